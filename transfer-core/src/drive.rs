@@ -1,7 +1,8 @@
-//! Driving a [`Node`] over fabrics: polls them, hands their events in, and does the actions that concern them.
+//! Drives a [`Node`] over its fabrics: polls the fabrics, hands their events to the node, and does the actions that
+//! concern fabrics.
 //!
-//! The engine's thread and the simulator use the same driver, so what the simulated schedules prove is what runs. It still reads no
-//! clock, starts no thread and touches memory only through [`HeaderMemory`].
+//! The engine's thread and the simulator use the same driver, so the simulated schedules test the code that runs. The
+//! driver reads no clock, starts no thread, and touches memory only through [`HeaderMemory`].
 
 mod posts;
 
@@ -24,37 +25,40 @@ use std::collections::{BTreeMap, VecDeque};
 /// The bytes of a landing header.
 pub type HeaderBytes = [u8; HEADER_BYTES as usize];
 
-/// Reads and writes landing headers in registered memory: the only bytes of a segment that the protocol itself looks at.
+/// Reads and writes landing headers in registered memory. The protocol itself looks at no other bytes of a segment.
 pub trait HeaderMemory {
-    /// Copies a header out. `None` where the slice is not in memory that is known here.
+    /// Copies a header out. Returns `None` if the slice is not in known memory.
     fn read_header(&self, slice: LocalSlice) -> Option<HeaderBytes>;
 
-    /// Puts a header into its cell. `false` where the slice is not in memory that is known here.
+    /// Writes a header into its cell. Returns `false` if the slice is not in known memory.
     fn write_header(&mut self, slice: LocalSlice, header: &HeaderBytes) -> bool;
 }
 
-/// What is left to do for the caller of [`Driver::poll`]. Exhaustive: work that nobody does must not compile.
+/// Work that [`Driver::poll`] leaves to its caller. The enum is exhaustive, so that a caller that ignores a variant
+/// does not compile.
 #[derive(Debug)]
 pub enum Work<M> {
-    /// What the node wants of its host. Of [`HostAction::SegmentUnused`] the fabrics have heard already.
+    /// An action of the node for its host. For [`HostAction::SegmentUnused`], the driver has already deregistered the
+    /// segment with the fabrics.
     Host(HostAction),
-    /// A segment of a peer's, which workers may be handed leases in from here on; [`HostAction::SegmentUnused`] ends it.
+    /// A segment of a peer. From now on workers may get leases in it, until [`HostAction::SegmentUnused`].
     SegmentKept {
-        /// Its number here.
+        /// The segment's number on this node.
         segment: SegmentId,
-        /// What it is.
+        /// The segment's memory.
         memory: M,
     },
 }
 
-/// A node and the fabrics that serve it. `M` is how the fabrics are handed memory.
+/// A node and the fabrics that serve it. `M` is the form in which the fabrics get memory.
 pub struct Driver<M> {
-    /// The state machine. Events that concern no fabric are handed to it directly.
+    /// The state machine. The caller hands it the events that concern no fabric.
     pub node: Node,
     fabrics: Vec<Box<dyn Fabric<Memory = M>>>,
-    /// What is posted to each of them.
+    /// The meters of the fabrics, in the same order.
     posts: Vec<PostMeter>,
-    /// The one whose device operates on words: those of two devices are not atomic to each other.
+    /// The index of the fabric whose device operates on words. There is at most one, because the operations of two
+    /// devices are not atomic to each other.
     atomics: Option<usize>,
     links: BTreeMap<LinkId, LinkState>,
     next_link: u32,
@@ -63,11 +67,12 @@ pub struct Driver<M> {
 
 struct LinkState {
     fabric: usize,
-    /// Until it is up: the peer, once it is known, and whether this side began it.
+    /// Present until the link is up: the peer, once it is known, and whether this side is the initiator.
     pending: Option<Pending>,
-    /// Posts that found the send queue full. Nothing overtakes them.
+    /// Posts that found the send queue full. Later posts of the link queue up behind them.
     blocked: VecDeque<Post>,
-    /// This side has ended it. Nothing more is posted: it would come to a peer that has not heard of the end yet, without what was blocked.
+    /// This side has ended the link. Later posts are dropped: a peer that has not noticed the end yet would otherwise
+    /// receive them without the blocked posts before them.
     ended: bool,
 }
 
@@ -77,7 +82,8 @@ struct Pending {
 }
 
 impl LinkState {
-    /// The link can be used: the peer, where nobody was told yet.
+    /// Marks the link as connected. Returns the peer the first time, and `None` afterwards or if the peer is not known
+    /// yet.
     fn connected(&mut self) -> Option<PeerInfo> {
         let peer = self.pending.as_mut()?.peer.take()?;
         self.pending = None;
@@ -86,7 +92,7 @@ impl LinkState {
 }
 
 impl<M> Driver<M> {
-    /// A driver for this node. The first fabric of a kind serves that kind.
+    /// Creates a driver for this node. The first fabric of a kind serves that kind.
     #[must_use]
     pub fn new(node: Node, fabrics: Vec<Box<dyn Fabric<Memory = M>>>) -> Driver<M> {
         let atomics = fabrics.iter().position(|f| f.capabilities().atomics);
@@ -102,19 +108,19 @@ impl<M> Driver<M> {
         }
     }
 
-    /// The kind of the fabric whose device operates on words of memory, where there is one: then the node needs memory for
-    /// its counters, see [`Node::use_words`].
+    /// Returns the kind of the fabric whose device operates on words of memory, if there is one. The node then needs
+    /// memory for its counters; see [`Node::use_words`].
     #[must_use]
     pub fn atomic_fabric(&self) -> Option<FabricKind> {
         self.atomics.map(|i| self.fabrics[i].kind())
     }
 
-    /// The fabrics, to wait on.
+    /// Returns the fabrics, for waiting on their descriptors.
     pub fn fabrics(&mut self) -> &mut [Box<dyn Fabric<Memory = M>>] {
         &mut self.fabrics
     }
 
-    /// What was posted to each fabric, and what it reported, in the order of [`Driver::fabrics`].
+    /// Returns the counts of posts and events of each fabric, in the order of [`Driver::fabrics`].
     #[must_use]
     pub fn posts(&self) -> &[PostMeter] {
         &self.posts
@@ -123,7 +129,7 @@ impl<M> Driver<M> {
     /// Registers a segment with every fabric, or with none.
     ///
     /// # Errors
-    /// What the fabric that refused said.
+    /// The error of the fabric that refused.
     pub fn register(&mut self, segment: SegmentId, memory: &M) -> Result<(), FabricError>
     where
         M: Clone,
@@ -131,7 +137,7 @@ impl<M> Driver<M> {
         for i in 0..self.fabrics.len() {
             if let Err(e) = self.fabrics[i].register(segment, memory.clone()) {
                 for fabric in &mut self.fabrics[..i] {
-                    // It was registered just now.
+                    // This fabric registered the segment just now, so the call cannot fail.
                     let _ = fabric.deregister(segment);
                 }
                 return Err(e);
@@ -154,7 +160,7 @@ impl<M> Driver<M> {
         link
     }
 
-    /// The node at a glance, with the rails of its links.
+    /// Returns an overview of the node, including the number of links with dead rails.
     #[must_use]
     pub fn snapshot(&self, now: Time) -> Snapshot {
         let up = self.links.iter().filter(|(_, state)| state.pending.is_none());
@@ -163,7 +169,7 @@ impl<M> Driver<M> {
         Snapshot { impaired, ..self.node.snapshot(now) }
     }
 
-    /// A page of links; see [`Node::links`]. With their rails.
+    /// Returns a page of links with their rails; see [`Node::links`].
     #[must_use]
     pub fn links(&self, peer: &str, from: u64, limit: usize) -> Page<LinkStatus> {
         let mut page = self.node.links(peer, from, limit);
@@ -176,7 +182,8 @@ impl<M> Driver<M> {
         page
     }
 
-    /// Begins a link as its initiator. Returns it with what the peer has to know: the offer, and our receive slots.
+    /// Begins a link as its initiator. Returns the link, and what the peer must know: the offer and the number of this
+    /// side's receive slots.
     ///
     /// # Errors
     /// [`FabricError`].
@@ -193,7 +200,8 @@ impl<M> Driver<M> {
         }
     }
 
-    /// Begins a link as its acceptor.
+    /// Begins a link as its acceptor. Returns the link, and what the initiator must know: the offer and the number of
+    /// this side's receive slots.
     ///
     /// # Errors
     /// [`FabricError`].
@@ -214,10 +222,10 @@ impl<M> Driver<M> {
         }
     }
 
-    /// Goes on as the initiator, with what the acceptor answered.
+    /// Continues a link as its initiator, with the acceptor's answer.
     ///
     /// # Errors
-    /// [`FabricError`]; the link is gone then.
+    /// [`FabricError`]. The link is then removed.
     pub fn finish_link(&mut self, link: LinkId, peer: PeerInfo, offer: &Offer) -> Result<(), FabricError> {
         let what = "go on connecting";
         let Some(state) = self.links.get_mut(&link) else { return Err(FabricError::WrongState { link, what }) };
@@ -229,7 +237,7 @@ impl<M> Driver<M> {
         })
     }
 
-    /// Ends a link that was begun and cannot be finished.
+    /// Ends a link that was begun and cannot be completed.
     pub fn abandon_link(&mut self, link: LinkId, why: &str) {
         if let Some(state) = self.links.remove(&link) {
             self.fabrics[state.fabric].disconnect(link, DownReason::Closed(why.to_owned()));
@@ -238,8 +246,8 @@ impl<M> Driver<M> {
 
     /// Hands a worker's request to the node.
     ///
-    /// A worker that fetches may know from the sender that a version has landed here. The device has completed it, but the node may
-    /// not have polled that yet; so the fabrics are polled first where that may be.
+    /// A worker may learn from the sender that a version has landed here before this node has polled the completion
+    /// from its device. So if that is possible for the key of a fetch, the fabrics are polled first.
     pub fn request(&mut self, now: Time, session: SessionId, request: Request, memory: &impl HeaderMemory) {
         if let Request::Command { command: Command::Fetch(fetch), .. } = &request
             && self.node.lands_unheard(&fetch.key)
@@ -249,7 +257,7 @@ impl<M> Driver<M> {
         self.node.request(now, session, request);
     }
 
-    /// Polls every fabric once and hands in what they report. Returns whether anything happened.
+    /// Polls every fabric once and hands their events to the node. Returns whether anything happened.
     pub fn poll_fabrics(&mut self, now: Time, memory: &impl HeaderMemory) -> bool {
         let mut active = false;
         let Driver { node, fabrics, posts, atomics, links, .. } = self;
@@ -259,7 +267,8 @@ impl<M> Driver<M> {
             let meter = &mut posts[i];
             active |= fabric.poll(&mut |event| {
                 meter.reported(&event);
-                // What the peer sends at once may be reported by the same poll: the node has to know the link by then.
+                // The same poll may also report the peer's first messages, so the node must know the link before it
+                // gets them.
                 match &event {
                     FabricEvent::Connected { link } => {
                         if let Some(peer) = links.get_mut(link).and_then(LinkState::connected) {
@@ -291,7 +300,8 @@ impl<M> Driver<M> {
         active
     }
 
-    /// Does what concerns fabrics and returns the next thing that does not. `None` when nothing is left.
+    /// Does the actions that concern fabrics, and returns the next one that does not. Returns `None` when no action is
+    /// left.
     pub fn poll(&mut self, memory: &mut impl HeaderMemory) -> Option<Work<M>> {
         loop {
             let Some(action) = self.node.poll_action() else {
@@ -325,7 +335,7 @@ impl<M> Driver<M> {
                 Action::Host(action) => {
                     if let HostAction::SegmentUnused { segment } = action {
                         for fabric in &mut self.fabrics {
-                            // A fabric that does not know it has nothing to give back.
+                            // A fabric that does not know the segment has nothing to release, so the error is ignored.
                             let _ = fabric.deregister(segment);
                         }
                     }
@@ -335,7 +345,8 @@ impl<M> Driver<M> {
         }
     }
 
-    /// Takes a segment that a peer has passed. The peer is told in the same moment, so it refers to nothing in it that is not known here.
+    /// Takes a segment that a peer has passed. Taking it also tells the peer, so the peer refers to nothing in the
+    /// segment before this node knows it.
     fn keep(&mut self, link: LinkId, handle: u32) -> Option<Work<M>> {
         let state = self.links.get(&link)?;
         let next = self.next_foreign.checked_sub(1)?;
@@ -357,7 +368,7 @@ impl<M> Driver<M> {
                 self.posts[state.fabric].full += 1;
                 state.blocked.push_back(post);
             }
-            // LinkDown is reported by an event, which settles what was posted.
+            // The fabric reports `LinkDown` as an event. The node settles its posts then.
             Err(PostError::LinkDown(_)) => {}
             Err(e) => refused(&mut self.node, &mut *self.fabrics[state.fabric], &post, &e),
         }
@@ -379,7 +390,8 @@ impl<M> Driver<M> {
     }
 }
 
-/// A fabric does not take a post. An operation on a word can be asked for by a message instead; everything else ends the link.
+/// Handles a post that the fabric refused. An atomic operation that is unsupported can be requested by a message
+/// instead. Every other error ends the link.
 fn refused<M>(node: &mut Node, fabric: &mut dyn Fabric<Memory = M>, post: &Post, why: &PostError) {
     match (post, why) {
         (Post::Atomic { link, work, .. }, PostError::Unsupported { .. }) => node.atomic_refused(*link, *work),

@@ -1,25 +1,25 @@
-//! The pure part of **transfer**: names, wire formats, the message protocol as a sans-I/O state machine, allocation, and the
-//! contract that every fabric fulfils.
+//! The pure part of **transfer**: names, wire formats, the message protocol as a sans-I/O state machine, allocation,
+//! and the contract that every fabric fulfils.
 //!
-//! Nothing here touches memory that it does not own, opens a file, starts a thread or reads a clock: time comes in as a
-//! parameter ([`time::Time`]), memory is only ever *named* ([`memory::LocalSlice`]), and randomness is a seed. That is what lets
-//! the simulated fabric in `sim` run a whole cluster in one thread, one schedule per seed.
+//! This crate touches no memory that it does not own, opens no file, starts no thread and reads no clock. Time is a
+//! parameter ([`time::Time`]), memory is only *named* ([`memory::LocalSlice`]), and randomness is a seed. Therefore the
+//! simulated fabric in `sim` can run a whole cluster in one thread, with one schedule per seed.
 //!
 //! # Layout
 //! - [`memory`]: names of memory: segments, local slices, remote slices.
 //! - [`tensor`]: dtype, shape, keys, versions.
-//! - [`op`]: what a worker asks of its sidecar, and what it hears.
+//! - [`op`]: requests of a worker to its sidecar, and the answers.
 //! - [`time`]: the time that callers pass in.
-//! - [`text`]: sizes and others' texts, for people.
+//! - [`text`]: sizes in units, and checks of text from other processes before it is displayed.
 //! - [`wire`]: fixed-layout messages between sidecars, the landing header, and the records in a worker's rings.
 //! - [`alloc`]: sub-allocation of a segment with its records outside of it.
-//! - [`fabric`]: the contract of a fabric and what one may say about itself.
-//! - [`plan`]: which ranges of memory go into which write.
+//! - [`fabric`]: the contract of a fabric, and its capabilities.
+//! - [`plan`]: splits a transfer into writes, and a write into shares for the rails.
 //! - [`protocol`]: the sidecar's state machine: sessions, published tensors, links, push and pull.
-//! - [`rails`]: one link made of several: queue pairs, devices, sockets.
-//! - [`silent`]: connections that have not said anything yet, and which of them has to go.
+//! - [`rails`]: one link made of several connections: queue pairs, devices, sockets.
+//! - [`silent`]: limits connections that have not sent anything yet.
 //! - [`trace`]: the trace context that travels with a transfer.
-//! - `sim`: the simulated fabric and its seeded schedules; with the feature of that name.
+//! - `sim`: the simulated fabric and its seeded schedules, behind the feature of that name.
 #![forbid(unsafe_code)]
 
 pub mod alloc;

@@ -1,26 +1,28 @@
 //! Names of memory.
 //!
-//! The core never dereferences anything. It names local memory by segment, offset and length, and memory of a peer by address,
-//! length and key. The two are different types, so a local name cannot be sent to a peer by mistake.
+//! The core never dereferences memory. It names local memory by segment, offset and length, and memory of a peer by
+//! address, length and key. The two are different types, so a local name cannot be sent to a peer by mistake.
 
 use std::fmt;
 
-/// Every allocation starts at a multiple of this many bytes: Arrow's recommended alignment (Arrow columnar format, "Buffer
+/// The alignment of every allocation, in bytes. It is Arrow's recommended alignment (Arrow columnar format, "Buffer
 /// Alignment and Padding").
 pub const ALIGNMENT: u64 = 64;
 
-/// Rounds `len_bytes` up to the next multiple of [`ALIGNMENT`]. `None` on overflow.
+/// Rounds `len_bytes` up to the next multiple of [`ALIGNMENT`]. Returns `None` on overflow.
 #[must_use]
 pub fn padded(len_bytes: u64) -> Option<u64> {
     len_bytes.checked_add(ALIGNMENT - 1).map(|n| n & !(ALIGNMENT - 1))
 }
 
-/// A segment of shared memory, numbered by the sidecar that owns it. Never reused within one incarnation of the sidecar.
+/// The number of a segment of shared memory, assigned by the sidecar that owns it. A number is never reused within one
+/// incarnation of the sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentId(pub u32);
 
 impl SegmentId {
-    /// The numbers of peers' segments count down from here: those of this node's own count up.
+    /// The first number for a segment of a peer. These numbers count down; the numbers of this node's own segments
+    /// count up.
     pub const FIRST_FOREIGN: u32 = u32::MAX - 1;
 }
 
@@ -33,7 +35,8 @@ impl fmt::Display for SegmentId {
     }
 }
 
-/// A range of a local segment: one scatter-gather element. The fabric that uses it knows the segment's local key.
+/// A range of a local segment: one scatter-gather element. The fabric that uses the range knows the segment's local
+/// key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LocalSlice {
     /// The segment.
@@ -45,14 +48,15 @@ pub struct LocalSlice {
 }
 
 impl LocalSlice {
-    /// The sub-range of `len` bytes that starts `offset` bytes into `self`. `None` where it would leave `self`.
+    /// Returns the sub-range of `len` bytes that starts `offset` bytes into `self`, or `None` if it would exceed
+    /// `self`.
     #[must_use]
     pub fn sub(&self, offset: u64, len: u64) -> Option<LocalSlice> {
         let end = offset.checked_add(len)?;
         (end <= self.len).then(|| LocalSlice { segment: self.segment, offset: self.offset + offset, len })
     }
 
-    /// Whether the two ranges share a byte.
+    /// Returns whether the two ranges share a byte.
     #[must_use]
     pub fn overlaps(&self, other: &LocalSlice) -> bool {
         self.segment == other.segment
@@ -67,24 +71,25 @@ impl fmt::Display for LocalSlice {
     }
 }
 
-/// A key that opens one granted range of a peer's memory to one link: the rkey of a memory window on verbs, its equal elsewhere.
+/// A key that opens one granted range of a peer's memory to one link. On verbs it is the rkey of a memory window or
+/// region; other fabrics choose their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RemoteKey(pub u32);
 
-/// The keys that open one range over the rails of a link: at most one for each rail, at least one in all.
+/// The keys that open one range over the rails of a link: at most one for each rail, and at least one in all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RailKeys {
-    /// Bit `i`: rail `i` has a key.
+    /// Bit `i` is set if rail `i` has a key.
     present: u8,
     keys: [u32; RailKeys::MAX_RAILS],
 }
 
 impl RailKeys {
-    /// The most rails of one link.
+    /// The largest number of rails of one link.
     pub const MAX_RAILS: usize = 4;
 
-    /// Keys of several rails, by the rail's number. `None` where no rail has one, or there are more than
-    /// [`RailKeys::MAX_RAILS`].
+    /// Makes a set of keys from a list that is indexed by the rail's number. Returns `None` if no rail has a key, or if
+    /// the list is longer than [`RailKeys::MAX_RAILS`].
     #[must_use]
     pub fn new(keys: &[Option<RemoteKey>]) -> Option<RailKeys> {
         let mut out = RailKeys { present: 0, keys: [0; RailKeys::MAX_RAILS] };
@@ -98,20 +103,20 @@ impl RailKeys {
         (out.present != 0).then_some(out)
     }
 
-    /// The key for a rail; `None` where the range is not open over it.
+    /// Returns the key for a rail, or `None` if the range is not open over that rail.
     #[must_use]
     pub fn rail(&self, rail: usize) -> Option<RemoteKey> {
         let key = self.keys.get(rail)?;
         (self.present & 1 << rail != 0).then_some(RemoteKey(*key))
     }
 
-    /// The first key: what the grant is called by.
+    /// Returns the key of the lowest rail that has one. It identifies the grant.
     #[must_use]
     pub fn first(&self) -> RemoteKey {
         RemoteKey(self.keys[self.present.trailing_zeros() as usize])
     }
 
-    /// Every rail's key, by the rail's number.
+    /// Returns the keys of all rails, indexed by the rail's number.
     #[must_use]
     pub fn all(&self) -> [Option<RemoteKey>; RailKeys::MAX_RAILS] {
         std::array::from_fn(|rail| self.rail(rail))
@@ -119,17 +124,17 @@ impl RailKeys {
 }
 
 impl From<RemoteKey> for RailKeys {
-    /// The key of a link's only rail.
+    /// Makes the keys of a link with one rail.
     fn from(key: RemoteKey) -> RailKeys {
         RailKeys { present: 1, keys: [key.0, 0, 0, 0] }
     }
 }
 
-/// A range of a peer's memory with the keys that open it, as granted by that peer.
+/// A range of a peer's memory, with the keys that open it, as granted by that peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RemoteSlice {
-    /// Where the range starts in the peer's terms: a virtual address on verbs, whatever the fabric chose elsewhere. The same for
-    /// every rail.
+    /// The start of the range in the peer's terms: a virtual address on verbs, a number of the fabric's choice
+    /// elsewhere. All rails use the same address.
     pub address: u64,
     /// Length in bytes.
     pub len: u64,
@@ -138,19 +143,20 @@ pub struct RemoteSlice {
 }
 
 impl RemoteSlice {
-    /// A range that one key opens.
+    /// Makes a range that one key opens.
     #[must_use]
     pub fn new(address: u64, len: u64, key: RemoteKey) -> RemoteSlice {
         RemoteSlice { address, len, keys: key.into() }
     }
 
-    /// What the grant is called by.
+    /// Returns the key that identifies the grant; see [`RailKeys::first`].
     #[must_use]
     pub fn key(&self) -> RemoteKey {
         self.keys.first()
     }
 
-    /// The sub-range of `len` bytes that starts `offset` bytes into `self`. `None` where it would leave `self`.
+    /// Returns the sub-range of `len` bytes that starts `offset` bytes into `self`, or `None` if it would exceed
+    /// `self`.
     #[must_use]
     pub fn sub(&self, offset: u64, len: u64) -> Option<RemoteSlice> {
         let end = offset.checked_add(len)?;
@@ -164,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segments_of_peers_have_small_numbers_for_people() {
+    fn peer_segments_are_displayed_with_small_numbers() {
         let shown = |n| SegmentId(n).to_string();
         assert_eq!((shown(0), shown(7)), ("segment 0".into(), "segment 7".into()));
         assert_eq!(shown(SegmentId::FIRST_FOREIGN), "segment 1 of a peer");

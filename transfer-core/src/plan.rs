@@ -1,27 +1,28 @@
-//! Planning a transfer: which ranges go into which write.
+//! Plans a transfer: splits it into writes, and a write into shares for the rails.
 //!
-//! A landing slot is filled by one or more writes. Its layout is the header, then the body's buffers as they lie at the sender, each
-//! padded to 64 bytes by the sender's own zeros. The last write to be posted carries the header, so that the header's arrival means
-//! that everything has arrived. Where a link has several rails, each long write is then cut into shares, one for each rail.
+//! A landing slot is filled by one or more writes. Its layout is the header, then the body's buffers as they lie at the
+//! sender, each padded to 64 bytes by the sender's own zeros. The last write to be posted carries the header, so the
+//! header's arrival means that everything has arrived. If a link has several rails, each long write is then cut into
+//! shares, one for each rail.
 
 use crate::fabric::Capabilities;
 use crate::memory::{LocalSlice, RemoteSlice};
 use smallvec::SmallVec;
 
-/// A gather list.
+/// A list of local ranges that one write gathers.
 pub type GatherList = SmallVec<[LocalSlice; 2]>;
 
 /// One write of a transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
-    /// What to gather, in order.
+    /// The local ranges to gather, in order.
     pub sgl: GatherList,
-    /// Where it lands.
+    /// The range of the peer's memory that the write fills.
     pub remote: RemoteSlice,
 }
 
-/// Splits a transfer into writes, none longer than the fabric takes, and each with as many elements as it takes. The one with the
-/// header comes last. `None` where header and body do not fit into `slot`.
+/// Splits a transfer into writes. No write exceeds the fabric's limits of bytes and of elements. The write with the
+/// header comes last in the result. Returns `None` if header and body do not fit into `slot`.
 #[must_use]
 pub fn pieces(header: LocalSlice, body: &[LocalSlice], slot: RemoteSlice, limits: &Capabilities) -> Option<Vec<Piece>> {
     let max_sge = limits.max_sge.max(1);
@@ -48,18 +49,18 @@ pub fn pieces(header: LocalSlice, body: &[LocalSlice], slot: RemoteSlice, limits
     Some(out)
 }
 
-/// What one rail carries of a striped write: one write, or more where its gather list is too long for one.
+/// The part of a striped write that one rail carries: one write, or more if its gather list is too long for one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
-    /// Which of the rails: a place in the list that was asked for.
+    /// The index of the rail in the caller's list of rails.
     pub rail: usize,
-    /// Its writes, in the order of their bytes.
+    /// The writes of this share, in the order of their bytes.
     pub pieces: Vec<Piece>,
 }
 
-/// Cuts a write by byte range into at most `rails` shares of about the same size. Each begins at a multiple of
-/// `align` in the write; the first has the write's first bytes. No piece has more than `max_sge` elements. `None` where the lengths
-/// of `sgl` do not add up to `remote.len`.
+/// Cuts a write by byte range into at most `rails` shares of about the same size. Each share begins at a multiple of
+/// `align` in the write, and the first share has the write's first bytes. No piece has more than `max_sge` elements.
+/// Returns `None` if the lengths of `sgl` do not add up to `remote.len`.
 #[must_use]
 pub fn stripe(sgl: &[LocalSlice], remote: RemoteSlice, rails: usize, align: u64, max_sge: usize) -> Option<Vec<Share>> {
     let gathered = sgl.iter().try_fold(0_u64, |sum, slice| sum.checked_add(slice.len))?;
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn transfer_that_exceeds_the_slot_is_refused() {
         let slot = RemoteSlice::new(0, 100, RemoteKey(1));
         assert_eq!(pieces(local(0, 64), &[local(64, 37)], slot, &Capabilities::new()), None);
         assert!(pieces(local(0, 64), &[local(64, 36)], slot, &Capabilities::new()).is_some());
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_do_not_add_up_are_not_striped() {
+    fn write_with_inconsistent_lengths_is_not_striped() {
         let remote = RemoteSlice::new(0, 10, RemoteKey(1));
         assert_eq!(stripe(&[local(0, 9)], remote, 2, 64, 16), None);
         assert_eq!(stripe(&[local(0, u64::MAX), local(0, 11)], remote, 2, 64, 16), None);
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_go_beyond_four_gib() {
+    fn shares_of_a_write_above_four_gib_cover_it() {
         let len = (9 << 32) + 5;
         let shares = stripe(&[local(0, len)], RemoteSlice::new(1, len, RemoteKey(1)), 4, 4096, 16).unwrap();
         assert_eq!(shares.len(), 4);

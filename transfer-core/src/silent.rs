@@ -1,17 +1,18 @@
-//! Connections that have not said anything yet, and which of them has to go when there are too many.
+//! Limits connections that have not sent anything yet, and chooses the one to close when there are too many.
 //!
-//! A connection costs whoever makes it nothing, so silent ones must keep nobody out. Each source, a user or an address, has a share. A source
-//! that is beyond its share loses its own oldest one; where there are too many of all sources together, the one that has the most of them
-//! does. So a newcomer always gets in, and who speaks at once has spoken before it is its turn to go.
+//! A connection costs its maker nothing, so silent connections must not keep others out. Each source (a user or an
+//! address) has a share. A source that exceeds its share loses its own oldest silent connection. If all sources
+//! together exceed the total, the source with the most silent connections loses its oldest one. So a new connection is
+//! always admitted, and a connection that sends something promptly has left this list before its turn comes.
 
 use hashbrown::HashMap;
 use std::collections::BTreeSet;
 use std::hash::Hash;
 
-/// The number of a connection among the silent ones; the later it came, the higher.
+/// The number of a silent connection. Later connections have higher numbers.
 pub type Ticket = u64;
 
-/// Silent connections from sources `S`.
+/// The silent connections, grouped by their source `S`.
 #[derive(Debug)]
 pub struct Silent<S> {
     most: usize,
@@ -22,19 +23,20 @@ pub struct Silent<S> {
 }
 
 impl<S: Eq + Hash + Copy> Silent<S> {
-    /// At most `most` of them, and `share` of one source.
+    /// Creates an empty list that holds at most `most` connections in all, and `share` from one source.
     #[must_use]
     pub fn new(most: usize, share: usize) -> Silent<S> {
         Silent { most: most.max(1), share: share.max(1), next: 0, len: 0, of: HashMap::new() }
     }
 
-    /// A connection has come from `source`. Answers its ticket, and that of the one that has to go for it, which is forgotten.
+    /// Enters a new connection from `source`. Returns its ticket, and the ticket of the connection that must be closed
+    /// for it, if any. That connection is removed from the list.
     pub fn enter(&mut self, source: S) -> (Ticket, Option<Ticket>) {
         let own = self.of.get(&source).map_or(0, BTreeSet::len);
         let from = if own >= self.share {
             Some(source)
         } else if self.len >= self.most {
-            // The oldest one, where several have as many.
+            // Among sources with equally many connections, choose the one with the oldest.
             let oldest = |tickets: &BTreeSet<Ticket>| std::cmp::Reverse(tickets.first().copied());
             self.of.iter().max_by_key(|(_, tickets)| (tickets.len(), oldest(tickets))).map(|(source, _)| *source)
         } else {
@@ -51,7 +53,7 @@ impl<S: Eq + Hash + Copy> Silent<S> {
         (ticket, gone.map(|(ticket, _)| ticket))
     }
 
-    /// It has spoken, or is gone. `false` where it had to go before.
+    /// Removes a connection that has sent something or is closed. Returns `false` if it was removed before.
     pub fn leave(&mut self, source: S, ticket: Ticket) -> bool {
         let Some(tickets) = self.of.get_mut(&source) else { return false };
         let found = tickets.remove(&ticket);
@@ -62,19 +64,19 @@ impl<S: Eq + Hash + Copy> Silent<S> {
         found
     }
 
-    /// How many have ever come.
+    /// Returns the number of connections that were ever entered.
     #[must_use]
     pub fn seen(&self) -> u64 {
         self.next
     }
 
-    /// How many there are.
+    /// Returns the number of silent connections.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no silent connections.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -86,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_beyond_its_share_loses_its_own_oldest() {
+    fn source_beyond_its_share_loses_its_own_oldest() {
         let mut silent = Silent::new(10, 2);
         assert_eq!(silent.enter('a'), (0, None));
         assert_eq!(silent.enter('b'), (1, None));
@@ -99,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn where_there_are_too_many_the_source_that_has_most_loses_one() {
+    fn source_with_most_connections_loses_one_when_full() {
         let mut silent = Silent::new(4, 3);
         for source in ['x', 'a', 'a', 'a'] {
             assert_eq!(silent.enter(source).1, None);
         }
         assert_eq!(silent.enter('b'), (4, Some(1)), "not the oldest of all, which is alone");
-        // Now two have one each, and one has two.
+        // Now `b` and `x` have one each, and `a` has two.
         assert_eq!(silent.enter('c'), (5, Some(2)));
         assert_eq!(silent.enter('d'), (6, Some(0)), "all have one: the oldest");
         for (source, ticket) in [('a', 3), ('b', 4), ('c', 5), ('d', 6)] {

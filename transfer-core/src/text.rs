@@ -1,8 +1,8 @@
-//! Words for people: sizes, and texts that others have chosen.
+//! Text for display: sizes in units, and a check of characters that other processes have chosen.
 
 use std::fmt;
 
-/// A number of bytes in the largest unit that keeps it at 1 or above: `64 MiB`, `1.5 GiB`.
+/// A number of bytes, displayed in the largest unit in which it is at least 1: `64 MiB`, `1.5 GiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
@@ -13,14 +13,14 @@ impl fmt::Display for Bytes {
         match UNITS.iter().find(|(_, shift)| n >> shift > 0) {
             None => write!(f, "{n} B"),
             Some((unit, shift)) if n.trailing_zeros() >= *shift => write!(f, "{} {unit}", n >> shift),
-            // Exact enough for one decimal.
+            // The conversion to `f64` is exact enough for one decimal.
             Some((unit, shift)) => write!(f, "{:.1} {unit}", n as f64 / (1u64 << shift) as f64),
         }
     }
 }
 
-/// Whether a character acts where it is shown, in place of being seen: a control character, or one of Unicode that is none and does the
-/// same. Those are marks and overrides of the direction, spaces without width, and ends of lines.
+/// Returns whether a character changes the text around it instead of being visible: a control character, or a Unicode
+/// format character such as a direction mark or override, a zero-width space or a line separator.
 #[must_use]
 pub fn acts_where_shown(c: char) -> bool {
     let acts = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_a_unit() {
+    fn sizes_are_displayed_with_a_unit() {
         for (n, text) in [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_of_any_script_are_seen() {
+    fn letters_of_any_script_are_visible() {
         assert!("aä日ש👩 -_/".chars().all(|c| !acts_where_shown(c)));
         assert!("\n\u{1b}\u{9b}\u{202e}\u{2066}\u{200b}\u{feff}\u{2028}".chars().all(acts_where_shown));
     }

@@ -1,20 +1,20 @@
 //! Time, as a parameter.
 //!
-//! The core reads no clock. Whoever drives it passes a [`Time`]: nanoseconds since some fixed moment of the driver's choosing
-//! (the engine uses `CLOCK_MONOTONIC`, the simulator its virtual clock). Only differences mean anything.
+//! The core reads no clock. Its driver passes a [`Time`]: nanoseconds since a fixed moment that the driver chooses. The
+//! engine uses `CLOCK_MONOTONIC`, the simulator its virtual clock. Only differences have a meaning.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A moment: nanoseconds since the driver's own epoch.
+/// A moment, in nanoseconds since the driver's own epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// A moment that never comes; the deadline of something that waits without one.
+    /// A moment that never comes. It is the deadline of a wait that has none.
     pub const NEVER: Time = Time(u64::MAX);
 
-    /// The time from `earlier` to `self`; zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -1,20 +1,22 @@
-//! The trace context that travels with a transfer, so that what its two ends and their sidecars note of it belongs together.
+//! The trace context that travels with a transfer. It connects the records that both ends and their sidecars write
+//! about it.
 //!
-//! It is that of [W3C Trace Context](https://www.w3.org/TR/trace-context/): which trace, which span in it, and whether that trace is
-//! sampled. `tracestate` does not travel.
+//! It has the fields of [W3C Trace Context](https://www.w3.org/TR/trace-context/): the trace id, the parent span's id,
+//! and whether the trace is sampled. `tracestate` does not travel.
 
 use crate::wire::{Reader, WireError, Writer};
 use std::fmt;
 use std::str::FromStr;
 
-/// The flags that have a meaning: sampled, and that the trace's id is random. Others have to be dropped, the standard says.
+/// The flags that have a meaning: `sampled`, and `random` (the trace id is random). The standard requires other flags
+/// to be dropped.
 const KNOWN_FLAGS: u8 = 0b11;
 const SAMPLED: u8 = 0b01;
 
-/// Of a `traceparent`, what every version of it begins with: `00-TRACE-SPAN-FLAGS`.
+/// The length of the part that all versions of `traceparent` begin with: `00-TRACE-SPAN-FLAGS`.
 const TEXT_BYTES: usize = 55;
 
-/// A place in a trace: what happens next has the span as its parent. Neither id is zero.
+/// A position in a trace. The next span has this span as its parent. Neither id is zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceContext {
     trace_id: [u8; 16],
@@ -22,28 +24,29 @@ pub struct TraceContext {
     flags: u8,
 }
 
-/// What is no trace context.
+/// The error for ids or a text that make no valid trace context.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidTraceContext {
-    /// An id of zeros, which stands for none.
+    /// An id of zeros. The standard uses it for "none".
     #[error("the {what} is all zeros, which the standard has for \"none\": give a context only where there is one")]
     Zero {
-        /// Which id.
+        /// The id that is zero.
         what: &'static str,
     },
-    /// A text that is no `traceparent`.
+    /// A text that is no valid `traceparent`.
     #[error(
         "{text:?} is no traceparent: give VERSION-TRACE-SPAN-FLAGS of 2, 32, 16 and 2 digits 0 to 9 and a to f, with a VERSION below ff"
     )]
     Text {
-        /// The text, as far as it is worth showing.
+        /// The beginning of the text.
         text: String,
     },
 }
 
 impl TraceContext {
-    /// A context of these ids, in the order of bytes in which they are written. Of the flags, those without a meaning are dropped.
+    /// Makes a context from these ids, in the byte order in which they are written. Flags without a meaning are
+    /// dropped.
     ///
     /// # Errors
     /// [`InvalidTraceContext::Zero`].
@@ -57,32 +60,32 @@ impl TraceContext {
         Ok(TraceContext { trace_id, span_id, flags: flags & KNOWN_FLAGS })
     }
 
-    /// Which trace.
+    /// Returns the trace's id.
     #[must_use]
     pub fn trace_id(&self) -> [u8; 16] {
         self.trace_id
     }
 
-    /// Which span in it.
+    /// Returns the span's id.
     #[must_use]
     pub fn span_id(&self) -> [u8; 8] {
         self.span_id
     }
 
-    /// The flags, as they travel.
+    /// Returns the flags, as they travel.
     #[must_use]
     pub fn flags(&self) -> u8 {
         self.flags
     }
 
-    /// Whether somebody may be collecting the spans of this trace.
+    /// Returns the `sampled` flag: whether a collector may be recording the spans of this trace.
     #[must_use]
     pub fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0
     }
 }
 
-/// As a `traceparent` header has it.
+/// Writes the context as a `traceparent` header has it.
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (trace, span) = (u128::from_be_bytes(self.trace_id), u64::from_be_bytes(self.span_id));
@@ -96,7 +99,7 @@ impl fmt::Debug for TraceContext {
     }
 }
 
-/// Of a `traceparent`. One of a later version counts as far as this one goes.
+/// Parses a `traceparent`. Of a later version, the part that this version defines is used.
 impl FromStr for TraceContext {
     type Err = InvalidTraceContext;
 
@@ -118,7 +121,7 @@ impl FromStr for TraceContext {
     }
 }
 
-/// So many bytes, each written as two lower-case digits.
+/// Parses `N` bytes, each written as two lower-case hexadecimal digits.
 fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -136,12 +139,12 @@ fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
 }
 
 impl TraceContext {
-    /// Appends its 25 bytes.
+    /// Appends the context's 25 bytes.
     pub(crate) fn write(&self, w: &mut Writer) {
         w.raw(&self.trace_id).raw(&self.span_id).u8(self.flags);
     }
 
-    /// Reads them.
+    /// Reads the context's 25 bytes.
     pub(crate) fn read(r: &mut Reader<'_>) -> Result<TraceContext, WireError> {
         let (mut trace_id, mut span_id) = ([0; 16], [0; 8]);
         trace_id.copy_from_slice(r.raw(16)?);
@@ -158,14 +161,14 @@ impl TraceContext {
         })
     }
 
-    /// Appends one at the end of something: nothing, where there is none.
+    /// Appends an optional context at the end of a message or record. `None` appends nothing.
     pub(crate) fn write_last(context: Option<TraceContext>, w: &mut Writer) {
         if let Some(context) = context {
             context.write(w);
         }
     }
 
-    /// Reads what may be at the end of something.
+    /// Reads an optional context at the end of a message or record.
     pub(crate) fn read_last(r: &mut Reader<'_>) -> Result<Option<TraceContext>, WireError> {
         if r.rest().is_empty() { Ok(None) } else { TraceContext::read(r).map(Some) }
     }
@@ -178,7 +181,7 @@ mod tests {
     const TEXT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn a_traceparent_reads_back() {
+    fn traceparent_reads_back() {
         let context: TraceContext = TEXT.parse().unwrap();
         assert_eq!(context.to_string(), TEXT);
         assert_eq!((context.trace_id()[0], context.span_id()[7], context.is_sampled()), (0x4b, 0xb7, true));
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_standard_forbids_is_refused_and_what_it_drops_is_dropped() {
+    fn traceparent_is_parsed_as_the_standard_requires() {
         let wrong = [
             "",
             "00",
@@ -208,7 +211,7 @@ mod tests {
         }
         let long = "é".repeat(10_000).parse::<TraceContext>().unwrap_err().to_string();
         assert!(long.len() < 600, "{}", long.len());
-        // Later versions may go on; flags of theirs are not handed on.
+        // Text of a later version may be longer. Flags that only a later version defines are dropped.
         for later in [TEXT.replacen("00", "cc", 1), format!("{}-what-ever", TEXT.replacen("00", "cc", 1))] {
             assert_eq!(later.parse::<TraceContext>().unwrap().to_string(), TEXT);
         }
@@ -217,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_cannot_be_are_errors() {
+    fn invalid_bytes_of_a_context_are_errors() {
         let mut w = Writer::new();
         TEXT.parse::<TraceContext>().unwrap().write(&mut w);
         let good = w.into_vec();

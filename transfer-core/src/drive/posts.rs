@@ -1,34 +1,34 @@
-//! What is posted to a fabric, and what it reports: the same counts for every fabric.
+//! Counts the posts to a fabric and its reports. Every fabric has the same counters.
 
 use crate::fabric::FabricEvent;
 use crate::protocol::Post;
 
-/// Work requests of one fabric since the start, and completions.
+/// The number of work requests and completions of one fabric since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PostMeter {
     /// Messages posted.
     pub sends: u64,
     /// Writes posted.
     pub writes: u64,
-    /// Grants asked for.
+    /// Grants requested.
     pub grants: u64,
-    /// Grants taken back.
+    /// Revokes requested.
     pub revokes: u64,
-    /// Operations on words of peers posted.
+    /// Atomic operations on words of peers posted.
     pub atomics: u64,
-    /// Posts that found the send queue full, and had to wait.
+    /// Posts that found the send queue full and had to wait.
     pub full: u64,
-    /// Writes that are placed at the peer.
+    /// Writes that were placed at the peer.
     pub writes_done: u64,
-    /// Messages that came in.
+    /// Messages received.
     pub messages: u64,
-    /// Immediates that came in: tensors that landed.
+    /// Immediates received: tensors that landed.
     pub immediates: u64,
-    /// Operations on words that are done.
+    /// Atomic operations completed, on words of peers and of this side.
     pub atomics_done: u64,
     /// Links that came up.
     pub links_up: u64,
-    /// Links that ended, or did not come up.
+    /// Links that ended or failed to come up.
     pub links_down: u64,
 }
 

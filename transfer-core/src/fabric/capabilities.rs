@@ -1,15 +1,15 @@
-//! What a fabric says about itself.
+//! The properties that a fabric states about itself.
 
 use super::PostError;
 use crate::memory::{LocalSlice, RemoteSlice};
 use std::fmt;
 
-/// What carried a transfer, as reports and `require` name it. The numbers are part of the wire format.
+/// The means that carried a transfer, as named by reports and by `require`. The numbers are part of the wire format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum FabricKind {
-    /// Handed over by reference between two workers of one sidecar; no fabric at all.
+    /// By reference between two workers of one sidecar, without a fabric.
     Local = 1,
     /// Sockets between two sidecars.
     Tcp = 2,
@@ -22,21 +22,21 @@ pub enum FabricKind {
 }
 
 impl FabricKind {
-    /// Every kind, in the order of its number.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [FabricKind; 5] =
         [FabricKind::Local, FabricKind::Tcp, FabricKind::Shm, FabricKind::Verbs, FabricKind::Sim];
 
-    /// The kinds that links between nodes are made over, the preferred one first. Shared memory is there only between two nodes of
-    /// one host, and nothing is faster.
+    /// The kinds that are used for links between nodes, the preferred one first. Shared memory works only between two
+    /// nodes of one host, and is the fastest.
     pub const BEST_FIRST: [FabricKind; 3] = [FabricKind::Shm, FabricKind::Verbs, FabricKind::Tcp];
 
-    /// The kind with this number on the wire.
+    /// Returns the kind with this number on the wire.
     #[must_use]
     pub fn from_wire(n: u8) -> Option<FabricKind> {
         FabricKind::ALL.into_iter().find(|k| *k as u8 == n)
     }
 
-    /// The name, as configuration and reports write it.
+    /// Returns the name that configuration and reports use.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl FabricKind {
         }
     }
 
-    /// The kind of this name.
+    /// Returns the kind with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<FabricKind> {
         FabricKind::ALL.into_iter().find(|k| k.name() == name)
@@ -61,49 +61,52 @@ impl fmt::Display for FabricKind {
     }
 }
 
-/// What a fabric can do. The planner and the protocol ask these, never the fabric's name.
+/// The capabilities of a fabric. The planner and the protocol ask for these, never for the fabric's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// The longest gather list of one write, in elements.
+    /// The most elements in the gather list of one write.
     pub max_sge: usize,
-    /// The longest write, in bytes.
+    /// The largest write, in bytes.
     pub max_write_bytes: u64,
-    /// The longest message, in bytes. At least [`Capabilities::MIN_MESSAGE_BYTES`].
+    /// The largest message, in bytes. At least [`Capabilities::MIN_MESSAGE_BYTES`].
     pub max_message_bytes: usize,
-    /// How many receive slots the peer of a link has: messages and immediates in flight.
+    /// The number of receive slots that this side offers to the peer of a link: the limit of messages and immediates in
+    /// flight.
     pub receive_slots: u32,
-    /// How many times a CPU copies each byte on the sending side (a socket's copy into the kernel counts).
+    /// How many times a CPU copies each byte on the sending side. A socket's copy into the kernel counts.
     pub sender_copies: u32,
-    /// How many times a CPU copies each byte on the receiving side at least; [`super::FabricEvent::Immediate`] tells exactly.
+    /// The least number of times that a CPU copies each byte on the receiving side. [`super::FabricEvent::Immediate`]
+    /// has the exact number of bytes.
     pub receiver_copies: u32,
-    /// Whether a write beyond its grant, but inside the registered segment, is refused. Where it is not, as on the software RDMA
+    /// Whether a write beyond its grant, but inside the registered segment, is refused. If not, as on the software RDMA
     /// device (docs/adr/0001), a grant opens its whole segment to that link.
     pub checks_bounds: bool,
-    /// What one grant opens.
+    /// The scope of a grant's key.
     pub isolation: Isolation,
-    /// Whether peers can change words of this side's memory with no help of its processor: [`super::Atomics::post_atomic`]. Where it
-    /// is so, this side must use [`super::Atomics::post_local_atomic`] on those words.
+    /// Whether peers can change words of this side's memory without help of its processor, by
+    /// [`super::Atomics::post_atomic`]. If so, this side must use [`super::Atomics::post_local_atomic`] on those words.
     pub atomics: bool,
-    /// Whether a device acknowledges a write to its sender before this side's [`super::Fabric::poll`] has reported the immediate. It
-    /// is there to be polled by then.
+    /// Whether a device may acknowledge a write to its sender before this side's [`super::Fabric::poll`] has reported
+    /// the immediate. In that case the next poll finds it.
     pub acknowledges_unheard: bool,
 }
 
-/// How closely a grant opens what it is for.
+/// The scope of a grant's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
-    /// Each grant has a key of its own, which ends with it.
+    /// Each grant has a key of its own, which ends with the grant.
     Grant,
-    /// All grants into one segment share its key: a revoke waits for the peer's word, and closes nothing by itself.
+    /// All grants into one segment share its key. A revoke waits until the peer has said that it will not write again,
+    /// and closes nothing by itself.
     Segment,
 }
 
 impl Capabilities {
-    /// What every fabric must be able to send in one message; the largest control message fits.
+    /// The length of a message that every fabric must be able to send. The largest control message fits.
     pub const MIN_MESSAGE_BYTES: usize = 1024;
 
-    /// The modest defaults from which a fabric's own are made.
+    /// Returns modest defaults. A fabric overrides those that differ.
     #[must_use]
     pub const fn new() -> Capabilities {
         Capabilities {
@@ -120,14 +123,15 @@ impl Capabilities {
         }
     }
 
-    /// Holds a write against the limits, and its gather list against its length. Answers that length.
+    /// Checks a write against the limits, and its gather list against its length. Returns that length.
     ///
     /// # Errors
     /// [`PostError::Limit`].
     pub fn check_write(&self, sgl: &[LocalSlice], remote: &RemoteSlice) -> Result<u64, PostError> {
         PostError::check("elements", sgl.len() as u64, self.max_sge as u64)?;
         PostError::check("bytes", remote.len, self.max_write_bytes)?;
-        // In 64 bits, and never around: a device would wrap, and send the rest with success (docs/adr/0001).
+        // The sum saturates at 64 bits. A device would wrap around and report success for the truncated write
+        // (docs/adr/0001).
         let gathered = sgl.iter().fold(0_u64, |sum, slice| sum.saturating_add(slice.len));
         if gathered == remote.len {
             Ok(gathered)
@@ -136,7 +140,7 @@ impl Capabilities {
         }
     }
 
-    /// Holds the length of a message against the limit.
+    /// Checks the length of a message against the limit.
     ///
     /// # Errors
     /// [`PostError::Limit`].

@@ -1,13 +1,13 @@
-//! What can go wrong in a fabric, sorted by what the caller can do about it.
+//! The errors of a fabric, grouped by what the caller can do about them.
 
 use super::LinkId;
 use crate::memory::{LocalSlice, SegmentId};
 
-/// Setting something up failed. The fabric goes on.
+/// Setting something up failed. The fabric still works.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
-    /// The segment was registered before.
+    /// The segment is already registered.
     #[error("{0} is registered already")]
     AlreadyRegistered(SegmentId),
     /// The segment is not registered.
@@ -18,7 +18,7 @@ pub enum FabricError {
     WrongState {
         /// The link.
         link: LinkId,
-        /// The call.
+        /// The call that was refused.
         what: &'static str,
     },
     /// The peer's offer was not understood.
@@ -32,38 +32,38 @@ pub enum FabricError {
     /// The operating system or the device refused.
     #[error("{what} failed: {why}")]
     Device {
-        /// The call.
+        /// The call that failed.
         what: &'static str,
-        /// The system's words.
+        /// The system's error text.
         why: String,
     },
 }
 
-/// A post that was not taken.
+/// The error of a post that the fabric did not accept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
-    /// The send queue is full. Post again after completions were polled.
+    /// The send queue is full. Post again after polling completions.
     #[error("the send queue of {0} is full")]
     Full(LinkId),
-    /// The link is not connected, or dead.
+    /// The link is not connected, or is dead.
     #[error("{0} is down")]
     LinkDown(LinkId),
-    /// The fabric, or this link of it, cannot do that.
+    /// The fabric, or this link, does not support the operation.
     #[error("{link} cannot {what}")]
     Unsupported {
         /// The link.
         link: LinkId,
-        /// What.
+        /// The operation.
         what: &'static str,
     },
-    /// A local slice outside of registered memory.
+    /// A local slice is outside of registered memory.
     #[error("{0} is outside of registered memory")]
     BadLocalSlice(LocalSlice),
-    /// The request breaks a limit of [`super::Capabilities`].
+    /// The request exceeds a limit of [`super::Capabilities`].
     #[error("the work request has {what} = {value}, the limit is {limit}")]
     Limit {
-        /// What was too much.
+        /// The quantity that exceeds the limit.
         what: &'static str,
         /// Its value.
         value: u64,
@@ -73,7 +73,7 @@ pub enum PostError {
 }
 
 impl PostError {
-    /// Holds a number of a request against its limit.
+    /// Checks a number of a request against its limit.
     ///
     /// # Errors
     /// [`PostError::Limit`].
@@ -82,14 +82,14 @@ impl PostError {
     }
 }
 
-/// Why a link died.
+/// The reason why a link died.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DownReason {
-    /// This side asked for it.
+    /// This side closed the link.
     #[error("closed by this side: {0}")]
     Closed(String),
-    /// The peer closed it in good order.
+    /// The peer closed the link in good order.
     #[error("closed by the peer: {0}")]
     PeerClosed(String),
     /// The connection broke, or the peer is gone.
@@ -98,7 +98,7 @@ pub enum DownReason {
     /// The peer broke the contract: a failed check, a malformed frame.
     #[error("the peer broke the contract: {0}")]
     Violation(String),
-    /// The peer says that this side broke the contract.
+    /// The peer reports that this side broke the contract.
     #[error("refused by the peer: {0}")]
     Refused(String),
     /// The connection could not be made.

@@ -1,13 +1,13 @@
-//! What a fabric reports.
+//! The events of a fabric.
 
 use super::{DownReason, LinkId, WorkId};
 use crate::memory::{RemoteKey, RemoteSlice, SegmentId};
 
-/// What [`super::Fabric::poll`] reports. Bytes are borrowed for the call.
+/// An event that [`super::Fabric::poll`] reports. Bytes are borrowed for the duration of the call.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FabricEvent<'a> {
-    /// The link can be used. Of no link is anything else reported before, but its end.
+    /// The link can be used. Before this event, only [`FabricEvent::LinkDown`] is reported for a link.
     Connected {
         /// The link.
         link: LinkId,
@@ -16,85 +16,88 @@ pub enum FabricEvent<'a> {
     WriteDone {
         /// The link.
         link: LinkId,
-        /// As posted.
+        /// The work id, as posted.
         work: WorkId,
     },
-    /// A message lies at the peer.
+    /// A message lies in a receive slot of the peer.
     SendDone {
         /// The link.
         link: LinkId,
-        /// As posted.
+        /// The work id, as posted.
         work: WorkId,
     },
     /// A grant is in force.
     Granted {
         /// The link.
         link: LinkId,
-        /// As passed to [`super::Fabric::grant`].
+        /// The tag that was passed to [`super::Fabric::grant`].
         tag: u64,
-        /// What the peer needs to write there: the whole range.
+        /// The whole granted range, with the keys that the peer needs to write there.
         remote: RemoteSlice,
     },
-    /// A grant is gone: nothing can be written through it any more.
+    /// A grant has ended. Nothing can be written through it from now on.
     Revoked {
         /// The link.
         link: LinkId,
-        /// Its key.
+        /// The grant's key.
         key: RemoteKey,
-        /// As passed to [`super::Fabric::grant`].
+        /// The tag that was passed to [`super::Fabric::grant`].
         tag: u64,
     },
     /// The peer sent a message.
     Message {
         /// The link.
         link: LinkId,
-        /// Its bytes, as they came.
+        /// The message's bytes, unchecked.
         bytes: &'a [u8],
     },
-    /// The peer's write with this immediate is placed, and so is all that it wrote before.
+    /// The peer's write with this immediate is placed, and so are all writes that the peer posted before it.
     Immediate {
         /// The link.
         link: LinkId,
         /// The immediate data.
         value: u32,
-        /// Length of the write that brought it, in bytes. An immediate proves nothing by itself: a write of no bytes needs no grant
-        /// (docs/adr/0001, correction 8).
+        /// The length of the write that carried the immediate, in bytes. An immediate proves nothing by itself, because
+        /// a write of zero bytes needs no grant (docs/adr/0001, correction 8).
         len_bytes: u64,
-        /// How many bytes a CPU copied on this side for the writes since the last immediate of this link.
+        /// The number of bytes that a CPU copied on this side for the writes since the link's last immediate.
         copied: u64,
     },
-    /// A remote word was read, and changed where the operation says so.
+    /// An atomic operation on a word of the peer is done: the word was read, and changed if the operation changes it.
     AtomicDone {
         /// The link.
         link: LinkId,
-        /// As posted.
+        /// The work id, as posted.
         work: WorkId,
-        /// What the word held before.
+        /// The value of the word before the operation.
         old: u64,
     },
-    /// The same for a word of this side.
+    /// An atomic operation on a word of this side is done.
     LocalAtomicDone {
-        /// As posted.
+        /// The work id, as posted.
         work: WorkId,
-        /// What the word held before; the error says what the device said, and then the word may have been changed or not.
+        /// The value of the word before the operation, or the device's error text. After an error the word may or may
+        /// not have been changed.
         old: Result<u64, String>,
     },
-    /// The two sides of this link may refer to each other's memory instead of sending what lies there. Behind [`FabricEvent::Connected`],
-    /// and never where the capabilities say nothing of it.
+    /// The two sides of this link may refer to each other's memory instead of sending its contents. This event follows
+    /// [`FabricEvent::Connected`], and only on fabrics that have [`super::Sharing`].
     References {
         /// The link.
         link: LinkId,
-        /// The link's number, the same on both sides, by which readers mark what they read: see [`super::Sharing::share`].
+        /// The link's number, the same on both sides. Readers mark what they read by this number; see
+        /// [`super::Sharing::share`].
         mark: u64,
     },
-    /// The peer has passed a segment: [`super::Sharing::keep`] takes it. Only on links with references.
+    /// The peer has passed a segment. [`super::Sharing::keep`] takes it. Only on links with references.
     SegmentCame {
         /// The link.
         link: LinkId,
-        /// What the peer calls it: its own number.
+        /// The peer's own number for the segment.
         handle: u32,
     },
-    /// The peer has that segment of this side, and keeps it: from here on a peer's reader is seen by its marks.
+    /// The peer has kept that segment of this side. From now on its reader marks show whether a worker of the peer
+    /// reads it.
     SegmentKept {
         /// The link.
         link: LinkId,
@@ -105,26 +108,26 @@ pub enum FabricEvent<'a> {
     SegmentGone {
         /// The link.
         link: LinkId,
-        /// As in [`FabricEvent::SegmentCame`].
+        /// The handle of the segment's [`FabricEvent::SegmentCame`].
         handle: u32,
     },
-    /// One rail of a link of several is dead and drained on this side; the others carry on, with what it did not bring over too.
-    /// For the last one [`FabricEvent::LinkDown`] is reported instead.
+    /// One rail of a link with several rails is dead and drained on this side. The other rails carry the traffic,
+    /// including what the dead rail did not deliver. For the last rail, [`FabricEvent::LinkDown`] is reported instead.
     RailDown {
         /// The link.
         link: LinkId,
-        /// Which of its rails.
+        /// The rail's number.
         rail: usize,
-        /// Why.
+        /// The reason.
         reason: DownReason,
-        /// How many are left.
+        /// The number of rails left.
         left: usize,
     },
-    /// The link is dead and drained. Its last event.
+    /// The link is dead and drained. This is its last event.
     LinkDown {
         /// The link.
         link: LinkId,
-        /// Why.
+        /// The reason.
         reason: DownReason,
     },
 }

@@ -1,33 +1,35 @@
 //! The contract of a fabric.
 //!
-//! A fabric moves bytes between the registered memory of two sidecars. Its contract is that of a reliable connected queue pair,
-//! the same on every fabric, so that one protocol engine serves all of them. docs/adr/0001 says how each rule was held against
-//! real verbs.
+//! A fabric moves bytes between the registered memory of two sidecars. Its contract is that of a reliable connected
+//! queue pair, and is the same on every fabric, so one protocol engine serves all of them. docs/adr/0001 compares each
+//! rule with real verbs.
 //!
 //! # The rules
-//! 1. **Done means acknowledged.** [`FabricEvent::WriteDone`] means that the write is placed at the peer as far as the peer's fabric
-//!    can tell: the source may be used again, and nothing will be sent again. Only the receiver, at the immediate, knows that the
-//!    bytes can be read. [`FabricEvent::SendDone`] means that the message lies in one of the peer's receive slots.
-//! 2. **Order, per direction.** What is posted to one link arrives in posting order: when [`FabricEvent::Immediate`] or
-//!    [`FabricEvent::Message`] is reported, every write posted before it on that link is placed. Completions of one's own posts come in
-//!    posting order too. Between the two kinds there is no order: a peer's answer may come before the completion of what it
-//!    answers. Across links there is no order.
-//! 3. **Receive slots.** Each immediate and each message consumes one of the peer's receive slots. Whoever posts counts them
-//!    (credits); a fabric may kill the link of a sender that overruns them.
-//! 4. **Every write is checked** by the receiving side: key, link, permission, and bounds where
-//!    [`Capabilities::checks_bounds`] says so. One that is refused touches nothing; one that is cut (revoked in its middle, the
-//!    link lost) may have placed a prefix of its range, and nothing outside. Either way the link is dead, and both sides hear
-//!    [`FabricEvent::LinkDown`]. So nobody believes a byte without its immediate and a checked landing header.
-//! 5. **Dead means drained.** After [`FabricEvent::LinkDown`] no byte arrives through that link any more, all its grants are gone,
-//!    and no further event of it is reported. What was posted and not completed before it has an unknown outcome.
-//! 6. **Grants.** A grant opens one range to one link. It is in force before any message posted after
-//!    [`FabricEvent::Granted`] was reported is received by the peer. A revoke ends with [`FabricEvent::Revoked`] or with
-//!    [`FabricEvent::LinkDown`], at once where the receiving side places the bytes, later on verbs; after either no write through
-//!    the grant can touch memory. A grant is named by its tag: keys come again, and all grants into a segment have one key where
-//!    [`Isolation::Segment`] is told. There the end of a grant closes nothing by itself, so only a peer that will not write any more
-//!    has its grant taken back.
-//! 7. **Memory outlives use.** A registered segment stays mapped until it is deregistered, and deregistering takes its grants back
-//!    first.
+//! 1. **Done means acknowledged.** [`FabricEvent::WriteDone`] means that the write is placed at the peer as far as the
+//!    peer's fabric can tell: the source may be reused, and nothing will be sent again. Only the receiver, at the
+//!    immediate, knows that the bytes can be read. [`FabricEvent::SendDone`] means that the message lies in one of the
+//!    peer's receive slots.
+//! 2. **Order, per direction.** Posts to one link arrive in posting order: when [`FabricEvent::Immediate`] or
+//!    [`FabricEvent::Message`] is reported, every write posted before it on that link is placed. Completions of a
+//!    side's own posts are reported in posting order too. There is no order between arrivals and completions: a peer's
+//!    answer may be reported before the completion of the post that it answers. Across links there is no order.
+//! 3. **Receive slots.** Each immediate and each message consumes one of the peer's receive slots. The poster counts
+//!    them (credits). A fabric may kill the link of a sender that overruns them.
+//! 4. **Every write is checked** by the receiving side: key, link, permission, and bounds if
+//!    [`Capabilities::checks_bounds`] is set. A refused write touches nothing. A write that is cut (revoked in its
+//!    middle, or the link is lost) may have placed a prefix of its range, and nothing outside of it. In both cases the
+//!    link is dead, and both sides get [`FabricEvent::LinkDown`]. So a receiver trusts no byte without its immediate
+//!    and a checked landing header.
+//! 5. **Dead means drained.** After [`FabricEvent::LinkDown`] no byte arrives through that link, all its grants are
+//!    gone, and no further event of it is reported. A post that was not completed before has an unknown outcome.
+//! 6. **Grants.** A grant opens one range to one link. It is in force before the peer receives any message that was
+//!    posted after [`FabricEvent::Granted`] was reported. A revoke ends with [`FabricEvent::Revoked`] or with
+//!    [`FabricEvent::LinkDown`]: at once if the receiving side places the bytes, later on verbs. After either event no
+//!    write through the grant can touch memory. A grant is named by its tag, because keys are reused, and because all
+//!    grants into a segment share one key under [`Isolation::Segment`]. With that isolation the end of a grant closes
+//!    nothing by itself, so a grant is revoked only after the peer has said that it will not write there again.
+//! 7. **Memory outlives use.** A registered segment stays mapped until it is deregistered, and deregistering first
+//!    revokes its grants.
 
 mod atomics;
 mod capabilities;
@@ -46,7 +48,8 @@ pub use sharing::Sharing;
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use std::fmt;
 
-/// A link: a reliable connection to one peer over one fabric. Never reused within one incarnation of the sidecar.
+/// The number of a link: a reliable connection to one peer over one fabric. A number is never reused within one
+/// incarnation of the sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u32);
 
@@ -56,105 +59,111 @@ impl fmt::Display for LinkId {
     }
 }
 
-/// What the poster of a work request calls it; comes back with its completion.
+/// The number that the poster gives to a work request. The completion carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkId(pub u64);
 
-/// What a grant lets the peer do.
+/// The access that a grant gives the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GrantAccess {
-    /// Write the range.
+    /// The peer may write the range.
     Write,
-    /// Operate on the range's words: [`Atomics::post_atomic`]. The range starts at a multiple of 8 and is as long.
+    /// The peer may operate on the range's words by [`Atomics::post_atomic`]. Start and length of the range are
+    /// multiples of 8 bytes.
     Atomic,
 }
 
-/// What one side must know of the other to connect: opaque bytes of the fabric's own layout, carried by the gRPC `Connect` call.
+/// The information that one side needs about the other to connect: opaque bytes in the fabric's own layout, carried by
+/// the gRPC `Connect` call.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Offer(pub Vec<u8>);
 
 /// Moves bytes between registered memory of two sidecars. See the module's rules.
 ///
-/// What only some fabrics do is in traits of its own: [`Atomics`], [`Sharing`], [`Rails`].
+/// Optional abilities of a fabric have traits of their own: [`Atomics`], [`Sharing`], [`Rails`].
 ///
 /// # Order of calls
 /// *Memory*: [`register`](Fabric::register) a segment before a slice of it is posted or granted.
-/// *Connecting*: the initiator calls [`offer`](Fabric::offer); the acceptor [`accept`](Fabric::accept)s it and answers with its own
-/// offer; the initiator calls [`connect`](Fabric::connect) with that. Each side hears [`FabricEvent::Connected`] when the link can be
-/// used, or [`FabricEvent::LinkDown`].
-/// *Working*: post and grant as you like, [`poll`](Fabric::poll) often. Before sleeping, [`arm`](Fabric::arm), poll once more, and wait
-/// for one of [`wait_fds`](Fabric::wait_fds) to be readable.
+///
+/// *Connecting*: the initiator calls [`offer`](Fabric::offer). The acceptor calls [`accept`](Fabric::accept) with that
+/// offer and answers with its own. The initiator calls [`connect`](Fabric::connect) with the answer. Each side gets
+/// [`FabricEvent::Connected`] when the link can be used, or [`FabricEvent::LinkDown`].
+///
+/// *Working*: post and grant in any order, and call [`poll`](Fabric::poll) often. Before sleeping, call
+/// [`arm`](Fabric::arm), poll once more, and wait until one of [`wait_fds`](Fabric::wait_fds) is readable.
 pub trait Fabric: Send {
-    /// How this fabric is handed a segment's memory.
+    /// The form in which this fabric gets a segment's memory.
     type Memory;
 
-    /// Which fabric this is, for reports and for `require`. The planner never asks it.
+    /// Returns the fabric's kind, for reports and for `require`. The planner never asks for it.
     fn kind(&self) -> FabricKind;
 
-    /// What it can do.
+    /// Returns the fabric's capabilities.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Makes a segment a memory region: with every device, or with none.
+    /// Registers a segment as a memory region with every device of the fabric, or with none.
     ///
     /// # Errors
-    /// [`FabricError`] where a device refuses or the segment is registered already.
+    /// [`FabricError`] if a device refuses or the segment is already registered.
     fn register(&mut self, segment: SegmentId, memory: Self::Memory) -> Result<(), FabricError>;
 
-    /// Ends a segment's registration. Grants inside it are taken back first; a link whose peer still writes there dies (rule 4).
+    /// Ends a segment's registration. Grants inside it are revoked first. The link of a peer that still writes there
+    /// dies (rule 4).
     ///
     /// # Errors
     /// [`FabricError::UnknownSegment`].
     fn deregister(&mut self, segment: SegmentId) -> Result<(), FabricError>;
 
-    /// Checks that a slice can be posted from. [`crate::rails`] posts the parts of a list one by one, and asks for all of them
-    /// before the first.
+    /// Checks that a slice can be posted from. [`crate::rails`] posts the parts of a gather list one by one, and checks
+    /// all of them before the first post.
     ///
     /// # Errors
     /// [`PostError::BadLocalSlice`].
     fn check_slice(&self, slice: &LocalSlice) -> Result<(), PostError>;
 
-    /// Begins a link as its initiator: what the peer has to know.
+    /// Begins a link as its initiator. Returns the offer for the peer.
     ///
     /// # Errors
-    /// [`FabricError`] where no link can be made.
+    /// [`FabricError`] if no link can be made.
     fn offer(&mut self, link: LinkId) -> Result<Offer, FabricError>;
 
-    /// Begins a link as its acceptor, with what the initiator offered; answers what the initiator has to know.
+    /// Begins a link as its acceptor, with the initiator's offer. Returns the offer for the initiator.
     ///
     /// # Errors
-    /// [`FabricError::BadOffer`] for an offer that is not understood.
+    /// [`FabricError::BadOffer`] if the offer is malformed or refused.
     fn accept(&mut self, link: LinkId, peer: &Offer) -> Result<Offer, FabricError>;
 
-    /// Goes on as the initiator, with what the acceptor answered.
+    /// Continues a link as its initiator, with the acceptor's offer.
     ///
     /// # Errors
-    /// [`FabricError::BadOffer`], or what the device says.
+    /// [`FabricError::BadOffer`], or the device's error.
     fn connect(&mut self, link: LinkId, peer: &Offer) -> Result<(), FabricError>;
 
     /// Ends a link. [`FabricEvent::LinkDown`] follows, here and at the peer. Unknown and dead links are ignored.
     fn disconnect(&mut self, link: LinkId, reason: DownReason);
 
-    /// Opens `range` to the peer of `link`. [`FabricEvent::Granted`] follows with this `tag`, which no other grant of the link has while it
-    /// lives: a key may be that of many grants, where [`Capabilities::isolation`] says so.
+    /// Opens `range` to the peer of `link`. [`FabricEvent::Granted`] follows with this `tag`. The tag must be unique
+    /// among the link's live grants; the key need not be, because [`Capabilities::isolation`] may let many grants share
+    /// one key.
     ///
     /// # Errors
-    /// [`PostError`]; nothing is granted then. [`PostError::Full`] passes by itself. [`PostError::Unsupported`] for
-    /// [`GrantAccess::Atomic`] where the capabilities say that there is none.
+    /// [`PostError`]; nothing is granted then. [`PostError::Full`] is temporary. [`PostError::Unsupported`] for
+    /// [`GrantAccess::Atomic`] if the capabilities have no atomics.
     fn grant(&mut self, link: LinkId, range: LocalSlice, access: GrantAccess, tag: u64) -> Result<(), PostError>;
 
-    /// Takes the grant of this tag back, which has this key. [`FabricEvent::Revoked`] follows, with both. A grant that is gone already is
-    /// reported revoked.
+    /// Revokes the grant with this key and this tag. [`FabricEvent::Revoked`] follows, with both. A grant that has
+    /// already ended is reported as revoked.
     ///
     /// # Errors
-    /// [`PostError::LinkDown`]: the grant went with the link. [`PostError::Full`] passes by itself.
+    /// [`PostError::LinkDown`]: the grant ended with the link. [`PostError::Full`] is temporary.
     fn revoke(&mut self, link: LinkId, key: RemoteKey, tag: u64) -> Result<(), PostError>;
 
-    /// Gathers `sgl` into the contiguous `remote`, in order, and raises `immediate` at the peer when all of it is placed.
-    /// The lengths of `sgl` must add up to `remote.len`; an empty list with an immediate is allowed.
-    /// The memory of `sgl` must not change until the write is done.
+    /// Gathers `sgl` into the contiguous `remote`, in order, and raises `immediate` at the peer when all of it is
+    /// placed. The lengths of `sgl` must add up to `remote.len`; an empty list with an immediate is allowed. The memory
+    /// of `sgl` must not change until the write is done.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted then. [`PostError::Full`] passes by itself.
+    /// [`PostError`]; nothing was posted then. [`PostError::Full`] is temporary.
     fn post_write(
         &mut self,
         link: LinkId,
@@ -164,44 +173,46 @@ pub trait Fabric: Send {
         immediate: Option<u32>,
     ) -> Result<(), PostError>;
 
-    /// Sends a small message into one of the peer's receive slots. At most [`Capabilities::max_message_bytes`]. The bytes are taken
-    /// at once.
+    /// Sends a message of at most [`Capabilities::max_message_bytes`] into one of the peer's receive slots. The bytes
+    /// are copied before the call returns.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted then. [`PostError::Full`] passes by itself.
+    /// [`PostError`]; nothing was posted then. [`PostError::Full`] is temporary.
     fn post_send(&mut self, link: LinkId, work: WorkId, message: &[u8]) -> Result<(), PostError>;
 
-    /// Its operations on words of memory, where [`Capabilities::atomics`] says that it has them.
+    /// Returns the fabric's atomic operations, if [`Capabilities::atomics`] is set.
     fn atomics(&mut self) -> Option<&mut dyn Atomics> {
         None
     }
 
-    /// Its way to pass segments to a peer, for a fabric whose links can report [`FabricEvent::References`].
+    /// Returns the interface for passing segments to a peer, on a fabric whose links can report
+    /// [`FabricEvent::References`].
     fn sharing(&mut self) -> Option<&mut dyn Sharing<Memory = Self::Memory>> {
         None
     }
 
-    /// The rails of its links, where they may have more than one.
+    /// Returns the interface for the rails of links, on a fabric whose links may have more than one.
     fn rails(&self) -> Option<&dyn Rails> {
         None
     }
 
-    /// What it runs with, as names and values for people: its device, its addresses, its limits.
+    /// Returns names and values for display: the fabric's device, its addresses, its limits.
     fn describe(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
 
-    /// What it has counted since its beginning, by name; for people and for metrics.
+    /// Returns the fabric's counters since its start, by name, for display and for metrics.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 
-    /// Makes progress and reports what happened, a bounded amount per call. Returns whether anything was reported or moved.
+    /// Makes a bounded amount of progress and reports the events. Returns whether anything was reported or moved.
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool;
 
-    /// Asks that one of [`wait_fds`](Fabric::wait_fds) become readable when [`poll`](Fabric::poll) has something to do again.
+    /// Requests that one of [`wait_fds`](Fabric::wait_fds) become readable when [`poll`](Fabric::poll) has work again.
     fn arm(&mut self);
 
-    /// What to wait on, the same for the fabric's whole life. None for a fabric that must be polled (the simulated one).
+    /// Returns the descriptors to wait on. They do not change during the fabric's life. The list is empty for a fabric
+    /// that must be polled, such as the simulated one.
     fn wait_fds(&self) -> Vec<std::os::fd::BorrowedFd<'_>>;
 }

@@ -1,23 +1,23 @@
-//! Links that have several rails, for the fabric that makes them: [`MultiRail`](crate::rails::MultiRail).
+//! The interface for links with several rails; [`MultiRail`](crate::rails::MultiRail) implements it.
 
 use super::LinkId;
 
-/// How many rails a link has.
+/// The number of rails of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkRails {
-    /// The number that it was made with.
+    /// The number of rails that the link was made with.
     pub all: usize,
-    /// The number that still carry something.
+    /// The number of rails that still work.
     pub live: usize,
 }
 
 impl LinkRails {
-    /// Those of a fabric without [`Rails`].
+    /// The value for a fabric without [`Rails`].
     pub const ONE: LinkRails = LinkRails { all: 1, live: 1 };
 }
 
-/// A fabric whose links have rails: [`Fabric::rails`](super::Fabric::rails).
+/// A fabric whose links have rails. [`Fabric::rails`](super::Fabric::rails) returns it.
 pub trait Rails {
-    /// The rails of a link. None of a link that is unknown.
+    /// Returns the rails of a link; zeros for an unknown link.
     fn rails_of(&self, link: LinkId) -> LinkRails;
 }

@@ -1,4 +1,4 @@
-//! Operations on words over a link of several rails.
+//! Atomic operations on words over a link with several rails.
 
 use super::MultiRail;
 use super::fabric::of_post;
@@ -9,13 +9,14 @@ use crate::memory::{LocalSlice, RemoteSlice};
 
 pub(super) const NO_ATOMICS: &str = "operate on words: no rail over the first device is up";
 
-/// What an inner fabric does to words.
+/// Returns the atomic operations of an inner fabric.
 fn atomics<M>(fabric: &mut dyn Fabric<Memory = M>, link: LinkId) -> Result<&mut dyn Atomics, PostError> {
     fabric.atomics().ok_or(PostError::Unsupported { link, what: NO_ATOMICS })
 }
 
 impl<M: Clone> Atomics for MultiRail<M> {
-    /// Over a rail of the first fabric, for its device is the one that operates on words here. In no order with writes and messages.
+    /// Posts over a rail of the first inner fabric, because that fabric's device is the one that operates on words
+    /// here. The operation has no order relative to writes and messages.
     fn post_atomic(&mut self, link: LinkId, work: WorkId, remote: RemoteSlice, op: AtomicOp) -> Result<(), PostError> {
         let MultiRail { inner, links, .. } = self;
         let found = links.links.get_mut(&link).ok_or(PostError::LinkDown(link))?;

@@ -1,72 +1,73 @@
-//! How many rails, over what, and what the whole can do.
+//! The configuration of rails: how many, over which fabrics, and the capabilities of the whole.
 
 use super::MAX_RAILS;
 use super::frame::OVERHEAD;
 use crate::fabric::{Capabilities, FabricKind, Isolation};
 
-/// Which rails a link gets.
+/// The rails of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RailsConfig {
-    /// For each rail the place of its fabric among the inner ones. `[0, 0]`: two over the first; `[0, 1]`: one over each of two. A link
-    /// has as many as both of its sides have.
+    /// The index of the inner fabric of each rail. `[0, 0]` is two rails over the first fabric, `[0, 1]` is one rail
+    /// over each of two. A link has the smaller number of rails of its two sides.
     pub rails: Vec<usize>,
-    /// The least bytes for which a share is worth a rail: a write of at least twice as many is striped.
+    /// The smallest size of a share, in bytes. A write of at least twice this size is striped.
     pub stripe_bytes: u64,
-    /// A share begins at a multiple of so many bytes in its write: a page, so that rails do not share one. At least
-    /// [`ALIGNMENT`](crate::memory::ALIGNMENT), so that the first has the whole landing header.
+    /// A share begins at a multiple of this many bytes in its write. A page, so that two rails do not share one. At
+    /// least [`ALIGNMENT`](crate::memory::ALIGNMENT), so that the first share has the whole landing header.
     pub align_bytes: u64,
 }
 
 impl RailsConfig {
-    /// These rails, with the usual bounds.
+    /// Creates a configuration with these rails and the default sizes.
     #[must_use]
     pub fn new(rails: &[usize]) -> RailsConfig {
         RailsConfig { rails: rails.to_vec(), stripe_bytes: 256 << 10, align_bytes: 4096 }
     }
 }
 
-/// Fabrics and rails that do not fit together.
+/// The error for fabrics and rails that do not fit together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RailsError {
-    /// A link needs one at least, and has [`crate::memory::RailKeys::MAX_RAILS`] at most.
+    /// The number of rails is not between 1 and [`crate::memory::RailKeys::MAX_RAILS`].
     #[error("a link has 1 to 4 rails, not {0}")]
     Count(usize),
-    /// A rail over a fabric that is not there.
+    /// A rail uses a fabric that does not exist.
     #[error("rail {rail} is over fabric {fabric}, of {fabrics}")]
     NoSuchFabric {
         /// The rail.
         rail: usize,
-        /// Its fabric's place.
+        /// The index of its fabric.
         fabric: usize,
-        /// How many there are.
+        /// The number of fabrics.
         fabrics: usize,
     },
-    /// Rails of different kinds.
+    /// The inner fabrics have different kinds.
     #[error("rails of one link are of one kind, not of {0} and {1}")]
     Kinds(FabricKind, FabricKind),
-    /// A fabric whose messages leave no room for a frame.
+    /// A fabric's messages are too short for a frame around the smallest allowed message.
     #[error("messages of {0} bytes leave no room: {min} and {OVERHEAD} for the frame are needed", min = Capabilities::MIN_MESSAGE_BYTES)]
     MessageBytes(usize),
-    /// A fabric with too few receive slots.
+    /// A fabric has too few receive slots.
     #[error("{slots} receive slots are too few for {rails} rails, which need at least {least}")]
     ReceiveSlots {
-        /// How many it has.
+        /// The number of its receive slots.
         slots: u32,
-        /// How many rails there are.
+        /// The number of rails.
         rails: usize,
-        /// How many they need.
+        /// The number of receive slots that the rails need.
         least: u32,
     },
 }
 
-/// The fewest receive slots with which a link can be used.
+/// The smallest number of receive slots with which a link can be used.
 const LEAST_SLOTS: u32 = 4;
 
-/// Receive slots that each inner link needs, so that one of `rails` has `outer`.
+/// Returns the number of receive slots that each inner link needs, so that a link with this number of rails has
+/// `outer`.
 ///
-/// In front of each message or immediate there may be a WAIT, and a FENCE on every other rail. Where rails die, all of them may come
-/// over one; and so may a RAIL_DOWN for each other rail, which nobody counts.
+/// A WAIT may precede each message or immediate, with a FENCE on every other rail. If rails die, all of these may
+/// arrive over one rail. So may one RAIL_DOWN for each other rail, which the peer sends without a credit.
 #[must_use]
 pub fn inner_slots(outer: u32, rails: usize) -> u32 {
     let rails = u32::try_from(rails).unwrap_or(u32::MAX);
@@ -74,7 +75,7 @@ pub fn inner_slots(outer: u32, rails: usize) -> u32 {
 }
 
 impl RailsConfig {
-    /// Checks that fabrics with these kinds and capabilities fit, and answers what they can do together.
+    /// Checks that fabrics of these kinds and capabilities fit together. Returns their common capabilities.
     pub(super) fn check(&self, inner: &[(FabricKind, Capabilities)]) -> Result<Capabilities, RailsError> {
         let count = self.rails.len();
         let missing = |(_, fabric): &(usize, &usize)| **fabric >= inner.len();
@@ -111,7 +112,7 @@ impl RailsConfig {
             if slots < least {
                 return Err(RailsError::ReceiveSlots { slots, rails: count, least });
             }
-            // The inverse of `inner_slots`; there are four rails at most.
+            // The inverse of `inner_slots`. There are at most four rails.
             let rails = u32::try_from(count).unwrap_or(u32::MAX);
             all.receive_slots = (slots - rails) / (rails + 1);
         }
@@ -130,13 +131,13 @@ mod tests {
     }
 
     #[test]
-    fn one_rail_is_what_its_fabric_is() {
+    fn single_rail_has_the_capabilities_of_its_fabric() {
         let fabrics = [inner(1024, 8)];
         assert_eq!(RailsConfig::new(&[0]).check(&fabrics), Ok(fabrics[0].1.clone()));
     }
 
     #[test]
-    fn several_are_what_all_can_do() {
+    fn several_rails_have_the_common_capabilities() {
         let fabrics = [inner(4096, 256), inner(2048, 128)];
         let all = RailsConfig::new(&[0, 1]).check(&fabrics).unwrap();
         assert_eq!((all.max_message_bytes, all.receive_slots), (2047, 42));
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn invalid_rails_config_is_refused() {
         let check = |rails: &[usize], fabrics: &[_]| RailsConfig::new(rails).check(fabrics).unwrap_err().to_string();
         assert_eq!(check(&[], &[inner(2048, 99)]), "a link has 1 to 4 rails, not 0");
         assert_eq!(check(&[0; 5], &[inner(2048, 99)]), "a link has 1 to 4 rails, not 5");

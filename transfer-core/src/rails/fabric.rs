@@ -1,4 +1,4 @@
-//! The fabric over inner fabrics.
+//! The fabric that makes its links of links of inner fabrics.
 
 use super::atomics::NO_ATOMICS;
 #[cfg(test)]
@@ -16,12 +16,12 @@ use crate::fabric::{
 use crate::memory::{ALIGNMENT, LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::plan::{GatherList, stripe};
 
-/// How many grants and revokes may wait for room on a rail before the link is full.
+/// The number of grants and revokes that may wait on a rail before the link refuses further ones as full.
 const MAX_CHORES: usize = 256;
 
 type Inner<M> = Box<dyn Fabric<Memory = M>>;
 
-/// A fabric whose links are made of several links of inner fabrics. See the [module](super).
+/// A fabric whose links consist of several links of inner fabrics. See the [module](super).
 pub struct MultiRail<M> {
     config: RailsConfig,
     kind: FabricKind,
@@ -37,10 +37,10 @@ impl<M> std::fmt::Debug for MultiRail<M> {
 }
 
 impl<M> MultiRail<M> {
-    /// Rails over these fabrics.
+    /// Creates a fabric with rails over these inner fabrics.
     ///
     /// # Errors
-    /// [`RailsError`] where they do not fit together.
+    /// [`RailsError`] if the fabrics do not fit together.
     pub fn new(inner: Vec<Inner<M>>, config: RailsConfig) -> Result<MultiRail<M>, RailsError> {
         let what: Vec<_> = inner.iter().map(|fabric| (fabric.kind(), fabric.capabilities().clone())).collect();
         let capabilities = config.check(&what)?;
@@ -64,8 +64,8 @@ impl<M> MultiRail<M> {
         if self.links.links.contains_key(&link) { Err(FabricError::WrongState { link, what }) } else { Ok(()) }
     }
 
-    /// Begins up to `count` inner links, and the link of them. A rail that cannot be made is down from the beginning, and its offer is empty;
-    /// one at least has to be made.
+    /// Begins up to `count` inner links, and the link that consists of them. An inner link that cannot be made leaves
+    /// its rail down from the beginning, and its offer is empty. At least one inner link must be made.
     fn begin(
         &mut self,
         link: LinkId,
@@ -98,7 +98,7 @@ impl<M> MultiRail<M> {
         Ok(offer)
     }
 
-    /// Ends what is to be ended.
+    /// Disconnects the inner links that are due to end. Returns whether there were any.
     fn end_rails(&mut self) -> bool {
         let disconnects = std::mem::take(&mut self.links.out.disconnects);
         let any = !disconnects.is_empty();
@@ -108,7 +108,7 @@ impl<M> MultiRail<M> {
         any
     }
 
-    /// Posts what waits, as far as there is room.
+    /// Posts queued entries as far as there is room.
     fn flush(&mut self) -> bool {
         let mut moved = false;
         let Links { links, busy, out, .. } = &mut self.links;
@@ -125,7 +125,7 @@ impl<M> MultiRail<M> {
         self.links.links.get_mut(&link).filter(up).ok_or(PostError::LinkDown(link))
     }
 
-    /// Posts what comes in the link's order. `work` as the user calls it.
+    /// Posts an item in the link's order. `work` is the user's id.
     fn post_in_order(&mut self, id: LinkId, work: WorkId, kind: WorkKind, item: Item) -> Result<(), PostError> {
         let link = self.link(id)?;
         let entry = Entry { item, work: Some(link.next_work()) };
@@ -151,7 +151,8 @@ impl<M> MultiRail<M> {
         Ok(())
     }
 
-    /// Posts a write in shares, where that is worth it.
+    /// Posts a write as shares over several rails. Returns `false` if the write is too short or too few rails are open
+    /// for it.
     fn post_striped(
         &mut self,
         id: LinkId,
@@ -168,7 +169,7 @@ impl<M> MultiRail<M> {
         if count < 2 {
             return Ok(false);
         }
-        // What is refused now is not posted in parts.
+        // Check all slices first, so that a write is not refused after a part of it was posted.
         for slice in sgl {
             for rail in &rails {
                 self.inner[link.rails[*rail].fabric].check_slice(slice)?;
@@ -190,7 +191,7 @@ impl<M> MultiRail<M> {
         if immediate.is_some() {
             link.fence();
         }
-        // The piece with the first bytes is last, for they are the header's.
+        // The piece with the first bytes is posted last, because they are the landing header.
         for (i, piece) in first.pieces.into_iter().enumerate().rev() {
             let immediate = immediate.filter(|_| i == 0);
             let item = Item::Write { sgl: piece.sgl, remote: piece.remote, immediate };
@@ -206,7 +207,7 @@ enum Posted {
     Yes,
     /// There is no room now, or the rail is about to be reported dead.
     No,
-    /// The peer opened the range over other rails only: its end of this one is dead, and it will say so.
+    /// The peer opened the range over other rails only. Its end of this rail is dead, and a RAIL_DOWN will follow.
     NoKey,
 }
 
@@ -221,7 +222,7 @@ fn post<M>(
     let result = match &entry.item {
         Item::Message(bytes) | Item::Notice(bytes) => fabric.post_send(inner, work, bytes),
         Item::Write { sgl, remote, immediate } => {
-            // A write of no bytes needs no key.
+            // A write of zero bytes needs no key.
             let key = remote.keys.rail(rail).or_else(|| (remote.len == 0).then(|| remote.key()));
             let Some(key) = key else { return Ok(Posted::NoKey) };
             fabric.post_write(inner, work, sgl, RemoteSlice::new(remote.address, remote.len, key), *immediate)
@@ -235,7 +236,7 @@ fn post<M>(
     }
 }
 
-/// Posts what waits on the rails of a link, as far as there is room. Answers whether anything was.
+/// Posts the queued entries of a link's rails as far as there is room. Returns whether anything was posted.
 fn flush<M>(link: &mut Link, fabrics: &mut [Inner<M>], out: &mut Out) -> bool {
     let mut moved = false;
     for rail in 0..link.rails.len() {
@@ -295,7 +296,7 @@ fn flush_chores<M>(link: &mut Link, rail: usize, fabric: &mut dyn Fabric<Memory 
     moved
 }
 
-/// An inner link's error as one of the link.
+/// Converts an error of an inner link into one of the link.
 fn of_link(error: FabricError, link: LinkId) -> FabricError {
     match error {
         FabricError::WrongState { what, .. } => FabricError::WrongState { link, what },
@@ -304,7 +305,7 @@ fn of_link(error: FabricError, link: LinkId) -> FabricError {
     }
 }
 
-/// The same for a post.
+/// Converts a post error of an inner link into one of the link.
 pub(super) fn of_post(error: PostError, link: LinkId) -> PostError {
     match error {
         PostError::Full(_) => PostError::Full(link),
@@ -329,7 +330,7 @@ impl<M: Clone> Fabric for MultiRail<M> {
         for i in 0..self.inner.len() {
             if let Err(error) = self.inner[i].register(segment, memory.clone()) {
                 for fabric in &mut self.inner[..i] {
-                    // It was registered just now.
+                    // This fabric registered the segment just now, so the call cannot fail.
                     let _ = fabric.deregister(segment);
                 }
                 return Err(error);
@@ -428,11 +429,11 @@ impl<M: Clone> Fabric for MultiRail<M> {
         let number = found.grants.begin(tag, range, &rails);
         let first = &found.rails[*first];
         let (fabric, inner) = (first.fabric, first.inner);
-        // The first says whether it can be at all.
+        // The first rail decides whether the grant is possible.
         if let Err(error) = self.inner[fabric].grant(inner, range, access, number) {
             self.link(link)?.grants.abandon(number);
             return Err(match of_post(error, link) {
-                // A rail that is about to be reported dead.
+                // The rail is about to be reported dead.
                 PostError::LinkDown(_) => PostError::Full(link),
                 error => error,
             });
@@ -519,7 +520,7 @@ impl<M: Clone> Fabric for MultiRail<M> {
         inner.chain([("rails", self.config.rails.len().to_string())]).collect()
     }
 
-    /// Those of the inner fabrics, added up by name.
+    /// Returns the counters of the inner fabrics, summed by name.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut sums = Vec::<(&'static str, u64)>::new();
         for (name, count) in self.inner.iter().flat_map(|fabric| fabric.counters()) {
@@ -555,7 +556,7 @@ impl<M: Clone> Fabric for MultiRail<M> {
 impl<M: Clone> Rails for MultiRail<M> {
     fn rails_of(&self, link: LinkId) -> LinkRails {
         self.links.links.get(&link).map_or(LinkRails { all: 0, live: 0 }, |link| {
-            // Of a link of one rail nothing is told but its end.
+            // A link with one rail does not track the rail's state; only its end is reported.
             let live = link.rails.iter().filter(|rail| link.is_single() || rail.is_up()).count();
             LinkRails { all: link.rails.len(), live }
         })

@@ -1,11 +1,9 @@
-//! What is in a message of a rail, where a link has several. All integers are little-endian.
+//! The frames in the messages of a rail, for a link with several rails. All integers are little-endian.
 //!
-//! | first byte | message | then |
-//! |---|---|---|
-//! | 1 | USER: a message of the link's user | its bytes |
-//! | 2 | WAIT: what follows in the link's order comes after these fences | first fence u64, how many u8 |
-//! | 3 | FENCE: what this rail carried for that fence has come | fence u64, bytes of it u64 |
-//! | 4 | RAIL_DOWN: the sender's end of that rail is dead and drained | rail u8, messages and immediates received on it u64 |
+//! | first byte | frame | fields | |---|---|---| | 1 | USER: a message of the link's user | its bytes | | 2 | WAIT: the
+//! following messages wait for these fences | first fence u64, number of fences u8 | | 3 | FENCE: the shares that this
+//! rail carried for the fence have arrived | fence u64, their bytes u64 | | 4 | RAIL_DOWN: the sender's end of that
+//! rail is dead and drained | rail u8, messages and immediates received on it u64 |
 
 /// A message of a rail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +14,7 @@ pub(super) enum Frame<'a> {
     RailDown { rail: u8, received: u64 },
 }
 
-/// How many bytes a user's message grows by.
+/// The number of bytes that a frame adds to a user's message.
 pub(super) const OVERHEAD: usize = 1;
 
 impl<'a> Frame<'a> {
@@ -48,7 +46,7 @@ impl<'a> Frame<'a> {
         out.into()
     }
 
-    /// `None` for what is no frame.
+    /// Reads a frame. Returns `None` for malformed bytes.
     pub(super) fn decode(bytes: &'a [u8]) -> Option<Frame<'a>> {
         let (kind, rest) = bytes.split_first()?;
         match kind {
@@ -102,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_back() {
+    fn frames_read_back() {
         for frame in [
             Frame::User(b""),
             Frame::User(b"x"),
@@ -121,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_refused_or_understood(bytes: Vec<u8>) {
+        fn arbitrary_bytes_are_refused_or_read_back(bytes: Vec<u8>) {
             if let Some(frame) = Frame::decode(&bytes) {
                 prop_assert_eq!(&*frame.encode(), &bytes[..]);
             }

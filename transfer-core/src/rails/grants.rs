@@ -1,11 +1,11 @@
-//! Grants of a link with several rails: one inner grant for each rail, one name for all.
+//! The grants of a link with several rails. Each grant consists of one inner grant for each rail, under one name.
 
 use super::MAX_RAILS;
 use super::rail::Chore;
 use crate::memory::{LocalSlice, RailKeys, RemoteKey, RemoteSlice};
 use std::collections::{BTreeMap, HashMap};
 
-/// The number of a grant that is being made: the tag of its inner grants.
+/// The number of a grant. It is the tag of the inner grants.
 pub(super) type GrantNo = u64;
 
 type Keys = [Option<RemoteKey>; MAX_RAILS];
@@ -22,25 +22,25 @@ struct Opening {
 #[derive(Debug)]
 struct Open {
     tag: u64,
-    /// What the user knows it by, beside its tag.
+    /// The key by which the user names the grant, beside its tag.
     key: RemoteKey,
     keys: Keys,
-    /// How often its end was asked for.
+    /// The number of revokes that were requested.
     revokes: u32,
 }
 
-/// What has become of a grant.
+/// The result of a grant or of a revoke.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// In force on every live rail.
+    /// The grant is in force on every live rail.
     Granted { tag: u64, remote: RemoteSlice },
-    /// Closed on every rail. As often as that was asked for.
+    /// The grant is closed on every rail. `times` is the number of revokes that were requested, at least 1.
     Revoked { key: RemoteKey, tag: u64, times: u32 },
-    /// No rail would open it.
+    /// No rail opened the range.
     Refused,
 }
 
-/// What is to be asked of a rail's inner fabric.
+/// A request to the inner fabric of a rail.
 type Ask = (usize, Chore);
 
 #[derive(Debug, Default)]
@@ -48,12 +48,12 @@ pub(super) struct Grants {
     next: GrantNo,
     opening: BTreeMap<GrantNo, Opening>,
     open: BTreeMap<GrantNo, Open>,
-    /// By the tag that the user knows it by.
+    /// The numbers of the open grants, by the user's tag.
     by_tag: HashMap<u64, GrantNo>,
 }
 
 impl Grants {
-    /// Begins a grant over `rails`. Its number is the tag of the inner grants.
+    /// Begins a grant over `rails`. Returns its number, which is the tag of the inner grants.
     pub(super) fn begin(&mut self, tag: u64, range: LocalSlice, rails: &[usize]) -> GrantNo {
         let number = self.next;
         self.next += 1;
@@ -65,12 +65,12 @@ impl Grants {
         number
     }
 
-    /// A grant that was begun and could not be made.
+    /// Forgets a grant that was begun and could not be made.
     pub(super) fn abandon(&mut self, number: GrantNo) {
         self.opening.remove(&number);
     }
 
-    /// A rail has opened it: `remote`; or will not.
+    /// Records the answer of a rail: `remote` if the rail opened the range, `None` if it refused.
     pub(super) fn answered(
         &mut self,
         rail: usize,
@@ -81,7 +81,7 @@ impl Grants {
         let opening = self.opening.get_mut(&number)?;
         opening.waiting[rail] = false;
         if let Some(remote) = remote {
-            // One address serves every rail; a rail that calls the range otherwise goes without.
+            // One address serves all rails. A rail with another address for the range gets no key.
             if *opening.address.get_or_insert(remote.address) == remote.address {
                 opening.keys[rail] = Some(remote.key());
             } else {
@@ -91,7 +91,7 @@ impl Grants {
         self.finish(number)
     }
 
-    /// Where every rail has answered.
+    /// Completes the grant if every rail has answered.
     fn finish(&mut self, number: GrantNo) -> Option<Outcome> {
         if self.opening.get(&number)?.waiting.contains(&true) {
             return None;
@@ -103,7 +103,7 @@ impl Grants {
         Some(Outcome::Granted { tag, remote: RemoteSlice { address, len: range.len, keys: rails } })
     }
 
-    /// The user wants it closed.
+    /// Handles the user's revoke.
     pub(super) fn revoke(&mut self, key: RemoteKey, tag: u64, asks: &mut Vec<Ask>) -> Option<Outcome> {
         let number = self.by_tag.get(&tag).copied();
         let Some((number, open)) = number.and_then(|number| Some((number, self.open.get_mut(&number)?))) else {
@@ -117,13 +117,13 @@ impl Grants {
         self.closed(number)
     }
 
-    /// A rail has closed it.
+    /// Records that a rail has closed the grant.
     pub(super) fn revoked(&mut self, rail: usize, number: GrantNo) -> Option<Outcome> {
         self.open.get_mut(&number)?.keys[rail].take()?;
         self.closed(number)
     }
 
-    /// Where no rail has a key for it any more.
+    /// Removes the grant if no rail has a key for it.
     fn closed(&mut self, number: GrantNo) -> Option<Outcome> {
         if self.open.get(&number)?.keys.iter().any(Option::is_some) {
             return None;
@@ -133,7 +133,7 @@ impl Grants {
         Some(Outcome::Revoked { key, tag, times: revokes.max(1) })
     }
 
-    /// A rail is dead and drained: its keys are gone.
+    /// Handles a rail that is dead and drained: its keys are gone.
     pub(super) fn rail_down(&mut self, rail: usize) -> Vec<Outcome> {
         for open in self.open.values_mut() {
             open.keys[rail] = None;
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_in_force_when_every_rail_has_it_and_gone_when_none_has() {
+    fn grant_is_in_force_when_all_rails_have_it_and_gone_when_none_has() {
         let (mut grants, mut asks) = (Grants::default(), Vec::new());
         let number = grants.begin(5, RANGE, &[0, 1]);
         assert_eq!(grants.answered(1, number, remote(8), &mut asks), None);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn grants_of_one_key_are_told_apart() {
+    fn grants_with_the_same_key_are_told_apart_by_tag() {
         let (mut grants, mut asks) = (Grants::default(), Vec::new());
         let numbers = [1, 2].map(|tag| {
             let number = grants.begin(tag, RANGE, &[0, 1]);
@@ -199,20 +199,20 @@ mod tests {
         assert_eq!(grants.revoke(RemoteKey(7), 2, &mut asks), None);
         let gone = |tag| Some(Outcome::Revoked { key: RemoteKey(7), tag, times: 1 });
         assert_eq!(grants.revoked(1, numbers[0]), gone(1));
-        // A rail that dies takes its keys along.
+        // When a rail dies, its keys are gone.
         assert_eq!(grants.revoked(1, numbers[1]), None);
         assert_eq!(grants.rail_down(0), [gone(2).unwrap()]);
     }
 
     #[test]
-    fn a_rail_that_refuses_goes_without_and_the_last_one_fails_it() {
+    fn rail_that_refuses_has_no_key_and_grant_without_keys_fails() {
         let (mut grants, mut asks) = (Grants::default(), Vec::new());
         let number = grants.begin(1, RANGE, &[0, 1]);
         grants.answered(0, number, None, &mut asks);
         assert_eq!(granted(grants.answered(1, number, remote(8), &mut asks)).key(), RemoteKey(8));
         let number = grants.begin(2, RANGE, &[0]);
         assert_eq!(grants.answered(0, number, None, &mut asks), Some(Outcome::Refused));
-        // A rail that dies opens nothing either, and has closed what it had opened.
+        // A rail that dies counts as refusing the range, and its open keys are gone.
         let number = grants.begin(3, RANGE, &[0, 1]);
         assert_eq!(grants.answered(0, number, remote(9), &mut asks), None);
         let [gone, outcome] = <[_; 2]>::try_from(grants.rail_down(1)).unwrap();

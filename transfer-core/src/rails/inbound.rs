@@ -1,9 +1,9 @@
-//! What comes from the peer, put back into the order in which its user posted it.
+//! Restores the order in which the peer posted its messages and immediates.
 
 use crate::fabric::{FabricEvent, LinkId};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Something that comes in the link's order.
+/// An arrival that is in the link's order.
 #[derive(Debug)]
 enum Held {
     Message(Box<[u8]>),
@@ -13,18 +13,20 @@ enum Held {
 
 #[derive(Debug)]
 pub(super) struct Inbound {
-    /// The rail on which the peer's messages and immediates come.
+    /// The rail on which the peer's messages and immediates arrive.
     pub(super) lead: usize,
-    /// Fences below are waited for no more.
+    /// All fences below this number have passed.
     passed: u64,
     /// The next fence that a WAIT may name.
     next_fence: u64,
-    /// Fences that came and were not waited for yet, each with the bytes that a processor copied for it.
+    /// Fences that have arrived before the WAIT for them was processed, each with the bytes that a processor copied for
+    /// it.
     fences: BTreeMap<u64, u64>,
     held: VecDeque<Held>,
-    /// More than so many of either, and the peer has used receive slots that it does not have.
+    /// The limit for held arrivals, and for the range of fences above `passed`. A peer that exceeds it has used receive
+    /// slots that it does not have.
     bound: usize,
-    /// Bytes copied for shares, since the last immediate.
+    /// The number of bytes copied for shares since the last immediate.
     copied: u64,
 }
 
@@ -42,7 +44,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// Whether what comes in order can be handed on as it comes.
+    /// Returns whether an arrival can be delivered at once.
     pub(super) fn is_clear(&self) -> bool {
         self.held.is_empty()
     }
@@ -74,12 +76,12 @@ impl Inbound {
         }
     }
 
-    /// Bytes that a processor copied for shares whose fences have passed.
+    /// Returns and resets the number of bytes that a processor copied for shares whose fences have passed.
     pub(super) fn take_copied(&mut self) -> u64 {
         std::mem::take(&mut self.copied)
     }
 
-    /// Hands on what need not wait any longer.
+    /// Delivers the held arrivals up to the first WAIT whose fences are missing.
     pub(super) fn deliver(&mut self, link: LinkId, sink: &mut dyn FnMut(FabricEvent<'_>)) {
         while let Some(front) = self.held.front() {
             match front {
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_fence_is_held_back_with_all_behind_it() {
+    fn arrivals_behind_a_fence_are_held_back() {
         let mut inbound = Inbound::new(16);
         inbound.message(b"a").unwrap();
         inbound.wait(0, 2).unwrap();
@@ -128,7 +130,7 @@ mod tests {
         inbound.wait(2, 1).unwrap();
         inbound.message(b"c").unwrap();
         assert_eq!(delivered(&mut inbound), ["a"]);
-        // In any order, also before what waits for it.
+        // Fences may arrive in any order, also before the WAIT for them.
         inbound.fence(1, 100).unwrap();
         inbound.fence(2, 50).unwrap();
         assert!(delivered(&mut inbound).is_empty());
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_waits_and_fences_are_refused() {
         let mut inbound = Inbound::new(4);
         assert!(inbound.wait(1, 1).is_err());
         assert!(inbound.wait(0, 0).is_err());

@@ -1,4 +1,4 @@
-//! A link of several rails: which rail carries what, and what becomes of it when one dies.
+//! A link with several rails: which rail carries what, and what happens to a rail's posts when it dies.
 
 use super::broken::Broken;
 use super::frame::Frame;
@@ -10,12 +10,12 @@ use crate::fabric::{DownReason, FabricEvent, LinkId, WorkId};
 use crate::memory::RemoteSlice;
 use std::collections::VecDeque;
 
-/// How many entries may wait for room on a rail before the link is full.
+/// The number of entries that may wait on a rail before the link is full.
 const BACKLOG: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Until no rail is connecting any more and one at least is up.
+    /// Some rail is still connecting, or no rail is up yet.
     Connecting,
     Up,
     /// All rails are being ended, for this reason.
@@ -26,27 +26,28 @@ pub(super) enum Phase {
 pub(super) enum WorkKind {
     Write,
     Send,
-    /// And what the word held before.
+    /// An atomic operation, with the value of the word before it. The value is 0 until the operation is done.
     Atomic(u64),
 }
 
-/// Something that the user posted.
+/// A post of the user.
 #[derive(Debug)]
 struct Work {
     id: WorkId,
     kind: WorkKind,
-    /// How many of its parts are not done.
+    /// The number of its parts that are not done.
     parts: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) id: LinkId,
-    /// The acceptor's answer has not come.
+    /// This side is the initiator and has not got the acceptor's answer yet.
     pub(super) offered: bool,
     pub(super) phase: Phase,
     pub(super) rails: Vec<Rail>,
-    /// The rail that carries all messages and immediates of this side. Where it is down: until the peer has confirmed that.
+    /// The rail that carries all messages and immediates of this side. A dead lead is replaced when the peer has
+    /// confirmed that its end is dead.
     pub(super) lead: usize,
     next_fence: u64,
     works: VecDeque<Work>,
@@ -73,7 +74,7 @@ impl Link {
         }
     }
 
-    /// Its events are those of its only rail.
+    /// Whether the link has one rail. Its events are then those of the rail.
     pub(super) fn is_single(&self) -> bool {
         self.rails.len() == 1
     }
@@ -87,7 +88,8 @@ impl Link {
         self.rails.iter().all(|rail| rail.queue.len() < BACKLOG)
     }
 
-    /// Rails over which a share of a write to `remote` can go, the lead first.
+    /// Returns the rails that can carry a share of a write to `remote`, the lead first. The result is empty if the lead
+    /// cannot.
     pub(super) fn open_rails(&self, remote: &RemoteSlice) -> Vec<usize> {
         let usable = |rail: &usize| self.rails[*rail].is_up() && remote.keys.rail(*rail).is_some();
         if !usable(&self.lead) {
@@ -97,7 +99,7 @@ impl Link {
         std::iter::once(self.lead).chain(others).collect()
     }
 
-    /// The number of the next work.
+    /// Returns the number of the next work.
     pub(super) fn next_work(&self) -> u64 {
         self.works_done + self.works.len() as u64
     }
@@ -106,7 +108,7 @@ impl Link {
         self.works.push_back(Work { id, kind, parts });
     }
 
-    /// Puts a share in a rail's queue. Only a fence tells when it has come.
+    /// Puts a share into a rail's queue. The receiver learns of its arrival only by a fence.
     pub(super) fn queue_share(&mut self, rail: usize, entry: Entry, len: u64) {
         let rail = &mut self.rails[rail];
         rail.unfenced = Some(rail.unfenced.unwrap_or(0).saturating_add(len));
@@ -117,11 +119,11 @@ impl Link {
         self.rails[rail].queue.push_back(Entry { item: Item::Message(frame.encode()), work: None });
     }
 
-    /// What is posted next must not be heard before what all rails carry now has come.
+    /// Makes the receiver hold the next post back until all shares that are queued or posted now have arrived.
     pub(super) fn fence(&mut self) {
         let first = self.next_fence;
         for rail in 0..self.rails.len() {
-            // The lead has some where it carried shares before it was the lead.
+            // The lead has unfenced bytes only of shares that it carried before it became the lead.
             let Some(bytes) = self.rails[rail].unfenced.take() else { continue };
             if self.broken == Some(Broken::ForgetsFences) {
                 continue;
@@ -129,7 +131,7 @@ impl Link {
             self.control(rail, Frame::Fence { number: self.next_fence, bytes });
             self.next_fence += 1;
         }
-        // At most as many as rails.
+        // There is at most one fence for each rail.
         let count = u8::try_from(self.next_fence - first).unwrap_or(u8::MAX);
         if count > 0 {
             self.control(self.lead, Frame::Wait { first, count });
@@ -147,7 +149,7 @@ impl Link {
         }
     }
 
-    /// Reports works that are done, in the order in which they were posted.
+    /// Reports the finished works at the front of the queue, in posting order.
     fn report_done(&mut self, out: &mut Out) {
         while let Some(Work { id, kind, parts: 0 }) = self.works.front() {
             out.reports.push_back(Report::Done { link: self.id, work: *id, kind: *kind });
@@ -156,7 +158,7 @@ impl Link {
         }
     }
 
-    /// The first of a rail's posts is acknowledged.
+    /// Handles the acknowledgement of the oldest post of a rail.
     pub(super) fn acknowledged(&mut self, rail: usize, old: Option<u64>, out: &mut Out) {
         let Some(entry) = self.rails[rail].pop_acknowledged() else { return };
         if let (Some(old), Some(work)) = (old, self.work_mut(entry.work)) {
@@ -177,7 +179,7 @@ impl Link {
         self.phase = Phase::Ending(reason);
     }
 
-    /// Ends a rail of which more is heard: that it is dead and drained.
+    /// Begins to end a rail. An event that the rail is dead and drained will follow.
     pub(super) fn end_rail(&mut self, rail: usize, reason: &DownReason, out: &mut Out) {
         let rail = &mut self.rails[rail];
         if rail.is_live() {
@@ -186,7 +188,7 @@ impl Link {
         }
     }
 
-    /// The acceptor has so many of the offered rails. Answers those that are too many.
+    /// Handles the acceptor's answer, which has `count` of the offered rails. Returns the surplus rails.
     pub(super) fn answered(&mut self, count: usize, out: &mut Out) -> Vec<Rail> {
         self.offered = false;
         let spare = self.rails.split_off(count);
@@ -206,7 +208,7 @@ impl Link {
         self.check_connected(out);
     }
 
-    /// Where it is known of every rail whether it has come up.
+    /// Reports the link as connected once every rail is up or down and at least one is up.
     fn check_connected(&mut self, out: &mut Out) {
         let settled = self.rails.iter().all(|rail| rail.is_up() || rail.is_down());
         if self.phase != Phase::Connecting || !settled || self.is_dead() {
@@ -226,14 +228,14 @@ impl Link {
         Report::RailDown { link: self.id, rail, reason, left }
     }
 
-    /// This side's end of a rail is dead and drained.
+    /// Handles the end of a rail: this side's end is dead and drained.
     pub(super) fn down(&mut self, rail: usize, reason: &DownReason, out: &mut Out) {
         self.rails[rail].state = State::Down(reason.clone());
         self.rails[rail].chores.clear();
         if matches!(self.phase, Phase::Ending(_)) {
             return;
         }
-        // A broken contract ends the link, not a rail of it.
+        // A broken contract ends the link, not only the rail.
         let fatal = matches!(reason, DownReason::Violation(_) | DownReason::Refused(_));
         if self.is_dead() || fatal {
             return self.end(reason.clone(), out);
@@ -243,7 +245,7 @@ impl Link {
             return self.end(DownReason::Lost(why), out);
         }
         if self.offered {
-            // Nobody can be told yet.
+            // The peer cannot be told before it has answered the offer.
             return;
         }
         for outcome in self.grants.rail_down(rail) {
@@ -256,8 +258,8 @@ impl Link {
         if self.broken != Some(Broken::ConfirmsUndrained) || self.rails[rail].peer_received.is_none() {
             self.confirm(rail);
         }
-        // What was told over this rail may not have come. It is told again at once: were it to wait for the confirmation of this
-        // rail, two sides could wait for each other.
+        // Confirmations that were sent over this rail may not have arrived. They are sent again at once. If they waited
+        // for the confirmation of this rail, the two sides could wait for each other.
         for told in 0..self.rails.len() {
             if self.rails[told].told_over == Some(rail) {
                 self.confirm(told);
@@ -266,7 +268,7 @@ impl Link {
         self.hand_over_undelivered(rail, out);
     }
 
-    /// Tells the peer that this side's end of a rail is dead and drained, and what came over it.
+    /// Tells the peer that this side's end of a rail is dead and drained, and how many messages it received there.
     fn confirm(&mut self, rail: usize) {
         let number = u8::try_from(rail).unwrap_or(u8::MAX);
         let received = self.rails[rail].received;
@@ -278,17 +280,18 @@ impl Link {
         }
     }
 
-    /// The lead where it lives, else the lowest that does.
+    /// Returns the lead if it is live, else the lowest live rail.
     fn live_rail(&self) -> Option<usize> {
         let lowest = || self.rails.iter().position(Rail::is_live);
         if self.rails[self.lead].is_live() { Some(self.lead) } else { lowest() }
     }
 
-    /// The peer's end of a rail is dead and drained, and it received so many messages and immediates there.
+    /// Handles RAIL_DOWN: the peer's end of a rail is dead and drained, and it received `received` messages and
+    /// immediates there.
     fn peer_down(&mut self, over: usize, rail: u8, received: u64, out: &mut Out) -> Result<(), String> {
         let number = usize::from(rail);
         match self.rails.get_mut(number) {
-            // It is told again where the rail that it was told over died.
+            // The peer repeats the frame if the rail that carried it died.
             Some(rail) if number != over && rail.peer_received.is_none_or(|before| before == received) => {
                 rail.peer_received = Some(received);
             }
@@ -302,7 +305,7 @@ impl Link {
         Ok(())
     }
 
-    /// Where both ends of a rail are dead and drained: gives what the peer did not receive to another rail.
+    /// If both ends of a rail are dead and drained, moves the posts that the peer did not receive to another rail.
     fn hand_over_undelivered(&mut self, rail: usize, out: &mut Out) {
         let from = &mut self.rails[rail];
         if !from.is_down() || from.settled {
@@ -328,15 +331,15 @@ impl Link {
         } else if to != self.lead
             && let Some(bytes) = unfenced
         {
-            // The lead needs no fence for what it takes over: what is posted later is behind it.
+            // The lead needs no fence for the posts that it takes over, because later posts are queued behind them.
             let to = &mut self.rails[to];
             to.unfenced = Some(to.unfenced.unwrap_or(0).saturating_add(bytes));
         }
         self.report_done(out);
     }
 
-    /// Whether what comes on this rail comes in the link's order. The peer turns to another rail when this side has confirmed that the
-    /// one before is dead.
+    /// Checks that an arrival on this rail is in the link's order. The peer may change to another rail only after this
+    /// side has confirmed that the previous one is dead.
     fn in_order(&mut self, rail: usize) -> Result<(), String> {
         let lead = self.inbound.lead;
         if rail != lead {
@@ -348,12 +351,13 @@ impl Link {
         Ok(())
     }
 
-    /// Whether what comes in order is handed on at once.
+    /// Returns whether arrivals in the link's order are delivered at once.
     fn is_clear(&self) -> bool {
         self.phase == Phase::Up && self.inbound.is_clear()
     }
 
-    /// A message of the peer. `copies`: how often a processor copies each byte that comes over this rail.
+    /// Handles a message of the peer. `copies` is how many times a processor copies each byte that arrives over this
+    /// rail.
     pub(super) fn message(
         &mut self,
         rail: usize,
@@ -398,14 +402,14 @@ impl Link {
         self.inbound.immediate(value, len_bytes, copied)
     }
 
-    /// Hands on what waits for nothing any more.
+    /// Delivers held arrivals as far as their fences have arrived, once the link is up.
     pub(super) fn deliver(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) {
         if self.phase == Phase::Up {
             self.inbound.deliver(self.id, sink);
         }
     }
 
-    /// Puts what is asked of rails in their queues.
+    /// Puts requests into the queues of their rails.
     pub(super) fn ask(&mut self, asks: Vec<(usize, Chore)>) {
         for (rail, chore) in asks {
             // A rail that is down has no grants.

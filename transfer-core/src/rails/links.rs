@@ -1,4 +1,4 @@
-//! All links of a [`MultiRail`](super::MultiRail), and whose events are whose.
+//! All links of a [`MultiRail`](super::MultiRail), and the dispatch of the inner fabrics' events to them.
 
 use super::broken::Broken;
 use super::link::{Link, Phase};
@@ -10,27 +10,28 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub(super) struct Links {
     pub(super) links: BTreeMap<LinkId, Link>,
-    /// By the inner fabrics' names: the link, and which of its rails.
+    /// For each inner link: the link that it belongs to, and the number of its rail.
     pub(super) inner: BTreeMap<LinkId, (LinkId, usize)>,
     pub(super) next_inner: u32,
-    /// Links that may have something to post.
+    /// The links that may have something to post.
     pub(super) busy: BTreeSet<LinkId>,
     pub(super) out: Out,
-    /// By the inner fabric's place: how often a processor copies each byte that comes over it.
+    /// For each inner fabric: how many times a processor copies each byte that arrives over it.
     pub(super) copies: Vec<u64>,
-    /// More than so many messages cannot be under way to this side on one link.
+    /// The largest number of messages that can be in flight to this side on one link.
     pub(super) bound: usize,
     pub(super) broken: Option<Broken>,
 }
 
 impl Links {
-    /// A name for an inner link.
+    /// Returns a new id for an inner link.
     pub(super) fn new_inner(&mut self) -> LinkId {
         self.next_inner += 1;
         LinkId(self.next_inner)
     }
 
-    /// A link of these inner links: for each the place of its fabric, and its name.
+    /// Adds a link that consists of these inner links. Each entry has the index of the inner fabric and the id of the
+    /// inner link.
     pub(super) fn add(&mut self, id: LinkId, offered: bool, rails: &[(usize, LinkId)]) {
         for (rail, (_, inner)) in rails.iter().enumerate() {
             self.inner.insert(*inner, (id, rail));
@@ -39,7 +40,7 @@ impl Links {
         self.links.insert(id, Link::new(id, offered, rails, self.bound, self.broken));
     }
 
-    /// Forgets a link, and ends its inner links; nobody hears of it.
+    /// Removes a link and ends its inner links. No event is reported.
     pub(super) fn remove(&mut self, id: LinkId, why: &str) {
         let Some(link) = self.links.remove(&id) else { return };
         for rail in link.rails {
@@ -47,24 +48,24 @@ impl Links {
         }
     }
 
-    /// Forgets a rail, and ends its inner link.
+    /// Forgets a rail and ends its inner link.
     pub(super) fn drop_rail(&mut self, rail: &Rail, why: &str) {
         self.inner.remove(&rail.inner);
         self.out.disconnects.push((rail.fabric, rail.inner, DownReason::Closed(why.to_owned())));
     }
 
-    /// A rail could not be made, and is down from the beginning.
+    /// Handles a rail that could not be made. It is down from the beginning.
     pub(super) fn not_made(&mut self, id: LinkId, rail: usize, why: &FabricError) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let reason = DownReason::NotConnected(why.to_string());
         let (fabric, inner) = (link.rails[rail].fabric, link.rails[rail].inner);
         self.inner.remove(&inner);
-        // As far as it came.
+        // End the part of the inner link that was made.
         self.out.disconnects.push((fabric, inner, reason.clone()));
         link.down(rail, &reason, &mut self.out);
     }
 
-    /// Hands out what waits to be reported. Answers whether there was anything.
+    /// Reports the queued events. Returns whether there were any.
     pub(super) fn report(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
         let any = !self.out.reports.is_empty();
         for report in self.out.reports.drain(..) {
@@ -73,7 +74,7 @@ impl Links {
         any
     }
 
-    /// Something happened to an inner link.
+    /// Handles an event of an inner link.
     pub(super) fn hear(&mut self, event: FabricEvent<'_>, sink: &mut dyn FnMut(FabricEvent<'_>)) {
         let inner = match &event {
             FabricEvent::Connected { link }
@@ -87,19 +88,19 @@ impl Links {
             | FabricEvent::RailDown { link, .. }
             | FabricEvent::LinkDown { link, .. } => *link,
             FabricEvent::LocalAtomicDone { .. } => return sink(event),
-            // Where a device of its own brings bytes, nothing is referred to.
+            // Inner fabrics under several rails do not share memory by reference.
             FabricEvent::References { .. }
             | FabricEvent::SegmentCame { .. }
             | FabricEvent::SegmentKept { .. }
             | FabricEvent::SegmentGone { .. } => return,
         };
-        // One that was given up is of no interest.
+        // Events of an abandoned rail are dropped.
         let Some((id, rail)) = self.inner.get(&inner).copied() else { return };
         let Some(link) = self.links.get_mut(&id) else { return };
         if link.is_single() {
             return self.pass_on(id, event, sink);
         }
-        // Before what it brings now.
+        // Report queued events before the ones that this event causes.
         for report in self.out.reports.drain(..) {
             sink(report.event());
         }
@@ -127,7 +128,7 @@ impl Links {
         }
     }
 
-    /// A link of one rail is that rail by another name.
+    /// Reports an event of a link with one rail under the link's own id.
     fn pass_on(&mut self, link: LinkId, event: FabricEvent<'_>, sink: &mut dyn FnMut(FabricEvent<'_>)) {
         sink(match event {
             FabricEvent::Connected { .. } => {
@@ -160,7 +161,7 @@ impl Links {
     }
 }
 
-/// An event of one of several rails. The error says how the peer broke the rules.
+/// Handles an event of one of several rails. The error says how the peer broke the rules.
 fn several(
     link: &mut Link,
     rail: usize,

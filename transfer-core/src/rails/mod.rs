@@ -1,50 +1,54 @@
-//! Rails: one link made of several, over one device or many.
+//! Rails: one link made of several connections, over one device or many.
 //!
-//! A [`MultiRail`] is a fabric made of inner fabrics, one for each device. Each of its links is a few links of theirs: two sockets of
-//! the tcp fabric, a queue pair on each of two RDMA devices. To its user it is one link under the
-//! [contract](crate::fabric): what is posted arrives in order, completes in order, and dies as a whole or not at all. A link of one
-//! rail is that rail: nothing is added to it, neither bytes nor messages. Where all links have one rail, [`SingleRail`] takes the
-//! place of [`MultiRail`]: [`over`] chooses.
+//! A [`MultiRail`] is a fabric made of inner fabrics, one for each device. Each of its links consists of a few of their
+//! links: two sockets of the tcp fabric, or a queue pair on each of two RDMA devices. To its user it is one link under
+//! the [contract](crate::fabric): posts arrive in order, complete in order, and the link dies as a whole or not at all.
+//! A link with one rail passes everything through and adds neither bytes nor messages. If all links have one rail,
+//! [`SingleRail`] replaces [`MultiRail`]. [`over`] chooses between them.
 //!
 //! # How several rails carry one link
-//! **The lead**, the lowest rail that lives, carries all messages, all immediates and every short write, in order. A write of at
-//! least twice [`RailsConfig::stripe_bytes`] is cut by byte range ([`plan::stripe`](crate::plan::stripe)); the lead carries its
-//! first share, with the immediate, and other rails the rest.
+//! **The lead** is the lowest live rail. It carries all messages, all immediates and every short write, in order. A
+//! write of at least twice [`RailsConfig::stripe_bytes`] is cut by byte range ([`plan::stripe`](crate::plan::stripe)).
+//! The lead carries the first share, with the immediate, and other rails carry the rest.
 //!
-//! **Fences** keep the order. A rail that carried shares gets a FENCE message behind them before the next message or immediate of the
-//! link is posted, and in front of that the lead gets a WAIT that names those fences. The receiver hands on what comes on the lead in
-//! order, and at a WAIT only when the fences are there. So rule 2 of the contract holds over all rails: what was posted before
-//! an immediate is placed when it is reported. Only two writes *of the same bytes* with no message or immediate of either side between
-//! them have no order, for their shares may go over different rails.
+//! **Fences** keep the order. Before the next message or immediate of the link is posted, each rail that carried shares
+//! gets a FENCE message behind them, and the lead gets a WAIT that names these fences. The receiver delivers arrivals
+//! on the lead in order, and passes a WAIT only when its fences have arrived. So rule 2 of the contract holds over all
+//! rails: when an immediate is reported, everything posted before it is placed. Two writes *of the same bytes* have no
+//! order if no message or immediate of either side lies between them, because their shares may use different rails.
 //!
-//! **Grants** are made on every rail that lives, and are in force when all are. A revoke ends when each rail's part is
-//! closed or the rail dead.
+//! **Grants** are made on every live rail. A grant is in force when it is in force on all of them. A revoke ends when
+//! each rail has closed its part or is dead.
 //!
 //! # How a rail dies
-//! One end hears [`FabricEvent::LinkDown`] of the inner link: that end is dead and drained. It tells the peer so, on a rail that
-//! lives, with how many messages and immediates it received on the dead one (RAIL_DOWN). Who is told so while its own end is up ends it,
-//! and confirms in the same way when it is drained. A RAIL_DOWN whose own rail dies is told again over another at once, and may come
-//! twice. **Only when a side has that confirmation does it post again what the dead rail
-//! had not brought over**: all that is not acknowledged and lies behind the last message or immediate that the peer received. Before,
-//! a packet that is late could still land in memory that has been used again since, or a message be heard twice.
+//! One end gets [`FabricEvent::LinkDown`] of the inner link: that end is dead and drained. It tells the peer on a live
+//! rail, with the number of messages and immediates that it received on the dead one (RAIL_DOWN). A side that gets a
+//! RAIL_DOWN while its own end is up ends that end, and confirms in the same way when it is drained. If the rail that
+//! carried a RAIL_DOWN dies, the message is sent again over another rail at once, so it may arrive twice.
 //!
-//! When the lead dies, messages and immediates wait for the confirmation. Then the next rail that lives is the lead; what was not
-//! received is posted there first, in its old order. When the last rail dies the link is down. A rail that died does not come back;
-//! a new link has all of them. A rail that dies because somebody broke the contract takes the link with it, and so does one with an
-//! operation on a word under way, which must not be done twice.
+//! **Only after this confirmation does a side post again what the dead rail did not deliver**: everything that is not
+//! acknowledged and lies behind the last message or immediate that the peer received. Before the confirmation, a late
+//! packet could still land in memory that is reused by then, or a message could arrive twice.
 //!
-//! A rail that cannot be made when the link begins is one that died before it carried anything: the link has the others.
+//! When the lead dies, messages and immediates wait for the confirmation. Then the next live rail becomes the lead, and
+//! the posts that were not received are posted there first, in their old order. When the last rail dies, the link is
+//! down. A dead rail does not come back; a new link has all rails. A rail that dies because of a broken contract takes
+//! the link with it. So does a rail with an atomic operation in flight, because that operation must not be done twice.
+//!
+//! A rail that cannot be made when the link begins counts as one that died before it carried anything. The link has the
+//! others.
 //!
 //! # What it costs
-//! Each message grows by a byte, and each message or immediate behind a striped write costs a WAIT and a FENCE for each other rail.
-//! They use receive slots of the inner links, so the link has fewer: see [`Capabilities::receive_slots`](crate::fabric::Capabilities::receive_slots).
+//! Each message grows by one byte. Each message or immediate behind a striped write costs a WAIT, and a FENCE for each
+//! other rail. These use receive slots of the inner links, so the link has fewer slots: see
+//! [`Capabilities::receive_slots`](crate::fabric::Capabilities::receive_slots).
 //!
 //! # Layout
-//! - `offer`, `frame`: what the two sides tell each other.
+//! - `offer`, `frame`: the bytes that the two sides exchange.
 //! - `rail`: one rail as its sender sees it; `inbound`: the receiver's order; `grants`: grants over all rails.
-//! - `link`: a link of several rails; `links`: all links, and whose events are whose.
-//! - `single`: a fabric of links of one rail.
-//! - `fabric`: the [`Fabric`](crate::fabric::Fabric) over the inner ones; `atomics`: operations on words over it.
+//! - `link`: a link with several rails; `links`: all links, and the dispatch of events to them.
+//! - `single`: a fabric whose links have one rail.
+//! - `fabric`: the [`Fabric`](crate::fabric::Fabric) over the inner ones; `atomics`: its atomic operations on words.
 
 mod atomics;
 mod broken;
@@ -70,10 +74,10 @@ use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
 use link::WorkKind;
 use std::collections::VecDeque;
 
-/// A fabric over these ones, with the rails of the configuration.
+/// Makes a fabric over these inner fabrics, with the rails of the configuration.
 ///
 /// # Errors
-/// [`RailsError`] where they do not fit together.
+/// [`RailsError`] if the fabrics and the configuration do not fit together.
 pub fn over<M: Clone + 'static>(
     mut inner: Vec<Box<dyn Fabric<Memory = M>>>,
     config: RailsConfig,
@@ -86,7 +90,7 @@ pub fn over<M: Clone + 'static>(
 
 const MAX_RAILS: usize = RailKeys::MAX_RAILS;
 
-/// What waits to be reported.
+/// An event that waits to be reported.
 #[derive(Debug)]
 enum Report {
     Connected { link: LinkId },
@@ -123,15 +127,16 @@ impl Report {
     }
 }
 
-/// What links have for others.
+/// The output of links: events to report, and inner links to end.
 #[derive(Debug, Default)]
 struct Out {
     reports: VecDeque<Report>,
-    /// Inner links to end: the fabric's place, and its name for it.
+    /// The inner links to end: the index of the fabric, and the inner link's id.
     disconnects: Vec<(usize, LinkId, DownReason)>,
 }
 
-/// What a message of a rail is, for people who read a trace: a message of the link's user, or a word between the rails.
+/// Decodes a rail's message for a trace: `Ok` with a message of the link's user, or `Err` with the text of a control
+/// frame.
 #[cfg(any(test, feature = "sim"))]
 pub(crate) fn spoken(bytes: &[u8]) -> Option<Result<&[u8], String>> {
     Some(match frame::Frame::decode(bytes)? {

@@ -1,4 +1,4 @@
-//! The offer of a link with rails: the inner offers, one after the other.
+//! The offer of a link with rails. It contains the inner offers, one after the other.
 
 use super::MAX_RAILS;
 use crate::fabric::Offer;
@@ -6,8 +6,8 @@ use crate::fabric::Offer;
 const MAGIC: [u8; 4] = *b"RAIL";
 const VERSION: u8 = 1;
 
-/// `RAIL`, version u8, how many rails u8, then each inner offer as its length u16 and its bytes. `None` where an inner offer is too
-/// long for that.
+/// Encodes `RAIL`, the version as u8, the number of rails as u8, then each inner offer as its length u16 and its bytes.
+/// Returns `None` if an inner offer is too long for that.
 pub(super) fn encode(offers: &[Offer]) -> Option<Offer> {
     let mut bytes = Vec::from(MAGIC);
     bytes.extend([VERSION, u8::try_from(offers.len()).ok()?]);
@@ -57,7 +57,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn offers_come_back(inner in proptest::collection::vec(any::<Vec<u8>>(), 1..=MAX_RAILS)) {
+        fn offers_read_back(inner in proptest::collection::vec(any::<Vec<u8>>(), 1..=MAX_RAILS)) {
             let inner: Vec<_> = inner.into_iter().map(Offer).collect();
             let offer = encode(&inner).unwrap();
             for cut in 0..offer.0.len() {
@@ -67,7 +67,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_refused_or_understood(mut bytes: Vec<u8>, ours: bool) {
+        fn arbitrary_bytes_are_refused_or_read_back(mut bytes: Vec<u8>, ours: bool) {
             if ours {
                 bytes.splice(0..0, *b"RAIL\x01");
             }

@@ -1,4 +1,5 @@
-//! One rail of a link, as its sender sees it: what waits to be posted, and what is posted and not acknowledged.
+//! One rail of a link, as its sender sees it: the entries that wait to be posted, and those that are posted and not
+//! acknowledged.
 
 use super::grants::GrantNo;
 use crate::fabric::{DownReason, GrantAccess, LinkId};
@@ -6,35 +7,36 @@ use crate::memory::{LocalSlice, RemoteKey, RemoteSlice};
 use crate::plan::GatherList;
 use std::collections::VecDeque;
 
-/// Where a rail's own end is in its life.
+/// The state of a rail's own end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum State {
     Connecting,
     Up,
-    /// This side ends it; what is under way may still come.
+    /// This side is ending the rail. Arrivals in flight may still be reported.
     Ending,
-    /// Dead and drained on this side.
+    /// The rail is dead and drained on this side.
     Down(DownReason),
 }
 
-/// What is posted to a rail.
+/// An item that is posted to a rail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Item {
-    /// With its frame.
+    /// A message with its frame.
     Message(Box<[u8]>),
-    /// A RAIL_DOWN. Told over another rail as soon as this one dies, and not done again when it is settled.
+    /// A RAIL_DOWN. It is sent again over another rail as soon as this rail dies, so it is not reposted when the rail
+    /// is settled.
     Notice(Box<[u8]>),
     Write {
         sgl: GatherList,
         remote: RemoteSlice,
         immediate: Option<u32>,
     },
-    /// Posted at once or not at all; it cannot be done again.
+    /// An atomic operation. It is posted at once or not at all, because it cannot be repeated.
     Atomic,
 }
 
 impl Item {
-    /// Whether it uses one of the peer's receive slots, and the peer so counts it.
+    /// Returns whether the item uses one of the peer's receive slots, so that the peer counts it as received.
     pub(super) fn is_counted(&self) -> bool {
         matches!(self, Item::Message(_) | Item::Notice(_) | Item::Write { immediate: Some(_), .. })
     }
@@ -43,11 +45,11 @@ impl Item {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) item: Item,
-    /// The number of the user's work that it belongs to.
+    /// The number of the user's work that the entry belongs to.
     pub(super) work: Option<u64>,
 }
 
-/// Asked of the inner fabric, and neither ordered nor done again.
+/// A request to the inner fabric that is neither ordered nor repeated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Chore {
     Grant { range: LocalSlice, access: GrantAccess, number: GrantNo },
@@ -56,28 +58,29 @@ pub(super) enum Chore {
 
 #[derive(Debug)]
 pub(super) struct Rail {
-    /// The place of its fabric among the inner ones.
+    /// The index of the rail's fabric among the inner ones.
     pub(super) fabric: usize,
-    /// The inner fabric's name for it.
+    /// The id of the inner link.
     pub(super) inner: LinkId,
     pub(super) state: State,
-    /// Waits to be posted. On a rail that is down: to be given to another.
+    /// Entries that wait to be posted. On a rail that is down, they wait to be moved to another rail.
     pub(super) queue: VecDeque<Entry>,
     pub(super) chores: VecDeque<Chore>,
-    /// Posted and not acknowledged.
+    /// Entries that are posted and not acknowledged.
     posted: VecDeque<Entry>,
-    /// How many messages and immediates were posted, and how many of those are acknowledged.
+    /// The number of messages and immediates that were posted, and below it the number of those that are acknowledged.
     counted: u64,
     acknowledged: u64,
-    /// How many of the peer's came.
+    /// The number of the peer's messages and immediates that this side received.
     pub(super) received: u64,
-    /// How many of ours the peer says that it received, once its end is dead and drained.
+    /// The number of this side's messages and immediates that the peer received. The peer reports it when its end is
+    /// dead and drained.
     pub(super) peer_received: Option<u64>,
-    /// The rail over which the peer was told that this one's end here is dead and drained.
+    /// The rail over which the peer was told that this end is dead and drained.
     pub(super) told_over: Option<usize>,
-    /// What was not received has been given to another rail.
+    /// The posts that the peer did not receive have been moved to another rail.
     pub(super) settled: bool,
-    /// It carried a share since its last fence, and how many bytes.
+    /// The number of bytes of the shares since the last fence; `None` without a share.
     pub(super) unfenced: Option<u64>,
 }
 
@@ -104,7 +107,7 @@ impl Rail {
         self.state == State::Up
     }
 
-    /// It can be used, now or when it is connected.
+    /// Returns whether the rail can be used, now or once it is connected.
     pub(super) fn is_live(&self) -> bool {
         matches!(self.state, State::Connecting | State::Up)
     }
@@ -113,31 +116,32 @@ impl Rail {
         matches!(self.state, State::Down(_))
     }
 
-    /// The inner fabric took it.
+    /// Records that the inner fabric accepted the entry.
     pub(super) fn note_posted(&mut self, entry: Entry) {
         self.counted += u64::from(entry.item.is_counted());
         self.posted.push_back(entry);
     }
 
-    /// The first of what is posted is acknowledged. `None` where nothing is.
+    /// Removes the oldest posted entry, which is acknowledged. Returns `None` if nothing is posted.
     pub(super) fn pop_acknowledged(&mut self) -> Option<Entry> {
         let entry = self.posted.pop_front()?;
         self.acknowledged += u64::from(entry.item.is_counted());
         Some(entry)
     }
 
-    /// Whether something is under way that must not be done twice.
+    /// Returns whether an atomic operation is in flight. It must not be done twice.
     pub(super) fn has_atomics(&self) -> bool {
         self.posted.iter().any(|entry| entry.item == Item::Atomic)
     }
 
-    /// How many of ours the peer has received for certain.
+    /// Returns the number of this side's messages and immediates that the peer has certainly received.
     pub(super) fn least_received(&self) -> u64 {
         self.acknowledged
     }
 
-    /// The peer received `received` messages and immediates over this rail, and no more will come. Answers what came with or
-    /// before them, and what did not come, in order. `None` for a number that cannot be.
+    /// Handles the peer's report that it received `received` messages and immediates over this rail and will receive no
+    /// others. Returns the entries up to the last received one, and the rest, in order. Returns `None` if the number is
+    /// impossible.
     pub(super) fn split_at_received(&mut self, received: u64) -> Option<(Vec<Entry>, Vec<Entry>)> {
         if received < self.acknowledged || received > self.counted {
             return None;
@@ -171,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_behind_the_last_received_is_left() {
+    fn entries_behind_the_last_received_are_left() {
         let write =
             Item::Write { sgl: GatherList::new(), remote: RemoteSlice::new(0, 0, RemoteKey(1)), immediate: None };
         let message = Item::Message(Box::new([1]));

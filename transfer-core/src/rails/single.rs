@@ -1,4 +1,4 @@
-//! The fabric of links that have one rail: the inner fabric, and the offers of [`MultiRail`](super::MultiRail).
+//! The fabric of links with one rail: the inner fabric, with the offers of [`MultiRail`](super::MultiRail).
 
 use super::offer;
 use crate::fabric::{
@@ -7,20 +7,20 @@ use crate::fabric::{
 };
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 
-/// A fabric whose links are those of its inner fabric. Only the offers differ: they are those of a link of one rail, so that its peer
-/// may be a [`MultiRail`](super::MultiRail).
+/// A fabric whose links are those of its inner fabric. Only the offers differ: they are offers of a link with one rail,
+/// so that the peer may be a [`MultiRail`](super::MultiRail).
 pub struct SingleRail<F: ?Sized> {
     inner: Box<F>,
 }
 
 impl<F: Fabric + ?Sized> SingleRail<F> {
-    /// One rail over this fabric.
+    /// Creates a fabric with one rail over this inner fabric.
     #[must_use]
     pub fn new(inner: Box<F>) -> SingleRail<F> {
         SingleRail { inner }
     }
 
-    /// The offer of a link of one rail.
+    /// Wraps an inner offer as the offer of a link with one rail.
     fn wrap(&mut self, link: LinkId, inner: Offer) -> Result<Offer, FabricError> {
         offer::encode(&[inner]).ok_or_else(|| {
             self.inner.disconnect(link, DownReason::Closed("the offer is too long".into()));
@@ -57,7 +57,7 @@ impl<F: Fabric + ?Sized> Fabric for SingleRail<F> {
         self.wrap(link, inner)
     }
 
-    /// Answers the first rail. The peer does without its others.
+    /// Accepts the first rail of the offer. The peer drops its other rails.
     fn accept(&mut self, link: LinkId, peer: &Offer) -> Result<Offer, FabricError> {
         let offers = offer::decode(peer).map_err(|why| FabricError::BadOffer { link, why: why.into() })?;
         let inner = self.inner.accept(link, &offers[0])?;
@@ -70,7 +70,8 @@ impl<F: Fabric + ?Sized> Fabric for SingleRail<F> {
             Ok(_) => "it has more rails than were offered",
             Err(why) => why,
         };
-        // The inner fabric knows whether the link is in a state to be connected: no offer of its own is empty.
+        // The inner fabric checks whether the link can be connected now. It never makes an empty offer itself, so it
+        // refuses this one.
         match self.inner.connect(link, &Offer::default()) {
             Err(error @ FabricError::WrongState { .. }) => Err(error),
             _ => Err(FabricError::BadOffer { link, why: why.into() }),

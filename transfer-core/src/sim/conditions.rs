@@ -1,4 +1,4 @@
-//! What a simulated world is like.
+//! The properties of a simulated world.
 
 use crate::fabric::Capabilities;
 use rand::Rng;
@@ -7,36 +7,36 @@ use std::time::Duration;
 /// When a grant comes into force, and when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grants {
-    /// With the call, as where the receiving side places the bytes.
+    /// With the call, as on fabrics whose receiving side places the bytes.
     Immediate,
     /// Some time after the call, as on verbs.
     Delayed,
 }
 
-/// What a simulated world is like.
+/// The properties of a simulated world.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conditions {
-    /// The longest usual delay of anything; one in a hundred takes twenty times as long.
+    /// The usual upper bound of a delay. One delay in a hundred is up to twenty times as long.
     pub delay: Duration,
     /// When grants begin and end.
     pub grants: Grants,
-    /// Whether the key of a grant that ended is sometimes used again.
+    /// Whether the key of a grant that ended is sometimes reused.
     pub reuse_keys: bool,
-    /// Limits, as every fabric tells them.
+    /// The limits that every fabric reports.
     pub capabilities: Capabilities,
-    /// Posts, grants and revokes that one side of a link may have under way.
+    /// The number of posts, grants and revokes that one side of a link may have outstanding.
     pub send_queue: usize,
-    /// How often, in percent, a write is repeated with other bytes after its immediate was reported: a packet that comes late.
-    /// It goes through the grant that it was made for, or nowhere.
+    /// The percentage of writes with an immediate that are repeated with other bytes after the immediate was reported,
+    /// like a late packet. The repeated write goes through the grant that it was made for, or nowhere.
     pub late_packets: u32,
     /// Whether the two sides of a link may refer to each other's memory.
     pub references: bool,
-    /// How often, in percent, the header of a landed transfer says what is not so. A side that believes one is a fault.
+    /// The percentage of landed transfers whose header is false. A side that accepts a false header is a fault.
     pub lies: u32,
 }
 
 impl Conditions {
-    /// Fast, immediate and honest.
+    /// Returns fast, immediate and honest conditions.
     #[must_use]
     pub fn calm() -> Conditions {
         Conditions {
@@ -51,7 +51,7 @@ impl Conditions {
         }
     }
 
-    /// Any, from this source of randomness; honest still.
+    /// Returns random but honest conditions.
     #[must_use]
     pub fn random(rng: &mut impl Rng) -> Conditions {
         let capabilities = Capabilities {

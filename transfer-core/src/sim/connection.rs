@@ -1,4 +1,4 @@
-//! The two sides of a link, and what is under way between them.
+//! The two sides of a link, and the work in flight between them.
 
 use crate::fabric::{AtomicOp, DownReason, GrantAccess, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
@@ -6,13 +6,13 @@ use crate::plan::GatherList;
 use crate::time::Time;
 use std::collections::{BTreeMap, VecDeque};
 
-/// One of the two sides: 0 is the initiator's.
+/// The number of a side. Side 0 is the initiator's.
 pub(super) type SideNo = usize;
 
 #[derive(Debug, Default)]
 pub(super) struct Connection {
     pub(super) sides: [Option<Side>; 2],
-    /// It is dying: both sides hear of it, each in its time.
+    /// The connection is dying. Each side learns of it at its own time.
     pub(super) lost: bool,
 }
 
@@ -28,22 +28,22 @@ pub(super) struct Side {
     pub(super) endpoint: usize,
     pub(super) link: LinkId,
     pub(super) state: SideState,
-    /// What it will say when it goes down.
+    /// The reason that the side will report when it goes down.
     pub(super) reason: Option<DownReason>,
-    /// Posts, grants and revokes under way.
+    /// The number of posts, grants and revokes that are outstanding.
     pub(super) outstanding: usize,
-    /// Receive slots that are free for the other side.
+    /// The receive slots that are free for the other side.
     pub(super) free_slots: u32,
-    /// What the other side may write to, by tag.
+    /// The grants to the other side, by tag.
     pub(super) grants: BTreeMap<u64, Grant>,
-    /// What this side has posted and what has not arrived, in order.
+    /// Work that this side has posted and that has not arrived, in order.
     pub(super) pipe: VecDeque<Work>,
-    /// The connection is lost, and of what this side posts nothing arrives any more: what came later would have overtaken what
-    /// was lost.
+    /// The connection is lost, and nothing that this side posts arrives from now on. A later arrival would have
+    /// overtaken the lost work.
     pub(super) cut: bool,
-    /// The pipe's next step stands in the agenda.
+    /// The pipe's next step is in the agenda.
     pub(super) stepping: bool,
-    /// What has arrived, and this side does not know yet, in order.
+    /// Work that has arrived and whose completion this side has not been told, in order.
     pub(super) placed: VecDeque<Work>,
     pub(super) last_completion: Time,
 }
@@ -69,13 +69,13 @@ impl Side {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grant {
-    /// Never used again, unlike the key.
+    /// The grant's number. It is never reused, unlike the key.
     pub(super) number: u64,
     pub(super) range: LocalSlice,
     pub(super) remote: RemoteSlice,
     pub(super) access: GrantAccess,
     pub(super) in_force: bool,
-    /// Its key opens nothing else.
+    /// The key opens no other grant.
     pub(super) has_own_key: bool,
 }
 
@@ -92,21 +92,21 @@ pub(super) enum WorkKind {
         sgl: GatherList,
         remote: RemoteSlice,
         immediate: Option<u32>,
-        /// Of the source, when it was posted: it must not change until the write is done.
+        /// The digest of the source when it was posted. The source must not change until the write is done.
         digest: u64,
         placed: u64,
-        /// All of it, where its source may be gone before it lands.
+        /// All bytes of the write, if its source may be gone before it lands.
         gathered: Option<Vec<u8>>,
     },
     Atomic {
         remote: RemoteSlice,
         op: AtomicOp,
-        /// What the word held before, once it was operated on.
+        /// The value of the word before the operation, once it is done.
         old: u64,
     },
 }
 
-/// What an endpoint has to report.
+/// An event that an endpoint will report.
 #[derive(Debug)]
 pub(super) enum Event {
     Connected(LinkId),
@@ -124,7 +124,7 @@ pub(super) enum Event {
     SegmentGone(LinkId, u32),
 }
 
-/// A write that will come once more.
+/// A write that will be repeated.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Late {
     pub(super) connection: usize,

@@ -1,8 +1,8 @@
-//! A digest of what others see of the nodes of a world: messages, landed bytes, replies to workers.
+//! A digest of the externally visible behaviour of a world's nodes: messages, landed bytes, replies to workers.
 //!
-//! A change that is meant to keep the behaviour leaves the digests of all seeds as they were: [`super::tests`].
+//! A change that is meant to preserve the behaviour leaves the digests of all seeds unchanged: [`super::tests`].
 
-/// FNV-1a of 64 bits over all that was added, in order.
+/// FNV-1a of 64 bits over all additions, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Digest(u64);
 
@@ -12,7 +12,7 @@ impl Default for Digest {
     }
 }
 
-/// What was seen.
+/// The kind of an observation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Seen {
     /// An endpoint sent a message.
@@ -38,7 +38,7 @@ impl Digest {
         self.mix(&run.0.to_le_bytes());
     }
 
-    /// The number that a test compares.
+    /// Returns the number that a test compares.
     #[cfg(test)]
     pub(crate) fn number(self) -> u64 {
         self.0

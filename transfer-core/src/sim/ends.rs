@@ -1,4 +1,4 @@
-//! How links come up and go down, and grants with them.
+//! How links come up and go down, and how grants begin and end.
 
 use super::connection::{Event, SideNo, SideState, WorkKind};
 use super::world::{Happening, Inner};
@@ -20,7 +20,7 @@ impl Inner {
         }
     }
 
-    /// The connection dies. Some of what is under way still lands; each side hears of it in its time.
+    /// Makes a connection die. Some of the work in flight may still land. Each side learns of the loss at its own time.
     pub(super) fn lose(&mut self, connection: usize, reasons: [DownReason; 2]) {
         let c = &mut self.connections[connection];
         if c.lost {
@@ -31,7 +31,7 @@ impl Inner {
         for (side, reason) in reasons.into_iter().enumerate() {
             let mut at = self.soon();
             if self.chance(20) {
-                // By a retry that runs out, as on verbs, and not at once.
+                // Sometimes the side learns of it late, as on verbs when the retries run out.
                 at = at + self.conditions.delay * 10;
             }
             let Some(s) = self.connections[connection].sides[side].as_mut() else { continue };
@@ -48,7 +48,8 @@ impl Inner {
         }
     }
 
-    /// Dead and drained: nothing lands here any more, and nothing of ours is read any more.
+    /// Takes a side down: it is dead and drained, so nothing lands here from now on, and nothing of its memory is read.
+    /// A write of this side that may still arrive is gathered first.
     pub(super) fn down(&mut self, connection: usize, side: SideNo) {
         let keep_first = self.chance(50);
         let Some(s) = self.connections[connection].sides[side].as_mut() else { return };

@@ -1,4 +1,4 @@
-//! The contract over a simulated world.
+//! The fabric contract over a simulated world.
 
 use super::conditions::Grants;
 use super::connection::{Connection, Event, Grant, Side, SideNo, SideState, Work, WorkKind};
@@ -23,7 +23,7 @@ pub struct SimFabric {
 }
 
 impl SimFabric {
-    /// The fabric at that endpoint. One for each.
+    /// Creates the fabric at that endpoint. There is one for each endpoint.
     #[must_use]
     pub fn new(world: &World, endpoint: Endpoint) -> SimFabric {
         let capabilities = world.lock().conditions.capabilities.clone();
@@ -32,7 +32,7 @@ impl SimFabric {
 }
 
 impl SimFabric {
-    /// The number of a link among the marks of readers: its connection's.
+    /// Returns the number that reader marks use for a link: the number of its connection.
     fn mark(&self, link: LinkId) -> Option<u64> {
         let w = self.world.lock();
         let place = w.endpoints.get(self.endpoint.0)?;
@@ -48,19 +48,19 @@ pub struct SimMemory {
 }
 
 impl SimMemory {
-    /// That endpoint's memory.
+    /// Gives access to that endpoint's memory.
     #[must_use]
     pub fn new(world: &World, endpoint: Endpoint) -> SimMemory {
         SimMemory { world: world.clone(), endpoint }
     }
 
-    /// A copy of a registered range.
+    /// Returns a copy of a registered range.
     #[must_use]
     pub fn read(&self, slice: LocalSlice) -> Option<Vec<u8>> {
         self.world.lock().slice(self.endpoint.0, slice).map(<[u8]>::to_vec)
     }
 
-    /// Copies ranges behind each other, each to a multiple of 64. Whether all of them are registered.
+    /// Copies ranges one behind the other, each padded to a multiple of 64. Returns whether all of them are registered.
     pub fn copy(&self, from: &[LocalSlice], to: LocalSlice) -> bool {
         let mut at = to;
         from.iter().all(|slice| {
@@ -87,7 +87,7 @@ impl HeaderMemory for SimMemory {
     }
 }
 
-/// The number of a connection, as an offer carries it.
+/// Returns the offer that carries the number of a connection.
 fn offer_of(connection: usize) -> Offer {
     Offer((connection as u64).to_le_bytes().to_vec())
 }
@@ -97,7 +97,7 @@ fn connection_of(offer: &Offer) -> Option<usize> {
 }
 
 impl Inner {
-    /// The side of a link that can be posted to.
+    /// Returns the connection and side of a link that can take a post.
     fn side(&mut self, endpoint: Endpoint, link: LinkId) -> Result<(usize, SideNo), PostError> {
         let found = self.endpoints.get(endpoint.0).and_then(|e| e.links.get(&link)).copied();
         let (connection, side) = found.ok_or(PostError::LinkDown(link))?;
@@ -109,14 +109,14 @@ impl Inner {
         }
     }
 
-    /// The same, however much is under way there.
+    /// Returns the connection and side of a link that is up and not lost, even if its send queue is full.
     fn side_of(&self, endpoint: Endpoint, link: LinkId) -> Option<(usize, SideNo)> {
         let (connection, side) = self.endpoints.get(endpoint.0)?.links.get(&link).copied()?;
         let s = self.connections[connection].sides[side].as_ref()?;
         (s.state == SideState::Up && !self.connections[connection].lost).then_some((connection, side))
     }
 
-    /// Reports something to a side that is up.
+    /// Reports an event to a side that is up.
     fn tell(&mut self, connection: usize, side: SideNo, event: impl FnOnce(LinkId) -> Event) {
         if let Some(s) = self.connections[connection].sides[side].as_ref().filter(|s| s.state == SideState::Up) {
             let (endpoint, event) = (s.endpoint, event(s.link));
@@ -124,7 +124,7 @@ impl Inner {
         }
     }
 
-    /// The key of all grants into a segment.
+    /// Returns the key that all grants into a segment share.
     fn key_of_all(&mut self, endpoint: Endpoint, segment: SegmentId) -> RemoteKey {
         let place = &mut self.endpoints[endpoint.0];
         *place.keys.entry(segment).or_insert_with(|| {
@@ -341,7 +341,7 @@ impl Fabric for SimFabric {
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
         let bound = self.world.lock().rng.random_range(1..32);
         for reported in 0..bound {
-            // The world is not locked while an event is handed out, for it may be asked for memory then.
+            // The world is not locked while the sink runs, because the sink may access its memory.
             let Some(event) = self.world.lock().next_event(self.endpoint) else { return reported > 0 };
             match event {
                 Event::Connected(link) => {
@@ -425,7 +425,7 @@ impl Sharing for SimFabric {
 }
 
 impl Inner {
-    /// Takes the next event of an endpoint, and frees the receive slot that it used.
+    /// Takes the next event of an endpoint, and frees the receive slot that the event used.
     fn next_event(&mut self, endpoint: Endpoint) -> Option<Event> {
         if self.endpoints[endpoint.0].events.is_empty() {
             self.run_by_itself();

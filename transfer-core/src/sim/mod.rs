@@ -1,16 +1,18 @@
-//! The simulated fabric, and whole clusters of sidecars on top of it, in one thread, with a virtual clock and one schedule per seed.
+//! The simulated fabric, and whole clusters of sidecars on top of it, in one thread, with a virtual clock and one
+//! schedule per seed.
 //!
 //! # Layout
-//! - `conditions`: what a world is like: delays, limits, how grants behave, an adversary.
-//! - `world`: the clock, the memory and what happens when.
-//! - `connection`: the two sides of a link and what is under way between them.
-//! - `transit`: how work requests make their way, and where they are checked.
+//! - `conditions`: the properties of a world: delays, limits, how grants behave, an adversary.
+//! - `world`: the clock, the memory and the agenda.
+//! - `connection`: the two sides of a link and the work in flight between them.
+//! - `transit`: how work requests travel, and where they are checked.
 //! - `ends`: how links come up and go down.
-//! - `fabric`: [`SimFabric`], the contract over it.
-//! - `digest`: one number for all that others see of a run.
+//! - `fabric`: [`SimFabric`], the fabric contract over a world.
+//! - `digest`: one number for the externally visible behaviour of a run.
 //! - `cluster`: sidecars, workers and a directory under random schedules; tests only.
 //!
-//! The same seed gives the same run: nothing in here reads a clock, and nothing is kept in the order of a random hash.
+//! The same seed gives the same run: no code here reads a clock, and no result depends on the order of a randomized
+//! hash.
 
 #[cfg(test)]
 pub(crate) mod cluster;

@@ -1,4 +1,5 @@
-//! Schedules: thousands of seeds, each a cluster with its misfortunes; and mistakes made on purpose, which they must notice.
+//! Schedules: thousands of seeds, each a cluster with its failures; and deliberately broken rules, which the schedules
+//! must notice.
 
 use super::cluster::{Play, Tally, run};
 use super::digest::Digest;
@@ -7,7 +8,7 @@ use crate::rails;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Plays one seed; the error has what went wrong.
+/// Plays one seed. The error says what went wrong.
 fn play(seed: u64, play: Play) -> Result<Tally, String> {
     match catch_unwind(AssertUnwindSafe(|| run(seed, play, &mut None, false))) {
         Ok(result) => result,
@@ -15,7 +16,7 @@ fn play(seed: u64, play: Play) -> Result<Tally, String> {
     }
 }
 
-/// Plays a seed again and prints what happened. The same seed gives the same run.
+/// Plays a seed again and prints its trace. The same seed gives the same run.
 fn replay(seed: u64, play: Play) {
     let mut world = None;
     let _ = catch_unwind(AssertUnwindSafe(|| run(seed, play, &mut world, true)));
@@ -31,11 +32,13 @@ fn setting(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
-/// How many seeds each test plays for a change: 4,200 in all. `make test-all` plays 100,000. Miri is a few hundred times slower.
+/// The default number of seeds that each test plays: 4,200 over all tests. `make test-all` plays 100,000. Miri is a few
+/// hundred times slower.
 const USUAL_COUNT: usize = if cfg!(miri) { 2 } else { 280 };
 
-/// Plays `TRANSFER_SCHEDULES` seeds, by default [`USUAL_COUNT`], or only the one that `TRANSFER_SEED` names. The `part` of several tests,
-/// which run beside each other, begins where the one before ends.
+/// Plays `TRANSFER_SCHEDULES` seeds, by default [`USUAL_COUNT`], or only the seed in `TRANSFER_SEED`. Several tests
+/// with one kind of schedule run in parallel; each has a `part`, whose seeds begin where those of the previous part
+/// end.
 fn play_many(test: &str, how: Play, part: u64) {
     let count = setting("TRANSFER_SCHEDULES", USUAL_COUNT) as u64;
     let (first, count) = match std::env::var("TRANSFER_SEED").ok().and_then(|s| s.parse().ok()) {
@@ -60,7 +63,7 @@ fn play_many(test: &str, how: Play, part: u64) {
     println!("{test}: {count} schedules from {first}, {tally:?}");
 }
 
-/// Tests that play schedules, one after the other's seeds.
+/// Defines tests that play schedules.
 macro_rules! schedules {
     ($($name:ident: $how:expr, $part:expr;)*) => {
         $(
@@ -93,21 +96,21 @@ const PLAYS: [Play; 12] = [
 ];
 
 schedules! {
-    in_any_weather_the_rules_hold_1: Play::USUAL, 0;
-    in_any_weather_the_rules_hold_2: Play::USUAL, 1;
-    in_any_weather_the_rules_hold_3: Play::USUAL, 2;
-    while_sidecars_and_directories_restart_the_rules_hold_1: RESTARTS, 0;
-    while_sidecars_and_directories_restart_the_rules_hold_2: RESTARTS, 1;
-    in_calm_weather_everything_succeeds: CALM, 0;
-    where_room_is_short_everything_succeeds_in_its_turn: Play { tight: true, ..CALM }, 0;
-    late_packets_touch_nothing_that_was_delivered: Play { late_packets: 50, ..Play::USUAL }, 0;
-    a_header_that_lies_ends_its_link: Play { lies: 10, ..Play::USUAL }, 0;
-    while_one_rail_lives_everything_succeeds: Play { calm: true, ..RAILS }, 0;
-    with_rails_that_die_the_rules_hold: RAILS, 0;
-    with_one_key_for_all_grants_the_rules_hold: Play { one_key: true, ..Play::USUAL }, 0;
-    with_one_key_and_rails_everything_succeeds: Play { one_key: true, calm: true, ..RAILS }, 0;
-    with_one_key_and_rails_that_die_the_rules_hold: Play { one_key: true, ..RAILS }, 0;
-    late_packets_of_dead_rails_touch_nothing: Play { late_packets: 50, ..RAILS }, 0;
+    rules_hold_under_random_conditions_1: Play::USUAL, 0;
+    rules_hold_under_random_conditions_2: Play::USUAL, 1;
+    rules_hold_under_random_conditions_3: Play::USUAL, 2;
+    rules_hold_while_sidecars_and_directories_restart_1: RESTARTS, 0;
+    rules_hold_while_sidecars_and_directories_restart_2: RESTARTS, 1;
+    everything_succeeds_under_calm_conditions: CALM, 0;
+    everything_succeeds_in_turn_when_room_is_short: Play { tight: true, ..CALM }, 0;
+    late_packets_change_no_delivered_bytes: Play { late_packets: 50, ..Play::USUAL }, 0;
+    false_header_ends_its_link: Play { lies: 10, ..Play::USUAL }, 0;
+    everything_succeeds_while_one_rail_is_live: Play { calm: true, ..RAILS }, 0;
+    rules_hold_while_rails_die: RAILS, 0;
+    rules_hold_with_one_key_for_all_grants: Play { one_key: true, ..Play::USUAL }, 0;
+    everything_succeeds_with_one_key_and_rails: Play { one_key: true, calm: true, ..RAILS }, 0;
+    rules_hold_with_one_key_while_rails_die: Play { one_key: true, ..RAILS }, 0;
+    late_packets_of_dead_rails_change_no_bytes: Play { late_packets: 50, ..RAILS }, 0;
 }
 
 #[test]
@@ -123,14 +126,14 @@ fn the_same_seed_gives_the_same_run() {
     }
 }
 
-/// What others have seen of the first seeds of each of [`PLAYS`]: of 20, and of 840. A change of the protocol, of its texts or of the
-/// schedules changes them; the test says what they are then, and the commit why.
+/// The digests of the first seeds of each of [`PLAYS`]: of 20 seeds and of 840. A change of the protocol, of its texts
+/// or of the schedules changes them. The test then prints the new values, and the commit says why they changed.
 const DIGESTS: [(u64, u64); 2] = [(20, 0x279b_4812_148e_d8ea), (840, 0x3e41_242a_dcdb_a3e1)];
 
-/// 240 schedules for each change. `TRANSFER_DIGEST=all` plays 10,080.
+/// Plays 240 schedules by default, and 10,080 with `TRANSFER_DIGEST=all`.
 #[test]
 #[cfg_attr(miri, ignore = "it plays hundreds of schedules")]
-fn what_others_see_is_as_it_was() {
+fn digests_of_known_seeds_are_unchanged() {
     let all = std::env::var("TRANSFER_DIGEST").is_ok_and(|which| which == "all");
     let (seeds, known) = DIGESTS[usize::from(all)];
     let mut digest = Digest::default();
@@ -145,13 +148,13 @@ fn what_others_see_is_as_it_was() {
     assert_eq!(digest, known, "the digest of {seeds} seeds of each play is {digest:#018x}");
 }
 
-/// Plays seeds until one of them shows that the rule is broken, and tells which.
+/// Plays seeds until one fails. Returns that seed and its error.
 fn first_that_notices(how: Play, seeds: Range<u64>) -> Option<(u64, String)> {
     let mut seeds = seeds;
     seeds.find_map(|seed| play(seed, how).err().map(|why| (seed, why)))
 }
 
-/// The mistakes, what notices them, and by which seeds. docs/protocol.md lists them.
+/// The broken rules, the schedules that notice them, and the range of seeds. docs/protocol.md lists them.
 const MISTAKES: [(Broken, Play, Range<u64>); 18] = [
     (Broken::DeliversBeforeRevoke, Play { late_packets: 50, ..Play::USUAL }, 0..1000),
     (Broken::SkipsQuarantine, Play::USUAL, 0..1000),
@@ -160,7 +163,7 @@ const MISTAKES: [(Broken, Play, Range<u64>); 18] = [
     (Broken::DeliversOutOfOrder, CALM, 0..2000),
     (Broken::ReclaimsAtOnce, Play::USUAL, 0..1000),
     (Broken::BelievesHeaders, Play { lies: 10, ..Play::USUAL }, 0..1000),
-    // Those before take long and notice nothing.
+    // The earlier seeds take long and notice nothing.
     (Broken::MixesRounds, Play::USUAL, 2_200..32_200),
     (Broken::ReusesNames, Play::USUAL, 0..1000),
     (Broken::KeepsSpeculation, Play::USUAL, 0..1000),

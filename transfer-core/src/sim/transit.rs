@@ -1,4 +1,4 @@
-//! How work requests make their way, and where they are checked.
+//! How work requests travel, and where they are checked.
 
 use super::connection::{Event, Grant, Late, SideNo, SideState, Work, WorkKind};
 use super::world::{Happening, Inner};
@@ -9,7 +9,7 @@ use crate::wire::landing::{Header, SlotNumber};
 use rand::Rng;
 
 impl Inner {
-    /// All bytes of a gather list. `None` where some of it is not registered any more.
+    /// Returns all bytes of a gather list, or `None` if a part of it is not registered.
     pub(super) fn gather(&self, endpoint: usize, sgl: &[LocalSlice]) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         for slice in sgl {
@@ -18,7 +18,7 @@ impl Inner {
         Some(out)
     }
 
-    /// Takes a post into the pipe.
+    /// Puts a post into the pipe.
     pub(super) fn enter(&mut self, connection: usize, from: SideNo, work: Work) {
         let Some(side) = self.connections[connection].sides[from].as_mut() else { return };
         side.outstanding += 1;
@@ -33,7 +33,7 @@ impl Inner {
         }
     }
 
-    /// The first of a pipe moves on: some of it lands, or it is there.
+    /// Advances the first work of a pipe: a part of it lands, or it arrives completely.
     pub(super) fn step(&mut self, connection: usize, from: SideNo) {
         let to = 1 - from;
         let [Some(a), Some(b)] = &self.connections[connection].sides else { return };
@@ -116,7 +116,7 @@ impl Inner {
             Some(bytes) => bytes.to_vec(),
             None => self.source(connection, from, sgl, digest).unwrap_or_else(|| vec![0; usize_of(remote.len)]),
         };
-        // Once, before any of it lands.
+        // A header is falsified only before any byte of the write has landed.
         let lies = immediate.is_some() && *placed == 0 && self.chance(self.conditions.lies) && self.lie(&mut bytes);
         let grant = if remote.len > 0 { Some(self.check(connection, to, remote, GrantAccess::Write)?) } else { None };
         let rest = remote.len - *placed;
@@ -146,7 +146,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Makes a landing header say what is not so.
+    /// Falsifies a landing header. Returns `false` if the bytes do not begin with one.
     fn lie(&mut self, bytes: &mut [u8]) -> bool {
         let Some(first) = bytes.first_chunk_mut() else { return false };
         let Ok(mut header) = Header::decode(first) else { return false };
@@ -162,7 +162,7 @@ impl Inner {
         true
     }
 
-    /// What a write gathers, which must be what it was when it was posted.
+    /// Gathers the source of a write. A source that changed since the post is a fault.
     fn source(&mut self, connection: usize, from: SideNo, sgl: &GatherList, digest: u64) -> Option<Vec<u8>> {
         let endpoint = self.connections[connection].sides[from].as_ref()?.endpoint;
         let bytes = self.gather(endpoint, sgl);
@@ -176,7 +176,7 @@ impl Inner {
         bytes
     }
 
-    /// Does what a peer's device asks of a word, which it answers with what the word held before.
+    /// Handles the arrival of a peer's atomic operation on a word. Returns the value of the word before it.
     fn atomic_arrives(
         &mut self,
         connection: usize,
@@ -192,7 +192,7 @@ impl Inner {
         self.operate(endpoint, landing(&grant, remote), op).ok_or_else(|| format!("{remote:?} is not there"))
     }
 
-    /// Operates on a word of an endpoint's registered memory.
+    /// Operates on a word of an endpoint's registered memory. Returns the value of the word before.
     pub(super) fn operate(&mut self, endpoint: usize, word: LocalSlice, op: AtomicOp) -> Option<u64> {
         let old = u64::from_ne_bytes(self.slice(endpoint, word)?.try_into().ok()?);
         let new = match op {
@@ -216,7 +216,7 @@ impl Inner {
     ) -> Result<Grant, String> {
         let side = self.connections[connection].sides[to].as_ref();
         let grant = side.and_then(|s| {
-            // A device looks at the key, and at nothing else.
+            // A device checks only the key.
             let of_all = self.whole_segment(s.endpoint, remote.key()).filter(|_| access == GrantAccess::Write);
             of_all.or_else(|| s.grants.values().find(|g| g.has_own_key && g.remote.key() == remote.key()).copied())
         });
@@ -234,7 +234,7 @@ impl Inner {
         }
     }
 
-    /// What a key opens that is the same for all grants into a segment.
+    /// Returns the range that a key opens if all grants into a segment share it: the whole segment.
     fn whole_segment(&self, endpoint: usize, key: RemoteKey) -> Option<Grant> {
         let place = &self.endpoints[endpoint];
         let segment = *place.keys.iter().find(|(_, of)| **of == key)?.0;
@@ -272,7 +272,7 @@ impl Inner {
         self.endpoints[endpoint].events.push_back(event);
     }
 
-    /// A packet comes once more, with other bytes.
+    /// Handles a late packet: the write lands again, with other bytes, if its grant is still in force.
     pub(super) fn late(&mut self, late: &Late) {
         let Some(side) = self.connections[late.connection].sides[late.to].as_ref() else { return };
         let endpoint = side.endpoint;
@@ -285,23 +285,23 @@ impl Inner {
     }
 }
 
-/// What peers call the place where a range begins.
+/// Returns the address by which peers name the start of a range.
 pub(super) fn address_of(range: LocalSlice) -> u64 {
     u64::from(range.segment.0) << 32 | range.offset
 }
 
-/// Where a checked write lands.
+/// Returns the range in which a checked write lands.
 fn landing(grant: &Grant, remote: RemoteSlice) -> LocalSlice {
     let offset = grant.range.offset + (remote.address - grant.remote.address);
     LocalSlice { segment: grant.range.segment, offset, len: remote.len }
 }
 
-/// Memory of a world is shorter than any `usize`.
+/// Converts a length. The memory of a world is always short enough for a `usize`.
 fn usize_of(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
 
-/// FNV-1a, for telling a change.
+/// FNV-1a, for detecting a change.
 pub(super) fn digest_of(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }

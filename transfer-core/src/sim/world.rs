@@ -1,4 +1,4 @@
-//! The clock, the memory, and what happens when.
+//! The clock, the memory, and the agenda.
 
 use super::conditions::Conditions;
 use super::connection::{Connection, Event, Late, SideNo};
@@ -12,19 +12,19 @@ use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A piece of the world's memory: how simulated fabrics are handed a segment.
+/// A piece of the world's memory. Simulated fabrics get a segment in this form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemoryId(pub(super) usize);
 
-/// Where a fabric stands in its world.
+/// The place of a fabric in its world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint(pub(super) usize);
 
-/// A range on which the world has an eye. See [`World::guard`].
+/// A range that the world watches for writes. See [`World::guard`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GuardId(u64);
 
-/// A simulated world: memory, endpoints, connections, one clock. Cheap to clone; all clones are the same world.
+/// A simulated world: memory, endpoints, connections and one clock. All clones are the same world.
 #[derive(Debug, Clone)]
 pub struct World(Arc<Mutex<Inner>>);
 
@@ -40,7 +40,7 @@ pub(super) struct Inner {
     pub(super) next_key: u32,
     pub(super) retired_keys: Vec<u32>,
     agenda: BTreeMap<(Time, u64), Happening>,
-    /// Links over which a header lied, by endpoint, until they are down.
+    /// The endpoints and links that delivered a false header, until the link is down.
     pub(super) lied: BTreeSet<(usize, LinkId)>,
     guards: BTreeMap<GuardId, (MemoryId, u64, u64)>,
     faults: Vec<String>,
@@ -52,7 +52,7 @@ pub(super) struct Inner {
 #[derive(Debug, Default)]
 pub(super) struct Place {
     pub(super) segments: BTreeMap<SegmentId, MemoryId>,
-    /// Of segments with one key for all grants.
+    /// The keys of segments with one key for all grants.
     pub(super) keys: BTreeMap<SegmentId, RemoteKey>,
     pub(super) links: BTreeMap<LinkId, (usize, SideNo)>,
     pub(super) events: VecDeque<Event>,
@@ -71,7 +71,7 @@ pub(super) enum Happening {
 }
 
 impl World {
-    /// A world. The same seed and calls give the same run.
+    /// Creates a world. The same seed and calls give the same run.
     #[must_use]
     pub fn new(seed: u64, conditions: Conditions) -> World {
         World(Arc::new(Mutex::new(Inner {
@@ -95,11 +95,11 @@ impl World {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        // The state of a schedule that panicked is of no use, but its trace is.
+        // The trace of a schedule that panicked is still needed, so a poisoned lock is used.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new endpoint, for one fabric.
+    /// Creates an endpoint for one fabric.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
         let mut w = self.lock();
@@ -107,7 +107,7 @@ impl World {
         Endpoint(w.endpoints.len() - 1)
     }
 
-    /// New memory, all zero.
+    /// Creates memory that is all zero.
     #[must_use]
     pub fn memory(&self, len_bytes: usize) -> MemoryId {
         let mut w = self.lock();
@@ -115,18 +115,18 @@ impl World {
         MemoryId(w.memories.len() - 1)
     }
 
-    /// A copy of a range; empty where it is outside of the memory.
+    /// Returns a copy of a range; empty if the range is outside of the memory.
     #[must_use]
     pub fn read(&self, memory: MemoryId, offset: u64, len: u64) -> Vec<u8> {
         self.lock().bytes(memory, offset, len).map_or_else(Vec::new, <[u8]>::to_vec)
     }
 
-    /// Writes as the memory's own process does. `false` where it is outside of the memory.
+    /// Writes as the memory's own process does. Returns `false` if the range is outside of the memory.
     pub fn write(&self, memory: MemoryId, offset: u64, bytes: &[u8]) -> bool {
         self.lock().store(memory, offset, bytes)
     }
 
-    /// From now on a write from a peer into this range is a fault of the world.
+    /// Makes every later write of a peer into this range a fault.
     pub fn guard(&self, memory: MemoryId, offset: u64, len: u64) -> GuardId {
         let mut w = self.lock();
         w.next_number += 1;
@@ -140,76 +140,78 @@ impl World {
         self.lock().guards.remove(&guard);
     }
 
-    /// What broke the rules so far: writes into guarded ranges, sources that changed under a write, memory that went away.
+    /// Returns the violations so far: writes into guarded ranges, sources that changed under a write, memory that went
+    /// away.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         self.lock().faults.clone()
     }
 
-    /// From now on what happens is written down.
+    /// Begins to record a trace.
     pub fn record(&self) {
         self.lock().trace.get_or_insert_default();
     }
 
-    /// What was written down.
+    /// Returns the recorded trace.
     #[must_use]
     pub fn trace(&self) -> Vec<String> {
         self.lock().trace.clone().unwrap_or_default()
     }
 
-    /// Adds a line to what is written down.
+    /// Adds a line to the trace, if one is recorded.
     pub fn note(&self, line: impl FnOnce() -> String) {
         self.lock().note(line);
     }
 
-    /// A worker's session got a reply.
+    /// Adds a reply to a worker's session to the digest.
     #[cfg(test)]
     pub(crate) fn saw_reply(&self, session: u64, reply: &[u8]) {
         self.lock().digest.add(Seen::Reply, session, reply);
     }
 
-    /// The digest of what others have seen until now.
+    /// Returns the digest of the externally visible behaviour so far.
     #[cfg(test)]
     pub(crate) fn digest(&self) -> Digest {
         self.lock().digest
     }
 
-    /// The time.
+    /// Returns the time.
     #[must_use]
     pub fn now(&self) -> Time {
         self.lock().now
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event of the agenda.
     #[must_use]
     pub fn next_time(&self) -> Option<Time> {
         self.lock().agenda.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Lets the clock run on, to `at`; what should have happened before happens.
+    /// Moves the clock to `at`. The events that are due until then happen first.
     pub fn advance(&self, at: Time) {
         let mut w = self.lock();
         while w.next_happening(at) {}
         w.now = w.now.max(at);
     }
 
-    /// Lets the next thing happen. `false` where nothing is left.
+    /// Lets the next event happen. Returns `false` if the agenda is empty.
     pub fn step(&self) -> bool {
         self.lock().next_happening(Time::NEVER)
     }
 
-    /// Whether polling a fabric that has nothing to report moves the clock: for tests that know of no virtual clock.
+    /// Sets whether polling a fabric that has nothing to report moves the clock. It is for tests that do not move a
+    /// virtual clock.
     pub fn let_the_clock_run(&self, yes: bool) {
         self.lock().clock_runs_by_itself = yes;
     }
 
-    /// How many connections were begun so far, dead ones too.
+    /// Returns the number of connections that were begun, including dead ones.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.lock().connections.len()
     }
 
-    /// The process at an endpoint dies: all its connections break.
+    /// Kills the process at an endpoint: all its connections break.
     pub fn kill(&self, endpoint: Endpoint) {
         let mut w = self.lock();
         for connection in 0..w.connections.len() {
@@ -221,13 +223,13 @@ impl World {
         w.lied.retain(|(at, _)| *at != endpoint.0);
     }
 
-    /// Links over which a header lied, and which live on.
+    /// Returns the links that delivered a false header and did not go down.
     #[must_use]
     pub fn lies_believed(&self) -> Vec<LinkId> {
         self.lock().lied.iter().map(|(_, link)| *link).collect()
     }
 
-    /// Breaks a connection, by its number in the order of their beginnings.
+    /// Breaks a connection. Connections are numbered in the order in which they were begun.
     pub fn break_connection(&self, connection: usize, why: &str) {
         let mut w = self.lock();
         if w.connections.get(connection).is_some_and(|c| !c.lost) {
@@ -260,7 +262,7 @@ impl Inner {
         true
     }
 
-    /// Where nobody moves the clock, polling does.
+    /// Advances the clock during a poll if [`World::let_the_clock_run`] is set.
     pub(super) fn run_by_itself(&mut self) {
         if self.clock_runs_by_itself {
             self.next_happening(Time::NEVER);
@@ -272,7 +274,7 @@ impl Inner {
         self.agenda.insert((at, self.next_number), happening);
     }
 
-    /// Some time from now.
+    /// Returns a random time from now.
     pub(super) fn soon(&mut self) -> Time {
         let longest = u64::try_from(self.conditions.delay.as_nanos()).unwrap_or(u64::MAX).max(1);
         let delay = self.rng.random_range(0..longest);
@@ -297,13 +299,13 @@ impl Inner {
         true
     }
 
-    /// Bytes of a registered segment.
+    /// Returns bytes of a registered segment.
     pub(super) fn slice(&self, endpoint: usize, slice: LocalSlice) -> Option<&[u8]> {
         let memory = *self.endpoints.get(endpoint)?.segments.get(&slice.segment)?;
         self.bytes(memory, slice.offset, slice.len)
     }
 
-    /// A peer's bytes land.
+    /// Stores a peer's bytes. A write into a guarded range or outside of registered memory is a fault.
     pub(super) fn land(&mut self, endpoint: usize, slice: LocalSlice, bytes: &[u8]) {
         let memory = self.endpoints.get(endpoint).and_then(|e| e.segments.get(&slice.segment)).copied();
         let Some(memory) = memory else {

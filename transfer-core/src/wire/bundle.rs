@@ -1,16 +1,17 @@
 //! The table of a bundle: many tensors that are published as one version.
 //!
-//! A bundle is a push of bytes with metadata in front of them. The metadata is this table. The body is the tensors in the table's
-//! order, row-major, each followed by zeros up to a multiple of [`ALIGNMENT`](crate::memory::ALIGNMENT). So a tensor's place follows
-//! from the lengths of those before it: no table can name a range outside of the body, or the same range twice.
+//! A bundle is a push of bytes with metadata in front of them. The metadata is this table. The body consists of the
+//! tensors in the table's order, row-major, each followed by zeros up to a multiple of
+//! [`ALIGNMENT`](crate::memory::ALIGNMENT). The offset of a tensor follows from the lengths of those before it, so no
+//! table can name a range outside of the body, or the same range twice.
 //!
 //! | field | bytes |
 //! |---|---|
 //! | `TBDL` | 4 |
 //! | layout, 1 | 1 |
 //! | number of tensors | 4 |
-//! | of each tensor: its name, as a 16-bit length and UTF-8 | 2 and more |
-//! | and its element type, rank and dimensions | 2 and 8 for each dimension |
+//! | for each tensor: its name, as a 16-bit length and UTF-8 | 2 and more |
+//! | and its element type, rank and dimensions | 2, and 8 for each dimension |
 
 use super::{Reader, WireError, Writer};
 use crate::memory::padded;
@@ -22,37 +23,37 @@ pub const MAX_TENSORS: usize = 4096;
 const MAGIC: [u8; 4] = *b"TBDL";
 const LAYOUT: u8 = 1;
 
-/// No entry is shorter, in bytes: a name of one byte, and a scalar.
+/// The length of the shortest entry, in bytes: a name of one byte, and a scalar.
 const MIN_ENTRY_BYTES: usize = 5;
 
-/// A table that cannot be.
+/// The error for a table that is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidBundle {
     /// More than [`MAX_TENSORS`] tensors.
     #[error("a bundle has at most {MAX_TENSORS} tensors, this one has {found}")]
     TooMany {
-        /// The number found.
+        /// The number of tensors.
         found: usize,
     },
-    /// Two tensors of one name.
+    /// Two tensors have the same name.
     #[error("a bundle has each name once, this one has {name:?} twice")]
     Duplicate {
         /// The name.
         name: TensorName,
     },
-    /// A tensor that is itself something with metadata, such as record batches.
+    /// A tensor has metadata of its own, as record batches have.
     #[error("{name:?} of a bundle is {meta}; only dense tensors can be in a bundle")]
     NotDense {
         /// The tensor's name.
         name: TensorName,
-        /// Its description.
+        /// The tensor's description.
         meta: TensorMeta,
     },
-    /// The sum of all lengths does not fit 63 bits.
+    /// The sum of all lengths does not fit in 63 bits.
     #[error("all tensors of a bundle would have more than 2^63 bytes")]
     TooLarge,
-    /// The bytes of the table are wrong.
+    /// The bytes of the table are malformed.
     #[error("the table of a bundle is wrong: {0}")]
     Wire(#[from] WireError),
 }
@@ -60,11 +61,11 @@ pub enum InvalidBundle {
 /// One tensor of a bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BundleEntry {
-    /// Its name.
+    /// The tensor's name.
     pub name: TensorName,
-    /// Its element type and shape.
+    /// The tensor's element type and shape.
     pub meta: TensorMeta,
-    /// Where it begins in the body, in bytes.
+    /// The offset of the tensor in the body, in bytes.
     pub offset: u64,
 }
 
@@ -78,7 +79,7 @@ pub struct BundleTable {
 }
 
 impl BundleTable {
-    /// The table of these tensors, in this order.
+    /// Creates the table of these tensors, in this order.
     ///
     /// # Errors
     /// [`InvalidBundle`].
@@ -104,7 +105,7 @@ impl BundleTable {
         Ok(BundleTable { entries, by_name, body_len })
     }
 
-    /// Whether metadata begins as the table of a bundle does.
+    /// Returns whether the metadata begins like the table of a bundle.
     #[must_use]
     pub fn is_bundle(metadata: &[u8]) -> bool {
         metadata.starts_with(&MAGIC)
@@ -113,7 +114,7 @@ impl BundleTable {
     /// Reads a table that a worker wrote.
     ///
     /// # Errors
-    /// [`InvalidBundle`] for anything that [`BundleTable::to_bytes`] cannot have written.
+    /// [`InvalidBundle`] for bytes that [`BundleTable::to_bytes`] cannot have written.
     pub fn read(metadata: &[u8]) -> Result<BundleTable, InvalidBundle> {
         let mut r = Reader::new("the table of a bundle", metadata);
         let magic = r.u32()?;
@@ -138,7 +139,7 @@ impl BundleTable {
         BundleTable::new(tensors)
     }
 
-    /// The bytes of the table.
+    /// Returns the bytes of the table.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut w = Writer::new();
@@ -149,20 +150,20 @@ impl BundleTable {
         w.into_vec()
     }
 
-    /// The tensors, in the order in which they were pushed.
+    /// Returns the tensors, in the order in which they were pushed.
     #[must_use]
     pub fn entries(&self) -> &[BundleEntry] {
         &self.entries
     }
 
-    /// The index of the tensor of this name.
+    /// Returns the index of the tensor with this name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<usize> {
         let at = self.by_name.binary_search_by(|n| self.entries[usize::from(*n)].name.as_str().cmp(name)).ok()?;
         Some(usize::from(self.by_name[at]))
     }
 
-    /// The length of the body, in bytes.
+    /// Returns the length of the body, in bytes.
     #[must_use]
     pub fn body_len(&self) -> u64 {
         self.body_len
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn tensors_lie_one_behind_the_other_each_aligned() {
+    fn tensors_of_a_bundle_follow_each_other_aligned() {
         let table = example();
         assert_eq!(table.entries().iter().map(|e| e.offset).collect::<Vec<_>>(), [0, 64, 64]);
         assert_eq!(table.body_len(), 128);
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_comes_back_from_its_bytes() {
+    fn bundle_table_reads_back() {
         for table in [example(), BundleTable::new(Vec::new()).unwrap()] {
             assert!(BundleTable::is_bundle(&table.to_bytes()));
             assert_eq!(BundleTable::read(&table.to_bytes()), Ok(table));
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_entry_has_the_least_length() {
+    fn shortest_entry_has_the_minimal_length() {
         let bytes = |n: usize| {
             let tensors = (0..n).map(|n| (name(&char::from(b'a' + n as u8).to_string()), f32s(&[])));
             BundleTable::new(tensors.collect()).unwrap().to_bytes().len()
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_or_longer_table_is_refused() {
+    fn cut_or_longer_bundle_table_is_refused() {
         let bytes = example().to_bytes();
         for end in 0..bytes.len() {
             assert!(BundleTable::read(&bytes[..end]).is_err(), "{end} bytes");
@@ -237,7 +238,7 @@ mod tests {
     #[test]
     fn fuzz_bundle_table() {
         let target = transfer_fuzz::Target::new("bundle-table", [example().to_bytes()]);
-        // An entry of five bytes takes up to 200 when it is read.
+        // An entry of five bytes takes up to 200 bytes in memory after reading.
         target.bound(1 << 20).run(|input| match BundleTable::read(input) {
             Ok(table) => {
                 let ends = table.entries().iter().map(|e| e.offset + e.meta.len_bytes());

@@ -2,57 +2,57 @@
 
 use crate::tensor::{DType, InvalidName, InvalidShape, MAX_RANK, MetaParts, TensorMeta};
 
-/// Bytes from outside that cannot be.
+/// The error for malformed bytes from another process.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
     /// The bytes end inside a field.
     #[error("{what} is cut short: {need} more bytes expected, {have} left")]
     Short {
-        /// What was being read.
+        /// The thing that was being read.
         what: &'static str,
-        /// Bytes that the next field needs.
+        /// The number of bytes that the next field needs.
         need: usize,
-        /// Bytes left.
+        /// The number of bytes left.
         have: usize,
     },
     /// Bytes are left over.
     #[error("{what} has {extra} bytes too many")]
     Long {
-        /// What was being read.
+        /// The thing that was being read.
         what: &'static str,
-        /// How many.
+        /// The number of bytes left over.
         extra: usize,
     },
-    /// A field has a value that it cannot have.
+    /// A field has a value that is not allowed.
     #[error("{what} is {value}, expected {expected}")]
     Value {
         /// The field.
         what: &'static str,
-        /// What it holds.
+        /// The value of the field.
         value: u64,
-        /// What would be right.
+        /// The values that are allowed.
         expected: &'static str,
     },
-    /// The checksum does not fit the bytes.
+    /// The checksum does not match the bytes.
     #[error("{what} has checksum {found:#010x}, its bytes give {computed:#010x}")]
     Checksum {
-        /// What was being read.
+        /// The thing that was being read.
         what: &'static str,
-        /// As sent.
+        /// The checksum that was sent.
         found: u32,
-        /// As computed.
+        /// The checksum that was computed.
         computed: u32,
     },
-    /// A key or name that cannot be.
+    /// A key or name is not valid.
     #[error(transparent)]
     Name(#[from] InvalidName),
-    /// A shape that cannot be.
+    /// A shape is not valid.
     #[error(transparent)]
     Shape(#[from] InvalidShape),
 }
 
-/// The bit beside a rank that says that the length of the metadata follows the dimensions.
+/// A bit beside the rank. If it is set, the length of the metadata follows the dimensions.
 const WITH_METADATA: u8 = 0x80;
 
 /// Appends little-endian fields to a buffer.
@@ -62,50 +62,50 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// An empty one.
+    /// Creates an empty writer.
     #[must_use]
     pub fn new() -> Writer {
         Writer::default()
     }
 
-    /// Writes into `bytes`, which is cleared first: its memory is used again.
+    /// Clears `bytes` and writes into it, so that its memory is reused.
     #[must_use]
     pub fn reusing(mut bytes: Vec<u8>) -> Writer {
         bytes.clear();
         Writer { bytes }
     }
 
-    /// One byte.
+    /// Appends one byte.
     pub fn u8(&mut self, v: u8) -> &mut Writer {
         self.bytes.push(v);
         self
     }
 
-    /// Two bytes.
+    /// Appends two bytes.
     pub fn u16(&mut self, v: u16) -> &mut Writer {
         self.bytes.extend_from_slice(&v.to_le_bytes());
         self
     }
 
-    /// Four bytes.
+    /// Appends four bytes.
     pub fn u32(&mut self, v: u32) -> &mut Writer {
         self.bytes.extend_from_slice(&v.to_le_bytes());
         self
     }
 
-    /// Eight bytes.
+    /// Appends eight bytes.
     pub fn u64(&mut self, v: u64) -> &mut Writer {
         self.bytes.extend_from_slice(&v.to_le_bytes());
         self
     }
 
-    /// Bytes as they are.
+    /// Appends bytes unchanged.
     pub fn raw(&mut self, v: &[u8]) -> &mut Writer {
         self.bytes.extend_from_slice(v);
         self
     }
 
-    /// A 16-bit length and the bytes. Longer texts are cut at a character's edge.
+    /// Appends a 16-bit length and the bytes of a text. A text above 65,535 bytes is cut at a character boundary.
     pub fn text(&mut self, v: &str) -> &mut Writer {
         let mut end = v.len().min(usize::from(u16::MAX));
         while !v.is_char_boundary(end) {
@@ -115,7 +115,8 @@ impl Writer {
         self.raw(&v.as_bytes()[..end])
     }
 
-    /// Element type, rank, dimensions; then how much metadata lies in front of the body, where there is some.
+    /// Appends element type, rank and dimensions, then the length of the metadata in front of the body, if there is
+    /// any.
     pub fn meta(&mut self, v: &TensorMeta) -> &mut Writer {
         let MetaParts { dtype, dims, metadata_bytes } = v.parts();
         let metadata = if metadata_bytes > 0 { WITH_METADATA } else { 0 };
@@ -130,34 +131,34 @@ impl Writer {
         self
     }
 
-    /// The bytes so far.
+    /// Returns the bytes written so far.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Overwrites four bytes at `at`, which must have been written before.
+    /// Overwrites the four bytes at `at`. They must have been written before.
     pub fn patch_u32(&mut self, at: usize, v: u32) {
         if let Some(place) = self.bytes.get_mut(at..at + 4) {
             place.copy_from_slice(&v.to_le_bytes());
         }
     }
 
-    /// Overwrites two bytes at `at`, which must have been written before.
+    /// Overwrites the two bytes at `at`. They must have been written before.
     pub fn patch_u16(&mut self, at: usize, v: u16) {
         if let Some(place) = self.bytes.get_mut(at..at + 2) {
             place.copy_from_slice(&v.to_le_bytes());
         }
     }
 
-    /// The buffer.
+    /// Returns the buffer.
     #[must_use]
     pub fn into_vec(self) -> Vec<u8> {
         self.bytes
     }
 }
 
-/// Takes little-endian fields from bytes that nobody vouches for.
+/// Reads little-endian fields from untrusted bytes.
 #[derive(Debug)]
 pub struct Reader<'a> {
     what: &'static str,
@@ -165,13 +166,13 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads `bytes`; `what` names them in errors.
+    /// Creates a reader of `bytes`. Errors name the bytes as `what`.
     #[must_use]
     pub fn new(what: &'static str, bytes: &'a [u8]) -> Reader<'a> {
         Reader { what, rest: bytes }
     }
 
-    /// The next `n` bytes.
+    /// Reads the next `n` bytes.
     ///
     /// # Errors
     /// [`WireError::Short`].
@@ -191,7 +192,7 @@ impl<'a> Reader<'a> {
         Ok(out)
     }
 
-    /// One byte.
+    /// Reads one byte.
     ///
     /// # Errors
     /// [`WireError::Short`].
@@ -199,7 +200,7 @@ impl<'a> Reader<'a> {
         Ok(self.array::<1>()?[0])
     }
 
-    /// Two bytes.
+    /// Reads two bytes.
     ///
     /// # Errors
     /// [`WireError::Short`].
@@ -207,7 +208,7 @@ impl<'a> Reader<'a> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
-    /// Four bytes.
+    /// Reads four bytes.
     ///
     /// # Errors
     /// [`WireError::Short`].
@@ -215,7 +216,7 @@ impl<'a> Reader<'a> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// Eight bytes.
+    /// Reads eight bytes.
     ///
     /// # Errors
     /// [`WireError::Short`].
@@ -223,10 +224,10 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// One byte that says yes or no; `what` names it.
+    /// Reads one byte as a boolean. Errors name it as `what`.
     ///
     /// # Errors
-    /// [`WireError::Short`], [`WireError::Value`] for anything but 0 and 1.
+    /// [`WireError::Short`]; [`WireError::Value`] for any byte except 0 and 1.
     pub fn flag(&mut self, what: &'static str) -> Result<bool, WireError> {
         match self.u8()? {
             0 => Ok(false),
@@ -235,7 +236,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Refuses a field that has no meaning here and is not zero.
+    /// Refuses a field that must be zero here and is not.
     ///
     /// # Errors
     /// [`WireError::Value`].
@@ -243,7 +244,7 @@ impl<'a> Reader<'a> {
         if value == 0 { Ok(()) } else { Err(WireError::Value { what, value, expected: "0" }) }
     }
 
-    /// The bytes of a text: a 16-bit length, then as many bytes.
+    /// Reads the bytes of a text: a 16-bit length, then that number of bytes.
     ///
     /// # Errors
     /// [`WireError::Short`].
@@ -252,10 +253,12 @@ impl<'a> Reader<'a> {
         self.raw(usize::from(len))
     }
 
-    /// Element type, rank, dimensions.
+    /// Reads element type, rank and dimensions, then the length of the metadata in front of the body, if the rank's
+    /// byte says so.
     ///
     /// # Errors
-    /// [`WireError`] for an unknown element type, too high a rank, or a size that does not fit.
+    /// [`WireError`] for an unknown element type, a rank that is too high, a size that does not fit, or a metadata
+    /// length of 0.
     pub fn meta(&mut self) -> Result<TensorMeta, WireError> {
         let n = self.u8()?;
         let dtype = DType::from_wire(n).ok_or(WireError::Value {
@@ -280,13 +283,13 @@ impl<'a> Reader<'a> {
         Ok(TensorMeta::from_parts(&MetaParts { dtype, dims: &dims[..rank], metadata_bytes })?)
     }
 
-    /// What is left.
+    /// Returns the bytes that are not read yet.
     #[must_use]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Ends the reading: nothing may be left.
+    /// Ends the reading. No bytes may be left.
     ///
     /// # Errors
     /// [`WireError::Long`].

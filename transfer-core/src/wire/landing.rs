@@ -1,22 +1,23 @@
 //! Landing slots, their immediate data, and the header in front of every landed tensor.
 //!
-//! A landing slot is the receiver's: a number with a generation, and a range of its memory: a [`Header`] of [`HEADER_BYTES`], then
-//! the body. Immediate data is always the receiver's [`SlotNumber`], never a number that the sender chose. (On verbs the fabric
-//! puts it into network order, as the InfiniBand specification has it; here it is a number.)
+//! A landing slot belongs to the receiver. It has a number with a generation, and a range of the receiver's memory: a
+//! [`Header`] of [`HEADER_BYTES`], then the body. Immediate data is always the receiver's [`SlotNumber`], never a
+//! number that the sender chose. On verbs the fabric converts it to network byte order, as the InfiniBand specification
+//! requires; here it is an integer.
 //!
 //! ```text
 //! offset  0  magic        u32   "TLH1"
 //!         4  slot         u32   the immediate that follows
 //!         8  index        u32   pull: the receiver's request; push: the sender's flow
-//!        12  metadata id  u32   which (dtype, shape) of that key
-//!        16  version      u64
-//!        24  body length  u64   bytes, without padding
-//!        32  pieces       u32   writes of this transfer, over all rails
-//!        36  waited       u32   microseconds that the request waited for its version
-//!        40  name         u32   number of the key in this link's table
-//!        44  until        u8    push: 0 replaced, 1 fetched so often, 2 deleted
-//!        45  life         u8    push: 0 the session of the worker that owns it, 1 the sidecar where it has landed
-//!        46  fetches      u32   push: how often, until fetched; 0 else
+//!         12  metadata id  u32   the id of the (dtype, shape) among those of the key
+//!         16  version      u64
+//!         24  body length  u64   bytes, without padding
+//!         32  pieces       u32   writes of this transfer, over all rails
+//!         36  waited       u32   microseconds that the request waited for its version
+//!         40  name         u32   number of the key in this link's table
+//!         44  until        u8    push: 0 replaced, 1 fetched a number of times, 2 deleted
+//!         45  life         u8    push: 0 the session of the worker that owns it, 1 the sidecar where it has landed
+//!         46  fetches      u32   push: the number of fetches if `until` is 1, else 0
 //!        50  zero         10 bytes
 //!        60  checksum     u32   CRC32C of bytes 0 to 59
 //! ```
@@ -27,27 +28,27 @@ use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
 use crate::tensor::{Retention, Version};
 use std::fmt;
 
-/// Length of the header in bytes; the body starts here, so it keeps the alignment of its slot.
+/// The length of the header in bytes. The body starts after it, and so has the alignment of its slot.
 pub const HEADER_BYTES: u64 = 64;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TLH1");
 const INDEX_BITS: u32 = 20;
 
-/// The most slots that one link can have.
+/// The largest number of slots of one link.
 pub const MAX_SLOTS: u32 = 1 << INDEX_BITS;
 
-/// A landing slot's number with its generation, as it travels in immediate data: the low 20 bits are the index.
+/// A landing slot's number with its generation, as carried in immediate data. The low 20 bits are the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SlotNumber(pub u32);
 
 impl SlotNumber {
-    /// Puts an index below [`MAX_SLOTS`] and a generation, of which 12 bits count, together.
+    /// Combines an index below [`MAX_SLOTS`] with the low 12 bits of a generation.
     #[must_use]
     pub fn new(index: u32, generation: u32) -> SlotNumber {
         SlotNumber((index & (MAX_SLOTS - 1)) | (generation << INDEX_BITS))
     }
 
-    /// The index in the receiver's table.
+    /// Returns the index in the receiver's table.
     #[must_use]
     pub fn index(self) -> u32 {
         self.0 & (MAX_SLOTS - 1)
@@ -63,28 +64,28 @@ impl fmt::Display for SlotNumber {
 /// The header of a landed tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// The slot it was meant for.
+    /// The slot that the sender meant to write.
     pub slot: SlotNumber,
     /// Pull: the receiver's request index. Push: the sender's flow index.
     pub index: u32,
-    /// Which description of the key's tensor this one has.
+    /// The id of the tensor's description among those of the key.
     pub metadata_id: u32,
     /// The version.
     pub version: Version,
-    /// Bytes of the body.
+    /// The length of the body in bytes.
     pub body_len: u64,
-    /// Writes of this transfer.
+    /// The number of writes of this transfer.
     pub pieces: u32,
     /// Microseconds that the request waited for its version at the owner.
     pub waited_us: u32,
-    /// Number of the key in the link's table of the side that asked.
+    /// The key's number in the link's table of the requesting side.
     pub name: u32,
-    /// Push: how long the version stays where it has landed.
+    /// Push: how long the version stays published where it has landed.
     pub retention: Retention,
 }
 
 impl Header {
-    /// The bytes.
+    /// Returns the header's bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES as usize] {
         let mut w = Writer::new();
@@ -102,7 +103,7 @@ impl Header {
     /// Reads a header that was copied out of landed memory.
     ///
     /// # Errors
-    /// [`WireError`] where checksum or magic do not fit.
+    /// [`WireError`] if the magic, the checksum or a field is wrong.
     pub fn decode(bytes: &[u8; HEADER_BYTES as usize]) -> Result<Header, WireError> {
         let mut r = Reader::new("a landing header", bytes);
         let magic = r.u32()?;
@@ -135,14 +136,14 @@ impl Header {
     }
 }
 
-/// A landing slot as its receiver grants it: the number, and the range with one remote key for each rail.
+/// A landing slot as its receiver grants it: its number, and its range with one remote key for each rail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotGrant {
-    /// What the last write's immediate must be.
+    /// The slot's number. The immediate of the last write must have this value.
     pub number: SlotNumber,
-    /// Room for a body in bytes. The range is [`HEADER_BYTES`] longer.
+    /// The largest body in bytes. The range is [`HEADER_BYTES`] longer.
     pub capacity: u64,
-    /// The range.
+    /// The range, with its keys.
     pub remote: RemoteSlice,
 }
 
@@ -165,20 +166,20 @@ impl SlotGrant {
     }
 }
 
-/// A bit for each rail that has a key.
+/// Returns a bit set of the rails that have a key.
 pub(super) fn rails_of(keys: &RailKeys) -> u32 {
     let keys = keys.all();
     (0..RailKeys::MAX_RAILS).filter(|rail| keys[*rail].is_some()).map(|rail| 1 << rail).sum()
 }
 
-/// Writes the keys of those rails, in order.
+/// Writes the keys of the rails that have one, in order.
 pub(super) fn write_keys(w: &mut Writer, keys: &RailKeys) {
     for key in keys.all().into_iter().flatten() {
         w.u32(key.0);
     }
 }
 
-/// Reads the keys of those rails.
+/// Reads the keys of the rails in the bit set `rails`.
 pub(super) fn read_keys(r: &mut Reader<'_>, rails: u32) -> Result<RailKeys, WireError> {
     let wrong =
         WireError::Value { what: "rails of a slot", value: u64::from(rails), expected: "1 to 15, a bit for each rail" };
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_reads_back_and_every_flipped_bit_is_seen() {
+    fn header_reads_back_and_any_flipped_bit_is_an_error() {
         let h = Header {
             slot: SlotNumber::new(7, 3),
             index: 1,
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_numbers_wrap_their_generation() {
+    fn slot_generations_wrap_around() {
         let n = SlotNumber::new(MAX_SLOTS - 1, 0xfff + 1 + 5);
         assert_eq!(n.index(), MAX_SLOTS - 1);
         assert_eq!(n, SlotNumber::new(MAX_SLOTS - 1, 5));

@@ -1,12 +1,12 @@
-//! Bytes: every layout that leaves a process, and the checks on what comes in.
+//! Byte layouts: every layout that leaves a process, and the checks of incoming bytes.
 //!
-//! All integers are little-endian. Nothing in here trusts a byte: what cannot be is a [`WireError`], which ends the link or the
-//! session that it came from and nothing else. docs/protocol.md shows the layouts.
+//! All integers are little-endian. The functions here trust no byte: malformed input is a [`WireError`], which ends the
+//! link or the session that it came from, and nothing else. docs/protocol.md shows the layouts.
 //!
 //! - [`message`]: control messages between sidecars.
 //! - [`landing`]: the header in front of every landed tensor, and the landing slots' immediate data.
 //! - [`session`]: the records in a worker's submission and completion rings.
-//! - [`ranges`]: the table of a body that lies in several ranges of an arena.
+//! - [`ranges`]: the table of a body that consists of several ranges of an arena.
 //! - [`bundle`]: the table of many tensors that are published as one version.
 
 pub mod bundle;
@@ -18,7 +18,7 @@ pub mod session;
 
 pub use codec::{Reader, WireError, Writer};
 
-/// CRC32C (Castagnoli, RFC 3720 appendix B.4) of `bytes`.
+/// Computes the CRC32C (Castagnoli, RFC 3720 appendix B.4) of `bytes`.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     // The library returns the 32-bit checksum widened to 64 bits.
@@ -30,7 +30,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn crc32c_check_value() {
+    fn crc32c_gives_the_check_value() {
         // The check value of CRC-32/ISCSI: the sum of "123456789".
         assert_eq!(super::crc32c(b"123456789"), 0xe306_9283);
     }

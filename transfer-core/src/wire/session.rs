@@ -1,8 +1,8 @@
 //! The records in a worker's rings.
 //!
-//! A record is one [`Request`] (submission ring, worker to sidecar) or one [`Reply`] (completion ring, sidecar to worker). The
-//! first byte is its kind; in a command and an answer the number of the operation follows. The largest record is below
-//! [`MAX_RECORD_BYTES`].
+//! A record is one [`Request`] (submission ring, worker to sidecar) or one [`Reply`] (completion ring, sidecar to
+//! worker). The first byte is its kind. In a command and in an answer, the operation's number follows. No record is
+//! longer than [`MAX_RECORD_BYTES`].
 
 use super::message::{read_atomic, write_atomic};
 use super::ranges::MAX_RANGES;
@@ -17,7 +17,7 @@ use crate::tensor::{Key, Name, Retention, Select, Version};
 use crate::trace::TraceContext;
 use std::time::Duration;
 
-/// No record is longer, in bytes.
+/// The largest length of a record, in bytes.
 pub const MAX_RECORD_BYTES: usize = 2048;
 
 const PUSH: u8 = 1;
@@ -86,7 +86,7 @@ fn read_ranges(r: &mut Reader<'_>) -> Result<u32, WireError> {
     }
 }
 
-/// How a push that was not announced says so.
+/// The bytes of a push that was not announced.
 const NOT_ANNOUNCED: Announced = Announced { notice: 0, count: 0 };
 
 fn read_readers(r: &mut Reader<'_>) -> Result<Vec<Name>, WireError> {
@@ -116,7 +116,7 @@ fn read_kind(n: u8) -> Result<FabricKind, WireError> {
     FabricKind::from_wire(n).ok_or(WireError::Value { what: "fabric", value: u64::from(n), expected: "1 to 5" })
 }
 
-/// A report is the last of its record.
+/// Writes a report. It must be the last field of its record, because it ends with an optional trace context.
 fn write_report(w: &mut Writer, r: &Report) {
     w.u8(r.fabric as u8).u64(r.bytes).u64(r.copied);
     w.u64(nanos(r.queued)).u64(nanos(r.waited)).u64(nanos(r.flew));
@@ -167,7 +167,7 @@ pub fn write_request(w: &mut Writer, request: &Request) {
     }
 }
 
-/// Appends the bytes of the request that begins this operation.
+/// Appends the bytes of the request that begins the operation `op`.
 pub fn write_command(w: &mut Writer, op: OpId, command: &Command) {
     match command {
         Command::Push(p) => {
@@ -244,7 +244,7 @@ pub(super) fn select(kind: u8, version: u64) -> Result<Select, WireError> {
 /// Reads a request that a worker wrote.
 ///
 /// # Errors
-/// [`WireError`] for anything that [`write_request`] cannot have written.
+/// [`WireError`] for bytes that [`write_request`] cannot have written.
 pub fn read_request(bytes: &[u8]) -> Result<Request, WireError> {
     let mut r = Reader::new("a submission record", bytes);
     let kind = r.u8()?;
@@ -265,7 +265,7 @@ fn unknown_request(kind: u8) -> WireError {
     WireError::Value { what: "kind of submission record", value: u64::from(kind), expected: REQUEST_KINDS }
 }
 
-/// Reads a command of this kind, from behind the number of its operation.
+/// Reads a command of this kind. The kind and the operation's number were read before.
 fn read_command(kind: u8, r: &mut Reader<'_>) -> Result<Command, WireError> {
     Ok(match kind {
         PUSH => {
@@ -397,7 +397,7 @@ fn write_answer(w: &mut Writer, op: OpId, answer: &Answer) {
     }
 }
 
-/// The part of a text that travels.
+/// Returns the part of a text that fits in a record or message.
 pub(super) fn cut(text: &str) -> &str {
     let mut end = text.len().min(Failure::MAX_TEXT_BYTES);
     while !text.is_char_boundary(end) {
@@ -409,7 +409,7 @@ pub(super) fn cut(text: &str) -> &str {
 /// Reads a reply that a sidecar wrote.
 ///
 /// # Errors
-/// [`WireError`] for anything that [`write_reply`] cannot have written.
+/// [`WireError`] for bytes that [`write_reply`] cannot have written.
 pub fn read_reply(bytes: &[u8]) -> Result<Reply, WireError> {
     let mut r = Reader::new("a completion record", bytes);
     let kind = r.u8()?;
@@ -429,7 +429,7 @@ fn unknown_reply(kind: u8) -> WireError {
     WireError::Value { what: "kind of completion record", value: u64::from(kind), expected: REPLY_KINDS }
 }
 
-/// Reads an answer of this kind, from behind the number of its operation.
+/// Reads an answer of this kind. The kind and the operation's number were read before.
 fn read_answer(kind: u8, r: &mut Reader<'_>) -> Result<Answer, WireError> {
     Ok(match kind {
         PUSHED => Answer::Pushed { version: Version(r.u64()?), report: read_report(r)? },

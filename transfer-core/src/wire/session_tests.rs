@@ -1,4 +1,4 @@
-//! Records: round trips, limits, and bytes from strangers.
+//! Tests of ring records: round trips, limits, and untrusted bytes.
 
 use super::*;
 use crate::fabric::AtomicOp;
@@ -157,7 +157,7 @@ fn fuzz_completion_record() {
     let target = transfer_fuzz::Target::new("completion-record", examples().1.iter().map(bytes_of));
     target.max_len(MAX_RECORD_BYTES).run(|bytes| match read_reply(bytes) {
         Ok(reply) => {
-            // What is for people to read may be cut, and a code that is not known here becomes "unknown".
+            // An error text may be cut, and a code that is not known here becomes "unknown".
             if !matches!(reply, Reply::Answer { answer: Answer::Failed { .. }, .. }) {
                 assert_eq!(bytes_of(&reply), bytes);
             }
@@ -169,7 +169,7 @@ fn fuzz_completion_record() {
 
 proptest! {
     #[test]
-    fn garbage_is_an_error_or_a_value_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u8..80) {
+    fn garbage_records_never_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u8..80) {
         let mut bytes = bytes;
         if let Some(b) = bytes.first_mut() { *b = kind; }
         let _ = read_request(&bytes);
@@ -178,7 +178,7 @@ proptest! {
 }
 
 #[test]
-fn kinds_of_records_are_named_in_the_errors() {
+fn record_kinds_are_named_in_the_errors() {
     assert_eq!(REQUEST_KINDS, format!("{PUSH} to {UNMARKED}"));
     assert_eq!(REPLY_KINDS, format!("{PUSHED} to {WATCHED}"));
     let unknown = |e: WireError| e.to_string();

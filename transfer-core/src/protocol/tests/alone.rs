@@ -1,4 +1,5 @@
-//! What two nodes gave out while they could not ask the directory, and what they do when it decides.
+//! Two nodes that granted keys and names while they could not reach the directory, and their reactions to its
+//! decisions.
 
 use super::pair::{Pair, Worker, bytes, name};
 use crate::op::{Answer, FailureCode, LeaseId, Reply, Request};
@@ -11,14 +12,14 @@ fn held(pair: &mut Pair, r: Worker) -> LeaseId {
 }
 
 #[test]
-fn a_key_that_was_given_twice_is_the_one_s_that_is_entered() {
+fn key_granted_twice_belongs_to_its_owner_in_the_directory() {
     let mut pair = Pair::new();
     let (first, second) = (pair.worker(0, "first"), pair.worker(1, "second"));
     let (near, far) = (pair.worker(0, "near"), pair.worker(1, "far"));
     pair.push_version(first, "k", Some(9), bytes(100), 1, None);
     pair.settle();
     let lease = held(&mut pair, near);
-    // The directory has forgotten it, and the other node has not heard that it is there.
+    // The directory has forgotten the key, and the other node has not heard of it.
     pair.forget("k");
     pair.push(second, "k", bytes(100), 2, None);
     pair.settle();
@@ -29,7 +30,7 @@ fn a_key_that_was_given_twice_is_the_one_s_that_is_entered() {
     pair.replies(first);
     pair.nodes[0].node.claim_all();
     pair.settle();
-    // Its range stays as it is while it is read.
+    // The range stays unchanged while it is read.
     assert_eq!(pair.replies(first), []);
     pair.push_version(first, "k", Some(10), bytes(100), 3, None);
     pair.settle();
@@ -50,9 +51,10 @@ fn a_key_that_was_given_twice_is_the_one_s_that_is_entered() {
     pair.ends_clean(&[(first, "first"), (second, "second"), (near, "near"), (far, "far")]);
 }
 
-/// An answer to a claim of before, which the node has answered for itself meanwhile, leaves no entry behind that nobody owns.
+/// The node has granted a claim itself, and the directory's late answer arrives when the key has no version. The entry
+/// is removed, so that no key without an owner stays in the directory.
 #[test]
-fn what_is_granted_when_nobody_wants_it_any_more_is_given_back() {
+fn unwanted_grant_of_a_key_is_given_back() {
     let mut pair = Pair::new();
     let w = pair.worker(0, "w");
     let k = Key::new("k").unwrap();
@@ -64,9 +66,10 @@ fn what_is_granted_when_nobody_wants_it_any_more_is_given_back() {
     pair.ends_clean(&[(w, "w")]);
 }
 
-/// Who pushed has given up while the directory was asked. The key is nobody's then, and not that of a worker that has nothing of it.
+/// The pusher cancels while the directory is being asked. The key then has no owner; a worker that published nothing
+/// must not own it.
 #[test]
-fn a_claim_whose_pushes_were_given_up_is_given_back() {
+fn claim_is_given_back_when_its_pushes_are_cancelled() {
     for takeover in [false, true] {
         let mut pair = Pair::new();
         let (first, second) = (pair.worker(0, "first"), pair.worker(1, "second"));
@@ -92,7 +95,7 @@ fn a_claim_whose_pushes_were_given_up_is_given_back() {
 }
 
 #[test]
-fn a_name_that_was_given_twice_is_the_one_s_that_is_entered() {
+fn name_granted_twice_belongs_to_its_worker_in_the_directory() {
     let mut pair = Pair::new();
     let (loser, near) = (pair.worker(0, "same"), pair.worker(0, "near"));
     let (winner, far) = (pair.worker(1, "same"), pair.worker(1, "far"));
@@ -105,9 +108,9 @@ fn a_name_that_was_given_twice_is_the_one_s_that_is_entered() {
     let now = pair.world.now();
     pair.nodes[0].node.name_lost(now, loser.session, &name("b"));
     pair.settle();
-    // What it has published is nowhere any more, but with its readers.
+    // The versions that it published are not entered anywhere. Only their readers still hold them.
     assert!(!pair.is_entered("k") && !pair.is_entered("landed"));
-    // Of it, it has back what nobody reads.
+    // The worker gets no range back while it is read.
     assert!(matches!(pair.replies(loser)[..], []));
     for to in [None, Some("far"), Some("near")] {
         pair.push(loser, "k", bytes(100), 3, to);
@@ -119,13 +122,13 @@ fn a_name_that_was_given_twice_is_the_one_s_that_is_entered() {
     pair.prepare(loser, "k", bytes(100), "far");
     pair.settle();
     assert_eq!(pair.failed(loser).code, FailureCode::KeyOwned);
-    // It goes on reading.
+    // The worker can still read.
     pair.fetch(loser, "other", Select::Latest);
     pair.settle();
     let (other, _, _, got) = pair.fetched(loser);
     assert_eq!(got, [7; 100]);
     pair.release(loser, other);
-    // Pushes to the name go to the other one.
+    // Pushes to the name go to the other worker.
     pair.push(near, "for", bytes(100), 4, Some("same"));
     pair.push(winner, "k", bytes(100), 5, None);
     pair.settle();

@@ -1,4 +1,4 @@
-//! Boards: what is shown on them, from when to when, and when its memory comes back.
+//! Tests of boards: which versions they show, when they are withdrawn, and when their ranges return.
 
 use super::pair::{Pair, Worker, bytes, key};
 use crate::op::{Answer, Command, OpId, Reply, Request, TakeBack};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const PLACES: usize = 2;
 
-/// A worker that pushes and one that reads, at a sidecar whose workers have a board.
+/// Makes a worker that pushes and a worker that reads, at a sidecar whose workers have a board.
 fn scene() -> (Pair, Worker, Worker) {
     let mut pair = Pair::new();
     pair.nodes[0].node.add_board(Tenant::User(0), PLACES);
@@ -20,7 +20,7 @@ fn scene() -> (Pair, Worker, Worker) {
 }
 
 impl Pair {
-    /// The version that the board of the first node shows.
+    /// Returns the version that the board of the first node shows.
     fn shows(&self, text: &str) -> Option<u64> {
         self.board.find(Tenant::User(0), text).map(|s| s.version.0)
     }
@@ -34,7 +34,7 @@ impl Pair {
         version
     }
 
-    /// Marks what is shown, as a reader does that found it. Answers the ticket.
+    /// Sets a hazard pointer to the shown version, like a reader that found it. Returns the ticket.
     fn mark(&mut self, text: &str) -> u64 {
         let ticket = self.board.find(Tenant::User(0), text).unwrap().ticket;
         self.board.mark(ticket);
@@ -48,12 +48,13 @@ impl Pair {
         self.settle();
     }
 
-    /// How many ranges have come back to this worker since the last call.
+    /// Returns the number of ranges that have returned to this worker since the last call.
     fn returned(&mut self, w: Worker) -> usize {
         self.replies(w).iter().filter(|r| matches!(r, Reply::Returned { .. })).count()
     }
 
-    /// What the first node wants done, in order; what `r` fetches is released at once, and what is withdrawn is marked by nobody.
+    /// Returns the actions of the first node, in order. It releases at once what `r` fetches. Withdrawn entries have no
+    /// hazard pointers.
     fn order(&mut self, r: Worker) -> Vec<String> {
         use crate::drive::Work;
         let (now, mut order) = (self.world.now(), Vec::new());
@@ -86,7 +87,7 @@ impl Pair {
         order
     }
 
-    /// Publishes version 1 of `k`, which is on the board then.
+    /// Publishes version 1 of `k` and makes the board show it.
     fn shown(&mut self, w: Worker, r: Worker) {
         self.push(w, "k", bytes(100), 1, None);
         self.settle();
@@ -98,26 +99,26 @@ impl Pair {
 }
 
 #[test]
-fn what_was_fetched_once_is_shown_and_its_newer_versions_before_anybody_hears_of_them() {
+fn fetched_key_is_shown_and_its_newer_versions_before_any_reply() {
     let (mut pair, w, r) = scene();
     pair.shown(w, r);
     let shown = pair.board.find(Tenant::User(0), "k").unwrap().clone();
     assert_eq!((shown.meta.clone(), shown.slice.len), (bytes(100), 100));
-    // Who waits has asked, and the version is not shown; but the one before is withdrawn before anybody hears of it.
+    // A waiter asks the sidecar, so the new version is not shown. The version before is withdrawn before any reply.
     pair.fetch(r, "k", Select::AtLeast(Version(2)));
     pair.push(w, "k", bytes(100), 2, None);
     assert_eq!(pair.order(r), ["withdraw", "fetched", "pushed", "returned"]);
-    // Who comes later has it shown.
+    // A later fetch makes the board show it.
     assert_eq!(pair.fetch_and_release(r, "k"), 2);
     assert_eq!(pair.shows("k"), Some(2));
-    // And where nobody waits, the next one is shown before anybody hears of it.
+    // Without a waiter, the next version is shown before any reply.
     pair.push(w, "k", bytes(100), 3, None);
     assert_eq!(pair.order(r), ["show 3", "withdraw", "pushed", "returned"]);
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
 #[test]
-fn memory_comes_back_when_the_last_mark_is_gone() {
+fn range_returns_when_the_last_hazard_pointer_is_cleared() {
     let (mut pair, w, r) = scene();
     pair.shown(w, r);
     let first = pair.mark("k");
@@ -135,7 +136,8 @@ fn memory_comes_back_when_the_last_mark_is_gone() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
-/// Each way in which a version ends takes it off the board, and waits for its marks.
+/// Ends version 1 by `how`. Checks that its entry is withdrawn, and that the version stays until its hazard pointer is
+/// cleared.
 fn ends_by(how: impl FnOnce(&mut Pair, Worker, Worker)) {
     let (mut pair, w, r) = scene();
     pair.shown(w, r);
@@ -164,7 +166,7 @@ fn a_key_that_an_operator_deletes_is_withdrawn() {
 }
 
 #[test]
-fn what_a_dead_worker_published_is_withdrawn_and_its_arena_stays_for_its_readers() {
+fn versions_of_a_dead_worker_are_withdrawn_and_its_arena_stays_for_readers() {
     ends_by(|pair, w, _| {
         pair.leave(w, "w");
         pair.settle();
@@ -178,7 +180,7 @@ fn a_key_that_is_taken_over_is_withdrawn() {
         pair.takeover = true;
         pair.push(r, "k", bytes(50), 9, None);
         pair.settle();
-        // The key is wanted still; its new owner's version is shown in the place of the other.
+        // The key is still wanted. The new owner's version replaces the old one on the board.
         assert_eq!(pair.shows("k"), Some(1));
         assert_eq!(pair.board.find(Tenant::User(0), "k").unwrap().meta, bytes(50));
         pair.replies(r);
@@ -208,7 +210,7 @@ fn a_draining_node_shows_nothing() {
 }
 
 #[test]
-fn what_is_taken_back_waits_for_marks_and_is_shown_again_where_they_stay() {
+fn take_back_waits_for_hazard_pointers_and_restores_the_entry_on_timeout() {
     let (mut pair, w, r) = scene();
     pair.shown(w, r);
     let take_back = |pair: &mut Pair, op| {
@@ -233,7 +235,7 @@ fn what_is_taken_back_waits_for_marks_and_is_shown_again_where_they_stay() {
         pair.replies(w)[..],
         [Reply::Answer { answer: Answer::TakenBack { version: Version(1), .. }, .. }]
     ));
-    // Nobody marks it now.
+    // This time no hazard pointer holds the version.
     pair.push(w, "k", bytes(100), 2, None);
     pair.settle();
     assert_eq!(pair.shows("k"), Some(2));
@@ -247,10 +249,10 @@ fn what_is_taken_back_waits_for_marks_and_is_shown_again_where_they_stay() {
 }
 
 #[test]
-fn what_a_board_cannot_answer_for_is_not_shown() {
+fn versions_that_need_the_sidecar_are_not_shown() {
     let (mut pair, w, r) = scene();
     pair.shown(w, r);
-    // Versions that are counted.
+    // Versions whose fetches are counted are not shown.
     let twice = Until::Fetched(NonZeroU32::new(2).unwrap());
     pair.retention = Retention { until: twice, life: Life::Session };
     pair.push(w, "k", bytes(100), 2, None);
@@ -260,13 +262,13 @@ fn what_a_board_cannot_answer_for_is_not_shown() {
     pair.push(w, "k", bytes(100), 3, None);
     pair.settle();
     assert_eq!(pair.shows("k"), Some(3));
-    // What belongs to a trace, which whoever fetches it is told.
+    // A version with a trace context is not shown, because a fetch must return the context.
     pair.trace = TraceContext::new([1; 16], [2; 8], 1).ok();
     pair.push(w, "k", bytes(100), 4, None);
     pair.settle();
     assert_eq!(pair.shows("k"), None);
     pair.trace = None;
-    // What outlives its worker is found by asking.
+    // A version that outlives its worker must be fetched from the sidecar once the worker is gone.
     pair.retention = Retention { until: Until::Replaced, life: Life::Sidecar };
     pair.push(w, "k", bytes(100), 5, None);
     pair.settle();
@@ -276,7 +278,7 @@ fn what_a_board_cannot_answer_for_is_not_shown() {
     assert_eq!(pair.shows("k"), None);
     assert_eq!(pair.fetch_and_release(r, "k"), 5);
     assert_eq!(pair.shows("k"), None);
-    // What lands here from another node.
+    // A version that landed from another node is not shown.
     let far = pair.worker(1, "far");
     pair.retention = Retention::default();
     pair.push(far, "landed", bytes(100), 1, Some("r"));
@@ -286,7 +288,7 @@ fn what_a_board_cannot_answer_for_is_not_shown() {
 }
 
 #[test]
-fn a_full_board_shows_no_more_and_a_free_place_is_used_again() {
+fn full_board_shows_no_other_key_until_a_place_is_free() {
     let (mut pair, w, r) = scene();
     for text in ["a", "b", "c"] {
         pair.push(w, text, bytes(100), 1, None);
@@ -294,7 +296,7 @@ fn a_full_board_shows_no_more_and_a_free_place_is_used_again() {
         pair.fetch_and_release(r, text);
     }
     assert_eq!(["a", "b", "c"].map(|k| pair.shows(k)), [Some(1), Some(1), None]);
-    // A version in the place of its own key needs no other place, and leaves none.
+    // A new version takes the place of its own key. It needs no other place and frees none.
     pair.push(w, "b", bytes(100), 2, None);
     pair.settle();
     pair.fetch_and_release(r, "c");
@@ -307,7 +309,7 @@ fn a_full_board_shows_no_more_and_a_free_place_is_used_again() {
 }
 
 #[test]
-fn what_does_not_fit_is_not_tried_again() {
+fn refused_entry_is_not_tried_again() {
     let (mut pair, w, r) = scene();
     pair.push(w, "k", bytes(100), 1, None);
     pair.settle();
@@ -325,7 +327,7 @@ fn what_does_not_fit_is_not_tried_again() {
     }
     pair.settle();
     assert_eq!((shown, pair.shows("k")), (1, None));
-    // The place is another's.
+    // The place is free for another key.
     for text in ["a", "b"] {
         pair.push(w, text, bytes(10), 1, None);
         pair.settle();
@@ -336,7 +338,7 @@ fn what_does_not_fit_is_not_tried_again() {
 }
 
 #[test]
-fn listings_count_who_is_known_to_read() {
+fn listings_count_the_known_readers() {
     let (mut pair, w, r) = scene();
     pair.shown(w, r);
     let readers = |pair: &Pair| pair.nodes[0].node.tensors(&Default::default(), 0, 10).entries[0].readers;

@@ -1,4 +1,4 @@
-//! Counters and barriers over a link, one by one.
+//! Tests of counters and barriers over a link.
 
 use super::pair::{Pair, Worker, name};
 use crate::fabric::{AtomicOp, FabricEvent};
@@ -14,7 +14,7 @@ fn ask(pair: &mut Pair, w: Worker, op: u64, text: &str, ask: CounterAsk) {
     pair.settle();
 }
 
-/// Opens a counter; its home and identity.
+/// Opens a counter. Returns its home and identity.
 fn open(pair: &mut Pair, w: Worker, text: &str) -> (Name, u64) {
     ask(pair, w, 1, text, CounterAsk::Open);
     let replies = pair.replies(w);
@@ -45,7 +45,7 @@ fn an_operation_is_one_message_and_its_answer() {
     pair.ends_clean(&[(here, "here"), (there, "there")]);
 }
 
-/// A place is used once, so whoever took all of them would keep everybody else from counting for as long as the sidecar lives.
+/// A place is used only once. A tenant that took all places would keep the others from counting until the sidecar ends.
 #[test]
 fn one_tenant_leaves_counters_to_others() {
     let mut pair = Pair::new();
@@ -91,7 +91,8 @@ fn a_wait_that_is_given_up_is_withdrawn() {
     pair.ends_clean(&[(here, "here"), (there, "there")]);
 }
 
-/// A pair with a counter at node 0 that node 1 has opened. Node `to` then hears these of the other.
+/// Makes a pair with a counter at node 0 that node 1 has opened. Node `to` then receives these messages from the other
+/// node.
 fn hears(to: usize, messages: &[Message]) -> Pair {
     let mut pair = Pair::new();
     let (here, there) = (pair.worker(0, "here"), pair.worker(1, "there"));
@@ -103,7 +104,7 @@ fn hears(to: usize, messages: &[Message]) -> Pair {
         pair.nodes[to].node.fabric_event(now, FabricEvent::Message { link, bytes: &bytes }, None);
     }
     pair.settle();
-    // Both nodes go on.
+    // Both nodes still work.
     assert_eq!(open(&mut pair, here, "x").0, name("a"));
     pair
 }
@@ -111,7 +112,7 @@ fn hears(to: usize, messages: &[Message]) -> Pair {
 #[test]
 fn a_peer_that_lies_about_counters_loses_its_link() {
     let message = |index, body| Message::new(Role::Counter, index, body);
-    // Those before are of the counter that was opened, and of whom for.
+    // The earlier names are those of the opened counter and of its tenant.
     let [ours, of] = [1, 2].map(|id| NameRef { id, generation: 0 });
     let name_is = |text: Name| message(0, Body::Name { name: of, text });
     let (counter, barrier) = (Key::of_counter(&name("x")).unwrap(), Key::of_barrier(&name("x")).unwrap());

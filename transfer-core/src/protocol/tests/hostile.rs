@@ -1,4 +1,4 @@
-//! What a peer may not do: each ends the link and nothing else.
+//! Tests of peers that break the rules. Each violation ends the link and nothing else.
 
 use super::pair::{Pair, Worker, bytes};
 use crate::fabric::{FabricEvent, LinkId};
@@ -8,7 +8,7 @@ use crate::tensor::{Retention, Select, Version};
 use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant, SlotNumber};
 use crate::wire::message::{Body, Message, NameRef, Recall, Role};
 
-/// Two nodes with a link, over which a tensor has gone. Node 1 then hears this of node 0.
+/// Makes two nodes with a link over which a tensor was sent. Node 1 then receives these bytes from node 0.
 fn hears(bytes_of: &[u8]) -> Pair {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
@@ -19,7 +19,7 @@ fn hears(bytes_of: &[u8]) -> Pair {
     let link = pair.links[1].unwrap();
     pair.nodes[1].node.fabric_event(now, FabricEvent::Message { link, bytes: bytes_of }, None);
     pair.settle();
-    // The node itself goes on.
+    // The node itself still works.
     pair.replies(r);
     pair.push(r, "own", bytes(8), 2, None);
     pair.settle();
@@ -53,7 +53,7 @@ fn messages_that_make_no_sense_end_the_link() {
 }
 
 #[test]
-fn late_words_about_what_has_ended_are_no_offence() {
+fn late_messages_for_ended_flows_are_ignored() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     pair.push(w, "k", bytes(8), 1, None);
@@ -77,14 +77,14 @@ fn late_words_about_what_has_ended_are_no_offence() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
-/// A pull whose slot is open, and the header that would rightly land in it.
+/// Makes a pull whose slot is open, and the header that may land in it.
 fn a_slot_that_waits() -> (Pair, Worker, Worker, LinkId, Header) {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     pair.push(w, "k", bytes(8), 1, None);
     pair.fetch(r, "k", Select::Latest);
     pair.settle();
-    // The description is known, so a slot goes along.
+    // The description is known, so the request carries a slot.
     pair.fetch(r, "k", Select::AtLeast(Version(2)));
     pair.settle();
     pair.replies(r);
@@ -109,7 +109,7 @@ fn a_slot_that_waits() -> (Pair, Worker, Worker, LinkId, Header) {
 }
 
 #[test]
-fn a_landing_header_that_lies_ends_the_link() {
+fn false_landing_header_ends_the_link() {
     let lies: [fn(&mut Header); 7] = [
         |_| {},
         |h| h.slot = SlotNumber(h.slot.0 + 1),
@@ -139,7 +139,8 @@ fn a_landing_header_that_lies_ends_the_link() {
     }
 }
 
-/// Anybody can raise an immediate with a write of no bytes, which needs no grant; the header that lies in the slot is an old one then.
+/// A peer can raise an immediate with a write of zero bytes, which needs no grant. The header in the slot is then an
+/// old one.
 #[test]
 fn an_immediate_without_a_header_ends_the_link() {
     let (mut pair, w, r, link, header) = a_slot_that_waits();

@@ -1,11 +1,11 @@
-//! How many keys and versions a worker, a user and a node may have.
+//! Tests of the limits on keys and versions of a worker, a user and a node.
 
 use super::pair::{Pair, bytes, key};
 use crate::op::{Answer, Command, FailureCode, OpId, Reply};
 use crate::protocol::{Limits, LimitsReached};
 use crate::tensor::{Life, Retention, Until};
 
-/// Pushes, and what becomes of it.
+/// Pushes a tensor. Returns the error text if the push fails with `Busy`.
 fn push(pair: &mut Pair, w: super::pair::Worker, text: &str) -> Result<(), String> {
     pair.push(w, text, bytes(8), 1, None);
     pair.settle();
@@ -30,7 +30,7 @@ fn refused(pair: &mut Pair, w: super::pair::Worker, text: &str, words: [&str; 2]
 }
 
 #[test]
-fn a_worker_has_as_many_keys_as_it_may() {
+fn keys_of_a_worker_are_limited() {
     let mut pair = Pair::with(|config| config.limits.keys_per_worker = 3);
     let (w, other) = (pair.worker(0, "w"), pair.worker(0, "other"));
     for text in ["a", "b", "c"] {
@@ -46,7 +46,7 @@ fn a_worker_has_as_many_keys_as_it_may() {
     pair.ends_clean(&[(w, "w"), (other, "other")]);
 }
 
-/// One version is there at a time: it is the key that counts.
+/// At most one version exists at a time, so the limit counts the keys.
 #[test]
 fn a_key_without_versions_counts() {
     let mut pair = Pair::with(|config| config.limits.keys_per_worker = 2);
@@ -66,7 +66,7 @@ fn a_key_without_versions_counts() {
 }
 
 #[test]
-fn the_workers_of_a_user_have_as_many_keys_as_they_may() {
+fn keys_of_a_user_are_limited() {
     let mut pair = Pair::with(|config| config.limits.keys_per_user = 3);
     let (w, v) = (pair.worker(0, "w"), pair.worker(0, "v"));
     pair.retention.life = Life::Sidecar;
@@ -74,7 +74,7 @@ fn the_workers_of_a_user_have_as_many_keys_as_they_may() {
     push(&mut pair, w, "b").expect("there is room");
     push(&mut pair, v, "c").expect("there is room");
     refused(&mut pair, v, "d", ["user id 0 has 3 keys", "limits.keys_per_user"]);
-    // What has outlived its worker counts for its user.
+    // A key that has outlived its worker counts for its user.
     pair.leave(w, "w");
     pair.settle();
     refused(&mut pair, v, "d", ["user id 0 has 3 keys", "limits.keys_per_user"]);
@@ -85,14 +85,14 @@ fn the_workers_of_a_user_have_as_many_keys_as_they_may() {
 }
 
 #[test]
-fn a_node_knows_as_many_keys_as_it_may() {
+fn keys_of_a_node_are_limited() {
     let mut pair = Pair::with(|config| config.limits.keys_per_node = 3);
     let (w, far) = (pair.worker(0, "w"), pair.worker(1, "far"));
     for text in ["a", "b", "c"] {
         push(&mut pair, w, text).expect("there is room");
     }
     refused(&mut pair, w, "d", ["node a has 3 keys", "limits.keys_per_node"]);
-    // Nor by a push from another node.
+    // A push from another node is limited too.
     pair.push(far, "d", bytes(8), 1, Some("w"));
     pair.settle();
     let failure = pair.failed(far);
@@ -105,9 +105,9 @@ fn a_node_knows_as_many_keys_as_it_may() {
     pair.ends_clean(&[(w, "w"), (far, "far")]);
 }
 
-/// One key, and each version stays beside the others.
+/// One key, whose versions all stay published.
 #[test]
-fn versions_that_stay_are_bounded() {
+fn retained_versions_are_limited() {
     type Case = (fn(&mut Limits), [&'static str; 2]);
     let cases: [Case; 3] = [
         (|limits| limits.versions_per_worker = 3, ["worker w has 3 versions", "limits.versions_per_worker"]),

@@ -1,7 +1,8 @@
-//! The four machines of a transfer between nodes: each driven into each of its states, where each of its events happens.
+//! The four state machines of a transfer between nodes. The test drives each machine into each of its states, and
+//! applies each event there.
 //!
-//! What comes of it is what docs/protocol.md has in its tables, and what docs/protocol-states.svg draws. With
-//! `TRANSFER_UPDATE_DOCS=1` this test writes both anew.
+//! The tables in docs/protocol.md contain the results, and docs/protocol-states.svg draws them. With
+//! `TRANSFER_UPDATE_DOCS=1` the test rewrites both files.
 
 use super::pair::{bytes, key};
 use super::picture;
@@ -21,10 +22,10 @@ use crate::wire::message::{Body, Recall, Role};
 use std::time::Duration;
 
 type State = (&'static str, fn() -> Solo);
-/// Does it; `false` where it cannot happen in this state.
+/// Applies the event. Returns `false` if it cannot happen in this state.
 type Event = (&'static str, fn(&mut Solo) -> bool);
 
-/// A machine: what it is called, its states and events, and how its state is seen.
+/// A state machine: its title, its states and events, and a function that observes its state.
 pub(super) struct Machine {
     pub(super) title: &'static str,
     states: &'static [State],
@@ -32,7 +33,7 @@ pub(super) struct Machine {
     observe: fn(&Solo) -> Option<String>,
 }
 
-/// The index of what the test, as the peer, began.
+/// The index of the request or flow that the test begins as the peer.
 pub(super) const INDEX: u32 = 5;
 const LONG: Duration = Duration::from_secs(1000);
 
@@ -66,7 +67,7 @@ fn revoked(solo: &mut Solo) -> bool {
     can
 }
 
-/// A write lands in the first slot that is open, or in one that is not.
+/// Writes into the first open slot, or to a slot number that does not exist.
 fn write(solo: &mut Solo, role: Role) -> bool {
     let (index, metadata_id) = match role {
         Role::Pull => (pull(solo), 1),
@@ -485,7 +486,7 @@ const RECEIVER: Machine = Machine {
 };
 
 impl Machine {
-    /// What really happens, as rows of cells; the header first.
+    /// Applies every event in every state. Returns the results as rows of cells, the header first.
     pub(super) fn rows(&self) -> Vec<Vec<String>> {
         let head = std::iter::once("state").chain(self.events.iter().map(|(name, _)| *name));
         let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
@@ -520,7 +521,7 @@ fn markdown(rows: &[Vec<String>]) -> String {
     out
 }
 
-/// Writes the tables and the picture anew.
+/// Rewrites the tables and the picture.
 fn update(found: &[(&str, Vec<Vec<String>>)], drawn: &str) {
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
     let mut text = DOCUMENT.to_owned();
@@ -537,7 +538,7 @@ fn update(found: &[(&str, Vec<Vec<String>>)], drawn: &str) {
 }
 
 #[test]
-fn every_state_meets_every_event_as_the_document_says() {
+fn state_tables_match_the_document() {
     let found: Vec<_> = [PULL, SERVE, SENDER, RECEIVER].iter().map(|m| (m.title, m.rows())).collect();
     let drawn = picture::draw(&found);
     if std::env::var_os("TRANSFER_UPDATE_DOCS").is_some() {

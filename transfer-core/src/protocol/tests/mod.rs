@@ -1,4 +1,5 @@
-//! The flows of the protocol one by one, and how many messages each costs. The schedules in [`crate::sim`] mix them all.
+//! Tests of single flows of the protocol, and of the number of messages that each costs. The schedules in
+//! [`crate::sim`] combine all flows.
 
 mod alone;
 mod board;

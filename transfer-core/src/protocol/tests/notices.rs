@@ -1,4 +1,5 @@
-//! Versions that workers announce themselves: how the board leads to them, when their memory comes back, and who is answered when.
+//! Tests of versions that workers announce themselves: how the board names the notice, when the ranges return, and when
+//! fetches are answered.
 
 use super::pair::{Pair, Worker, bytes, key};
 use crate::op::{Announced, Answer, Command, FailureCode, Fetch, FetchedTensor, OpId, Push, Reply, announced_ticket};
@@ -7,7 +8,7 @@ use crate::tensor::{Retention, Select, Version};
 use crate::time::Time;
 use std::time::Duration;
 
-/// A worker that announces `k`, and one that reads, at a sidecar whose workers have a board.
+/// Makes a worker that announces `k` and a worker that reads, at a sidecar whose workers have a board.
 fn scene() -> (Pair, Worker, Worker) {
     let mut pair = Pair::new();
     pair.nodes[0].node.add_board(Tenant::User(0), 2);
@@ -51,7 +52,8 @@ impl Pair {
         self.settle();
     }
 
-    /// Version 1 is published by a push that is not announced, and 2 by one that is.
+    /// Publishes version 1 by a push that is not announced, and version 2 by one that is. Returns the ticket of version
+    /// 2.
     fn noticed(&mut self, w: Worker) -> u64 {
         self.announce(w, 1, |push| push.announced = None);
         self.settle();
@@ -71,7 +73,7 @@ fn returned(replies: &[Reply]) -> Vec<u64> {
 }
 
 #[test]
-fn who_would_watch_is_told_of_behind_the_push_that_it_waited_for() {
+fn watched_reply_follows_the_push_that_a_worker_waited_for() {
     let (mut pair, w, r) = scene();
     pair.announce(w, 1, |push| push.announced = None);
     pair.settle();
@@ -92,14 +94,14 @@ fn who_would_watch_is_told_of_behind_the_push_that_it_waited_for() {
         ),
         "{replies:?}"
     );
-    // What is announced is no news to its worker.
+    // A worker that announces its versions gets no further WATCHED.
     pair.announce(w, 3, |_| {});
     pair.settle();
     assert!(!pair.replies(w).iter().any(|reply| matches!(reply, Reply::Watched { .. })));
 }
 
 #[test]
-fn one_entry_leads_to_all_that_is_announced_and_each_version_waits_for_its_own_marks() {
+fn board_entry_is_written_once_and_each_announced_version_waits_for_its_own_readers() {
     let (mut pair, w, r) = scene();
     let second = pair.noticed(w);
     let entry = pair.board.find(Tenant::User(0), "k").unwrap().ticket;
@@ -116,7 +118,7 @@ fn one_entry_leads_to_all_that_is_announced_and_each_version_waits_for_its_own_m
 }
 
 #[test]
-fn a_version_that_is_not_announced_takes_the_notice_off_the_board() {
+fn unannounced_version_replaces_the_notice_on_the_board() {
     let (mut pair, w, r) = scene();
     let second = pair.noticed(w);
     pair.board.mark(second);
@@ -130,9 +132,9 @@ fn a_version_that_is_not_announced_takes_the_notice_off_the_board() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
-/// What was announced is read by whoever has found it, also where the push is refused.
+/// Readers may have found an announced version, even if its push is refused later.
 #[test]
-fn what_was_announced_and_is_refused_comes_back_with_its_last_mark() {
+fn refused_announced_version_returns_with_its_last_hazard_pointer() {
     let (mut pair, w, r) = scene();
     pair.noticed(w);
     pair.takeover = true;
@@ -150,7 +152,7 @@ fn what_was_announced_and_is_refused_comes_back_with_its_last_mark() {
     assert_eq!(failure.code, FailureCode::KeyOwned);
     pair.clear(late);
     assert_eq!(returned(&pair.replies(w)), [7]);
-    // The same while the sidecar leaves.
+    // A draining sidecar refuses an announced push in the same way.
     pair.nodes[0].node.drain(Time(0));
     pair.settle();
     let last = announced_ticket(w.session.0, 8).unwrap();
@@ -165,9 +167,9 @@ fn what_was_announced_and_is_refused_comes_back_with_its_last_mark() {
     assert_eq!(returned(&pair.replies(w)), [8]);
 }
 
-/// Its worker learns later that it was refused; nobody is led to what the notice shows until then.
+/// The worker learns later that the push was refused. Until then the board no longer names its notice.
 #[test]
-fn the_board_leads_nobody_to_a_version_that_is_refused() {
+fn board_stops_naming_the_notice_of_a_refused_version() {
     let (mut pair, w, _) = scene();
     pair.noticed(w);
     pair.announce(w, 7, |push| push.version = Some(Version(1)));
@@ -181,9 +183,10 @@ fn the_board_leads_nobody_to_a_version_that_is_refused() {
     );
 }
 
-/// Two versions are announced, and the second was found: who waits for the first or a newer one gets the second.
+/// Two versions are announced, and the second may have been found. A waiter for the first or a newer one gets the
+/// second.
 #[test]
-fn who_waits_at_the_sidecar_gets_nothing_older_than_what_is_in_the_rings() {
+fn waiter_gets_no_version_older_than_the_rings_contain() {
     let (mut pair, w, r) = scene();
     pair.noticed(w);
     pair.watch(r, 900, Select::AtLeast(Version(3)));
@@ -201,9 +204,9 @@ fn who_waits_at_the_sidecar_gets_nothing_older_than_what_is_in_the_rings() {
     ));
 }
 
-/// One whose operations are at their limit cannot add to them by announcing.
+/// A worker at its limit of operations cannot exceed it by announcing.
 #[test]
-fn a_busy_worker_announces_nothing_that_would_have_to_wait() {
+fn busy_worker_cannot_announce_a_push_that_must_wait() {
     let (mut pair, w, _) = scene();
     pair.noticed(w);
     pair.nodes[0].node.config.max_ops_per_session = 0;
@@ -223,14 +226,14 @@ fn a_busy_worker_announces_nothing_that_would_have_to_wait() {
 }
 
 #[test]
-fn a_key_with_a_notice_is_answered_for_when_the_rings_were_looked_at() {
+fn fetch_of_an_announced_key_is_answered_after_a_look_at_the_rings() {
     let (mut pair, w, r) = scene();
     pair.noticed(w);
     pair.watch(r, 900, Select::Latest);
     pair.settle();
     assert_eq!(pair.replies(r), []);
     assert_eq!(pair.nodes[0].node.asked(), 1);
-    // This was in the owner's ring by then.
+    // This push is in the owner's ring before the look at the rings.
     pair.announce(w, 3, |_| {});
     pair.nodes[0].node.answer_asked(Time(0), 1);
     pair.settle();
@@ -238,7 +241,7 @@ fn a_key_with_a_notice_is_answered_for_when_the_rings_were_looked_at() {
         pair.replies(r)[..],
         [Reply::Answer { answer: Answer::Fetched { tensor: FetchedTensor { version: Version(3), .. }, .. }, .. }]
     ));
-    // The owner's own questions are behind what it has said.
+    // The owner's own fetch follows its pushes in its ring, so it is answered at once.
     pair.watch(w, 901, Select::Latest);
     pair.settle();
     assert!(pair.replies(w).iter().any(|reply| matches!(
@@ -248,7 +251,7 @@ fn a_key_with_a_notice_is_answered_for_when_the_rings_were_looked_at() {
 }
 
 #[test]
-fn announcements_that_cannot_be_are_refused_and_name_what_is_wrong() {
+fn invalid_announcements_are_refused_with_a_reason() {
     let (mut pair, w, _) = scene();
     pair.noticed(w);
     let mut refused = |op: u64, change: fn(&mut Push), words: &str| {
@@ -272,7 +275,7 @@ fn announcements_that_cannot_be_are_refused_and_name_what_is_wrong() {
 }
 
 #[test]
-fn a_notice_that_has_no_place_is_not_named_and_its_versions_end_as_others_do() {
+fn notice_without_a_place_is_not_named_and_its_versions_still_return() {
     let (mut pair, w, r) = scene();
     for text in ["a", "b"] {
         pair.push(w, text, bytes(10), 1, None);
@@ -293,7 +296,7 @@ fn a_notice_that_has_no_place_is_not_named_and_its_versions_end_as_others_do() {
 }
 
 #[test]
-fn what_a_dead_worker_announced_stays_for_its_readers() {
+fn announced_version_of_a_dead_worker_stays_for_its_readers() {
     let (mut pair, w, r) = scene();
     let second = pair.noticed(w);
     pair.board.mark(second);

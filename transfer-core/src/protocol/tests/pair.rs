@@ -49,33 +49,34 @@ pub(super) struct Pair {
     next: u64,
     sequence: u64,
     owners: BTreeMap<String, (Name, usize, u64)>,
-    /// Who claimed a key first.
+    /// For each key, the tenant that claimed it first.
     tenants: BTreeMap<String, Name>,
     workers: BTreeMap<String, usize>,
     watches: Vec<(usize, Key, u64)>,
     replies: Vec<(SessionId, Reply)>,
-    /// Whether what is to be copied is kept in this list, until somebody says [`Pair::copy_all`].
+    /// Whether copies are kept in `copies` until [`Pair::copy_all`].
     pub(super) hold_copies: bool,
     copies: Vec<(usize, GatherList, LocalSlice, u64)>,
     /// The current link of each node.
     pub(super) links: [Option<LinkId>; 2],
     pub(super) downs: Vec<String>,
     pub(super) events: [Vec<NodeEvent>; 2],
-    /// Those of both nodes; whoever wants any says `add_board`.
+    /// The board of both nodes. A test that needs one calls `add_board`.
     pub(super) board: Board,
-    /// Arenas that nobody can reach any more.
+    /// The segments that are reported as unused.
     pub(super) unused: Vec<SegmentId>,
     read: usize,
-    /// Of the pushes to come.
+    /// The retention of later pushes.
     pub(super) retention: Retention,
     pub(super) takeover: bool,
     pub(super) more_follow: bool,
     pub(super) readable_by: Vec<Name>,
-    /// What calls say that made them.
+    /// The trace context of later pushes and fetches.
     pub(super) trace: Option<crate::trace::TraceContext>,
     /// The peer's segments that each node keeps.
     pub(super) kept: [Vec<(SegmentId, MemoryId)>; 2],
-    /// Whether those who ask are told that somebody still reads, and how often somebody asked.
+    /// Whether a question about the readers of a segment is answered with yes, and below it the number of such
+    /// questions.
     pub(super) still_reads: bool,
     pub(super) asked: u32,
 }
@@ -85,7 +86,7 @@ impl Pair {
         Pair::with(|_| {})
     }
 
-    /// Whose links have references.
+    /// Makes a pair whose links have references.
     pub(super) fn with_references(configure: impl Fn(&mut NodeConfig)) -> Pair {
         Pair::in_world(Conditions { references: true, ..Conditions::calm() }, configure)
     }
@@ -159,17 +160,17 @@ impl Pair {
         Worker { session, node, arena }
     }
 
-    /// The directory is a new one, as far as this key goes.
+    /// Removes the key from the directory, like a new directory.
     pub(super) fn forget(&mut self, key: &str) {
         self.owners.remove(key);
     }
 
-    /// The directory has this key for a worker of that node.
+    /// Enters the key in the directory, for a worker of that node.
     pub(super) fn enter(&mut self, key: &str, owner: &str, node: usize) {
         self.owners.insert(key.to_owned(), (name(owner), node, 0));
     }
 
-    /// Whether it has it for anybody.
+    /// Returns whether the directory has an owner for the key.
     pub(super) fn is_entered(&self, key: &str) -> bool {
         self.owners.contains_key(key)
     }
@@ -189,13 +190,13 @@ impl Pair {
         self.request(worker, Request::Command { op, command });
     }
 
-    /// Pushes a body that is made of those ranges.
+    /// Pushes a body that consists of these ranges.
     pub(super) fn push_ranges(&mut self, worker: Worker, op: u64, push: Push, ranges: &[ArenaRange]) {
         let now = self.world.now();
         self.nodes[worker.node].node.push_ranges(now, worker.session, OpId(op), push, ranges);
     }
 
-    /// Pushes `fill` bytes at the start of the arena.
+    /// Pushes a tensor whose bytes are all `fill`.
     pub(super) fn push(&mut self, w: Worker, text: &str, meta: TensorMeta, fill: u8, to: Option<&str>) -> OpId {
         self.push_version(w, text, None, meta, fill, to)
     }
@@ -262,7 +263,7 @@ impl Pair {
         self.request(w, Request::Release { lease });
     }
 
-    /// Lets everything happen that happens by itself; no deadline passes.
+    /// Lets the nodes and the world run until nothing is left to do. No deadline passes.
     pub(super) fn settle(&mut self) {
         loop {
             self.poll();
@@ -272,7 +273,7 @@ impl Pair {
         }
     }
 
-    /// Lets time pass.
+    /// Settles, lets the time pass, and then handles the deadlines.
     pub(super) fn wait(&mut self, long: Duration) {
         self.settle();
         let at = self.world.now() + long;
@@ -283,7 +284,7 @@ impl Pair {
         self.settle();
     }
 
-    /// Lets the nodes do what they can do now.
+    /// Lets the nodes do everything that is possible now.
     pub(super) fn poll(&mut self) {
         let now = self.world.now();
         loop {
@@ -293,7 +294,7 @@ impl Pair {
                     active = true;
                     self.work(i, now, work);
                 }
-                // Last, for what was just posted may be done already.
+                // The fabrics are polled last, because the actions that were just posted may already be done.
                 active |= self.nodes[i].poll_fabrics(now, &self.memories[i]);
             }
             if !active {
@@ -343,7 +344,7 @@ impl Pair {
         self.nodes[i].node.copied(now, tag);
     }
 
-    /// Makes the copies that were held.
+    /// Makes the copies that were held back.
     pub(super) fn copy_all(&mut self) {
         for (i, from, to, tag) in std::mem::take(&mut self.copies) {
             self.copy(i, &from, to, tag);
@@ -428,7 +429,7 @@ impl Pair {
         }
     }
 
-    /// Replies to that worker since the last call.
+    /// Returns the replies to that worker since the last call.
     pub(super) fn replies(&mut self, w: Worker) -> Vec<Reply> {
         let (mine, rest) =
             std::mem::take(&mut self.replies).into_iter().partition(|(session, _)| *session == w.session);
@@ -437,7 +438,7 @@ impl Pair {
         mine.into_iter().map(|(_, reply)| reply).collect()
     }
 
-    /// The one tensor that this worker got: its lease, version, shape and bytes.
+    /// Returns the one tensor that this worker got: its lease, version, shape and bytes.
     pub(super) fn fetched(&mut self, w: Worker) -> (LeaseId, u64, TensorMeta, Vec<u8>) {
         let replies = self.replies(w);
         let [
@@ -456,7 +457,7 @@ impl Pair {
         (*lease, version.0, meta.clone(), got)
     }
 
-    /// The one failure that this worker heard of.
+    /// Returns the one failure that this worker got.
     pub(super) fn failed(&mut self, w: Worker) -> Failure {
         let replies = self.replies(w);
         let [Reply::Answer { answer: Answer::Failed { failure, .. }, .. }] = &replies[..] else {
@@ -469,7 +470,8 @@ impl Pair {
         self.failed(w).code
     }
 
-    /// What was posted since the last call, by both sides in order: names of messages, WRITE for each transfer.
+    /// Returns the posts of both sides since the last call, in order: the name of each message, and WRITE for each
+    /// transfer. ACKs are left out.
     pub(super) fn posted(&mut self) -> Vec<String> {
         let trace = self.world.trace();
         let new = trace[self.read..].to_vec();
@@ -485,7 +487,7 @@ impl Pair {
         words.filter(|word| word != "ACK").collect()
     }
 
-    /// Everybody leaves; nothing may be left.
+    /// Lets all workers leave, and checks that nothing is left.
     pub(super) fn ends_clean(mut self, workers: &[(Worker, &str)]) {
         for (worker, text) in workers {
             self.leave(*worker, text);

@@ -1,14 +1,14 @@
-//! The picture of the machines: a line for each state, and an arrow for each transition, with the event beside it.
+//! Draws the state machines: a line for each state, and an arrow for each transition, with the event beside it.
 
 use std::fmt::Write;
 
 const LEFT: usize = 150;
 const LANE: usize = 26;
 const ROW: usize = 44;
-/// Room for the events, which are written upwards.
+/// Space for the names of the events, which are written upwards.
 const HEAD: usize = 150;
 
-/// One machine below the other, each as its table has it.
+/// Draws the machines below each other, from the rows of their tables.
 pub(super) fn draw(machines: &[(&str, Vec<Vec<String>>)]) -> String {
     let mut body = String::new();
     let (mut y, mut width) = (0, 0);
@@ -25,7 +25,7 @@ pub(super) fn draw(machines: &[(&str, Vec<Vec<String>>)]) -> String {
     )
 }
 
-/// Draws one, and returns its height and width.
+/// Draws one machine. Returns its height and width.
 fn machine(out: &mut String, top: usize, title: &str, rows: &[Vec<String>]) -> (usize, usize) {
     let states: Vec<&str> = rows[1..].iter().map(|row| row[0].as_str()).chain(["gone"]).collect();
     let mut arrows = Vec::new();

@@ -1,4 +1,5 @@
-//! A worker that comes back to a new sidecar publishes its versions again, one by one: nobody who asks for the newest gets an older one meanwhile.
+//! A worker that comes back to a new sidecar publishes its versions again, one by one. A fetch of the newest version
+//! must not get an older one meanwhile.
 
 use super::pair::{Pair, Worker, bytes};
 use crate::op::{Answer, FailureCode, FetchedTensor, OpId, Reply};
@@ -16,7 +17,7 @@ struct Back {
 }
 
 impl Back {
-    /// The first version is there, and others follow.
+    /// Publishes the first version, and announces that others follow.
     fn new(retention: Retention) -> Back {
         let mut pair = Pair::new();
         for n in &mut pair.nodes {
@@ -36,7 +37,7 @@ impl Back {
         op
     }
 
-    /// What a reader has got: one version, or nothing yet.
+    /// Returns the version that a reader has got, if any.
     fn got(&mut self, reader: Worker) -> Option<u64> {
         let replies = self.pair.replies(reader);
         let [Reply::Answer { answer: Answer::Fetched { lease, tensor: FetchedTensor { version, .. } }, .. }] =
@@ -62,7 +63,7 @@ impl Back {
 }
 
 #[test]
-fn the_newest_is_waited_for_and_an_older_one_can_be_asked_for() {
+fn latest_waits_for_the_newest_and_an_older_version_can_be_fetched() {
     let mut back = Back::new(STAYS);
     let (near, far) = (back.near, back.far);
     for reader in [near, far] {
@@ -93,8 +94,8 @@ fn version_of(reply: &Reply) -> Option<u64> {
 }
 
 #[test]
-fn where_the_last_one_cannot_be_published_the_highest_of_the_others_is_the_newest() {
-    // Refused at once, and refused when its turn has come.
+fn latest_is_the_highest_published_version_if_the_last_push_fails() {
+    // The first is refused at once, the second when its turn comes.
     for last in [u64::MAX, 3] {
         let mut back = Back::new(STAYS);
         let (near, far) = (back.near, back.far);
@@ -106,7 +107,7 @@ fn where_the_last_one_cannot_be_published_the_highest_of_the_others_is_the_newes
 }
 
 #[test]
-fn one_that_fails_before_the_last_changes_nothing() {
+fn failed_push_before_the_last_changes_nothing() {
     let mut back = Back::new(STAYS);
     let near = back.near;
     assert_eq!(back.fetch(near, Select::Latest), None);
@@ -118,7 +119,7 @@ fn one_that_fails_before_the_last_changes_nothing() {
 }
 
 #[test]
-fn what_outlives_a_worker_that_never_published_the_last_is_there() {
+fn versions_that_outlive_a_worker_are_found_without_its_last_one() {
     let mut back = Back::new(Retention { life: Life::Sidecar, ..STAYS });
     let near = back.near;
     assert_eq!(back.fetch(near, Select::Latest), None);
@@ -128,7 +129,7 @@ fn what_outlives_a_worker_that_never_published_the_last_is_there() {
 }
 
 #[test]
-fn a_worker_that_never_publishes_the_last_holds_up_nobody_for_longer_than_they_wait() {
+fn fetches_end_at_their_deadline_if_the_last_version_never_comes() {
     let mut back = Back::new(STAYS);
     let (near, far) = (back.near, back.far);
     assert_eq!((back.fetch(near, Select::Latest), back.fetch(far, Select::Latest)), (None, None));

@@ -1,4 +1,4 @@
-//! Fetching: on one node, and from another.
+//! Tests of fetches, on one node and from another.
 
 use super::pair::{POOL_BYTES, Pair, bytes, key};
 use crate::fabric::FabricKind;
@@ -9,7 +9,7 @@ use crate::time::Time;
 use std::time::Duration;
 
 #[test]
-fn on_one_node_a_tensor_is_handed_over_by_reference() {
+fn tensor_on_one_node_is_handed_over_by_reference() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(0, "r"));
     pair.fetch(r, "k", Select::Latest);
@@ -33,7 +33,7 @@ fn on_one_node_a_tensor_is_handed_over_by_reference() {
 }
 
 #[test]
-fn a_pull_takes_two_steps_then_one_and_names_go_once() {
+fn pull_takes_two_steps_then_one_and_names_are_sent_once() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     pair.push(w, "k", bytes(100), 1, None);
@@ -52,7 +52,7 @@ fn a_pull_takes_two_steps_then_one_and_names_go_once() {
     assert_eq!(got, [2; 100]);
     assert_eq!(pair.posted(), ["TENSOR_REQUEST", "WRITE"]);
     pair.release(r, lease);
-    // It grows: the slot of the first message does not fit.
+    // The tensor has grown, so the slot of the first message does not fit.
     pair.push(w, "k", bytes(200), 3, None);
     pair.settle();
     pair.fetch(r, "k", Select::Latest);
@@ -63,7 +63,7 @@ fn a_pull_takes_two_steps_then_one_and_names_go_once() {
 }
 
 #[test]
-fn what_is_required_and_not_there_is_said_with_the_reason() {
+fn unmet_requirement_is_reported_with_its_reason() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     pair.push(w, "k", bytes(100), 1, None);
@@ -101,7 +101,7 @@ fn a_fetch_may_come_before_its_push() {
 }
 
 #[test]
-fn zero_bytes_have_a_shape() {
+fn empty_tensor_keeps_its_shape() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     let meta = TensorMeta::of(DType::F32, &[0, 3]).unwrap();
@@ -114,7 +114,7 @@ fn zero_bytes_have_a_shape() {
 }
 
 #[test]
-fn what_does_not_fit_the_pool_is_refused_and_the_owner_let_go() {
+fn tensor_that_exceeds_the_pool_is_refused_and_its_request_cancelled() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     let big = TensorMeta::of(DType::U8, &[POOL_BYTES]).unwrap();
@@ -129,7 +129,7 @@ fn what_does_not_fit_the_pool_is_refused_and_the_owner_let_go() {
 }
 
 #[test]
-fn a_wrong_location_is_asked_for_again() {
+fn wrong_location_is_resolved_again() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     pair.push(w, "k", bytes(8), 1, None);
@@ -152,7 +152,7 @@ fn a_wrong_location_is_asked_for_again() {
 }
 
 #[test]
-fn a_deadline_gives_the_slot_back_only_when_the_owner_has_confirmed() {
+fn slot_of_an_expired_fetch_is_free_only_when_the_owner_has_confirmed() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     pair.push(w, "k", bytes(8), 1, None);
@@ -160,7 +160,7 @@ fn a_deadline_gives_the_slot_back_only_when_the_owner_has_confirmed() {
     pair.settle();
     let (lease, ..) = pair.fetched(r);
     pair.release(r, lease);
-    // The slot goes along, for the description is known.
+    // The description is known, so the request carries a slot.
     pair.fetch(r, "k", Select::AtLeast(Version(2)));
     pair.settle();
     assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 1);
@@ -176,9 +176,9 @@ fn a_deadline_gives_the_slot_back_only_when_the_owner_has_confirmed() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
-/// Room for one at a time: each has it when those before it are done.
+/// The pool has room for one version at a time. Each fetch gets room when the earlier ones are done.
 #[test]
-fn who_waits_for_room_gets_it_in_the_order_of_asking() {
+fn fetches_get_room_in_the_order_of_their_requests() {
     let mut pair = Pair::new();
     let (w, holds) = (pair.worker(0, "w"), pair.worker(1, "holds"));
     let waiting = ["first", "second", "third"].map(|name| pair.worker(1, name));
@@ -206,7 +206,7 @@ fn who_waits_for_room_gets_it_in_the_order_of_asking() {
 }
 
 #[test]
-fn nobody_has_that_key() {
+fn fetch_of_an_unknown_key_fails_at_its_deadline() {
     let mut pair = Pair::new();
     let r = pair.worker(1, "r");
     pair.fetch(r, "k", Select::Latest);
@@ -216,7 +216,7 @@ fn nobody_has_that_key() {
 }
 
 #[test]
-fn metadata_that_fits_no_message_comes_with_the_bytes_that_it_describes() {
+fn metadata_that_exceeds_a_message_arrives_with_its_body() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     let meta = TensorMeta::of(DType::F32, &[10]).unwrap().with_metadata(5000).unwrap();
@@ -238,14 +238,15 @@ fn metadata_that_fits_no_message_comes_with_the_bytes_that_it_describes() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
-/// A worker of the reader's node claims the key in vain while the reader waits: its owner elsewhere is found as before.
+/// A worker of the reader's node claims the key, and the claim is refused while the reader waits. The reader still
+/// finds the owner at the other node.
 #[test]
-fn a_claim_in_vain_keeps_no_reader_waiting() {
+fn refused_claim_keeps_no_reader_waiting() {
     let mut pair = Pair::new();
     let (owner, near, other) = (pair.worker(1, "owner"), pair.worker(0, "near"), pair.worker(0, "other"));
     pair.push(owner, "k", bytes(100), 1, None);
     pair.settle();
-    // Where it is, is known from here on.
+    // After the first fetch the key's location is known.
     for _ in 0..2 {
         pair.fetch(near, "k", Select::Latest);
         pair.settle();

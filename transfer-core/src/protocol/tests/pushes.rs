@@ -1,11 +1,11 @@
-//! Pushing: to a worker of another node.
+//! Tests of pushes to a worker of another node.
 
 use super::pair::{POOL_BYTES, Pair, Worker, bytes};
 use crate::op::{Answer, FailureCode, Reply};
 use crate::tensor::{DType, Select, TensorMeta, Version};
 use crate::time::Time;
 
-/// One push, and a fetch of it that is released at once.
+/// Pushes one version, and fetches and releases it. Returns the posts.
 fn step(pair: &mut Pair, from: Worker, to: (Worker, &str), meta: TensorMeta, fill: u8) -> Vec<String> {
     pair.push(from, "k", meta.clone(), fill, Some(to.1));
     pair.settle();
@@ -52,11 +52,11 @@ fn another_shape_costs_a_description_and_a_larger_one_a_request() {
 }
 
 #[test]
-fn a_key_grows_where_the_pool_cannot_hold_both_sizes_twice() {
+fn key_grows_with_one_slot_if_the_pool_is_too_small_for_two() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
     step(&mut pair, w, (r, "ps"), bytes(POOL_BYTES / 4), 1);
-    // The old version stays until the new one has landed, so one slot has to do first.
+    // The old version stays until the new one has landed, so the flow has only one slot at first.
     for fill in 2..6 {
         step(&mut pair, w, (r, "ps"), bytes(POOL_BYTES / 2 - 256), fill);
     }
@@ -65,7 +65,7 @@ fn a_key_grows_where_the_pool_cannot_hold_both_sizes_twice() {
 }
 
 #[test]
-fn zero_bytes_land() {
+fn empty_tensor_lands() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
     step(&mut pair, w, (r, "ps"), TensorMeta::of(DType::F32, &[0]).unwrap(), 0);
@@ -108,7 +108,7 @@ fn preparing_leaves_one_write_for_the_first_push() {
     pair.prepare(w, "k", bytes(100), "ps");
     pair.settle();
     assert!(matches!(pair.replies(w)[..], [Reply::Answer { answer: Answer::Prepared, .. }]));
-    // The slots are in force when the peer hears of them: the answer waits for the PONG.
+    // The slots must be in force when the peer learns of them, so the answer waits for the PONG.
     assert_eq!(pair.posted(), ["NAME", "PING", "PONG"]);
     assert_eq!(step(&mut pair, w, (r, "ps"), bytes(100), 1), ["WRITE"]);
     assert_eq!(step(&mut pair, w, (r, "ps"), bytes(100), 2), ["WRITE", "BUFFER_IDLE"]);
@@ -116,7 +116,7 @@ fn preparing_leaves_one_write_for_the_first_push() {
 }
 
 #[test]
-fn what_cannot_be_pushed_says_why() {
+fn impossible_push_fails_with_the_reason() {
     let mut pair = Pair::new();
     let (w, v, r) = (pair.worker(0, "w"), pair.worker(0, "v"), pair.worker(1, "ps"));
     pair.push(w, "k", bytes(8), 0, Some("nobody"));
@@ -168,7 +168,7 @@ fn one_key_goes_to_two_workers_of_a_node_in_turn() {
 }
 
 #[test]
-fn a_worker_that_comes_over_to_the_node_of_its_target_keeps_its_key() {
+fn worker_that_moves_to_the_node_of_its_target_keeps_its_key() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
     step(&mut pair, w, (r, "ps"), bytes(8), 1);
@@ -184,14 +184,14 @@ fn a_worker_that_comes_over_to_the_node_of_its_target_keeps_its_key() {
     pair.ends_clean(&[(w, "w"), (r, "ps")]);
 }
 
-/// Whether the push has ended well.
+/// Returns whether the push has succeeded.
 fn landed(pair: &mut Pair, w: Worker) -> bool {
     pair.replies(w).iter().any(|r| matches!(r, Reply::Answer { answer: Answer::Pushed { .. }, .. }))
 }
 
 #[test]
-fn slots_that_lie_idle_go_to_those_who_wait() {
-    // Room for four slots, and each of three keys is given two.
+fn idle_slots_go_to_flows_that_wait_for_room() {
+    // There is room for four slots, and each of three keys needs two.
     let size = POOL_BYTES / 4 - 64;
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
@@ -215,9 +215,10 @@ fn slots_that_lie_idle_go_to_those_who_wait() {
     pair.ends_clean(&[(w, "w"), (r, "ps")]);
 }
 
-/// A large tensor waits for a reader of another large one. What small flows hold would not be enough for it, so they keep it.
+/// A large tensor waits until the reader of another large one is done. The slots of small flows would not make enough
+/// room for it, so the flows keep them.
 #[test]
-fn slots_that_would_not_be_enough_stay_where_they_are() {
+fn idle_slots_are_not_recalled_if_they_are_not_enough() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
     pair.push(w, "small", bytes(100), 1, Some("ps"));
@@ -247,7 +248,7 @@ fn slots_that_would_not_be_enough_stay_where_they_are() {
 }
 
 #[test]
-fn an_operator_gets_idle_slots_back_and_what_is_published_stays() {
+fn operator_recalls_idle_slots_and_published_versions_stay() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
     step(&mut pair, w, (r, "ps"), bytes(1000), 1);
@@ -271,9 +272,9 @@ fn an_operator_gets_idle_slots_back_and_what_is_published_stays() {
     pair.ends_clean(&[(w, "w"), (r, "ps")]);
 }
 
-/// Of the highest number nothing could come after it, and it could be pushed again and again.
+/// No version could follow the highest number, and a push with it could be repeated without end.
 #[test]
-fn the_highest_number_is_no_version() {
+fn highest_number_is_refused_as_a_version() {
     for to in [None, Some("far")] {
         let mut pair = Pair::new();
         let (w, far) = (pair.worker(0, "w"), pair.worker(1, "far"));
@@ -290,7 +291,7 @@ fn the_highest_number_is_no_version() {
             pair.replies(w)[..],
             [Reply::Answer { answer: Answer::Pushed { version: Version::LAST, .. }, .. }, ..]
         ));
-        // Neither the same again nor one that is numbered by itself.
+        // Neither the same version nor a push without a version number is possible then.
         for (version, code) in [(Some(u64::MAX - 1), FailureCode::VersionNotRising), (None, FailureCode::Invalid)] {
             pair.push_version(w, "k", version, bytes(100), 3, to);
             pair.settle();

@@ -1,4 +1,4 @@
-//! Limits: what one peer, one worker or one slow consumer can take of a node.
+//! Tests of limits: how much one peer, one worker or one slow consumer can take of a node.
 
 use super::pair::{POOL_BYTES, Pair, bytes, key, name};
 use super::solo::{LINK, SESSION, Solo};
@@ -29,7 +29,7 @@ fn fetches_that_wait_at_one_peer_have_a_quota_and_the_error_says_it() {
     let (code, text) = failure(&mut solo);
     assert_eq!(code, FailureCode::Busy);
     assert!(text.contains("2 requests to node \"there\"") && text.contains("the limit is 2"), "{text}");
-    // What was called off counts until the peer has said that it will not come.
+    // A cancelled request counts until the peer has confirmed with CANCELLED.
     solo.request(Request::Cancel { op: first });
     solo.replies.clear();
     solo.fetch(Select::Latest);
@@ -72,7 +72,7 @@ fn operations_of_one_worker_have_a_quota_and_the_error_says_it() {
     assert_eq!(solo.replies, []);
 }
 
-/// Of 64 cells half are for the one link, and the others for who comes next.
+/// The one link gets half of the 64 cells. The others are kept for later links.
 #[test]
 fn a_peer_that_drains_slowly_leaves_header_cells_to_others() {
     const OTHER: LinkId = LinkId(8);
@@ -85,7 +85,7 @@ fn a_peer_that_drains_slowly_leaves_header_cells_to_others() {
         passed_over: Vec::new(),
     };
     for wanted in [32, 21] {
-        // What the first link has posted is not placed.
+        // The writes that the first link has posted are not placed.
         solo.push(None, Duration::from_secs(1));
         for index in 0..64 {
             let index = index + 100 * wanted;
@@ -103,7 +103,7 @@ fn a_peer_that_drains_slowly_leaves_header_cells_to_others() {
             solo.hear(Role::Pull, index, Body::TensorReRequest { slot });
         }
         assert_eq!(solo.writes.len(), wanted as usize);
-        // With another link its share is smaller.
+        // With another link, the first link's share is smaller.
         if wanted == 32 {
             solo.node.link_up(solo.now, OTHER, peer.clone(), FabricKind::Sim, Capabilities::new());
             let slots = solo.node.credits(OTHER).map(|(_, _, slots)| slots);
@@ -131,7 +131,7 @@ fn calls_whose_ping_is_not_answered_are_bounded() {
         solo.drain();
         solo.answer();
         solo.grant();
-        // It ends the flow, and says nothing to the PING.
+        // The peer ends the flow and does not answer the PING.
         solo.hear(Role::Push, 7, Body::BufferRelease);
         solo.revoke();
         assert!(solo.node.transfers.calls() <= MAX_CALLS_PER_LINK, "{}", solo.node.transfers.calls());
@@ -139,7 +139,7 @@ fn calls_whose_ping_is_not_answered_are_bounded() {
     assert_eq!(solo.node.transfers.calls(), MAX_CALLS_PER_LINK);
 }
 
-/// The one under way goes on: what is refused is the second.
+/// A second operation of the same number is refused, and the first one continues.
 #[test]
 fn an_operation_under_way_cannot_be_begun_again() {
     let mut solo = Solo::new(|config| config.max_ops_per_session = 3);
@@ -167,7 +167,7 @@ fn an_operation_under_way_cannot_be_begun_again() {
     assert_eq!(solo.node.snapshot(Time(0)).operations, 1);
     solo.request(Request::Cancel { op: OpId(1) });
     assert_eq!((solo.node.snapshot(Time(0)).operations, solo.replies.len()), (0, 1));
-    // Its number is free again.
+    // The number is free again.
     solo.command(OpId(1), fetch(1));
     assert_eq!((solo.node.snapshot(Time(0)).operations, solo.replies.len()), (1, 1));
 }
@@ -176,7 +176,7 @@ fn an_operation_under_way_cannot_be_begun_again() {
 fn a_push_to_a_consumer_that_does_not_drain_waits_and_fails_with_its_deadline() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
-    // Two slots: both versions are read and not given back.
+    // The flow has two slots. Both versions are read and not released.
     let mut leases = Vec::new();
     for fill in 1..3 {
         pair.push(w, "k", bytes(100), fill, Some("ps"));
@@ -202,7 +202,7 @@ fn a_push_to_a_consumer_that_does_not_drain_waits_and_fails_with_its_deadline() 
         assert!(failure.text.contains("still being read"), "{failure}");
     }
     assert_eq!(used(&pair), before);
-    // Once it drains, the next push goes through.
+    // Once the reader releases them, the next push succeeds.
     for lease in leases {
         pair.release(r, lease);
     }
@@ -213,7 +213,7 @@ fn a_push_to_a_consumer_that_does_not_drain_waits_and_fails_with_its_deadline() 
 }
 
 #[test]
-fn a_queue_whose_first_waits_long_does_not_grow_with_those_that_give_up() {
+fn push_queue_does_not_grow_with_expired_pushes() {
     let mut solo = Solo::new(|_| {});
     solo.push(Some("you"), Duration::from_secs(1000));
     for _ in 0..1000 {
@@ -227,9 +227,9 @@ fn a_queue_whose_first_waits_long_does_not_grow_with_those_that_give_up() {
 }
 
 #[test]
-fn a_line_for_room_does_not_grow_with_those_that_give_up() {
+fn queue_for_room_does_not_grow_with_cancelled_fetches() {
     let mut solo = Solo::new(|_| {});
-    // Nobody else gets room while this flow is first in line: its slots together are the whole pool.
+    // The pool is full, so all requests for room wait behind the first one.
     let user = crate::protocol::Tenant::User(0);
     let fill = solo.node.landing.pool_bytes(user);
     let (taken, _) = solo.node.landing.allocate(user, fill).unwrap();
@@ -253,7 +253,7 @@ fn a_line_for_room_does_not_grow_with_those_that_give_up() {
 fn a_peer_that_asks_and_never_takes_the_answers_loses_its_link() {
     let mut solo = Solo::new(|config| config.max_queued_per_link = 100);
     for _ in 0..10_000 {
-        // As many credits as a bare ACK needs, and no more.
+        // The peer gives only the credits that a bare ACK needs.
         solo.hear_greedily(u16::from(solo.node.credits(LINK).is_some_and(|(credits, _, _)| credits == 0)), Body::Ping);
         if solo.ended.is_some() {
             break;

@@ -1,4 +1,4 @@
-//! Bodies that lie in several ranges of an arena.
+//! Tests of bodies that consist of several ranges of an arena.
 
 use super::pair::{ARENA_BYTES, Pair, Worker, key, name};
 use crate::op::{Answer, Command, FailureCode, FetchedTensor, OpId, Push, Reply};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const HEAD: u64 = 4096;
 
-/// A push of `k` with 70 bytes of metadata, whose body is made of those ranges.
+/// Makes a push of `k` with 70 bytes of metadata, whose body consists of these ranges.
 fn gathered(ranges: &[(u64, u64)], to: Option<&str>) -> (Push, Vec<ArenaRange>) {
     let ranges: Vec<_> = ranges.iter().map(|(offset, len)| ArenaRange { offset: *offset, len: *len }).collect();
     let body = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add).min(1 << 40);
@@ -31,7 +31,8 @@ fn gathered(ranges: &[(u64, u64)], to: Option<&str>) -> (Push, Vec<ArenaRange>) 
     (push, ranges)
 }
 
-/// Writes what that push names: metadata of 1s, and a body whose bytes number its ranges.
+/// Writes the metadata, filled with 1, and the ranges, each filled with 10 plus its index. Returns the bytes that
+/// should land.
 fn fill(pair: &mut Pair, w: Worker, ranges: &[ArenaRange]) -> Vec<u8> {
     pair.world.write(w.arena, HEAD, &[&[1; 70][..], &[0; 58]].concat());
     let mut landed = [&[1; 70][..], &[0; 58]].concat();
@@ -54,7 +55,7 @@ fn ranges_land_as_one_body_behind_their_metadata() {
     pair.push_ranges(w, 100, push.clone(), &ranges);
     pair.settle();
     assert!(matches!(pair.replies(w)[..], [Reply::Answer { answer: Answer::Pushed { .. }, .. }]));
-    // On this node by reference: where the metadata and the table lie.
+    // On this node the fetch is by reference: it returns the place of the metadata and the table.
     pair.fetch(near, "k", Select::Latest);
     pair.settle();
     let [
@@ -67,7 +68,7 @@ fn ranges_land_as_one_body_behind_their_metadata() {
     };
     assert_eq!((slice.offset, slice.len, meta), (HEAD, 128 + 4 * 16, &push.meta));
     pair.release(near, *lease);
-    // On another, by pull and by push.
+    // On the other node the body arrives as one, by pull and by push.
     pair.fetch(far, "k", Select::Latest);
     pair.settle();
     let [Reply::Answer { answer: Answer::Fetched { tensor: FetchedTensor { slice, ranges: 0, .. }, .. }, .. }] =
@@ -93,9 +94,9 @@ fn ranges_land_as_one_body_behind_their_metadata() {
     pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
 }
 
-/// Pushes that wait keep their tables, and so does what is published: all of them together are bounded, for each worker.
+/// Waiting pushes and published versions keep their tables. The total for each worker is limited.
 #[test]
-fn the_ranges_of_a_worker_have_a_quota_and_come_back() {
+fn ranges_of_a_worker_have_a_quota_until_they_are_returned() {
     let mut pair = Pair::with(|config| config.max_ranges_per_session = 6);
     let (w, near) = (pair.worker(0, "w"), pair.worker(0, "near"));
     let push = |pair: &mut Pair, op: u64| {
@@ -112,11 +113,11 @@ fn the_ranges_of_a_worker_have_a_quota_and_come_back() {
     let failure = pair.failed(w);
     assert_eq!(failure.code, FailureCode::Busy);
     assert!(failure.text.contains("made of 6 ranges") && failure.text.contains("the limit of 6"), "{failure}");
-    // A body in one piece has none.
+    // A body in one piece does not count.
     pair.push(w, "plain", super::pair::bytes(64), 1, None);
     pair.settle();
     assert!(matches!(pair.replies(w)[..], [Reply::Answer { answer: Answer::Pushed { .. }, .. }]));
-    // It counts until nobody reads it any more.
+    // A version counts until its last reader is done.
     pair.fetch(near, "k1", Select::Latest);
     pair.settle();
     let [Reply::Answer { answer: Answer::Fetched { lease, tensor: FetchedTensor { ranges: 3, .. } }, .. }] =
@@ -138,7 +139,7 @@ fn the_ranges_of_a_worker_have_a_quota_and_come_back() {
 }
 
 #[test]
-fn ranges_that_lie_are_refused() {
+fn inconsistent_ranges_are_refused() {
     let mut pair = Pair::new();
     let w = pair.worker(0, "w");
     let mut refused = |push: Push, ranges: &[ArenaRange], what: &str| {
@@ -157,7 +158,7 @@ fn ranges_that_lie_are_refused() {
     refused(Push { ranges: 0, ..push.clone() }, &ranges, "of which 2 were read");
     refused(push.clone(), &[], "of which 0 were read");
     refused(push.clone(), &[ranges[0], ArenaRange { offset: 0, len: 65 }], "come to Some(129) bytes");
-    // The table itself has to lie within the arena.
+    // The table itself must lie within the arena.
     refused(Push { offset: ARENA_BYTES - 128, ..push.clone() }, &ranges, "end within the arena");
     refused(Push { offset: 8, ..push }, &ranges, "multiple of 64");
     pair.ends_clean(&[(w, "w")]);

@@ -1,4 +1,5 @@
-//! Fetches that are answered by reference, and what becomes of the memory when links, workers and promises break.
+//! Tests of fetches that are answered by reference, and of the memory's fate when links fail, workers leave and peers
+//! break the rules.
 
 use super::pair::{ARENA_BYTES, Pair, Worker, bytes, key, name};
 use super::solo::{KEY, LINK, OTHERS, OURS, SESSION, Solo};
@@ -10,7 +11,7 @@ use crate::wire::message::{Body, Role};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// An owner at the one node, a reader at the other, and what the reader holds of the owner's.
+/// An owner at one node and a reader at the other, with the reader's lease of the owner's version.
 struct Scene {
     pair: Pair,
     owner: Worker,
@@ -32,7 +33,7 @@ impl Scene {
         Scene { pair, owner, reader, lease }
     }
 
-    /// The owner publishes another version. Whether the first one's memory is its own again.
+    /// Lets the owner publish another version. Returns whether the first version's range has returned.
     fn replace(&mut self) -> bool {
         self.pair.push(self.owner, "k", bytes(100), 8, None);
         self.pair.settle();
@@ -56,7 +57,7 @@ impl Scene {
 }
 
 #[test]
-fn a_fetch_reads_what_lies_at_its_owner() {
+fn fetch_reads_in_the_memory_of_the_owner() {
     let mut pair = Pair::with_references(|_| {});
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     pair.push(w, "k", bytes(100), 7, None);
@@ -78,7 +79,7 @@ fn a_fetch_reads_what_lies_at_its_owner() {
     pair.release(r, *lease);
     pair.settle();
     assert_eq!(pair.posted(), ["RELEASE_REFERENCE"]);
-    // The segment is known by now.
+    // The segment is known from the first fetch.
     for fill in [8, 9] {
         pair.push(w, "k", bytes(1000), fill, None);
         pair.fetch(r, "k", Select::AtLeast(Version(u64::from(fill) - 6)));
@@ -96,7 +97,7 @@ fn a_fetch_reads_what_lies_at_its_owner() {
 }
 
 #[test]
-fn what_is_read_elsewhere_is_not_its_owner_s_again() {
+fn range_returns_only_when_its_reader_elsewhere_is_done() {
     let mut scene = Scene::new();
     assert!(!scene.replace(), "the first version is still being read");
     scene.pair.release(scene.reader, scene.lease);
@@ -117,9 +118,10 @@ fn an_arena_stays_until_its_last_reader_elsewhere_is_done() {
     scene.pair.ends_clean(&[(scene.reader, "r")]);
 }
 
-/// Nobody can say any more who reads. So it stays until whoever can see that says that nobody does.
+/// After the link is lost, the peer cannot report its readers. The version stays until the host reports that no process
+/// reads the segment.
 #[test]
-fn after_a_lost_link_memory_comes_back_when_nobody_reads_it() {
+fn range_returns_after_a_lost_link_when_no_process_reads_it() {
     let mut scene = Scene::new();
     assert!(!scene.replace());
     scene.pair.still_reads = true;
@@ -144,7 +146,7 @@ fn after_a_lost_link_memory_comes_back_when_nobody_reads_it() {
 }
 
 #[test]
-fn a_new_link_takes_nothing_from_what_the_old_one_left() {
+fn new_link_does_not_end_the_references_of_the_old_one() {
     let mut scene = Scene::new();
     scene.pair.still_reads = true;
     scene.lose_link();
@@ -181,9 +183,9 @@ fn a_version_is_taken_back_when_its_readers_elsewhere_are_done() {
     scene.ends();
 }
 
-/// More references than allowed, a version that may be fetched so often, and a body in many ranges are sent.
+/// Versions beyond the limit of references, and versions with a counted number of fetches, are sent.
 #[test]
-fn what_cannot_be_referred_to_is_sent() {
+fn version_that_cannot_be_referenced_is_sent() {
     let mut pair = Pair::with_references(|config| config.max_references = 1);
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     let fetched = |pair: &mut Pair| {
@@ -214,12 +216,12 @@ fn what_cannot_be_referred_to_is_sent() {
 }
 
 #[test]
-fn who_gives_up_meanwhile_leaves_nothing() {
+fn cancelled_fetch_leaves_no_reference() {
     let mut pair = Pair::with_references(|_| {});
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     pair.push(w, "k", bytes(100), 1, None);
     pair.settle();
-    // At each moment of the exchange.
+    // Cancel after each number of steps of the exchange.
     for steps in 0..12 {
         let op = pair.fetch(r, "k", Select::Latest);
         for _ in 0..steps {
@@ -239,10 +241,10 @@ fn who_gives_up_meanwhile_leaves_nothing() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
-/// What the node of a [`Solo`] keeps of its peer's, as the peer calls it.
+/// The peer's number of the segment that the node of a [`Solo`] keeps.
 const HANDLE: u32 = 9;
 
-/// Whose peer allows references, and has passed a segment.
+/// Makes a [`Solo`] whose peer allows references and has passed a segment.
 pub(super) fn referring() -> Solo {
     let mut solo = Solo::new(|_| {});
     solo.node.fabric_event(solo.now, FabricEvent::References { link: LINK, mark: 8 }, None);
@@ -258,9 +260,9 @@ pub(super) fn by_reference(offset: u64) -> Body {
     referred(HANDLE, offset)
 }
 
-/// What a peer says that is not so ends its link, and is not read.
+/// A false message of a peer ends its link, and no fetch succeeds by it.
 #[test]
-fn lies_about_references_end_the_link() {
+fn false_messages_about_references_end_the_link() {
     let index =
         |solo: &Solo| solo.node.transfers.of(LINK).unwrap().pulls().iter().last().map_or(0, |(id, _)| id.short());
     let lies = [
@@ -280,7 +282,7 @@ fn lies_about_references_end_the_link() {
         assert!(solo.replies.is_empty());
         solo.lose_link();
     }
-    // Without a word of references, there are none.
+    // A link without references must not use them.
     let mut solo = Solo::new(|_| {});
     solo.fetch(Select::AtLeast(Version(2)));
     let index = index(&solo);
@@ -288,9 +290,9 @@ fn lies_about_references_end_the_link() {
     assert!(solo.ended.is_some());
 }
 
-/// The workers of another user get neither it nor a word of it.
+/// A worker of another tenant gets neither the version nor its description.
 #[test]
-fn another_user_s_worker_gets_nothing() {
+fn request_of_another_tenant_is_refused() {
     for (tenant, shared) in [(OURS, true), (OTHERS, false)] {
         let mut solo = referring();
         solo.push(None, Duration::from_secs(1));
@@ -309,9 +311,10 @@ fn another_user_s_worker_gets_nothing() {
     }
 }
 
-/// What is shared with another user comes as bytes: whoever is passed a segment can read all of it.
+/// A version that is shared with another tenant is sent as bytes, because a process that is passed a segment can read
+/// all of it.
 #[test]
-fn what_is_shared_with_another_user_is_not_referred_to() {
+fn version_shared_with_another_tenant_is_not_referenced() {
     let mut solo = referring();
     let op = solo.op();
     solo.command(

@@ -1,4 +1,4 @@
-//! How long versions stay.
+//! Tests of how long versions stay published.
 
 use super::pair::{Pair, Worker, bytes, key};
 use crate::op::{Answer, Command, FailureCode, OpId, Reply, Request};
@@ -17,7 +17,7 @@ fn exactly(version: u64) -> Select {
     Select::Exactly(Version(version))
 }
 
-/// Fetches and releases. The version, and what is in it.
+/// Fetches and releases a version. Returns its number and its bytes.
 fn take(pair: &mut Pair, r: Worker, select: Select) -> (u64, Vec<u8>) {
     pair.fetch(r, "k", select);
     pair.settle();
@@ -33,7 +33,7 @@ fn refused(pair: &mut Pair, r: Worker, select: Select) -> FailureCode {
     pair.failed_with(r)
 }
 
-/// At the sidecar of the one that pushes, and from the other.
+/// Makes two pairs of the worker that pushes and a reader: one reader at the same node, one at the other.
 fn readers(pair: &mut Pair) -> [(Worker, Worker, &'static str); 2] {
     let (w, near, far) = (pair.worker(0, "w"), pair.worker(0, "near"), pair.worker(1, "far"));
     [(w, near, "near"), (w, far, "far")]
@@ -68,7 +68,7 @@ fn a_version_that_is_kept_until_deleted_stays_beside_newer_ones() {
 }
 
 #[test]
-fn a_version_is_fetched_as_often_as_was_said_and_then_it_is_gone() {
+fn version_is_gone_after_its_number_of_fetches() {
     for i in 0..2 {
         let mut pair = Pair::new();
         let all = readers(&mut pair);
@@ -85,7 +85,7 @@ fn a_version_is_fetched_as_often_as_was_said_and_then_it_is_gone() {
         assert_eq!(refused(&mut pair, r, exactly(1)), FailureCode::VersionGone);
         assert_eq!(take(&mut pair, r, Select::Latest).0, 2);
         assert_eq!(take(&mut pair, r, Select::Latest).0, 2);
-        // The newest is used up: the next fetch waits for the one after it.
+        // The newest version is used up, so the next fetch waits for a newer one.
         pair.fetch(r, "k", Select::Latest);
         pair.settle();
         assert_eq!(pair.replies(r), []);
@@ -97,7 +97,7 @@ fn a_version_is_fetched_as_often_as_was_said_and_then_it_is_gone() {
 }
 
 #[test]
-fn each_waiter_takes_one_and_no_more_get_it_than_were_said() {
+fn waiters_use_up_the_fetches_of_a_version() {
     let mut pair = Pair::new();
     let all = readers(&mut pair);
     let (w, near, far) = (all[0].0, all[0].1, all[1].1);
@@ -117,14 +117,14 @@ fn each_waiter_takes_one_and_no_more_get_it_than_were_said() {
 }
 
 #[test]
-fn a_peer_that_gives_up_has_fetched_nothing() {
+fn cancelled_fetch_of_a_peer_does_not_count() {
     let mut pair = Pair::new();
     let all = readers(&mut pair);
     let (w, near, far) = (all[0].0, all[0].1, all[1].1);
     pair.retention = fetched_times(1);
     pair.push(w, "k", bytes(100), 1, None);
     let op = pair.fetch(far, "k", Select::Latest);
-    // The owner has told what it looks like, and keeps it for that request.
+    // The owner has sent the description, and holds the version for that request.
     let told = |pair: &Pair| pair.nodes[0].node.snapshot(Time(0)).on_links.serves == 1;
     while !told(&pair) {
         pair.poll();
@@ -140,7 +140,7 @@ fn a_peer_that_gives_up_has_fetched_nothing() {
 }
 
 #[test]
-fn what_outlives_its_worker_is_there_for_all_and_for_the_next_of_its_name() {
+fn version_that_outlives_its_worker_stays_and_its_key_goes_to_the_next_of_that_name() {
     for i in 0..2 {
         let mut pair = Pair::new();
         let all = readers(&mut pair);
@@ -152,7 +152,7 @@ fn what_outlives_its_worker_is_there_for_all_and_for_the_next_of_its_name() {
         pair.leave(w, "w");
         pair.settle();
         assert_eq!(take(&mut pair, r, Select::Latest), (7, vec![2; 100]));
-        // Nobody else may have the key, and the next of its name begins where it likes.
+        // No other worker may own the key. The next worker of that name may begin with any version.
         pair.push(all[0].1, "k", bytes(8), 9, None);
         pair.settle();
         assert_eq!(pair.failed_with(all[0].1), FailureCode::KeyOwned);
@@ -167,7 +167,7 @@ fn what_outlives_its_worker_is_there_for_all_and_for_the_next_of_its_name() {
 }
 
 #[test]
-fn of_an_earlier_epoch_only_the_exact_version_is_found() {
+fn version_of_an_earlier_epoch_is_found_only_by_its_exact_number() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(0, "r"));
     pair.retention = Retention { until: Until::Deleted, life: Life::Sidecar };
@@ -183,7 +183,7 @@ fn of_an_earlier_epoch_only_the_exact_version_is_found() {
     pair.fetch(r, "k", Select::AtLeast(Version(5)));
     pair.settle();
     assert_eq!(pair.replies(r), [], "it waits for this epoch's");
-    // The same number again takes the place of the earlier one.
+    // A version of this epoch with the same number replaces the earlier one.
     pair.push_version(heir, "k", Some(11), bytes(8), 4, None);
     pair.settle();
     assert_eq!(pair.fetched(r).1, 11);
@@ -194,7 +194,7 @@ fn of_an_earlier_epoch_only_the_exact_version_is_found() {
 }
 
 #[test]
-fn what_landed_elsewhere_stays_as_it_was_told_and_its_flow_goes_on() {
+fn landed_versions_keep_their_retention_and_their_flow_continues() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     pair.retention = Retention { until: Until::Deleted, life: Life::Sidecar };
@@ -218,7 +218,7 @@ fn what_landed_elsewhere_stays_as_it_was_told_and_its_flow_goes_on() {
     pair.settle();
     assert_eq!(take(&mut pair, r, Select::Latest), (1, vec![9; 1000]));
     pair.wait(Duration::from_millis(1));
-    // Its owner's end is the end of what does not outlive it, and of nothing else.
+    // When the owner ends, only the versions that do not outlive it end.
     pair.leave(heir, "w");
     pair.settle();
     assert_eq!(take(&mut pair, r, exactly(3)).0, 3);

@@ -1,4 +1,4 @@
-//! What a node shows of itself and tells without being asked, and what an operator ends.
+//! Tests of a node's status listings and events, and of an operator's actions.
 
 use super::pair::{Pair, bytes, key, name};
 use crate::op::{Answer, FailureCode, Reply};
@@ -34,7 +34,7 @@ fn quarantine(pair: &Pair, node: usize) -> Vec<QuarantineStatus> {
 }
 
 #[test]
-fn every_tensor_is_in_exactly_one_page_and_no_page_looks_at_more_than_it_may() {
+fn every_tensor_is_in_exactly_one_page_and_pages_are_bounded() {
     let mut pair = Pair::new();
     let (w, v) = (pair.worker(0, "w"), pair.worker(0, "v"));
     for i in 0..1500 {
@@ -51,7 +51,7 @@ fn every_tensor_is_in_exactly_one_page_and_no_page_looks_at_more_than_it_may() {
     let (keys, pages) = tensors(&pair, 0, &TensorFilter { prefix: "x/".into(), ..all.clone() }, 5000);
     assert_eq!(keys.len(), 750);
     assert!(pages >= 6, "{pages} pages of at most 128");
-    // Pages may be short or empty before the last: each looked at so many places.
+    // A page may be short or empty before the last one. Each page has looked at the same number of places.
     let (keys, pages) = tensors(&pair, 0, &TensorFilter { prefix: "y/1499".into(), ..all.clone() }, 100);
     assert_eq!((keys.len(), pages), (1, 1500usize.div_ceil(Page::<()>::MOST_STEPS)));
     let (keys, _) = tensors(&pair, 0, &TensorFilter { owner: "v".into(), ..all.clone() }, 100);
@@ -64,7 +64,7 @@ fn every_tensor_is_in_exactly_one_page_and_no_page_looks_at_more_than_it_may() {
     let page = node.sessions("", page.next.unwrap(), 1);
     assert_eq!((page.entries[0].name.as_str(), page.next), ("v", None));
     assert_eq!(node.sessions("v", 0, 10).entries.len(), 1);
-    // What is deleted while it is listed is gone, and disturbs nothing else.
+    // A key that is deleted during a listing is missing from it. Nothing else changes.
     let first = node.tensors(&all, 0, 100);
     let gone = first.entries[5].key.clone();
     let now = pair.world.now();
@@ -105,7 +105,7 @@ fn a_transfer_says_what_it_waits_for() {
 }
 
 #[test]
-fn what_a_link_has_carried_is_counted_at_both_ends() {
+fn traffic_of_a_link_is_counted_at_both_ends() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     pair.push(w, "pulled", bytes(100), 1, None);
@@ -122,7 +122,7 @@ fn what_a_link_has_carried_is_counted_at_both_ends() {
 }
 
 #[test]
-fn a_slot_in_quarantine_says_for_whom_it_waits() {
+fn slot_in_quarantine_names_the_peer_that_it_waits_for() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     pair.push(w, "k", bytes(8), 1, None);
@@ -150,7 +150,7 @@ fn a_slot_in_quarantine_says_for_whom_it_waits() {
 }
 
 #[test]
-fn a_takeover_and_failures_are_told() {
+fn takeovers_and_failures_are_reported() {
     for node in [0, 1] {
         let mut pair = Pair::new();
         let (old, new) = (pair.worker(0, "old"), pair.worker(node, "new"));
@@ -173,10 +173,10 @@ fn a_takeover_and_failures_are_told() {
 }
 
 #[test]
-fn a_full_pool_is_told_once_and_when_nobody_waits_any_more() {
+fn full_pool_is_reported_once_and_again_when_no_request_waits() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
-    // Each more than half of the pool.
+    // Each needs more than half of the pool.
     for k in ["k1", "k2"] {
         pair.push(w, k, bytes(10_000), 1, None);
         pair.settle();
@@ -205,7 +205,7 @@ fn a_full_pool_is_told_once_and_when_nobody_waits_any_more() {
 }
 
 #[test]
-fn an_operator_deletes_what_is_here_and_what_has_landed() {
+fn operator_deletes_local_and_landed_keys() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     pair.push(w, "k", bytes(8), 1, None);
@@ -225,7 +225,7 @@ fn an_operator_deletes_what_is_here_and_what_has_landed() {
     pair.settle();
     let failure = pair.nodes[0].node.delete_key(now, &key("k"), None).unwrap_err();
     assert_eq!(failure, NotDeleted::Unknown(key("k")));
-    // Both begin anew when they are pushed again.
+    // The versions of both keys begin anew with the next push.
     for (k, to) in [("k", None), ("there", Some("r"))] {
         pair.push(w, k, bytes(8), 3, to);
         pair.settle();
@@ -241,7 +241,7 @@ fn an_operator_deletes_what_is_here_and_what_has_landed() {
 }
 
 #[test]
-fn evicting_calls_idle_slots_back_and_their_flow_goes_on() {
+fn eviction_recalls_idle_slots_and_their_flow_continues() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     pair.push(w, "k", bytes(8), 1, Some("r"));
@@ -250,7 +250,7 @@ fn evicting_calls_idle_slots_back_and_their_flow_goes_on() {
     assert_eq!(pair.nodes[1].node.evict(Some(Tenant::User(7)), 0), Page { entries: vec![], next: None });
     assert_eq!(pair.nodes[1].node.evict(None, 0), Page { entries: vec![8], next: None });
     pair.settle();
-    // The one that is published stays.
+    // The slot of the published version stays.
     assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 1);
     pair.push(w, "k", bytes(8), 2, Some("r"));
     pair.settle();
@@ -259,19 +259,19 @@ fn evicting_calls_idle_slots_back_and_their_flow_goes_on() {
 }
 
 #[test]
-fn a_draining_node_finishes_what_runs_and_takes_nothing_new() {
+fn draining_node_finishes_its_operations_and_accepts_no_new_ones() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     pair.push(w, "k", bytes(8), 1, None);
     pair.push(r, "back", bytes(8), 1, Some("w"));
     pair.settle();
-    // Wait for what will not come any more: a worker here, one there.
+    // A worker here and one at the other node wait for a version that will not be published.
     pair.fetch(w, "k", Select::AtLeast(Version(9)));
     pair.fetch(r, "k", Select::AtLeast(Version(9)));
     pair.settle();
     pair.replies(w);
     pair.replies(r);
-    // Under way when the drain begins.
+    // In flight when the drain begins.
     pair.fetch(r, "k", Select::Latest);
     pair.push(r, "back", bytes(8), 2, Some("w"));
     let now = pair.world.now();
@@ -295,7 +295,7 @@ fn a_draining_node_finishes_what_runs_and_takes_nothing_new() {
     assert!(left.is_nothing(), "{left:?}");
     assert!(pair.nodes[0].node.snapshot(now).draining);
 
-    // Nothing new, neither from its workers nor from peers.
+    // The node accepts nothing new, neither from its workers nor from peers.
     pair.push(w, "new", bytes(8), 1, None);
     pair.settle();
     let failure = pair.failed(w);
@@ -309,7 +309,7 @@ fn a_draining_node_finishes_what_runs_and_takes_nothing_new() {
         pair.settle();
         assert_eq!(pair.failed_with(r), FailureCode::Draining, "fetch: {fetch}");
     }
-    // What is there can be given back.
+    // The leases can be released.
     for reply in replies {
         if let Reply::Answer { answer: Answer::Fetched { lease, .. }, .. } = reply {
             pair.release(r, lease);

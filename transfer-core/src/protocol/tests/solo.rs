@@ -1,4 +1,4 @@
-//! One node whose peer, fabric and directory are the test: nothing happens that the test does not do.
+//! One node whose peer, fabric and directory are played by the test. Nothing happens without a call of the test.
 
 use super::pair::{POOL_BYTES, bytes, key, name};
 use crate::alloc::Allocation;
@@ -21,11 +21,12 @@ pub(super) const SESSION: SessionId = SessionId(1);
 const ARENA: SegmentId = SegmentId(2);
 const ARENA_BYTES: u64 = 1 << 20;
 
-/// What the test, as the peer, calls the key `k`, the worker `me` of this node and the worker `you` of its own.
+/// The test is the peer. These are its numbers for the key `k`, for the worker `me` of this node and for the worker
+/// `you` of its own.
 pub(super) const KEY: NameRef = NameRef { id: 0, generation: 0 };
 pub(super) const ME: NameRef = NameRef { id: 1, generation: 0 };
 pub(super) const YOU: NameRef = NameRef { id: 2, generation: 0 };
-/// The tenant of them all.
+/// The tenant of the key and of both workers.
 pub(super) const OURS: NameRef = NameRef { id: 3, generation: 0 };
 pub(super) const OTHERS: NameRef = NameRef { id: 4, generation: 0 };
 
@@ -33,16 +34,16 @@ pub(super) const OTHERS: NameRef = NameRef { id: 4, generation: 0 };
 pub(super) struct Solo {
     pub(super) node: Node,
     pub(super) now: Time,
-    /// What the node sent.
+    /// The messages that the node sent.
     pub(super) sent: Vec<Message>,
     pub(super) writes: Vec<WorkId>,
-    /// Segments that the node has passed, of which the peer has not said that it keeps them.
+    /// The segments that the node has passed and that the peer has not kept yet.
     pub(super) shares: Vec<SegmentId>,
     grants: VecDeque<(LocalSlice, u64)>,
     revokes: VecDeque<(RemoteKey, u64)>,
     pub(super) controls: Vec<Control>,
     pub(super) replies: Vec<Reply>,
-    /// Why the node ended the link.
+    /// The reason with which the node ended the link.
     pub(super) ended: Option<DownReason>,
     taken: Option<Allocation>,
     unread: u16,
@@ -82,7 +83,7 @@ impl Solo {
         solo
     }
 
-    /// Does as the driver does, and notes it.
+    /// Takes the node's actions like the driver does, and records them.
     pub(super) fn drain(&mut self) {
         while let Some(action) = self.node.poll_action() {
             match action {
@@ -106,7 +107,7 @@ impl Solo {
         self.node.check().unwrap();
     }
 
-    /// The peer says something, and gives back what the node has used.
+    /// Receives a message of the peer, which also gives back the receive slots that the node has used.
     pub(super) fn hear(&mut self, role: Role, index: u32, body: Body) {
         let credits = std::mem::take(&mut self.unread);
         let bytes = Message { credits, index, role, body }.encode();
@@ -114,14 +115,14 @@ impl Solo {
         self.drain();
     }
 
-    /// The peer says something and gives nothing back.
+    /// Receives a message of the peer, which gives back only this number of receive slots.
     pub(super) fn hear_greedily(&mut self, credits: u16, body: Body) {
         let bytes = Message { credits, index: 0, role: Role::Pull, body }.encode();
         self.node.fabric_event(self.now, FabricEvent::Message { link: LINK, bytes: &bytes }, None);
         self.drain();
     }
 
-    /// The fabric has granted what it was asked to.
+    /// Completes the grants that the node has posted.
     pub(super) fn grant(&mut self) {
         while let Some((range, tag)) = self.grants.pop_front() {
             self.keys += 1;
@@ -138,17 +139,17 @@ impl Solo {
         }
     }
 
-    /// The peer's write with this header has landed.
+    /// Receives an immediate: the peer's write with this header has landed.
     pub(super) fn land(&mut self, header: &Header) {
         let (value, len_bytes) = (header.slot.0, HEADER_BYTES + header.body_len);
         let event = FabricEvent::Immediate { link: LINK, value, len_bytes, copied: 0 };
-        // As the driver asks for it: only of a slot that is open.
+        // Like the driver, pass the header only if the slot is open.
         let bytes = self.node.landing_header(LINK, value).map(|_| header.encode());
         self.node.fabric_event(self.now, event, bytes.as_ref());
         self.drain();
     }
 
-    /// The peer keeps what it was passed.
+    /// Lets the peer keep the segments that it was passed. Returns whether there were any.
     pub(super) fn keep(&mut self) -> bool {
         let shares = std::mem::take(&mut self.shares);
         for segment in &shares {
@@ -158,7 +159,7 @@ impl Solo {
         !shares.is_empty()
     }
 
-    /// Takes the whole pool, or gives it back.
+    /// Takes the largest free range of the pool.
     pub(super) fn fill_pool(&mut self) {
         let most = self.node.landing.pools().get(&Tenant::User(0)).map_or(0, |pool| pool.alloc().largest_free());
         if let Some((range, _)) = self.node.landing.allocate(Tenant::User(0), most) {
@@ -187,7 +188,7 @@ impl Solo {
         self.drain();
     }
 
-    /// What the node posted is placed.
+    /// Completes the writes that the node has posted.
     pub(super) fn placed(&mut self) {
         for work in std::mem::take(&mut self.writes) {
             self.node.fabric_event(self.now, FabricEvent::WriteDone { link: LINK, work }, None);
@@ -209,7 +210,7 @@ impl Solo {
         OpId(self.ops)
     }
 
-    /// The worker `me` fetches `k`, which the directory says is there.
+    /// Lets the worker `me` fetch `k`. The directory says that the key is at node `there`.
     pub(super) fn fetch(&mut self, select: Select) -> OpId {
         let op = self.op();
         let timeout = Duration::from_secs(1);
@@ -225,7 +226,7 @@ impl Solo {
         op
     }
 
-    /// The worker `me` pushes 8 bytes as `k`.
+    /// Lets the worker `me` push 8 bytes as `k`.
     pub(super) fn push(&mut self, to: Option<&str>, timeout: Duration) -> OpId {
         let op = self.op();
         let (to, offset) = (to.map(name), op.0 % 1000 * 64);
@@ -259,7 +260,7 @@ impl Solo {
         self.answer();
     }
 
-    /// The directory says where the worker `you` is, and that a key is free.
+    /// Answers for the directory: the worker `you` is at node `there`, and each claimed key is free.
     pub(super) fn answer(&mut self) {
         for control in std::mem::take(&mut self.controls) {
             match control {
@@ -273,7 +274,7 @@ impl Solo {
         }
     }
 
-    /// The last message of that name.
+    /// Returns the last message of that kind.
     pub(super) fn last(&self, name: &str) -> &Message {
         self.sent.iter().rev().find(|m| m.body.name() == name).unwrap()
     }

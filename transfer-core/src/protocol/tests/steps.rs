@@ -1,4 +1,5 @@
-//! What an event costs: it depends on what the event concerns, and not on how many others wait.
+//! Tests of the cost of an event: it depends on the things that the event concerns, and not on the number of others
+//! that wait.
 
 use super::pair::{bytes, key, name};
 use super::solo::{KEY, ME, OURS, SESSION, Solo, YOU};
@@ -11,14 +12,14 @@ use crate::wire::message::{Body, NameRef, Role};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// How many wait while something happens that does not concern them.
+/// The number of requests that wait while an unrelated event happens.
 const WAITING: u32 = 2_000;
 
-/// More than any event here takes that concerns one of them.
+/// An upper bound for the steps of an event that concerns one request.
 const FEW: u64 = 8;
 
 impl Solo {
-    /// How many steps `what` takes.
+    /// Returns the number of steps that `what` takes.
     fn steps(&mut self, what: impl FnOnce(&mut Solo)) -> u64 {
         let taken = |solo: &Solo| solo.node.steps.get() + solo.node.landing.steps.get();
         let before = taken(self);
@@ -40,7 +41,7 @@ impl Solo {
         self.answer();
     }
 
-    /// Pushes, and the directory says nothing.
+    /// Pushes a version without an answer of the directory.
     fn push_as(&mut self, session: SessionId, name: &str, version: u64, until: Until) {
         let op = self.op();
         let command = Command::Push(Push {
@@ -63,13 +64,13 @@ impl Solo {
         self.drain();
     }
 
-    /// How many of the peer's requests have been answered.
+    /// Returns the number of the peer's requests that have been answered.
     fn described(&self) -> usize {
         self.sent.iter().filter(|m| m.body.name() == "META_DATA_UPDATE").count()
     }
 }
 
-/// A key of this node for whose later versions the peer has many requests.
+/// Makes a node with a key, and many requests of the peer for later versions of it.
 fn awaited() -> Solo {
     let mut solo = Solo::new(|_| {});
     solo.publish(1, Until::Replaced);
@@ -114,7 +115,7 @@ fn a_fetch_and_its_end_cost_the_same_however_many_others_wait() {
 }
 
 #[test]
-fn a_version_costs_as_much_as_it_serves() {
+fn publishing_costs_as_much_as_the_waiters_it_serves() {
     let mut solo = awaited();
     let version = solo.steps(|solo| solo.publish(2, Until::Replaced));
     assert!(version <= FEW, "{version} steps for a version that nobody waits for");
@@ -125,19 +126,19 @@ fn a_version_costs_as_much_as_it_serves() {
     assert_eq!(solo.described(), 1);
     let all = solo.steps(|solo| solo.publish(5_000, Until::Replaced));
     for _ in 0..20 {
-        // The peer gives credits back for the rest.
+        // The peer gives credits back, so that the remaining messages can be sent.
         solo.hear(Role::Pull, 0, Body::Ping);
     }
     let answered = solo.described() + solo.sent.iter().filter(|m| m.body.name() == "ERROR_STATUS").count();
-    // One is getting version 1000, which comes back if it gives up.
+    // One request has been given version 1000, which becomes available again only if that request is cancelled.
     let wait_for_it = (0..WAITING).filter(|index| index % 14 == 7).count() - 1;
     assert_eq!(answered, 2_000 - wait_for_it);
     assert!(all <= u64::from(WAITING) * 2 + FEW, "{all} steps");
 }
 
-/// A version that may be fetched once is asked for, given up, and asked for by the next one.
+/// A version that may be fetched once is given to one request after the other, and each of them is cancelled.
 #[test]
-fn a_version_that_comes_back_costs_as_much_as_it_serves() {
+fn unused_version_costs_as_much_as_the_next_waiter_it_serves() {
     let mut solo = awaited();
     solo.publish(1_000, Until::Fetched(NonZeroU32::MIN));
     for n in 1..50 {
@@ -148,7 +149,7 @@ fn a_version_that_comes_back_costs_as_much_as_it_serves() {
     }
 }
 
-/// Those who ask for one version and no other go first; else who asked first.
+/// Requests for an exact version are served first, and the others in the order in which they were made.
 #[test]
 fn waiters_are_served_in_order() {
     let mut solo = Solo::new(|_| {});
@@ -167,7 +168,7 @@ fn waiters_are_served_in_order() {
     assert_eq!(order, [2, 0, 1]);
 }
 
-/// Flows with slots that are open; then one more asks for other slots, and ends.
+/// Many flows have open slots. One more flow requests slots, requests other slots, and ends.
 #[test]
 fn a_flow_costs_the_same_however_many_others_have_slots() {
     let mut solo = Solo::new(|_| {});
@@ -181,7 +182,7 @@ fn a_flow_costs_the_same_however_many_others_have_slots() {
         solo.answer();
         solo.grant();
     };
-    // Each takes two slots of 128 bytes.
+    // Each flow takes two slots of 128 bytes.
     for index in 0..40 {
         request(&mut solo, index, 1);
     }
@@ -193,7 +194,7 @@ fn a_flow_costs_the_same_however_many_others_have_slots() {
     assert_eq!(solo.ended, None);
 }
 
-/// A worker has thousands of versions that stay. One more is pushed, one is fetched, one is given up.
+/// A worker has thousands of versions that stay. It pushes one more, and the peer requests some of them.
 #[test]
 fn a_version_costs_the_same_however_many_stay_beside_it() {
     let mut solo = Solo::new(|_| {});
@@ -210,9 +211,9 @@ fn a_version_costs_the_same_however_many_stay_beside_it() {
     assert!([pushed, exactly, again, latest, next].iter().all(|steps| *steps <= FEW));
 }
 
-/// Another worker has thousands of keys. One with a single key leaves.
+/// One worker has thousands of keys. Another worker, with a single key, leaves.
 #[test]
-fn the_end_of_a_session_costs_as_much_as_it_has() {
+fn session_end_costs_as_much_as_the_session_has() {
     let mut solo = Solo::new(|_| {});
     for n in 0..WAITING {
         solo.publish_as(SESSION, &format!("k{n}"), 1, Until::Replaced);
@@ -227,7 +228,7 @@ fn the_end_of_a_session_costs_as_much_as_it_has() {
     assert!(gone <= FEW, "{gone} steps for the end of a worker with one key");
 }
 
-/// Many flows have slots that lie idle, and the pool is full: then somebody waits for room.
+/// Many flows have idle slots and the pool is full, so the next flow waits for room.
 #[test]
 fn waiting_for_room_costs_the_same_however_many_slots_lie_idle() {
     let mut solo = Solo::new(|_| {});
@@ -252,9 +253,9 @@ fn waiting_for_room_costs_the_same_however_many_slots_lie_idle() {
     assert!(asked.iter().all(|steps| *steps <= 2 * FEW), "{asked:?} steps");
 }
 
-/// A worker pushes and deletes while the directory says nothing.
+/// A worker pushes and deletes while the directory does not answer.
 #[test]
-fn what_a_silent_directory_is_asked_is_bounded_by_the_keys_that_there_are() {
+fn requests_to_a_silent_directory_are_bounded_by_the_number_of_keys() {
     let mut solo = Solo::new(|_| {});
     for n in 0..10 {
         solo.publish_as(SESSION, &format!("k{n}"), 1, Until::Replaced);
@@ -268,6 +269,6 @@ fn what_a_silent_directory_is_asked_is_bounded_by_the_keys_that_there_are() {
             solo.push_as(SESSION, &format!("k{n}"), 2 + round, Until::Replaced);
         }
     }
-    // Each key was given back once and claimed once. The claims have no answer.
+    // Each key was unclaimed once and claimed once. The claims have no answer.
     assert_eq!(solo.controls.iter().filter(directory).count(), 20);
 }

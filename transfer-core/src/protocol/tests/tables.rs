@@ -1,10 +1,10 @@
-//! The tables of docs/protocol.md that are held against the code.
+//! Compares the tables of docs/protocol.md with the code.
 
 use crate::op::FailureCode;
 
 pub(super) const DOCUMENT: &str = include_str!("../../../../docs/protocol.md");
 
-/// The rows of the first table behind a line that begins like this, as cells; its header first.
+/// Returns the rows of the first table behind a line that begins with `after`, as cells, the header first.
 pub(super) fn table(after: &str) -> Vec<Vec<String>> {
     let start = DOCUMENT.lines().position(|line| line.starts_with(after));
     let start = start.unwrap_or_else(|| panic!("docs/protocol.md has no line that begins with {after:?}"));
@@ -14,7 +14,7 @@ pub(super) fn table(after: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn the_table_of_failures_is_what_the_code_does() {
+fn table_of_failures_matches_the_code() {
     let rows: Vec<[String; 4]> = table("## Failures")[1..]
         .iter()
         .map(|row| [row[0].clone(), row[1].clone(), row[2].clone(), row[3].clone()])

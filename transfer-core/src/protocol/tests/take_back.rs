@@ -1,4 +1,4 @@
-//! Versions that are taken back to be written again.
+//! Tests of versions that are taken back to be written again.
 
 use super::pair::{Pair, Worker, bytes, key};
 use crate::op::{Answer, Command, FailureCode, OpId, Reply, Request, TakeBack};
@@ -13,7 +13,7 @@ fn take_back(pair: &mut Pair, w: Worker, version: Option<u64>) {
 }
 
 #[test]
-fn it_waits_for_the_readers_on_both_nodes_and_fetches_wait_for_the_next() {
+fn take_back_waits_for_readers_on_both_nodes_and_fetches_wait_for_the_next_version() {
     let mut pair = Pair::new();
     let (w, near, far) = (pair.worker(0, "w"), pair.worker(0, "near"), pair.worker(1, "far"));
     pair.push(w, "k", bytes(100), 1, None);
@@ -35,7 +35,7 @@ fn it_waits_for_the_readers_on_both_nodes_and_fetches_wait_for_the_next() {
     pair.push(w, "k", bytes(100), 2, None);
     pair.settle();
     assert_eq!(pair.fetched(far).1, 2);
-    // What is being sent is being read.
+    // A version that is being sent counts as being read.
     pair.fetch(far, "k", Select::Latest);
     while pair.nodes[0].node.snapshot(Time(0)).on_links.serves == 0 {
         pair.poll();
@@ -52,7 +52,7 @@ fn it_waits_for_the_readers_on_both_nodes_and_fetches_wait_for_the_next() {
 }
 
 #[test]
-fn where_the_readers_take_too_long_it_is_published_again() {
+fn version_is_published_again_if_its_readers_exceed_the_deadline() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(0, "r"));
     pair.push(w, "k", bytes(100), 1, None);

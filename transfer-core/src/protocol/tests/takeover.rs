@@ -1,4 +1,4 @@
-//! Keys that go from one owner to another.
+//! Tests of keys that go from one owner to another.
 
 use super::pair::{Pair, Worker, bytes};
 use crate::op::{Answer, FailureCode, Reply};
@@ -44,7 +44,7 @@ fn a_key_that_is_taken_over_is_the_new_owners_on_one_node_and_across_two() {
         pair.push_version(old, "k", Some(10), bytes(100), 4, None);
         pair.settle();
         assert!(pair.failed(old).text.contains("\"new\""));
-        // And back again.
+        // The old owner takes the key over again.
         pair.takeover = true;
         pair.push(old, "k", bytes(100), 5, None);
         pair.settle();
@@ -56,7 +56,7 @@ fn a_key_that_is_taken_over_is_the_new_owners_on_one_node_and_across_two() {
 }
 
 #[test]
-fn what_outlived_its_worker_and_what_landed_from_elsewhere_can_be_taken_over() {
+fn outlived_and_landed_keys_can_be_taken_over() {
     for landed in [false, true] {
         let mut pair = Pair::new();
         let (old, new) = (pair.worker(0, "old"), pair.worker(1, "new"));
@@ -86,9 +86,10 @@ fn what_outlived_its_worker_and_what_landed_from_elsewhere_can_be_taken_over() {
     }
 }
 
-/// Two nodes that both say of a key that it is the other's: the fetch ends before its deadline, and says so.
+/// The directory names a node that does not own the key, again and again. The fetch ends before its deadline, with
+/// `NotOwner`.
 #[test]
-fn a_fetch_that_is_sent_astray_again_and_again_ends() {
+fn repeatedly_misdirected_fetch_ends_before_its_deadline() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     pair.push(w, "other", bytes(8), 1, None);

@@ -1,4 +1,4 @@
-//! Workers of two tenants, on one node and on two: what is one's is not the other's.
+//! Tests of workers of two tenants, on one node and on two: a tenant cannot use the things of another.
 
 use super::pair::{Pair, Worker, bytes, key, name};
 use super::solo::{KEY, LINK, OTHERS, Solo};
@@ -15,7 +15,7 @@ use std::time::Duration;
 const OURS: Tenant = Tenant::User(0);
 const THEIRS: Tenant = Tenant::User(1);
 
-/// A worker that owns a key at node 0, with another one of its tenant, and a stranger at `node`.
+/// Makes an owner of a key at node 0, and another worker of its tenant and a worker of another tenant at `node`.
 fn strangers(node: usize) -> (Pair, Worker, Worker, Worker) {
     let mut pair = Pair::new();
     let owner = pair.worker_of(OURS, 0, "owner");
@@ -35,7 +35,7 @@ fn denied(pair: &mut Pair, who: Worker) -> Failure {
     failure
 }
 
-/// The key is as its owner left it.
+/// Checks that the key is as its owner left it.
 fn is_untouched(mut pair: Pair, (owner, friend, stranger): (Worker, Worker, Worker)) {
     pair.fetch(friend, "k", Select::Latest);
     pair.settle();
@@ -77,7 +77,7 @@ fn a_fetch_that_waits_is_denied_when_another_tenant_pushes() {
         assert_eq!(pair.replies(stranger), []);
         pair.push(owner, "k", bytes(100), 1, None);
         denied(&mut pair, stranger);
-        // So is one for a version that is still to come.
+        // A fetch for a later version is denied in the same way.
         pair.fetch(stranger, "k", Select::AtLeast(Version(2)));
         pair.settle();
         assert_eq!(pair.replies(stranger), []);
@@ -88,7 +88,7 @@ fn a_fetch_that_waits_is_denied_when_another_tenant_pushes() {
 }
 
 #[test]
-fn which_version_another_tenant_s_key_is_at_is_not_told() {
+fn denial_does_not_tell_the_version_of_another_tenants_key() {
     for node in [0, 1] {
         let (mut pair, owner, friend, stranger) = strangers(node);
         pair.fetch(stranger, "k", Select::Exactly(Version(0)));
@@ -99,7 +99,7 @@ fn which_version_another_tenant_s_key_is_at_is_not_told() {
 }
 
 #[test]
-fn a_denied_fetch_is_none_of_those_that_are_counted() {
+fn denied_fetch_is_not_counted() {
     for node in [0, 1] {
         let mut pair = Pair::new();
         let owner = pair.worker_of(OURS, 0, "owner");
@@ -129,14 +129,14 @@ fn another_tenant_s_key_is_not_taken_over() {
 }
 
 #[test]
-fn what_outlived_its_worker_is_its_tenant_s() {
+fn version_that_outlives_its_worker_belongs_to_its_tenant() {
     let mut pair = Pair::new();
     let owner = pair.worker_of(OURS, 0, "owner");
     pair.retention = Retention { until: Until::Deleted, life: Life::Sidecar };
     pair.push(owner, "k", bytes(100), 1, None);
     pair.settle();
     pair.leave(owner, "owner");
-    // Of the same name, and of another tenant.
+    // A worker of the same name and of another tenant.
     let namesake = pair.worker_of(THEIRS, 0, "owner");
     pair.push(namesake, "k", bytes(100), 2, None);
     pair.settle();
@@ -154,7 +154,7 @@ fn another_tenant_s_key_is_not_deleted() {
     pair.command(stranger, OpId(77), Command::Delete { key: key("k") });
     denied(&mut pair, stranger);
     is_untouched(pair, (owner, friend, stranger));
-    // From another node nobody deletes a key, not even its tenant.
+    // A worker of another node cannot delete the key, even if it is of the owner's tenant.
     let (mut pair, owner, friend, stranger) = strangers(1);
     for who in [friend, stranger] {
         pair.command(who, OpId(77), Command::Delete { key: key("k") });
@@ -165,7 +165,7 @@ fn another_tenant_s_key_is_not_deleted() {
 }
 
 #[test]
-fn nothing_is_pushed_or_prepared_for_another_tenant_s_worker() {
+fn push_and_prepare_for_another_tenants_worker_are_denied() {
     for node in [0, 1] {
         for prepare in [false, true] {
             let (mut pair, owner, friend, stranger) = strangers(node);
@@ -175,7 +175,7 @@ fn nothing_is_pushed_or_prepared_for_another_tenant_s_worker() {
             };
             let why = denied(&mut pair, stranger);
             assert!(why.text.contains("\"owner\""), "{why}");
-            // No room is taken, and no name.
+            // The refused push takes no room and no key.
             let used: Vec<u64> = pair.nodes[0].node.snapshot(pair.world.now()).pools.iter().map(|p| p.used).collect();
             assert_eq!(used, [0, 0]);
             assert!(!pair.is_entered("theirs"));
@@ -200,14 +200,14 @@ fn open(pair: &mut Pair, who: Worker) -> (Name, u64) {
 }
 
 #[test]
-fn counters_and_barriers_are_their_tenant_s() {
+fn counters_and_barriers_belong_to_their_tenant() {
     for node in [0, 1] {
         let (mut pair, owner, friend, stranger) = strangers(node);
         let (home, identity) = open(&mut pair, owner);
         let add = CounterAsk::Operate { home: home.clone(), identity, op: AtomicOp::FetchAdd(1) };
         let wait = CounterAsk::Wait { members: 2 };
         count(&mut pair, owner, wait.clone());
-        // Also where a worker of the right tenant has opened it at that node.
+        // The second round is after a worker of the owner's tenant has opened the counter at that node.
         for _ in 0..2 {
             for ask in [CounterAsk::Open, add.clone(), wait.clone()] {
                 count(&mut pair, stranger, ask);
@@ -228,7 +228,7 @@ fn counters_and_barriers_are_their_tenant_s() {
 }
 
 #[test]
-fn a_name_with_a_prefix_that_is_kept_for_others_is_owned_by_nobody_else() {
+fn name_with_a_reserved_prefix_is_denied_to_other_tenants() {
     for node in [0, 1] {
         let mut pair = Pair::with(|config| {
             let mut tenants = Tenants::default();
@@ -265,9 +265,9 @@ fn a_name_with_a_prefix_that_is_kept_for_others_is_owned_by_nobody_else() {
     }
 }
 
-/// What a peer may not say for another: neither asked for, nor asked.
+/// A peer may neither request for a tenant that it may not speak for, nor be asked for that tenant.
 #[test]
-fn a_peer_speaks_for_those_it_may_speak_for() {
+fn peer_speaks_only_for_the_tenants_it_may_speak_for() {
     let only = |who: &[Tenant]| Vouches::For(who.into(), "it is a test".into());
     for (vouches, may) in [(Vouches::ForAll, true), (only(&[OURS]), true), (only(&[THEIRS]), false), (only(&[]), false)]
     {
@@ -294,7 +294,7 @@ fn a_peer_speaks_for_those_it_may_speak_for() {
             }
             other => panic!("{other:?}"),
         }
-        // And this node's own workers are not sent to it.
+        // This node does not send its own workers' requests to the peer either.
         let mut solo = linked();
         solo.fetch(Select::Latest);
         assert_eq!(solo.sent.iter().any(|m| m.body.name() == "TENSOR_REQUEST"), may);
@@ -326,9 +326,9 @@ fn a_tenant_that_this_node_does_not_know_is_refused_by_its_name() {
     assert!(failure.text.contains("user id 1"), "{failure}");
 }
 
-/// A push that some others may read is fetched by them, as a copy in their own memory; by strangers it is not.
+/// A tenant in a push's list of readers fetches a copy, in its own memory. Any other tenant is denied.
 #[test]
-fn what_is_shared_is_copied_for_whom_it_is_shared_with() {
+fn shared_version_is_copied_for_the_tenants_that_may_read_it() {
     for node in [0, 1] {
         let mut pair = Pair::new();
         let owner = pair.worker_of(OURS, 0, "owner");
@@ -353,15 +353,15 @@ fn what_is_shared_is_copied_for_whom_it_is_shared_with() {
                 panic!("{replies:?}")
             };
             assert_eq!(pair.memories[node].read(*slice).unwrap(), [1; 100]);
-            // In the pool of their tenant, which is the second.
+            // The copy is in the pool of the reader's tenant, which is the second.
             assert_eq!(slice.segment, crate::memory::SegmentId(2));
-            // Between nodes the device moves it.
+            // Between nodes the device moves the bytes, so no CPU copies them.
             assert_eq!(report.copied, if node == 0 { 100 } else { 0 }, "{report:?}");
             let lease = *lease;
             pair.release(reader, lease);
             pair.settle();
         }
-        // One that waits; and the next version, which is not for them.
+        // A waiting fetch gets the next version. The version after that is not shared.
         pair.fetch(reader, "k", Select::AtLeast(Version(2)));
         pair.settle();
         pair.push(owner, "k", bytes(100), 2, None);
@@ -374,7 +374,7 @@ fn what_is_shared_is_copied_for_whom_it_is_shared_with() {
         pair.settle();
         pair.fetch(reader, "k", Select::Latest);
         denied(&mut pair, reader);
-        // To be read is not to be had.
+        // The right to read does not include the right to take the key over.
         pair.takeover = true;
         pair.push(reader, "k", bytes(100), 9, None);
         denied(&mut pair, reader);
@@ -384,7 +384,7 @@ fn what_is_shared_is_copied_for_whom_it_is_shared_with() {
 }
 
 #[test]
-fn a_rule_shares_what_begins_with_its_prefix() {
+fn sharing_rule_applies_to_keys_with_its_prefix() {
     for node in [0, 1] {
         let mut pair = Pair::with(|config| {
             let mut tenants = Tenants::default();
@@ -406,9 +406,9 @@ fn a_rule_shares_what_begins_with_its_prefix() {
     }
 }
 
-/// The owner's memory stays as it is until the copy is made, and what nobody wants any more goes back.
+/// The owner's range stays unchanged until the copy is made. A copy for a cancelled fetch is freed.
 #[test]
-fn a_copy_holds_what_it_reads_and_leaves_nothing() {
+fn copy_holds_its_source_and_leaves_nothing() {
     for given_up in [false, true] {
         let mut pair = Pair::new();
         let (owner, reader) = (pair.worker_of(OURS, 0, "owner"), pair.worker_of(THEIRS, 0, "reader"));
@@ -482,7 +482,7 @@ fn a_copy_waits_for_room_in_its_turn() {
 }
 
 #[test]
-fn a_tenant_that_is_none_is_named() {
+fn invalid_tenant_of_a_push_is_named_in_the_error() {
     let mut pair = Pair::new();
     let owner = pair.worker_of(OURS, 0, "owner");
     pair.readable_by = vec![name("evil")];

@@ -1,4 +1,4 @@
-//! What made a tensor travels with it, and what both nodes note of a transfer says so.
+//! Tests of trace contexts: the context of a push travels with the version, and the records of both nodes contain it.
 
 use super::machines::{INDEX, ready};
 use super::pair::{Pair, bytes, name};
@@ -15,7 +15,7 @@ fn context(span: u8) -> Option<TraceContext> {
     TraceContext::new([1; 16], [span; 8], 1).ok()
 }
 
-/// A pair that notes what ends.
+/// Makes a pair that records ended transfers.
 fn traced() -> Pair {
     let mut pair = Pair::new();
     pair.nodes.iter_mut().for_each(|n| n.node.trace(true));
@@ -36,7 +36,7 @@ fn ended(pair: &mut Pair, node: usize) -> Vec<EndedTransfer> {
 }
 
 #[test]
-fn who_fetches_hears_what_pushed_and_the_owner_whom_it_serves() {
+fn reports_and_records_have_the_contexts_of_push_and_fetch() {
     let mut pair = traced();
     let (w, near, far) = (pair.worker(0, "w"), pair.worker(0, "near"), pair.worker(1, "far"));
     pair.trace = context(2);
@@ -45,7 +45,7 @@ fn who_fetches_hears_what_pushed_and_the_owner_whom_it_serves() {
     pair.trace = context(3);
     pair.fetch(near, "k", Select::Latest);
     pair.settle();
-    // The first time by way of the description, then at once.
+    // The first pull needs the description, the second carries a slot.
     for _ in 0..2 {
         pair.posted();
         pair.fetch(far, "k", Select::Latest);
@@ -73,7 +73,7 @@ fn who_fetches_hears_what_pushed_and_the_owner_whom_it_serves() {
 }
 
 #[test]
-fn a_push_that_lands_elsewhere_is_noted_there_and_only_it() {
+fn landed_push_is_recorded_only_if_it_has_a_context() {
     let mut pair = traced();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     for (version, trace) in [(1, context(2)), (2, None), (3, context(3))] {
@@ -103,7 +103,7 @@ fn a_push_that_lands_elsewhere_is_noted_there_and_only_it() {
 }
 
 #[test]
-fn what_fails_keeps_its_trace_and_without_a_context_peers_note_nothing() {
+fn failed_push_keeps_its_trace_and_pulls_without_a_context_are_not_recorded_by_the_owner() {
     let mut pair = traced();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     pair.push(w, "k", bytes(8), 1, None);
@@ -119,9 +119,9 @@ fn what_fails_keeps_its_trace_and_without_a_context_peers_note_nothing() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
-/// What a TRACE says of one version is not believed of another, and the last one counts.
+/// A TRACE applies only to the version that it names, and the last TRACE counts.
 #[test]
-fn a_trace_is_of_the_version_that_it_names() {
+fn trace_applies_only_to_the_version_that_it_names() {
     let told = |traces: &[(u64, u8)]| {
         let mut solo: Solo = ready();
         for (version, span) in traces {
@@ -147,7 +147,7 @@ fn a_trace_is_of_the_version_that_it_names() {
         assert_eq!(solo.ended, None);
         reports(&solo.replies)[0].origin
     };
-    // The same of what is fetched from there.
+    // Applies the TRACEs to a pull.
     let brought = |traces: &[(u64, u8)]| {
         let mut solo = Solo::new(|_| {});
         solo.fetch(Select::Latest);

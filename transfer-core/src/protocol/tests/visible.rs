@@ -1,4 +1,4 @@
-//! What has landed counts, also while it is being closed to its sender.
+//! Tests of a version that has landed and whose slot is still being revoked.
 
 use super::machines::{INDEX, ready};
 use super::solo::{LINK, Solo};
@@ -31,9 +31,10 @@ fn fetched(solo: &mut Solo) -> Vec<Version> {
     versions.collect()
 }
 
-/// The sender hears of its push before this side has closed the slot. Who asks then gets what was pushed, not the one before.
+/// The sender may learn that its push is done before this side has revoked the slot. A fetch of the latest version then
+/// waits for the pushed version, and does not get the one before.
 #[test]
-fn the_latest_is_what_has_landed() {
+fn latest_includes_a_landed_version_whose_slot_is_being_revoked() {
     let mut solo = ready();
     land(&mut solo, 1);
     solo.revoke();

@@ -1,5 +1,5 @@
-//! A board as its readers see it: what is shown, who has marked what, and what waits for its marks to go. The real ones lie in shared
-//! memory; what is tried of them there is that they are this.
+//! A model of a board as its readers see it: the entries, the hazard pointers, and the withdrawn entries that a hazard
+//! pointer still holds. The real boards lie in shared memory; their own tests check that they behave like this model.
 
 use super::notices::Noticed;
 use super::worker::What;
@@ -15,17 +15,17 @@ pub(crate) struct Board {
     shown: BTreeMap<(Tenant, String), Shown>,
     marks: BTreeMap<u64, u32>,
     pending: BTreeSet<u64>,
-    /// What the workers themselves show.
+    /// The notices of the workers.
     pub(super) notices: BTreeMap<(SessionId, u16), Noticed>,
 }
 
 impl Board {
-    /// Shows it in the place of what was shown under its key.
+    /// Shows an entry. It replaces the entry of the same key.
     pub(crate) fn show(&mut self, shown: Shown) {
         self.shown.insert((shown.domain, shown.key.to_string()), shown);
     }
 
-    /// Shows it no more. Whether nobody has marked it.
+    /// Withdraws the entry with this ticket. Returns whether no hazard pointer holds the ticket.
     pub(crate) fn withdraw(&mut self, ticket: u64) -> bool {
         self.shown.retain(|_, s| s.ticket != ticket);
         let is_free = !self.marks.contains_key(&ticket);
@@ -35,12 +35,13 @@ impl Board {
         is_free
     }
 
-    /// What is shown.
+    /// Returns the entry of a key.
     pub(crate) fn find(&self, domain: Tenant, key: &str) -> Option<&Shown> {
         self.shown.get(&(domain, key.to_owned()))
     }
 
-    /// What is found: what is shown, or what the notice shows that is named there.
+    /// Returns the version that a reader of the entry finds: the entry's own, or that of the notice that the entry
+    /// names.
     fn look_up(&self, domain: Tenant, key: &str) -> Option<Noticed> {
         let Shown { ticket, version, meta, slice, notice, .. } = self.find(domain, key)?;
         match notice {
@@ -49,12 +50,13 @@ impl Board {
         }
     }
 
-    /// Somebody reads it.
+    /// Sets a hazard pointer to a ticket.
     pub(crate) fn mark(&mut self, ticket: u64) {
         *self.marks.entry(ticket).or_default() += 1;
     }
 
-    /// ... and not any more. Whether it was shown no more, and nobody reads it now.
+    /// Clears a hazard pointer to a ticket. Returns whether the ticket is withdrawn and this was its last hazard
+    /// pointer.
     pub(crate) fn unmark(&mut self, ticket: u64) -> bool {
         if let Some(marks) = self.marks.get_mut(&ticket) {
             *marks -= 1;
@@ -68,11 +70,11 @@ impl Board {
 }
 
 impl Cluster {
-    /// A worker looks for a key on its board, instead of asking for it. Whether it was there.
+    /// Looks a key up on the worker's board, instead of asking the sidecar. Returns whether the worker found a version.
     pub(super) fn look_up(&mut self, worker: usize, key: &Key, select: Select) -> Result<bool, String> {
         let w = &self.workers[worker];
         let (node, domain) = (w.node, w.domain);
-        // Who has commanded something under this key wants the answer behind that.
+        // A worker that has a push or a delete in flight asks the sidecar, so that it gets its answer behind that.
         let is_behind = w.ops.values().any(|asked| matches!(asked.what, What::Push { .. } | What::Delete));
         if w.session.is_none() || is_behind || self.rng.random_range(0..4) == 0 {
             return Ok(false);
@@ -98,7 +100,7 @@ impl Cluster {
         Ok(true)
     }
 
-    /// A worker reads no more what it had found.
+    /// Clears the hazard pointer of a worker that is done with a version it had found.
     pub(super) fn unmark(&mut self, node: usize, ticket: u64) {
         if self.nodes[node].board.unmark(ticket) {
             self.nodes[node].driver.node.withdrawn(ticket);

@@ -1,11 +1,11 @@
-//! Calls for landing slots: what the control plane carries, late and sometimes not at all.
+//! Calls for landing slots. The control plane carries them with a delay, and sometimes loses them.
 
 use super::{Cluster, Happening};
 use crate::fabric::LinkId;
 use crate::protocol::{BufferAnswer, BufferAsk};
 use rand::Rng;
 
-/// A call on its way.
+/// A call in flight.
 #[derive(Debug)]
 pub(super) enum Call {
     Arrives { from: usize, link: LinkId, to: usize, asks: Vec<BufferAsk> },

@@ -1,4 +1,4 @@
-//! Bytes that tell which push they came from.
+//! The contents of tensors. They identify the push that they came from.
 
 use super::super::World;
 use super::Cluster;
@@ -12,22 +12,22 @@ use crate::trace::TraceContext;
 pub(super) struct Pushed {
     pub(super) key: Key,
     pub(super) meta: TensorMeta,
-    /// Whose worker pushed it.
+    /// The tenant of the worker that pushed it.
     pub(super) tenant: Tenant,
-    /// Who else may read it.
+    /// Another tenant that may read it.
     pub(super) reader: Option<Tenant>,
-    /// As its pusher, or who fetched it, came to know it.
+    /// The version, once its pusher or a reader has learned it.
     pub(super) version: Option<Version>,
 }
 
 impl Pushed {
-    /// Whether workers of a tenant may get it.
+    /// Returns whether workers of a tenant may get this push.
     fn is_for(&self, tenant: Tenant) -> bool {
         self.tenant == tenant || self.reader == Some(tenant)
     }
 }
 
-/// The bytes of the push of this number. The first eight are its number, where there is room.
+/// Returns the bytes of the push with this number. The first eight are the number, if there is room.
 pub(super) fn bytes_of(number: usize, len: u64) -> Vec<u8> {
     let mut x = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut out = (number as u64).to_le_bytes().to_vec();
@@ -41,20 +41,21 @@ pub(super) fn bytes_of(number: usize, len: u64) -> Vec<u8> {
     out
 }
 
-/// What the push, or the fetch, of this number says that made it: one of four does.
+/// Returns the trace context of the push or fetch with this number. One in four has one.
 pub(super) fn context_of(number: usize) -> Option<TraceContext> {
     let id = number as u64 + 1;
     (number % 4 == 1).then(|| TraceContext::new([1; 16], id.to_be_bytes(), 1).unwrap())
 }
 
-/// Overwrites a range with what no push has.
+/// Overwrites a range with bytes that no push has.
 pub(super) fn scribble(world: &World, memory: super::MemoryId, offset: u64, len: u64) {
     let junk = vec![0xee; usize::try_from(len).unwrap()];
     assert!(world.write(memory, offset, &junk), "the range is a worker's own");
 }
 
 impl Cluster {
-    /// Which push a tensor is that a worker of this tenant has fetched, where it says so itself.
+    /// Checks a tensor that a worker of this tenant has found or fetched. Returns the number of its push, if the bytes
+    /// contain it.
     pub(super) fn identify(
         &mut self,
         (node, tenant): (usize, Tenant),
@@ -89,7 +90,7 @@ impl Cluster {
             };
         };
         if self.play.late_packets > 0 {
-            // The peer may write what it likes, as long as it does so before the delivery.
+            // The peer may write any bytes, as long as it writes them before the delivery.
             return Ok(None);
         }
         if push.key != *key || push.meta != *meta {

@@ -1,7 +1,8 @@
-//! Counters and barriers: what the workers do with them, and what must be true of what they hear.
+//! Counters and barriers: the operations of the workers, and the checks of their results.
 //!
-//! Counters only rise here, so each value that is heard has bounds: at least what was known to be added before the question, at most
-//! what was ever added or may have been. A failure that says "not done" takes its add out of the upper bound, so a lie shows.
+//! Counters only rise here, so each value that is returned has bounds: at least what was known to be added before the
+//! question, at most what was ever added or may have been. A failure that says "not done" removes its addition from the
+//! upper bound, so a false failure is detected.
 
 use super::Cluster;
 use super::worker::What;
@@ -14,33 +15,33 @@ use crate::tensor::{Key, Name};
 use rand::Rng;
 use std::collections::BTreeMap;
 
-/// Where the words of a node lie.
+/// The memory of a node's counter words.
 pub(super) const WORDS: LocalSlice = LocalSlice { segment: SegmentId(u32::MAX), offset: 0, len: COUNTER_WORDS_BYTES };
 
-/// What is known of all counters and barriers.
+/// The known state of all counters and barriers.
 #[derive(Default)]
 pub(super) struct Counting {
     counters: BTreeMap<usize, Counter>,
-    /// By their number, and by how many members were named.
+    /// The barriers, by their number and by the number of members that the workers named.
     barriers: BTreeMap<(u32, u32), Barrier>,
-    /// Of each node, where its device operates on words.
+    /// The memory of each node's counter words, if its device operates on words.
     pub(super) words: Vec<Option<MemoryId>>,
 }
 
 #[derive(Default)]
 struct Counter {
-    /// Its home and identity.
+    /// The counter's home and identity.
     is: Option<(Name, u64)>,
-    /// Surely added.
+    /// The sum of the additions that are certainly done.
     done: u64,
-    /// Perhaps added, or on its way.
+    /// The sum of the additions that may be done or are in flight.
     perhaps: u64,
 }
 
 #[derive(Default)]
 struct Barrier {
     asked: u64,
-    /// Ended without a word on whether they were counted.
+    /// Arrivals that ended without a report whether they were counted.
     unsure: u64,
     released: BTreeMap<u64, Round>,
 }
@@ -51,11 +52,11 @@ struct Round {
     leaders: u64,
 }
 
-/// What a worker asked of a counter.
+/// The operation of a worker on a counter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Added {
     counter: usize,
-    /// What it adds; by a compare-and-swap where that is expected.
+    /// The addition. It is done by a compare-and-swap if `expected` is set.
     n: u64,
     expected: Option<u64>,
     floor: u64,
@@ -99,7 +100,7 @@ impl Cluster {
         self.counter_command(worker, what, name("counter", counter), ask);
     }
 
-    /// Arrives at the barrier that is for that many, and now and then says another number.
+    /// Arrives at the barrier for `barrier` members, and sometimes names one member more.
     pub(super) fn meet(&mut self, worker: usize, barrier: u32) {
         let members = barrier + u32::from(!self.play.calm && self.chance(3));
         let mut released =
@@ -128,7 +129,7 @@ impl Cluster {
             return Err(format!("{op:?} is counted, but was no operation on a counter"));
         };
         let known = self.counting.counters.entry(counter).or_default();
-        // What it adds itself comes after what it has seen.
+        // The returned value does not include the operation's own addition.
         let most = known.done + known.perhaps - n;
         if old < floor || old > most {
             return Err(format!("counter {counter} was {old}, which is not within {floor} and {most}"));
@@ -170,7 +171,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// An operation of a worker on a counter or a barrier has failed, or its worker has died.
+    /// Handles a counter or barrier operation that failed or whose worker died.
     pub(super) fn counting_failed(&mut self, what: &What, failure: Option<&Failure>) {
         match what {
             What::Count(added) => {
@@ -187,7 +188,7 @@ impl Cluster {
         }
     }
 
-    /// When everything is over: the values, and the rounds.
+    /// Checks the final values of the counters and the rounds of the barriers.
     pub(super) fn check_counting(&self) -> Result<(), String> {
         let mut entered = 0;
         for (i, n) in self.nodes.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A small model of the directory, with delays: each node's words arrive in their order, and so do the answers.
+//! A small model of the directory, with delays. The messages of each node arrive in order, and so do the answers to it.
 
 use super::{Cluster, Happening};
 use crate::protocol::{Claim, ClaimRefused, DirectoryNews, DirectoryRequest, SessionId};
@@ -7,24 +7,24 @@ use crate::time::Time;
 use rand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a node says.
+/// A message of a node to the directory.
 #[derive(Debug)]
 pub(super) enum Said {
     Claim(Claim),
     Request(DirectoryRequest),
-    /// A worker of that name wants to connect: the name, and its number in the cluster.
+    /// A worker wants to connect: its name, and its number in the cluster.
     WorkerUp(Name, usize),
-    /// One of that name is connected, as this session: said again to a directory that forgot.
+    /// A worker of that name is connected as this session. It is repeated to a directory that forgot.
     WorkerStays(Name, SessionId),
     WorkerDown(Name),
 }
 
-/// What a node hears.
+/// A message of the directory to a node.
 #[derive(Debug)]
 pub(super) enum Heard {
     News(DirectoryNews),
     Admitted(usize, bool),
-    /// The name of this session is that of a worker of that node.
+    /// The name of this session belongs to a worker of that node.
     NameLost(SessionId, Name),
 }
 
@@ -38,7 +38,7 @@ impl Heard {
     }
 }
 
-/// On its way.
+/// A message in flight.
 #[derive(Debug)]
 pub(super) enum Letter {
     To(usize, Said),
@@ -51,15 +51,15 @@ pub(super) struct Directory {
     entries: BTreeMap<String, (Name, usize, u64)>,
     workers: BTreeMap<String, usize>,
     watches: BTreeMap<String, Vec<usize>>,
-    /// What each node itself knows to be waiting for; answers to others are dropped on arrival.
+    /// The resolutions that each node still waits for. Other answers are dropped on arrival.
     asked: BTreeMap<(usize, String), u64>,
     last_to: BTreeMap<usize, Time>,
     last_from: BTreeMap<usize, Time>,
-    /// Nodes that it cannot be heard from.
+    /// The nodes that are cut off from the directory.
     pub(super) cut: BTreeSet<usize>,
-    /// Workers that nodes have asked for and heard nothing of: to be asked for again.
+    /// Workers that nodes have asked for without an answer. The nodes ask again.
     questions: BTreeSet<(usize, Name)>,
-    /// Somebody has heard something since the owners were last compared.
+    /// Whether a node has received something since the owners were last compared.
     pub(super) is_news: bool,
 }
 
@@ -72,24 +72,25 @@ impl Directory {
         self.asked.remove(&(node, key.to_string()));
     }
 
-    /// A watch may be left here, of a question that the answer to an earlier one has settled; its answer would be dropped.
+    /// Returns whether only counters and barriers are left. Watches are not checked, because one may be left whose
+    /// question an earlier answer has settled. Its own answer would be dropped.
     pub(super) fn is_empty(&self) -> bool {
         self.entries.len() as u64 == self.reserved() && self.workers.is_empty() && self.asked.is_empty()
     }
 
-    /// Counters and barriers, which stay.
+    /// Returns the number of counters and barriers, which stay.
     pub(super) fn reserved(&self) -> u64 {
         self.entries.keys().filter(|key| Key::new(key).is_err()).count() as u64
     }
 
-    /// A node is gone, and with it what it said.
+    /// Forgets a node that is gone, and what it has entered.
     pub(super) fn forget_node(&mut self, node: usize) {
         self.detach(node);
         self.asked.retain(|(n, _), _| *n != node);
         self.questions.retain(|(n, _)| *n != node);
     }
 
-    /// The directory hears nothing of a node any more.
+    /// Removes the entries, names and watches of a node that the directory does not hear.
     fn detach(&mut self, node: usize) {
         self.entries.retain(|_, (_, at, _)| *at != node);
         self.workers.retain(|_, at| *at != node);
@@ -99,7 +100,7 @@ impl Directory {
         });
     }
 
-    /// It is a new one: it knows of no key.
+    /// Forgets all keys and watches, like a new directory.
     pub(super) fn forget_keys(&mut self) {
         self.entries.clear();
         self.watches.clear();
@@ -107,7 +108,7 @@ impl Directory {
 
     fn apply(&mut self, from: usize, said: Said, names: &[Name], answer: &mut Vec<(usize, Heard)>) {
         match said {
-            // Two workers of one name: the key is that one's who has the name.
+            // Two workers have the same name. The key belongs to the worker that holds the name.
             Said::Claim(Claim { key, owner, resident: true, .. })
                 if self.workers.get(owner.as_str()).is_some_and(|at| *at != from) =>
             {
@@ -204,7 +205,7 @@ impl Cluster {
                 self.world.note(|| format!("the directory hears {from}: {said:?}"));
                 if let Said::Claim(Claim { key, .. }) = &said
                     && !self.play.calm
-                    // A key that is claimed again may not be left without an answer.
+                    // A restarting cluster claims keys again, and such a claim needs an answer.
                     && !self.play.restarts
                     && self.rng.random_range(0..50) == 0
                 {
@@ -248,14 +249,15 @@ impl Cluster {
         self.later(at, Happening::Directory(Letter::From(node, heard)));
     }
 
-    /// What a node does with what it would say to a directory that it cannot reach: it takes what nobody here has.
+    /// Handles a message that a node cannot send because it is cut off: the node grants its own workers what no worker
+    /// of the node has.
     fn go_on_alone(&mut self, node: usize, said: Said) {
         match said {
             Said::Claim(Claim { key, .. }) if key.reserved_for().is_some() => {
                 let refused = ClaimRefused::Unreachable("it is down".into());
                 self.answer(node, Heard::claimed(key, Err(refused)));
             }
-            // Else it waits, and the directory is back before its patience is over.
+            // Otherwise the claim waits. The directory is back before the node stops waiting.
             Said::Claim(Claim { key, .. }) if self.chance(80) => self.answer(node, Heard::claimed(key, Ok(()))),
             Said::WorkerUp(_, worker) => self.answer(node, Heard::Admitted(worker, true)),
             Said::Request(DirectoryRequest::ResolveWorker { worker }) => {
@@ -265,7 +267,7 @@ impl Cluster {
         }
     }
 
-    /// The news was on its way when the node was cut off.
+    /// Handles news that was lost in flight when the node was cut off.
     fn unheard(&mut self, node: usize, news: DirectoryNews) {
         match news {
             DirectoryNews::Claimed { key, .. } => {
@@ -280,7 +282,7 @@ impl Cluster {
         }
     }
 
-    /// A node and the directory do not hear each other any more.
+    /// Cuts the connection between a node and the directory.
     pub(super) fn cut_off(&mut self, node: usize) {
         if self.ending || !self.directory.cut.insert(node) {
             return;
@@ -302,7 +304,8 @@ impl Cluster {
         self.later(at, Happening::Attach(node));
     }
 
-    /// They do again. The node says its workers, what it waits for, and what it owns.
+    /// Restores the connection between a node and the directory. The node repeats its workers, the answers it waits
+    /// for, and its keys.
     pub(super) fn attach(&mut self, node: usize) {
         self.world.note(|| format!("{node} is attached to the directory"));
         self.directory.cut.remove(&node);
@@ -311,7 +314,7 @@ impl Cluster {
         for (name, session) in stay {
             self.tell_directory(node, Said::WorkerStays(name, session));
         }
-        // Those that were given their names and have not heard it yet.
+        // Repeat the requests of workers that were given their names and have not been told yet.
         for (at, what) in std::mem::take(&mut self.agenda) {
             match what {
                 Happening::Directory(Letter::From(n, Heard::Admitted(worker, _))) if n == node => {
@@ -337,7 +340,7 @@ impl Cluster {
         self.nodes[node].driver.node.directory_news(now, DirectoryNews::Attached);
     }
 
-    /// Where everybody has heard everything, each key has one owner and each name one worker.
+    /// Once all messages have arrived, checks that each key has one owner and each name one worker.
     pub(super) fn check_owners(&mut self) -> Result<(), String> {
         let letters = |what: &Happening| matches!(what, Happening::Directory(_));
         let asleep = self.nodes.iter().any(|n| n.asleep_until > self.now);

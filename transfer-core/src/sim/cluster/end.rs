@@ -1,10 +1,10 @@
-//! What has to hold once everybody has gone.
+//! The checks after all workers have gone.
 
 use super::Cluster;
 use crate::time::Time;
 
 impl Cluster {
-    /// After everybody has gone, nothing may be left.
+    /// Checks that nothing is left after all workers have gone.
     pub(super) fn check_end(&self) -> Result<(), String> {
         for w in &self.workers {
             w.check_gone()?;
@@ -22,7 +22,7 @@ impl Cluster {
                 return Err(format!("node {} is left with {:?}", n.name, s.on_links));
             }
             n.driver.node.check_idle().map_err(|e| format!("node {}: {e}", n.name))?;
-            // What is left are pools.
+            // The remaining segments are pools.
             let arenas = n.segments.len() - n.kept.len() - s.pools.len();
             if arenas > 0 {
                 return Err(format!("node {} is left with {arenas} arenas", n.name));
@@ -39,7 +39,7 @@ impl Cluster {
         self.check_credits()
     }
 
-    /// What one side may send is what the other has free.
+    /// Checks that the credits of each side match the free receive slots of the other.
     fn check_credits(&self) -> Result<(), String> {
         for a in &self.nodes {
             for (link, peer) in &a.links {

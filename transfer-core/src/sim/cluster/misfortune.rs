@@ -1,4 +1,4 @@
-//! What befalls whole processes: sidecars and directories that are started again, clocks that jump, links that are made twice.
+//! Failures of whole processes: restarts of sidecars and of the directory, clocks that jump, links that are made twice.
 
 use super::directory::{Heard, Letter, Said};
 use super::{Call, Cluster, Dial, Happening};
@@ -8,11 +8,11 @@ use crate::time::Time;
 use rand::Rng;
 use std::time::Duration;
 
-/// How far a clock is ahead at most, in delays of the world.
+/// The largest amount by which a clock is ahead, in delays of the world.
 pub(super) const LONGEST_JUMP: u32 = 1000;
 
 impl Cluster {
-    /// A node's own clock.
+    /// Returns the time of a node's own clock.
     pub(super) fn clock(&self, node: usize) -> Time {
         self.now + self.nodes[node].ahead
     }
@@ -33,7 +33,7 @@ impl Cluster {
         }
     }
 
-    /// A sidecar dies, with all that it holds, and is started again as another incarnation. Its workers come back to it.
+    /// Kills a sidecar with all that it holds, and starts it again as another incarnation. Its workers connect again.
     pub(super) fn restart(&mut self, node: usize) {
         if self.ending {
             return;
@@ -53,7 +53,7 @@ impl Cluster {
                 coming.push(worker);
             }
         }
-        // What it said and would have heard is gone with it.
+        // Messages to and from the dead sidecar are lost with it.
         let agenda = std::mem::take(&mut self.agenda);
         for (at, what) in agenda {
             match &what {
@@ -90,7 +90,7 @@ impl Cluster {
         }
     }
 
-    /// The directory is started anew. Its clients say again what they wait for; what is owned is claimed again.
+    /// Replaces the directory with a new one. Its clients repeat what they wait for, and claim their keys again.
     pub(super) fn new_directory(&mut self) {
         self.world.note(|| "the directory is a new one".into());
         self.directory.forget_keys();
@@ -116,7 +116,7 @@ impl Cluster {
         }
     }
 
-    /// Ahead, or back to where it was.
+    /// Sets a node's clock ahead, or back to the common time.
     pub(super) fn jump(&mut self, node: usize) {
         let far = self.delay * self.rng.random_range(0..LONGEST_JUMP);
         let ahead = if self.rng.random() { far } else { Duration::ZERO };

@@ -1,18 +1,18 @@
 //! Whole clusters of sidecars under random schedules: a few nodes, their workers, a directory, one simulated world.
 //!
 //! # Layout
-//! - `script`: what a seed's cluster looks like, and what its workers do.
-//! - `worker`: a worker's own view: what it asked, what it holds; every reply is held against it.
-//! - `board`: what its workers may find by looking.
-//! - `content`: bytes that tell which push they came from.
-//! - `counting`: counters and barriers, and what must be true of them.
+//! - `script`: the cluster of a seed, and the actions of its workers.
+//! - `worker`: a worker's own view: its operations and its leases; every reply is checked against it.
+//! - `board`: a model of the boards.
+//! - `content`: bytes that identify the push that they came from.
+//! - `counting`: counters and barriers, and the checks of their results.
 //! - `directory`: a small model of the directory, with delays.
 //! - `peering`: how links are made.
-//! - `end`: what has to hold once everybody has gone.
-//! - `references`: who reads what by reference.
-//! - `misfortune`: sidecars and directories that are started again, clocks that jump, links that are made twice.
+//! - `end`: the checks after all workers have gone.
+//! - `references`: which node keeps which segment of a peer.
+//! - `misfortune`: restarts of sidecars and of the directory, clocks that jump, links that are made twice.
 //!
-//! [`run`] plays one seed. It ends with the first thing that is wrong.
+//! [`run`] plays one seed. It ends with the first error.
 
 mod board;
 mod calls;
@@ -46,35 +46,36 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use worker::Worker;
 
-/// How many keys a board takes: fewer than there are.
+/// The number of keys that a board takes. A cluster may have more keys.
 const PLACES: usize = 3;
 
-/// How a schedule is played.
+/// The kind of a schedule.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Play {
-    /// A rule of the protocol that is broken on purpose.
+    /// A rule of the protocol that is deliberately broken.
     pub(crate) broken: Option<Broken>,
-    /// Late packets, in percent.
+    /// The percentage of late packets.
     pub(crate) late_packets: u32,
-    /// All grants into a segment have one key.
+    /// All grants into a segment share one key.
     pub(crate) one_key: bool,
-    /// No faults, no deaths, enough room and time: everything must succeed.
+    /// No faults, no deaths, enough room and time. Everything must succeed.
     pub(crate) calm: bool,
-    /// Links have rails, which die: in calm weather all but one of each link.
+    /// Links have several rails, which die. With `calm`, at least one rail of each link stays alive.
     pub(crate) rails: bool,
-    /// A rule of the rails that is broken on purpose.
+    /// A rule of the rails that is deliberately broken.
     pub(crate) broken_rails: Option<rails::Broken>,
-    /// Sidecars die and come back, the directory too, nodes go on without it, links are made twice, and clocks jump. Two workers may
-    /// have one name. There are no counters.
+    /// Sidecars and the directory die and come back, nodes continue without the directory, links are made twice, and
+    /// clocks jump. Two workers may have the same name. There are no counters.
     pub(crate) restarts: bool,
-    /// In calm weather: pools that hold what is published and the slots of one flow more, and everybody has to wait.
+    /// With `calm`: pools have room for the published versions, the slots of one flow and one fetch, so all workers
+    /// have to wait.
     pub(crate) tight: bool,
-    /// Headers that lie, in percent.
+    /// The percentage of false headers.
     pub(crate) lies: u32,
 }
 
 impl Play {
-    /// As usual.
+    /// A schedule with faults and without any of the options.
     pub(crate) const USUAL: Play = Play {
         broken: None,
         late_packets: 0,
@@ -88,17 +89,17 @@ impl Play {
     };
 }
 
-/// What a schedule has come to.
+/// The results of a schedule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) local_fetches: u64,
     pub(crate) remote_fetches: u64,
-    /// Fetches that found it on the board.
+    /// Fetches that found their version on the board.
     pub(crate) look_ups: u64,
     pub(crate) announced: u64,
-    /// Found in a notice.
+    /// Look-ups that found their version in a notice.
     pub(crate) noticed: u64,
-    /// Those of them that were answered by reference.
+    /// Fetches that were answered by reference.
     pub(crate) by_reference: u64,
     pub(crate) local_pushes: u64,
     pub(crate) remote_pushes: u64,
@@ -139,40 +140,40 @@ impl Tally {
     }
 }
 
-/// Something that happens outside of the world of fabrics.
+/// An event outside of the world of fabrics.
 #[derive(Debug)]
 enum Happening {
-    /// A worker does something.
+    /// A worker begins an operation.
     Act(usize),
-    /// A worker gives a lease back: its number in the worker's list.
+    /// A worker releases a lease: the worker, and the lease's number in its list.
     Release(usize, u64),
     Die(usize),
-    /// The sidecar takes what is in a worker's ring.
+    /// The sidecar takes the requests in a worker's ring.
     TakeRing(usize),
-    /// It connects, under the same name.
+    /// A worker connects, under its old name.
     Connect(usize),
     /// A connection breaks.
     Break,
-    /// A rail breaks, and never the last of its link.
+    /// A rail breaks, but never the last one of its link.
     BreakRail,
     Directory(directory::Letter),
     Peering(Dial),
     Calling(Call),
-    /// A node that slept goes on.
+    /// A sleeping node wakes up.
     WakeUp,
-    /// A sidecar dies, and is started again.
+    /// A sidecar dies and is started again.
     Restart(usize),
-    /// The directory forgets everything, and everybody tells it again.
+    /// The directory forgets all keys, and the nodes enter theirs again.
     NewDirectory,
-    /// The directory's host dies: nobody hears it until it is back.
+    /// The directory's host dies. All nodes are cut off until it is back.
     DirectoryDown,
-    /// A node does not hear the directory, nor the directory the node.
+    /// A node is cut off from the directory.
     CutOff(usize),
-    /// They hear each other again.
+    /// A node is attached to the directory again.
     Attach(usize),
     /// A node's clock jumps.
     Jump(usize),
-    /// A node makes another link where one is up.
+    /// A node makes a second link to a peer.
     Redial(usize),
 }
 
@@ -182,22 +183,22 @@ struct Sidecar {
     driver: Driver<MemoryId>,
     memory: SimMemory,
     board: Board,
-    /// What every segment of this node is, and whose user's.
+    /// The memory and the tenant of each segment of this node.
     segments: BTreeMap<SegmentId, (MemoryId, Tenant)>,
-    /// Those of them that are peers', and the mark of the link over which each came.
+    /// The segments that belong to peers, and for each the mark of the link over which it came.
     kept: BTreeMap<SegmentId, u64>,
     next_segment: u32,
-    /// What it is started with, and its pools.
+    /// The configuration with which the sidecar is started, its number of header cells, and its pools.
     config: NodeConfig,
     cells: u64,
     pools: Vec<(Tenant, u64)>,
     endpoint: Endpoint,
-    /// How far its clock is ahead.
+    /// The amount by which the sidecar's clock is ahead.
     ahead: Duration,
     asleep_until: Time,
     links: BTreeMap<LinkId, Name>,
     dialing: BTreeMap<Name, u64>,
-    /// Whose calls were taken.
+    /// The peers whose calls were accepted.
     accepted: BTreeSet<Name>,
     receive_slots: u32,
 }
@@ -211,19 +212,19 @@ struct Cluster {
     next_number: u64,
     next_session: u64,
     nodes: Vec<Sidecar>,
-    /// What the peer of a node's link calls it.
+    /// For a node and its link: the peer, and the peer's id of the link.
     pairs: BTreeMap<(usize, LinkId), (usize, LinkId)>,
-    /// Calls for landing slots that are being answered: whose, and over which of its links.
+    /// Calls for landing slots that are being answered: the caller, its link, and its requests.
     calls: BTreeMap<u64, (usize, LinkId, Vec<BufferAsk>)>,
     workers: Vec<Worker>,
     directory: Directory,
     pushed: Vec<Pushed>,
-    /// The newest versions that anybody has found on a board: who asks after that gets nothing older.
+    /// For each key the newest version that any worker has found on a board. A later fetch must not get an older one.
     found: BTreeMap<String, Version>,
     keys: Vec<crate::tensor::Key>,
     delay: Duration,
     sizes: Vec<u64>,
-    /// How many rails each node's links have, where all have as many.
+    /// The number of rails of each link in calm schedules.
     rails: usize,
     few_names: bool,
     ending: bool,
@@ -288,7 +289,7 @@ impl Cluster {
         (sidecar, words)
     }
 
-    /// A node's fabric, and an endpoint that knows its memory.
+    /// Creates a node's fabric, and the endpoint at which its memory is registered.
     fn fabric(&mut self) -> (Endpoint, Box<dyn Fabric<Memory = MemoryId>>) {
         let endpoint = self.world.endpoint();
         let first = Box::new(SimFabric::new(&self.world, endpoint));
@@ -307,7 +308,7 @@ impl Cluster {
         (endpoint, Box::new(fabric))
     }
 
-    /// A new registered segment of a node.
+    /// Adds a registered segment to a node.
     fn add_segment(&mut self, node: usize, domain: Tenant, len: u64) -> (SegmentId, MemoryId) {
         let memory = self.world.memory(usize::try_from(len).unwrap());
         let n = &mut self.nodes[node];
@@ -400,7 +401,8 @@ impl Cluster {
                 let count = self.world.connections();
                 if count > 0 && !self.ending {
                     let which = self.rng.random_range(0..count);
-                    // Those of a link were begun one after the other. One of them, another for each link, is spared.
+                    // The connections of a link were begun one after the other. One of them is spared, a different one
+                    // for each link.
                     if which % self.rails != (which / self.rails) % self.rails {
                         self.world.break_connection(which, "a cable was pulled");
                     }
@@ -452,7 +454,7 @@ impl Cluster {
             } {
                 self.work(node, work)?;
             }
-            // Last, for what was just posted may be done already.
+            // The fabrics are polled last, because the actions that were just posted may already be done.
             let n = &mut self.nodes[node];
             let active = n.driver.poll_fabrics(now, &n.memory);
             if !self.answer_asked(node) && !active {

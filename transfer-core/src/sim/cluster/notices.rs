@@ -1,4 +1,5 @@
-//! Workers that announce what they push: shown to others of their user at once, while the push itself is on its way through the worker's ring.
+//! Workers that announce their pushes. The notice shows a push to other workers of the tenant at once, while the push
+//! itself is in the worker's ring.
 
 use super::worker::What;
 use super::{Cluster, Happening};
@@ -9,7 +10,7 @@ use crate::tensor::{Key, TensorMeta, Version};
 use rand::Rng;
 use std::collections::BTreeMap;
 
-/// What a notice shows.
+/// The contents of a notice.
 #[derive(Debug, Clone)]
 pub(crate) struct Noticed {
     pub(crate) ticket: u64,
@@ -18,12 +19,12 @@ pub(crate) struct Noticed {
     pub(crate) slice: LocalSlice,
 }
 
-/// What a worker knows of its notices.
+/// A worker's own state of its notices.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     count: u64,
     by_key: BTreeMap<String, Notice>,
-    /// Which push an operation was.
+    /// The number of the push that each operation made.
     pushes: BTreeMap<OpId, usize>,
 }
 
@@ -35,7 +36,7 @@ struct Notice {
 }
 
 impl Cluster {
-    /// Puts a request into the worker's ring; the sidecar takes it later.
+    /// Puts a request into the worker's ring. The sidecar takes it later.
     pub(super) fn put_into_ring(&mut self, worker: usize, request: Request) {
         let w = &mut self.workers[worker];
         w.ring.push_back(request);
@@ -43,7 +44,7 @@ impl Cluster {
         self.later(at, Happening::TakeRing(worker));
     }
 
-    /// The sidecar takes what is in a worker's ring.
+    /// Makes the sidecar take all requests in a worker's ring.
     pub(super) fn take_ring(&mut self, worker: usize) {
         while let Some(request) = self.workers[worker].ring.pop_front() {
             let w = &self.workers[worker];
@@ -53,7 +54,8 @@ impl Cluster {
         }
     }
 
-    /// Answers who has asked for what may be announced, once all rings were looked at. Whether somebody has.
+    /// Answers the requests that wait because a ring may contain an announced version, after a look at all rings of the
+    /// node. Returns whether there were any.
     pub(super) fn answer_asked(&mut self, node: usize) -> bool {
         let asked = self.nodes[node].driver.node.asked();
         if asked == 0 {
@@ -69,7 +71,7 @@ impl Cluster {
         true
     }
 
-    /// Announces a push where that can be, and takes the notice of its key down where not.
+    /// Announces a push if that is possible. Otherwise it withdraws the notice of the key.
     pub(super) fn announce(&mut self, worker: usize, op: OpId, number: usize, push: &mut Push) {
         let w = &self.workers[worker];
         let (Some(session), Some(arena)) = (w.session, &w.arena) else { return };
@@ -109,7 +111,7 @@ impl Cluster {
         }
     }
 
-    /// A key is about to be deleted: its versions begin anew.
+    /// Withdraws the notice of a key that is about to be deleted, because its versions begin anew.
     pub(super) fn end_notice(&mut self, worker: usize, key: &Key) {
         let w = &mut self.workers[worker];
         if let (Some(session), Some(notice)) = (w.session, w.notices.by_key.get_mut(key.as_str())) {
@@ -118,7 +120,7 @@ impl Cluster {
         }
     }
 
-    /// A push has ended, with a version or without.
+    /// Handles the end of a push, with its version if it succeeded.
     pub(super) fn push_answered(&mut self, worker: usize, number: usize, announced: bool, version: Option<Version>) {
         let key = self.pushed[number].key.clone();
         let w = &mut self.workers[worker];
@@ -133,7 +135,7 @@ impl Cluster {
         }
     }
 
-    /// Somebody waits for what follows this push.
+    /// Handles the reply WATCHED: a worker waits for the version after this push.
     pub(super) fn watched(&mut self, worker: usize, pushed: OpId) {
         let number = self.workers[worker].notices.pushes[&pushed];
         let (key, version) = (self.pushed[number].key.to_string(), self.pushed[number].version);
@@ -147,7 +149,8 @@ impl Cluster {
         }
     }
 
-    /// Whether a request waits in the ring for a while: always if others wait there, or if it is an announced push.
+    /// Returns whether a request is put into the ring. That is always so if others wait there, or if the request is an
+    /// announced push.
     pub(super) fn goes_by_ring(&mut self, worker: usize, request: &Request) -> bool {
         let is_announced =
             matches!(request, Request::Command { command: Command::Push(push), .. } if push.announced.is_some());

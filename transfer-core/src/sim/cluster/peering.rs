@@ -1,4 +1,4 @@
-//! How links are made: what the control plane does, with delays, refusals and crossing calls.
+//! How links are made: a model of the control plane, with delays, refusals and crossing calls.
 
 use super::{Cluster, Happening};
 use crate::fabric::{FabricKind, LinkId, Offer};
@@ -6,7 +6,7 @@ use crate::protocol::{PeerInfo, Vouches};
 use crate::tensor::Name;
 use rand::Rng;
 
-/// A call on its way. `attempt` tells a call from the caller's later ones.
+/// A call in flight. `attempt` distinguishes it from the caller's later calls.
 #[derive(Debug)]
 pub(super) enum Dial {
     Begin {
@@ -28,7 +28,7 @@ pub(super) enum Dial {
         link: LinkId,
         offer: Offer,
     },
-    /// The peer would not: why, and whether because it is calling itself.
+    /// The peer refused the call. `yields` says whether the peer did so because it has a call of its own.
     TurnedAway {
         from: usize,
         to: usize,
@@ -36,7 +36,7 @@ pub(super) enum Dial {
         link: LinkId,
         yields: bool,
     },
-    /// Whether it has come to anything.
+    /// A check whether the call has led to a link.
     Check {
         from: usize,
         to: usize,
@@ -68,7 +68,7 @@ impl Cluster {
         self.peering(Dial::Begin { from, to, attempt });
     }
 
-    /// Whether this call still counts.
+    /// Returns whether this attempt is the caller's latest.
     fn is_current(&self, from: usize, to: usize, attempt: u64) -> bool {
         self.nodes[from].dialing.get(&self.nodes[to].name) == Some(&attempt)
     }
@@ -85,7 +85,8 @@ impl Cluster {
         self.world.note(|| format!("{dial:?}"));
         match dial {
             Dial::Begin { from, to, attempt } => {
-                // Calls that cross cost what is under way on the link that came up first.
+                // A second link, made by a call that crosses another, would abort the transfers on the first one. A
+                // calm schedule avoids that.
                 if self.play.calm && self.nodes[from].accepted.contains(&self.nodes[to].name) {
                     return self.check_later(from, to, attempt);
                 }
@@ -99,7 +100,7 @@ impl Cluster {
             Dial::Arrives { from, to, attempt, link, offer } => {
                 let caller = self.nodes[from].name.clone();
                 let calling = self.nodes[to].dialing.contains_key(&caller);
-                // Where nothing may go wrong, a call gives way to one of the peer's that was taken already.
+                // In a calm schedule a call also yields to an earlier one of the peer that was accepted.
                 let taken = self.play.calm && self.nodes[from].accepted.contains(&self.nodes[to].name);
                 if taken || calling && self.nodes[to].name < caller {
                     return self.peering(Dial::TurnedAway { from, to, attempt, link, yields: true });

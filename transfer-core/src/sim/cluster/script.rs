@@ -1,4 +1,4 @@
-//! What a seed's cluster looks like, and what its workers do.
+//! The cluster of a seed, and the actions of its workers.
 
 use super::content::{Pushed, context_of};
 use super::worker::{What, Worker};
@@ -16,7 +16,7 @@ use rand::rngs::SmallRng;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The cluster of this seed.
+/// Builds the cluster of this seed.
 pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
     let mut conditions = Conditions::random(rng);
     conditions.late_packets = play.late_packets;
@@ -25,7 +25,8 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         conditions.capabilities.isolation = Isolation::Segment;
         conditions.capabilities.checks_bounds = false;
     }
-    // Where room is short, everybody is to wait for it; and a link of rails has no references. A mistake is looked for where it matters.
+    // Tight schedules have no references, so that all workers have to wait for room. A link with rails cannot have
+    // them. A broken rule of references is tested only with references, and every other broken rule without.
     let wanted = match play.broken {
         Some(Broken::KeepsReferences | Broken::ForgetsReaders) => true,
         Some(_) => false,
@@ -36,12 +37,12 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         let limits = &mut conditions.capabilities;
         limits.receive_slots = inner_slots(limits.receive_slots, RailKeys::MAX_RAILS);
         limits.max_message_bytes = 2048;
-        // An operation on a word that is under way when its rail dies takes the link along.
+        // An atomic operation in flight when its rail dies takes the link with it, so calm schedules have none.
         limits.atomics &= !play.calm;
     }
     let delay = conditions.delay;
     let world = World::new(seed, conditions.clone());
-    // Where room is short, slots are all of one size: a pool in pieces is another matter.
+    // In tight schedules all slots have the same size, so that fragmentation of a pool does not matter.
     let largest = if play.tight { 64 } else { [64, 1000, 4096][rng.random_range(0..3)] };
     let mut sizes: Vec<u64> = (0..rng.random_range(1..5)).map(|_| rng.random_range(0..=largest)).collect();
     if play.tight {
@@ -96,14 +97,15 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         for domain in 0..domains {
             let slot = largest.next_multiple_of(64) + 64;
             let len = match c.rng.random_range(0..8) {
-                // What stays of every key that lands here, the slots of one flow, one for who fetches, and what may be set aside.
+                // Room for one version of each key that lands here, for the slots of one flow, for one fetch, and for
+                // the speculative part.
                 _ if play.tight => {
                     let here = (0..key_count).filter(|k| (k + 1) % worker_count == i).count() as u64;
                     let percent = c.nodes[node].config.speculative_percent;
                     ((here + slots + 1) * 100).div_ceil(100 - percent) * slot
                 }
                 _ if play.calm => 1 << 20,
-                // Too small for the largest.
+                // Too small for a flow of the largest tensor.
                 0 => slot,
                 1..4 => slot * (slots + c.rng.random_range(0..4)),
                 _ => 1 << 20,
@@ -111,7 +113,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
             c.add_pool(node, Tenant::User(domain), len);
         }
     }
-    // One that has the name of the first, which connects at another node.
+    // Sometimes worker 1 has the name of worker 0, which connects at another node.
     let namesake = if play.restarts && c.rng.random() { 1 } else { usize::MAX };
     for i in 0..worker_count {
         let worker = Worker {
@@ -143,7 +145,8 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
 }
 
 impl Cluster {
-    /// Few names make the tables of numbered names turn over. Both ends of a link have to know the same limit.
+    /// Returns the limit of names per link. A low limit makes the tables of names reuse their numbers. Both ends of a
+    /// link must have the same limit.
     fn names_per_link(&mut self, node: usize) -> usize {
         if node == 0 {
             self.few_names = self.rng.random();
@@ -177,7 +180,7 @@ impl Cluster {
         }
     }
 
-    /// A worker does something, and later something else.
+    /// Lets a worker begin an operation, and schedules its next one.
     pub(super) fn act(&mut self, worker: usize) -> Result<(), String> {
         self.check_deadlines()?;
         if self.workers[worker].session.is_none() || self.workers[worker].acts_left == 0 {
@@ -227,7 +230,7 @@ impl Cluster {
             _ => (DType::U8, vec![size]),
         };
         let meta = TensorMeta::of(dtype, &dims).unwrap();
-        // Where the room is measured out there is none for more.
+        // Metadata is added only if it fits beside the body in a slot of the largest size.
         let room = self.sizes.last().map_or(0, |largest| largest.next_multiple_of(64) - size);
         match u32::try_from(room / 64 * 64).unwrap() {
             room if room > 0 && self.rng.random_range(0..4) == 0 => {
@@ -243,7 +246,7 @@ impl Cluster {
         let number = self.pushed.len();
         let Some(offset) = self.fill(worker, number, &meta) else { return };
         let tenant = self.workers[worker].domain;
-        // Two tenants at most; where there is one it names a stranger.
+        // There are at most two tenants. If there is only one, the push names a tenant without workers.
         let other = if tenant == Tenant::User(0) { 1 } else { 0 };
         let shares = to.is_none() && self.rng.random_range(0..4) == 0;
         let reader = shares.then_some(Tenant::User(other));
@@ -276,7 +279,7 @@ impl Cluster {
     fn push(&mut self, worker: usize) {
         let own = self.chance(80);
         let any = self.rng.random_range(0..self.keys.len());
-        // Mostly one of those that are this worker's by custom.
+        // Mostly a key that only this worker pushes.
         let mine: Vec<usize> = (0..self.keys.len()).filter(|k| k % self.workers.len() == worker).collect();
         let k = if own && !mine.is_empty() { mine[self.rng.random_range(0..mine.len())] } else { any };
         let key = self.keys[k].clone();
@@ -286,7 +289,7 @@ impl Cluster {
             let step = self.pushed.len() as u64;
             Some(Version(if self.chance(90) { step + 1 } else { self.rng.random_range(0..=step) }))
         };
-        // Mostly to the one that it usually goes to.
+        // Mostly the usual target of this key.
         let other = if self.chance(80) {
             (worker + k + 1) % self.workers.len()
         } else {
@@ -296,8 +299,8 @@ impl Cluster {
         self.push_this(worker, key, version, to);
     }
 
-    /// Whether a key is published at its owner's node and nowhere else: where nodes go on without the directory, every second one. Only
-    /// of those can it be said who owns them.
+    /// Returns whether a key is published only at its owner's node. In schedules with restarts that is every second
+    /// key. Only for these keys does the test know the owner while nodes run without the directory.
     pub(super) fn stays_at_home(&self, key: &Key) -> bool {
         self.play.restarts && self.keys.iter().step_by(2).any(|k| k == key)
     }
@@ -357,10 +360,11 @@ impl Cluster {
         self.command(worker, op, Command::Delete { key });
     }
 
-    /// Each key has one owner and one place. Everything that is asked for will be there.
+    /// Does an operation of a calm schedule. Each key has one owner and one target, and every version that is requested
+    /// will be published.
     fn act_calmly(&mut self, worker: usize) -> Result<(), String> {
         if self.workers[worker].acts_left == 0 {
-            // Each comes once, and nobody goes before all have come.
+            // Each worker comes to this barrier once, and none leaves before all have come.
             self.meet(worker, u32::try_from(self.workers.len()).unwrap());
             return Ok(());
         }
@@ -372,7 +376,7 @@ impl Cluster {
         let key = self.keys[k].clone();
         if k % self.workers.len() == worker {
             let to = (k % 2 == 1 || self.play.tight).then(|| (worker + 1) % self.workers.len());
-            // Sometimes two, of which the second is announced before anybody has heard of the first.
+            // Sometimes two pushes, so that the second is announced before any worker has seen the first.
             if self.chance(30) {
                 self.push_this(worker, key.clone(), None, to);
             }

@@ -1,4 +1,4 @@
-//! A worker's own view: what it asked and what it holds. Every reply is held against it.
+//! A worker's own view: its operations and its leases. Every reply is checked against it.
 
 use super::content::{bytes_of, context_of, scribble};
 use super::counting::Added;
@@ -27,15 +27,15 @@ pub(super) struct Worker {
     pub(super) ops: BTreeMap<OpId, Asked>,
     pub(super) leases: BTreeMap<u64, Lease>,
     pub(super) next_op: u64,
-    /// What the sidecar has not taken yet.
+    /// Requests that the sidecar has not taken yet.
     pub(super) ring: VecDeque<Request>,
     pub(super) notices: Notices,
-    /// The newest versions that it has had.
+    /// The newest version of each key that the worker has had.
     pub(super) seen: BTreeMap<String, Version>,
-    /// How often its name was taken.
+    /// The number of times that its name was refused.
     pub(super) refused: u32,
     pub(super) acts_left: u32,
-    /// Counters that it has opened: home and identity.
+    /// The counters that it has opened: home and identity.
     pub(super) counters: BTreeMap<usize, (Name, u64)>,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Arena {
     pub(super) segment: SegmentId,
     pub(super) memory: MemoryId,
     pub(super) alloc: Allocator,
-    /// Pushed and not returned, by where they start; whether the push has ended.
+    /// The ranges that are pushed and not returned, by their offset, and whether the push has ended.
     pub(super) lent: BTreeMap<u64, (Allocation, bool)>,
 }
 
@@ -61,7 +61,8 @@ pub(super) enum What {
         remote: bool,
         is_announced: bool,
     },
-    /// `floor` is the newest version that the worker had seen, or anybody had found by looking, when it asked.
+    /// `floor` is the newest version that the worker had seen, or that any worker had found on a board, when the fetch
+    /// began.
     Fetch {
         key: Key,
         select: Select,
@@ -71,7 +72,7 @@ pub(super) enum What {
     Delete,
     OpenCounter(usize),
     Count(Added),
-    /// At the barrier of this number, for so many; `floor` is the first round that it can be part of.
+    /// The barrier's number, its number of members, and `floor`, the first round that this arrival can be part of.
     Meet {
         barrier: u32,
         members: u32,
@@ -79,11 +80,11 @@ pub(super) enum What {
     },
 }
 
-/// By what a worker holds what it reads.
+/// The claim by which a worker keeps a version that it reads.
 #[derive(Clone, Copy)]
 pub(super) enum Hold {
     Lease(LeaseId),
-    /// A mark of this ticket, on the board of its node.
+    /// A hazard pointer to this ticket, on the board of the worker's node.
     Mark(u64),
 }
 
@@ -112,7 +113,7 @@ impl Worker {
 }
 
 impl Cluster {
-    /// Asks the directory whether the worker's name is free; then it connects.
+    /// Asks the directory whether the worker's name is free. If it is, the worker connects.
     pub(super) fn ask_to_connect(&mut self, worker: usize) {
         if !self.ending {
             let (node, name) = (self.workers[worker].node, self.workers[worker].name.clone());
@@ -148,7 +149,7 @@ impl Cluster {
         self.later(at, Happening::Act(worker));
     }
 
-    /// It dies, whatever it was doing.
+    /// Kills a worker, with its operations and leases.
     pub(super) fn die(&mut self, worker: usize, why: &str) {
         let w = &mut self.workers[worker];
         let (Some(session), node) = (w.session.take(), w.node) else { return };
@@ -168,7 +169,8 @@ impl Cluster {
         self.world.note(|| format!("{} is gone", self.workers[worker].name));
         self.nodes[node].driver.node.session_closed(now, session, why);
         if !self.ending {
-            // Sometimes it comes back elsewhere; but two of one name never meet, for their node would know.
+            // Sometimes the worker comes back at another node, unless another worker has its name. Two workers of one
+            // name must not meet at a node, because the node would notice.
             let name = &self.workers[worker].name;
             let is_alone = self.workers.iter().filter(|w| w.name == *name).count() == 1;
             if self.rng.random_range(0..4) == 0 && is_alone {
@@ -217,7 +219,7 @@ impl Cluster {
         op
     }
 
-    /// Puts the bytes of a new push into the worker's arena. `None` where it is full.
+    /// Writes the bytes of a new push into the worker's arena. Returns `None` if the arena is full.
     pub(super) fn fill(&mut self, worker: usize, number: usize, meta: &TensorMeta) -> Option<u64> {
         let arena = self.workers[worker].arena.as_mut()?;
         let allocation = arena.alloc.allocate(meta.len_bytes()).ok()?;
@@ -227,7 +229,7 @@ impl Cluster {
         Some(offset)
     }
 
-    /// The range is the worker's again: it writes something else there at once.
+    /// Handles the return of a range to the worker, which overwrites it at once.
     fn comes_back(&mut self, worker: usize, offset: u64) -> Result<(), String> {
         let w = &mut self.workers[worker];
         let arena = w.arena.as_mut().unwrap();
@@ -262,7 +264,7 @@ impl Cluster {
         write_reply(&mut bytes, &reply);
         self.world.saw_reply(session.0, &bytes.into_vec());
         let Some(worker) = self.workers.iter().position(|w| w.session == Some(session)) else {
-            // It died before it could read that.
+            // The worker died before it could read the reply.
             return Ok(());
         };
         match reply {
@@ -416,7 +418,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Nothing may wait longer than its deadline, but for the naps of its node.
+    /// Checks that no operation has exceeded its deadline, with a tolerance for the sleep of its node and the jumps of
+    /// its clock.
     pub(super) fn check_deadlines(&self) -> Result<(), String> {
         for w in &self.workers {
             for (op, asked) in &w.ops {

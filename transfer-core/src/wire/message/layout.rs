@@ -5,10 +5,10 @@
 //!         1  kind            u8
 //!         2  length          u16   of the whole message
 //!         4  credits         u16   receive slots that the sender of this message gives back
-//!         6  flags           u16   whose the index is: 0 a pull request's, 1 a push flow's, 2 a counter request's
+//!         6  flags           u16   the kind of index: 0 a pull request, 1 a push flow, 2 a counter request
 //!         8  index           u32
 //!        12  checksum        u32   CRC32C of the message with this field zero
-//!        16  the body of its kind
+//!        16  body            the layout depends on the kind
 //! ```
 
 use super::{Body, LAYOUT_VERSION, MAX_MESSAGE_BYTES, MAX_SLOTS_PER_MESSAGE, Message, NameRef, Recall, Role};
@@ -25,7 +25,7 @@ const LOAD: u8 = 0;
 const FETCH_ADD: u8 = 1;
 const COMPARE_SWAP: u8 = 2;
 
-/// A kind and two numbers; those that the kind does not need are zero.
+/// Writes the operation's kind and two numbers. Numbers that the kind does not use are zero.
 pub(in crate::wire) fn write_atomic(w: &mut Writer, op: AtomicOp) {
     let (kind, a, b) = match op {
         AtomicOp::Load => (LOAD, 0, 0),
@@ -60,7 +60,7 @@ fn read_name(r: &mut Reader<'_>) -> Result<NameRef, WireError> {
 }
 
 impl Message {
-    /// The bytes.
+    /// Returns the message's bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::reusing(Vec::with_capacity(128));
@@ -162,7 +162,7 @@ impl Message {
     /// Reads a message that a peer sent.
     ///
     /// # Errors
-    /// [`WireError`] for anything that [`Message::encode`] cannot have written.
+    /// [`WireError`] for bytes that [`Message::encode`] cannot have written.
     pub fn decode(bytes: &[u8]) -> Result<Message, WireError> {
         const WHAT: &str = "a control message";
         let mut r = Reader::new(WHAT, bytes);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_byte_is_seen() {
+    fn damaged_byte_is_an_error() {
         for body in bodies() {
             let bytes = Message::new(Role::Pull, 1, body).encode();
             for at in 0..bytes.len() {
@@ -404,7 +404,7 @@ mod tests {
         transfer_fuzz::Target::new("control-message", examples).repair(repair).run(|bytes| {
             match Message::decode(bytes) {
                 Ok(message) => {
-                    // What is for people to read may be cut, and a code that is not known here becomes "unknown".
+                    // An error text may be cut, and a code that is not known here becomes "unknown".
                     if !matches!(message.body, Body::ErrorStatus(_) | Body::Goodbye { .. }) {
                         assert_eq!(message.encode(), bytes);
                     }

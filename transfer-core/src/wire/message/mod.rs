@@ -1,9 +1,9 @@
 //! Control messages between sidecars.
 //!
-//! A name (a key, a worker's name) is sent once per link by [`Body::Name`] and then called by its number and generation. Names are
-//! numbered by the side that sends them; the two sides' tables are apart.
+//! A name (a key, a worker's name) is sent once per link by [`Body::Name`]. Later messages refer to it by its number
+//! and generation. The sending side assigns the numbers, so each side of a link has a table of its own.
 //!
-//! - `layout`: their bytes.
+//! - `layout`: the bytes of a message.
 
 mod layout;
 
@@ -17,32 +17,32 @@ use crate::op::Failure;
 use crate::tensor::{Name, Select, TensorMeta, Version};
 use crate::trace::TraceContext;
 
-/// The layout's version. A peer that speaks another one is refused when it connects.
+/// The version of the layout. A peer with another version is refused when it connects.
 pub const LAYOUT_VERSION: u8 = 5;
 
-/// No message is longer, in bytes; every fabric can send this much at once.
+/// The largest length of a message, in bytes. Every fabric can send this much in one message.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
 
-/// The most slots in one [`Body::BufferResponse`].
+/// The largest number of slots in one [`Body::BufferResponse`].
 pub const MAX_SLOTS_PER_MESSAGE: usize = 10;
 
-/// Number and generation of a name in the sender's table.
+/// The number and generation of a name in the sender's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NameRef {
-    /// Place in the table.
+    /// The place in the table.
     pub id: u32,
-    /// How often that place was used anew.
+    /// The number of times that the place was reused.
     pub generation: u32,
 }
 
-/// Which table an index belongs to.
+/// The table that the index of a message belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// A pull: the index is the receiver's request.
     Pull,
     /// A push: the index is the sender's flow.
     Push,
-    /// A counter or a barrier: the index is the request of whoever asks.
+    /// A counter or a barrier: the index is the asking side's request.
     Counter,
 }
 
@@ -66,12 +66,12 @@ impl Role {
     }
 }
 
-/// Why slots are called back.
+/// The reason why a receiver calls slots back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Recall {
-    /// The flow ends: the worker that it is for is gone, or its key has ended.
+    /// The flow ends, because its target worker is gone or its key has ended.
     Ends,
-    /// Others wait for the room. The flow goes on, and its sender asks for slots again when it needs some.
+    /// Others wait for the room. The flow continues, and its sender requests slots again when it needs them.
     Room,
 }
 
@@ -88,201 +88,204 @@ impl Recall {
 /// A control message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Receive slots given back.
+    /// The number of receive slots that the sender gives back.
     pub credits: u16,
-    /// Request or flow; 0 where the kind has none.
+    /// The index of the request or flow; 0 if the kind has none.
     pub index: u32,
-    /// What the index belongs to.
+    /// The table that the index belongs to.
     pub role: Role,
-    /// What it says.
+    /// The kind and contents of the message.
     pub body: Body,
 }
 
-/// What a control message says.
+/// The kind and contents of a control message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Body {
-    /// From now on `name` has this number.
+    /// Assigns a number to a name.
     Name {
-        /// Its number.
+        /// The number, with its generation.
         name: NameRef,
-        /// The text.
+        /// The text of the name.
         text: Name,
     },
-    /// Pull: send me that version of that key, into that slot if it fits.
+    /// Pull: requests a version of a key, written into the given slot if it fits.
     TensorRequest {
         /// The key.
         key: NameRef,
-        /// Which version.
+        /// The version to send.
         select: Select,
-        /// The description that the receiver's slot was made for; 0 for none.
+        /// The id of the description that the slot was made for; 0 if there is none.
         metadata_id: u32,
-        /// The tenant whose workers are to read it: they may be referred to it where it lies.
+        /// The tenant whose workers will read the version. The owner may answer BY_REFERENCE for them.
         tenant: NameRef,
-        /// Where to; `None` asks for the description first.
+        /// The slot for the version. With `None` the owner sends the description first.
         slot: Option<SlotGrant>,
-        /// What asks for it, for whoever traces.
+        /// The trace context of the fetch that asks, if it has one.
         trace: Option<TraceContext>,
     },
-    /// Pull: that version is published and looks like this; give me a slot for it. Push: what follows looks like this.
+    /// Pull: the version is published and has this description; the owner needs a slot for it. Push: the following data
+    /// has this description.
     MetaDataUpdate {
         /// The version.
         version: Version,
-        /// Number of the description.
+        /// The id of the description.
         metadata_id: u32,
         /// The description.
         meta: TensorMeta,
     },
-    /// Pull: here is a slot that fits.
+    /// Pull: answers META_DATA_UPDATE with a slot that fits.
     TensorReRequest {
-        /// Where to.
+        /// The slot.
         slot: SlotGrant,
     },
-    /// In place of the data: it will not come.
+    /// Tells that the data will not be sent.
     ErrorStatus(
-        /// Why.
+        /// The reason.
         Failure,
     ),
-    /// Push: give me landing slots for this.
+    /// Push: requests landing slots for a key.
     BufferRequest {
         /// The key.
         key: NameRef,
-        /// The worker for whom it is.
+        /// The worker that the key is pushed to.
         target: NameRef,
-        /// The worker whose it is.
+        /// The worker that owns the key.
         owner: NameRef,
-        /// That worker's tenant.
+        /// The owner's tenant.
         tenant: NameRef,
-        /// Number of the description.
+        /// The id of the description.
         metadata_id: u32,
         /// The description.
         meta: TensorMeta,
     },
-    /// Push: here they are.
+    /// Push: answers BUFFER_REQUEST with slots.
     BufferResponse {
         /// The slots, at most [`MAX_SLOTS_PER_MESSAGE`].
         slots: Vec<SlotGrant>,
     },
-    /// Push: the consumer is done with a slot; it may be written again, with this fresh key.
+    /// Push: the receiver is done with a slot. The sender may write it again, with this new key.
     BufferIdle {
         /// The slot.
         slot: SlotGrant,
     },
-    /// Push: the receiver wants the slots of this flow back.
+    /// Push: the receiver asks for the slots of this flow back.
     BufferRecall {
-        /// What for.
+        /// The reason.
         why: Recall,
-        /// Which round of slots: how often the sender has asked for others since its first request. Comes back.
+        /// The round of slots: the number of requests for slots that the sender has made after its first. RECALLED
+        /// repeats it.
         round: u32,
     },
-    /// Push: the sender will not write into them any more. Behind its data.
+    /// Push: answers BUFFER_RECALL. The sender will not write into the slots again. Sent behind its data.
     Recalled {
-        /// As in the BUFFER_RECALL that this answers.
+        /// The reason in the BUFFER_RECALL.
         why: Recall,
-        /// As in the BUFFER_RECALL that this answers.
+        /// The round in the BUFFER_RECALL.
         round: u32,
     },
-    /// Push: the sender ends the flow by itself; its owner is gone.
+    /// Push: the sender ends the flow, because its owner is gone.
     BufferRelease,
-    /// Pull, in place of the data: read it where it lies. Only over links whose sides share their memory.
+    /// Pull, instead of the data: the version can be read in the owner's memory. Only over links whose sides share
+    /// their memory.
     ByReference {
-        /// What the owner calls the reference.
+        /// The owner's number for the reference.
         lease: u32,
         /// The owner's segment.
         segment: u32,
-        /// Where its body begins there.
+        /// The offset of the body in the segment.
         offset: u64,
         /// The version.
         version: Version,
         /// Microseconds that the request waited for its version at the owner.
         waited_us: u32,
-        /// Its description.
+        /// The description.
         meta: TensorMeta,
     },
-    /// Pull: nobody reads that any more.
+    /// Pull: the requesting side has no reader of the reference left.
     ReleaseReference {
-        /// As in the BY_REFERENCE.
+        /// The number in the BY_REFERENCE.
         lease: u32,
     },
-    /// Pull: I do not want it any more.
+    /// Pull: the requesting side gives the request up.
     Cancel,
-    /// Pull: then it will not come any more. Behind the data that may have come.
+    /// Pull: answers CANCEL. The data will not be sent after this message; it may have been sent before.
     Cancelled,
-    /// Nothing but credits.
+    /// Carries only credits.
     Ack,
-    /// Are you there?
+    /// Asks whether the peer is alive.
     Ping,
-    /// I am.
+    /// Answers PING.
     Pong,
-    /// This side leaves in good order.
+    /// This side closes the link in good order.
     Goodbye {
-        /// Why.
+        /// The reason.
         text: String,
     },
-    /// Counter: which one has this name, and may I operate on its word myself?
+    /// Counter: asks for the counter with this name, and whether this side may operate on its word directly.
     CounterOpen {
         /// The counter's key.
         name: NameRef,
-        /// Who asks.
+        /// The tenant that asks.
         tenant: NameRef,
         /// Whether the asking side can use a grant.
         wants_grant: bool,
     },
-    /// Counter: this one; and here is its word, where it is granted.
+    /// Counter: answers COUNTER_OPEN with the counter, and with its word if that is granted.
     CounterOpened {
-        /// Tells it from those that had the name before.
+        /// A number that distinguishes the counter from earlier ones with the same name.
         identity: u64,
-        /// Its word: 8 bytes.
+        /// The counter's word: 8 bytes.
         word: Option<RemoteSlice>,
     },
-    /// Counter: do this for me.
+    /// Counter: asks the home to do an operation.
     CounterOp {
         /// The counter's key.
         name: NameRef,
-        /// Who asks.
+        /// The tenant that asks.
         tenant: NameRef,
-        /// Which counter of that name.
+        /// The identity of the counter, from COUNTER_OPENED.
         identity: u64,
-        /// What to do.
+        /// The operation.
         op: AtomicOp,
     },
-    /// Counter: it is done.
+    /// Counter: the operation is done.
     CounterResult {
-        /// What the counter held before.
+        /// The value of the counter before the operation.
         old: u64,
     },
-    /// Counter: it lost its name; what was granted counts on for nobody.
+    /// Counter: the counter has lost its name. A word that was granted for it has no use from now on.
     CounterEnded {
         /// The counter's key.
         name: NameRef,
     },
-    /// Counter: one more arrival; answer when the round is complete.
+    /// Counter: a worker has arrived at the barrier. The home answers when the round is complete.
     BarrierWait {
         /// The barrier's key.
         name: NameRef,
-        /// Who asks.
+        /// The tenant that asks.
         tenant: NameRef,
-        /// How many arrivals make a round.
+        /// The number of arrivals that complete a round.
         members: u32,
     },
-    /// Counter: the round is complete.
+    /// Counter: a round of the barrier is complete.
     BarrierReleased {
-        /// Which one.
+        /// The number of the round.
         round: u64,
-        /// Whether this was its last arrival.
+        /// Whether this arrival was the last of the round.
         leader: bool,
     },
-    /// Pull, push: what pushed the version that is written next, for whoever traces. Sent only where there is something to tell.
+    /// Pull, push: the trace context of the push of the version that is written next. Sent only if there is one.
     Trace {
-        /// That version.
+        /// The version.
         version: Version,
-        /// What pushed it.
+        /// The trace context of the push.
         context: TraceContext,
     },
 }
 
 impl Body {
-    /// The kind's number on the wire.
+    /// Returns the kind's number on the wire.
     #[must_use]
     pub fn kind(&self) -> u8 {
         match self {
@@ -316,7 +319,7 @@ impl Body {
         }
     }
 
-    /// The name that documents and traces use.
+    /// Returns the name that documents and traces use.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -352,7 +355,7 @@ impl Body {
 }
 
 impl Message {
-    /// A message without credits; the link adds them when it is sent.
+    /// Creates a message without credits. The link adds them when the message is sent.
     #[must_use]
     pub fn new(role: Role, index: u32, body: Body) -> Message {
         Message { credits: 0, index, role, body }
