@@ -9,10 +9,10 @@
 //! | keeper | the sidecar that was passed the segment, before it says that it has it | it needs the segment no more | the reader, and the owner |
 //! | reader | each worker that is passed it on | its mapping ends | the owner, after the link's end |
 //!
-//! A worker sets its marks, *then* checks that the keeper's mark is still set, and only then reads. The owner of a link
-//! that has ended finds the keeper's mark gone, and *then* looks for readers' marks. The keeper's mark does not come
-//! back, so every reader had marked the segment before the owner looked. No time-out is needed, and no process has to
-//! be awake.
+//! A worker sets its marks, *then* checks that the keeper's mark is still set, and only then reads. The owner of a
+//! link that has ended finds the keeper's mark gone, and *then* looks for readers' marks. The keeper's mark does not
+//! come back, so every reader had marked the segment before the owner looked. No time-out is needed, and no process
+//! has to be awake.
 
 use super::{Mapping, Segment, SegmentError, is_marked, reader_locks};
 use rustix::fd::{AsFd, OwnedFd};

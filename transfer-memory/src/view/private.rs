@@ -1,8 +1,9 @@
 //! Private, writable mappings of bytes that nobody may change.
 //!
-//! Some libraries have no read-only arrays, and a write to a read-only page kills the process. They get a mapping of their own of the pages
-//! that the bytes lie in (`MAP_PRIVATE`): it shows the same bytes with no copy, and the kernel copies a page when it is written. Such a write
-//! reaches nobody else. The seal `F_SEAL_FUTURE_WRITE` allows this, also through a descriptor that is read-only.
+//! Some libraries have no read-only arrays, and a write to a read-only page kills the process. They get a mapping of
+//! their own of the pages that the bytes lie in (`MAP_PRIVATE`): it shows the same bytes with no copy, and the kernel
+//! copies a page when it is written. Such a write reaches nobody else. The seal `F_SEAL_FUTURE_WRITE` allows this,
+//! also through a descriptor that is read-only.
 
 use super::Bytes;
 use crate::Errno;
@@ -18,7 +19,8 @@ pub struct PrivateBytes {
     shown: Bytes,
 }
 
-// SAFETY: the pages are this value's alone, which hands out their address and no reference; what it keeps is Send and Sync itself.
+// SAFETY: the pages are this value's alone, which hands out their address and no reference; what it keeps is Send and
+// Sync itself.
 unsafe impl Send for PrivateBytes {}
 // SAFETY: as above.
 unsafe impl Sync for PrivateBytes {}
@@ -58,8 +60,8 @@ impl Bytes {
         let skip = (offset % page_bytes as u64) as usize;
         let pages_len = (skip + self.len()).max(1).next_multiple_of(page_bytes);
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a new mapping at an address of the kernel's choosing disturbs no memory that Rust knows of. The file's size is sealed, so no
-        // page of it can vanish.
+        // SAFETY: a new mapping at an address of the kernel's choosing disturbs no memory that Rust knows of. The
+        // file's size is sealed, so no page of it can vanish.
         let pages = unsafe { mm::mmap(ptr::null_mut(), pages_len, protection, flags, file, offset - skip as u64) };
         let pages = NonNull::new(pages.map_err(system)?.cast()).ok_or(system(Errno::NOMEM))?;
         Ok(PrivateBytes { pages, pages_len, skip, shown: self.clone() })
