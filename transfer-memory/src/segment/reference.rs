@@ -6,13 +6,13 @@
 //! | mark | set by | until | for |
 //! |---|---|---|---|
 //! | the owner's incarnation | both | the mapping ends | the worker that writes the segment, after its sidecar's death |
-//! | keeper | the sidecar that was passed the segment, before it says that it has it | it needs the segment no more | the reader, and the owner |
+//! | keeper | the sidecar that was passed the segment, before it reports that | it no longer needs the segment | the reader, and the owner |
 //! | reader | each worker that is passed it on | its mapping ends | the owner, after the link's end |
 //!
-//! A worker sets its marks, *then* checks that the keeper's mark is still set, and only then reads. The owner of a
-//! link that has ended finds the keeper's mark gone, and *then* looks for readers' marks. The keeper's mark does not
-//! come back, so every reader had marked the segment before the owner looked. No time-out is needed, and no process
-//! has to be awake.
+//! A worker sets its marks, *then* checks that the keeper's mark is still set, and only then reads. The owner of a link
+//! that has ended finds the keeper's mark gone, and *then* looks for readers' marks. The keeper's mark does not come
+//! back, so every reader had marked the segment before the owner looked. No time-out is needed, and no process has to
+//! be awake.
 
 use super::{Mapping, Segment, SegmentError, is_marked, reader_locks};
 use rustix::fd::{AsFd, OwnedFd};
@@ -45,7 +45,8 @@ impl ReferenceMarks {
 
 impl Segment {
     /// Maps a segment of another sidecar that this worker's sidecar has passed on, read-only, and marks it as read for
-    /// as long as the mapping lives. `None` where this worker's sidecar no longer keeps it: then no worker may read it.
+    /// as long as the mapping lives. Returns `None` if this worker's sidecar no longer keeps it: then no worker may
+    /// read it.
     ///
     /// # Errors
     /// As [`Segment::adopt`].
@@ -64,7 +65,7 @@ impl Segment {
         Segment::adopt_to_read(fd, expected_len, marks.owner).map(Some)
     }
 
-    /// Whether a process at the other end of that link may still read this segment by reference. `true` also where the
+    /// Whether a process at the other end of that link may still read this segment by reference. Also `true` if the
     /// kernel does not say.
     #[must_use]
     pub fn is_referenced(&self, link: u64) -> bool {
