@@ -1,4 +1,4 @@
-//! One epoll descriptor, whose events are named by values of the user's own.
+//! An epoll descriptor whose events carry tokens of the user's type.
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,13 +9,13 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-/// The number of events that one wait takes. The kernel rotates: the others are first next time.
+/// The most events that one wait returns. The kernel rotates them: the next wait begins with the others.
 const EVENTS: usize = 64;
 
-/// The name of a watched descriptor.
+/// Identifies a watched descriptor.
 pub(crate) trait Token: Copy {
     fn to_u64(self) -> u64;
-    /// Reads [`Token::to_u64`] back.
+    /// Converts the result of [`Token::to_u64`] back.
     fn from_u64(number: u64) -> Self;
 }
 
@@ -45,23 +45,23 @@ impl<T: Token> Epoll<T> {
         epoll::add(&self.fd, fd, EventData::new_u64(token.to_u64()), EventFlags::IN)
     }
 
-    /// Watches a descriptor for input and, where `output`, for room to send; under a new name if need be.
+    /// Watches a descriptor for input and, if `output` is set, for room to send. The token may be a new one.
     pub(crate) fn change(&self, fd: impl AsFd, token: T, output: bool) -> Result<(), Errno> {
         let flags = if output { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         epoll::modify(&self.fd, fd, EventData::new_u64(token.to_u64()), flags)
     }
 
-    /// Watches a descriptor no longer.
+    /// Stops watching a descriptor.
     pub(crate) fn remove(&self, fd: impl AsFd) {
         // Fails only for a descriptor that is not watched.
         let _ = epoll::delete(&self.fd, fd);
     }
 
-    /// Waits until a descriptor is ready or the time is over; `None` waits without limit.
+    /// Waits until a descriptor is ready or the timeout has passed. `None` waits without limit.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> SmallVec<[Event<T>; EVENTS]> {
         let mut events = [const { MaybeUninit::uninit() }; EVENTS];
         let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
-        // Fails only when interrupted by a signal: then nothing has happened yet.
+        // The call fails only if a signal interrupts it, and then there are no events yet.
         let Ok((events, _)) = epoll::wait(&self.fd, &mut events[..], timeout.as_ref()) else {
             return SmallVec::new();
         };

@@ -6,7 +6,8 @@
 //! - [`shm`]: the fabric through shared memory, between two sidecars of one host.
 //! - [`verbs`]: the fabric over RDMA.
 //! - `conformance`: the tests that every fabric must pass; with the feature of that name.
-//! - `epoll`: an epoll descriptor; `poller`: that of a fabric with sockets, and its timer.
+//! - `epoll`: an epoll descriptor.
+//! - `poller`: the epoll descriptor and the timer of a fabric with sockets.
 //! - `peer_watch`: whether the peer of a link still runs.
 //! - `pending`: connections that have not sent their Hello yet.
 //! - `token`: the proof that a connection was announced by `Connect`.
@@ -26,7 +27,7 @@ pub mod tcp;
 mod token;
 pub mod verbs;
 
-/// A failed system call as a [`FabricError`](transfer_core::fabric::FabricError).
+/// Converts the error of a system call into a [`FabricError`](transfer_core::fabric::FabricError).
 pub(crate) fn device<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> transfer_core::fabric::FabricError {
     move |error| transfer_core::fabric::FabricError::Device { what, why: error.to_string() }
 }

@@ -1,14 +1,15 @@
-//! Notices a peer that is stopped. Its kernel keeps its sockets open and its memory mapped, so only missing signs of life show it.
+//! Notices a peer that is stopped. Its kernel keeps its sockets open and its memory mapped, so only the lack of signs
+//! of life reveals it.
 
 use std::time::{Duration, Instant};
 use transfer_core::fabric::DownReason;
 
-/// The watch over the peer of one link. `S` is what the peer has shown so far, in whatever way the fabric sees that.
+/// Watches the peer of one link. `S` holds the signs of life that the fabric has seen so far.
 #[derive(Debug)]
 pub(crate) struct PeerWatch<S>(Option<(Instant, S)>);
 
 impl<S: PartialEq> PeerWatch<S> {
-    /// Nothing was posted to the peer.
+    /// Returns a watch that is off, because nothing was posted to the peer.
     pub(crate) fn off() -> PeerWatch<S> {
         PeerWatch(None)
     }
@@ -17,7 +18,7 @@ impl<S: PartialEq> PeerWatch<S> {
         self.0.is_none()
     }
 
-    /// Something was posted. The peer has until `due` to show a sign of life beyond `signs`.
+    /// Begins the watch after a post. The peer has until `due` to show a sign of life beyond `signs`.
     pub(crate) fn begin(&mut self, due: Instant, signs: S) {
         self.0 = Some((due, signs));
     }
@@ -27,7 +28,8 @@ impl<S: PartialEq> PeerWatch<S> {
         self.0.as_ref().map(|(due, _)| *due)
     }
 
-    /// Compares the signs once they are due, with `works` posted and not completed. Returns the reason if the link is lost.
+    /// Compares the signs of life if they are due. `works` is the number of posts that are not completed. Returns the
+    /// reason if the link is lost.
     pub(crate) fn check(&mut self, now: Instant, works: usize, signs: S, timeout: Duration) -> Option<DownReason> {
         let (_, before) = self.0.take_if(|(due, _)| *due <= now)?;
         if works == 0 {

@@ -10,14 +10,16 @@ pub(crate) const MAX_PENDING: usize = 128;
 /// The most pending connections of one source: an address, or a user.
 pub(crate) const MAX_PENDING_OF_ONE: usize = 64;
 
-/// A table of pending connections `G`, which come from sources `S`. Where it is full the oldest one has to go.
+/// A table of pending connections `G`, which come from sources `S`. If there is no room for a new connection, an older
+/// one has to go.
 #[derive(Debug)]
 pub(crate) struct PendingConnections<S, G> {
     silent: Silent<S>,
     all: HashMap<u32, (S, Ticket, G)>,
 }
 
-/// The number by which a poller knows a connection. So few are pending at a time that no two have the same one.
+/// Returns the number by which a poller knows a connection. So few are pending at a time that no two have the same
+/// number.
 #[allow(clippy::cast_possible_truncation)]
 fn number(ticket: Ticket) -> u32 {
     ticket as u32
@@ -28,7 +30,7 @@ impl<S: Eq + Hash + Copy, G> PendingConnections<S, G> {
         PendingConnections { silent: Silent::new(MAX_PENDING, MAX_PENDING_OF_ONE), all: HashMap::new() }
     }
 
-    /// Adds a connection. Returns its number, and the connection that has to go for it.
+    /// Adds a connection. Returns its number, and the connection that has to go to make room.
     pub(crate) fn enter(&mut self, source: S, connection: G) -> (u32, Option<G>) {
         let (ticket, gone) = self.silent.enter(source);
         let gone = gone.and_then(|gone| self.all.remove(&number(gone))).map(|(_, _, connection)| connection);
@@ -61,7 +63,7 @@ impl<S: Eq + Hash + Copy, G> PendingConnections<S, G> {
         self.all.values().map(|(_, _, connection)| connection)
     }
 
-    /// How many connections have been added since the start.
+    /// Returns the number of connections that were added since the start.
     #[cfg(test)]
     pub(crate) fn seen(&self) -> u64 {
         self.silent.seen()

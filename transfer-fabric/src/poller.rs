@@ -1,4 +1,4 @@
-//! What a fabric with sockets waits for: its listener, all its sockets and a timer.
+//! Waits for the descriptors of a fabric with sockets: its listener, all its sockets and a timer.
 
 use crate::device;
 use crate::epoll::{Epoll, Event, Token};
@@ -47,7 +47,7 @@ impl Token for Source {
 pub(crate) struct Poller {
     epoll: Epoll<Source>,
     timer: OwnedFd,
-    /// The time of the timer.
+    /// The time for which the timer is set.
     set_for: Option<Instant>,
 }
 
@@ -69,22 +69,22 @@ impl Poller {
         self.epoll.add(fd, source).map_err(device("epoll_ctl"))
     }
 
-    /// Watches a descriptor for input and, where `output`, for room to send; under a new name if need be.
+    /// Watches a descriptor for input and, if `output` is set, for room to send. The source may be a new one.
     pub(crate) fn change(&self, fd: impl AsFd, source: Source, output: bool) -> Result<(), FabricError> {
         self.epoll.change(fd, source, output).map_err(device("epoll_ctl"))
     }
 
-    /// Watches a descriptor no longer.
+    /// Stops watching a descriptor.
     pub(crate) fn remove(&self, fd: impl AsFd) {
         self.epoll.remove(fd);
     }
 
-    /// The events so far.
+    /// Returns the events so far, without waiting.
     pub(crate) fn ready(&self) -> impl IntoIterator<Item = Event<Source>> + use<> {
         self.epoll.wait(Some(Duration::ZERO))
     }
 
-    /// Makes the descriptor readable at that time; `None` switches the timer off.
+    /// Makes the descriptor readable at that time. `None` switches the timer off.
     pub(crate) fn wake_at(&mut self, at: Option<Instant>) {
         if at != self.set_for {
             self.set_for = at;
@@ -92,9 +92,9 @@ impl Poller {
         }
     }
 
-    /// The timer has rung. It stays readable, and would keep everybody awake, until it is set anew. Whoever is about to
-    /// sleep has to call
-    /// [`Self::wake_at`] again: a later deadline has no timer now.
+    /// Handles the expiry of the timer by switching it off: an expired timer stays readable, and would wake every
+    /// sleeper. Before the thread sleeps it has to call [`Self::wake_at`] again, because no timer is set for later
+    /// deadlines now.
     pub(crate) fn rung(&mut self) {
         self.set_for = None;
         self.set_timer(None);
@@ -104,10 +104,10 @@ impl Poller {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let it_value = after.map_or(zero, |after| Timespec {
             tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
-            // Zero would switch it off.
+            // Zero would switch the timer off.
             tv_nsec: i64::from(after.subsec_nanos()).max(1),
         });
-        // Fails only for times that are not normalised. Setting it takes back an expiry that was not read, too.
+        // Fails only for times that are not normalised. Setting the timer also clears an expiry that was not read.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: zero, it_value });
     }
 }

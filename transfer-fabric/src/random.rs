@@ -1,9 +1,9 @@
-//! Random bytes of the operating system, for what strangers must not guess.
+//! Random bytes from the operating system, for values that strangers must not guess.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use transfer_core::fabric::FabricError;
 
-/// Fills an array. The kernel gives up to 256 bytes at once.
+/// Returns an array of random bytes. The kernel gives up to 256 bytes in one call.
 pub(crate) fn bytes<const N: usize>() -> Result<[u8; N], FabricError> {
     const { assert!(N <= 256, "more than the kernel gives at once") };
     let failed = |why| FabricError::Device { what: "getrandom", why };

@@ -1,9 +1,9 @@
 //! Detects that this process is a forked child of the owner of some resource.
 //!
-//! A child has copies of its parent's memory, and shares what the parent shares with others. If it went on, it would
-//! write into its parent's rings, clear its parent's hazard pointers and read its parent's socket. Reading the process
-//! id costs a system call, and process ids are reused. So a resource that must stay with one process keeps a page that
-//! the kernel wipes in a child (`MADV_WIPEONFORK`, Linux 4.14).
+//! A child has copies of its parent's memory, and shares what the parent shares with others. If it used these
+//! resources, it would write into its parent's rings, clear its parent's hazard pointers and read its parent's socket.
+//! Reading the process id costs a system call, and process ids are reused. So a resource that must stay with one
+//! process keeps a page that the kernel wipes in a child (`MADV_WIPEONFORK`, Linux 4.14).
 
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use std::ffi::c_void;
@@ -67,8 +67,7 @@ mod tests {
     #[test]
     fn a_child_is_known_and_its_own_guard_is_not_forked() {
         let guard = ForkGuard::new().unwrap();
-        // SAFETY: the child makes system calls and looks at memory of its own, and ends without running anything of its
-        // parent's.
+        // SAFETY: the child makes system calls, reads its own memory, and ends without running any code of its parent.
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "{}", std::io::Error::last_os_error());
         if child == 0 {

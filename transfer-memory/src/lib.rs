@@ -1,4 +1,4 @@
-//! Shared memory: what a worker and its sidecar both map, and how they describe it to each other.
+//! Shared memory: the segments that a worker and its sidecar both map, and the messages that describe them.
 //!
 //! The sidecar creates every segment, so that it can bound, pin and register it. A worker maps what it is handed.
 //! Everything that a worker can write is treated as hostile: its messages and ring records are copied out and checked

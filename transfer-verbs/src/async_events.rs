@@ -34,7 +34,7 @@ pub struct AsyncEvent {
 }
 
 impl AsyncEvent {
-    /// The event, in words.
+    /// Returns a text for the event.
     pub fn words(&self) -> &'static str {
         kind(self.code).words
     }
@@ -45,7 +45,7 @@ impl AsyncEvent {
     }
 }
 
-/// The meaning of a code: which field of the event's union names its source, and a text.
+/// The meaning of a code: the field of the event's union that names its source, and a text.
 struct Kind {
     about: About,
     words: &'static str,
@@ -61,7 +61,7 @@ enum About {
     WorkQueue,
 }
 
-/// As ibv_get_async_event(3) has it.
+/// Returns the meaning of a code, as in ibv_get_async_event(3).
 fn kind(code: u32) -> Kind {
     use About::*;
     let (about, words, fatal) = match code {
@@ -91,13 +91,13 @@ fn kind(code: u32) -> Kind {
     Kind { about, words, fatal }
 }
 
-/// The events of one device. Its file descriptor becomes readable when there is one.
+/// The events of one device. Its file descriptor becomes readable when there is an event.
 #[derive(Debug)]
 pub struct AsyncEvents {
     context: Context,
 }
 
-/// `struct ibv_async_event`, with a number for the code: the library may know more of them than rdma-sys.
+/// `struct ibv_async_event`, with a number for the code, because the library may know more codes than rdma-sys.
 #[repr(C)]
 struct RawEvent {
     element: rdma_sys::ibv_async_event_element_t,
@@ -111,7 +111,7 @@ impl AsyncEvents {
         Ok(Self { context })
     }
 
-    /// The next event, or nothing for now.
+    /// Returns the next event, or `None` if there is none now.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<AsyncEvent>, VerbsError> {
         let inner = &self.context.0;

@@ -40,15 +40,15 @@ pub struct InitAttributes {
 pub struct Destination {
     /// The peer's GID: needed on Ethernet, and on InfiniBand between subnets.
     pub gid: Option<Gid>,
-    /// The own port's GID to send from: an index into its table. Used where `gid` is set.
+    /// The own port's GID to send from: an index into its table. Used if `gid` is set.
     pub gid_index: u8,
     /// The peer's LID, 0 on Ethernet.
     pub lid: u16,
-    /// Routers that a packet may pass. Used where `gid` is set.
+    /// The most routers that a packet may pass. Used if `gid` is set.
     pub hop_limit: u8,
-    /// The IP header's traffic class (DSCP and ECN). Used where `gid` is set.
+    /// The IP header's traffic class (DSCP and ECN). Used if `gid` is set.
     pub traffic_class: u8,
-    /// The IP header's flow label, 20 bits. Used where `gid` is set.
+    /// The IP header's flow label, 20 bits. Used if `gid` is set.
     pub flow_label: u32,
     /// The service level, 0 to 15.
     pub service_level: u8,
@@ -69,9 +69,9 @@ pub struct ReceiveAttributes {
     pub queue_pair: u32,
     /// The number of the peer's first packet, 24 bits.
     pub packet_number: u32,
-    /// The largest packet: the smaller of both ends'.
+    /// The largest packet: the smaller of the two ends' largest packets.
     pub path_mtu: Mtu,
-    /// READs and atomics of the peer that can be answered at a time.
+    /// The most READs and atomics of the peer that can be answered at a time.
     pub max_rd_atomic: u8,
     /// The time that a peer waits after it found no receive posted: a code from 0 to 31; 12 is 0.64 ms, 0 is 655 ms.
     pub min_rnr_timer: u8,
@@ -82,12 +82,13 @@ pub struct ReceiveAttributes {
 pub struct SendAttributes {
     /// The number of the own first packet, 24 bits.
     pub packet_number: u32,
-    /// The time to wait for an answer: 4.096 us times 2 to the power of this, 1 to 31. 0, for ever, is refused.
+    /// The time to wait for an answer: 4.096 us times 2 to the power of this, 1 to 31. 0 means without limit, and is
+    /// refused.
     pub timeout: u8,
-    /// The number of retries without an answer, 0 to 6. 7 is refused: on some devices it means for ever.
+    /// The number of retries without an answer, 0 to 6. 7 is refused: on some devices it means without limit.
     pub retry_count: u8,
-    /// The number of retries when the peer has no receive posted, 0 to 6. 7, for ever, is refused.
+    /// The number of retries when the peer has no receive posted, 0 to 6. 7 means without limit, and is refused.
     pub rnr_retry: u8,
-    /// READs and atomics under way at a time.
+    /// The most READs and atomics in flight.
     pub max_rd_atomic: u8,
 }

@@ -1,4 +1,4 @@
-//! Completion channels: on them a thread sleeps until there is a completion.
+//! Completion channels, on which a thread sleeps until there is a completion.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,8 +12,8 @@ use crate::completion_queue;
 use crate::sys::{Handle, set_nonblocking};
 use crate::{Context, VerbsError};
 
-/// A completion channel. Its file descriptor becomes readable when an armed queue has a completion. Clones are the same
-/// one.
+/// A completion channel. Its file descriptor becomes readable when an armed queue has a completion. Clones are the
+/// same channel.
 #[derive(Clone, Debug)]
 pub struct CompletionChannel(pub(crate) Arc<Inner>);
 
@@ -22,7 +22,7 @@ pub(crate) struct Inner {
     pub(crate) raw: Handle<ibv_comp_channel>,
     pub(crate) context: Context,
     /// Held from taking an event until its queue has counted it, and while a queue is destroyed. At its end a queue
-    /// waits for the events that were taken, so an event that was taken and not counted would make it wait for ever.
+    /// waits for the events that were taken, so an event that was taken and not counted would make it wait forever.
     pub(crate) taking: Mutex<()>,
 }
 
@@ -55,8 +55,9 @@ impl CompletionChannel {
                 };
             }
             taken += 1;
-            // SAFETY: `user` is what the queue was made with: its count of events. A queue is destroyed, and its count
-            // freed, only under the lock that is held here, and the kernel forgets its events that were not taken.
+            // SAFETY: `user` is the pointer that the queue was made with, to its count of events. A queue is
+            // destroyed, and its count freed, only under the lock that is held here, and the kernel forgets its events
+            // that were not taken.
             unsafe { completion_queue::count_event(context.0.functions, queue, user) };
         }
     }

@@ -1,7 +1,7 @@
 //! The choice of device, port and address, if the configuration leaves it open.
 //!
-//! The rule: the first active port, in the order in which devices and ports are listed; there the first address that is
-//! RoCE v2 over IPv4, then over IPv6 (one that is routed before one that holds only on the link), then RoCE v1. On
+//! The rule: the first active port, in the order in which devices and ports are listed; there the first address that
+//! is RoCE v2 over IPv4, then over IPv6 (a routed one before one that is valid only on the link), then RoCE v1. On
 //! InfiniBand the LID is the address, and the port's first GID goes with it.
 
 use std::fmt::Write as _;
@@ -54,7 +54,7 @@ pub enum ChooseError {
     NoSuchDevice {
         /// The name.
         wanted: String,
-        /// The existing ones.
+        /// The existing devices and ports.
         there: String,
     },
     /// No device that may be used has the port.
@@ -62,13 +62,13 @@ pub enum ChooseError {
     NoSuchPort {
         /// The port.
         wanted: u8,
-        /// The existing ones.
+        /// The existing devices and ports.
         there: String,
     },
     /// The ports are all down.
     #[error("no port that may be used is active; there are: {there}")]
     NotActive {
-        /// The existing ones.
+        /// The existing devices and ports.
         there: String,
     },
     /// The port has no such address.
@@ -80,13 +80,13 @@ pub enum ChooseError {
         port: u8,
         /// The index.
         wanted: u32,
-        /// The existing ones.
+        /// The existing devices and ports.
         there: String,
     },
     /// The port has no address that could be used.
     #[error("no active port has an address: give the network interface of one an IP address; there are: {there}")]
     NoAddress {
-        /// The existing ones.
+        /// The existing devices and ports.
         there: String,
     },
 }
@@ -126,18 +126,18 @@ pub fn again(context: &Context, port: u8, gid_index: Option<u32>) -> Result<Chos
     Ok(Chosen { context: context.clone(), port: port.clone(), gid: gid.map(|gid| gids[gid].clone()) })
 }
 
-/// Indexes into the list of candidates.
+/// A choice, as indexes into the list of candidates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pick {
-    /// Of the device.
+    /// The index of the device.
     pub device: usize,
-    /// Of the port among the device's.
+    /// The index of the port among the device's ports.
     pub port: usize,
-    /// Of the address among the port's.
+    /// The index of the address among the port's addresses.
     pub gid: Option<usize>,
 }
 
-/// The rule itself.
+/// Chooses by the rule.
 pub fn pick(wanted: &Wanted, candidates: &[Candidate]) -> Result<Pick, ChooseError> {
     if candidates.is_empty() {
         return Err(ChooseError::NoDevice);
@@ -188,7 +188,7 @@ pub fn pick(wanted: &Wanted, candidates: &[Candidate]) -> Result<Pick, ChooseErr
     })
 }
 
-/// The best address of a port; of equal ones the first.
+/// Returns the index of the best address of a port; of equal ones, the first.
 fn best(gids: &[GidEntry]) -> Option<usize> {
     let rank = |gid: &GidEntry| match gid.kind {
         GidKind::RoceV2Ipv4 => 0,
@@ -200,7 +200,7 @@ fn best(gids: &[GidEntry]) -> Option<usize> {
     (0..gids.len()).min_by_key(|&place| rank(&gids[place]))
 }
 
-/// The existing ports, for errors: `rxe0 port 1 active, Ethernet [1: ::ffff:10.77.0.1 RoCE v2 over IPv4]`.
+/// Lists the existing ports, for errors: `rxe0 port 1 active, Ethernet [1: ::ffff:10.77.0.1 RoCE v2 over IPv4]`.
 fn list(candidates: &[Candidate]) -> String {
     let mut words = String::new();
     for (device, (port, gids)) in
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_by_index_is_found_by_its_index_and_on_any_port_that_has_it() {
+    fn requested_address_is_found_on_any_port_that_has_it() {
         let candidates = [
             roce("a", PortState::Active, &[gid(0, LOCAL, GidKind::RoceV2Ipv6)]),
             roce("b", PortState::Active, &[gid(0, LOCAL, GidKind::RoceV2Ipv6), gid(5, IPV4, GidKind::RoceV1)]),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_lists_what_there_is() {
+    fn refusal_lists_the_existing_ports() {
         let down = [roce("a", PortState::Down, &usual())];
         let error = |wanted: &Wanted| pick(wanted, &down).expect_err("nothing fits").to_string();
         let there = "a port 1 down, Ethernet [0: fe80::1 RoCE v2 over IPv6, 1: ::ffff:10.77.0.1 RoCE v2 over IPv4]";

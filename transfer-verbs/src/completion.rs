@@ -64,7 +64,7 @@ impl fmt::Display for Opcode {
 pub struct Done {
     /// The operation.
     pub opcode: Opcode,
-    /// Bytes that arrived: of a receive, of a WRITE with an immediate, of a READ.
+    /// The number of bytes that arrived: of a receive, of a WRITE with an immediate, of a READ.
     pub len_bytes: u32,
     /// The immediate that came with it, in host order.
     pub immediate: Option<u32>,

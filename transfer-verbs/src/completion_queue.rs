@@ -16,7 +16,7 @@ use crate::{Completion, CompletionChannel, Context, Done, Opcode, Status, VerbsE
 /// (ibv_get_cq_event(3)).
 const ACKNOWLEDGED_TOGETHER: u32 = 64;
 
-/// A completion queue. Clones are the same one.
+/// A completion queue. Clones are the same queue.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue(pub(crate) Arc<Inner>);
 
@@ -25,7 +25,7 @@ pub(crate) struct Inner {
     pub(crate) raw: Handle<ibv_cq>,
     context: Context,
     channel: Option<CompletionChannel>,
-    /// Events that were taken from the channel and not acknowledged. The library knows its address.
+    /// The number of events that were taken from the channel and not acknowledged. The library knows its address.
     unacknowledged: Box<AtomicU32>,
     capacity: Mutex<u32>,
 }
@@ -35,29 +35,29 @@ pub(crate) struct Inner {
 /// # Safety
 /// `queue` is alive, was made with `user`, and the lock of its channel is held.
 pub(crate) unsafe fn count_event(library: &Verbs, queue: *mut ibv_cq, user: *mut c_void) {
-    // SAFETY: as the caller says; the count is never used but through shared references.
+    // SAFETY: as the caller says; the count is used only through shared references.
     let unacknowledged = unsafe { &*user.cast::<AtomicU32>() };
     let count = unacknowledged.fetch_add(1, Ordering::Relaxed) + 1;
     if count == ACKNOWLEDGED_TOGETHER {
         unacknowledged.store(0, Ordering::Relaxed);
-        // SAFETY: so many events of the queue were taken and not acknowledged.
+        // SAFETY: `count` events of the queue were taken and not acknowledged.
         unsafe { (library.ibv_ack_cq_events)(queue, count) };
     }
 }
 
 impl CompletionQueue {
-    /// Makes a queue for at least `capacity` completions that are not polled yet. With more, every queue pair that uses
-    /// it fails.
+    /// Makes a queue for at least `capacity` completions that are not polled yet. If there are more, every queue pair
+    /// that uses it fails.
     pub fn new(context: &Context, capacity: u32, channel: Option<&CompletionChannel>) -> Result<Self, VerbsError> {
         let count = checked_capacity(context, capacity)?;
         let unacknowledged = Box::new(AtomicU32::new(0));
         let user = ptr::from_ref(&*unacknowledged).cast_mut().cast();
         let events = channel.map_or(ptr::null_mut(), |channel| channel.0.raw.raw());
-        // SAFETY: the context is open and the channel, where there is one, alive; both stay so for the queue's life.
+        // SAFETY: the context is open and the channel, if there is one, is alive; both stay so for the queue's life.
         // The count of events stays where it is until the queue is gone.
         let raw = unsafe { (context.0.functions.ibv_create_cq)(context.0.raw.raw(), count, user, events, 0) };
         let raw = Handle::new(raw).map_err(|why| VerbsError::because(context.device_name(), "ibv_create_cq", why))?;
-        // SAFETY: the queue was just made; nobody else knows it.
+        // SAFETY: the queue was just made; nothing else knows it.
         let capacity = unsafe { (*raw.raw()).cqe };
         Ok(Self(Arc::new(Inner {
             raw,
@@ -68,7 +68,7 @@ impl CompletionQueue {
         })))
     }
 
-    /// The number of completions that it can hold: the requested one, or more.
+    /// Returns the number of completions that it can hold: the requested number, or more.
     pub fn capacity(&self) -> u32 {
         *self.0.capacity.lock()
     }
@@ -80,7 +80,7 @@ impl CompletionQueue {
         while polled < into.len() {
             let mut raw = [const { MaybeUninit::<ibv_wc>::uninit() }; TOGETHER];
             let asked = TOGETHER.min(into.len() - polled);
-            // SAFETY: there is place for that many. The function is a pointer in the context, not one that has to be
+            // SAFETY: there is room for that many. The function is a pointer in the context, not one that has to be
             // linked.
             let count = unsafe { rdma_sys::ibv_poll_cq(self.0.raw.raw(), asked as i32, raw.as_mut_ptr().cast()) };
             let count = usize::try_from(count)
@@ -107,7 +107,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Resizes it for at least `capacity` completions.
+    /// Resizes the queue for at least `capacity` completions.
     pub fn resize(&self, capacity: u32) -> Result<(), VerbsError> {
         let context = &self.0.context;
         let count = checked_capacity(context, capacity)?;
@@ -167,8 +167,8 @@ impl Drop for Inner {
         let _taking = self.channel.as_ref().map(|channel| channel.0.taking.lock());
         let library = self.context.0.functions;
         let count = self.unacknowledged.swap(0, Ordering::Relaxed);
-        // SAFETY: so many events were taken and not acknowledged. The queue pairs that complete here hold the queue, so
-        // this is its last use.
+        // SAFETY: `count` events were taken and not acknowledged. The queue pairs that complete here hold the queue,
+        // so this is its last use.
         let code = unsafe {
             if count > 0 {
                 (library.ibv_ack_cq_events)(self.raw.raw(), count);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_immediate_is_told_in_host_order_and_only_where_there_is_one() {
+    fn immediate_is_reported_in_host_order_and_only_if_present() {
         let mut wc = raw();
         (wc.wr_id, wc.qp_num, wc.byte_len) = (7, 17, 100);
         wc.opcode = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_tells_its_status_and_nothing_that_is_undefined() {
+    fn failure_reports_its_status_and_no_undefined_field() {
         let mut wc = raw();
         (wc.status, wc.vendor_err, wc.opcode) = (ibv_wc_status::IBV_WC_REM_ACCESS_ERR, 0x88, 77);
         let failed = completion(&wc);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_the_peer_invalidated_is_told() {
+    fn key_invalidated_by_the_peer_is_reported() {
         let mut wc = raw();
         wc.opcode = ibv_wc_opcode::IBV_WC_RECV;
         wc.imm_data_invalidated_rkey_union.invalidated_rkey = 0x1234;

@@ -11,7 +11,7 @@ use rdma_sys::{ibv_context, ibv_device, ibv_device_attr, ibv_gid_entry, ibv_port
 use crate::sys::{Handle, Verbs};
 use crate::{AsyncEvents, Device, DeviceLimits, Gid, GidEntry, GidKind, Guid, NodeType, Port, VerbsError};
 
-/// An open device. Clones are the same device; it is closed when everything made from it is gone.
+/// An open device. Clones are the same device. It is closed when everything that was made from it is gone.
 #[derive(Clone, Debug)]
 pub struct Context(pub(crate) Arc<Inner>);
 
@@ -22,7 +22,8 @@ pub(crate) struct Inner {
     device: Device,
     system_guid: Guid,
     limits: DeviceLimits,
-    /// Held while a list with binds is posted: the library reads, and we write, the key in the windows' own structs.
+    /// Held while a list with binds is posted: the library reads, and this crate writes, the key in the windows' own
+    /// structs.
     pub(crate) binding: Mutex<()>,
 }
 
@@ -37,7 +38,7 @@ impl Drop for Inner {
 }
 
 impl Context {
-    /// `device` is of the library's list and described by `description`.
+    /// Opens `device`, which is of the library's list and described by `description`.
     pub(crate) fn open(
         library: &'static Verbs,
         device: *mut ibv_device,
@@ -87,7 +88,7 @@ impl Context {
         &self.0.limits
     }
 
-    /// The current state of the port of this number. Ports count from 1 to `limits().phys_ports`.
+    /// Returns the current state of the port of this number. Ports count from 1 to `limits().phys_ports`.
     pub fn port(&self, number: u8) -> Result<Port, VerbsError> {
         // SAFETY: plain numbers, for which zeros are valid.
         let mut attr: ibv_port_attr = unsafe { mem::zeroed() };
@@ -100,14 +101,14 @@ impl Context {
         Ok(Port::new(number, &attr))
     }
 
-    /// The used entries of a port's table of addresses.
+    /// Returns the used entries of a port's table of addresses.
     pub fn gids(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
         let capacity = (1..=self.0.limits.phys_ports)
             .map(|number| self.port(number).map(|port| port.gid_table_len as usize))
             .sum::<Result<usize, _>>()?;
         // SAFETY: plain numbers, for which zeros are valid.
         let mut entries: Vec<ibv_gid_entry> = (0..capacity).map(|_| unsafe { mem::zeroed() }).collect();
-        // SAFETY: there is place for that many entries of that size.
+        // SAFETY: there is room for that many entries of that size.
         let count = unsafe {
             (self.0.functions._ibv_query_gid_table)(
                 self.0.raw.raw(),
@@ -124,7 +125,7 @@ impl Context {
         Ok(entries.iter().filter(|entry| entry.port_num == u32::from(port)).map(gid_entry).collect())
     }
 
-    /// A port's table of partition keys, with its unused entries, which are 0.
+    /// Returns a port's table of partition keys, with its unused entries, which are 0.
     pub fn pkeys(&self, port: u8) -> Result<Vec<u16>, VerbsError> {
         let len = self.port(port)?.pkey_table_len;
         let mut keys = Vec::with_capacity(usize::from(len));
@@ -140,7 +141,7 @@ impl Context {
         Ok(keys)
     }
 
-    /// The asynchronous events of the device. Every event is delivered once, to the first that asks.
+    /// Returns the asynchronous events of the device. Every event is delivered once, to the first caller that asks.
     pub fn async_events(&self) -> Result<AsyncEvents, VerbsError> {
         AsyncEvents::new(self.clone())
     }

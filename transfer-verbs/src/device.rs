@@ -49,7 +49,7 @@ pub enum NodeType {
 }
 
 impl NodeType {
-    /// From `enum ibv_node_type`.
+    /// Converts a code of `enum ibv_node_type`.
     fn from_code(code: i64) -> Self {
         match code {
             1 => Self::ChannelAdapter,
@@ -97,7 +97,7 @@ impl Device {
         self.node_type
     }
 
-    /// Opens it.
+    /// Opens the device.
     pub fn open(&self) -> Result<Context, VerbsError> {
         let list = DeviceList::get()?;
         for &device in list.devices() {
@@ -105,12 +105,12 @@ impl Device {
                 return Context::open(list.functions, device, self);
             }
         }
-        // It was there when it was listed.
+        // The device has gone since it was listed.
         Err(VerbsError::code(&self.name, "ibv_open_device", libc::ENODEV))
     }
 }
 
-/// The devices of this machine: none where the kernel has no RDMA.
+/// Returns the devices of this machine, which are none if the kernel has no RDMA.
 pub fn devices() -> Result<Vec<Device>, VerbsError> {
     let list = match DeviceList::get() {
         // The kernel has no verbs: then there are no devices either.
@@ -142,7 +142,7 @@ impl DeviceList {
         unsafe { std::slice::from_raw_parts(self.list.raw(), self.len) }
     }
 
-    /// `device` is one of the list.
+    /// Describes a device of the list.
     fn describe(&self, device: *mut ibv_device) -> Device {
         // SAFETY: the list keeps its devices, whose names end with a zero byte and whose type is never changed.
         unsafe {

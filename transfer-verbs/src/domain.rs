@@ -1,4 +1,4 @@
-//! Protection domains: what was made in one can be used together.
+//! Protection domains. Objects that were made in one domain can be used together.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use rdma_sys::ibv_pd;
 use crate::sys::Handle;
 use crate::{Context, VerbsError};
 
-/// A protection domain. Clones are the same one.
+/// A protection domain. Clones are the same domain.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain(pub(crate) Arc<Inner>);
 
@@ -18,7 +18,7 @@ pub(crate) struct Inner {
 }
 
 impl ProtectionDomain {
-    /// Makes one.
+    /// Makes a domain.
     pub fn new(context: &Context) -> Result<Self, VerbsError> {
         // SAFETY: the context is open.
         let raw = Handle::new(unsafe { (context.0.functions.ibv_alloc_pd)(context.0.raw.raw()) })
@@ -26,7 +26,7 @@ impl ProtectionDomain {
         Ok(Self(Arc::new(Inner { raw, context: context.clone() })))
     }
 
-    /// The device that it is of.
+    /// Returns the device that the domain belongs to.
     pub fn context(&self) -> &Context {
         &self.0.context
     }

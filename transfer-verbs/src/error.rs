@@ -53,12 +53,12 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
-    /// A call that leaves its error in `errno`.
+    /// Makes the error of a call that leaves its error in `errno`.
     pub(crate) fn last(device: &str, call: &'static str) -> Self {
         Self::because(device, call, io::Error::last_os_error())
     }
 
-    /// A call that returns its error.
+    /// Makes the error of a call that returns its error.
     pub(crate) fn code(device: &str, call: &'static str, code: libc::c_int) -> Self {
         Self::because(device, call, io::Error::from_raw_os_error(code.abs()))
     }
@@ -114,7 +114,7 @@ impl RegisterError {
 
     fn judged(device: &str, len_bytes: usize, limit: LockedLimit, why: io::Error) -> Self {
         let device = device.to_owned();
-        // ib_umem_get of the kernel: EPERM where nothing may be locked, ENOMEM where it is too much.
+        // ib_umem_get of the kernel returns EPERM if nothing may be locked, and ENOMEM if it is too much.
         match why.raw_os_error() {
             Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN) if limit.0.is_some() => {
                 Self::LockedMemory { device, len_bytes, limit, why }

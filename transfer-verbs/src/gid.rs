@@ -1,4 +1,4 @@
-//! Addresses of ports: what a peer's device sends to.
+//! Addresses of ports, to which a peer's device sends.
 
 use std::fmt;
 use std::net::Ipv6Addr;

@@ -1,5 +1,5 @@
-//! The two kinds of keys. A local key opens memory to the own device, a remote key opens it to a peer: there is no way
-//! from one to the other, so the wrong one cannot be sent to a peer or put into a gather list.
+//! The two kinds of keys. A local key opens memory to the own device, a remote key opens it to a peer. Neither can be
+//! converted into the other, so the wrong one cannot be sent to a peer or put into a gather list.
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
 //! RDMA verbs as objects that cannot be used in the wrong order.
 //!
-//! All code that calls libibverbs or librdmacm is here, and it does not depend on its use. The two libraries are opened
-//! on first use, so a program starts where they are missing, and [`available`] says why there are no verbs.
+//! All code that calls libibverbs or librdmacm is here, and it knows nothing of its users. The two libraries are
+//! opened on first use, so a program starts even if they are missing, and [`available`] returns the reason why there
+//! are no verbs.
 //!
 //! # Guarantees
 //! - Every object keeps alive what it was made from (a region its domain, a domain its context), so they can be dropped

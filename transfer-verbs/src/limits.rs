@@ -54,9 +54,9 @@ pub struct DeviceLimits {
     pub max_srq: u32,
     pub max_srq_wr: u32,
     pub max_srq_sge: u32,
-    /// READs and atomics from the peer that one queue pair can answer at a time.
+    /// The most READs and atomics from the peer that one queue pair can answer at a time.
     pub max_qp_rd_atom: u32,
-    /// READs and atomics that one queue pair can have under way.
+    /// The most READs and atomics that one queue pair can have in flight.
     pub max_qp_init_rd_atom: u32,
     pub max_pkeys: u16,
     pub atomic: Atomics,

@@ -24,12 +24,12 @@ impl Mtu {
         128 << self.code()
     }
 
-    /// The value of exactly this size.
+    /// Returns the value of exactly this size.
     pub fn from_len_bytes(len_bytes: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|mtu| mtu.len_bytes() == len_bytes)
     }
 
-    /// As `enum ibv_mtu` counts.
+    /// Returns the code in `enum ibv_mtu`.
     pub(crate) const fn code(self) -> u32 {
         self as u32 + 1
     }
@@ -189,9 +189,9 @@ pub struct Port {
     pub gid_table_len: u32,
     /// Entries of its table of partition keys.
     pub pkey_table_len: u16,
-    /// Lanes: 1, 2, 4, 8 or 12; 0 where the device's code is unknown.
+    /// The number of lanes: 1, 2, 4, 8 or 12; 0 if the device's code is unknown.
     pub width: u8,
-    /// Gigabits per second of one lane, in tenths; 0 where the device's code is unknown.
+    /// The gigabits per second of one lane, in tenths; 0 if the device's code is unknown.
     pub lane_speed_tenths: u32,
     /// `IBV_PORT_*` bits.
     pub capabilities: u32,
@@ -199,7 +199,7 @@ pub struct Port {
 
 impl Port {
     pub(crate) fn new(number: u8, attr: &ibv_port_attr) -> Self {
-        // A device that names no size can carry the smallest.
+        // A device that reports no size can carry the smallest.
         let mtu = |code| Mtu::from_code(code).unwrap_or(Mtu::B256);
         Self {
             number,
@@ -224,14 +224,14 @@ impl Port {
         }
     }
 
-    /// Gigabits per second of all lanes, where the device tells.
+    /// Returns the gigabits per second of all lanes, if the device reports them.
     pub fn rate_gbps(&self) -> Option<f64> {
         let tenths = u32::from(self.width) * self.lane_speed_tenths;
         (tenths > 0).then(|| f64::from(tenths) / 10.0)
     }
 }
 
-/// From the codes of `ibv_query_port`(3).
+/// Converts a code of `ibv_query_port`(3).
 fn lanes(code: u8) -> u8 {
     match code {
         1 => 1,
@@ -243,7 +243,7 @@ fn lanes(code: u8) -> u8 {
     }
 }
 
-/// From the codes of `ibv_query_port`(3): SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR.
+/// Converts a code of `ibv_query_port`(3): SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR.
 fn lane_speed_tenths(code: u8) -> u32 {
     match code {
         1 => 25,
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_what_the_device_says() {
+    fn port_has_the_attributes_of_the_device() {
         // SAFETY: plain numbers, for which zeros are valid.
         let mut attr: rdma_sys::ibv_port_attr = unsafe { std::mem::zeroed() };
         (attr.state, attr.phys_state, attr.link_layer) = (4, 5, 2);

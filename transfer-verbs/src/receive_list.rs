@@ -6,7 +6,7 @@ use rdma_sys::{ibv_recv_wr, ibv_sge};
 
 use crate::Element;
 
-/// A list of receives, posted with one call and used again.
+/// A list of receives, which is posted with one call and can be used again.
 #[derive(Default)]
 pub struct ReceiveList {
     requests: Vec<ibv_recv_wr>,
@@ -20,7 +20,7 @@ unsafe impl Send for ReceiveList {}
 unsafe impl Sync for ReceiveList {}
 
 impl ReceiveList {
-    /// An empty list.
+    /// Makes an empty list.
     pub fn new() -> Self {
         Self::default()
     }
@@ -36,24 +36,24 @@ impl ReceiveList {
         });
     }
 
-    /// How many receives are in it.
+    /// Returns the number of receives in the list.
     pub fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether none is in it.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// Empties it.
+    /// Empties the list.
     pub fn clear(&mut self) {
         self.requests.clear();
         self.elements.clear();
     }
 
-    /// Links the requests to each other and to their elements, and gives the first to `post`, whose result is the code
-    /// and the first request that was not taken. Empties the list and says how many were taken.
+    /// Links the requests to each other and to their elements, and passes the first one to `post`, whose result is the
+    /// code and the first request that was not taken. Empties the list. An error tells how many were taken.
     pub(crate) fn post(
         &mut self,
         post: impl FnOnce(*mut ibv_recv_wr, &mut *mut ibv_recv_wr) -> libc::c_int,
@@ -77,7 +77,7 @@ impl ReceiveList {
     }
 }
 
-/// A list that was not taken whole.
+/// The error of a list that was not taken completely.
 #[derive(Debug)]
 pub(crate) struct Untaken {
     pub(crate) code: libc::c_int,
@@ -91,7 +91,7 @@ impl Untaken {
     }
 }
 
-/// Which of `len` requests from `first` on the library has named; the first where it has named none.
+/// Returns which of `len` requests from `first` on the library has named, or 0 if it has named none.
 pub(crate) fn index_of<T>(request: *mut T, first: *mut T, len: usize) -> usize {
     let distance = (request as usize).wrapping_sub(first as usize) / mem::size_of::<T>();
     if distance < len { distance } else { 0 }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_taken_is_counted() {
+    fn untaken_requests_are_counted() {
         let mut list = ReceiveList::new();
         (0..4).for_each(|work_id| list.push(work_id, &[]));
         let untaken = list

@@ -8,12 +8,12 @@ use rdma_sys::{ibv_access_flags, ibv_mr, ibv_sge};
 use crate::sys::Handle;
 use crate::{LocalKey, ProtectionDomain, RegisterError, RemoteKey};
 
-/// Memory that a device may be let at.
+/// Memory that a device may access.
 ///
 /// # Safety
-/// For as long as the value lives, `range` is one mapping of that many bytes, readable, and writable where
-/// `writable` says so, and both always answer the same. A device, and through it a peer, reads the bytes and may change
-/// them at any time: nothing in this process may hold a reference to bytes that a device could be writing.
+/// For as long as the value lives, `range` is one mapping of that many bytes, readable, and writable if `writable`
+/// says so, and both always return the same. A device, and through it a peer, reads the bytes and may change them at
+/// any time: nothing in this process may hold a reference to bytes that a device could be writing.
 pub unsafe trait DeviceMemory: Send + Sync {
     /// Its start and its length in bytes.
     fn range(&self) -> (*mut u8, usize);
@@ -22,10 +22,10 @@ pub unsafe trait DeviceMemory: Send + Sync {
     fn writable(&self) -> bool;
 }
 
-/// What may be done with a region beyond being read by the own device.
+/// The access to a region, besides that the own device may read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Access {
-    /// The own device may write: receives, results of READs and atomics; and whatever a peer writes.
+    /// The own device may write: receives, results of READs and atomics, and everything that a peer writes.
     pub local_write: bool,
     /// Windows may be bound to it.
     pub window_bind: bool,
@@ -37,8 +37,8 @@ pub struct Access {
     pub remote_atomic: bool,
 }
 
-/// Registered memory. Clones are the same one; the memory is kept until the last is gone, and so is not only the
-/// registration but what was registered.
+/// Registered memory. Clones are the same region. The registration, and the memory itself, are kept until the last
+/// clone is gone.
 #[derive(Clone, Debug)]
 pub struct MemoryRegion(pub(crate) Arc<Inner>);
 
@@ -62,11 +62,11 @@ impl fmt::Debug for Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let context = self.domain.context();
-        // SAFETY: whatever uses the region holds it, so this is its last use. A work request that names its key from
-        // now on fails.
+        // SAFETY: everything that uses the region holds it, so this is its last use. A work request that names its key
+        // from now on fails.
         let code = unsafe { (context.0.functions.ibv_dereg_mr)(self.raw.raw()) };
         if code != 0 {
-            // A window is still bound to it, so a peer may still write: the memory has to stay for ever.
+            // A window is still bound to it, so a peer may still write: the memory has to stay forever.
             mem::forget(self.memory.clone());
             tracing::error!(
                 device = context.device_name(),
@@ -81,7 +81,7 @@ impl Drop for Inner {
 /// A range of one region, for a gather list. It is a plain value: a work request with an element whose region is gone
 /// fails with a status.
 ///
-/// It cannot be made up:
+/// An element comes only from a region:
 ///
 /// ```compile_fail
 /// # fn of(region: &transfer_verbs::MemoryRegion) -> transfer_verbs::Element {
@@ -143,8 +143,8 @@ impl MemoryRegion {
             return Err(RegisterError::ReadOnly { len_bytes });
         }
         let context = domain.context();
-        // SAFETY: the range is mapped and stays so for as long as `memory` lives, which the region holds, and whoever
-        // made it a `DeviceMemory` has said that a device may read it, and write it where it is writable.
+        // SAFETY: the range is mapped and stays so for as long as `memory` lives, which the region holds. The contract
+        // of `DeviceMemory` says that a device may read it, and write it if it is writable.
         let raw =
             unsafe { (context.0.functions.ibv_reg_mr)(domain.0.raw.raw(), start.cast(), len_bytes, access.flags()) };
         let raw = Handle::new(raw).map_err(|why| RegisterError::new(context.device_name(), len_bytes, why))?;
@@ -161,17 +161,17 @@ impl MemoryRegion {
         })))
     }
 
-    /// For the own device.
+    /// Returns the key for the own device.
     pub fn local_key(&self) -> LocalKey {
         self.0.local_key
     }
 
-    /// For a peer, where the region was registered with remote access.
+    /// Returns the key for a peer, if the region was registered with remote access.
     pub fn remote_key(&self) -> RemoteKey {
         self.0.remote_key
     }
 
-    /// Its first byte's address in this process, which is also what a peer names.
+    /// Returns the address of its first byte in this process, by which a peer names it, too.
     pub fn address(&self) -> u64 {
         self.0.address
     }
@@ -182,7 +182,7 @@ impl MemoryRegion {
         self.0.len_bytes
     }
 
-    /// A range of it, or nothing where the range is not within it or is 4 GiB or longer.
+    /// Returns a range of it, or `None` if the range is not within it or is 4 GiB or longer.
     pub fn element(&self, offset: usize, len_bytes: usize) -> Option<Element> {
         let end = offset.checked_add(len_bytes)?;
         if end > self.0.len_bytes {

@@ -1,4 +1,4 @@
-//! All that is to be known about this machine's devices: what ibv_devices, ibv_devinfo and ibstat print.
+//! Reports on this machine's devices, with everything that ibv_devices, ibv_devinfo and ibstat print.
 
 use serde::Serialize;
 
@@ -13,9 +13,9 @@ pub struct DeviceReport {
     pub node_guid: Guid,
     /// The number of the machine or card that it is part of.
     pub system_guid: Guid,
-    /// What it is.
+    /// Its type.
     pub node_type: NodeType,
-    /// What it can do.
+    /// Its limits.
     pub limits: DeviceLimits,
     /// Its ports.
     pub ports: Vec<PortReport>,
@@ -24,10 +24,10 @@ pub struct DeviceReport {
 /// A port.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PortReport {
-    /// As it is now.
+    /// Its current state.
     #[serde(flatten)]
     pub port: Port,
-    /// Gigabits per second of all lanes, where the device tells.
+    /// The gigabits per second of all lanes, if the device reports them.
     pub rate_gbps: Option<f64>,
     /// The used entries of its table of addresses.
     pub gids: Vec<GidEntry>,
@@ -35,12 +35,12 @@ pub struct PortReport {
     pub pkeys: Vec<u16>,
 }
 
-/// Every device.
+/// Reports on every device.
 pub fn devices() -> Result<Vec<DeviceReport>, VerbsError> {
     crate::devices()?.iter().map(|device| self::device(&device.open()?)).collect()
 }
 
-/// One device.
+/// Reports on one device.
 pub fn device(context: &Context) -> Result<DeviceReport, VerbsError> {
     Ok(DeviceReport {
         name: context.device_name().to_owned(),

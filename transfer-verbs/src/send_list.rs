@@ -9,71 +9,71 @@ use rdma_sys::{atomic_t, bind_mw_t, ibv_mw_bind_info, ibv_send_flags, ibv_send_w
 use crate::receive_list::{Untaken, index_of};
 use crate::{Element, MemoryRegion, MemoryWindow, ProtectionDomain, RemoteAccess, RemoteKey, region, window};
 
-/// Where the bytes of a SEND or WRITE come from.
+/// The source of the bytes of a SEND or WRITE.
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
     /// Ranges of registered memory, read by the device until the work request completes.
     Gather(&'a [Element]),
-    /// Bytes that are copied into the work request one behind the other when it is pushed: the memory may be changed
-    /// at once. At most the queue pair's `max_inline` in all.
+    /// Bytes that are copied into the work request one behind the other when it is pushed, so that the memory may be
+    /// changed at once. Their sum is at most the queue pair's `max_inline`.
     Inline(&'a [&'a [u8]]),
 }
 
-/// What a work request does.
+/// The operation of a work request.
 #[derive(Clone, Copy, Debug)]
 pub enum SendKind<'a> {
     /// A message for the peer's oldest receive.
     Send {
         /// The message.
         data: Data<'a>,
-        /// Told with it.
+        /// The immediate that is sent with it.
         immediate: Option<u32>,
     },
     /// Bytes for the peer's memory.
     Write {
         /// The bytes.
         data: Data<'a>,
-        /// Where to.
+        /// The address of the target.
         address: u64,
-        /// What opens it.
+        /// The key that opens it.
         key: RemoteKey,
-        /// Told to the peer when all bytes are there; uses its oldest receive.
+        /// The immediate that the peer gets when all bytes are there; it uses the peer's oldest receive.
         immediate: Option<u32>,
     },
     /// Bytes from the peer's memory.
     Read {
-        /// Where to.
+        /// The memory to read into.
         into: &'a [Element],
-        /// Where from.
+        /// The address to read from.
         address: u64,
-        /// What opens it.
+        /// The key that opens it.
         key: RemoteKey,
     },
     /// Adds to a word of 8 bytes in the peer's memory.
     FetchAdd {
-        /// Where its value before goes: 8 bytes.
+        /// The memory for the value before, 8 bytes.
         into: Element,
         /// The word, at a multiple of 8.
         address: u64,
-        /// What opens it.
+        /// The key that opens it.
         key: RemoteKey,
-        /// What is added; it wraps.
+        /// The number to add; the sum wraps.
         add: u64,
     },
     /// Sets a word of 8 bytes in the peer's memory if it has a certain value.
     CompareSwap {
-        /// Where its value before goes: 8 bytes.
+        /// The memory for the value before, 8 bytes.
         into: Element,
         /// The word, at a multiple of 8.
         address: u64,
-        /// What opens it.
+        /// The key that opens it.
         key: RemoteKey,
         /// The value that it has to have.
         compare: u64,
         /// The value that it gets.
         swap: u64,
     },
-    /// Opens a window under its [`next_key`](MemoryWindow::next_key), which changes with the posting.
+    /// Opens a window under its [`next_key`](MemoryWindow::next_key), which changes when the request is posted.
     BindWindow {
         /// The window, which is not open.
         window: &'a MemoryWindow,
@@ -83,7 +83,7 @@ pub enum SendKind<'a> {
         offset: usize,
         /// The length of the range.
         len_bytes: usize,
-        /// What the peer may do.
+        /// The operations that the peer may do.
         access: RemoteAccess,
     },
     /// Closes the window that is open under this key.
@@ -96,18 +96,18 @@ pub enum SendKind<'a> {
 /// A work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest<'a> {
-    /// Comes back with the completion.
+    /// The id that comes back with the completion.
     pub work_id: u64,
-    /// Whether it completes when it succeeds. It always does when it fails.
+    /// Whether it has a completion when it succeeds. It always has one when it fails.
     pub signaled: bool,
     /// Whether it waits for earlier READs and atomics.
     pub fence: bool,
-    /// What it does.
+    /// The operation.
     pub kind: SendKind<'a>,
 }
 
-/// A list of work requests, posted in order with one call (one doorbell) and used again. A window may be bound only
-/// once in a list.
+/// A list of work requests, which is posted in order with one call (one doorbell) and can be used again. A window may
+/// be bound only once in a list.
 #[derive(Default)]
 pub struct SendList {
     requests: Vec<ibv_send_wr>,
@@ -131,7 +131,7 @@ unsafe impl Send for SendList {}
 unsafe impl Sync for SendList {}
 
 impl SendList {
-    /// An empty list.
+    /// Makes an empty list.
     pub fn new() -> Self {
         Self::default()
     }
@@ -193,17 +193,17 @@ impl SendList {
         self.requests.push(raw);
     }
 
-    /// How many work requests are in it.
+    /// Returns the number of work requests in the list.
     pub fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether none is in it.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// Empties it; what was pushed is not posted.
+    /// Empties the list. Its requests are not posted.
     pub fn clear(&mut self) {
         self.requests.clear();
         self.elements.clear();
@@ -211,8 +211,8 @@ impl SendList {
         self.binds.clear();
     }
 
-    /// Has the last work request complete when it succeeds, however it was pushed: for lists whose end is not known
-    /// before they are posted.
+    /// Makes the last work request complete when it succeeds, however it was pushed. This serves lists whose end is
+    /// not known before they are posted.
     pub fn signal_last(&mut self) {
         if let Some(last) = self.requests.last_mut() {
             last.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
@@ -239,8 +239,8 @@ impl SendList {
         }
     }
 
-    /// Posts the list to a queue pair of `domain` and empties it. `post` gets the first request, and sets the first one
-    /// that was not taken where its result is not 0.
+    /// Posts the list to a queue pair of `domain` and empties it. `post` gets the first request. If its result is not
+    /// 0, it also sets the first request that was not taken.
     pub(crate) fn post(
         &mut self,
         domain: &ProtectionDomain,
@@ -250,8 +250,8 @@ impl SendList {
         if len == 0 {
             return Ok(());
         }
-        // A window or region of another device would be read under another lock than is held here, or be taken by
-        // its number for one of this device.
+        // A window or region of another device would be read under another lock than is held here, or its number would
+        // be taken for that of one of this device.
         let foreign = |bind: &Bind| {
             !(Arc::ptr_eq(&bind.window.domain.0, &domain.0) && Arc::ptr_eq(&bind.region.domain.0, &domain.0))
         };
@@ -284,7 +284,7 @@ impl SendList {
     }
 }
 
-/// Which of two operations it is: without or with the immediate, which is told in network order.
+/// Returns the operation without or with the immediate, and stores the immediate, in network order.
 fn opcode(raw: &mut ibv_send_wr, immediate: Option<u32>, without: u32, with: u32) -> u32 {
     let Some(immediate) = immediate else { return without };
     raw.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();

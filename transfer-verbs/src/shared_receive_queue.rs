@@ -9,16 +9,16 @@ use rdma_sys::{ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 use crate::sys::Handle;
 use crate::{PostError, ProtectionDomain, ReceiveList, VerbsError};
 
-/// How large a shared receive queue is.
+/// The size of a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SharedReceiveQueueOptions {
-    /// Receives that can be waiting.
+    /// The most receives that can be waiting.
     pub max_receive: u32,
-    /// Elements of one receive.
+    /// The most elements of one receive.
     pub max_receive_elements: u32,
 }
 
-/// A shared receive queue. Clones are the same one.
+/// A shared receive queue. Clones are the same queue.
 #[derive(Clone, Debug)]
 pub struct SharedReceiveQueue(pub(crate) Arc<Inner>);
 
@@ -29,7 +29,7 @@ pub(crate) struct Inner {
 }
 
 impl SharedReceiveQueue {
-    /// Makes one.
+    /// Makes a queue.
     pub fn new(domain: &ProtectionDomain, options: SharedReceiveQueueOptions) -> Result<Self, VerbsError> {
         let context = domain.context();
         let limits = context.limits();
@@ -56,7 +56,7 @@ impl SharedReceiveQueue {
         Ok(Self(Arc::new(Inner { raw, domain: domain.clone() })))
     }
 
-    /// Posts the receives and empties the list, also where not all were taken.
+    /// Posts the receives and empties the list, even if not all were accepted.
     pub fn post_receive(&self, list: &mut ReceiveList) -> Result<(), PostError> {
         let posted = list.post(|first, refused| {
             // SAFETY: the queue is alive and the list linked. What the elements name is registered, or the device

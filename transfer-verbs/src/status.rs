@@ -1,4 +1,4 @@
-//! How a work request ended that did not succeed.
+//! The statuses of work requests that failed.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use rdma_sys::ibv_wc_status::*;
 
 macro_rules! statuses {
     ($($name:ident = $code:ident, $words:literal, $hint:literal;)*) => {
-        /// Why a work request failed: `enum ibv_wc_status` without success.
+        /// The reason why a work request failed: `enum ibv_wc_status` without success.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[non_exhaustive]
         pub enum Status {
@@ -19,7 +19,7 @@ macro_rules! statuses {
             /// Every status that has a name.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// From the device's code; nothing for success.
+            /// Converts the device's code; `None` for success.
             pub(crate) fn from_code(code: u32) -> Option<Self> {
                 match code {
                     IBV_WC_SUCCESS => None,
@@ -28,7 +28,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// As `enum ibv_wc_status` counts.
+            /// Returns the code in `enum ibv_wc_status`.
             pub const fn code(self) -> u32 {
                 match self {
                     $(Self::$name => $code,)*
@@ -36,7 +36,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// The words that libibverbs uses.
+            /// Returns the words that libibverbs uses.
             pub const fn words(self) -> &'static str {
                 match self {
                     $(Self::$name => $words,)*
@@ -44,7 +44,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// What it usually means.
+            /// Returns the usual meaning.
             pub const fn meaning(self) -> &'static str {
                 match self {
                     $(Self::$name => $hint,)*
@@ -115,7 +115,7 @@ mod tests {
     use super::Status;
 
     #[test]
-    fn every_code_has_its_own_status_and_comes_back() {
+    fn every_code_has_its_own_status_and_round_trips() {
         for code in 1..=23 {
             let status = Status::from_code(code).expect("not success");
             assert!(!matches!(status, Status::Unknown(_)), "{code}");

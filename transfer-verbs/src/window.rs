@@ -13,8 +13,8 @@ use crate::{ProtectionDomain, RemoteKey, VerbsError};
 /// A memory window. It is bound by posting [`SendKind::BindWindow`](crate::SendKind) and closed again by
 /// [`SendKind::LocalInvalidate`](crate::SendKind) with its key, on the same queue pair.
 ///
-/// **Closing a window that is not open panics the kernel of some devices (rxe)**, so its user keeps account of what is
-/// open. Dropping it deallocates it, which also closes it.
+/// **Closing a window that is not open panics the kernel of some devices (rxe)**, so the user has to keep account of
+/// the windows that are open. Dropping a window deallocates it, which also closes it.
 ///
 /// A window keeps the region that it was last bound to. It cannot be copied:
 ///
@@ -36,7 +36,7 @@ pub(crate) struct Inner {
 }
 
 impl MemoryWindow {
-    /// Makes one that is not open.
+    /// Makes a window that is not open.
     pub fn allocate(domain: &ProtectionDomain) -> Result<Self, VerbsError> {
         let context = domain.context();
         // SAFETY: the domain is alive. The function is a pointer in the context, not one that has to be linked.
@@ -45,32 +45,32 @@ impl MemoryWindow {
             return Err(VerbsError::Unsupported { device: context.device_name().to_owned(), what: "memory windows" });
         };
         let raw = Handle::new(raw).map_err(|why| VerbsError::because(context.device_name(), "ibv_alloc_mw", why))?;
-        // SAFETY: the window was just made; nobody else knows it.
+        // SAFETY: the window was just made; nothing else knows it.
         let key = unsafe { (*raw.raw()).rkey };
         Ok(Self(Arc::new(Inner { raw, domain: domain.clone(), key: AtomicU32::new(key), region: Mutex::new(None) })))
     }
 
-    /// The key of its next bind. It changes when a bind is posted, and comes round after 256 binds.
+    /// Returns the key of its next bind. It changes when a bind is posted, and wraps around after 256 binds.
     pub fn next_key(&self) -> RemoteKey {
         self.key().next()
     }
 
-    /// The key of the last bind that was posted.
+    /// Returns the key of the last bind that was posted.
     pub fn key(&self) -> RemoteKey {
         RemoteKey(self.0.key.load(Ordering::Acquire))
     }
 
-    /// Lets go of the region that it was last bound to. Only for a window whose invalidation has completed: a region
-    /// with an open window cannot be deregistered, and is then kept for ever.
+    /// Releases the region that the window was last bound to. Only for a window whose invalidation has completed: a
+    /// region with an open window cannot be deregistered, and is then kept forever.
     pub fn release_region(&self) {
         self.0.region.lock().take();
     }
 }
 
 impl Inner {
-    /// A bind was posted. The caller holds the context's `binding`.
+    /// Records that a bind was posted. The caller holds the context's `binding`.
     pub(crate) fn bound(&self, key: RemoteKey, region: Arc<region::Inner>) {
-        // SAFETY: the window is alive, and only the library's posting, under the same lock, looks at the field. The
+        // SAFETY: the window is alive, and only the library's posting, under the same lock, reads the field. The
         // library does not set it for a window of type 2, and its next bind needs the present key there.
         unsafe { (*self.raw.raw()).rkey = key.0 };
         self.key.store(key.0, Ordering::Release);
@@ -80,8 +80,8 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: lists that bind the window hold it, so this is its last use. It is deallocated before the region that
-        // it may be bound to is let go.
+        // SAFETY: lists that bind the window hold it, so this is its last use. It is deallocated before the region
+        // that it may be bound to is released.
         let code = unsafe { rdma_sys::ibv_dealloc_mw(self.raw.raw()) };
         if code != 0 {
             let device = self.domain.context().device_name();

@@ -1,4 +1,5 @@
-//! Operations on words: of the peer, and of one's own by the device that does it for peers. Where the fabric has them.
+//! Atomic operations on words of the peer, and on a side's own words, by the device that also serves peers. A fabric
+//! without atomics must refuse them.
 
 use super::Rig;
 use super::pair::{Heard, Link, Pair};
@@ -7,15 +8,16 @@ use transfer_core::memory::{LocalSlice, RemoteSlice};
 
 const LEN: u64 = 1 << 16;
 
-/// Where the word lies.
+/// The offset of the word.
 const AT: u64 = 128;
 
-/// A pair with a link, and a word of side 1 that is open to side 0. `None`: this fabric has no operations on words.
+/// Returns a connected pair, and a word of side 1 that is granted to side 0. Returns `None` if the fabric has no
+/// atomic operations.
 fn words<R: Rig>(rig: R) -> Option<(Pair<R>, Link, RemoteSlice)> {
     let mut pair = Pair::new(rig, LEN);
     let link = pair.connect(0);
     if !pair.fabric(0).capabilities().atomics {
-        // Then it says so, and nothing else happens.
+        // Such a fabric refuses the grant, and its link still works.
         let (id, word) = (link.0[0], Pair::<R>::slice(AT, 8));
         let refused = pair.fabric(0).grant(id, word, GrantAccess::Atomic, 1);
         assert!(matches!(refused, Err(PostError::Unsupported { .. })), "{refused:?}");
@@ -37,7 +39,7 @@ fn value<R: Rig>(pair: &mut Pair<R>) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// What the word held before.
+/// Does an operation of side 0 on side 1's word. Returns the value that the word held before.
 fn remotely<R: Rig>(pair: &mut Pair<R>, link: Link, remote: RemoteSlice, op: AtomicOp) -> u64 {
     let (work, id) = (pair.new_work(), link.0[0]);
     pair.atomics(0).post_atomic(id, work, remote, op).unwrap();
@@ -82,12 +84,12 @@ pub fn own_words_are_operated_on_by_the_device<R: Rig>(rig: R) {
     for bad in [Pair::<R>::slice(AT + 4, 8), Pair::<R>::slice(AT, 4), Pair::<R>::slice(LEN, 8)] {
         assert!(pair.atomics(1).post_local_atomic(WorkId(1), bad, AtomicOp::FetchAdd(1)).is_err(), "{bad}");
     }
-    // A fabric without links has them, too.
+    // Local operations need no peer.
     pair.kill(0);
     assert_eq!(locally(&mut pair, word, AtomicOp::FetchAdd(1)), 100);
 }
 
-/// Both sides add as fast as they can; no add is lost, and no two see the same value.
+/// Both sides add as fast as they can. No add is lost, and no two adds return the same value.
 pub fn adds_from_both_sides_all_count<R: Rig>(rig: R) {
     let Some((mut pair, link, remote)) = words(rig) else { return };
     const EACH: u64 = 200;
@@ -103,7 +105,7 @@ pub fn adds_from_both_sides_all_count<R: Rig>(rig: R) {
                 Err(e) => panic!("{e}"),
             }
         }
-        // The near side has a few under way at a time.
+        // The near side has at most 8 adds in flight.
         let done = pair.sides[1].heard.iter().filter(|h| matches!(h, Heard::LocalAtomicDone(..))).count() as u64;
         if near < EACH && near < done + 8 {
             let work = pair.new_work();
@@ -124,7 +126,7 @@ pub fn adds_from_both_sides_all_count<R: Rig>(rig: R) {
     assert_eq!(value(&mut pair), 2 * EACH);
 }
 
-/// An operation that has to be refused, at once or by the death of the link. The word is as before.
+/// Posts an operation that must be refused, either at once or by the death of the link. The word keeps its value.
 fn refused<R: Rig>(mut pair: Pair<R>, link: Link, remote: RemoteSlice) {
     set(&mut pair, 9);
     let (work, id) = (pair.new_work(), link.0[0]);
@@ -138,14 +140,14 @@ fn refused<R: Rig>(mut pair: Pair<R>, link: Link, remote: RemoteSlice) {
     pair.works(again);
 }
 
-pub fn a_word_that_was_not_granted<R: Rig>(rig: R) {
+pub fn word_without_a_grant_is_refused<R: Rig>(rig: R) {
     let Some((mut pair, link, _)) = words(rig) else { return };
-    // Open to writes, and to nothing else.
+    // The range is open to writes only.
     let writable = pair.grant(1, link, Pair::<R>::slice(AT, 8));
     refused(pair, link, writable);
 }
 
-pub fn a_word_whose_grant_was_revoked<R: Rig>(rig: R) {
+pub fn word_with_a_revoked_grant_is_refused<R: Rig>(rig: R) {
     let Some((mut pair, link, remote)) = words(rig) else { return };
     assert_eq!(remotely(&mut pair, link, remote, AtomicOp::FetchAdd(1)), 0);
     pair.revoke(1, link, remote);

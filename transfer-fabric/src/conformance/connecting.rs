@@ -21,10 +21,11 @@ pub fn connects_in_both_directions<R: Rig>(rig: R) {
     }
 }
 
-pub fn nothing_comes_before_connected<R: Rig>(rig: R) {
+pub fn connected_is_reported_first<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     for initiator in [0, 1] {
-        // It is polled as little as it takes: once where its greeting only has to leave.
+        // The initiator is polled as little as possible: once at first, which is enough for fabrics that only have to
+        // send its greeting.
         let mut polls = 1;
         connected_comes_first(&mut pair, initiator, |pair| {
             (0..std::mem::replace(&mut polls, 100)).for_each(|_| _ = pair.round_of(initiator));
@@ -32,8 +33,9 @@ pub fn nothing_comes_before_connected<R: Rig>(rig: R) {
     }
 }
 
-/// The acceptor speaks at once, and its peer looks up late: what has come by then may lie there in any order. `greet`
-/// lets the initiator do what it has to for the acceptor to hear of it, again and again.
+/// The acceptor sends messages as soon as it is connected. The initiator polls late, when they may have arrived in any
+/// order; it must report `Connected` first, then the messages in order. `greet` is called repeatedly, and polls the
+/// initiator until the acceptor can connect.
 pub fn connected_comes_first<R: Rig>(pair: &mut Pair<R>, initiator: usize, mut greet: impl FnMut(&mut Pair<R>)) {
     let acceptor = 1 - initiator;
     let link = pair.begin(initiator);
@@ -45,7 +47,7 @@ pub fn connected_comes_first<R: Rig>(pair: &mut Pair<R>, initiator: usize, mut g
         pair.sides[acceptor].heard.contains(&connected)
     });
     let sent: Vec<_> = (0_u8..20).map(|n| pair.post_send(acceptor, link, &[n]).unwrap()).collect();
-    // Some fabrics have that from the peer alone, others from its device.
+    // Some fabrics need the peer to complete a send, others only its device, so this wait is bounded.
     let last = Heard::SendDone(link.0[acceptor], sent[19]);
     pair.alone(acceptor, most, |heard| *heard == last);
     let of = link.0[initiator];
@@ -97,7 +99,7 @@ pub fn bad_offers_are_refused<R: Rig>(rig: R) {
     pair.works(link);
 }
 
-pub fn disconnect_is_heard_by_both<R: Rig>(rig: R) {
+pub fn disconnect_is_reported_to_both_sides<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     for side in 0..2 {
         let link = pair.connect(0);
@@ -125,7 +127,7 @@ pub fn a_dead_peer_is_noticed<R: Rig>(rig: R) {
     }
 }
 
-pub fn a_dead_link_takes_nothing<R: Rig>(rig: R) {
+pub fn dead_link_refuses_posts<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     let link = pair.connect(0);
     let remote = pair.grant(1, link, Pair::<R>::slice(0, 64));
@@ -160,14 +162,14 @@ pub fn many_links_at_once<R: Rig>(rig: R) {
     }
 }
 
-/// A fabric with a descriptor to wait on makes it readable when there is something to do, and leaves it quiet when
+/// A fabric with a descriptor to wait on makes it readable when there is something to do, and keeps it unreadable when
 /// there is nothing.
-pub fn a_sleeper_is_woken<R: Rig>(rig: R) {
+pub fn sleeper_is_woken<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     if pair.fabric(1).wait_fds().is_empty() {
         return;
     }
-    // It has slept before it had a link.
+    // The fabric is armed before it has a link.
     pair.fabric(1).arm();
     let link = pair.connect(0);
     let waits = |pair: &mut Pair<R>, millis: i64| {
@@ -176,7 +178,7 @@ pub fn a_sleeper_is_woken<R: Rig>(rig: R) {
         while fabric.poll(&mut |event| panic!("{event:?}")) {}
         readable(fabric, Timespec { tv_sec: 0, tv_nsec: millis * 1_000_000 }) == 0
     };
-    // What is left of connecting may still wake it.
+    // Events that are left over from connecting may still wake it.
     pair.until("silence", |pair| waits(pair, 30));
     pair.post_send(0, link, b"wake up").unwrap();
     while pair.fabric(0).poll(&mut |_| ()) {}
@@ -185,7 +187,7 @@ pub fn a_sleeper_is_woken<R: Rig>(rig: R) {
     pair.hear(1, "Message", |h| (*h == Heard::Message(to, b"wake up".to_vec())).then_some(()));
 }
 
-/// How many of the fabric's descriptors are readable, at the latest after `timeout`.
+/// Returns how many of the fabric's descriptors are readable. Waits up to `timeout` for the first one.
 fn readable(fabric: &impl Fabric, timeout: Timespec) -> usize {
     let fds = fabric.wait_fds();
     let mut fds: Vec<_> = fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();

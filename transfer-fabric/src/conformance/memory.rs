@@ -38,7 +38,7 @@ pub fn slices_are_checked<R: Rig>(rig: R) {
             "{posted:?}"
         );
     }
-    // Nothing of it was posted.
+    // None of these writes was posted.
     pair.works(link);
 }
 
@@ -47,7 +47,7 @@ pub fn grants_are_reported<R: Rig>(rig: R) {
     let link = pair.connect(0);
     let mut keys = Vec::new();
     for i in 0..100 {
-        // Overlapping grants are as good as others.
+        // Grants may overlap.
         let range = Pair::<R>::slice(i * 64, 4096 + i);
         let remote = pair.grant((i % 2) as usize, link, range);
         assert_eq!(remote.len, range.len);
@@ -59,18 +59,19 @@ pub fn grants_are_reported<R: Rig>(rig: R) {
     }
 }
 
-pub fn revoking_is_reported_always<R: Rig>(rig: R) {
+pub fn every_revoke_is_reported<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     let link = pair.connect(0);
     let remote = pair.grant(1, link, Pair::<R>::slice(0, 64));
     pair.revoke(1, link, remote);
-    // Gone, and never there.
+    // A revoked grant, and grants that never existed.
     pair.revoke(1, link, remote);
     pair.revoke(0, link, RemoteSlice::new(0, 64, RemoteKey(0x1234)));
     pair.works(link);
 }
 
-/// Neighbours, and two of one range: each ends by itself, and is named when it has ended. They may all have one key.
+/// Adjacent grants, and two grants of one range. Each ends on its own, and the event names the grant that ended. All
+/// of them may share one key.
 pub fn grants_end_one_by_one<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     let link = pair.connect(0);
@@ -79,7 +80,7 @@ pub fn grants_end_one_by_one<R: Rig>(rig: R) {
     for at in [1, 3, 0] {
         let (range, remote) = grants[at];
         pair.revoke(1, link, remote);
-        // What is open still is as open as before.
+        // The third grant is still open, and works as before.
         let (range, remote) = if range.offset == 8192 { (range, grants[2].1) } else { grants[2] };
         let bytes = pair.fill(0, 0, 4096, at as u64);
         let work = pair.post_write(0, link, &[Pair::<R>::slice(0, 4096)], remote, Some(at as u32)).unwrap();
@@ -101,7 +102,7 @@ pub fn deregistering_takes_grants_back<R: Rig>(rig: R) {
     let remote = pair.grant(1, link, LocalSlice { segment: id, offset: 0, len: 4096 });
     pair.fill(0, 0, 4096, 1);
     pair.fabric(1).deregister(id).unwrap();
-    // Registered again under its name, and still closed to the old key.
+    // The segment is registered again under its number, but stays closed to the old key.
     pair.fabric(1).register(id, extra.clone()).unwrap();
     pair.post_write(0, link, &[Pair::<R>::slice(0, 4096)], remote, Some(1)).unwrap();
     pair.dead(link);
@@ -120,7 +121,7 @@ pub fn read_only_memory_is_not_granted<R: Rig>(rig: R) {
     pair.fabric(0).register(id, memory).unwrap();
     let range = LocalSlice { segment: id, offset: 0, len: 4096 };
     assert_eq!(pair.fabric(0).grant(link.0[0], range, GrantAccess::Write, 1), Err(PostError::BadLocalSlice(range)));
-    // To send from it is allowed.
+    // It may still be the source of a write.
     let remote = pair.grant(1, link, Pair::<R>::slice(0, 4096));
     let work = pair.post_write(0, link, &[range], remote, None).unwrap();
     pair.write_done(0, link, work);

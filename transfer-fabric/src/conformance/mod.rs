@@ -1,8 +1,8 @@
 //! The tests that every fabric has to pass, generic over the trait.
 //!
-//! A fabric's own tests implement the making of two fabrics and their memory (a [`Rig`]), and call
-//! [`conformance_tests!`](crate::conformance_tests), which makes one `#[test]` of each rule. Nothing here knows which
-//! fabric it is; its [`Capabilities`](transfer_core::fabric::Capabilities) describe its choices.
+//! A fabric's own tests implement [`Rig`], which makes fabrics and their memory, and call
+//! [`conformance_tests!`](crate::conformance_tests), which makes one `#[test]` for each rule. The tests do not know
+//! which fabric they run on; its [`Capabilities`](transfer_core::fabric::Capabilities) describe its choices.
 
 #![allow(missing_docs, clippy::missing_panics_doc, clippy::unwrap_used, reason = "tests, used by tests only")]
 
@@ -23,7 +23,7 @@ use transfer_core::fabric::Fabric;
 
 /// The source of fabrics and their memory.
 pub trait Rig {
-    /// The fabric under test. Clones of a memory are the same memory.
+    /// The fabric under test. Clones of a memory refer to the same memory.
     type Fabric: Fabric<Memory: Clone>;
 
     /// Makes one more fabric that can reach the earlier ones.
@@ -41,38 +41,38 @@ pub trait Rig {
     /// Writes memory as its owner.
     fn write(&mut self, memory: &Memory<Self>, offset: u64, bytes: &[u8]);
 
-    /// Called when no fabric had work: lets time pass.
+    /// Lets time pass. Called when no fabric had work.
     fn idle(&mut self);
 
-    /// Ends a fabric as the death of its process would.
+    /// Ends a fabric in the way that the death of its process would.
     fn kill(&mut self, fabric: Self::Fabric) {
         drop(fabric);
         self.killed();
     }
 
-    /// The effects of the death of a fabric's process besides the drop.
+    /// Causes the effects of the death of a fabric's process that dropping the fabric does not have.
     fn killed(&mut self) {}
 }
 
 /// A rig's memory.
 pub type Memory<R> = <<R as Rig>::Fabric as Fabric>::Memory;
 
-/// Makes one `#[test]` for each rule, with a fresh rig from the given expression; and with the attributes before it in
-/// brackets, such as `[#[ignore]]`.
+/// Makes one `#[test]` for each rule, with a fresh rig from the given expression. Attributes in brackets before the
+/// expression, such as `[#[ignore]]`, are added to each test.
 #[macro_export]
 macro_rules! conformance_tests {
     ([$(#[$attribute:meta])*] $rig:expr) => {
         $crate::conformance_tests!(@each [$(#[$attribute])*] $rig,
-            connecting: connects_in_both_directions, nothing_comes_before_connected, states_are_checked, bad_offers_are_refused, disconnect_is_heard_by_both,
-                a_dead_peer_is_noticed, a_dead_link_takes_nothing, many_links_at_once, a_sleeper_is_woken;
-            memory: registers_once, slices_are_checked, grants_are_reported, revoking_is_reported_always, grants_end_one_by_one,
+            connecting: connects_in_both_directions, connected_is_reported_first, states_are_checked, bad_offers_are_refused, disconnect_is_reported_to_both_sides,
+                a_dead_peer_is_noticed, dead_link_refuses_posts, many_links_at_once, sleeper_is_woken;
+            memory: registers_once, slices_are_checked, grants_are_reported, every_revoke_is_reported, grants_end_one_by_one,
                 deregistering_takes_grants_back, read_only_memory_is_not_granted;
-            transfers: writes_of_many_sizes, a_large_write, gathers, immediates_come_after_what_was_written,
-                completion_means_placed, messages_arrive_in_order, limits_are_told, a_full_queue_recovers,
+            transfers: writes_of_many_sizes, a_large_write, gather_lists_are_placed_in_order, immediates_come_after_what_was_written,
+                completion_means_placed, messages_arrive_in_order, limits_are_reported, a_full_queue_recovers,
                 both_directions_at_once;
-            refusals: an_unknown_key, a_key_of_another_link, out_of_bounds, a_revoked_key, a_key_of_a_dead_link,
+            refusals: unknown_key_is_refused, key_of_another_link_is_checked, write_out_of_bounds_is_refused, revoked_key_is_checked, key_of_a_dead_link_is_checked,
                 a_refused_write_raises_no_immediate;
-            atomics: words_are_read_added_to_and_swapped, own_words_are_operated_on_by_the_device, adds_from_both_sides_all_count, a_word_that_was_not_granted, a_word_whose_grant_was_revoked, words_are_aligned;
+            atomics: words_are_read_added_to_and_swapped, own_words_are_operated_on_by_the_device, adds_from_both_sides_all_count, word_without_a_grant_is_refused, word_with_a_revoked_grant_is_refused, words_are_aligned;
             random: mixed_operations;
         );
     };

@@ -10,7 +10,7 @@ use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 /// The time without progress after which a test counts as hanging.
 const HANG: Duration = Duration::from_secs(60);
 
-/// A [`FabricEvent`] with its bytes.
+/// A [`FabricEvent`] that owns its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
     Connected(LinkId),
@@ -52,7 +52,7 @@ impl Heard {
         }
     }
 
-    /// The link of the event, if it has one.
+    /// Returns the link of the event, if it has one.
     pub fn link(&self) -> Option<LinkId> {
         match self {
             Heard::LocalAtomicDone(..) => None,
@@ -81,7 +81,7 @@ pub struct Side<R: Rig> {
     pub heard: Vec<Heard>,
 }
 
-/// A link's numbers at its two ends: that of side 0 first.
+/// The numbers of a link at its two ends, that of side 0 first.
 #[derive(Debug, Clone, Copy)]
 pub struct Link(pub [LinkId; 2]);
 
@@ -91,7 +91,7 @@ pub struct Pair<R: Rig> {
     pub sides: Vec<Side<R>>,
     links: u32,
     works: u64,
-    /// The tags of live grants, by their makers.
+    /// The tags of live grants, each with the granting side's link and the granted slice.
     tags: Vec<(LinkId, RemoteSlice, u64)>,
 }
 
@@ -109,12 +109,12 @@ impl<R: Rig> Pair<R> {
         Pair { rig, sides, links: 0, works: 0, tags: Vec::new() }
     }
 
-    /// The operations on words of a side that has them.
+    /// Returns the atomic operations of a side whose fabric has them.
     pub fn atomics(&mut self, side: usize) -> &mut dyn Atomics {
         self.fabric(side).atomics().expect("it operates on words")
     }
 
-    /// The rails of a side's link.
+    /// Returns the rails of a side's link.
     pub fn rails(&mut self, side: usize, link: LinkId) -> LinkRails {
         self.fabric(side).rails().map_or(LinkRails::ONE, |rails| rails.rails_of(link))
     }
@@ -128,7 +128,7 @@ impl<R: Rig> Pair<R> {
         self.rig.kill(fabric);
     }
 
-    /// Names for a new link.
+    /// Returns numbers for a new link.
     pub fn new_link(&mut self) -> Link {
         self.links += 1;
         Link([LinkId(self.links), LinkId(1000 + self.links)])
@@ -163,7 +163,7 @@ impl<R: Rig> Pair<R> {
         })
     }
 
-    /// Drives one side alone until it has an event that fits, or for that long.
+    /// Drives one side alone until it has a matching event, or until `most` has passed.
     pub fn alone(&mut self, side: usize, most: Duration, mut fits: impl FnMut(&Heard) -> bool) {
         let start = Instant::now();
         while !self.sides[side].heard.iter().any(&mut fits) && start.elapsed() < most {
@@ -183,7 +183,7 @@ impl<R: Rig> Pair<R> {
         }
     }
 
-    /// Drives both sides until `side` has an event that fits, and removes it from the list.
+    /// Drives both sides until `side` has a matching event, and removes the event from the list.
     pub fn hear<T>(&mut self, side: usize, what: &str, mut fits: impl FnMut(&Heard) -> Option<T>) -> T {
         let mut found = None;
         self.until(what, |pair| {
@@ -192,7 +192,7 @@ impl<R: Rig> Pair<R> {
                 found = fits(event);
                 found.is_some()
             });
-            // The end of a link stays on record: nothing may follow it.
+            // The end of a link stays in the list, so that a later event of that link is noticed.
             if let Some(at) = at.filter(|at| !matches!(heard[*at], Heard::Down(..))) {
                 heard.remove(at);
             }
@@ -201,7 +201,7 @@ impl<R: Rig> Pair<R> {
         found.unwrap()
     }
 
-    /// Begins a new link from `initiator`; both sides are not connected yet.
+    /// Begins a new link from `initiator`. Neither side is connected yet.
     pub fn begin(&mut self, initiator: usize) -> Link {
         let acceptor = 1 - initiator;
         let link = self.new_link();
@@ -220,13 +220,13 @@ impl<R: Rig> Pair<R> {
         link
     }
 
-    /// Opens a range of `side`'s memory to the other side, and announces it by a message: the grant must be in force
-    /// only then.
+    /// Opens a range of `side`'s memory to the other side, and announces it by a message. The grant must be in force
+    /// when that message arrives, and need not be earlier.
     pub fn grant(&mut self, side: usize, link: Link, range: LocalSlice) -> RemoteSlice {
         self.grant_for(side, link, range, GrantAccess::Write)
     }
 
-    /// Opens words of `side`'s memory to operations of the other side.
+    /// Opens words of `side`'s memory to atomic operations of the other side.
     pub fn grant_words(&mut self, side: usize, link: Link, range: LocalSlice) -> RemoteSlice {
         self.grant_for(side, link, range, GrantAccess::Atomic)
     }
@@ -247,7 +247,7 @@ impl<R: Rig> Pair<R> {
         remote
     }
 
-    /// The tag of a grant of [`Pair::grant`]; a new one for any other.
+    /// Returns the tag of a grant that [`Pair::grant`] made; for any other slice, a new tag.
     pub fn tag_of(&mut self, side: usize, link: Link, remote: RemoteSlice) -> u64 {
         let of = |(id, granted, _): &&(LinkId, RemoteSlice, u64)| (*id, *granted) == (link.0[side], remote);
         let tag = self.tags.iter().find(of).map(|(.., tag)| *tag);
@@ -333,7 +333,8 @@ impl<R: Rig> Pair<R> {
     }
 }
 
-/// Bytes that identify their place: different at each 8-byte position and for each seed, and never a run of zeros.
+/// Returns bytes that identify their place: they differ at each 8-byte position and for each seed, and no 8 bytes are
+/// all zero.
 pub fn pattern(len: u64, seed: u64) -> Vec<u8> {
     let words = (0..len.div_ceil(8)).map(|i| (i + 1).wrapping_add(seed << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();

@@ -1,22 +1,22 @@
-//! Any rig's fabric, with one rail or several.
+//! Adapters that run any rig's fabric over one rail or over several.
 
 use super::{Memory, Rig};
 use transfer_core::fabric::Fabric;
 use transfer_core::rails::{MultiRail, RailsConfig, SingleRail};
 
-/// A rig whose fabrics are made of the other rig's.
+/// A rig whose fabrics combine several fabrics of another rig.
 pub struct Railed<R> {
     rig: R,
     config: RailsConfig,
 }
 
 impl<R> Railed<R> {
-    /// Over these rails, and so short that the suite's longer writes are striped.
+    /// Uses these rails, with stripes so short that the suite's longer writes are striped.
     pub fn new(rig: R, rails: &[usize]) -> Railed<R> {
         Railed { rig, config: RailsConfig { stripe_bytes: 32 << 10, ..RailsConfig::new(rails) } }
     }
 
-    /// Writes of twice as many bytes are striped.
+    /// Sets the length of a stripe. Writes of at least two stripes are striped.
     #[must_use]
     pub fn with_stripes_of(mut self, bytes: u64) -> Railed<R> {
         self.config.stripe_bytes = bytes;
@@ -58,7 +58,7 @@ impl<R: Rig<Fabric: 'static>> Rig for Railed<R> {
     }
 }
 
-/// A rig whose fabrics have one rail: the other rig's.
+/// A rig whose fabrics each have one rail, which is a fabric of another rig.
 pub struct OneRail<R>(pub R);
 
 impl<R: Rig> Rig for OneRail<R> {

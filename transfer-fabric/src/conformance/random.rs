@@ -1,8 +1,8 @@
-//! Thousands of mixed operations from a seed, each write's content checked.
+//! Thousands of random operations from a fixed seed. The content of each write is checked.
 //!
-//! Each side grants the other a few slots. A slot is written by its peer with an immediate that names it; its owner
-//! checks the content, now and then takes the grant back and gives a new one, and tells the peer by message that the
-//! slot is free and with which key.
+//! Each side grants the other a few slots. The peer writes a slot with an immediate that names it. The slot's owner
+//! checks the content, sometimes revokes the grant, makes a new grant, and tells the peer by message that the slot is
+//! free and with which key.
 
 use super::pair::{Heard, Link, Pair, pattern};
 use rand::rngs::StdRng;
@@ -15,24 +15,24 @@ const SLOTS: u64 = 12;
 const SLOT_BYTES: u64 = 200_000;
 const OPERATIONS: u32 = 4_000;
 
-/// Sources lie behind the slots.
+/// The offset of the sources, which lie behind the slots.
 const SOURCES: u64 = SLOTS * SLOT_BYTES;
 
 struct End {
     /// Slots of the peer that may be written.
     free: VecDeque<(u32, RemoteSlice)>,
-    /// What each of our slots is to hold when its immediate comes: the length and seed of the pattern.
+    /// The length and seed of the pattern that each of this side's slots must hold when its immediate arrives.
     expected: Vec<Option<(u64, u64)>>,
-    /// The keys and tags of our slots.
+    /// The keys and tags of this side's slots.
     keys: Vec<(RemoteKey, u64)>,
-    /// How many grants there were.
+    /// The number of tags that `next_tag` has returned.
     grants: u64,
     /// Messages to send.
     queue: VecDeque<FreeMessage>,
 }
 
 impl End {
-    /// A new one for a grant of that slot.
+    /// Returns a new tag for a grant of that slot.
     fn next_tag(&mut self, slot: u32) -> u64 {
         self.grants += 1;
         self.grants << 32 | u64::from(slot)
@@ -72,7 +72,7 @@ pub fn mixed_operations<R: super::Rig>(rig: R) {
     }
 }
 
-/// Tells the peer of a slot that it may write: seven words.
+/// The message, of seven words, that tells the peer that it may write a slot.
 type FreeMessage = [u8; 56];
 
 fn free_message(slot: u32, remote: RemoteSlice) -> FreeMessage {
@@ -114,7 +114,7 @@ fn write_one<R: super::Rig>(pair: &mut Pair<R>, link: Link, side: usize, ends: &
     };
     let seed = rng.random_range(1..1 << 20);
     let bytes = pattern(len, seed);
-    // One source for each slot, so that nothing changes while it flies.
+    // Each slot has its own source, so that a source does not change while its write is in flight.
     let source = SOURCES + u64::from(slot) * SLOT_BYTES;
     pair.rig.write(&pair.sides[side].memory, source, &bytes);
     let max = pair.fabric(side).capabilities().max_sge.min(9);
@@ -123,7 +123,7 @@ fn write_one<R: super::Rig>(pair: &mut Pair<R>, link: Link, side: usize, ends: &
     cuts.sort_unstable();
     let sgl: Vec<LocalSlice> = cuts.windows(2).map(|w| Pair::<R>::slice(source + w[0], w[1] - w[0])).collect();
     let target = remote.sub(0, len).unwrap();
-    // Sometimes in two writes, of which the second raises the immediate.
+    // Sometimes as two writes; the second one raises the immediate.
     let posted = if sgl.len() > 1 && rng.random_bool(0.3) {
         let first = sgl[0].len;
         let head = pair.post_write(side, link, &sgl[..1], target.sub(0, first).unwrap(), None);
@@ -156,7 +156,7 @@ fn hear<R: super::Rig>(pair: &mut Pair<R>, link: Link, side: usize, ends: &mut [
                 let (key, old) = ends[side].keys[slot as usize];
                 pair.fabric(side).revoke(link.0[side], key, old).unwrap();
             } else {
-                // A second grant of the same range; the first stays until the link ends.
+                // The slot gets a second grant of the same range. The first one stays until the link ends.
             }
             let range = Pair::<R>::slice(start, SLOT_BYTES);
             if let Err(error) = pair.fabric(side).grant(link.0[side], range, GrantAccess::Write, tag) {
@@ -172,7 +172,7 @@ fn hear<R: super::Rig>(pair: &mut Pair<R>, link: Link, side: usize, ends: &mut [
             ends[side].free.push_back(free_of(&bytes));
         }
         Heard::WriteDone(..) | Heard::SendDone(..) | Heard::Revoked(..) => {}
-        // What the peer may read where it lies is another matter.
+        // This test does not use references.
         Heard::References(..) | Heard::SegmentCame(..) => {}
         other => panic!("{other:?}"),
     }

@@ -1,4 +1,4 @@
-//! Writes that fail their check: they touch nothing, both sides hear that the link is dead, and a new link works.
+//! Writes that fail their check. They touch no memory, both sides report the link as dead, and a new link works.
 
 use super::Rig;
 use super::pair::{Heard, Link, Pair};
@@ -8,7 +8,7 @@ use transfer_core::memory::{RailKeys, RemoteKey, RemoteSlice};
 const LEN: u64 = 1 << 17;
 const HALF: u64 = LEN / 2;
 
-/// Writes to `remote` behind a write that is in order, and expects the death of the link.
+/// Writes to `remote` after a valid write, and expects the link to die.
 fn refused<R: Rig>(pair: &mut Pair<R>, link: Link, remote: RemoteSlice) {
     let good = pair.grant(1, link, Pair::<R>::slice(0, 64));
     let before = pair.fill(1, 0, LEN, 1);
@@ -19,16 +19,16 @@ fn refused<R: Rig>(pair: &mut Pair<R>, link: Link, remote: RemoteSlice) {
     pair.dead(link);
     let now = pair.read(1, 0, LEN);
     assert!(now[64..] == before[64..], "a refused write touched memory");
-    // The one before it was cut where another rail was refused first.
+    // On several rails, the valid write may be cut short, if another rail is refused first.
     let placed = (0..64).take_while(|at| now[*at] == bytes[*at]).count();
     assert!(now[placed..64] == before[placed..64], "a write behind a refused one was placed");
     let again = pair.connect(1);
     pair.works(again);
 }
 
-/// Writes to `remote`, which is not open, over `link`: refused where each grant has a key of its own. Where all grants
-/// into a segment have one key, a device cannot tell: the write is placed, and the link is none the worse, which the
-/// user of the fabric has to know.
+/// Writes to `remote`, which is not open, over `link`. Where each grant has a key of its own, the write is refused.
+/// Where all grants into a segment share one key, a device cannot tell: the write is placed, and the link still works.
+/// The user of the fabric has to know that.
 fn refused_where_grants_are_apart<R: Rig>(pair: &mut Pair<R>, link: Link, remote: RemoteSlice) {
     if pair.fabric(1).capabilities().isolation == Isolation::Grant {
         return refused(pair, link, remote);
@@ -36,7 +36,7 @@ fn refused_where_grants_are_apart<R: Rig>(pair: &mut Pair<R>, link: Link, remote
     let bytes = pair.fill(0, 0, remote.len, 3);
     let work = pair.post_write(0, link, &[Pair::<R>::slice(0, remote.len)], remote, None).unwrap();
     pair.write_done(0, link, work);
-    // An immediate, so that it can be read.
+    // A write with an immediate, which tells that the memory can be read.
     let own = pair.grant(1, link, Pair::<R>::slice(0, 64));
     let work = pair.post_write(0, link, &[Pair::<R>::slice(0, 64)], own, Some(1)).unwrap();
     assert_eq!(pair.immediate(1, link), 1);
@@ -45,13 +45,13 @@ fn refused_where_grants_are_apart<R: Rig>(pair: &mut Pair<R>, link: Link, remote
     pair.works(link);
 }
 
-/// A key that opens nothing.
+/// Returns `remote` with keys that open nothing.
 fn unknown(remote: RemoteSlice) -> RemoteSlice {
     let keys = remote.keys.all().map(|key| key.map(|key| RemoteKey(key.0 ^ 0x5555_0000)));
     RemoteSlice { keys: RailKeys::new(&keys).unwrap(), ..remote }
 }
 
-pub fn an_unknown_key<R: Rig>(rig: R) {
+pub fn unknown_key_is_refused<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     for len in [1, 4096, HALF] {
         let link = pair.connect(0);
@@ -60,21 +60,21 @@ pub fn an_unknown_key<R: Rig>(rig: R) {
     }
 }
 
-pub fn a_key_of_another_link<R: Rig>(rig: R) {
+pub fn key_of_another_link_is_checked<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     let (link, other) = (pair.connect(0), pair.connect(0));
     let remote = pair.grant(1, other, Pair::<R>::slice(HALF, HALF));
     refused_where_grants_are_apart(&mut pair, link, remote);
-    // The other link is none the worse, and its grant stands.
+    // The other link still works, and its grant is still in force.
     pair.works(other);
     let work = pair.post_write(0, other, &[Pair::<R>::slice(0, HALF)], remote, None).unwrap();
     pair.write_done(0, other, work);
 }
 
-pub fn out_of_bounds<R: Rig>(rig: R) {
+pub fn write_out_of_bounds_is_refused<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     let inside = [(0, 1), (-1, 0), (4096, 0), (-(HALF as i64), 0)];
-    // Beyond the segment's end, over it, and before its start.
+    // Past the segment's end, across it, and before its start.
     let outside = [(HALF as i64, 0), (HALF as i64 - 4095, 0), (-(HALF as i64) - 1, 0)];
     let checked = pair.fabric(1).capabilities().checks_bounds;
     if !checked {
@@ -91,18 +91,18 @@ pub fn out_of_bounds<R: Rig>(rig: R) {
     refused(&mut pair, link, RemoteSlice { address: u64::MAX - 63, len: 64, ..remote });
 }
 
-pub fn a_revoked_key<R: Rig>(rig: R) {
+pub fn revoked_key_is_checked<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     let link = pair.connect(0);
     let remote = pair.grant(1, link, Pair::<R>::slice(HALF, HALF));
-    // It was good before.
+    // The key works before it is revoked.
     let work = pair.post_write(0, link, &[Pair::<R>::slice(0, HALF)], remote, None).unwrap();
     pair.write_done(0, link, work);
     pair.revoke(1, link, remote);
     refused_where_grants_are_apart(&mut pair, link, remote);
 }
 
-pub fn a_key_of_a_dead_link<R: Rig>(rig: R) {
+pub fn key_of_a_dead_link_is_checked<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     let link = pair.connect(0);
     let remote = pair.grant(1, link, Pair::<R>::slice(HALF, HALF));

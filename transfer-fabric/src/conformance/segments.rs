@@ -1,30 +1,30 @@
-//! Rigs of fabrics that register segments: their memory is the same, whatever the fabric.
+//! A rig for fabrics that register segments. They all use the same kind of memory.
 
 use super::Rig;
 use std::sync::Arc;
 use transfer_core::fabric::Fabric;
 use transfer_memory::segment::{Access, Lock, Pages, PinnedBudget, Segment, SegmentOptions};
 
-/// What such a fabric's tests have to say themselves.
+/// The parts of a rig that such a fabric's tests provide.
 pub trait SegmentRig {
     type Fabric: Fabric<Memory = Arc<Segment>>;
 
-    /// As [`Rig::fabric`].
+    /// Makes a fabric, as [`Rig::fabric`] does.
     fn make(&mut self) -> Self::Fabric;
 
-    /// As [`Rig::read_only_memory`].
+    /// Makes read-only memory, as [`Rig::read_only_memory`] does.
     fn read_only(&mut self, len: u64) -> Option<Arc<Segment>> {
         Some(read_only_segment(len))
     }
 }
 
-/// One that its owner and peers may write.
+/// Makes a segment that its owner and peers may write.
 pub fn segment(len: u64) -> Segment {
     let options = SegmentOptions { len, pages: Pages::Base, lock: Lock::No };
     Segment::create("a test", &options, &PinnedBudget::new(u64::MAX)).unwrap()
 }
 
-/// One that is mapped for reading only.
+/// Makes a segment that is mapped for reading only.
 pub fn read_only_segment(len: u64) -> Arc<Segment> {
     let written = segment(len);
     let fd = written.fd().try_clone_to_owned().unwrap();

@@ -1,4 +1,4 @@
-//! The suite over the simulated fabric, with grants that are immediate and grants that take their time.
+//! Runs the suite on the simulated fabric, with immediate grants and with delayed grants.
 
 use super::Rig;
 use super::rails::Railed;
@@ -50,13 +50,13 @@ impl Rig for SimRig {
     }
 }
 
-/// Where all grants into a segment have one key, that opens all of it.
+/// Sets the isolation. With `Isolation::Segment`, all grants into a segment share one key, which opens all of it.
 fn isolate(conditions: &mut Conditions, isolation: Isolation) {
     conditions.capabilities.isolation = isolation;
     conditions.capabilities.checks_bounds = isolation == Isolation::Grant;
 }
 
-/// With one key for all grants into a segment.
+/// Returns a rig in which all grants into a segment share one key.
 fn one_key(grants: Grants) -> SimRig {
     let mut conditions = Conditions { grants, ..Conditions::calm() };
     conditions.capabilities.atomics = true;
@@ -76,7 +76,7 @@ mod delayed {
     crate::conformance_tests!(super::SimRig::new(super::Grants::Delayed));
 }
 
-/// Over these rails, of one fabric or more.
+/// Returns a rig over these rails, each given by the number of its fabric.
 fn railed(grants: Grants, rails: &[usize], isolation: Isolation) -> Railed<SimRig> {
     let mut conditions = Conditions { grants, ..Conditions::calm() };
     isolate(&mut conditions, isolation);

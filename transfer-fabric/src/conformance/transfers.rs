@@ -1,4 +1,4 @@
-//! What is written and sent arrives, in order.
+//! Writes and messages arrive complete and in order.
 
 use super::Rig;
 use super::pair::{Heard, Link, Pair};
@@ -8,13 +8,13 @@ use transfer_core::memory::LocalSlice;
 const LEN: u64 = 1 << 20;
 const GUARD: u64 = 64;
 
-/// Writes `len` bytes and checks them, and that nothing around them changed.
+/// Writes `len` bytes, checks them, and checks that nothing around them changed.
 fn write_and_check<R: Rig>(pair: &mut Pair<R>, link: Link, side: usize, len: u64) {
     let to = 1 - side;
     let bytes = pair.fill(side, 0, len, len + 1);
     let around = pair.fill(to, 0, len + 2 * GUARD, len + 2);
     let remote = pair.grant(to, link, Pair::<R>::slice(GUARD, len));
-    // In as few writes as the fabric takes, of which the last raises the immediate.
+    // As few writes as the fabric allows. The last one raises the immediate.
     let max = pair.fabric(side).capabilities().max_write_bytes;
     let mut at = 0;
     let work = loop {
@@ -53,13 +53,13 @@ pub fn a_large_write<R: Rig>(rig: R) {
     write_and_check(&mut pair, link, 0, len);
 }
 
-pub fn gathers<R: Rig>(rig: R) {
+pub fn gather_lists_are_placed_in_order<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     let link = pair.connect(0);
     let max = pair.fabric(0).capabilities().max_sge;
     let source = pair.fill(0, 0, LEN, 3);
     for count in (1..=max).filter(|n| *n < 5 || n.is_power_of_two() || *n == max) {
-        // Lengths that differ, some of them zero; places that lie out of order.
+        // The lengths differ and some are zero. The places are not in order.
         let lens = (0..count as u64).map(|i| (i * 37 + 1) % 900 * u64::from(i % 5 != 3));
         let sgl: Vec<LocalSlice> =
             lens.enumerate().map(|(i, len)| Pair::<R>::slice((i as u64 * 7919 * 64) % (LEN - 1024), len)).collect();
@@ -77,7 +77,7 @@ pub fn gathers<R: Rig>(rig: R) {
     assert_eq!(pair.immediate(1, link), 77);
 }
 
-/// When an immediate is reported, its own write and all those before it are placed.
+/// When an immediate is reported, its own write and all earlier writes are placed.
 pub fn immediates_come_after_what_was_written<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     let link = pair.connect(0);
@@ -108,7 +108,7 @@ pub fn completion_means_placed<R: Rig>(rig: R) {
         works.push(pair.post_write(0, link, &[slice], remote.sub(i * part, part).unwrap(), None).unwrap());
     }
     for (i, work) in works.into_iter().enumerate() {
-        // In posting order, so the next completion is this one.
+        // Writes complete in posting order, so the next completion is this one.
         let id = link.0[0];
         let next = pair.hear(0, "WriteDone", |h| match h {
             Heard::WriteDone(l, work) if *l == id => Some(*work),
@@ -148,7 +148,7 @@ pub fn messages_arrive_in_order<R: Rig>(rig: R) {
     }
 }
 
-pub fn limits_are_told<R: Rig>(rig: R) {
+pub fn limits_are_reported<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     let link = pair.connect(0);
     let capabilities = pair.fabric(0).capabilities().clone();
@@ -183,7 +183,7 @@ pub fn a_full_queue_recovers<R: Rig>(rig: R) {
             assert!(works.len() < 1_000_000, "the send queue never fills");
         };
         assert_eq!(posted, PostError::Full(link.0[0]));
-        // Room for messages is the same room, or other; either way a post has a clear answer.
+        // Messages may share the room of writes or have their own. Either way the post succeeds or reports `Full`.
         let sent = pair.post_send(0, link, b"m");
         assert!(sent.is_ok() || sent == Err(PostError::Full(link.0[0])), "{sent:?}");
         for work in works.drain(..) {

@@ -14,7 +14,7 @@ use transfer_memory::segment::{MapError, Segment};
 /// The counts of look-ups on boards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BoardMeters {
-    /// Fetches that found their version, as the workers report them, up to what is plausible.
+    /// Fetches that found their version on a board. The workers report them, and implausible reports are ignored.
     pub hits: u64,
     /// The sum of their lengths, in bytes.
     pub bytes: u64,
@@ -61,8 +61,8 @@ pub(super) struct Boards {
 }
 
 impl Boards {
-    /// Adds a board. Returns its number of entries, and its liveness word, which this thread has to keep as long as it
-    /// runs.
+    /// Adds a board. Returns its number of entries and its liveness word, which the calling thread has to keep as long
+    /// as it runs.
     pub(super) fn add(&mut self, domain: Tenant, segment: &Segment) -> Result<(usize, Liveness), BoardError> {
         let writer = BoardWriter::new(segment.mapping().clone())?;
         let life = Liveness::begin(segment.mapping())?;
@@ -71,7 +71,7 @@ impl Boards {
         Ok((entries, life))
     }
 
-    /// Honours this session's hazard pointers from now on.
+    /// Adds a session. The versions that its hazard pointers name count as read from now on.
     pub(super) fn open(
         &mut self,
         session: SessionId,
@@ -86,8 +86,8 @@ impl Boards {
         self.by_domain.entry(domain).or_default().readers.insert(session, reader);
     }
 
-    /// The session has ended, and its worker may still read: it can look nothing up, and its hazard pointers still
-    /// count.
+    /// Handles the end of a session whose worker may still read. The worker can look nothing up any longer, but its
+    /// hazard pointers still count.
     pub(super) fn evict(&mut self, session: SessionId) {
         self.notices.remove(&session);
         let board = self.domains.get(&session).and_then(|domain| self.by_domain.get(domain));
@@ -96,8 +96,8 @@ impl Boards {
         }
     }
 
-    /// The session has ended, and its hazard pointers count no longer. Returns the tickets that are free now, for
-    /// [`withdrawn`](transfer_core::protocol::Node::withdrawn).
+    /// Handles the end of a session whose worker no longer reads. Its hazard pointers no longer count. Returns the
+    /// withdrawn tickets that are free now, for [`withdrawn`](transfer_core::protocol::Node::withdrawn).
     pub(super) fn close(&mut self, session: SessionId) -> Vec<u64> {
         self.notices.remove(&session);
         let board = self.domains.remove(&session).and_then(|domain| self.by_domain.get_mut(&domain));
@@ -106,8 +106,8 @@ impl Boards {
         reader.hazards.set_open(false);
         let (hits, bytes) = reader.looked_up.take(Instant::now(), reader.hazards.hits(), board.longest);
         (self.hits, self.bytes) = (self.hits.saturating_add(hits), self.bytes.saturating_add(bytes));
-        // Check all pending tickets, not only those that it protects: it may have died between clearing a hazard
-        // pointer and saying so.
+        // Check all pending tickets, not only those that this session protects: its worker may have died after it
+        // cleared a hazard pointer and before it reported that.
         let free: Vec<u64> = board.pending.iter().copied().filter(|ticket| !board.is_protected(*ticket)).collect();
         for ticket in &free {
             board.pending.remove(ticket);
@@ -115,8 +115,8 @@ impl Boards {
         free
     }
 
-    /// Publishes a version. `false` where it does not fit. `reach_bytes` is the length of the segment that contains it
-    /// and the versions that follow.
+    /// Publishes a version. Returns `false` if it does not fit. `reach_bytes` is the length of the segment that
+    /// contains this version and the following ones.
     pub(super) fn show(&mut self, shown: &Shown, reach_bytes: u64) -> bool {
         let Some(board) = self.by_domain.get_mut(&shown.domain) else { return false };
         let Some(writer) = &mut board.writer else { return false };
@@ -149,7 +149,7 @@ impl Boards {
         !is_protected
     }
 
-    /// A worker has cleared a hazard pointer to a withdrawn version. Returns whether the version was pending, and is
+    /// Handles a worker's report that it has cleared a hazard pointer. Returns whether the version was pending, and is
     /// free now.
     pub(super) fn hazard_cleared(&mut self, session: SessionId, ticket: u64) -> bool {
         let Some(board) = self.domains.get(&session).and_then(|domain| self.by_domain.get_mut(domain)) else {
@@ -158,7 +158,7 @@ impl Boards {
         board.pending.contains(&ticket) && !board.is_protected(ticket) && board.pending.remove(&ticket)
     }
 
-    /// The number of hazard pointers that a session has set.
+    /// Returns the number of hazard pointers that a session has set.
     pub(super) fn hazards_of(&self, session: SessionId) -> u64 {
         let board = self.domains.get(&session).and_then(|domain| self.by_domain.get(domain));
         board.and_then(|board| board.readers.get(&session)).map_or(0, |reader| reader.hazards.count())

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use transfer_core::memory::{ALIGNMENT, LocalSlice};
 use transfer_core::plan::GatherList;
 
-/// The number of bytes that are copied before other work has its turn.
+/// The most bytes that are copied before other work has its turn.
 const PIECE: u64 = 1 << 20;
 
 /// The pending copies, first come, first served.
@@ -16,7 +16,8 @@ struct Copy {
     from: GatherList,
     to: LocalSlice,
     tag: u64,
-    /// The next range, the copied part of it, and its target.
+    /// The index of the current range, the number of its bytes that are copied, and the next offset in the target
+    /// segment.
     next: usize,
     done: u64,
     at: u64,
@@ -48,7 +49,7 @@ impl Copy {
         let end = self.to.offset + self.to.len;
         let len = (range.len - self.done).min(PIECE).min(end.saturating_sub(self.at));
         let segments = memory.get(range.segment).zip(memory.get(self.to.segment));
-        // The state machine's segments exist, and its ranges lie within.
+        // The state machine names segments that exist, and ranges that lie within them.
         let copied = segments.is_some_and(|(from, to)| {
             to.mapping().copy_from(self.at, from.mapping(), range.offset + self.done, len).is_ok()
         });

@@ -38,7 +38,7 @@ pub enum EngineCommand {
     AddPool {
         /// The tenant.
         domain: Tenant,
-        /// Its number, not used before in this incarnation; not [`super::HEADER_SEGMENT`] and not
+        /// The pool's number. It was not used before in this incarnation, and is neither [`super::HEADER_SEGMENT`] nor
         /// [`super::COUNTER_SEGMENT`].
         id: SegmentId,
         /// The memory.
@@ -46,13 +46,14 @@ pub enum EngineCommand {
         /// The board of the tenant's workers, all zeros, if they have one.
         board: Option<Arc<Segment>>,
     },
-    /// A worker connected and is mapped.
+    /// A worker has connected, and its segments are mapped.
     OpenSession {
         /// The session, its rings and its arena.
         end: Box<SidecarEnd>,
         /// Its tenant.
         domain: Tenant,
-        /// Dropped when the session's socket is closed: for a worker that was thrown out, at the end of its process.
+        /// Dropped when the sidecar closes the session's socket. The socket of an evicted worker stays open until the
+        /// worker closes its end or exits.
         place: Box<dyn Any + Send>,
     },
     /// News of the directory.
@@ -86,7 +87,7 @@ pub enum EngineCommand {
     },
     /// Continue as the initiator, with the acceptor's answer.
     FinishLink {
-        /// From [`EngineCommand::BeginLink`].
+        /// The link from [`EngineCommand::BeginLink`].
         link: LinkId,
         /// The peer's description of itself.
         peer: PeerInfo,
@@ -95,7 +96,7 @@ pub enum EngineCommand {
         /// Whether the fabric accepted it.
         answer: Answer<Result<(), FabricError>>,
     },
-    /// No link to that peer can be made: requests that wait for it fail.
+    /// No link to that peer can be made. Requests that wait for one fail.
     ConnectFailed {
         /// The peer.
         peer: Name,
@@ -104,14 +105,14 @@ pub enum EngineCommand {
         /// The reason.
         why: String,
     },
-    /// End a link that was begun, without failing requests that wait for another link to the same peer.
+    /// End a link that was begun. Requests that wait for another link to the same peer do not fail.
     AbandonLink {
         /// The link.
         link: LinkId,
         /// The reason.
         why: String,
     },
-    /// A peer calls for landing slots.
+    /// A peer requests landing slots.
     PrepareBuffers {
         /// The link over which the tensors will come.
         link: LinkId,
@@ -121,17 +122,17 @@ pub enum EngineCommand {
         incarnation: u64,
         /// Its requests.
         asks: Vec<BufferAsk>,
-        /// One answer for each, in any order; `None` if there is no such link to that peer.
+        /// Receives one answer for each request, in any order; `None` if there is no such link to that peer.
         answer: Answer<Option<Vec<BufferAnswer>>>,
     },
     /// The answers to [`ControlRequest::PrepareBuffers`].
     BuffersPrepared {
         /// The link.
         link: LinkId,
-        /// One for each request, in any order.
+        /// One answer for each request, in any order.
         answers: Vec<BufferAnswer>,
     },
-    /// [`ControlRequest::PrepareBuffers`] brought no answer.
+    /// [`ControlRequest::PrepareBuffers`] got no answer.
     PrepareFailed {
         /// The link.
         link: LinkId,
@@ -157,7 +158,7 @@ pub enum EngineCommand {
     Delete {
         /// The key.
         key: Key,
-        /// The only tenant that may own it.
+        /// If set, the key is deleted only if this tenant owns it.
         only: Option<Tenant>,
         /// What was deleted.
         answer: Answer<Result<Deleted, NotDeleted>>,
@@ -168,7 +169,7 @@ pub enum EngineCommand {
         domain: Option<Tenant>,
         /// 0, or the place at which the last call ended.
         place: u64,
-        /// The length of a slot of each key whose slots were recalled.
+        /// Receives the length of one slot for each key whose slots were recalled.
         answer: Answer<Page<u64>>,
     },
     /// Begin a drain: accept nothing new.

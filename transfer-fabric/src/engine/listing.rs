@@ -14,7 +14,7 @@ use transfer_core::tensor::Name;
 use transfer_core::time::Time;
 use transfer_memory::segment::Achieved;
 
-/// The begin of a page, and its limit.
+/// The start of a page, and its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageFrom {
     /// 0, or [`Page::next`].

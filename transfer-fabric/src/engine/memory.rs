@@ -38,7 +38,7 @@ impl Memory {
 impl HeaderMemory for Memory {
     fn read_header(&self, slice: LocalSlice) -> Option<HeaderBytes> {
         let mut bytes = HeaderBytes::from([0; 64]);
-        // Copied out, so that the checked bytes are the used ones, whatever the peer writes meanwhile.
+        // Copied out, so that the peer cannot change the bytes after they were checked.
         self.segments.get(&slice.segment)?.mapping().copy_out(slice.offset, &mut bytes).ok()?;
         Some(bytes)
     }

@@ -42,9 +42,9 @@ pub struct Measured {
     pub fabrics: Vec<FabricDescription>,
     /// The look-ups on boards.
     pub boards: BoardMeters,
-    /// The posts and completions of the fabrics, in the same order.
+    /// The posts and completions of the fabrics, in the order of `fabrics`.
     pub posts: Vec<PostMeter>,
-    /// Commands of the control plane that wait.
+    /// Commands of the control plane that wait in the channel.
     pub commands_waiting: u64,
     /// Replies that wait for their workers to read.
     pub replies_waiting: u64,

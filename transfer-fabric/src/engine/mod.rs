@@ -50,34 +50,34 @@ use transfer_memory::segment::{PinnedBudget, Segment, SegmentError, SegmentOptio
 /// A fabric as the engine holds it.
 pub type BoxedFabric = Box<dyn Fabric<Memory = Arc<Segment>>>;
 
-/// The number of the segment of outgoing landing headers, which the engine makes for itself. All other numbers are the
-/// caller's to assign.
+/// The number of the segment of outgoing landing headers, which the engine makes for itself. The caller assigns all
+/// other numbers except [`COUNTER_SEGMENT`].
 pub const HEADER_SEGMENT: SegmentId = SegmentId(0);
 
-/// The number of the segment of the words of counters, which the engine makes for itself if a fabric's device operates
-/// on words. It is separate from the headers, because on a device that does not check bounds a grant of one word opens
-/// all of its segment.
+/// The number of the segment that holds the words of counters. The engine makes it if the device of a fabric operates
+/// on words. It is separate from the headers, because a device that does not check bounds opens the whole segment with
+/// a grant of one word.
 pub const COUNTER_SEGMENT: SegmentId = SegmentId(u32::MAX);
 
-/// The most transfers in flight at once, over all links; more wait.
+/// The most transfers in flight at once, over all links. Further transfers wait.
 const HEADER_CELLS: u64 = 4096;
 
-/// The most commands that wait. The control plane is told when there are more.
+/// The most commands that wait in the channel. [`EngineHandle::send`] waits while it is full.
 const COMMANDS: usize = 4096;
 
 /// The configuration of an engine.
 pub struct EngineConfig {
     /// Identity and limits.
     pub node: NodeConfig,
-    /// The fabrics between nodes. The first of a kind serves that kind.
+    /// The fabrics between nodes. If several have the same kind, the first one serves that kind.
     pub fabrics: Vec<BoxedFabric>,
     /// How to wait for work.
     pub poll: PollStrategy,
-    /// The receiver of finished transfers, if they may be traced.
+    /// The receiver of finished transfers, if transfers can be traced.
     pub trace: Option<TraceSink>,
-    /// The budget of its own small segments.
+    /// The budget of the engine's own small segments.
     pub budget: PinnedBudget,
-    /// The options of that segment; the engine sets its length.
+    /// The options of these segments; the engine sets their lengths.
     pub segment: SegmentOptions,
 }
 
@@ -85,13 +85,13 @@ pub struct EngineConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// Its memory could not be made.
+    /// The engine's own memory could not be made.
     #[error("the engine's own segment: {0}")]
     Segment(#[from] SegmentError),
-    /// A fabric refused it.
+    /// A fabric refused to register that memory.
     #[error("registering the engine's own segment: {0}")]
     Register(#[from] FabricError),
-    /// The operating system refused.
+    /// A system call failed.
     #[error("{what}: {why}")]
     System {
         /// The call.
@@ -114,14 +114,14 @@ pub struct EngineHandle {
 }
 
 impl EngineHandle {
-    /// Sends the engine a command. Waits while thousands are waiting already, which the engine handles within
-    /// milliseconds.
+    /// Sends the engine a command. Waits while the channel is full, with thousands of commands; the engine handles
+    /// those within milliseconds.
     ///
     /// # Errors
     /// [`EngineGone`].
     pub fn send(&self, command: EngineCommand) -> Result<(), EngineGone> {
         self.commands.send(command).map_err(|_| EngineGone)?;
-        // It fails only when the counter is full, and then the engine is being woken already.
+        // The write fails only when the counter is full, and then the engine is being woken already.
         let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
         Ok(())
     }
@@ -160,20 +160,20 @@ impl Engine {
         Ok(Engine { handle: EngineHandle { commands, bell }, thread: Some(thread) })
     }
 
-    /// Its handle.
+    /// Returns the engine's handle.
     #[must_use]
     pub fn handle(&self) -> &EngineHandle {
         &self.handle
     }
 
-    /// Stops it and waits until its thread has returned: sessions and links are closed then.
+    /// Stops the engine, and waits until its thread has returned. Its sessions and links are closed then.
     pub fn stop(mut self) {
         self.end();
     }
 
     fn end(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // If it has ended by itself, no one receives this.
+            // If the engine has ended by itself, this command has no receiver.
             let _ = self.handle.send(EngineCommand::Stop);
             let _ = thread.join();
         }

@@ -30,16 +30,16 @@ use transfer_memory::segment::Segment;
 use transfer_memory::session::{SessionError, SidecarEnd};
 use transfer_memory::socket::SocketError;
 
-/// The interval of checks of sockets and processes while the thread does not sleep.
+/// The interval at which sockets and processes are checked while the thread does not sleep.
 const LOOK_UP: Duration = Duration::from_millis(1);
 
-/// The interval of retries of a reply that found its worker's ring or socket full.
+/// The interval at which a reply is retried that found its worker's ring or socket full.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// The most times per round that all rings are drained before requests for announced keys are answered.
+/// The most times per round that requests for announced keys are answered, each time after draining all rings.
 const LOOKS: usize = 4;
 
-/// The number of commands that are taken in a row.
+/// The most commands that are taken in one round.
 const BATCH: usize = 256;
 
 pub(super) struct Run {
@@ -138,7 +138,7 @@ impl Run {
     }
 
     pub(super) fn run(mut self) {
-        // The liveness words belong to this thread: readers of a board see by them that it runs.
+        // The liveness words belong to this thread. They tell readers of a board that it runs.
         let mut kept = Vec::new();
         // The start of the last round, if it had work.
         let mut round: Option<Instant> = None;
@@ -156,11 +156,13 @@ impl Run {
             if self.take(now, Take::Some) {
                 active = true;
                 self.answer_asked(now);
-                // Before the fabrics are polled: that costs system calls, and posts of this moment leave with them.
+                // This comes before polling the fabrics, which costs system calls: the posts of this moment leave with
+                // them.
                 self.work(now);
             }
             active |= self.driver.poll_fabrics(now, &self.memory);
-            // Before deadlines: a request that arrives in one drain of the rings is answered in the next.
+            // This comes before deadlines. A request that arrives during one drain of the rings is answered after the
+            // next.
             for _ in 0..LOOKS {
                 if !self.answer_asked(now) {
                     break;
@@ -215,8 +217,8 @@ impl Run {
         workers.take(how, take, broken)
     }
 
-    /// Answers requests for announced keys, after draining the rings of their owners. Returns whether there were any;
-    /// requests that arrive in that drain are answered in the next round.
+    /// Drains all rings, then answers the requests for announced keys that had arrived before. Returns whether there
+    /// were any. The next call answers requests that arrive during the drain.
     fn answer_asked(&mut self, now: Time) -> bool {
         let asked = self.driver.node.asked();
         if asked > 0 {
@@ -290,14 +292,15 @@ impl Run {
         (self.sink)(control);
     }
 
-    /// Handles the end of a worker. Versions that it has announced may have been found, so they are published, if only
-    /// for a moment.
+    /// Handles the end of a worker. Takes the rest of its requests first: other workers may have found versions that
+    /// it has announced, so these are published, if only for a moment.
     fn worker_gone(&mut self, now: Time, session: SessionId, why: &str) {
         self.take(now, Take::Rest(session));
         self.close_session(now, session, why);
     }
 
-    /// Throws a worker out. Its process may live and read; what it reads does not change until it releases it or ends.
+    /// Evicts a worker. Its process may still run and read. The versions that it reads do not change until it releases
+    /// them or ends.
     fn evict_session(&mut self, now: Time, session: SessionId, why: &str) {
         self.boards.evict(session);
         self.workers.evict(session);
@@ -305,7 +308,7 @@ impl Run {
     }
 
     fn close_session(&mut self, now: Time, session: SessionId, why: &str) {
-        // Before its socket closes, so that a worker that learns of the end looks nothing up.
+        // The board is closed before the socket, so that a worker that learns of the end can look nothing up.
         let free = self.boards.close(session);
         self.workers.remove(session, &self.sleeper);
         self.driver.node.session_closed(now, session, why);
@@ -320,7 +323,7 @@ impl Run {
         if self.workers.has_backlog() {
             timeout = Some(timeout.map_or(RETRY, |t| t.min(RETRY)));
         }
-        // Events from before a fabric was armed are found by polling once more; commands ring the bell.
+        // Polling once more finds events from before a fabric was armed. Commands ring the bell.
         if self.workers.prepare_sleep() && !self.driver.poll_fabrics(now, &self.memory) && self.inbox.is_empty() {
             self.meters.sleeps += 1;
             self.wait(now, timeout);
@@ -335,7 +338,7 @@ impl Run {
             match ready {
                 Ready::Fabric => {}
                 Ready::Bell => {
-                    // Commands are checked in any case.
+                    // Every round checks for commands anyway.
                     let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
                 }
                 Ready::Process(session) => self.worker_gone(now, SessionId(session), "its process has ended"),
@@ -427,7 +430,7 @@ impl Run {
                 kept.push(Kept::new(life, board));
                 self.driver.node.add_board(domain, places);
             }
-            // Then the board stays empty, and every look-up asks.
+            // The board stays empty, so every fetch goes to the sidecar.
             Err(e) => {
                 tracing::warn!(tenant = %self.driver.node.tenant_name(domain), error = %e, "every fetch goes to the sidecar")
             }
@@ -502,13 +505,13 @@ impl Run {
         self.control(ControlRequest::SessionClosed { session, worker, why: why.to_owned() });
     }
 
-    /// Ends links and sessions with the thread: peers and workers notice by their sockets.
+    /// Ends the links and sessions at the end of the thread. Peers and workers notice it by their sockets.
     fn end(mut self) {
         let now = self.time(Instant::now());
         for link in self.driver.node.link_ids() {
             self.driver.abandon_link(link, "the sidecar is shutting down");
         }
-        // The last messages of the fabrics are sent.
+        // The fabrics send their last messages.
         self.driver.poll_fabrics(now, &self.memory);
         for session in self.workers.ids() {
             self.close_session(now, session, "the sidecar is shutting down");

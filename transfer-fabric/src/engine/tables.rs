@@ -1,4 +1,5 @@
-//! The tables of bodies in several ranges of an arena. They are copied out before they are checked.
+//! Reads the tables of pushes whose body lies in several ranges of an arena. A table is copied out before it is
+//! checked.
 
 use super::memory::Memory;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use transfer_core::time::Time;
 use transfer_core::wire::ranges::{ArenaRange, read_ranges};
 use transfer_memory::segment::Segment;
 
-/// Room for one table, reused for the next.
+/// Buffers for one table, reused for the next.
 #[derive(Default)]
 pub(super) struct Tables {
     bytes: Vec<u8>,
@@ -17,8 +18,8 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Passes a push to the node, with the ranges of its table. The reader of the record has checked their number. If
-    /// the table does not lie within the arena, none are read, and the node reports the error.
+    /// Passes a push to the node, with the ranges of its table. The number of ranges was checked when the record was
+    /// read. If the table does not lie within the arena, no ranges are read, and the node reports the error.
     pub(super) fn push(
         &mut self,
         driver: &mut Driver<Arc<Segment>>,
@@ -32,7 +33,7 @@ impl Tables {
             && let Some(arena) = memory.get(table.segment)
         {
             self.bytes.resize(usize::try_from(table.len).unwrap_or(0), 0);
-            // Copied out, so that the checked bytes are the used ones, whatever the worker writes meanwhile.
+            // Copied out, so that the worker cannot change the bytes after they were checked.
             if arena.mapping().copy_out(table.offset, &mut self.bytes).is_ok() {
                 self.ranges.extend(read_ranges(&self.bytes));
             }

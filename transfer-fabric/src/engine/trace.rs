@@ -13,7 +13,7 @@ pub struct TraceSink {
     pub to: Sender<(EndedTransfer, Instant)>,
     /// The number of dropped transfers.
     pub dropped: Arc<AtomicU64>,
-    /// Whether transfers are wanted now. Asked in each round of the loop.
+    /// Returns whether transfers are wanted now. Called in each round of the loop.
     pub wanted: fn() -> bool,
 }
 

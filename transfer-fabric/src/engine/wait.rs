@@ -1,4 +1,4 @@
-//! The decision between polling and sleeping, and what ends a sleep.
+//! Decides between polling and sleeping, and names the descriptors that end a sleep.
 
 use crate::epoll::Token;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ impl Default for PollStrategy {
     }
 }
 
-/// Decides between polling on and sleeping.
+/// Decides whether to keep polling or to sleep.
 pub(super) struct Pace {
     pub(super) strategy: PollStrategy,
     last_active: Instant,
@@ -30,7 +30,7 @@ pub(super) struct Pace {
     gap: Duration,
 }
 
-/// The weight of the newest interval in the mean is 1 in this many.
+/// The newest interval has the weight 1 / `MEMORY` in the mean.
 const MEMORY: u32 = 8;
 
 impl Pace {
@@ -38,14 +38,14 @@ impl Pace {
         Pace { strategy, last_active: Instant::now(), gap: Duration::from_secs(1) }
     }
 
-    /// Records that there was work.
+    /// Records that a round had work.
     pub(super) fn active(&mut self, now: Instant) {
         let interval = now.saturating_duration_since(self.last_active).min(Duration::from_secs(1));
         self.gap = (self.gap * (MEMORY - 1) + interval) / MEMORY;
         self.last_active = now;
     }
 
-    /// Whether to sleep now, after a round without work.
+    /// Returns whether to sleep now, after a round without work.
     pub(super) fn should_sleep(&self, now: Instant) -> bool {
         match self.strategy {
             PollStrategy::Busy => false,
@@ -60,9 +60,9 @@ impl Pace {
 /// A ready descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ready {
-    /// A command came; the bell must be emptied.
+    /// The bell: a command has come. It must be read to reset it.
     Bell,
-    /// A fabric, which is polled anyway.
+    /// A fabric. Every round polls it anyway.
     Fabric,
     /// The socket of this session.
     Socket(u64),

@@ -20,18 +20,18 @@ use transfer_memory::segment::Segment;
 use transfer_memory::session::{SessionError, SidecarSocket};
 use transfer_memory::socket::SocketError;
 
-/// The number of records of one worker that are taken in a row, so that no worker starves.
+/// The most records of one worker that are taken in a row, so that no other worker starves.
 const BATCH: usize = 256;
 
 /// The most replies to one worker that may wait while its records are still taken.
 const MAX_BACKLOG: usize = 4096;
 
-/// Reports, when it is dropped, that the sidecar holds nothing of the session.
+/// Dropping it reports that the sidecar holds nothing of the session any longer.
 type Place = Box<dyn Any + Send>;
 
 type Notices = HashMap<SegmentId, (SegmentId, Arc<Segment>)>;
 
-/// The extent of draining the rings.
+/// How far the rings are drained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Take {
     /// Drains some records of each worker that reads its replies.
@@ -51,20 +51,20 @@ pub(super) struct Worker {
     completion: Producer,
     /// The segments that this worker can map.
     known: HashSet<SegmentId>,
-    /// Replies that did not fit into the ring, or wait for a segment to be passed. No more records are taken from the
-    /// worker until they are out, except by [`Take::All`].
+    /// Replies that did not fit into the ring, or that wait for a segment to be passed. Until they are sent,
+    /// [`Take::Some`] takes no records from the worker.
     backlog: VecDeque<Reply>,
-    /// Whether something was written since the last publication.
+    /// Whether replies were written since the last publication.
     unpublished: bool,
-    /// Whether it has sent a request in this round.
+    /// Whether the worker has sent a request in this round.
     requested: bool,
-    /// The arena that its notices describe.
+    /// The arena that the worker's notices describe.
     arena: SegmentId,
     /// Whether the last segment could not be passed, because the system is short of a resource.
     short: bool,
 }
 
-/// A worker that was thrown out, and may still read until its socket or its process ends.
+/// An evicted worker. It may still read until its socket or its process ends.
 struct Evicted {
     socket: SidecarSocket,
     pidfd: Option<OwnedFd>,
@@ -95,7 +95,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Adds a worker. `arena` is the segment that it has mapped already.
+    /// Adds a worker. `arena` is the segment that the worker has mapped already.
     pub(super) fn add(
         &mut self,
         id: SessionId,
@@ -128,10 +128,10 @@ impl Workers {
         Ok(())
     }
 
-    /// Tells a worker that its session is open: from now on others can push to it. The worker waits for that.
+    /// Tells a worker, which waits for it, that its session is open: from now on others can push to it.
     pub(super) fn greet(&self, id: SessionId) {
         if let Some(worker) = self.by_id.get(&id) {
-            // Its socket will show that a worker is gone.
+            // If the worker is gone, its socket reports that.
             let _ = worker.socket.ring();
         }
     }
@@ -147,7 +147,7 @@ impl Workers {
         }
     }
 
-    /// Throws a worker out. Its end is still awaited.
+    /// Evicts a worker. Keeps its socket and its pidfd, to notice its end.
     pub(super) fn evict(&mut self, id: SessionId) {
         let Some(Worker { socket, pidfd, place, arena, .. }) = self.by_id.remove(&id) else { return };
         socket.hang_up();
@@ -165,12 +165,13 @@ impl Workers {
         self.meters
     }
 
-    /// The number of replies that wait for their workers to read.
+    /// Returns the number of replies that wait for their workers to read.
     pub(super) fn backlog(&self) -> u64 {
         self.by_id.values().map(|w| w.backlog.len() as u64).sum()
     }
 
-    /// Takes requests out of the rings. A worker that violates the protocol is returned with the reason.
+    /// Takes requests out of the rings, and adds each worker that violates the protocol to `broken`, with the reason.
+    /// Returns whether there were any requests.
     pub(super) fn take(
         &mut self,
         how: Take,
@@ -188,7 +189,7 @@ impl Workers {
                 Take::Rest(_) => continue,
             };
             worker.requested &= how != Take::Some;
-            // No more is taken from a worker that has violated the protocol.
+            // Nothing more is taken from a worker that has violated the protocol.
             if worker.backlog.len() > backlog || broken.iter().any(|(session, _)| session == id) {
                 continue;
             }
@@ -198,7 +199,7 @@ impl Workers {
             }
             if worker.submission.should_wake() {
                 meters.doorbells_rung += 1;
-                // Its socket will show that a worker is gone.
+                // If the worker is gone, its socket reports that.
                 let _ = worker.socket.ring();
             }
         }
@@ -217,7 +218,7 @@ impl Workers {
         }
     }
 
-    /// Writes a reply. If it does not fit, it waits.
+    /// Writes a reply. A reply that does not fit waits.
     pub(super) fn reply(&mut self, id: SessionId, reply: Reply, memory: &Memory) -> Result<(), String> {
         let Some(worker) = self.by_id.get_mut(&id) else { return Ok(()) };
         self.meters.replies += 1;
@@ -242,14 +243,14 @@ impl Workers {
         }
     }
 
-    /// Whether a reply waits for its worker to read.
+    /// Returns whether a reply waits for its worker to read.
     pub(super) fn has_backlog(&self) -> bool {
         self.by_id.values().any(|w| !w.backlog.is_empty())
     }
 
     /// Publishes the written replies, and wakes the sleeping workers.
     pub(super) fn publish(&mut self, memory: &Memory, broken: &mut Vec<(SessionId, String)>) {
-        // Waiting workers are woken before those that have just sent requests, which are awake anyway.
+        // Waiting workers are woken first. Workers that have just sent requests are awake anyway.
         for requested in [false, true] {
             for id in &self.touched {
                 let Some(worker) = self.by_id.get_mut(id).filter(|w| w.unpublished && w.requested == requested) else {
@@ -259,7 +260,7 @@ impl Workers {
                 worker.completion.publish();
                 if worker.completion.should_wake() {
                     self.meters.doorbells_rung += 1;
-                    // Its socket will show that a worker is gone.
+                    // If the worker is gone, its socket reports that.
                     let _ = worker.socket.ring();
                 }
             }
@@ -290,7 +291,7 @@ impl Workers {
         }
     }
 
-    /// Announces that this thread will sleep. `false` if there is work by now.
+    /// Announces that this thread will sleep. Returns `false` if requests have arrived.
     pub(super) fn prepare_sleep(&mut self) -> bool {
         let mut empty = true;
         for worker in self.by_id.values_mut() {
@@ -339,7 +340,8 @@ impl Worker {
         Ok(taken > 0)
     }
 
-    /// Writes a reply into the completion ring, after passing the segment that it names. `false` if it has to wait.
+    /// Writes a reply into the completion ring, after passing the segments that the worker needs for it. Returns
+    /// `false` if the reply has to wait.
     fn write(
         &mut self,
         reply: &Reply,
@@ -356,7 +358,7 @@ impl Worker {
                     return Ok(false);
                 }
             }
-            // A reader of an arena may find the next version in its owner's notices.
+            // A worker that reads an arena may find the next version in the notices of the arena's owner.
             if let Some((id, segment)) = notices.get(&slice.segment)
                 && !self.known.contains(id)
                 && !self.pass(*id, segment)?
@@ -371,16 +373,16 @@ impl Worker {
         pushed.map_err(|e| format!("its completion ring is broken: {e}"))
     }
 
-    /// Passes a segment. `false` if it has to wait.
+    /// Passes a segment to the worker. Returns `false` if that has to wait.
     fn pass(&mut self, id: SegmentId, segment: &Segment) -> Result<bool, String> {
-        // A deadline in the past: it never waits.
+        // The deadline is now, so the call never waits.
         match self.socket.pass_segment(id, segment, Instant::now()) {
             Ok(()) => {
                 self.short = false;
                 Ok(self.known.insert(id))
             }
             Err(SessionError::Socket(SocketError::TimedOut { .. })) => Ok(false),
-            // The shortage is not the worker's, and it reads on.
+            // The worker has not caused the shortage, so its session stays open.
             Err(e) if e.is_shortage() => {
                 if !std::mem::replace(&mut self.short, true) {
                     tracing::warn!(

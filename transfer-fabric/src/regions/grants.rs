@@ -7,30 +7,30 @@ use transfer_core::fabric::LinkId;
 use transfer_core::memory::{RemoteKey, RemoteSlice, SegmentId};
 use transfer_memory::segment::Mapping;
 
-/// A write that failed its check. It touched nothing.
+/// The reason why a write failed its check. The write touched nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WriteRefused {
-    /// No such key, or none any more.
+    /// The key does not exist, or no longer exists.
     #[error("a write with key {:#x}, which opens nothing", .0.0)]
     UnknownKey(RemoteKey),
     /// The key was granted to another peer.
     #[error("a write with key {:#x}, which was granted to another link", .0.0)]
     ForeignKey(RemoteKey),
-    /// The range is not inside the granted one.
+    /// The range is not inside the granted range.
     #[error("a write to {address:#x}..+{len} with a key that opens {granted_address:#x}..+{granted_len}")]
     OutOfBounds {
-        /// As the write has it.
+        /// The address in the write.
         address: u64,
-        /// As the write has it.
+        /// The length in the write.
         len: u64,
-        /// As granted.
+        /// The granted address.
         granted_address: u64,
-        /// As granted.
+        /// The granted length.
         granted_len: u64,
     },
 }
 
-/// Where the bytes of a write go: inside one grant.
+/// The target of a write, inside one grant.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) mapping: Arc<Mapping>,
@@ -46,7 +46,8 @@ struct Grant {
     tag: u64,
 }
 
-/// The grants of all links of one fabric. Keys are unique across links, so that the key of one link opens nothing on another.
+/// The grants of all links of one fabric. Keys are unique across links, so that the key of one link opens nothing on
+/// another.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
     by_key: HashMap<u32, Grant>,
@@ -56,8 +57,8 @@ pub(crate) struct Grants {
 impl Grants {
     pub(super) fn insert(&mut self, link: LinkId, segment: SegmentId, range: Piece, tag: u64) -> RemoteKey {
         loop {
-            // Spread over all numbers, so that a key that is off by a little opens nothing. An odd factor repeats none before
-            // 2^32 grants; one that is still in use then is skipped.
+            // The keys spread over all numbers, so that a key that is off by a little opens nothing. The odd factor
+            // repeats no key within 2^32 grants; after that, keys that are still in use are skipped.
             self.count = self.count.wrapping_add(1);
             let key = self.count.wrapping_mul(0x9E37_79B1);
             if !self.by_key.contains_key(&key) {
@@ -81,7 +82,8 @@ impl Grants {
         gone.map(|(key, grant)| (grant.link, RemoteKey(key), grant.tag)).collect()
     }
 
-    /// `None` for a write of no bytes, whose key is not looked at; hardware does not either.
+    /// Returns the target of a write. Returns `None` for a write of no bytes, whose key is not checked; hardware does
+    /// not check it either.
     pub(super) fn place(&self, link: LinkId, remote: RemoteSlice) -> Result<Option<Place>, WriteRefused> {
         let RemoteSlice { address, len, .. } = remote;
         let key = remote.key();

@@ -1,7 +1,7 @@
-//! What a fabric without hardware keeps of memory: registered segments, and grants into them.
+//! The memory of a fabric without hardware: registered segments, and grants into them.
 //!
-//! The receiving side of such a fabric places the bytes itself, so it checks each write here, against the grant that the write's
-//! key names.
+//! The receiving side of such a fabric places the bytes itself, so it checks each write here, against the grant that
+//! the write's key names.
 
 mod grants;
 #[cfg(test)]
@@ -42,18 +42,18 @@ impl Regions {
         }
     }
 
-    /// Forgets a segment and the grants into it; answers those.
+    /// Forgets a segment and the grants into it. Returns these grants.
     pub(crate) fn deregister(&mut self, id: SegmentId) -> Result<Vec<(LinkId, RemoteKey, u64)>, FabricError> {
         self.segments.remove(&id).ok_or(FabricError::UnknownSegment(id))?;
         Ok(self.grants.remove_segment(id))
     }
 
-    /// A registered segment.
+    /// Returns a registered segment.
     pub(crate) fn segment(&self, id: SegmentId) -> Option<&Arc<Segment>> {
         self.segments.get(&id)
     }
 
-    /// The memory of a slice that is to be sent.
+    /// Returns the memory of a slice that is to be sent.
     pub(crate) fn source(&self, slice: &LocalSlice) -> Result<Piece, PostError> {
         let bad = || PostError::BadLocalSlice(*slice);
         let mapping = self.segments.get(&slice.segment).ok_or_else(bad)?.mapping();
@@ -71,17 +71,17 @@ impl Regions {
         Ok(RemoteSlice::new(range.offset, range.len, key))
     }
 
-    /// Closes a range that was opened to the peer of this link. Whether there was one.
+    /// Closes a range that was opened to the peer of this link. Returns whether there was such a grant.
     pub(crate) fn revoke(&mut self, link: LinkId, key: RemoteKey, tag: u64) -> bool {
         self.grants.remove(link, key, tag)
     }
 
-    /// Closes all that was opened to the peer of a link that died.
+    /// Closes all ranges that were opened to the peer of a dead link.
     pub(crate) fn revoke_all(&mut self, link: LinkId) {
         self.grants.remove_link(link);
     }
 
-    /// Where a write that came over `link` goes.
+    /// Returns the target of a write that came over `link`.
     pub(crate) fn place(&self, link: LinkId, remote: RemoteSlice) -> Result<Option<Place>, WriteRefused> {
         self.grants.place(link, remote)
     }

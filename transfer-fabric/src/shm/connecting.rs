@@ -1,4 +1,4 @@
-//! Links that are not connected yet, and sockets that have not said whose they are.
+//! Links that are not connected yet, and sockets that have not shown their token yet.
 
 use super::link::{Link, Stage};
 use super::note::{Nonce, Note};
@@ -11,24 +11,24 @@ use std::time::{Duration, Instant};
 use transfer_core::fabric::{DownReason, FabricError, LinkId, Offer};
 use transfer_memory::socket::{Message, Socket, SocketError};
 
-/// How many are accepted in one round.
+/// The most sockets that are accepted in one round.
 const ACCEPTS: usize = 16;
 
-/// How long no socket is accepted after that failed, for want of descriptors or memory.
+/// The pause in accepting sockets after an accept has failed, for want of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(200);
 
 const MEETING: &str = "meeting the peer in a shared directory";
 
-/// A link of the initiator that is not connected.
+/// A link that this side has initiated and that is not connected.
 #[derive(Debug)]
 pub(super) enum Waiting {
-    /// Offered: for the acceptor's answer, and for its Hello with this token.
+    /// The link is offered. It waits for the acceptor's answer, and for its Hello with this token.
     ForAnswer { expect: Token, arrived: Option<Box<Arrived>> },
-    /// Answered: for the Hello alone.
+    /// The acceptor has answered. The link waits for its Hello.
     ForHello { expect: Token, show: Token, deadline: Instant },
 }
 
-/// What a Hello has brought.
+/// The content of a Hello, and its socket.
 #[derive(Debug)]
 pub(super) struct Arrived {
     socket: Socket,
@@ -45,7 +45,8 @@ pub(super) struct PendingConnection {
     pub(super) deadline: Instant,
 }
 
-/// Whoever is passed a segment can read all of it: so both sides must be the same user, in the kernel's word.
+/// Checks that both sides run as the same user, by what the kernel says: a process that is passed a segment can read
+/// all of it.
 fn check_user(socket: &Socket) -> Result<(), String> {
     let (peer, own) = (socket.peer().map_err(|e| e.to_string())?.uid, rustix::process::geteuid().as_raw());
     match peer == own {
@@ -133,7 +134,7 @@ impl ShmFabric {
                     return;
                 }
             };
-            // One that has gone already has no user.
+            // A connection that is closed already has no user.
             let Ok(from) = socket.peer() else { continue };
             let from = from.uid;
             let deadline = self.deadline_after(self.config.handshake_timeout);
@@ -159,12 +160,12 @@ impl ShmFabric {
         };
         let Some(PendingConnection { socket, .. }) = self.pending.remove(number) else { return };
         self.poller.remove(&socket);
-        // It has gone, and needs no answer.
+        // A peer that has gone needs no answer.
         let Ok(Some(message)) = message else { return };
         let seated = self.check_hello(socket, message);
         if let Err((socket, why)) = seated {
             tracing::warn!(why, "a connection of this host was refused");
-            // Whoever does not read it does not want it.
+            // A peer that does not read the answer does not need it.
             let _ = socket.send(&Note::Refuse(why).encode(), &[], Instant::now());
         }
     }
@@ -209,8 +210,8 @@ impl ShmFabric {
         Ok(())
     }
 
-    /// Something comes over the socket of a link that waits for the control plane: an acceptor has nothing to say before the Welcome, so it
-    /// has given up.
+    /// Handles input on the socket of a link that waits for the control plane. An acceptor sends nothing before the
+    /// Welcome, so it has given up.
     pub(super) fn gave_up(&mut self, link: LinkId) {
         if let Some(Waiting::ForAnswer { arrived, .. }) = self.waiting.get_mut(&link)
             && let Some(arrived) = arrived.take()
@@ -219,7 +220,7 @@ impl ShmFabric {
         }
     }
 
-    /// Begins the link, as its initiator.
+    /// Completes the link, as its initiator.
     fn seat(&mut self, id: LinkId, arrived: Arrived, show: Token) {
         let Arrived { socket, shared, nonce, incarnation, namespace } = arrived;
         let welcome =

@@ -1,4 +1,5 @@
-//! The copy pool: threads for work that would hold up the data plane. They help with large copies, and map and unmap the segments of peers.
+//! The copy pool: threads for work that would hold up the data plane. They help with large copies, and map and unmap
+//! the segments of peers.
 
 use super::job::Job;
 use super::quota::Share;
@@ -10,49 +11,49 @@ use std::thread::JoinHandle;
 use transfer_core::fabric::FabricError;
 use transfer_memory::segment::{Segment, SegmentError};
 
-/// How much one of these threads copies before it looks for what else there is.
+/// The bytes that a thread of the pool takes of a copy at a time.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// The least for which waking one is worth its while.
+/// The shortest copy that is worth waking a thread for.
 pub(super) const LEAST_BYTES: u64 = 2 << 20;
 
-/// A peer's segment, once it is mapped.
+/// A segment that the peer has passed, and its mapping once it is made.
 #[derive(Debug, Default)]
 pub(super) struct Theirs {
     segment: OnceLock<Result<Arc<Segment>, SegmentError>>,
-    /// Behind the segment: it counts until that is gone.
+    /// Declared after the segment, so that it counts until the segment is gone.
     share: OnceLock<Share>,
 }
 
 impl Theirs {
-    /// It, or why it cannot be mapped. `None`: not yet.
+    /// Returns the segment, or the reason why it cannot be mapped. Returns `None` if it is not mapped yet.
     pub(super) fn get(&self) -> Option<&Result<Arc<Segment>, SegmentError>> {
         self.segment.get()
     }
 
-    /// There is room for it: from now on it counts.
+    /// Counts the segment from now on: there is room for it.
     pub(super) fn count(&self, share: Share) {
-        // Nobody else sets it.
+        // Nothing else sets it.
         let _ = self.share.set(share);
     }
 }
 
-/// What is to be mapped.
+/// A segment that is to be mapped.
 #[derive(Debug)]
 pub(super) struct ToMap {
     pub(super) fd: OwnedFd,
     pub(super) len: u64,
     pub(super) incarnation: u64,
-    /// The link's mark, where it is to be kept for those who read by reference.
+    /// The link's mark, if the segment is kept for workers that read it by reference.
     pub(super) mark: Option<u64>,
     pub(super) into: Arc<Theirs>,
 }
 
 enum Task {
-    /// Not kept for its own sake: one that is over by the time somebody comes to it keeps no memory mapped.
+    /// A weak pointer: a copy that is over before a thread comes to it keeps no memory mapped.
     Copy(Weak<Job>),
     Map(ToMap),
-    /// To unmap takes a while, too.
+    /// Unmapping takes a while, too.
     Drop(Vec<Arc<Theirs>>, Option<Arc<Job>>),
 }
 
@@ -68,12 +69,13 @@ impl Task {
                 }
             }
             Task::Map(ToMap { fd, len, incarnation, mark, into }) => {
-                // The peer may have taken it back meanwhile, or the link has ended: then nobody would use it.
+                // If the peer has taken the segment back meanwhile, or the link has ended, nothing would use the
+                // mapping.
                 if Arc::strong_count(&into) > 1 {
-                    // Nobody else sets it.
+                    // Nothing else sets it.
                     let _ = into.segment.set(Segment::adopt_from_peer(fd, len, incarnation, mark).map(Arc::new));
                 }
-                // It may be the last that keeps it: then there is room for another one.
+                // This may be the last reference. Dropping it then makes room for another segment.
                 drop(into);
                 ring(bell);
             }
@@ -86,11 +88,12 @@ impl Task {
 }
 
 fn ring(bell: &OwnedFd) {
-    // It fails only when the counter is full, and then the bell is ringing. No other process has this descriptor.
+    // The write fails only when the counter is full, and then the bell is ringing. No other process has this
+    // descriptor.
     let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
 }
 
-/// The threads. They end, and have ended, when this is dropped.
+/// The threads. Dropping the pool ends them, and waits for their end.
 #[derive(Debug)]
 pub(super) struct CopyPool {
     tasks: Option<Sender<Task>>,
@@ -99,7 +102,7 @@ pub(super) struct CopyPool {
 }
 
 impl CopyPool {
-    /// Up to so many threads; as many as the system gives.
+    /// Starts up to `threads` threads, or as many as the system allows.
     pub(super) fn start(threads: usize) -> Result<CopyPool, FabricError> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(crate::device("eventfd"))?;
         let bell = Arc::new(bell);
@@ -113,17 +116,17 @@ impl CopyPool {
         Ok(CopyPool { tasks: Some(tasks), threads, bell })
     }
 
-    /// Readable when something was done.
+    /// Returns a descriptor that is readable when a task was done.
     pub(super) fn bell(&self) -> &OwnedFd {
         &self.bell
     }
 
-    /// Takes the ringing back.
+    /// Resets the bell.
     pub(super) fn hush(&self) {
         let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
     }
 
-    /// Has a copy begun. The caller takes part in it, and does it alone where there is no thread.
+    /// Has the threads help with a copy. The caller takes part in it, and copies alone if there is no thread.
     pub(super) fn copy(&self, job: &Arc<Job>) {
         let helpers = usize::try_from(job.len() / PIECE_BYTES).unwrap_or(usize::MAX).min(self.threads.len());
         for _ in 0..helpers {
@@ -136,7 +139,7 @@ impl CopyPool {
         self.give(Task::Map(to_map));
     }
 
-    /// Has segments unmapped that are not needed any more, and let go of by the last copy from them.
+    /// Drops segments that are no longer needed, and the last copy from them, on a thread of the pool.
     pub(super) fn discard(&self, theirs: Vec<Arc<Theirs>>, last: Option<Arc<Job>>) {
         if !theirs.is_empty() || last.is_some() {
             self.give(Task::Drop(theirs, last));

@@ -1,4 +1,4 @@
-//! Links that end.
+//! Ends links.
 
 use super::connecting::Waiting;
 use super::link::Stage;
@@ -10,14 +10,14 @@ use transfer_core::fabric::{DownReason, LinkId};
 use transfer_core::memory::RemoteKey;
 
 impl ShmFabric {
-    /// The moment `after` from now, at which deadlines are looked at.
+    /// Returns the moment `after` from now, and has deadlines checked then.
     pub(super) fn deadline_after(&mut self, after: Duration) -> Instant {
         let at = Instant::now() + after;
         self.alarm = Some(self.alarm.map_or(at, |alarm| alarm.min(at)));
         at
     }
 
-    /// Begins to watch the peer of a link, unless it is watched. Costs nothing more until the watch is due.
+    /// Begins to watch the peer of a link, unless it is watched already. Costs nothing more until the watch is due.
     pub(super) fn watch(&mut self, id: LinkId) {
         if self.links.get(&id).is_some_and(|link| link.watch.is_off()) {
             let due = self.deadline_after(self.config.peer_timeout);
@@ -38,8 +38,8 @@ impl ShmFabric {
         }
     }
 
-    /// Reports a grant as taken back. A link whose peer writes through it at this moment dies, and that is what is reported: when nobody
-    /// copies any more.
+    /// Reports a grant as revoked. A link whose peer is writing through the grant at this moment dies instead; its end
+    /// is reported once no thread copies for it any longer.
     pub(super) fn revoked(&mut self, id: LinkId, key: RemoteKey, tag: u64) {
         let Some(link) = self.links.get(&id) else { return };
         if link.landing.as_ref().is_some_and(|landing| landing.key == key) {
@@ -50,7 +50,7 @@ impl ShmFabric {
         }
     }
 
-    /// Begins to end a link: nothing is placed any more but the pieces that somebody copies at this moment.
+    /// Begins to end a link. Nothing is placed any longer except the pieces that are being copied at this moment.
     pub(super) fn end(&mut self, id: LinkId, reason: DownReason) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let (last, reason) = match (&link.stage, reason) {
@@ -62,7 +62,7 @@ impl ShmFabric {
             (_, DownReason::Closed(why)) => (Some(Note::Bye(why.clone())), DownReason::Closed(why)),
             (_, reason) => (None, reason),
         };
-        // Before all else: who is told of the end uses the memory again.
+        // This comes first, because the memory is used again once the end is reported.
         link.shared.end();
         self.regions.revoke_all(id);
         if let Some(landing) = &link.landing {
@@ -77,7 +77,7 @@ impl ShmFabric {
         self.check_end(id);
     }
 
-    /// Reports a link that has ended, once nobody copies for it any more.
+    /// Reports a link that has ended, once no thread copies for it any longer. Returns whether it was reported.
     fn check_end(&mut self, id: LinkId) -> bool {
         let over = |link: &super::Link| {
             matches!(link.stage, Stage::Ending { .. }) && link.landing.as_ref().is_none_or(|l| l.job.is_over())
@@ -94,14 +94,14 @@ impl ShmFabric {
         true
     }
 
-    /// Reports the links that have ended.
+    /// Reports the links that have ended. Returns whether there were any.
     pub(super) fn check_ends(&mut self) -> bool {
         let ending = |(id, link): (&LinkId, &super::Link)| matches!(link.stage, Stage::Ending { .. }).then_some(*id);
         let ending: Vec<LinkId> = self.links.iter().filter_map(ending).collect();
         ending.into_iter().fold(false, |any, id| any | self.check_end(id))
     }
 
-    /// Ends what is late.
+    /// Ends everything whose deadline has passed.
     pub(super) fn check_deadlines(&mut self) {
         let Some(alarm) = self.alarm else { return };
         let now = Instant::now();

@@ -1,17 +1,17 @@
-//! One large copy, done by several threads in pieces.
+//! One large copy that several threads do in pieces.
 
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use transfer_memory::segment::Mapping;
 
-/// From this length on a copy goes past the cache: it would not find a place there.
+/// From this length on, a copy bypasses the cache, which could not hold it.
 const STREAM_FROM: u64 = 32 << 20;
 
-/// More than any length, and far from the end of the numbers.
+/// Larger than any length, and far from an overflow.
 const NOTHING_LEFT: u64 = 1 << 63;
 
-/// Where bytes come from.
+/// A range that bytes are copied from.
 #[derive(Debug, Clone)]
 pub(super) struct Span {
     pub(super) from: Arc<Mapping>,
@@ -19,17 +19,18 @@ pub(super) struct Span {
     pub(super) len: u64,
 }
 
-/// A gather list that is copied into one range. Its ranges were found to lie in their mappings.
+/// A gather list that is copied into one range. Its ranges were checked to lie in their mappings.
 #[derive(Debug)]
 pub(super) struct Job {
     to: Arc<Mapping>,
     offset: u64,
     spans: SmallVec<[Span; 2]>,
     len: u64,
-    /// What is taken by somebody; grows beyond `len`.
+    /// The bytes that threads have taken; grows beyond `len`.
     taken: AtomicU64,
     copied: AtomicU64,
-    /// What has to be copied until nobody touches the memory any more: less than all, once it is cancelled.
+    /// The bytes that have to be copied until no thread touches the memory any longer. Less than `len` once the job is
+    /// cancelled.
     awaited: AtomicU64,
     failed: AtomicBool,
 }
@@ -45,7 +46,8 @@ impl Job {
         self.len
     }
 
-    /// Copies about `most` bytes that nobody else has taken. `None` where nothing is left to take; else whether that was the last.
+    /// Takes about `most` bytes and copies them. Returns `None` if nothing is left to take, and otherwise whether this
+    /// was the last piece.
     pub(super) fn step(&self, most: u64) -> Option<bool> {
         if self.taken.load(Ordering::Relaxed) >= self.len {
             return None;
@@ -55,8 +57,8 @@ impl Job {
         if !self.copy(from, len) {
             self.failed.store(true, Ordering::Relaxed);
         }
-        // Whoever sees the sum sees the bytes. And in one order with `cancel`: either it sees that this is over, or this sees that it was the
-        // last.
+        // A thread that sees the sum sees the bytes. The order is total with that of `cancel`: either `cancel` is
+        // followed by `is_over`, or this thread sees that its piece was the last.
         let copied = self.copied.fetch_add(len, Ordering::SeqCst) + len;
         Some(copied >= self.awaited.load(Ordering::SeqCst))
     }
@@ -85,18 +87,18 @@ impl Job {
         len == 0
     }
 
-    /// Nobody takes a piece any more. What is taken is still copied.
+    /// Stops the job. No thread takes another piece. Pieces that are taken are still copied.
     pub(super) fn cancel(&self) {
         let taken = self.taken.swap(NOTHING_LEFT, Ordering::SeqCst);
         self.awaited.fetch_min(taken, Ordering::SeqCst);
     }
 
-    /// Whether nobody copies, or will.
+    /// Returns whether no thread copies, or will copy.
     pub(super) fn is_over(&self) -> bool {
         self.copied.load(Ordering::SeqCst) >= self.awaited.load(Ordering::SeqCst)
     }
 
-    /// Whether a part of it could not be copied, for a mapping that cannot be written or is too short.
+    /// Returns whether a part could not be copied, because a mapping cannot be written or is too short.
     pub(super) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
@@ -117,7 +119,7 @@ mod tests {
         crate::conformance::pair::pattern(len, 1)
     }
 
-    /// Whoever copies which piece, all of them are copied once, in their places, and nothing else is touched.
+    /// Whichever thread copies a piece, each piece is copied once, to its place, and nothing else is touched.
     #[test]
     fn pieces_make_the_whole() {
         for len in [40_000, STREAM_FROM + 12_345] {
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_one_ends_with_what_is_taken() {
+    fn cancelled_job_ends_with_the_pieces_taken() {
         let (from, to) = (memory(8192), memory(8192));
         let job = Job::new(to.clone(), 0, smallvec![Span { from: from.clone(), offset: 0, len: 8192 }]);
         assert_eq!((job.is_over(), job.step(1000)), (false, Some(false)));

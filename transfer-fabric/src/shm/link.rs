@@ -18,17 +18,18 @@ use transfer_core::fabric::{DownReason, FabricEvent, LinkId, PostError, WorkId};
 use transfer_core::memory::{LocalSlice, RemoteKey, SegmentId};
 use transfer_memory::socket::{Message, Socket, SocketError};
 
-/// How many messages of the socket are read in one round.
+/// The most messages of the socket that are read in one round.
 const NOTES: usize = 64;
 
-/// Where a link is in its life.
+/// The stage of a link's life.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// As the acceptor: the initiator has to show this token, and what it read in the shared memory.
+    /// The acceptor waits for the Welcome. The initiator has to show this token, and the nonce that it read in the
+    /// shared memory.
     Greeting { expect: Token, nonce: Nonce, deadline: Instant },
     /// Connected.
     Up,
-    /// Ended for `reason`: nothing is placed any more but what is being copied at this moment.
+    /// Ended for `reason`. Nothing is placed any longer except the pieces that are being copied at this moment.
     Ending { reason: DownReason },
 }
 
@@ -46,54 +47,57 @@ pub(super) struct Link {
     pub(super) socket: Socket,
     pub(super) stage: Stage,
     pub(super) shared: Shared,
-    /// The peer's, by which what it passes is marked.
+    /// The peer's incarnation. Segments that the peer passes are marked with it.
     incarnation: u64,
-    /// Records for which the ring had no room.
+    /// Records that found no room in the ring.
     pub(super) outbox: VecDeque<Box<[u8]>>,
     pub(super) in_flight: VecDeque<(WorkId, bool)>,
     pub(super) works_sent: u64,
     pub(super) done: u64,
-    /// How many of the peer's works are placed, and how many of them it was told.
+    /// The number of the peer's works that are placed, and the number that the peer was told.
     pub(super) placed: u64,
     pub(super) placed_told: u64,
-    /// What the peer says of ours.
+    /// The number of this side's works that the peer says are placed.
     pub(super) peer_placed: u64,
-    /// Our segments that the peer knows. Both sides call them by their numbers here, which are never used again.
+    /// This side's segments that the peer knows. Both sides name them by their numbers on this side, which are never
+    /// used again.
     pub(super) passed: HashSet<SegmentId>,
-    /// This side's user namespace; 0 where it allows no references.
+    /// This side's user namespace; 0 if it allows no references.
     namespace: u64,
-    /// The link's mark, where both sides may refer to each other's memory.
+    /// The link's mark, if both sides may refer to each other's memory.
     pub(super) mark: Option<u64>,
-    /// Segments of the peer's that are to be reported once they are mapped.
+    /// The handles of the peer's segments that are to be reported once they are mapped.
     pub(super) coming: Vec<u32>,
-    /// The peer's that it has passed, by its handles, and their lengths.
+    /// The segments that the peer has passed and their lengths, by handle.
     pub(super) theirs: HashMap<u32, (Arc<Theirs>, u64)>,
     pub(super) theirs_bytes: u64,
-    /// Those of them that are still to be mapped, with their handles: when so much that was mapped before is gone that there is room.
+    /// The passed segments that are not mapped yet, with their handles. They wait until enough mapped segments are
+    /// gone to make room.
     pub(super) unmapped: VecDeque<(u32, ToMap)>,
     pub(super) mapped: Arc<Mapped>,
     /// A write that waits for a segment to be mapped.
     pub(super) stuck: Option<Write>,
     pub(super) landing: Option<Landing>,
     pub(super) copied: u64,
-    /// Records were pushed that the peer has not been shown.
+    /// Whether records were pushed that the peer has not been shown.
     pub(super) unpublished: bool,
-    /// It was announced that this side sleeps.
+    /// Whether this side has announced that it sleeps.
     pub(super) asleep: bool,
-    /// When to look whether the peer has done anything, and what it had done when this was set.
+    /// The watch over the peer's signs of life.
     pub(super) watch: PeerWatch<Signs>,
-    /// The peer's last word, or its silence.
+    /// The reason for the link's end that was found on the socket, such as the peer's farewell.
     pub(super) farewell: Option<DownReason>,
 }
 
-/// Signs of life of a peer that has something to do: what it has placed, and how it gets on with what it places.
+/// Signs of life of a peer that has something to do: the works that it has placed, and the count that it raises while
+/// it copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Signs {
     done: u64,
     beats: u32,
 }
 
-/// What a link needs of its fabric to hear its peer.
+/// The parts of the fabric that a link needs to receive from its peer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Means<'a> {
     pub(super) regions: &'a Regions,
@@ -135,7 +139,8 @@ impl Link {
         }
     }
 
-    /// What the peer has said of itself. References are allowed where both sides want them, and call the same users by the same numbers.
+    /// Records what the peer has said of itself. References are allowed if both sides want them and are in the same
+    /// user namespace, where a user id is the same user.
     pub(super) fn meet(&mut self, incarnation: u64, namespace: u64, nonce: &Nonce) {
         self.incarnation = incarnation;
         let same = namespace == self.namespace && namespace != 0;
@@ -150,12 +155,12 @@ impl Link {
         Signs { done: self.done, beats: self.shared.peer_beats() }
     }
 
-    /// Whether `limit` works allow one more.
+    /// Checks that fewer than `limit` works are in flight.
     pub(super) fn check_room(&self, limit: usize) -> Result<(), PostError> {
         if self.in_flight.len() < limit { Ok(()) } else { Err(PostError::Full(self.id)) }
     }
 
-    /// The elements of a write, in the peer's words. Passes it the segments that it does not know yet.
+    /// Returns the elements of a write as the peer names them. Passes the peer the segments that it does not know yet.
     pub(super) fn elements(
         &mut self,
         sgl: &[LocalSlice],
@@ -186,11 +191,11 @@ impl Link {
         let note = Note::Segment { handle: segment.0, len: memory.len() }.encode();
         match self.socket.send(&note, &super::lent(&fd), Instant::now()) {
             Ok(()) => {}
-            // The peer reads its socket later.
+            // The peer has not read its socket yet.
             Err(SocketError::TimedOut { .. }) => return Err(PostError::Full(self.id)),
-            // Whoever reads the socket hears of it, too, and says why.
+            // `hear` notices that, too, and finds the reason.
             Err(SocketError::Closed) => return Err(PostError::LinkDown(self.id)),
-            // Nobody else hears of this.
+            // Nothing else notices this error.
             Err(error) => {
                 self.farewell
                     .get_or_insert(DownReason::Lost(format!("a segment cannot be passed to the peer: {error}")));
@@ -201,7 +206,7 @@ impl Link {
         Ok(())
     }
 
-    /// A segment is not registered any more: what names it was posted before.
+    /// Tells the peer that a segment is no longer registered. All records that name it were posted before.
     pub(super) fn forget(&mut self, segment: SegmentId) {
         if self.passed.remove(&segment) {
             self.push(&Record::Forget(segment.0), &[]);
@@ -214,7 +219,7 @@ impl Link {
         self.push(record, message);
     }
 
-    /// Reads the socket. What it says about the link's end is kept for who ends it.
+    /// Reads the socket. A reason for the link's end is kept in `farewell`. Returns whether anything has come.
     pub(super) fn hear(&mut self, means: Means<'_>, sink: &mut dyn FnMut(FabricEvent<'_>)) -> Result<bool, DownReason> {
         let mut any = false;
         for _ in 0..NOTES {
@@ -225,7 +230,7 @@ impl Link {
                     let note = Note::decode(&bytes).map_err(|why| DownReason::Violation(why.into()))?;
                     self.note(note, descriptors.pop(), means, sink)?;
                 }
-                // The rings are looked at anyhow.
+                // A doorbell. The rings are checked anyway.
                 Ok(Some(_)) => any = true,
                 Err(SocketError::Closed) => {
                     self.farewell
@@ -297,19 +302,19 @@ impl Link {
         }
     }
 
-    /// Pushes a record, behind those that wait.
+    /// Pushes a record behind the records that wait.
     pub(super) fn push(&mut self, record: &Record, message: &[u8]) {
         let encoded = Encoded::new(record, message, self.placed);
         self.placed_told = self.placed;
         let pushed = self.outbox.is_empty() && self.shared.out.try_push(encoded.bytes()).unwrap_or(false);
         if !pushed {
-            // Also where the ring says that the peer has broken it: who flushes hears that again.
+            // This also happens if the peer has broken the ring: the next `send` reports that.
             self.outbox.push_back(encoded.bytes().into());
         }
         self.unpublished |= pushed;
     }
 
-    /// Has mapped what the peer has passed, as far as there is room.
+    /// Has the passed segments mapped, as far as there is room.
     pub(super) fn map(&mut self, means: Means<'_>) {
         while let Some((_, next)) = self.unmapped.front()
             && let Some(share) = self.mapped.share(next.len, means.max_mapped_bytes)
@@ -320,7 +325,7 @@ impl Link {
         }
     }
 
-    /// The peer has taken a segment back.
+    /// Handles a Forget: the peer has taken a segment back.
     pub(super) fn forgotten(&mut self, handle: u32, means: Means<'_>) -> Result<(), DownReason> {
         let none = || DownReason::Violation("a segment ends that there is not".into());
         let (theirs, len) = self.theirs.remove(&handle).ok_or_else(none)?;
@@ -330,7 +335,8 @@ impl Link {
         Ok(())
     }
 
-    /// Everything that the peer has passed, and the copy that read it last: for who has the time to unmap it.
+    /// Takes all segments that the peer has passed, and the copy that read them last, so that the copy pool can unmap
+    /// them.
     pub(super) fn take_theirs(&mut self) -> (Vec<Arc<Theirs>>, Option<Arc<Job>>) {
         self.unmapped.clear();
         let theirs = self.theirs.drain().map(|(_, (theirs, _))| theirs).collect();

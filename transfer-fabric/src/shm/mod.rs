@@ -1,37 +1,43 @@
-//! The fabric through shared memory, for two sidecars of one host that share a directory: also two in containers of their own.
+//! The fabric through shared memory, for two sidecars of one host that share a directory, also if each has a container
+//! of its own.
 //!
-//! Each passes the other its segments as descriptors, read-only and sealed. To write, a side posts a record that names ranges of its
-//! segments and the target; the *receiver* checks the target against its grants and copies. So nobody can write another's memory, and a
-//! revoke is immediate. Every byte is copied once, by the receiver.
+//! Each side passes the other its segments as descriptors, read-only and sealed. To write, a side posts a record that
+//! names ranges of its segments and the target. The *receiver* checks the target against its grants and copies. So no
+//! side can write the other's memory, and a revoke is immediate. Every byte is copied once, by the receiver.
 //!
 //! # Layout
-//! - `offer`, `note`, `record`: what the control plane, the socket and the rings carry.
-//! - `shared`: the memory that both sides write: the rings.
-//! - `link`: one link; `send`, `receive`: its two directions; `quota`: how much of its peer's memory is mapped.
-//! - `job`, `copy_pool`: copies in pieces, and the threads that help with large ones and map what is passed.
-//! - `connecting`, `progress`, `ending`: the fabric's work on its links, by their age.
+//! - `offer`, `note`, `record`: the data that the control plane, the socket and the rings carry.
+//! - `shared`: the memory that both sides write, with the rings.
+//! - `link`: one link; `send` and `receive` are its two directions.
+//! - `quota`: the limit of the peer's memory that is mapped.
+//! - `job`, `copy_pool`: copies in pieces, and the threads that help with large ones and map the passed segments.
+//! - `connecting`, `progress`, `ending`: the fabric's work on its links at each stage of their lives.
 //!
 //! # How a link begins
-//! The initiator's offer has a random token T1 and the name of its socket in the shared directory. The acceptor connects to the socket of
-//! that name *in its own directory*, and where there is none it refuses the offer, so that another fabric is tried at once. It shows T1 in
-//! a Hello that brings the descriptor of new shared memory, in which it wrote a nonce. Its answer through the control plane has T2. The
-//! initiator shows T2 in a Welcome, with the nonce that it read in that memory. **That both are on one host is proved by this, and by
-//! nothing else**: addresses and host names are not looked at. Both run as the same user in the kernel's word, or there is no link: who is
-//! passed a segment can read all of it.
+//! The initiator's offer contains a random token T1 and the name of its socket in the shared directory. The acceptor
+//! connects to the socket of that name *in its own directory*. If there is none, it refuses the offer, so that another
+//! fabric is tried at once. The acceptor shows T1 in a Hello, which carries the descriptor of new shared memory that
+//! contains a nonce. Its answer through the control plane contains T2. The initiator shows T2 in a Welcome, with the
+//! nonce that it read in that memory. **Only this proves that both are on one host**: addresses and host names are not
+//! checked. Both sides have to run as the same user, by what the kernel says, because a process that is passed a
+//! segment can read all of it.
 //!
 //! # Doorbells
-//! One byte on the socket of the link, to a side that has said in the ring that it sleeps. An eventfd would be cheaper by a microsecond,
-//! but the two would share its open file: a peer could make it block, or fill it, and hold this side's thread with that.
+//! A doorbell is one byte on the socket of the link. It wakes a side that has said in the ring that it sleeps. An
+//! eventfd would be faster by a microsecond, but both sides would share its open file: a peer could make it block, or
+//! fill it, and so hold up this side's thread.
 //!
 //! # What a peer can do
-//! It can write anything into the rings, and nothing else: indexes and records are copied out and checked, and a mistake ends the link. Its
-//! segments are mapped only where no seal is missing, so that nothing it does can make an access fault; see
-//! [`Segment::adopt_from_peer`]. What it changes in a segment while it is copied arrives as some mixture: of its own bytes.
+//! It can write anything into the rings, and nothing else. Indexes and records are copied out and checked, and a
+//! mistake ends the link. The peer's segments are mapped only if they have all seals, so that nothing the peer does
+//! can make an access fault; see [`Segment::adopt_from_peer`]. If the peer changes a segment while it is copied, a
+//! mixture of its own bytes arrives.
 //!
 //! # How a link ends
-//! The side that ends it says so in the shared memory before anything else, as its memory may be used again from then on, and the receiver
-//! believes no copy that was completed later. Then it sends a Bye, or a Refuse that says which mistake the peer made. A peer that is
-//! killed says nothing; what it had posted stays as it was until this side lets go of it, since mapped segments are marked as read.
+//! The side that ends a link says so in the shared memory before anything else, because its memory may be used again
+//! from then on. The receiver discards a copy that was completed later. Then the side sends a Bye, or a Refuse that
+//! says which mistake the peer made. A peer that is killed says nothing. The memory from which it had posted does not
+//! change until this side releases it, because mapped segments are marked as read.
 
 mod connecting;
 mod copy_pool;
@@ -73,47 +79,50 @@ use transfer_memory::socket::Listener;
 
 const MAX_SGE: usize = 64;
 const MAX_WRITE_BYTES: u64 = 1 << 40;
-/// What a record holds behind its head.
+/// The longest message: the part of a record behind its head.
 const MAX_MESSAGE_BYTES: usize = transfer_memory::ring::MAX_RECORD_BYTES - record::HEAD_BYTES;
 
-/// How many segments a peer may have passed at a time.
+/// The most segments that a peer may have passed at a time.
 const MAX_SEGMENTS: usize = 4096;
 
-/// What the memory of all links may take together: some hundred of them. It is not pinned, so it does not count as that.
+/// The most bytes of the shared memory of all links: enough for several hundred links. This memory is not pinned, so
+/// it does not count as pinned memory.
 const LINKS_BYTES: u64 = 256 << 20;
 
-/// How the names of sockets end: those in the directory that end otherwise are others', and no peer can have them connected to.
+/// The suffix of the names of sockets. Files in the directory with another suffix do not belong to this fabric, and no
+/// peer can make it connect to them.
 pub const SOCKET_SUFFIX: &str = ".shm";
 
-/// Who may connect to the socket: this user.
+/// The mode of the socket: only this user may connect.
 const SOCKET_MODE: u32 = 0o600;
 
-/// Where to meet peers, and the bounds.
+/// The configuration of the fabric.
 #[derive(Debug, Clone)]
 pub struct ShmConfig {
     /// The directory that the sidecars of this host share.
     pub directory: PathBuf,
-    /// The name of this one's socket there: ASCII letters, digits, `-`, `_` and `.`, with [`SOCKET_SUFFIX`] at the end; no other
-    /// sidecar's in that directory.
+    /// The name of this sidecar's socket there. It has ASCII letters, digits, `-`, `_` and `.`, ends with
+    /// [`SOCKET_SUFFIX`], and is unique in that directory.
     pub name: String,
-    /// This sidecar's incarnation, by which the segments that it passes are marked as read.
+    /// This sidecar's incarnation, with which peers mark the segments that it passes.
     pub incarnation: u64,
-    /// How long a link may take to connect.
+    /// The time within which a link has to connect.
     pub handshake_timeout: Duration,
-    /// How long a peer may do nothing, though there is something for it to do, before its link is lost.
+    /// The time after which a link is lost, if its peer has something to do and does nothing.
     pub peer_timeout: Duration,
-    /// Writes and messages posted and not completed, per link, before [`PostError::Full`].
+    /// The most writes and messages of a link that are posted and not completed, before [`PostError::Full`].
     pub send_queue: usize,
-    /// Messages and immediates that the peer of a link may have under way.
+    /// The most messages and immediates that the peer of a link may have in flight.
     pub receive_slots: u32,
-    /// About how many bytes one poll copies per link, so that no link starves the others.
+    /// The approximate number of bytes that one poll copies per link, so that no link starves the others.
     pub round_bytes: u64,
-    /// Threads that help with copies of more than a few MiB. 0: the data plane's does all, in pieces.
+    /// The number of threads that help with copies of at least 2 MiB. With 0, the data-plane thread copies everything,
+    /// in pieces.
     pub copy_threads: usize,
     /// The most bytes of one peer's segments that are mapped.
     pub max_mapped_bytes: u64,
-    /// Whether workers of this host's other sidecars may read memory of this one's where it lies, and the other way round. Both sides have to
-    /// want it; else the receiving side copies.
+    /// Whether workers of other sidecars of this host may read this sidecar's memory by reference, and the other way
+    /// round. Both sides have to allow it; otherwise the receiving side copies.
     pub references: bool,
 }
 
@@ -131,7 +140,7 @@ impl ShmConfig {
             send_queue: 1024,
             receive_slots: Capabilities::new().receive_slots,
             round_bytes: 1 << 20,
-            // More do not copy faster: a few fill the memory's bandwidth.
+            // More threads do not copy faster: a few fill the memory's bandwidth.
             copy_threads: (processors / 2).clamp(1, 4),
             max_mapped_bytes: 1 << 40,
             references: true,
@@ -139,7 +148,7 @@ impl ShmConfig {
     }
 }
 
-/// What waits to be reported.
+/// An event that waits to be reported.
 #[derive(Debug)]
 enum Report {
     Connected(LinkId),
@@ -155,7 +164,7 @@ pub struct ShmFabric {
     config: ShmConfig,
     links_budget: PinnedBudget,
     capabilities: Capabilities,
-    /// The user namespace in which this sidecar knows its workers; 0 where it allows no references.
+    /// The user namespace in which this sidecar knows its workers; 0 if it allows no references.
     namespace: u64,
     listener: Listener,
     listener_paused: bool,
@@ -165,20 +174,20 @@ pub struct ShmFabric {
     pending: PendingConnections<u32, PendingConnection>,
     links: HashMap<LinkId, Link>,
     reports: VecDeque<Report>,
-    /// No deadline passes before.
+    /// No deadline passes before this moment.
     alarm: Option<Instant>,
-    /// How many rounds are still to look at the sockets, whatever the rings say.
+    /// The number of rounds that still have to check the sockets, whatever the rings say.
     watchful: u8,
     rounds: u8,
-    /// Last: its threads end when nothing gives them work any more.
+    /// Declared last: its threads end once nothing can give them work.
     copy_pool: CopyPool,
 }
 
 impl ShmFabric {
-    /// Begins to listen.
+    /// Makes the fabric, and begins to listen.
     ///
     /// # Errors
-    /// [`FabricError::Device`] with what failed: the socket cannot be made there.
+    /// [`FabricError::Device`] with what failed, such as making the socket there.
     pub fn new(config: ShmConfig) -> Result<ShmFabric, FabricError> {
         if !offer::is_name(&config.name) {
             let why = format!(
@@ -220,19 +229,19 @@ impl ShmFabric {
         })
     }
 
-    /// Where its socket is.
+    /// Returns the path of its socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.listener.path()
     }
 
-    /// The link, where it is connected.
+    /// Returns the link, if it is connected.
     fn up(&mut self, link: LinkId) -> Result<&mut Link, PostError> {
         let down = PostError::LinkDown(link);
         self.links.get_mut(&link).filter(|link| link.is_up()).ok_or(down)
     }
 
-    /// Does what passes the peer a segment.
+    /// Calls `pass`, which passes the peer a segment, and ends the link if that has failed for good.
     fn passing<T>(
         &mut self,
         id: LinkId,
@@ -244,19 +253,20 @@ impl ShmFabric {
         if passed.is_err()
             && let Some(reason) = link.farewell.take()
         {
-            // Whoever posts counts on an event that says so.
+            // A caller that gets `LinkDown` counts on an event that reports it.
             self.end(id, reason);
         }
         passed
     }
 }
 
-/// The user namespace of this process, as the kernel numbers it: within one, a user id is one user. 0 where the system does not tell.
+/// Returns the user namespace of this process, as the kernel numbers it, or 0 if the system does not tell. Within one
+/// namespace, a user id is one user.
 fn user_namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/user").map_or(0, |stat| stat.st_ino)
 }
 
-/// A descriptor that is passed on.
+/// Lends a descriptor to one message.
 fn lent(fd: &OwnedFd) -> [BorrowedFd<'_>; 1] {
     [fd.as_fd()]
 }
@@ -276,7 +286,7 @@ impl Fabric for ShmFabric {
         self.regions.register(segment, memory)
     }
 
-    /// What was posted from the segment before is still copied by peers, who have mapped it.
+    /// Peers have mapped the segment, so they still copy what was posted from it before.
     fn deregister(&mut self, segment: SegmentId) -> Result<(), FabricError> {
         for (link, key, tag) in self.regions.deregister(segment)? {
             self.revoked(link, key, tag);
@@ -364,10 +374,10 @@ impl Fabric for ShmFabric {
 
     fn arm(&mut self) {
         for link in self.links.values_mut().filter(|link| link.is_up()) {
-            // Where there is something by now, the poll that follows finds it.
+            // If something has come by now, the poll that follows finds it.
             link.asleep = link.shared.incoming.prepare_sleep();
         }
-        // The poll that follows looks at the sockets, and so does the one after the sleep.
+        // The poll that follows checks the sockets, and so does the one after the sleep.
         self.watchful = 2;
         self.poller.wake_at(self.alarm);
     }

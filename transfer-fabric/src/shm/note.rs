@@ -1,8 +1,8 @@
-//! What goes over the socket of a link: greetings, descriptors and farewells. All numbers are little-endian.
+//! The notes that go over the socket of a link: greetings, descriptors and farewells. All numbers are little-endian.
 //!
 //! | note | bytes behind the kind | with it |
 //! |---|---|---|
-//! | Hello (1) | version u8, token 16, incarnation u64, user namespace u64 (0: no references) | the memfd of the rings |
+//! | Hello (1) | version u8, token 16, incarnation u64, user namespace u64 (0: no references) | the rings' memfd |
 //! | Welcome (2) | token 16, nonce 16, incarnation u64, user namespace u64 (0: no references) | |
 //! | Segment (3) | handle u32, length u64 | the segment's memfd |
 //! | Bye (4), Refuse (5) | a text | |
@@ -16,21 +16,21 @@ const MAX_TEXT_BYTES: usize = 512;
 /// The length of the nonce that is read through shared memory.
 pub(super) const NONCE_BYTES: usize = 16;
 
-/// A random number that only who maps the same memory can tell.
+/// A random number that only a process that maps the same memory can know.
 pub(super) type Nonce = [u8; NONCE_BYTES];
 
 /// A message over the socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Note {
-    /// The acceptor's first: the token of the offer, and the memory of the rings.
+    /// The acceptor's first note: the token of the offer, and the memory of the rings.
     Hello { token: Token, incarnation: u64, namespace: u64 },
-    /// The initiator's answer: the token of the acceptor's answer, and what it found in that memory.
+    /// The initiator's answer: the token of the acceptor's answer, and the nonce that it found in that memory.
     Welcome { token: Token, nonce: Nonce, incarnation: u64, namespace: u64 },
     /// A segment that writes will name by this handle.
     Segment { handle: u32, len: u64 },
-    /// The link ends, in good order.
+    /// The link ends in good order.
     Bye(String),
-    /// The link ends, for a mistake of the peer's.
+    /// The link ends because of a mistake of the peer.
     Refuse(String),
 }
 
@@ -58,7 +58,7 @@ impl Note {
             }
             Note::Bye(text) | Note::Refuse(text) => {
                 let kind = if matches!(self, Note::Bye(_)) { 4 } else { 5 };
-                // One byte alone would be a doorbell.
+                // A message of one byte would be a doorbell.
                 bytes.extend([kind, b' ']);
                 bytes.extend(&text.as_bytes()[..text.floor_char_boundary(MAX_TEXT_BYTES)]);
             }
@@ -95,7 +95,7 @@ impl Note {
     }
 }
 
-/// What is left of a message.
+/// The rest of a message.
 struct Rest<'a>(&'a [u8]);
 
 impl Rest<'_> {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_survive() {
+    fn notes_round_trip() {
         for note in notes() {
             let bytes = note.encode();
             assert!((2..=4096).contains(&bytes.len()));
@@ -143,7 +143,7 @@ mod tests {
         transfer_fuzz::Target::new("shm-note", examples).run(|bytes| match Note::decode(bytes) {
             Ok(note) => {
                 assert!(note.encode().len() <= 4096);
-                // What is for people to read may be cut.
+                // Texts for people may be cut.
                 if !matches!(note, Note::Bye(_) | Note::Refuse(_)) {
                     assert_eq!(note.encode(), bytes);
                 }

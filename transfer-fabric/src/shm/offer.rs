@@ -1,4 +1,4 @@
-//! What the two sides tell each other before they connect: tokens, and where the initiator listens.
+//! The offers that the two sides exchange before they connect: tokens, and the socket of the initiator.
 
 use super::SOCKET_SUFFIX;
 use crate::token::{TOKEN_BYTES, Token};
@@ -6,13 +6,14 @@ use transfer_core::fabric::Offer;
 
 const MAGIC: [u8; 4] = *b"TSHM";
 
-/// The version of everything that two sides of this fabric tell each other.
+/// The version of the whole protocol between two sides of this fabric.
 pub(super) const VERSION: u8 = 2;
 
-/// The longest name of a socket, in bytes: what a socket's address holds.
+/// The longest name of a socket, in bytes: the most that a socket's address holds.
 pub(super) const MAX_NAME_BYTES: usize = 107;
 
-/// The initiator's offer: the token that the acceptor has to show, and how its socket in the shared directory is called.
+/// Encodes the initiator's offer: the token that the acceptor has to show, and the name of the initiator's socket in
+/// the shared directory.
 pub(super) fn encode_initiator(token: &Token, name: &str) -> Offer {
     let mut bytes = head(b'i', token);
     // The name was checked to be short.
@@ -21,7 +22,7 @@ pub(super) fn encode_initiator(token: &Token, name: &str) -> Offer {
     Offer(bytes)
 }
 
-/// The acceptor's offer: the token that the initiator has to show.
+/// Encodes the acceptor's offer: the token that the initiator has to show.
 pub(super) fn encode_acceptor(token: &Token) -> Offer {
     Offer(head(b'a', token))
 }
@@ -41,7 +42,7 @@ pub(super) fn decode_acceptor(offer: &Offer) -> Result<Token, &'static str> {
     if rest.is_empty() { Ok(token) } else { Err("it is too long") }
 }
 
-/// Whether it names a socket of a fabric of this kind in a directory, and nothing else.
+/// Returns whether this names a socket of this kind of fabric in a directory, and nothing else.
 pub(super) fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     name.len() <= MAX_NAME_BYTES && !name.starts_with('.') && name.ends_with(SOCKET_SUFFIX) && name.bytes().all(plain)
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offers_survive_and_lies_do_not() {
+    fn offers_round_trip_and_bad_ones_are_refused() {
         let token = Token::random().unwrap();
         let offer = encode_initiator(&token, "a-1.shm");
         assert_eq!(decode_initiator(&offer), Ok((token, "a-1.shm")));

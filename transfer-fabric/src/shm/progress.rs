@@ -1,20 +1,22 @@
-//! One round of work.
+//! One round of the fabric's work.
 
 use super::link::{Means, Stage};
 use super::{Report, ShmFabric};
 use crate::poller::Source;
 use transfer_core::fabric::{DownReason, FabricEvent, LinkId};
 
-/// Every so many rounds the sockets are looked at, which costs a system call, though the rings keep this side busy.
+/// The sockets are checked once in this many rounds, even if the rings keep this side busy. A check costs a system
+/// call.
 const LOOK_EVERY: u8 = 16;
 
 type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
 
 impl ShmFabric {
-    /// Sends, then receives. What was received is acknowledged in the next round, so that it is acted upon first, and so that the
-    /// acknowledgement can ride on an answer.
+    /// Sends, then receives. What a round receives is acknowledged in the next one, so that the engine acts on it
+    /// first, and so that an answer can carry the acknowledgement.
     pub(super) fn progress(&mut self, sink: &mut Sink<'_>) -> bool {
-        // What is reported now is acted upon before anything leaves: a version that has landed is its reader's before it is acknowledged.
+        // The engine acts on these events before anything is sent: a version that has landed reaches its reader before
+        // it is acknowledged.
         if self.report(sink) {
             return true;
         }
@@ -22,12 +24,12 @@ impl ShmFabric {
         if self.looks_at_sockets() {
             moved |= self.sockets(sink);
         }
-        // What is known of a link comes before what it brings.
+        // Events about a link come before the data that it brings.
         moved |= self.report(sink);
         moved |= self.receive(sink);
         moved |= self.check_ends();
         self.check_deadlines();
-        // A round that owes an acknowledgement is followed by another.
+        // If an acknowledgement is owed, another round follows.
         moved | self.report(sink) | self.links.values().any(|link| link.is_up() && link.owes_word())
     }
 
@@ -91,7 +93,7 @@ impl ShmFabric {
         }
         let (mut heard, was_up) = (link.hear(means, sink), link.is_up());
         if heard.is_ok() && was_up && link.farewell.is_some() {
-            // What was shown before that is looked at once more.
+            // Records that the peer showed before its farewell are still received.
             heard = link.receive(means, config.round_bytes, sink);
         }
         let farewell = link.farewell.take();
@@ -100,7 +102,7 @@ impl ShmFabric {
                 self.end(id, reason);
                 true
             }
-            // A doorbell moves nothing; what it is about does.
+            // A doorbell itself moves nothing; the records that it announces do.
             None => !was_up && self.links.get(&id).is_some_and(super::Link::is_up),
         }
     }
@@ -129,7 +131,7 @@ impl ShmFabric {
         for (id, link) in self.links.iter_mut().filter(|(_, link)| link.is_up()) {
             match link.send() {
                 Ok(sent) => moved |= sent,
-                // The peer's last word may be there, and says more.
+                // The socket may hold the peer's farewell, which says more.
                 Err(DownReason::Lost(_)) => self.watchful = 1,
                 Err(reason) => ended.push((*id, reason)),
             }

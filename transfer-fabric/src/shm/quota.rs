@@ -1,20 +1,22 @@
-//! How much of a peer's memory is mapped here.
+//! The limit of a peer's memory that is mapped here.
 //!
-//! To unmap takes a while and is done by the copy pool, so memory that the peer has taken back counts until it is really gone. Else a peer that
-//! passes segments and takes them back as fast as it can would have more of them mapped, and wait for the copy pool, than it may.
+//! Unmapping takes a while, and the copy pool does it, so memory that the peer has taken back counts until it is
+//! unmapped. Otherwise a peer that passes segments and takes them back as fast as it can would have more memory
+//! mapped, waiting for the copy pool, than it may.
 
 use super::MAX_SEGMENTS;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What one peer has mapped here, or has had and is not unmapped yet. The data plane adds, and whoever unmaps takes away.
+/// The segments of one peer that are mapped here, or are not unmapped yet. The data plane adds to it, and the thread
+/// that unmaps a segment subtracts.
 #[derive(Debug, Default)]
 pub(super) struct Mapped {
     segments: AtomicUsize,
     bytes: AtomicU64,
 }
 
-/// One segment's share of it, for as long as this is kept.
+/// One segment's share of the quota, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Share {
     of: Arc<Mapped>,
@@ -22,7 +24,7 @@ pub(super) struct Share {
 }
 
 impl Mapped {
-    /// Counts a segment of that length. `None`: there is no room for it until others are gone.
+    /// Counts a segment of that length. Returns `None` if there is no room until other segments are gone.
     pub(super) fn share(self: &Arc<Self>, len: u64, most_bytes: u64) -> Option<Share> {
         let bytes = self.bytes.load(Ordering::Acquire).checked_add(len).filter(|bytes| *bytes <= most_bytes);
         if bytes.is_none() || self.segments.load(Ordering::Acquire) >= MAX_SEGMENTS {
@@ -46,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_counts() {
+    fn kept_shares_count() {
         let mapped = Arc::new(Mapped::default());
         let share = |len| mapped.share(len, 100);
         let first = share(60).unwrap();

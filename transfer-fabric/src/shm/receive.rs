@@ -1,4 +1,4 @@
-//! What a link receives: records, checked before any byte is copied, and copied by this side.
+//! The receiving direction of a link. Records are checked before any byte is copied, and this side copies.
 
 use super::copy_pool::LEAST_BYTES;
 use super::job::{Job, Span};
@@ -10,10 +10,10 @@ use transfer_core::fabric::{DownReason, FabricEvent};
 use transfer_core::memory::SegmentId;
 use transfer_memory::ring::MAX_RECORD_BYTES;
 
-/// How many records of one link are taken in one round.
+/// The most records of one link that are taken in one round.
 const RECORDS: usize = 256;
 
-/// How much of a copy the data-plane thread does at a time: some 30 µs.
+/// The bytes of a copy that the data-plane thread copies at a time, in about 30 µs.
 const STEP_BYTES: u64 = 256 << 10;
 
 type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
@@ -23,7 +23,8 @@ fn violation(why: impl std::fmt::Display) -> DownReason {
 }
 
 impl Link {
-    /// Takes what the peer has posted, copies up to about `limit` bytes, and reports what that brings. Answers whether there was anything.
+    /// Takes the records that the peer has posted, copies up to about `limit` bytes, and reports the events. Returns
+    /// whether there was anything.
     pub(super) fn receive(&mut self, means: Means<'_>, limit: u64, sink: &mut Sink<'_>) -> Result<bool, DownReason> {
         self.report_coming(sink)?;
         let mut buffer = [0; MAX_RECORD_BYTES];
@@ -50,7 +51,7 @@ impl Link {
                     popped += 1;
                     let (record, placed) = record::decode(bytes).map_err(violation)?;
                     let len = bytes.len();
-                    // What the peer acknowledges before a mistake is done all the same.
+                    // Works that the peer acknowledges before a mistake are completed all the same.
                     self.complete(placed, sink)?;
                     (record, len)
                 }
@@ -76,7 +77,7 @@ impl Link {
                         sink(FabricEvent::SegmentGone { link, handle });
                     }
                 }
-                // One that was taken back meanwhile is of no interest any more.
+                // A segment that was taken back meanwhile is ignored.
                 Record::Kept(handle) => {
                     if self.mark.is_some() && self.passed.contains(&SegmentId(handle)) {
                         sink(FabricEvent::SegmentKept { link, segment: SegmentId(handle) });
@@ -97,7 +98,7 @@ impl Link {
         while let Some(handle) = self.coming.get(at).copied() {
             match self.theirs.get(&handle).and_then(|(theirs, _)| theirs.get()) {
                 None => at += 1,
-                // It would be asked for, and waited for in vain.
+                // Otherwise requests would wait for this segment in vain.
                 Some(Err(why)) => return Err(violation(why)),
                 Some(Ok(_)) => {
                     self.coming.swap_remove(at);
@@ -108,13 +109,14 @@ impl Link {
         Ok(())
     }
 
-    /// Begins to place a write; a short one is placed at once. How many bytes were copied; `None` where a segment is not mapped yet.
+    /// Begins to place a write; a short one is placed at once. Returns the number of copied bytes, or `None` if a
+    /// segment is not mapped yet.
     fn begin(&mut self, write: Write, means: Means<'_>, sink: &mut Sink<'_>) -> Result<Option<u64>, DownReason> {
         let place = means.regions.place(self.id, write.remote).map_err(violation)?;
         let mut spans = SmallVec::<[Span; 2]>::new();
         for element in &write.elements {
             if !self.theirs.contains_key(&element.handle) {
-                // It was passed before the record was shown.
+                // The peer passed the segment before it showed the record.
                 self.hear(means, sink)?;
             }
             let unknown = || violation(format!("a write from segment {}, which was not passed", element.handle));
@@ -149,7 +151,7 @@ impl Link {
         Ok(Some(0))
     }
 
-    /// Goes on with the copy in progress. Answers whether it is done, and whether this step did anything.
+    /// Continues the copy in progress. Returns whether it is done, and whether this step did anything.
     fn land(&mut self, sink: &mut Sink<'_>) -> Result<(bool, bool), DownReason> {
         let Some(Landing { job, immediate, .. }) = &self.landing else { return Ok((true, false)) };
         let stepped = job.step(STEP_BYTES).is_some();
@@ -168,7 +170,7 @@ impl Link {
             return Err(violation("memory that was granted cannot be written"));
         }
         if !self.shared.peer_stands() {
-            // What it was copied from may have been used again.
+            // The memory that the bytes came from may have been used again.
             let ended = || DownReason::Lost("the peer has ended the link while its bytes were copied".into());
             return Err(self.farewell.take().unwrap_or_else(ended));
         }
@@ -185,7 +187,7 @@ impl Link {
         Ok(())
     }
 
-    /// Reports what the peer has placed.
+    /// Reports the works that the peer has placed.
     fn complete(&mut self, placed: u64, sink: &mut Sink<'_>) -> Result<(), DownReason> {
         if placed < self.peer_placed || placed > self.works_sent {
             let (before, sent) = (self.peer_placed, self.works_sent);

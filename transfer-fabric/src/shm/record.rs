@@ -4,10 +4,10 @@
 //! |---|---|
 //! | 0 | kind, u8: Write 1, Send 2, Ack 3, Forget 4, Kept 5 |
 //! | 1 | whether there is an immediate, u8: 0 or 1 |
-//! | 2 | how many elements follow, u16 |
+//! | 2 | the number of elements that follow, u16 |
 //! | 4 | the immediate, u32 |
-//! | 8 | how many writes and messages of the peer's are placed, u64 |
-//! | 16, 24, 32 | a Write's target: address u64, length u64, key u32. A Forget and a Kept have their handle in place of the key |
+//! | 8 | the number of the peer's writes and messages that are placed, u64 |
+//! | 16, 24, 32 | a Write's target: address u64, length u64, key u32. A Forget or Kept has its handle as the key |
 //! | 36 | 0, u32 |
 //! | 40 | a Send's message, or a Write's elements of 24 bytes: handle u32, 0 u32, offset u64, length u64 |
 
@@ -30,18 +30,18 @@ pub(super) struct Element {
 
 pub(super) type Elements = SmallVec<[Element; 2]>;
 
-/// What a record asks for.
+/// The content of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Record {
-    /// Copy these into the target.
+    /// Copy these elements into the target.
     Write(Write),
     /// A message, which is the rest of the record.
     Send,
-    /// Nothing: it tells what is placed.
+    /// Only the number of placed works.
     Ack,
     /// The segment of this handle will not be named again.
     Forget(u32),
-    /// This side keeps the segment of this handle, marked, for workers who read it by reference.
+    /// This side keeps the segment of this handle, with a reader mark, for workers that read it by reference.
     Kept(u32),
 }
 
@@ -75,7 +75,7 @@ impl Encoded {
             Record::Send | Record::Ack => (None, RemoteSlice::new(0, 0, RemoteKey(0)), &[]),
         };
         encoded.put(&[kind, u8::from(immediate.is_some())]);
-        // Checked against the limit before.
+        // The number was checked against the limit before.
         encoded.put(&(elements.len() as u16).to_le_bytes());
         encoded.put(&immediate.unwrap_or(0).to_le_bytes());
         encoded.put(&placed.to_le_bytes());
@@ -94,7 +94,7 @@ impl Encoded {
     }
 
     fn put(&mut self, bytes: &[u8]) {
-        // Elements and messages were held against the limits, so everything has its place.
+        // Elements and messages were checked against the limits, so there is room.
         if let Some(place) = self.bytes.get_mut(self.len..self.len + bytes.len()) {
             place.copy_from_slice(bytes);
             self.len += bytes.len();
@@ -118,7 +118,8 @@ fn u64_at(bytes: &[u8], at: usize) -> Result<u64, &'static str> {
     number(bytes, at).map(u64::from_le_bytes)
 }
 
-/// What a record says, and how many works its sender has placed. Checked as far as it can be by itself.
+/// Decodes a record, and the number of works that its sender has placed. Checks all that can be checked without other
+/// state.
 pub(super) fn decode(bytes: &[u8]) -> Result<(Record, u64), &'static str> {
     let [kind, has_immediate] = number(bytes, 0)?;
     let count = usize::from(number(bytes, 2).map(u16::from_le_bytes)?);
@@ -128,7 +129,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Record, u64), &'static str> {
     if u32_at(bytes, 36)? != 0 || has_immediate > 1 || has_immediate == 0 && immediate != 0 {
         return nothing;
     }
-    // What each kind but a write leaves empty.
+    // All kinds but a write leave these fields zero.
     let is_bare = (has_immediate, count, address, len) == (0, 0, 0, 0);
     let rest = bytes.get(HEAD_BYTES..).unwrap_or(&[]);
     let record = match kind {
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn records_survive_and_lies_do_not() {
+    fn records_round_trip_and_bad_ones_are_refused() {
         for record in [write(0), write(1), write(MAX_SGE), Record::Ack, Record::Forget(9), Record::Kept(8)] {
             let encoded = Encoded::new(&record, &[], 1 << 50);
             assert_eq!(decode(encoded.bytes()), Ok((record, 1 << 50)));
@@ -184,7 +185,7 @@ mod tests {
         }
         let sent = Encoded::new(&Record::Send, b"hello", 1);
         assert_eq!((decode(sent.bytes()), &sent.bytes()[HEAD_BYTES..]), (Ok((Record::Send, 1)), &b"hello"[..]));
-        // Lengths that differ, and lengths that go around.
+        // Lengths that do not match, and lengths that overflow.
         for (at, value) in [(24, 6), (HEAD_BYTES + 16, 4), (HEAD_BYTES + 16, u64::MAX)] {
             let mut lie = Encoded::new(&write(2), &[], 0).bytes().to_vec();
             lie[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));

@@ -1,4 +1,4 @@
-//! What a link sends: records that it shows the peer, whom it wakes if need be.
+//! The sending direction of a link: it shows the peer records, and wakes the peer if it sleeps.
 
 use super::link::Link;
 use super::record::Record;
@@ -10,7 +10,8 @@ fn broken(error: RingError) -> DownReason {
 }
 
 impl Link {
-    /// Shows the peer what was posted, or else what is placed where it has not been told. Answers whether anything was shown.
+    /// Shows the peer the posted records, or else an acknowledgement if one is due. Returns whether anything was
+    /// shown, or can be shown by now.
     pub(super) fn send(&mut self) -> Result<bool, DownReason> {
         while let Some(record) = self.outbox.front() {
             if !self.shared.out.try_push(record).map_err(broken)? {
@@ -22,7 +23,8 @@ impl Link {
         if self.owes_word() {
             self.push(&Record::Ack, &[]);
         }
-        // The peer wakes this side when there is room; where there is by now, it does not, and the next round goes on.
+        // The peer wakes this side when there is room. If there is room by now, the peer does not, and the next round
+        // continues.
         let has_room = match self.outbox.front() {
             Some(record) => !self.shared.out.prepare_wait(record.len()).map_err(broken)?,
             None => false,
@@ -37,7 +39,7 @@ impl Link {
         Ok(true)
     }
 
-    /// Whether the peer is to be told what is placed, and nothing else will tell it.
+    /// Returns whether an acknowledgement is due that no other record will carry.
     pub(super) fn owes_word(&self) -> bool {
         self.outbox.is_empty() && self.placed > self.placed_told
     }

@@ -1,4 +1,4 @@
-//! The memory that both sides of a link write: two rings, and what one tells the other in passing.
+//! The memory that both sides of a link write: two rings, and words by which each side signals the other.
 //!
 //! | offset | what | written by |
 //! |---|---|---|
@@ -10,10 +10,12 @@
 //! | 4096 | the ring from the acceptor to the initiator | both, as a ring is |
 //! | behind it | the ring from the initiator to the acceptor | both |
 //!
-//! **Why a side says that it has ended the link** before it does anything else: from then on its memory may be used again, and the
-//! receiver may be copying from it at that moment. The receiver looks there after each copy, and believes none that ended later.
+//! **Why a side says that it has ended the link** before it does anything else: from then on its memory may be used
+//! again, and the receiver may be copying from it at that moment. The receiver checks the word after each copy, and
+//! discards a copy that ended later.
 //!
-//! Ordinary pages, and sealed by the initiator once both have mapped them: nobody can punch a hole into them any more.
+//! The memory has ordinary pages. The initiator seals it once both sides have mapped it, so that no process can punch
+//! a hole into it any longer.
 
 use super::note::{NONCE_BYTES, Nonce};
 use rustix::fd::OwnedFd;
@@ -34,12 +36,12 @@ const INITIATOR_COPIES_AT: u64 = 512;
 const TO_INITIATOR_AT: u64 = 4096;
 const TO_ACCEPTOR_AT: u64 = TO_INITIATOR_AT + HEADER_BYTES + RING_BYTES as u64;
 
-/// The size of all of it: whole pages, also where a page has 64 KiB.
+/// The size of the memory: whole pages, even if a page has 64 KiB.
 const LEN: u64 = (TO_ACCEPTOR_AT + HEADER_BYTES + RING_BYTES as u64).next_multiple_of(64 << 10);
 
 const _: () = assert!(TO_ACCEPTOR_AT.is_multiple_of(128) && NONCE_AT + NONCE_BYTES as u64 <= ACCEPTOR_ENDED_AT);
 
-/// One side's view of it.
+/// One side's view of the memory.
 #[derive(Debug)]
 pub(super) struct Shared {
     mapping: Arc<Mapping>,
@@ -53,7 +55,7 @@ fn failed(error: impl std::fmt::Display) -> FabricError {
 }
 
 impl Shared {
-    /// New memory, as its acceptor, with its descriptor for the initiator.
+    /// Makes new memory as its acceptor. Returns it with its descriptor, which is for the initiator.
     pub(super) fn make(budget: &PinnedBudget, nonce: &Nonce) -> Result<(Shared, OwnedFd), FabricError> {
         let options = SegmentOptions { len: LEN, pages: Pages::Base, lock: Lock::No };
         let segment = Segment::create("transfer-link", &options, budget).map_err(failed)?;
@@ -62,7 +64,7 @@ impl Shared {
         Ok((shared, segment.into_fd()))
     }
 
-    /// What the acceptor passed, and the nonce in it.
+    /// Maps the memory that the acceptor passed. Returns it with the nonce in it.
     pub(super) fn adopt(fd: OwnedFd) -> Result<(Shared, Nonce), FabricError> {
         let segment = Segment::adopt(fd, Access::ReadWrite, LEN).map_err(failed)?;
         if segment.achieved().pages != PageKind::Base {
@@ -85,26 +87,27 @@ impl Shared {
         Ok(Shared { mapping, acceptor, out, incoming })
     }
 
-    /// Tells the peer that from now on nothing that it copies from here is to be believed.
+    /// Tells the peer to discard everything that it copies from this side from now on.
     pub(super) fn end(&self) {
         let at = if self.acceptor { ACCEPTOR_ENDED_AT } else { INITIATOR_ENDED_AT };
-        // The word is there: the mapping has the length that was asked for.
+        // The word exists, because the mapping has the length that was asked for.
         if let Ok(word) = self.mapping.word_at(at) {
             word.store(1, Ordering::SeqCst);
         }
-        // Before whatever is written to the memory that was being sent from.
+        // This orders the word before later writes to the memory that was being sent from.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the peer had not ended the link by now: what was copied before this call is what the peer meant.
+    /// Returns whether the peer has not ended the link yet. If so, everything that was copied before this call is
+    /// valid.
     pub(super) fn peer_stands(&self) -> bool {
-        // The copies come before the look.
+        // This orders the copies before the check.
         fence(Ordering::SeqCst);
         let at = if self.acceptor { INITIATOR_ENDED_AT } else { ACCEPTOR_ENDED_AT };
         self.mapping.word_at(at).is_ok_and(|word| word.load(Ordering::SeqCst) == 0)
     }
 
-    /// Tells the peer that this side is copying for it: a long write is acknowledged only at its end.
+    /// Tells the peer that this side is copying for it, because a long write is acknowledged only at its end.
     pub(super) fn beat(&self) {
         let at = if self.acceptor { ACCEPTOR_COPIES_AT } else { INITIATOR_COPIES_AT };
         if let Ok(word) = self.mapping.word_at(at) {
@@ -112,13 +115,13 @@ impl Shared {
         }
     }
 
-    /// What the peer counts while it copies.
+    /// Returns the count that the peer raises while it copies.
     pub(super) fn peer_beats(&self) -> u32 {
         let at = if self.acceptor { INITIATOR_COPIES_AT } else { ACCEPTOR_COPIES_AT };
         self.mapping.word_at(at).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// The memory itself, for tests that write nonsense over it.
+    /// The memory itself, for tests that overwrite it.
     #[cfg(test)]
     pub(super) fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping

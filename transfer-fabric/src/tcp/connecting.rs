@@ -1,4 +1,4 @@
-//! Links that are not connected yet, and sockets that have not said whose they are.
+//! Links that are not connected yet, and sockets that have not shown their token yet.
 
 use super::frame::{HEADER_BYTES, Header, Kind};
 use super::link::{Link, Stage};
@@ -15,18 +15,18 @@ use rustix::net::RecvFlags;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::{DownReason, FabricError, LinkId, Offer};
 
-/// How many are accepted in one round.
+/// The most sockets that are accepted in one round.
 const ACCEPTS: usize = 16;
 
-/// How long no socket is accepted after that failed, for want of descriptors or memory.
+/// The pause in accepting sockets after an accept has failed, for want of descriptors or memory.
 pub(super) const PAUSE: Duration = Duration::from_millis(200);
 
 /// A link without a socket.
 #[derive(Debug)]
 pub(super) enum Waiting {
-    /// Offered: for the acceptor's answer. The token is the acceptor's to show.
+    /// The link is offered, and waits for the acceptor's answer. The acceptor has to show this token.
     ForAnswer(Token),
-    /// Accepted: for a socket that shows `expect`; it will be shown `show`.
+    /// The link is accepted, and waits for a socket that shows `expect`. That socket will be shown `show`.
     ForSocket { expect: Token, show: Token, deadline: Instant },
 }
 
@@ -78,7 +78,7 @@ impl TcpFabric {
         let tls = tls.transpose().map_err(device("TLS"))?.map(Box::new);
         let socket = socket::connect(&address, &self.config)?;
         self.poller.add(&socket, Source::Link(link))?;
-        // Waits for room, which a socket has once it is connected.
+        // Watches for room, which a socket has once it is connected.
         self.poller.change(&socket, Source::Link(link), true)?;
         let deadline = self.deadline_after(self.config.handshake_timeout);
         let stage = match tls {
@@ -103,7 +103,7 @@ impl TcpFabric {
             let socket = match socket::accept(&self.listener, &self.config) {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return,
-                // That one is gone; the next may be well.
+                // That socket is gone. The next one may be fine.
                 Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => continue,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept data connections");
@@ -113,7 +113,7 @@ impl TcpFabric {
                     return;
                 }
             };
-            // One that has gone already has no address.
+            // A connection that is closed already has no address.
             let Some(from) = socket::peer_ip(&socket) else { continue };
             let deadline = self.deadline_after(self.config.handshake_timeout);
             let (number, gone) =
@@ -152,7 +152,7 @@ impl TcpFabric {
                 tracing::warn!(why, "a data connection was refused");
                 let mut outbox = Outbox::default();
                 outbox.push_text(Kind::Refuse, why);
-                // One try: a fresh socket has room for it.
+                // One attempt is enough: a new socket has room for it.
                 let _ = outbox.send(&mut Wire::new(&connection.socket, None), HEADER_BYTES + why.len(), 0);
                 self.poller.remove(&connection.socket);
                 self.part(connection.socket);
@@ -160,7 +160,7 @@ impl TcpFabric {
         }
     }
 
-    /// The link that a Hello is for, which waits no longer, and its tokens.
+    /// Returns the link that waits for this Hello, and its tokens. The link no longer waits.
     fn admit(&mut self, hello: &[u8; HELLO_BYTES]) -> Result<(LinkId, Tokens), &'static str> {
         let (head, token) = hello.split_first_chunk::<HEADER_BYTES>().ok_or("a short greeting")?;
         let header = Header::decode(head).map_err(|_| "a malformed greeting")?;
@@ -207,7 +207,7 @@ impl TcpFabric {
         }
     }
 
-    /// How this side's data links are protected.
+    /// Returns how this side's data links are protected.
     fn encryption(&self) -> Encryption {
         if self.config.tls.is_some() { Encryption::Tls } else { Encryption::None }
     }

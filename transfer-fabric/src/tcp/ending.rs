@@ -1,4 +1,4 @@
-//! Links that end, and sockets that are closed.
+//! Ends links, and closes sockets.
 
 use super::connecting::Waiting;
 use super::frame::Kind;
@@ -12,20 +12,21 @@ use std::time::{Duration, Instant};
 use transfer_core::fabric::{DownReason, LinkId};
 use transfer_core::memory::RemoteKey;
 
-/// How long a link that ends tries to send its last frame, and a socket waits for the peer to have read it.
+/// How long an ending link tries to send its last frame, and how long a socket waits for the peer to read it.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How much of what still arrives at one socket is thrown away in one round.
+/// The most bytes that still arrive at one socket and are discarded in one round.
 const DISCARD_BYTES: usize = 1 << 20;
 
-/// How many sockets without a link are kept until their peers have read the last frame. Who makes more loses the oldest ones' last frames.
+/// The most sockets without a link that are kept until their peers have read the last frame. If a peer causes more,
+/// the oldest are closed, and their last frames may be lost.
 pub(super) const MAX_PARTINGS: usize = 64;
 
-/// How many of them are looked at in one round.
+/// The number of these sockets that are checked in one round.
 const PARTINGS_OF_A_ROUND: usize = 4;
 
-/// A socket without a link. Closing it while bytes are unread would reset the connection, and the peer might not see our last frame:
-/// they are read and thrown away until the peer closes, for a while.
+/// A socket without a link. Closing it while bytes are unread would reset the connection, and the peer might not see
+/// this side's last frame. So the bytes are read and discarded until the peer closes, for a while.
 #[derive(Debug)]
 pub(super) struct Parting {
     socket: OwnedFd,
@@ -33,7 +34,7 @@ pub(super) struct Parting {
 }
 
 impl TcpFabric {
-    /// The moment `after` from now, at which deadlines are looked at.
+    /// Returns the moment `after` from now, and has deadlines checked then.
     pub(super) fn deadline_after(&mut self, after: Duration) -> Instant {
         let at = Instant::now() + after;
         self.alarm = Some(self.alarm.map_or(at, |alarm| alarm.min(at)));
@@ -48,7 +49,7 @@ impl TcpFabric {
         }
     }
 
-    /// Reports a grant as taken back. A link whose peer writes through it at this moment dies.
+    /// Reports a grant as revoked. A link whose peer is writing through the grant at this moment dies.
     pub(super) fn revoked(&mut self, id: LinkId, key: RemoteKey, tag: u64) {
         let Some(link) = self.links.get(&id) else { return };
         self.reports.push_back(Report::Revoked { link: id, key, tag });
@@ -58,8 +59,8 @@ impl TcpFabric {
         }
     }
 
-    /// Begins to end a link: nothing is placed any more. It is reported when its last frame has left and nothing of ours is read for
-    /// it any more.
+    /// Begins to end a link. Nothing is placed any longer. The end is reported once the last frame has left and none
+    /// of this side's memory is read for the link any longer.
     pub(super) fn end(&mut self, id: LinkId, reason: DownReason) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let (last, reason) = match (&link.stage, reason) {
@@ -85,13 +86,13 @@ impl TcpFabric {
             self.poller.remove(&link.socket);
             self.reports.push_back(Report::Down { link: id, reason });
             if link.tls.is_some() {
-                // An alert may be on its way, which says more than a reset would.
+                // An alert may be on its way, and it says more than a reset would.
                 self.part(link.socket);
             }
         }
     }
 
-    /// Reports a link that was ending, and lets its socket go.
+    /// Reports a link that was ending, and releases its socket.
     pub(super) fn ended(&mut self, id: LinkId) {
         let Some(link) = self.links.remove(&id) else { return };
         self.poller.remove(&link.socket);
@@ -101,9 +102,9 @@ impl TcpFabric {
         self.part(link.socket);
     }
 
-    /// Closes a socket, once the peer has had the time to read what was sent.
+    /// Closes a socket, once the peer has had the time to read the last frame.
     pub(super) fn part(&mut self, socket: OwnedFd) {
-        // Fails for a socket that is not connected any more, which is as well.
+        // Fails for a socket that is no longer connected, which does no harm.
         let _ = rustix::net::shutdown(&socket, Shutdown::Write);
         let deadline = self.deadline_after(LINGER);
         self.partings.push_back(Parting { socket, deadline });
@@ -115,7 +116,7 @@ impl TcpFabric {
         }
     }
 
-    /// Throws away what has arrived. `None` where no more will come.
+    /// Discards the bytes that have arrived. Returns `None` if no more will come.
     pub(super) fn discard(socket: impl AsFd) -> Option<()> {
         let mut scrap = [0; 16 << 10];
         for _ in 0..DISCARD_BYTES / scrap.len() {
@@ -129,9 +130,9 @@ impl TcpFabric {
         Some(())
     }
 
-    /// Ends what is late.
+    /// Ends everything whose deadline has passed.
     pub(super) fn check_deadlines(&mut self) {
-        // In turns, for there may be many.
+        // In turns, because there may be many.
         for _ in 0..self.partings.len().min(PARTINGS_OF_A_ROUND) {
             if let Some(parting) = self.partings.pop_front()
                 && Self::discard(&parting.socket).is_some()

@@ -11,7 +11,7 @@
 //! | 12 | 4 | the key of a write |
 //! | 16 | 8 | the address of a write |
 //! | 24 | 8 | length of the body in bytes |
-//! | 32 | 8 | how many writes and messages the sender has placed so far, of those it received on this link |
+//! | 32 | 8 | the number of writes and messages, received on this link, that the sender has placed so far |
 //! | 40 | 4 | 0 |
 //! | 44 | 4 | CRC32C of the 44 bytes before |
 //!
@@ -31,19 +31,19 @@ pub(super) const MAX_TEXT_BYTES: usize = 512;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// First frame of the connecting side: the acceptor's token.
+    /// The first frame of the connecting side: the acceptor's token.
     Hello = 1,
-    /// First frame of the accepting side: the initiator's token.
+    /// The first frame of the accepting side: the initiator's token.
     Welcome = 2,
     /// A write; the body goes to `remote`.
     Write = 3,
     /// A message.
     Send = 4,
-    /// Nothing but the count of what is placed.
+    /// Only the number of placed works.
     Ack = 5,
-    /// The last frame: what the peer did wrong, in words.
+    /// The last frame: the peer's mistake, in words.
     Refuse = 6,
-    /// The last frame of a link that ends in good order: why, in words.
+    /// The last frame of a link that ends in good order: the reason, in words.
     Bye = 7,
 }
 
@@ -70,7 +70,7 @@ pub(super) enum BadFrame {
 pub(super) struct Header {
     pub(super) kind: Kind,
     pub(super) immediate: Option<u32>,
-    /// Its length is that of the body, for every kind.
+    /// The length of this slice is that of the body, for every kind.
     pub(super) remote: RemoteSlice,
     pub(super) placed: u64,
 }
@@ -142,7 +142,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_come_back(
+        fn headers_round_trip(
             kind in prop::sample::select(Kind::ALL.to_vec()),
             immediate in any::<Option<u32>>(),
             (address, len, key) in any::<(u64, u64, u32)>(),

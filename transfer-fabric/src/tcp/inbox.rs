@@ -1,7 +1,7 @@
-//! What a link receives: frames, checked before any byte of theirs is placed.
+//! The receiving direction of a link. Frames are checked before any of their bytes is placed.
 //!
-//! Headers and short bodies go through a staging buffer. While the body of a write is in progress, its rest is received straight
-//! into the memory it is for, with the staging buffer behind it for what follows.
+//! Headers and short bodies go through a staging buffer. While the body of a write is in progress, the rest of it is
+//! received directly into its target, and the bytes that follow it into the staging buffer.
 
 use super::frame::{BadFrame, HEADER_BYTES, Header, Kind, MAX_TEXT_BYTES};
 use super::iovec::ReceiveList;
@@ -17,12 +17,12 @@ use transfer_memory::segment::MapError;
 
 const STAGING_BYTES: usize = 64 << 10;
 
-/// After a body of at least this length, only [`STAGING_AFTER_LARGE`] bytes are received into staging: the next body is probably as
-/// large, and what is staged of it is copied once more.
+/// After a body of at least this length, only [`STAGING_AFTER_LARGE`] bytes are received into staging: the next body
+/// is probably as large, and its staged bytes are copied once more.
 const LARGE_BODY: u64 = 128 << 10;
 const STAGING_AFTER_LARGE: usize = 4 << 10;
 
-/// What the peer did wrong.
+/// A mistake of the peer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
     #[error(transparent)]
@@ -37,7 +37,7 @@ pub(super) enum Fault {
     Memory(#[from] MapError),
 }
 
-/// A frame that arrived completely. Ranges are of [`Inbox::staged`], until the next call.
+/// A frame that has arrived completely. Its ranges are of [`Inbox::staged`], and are valid until the next call.
 #[derive(Debug)]
 pub(super) enum Arrival {
     /// A write is placed.
@@ -58,7 +58,7 @@ struct Landing {
 #[derive(Debug)]
 pub(super) struct Inbox {
     staging: Box<[u8]>,
-    /// The part of `staging` that is received and not yet taken.
+    /// The bytes of `staging` from `taken` to `filled` are received and not yet taken.
     taken: usize,
     filled: usize,
     landing: Option<Landing>,
@@ -66,7 +66,7 @@ pub(super) struct Inbox {
     placed: u64,
     peer_placed: u64,
     copied: u64,
-    /// How often each byte is copied until it is here.
+    /// The number of copies of each byte until it is received.
     copies: u64,
 }
 
@@ -85,17 +85,18 @@ impl Inbox {
         }
     }
 
-    /// How many writes and messages are placed.
+    /// Returns the number of the peer's writes and messages that are placed.
     pub(super) fn placed(&self) -> u64 {
         self.placed
     }
 
-    /// How many of ours the peer has placed, as it says.
+    /// Returns the number of this side's works that the peer says it has placed.
     pub(super) fn peer_placed(&self) -> u64 {
         self.peer_placed
     }
 
-    /// Bytes copied for writes since the last call, the kernel's copy out of the socket and those of TLS included.
+    /// Returns the bytes copied for writes since the last call, including the kernel's copy out of the socket and the
+    /// copies of TLS.
     pub(super) fn take_copied(&mut self) -> u64 {
         std::mem::take(&mut self.copied)
     }
@@ -104,12 +105,13 @@ impl Inbox {
         self.staging.get(range).unwrap_or(&[])
     }
 
-    /// The key through which bytes are being placed.
+    /// Returns the key through which bytes are being placed.
     pub(super) fn landing_key(&self) -> Option<RemoteKey> {
         self.landing.as_ref()?.place.as_ref().map(|place| place.key)
     }
 
-    /// Receives about `limit` bytes in one call. `None` at the end of the stream; else how many, and whether the socket may have more.
+    /// Receives about `limit` bytes in one call. Returns `None` at the end of the stream, and otherwise the number of
+    /// bytes and whether the socket may have more.
     pub(super) fn fill(&mut self, wire: &mut Wire<'_>, limit: usize) -> Result<Option<(usize, bool)>, WireError> {
         if self.taken == self.filled {
             (self.taken, self.filled) = (0, 0);
@@ -152,7 +154,8 @@ impl Inbox {
         Ok(Some((received, received == room)))
     }
 
-    /// Takes the next frame out of what was received, and places what can be placed. `None`: more has to be received.
+    /// Takes the next frame out of the received bytes, and places what can be placed. Returns `None` if more has to be
+    /// received.
     pub(super) fn next(&mut self, link: LinkId, regions: &Regions) -> Result<Option<Arrival>, Fault> {
         loop {
             if self.landing.is_some() {
@@ -194,7 +197,7 @@ impl Inbox {
         }
     }
 
-    /// Places what is staged of the body in progress.
+    /// Places the staged bytes of the body in progress.
     fn land(&mut self) -> Result<Option<Arrival>, Fault> {
         let Some(Landing { place, len: whole, remaining, immediate }) = &mut self.landing else {
             return Ok(None);

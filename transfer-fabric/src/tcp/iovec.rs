@@ -1,6 +1,7 @@
 //! Vectored socket calls on mapped memory.
 //!
-//! Mapped memory may be written by others at any time, so no slice of it is ever formed: the kernel gets raw pointers.
+//! Other processes may write mapped memory at any time, so no slice of it is ever formed: the kernel gets raw
+//! pointers.
 
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
@@ -15,7 +16,7 @@ fn element(base: *mut c_void, len: usize) -> libc::iovec {
     libc::iovec { iov_base: base, iov_len: len }
 }
 
-/// The result of a libc call that answers a count or -1.
+/// Converts the result of a libc call that returns a count or -1.
 fn counted(result: isize) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| {
         let error = std::io::Error::last_os_error();
@@ -23,7 +24,7 @@ fn counted(result: isize) -> Result<usize, Errno> {
     })
 }
 
-/// What one call sends. Everything in it stays borrowed, and mapped, for `'a`.
+/// The bytes that one call sends. Everything in it stays borrowed, and mapped, for `'a`.
 pub(super) struct SendList<'a> {
     elements: Vec<libc::iovec>,
     len: usize,
@@ -39,7 +40,7 @@ impl<'a> SendList<'a> {
         self.elements.len() >= MAX_ELEMENTS
     }
 
-    /// How many bytes are listed.
+    /// Returns the number of listed bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -60,15 +61,17 @@ impl<'a> SendList<'a> {
         Ok(())
     }
 
-    /// Copies what is listed, from `skip` on, until `to` is full. What is beyond the end of the list stays as it was.
+    /// Copies the listed bytes, from `skip` on, until `to` is full. The part of `to` beyond the end of the list does
+    /// not change.
     pub(super) fn copy_out(&self, mut skip: usize, mut to: &mut [u8]) {
         for element in &self.elements {
             let len = element.iov_len.saturating_sub(skip).min(to.len());
             if len > 0 {
                 let from = element.iov_base.cast::<u8>().cast_const();
-                // SAFETY: the element was made by `push_bytes` or `push_mapped` of memory that is valid for reads of its length for 'a,
-                // and skip + len is at most that. `to` is a unique reference of len bytes at least, to memory of this process's own.
-                // Whoever writes mapped memory meanwhile changes what is copied and nothing else: no reference to it is formed.
+                // SAFETY: the element was made by `push_bytes` or `push_mapped` of memory that is valid for reads of
+                // its length for 'a, and skip + len is at most that. `to` is a unique reference of at least len bytes,
+                // to memory of this process's own. A process that writes mapped memory meanwhile changes the copied
+                // bytes and nothing else: no reference to it is formed.
                 unsafe { std::ptr::copy_nonoverlapping(from.add(skip), to.as_mut_ptr(), len) };
                 to = &mut to[len..];
             }
@@ -76,21 +79,22 @@ impl<'a> SendList<'a> {
         }
     }
 
-    /// Sends what the socket takes now. How many bytes that were.
+    /// Sends as much as the socket takes now. Returns the number of bytes.
     pub(super) fn send(&self, socket: impl AsFd) -> Result<usize, Errno> {
         // SAFETY: msghdr consists of integers and pointers, for which zero is a valid value.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = self.elements.as_ptr().cast_mut();
         message.msg_iovlen = self.elements.len();
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        // SAFETY: the descriptor is open for the call; the message has no name and no control data, and msg_iovlen elements. Each
-        // of them was made by `push_bytes` or `push_mapped` of memory that is valid for reads of that length for 'a. sendmsg only
-        // reads it, through the pointers, so whoever writes mapped memory meanwhile changes what is sent and nothing else.
+        // SAFETY: the descriptor is open for the call; the message has no name and no control data, and msg_iovlen
+        // elements. Each of them was made by `push_bytes` or `push_mapped` of memory that is valid for reads of that
+        // length for 'a. sendmsg only reads it, through the pointers, so a process that writes mapped memory meanwhile
+        // changes the sent bytes and nothing else.
         counted(unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const message, flags) })
     }
 }
 
-/// Where one call receives to, in order. Everything in it stays borrowed, and mapped, for `'a`.
+/// The memory that one call receives into, in order. Everything in it stays borrowed, and mapped, for `'a`.
 pub(super) struct ReceiveList<'a> {
     elements: [libc::iovec; 2],
     count: usize,
@@ -104,7 +108,7 @@ impl<'a> ReceiveList<'a> {
         ReceiveList { elements: [none; 2], count: 0, len: 0, borrowed: PhantomData }
     }
 
-    /// How many bytes fit.
+    /// Returns the number of bytes that fit.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -131,17 +135,18 @@ impl<'a> ReceiveList<'a> {
         Ok(())
     }
 
-    /// Copies bytes to where a call would receive them, behind the first `skip`. How many had room.
+    /// Copies bytes to where a call would receive them, behind the first `skip` bytes. Returns the number of bytes
+    /// that had room.
     pub(super) fn copy_in(&mut self, mut skip: usize, bytes: &[u8]) -> usize {
         let mut copied = 0;
         for element in &self.elements[..self.count] {
             let len = element.iov_len.saturating_sub(skip).min(bytes.len() - copied);
             if len > 0 {
                 let to = element.iov_base.cast::<u8>();
-                // SAFETY: the element was made by `push_bytes` of a slice that is exclusively borrowed for 'a, or by `push_mapped` of a
-                // writable mapping that lives for 'a, and is valid for writes of its length; skip + len is at most that. `bytes` has
-                // that many left and is of this process's own. Nobody holds a reference to mapped memory that a peer may write (see
-                // `Mapping`).
+                // SAFETY: the element was made by `push_bytes` of a slice that is exclusively borrowed for 'a, or by
+                // `push_mapped` of a writable mapping that lives for 'a, and is valid for writes of its length; skip +
+                // len is at most that. `bytes` has that many left and is of this process's own. There is no reference
+                // to mapped memory that a peer may write (see `Mapping`).
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(copied), to.add(skip), len) };
                 copied += len;
             }
@@ -150,16 +155,16 @@ impl<'a> ReceiveList<'a> {
         copied
     }
 
-    /// Receives what is there now. How many bytes that were; 0 at the end of the stream.
+    /// Receives the bytes that are there now. Returns their number, which is 0 at the end of the stream.
     pub(super) fn receive(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
         // SAFETY: msghdr consists of integers and pointers, for which zero is a valid value.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = self.elements.as_mut_ptr();
         message.msg_iovlen = self.count;
-        // SAFETY: the descriptor is open for the call; the message has no name and no control data, and msg_iovlen elements. Each
-        // of them was made by `push_bytes` of a slice that is exclusively borrowed for 'a, or by `push_mapped` of a writable
-        // mapping that lives for 'a, and valid for writes of that length. Nobody holds a reference to mapped memory that a peer
-        // may write (see `Mapping`).
+        // SAFETY: the descriptor is open for the call; the message has no name and no control data, and msg_iovlen
+        // elements. Each of them was made by `push_bytes` of a slice that is exclusively borrowed for 'a, or by
+        // `push_mapped` of a writable mapping that lives for 'a, and valid for writes of that length. There is no
+        // reference to mapped memory that a peer may write (see `Mapping`).
         counted(unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) })
     }
 }

@@ -1,4 +1,4 @@
-//! One connected, or connecting, socket.
+//! One connected or connecting socket.
 
 use super::frame::{Header, Kind};
 use super::inbox::{Arrival, Inbox};
@@ -13,18 +13,18 @@ use std::collections::VecDeque;
 use std::time::Instant;
 use transfer_core::fabric::{DownReason, FabricEvent, LinkId, PostError, WorkId};
 
-/// Where a link is in its life.
+/// The stage of a link's life.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// The TLS handshake is under way.
+    /// The TLS handshake is in progress.
     Securing { tokens: Tokens, initiator: bool, deadline: Instant },
-    /// The token was sent; the peer has to show its own.
+    /// This side has shown its token, and the peer has to show `expect`.
     Greeting { expect: Token, deadline: Instant },
-    /// The peer has to show that it is the one, inside of TLS; then it will be shown `show`.
+    /// The peer has to show the proof `expect` inside TLS. Then this side shows `show`.
     Proving { expect: Token, show: Token, deadline: Instant },
     /// Connected.
     Up,
-    /// Ending for `reason`: a last frame is to be sent, nothing is placed any more.
+    /// Ending for `reason`. A last frame is still to be sent, and nothing is placed any longer.
     Ending { reason: DownReason, deadline: Instant },
 }
 
@@ -32,21 +32,22 @@ pub(super) enum Stage {
 pub(super) struct Link {
     pub(super) id: LinkId,
     pub(super) socket: OwnedFd,
-    /// Where the link is encrypted.
+    /// The TLS session, if the link is encrypted.
     pub(super) tls: Option<Box<Session>>,
     pub(super) stage: Stage,
     pub(super) outbox: Outbox,
     pub(super) inbox: Inbox,
     pub(super) in_flight: VecDeque<(WorkId, Kind)>,
     done: u64,
-    /// How often the peer has shown that it runs: by bytes, or by room for more. That its kernel takes bytes says nothing.
+    /// The number of signs that the peer runs: bytes from it, or room for more. That its kernel takes bytes is no
+    /// sign.
     pub(super) signs: u64,
     pub(super) watch: PeerWatch<u64>,
-    /// The socket took no more.
+    /// Whether the socket took no more.
     pub(super) blocked: bool,
-    /// The socket is watched for room.
+    /// Whether the socket is watched for room.
     pub(super) watched: bool,
-    /// Listed for sending.
+    /// Whether the link is listed for sending.
     pub(super) listed: bool,
 }
 
@@ -69,17 +70,17 @@ impl Link {
         }
     }
 
-    /// Whether everything has gone into the socket.
+    /// Returns whether everything has gone into the socket.
     pub(super) fn is_drained(&self) -> bool {
         self.outbox.is_empty() && !self.tls.as_ref().is_some_and(|tls| tls.is_pending())
     }
 
-    /// Whether something has arrived that the socket does not tell of any more.
+    /// Returns whether bytes have arrived that the TLS session holds, and that the socket no longer reports.
     pub(super) fn has_more(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.has_more())
     }
 
-    /// When it has to be connected, or have ended, or its peer have shown that it runs.
+    /// Returns the time by which the link has to be connected, or have ended, or its peer have given a sign of life.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.stage {
             Stage::Up => self.watch.due(),
@@ -90,7 +91,7 @@ impl Link {
         }
     }
 
-    /// Whether `limit` works allow one more.
+    /// Checks that the link is connected, and that fewer than `limit` works are in flight.
     pub(super) fn check_room(&self, limit: usize) -> Result<(), PostError> {
         match self.stage {
             Stage::Up if self.in_flight.len() < limit => Ok(()),
@@ -104,7 +105,7 @@ impl Link {
         self.outbox.push(header, body);
     }
 
-    /// Receives up to about `limit` bytes and reports what they bring. Answers whether there were any.
+    /// Receives up to about `limit` bytes and reports their events. Returns whether there were any.
     pub(super) fn receive(
         &mut self,
         regions: &Regions,
@@ -130,7 +131,8 @@ impl Link {
         }
     }
 
-    /// Goes on where the handshake is done: what comes next shows that the peer of the TLS session is the link's.
+    /// Continues once the TLS handshake is done. The next frames prove that the peer of the TLS session is the link's
+    /// peer.
     fn secured(&mut self) -> Result<(), DownReason> {
         let (Stage::Securing { tokens, initiator, deadline }, Some(tls)) = (&self.stage, &self.tls) else {
             return Ok(());
@@ -152,7 +154,7 @@ impl Link {
         loop {
             let arrival = self.inbox.next(link, regions);
             let arrival = arrival.map_err(|fault| DownReason::Violation(fault.to_string()));
-            // What the peer acknowledged before its mistake is done all the same.
+            // Works that the peer acknowledged before its mistake are completed all the same.
             self.complete(sink)?;
             match arrival? {
                 None => return Ok(()),
@@ -207,7 +209,7 @@ impl Link {
         }
     }
 
-    /// Reports what the peer has placed.
+    /// Reports the works that the peer has placed.
     fn complete(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> Result<(), DownReason> {
         let placed = self.inbox.peer_placed();
         if placed > self.outbox.works_sent() {
@@ -226,7 +228,8 @@ impl Link {
         Ok(())
     }
 
-    /// Sends up to about `limit` bytes of what is queued, or else an acknowledgement where one is due. Answers whether anything left.
+    /// Sends up to about `limit` bytes of the queue, or an acknowledgement if the queue is empty and one is due.
+    /// Returns whether anything was sent.
     pub(super) fn send(&mut self, limit: usize) -> Result<bool, DownReason> {
         let placed = self.inbox.placed();
         if self.outbox.is_empty() && placed > self.outbox.placed_told() {

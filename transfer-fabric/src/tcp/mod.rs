@@ -1,27 +1,30 @@
 //! The fabric over TCP sockets, for peers that share neither a host nor an RDMA network.
 //!
-//! One socket carries one link: frames in posting order, so the order of the contract is TCP's own. A write's body goes from the
-//! sender's segments into the socket and from the socket into the receiver's segment, with no buffer of ours between, and the
-//! receiver checks each write before it takes a byte of it. Every frame's header says how many writes and messages its sender has
-//! placed so far; that, and not the socket having taken the bytes, completes them at the other side.
+//! One socket carries one link. Its frames are in posting order, so TCP gives the order that the contract demands. A
+//! write's body goes from the sender's segments into the socket, and from the socket into the receiver's segment; only
+//! staged bytes are copied once more (`inbox`). The receiver checks each write before it takes a byte of it. Every
+//! frame's header tells how many writes and messages its sender has placed so far. That count completes them at the
+//! other side; that the socket has taken their bytes does not.
 //!
 //! # Layout
 //! - `frame`: the layout of a frame's header.
-//! - `offer`: what the control plane carries, and the tokens that a socket must show.
-//! - `wire`: the socket as it is, or `tls` on it.
-//! - `outbox`, `inbox`: the two directions of a link; `link`: both, and the works in flight.
-//! - `socket`, `iovec`: system calls; all the unsafe ones are in `iovec`.
-//! - `connecting`, `progress`, `ending`: the fabric's work on its links, by their age.
+//! - `offer`: the offers that the control plane carries, and the tokens that a socket must show.
+//! - `wire`: the plain socket, or `tls` on it.
+//! - `outbox`, `inbox`: the two directions of a link.
+//! - `link`: both directions, and the works in flight.
+//! - `socket`, `iovec`: system calls; all unsafe calls are in `iovec`.
+//! - `connecting`, `progress`, `ending`: the fabric's work on its links at each stage of their lives.
 //!
 //! # How a link begins
-//! The initiator's offer has a random token T1. The acceptor answers with a random T2 and the address of its listener. The
-//! initiator connects and shows T2 in its first frame, a Hello; the acceptor finds the link by it and shows T1 in a Welcome. A token
-//! is good for one socket and until [`TcpConfig::handshake_timeout`]; a socket without one is told so and closed. Where links are
-//! encrypted, TLS comes between the Hello and the Welcome (`tls`).
+//! The initiator's offer contains a random token T1. The acceptor answers with a random T2 and the address of its
+//! listener. The initiator connects and shows T2 in its first frame, a Hello. The acceptor finds the link by T2 and
+//! shows T1 in a Welcome. A token is valid for one socket, and until [`TcpConfig::handshake_timeout`]. A socket
+//! without a valid token is told so and closed. If links are encrypted, TLS comes between the Hello and the Welcome
+//! (`tls`).
 //!
 //! # How a link ends
-//! In good order with a Bye, after a mistake of the peer's with a Refuse that says which; either is the last frame, behind at most
-//! the rest of one that was partly sent. From then on nothing is placed.
+//! A link ends in good order with a Bye, or after a mistake of the peer with a Refuse that names the mistake. Either
+//! is the last frame, and follows at most the rest of a frame that was partly sent. From then on nothing is placed.
 
 mod connecting;
 mod ending;
@@ -66,26 +69,27 @@ const MAX_SGE: usize = 256;
 const MAX_WRITE_BYTES: u64 = 1 << 40;
 const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// Where to listen, and the bounds.
+/// The configuration of the fabric.
 #[derive(Debug, Clone)]
 pub struct TcpConfig {
-    /// Where to listen for peers. Port 0: any free one.
+    /// The address on which to listen for peers. Port 0: any free one.
     pub listen: SocketAddr,
-    /// The address that peers are told, where it differs; needed when `listen` is a wildcard. Port 0: the one listened on.
+    /// The address that peers are told, if it differs; needed when `listen` is a wildcard. Port 0: the port listened
+    /// on.
     pub advertise: Option<SocketAddr>,
-    /// How long a link may take to connect, and a token is good.
+    /// The time within which a link has to connect, and for which a token is valid.
     pub handshake_timeout: Duration,
-    /// How long a peer may be silent, though spoken to, before its link is lost.
+    /// The time after which a link is lost, if works are posted to its peer and the peer gives no sign of life.
     pub peer_timeout: Duration,
-    /// Writes and messages posted and not completed, per link, before [`PostError::Full`].
+    /// The most writes and messages of a link that are posted and not completed, before [`PostError::Full`].
     pub send_queue: usize,
-    /// Messages and immediates that the peer of a link may have under way. It costs nothing here but what they need themselves.
+    /// The most messages and immediates that the peer of a link may have in flight. No memory is reserved for them.
     pub receive_slots: u32,
-    /// About how many bytes one poll sends and receives per link, so that no link starves the others.
+    /// The approximate number of bytes that one poll sends and receives per link, so that no link starves the others.
     pub round_bytes: usize,
-    /// The kernel's buffers of each socket; `None`: as the kernel tunes them.
+    /// The size of the kernel's buffers of each socket; `None`: as the kernel tunes them.
     pub socket_buffer_bytes: Option<usize>,
-    /// Encrypts every link, where there is one. Both sides have to.
+    /// If set, every link is encrypted with its configurations. Both sides have to encrypt.
     pub tls: Option<Arc<dyn TlsSource>>,
 }
 
@@ -107,7 +111,7 @@ impl TcpConfig {
     }
 }
 
-/// What waits to be reported.
+/// An event that waits to be reported.
 #[derive(Debug)]
 enum Report {
     Connected(LinkId),
@@ -121,7 +125,7 @@ enum Report {
 pub struct TcpFabric {
     config: TcpConfig,
     capabilities: Capabilities,
-    /// As peers are told.
+    /// The address that peers are told.
     address: SocketAddr,
     listener: OwnedFd,
     listener_paused: bool,
@@ -132,19 +136,19 @@ pub struct TcpFabric {
     links: HashMap<LinkId, Link>,
     /// Links that may have something to send.
     to_send: Vec<LinkId>,
-    /// Links of which something has arrived that no socket tells of any more.
+    /// Links that may have received bytes that the socket no longer reports.
     to_receive: Vec<LinkId>,
     partings: VecDeque<Parting>,
     reports: VecDeque<Report>,
-    /// No deadline passes before.
+    /// No deadline passes before this moment.
     alarm: Option<Instant>,
 }
 
 impl TcpFabric {
-    /// Begins to listen.
+    /// Makes the fabric, and begins to listen.
     ///
     /// # Errors
-    /// [`FabricError::Device`] with the system call that failed, or where peers could not be told an address.
+    /// [`FabricError::Device`] with the system call that failed, or if there is no address that peers could be told.
     pub fn new(config: TcpConfig) -> Result<TcpFabric, FabricError> {
         let (listener, bound) = socket::listen(&config)?;
         let mut address = config.advertise.unwrap_or(bound);
@@ -162,7 +166,7 @@ impl TcpFabric {
             capabilities.max_write_bytes = MAX_WRITE_BYTES;
             capabilities.max_message_bytes = MAX_MESSAGE_BYTES;
             capabilities.receive_slots = config.receive_slots;
-            // Into the socket; out of it is counted by the receiver.
+            // The copies into the socket. The receiver counts the copies out of it.
             let (sender, receiver) =
                 if config.tls.is_some() { (tls::SENDER_COPIES, tls::RECEIVER_COPIES) } else { (1, 1) };
             capabilities.sender_copies = sender;
@@ -194,7 +198,7 @@ impl TcpFabric {
         self.address
     }
 
-    /// The link, where it is connected.
+    /// Returns the link, if it is connected.
     fn up(&mut self, link: LinkId) -> Result<&mut Link, PostError> {
         let down = PostError::LinkDown(link);
         self.links.get_mut(&link).filter(|link| matches!(link.stage, link::Stage::Up)).ok_or(down)
@@ -210,7 +214,7 @@ impl TcpFabric {
         Ok(())
     }
 
-    /// Has `link` looked at when this round sends.
+    /// Adds `link` to the links that the next `send` looks at.
     fn list(&mut self, link: LinkId) {
         if let Some(found) = self.links.get_mut(&link)
             && !std::mem::replace(&mut found.listed, true)
@@ -235,7 +239,7 @@ impl Fabric for TcpFabric {
         self.regions.register(segment, memory)
     }
 
-    /// What was posted from the segment before is still sent; its memory stays mapped until then.
+    /// Writes that were posted from the segment before are still sent. Its memory stays mapped until then.
     fn deregister(&mut self, segment: SegmentId) -> Result<(), FabricError> {
         for (link, key, tag) in self.regions.deregister(segment)? {
             self.revoked(link, key, tag);
@@ -313,7 +317,7 @@ impl Fabric for TcpFabric {
     }
 
     fn arm(&mut self) {
-        // Sockets wake by themselves; only deadlines need the timer.
+        // Sockets wake the thread by themselves. Only deadlines need the timer.
         self.poller.wake_at(self.alarm);
     }
 

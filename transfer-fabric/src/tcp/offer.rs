@@ -1,4 +1,4 @@
-//! What the two sides tell each other before they connect: tokens, and where the acceptor listens.
+//! The offers that the two sides exchange before they connect: tokens, and the address of the acceptor.
 
 use crate::token::{TOKEN_BYTES, Token};
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ pub(super) enum Encryption {
 }
 
 impl Encryption {
-    /// The letter of a role.
+    /// Returns the letter of a role, which is in upper case if links are encrypted.
     fn letter(self, role: u8) -> u8 {
         match self {
             Encryption::None => role,
@@ -24,7 +24,7 @@ impl Encryption {
     }
 }
 
-/// The initiator's offer: the token that the acceptor has to show.
+/// Encodes the initiator's offer: the token that the acceptor has to show.
 pub(super) fn encode_initiator(token: &Token, encryption: Encryption) -> Offer {
     let mut bytes = Vec::with_capacity(6 + TOKEN_BYTES);
     bytes.extend(MAGIC);
@@ -33,7 +33,7 @@ pub(super) fn encode_initiator(token: &Token, encryption: Encryption) -> Offer {
     Offer(bytes)
 }
 
-/// The acceptor's offer: the token that the initiator has to show, and where.
+/// Encodes the acceptor's offer: the token that the initiator has to show, and the address to connect to.
 pub(super) fn encode_acceptor(token: &Token, address: SocketAddr, encryption: Encryption) -> Offer {
     let mut bytes = Vec::with_capacity(25 + TOKEN_BYTES);
     bytes.extend(MAGIC);
@@ -100,7 +100,7 @@ mod tests {
     const PLAIN: Encryption = Encryption::None;
 
     #[test]
-    fn offers_come_back() {
+    fn offers_round_trip() {
         let token = Token::random().unwrap();
         for encryption in [Encryption::None, Encryption::Tls] {
             assert_eq!(decode_initiator(&encode_initiator(&token, encryption), encryption), Ok(token));

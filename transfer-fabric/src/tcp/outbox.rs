@@ -1,4 +1,4 @@
-//! What a link has to send: frames in posting order, gathered into as few calls as possible.
+//! The frames that a link has to send, in posting order, gathered into as few calls as possible.
 
 use super::frame::{HEADER_BYTES, Header, Kind, MAX_TEXT_BYTES};
 use super::iovec::{MAX_ELEMENTS, SendList};
@@ -9,10 +9,10 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use transfer_memory::segment::MapError;
 
-/// What follows a header.
+/// The bytes that follow a header.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// Bytes of our own.
+    /// Bytes of this fabric.
     Bytes(SmallVec<[u8; 32]>),
     /// Ranges of mapped memory.
     Gather(SmallVec<[Piece; 1]>),
@@ -21,7 +21,8 @@ pub(super) enum Body {
 #[derive(Debug)]
 struct Frame {
     header: Header,
-    /// Made when the frame is first listed for sending, so that it carries the newest count of what is placed.
+    /// Encoded when the frame is listed for sending and no byte of it was sent yet, so that it has the newest count of
+    /// placed works.
     encoded: [u8; HEADER_BYTES],
     body: Body,
 }
@@ -42,7 +43,7 @@ impl Frame {
         }
     }
 
-    /// Lists the frame but for its first `skip` bytes, until `list` has `limit` bytes or no place.
+    /// Lists the frame without its first `skip` bytes, until `list` has `limit` bytes or is full.
     fn list<'a>(&'a self, list: &mut SendList<'a>, mut skip: u64, limit: usize) -> Result<(), MapError> {
         let header = self.encoded.get(skip as usize..).unwrap_or(&[]);
         list.push_bytes(header);
@@ -65,18 +66,18 @@ impl Frame {
     }
 }
 
-/// What one call to [`Outbox::send`] did.
+/// The result of a call to [`Outbox::send`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sent {
     pub(super) bytes: usize,
-    /// The socket takes no more now.
+    /// Whether the socket takes no more now.
     pub(super) blocked: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     frames: VecDeque<Frame>,
-    /// How many bytes of the first frame are sent.
+    /// The number of bytes of the first frame that are sent.
     front_sent: u64,
     works_sent: u64,
     placed_told: u64,
@@ -87,12 +88,12 @@ impl Outbox {
         self.frames.push_back(Frame { header, encoded: [0; HEADER_BYTES], body });
     }
 
-    /// A frame of our own bytes.
+    /// Queues a frame of this fabric's bytes.
     pub(super) fn push_bytes(&mut self, kind: Kind, bytes: &[u8]) {
         self.push(Header::new(kind, bytes.len() as u64), Body::Bytes(bytes.into()));
     }
 
-    /// A frame of text, cut to what the peer takes.
+    /// Queues a frame of text, cut to the length that the peer accepts.
     pub(super) fn push_text(&mut self, kind: Kind, text: &str) {
         self.push_bytes(kind, &text.as_bytes()[..text.floor_char_boundary(MAX_TEXT_BYTES)]);
     }
@@ -101,22 +102,23 @@ impl Outbox {
         self.frames.is_empty()
     }
 
-    /// How many writes and messages have left completely.
+    /// Returns the number of writes and messages that have left completely.
     pub(super) fn works_sent(&self) -> u64 {
         self.works_sent
     }
 
-    /// The count of placed work that the peer was last told.
+    /// Returns the count of placed works that the peer was last told.
     pub(super) fn placed_told(&self) -> u64 {
         self.placed_told
     }
 
-    /// Drops all frames of which nothing was sent yet.
+    /// Drops all frames that are not partly sent.
     pub(super) fn drop_unsent(&mut self) {
         self.frames.truncate(usize::from(self.front_sent > 0));
     }
 
-    /// Sends about `limit` bytes in one call, telling that `placed` writes and messages of the peer are placed.
+    /// Sends about `limit` bytes in one call. The frames tell the peer that `placed` of its writes and messages are
+    /// placed.
     pub(super) fn send(&mut self, wire: &mut Wire<'_>, limit: usize, placed: u64) -> Result<Sent, WireError> {
         let (mut frames, mut elements, mut bytes) = (0, 0, 0);
         for frame in &mut self.frames {

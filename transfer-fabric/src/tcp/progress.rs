@@ -1,4 +1,4 @@
-//! One round of work.
+//! One round of the fabric's work.
 
 use super::link::Stage;
 use super::poller::Source;
@@ -8,10 +8,11 @@ use transfer_core::fabric::{FabricEvent, LinkId};
 type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
 
 impl TcpFabric {
-    /// Sends, then receives. What was received is acknowledged in the next round, so that it is acted upon first, and so that the
-    /// acknowledgement can ride on an answer.
+    /// Sends, then receives. What a round receives is acknowledged in the next one, so that the engine acts on it
+    /// first, and so that an answer can carry the acknowledgement.
     pub(super) fn progress(&mut self, sink: &mut Sink<'_>) -> bool {
-        // What is reported now is acted upon before anything leaves: a version that has landed is its reader's before it is acknowledged.
+        // The engine acts on these events before anything is sent: a version that has landed reaches its reader before
+        // it is acknowledged.
         if self.report(sink) {
             return true;
         }
@@ -27,14 +28,14 @@ impl TcpFabric {
                     moved = true;
                 }
                 Source::Pending(number) => self.hear_pending(number),
-                // It has none.
+                // This fabric has no bell.
                 Source::Bell => {}
                 Source::Link(link) => {
                     if ready.writable {
                         self.unblock(link);
                     }
                     if ready.readable {
-                        // What is known of the link comes before what it brings.
+                        // Events about the link come before the data that it brings.
                         moved |= self.report(sink);
                         moved |= self.receive(link, sink);
                     }
@@ -42,7 +43,7 @@ impl TcpFabric {
             }
         }
         self.check_deadlines();
-        // A round that owes an acknowledgement is followed by another.
+        // If an acknowledgement is owed, another round follows.
         moved | self.report(sink) | !self.to_send.is_empty() | !self.to_receive.is_empty()
     }
 
@@ -93,7 +94,7 @@ impl TcpFabric {
         }
     }
 
-    /// Sends what is queued, and has each blocked socket watched for room, and no other.
+    /// Sends the queued frames. Has each blocked socket watched for room, and no other.
     fn send(&mut self) -> bool {
         let mut moved = false;
         for id in std::mem::take(&mut self.to_send) {

@@ -1,4 +1,4 @@
-//! Making sockets.
+//! Makes sockets.
 
 use super::{TcpConfig, device};
 use rustix::fd::OwnedFd;
@@ -16,11 +16,12 @@ fn stream(address: &SocketAddr) -> Result<OwnedFd, FabricError> {
     net::socket_with(family, SocketType::STREAM, FLAGS, Some(net::ipproto::TCP)).map_err(device("socket"))
 }
 
-/// A listening socket, and where it listens.
+/// Makes a listening socket. Returns it with the address that it listens on.
 pub(super) fn listen(config: &TcpConfig) -> Result<(OwnedFd, SocketAddr), FabricError> {
     let socket = stream(&config.listen)?;
     sockopt::set_socket_reuseaddr(&socket, true).map_err(device("SO_REUSEADDR"))?;
-    // Before listening: accepted sockets inherit them, and the window is settled during the handshake.
+    // This comes before listening: accepted sockets inherit the buffers, and the window is settled during the
+    // handshake.
     set_buffers(&socket, config);
     net::bind(&socket, &config.listen).map_err(device("bind"))?;
     net::listen(&socket, BACKLOG).map_err(device("listen"))?;
@@ -40,15 +41,15 @@ pub(super) fn connect(address: &SocketAddr, config: &TcpConfig) -> Result<OwnedF
     }
 }
 
-/// The next socket that waits to be accepted.
+/// Accepts the next waiting socket.
 pub(super) fn accept(listener: &OwnedFd, config: &TcpConfig) -> Result<OwnedFd, Errno> {
     let socket = net::accept_with(listener, FLAGS)?;
-    // A socket that is dead already cannot be tuned; reading from it tells.
+    // A socket that is dead already cannot be tuned. Reading from it reports that.
     let _ = tune(&socket, config);
     Ok(socket)
 }
 
-/// The address that a socket is connected with.
+/// Returns the address that a socket is connected to.
 pub(super) fn peer_ip(socket: &OwnedFd) -> Option<IpAddr> {
     let address: SocketAddr = net::getpeername(socket).ok().flatten()?.try_into().ok()?;
     Some(address.ip().to_canonical())
@@ -56,7 +57,8 @@ pub(super) fn peer_ip(socket: &OwnedFd) -> Option<IpAddr> {
 
 fn tune(socket: &OwnedFd, config: &TcpConfig) -> Result<(), FabricError> {
     sockopt::set_tcp_nodelay(socket, true).map_err(device("TCP_NODELAY"))?;
-    // A peer whose machine vanished sends no RST: what is unacknowledged for so long, or silent, is lost.
+    // A peer whose machine has vanished sends no RST. If bytes stay unacknowledged for this time, or the peer is
+    // silent, it is lost.
     let millis = u32::try_from(config.peer_timeout.as_millis()).unwrap_or(u32::MAX);
     sockopt::set_tcp_user_timeout(socket, millis).map_err(device("TCP_USER_TIMEOUT"))?;
     let third = (config.peer_timeout / 3).max(Duration::from_secs(1));
@@ -66,8 +68,8 @@ fn tune(socket: &OwnedFd, config: &TcpConfig) -> Result<(), FabricError> {
     sockopt::set_socket_keepalive(socket, true).map_err(device("SO_KEEPALIVE"))
 }
 
-/// Sets the socket's buffers where the configuration wants that. Beyond `net.core.{w,r}mem_max` it takes CAP_NET_ADMIN; without it
-/// the kernel gives what it allows.
+/// Sets the socket's buffers if the configuration wants that. Sizes beyond `net.core.{w,r}mem_max` take CAP_NET_ADMIN;
+/// without it the kernel gives what it allows.
 fn set_buffers(socket: &OwnedFd, config: &TcpConfig) {
     let Some(bytes) = config.socket_buffer_bytes else { return };
     if sockopt::set_socket_send_buffer_size_force(socket, bytes).is_err() {

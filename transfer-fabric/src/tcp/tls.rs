@@ -1,13 +1,13 @@
-//! Links that are encrypted.
+//! Encrypted links.
 //!
-//! A socket of an encrypted link begins as any other, with a Hello in the clear: its token was told to nobody but the peer, in a call
-//! that was authenticated, so no stranger makes this thread do a handshake. Then comes TLS 1.3, in which both sides show certificates;
-//! then, inside of it, another Hello and a Welcome, whose 16 bytes are derived from the secrets of this very TLS session and from both
-//! tokens. Of the tokens one has never been on the wire in the clear. So whoever sits between the two nodes, with a good certificate
-//! even, can relay nothing: in each of its two sessions other bytes would be right.
+//! A socket of an encrypted link begins like any other, with a Hello in the clear. Only the peer was told the token,
+//! in an authenticated call, so no stranger can make this thread do a handshake. Then comes TLS 1.3, in which both
+//! sides show certificates. Inside TLS follow another Hello and a Welcome, whose 16 bytes are derived from the secrets
+//! of this TLS session and from both tokens. One of the tokens has never been on the wire in the clear. So a process
+//! between the two nodes can relay nothing, even with a valid certificate: each of its two sessions needs other bytes.
 //!
-//! Nothing here blocks. A handshake is done in the steps in which its bytes arrive; its signatures take this thread some 100 µs for each
-//! link that begins.
+//! Nothing here blocks. A handshake is done in steps, as its bytes arrive. Its signatures take this thread about 100
+//! µs for each new link.
 
 use super::iovec::{ReceiveList, SendList};
 use super::wire::WireError;
@@ -22,34 +22,36 @@ use std::io::{self, BufRead, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Gives each new link what it is encrypted with, so that certificates can be replaced while the fabric runs.
+/// The source of the TLS configurations for new links, so that certificates can be replaced while the fabric runs.
 ///
-/// Both sides have to check that the other one's certificate is of their authority. Which node it is they need not check: the link's
-/// tokens, which only the two nodes know, show that.
+/// Both sides have to check that the other side's certificate is of their authority. They need not check which node it
+/// is of: the link's tokens, which only the two nodes know, prove that.
 pub trait TlsSource: Debug + Send + Sync {
-    /// For the side that connects. `None` where there is none any more.
+    /// Returns the configuration of the connecting side, or `None` if there is none any longer.
     fn client(&self) -> Option<Arc<ClientConfig>>;
 
-    /// For the side that is connected to.
+    /// Returns the configuration of the accepting side, or `None` if there is none any longer.
     fn server(&self) -> Option<Arc<ServerConfig>>;
 }
 
-/// How often a CPU copies each byte at the sender: out of the segment, into a record, into the socket.
+/// The number of copies that a CPU makes of each byte at the sender: out of the segment, into a record, into the
+/// socket.
 pub(super) const SENDER_COPIES: u32 = 3;
 
-/// And at the receiver: out of the socket, into the library, out of a record, into the segment.
+/// The number of copies that a CPU makes of each byte at the receiver: out of the socket, into the library, out of a
+/// record, into the segment.
 pub(super) const RECEIVER_COPIES: u32 = 4;
 
 /// The longest plaintext of a record.
 const RECORD_BYTES: usize = 16 << 10;
 
-/// How much is encrypted before it is sent.
+/// The bytes that are encrypted before they are sent.
 const BATCH_BYTES: usize = 16 * RECORD_BYTES;
 
-/// How much is received in one call.
+/// The most bytes that are received in one call.
 const INCOMING_BYTES: usize = 256 << 10;
 
-/// What the proofs are derived with, as RFC 8446 section 7.5 and RFC 5705 have it.
+/// The label that the proofs are derived with, as in RFC 8446 section 7.5 and RFC 5705.
 const LABEL: &[u8] = b"EXPORTER-transfer-data";
 
 /// The two tokens of a link.
@@ -59,7 +61,7 @@ pub(super) struct Tokens {
     pub(super) of_acceptor: Token,
 }
 
-/// What each side shows inside of TLS.
+/// The values that each side shows inside TLS.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Proofs {
     pub(super) of_initiator: Token,
@@ -69,13 +71,13 @@ pub(super) struct Proofs {
 /// One TLS session on one socket.
 pub(super) struct Session {
     connection: Connection,
-    /// What is sent before the first record, in the clear.
+    /// The bytes that are sent in the clear, before the first record.
     clear: Vec<u8>,
     scratch: Box<[u8]>,
     incoming: Box<[u8]>,
-    /// What of `incoming` was not looked at yet.
+    /// The part of `incoming` that was not decrypted yet.
     unseen: Range<usize>,
-    /// There may be plaintext that had no room.
+    /// Whether there may be more to take, although the socket does not report it.
     more: bool,
 }
 
@@ -86,26 +88,26 @@ impl Debug for Session {
 }
 
 impl Session {
-    /// Of the side that connects; `clear` goes first.
+    /// Makes the session of the connecting side, which sends `clear` first.
     pub(super) fn client(config: Arc<ClientConfig>, clear: Vec<u8>) -> Result<Session, rustls::Error> {
-        // Not sent, and not looked at: see `TlsSource`.
+        // The name is neither sent nor checked: see `TlsSource`.
         let name = ServerName::try_from("transferd").map_err(|e| rustls::Error::General(e.to_string()))?;
         Ok(Session::new(ClientConnection::new(config, name)?.into(), clear))
     }
 
-    /// Of the side that was connected to.
+    /// Makes the session of the accepting side.
     pub(super) fn server(config: Arc<ServerConfig>) -> Result<Session, rustls::Error> {
         Ok(Session::new(ServerConnection::new(config)?.into(), Vec::new()))
     }
 
     fn new(mut connection: Connection, clear: Vec<u8>) -> Session {
-        // What is encrypted at a time is bounded by `send`.
+        // `send` bounds the bytes that are encrypted at a time.
         connection.set_buffer_limit(None);
         let (scratch, incoming) = (vec![0; RECORD_BYTES].into(), vec![0; INCOMING_BYTES].into());
         Session { connection, clear, scratch, incoming, unseen: 0..0, more: false }
     }
 
-    /// What both sides have to show, once the handshake is done.
+    /// Returns the values that both sides have to show, once the handshake is done.
     pub(super) fn proofs(&self, tokens: &Tokens) -> Option<Result<Proofs, rustls::Error>> {
         if self.connection.is_handshaking() {
             return None;
@@ -118,17 +120,17 @@ impl Session {
         Some(both())
     }
 
-    /// Whether something is ready for the socket.
+    /// Returns whether bytes are ready for the socket.
     pub(super) fn is_pending(&self) -> bool {
         !self.clear.is_empty() || self.connection.wants_write()
     }
 
-    /// Whether something has arrived that the socket does not tell of any more.
+    /// Returns whether there may be more to take, although the socket does not report it.
     pub(super) fn has_more(&self) -> bool {
         self.more
     }
 
-    /// Sends what is ready, as far as the socket takes it.
+    /// Sends the bytes that are ready, as far as the socket takes them.
     pub(super) fn flush(&mut self, socket: &OwnedFd) -> Result<(), Errno> {
         while !self.clear.is_empty() {
             match send(socket, &self.clear) {
@@ -151,7 +153,8 @@ impl Session {
         Ok(())
     }
 
-    /// Takes of the list what can be encrypted and sent now. How many bytes that were; what the socket does not take is pending.
+    /// Takes from the list the bytes that can be encrypted and sent now. Returns their number. Bytes that the socket
+    /// does not take are pending.
     pub(super) fn send(&mut self, socket: &OwnedFd, list: &SendList<'_>) -> Result<usize, WireError> {
         self.flush(socket)?;
         let mut taken = 0;
@@ -161,7 +164,7 @@ impl Session {
                 let len = (batch - taken).min(RECORD_BYTES);
                 let plain = &mut self.scratch[..len];
                 list.copy_out(taken, plain);
-                // Into memory without a bound: it takes all.
+                // The writer has no bound, so it takes everything.
                 self.connection.writer().write_all(plain).map_err(|_| Errno::NOMEM)?;
                 taken += len;
             }
@@ -170,14 +173,14 @@ impl Session {
         if taken == 0 && list.len() > 0 { Err(Errno::AGAIN.into()) } else { Ok(taken) }
     }
 
-    /// Receives into the list what there is. How many bytes that were; 0 at the end of the stream. Less than there is room: there is no
-    /// more now, or [`Self::has_more`] says that there may be: one call decrypts no more than a buffer of the socket's bytes, since a peer
-    /// may send records for ever that bring none.
+    /// Receives the available bytes into the list. Returns their number, which is 0 at the end of the stream. If they
+    /// are fewer than there is room for, there are no more now, or [`Self::has_more`] says that there may be: one call
+    /// decrypts no more than a buffer of the socket's bytes, because a peer may send empty records without end.
     pub(super) fn receive(&mut self, socket: &OwnedFd, list: &mut ReceiveList<'_>) -> Result<usize, WireError> {
         let (mut placed, mut fed) = (0, 0);
         loop {
             let ended = self.take(list, &mut placed);
-            // Where the list is full there may be more.
+            // If the list is full, there may be more.
             self.more = placed == list.len() && !ended;
             if self.more || (ended && placed == 0) {
                 return Ok(placed);
@@ -191,7 +194,7 @@ impl Session {
                 Ok(bytes) => fed += bytes,
                 Err(WireError::System(Errno::AGAIN | Errno::INTR)) if placed > 0 => return Ok(placed),
                 Err(error) => {
-                    // The peer hears what it did wrong, if it still listens.
+                    // Tells the peer its mistake, if it still listens.
                     let _ = self.flush(socket);
                     return Err(error);
                 }
@@ -199,14 +202,14 @@ impl Session {
         }
     }
 
-    /// Copies plaintext into the list. Answers whether no more will come.
+    /// Copies plaintext into the list. Returns whether no more will come.
     fn take(&mut self, list: &mut ReceiveList<'_>, placed: &mut usize) -> bool {
         while *placed < list.len() {
             let mut reader = self.connection.reader();
             let taken = match reader.fill_buf() {
                 Ok([]) => return true,
                 Ok(chunk) => list.copy_in(*placed, chunk),
-                // There is none now.
+                // There is no plaintext now.
                 Err(_) => return false,
             };
             reader.consume(taken);
@@ -215,7 +218,7 @@ impl Session {
         false
     }
 
-    /// Decrypts more. Answers of how many bytes; 0 at the end of the stream.
+    /// Decrypts more. Returns the number of bytes of the socket that it took, which is 0 at the end of the stream.
     fn fill(&mut self, socket: &OwnedFd) -> Result<usize, WireError> {
         if self.unseen.is_empty() {
             let (received, _) = rustix::net::recv(socket, &mut self.incoming[..], RecvFlags::DONTWAIT)?;
@@ -225,7 +228,7 @@ impl Session {
             self.unseen = 0..received;
         }
         let mut unseen = &self.incoming[self.unseen.clone()];
-        // All plaintext was taken, so it takes some.
+        // All plaintext was taken, so this call takes some bytes.
         let fed = self.connection.read_tls(&mut unseen).map_err(|_| Errno::IO)?;
         if fed == 0 {
             return Ok(0);
@@ -244,7 +247,7 @@ fn send(socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
     rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
 }
 
-/// A socket for the library.
+/// A socket that the TLS library writes to.
 struct Socket<'a>(&'a OwnedFd);
 
 impl Write for Socket<'_> {

@@ -1,11 +1,11 @@
-//! What a link's frames go through: the socket as it is, or TLS on it.
+//! The path of a link's frames: the plain socket, or TLS on it.
 
 use super::iovec::{ReceiveList, SendList};
 use super::tls::Session;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
-/// Why nothing goes through any more, or not now.
+/// The reason why nothing can be sent or received, for now or at all.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(super) enum WireError {
     #[error(transparent)]
@@ -14,7 +14,7 @@ pub(super) enum WireError {
     Tls(#[from] rustls::Error),
 }
 
-/// The library's words, and what they mean here where that is not plain.
+/// Returns the library's text, or a clearer one where that is not plain.
 fn in_words(error: &rustls::Error) -> String {
     match error {
         rustls::Error::AlertReceived(alert) => format!("the peer refused it with the alert {alert:?}"),
@@ -23,7 +23,7 @@ fn in_words(error: &rustls::Error) -> String {
     }
 }
 
-/// A link's way out and in.
+/// Sends and receives the bytes of a link.
 #[derive(Debug)]
 pub(super) struct Wire<'a> {
     socket: &'a OwnedFd,
@@ -35,7 +35,7 @@ impl<'a> Wire<'a> {
         Wire { socket, tls }
     }
 
-    /// Sends what can be sent now. How many bytes that were.
+    /// Sends as much as can be sent now. Returns the number of bytes.
     pub(super) fn send(&mut self, list: &SendList<'_>) -> Result<usize, WireError> {
         match &mut self.tls {
             None => Ok(list.send(self.socket)?),
@@ -43,7 +43,7 @@ impl<'a> Wire<'a> {
         }
     }
 
-    /// Receives what is there now. How many bytes that were; 0 at the end of the stream.
+    /// Receives the bytes that are there now. Returns their number, which is 0 at the end of the stream.
     pub(super) fn receive(&mut self, list: &mut ReceiveList<'_>) -> Result<usize, WireError> {
         match &mut self.tls {
             None => Ok(list.receive(self.socket)?),
@@ -51,7 +51,7 @@ impl<'a> Wire<'a> {
         }
     }
 
-    /// Sends what was taken before.
+    /// Sends the bytes that were taken before.
     pub(super) fn flush(&mut self) -> Result<(), WireError> {
         match &mut self.tls {
             None => Ok(()),
@@ -59,12 +59,12 @@ impl<'a> Wire<'a> {
         }
     }
 
-    /// Whether what was taken is still on its way into the socket.
+    /// Returns whether bytes that were taken still have to go into the socket.
     pub(super) fn is_pending(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_pending())
     }
 
-    /// How often a CPU copies each byte that is received.
+    /// Returns the number of copies that a CPU makes of each received byte.
     pub(super) fn copies(&self) -> u64 {
         if self.tls.is_some() { super::tls::RECEIVER_COPIES.into() } else { 1 }
     }

@@ -1,5 +1,5 @@
-//! A link's own registered memory: where its messages lie before they leave and when they have come, and where the results of its
-//! atomic operations land.
+//! A link's own registered memory. It holds messages before they leave and after they have come, and the results of
+//! atomic operations.
 
 use super::{MAX_MESSAGE_BYTES, device_error};
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use transfer_verbs::{Access, DeviceMemory, Element, MemoryRegion, ProtectionDoma
 
 const WORD: u64 = 8;
 
-/// How many atomic operations of a link may be under way.
+/// The most atomic operations of a link in flight.
 pub(super) const WORDS: u16 = 64;
 
-/// A segment, whole, as memory for a device.
+/// A whole segment as memory for a device.
 pub(super) struct SegmentMemory(pub(super) Arc<Segment>);
 
-// SAFETY: the segment's mapping is one mapping of that many bytes, readable, and writable where it says so, unmapped only when the
-// segment is dropped, which this value keeps from happening; neither changes. References to its bytes are formed only where its
-// users promise that nobody writes them (`Mapping::as_bytes`).
+// SAFETY: the segment's mapping is one mapping of that many bytes. It is readable, and writable if it says so, and is
+// unmapped only when the segment is dropped, which this value prevents. Neither changes. References to its bytes are
+// formed only where its users promise that no one writes them (`Mapping::as_bytes`).
 unsafe impl DeviceMemory for SegmentMemory {
     fn range(&self) -> (*mut u8, usize) {
         let mapping = self.0.mapping();
-        // It cannot be out of bounds: it is all of the mapping.
+        // The range is the whole mapping, so it cannot be out of bounds.
         (mapping.ptr_at(0, mapping.len()).unwrap_or(std::ptr::null_mut()), mapping.len() as usize)
     }
 
@@ -30,7 +30,7 @@ unsafe impl DeviceMemory for SegmentMemory {
     }
 }
 
-/// Receive slots, then send slots, then words.
+/// The receive slots, then the send slots, then the words.
 pub(super) struct Area {
     mapping: Arc<Mapping>,
     region: MemoryRegion,
@@ -41,7 +41,7 @@ pub(super) struct Area {
 }
 
 impl Area {
-    /// How many bytes one takes.
+    /// Returns the size of an area in bytes.
     pub(super) fn len_bytes(receives: u32, sends: u32) -> u64 {
         let slots = u64::from(receives) + u64::from(sends);
         (slots * MAX_MESSAGE_BYTES as u64 + u64::from(WORDS) * WORD).next_multiple_of(4096)
@@ -49,7 +49,7 @@ impl Area {
 
     pub(super) fn new(domain: &ProtectionDomain, receives: u32, sends: u32) -> Result<Area, FabricError> {
         let len = Area::len_bytes(receives, sends);
-        // What is registered is counted by the fabric, and pinned by the registration.
+        // The fabric counts registered memory, and the registration pins it.
         let options = SegmentOptions { len, pages: Pages::Base, lock: Lock::No };
         let segment = Segment::create("verbs link", &options, &PinnedBudget::new(len));
         let segment = Arc::new(segment.map_err(device_error("making memory for a link"))?);
@@ -73,7 +73,7 @@ impl Area {
         self.region.element(offset as usize, len)
     }
 
-    /// Where the device puts a message.
+    /// Returns the slot into which the device puts a message.
     pub(super) fn receive_slot(&self, slot: u32) -> Option<Element> {
         if slot >= self.receives {
             return None;
@@ -81,18 +81,18 @@ impl Area {
         self.element(u64::from(slot) * MAX_MESSAGE_BYTES as u64, MAX_MESSAGE_BYTES)
     }
 
-    /// The message that came into a slot, which must not have been posted again.
+    /// Returns the message in a slot, which must not have been posted again.
     pub(super) fn received(&self, slot: u32, len: u32) -> Option<&[u8]> {
         if slot >= self.receives || len as usize > MAX_MESSAGE_BYTES {
             return None;
         }
-        // SAFETY: nobody else maps this memory, and nothing but receives writes to a receive slot. The device writes to one only
-        // while its receive is posted, and this one has completed; it is posted again by a caller that has `self` mutably, when the
-        // slice is gone.
+        // SAFETY: this memory is mapped nowhere else, and only receives write to a receive slot. The device writes to
+        // a slot only while its receive is posted, and this one has completed. The slot is posted again by a caller
+        // that has `self` mutably, when the slice is gone.
         unsafe { self.mapping.as_bytes(u64::from(slot) * MAX_MESSAGE_BYTES as u64, len.into()) }.ok()
     }
 
-    /// Copies a message into a free send slot. `None` where there is none.
+    /// Copies a message into a free send slot. Returns `None` if there is no free slot, or if the message is too long.
     pub(super) fn store(&mut self, message: &[u8]) -> Option<(u32, Element)> {
         let slot = *self.free_sends.last()?;
         let offset = self.send_offset(slot);
@@ -102,12 +102,12 @@ impl Area {
         Some((slot, element))
     }
 
-    /// The message has left.
+    /// Frees the slot of a message that has left.
     pub(super) fn free_send(&mut self, slot: u32) {
         self.free_sends.push(slot);
     }
 
-    /// A word for a result. `None` where all are in use.
+    /// Takes a word for a result. Returns `None` if all words are in use.
     pub(super) fn take_word(&mut self) -> Option<(u16, Element)> {
         let word = self.free_words.pop()?;
         let element = self.element(self.word_offset(word), WORD as usize)?;
@@ -117,7 +117,7 @@ impl Area {
     /// Reads a result, and frees its word.
     pub(super) fn free_word(&mut self, word: u16) -> u64 {
         let mut bytes = [0; WORD as usize];
-        // It is inside of the area.
+        // The word lies inside the area.
         let _ = self.mapping.copy_out(self.word_offset(word), &mut bytes);
         self.free_words.push(word);
         u64::from_ne_bytes(bytes)

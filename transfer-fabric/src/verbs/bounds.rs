@@ -1,4 +1,5 @@
-//! Does the device check the bounds of a window? Nobody says; so one is opened on a scratch page, and written beyond.
+//! Finds out whether the device checks the bounds of a window. No attribute tells that, so this opens a window on a
+//! scratch page and writes beyond it.
 
 use super::area::SegmentMemory;
 use super::device::Device;
@@ -15,7 +16,7 @@ use transfer_verbs::{
 const PAGE: usize = 4096;
 const WINDOW: usize = 64;
 
-/// Whether a write one byte beyond a window's end is refused.
+/// Returns whether a write one byte beyond a window's end is refused.
 pub(super) fn are_checked(device: &Device) -> Result<bool, FabricError> {
     let what = "trying whether the device checks the bounds of memory windows";
     let domain = ProtectionDomain::new(&device.context).map_err(device_error(what))?;
@@ -26,7 +27,7 @@ pub(super) fn are_checked(device: &Device) -> Result<bool, FabricError> {
     let access = Access { local_write: true, window_bind: true, ..Access::default() };
     let memory = Arc::new(SegmentMemory(Arc::new(scratch)));
     let region = MemoryRegion::register(&domain, memory, access).map_err(device_error(what))?;
-    // Declared before the queue pairs, dropped after them; so it is deallocated by hand.
+    // The window is declared before the queue pairs, so it would be dropped after them. `stop` deallocates it earlier.
     let window = MemoryWindow::allocate(&domain).map_err(device_error(what))?;
     let mut pair = LocalPair::new(device, &domain, &queue, 4)?;
     let mut list = SendList::new();
@@ -36,7 +37,7 @@ pub(super) fn are_checked(device: &Device) -> Result<bool, FabricError> {
     list.push(SendRequest { work_id: 1, signaled: true, fence: false, kind });
     pair.answers.post_send(&mut list).map_err(device_error(what))?;
     let mut outcome = wait(&queue)?.result;
-    // The last write is the one too long.
+    // The last write is one byte too long.
     for len in [WINDOW, WINDOW + 1] {
         if outcome.is_err() {
             break;
@@ -50,7 +51,8 @@ pub(super) fn are_checked(device: &Device) -> Result<bool, FabricError> {
         outcome = completion.result;
         if completion.work_id == WINDOW as u64 + 1 {
             let checked = matches!(outcome, Err(Status::RemoteAccess));
-            // Deallocated before its queue pair is destroyed, which could take very long otherwise (docs/adr/0001).
+            // The window is deallocated before its queue pair is destroyed, which could take very long otherwise
+            // (docs/adr/0001).
             stop(pair, window);
             return match outcome {
                 Ok(_) => Ok(false),

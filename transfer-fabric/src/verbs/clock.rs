@@ -1,4 +1,4 @@
-//! When something is due: deadlines, and the rounds in which idle peers are asked whether they are there.
+//! The times at which something is due: deadlines, and rounds that probe idle peers.
 
 use super::device_error;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,9 +12,9 @@ use transfer_core::fabric::FabricError;
 pub(super) struct Clock {
     timer: OwnedFd,
     timer_set_for: Option<Instant>,
-    /// No deadline passes before.
+    /// No deadline passes before this moment.
     deadline: Option<Instant>,
-    /// The next round of probes.
+    /// The time of the next round of probes.
     probe_at: Option<Instant>,
 }
 
@@ -29,15 +29,15 @@ impl Clock {
         self.timer.as_fd()
     }
 
-    /// The moment `after` from now, at which deadlines are looked at.
+    /// Returns the moment `after` from now, and has deadlines checked then.
     pub(super) fn deadline_after(&mut self, after: Duration) -> Instant {
         let at = Instant::now() + after;
         self.deadline = Some(self.deadline.map_or(at, |deadline| deadline.min(at)));
         at
     }
 
-    /// There are links that may fall idle. Rounds come twice in an interval, so a link that was idle for one whole round was idle for
-    /// no longer than the interval.
+    /// Starts the rounds of probes, because there are links that may become idle. Rounds come twice in an interval, so
+    /// a link that was idle for one whole round was idle for no longer than the interval.
     pub(super) fn start_probing(&mut self, interval: Duration) {
         if self.probe_at.is_none() {
             self.probe_at = Some(Instant::now() + interval / 2);
@@ -48,17 +48,18 @@ impl Clock {
         self.deadline.into_iter().chain(self.probe_at).min()
     }
 
-    /// Whether anything is due.
+    /// Returns whether anything is due.
     pub(super) fn rings(&self, now: Instant) -> bool {
         self.alarm().is_some_and(|at| at <= now)
     }
 
-    /// Whether it is time for a round of probes.
+    /// Returns whether it is time for a round of probes.
     pub(super) fn probing(&self, now: Instant) -> bool {
         self.probe_at.is_some_and(|at| at <= now)
     }
 
-    /// What is due next, after all that was due has been seen to.
+    /// Sets the times that are due next, after everything that was due was handled. Probes continue while there are
+    /// `links`.
     pub(super) fn set(&mut self, deadline: Option<Instant>, now: Instant, links: bool, interval: Duration) {
         self.deadline = deadline;
         if self.probing(now) {
@@ -76,11 +77,11 @@ impl Clock {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let it_value = alarm.map_or(zero, |at| {
             let after = at.saturating_duration_since(Instant::now());
-            // Zero would switch it off.
+            // Zero would switch the timer off.
             let tv_nsec = i64::from(after.subsec_nanos()).max(1);
             Timespec { tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX), tv_nsec }
         });
-        // Fails only for times that are not normalised. Setting it takes back an expiry that was not read, too.
+        // Fails only for times that are not normalised. Setting the timer also clears an expiry that was not read.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: zero, it_value });
     }
 }

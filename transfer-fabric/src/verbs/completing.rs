@@ -1,4 +1,4 @@
-//! Completions, and what they mean to the links.
+//! Takes completions, and applies them to the links.
 
 use super::counters::Counters;
 use super::link::{Link, Posted, RECEIVE, Stage};
@@ -8,23 +8,23 @@ use transfer_core::fabric::{DownReason, FabricEvent, LinkId};
 use transfer_core::memory::RemoteKey;
 use transfer_verbs::{Completion, Done, Opcode, Status};
 
-/// How many completions are taken at a time.
+/// The most completions that are taken in one call.
 const BATCH: usize = 32;
 
-/// How many times in a row, from each queue, in one round.
+/// The most calls in a row for each queue, in one round.
 const BATCHES: usize = 8;
 
-/// What a completion does to its link.
+/// The effect of a completion on its link.
 enum After {
     Nothing,
-    /// It ended a link that was told goodbye.
+    /// The goodbye of a link that ends has completed.
     Gone,
-    /// The link fails for this reason; whether a better one may follow.
+    /// The link fails for this reason. The flag says whether the reason is sure: no better one will follow.
     Fail(DownReason, bool),
 }
 
 impl VerbsFabric {
-    /// Takes what has completed. Answers whether anything had, and whether the queues were empty in the end.
+    /// Takes completions. Returns whether there were any, and whether the queues were empty in the end.
     pub(super) fn take_completions(&mut self, sink: &mut Sink<'_>) -> (bool, bool) {
         let (mut moved, mut emptied) = (false, true);
         while let Some(completion) = self.backlog.pop_front() {
@@ -69,7 +69,7 @@ impl VerbsFabric {
         }
     }
 
-    /// Puts what has completed in one queue aside until the next poll, so that the queue is empty.
+    /// Sets the completions in one queue aside until the next poll, so that the queue is empty.
     pub(super) fn stash(&mut self, number: usize) {
         loop {
             let mut batch = [Completion::EMPTY; BATCH];
@@ -84,7 +84,7 @@ impl VerbsFabric {
     fn completed(&mut self, completion: &Completion, sink: &mut Sink<'_>) {
         let id = LinkId((completion.work_id >> 32) as u32);
         let number = completion.work_id as u32;
-        // That of a link which is gone may still have lain in the queue.
+        // The queue may still have held a completion of a link that is gone.
         let Some(link) = self.links.get_mut(&id) else { return };
         link.heard = true;
         let after = if number & RECEIVE != 0 {
@@ -111,8 +111,8 @@ impl VerbsFabric {
         }
     }
 
-    /// Posts the receive slots again whose messages were reported. No credit for them can have left yet: that is a message, and
-    /// leaves with the next poll.
+    /// Posts the receive slots again whose messages were reported. No credit for them can have left yet: a credit is a
+    /// message, and leaves with the next poll.
     fn repost(&mut self) {
         for id in std::mem::take(&mut self.to_repost) {
             let Some(link) = self.links.get_mut(&id) else { continue };
@@ -122,7 +122,7 @@ impl VerbsFabric {
         }
     }
 
-    /// Lets go of segments that no work request reads any more.
+    /// Releases segments that no work request reads any longer.
     pub(super) fn let_go(&mut self) {
         if self.regions.any_retired() {
             let links = &self.links;
@@ -131,7 +131,7 @@ impl VerbsFabric {
     }
 }
 
-/// A receive has completed.
+/// Handles the completion of a receive.
 fn received(
     link: &mut Link,
     slot: u32,
@@ -181,9 +181,9 @@ fn arrived(link: &Link, slot: u32, done: &Done, sink: &mut Sink<'_>) -> Result<(
     }
 }
 
-/// A work request has completed, and with it all those before it.
+/// Handles the completion of a work request, which also completes all earlier requests.
 fn sent(link: &mut Link, number: u32, completion: &Completion, sink: &mut Sink<'_>, counters: &mut Counters) -> After {
-    // It is not of this link, or was completed by a later one: nothing is known of it any more.
+    // The request is not of this link, or a later one has completed it: nothing is known of it any longer.
     let Some(count) = link.sends.up_to(number) else { return After::Nothing };
     counters.signaled += 1;
     let quiet = matches!(link.stage, Stage::Draining { .. });
@@ -236,18 +236,18 @@ fn done(link: &mut Link, posted: Posted, sink: &mut Sink<'_>) {
         }
         Posted::Hello => {
             if VerbsFabric::connected(link) {
-                // At once: what the peer answered may have completed right behind this.
+                // Reported at once, because the peer's answer may have completed right behind this request.
                 sink(FabricEvent::Connected { link: id });
             }
         }
     }
 }
 
-/// The link's queue pair was stopped by the device, and a receive came back.
+/// Returns the reason why a failed receive ends its link.
 fn receive_failed(status: Status) -> DownReason {
     match status {
-        // Only the device stops a queue pair that this side has not stopped. It does so when the peer sends what it refuses, and of
-        // that it says nothing here.
+        // Only the device stops a queue pair that this side has not stopped. It does so when it refuses a request of
+        // the peer, and reports nothing more about that here.
         Status::Flushed => DownReason::Violation(
             "the device stopped the queue pair, as it does after a write to memory that is not open to the peer"
                 .to_owned(),
@@ -257,7 +257,7 @@ fn receive_failed(status: Status) -> DownReason {
     }
 }
 
-/// Why a failed work request ends its link.
+/// Returns the reason why a failed work request ends its link.
 fn send_failed(posted: &Posted, status: Status) -> DownReason {
     let what = posted.name();
     match status {

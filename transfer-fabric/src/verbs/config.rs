@@ -1,18 +1,18 @@
-//! What a verbs fabric is told, and what of it cannot be.
+//! The configuration of a verbs fabric, and the check of its settings.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 use transfer_core::fabric::Isolation;
 use transfer_verbs::Mtu;
 
-/// How queue pairs of two sides get to know each other.
+/// How the queue pairs of two sides are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connecting {
-    /// Their numbers and addresses go with the offers, and each side moves its own through its states.
+    /// The offers carry the numbers and addresses of the queue pairs, and each side moves its own through its states.
     QueuePairData,
-    /// The RDMA connection manager does it; the offers carry where it listens, and tokens.
+    /// The RDMA connection manager connects them. The offers carry the address that it listens on, and tokens.
     RdmaCm {
-        /// An IP address of the device, and a port; 0: any free one.
+        /// An IP address of the device, and a port. Port 0: any free one.
         listen: SocketAddr,
     },
 }
@@ -20,63 +20,67 @@ pub enum Connecting {
 /// When a grant is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GrantReport {
-    /// When its bind was posted. Messages that are posted to this link later are behind it; a key that goes another way, over another
-    /// link say, may be there before it is in force.
+    /// When its bind was posted. Messages that are posted to this link later are behind it. A key that takes another
+    /// path, such as another link, may arrive before the grant is in force.
     Posted,
-    /// When its bind has completed: the key may go any way.
+    /// When its bind has completed. The key may take any path.
     Completed,
 }
 
-/// The device, and how its queue pairs are to work.
+/// The configuration of a verbs fabric: the device, and the properties of its queue pairs.
 ///
-/// The numbers that the hardware knows are those of ibv_modify_qp(3).
+/// The values that the hardware knows are those of ibv_modify_qp(3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerbsConfig {
-    /// The device's name; `None`: the first with an active port.
+    /// The device's name; `None`: the first device with an active port.
     pub device: Option<String>,
     /// Its port; `None`: the first active one.
     pub port: Option<u8>,
-    /// Which entry of the port's GID table is its address; `None`: RoCE v2 over IPv4, then over IPv6; on InfiniBand the LID.
+    /// The entry of the port's GID table that is its address; `None`: RoCE v2 over IPv4, then over IPv6; on InfiniBand
+    /// the LID.
     pub gid_index: Option<u32>,
     /// How links are made.
     pub connect: Connecting,
-    /// The largest packet; `None`: what both ports have.
+    /// The largest packet; `None`: the largest that both ports have.
     pub mtu: Option<Mtu>,
-    /// How long to wait for an acknowledgement: 4.096 µs x 2^timeout, 1 to 31.
+    /// The time to wait for an acknowledgement: 4.096 µs x 2^timeout, 1 to 31.
     pub timeout: u8,
-    /// How often to send again what was not acknowledged, 0 to 6. 7 is for ever on some devices (docs/adr/0001), and is refused.
+    /// The number of times that an unacknowledged request is sent again, 0 to 6. 7 means without limit on some devices
+    /// (docs/adr/0001), and is refused.
     pub retry_count: u8,
-    /// How often to send again what found no receive posted, 0 to 6; 7 is for ever.
+    /// The number of times that a request is sent again that found no receive posted, 0 to 6. 7 means without limit,
+    /// and is refused.
     pub rnr_retry: u8,
-    /// How long a peer waits before it does so, 0 to 31, as ibv_modify_qp(3) numbers the times.
+    /// The time that a peer waits before it does so, 0 to 31, as ibv_modify_qp(3) numbers the times.
     pub min_rnr_timer: u8,
-    /// Traffic class of the packets; on RoCE its upper six bits are the DSCP.
+    /// The traffic class of the packets. On RoCE its upper six bits are the DSCP.
     pub traffic_class: u8,
-    /// Service level, 0 to 15.
+    /// The service level, 0 to 15.
     pub service_level: u8,
-    /// Entry of the port's table of partition keys.
+    /// The entry of the port's table of partition keys.
     pub pkey_index: u16,
-    /// What one grant opens. [`Isolation::Grant`] becomes [`Isolation::Segment`] on a device without memory windows.
+    /// The memory that one grant opens. [`Isolation::Grant`] becomes [`Isolation::Segment`] on a device without memory
+    /// windows.
     pub isolation: Isolation,
     /// When a grant is reported.
     pub grants: GrantReport,
-    /// Work requests posted and not completed, per link.
+    /// The most work requests of a link that are posted and not completed.
     pub send_queue: u32,
-    /// Receive slots per link.
+    /// The number of receive slots of a link.
     pub receive_slots: u32,
-    /// What is not longer is copied into the work request. The device may allow more or less; the smaller counts.
+    /// Data of up to this length is copied into the work request. If the device allows less, the length is reduced.
     pub inline_bytes: u32,
-    /// At the latest each so-manieth work request asks for a completion.
+    /// The largest distance between two work requests that ask for a completion.
     pub signaled_every: u32,
-    /// Entries of a completion queue. When all of it is spoken for, another queue is made.
+    /// The number of entries of a completion queue. When all of them are reserved, another queue is made.
     pub completion_queue: u32,
-    /// Most bytes of segments that may be registered at a time.
+    /// The most bytes of segments that may be registered at a time.
     pub max_registered_bytes: u64,
-    /// Most memory windows of one link.
+    /// The most memory windows of one link.
     pub max_windows: u32,
-    /// A link that was idle for so long asks the peer's queue pair whether it is there.
+    /// A link that was idle for this time probes the peer's queue pair.
     pub probe_interval: Duration,
-    /// How long a link may take to connect.
+    /// The time within which a link has to connect.
     pub handshake_timeout: Duration,
 }
 
@@ -110,15 +114,15 @@ impl Default for VerbsConfig {
     }
 }
 
-/// A setting that cannot be.
+/// A setting that is out of its bounds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{setting} = {value}: {wanted}")]
 pub struct BadSetting {
     /// Its name.
     pub setting: &'static str,
-    /// What it was.
+    /// Its value.
     pub value: u64,
-    /// What would be right.
+    /// The values that are allowed.
     pub wanted: &'static str,
 }
 
@@ -155,12 +159,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_can_be() {
+    fn default_settings_are_valid() {
         assert_eq!(VerbsConfig::default().check(), Ok(()));
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn invalid_settings_are_named() {
         let bad = |change: fn(&mut VerbsConfig)| {
             let mut config = VerbsConfig::default();
             change(&mut config);

@@ -1,9 +1,9 @@
-//! Links that begin by queue-pair data, and what both ways of connecting share.
+//! Links that begin by queue-pair data, and the parts that both ways of connecting share.
 //!
-//! The initiator's queue pair is in INIT, with its receives posted, when its offer leaves. The acceptor goes all the way to
-//! ready-to-send with it, and is silent: its peer could not hear it yet. The initiator follows with the acceptor's answer, and says
-//! hello. When that is acknowledged the acceptor hears, so the link is up for the initiator; when the hello arrives it is up for the
-//! acceptor.
+//! When the initiator's offer leaves, its queue pair is in INIT and its receives are posted. The acceptor takes its
+//! own queue pair to ready-to-send, and stays silent, because the initiator cannot receive yet. The initiator follows
+//! with the acceptor's answer, and sends a Hello. When the Hello is acknowledged, the acceptor can receive, so the
+//! link is up for the initiator. When the Hello arrives, the link is up for the acceptor.
 
 use super::area::Area;
 use super::device::Device;
@@ -100,7 +100,7 @@ impl VerbsFabric {
         self.device.endpoint(link.number, link.packet_number)
     }
 
-    /// A link with a queue pair in INIT, where `init` takes it, and with its receives posted.
+    /// Makes a link with a queue pair that `init` takes to INIT, and with its receives posted.
     pub(super) fn new_link(
         &mut self,
         id: LinkId,
@@ -118,7 +118,7 @@ impl VerbsFabric {
         made
     }
 
-    /// Messages that are too long for inline wait for their completion in so many slots.
+    /// Returns the number of slots in which messages that are too long for inline wait for their completion.
     pub(super) fn send_slots(&self) -> u32 {
         self.config.send_queue.min(self.config.receive_slots)
     }
@@ -173,17 +173,17 @@ impl VerbsFabric {
         Ok(link)
     }
 
-    /// Drops a link that nobody was told of.
+    /// Drops a link, and releases its memory and its room in the completion queue. Reports nothing.
     pub(super) fn forget(&mut self, link: Link) {
         let (number, need) = link.completions;
         drop(link);
         self.regions.release(Area::len_bytes(self.config.receive_slots + SPARE_RECEIVES, self.send_slots()));
-        // What it has left in the queue would count against the next.
+        // The completions that it has left in the queue would count against the next link.
         self.stash(number);
         self.queues.give_back(number, need);
     }
 
-    /// The peer was heard for the first time, or has acknowledged: the link is up.
+    /// Handles the first message of the peer, or its acknowledgement. Returns whether that has brought the link up.
     pub(super) fn connected(link: &mut Link) -> bool {
         let greeting = matches!(link.stage, Stage::Greeting { .. });
         if greeting {
@@ -192,7 +192,7 @@ impl VerbsFabric {
         greeting
     }
 
-    /// Ends a link that has no queue pair yet.
+    /// Ends a link that has no queue pair yet. Returns whether there was such a link.
     pub(super) fn end_waiting(&mut self, id: LinkId, reason: DownReason) -> bool {
         let waited = self.waiting.remove(&id).is_some();
         if waited {
@@ -202,7 +202,7 @@ impl VerbsFabric {
     }
 }
 
-/// INIT to ready-to-send, to that peer.
+/// Takes the queue pair from INIT to ready-to-send, connected to that peer.
 fn make_ready(device: &Device, link: &mut Link, peer: &Endpoint) -> Result<(), FabricError> {
     let at = std::mem::replace(&mut link.at, At::LOST);
     let At::Init(queue_pair) = at else {

@@ -1,12 +1,12 @@
-//! What a fabric has done, counted.
+//! The counts of a fabric.
 
-/// Counted from the fabric's beginning, over all its links.
+/// The counts since the fabric's beginning, over all its links.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
     /// Calls that handed work requests to the device.
     pub doorbells: u64,
-    /// WRITEs, those with an immediate among them.
+    /// WRITEs, including those with an immediate.
     pub writes: u64,
     /// Messages.
     pub sends: u64,
@@ -16,30 +16,30 @@ pub struct Counters {
     pub binds: u64,
     /// Windows invalidated.
     pub invalidations: u64,
-    /// Zero-length WRITEs that ask whether the peer is there.
+    /// WRITEs of no bytes that ask whether the peer is there.
     pub probes: u64,
     /// Hellos and goodbyes.
     pub notices: u64,
-    /// Of all of them, those whose bytes went in the work request.
+    /// Requests of all kinds whose bytes were in the work request.
     pub inline: u64,
-    /// Of all of them, those that completed with a completion of their own.
+    /// Requests of all kinds that had a completion of their own.
     pub signaled: u64,
     /// Receives that completed: messages and immediates.
     pub receives: u64,
-    /// How often the completion queues were looked at.
+    /// Polls of completion queues.
     pub polls: u64,
     /// Completion queues made.
     pub completion_queues: u64,
 }
 
 impl Counters {
-    /// All work requests that were posted to send queues.
+    /// Returns the number of work requests that were posted to send queues.
     #[must_use]
     pub fn work_requests(&self) -> u64 {
         self.writes + self.sends + self.atomics + self.binds + self.invalidations + self.probes + self.notices
     }
 
-    /// Each by its name.
+    /// Returns each count with its name.
     #[must_use]
     pub fn by_name(&self) -> [(&'static str, u64); 13] {
         [

@@ -1,4 +1,4 @@
-//! The device, open: what it is, what it takes, and how its queue pairs are made.
+//! The open device: its properties, its limits, and the making of its queue pairs.
 
 use super::config::VerbsConfig;
 use super::device_error;
@@ -10,13 +10,13 @@ use transfer_verbs::{
     Port, ProtectionDomain, QueuePair, QueuePairOptions, ReceiveAttributes, RemoteAccess, Reset, SendAttributes,
 };
 
-/// The most READs and atomic operations of a queue pair that are asked for.
+/// The most READs and atomic operations that are requested for a queue pair.
 const MAX_READS: u32 = 16;
 
-/// The longest write, whatever the port says: some devices read the length 2 GiB as another.
+/// The longest write, whatever the port says: some devices take a length of 2 GiB for another one.
 const MAX_WRITE_BYTES: u64 = 1 << 30;
 
-/// Routers that a packet may pass.
+/// The most routers that a packet may pass.
 const HOP_LIMIT: u8 = 64;
 
 /// One port of a device.
@@ -24,7 +24,7 @@ pub(super) struct Device {
     pub(super) context: Context,
     pub(super) channel: CompletionChannel,
     pub(super) port: Port,
-    /// None only on InfiniBand, where the LID is the address.
+    /// `None` only on InfiniBand, where the LID is the address.
     pub(super) gid: Option<GidEntry>,
     pub(super) kind: GidKind,
     pub(super) mtu: Mtu,
@@ -32,9 +32,9 @@ pub(super) struct Device {
     wanted_gid: Option<u32>,
     pub(super) max_elements: u32,
     pub(super) inline_bytes: u32,
-    /// READs and atomic operations that a queue pair answers at a time.
+    /// The READs and atomic operations that a queue pair answers at a time.
     pub(super) answers_reads: u8,
-    /// Those that it has under way.
+    /// The READs and atomic operations that a queue pair may have in flight.
     pub(super) posts_reads: u8,
     pub(super) atomics: bool,
     pub(super) windows: bool,
@@ -88,8 +88,8 @@ impl Device {
         self.mtu = self.wanted_mtu.map_or(self.port.mtu_active, |mtu| mtu.min(self.port.mtu_active));
     }
 
-    /// Looks at the port again, before a link is made: one that went down and up may have its address at another index, or another one;
-    /// and over one that is down no link need be tried.
+    /// Looks at the port again, before a link is made. A port that went down and up may have its address at another
+    /// index, or another address. Over a port that is down, no link need be tried.
     pub(super) fn look_again(&mut self) -> Result<(), FabricError> {
         let found = choose::again(&self.context, self.port.number, self.wanted_gid);
         let found = found.map_err(device_error("looking at the RDMA port"))?;
@@ -99,8 +99,8 @@ impl Device {
         Ok(())
     }
 
-    /// Finds how long a gather list and how many inline bytes a queue pair of the configured length can have. The device's own numbers
-    /// are upper bounds that need not hold together.
+    /// Finds the longest gather list and the most inline bytes that a queue pair of the configured length can have.
+    /// The device's own numbers are upper bounds that need not hold together.
     fn find_limits(&mut self, config: &VerbsConfig) -> Result<(), FabricError> {
         let domain = ProtectionDomain::new(&self.context).map_err(device_error("making a protection domain"))?;
         let queue = CompletionQueue::new(&self.context, 16, None).map_err(device_error("making a completion queue"))?;
@@ -153,7 +153,7 @@ impl Device {
         }
     }
 
-    /// A new queue pair that completes everything in `queue`.
+    /// Makes a queue pair that completes everything in `queue`.
     pub(super) fn queue_pair(
         &self,
         domain: &ProtectionDomain,
@@ -165,7 +165,7 @@ impl Device {
         QueuePair::create(domain, &options).map_err(device_error("making a queue pair"))
     }
 
-    /// What a peer with a key may do through a queue pair.
+    /// Returns the rights of a peer that has a key, through a queue pair.
     pub(super) fn access(&self) -> RemoteAccess {
         RemoteAccess { write: true, read: self.atomics, atomic: self.atomics }
     }
@@ -174,7 +174,7 @@ impl Device {
         InitAttributes { port: self.port.number, pkey_index: self.pkey_index, access: self.access() }
     }
 
-    /// What a peer has to know of a queue pair of this port.
+    /// Returns the data that a peer needs of a queue pair of this port.
     pub(super) fn endpoint(&self, queue_pair: u32, packet_number: u32) -> Endpoint {
         Endpoint {
             kind: self.kind,

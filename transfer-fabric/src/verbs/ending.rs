@@ -1,5 +1,5 @@
-//! Links that end. The queue pair is stopped, what was under way is awaited, the windows are deallocated, the queue pair is destroyed,
-//! in this order (docs/adr/0001); and then the end is reported.
+//! Ends links. The queue pair is stopped, the requests in flight are awaited, the windows are deallocated, and the
+//! queue pair is destroyed, in this order (docs/adr/0001). Then the end is reported.
 
 use super::link::{Posted, Stage};
 use super::notice::goodbye;
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use transfer_core::fabric::{DownReason, LinkId};
 use transfer_verbs::{Data, SendKind};
 
-/// How long a link that ends waits until the peer has its goodbye.
+/// How long an ending link waits until the peer has its goodbye.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long a stopped queue pair is waited for. It flushes what it has without the peer.
+/// How long a stopped queue pair is waited for. It flushes its requests without the peer.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// What did not become a link.
+/// Returns the reason for a link that was never connected.
 fn not_connected(reason: DownReason) -> DownReason {
     match reason {
         DownReason::Lost(why) | DownReason::Refused(why) | DownReason::Violation(why) | DownReason::PeerClosed(why) => {
@@ -25,7 +25,7 @@ fn not_connected(reason: DownReason) -> DownReason {
 }
 
 impl VerbsFabric {
-    /// This side ends the link. The peer is told why, where there is a why for it.
+    /// Ends the link from this side. The peer is told the reason, if there is one for it.
     pub(super) fn end(&mut self, id: LinkId, reason: DownReason) {
         if self.end_waiting(id, reason.clone()) {
             return;
@@ -36,7 +36,7 @@ impl VerbsFabric {
             Stage::Offered | Stage::Greeting { .. } => return self.drain(id, reason, true),
             Stage::Up => {}
         }
-        // What has not left never will.
+        // Requests that have not left never will.
         link.list.clear();
         link.sends.forget_waiting();
         let Some((notice, text)) = goodbye(&reason).filter(|_| link.sends.has_room(1, 0)) else {
@@ -59,7 +59,7 @@ impl VerbsFabric {
         }
     }
 
-    /// The link has failed. A reason that is not `sure` gives way to a later one that is.
+    /// Handles the failure of a link. A later reason that is `sure` replaces one that is not.
     pub(super) fn fail(&mut self, id: LinkId, reason: DownReason, sure: bool) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let reason = match &mut link.stage {
@@ -79,7 +79,7 @@ impl VerbsFabric {
         self.drain(id, reason, sure);
     }
 
-    /// Stops the queue pair: nothing is placed any more.
+    /// Stops the queue pair. Nothing is placed any longer.
     fn drain(&mut self, id: LinkId, reason: DownReason, sure: bool) {
         let Some(link) = self.links.get_mut(&id) else { return };
         link.stop();
@@ -87,7 +87,7 @@ impl VerbsFabric {
         self.draining.push((id, false));
     }
 
-    /// Ends the links that are drained. The queues were polled in this round, and are empty where `emptied`.
+    /// Ends the links that are drained. The queues were polled in this round, and are empty if `emptied` is set.
     pub(super) fn finish_drained(&mut self, emptied: bool) {
         if self.draining.is_empty() {
             return;
@@ -98,9 +98,10 @@ impl VerbsFabric {
         self.draining.retain_mut(|(id, polled)| {
             let Some(link) = links.get(id) else { return false };
             let Stage::Draining { deadline, .. } = link.stage else { return false };
-            // One whole round has to lie between the stopping and the end.
+            // One whole round has to lie between the stop and the end.
             let polled_since = std::mem::replace(polled, emptied);
-            // Receives are not waited for: one that was posted after the device had stopped the queue pair may never come back.
+            // Receives are not waited for: a receive that was posted after the device had stopped the queue pair may
+            // never come back.
             let idle = link.sends.in_flight() == 0 && emptied && polled_since;
             if idle || now >= deadline {
                 drained.push(*id);
@@ -126,7 +127,7 @@ impl VerbsFabric {
         self.let_go();
     }
 
-    /// The device works no more: every link dies, and no new one is made.
+    /// Handles the failure of the device: every link dies, and no new one is made.
     pub(super) fn device_failed(&mut self, why: &str) {
         if self.broken.is_some() {
             return;
@@ -145,7 +146,7 @@ impl VerbsFabric {
         }
     }
 
-    /// Ends what is late, and asks idle peers whether they are there.
+    /// Ends everything whose deadline has passed, and asks idle peers whether they are there.
     pub(super) fn check_deadlines(&mut self) {
         let now = Instant::now();
         if !self.clock.rings(now) {
@@ -164,7 +165,8 @@ impl VerbsFabric {
                 Stage::Greeting { deadline } | Stage::Ending { deadline, .. } if deadline <= now => ids.push(link.id),
                 Stage::Up if probing => {
                     let quiet = !std::mem::replace(&mut link.heard, false);
-                    // Also behind requests of which the device has said nothing for a whole round. The last place is the goodbye's.
+                    // A probe also goes behind requests of which the device has said nothing for a whole round. The
+                    // last place is reserved for the goodbye.
                     if quiet && link.sends.has_room(1, 1) {
                         let (data, key) = (Data::Inline(&[]), transfer_verbs::RemoteKey::from_peer(0));
                         link.post(Posted::Probe, SendKind::Write { data, address: 0, key, immediate: None });

@@ -1,4 +1,4 @@
-//! One link: a queue pair, and what belongs to it.
+//! One link: a queue pair, and everything that belongs to it.
 
 use super::area::Area;
 use super::counters::Counters;
@@ -15,49 +15,49 @@ use transfer_verbs::{
     Errored, Init, MemoryWindow, QueuePair, QueuePairState, ReadyToSend, ReceiveList, SendKind, SendList, SendRequest,
 };
 
-/// In a work request's number: it is a receive, and the other bits are its slot.
+/// The bit of a work request's number that marks a receive. The other bits are its slot.
 pub(super) const RECEIVE: u32 = 1 << NUMBER_BITS;
 
-/// The id of a work request: the link, and which of its requests.
+/// Returns the id of a work request: the link, and the number of the request.
 pub(super) fn work_id(link: LinkId, number: u32) -> u64 {
     u64::from(link.0) << 32 | u64::from(number)
 }
 
-/// The queue pair, by its state.
+/// The queue pair, in its state.
 pub(super) enum At {
     Init(QueuePair<Init>),
     Ready(QueuePair<ReadyToSend>),
     Stopped {
         _kept: QueuePair<Errored>,
     },
-    /// It could not even be stopped, so the device is gone; or it was taken for a step to the next state, which failed. What there is
-    /// of it is kept, to be destroyed after its windows.
+    /// The queue pair could not even be stopped, so the device is gone; or it was taken for a step to the next state,
+    /// which failed. The rest of it is kept, and is destroyed after its windows.
     Lost {
         _kept: Option<Box<dyn Any + Send>>,
     },
 }
 
 impl At {
-    /// For the time of a step to the next state.
+    /// The value during a step to the next state.
     pub(super) const LOST: At = At::Lost { _kept: None };
 }
 
-/// Where a link is in its life.
+/// The stage of a link's life.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// Offered; the acceptor's answer is awaited.
+    /// Offered. The acceptor's answer is awaited.
     Offered,
     /// This side is ready; the peer has not been heard yet.
     Greeting {
         deadline: Instant,
     },
     Up,
-    /// Ending for `reason`: the peer is being told, and nothing it sends is reported any more.
+    /// Ending for `reason`. The peer is being told, and nothing that it sends is reported any longer.
     Ending {
         reason: DownReason,
         deadline: Instant,
     },
-    /// The queue pair is stopped; what was under way is awaited. `sure`: the reason will not get better.
+    /// The queue pair is stopped, and the requests in flight are awaited. `sure`: no better reason will follow.
     Draining {
         reason: DownReason,
         sure: bool,
@@ -65,19 +65,19 @@ pub(super) enum Stage {
     },
 }
 
-/// Segments that a request reads, each once. Mostly a header cell's and an arena.
+/// The segments that a request reads, each once. Usually a header cell's segment and an arena.
 pub(super) type Sources = SmallVec<[SegmentId; 2]>;
 
-/// What a work request was for.
+/// The purpose of a work request.
 #[derive(Debug)]
 pub(super) enum Posted {
     /// A write, and the segments that it reads.
     Write(WorkId, Sources),
-    /// A message, and the slot it lies in where it is not inline.
+    /// A message, and its slot if it is not inline.
     Send(WorkId, Option<u32>),
-    /// An atomic operation, and the word its result lands in.
+    /// An atomic operation, and the word for its result.
     Atomic(WorkId, u16),
-    /// A bind; what is to be reported when it has completed.
+    /// A bind, and the grant that is to be reported when it has completed.
     Bind(Option<(u64, RemoteSlice)>),
     Invalidate(WindowIndex),
     Probe,
@@ -88,7 +88,7 @@ pub(super) enum Posted {
 }
 
 impl Posted {
-    /// What the field calls it.
+    /// Returns the verbs term for the request.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Posted::Write(..) => "WRITE",
@@ -102,7 +102,7 @@ impl Posted {
     }
 }
 
-/// [`Link::post`], for a request that borrows another part of the link.
+/// Does the same as [`Link::post`], for a request that borrows another part of the link.
 pub(super) fn post(id: LinkId, sends: &mut SendQueue<Posted>, list: &mut SendList, posted: Posted, kind: SendKind<'_>) {
     let ticket = sends.post(posted);
     let work_id = work_id(id, ticket.number);
@@ -112,36 +112,36 @@ pub(super) fn post(id: LinkId, sends: &mut SendQueue<Posted>, list: &mut SendLis
 pub(super) struct Link {
     pub(super) id: LinkId,
     pub(super) stage: Stage,
-    /// Before the queue pair, so that its windows go first: to destroy a queue pair that has bound ones can take very long
-    /// (docs/adr/0001).
+    /// Declared before the queue pair, so that its windows go first: destroying a queue pair that has bound windows
+    /// can take very long (docs/adr/0001).
     pub(super) windows: Windows<MemoryWindow>,
     pub(super) at: At,
     pub(super) area: Area,
     pub(super) number: u32,
-    /// The completion queue, and the room set aside in it.
+    /// The number of the completion queue, and the room that is reserved in it.
     pub(super) completions: (usize, u32),
-    /// The number of our first packet.
+    /// The number of this side's first packet.
     pub(super) packet_number: u32,
     pub(super) sends: SendQueue<Posted>,
     pub(super) list: SendList,
     pub(super) reposts: ReceiveList,
-    /// Whether READs and atomic operations can be posted: the peer answers some.
+    /// Whether READs and atomic operations can be posted, because the peer answers some.
     pub(super) reads: bool,
-    /// Something completed since the last look.
+    /// Whether anything has completed since the last round of probes.
     pub(super) heard: bool,
-    /// Listed for ringing.
+    /// Whether the link is listed for ringing.
     pub(super) listed: bool,
-    /// By rdma_cm.
+    /// The connection, if rdma_cm has made the link.
     pub(super) connection: Option<Connection>,
 }
 
 impl Link {
-    /// Puts a request into the list that leaves with the next doorbell. The caller has looked for room.
+    /// Puts a request into the list that leaves with the next doorbell. The caller has checked that there is room.
     pub(super) fn post(&mut self, posted: Posted, kind: SendKind<'_>) {
         post(self.id, &mut self.sends, &mut self.list, posted, kind);
     }
 
-    /// Hands the list to the device: one doorbell, of which the last request is signaled.
+    /// Hands the list to the device with one doorbell. The last request is signaled.
     pub(super) fn ring(&mut self, counters: &mut Counters) -> Result<(), DownReason> {
         let At::Ready(queue_pair) = &mut self.at else { return Ok(()) };
         let waiting = self.sends.waiting();
@@ -164,14 +164,14 @@ impl Link {
         }
     }
 
-    /// Notes a receive slot to be posted (again).
+    /// Adds a receive slot to the list of slots that are to be posted.
     pub(super) fn repost(&mut self, slot: u32) {
         if let Some(element) = self.area.receive_slot(slot) {
             self.reposts.push(work_id(self.id, RECEIVE | slot), &[element]);
         }
     }
 
-    /// Posts the receive slots that were noted.
+    /// Posts the receive slots of the list.
     pub(super) fn post_receives(&mut self) -> Result<(), DownReason> {
         if self.reposts.is_empty() {
             return Ok(());
@@ -187,7 +187,7 @@ impl Link {
         posted.map_err(|error| DownReason::Lost(error.to_string()))
     }
 
-    /// Stops the queue pair: nothing arrives any more. What has not left, never will.
+    /// Stops the queue pair. Nothing arrives any longer, and requests that have not left never will.
     pub(super) fn stop(&mut self) {
         fn stopped<S: QueuePairState + Send>(queue_pair: QueuePair<S>) -> At {
             match queue_pair.into_error() {
@@ -208,12 +208,12 @@ impl Link {
         };
     }
 
-    /// The keys of the grants into a segment.
+    /// Returns the keys of the grants into a segment.
     pub(super) fn keys_into(&self, segment: SegmentId) -> SmallVec<[(u32, u64); 8]> {
         self.windows.keys_into(segment).into()
     }
 
-    /// The last request under way that reads a segment.
+    /// Returns the last request in flight that reads a segment.
     pub(super) fn last_reading(&self, segment: SegmentId) -> Option<u32> {
         self.sends.last_where(|posted| matches!(posted, Posted::Write(_, from) if from.contains(&segment)))
     }

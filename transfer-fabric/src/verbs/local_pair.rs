@@ -1,4 +1,5 @@
-//! Two queue pairs of one device, connected to each other: for questions to the device, and for its atomic operations on own memory.
+//! Two queue pairs of one device that are connected to each other. They serve to try out the device, and for its
+//! atomic operations on own memory.
 
 use super::device::Device;
 use super::device_error;
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 use transfer_core::fabric::FabricError;
 use transfer_verbs::{Completion, CompletionQueue, ProtectionDomain, QueuePair, ReadyToSend};
 
-/// Both ends, ready to send. The one that only answers is kept for that.
+/// Both ends, ready to send. `asks` posts the operations, and `answers` is kept to answer them.
 pub(super) struct LocalPair {
     pub(super) asks: QueuePair<ReadyToSend>,
     pub(super) answers: QueuePair<ReadyToSend>,
@@ -36,7 +37,7 @@ impl LocalPair {
     }
 }
 
-/// Waits for the next completion, for a short while.
+/// Waits up to 5 s for the next completion.
 pub(super) fn wait(queue: &CompletionQueue) -> Result<Completion, FabricError> {
     let start = Instant::now();
     let mut completion = [Completion::EMPTY];

@@ -1,8 +1,9 @@
-//! Atomic operations on this side's own words, by the device that does them for peers: a device's and a processor's are not atomic to
-//! each other. They go through a queue pair that is connected to another one of the same device.
+//! Atomic operations on this side's own words, by the device that does them for peers: operations of a device and of a
+//! processor are not atomic to each other. They go through a queue pair that is connected to another one of the same
+//! device.
 //!
-//! Its protection domain is its own, and what is registered in it is one page around each word: the keys that it needs open nothing to
-//! a peer.
+//! The loopback has its own protection domain, in which only one page around each word is registered. So the keys that
+//! it needs open nothing to a peer.
 
 use super::area::{Area, WORDS};
 use super::device::Device;
@@ -21,7 +22,7 @@ use transfer_verbs::{
 
 const PAGE: u64 = 4096;
 
-/// How many pages stay registered.
+/// The most pages that stay registered.
 const MAX_PAGES: usize = 256;
 
 /// One page of a segment.
@@ -31,9 +32,9 @@ struct Page {
     len: u64,
 }
 
-// SAFETY: the range lies inside the segment's one mapping, which is unmapped only when the segment is dropped, which this value keeps
-// from happening; neither changes. References to its bytes are formed only where nobody writes them (`Mapping::as_bytes`), and the
-// words of atomic operations are never such bytes.
+// SAFETY: the range lies inside the segment's one mapping, which is unmapped only when the segment is dropped, and
+// this value prevents that. Neither changes. References to its bytes are formed only where no one writes them
+// (`Mapping::as_bytes`), and the words of atomic operations are never such bytes.
 unsafe impl DeviceMemory for Page {
     fn range(&self) -> (*mut u8, usize) {
         let start = self.segment.mapping().ptr_at(self.offset, self.len);
@@ -45,14 +46,14 @@ unsafe impl DeviceMemory for Page {
     }
 }
 
-/// The queue pair, and the operations that are under way.
+/// The queue pair, and the operations in flight.
 pub(super) struct Loopback {
     pair: LocalPair,
     domain: ProtectionDomain,
     queue: CompletionQueue,
     results: Area,
     pages: HashMap<(SegmentId, u64), MemoryRegion>,
-    /// Registered no more, but an operation under way may need it.
+    /// Regions that are no longer used for new operations, but that an operation in flight may need.
     retired: Vec<MemoryRegion>,
     list: SendList,
     under_way: VecDeque<(WorkId, u16)>,
@@ -108,7 +109,7 @@ impl Loopback {
         Ok(())
     }
 
-    /// The page of a word, registered.
+    /// Returns the registered page of a word.
     fn page(&mut self, segment: &Arc<Segment>, word: LocalSlice) -> Result<&MemoryRegion, FabricError> {
         let offset = word.offset - word.offset % PAGE;
         let name = (word.segment, offset);
@@ -127,7 +128,7 @@ impl Loopback {
         }
     }
 
-    /// A segment is registered no more.
+    /// Forgets a segment that is no longer registered.
     pub(super) fn forget(&mut self, segment: SegmentId) {
         let gone = self.pages.extract_if(|(id, _), _| *id == segment).map(|(_, region)| region);
         self.retired.extend(gone);
@@ -140,13 +141,14 @@ impl Loopback {
         }
     }
 
-    /// Reports what has completed. `None`: nothing had. An error: the queue pair works no more, and is to be dropped.
+    /// Reports completed operations. Returns whether there were any. An error means that the queue pair no longer
+    /// works, and is to be dropped.
     pub(super) fn poll(&mut self, sink: &mut Sink<'_>) -> Result<bool, String> {
         let mut batch = [Completion::EMPTY; 16];
         let count = self.queue.poll(&mut batch).map_err(|error| error.to_string())?;
         for completion in &batch[..count] {
             completion.result.map_err(|status| status.to_string())?;
-            // In posting order.
+            // Completions come in posting order.
             let Some((work, place)) = self.under_way.pop_front() else { continue };
             let old = self.results.free_word(place);
             sink(FabricEvent::LocalAtomicDone { work, old: Ok(old) });
@@ -155,7 +157,7 @@ impl Loopback {
         Ok(count > 0)
     }
 
-    /// The operations whose end will not be known.
+    /// Returns the operations whose end will not be known.
     pub(super) fn into_lost(self, why: &str) -> Vec<(WorkId, String)> {
         self.under_way.iter().map(|(work, _)| (*work, why.to_owned())).collect()
     }

@@ -1,9 +1,10 @@
 //! Links that begin by rdma_cm.
 //!
-//! The initiator's offer has a random token T1. The acceptor answers with a random T2 and the address of its listener. The initiator
-//! resolves the address and the route, makes its queue pair and connects, showing T2 in the request's private data. The acceptor finds
-//! the link by it, makes its own queue pair ready, and accepts, showing T1. The initiator makes its queue pair ready and confirms.
-//! A token is good for one request and until [`VerbsConfig::handshake_timeout`](super::VerbsConfig::handshake_timeout).
+//! The initiator's offer contains a random token T1. The acceptor answers with a random T2 and the address of its
+//! listener. The initiator resolves the address and the route, makes its queue pair and connects, showing T2 in the
+//! request's private data. The acceptor finds the link by T2, makes its own queue pair ready, and accepts, showing T1.
+//! The initiator makes its queue pair ready and confirms. A token is valid for one request, and until
+//! [`VerbsConfig::handshake_timeout`](super::VerbsConfig::handshake_timeout).
 
 use super::config::Connecting;
 use super::device::Device;
@@ -20,16 +21,16 @@ use transfer_verbs::cm::{
     ConnectParameters, ConnectRequest, Event, EventChannel, EventKind, Id, IdNumber, PeerParameters,
 };
 
-/// Requests that may wait to be answered.
+/// The most requests that may wait to be answered.
 const BACKLOG: u32 = 128;
 
-/// A link without a queue pair, and what it waits for.
+/// A link without a queue pair, and the event that it waits for.
 pub(super) enum Waiting {
-    /// Offered: the acceptor's answer. The token is the acceptor's to show.
+    /// The link is offered, and waits for the acceptor's answer. The acceptor has to show this token.
     Answer(Token),
-    /// The way to the acceptor. It has to show `expect`, and will be shown `show`.
+    /// The link waits for the route to the acceptor, which has to show `expect`, and will be shown `show`.
     Route { expect: Token, show: Token, id: Id, address: SocketAddr, deadline: Instant },
-    /// Accepted: a request that shows `expect`; it will be shown `show`.
+    /// The link is accepted, and waits for a request that shows `expect`, and that will be shown `show`.
     Request { expect: Token, show: Token, deadline: Instant },
 }
 
@@ -41,7 +42,7 @@ impl Waiting {
         }
     }
 
-    /// What did not happen, where the deadline passes.
+    /// Returns the text for an event that has not come when the deadline passes.
     pub(super) fn late(&self) -> &'static str {
         match self {
             Waiting::Answer(_) | Waiting::Request { .. } => "the peer did not come",
@@ -53,20 +54,20 @@ impl Waiting {
 /// A link's end of its connection.
 pub(super) struct Connection {
     pub(super) id: Id,
-    /// What the acceptor has to show still.
+    /// The token that the acceptor still has to show.
     expect: Option<Token>,
 }
 
-/// Listens.
+/// The listener of rdma_cm, and the channel of its events.
 pub(super) struct Manager {
     channel: EventChannel,
-    /// It listens for as long as it lives.
+    /// Listens for as long as it lives.
     _listener: Id,
     address: SocketAddr,
 }
 
 impl Manager {
-    /// For the way of connecting that is configured; `None` where that needs no manager.
+    /// Listens, if links are made by rdma_cm. Returns `None` if they are not.
     pub(super) fn new(connect: &Connecting) -> Result<Option<Manager>, FabricError> {
         let Connecting::RdmaCm { listen } = connect else { return Ok(None) };
         let what = "listening by rdma_cm";
@@ -91,12 +92,12 @@ impl Manager {
     }
 }
 
-/// A step of rdma_cm that failed.
+/// Returns the reason for a step of rdma_cm that failed.
 fn failed(step: &str, why: impl std::fmt::Display) -> DownReason {
     DownReason::NotConnected(format!("rdma_cm, {step}: {why}"))
 }
 
-/// What an event's status says.
+/// Returns the meaning of an event's status.
 fn status(event: &Event) -> String {
     match event.status {
         0 => "no reason given".to_owned(),
@@ -106,7 +107,7 @@ fn status(event: &Event) -> String {
 }
 
 impl VerbsFabric {
-    /// Waits, as the acceptor, for a request.
+    /// Waits, as the acceptor, for a request. Returns the answer to the offer.
     pub(super) fn expect_pending(&mut self, id: LinkId, show: Token) -> Result<Offer, FabricError> {
         let Some(manager) = &self.manager else { return Err(FabricError::WrongState { link: id, what: "accept" }) };
         let expect = Token::random()?;
@@ -116,7 +117,7 @@ impl VerbsFabric {
         Ok(answer)
     }
 
-    /// Looks, as the initiator, for the way to the acceptor.
+    /// Begins, as the initiator, to resolve the route to the acceptor.
     pub(super) fn resolve(
         &mut self,
         id: LinkId,
@@ -128,7 +129,7 @@ impl VerbsFabric {
         self.waiting.remove(&id);
         let deadline = self.clock.deadline_after(self.config.handshake_timeout);
         let connection = Id::new(&manager.channel).map_err(device_error("rdma_create_id"))?;
-        // From the address of our device, so that the way leads over it.
+        // The source is the address of this device, so that the route leads over it.
         let source = SocketAddr::new(manager.address.ip(), 0);
         connection
             .resolve_address(Some(source), address, self.config.handshake_timeout)
@@ -137,7 +138,7 @@ impl VerbsFabric {
         Ok(())
     }
 
-    /// Takes what rdma_cm says.
+    /// Handles the events of rdma_cm.
     pub(super) fn hear_manager(&mut self) {
         while let Some(manager) = &self.manager {
             match manager.channel.next() {
@@ -193,7 +194,7 @@ impl VerbsFabric {
         }
     }
 
-    /// An event of a link that looks for the way to its acceptor.
+    /// Handles an event of a link that resolves the route to its acceptor.
     fn on_the_way(&mut self, id: LinkId, event: &Event) {
         let Some(Waiting::Route { id: connection, address, .. }) = self.waiting.get(&id) else { return };
         let ours = self.device.context.device_name();
@@ -226,7 +227,7 @@ impl VerbsFabric {
         self.end_waiting(id, reason);
     }
 
-    /// The way is known: makes the queue pair and asks the acceptor.
+    /// Makes the queue pair and sends the request to the acceptor, once the route is known.
     fn ask(&mut self, id: LinkId) -> Result<(), DownReason> {
         let Some(Waiting::Route { expect, show, id: connection, address, deadline }) = self.waiting.remove(&id) else {
             return Ok(());
@@ -249,7 +250,7 @@ impl VerbsFabric {
         Ok(())
     }
 
-    /// A link whose queue pair is made as a connection wants it.
+    /// Makes a link whose queue pair has the connection's attributes.
     fn link_of(&mut self, id: LinkId, deadline: Instant, connection: &Id) -> Result<Link, FabricError> {
         self.new_link(id, Stage::Greeting { deadline }, |queue_pair, device| {
             let attributes = connection.init_attributes();
@@ -271,7 +272,7 @@ impl VerbsFabric {
         }
     }
 
-    /// The acceptor has accepted.
+    /// Handles the acceptor's acceptance.
     fn answered(&mut self, id: LinkId, peer: &PeerParameters, private_data: &[u8]) -> Result<(), DownReason> {
         let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
         let Some(Connection { id: connection, expect }) = &mut link.connection else { return Ok(()) };
@@ -290,7 +291,7 @@ impl VerbsFabric {
         Ok(())
     }
 
-    /// Somebody wants to connect.
+    /// Handles a connect request of a peer.
     fn pending(&mut self, request: ConnectRequest, private_data: &[u8]) {
         let shown = Token::leading(private_data);
         let found = self.waiting.iter().find_map(|(id, waiting)| match waiting {
@@ -341,7 +342,8 @@ impl VerbsFabric {
     }
 }
 
-/// INIT to ready-to-send, as the connection wants it; with `reads` READs and atomic operations under way.
+/// Takes the queue pair from INIT to ready-to-send with the connection's attributes, and with up to `reads` READs and
+/// atomic operations in flight.
 fn make_ready(at: At, connection: &Id, device: &Device, reads: u8) -> Result<At, String> {
     let At::Init(queue_pair) = at else { return Err("the queue pair is not in INIT".to_owned()) };
     let text = |error: VerbsError| error.to_string();

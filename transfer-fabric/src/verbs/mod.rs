@@ -1,25 +1,31 @@
 //! The fabric over RDMA verbs: one port of one device, one reliable connected queue pair for each link.
 //!
-//! docs/adr/0001 says what was seen of real verbs, and which rules follow from it; this room keeps them. All that is unsafe about
-//! verbs lives in `transfer-verbs`.
+//! docs/adr/0001 describes how real verbs behave, and the rules that follow from it; this module keeps them. All
+//! unsafe code for verbs is in `transfer-verbs`.
 //!
 //! # Layout
-//! - `config`: what can be set. `device`: the device, open, and its limits; `bounds`: does it check a window's?
-//! - `offer`: what the control plane carries. `connecting`: links that begin by queue-pair data; `managed`: by rdma_cm.
+//! - `config`: the settings.
+//! - `device`: the open device, and its limits; `bounds`: whether it checks the bounds of a window.
+//! - `offer`: the offers that the control plane carries.
+//! - `connecting`: links that begin by queue-pair data; `managed`: links that begin by rdma_cm.
 //! - `link`: one link, with its `area` of message slots, its `windows`, and the account of its `send_queue`.
-//! - `posting`: posts and grants. `completing`: what became of them, and what the peer sent. `queues`: where completions come.
-//! - `ending`: how links end, deadlines and probes. `notice`: what the fabrics tell each other.
-//! - `regions`: registered segments. `loopback`: atomic operations on own words, through a `local_pair`.
-//! - `clock`, `waking`: when to look, and what wakes a thread that sleeps. `counters`.
+//! - `posting`: posts and grants.
+//! - `completing`: their completions, and what the peer has sent; `queues`: the completion queues.
+//! - `ending`: the end of links, deadlines and probes; `notice`: the messages between the fabrics themselves.
+//! - `regions`: registered segments.
+//! - `loopback`: atomic operations on own words, through a `local_pair`.
+//! - `clock`, `waking`: when to look for events, and what wakes a sleeping thread.
+//! - `counters`: the counts.
 //!
 //! # How work leaves
-//! Posts are put into a list for each link. [`poll`](Fabric::poll) hands the lists to the device, each with one doorbell, unless a short
-//! list had better wait for more (`send_queue`). Grants are binds and revokes are invalidations in the same lists, so their order
-//! among messages and writes is the queue pair's own.
+//! Posts are put into a list for each link. [`poll`](Fabric::poll) hands each list to the device with one doorbell,
+//! unless a short list should wait for more (`send_queue`). Grants are binds and revokes are invalidations in the same
+//! lists, so the queue pair itself orders them among messages and writes.
 //!
 //! # How a link ends
-//! In good order with a Bye, after a mistake of the peer's with a Refuse that says which. Otherwise by the first work request that
-//! fails, whose status is the reason. In either case the queue pair is stopped and drained before the end is reported.
+//! A link ends in good order with a Bye, or after a mistake of the peer with a Refuse that names the mistake.
+//! Otherwise it ends with the first work request that fails, whose status is the reason. In each case the queue pair
+//! is stopped and drained before the end is reported.
 
 mod area;
 mod bounds;
@@ -70,19 +76,19 @@ use transfer_memory::segment::Segment;
 use transfer_verbs::{AsyncEvents, Completion, ProtectionDomain};
 use waking::{PollScope, Waking};
 
-/// The longest message: what a user needs at least, and behind it room for what rails put around one.
+/// The longest message: the least that a user needs, and room for the bytes that rails add.
 const MAX_MESSAGE_BYTES: usize = Capabilities::MIN_MESSAGE_BYTES + 64;
 
-/// Receives that no credit was given for: one for the peer's goodbye, and one so that there always is one, which a queue pair that the
-/// device stops hands back.
+/// Receives for which no credit was given: one for the peer's goodbye, and one that is always posted, so that a queue
+/// pair that the device stops hands a receive back.
 const SPARE_RECEIVES: u32 = 2;
 
-/// How long deregistering waits for grants to be taken back before it ends their links.
+/// How long deregistering waits for grants to be revoked before it ends their links.
 const TAKE_BACK: Duration = Duration::from_secs(1);
 
 type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
 
-/// What waits to be reported.
+/// An event that waits to be reported.
 #[derive(Debug)]
 enum Report {
     Connected(LinkId),
@@ -93,7 +99,7 @@ enum Report {
 
 /// The fabric. See the [module](self).
 pub struct VerbsFabric {
-    // Links go before what they are made of.
+    // Links are dropped before the parts that they are made of.
     links: HashMap<LinkId, Link>,
     waiting: HashMap<LinkId, Waiting>,
     loopback: Option<Loopback>,
@@ -105,26 +111,26 @@ pub struct VerbsFabric {
     config: VerbsConfig,
     capabilities: Capabilities,
     counters: Counters,
-    /// Links that may have something to ring for.
+    /// Links that may have requests to ring for.
     to_ring: Vec<LinkId>,
     /// Links with receive slots to be posted again.
     to_repost: Vec<LinkId>,
-    /// Links whose queue pair is stopped, and whether all queues were found empty since.
+    /// Links whose queue pair is stopped, and whether all queues were found empty since then.
     draining: Vec<(LinkId, bool)>,
     /// Completions that were taken out of their queue outside of a poll.
     backlog: VecDeque<Completion>,
     reports: VecDeque<Report>,
-    /// The last poll only reported.
+    /// Whether the last poll only reported.
     only_reported: bool,
     /// Operations on own words that failed with their queue pair.
     lost_operations: Vec<(WorkId, String)>,
     clock: Clock,
     waking: Waking,
-    /// Why the device works no more.
+    /// The reason why the device no longer works.
     broken: Option<String>,
 }
 
-/// An error of the system or the device as a [`FabricError`].
+/// Converts an error of the system or the device into a [`FabricError`].
 fn device_error<E: Display>(what: &'static str) -> impl FnOnce(E) -> FabricError {
     move |error| FabricError::Device { what, why: error.to_string() }
 }
@@ -133,7 +139,8 @@ impl VerbsFabric {
     /// Opens the device.
     ///
     /// # Errors
-    /// [`FabricError::Device`]: a setting that cannot be, no such device, no active port, or what the device refused.
+    /// [`FabricError::Device`]: a setting is out of its bounds, there is no such device or no active port, or the
+    /// device refused something.
     pub fn open(config: VerbsConfig) -> Result<VerbsFabric, FabricError> {
         config.check().map_err(device_error("configuring RDMA"))?;
         let device = Device::open(&config)?;
@@ -148,7 +155,7 @@ impl VerbsFabric {
             capabilities.receive_slots = config.receive_slots;
             capabilities.isolation = isolation;
             capabilities.checks_bounds = isolation == Isolation::Grant && bounds::are_checked(&device)?;
-            // A word is opened by a window, whatever a grant for writing is opened by.
+            // A word is opened by a window, whatever opens a range for writes.
             capabilities.atomics = device.atomics && device.windows;
             capabilities.acknowledges_unheard = true;
             capabilities
@@ -178,13 +185,13 @@ impl VerbsFabric {
         })
     }
 
-    /// What was done so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     #[must_use]
     pub fn device_name(&self) -> &str {
         self.device.context.device_name()
@@ -220,8 +227,8 @@ impl VerbsFabric {
         }
     }
 
-    /// Takes the grants into a segment back, and waits for that. Links that are late are stopped. Of others nothing is awaited, whatever they
-    /// are at.
+    /// Revokes the grants into a segment, and waits for that. Links that are late are ended. Nothing is awaited of
+    /// links that are not concerned, whatever they are doing.
     fn take_back(&mut self, segment: SegmentId) {
         let mut waits: Vec<(LinkId, u32)> = Vec::new();
         for id in self.links.keys().copied().collect::<Vec<_>>() {
@@ -232,9 +239,9 @@ impl VerbsFabric {
             let is_open = self.regions.is_open(segment);
             let Some(link) = self.links.get_mut(&id) else { continue };
             let invalidated = link.sends.last().filter(|_| link.windows.is_leaving(segment));
-            // A pool's key ends with its region: what may still be read from there has to have left before.
+            // A pool's key ends with its region, so requests that still read the region have to complete before.
             let read = link.last_reading(segment).filter(|_| is_open);
-            // The invalidations are behind all that was posted before.
+            // The invalidations are behind everything that was posted before.
             let Some(last) = invalidated.or(read) else { continue };
             match link.ring(&mut self.counters) {
                 Ok(()) => waits.push((id, last)),
@@ -249,7 +256,7 @@ impl VerbsFabric {
             }
             for completion in self.backlog.iter().skip(seen) {
                 let (id, number) = (LinkId((completion.work_id >> 32) as u32), completion.work_id as u32);
-                // One that failed will end its link; then nothing more is awaited of it.
+                // A request that failed will end its link. Then nothing more is awaited of that link.
                 let (links, failed) = (&self.links, completion.result.is_err());
                 let reached = |last: u32| {
                     let ahead = |number| links.get(&id).and_then(|link| link.sends.up_to(number));
@@ -294,8 +301,8 @@ impl Fabric for VerbsFabric {
         self.regions.register(segment, memory)
     }
 
-    /// Waits for the grants into the segment to be taken back: the device does that by itself, unless it is behind large writes. What
-    /// was posted from the segment is still sent, and it stays registered until then.
+    /// Waits for the grants into the segment to be revoked. The device does that by itself, unless it is behind large
+    /// writes. Writes that were posted from the segment are still sent, and it stays registered until then.
     fn deregister(&mut self, segment: SegmentId) -> Result<(), FabricError> {
         if !self.regions.knows(segment) {
             return Err(FabricError::UnknownSegment(segment));
@@ -305,7 +312,7 @@ impl Fabric for VerbsFabric {
             loopback.forget(segment);
         }
         let reading = self.links.values().filter_map(|link| Some((link.id, link.last_reading(segment)?)));
-        // Under a pool's key, the region itself is what is open: it goes now.
+        // Under a pool's key, the region itself is open, so it is deregistered now.
         let waits = if self.regions.is_open(segment) { Vec::new() } else { reading.collect() };
         self.regions.deregister(segment, waits);
         Ok(())
@@ -399,12 +406,12 @@ impl Fabric for VerbsFabric {
         self.counters.by_name().to_vec()
     }
 
-    /// Reports, then rings, then takes completions. A poll that had something to report only does that, so that what is posted in answer
-    /// leaves with the same doorbell as what was reported.
     fn atomics(&mut self) -> Option<&mut dyn Atomics> {
         if self.capabilities.atomics { Some(self) } else { None }
     }
 
+    /// Reports, then rings, then takes completions. A poll that had something to report only does that, so that posts
+    /// made in answer leave with the same doorbell as the requests that were reported.
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
         if self.report(sink) && !std::mem::replace(&mut self.only_reported, true) {
             return true;
@@ -413,12 +420,12 @@ impl Fabric for VerbsFabric {
         let mut moved = self.ring();
         let look: PollScope = self.waking.poll();
         self.look(look);
-        // What is known of a link comes before what it brings.
+        // Events about a link come before the data that it brings.
         moved |= self.report(sink);
         let (completed, emptied) = self.take_completions(sink);
         moved |= completed | self.poll_loopback(sink);
         self.finish_drained(emptied);
-        // A queue pair that was stopped just now is looked at once more.
+        // If a queue pair was stopped just now, another round looks at it.
         moved | self.report(sink) | !self.to_ring.is_empty() | self.draining.iter().any(|(_, polled)| !polled)
     }
 

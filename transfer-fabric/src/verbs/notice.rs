@@ -1,18 +1,18 @@
-//! The fabric's own messages. They carry an immediate, which those of its user never do.
+//! The fabric's own messages. They carry an immediate, which the user's messages never do.
 
 use transfer_core::fabric::DownReason;
 
 /// The longest reason that the peer is told, in bytes.
 pub(super) const MAX_REASON_BYTES: usize = 512;
 
-/// What a message of the fabric's own says.
+/// The kind of a message of the fabric itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notice {
-    /// The initiator can be heard.
+    /// The initiator can receive.
     Hello,
-    /// The sender ends the link in good order; the message says why.
+    /// The sender ends the link in good order. The message contains the reason.
     Bye,
-    /// The sender ends the link for a mistake of the receiver's; the message says which.
+    /// The sender ends the link because of a mistake of the receiver. The message names the mistake.
     Refuse,
 }
 
@@ -30,7 +30,8 @@ impl Notice {
     }
 }
 
-/// How the peer is told of the end of a link for this reason. `None` where it need not or cannot be.
+/// Returns the notice that tells the peer that the link ends for this reason. Returns `None` if the peer need not or
+/// cannot be told.
 pub(super) fn goodbye(reason: &DownReason) -> Option<(Notice, &str)> {
     let (notice, text) = match reason {
         DownReason::Closed(text) => (Notice::Bye, text),
@@ -40,7 +41,7 @@ pub(super) fn goodbye(reason: &DownReason) -> Option<(Notice, &str)> {
     Some((notice, cut(text)))
 }
 
-/// The beginning of a text, as much as a notice carries.
+/// Returns the beginning of a text, up to the length that a notice carries.
 fn cut(text: &str) -> &str {
     let end = (0..=MAX_REASON_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text.get(..end.unwrap_or(0)).unwrap_or("")
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notices_come_back_and_reasons_are_cut_between_letters() {
+    fn notices_round_trip_and_reasons_are_cut_between_letters() {
         for notice in [Notice::Hello, Notice::Bye, Notice::Refuse] {
             assert_eq!(Notice::from_number(notice.number()), Some(notice));
         }

@@ -1,4 +1,5 @@
-//! What the two sides tell each other before they connect. It came over the control plane, and is checked as if a stranger had sent it.
+//! The offers that the two sides exchange before they connect. They come over the control plane, and are checked as if
+//! a stranger had sent them.
 //!
 //! | bytes | queue-pair data | rdma_cm |
 //! |---|---|---|
@@ -6,7 +7,7 @@
 //! | 1 | version | version |
 //! | 1 | `q` | `c` |
 //! | 1 | `i`nitiator or `a`cceptor | the same |
-//! | | [`Endpoint`] | 16: a token; the acceptor's has behind it the port and the address of its listener |
+//! | | [`Endpoint`] | 16: a token; in the acceptor's offer followed by the port and address of its listener |
 
 use crate::token::Token;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +17,7 @@ use transfer_verbs::{Gid, GidKind, Mtu};
 const MAGIC: [u8; 4] = *b"TVRB";
 const VERSION: u8 = 1;
 
-/// Which side an offer is of.
+/// The side that an offer is from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Initiator,
@@ -32,10 +33,10 @@ impl Role {
     }
 }
 
-/// A queue pair, and the way to it.
+/// A queue pair, and its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Endpoint {
-    /// What the address is good for.
+    /// The kind of the address.
     pub(super) kind: GidKind,
     pub(super) gid: Gid,
     pub(super) lid: u16,
@@ -43,11 +44,11 @@ pub(super) struct Endpoint {
     /// The number of its first packet.
     pub(super) packet_number: u32,
     pub(super) mtu: Mtu,
-    /// How many READs and atomics it answers at a time; 0: none.
+    /// The number of READs and atomic operations that it answers at a time; 0: none.
     pub(super) read_depth: u8,
 }
 
-/// Why an offer is bad.
+/// The reason why an offer is bad.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum OfferError {
     #[error("it is none of this fabric")]
@@ -82,7 +83,7 @@ fn begin(way: u8, role: Role) -> Vec<u8> {
     bytes
 }
 
-/// The bytes behind the head of an offer that came this way from that side.
+/// Returns the bytes behind the head of an offer that came this way from that side.
 fn open(offer: &Offer, way: u8, role: Role) -> Result<Reader<'_>, OfferError> {
     let short = OfferError::TooShort(offer.0.len());
     let rest = offer.0.strip_prefix(&MAGIC).ok_or(OfferError::NotOurs)?;
@@ -101,7 +102,7 @@ fn open(offer: &Offer, way: u8, role: Role) -> Result<Reader<'_>, OfferError> {
     Ok(Reader { len: offer.0.len(), rest })
 }
 
-/// Takes fields off the front.
+/// Takes fields off the front of an offer.
 struct Reader<'a> {
     len: usize,
     rest: &'a [u8],
@@ -135,7 +136,7 @@ impl Endpoint {
         Offer(bytes)
     }
 
-    /// What the side in that role offered to one whose port is reached by `ours`.
+    /// Decodes the offer of the side in that role. `ours` is how this side's port is reached.
     pub(super) fn decode(offer: &Offer, role: Role, ours: GidKind) -> Result<Endpoint, OfferError> {
         let mut reader = open(offer, QUEUE_PAIR_DATA, role)?;
         let [kind] = reader.take()?;
@@ -160,7 +161,7 @@ impl Endpoint {
             GidKind::RoceV2Ipv4 if !gid.is_ipv4() => return Err(bad("first byte of an IPv4 GID", gid.0[0].into())),
             _ => {}
         }
-        // 0 and 1 are the management queue pairs, and the last is the multicast one.
+        // 0 and 1 are the management queue pairs, and the last number is the multicast one.
         if !(2..0xFF_FFFF).contains(&queue_pair) {
             return Err(bad("queue pair number", queue_pair));
         }
@@ -172,7 +173,7 @@ impl Endpoint {
     }
 }
 
-/// The offer of an initiator that connects by rdma_cm: the token that the acceptor has to show.
+/// Encodes the offer of an initiator that connects by rdma_cm: the token that the acceptor has to show.
 pub(super) fn encode_cm_initiator(token: &Token) -> Offer {
     let mut bytes = begin(RDMA_CM, Role::Initiator);
     bytes.extend(token.0);
@@ -186,7 +187,7 @@ pub(super) fn decode_cm_initiator(offer: &Offer) -> Result<Token, OfferError> {
     Ok(token)
 }
 
-/// The acceptor's: the token that the initiator has to show, and where.
+/// Encodes the acceptor's offer: the token that the initiator has to show, and the address to connect to.
 pub(super) fn encode_cm_acceptor(token: &Token, address: SocketAddr) -> Offer {
     let mut bytes = begin(RDMA_CM, Role::Acceptor);
     bytes.extend(token.0);
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn offers_come_back() {
+    fn offers_round_trip() {
         let ours = endpoint();
         for role in [Role::Initiator, Role::Acceptor] {
             assert_eq!(Endpoint::decode(&ours.encode(role), role, ours.kind), Ok(ours));
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_says_what() {
+    fn bad_offers_are_refused_with_the_reason() {
         let ours = endpoint();
         let decode = |offer: &Offer| Endpoint::decode(offer, Role::Initiator, ours.kind).map_err(|e| e.to_string());
         let changed = |change: fn(&mut Endpoint)| {
@@ -331,8 +332,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nonsense_is_refused_or_makes_sense(mut bytes in proptest::collection::vec(any::<u8>(), 0..80), head in 0_usize..8) {
-            // With a good beginning, so that what is behind it is looked at.
+        fn random_bytes_are_refused_or_decoded(mut bytes in proptest::collection::vec(any::<u8>(), 0..80), head in 0_usize..8) {
+            // With a valid beginning, so that the bytes behind it are checked.
             let good = endpoint().encode(Role::Initiator).0;
             for (to, from) in bytes.iter_mut().zip(&good[..head]) {
                 *to = *from;

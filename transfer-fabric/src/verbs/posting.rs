@@ -1,4 +1,4 @@
-//! Posts: checked, and put into the list of their link. They leave with the next poll, behind one doorbell.
+//! Posts are checked, and put into the list of their link. They leave with the next poll, behind one doorbell.
 
 use super::config::GrantReport;
 use super::link::{Link, Posted, Sources, Stage};
@@ -9,10 +9,11 @@ use transfer_core::fabric::{AtomicOp, GrantAccess, Isolation, LinkId, PostError,
 use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice};
 use transfer_verbs::{Data, Element, MemoryWindow, RemoteAccess, RemoteKey as DeviceKey, SendKind};
 
-/// Places of the send queue that writes and messages leave to grants, revokes, probes and goodbyes: one in so many.
+/// The share of the send queue that writes and messages leave to grants, revokes, probes and goodbyes: one place in
+/// this many.
 const RESERVED_SHARE: u32 = 8;
 
-/// Of those, what grants and revokes leave: for a probe and a goodbye.
+/// The places among these that grants and revokes leave to a probe and a goodbye.
 const LAST_WORDS: u32 = 2;
 
 const WORD: u64 = 8;
@@ -21,20 +22,20 @@ const WORD: u64 = 8;
 const MAX_INLINE: usize = 1024;
 
 impl VerbsFabric {
-    /// The link, where it is up.
+    /// Returns the link, if it is up.
     fn up(&mut self, link: LinkId) -> Result<&mut Link, PostError> {
         let down = PostError::LinkDown(link);
         self.links.get_mut(&link).filter(|link| matches!(link.stage, Stage::Up)).ok_or(down)
     }
 
-    /// The link, where it is up and has room for one more request of its own will.
+    /// Returns the link, if it is up and has room for one more write, message or atomic operation.
     fn up_with_room(&mut self, link: LinkId) -> Result<&mut Link, PostError> {
         let reserve = (self.config.send_queue / RESERVED_SHARE).max(LAST_WORDS);
         let found = self.up(link)?;
         if found.sends.has_room(1, reserve) { Ok(found) } else { Err(PostError::Full(link)) }
     }
 
-    /// Has the link looked at when this round rings.
+    /// Adds the link to the links that the next `ring` looks at.
     pub(super) fn list(&mut self, id: LinkId) {
         if let Some(link) = self.links.get_mut(&id)
             && !std::mem::replace(&mut link.listed, true)
@@ -73,7 +74,7 @@ impl VerbsFabric {
             self.counters.inline += 1;
         } else {
             let (mut elements, mut from) = (SmallVec::<[Element; 8]>::new(), Sources::new());
-            // An element of no bytes means 2 GiB to some devices.
+            // Some devices take an element of no bytes for one of 2 GiB.
             for slice in sgl.iter().filter(|slice| slice.len > 0) {
                 elements.push(self.regions.element(slice)?);
                 if !from.contains(&slice.segment) {
@@ -152,7 +153,7 @@ impl VerbsFabric {
         };
         let remote = RemoteSlice::new(address, range.len, RemoteKey(key));
         if range.len == 0 {
-            // A bind of nothing would end the link; and nothing can be written through it.
+            // A bind of no bytes would end the link, and nothing can be written through such a grant.
             link.windows.hollow(index, key, range.segment, tag);
             self.reports.push_back(Report::Granted { link: id, tag, remote });
             return Ok(());
@@ -185,7 +186,7 @@ impl VerbsFabric {
         Ok(())
     }
 
-    /// Takes a grant back, where it is still there.
+    /// Revokes a grant, if it still exists.
     pub(super) fn invalidate(&mut self, id: LinkId, key: RemoteKey, tag: u64) {
         let Some(link) = self.links.get_mut(&id) else { return };
         match link.windows.revoke(key.0, tag) {
@@ -222,14 +223,14 @@ impl VerbsFabric {
         Ok(())
     }
 
-    /// Rings for every link whose requests are to leave now. Answers whether any left.
+    /// Rings for every link whose requests should leave now. Returns whether any left.
     pub(super) fn ring(&mut self) -> bool {
         let mut rang = false;
         for id in std::mem::take(&mut self.to_ring) {
             let Some(link) = self.links.get_mut(&id) else { continue };
             link.listed = false;
             if !link.sends.should_ring() {
-                // It is listed again when a doorbell is answered.
+                // The link is listed again when a doorbell is answered.
                 continue;
             }
             rang = true;
@@ -241,7 +242,7 @@ impl VerbsFabric {
     }
 }
 
-/// The work request of an atomic operation.
+/// Returns the work request of an atomic operation.
 pub(super) fn atomic_kind(op: AtomicOp, into: &Element, address: u64, key: DeviceKey) -> SendKind<'_> {
     match op {
         AtomicOp::Load => SendKind::Read { into: std::slice::from_ref(into), address, key },

@@ -1,10 +1,11 @@
-//! Completion queues that cannot overrun: each has room for all that its queue pairs can have under way, or another one is made.
+//! Completion queues that cannot overrun. Each has room for everything that its queue pairs can have in flight; if
+//! there is no room, another queue is made.
 
 use super::device_error;
 use transfer_core::fabric::FabricError;
 use transfer_verbs::{CompletionChannel, CompletionQueue, Context};
 
-/// How much of one queue is spoken for.
+/// The reserved room of one queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Room {
     capacity: u32,
@@ -33,12 +34,12 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// Each will have room for `capacity` completions, as far as the device has.
+    /// Makes no queue yet. Each will have room for `capacity` completions, or for as many as the device allows.
     pub(super) fn new(capacity: u32, context: &Context) -> Queues {
         Queues { capacity: capacity.min(context.limits().max_cqe), queues: Vec::new() }
     }
 
-    /// Sets room for `need` completions aside, in the queue with this number.
+    /// Reserves room for `need` completions. Returns the number of the queue, and the queue.
     pub(super) fn take(
         &mut self,
         need: u32,
@@ -65,7 +66,7 @@ impl Queues {
         Ok((self.queues.len() - 1, queue))
     }
 
-    /// What was set aside is free: its queue pair is gone, and what it had left in the queue was taken out.
+    /// Frees reserved room. The queue pair is gone, and the completions that it had left in the queue were taken out.
     pub(super) fn give_back(&mut self, number: usize, need: u32) {
         if let Some((_, room)) = self.queues.get_mut(number) {
             room.give_back(need);
@@ -84,7 +85,7 @@ impl Queues {
         self.queues.iter().map(|(queue, _)| queue)
     }
 
-    /// How many entries are spoken for.
+    /// Returns the number of reserved entries.
     #[cfg(test)]
     pub(super) fn spoken_for(&self) -> u32 {
         self.queues.iter().map(|(_, room)| room.spoken_for).sum()
@@ -98,7 +99,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_more_is_given_than_there_is(needs in proptest::collection::vec(1_u32..400, 0..60), capacity in 1_u32..1000) {
+        fn reserved_room_never_exceeds_the_capacity(needs in proptest::collection::vec(1_u32..400, 0..60), capacity in 1_u32..1000) {
             let mut room = Room { capacity, spoken_for: 0 };
             let mut given = Vec::new();
             for (i, need) in needs.into_iter().enumerate() {

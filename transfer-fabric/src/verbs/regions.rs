@@ -1,4 +1,5 @@
-//! Segments as memory regions of the device: counted, checked, and let go when nothing uses them any more.
+//! Segments as memory regions of the device. They are counted, checked, and released when nothing uses them any
+//! longer.
 
 use super::area::SegmentMemory;
 use hashbrown::HashMap;
@@ -13,11 +14,12 @@ use transfer_verbs::{Access, Element, MemoryRegion, ProtectionDomain};
 pub(super) struct Registered {
     pub(super) segment: Arc<Segment>,
     pub(super) region: MemoryRegion,
-    /// Peers know the key of all of it.
+    /// Whether peers know a key that opens all of it.
     is_open: bool,
 }
 
-/// A region that is registered no more, and from which work requests were posted that have not completed: up to which, on which link.
+/// A region that is no longer registered, and that posted work requests still read: for each link, the last such
+/// request.
 struct Retired {
     _registered: Registered,
     waits_for: Vec<(LinkId, u32)>,
@@ -48,7 +50,7 @@ impl Regions {
         self.used_bytes
     }
 
-    /// Counts bytes that are to be registered.
+    /// Counts bytes that are to be registered. Returns an error if they exceed the limit.
     pub(super) fn reserve(&mut self, bytes: u64) -> Result<(), FabricError> {
         let sum = self.used_bytes.checked_add(bytes).filter(|sum| *sum <= self.limit_bytes);
         self.used_bytes = sum.ok_or_else(|| {
@@ -59,7 +61,7 @@ impl Regions {
         Ok(())
     }
 
-    /// They are registered no more.
+    /// Stops counting bytes that are no longer registered.
     pub(super) fn release(&mut self, bytes: u64) {
         self.used_bytes = self.used_bytes.saturating_sub(bytes);
     }
@@ -71,7 +73,8 @@ impl Regions {
         let bytes = segment.len();
         self.reserve(bytes)?;
         let writable = segment.mapping().access() == segment::Access::ReadWrite;
-        // Without a right of the peers': only windows open it, where there are any.
+        // Peers get no right to a segment that is not writable. With a key for each grant, only windows open the
+        // others, too.
         let access = if writable { self.access } else { Access::default() };
         match MemoryRegion::register(&self.domain, Arc::new(SegmentMemory(segment.clone())), access) {
             Ok(region) => {
@@ -87,14 +90,14 @@ impl Regions {
         }
     }
 
-    /// Peers are told the key of a whole segment.
+    /// Records that peers are told a key for a whole segment.
     pub(super) fn opened(&mut self, id: SegmentId) {
         if let Some(registered) = self.by_id.get_mut(&id) {
             registered.is_open = true;
         }
     }
 
-    /// Whether peers know the key of a whole segment.
+    /// Returns whether peers know a key for a whole segment.
     pub(super) fn is_open(&self, id: SegmentId) -> bool {
         self.by_id.get(&id).is_some_and(|registered| registered.is_open)
     }
@@ -103,7 +106,8 @@ impl Regions {
         self.by_id.contains_key(&id)
     }
 
-    /// Forgets a segment, whose grants are gone. It stays registered until the work requests that may read it have completed.
+    /// Forgets a segment whose grants are gone. It stays registered until the work requests that may read it have
+    /// completed.
     pub(super) fn deregister(&mut self, id: SegmentId, waits_for: Vec<(LinkId, u32)>) {
         let Some(registered) = self.by_id.remove(&id) else { return };
         self.release(registered.segment.len());
@@ -112,12 +116,13 @@ impl Regions {
         }
     }
 
-    /// Whether any segment waits to be let go.
+    /// Returns whether any segment waits to be released.
     pub(super) fn any_retired(&self) -> bool {
         !self.retired.is_empty()
     }
 
-    /// Lets go of what nothing waits for any more; `pending` says whether a link still has that work request under way.
+    /// Releases the regions that no request reads any longer. `pending` tells whether a link still has that work
+    /// request in flight.
     pub(super) fn let_go(&mut self, mut pending: impl FnMut(LinkId, u32) -> bool) {
         self.retired.retain_mut(|retired| {
             retired.waits_for.retain(|(link, number)| pending(*link, *number));
@@ -125,7 +130,7 @@ impl Regions {
         });
     }
 
-    /// The segment of a slice that lies inside it.
+    /// Returns the segment of a slice, which must lie inside it.
     pub(super) fn find(&self, slice: &LocalSlice) -> Result<&Registered, PostError> {
         let bad = || PostError::BadLocalSlice(*slice);
         let registered = self.by_id.get(&slice.segment).ok_or_else(bad)?;
@@ -133,14 +138,14 @@ impl Regions {
         Ok(registered)
     }
 
-    /// The segment of a slice that peers may be let at.
+    /// Returns the segment of a slice that may be opened to peers.
     pub(super) fn find_writable(&self, slice: &LocalSlice) -> Result<&Registered, PostError> {
         let found = self.find(slice)?;
         let writable = found.segment.mapping().access() == segment::Access::ReadWrite;
         if writable { Ok(found) } else { Err(PostError::BadLocalSlice(*slice)) }
     }
 
-    /// An element of a gather list.
+    /// Returns a slice as an element of a gather list.
     pub(super) fn element(&self, slice: &LocalSlice) -> Result<Element, PostError> {
         let found = self.find(slice)?;
         let element = found.region.element(slice.offset as usize, slice.len as usize);

@@ -1,24 +1,25 @@
-//! The account of a link's send queue: what was posted, what has left, what has completed, and when to ring.
+//! The account of a link's send queue: the requests that are posted, have left or have completed, and when to ring.
 //!
-//! Nothing is left to the device: it would take twice as much as asked for and then fail (docs/adr/0001), and its completions name only
-//! some of the work requests. A request is *posted* when it is in the list that will leave, *rung* when it has left behind a doorbell.
-//! The last request of each doorbell asks for a completion, its answer, and so does one in so many of a long list. So whatever has left
-//! is followed by a request that will complete, and a full queue always has room again.
+//! Nothing is left to the device: it would take twice as many requests as were asked for and then fail
+//! (docs/adr/0001), and its completions name only some of the work requests. A request is *posted* when it is in the
+//! list that will leave, and *rung* when it has left behind a doorbell. The last request of each doorbell asks for a
+//! completion, which is the doorbell's answer. In a long list, so does every `signaled_every`th request. So each
+//! request that has left is followed by one that will complete, and a full queue always gets room again.
 
 use std::collections::VecDeque;
 
-/// A list as long as this leaves at once.
+/// A list of at least this length leaves at once.
 const LONG: u32 = 32;
 
-/// A shorter one waits while so many doorbells have no answer: more comes while it waits, and then one doorbell and one completion
-/// serve for all of it. A request that is alone leaves at once, and so does the one behind it.
+/// A shorter list waits while this many doorbells have no answer. More requests come while it waits, and then one
+/// doorbell and one completion serve all of them. A request that is alone leaves at once, and so does the next one.
 const UNANSWERED: usize = 2;
 
 /// The bits of a request's number; one more bit tells sends from receives.
 pub(super) const NUMBER_BITS: u32 = 31;
 const NUMBERS: u32 = (1 << NUMBER_BITS) - 1;
 
-/// What is known of each request, oldest first.
+/// The requests that have not completed, oldest first.
 #[derive(Debug)]
 pub(super) struct SendQueue<E> {
     capacity: u32,
@@ -26,18 +27,18 @@ pub(super) struct SendQueue<E> {
     entries: VecDeque<E>,
     /// The number of the oldest entry.
     first: u32,
-    /// So many of the entries have left.
+    /// The number of entries that have left.
     rung: u32,
     /// The number of the last request of each doorbell that has no answer.
     doorbells: VecDeque<u32>,
     unsignaled: u32,
 }
 
-/// How a request is to be posted.
+/// The number of a posted request, and whether it is signaled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ticket {
     pub(super) number: u32,
-    /// It has to ask for a completion, though more may follow it.
+    /// Whether it has to ask for a completion, although more requests may follow it.
     pub(super) signaled: bool,
 }
 
@@ -54,27 +55,27 @@ impl<E> SendQueue<E> {
         }
     }
 
-    /// Posted and not completed.
+    /// Returns the number of requests that are posted and not completed.
     pub(super) fn len(&self) -> u32 {
         self.entries.len() as u32
     }
 
-    /// Posted and not left.
+    /// Returns the number of requests that are posted and have not left.
     pub(super) fn waiting(&self) -> u32 {
         self.len() - self.rung
     }
 
-    /// Left and not completed.
+    /// Returns the number of requests that have left and not completed.
     pub(super) fn in_flight(&self) -> u32 {
         self.rung
     }
 
-    /// Whether `more` fit, with `reserve` places left.
+    /// Returns whether `more` requests fit, with `reserve` places left.
     pub(super) fn has_room(&self, more: u32, reserve: u32) -> bool {
         self.len().saturating_add(more).saturating_add(reserve) <= self.capacity
     }
 
-    /// Takes a request in. The caller has looked for room.
+    /// Adds a request. The caller has checked that there is room.
     pub(super) fn post(&mut self, entry: E) -> Ticket {
         let number = self.first.wrapping_add(self.len()) & NUMBERS;
         self.entries.push_back(entry);
@@ -86,24 +87,24 @@ impl<E> SendQueue<E> {
         Ticket { number, signaled }
     }
 
-    /// The number of the last request that was posted. `None` where all have completed.
+    /// Returns the number of the last posted request, or `None` if all have completed.
     pub(super) fn last(&self) -> Option<u32> {
         (!self.entries.is_empty()).then(|| self.first.wrapping_add(self.len() - 1) & NUMBERS)
     }
 
-    /// The number of the last request of that kind that has not completed.
+    /// Returns the number of the last request of that kind that has not completed.
     pub(super) fn last_where(&self, is: impl Fn(&E) -> bool) -> Option<u32> {
         let at = self.entries.iter().rposition(is)?;
         Some(self.first.wrapping_add(at as u32) & NUMBERS)
     }
 
-    /// Whether what is waiting is to leave now.
+    /// Returns whether the waiting requests should leave now.
     pub(super) fn should_ring(&self) -> bool {
         self.waiting() > 0 && (self.doorbells.len() < UNANSWERED || self.waiting() >= LONG)
     }
 
-    /// The first `taken` of what is waiting have left, the last of them signaled. All of them, as a rule; what the device did not take
-    /// is for [`SendQueue::forget_waiting`].
+    /// Records that the first `taken` waiting requests have left, the last of them signaled. Usually these are all.
+    /// [`SendQueue::forget_waiting`] drops those that the device did not take.
     pub(super) fn rang(&mut self, taken: u32) {
         let taken = taken.min(self.waiting());
         if taken == 0 {
@@ -114,19 +115,20 @@ impl<E> SendQueue<E> {
         self.doorbells.push_back(self.first.wrapping_add(self.rung - 1) & NUMBERS);
     }
 
-    /// Drops what has not left. It will not.
+    /// Drops the requests that have not left, and never will.
     pub(super) fn forget_waiting(&mut self) {
         self.entries.truncate(self.rung as usize);
         self.unsignaled = 0;
     }
 
-    /// How many requests are not younger than this one; `None` for a number that is not in flight.
+    /// Returns how many requests in flight are not younger than this one, or `None` for a number that is not in
+    /// flight.
     pub(super) fn up_to(&self, number: u32) -> Option<u32> {
         let distance = number.wrapping_sub(self.first) & NUMBERS;
         (distance < self.rung).then_some(distance + 1)
     }
 
-    /// Takes out the oldest request, which has completed.
+    /// Removes the oldest request, which has completed.
     pub(super) fn pop(&mut self) -> Option<E> {
         if self.rung == 0 {
             return None;
@@ -189,7 +191,8 @@ mod tests {
         assert_eq!((queue.len(), queue.in_flight(), queue.waiting()), (1, 0, 1));
     }
 
-    /// A sender that keeps `window` requests in flight, and a peer that answers each doorbell as a whole.
+    /// Returns the doorbells per request of a sender that keeps `window` requests in flight, if the peer answers each
+    /// doorbell as a whole.
     fn ratio(window: u32) -> f64 {
         let mut queue = SendQueue::new(512, 64);
         let (mut posted, mut bells) = (0, 0);
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_come_round() {
+    fn request_numbers_wrap_around() {
         let mut queue = SendQueue::new(16, 8);
         queue.first = NUMBERS - 1;
         let tickets: Vec<Ticket> = (0..4).map(|n| queue.post(n)).collect();
@@ -234,10 +237,11 @@ mod tests {
     }
 
     proptest! {
-        /// However it is posted, rung and completed: the account is that of a device that completes in order, which is never given
-        /// more than its queue takes, and never has a queue full of requests that will not complete.
+        /// However requests are posted, rung and completed, the account is that of a device that completes in order.
+        /// The device is never given more than its queue takes, and its queue is never full of requests that will not
+        /// complete.
         #[test]
-        fn against_a_model(capacity in 16_u32..80, every in 1_u32..80, steps in proptest::collection::vec(0_u8..5, 0..900)) {
+        fn account_matches_a_model(capacity in 16_u32..80, every in 1_u32..80, steps in proptest::collection::vec(0_u8..5, 0..900)) {
             let mut queue = SendQueue::new(capacity, every);
             let every = every.min(capacity);
             let mut list: Vec<(u32, u32, bool)> = Vec::new();
@@ -260,7 +264,7 @@ mod tests {
                         queue.rang(queue.waiting());
                     }
                     _ => {
-                        // The device completes its oldest signaled request, and with it those before.
+                        // The device completes its oldest signaled request, and with it all earlier ones.
                         if let Some(at) = device.iter().position(|request| request.2) {
                             prop_assert!(at < every as usize, "{at} requests in a row ask for no completion");
                             let done: Vec<u32> = device.drain(..=at).map(|request| request.1).collect();

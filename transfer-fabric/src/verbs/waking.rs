@@ -1,33 +1,34 @@
-//! When to look at what costs a system call: the events of the completion channel, of the device, and of rdma_cm.
+//! When to check the events that cost a system call: those of the completion channel, of the device, and of rdma_cm.
 //!
-//! A thread that is busy polling asks the completion queues, which is cheap, and looks up now and then. One that sleeps has armed the
-//! queues before; when it wakes, the channel's event has to be taken, or the next sleep would end at once.
+//! A thread that is busy polls the completion queues, which is cheap, and checks the events only now and then. A
+//! thread that sleeps has armed the queues before. When it wakes, it has to take the channel's event, or the next
+//! sleep would end at once.
 
 use super::VerbsFabric;
 use transfer_core::fabric::DownReason;
 use transfer_verbs::{AsyncEvent, AsyncSource};
 
-/// A thread that does not sleep looks up so often: each so many polls.
+/// A thread that does not sleep checks the events once in this many polls.
 const LOOK_UP: u32 = 64;
 
-/// Whether the queues are armed, and how long ago.
+/// Whether the queues are armed, and how many polls ago.
 #[derive(Debug, Default)]
 pub(super) struct Waking {
     armed: bool,
     polls: u32,
 }
 
-/// What is to be looked at in a round.
+/// The events that a round checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PollScope {
     Nowhere,
-    /// At the completion channel; and where it has nothing, everywhere.
+    /// The completion channel; and if it has no event, everything.
     Channel,
     Everywhere,
 }
 
 impl Waking {
-    /// The queues were armed. Whether they had to be.
+    /// Records that the queues are armed. Returns whether they were not armed before.
     fn arm(&mut self) -> bool {
         let was = std::mem::replace(&mut self.armed, true);
         if !was {
@@ -36,11 +37,12 @@ impl Waking {
         !was
     }
 
-    /// A round begins.
+    /// Begins a round. Returns the events that it has to check.
     pub(super) fn poll(&mut self) -> PollScope {
         self.polls = self.polls.wrapping_add(1);
         match (self.armed, self.polls) {
-            // This one only looks for what came before the queues were armed; all else wakes the sleeper by itself.
+            // This poll only looks for completions from before the queues were armed. All other events wake the
+            // sleeper by themselves.
             (true, 1) => PollScope::Nowhere,
             (true, _) => PollScope::Channel,
             (false, polls) if polls % LOOK_UP == 0 => PollScope::Everywhere,
@@ -53,14 +55,14 @@ impl Waking {
         self.polls = 0;
     }
 
-    /// A queue was made, which is not armed: maybe after the others were, and with nothing to come from those.
+    /// Handles a new queue, which is not armed. The other queues may be armed, and may have no completion to come.
     pub(super) fn queue_made(&mut self) {
         *self = Waking::default();
     }
 }
 
 impl VerbsFabric {
-    /// Asks for a wake-up with the next completion, event or deadline.
+    /// Requests a wake-up at the next completion, event or deadline.
     pub(super) fn arm_all(&mut self) {
         self.clock.arm();
         if !self.waking.arm() {
@@ -73,7 +75,7 @@ impl VerbsFabric {
         }
     }
 
-    /// Takes the events that are there.
+    /// Takes the events that have come.
     pub(super) fn look(&mut self, look: PollScope) {
         if look == PollScope::Nowhere {
             return;
@@ -103,7 +105,7 @@ impl VerbsFabric {
     pub(super) fn device_says(&mut self, event: AsyncEvent) {
         let words = event.words();
         if !event.is_fatal() {
-            // Among them that a port went down: whether its links can go on, the retries will show.
+            // One of these events is that a port went down. The retries will show whether its links survive.
             tracing::info!(source = ?event.source, "the RDMA device says: {words}");
             return;
         }
@@ -111,7 +113,7 @@ impl VerbsFabric {
             AsyncSource::QueuePair(number) => {
                 let found = self.links.values().find(|link| link.number == number).map(|link| link.id);
                 if let Some(id) = found {
-                    // A completion may tell it better.
+                    // A completion may give a better reason.
                     self.fail(id, DownReason::Violation(format!("the device stopped the queue pair: {words}")), false);
                 }
             }

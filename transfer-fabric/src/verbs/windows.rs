@@ -1,8 +1,9 @@
-//! Which memory window of a link is in which state.
+//! The states of the memory windows of a link.
 //!
-//! This table, and not the device, is what keeps a window from being invalidated twice, which would panic the kernel of a software
-//! device (docs/adr/0001): only what it knows as bound is invalidated, only what it knows as free is bound. A link that dies consumes
-//! its table, and its windows are deallocated; none is bound or invalidated again.
+//! This table, and not the device, keeps a window from being invalidated twice, which would panic the kernel of a
+//! software device (docs/adr/0001). Only a window that the table knows as bound is invalidated, and only one that it
+//! knows as free is bound. A link that dies consumes its table, and its windows are deallocated; none is bound or
+//! invalidated again.
 
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -17,13 +18,13 @@ pub(super) struct WindowIndex(u32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing is opened by it.
+    /// The window opens nothing.
     Free,
-    /// A grant of no bytes has its key; a device would refuse to bind that.
+    /// A grant of no bytes has the window's key. The window is not bound, because a device would refuse that.
     Hollow { key: u32, segment: SegmentId, tag: u64 },
     /// Bound, or its bind is posted.
     Bound { key: u32, segment: SegmentId, tag: u64 },
-    /// Its invalidation is posted; so many have asked for it.
+    /// Its invalidation is posted. `asked` is the number of revokes that asked for it.
     Invalidating { key: u32, segment: SegmentId, tag: u64, asked: u32 },
 }
 
@@ -34,26 +35,26 @@ struct Entry<W> {
     keys_used: u16,
 }
 
-/// What a revoke has to do.
+/// The action that a revoke needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Revoke {
     /// Post the invalidation.
     Post(WindowIndex),
-    /// It is gone already, or was never there.
+    /// The grant is gone already, or never existed.
     Gone,
-    /// It is being invalidated.
+    /// The grant is being invalidated.
     Posted,
 }
 
-/// An invalidation has completed.
+/// A completed invalidation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Invalidated<W> {
     pub(super) key: u32,
-    /// What its grant was called.
+    /// The tag of its grant.
     pub(super) tag: u64,
-    /// How many asked for it.
+    /// The number of revokes that asked for it.
     pub(super) asked: u32,
-    /// The window, where it has no fresh key left and must be deallocated.
+    /// The window, if it has no fresh key left and must be deallocated.
     pub(super) worn: Option<W>,
 }
 
@@ -61,7 +62,7 @@ pub(super) struct Invalidated<W> {
 #[derive(Debug)]
 pub(super) struct Windows<W> {
     entries: Vec<Option<Entry<W>>>,
-    /// The one that was freed first comes first: the longer a key rests, the better.
+    /// The window that was freed first comes first: the longer a key rests, the better.
     free: VecDeque<WindowIndex>,
     vacant: Vec<WindowIndex>,
     by_key: HashMap<u32, WindowIndex>,
@@ -72,23 +73,23 @@ impl<W> Windows<W> {
         Windows { entries: Vec::new(), free: VecDeque::new(), vacant: Vec::new(), by_key: HashMap::new() }
     }
 
-    /// How many there are.
+    /// Returns the number of windows.
     pub(super) fn len(&self) -> usize {
         self.entries.len() - self.vacant.len()
     }
 
-    /// How many grants live.
+    /// Returns the number of live grants.
     #[cfg(test)]
     pub(super) fn grants(&self) -> usize {
         self.by_key.len()
     }
 
-    /// The window to bind next. `None`: one has to be allocated and [added](Windows::add).
+    /// Returns the window to bind next, or `None` if one has to be allocated and [added](Windows::add).
     pub(super) fn next_free(&self) -> Option<WindowIndex> {
         self.free.front().copied()
     }
 
-    /// Takes a new window in, free, to be bound next.
+    /// Adds a new window, which is free and will be bound next.
     pub(super) fn add(&mut self, window: W) -> WindowIndex {
         let entry = Some(Entry { window, state: State::Free, keys_used: 0 });
         let index = self.vacant.pop().unwrap_or(WindowIndex(self.entries.len() as u32));
@@ -121,17 +122,20 @@ impl<W> Windows<W> {
         true
     }
 
-    /// The bind of a free window is posted, with this key. Whether it was free, and the key not in use.
+    /// Records that the bind of a free window is posted, with this key. Returns whether the window was free, and the
+    /// key not in use.
     pub(super) fn bound(&mut self, index: WindowIndex, key: u32, segment: SegmentId, tag: u64) -> bool {
         self.take_free(index, State::Bound { key, segment, tag }, key)
     }
 
-    /// A free window stands for a grant of no bytes, under this key, and is not bound.
+    /// Records that a free window stands for a grant of no bytes, under this key, and is not bound. Returns whether
+    /// the window was free, and the key not in use.
     pub(super) fn hollow(&mut self, index: WindowIndex, key: u32, segment: SegmentId, tag: u64) -> bool {
         self.take_free(index, State::Hollow { key, segment, tag }, key)
     }
 
-    /// What to do about a grant that is to be revoked; after [`Revoke::Post`] the table takes it for done.
+    /// Returns the action that revoking a grant needs. After [`Revoke::Post`] the table assumes that the invalidation
+    /// is posted.
     pub(super) fn revoke(&mut self, key: u32, tag: u64) -> Revoke {
         let Some(index) = self.by_key.get(&key).copied() else { return Revoke::Gone };
         let Some(entry) = self.entry(index) else { return Revoke::Gone };
@@ -145,7 +149,7 @@ impl<W> Windows<W> {
             State::Free => Revoke::Gone,
             State::Hollow { .. } => {
                 entry.state = State::Free;
-                // Its key was used, but nothing was ever open with it.
+                // The key was used, but never opened anything.
                 entry.keys_used -= 1;
                 self.by_key.remove(&key);
                 self.free.push_back(index);
@@ -162,13 +166,13 @@ impl<W> Windows<W> {
         }
     }
 
-    /// Whether the key opens something that a revoke would have to invalidate by a work request.
+    /// Returns whether revoking the grant takes a work request that invalidates its key.
     pub(super) fn needs_invalidation(&self, key: u32, tag: u64) -> bool {
         let entry = self.by_key.get(&key).and_then(|index| self.entries.get(index.0 as usize)?.as_ref());
         matches!(entry, Some(Entry { state: State::Bound { tag: of, .. }, .. }) if *of == tag)
     }
 
-    /// The keys and tags of the grants into a segment that are not being taken back yet.
+    /// Returns the keys and tags of the grants into a segment that are not being revoked yet.
     pub(super) fn keys_into(&self, id: SegmentId) -> Vec<(u32, u64)> {
         let entries = self.entries.iter().flatten();
         let keys = entries.filter_map(|entry| match entry.state {
@@ -180,13 +184,13 @@ impl<W> Windows<W> {
         keys.collect()
     }
 
-    /// Whether a grant into that segment is being taken back.
+    /// Returns whether a grant into that segment is being revoked.
     pub(super) fn is_leaving(&self, id: SegmentId) -> bool {
         let mut entries = self.entries.iter().flatten();
         entries.any(|entry| matches!(entry.state, State::Invalidating { segment, .. } if segment == id))
     }
 
-    /// The posted invalidation has completed. `None` where none was posted.
+    /// Handles the completion of an invalidation. Returns `None` if none was posted.
     pub(super) fn invalidated(&mut self, index: WindowIndex) -> Option<Invalidated<W>> {
         let entry = self.entry(index)?;
         let State::Invalidating { key, tag, asked, .. } = entry.state else { return None };
@@ -213,7 +217,7 @@ mod tests {
     const TAG: u64 = 5;
 
     #[test]
-    fn only_what_is_bound_is_invalidated_and_only_once() {
+    fn bound_windows_are_invalidated_once() {
         let mut windows = Windows::new();
         assert_eq!(windows.revoke(7, TAG), Revoke::Gone);
         let index = windows.add('w');
@@ -245,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_rested_longest_is_next_and_a_worn_one_goes() {
+    fn longest_rested_window_is_next_and_a_worn_one_is_removed() {
         let mut windows = Windows::new();
         let a = windows.add('a');
         assert!(windows.bound(a, 0x100, SEGMENT, TAG));
@@ -280,13 +284,13 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked, no window is bound twice or invalidated twice, and each revoke is answered.
+        /// Whatever is requested, no window is bound twice or invalidated twice, and each revoke is answered.
         #[test]
-        fn against_a_model(steps in proptest::collection::vec((0_u8..4, any::<u16>()), 0..600)) {
+        fn table_matches_a_model(steps in proptest::collection::vec((0_u8..4, any::<u16>()), 0..600)) {
             let mut windows = Windows::new();
             let mut allocated = 0_u32;
             let mut next_key = 0_u32;
-            // What the device would know: which key each window is bound with.
+            // The key with which each window is bound, as the device would know it.
             let mut bound: Vec<(WindowIndex, u32)> = Vec::new();
             let mut posted: VecDeque<(WindowIndex, u32, u32)> = VecDeque::new();
             for (step, pick) in steps {

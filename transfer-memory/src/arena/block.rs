@@ -40,17 +40,17 @@ impl Block {
     /// The bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: `len` bytes of the mapping, which the arena keeps mapped. Only the owner of this block may write
-        // them, and it is borrowed: no other allocation shares a byte with this one; whoever writes through the
-        // mapping itself may do so only where they hold the range (the rule of `Mapping`); the sidecar, whom its
-        // workers trust, writes only what it was lent; and the seals keep every other process out.
+        // SAFETY: these are `len` bytes of the mapping, which the arena keeps mapped. Only the owner of this block may
+        // write them, and it is borrowed: no other allocation shares a byte with this one. Writes through the mapping
+        // itself are allowed only to the holder of the range (the rule of `Mapping`). The sidecar, which its workers
+        // trust, writes only ranges that it was lent. The seals keep every other process out.
         unsafe { std::slice::from_raw_parts(self.pointer(), self.len as usize) }
     }
 
     /// The bytes, writable.
     #[must_use]
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `as_bytes`, and `self` is borrowed mutably, so nobody in this process reads them; other
+        // SAFETY: as in `as_bytes`, and `self` is borrowed mutably, so no other code in this process reads them. Other
         // processes have not been told of them yet.
         unsafe { std::slice::from_raw_parts_mut(self.pointer(), self.len as usize) }
     }
@@ -94,14 +94,15 @@ impl Block {
         self.slice()
     }
 
-    /// Makes the block immutable. The view can be cloned, sliced and turned into Arrow arrays. The range is freed when
-    /// the last view is dropped and the sidecar has returned it as often as it was shared.
+    /// Makes the block immutable. The view can be cloned, sliced and turned into Arrow arrays. The range is freed once
+    /// the last view is dropped and the sidecar has returned it once for each time that it was shared.
     #[must_use]
     pub fn freeze(self) -> Bytes {
         self.arena.hand_over(self.offset, LocalHolder::Readers, false);
         let (pointer, len) = (self.pointer(), self.len as usize);
-        // SAFETY: the bytes stay mapped and allocated while the block, now only the views' owner, lives. It gives out
-        // no more references, since it is in their common box; nobody writes the bytes any more, as in `as_bytes`.
+        // SAFETY: the bytes stay mapped and allocated while the block lives, and only the views own it now. It gives
+        // out no more references, because it is in their common box. No one writes the bytes any longer, as in
+        // `as_bytes`.
         unsafe { Bytes::from_raw_parts(pointer, len, Arc::new(self)) }
     }
 }

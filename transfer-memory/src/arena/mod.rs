@@ -57,7 +57,7 @@ struct Entry {
     lent: u32,
 }
 
-/// Who holds an allocation in this process.
+/// The holder of an allocation in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LocalHolder {
     Nobody,
@@ -118,9 +118,9 @@ impl Arena {
         Ok(Block::new(self.clone(), offset, len))
     }
 
-    /// Adds `len` bytes at `pointer` to what the sidecar holds. The bytes must lie within one frozen allocation that
-    /// still has a reader in this process. `None` where they do not: the caller has to copy them into an allocation of
-    /// their own.
+    /// Adds `len` bytes at `pointer` to the ranges that the sidecar holds. The bytes must lie within one frozen
+    /// allocation that still has a reader in this process. Returns `None` if they do not: the caller has to copy them
+    /// into an allocation of their own.
     #[must_use]
     pub fn share(&self, pointer: *const u8, len: u64) -> Option<Shared> {
         let offset = self.0.mapping.offset_of(pointer)?;
@@ -191,7 +191,8 @@ impl Arena {
         self.0.state.lock().allocator.free_bytes()
     }
 
-    /// Records who holds the allocation in this process from now on, and whether the sidecar holds it too (`lend`).
+    /// Records the holder of the allocation in this process from now on, and whether the sidecar holds it too
+    /// (`lend`).
     fn hand_over(&self, offset: u64, holder: LocalHolder, lend: bool) {
         let mut state = self.0.state.lock();
         if let Some(entry) = state.entries.get_mut(&offset) {

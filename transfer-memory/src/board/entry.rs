@@ -31,7 +31,7 @@ pub(crate) fn close(entry: &[AtomicU64], body: &[u64]) {
     sequence.store(before.wrapping_add(1), Ordering::Release);
 }
 
-/// The sequence of an entry. `None` while it is being written.
+/// Returns the sequence of an entry, or `None` while it is being written.
 pub(crate) fn begin(entry: &[AtomicU64]) -> Option<u64> {
     let sequence = entry.first()?.load(Ordering::Acquire);
     sequence.is_multiple_of(2).then_some(sequence)

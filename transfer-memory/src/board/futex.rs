@@ -26,8 +26,8 @@ fn half(word: &AtomicU64) -> *mut u32 {
 /// Wakes every thread, in any process, that sleeps until the first of these words changes.
 pub(super) fn wake_all(words: &[AtomicU64]) {
     if let Some(word) = words.first() {
-        // SAFETY: the pointer is into that word, which lives as long as `words`, and is aligned. Nobody loads or stores
-        // by way of it, which may be memory that is mapped read-only: the kernel takes its address alone.
+        // SAFETY: the pointer is into that word, which lives as long as `words`, and is aligned. Nothing is loaded or
+        // stored through it, because the memory may be mapped read-only: the kernel takes only its address.
         let half = unsafe { AtomicU32::from_ptr(half(word)) };
         // It succeeds for every mapped address.
         let _ = futex::wake(half, Flags::empty(), i32::MAX as u32);

@@ -2,7 +2,8 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Sets a hazard pointer to a ticket, in the ticket's bucket. `None` where the bucket is full.
+/// Sets a hazard pointer to a ticket, in the ticket's bucket. Returns its place there, or `None` if the bucket is
+/// full.
 pub(crate) fn protect(bucket: &[AtomicU64], ticket: u64) -> Option<usize> {
     bucket.iter().position(|word| {
         word.load(Ordering::Relaxed) == 0
@@ -37,7 +38,7 @@ mod session {
     use crate::sync::Ordering;
     use std::sync::Arc;
 
-    /// Where the bucket of a ticket begins.
+    /// Returns the index of the word at which the bucket of a ticket begins.
     pub(in super::super) fn bucket_of(ticket: u64) -> usize {
         HAZARDS_HEADER_WORDS + (ticket % BUCKETS as u64) as usize * BUCKET_HAZARDS
     }
@@ -49,7 +50,7 @@ mod session {
     }
 
     impl SessionHazards {
-        /// Those at `offset` of a mapping that can be written.
+        /// Returns the hazard pointers at `offset` of a mapping that can be written.
         ///
         /// # Errors
         /// [`MapError`].
@@ -75,14 +76,15 @@ mod session {
             super::is_protected(self.words.part(bucket_of(ticket), BUCKET_HAZARDS), ticket)
         }
 
-        /// How many hazard pointers are set.
+        /// Returns the number of hazard pointers that are set.
         #[must_use]
         pub fn count(&self) -> u64 {
             let hazards = self.words.part(HAZARDS_HEADER_WORDS, BUCKETS * BUCKET_HAZARDS);
             hazards.iter().filter(|word| word.load(Ordering::Relaxed) != 0).count() as u64
         }
 
-        /// The number of fetches that found their version, and the sum of its bytes, as the worker reports them.
+        /// Returns the number of fetches that found their version, and the sum of its bytes, as the worker reports
+        /// them.
         #[must_use]
         pub fn hits(&self) -> (u64, u64) {
             let count = |at: usize| self.words.all().get(at).map_or(0, |word| word.load(Ordering::Relaxed));

@@ -29,22 +29,22 @@ pub(super) fn is_alive(word: u64) -> bool {
     word & TID_MASK != 0 && word & OWNER_DIED == 0
 }
 
-/// Why the liveness of a sidecar cannot be shown on its board.
+/// The reason why the liveness of a sidecar cannot be shown on its board.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LivenessError {
     /// The memory of the board is not mapped, or cannot be written.
     #[error("the liveness of the board's sidecar: {0}")]
     Map(#[from] MapError),
-    /// The system refused.
+    /// A system call failed.
     #[error("the liveness of the board's sidecar: {step} failed: {why}")]
     System {
-        /// What was tried.
+        /// The call.
         step: &'static str,
-        /// The system's words.
+        /// The system's error.
         why: std::io::Error,
     },
-    /// This C library does not lay out a robust mutex as the kernel's futexes are.
+    /// This C library lays out a robust mutex in another way than the kernel's futexes.
     #[error(
         "the liveness of the board's sidecar: this C library keeps the owner of a mutex elsewhere than in its first word"
     )]
@@ -73,9 +73,9 @@ impl Liveness {
             }
         };
         // SAFETY: an attribute is set up before it is used, and destroyed after that. The mutex lies at the beginning
-        // of a mapping that can be written, aligned to a page, in a part of the board that is nothing else's; nobody
-        // has made a mutex there before, says the caller. `Liveness` is neither Send nor Sync, so the thread that locks
-        // it here is the one that unlocks it.
+        // of a mapping that can be written, aligned to a page, in a part of the board that nothing else uses. The
+        // caller promises that no mutex was made there before. `Liveness` is neither Send nor Sync, so the thread that
+        // locks the mutex here is the one that unlocks it.
         unsafe {
             let mut attribute = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
             failed("pthread_mutexattr_init")(libc::pthread_mutexattr_init(attribute.as_mut_ptr()))?;
@@ -103,8 +103,8 @@ impl Liveness {
 
 impl Drop for Liveness {
     fn drop(&mut self) {
-        // SAFETY: this thread has locked it: it is neither sent to another nor shared. Nobody waits to lock it; who
-        // sleeps on its word is woken by this, as by the thread's end.
+        // SAFETY: this thread has locked the mutex, because this value is neither sent to another thread nor shared.
+        // No thread waits to lock it. A reader that sleeps on its word is woken by this, as by the thread's end.
         unsafe { libc::pthread_mutex_unlock(self.mutex) };
     }
 }

@@ -90,7 +90,7 @@ pub struct Watch {
     arena: SegmentId,
 }
 
-/// What a notice says at one moment.
+/// The content of a notice at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoticeState {
     /// The version. `None` where the notice names no valid version, or was being written.
@@ -99,7 +99,7 @@ pub struct NoticeState {
 }
 
 impl NoticeState {
-    /// Whether it was being written. A version may follow at once.
+    /// Whether the notice was being written. A version may follow at once.
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.sequence.is_multiple_of(2)
@@ -152,8 +152,8 @@ impl Watch {
         NoticeState { snapshot: self.read(sequence), sequence }
     }
 
-    /// Checks what the notice says, since its worker may write anything there. The caller's mapping of the arena bounds
-    /// the range that it names.
+    /// Checks the content of the notice, because its worker may write anything there. The caller's mapping of the
+    /// arena bounds the range that the notice names.
     fn read(&self, sequence: u64) -> Option<Snapshot> {
         let words = self.words.all();
         let [ticket, version, shape, offset] =
@@ -187,7 +187,7 @@ impl Watch {
     }
 
     /// Sleeps until the notice changes from that look, the board no longer names it, the sidecar or the session has
-    /// ended, the alarm rings, or `until`. Spurious wake-ups are possible. Returns `false` where `until` came first.
+    /// ended, the alarm rings, or `until`. Spurious wake-ups are possible. Returns `false` if `until` came first.
     #[must_use]
     pub fn wait(&self, board: &BoardReader, look: &NoticeState, alarm: &Alarm, until: Instant) -> bool {
         let (notice, entry) = (self.words.all().first(), board.entry(self.entry).first());

@@ -312,7 +312,7 @@ fn sleeping_waiter_is_woken_by_every_relevant_change() {
 
 type EndLife = fn(Option<Liveness>);
 
-/// The kernel wakes only one of them; that one wakes the others.
+/// The kernel wakes only one waiter, and that one wakes the others.
 #[test]
 fn all_sleeping_waiters_are_woken_when_the_sidecar_s_thread_ends() {
     // `mem::forget`: as in a process that is killed, the mutex is not unlocked.
@@ -393,8 +393,8 @@ fn waiter_finds_each_version() {
     });
 }
 
-/// A worker announces versions, and the sidecar returns the memory of each as soon as no hazard pointer names it. Other
-/// threads look them up. What they hold must not change.
+/// A worker announces versions, and the sidecar returns the memory of each as soon as no hazard pointer names it.
+/// Other threads look them up. The versions that they hold must not change.
 #[test]
 fn held_version_of_a_notice_is_never_overwritten() {
     const SLOTS: u64 = 4;

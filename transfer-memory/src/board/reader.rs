@@ -14,7 +14,7 @@ use std::sync::Arc;
 use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::tensor::{DType, Key, MetaParts, TensorMeta, Version};
 
-/// The reader of a board. It sets hazard pointers to what it reads. Thread-safe.
+/// The reader of a board. It sets hazard pointers to the versions that it reads. Thread-safe.
 #[derive(Debug)]
 pub struct BoardReader {
     board: Words,
@@ -107,7 +107,7 @@ impl BoardReader {
         })
     }
 
-    /// What the board shows under this key. `segments` returns the mapping of a segment of notices, if it is mapped.
+    /// Looks up a key on the board. `segments` returns the mapping of a segment of notices, if it is mapped.
     #[must_use]
     pub fn find(&self, key: &Key, segments: impl Fn(SegmentId) -> Option<Arc<Mapping>>) -> Option<Lookup> {
         let hash = hash_of(key.as_str());

@@ -18,7 +18,7 @@ pub struct NoRoom;
 #[derive(Debug)]
 pub struct BoardWriter {
     words: Words,
-    /// What each entry holds. Kept in private memory; the entries in shared memory are for the readers.
+    /// The content of each entry, in private memory. The entries in shared memory are for the readers.
     places: Vec<Option<Place>>,
     tickets: HashMap<u64, usize>,
 }
@@ -27,7 +27,7 @@ pub struct BoardWriter {
 struct Place {
     key: Key,
     ticket: u64,
-    /// Workers may sleep until it changes.
+    /// Whether workers may sleep until the entry changes.
     is_watched: bool,
 }
 
@@ -143,7 +143,7 @@ struct Body {
     len: usize,
 }
 
-/// The words of an entry. It adds the number of dimensions and the length of the key to `shape`.
+/// Encodes the words of an entry. It adds the number of dimensions and the length of the key to `shape`.
 fn encode(key: &Key, [hash, ticket, version, shape, offset]: [u64; 5], dims: &[u64]) -> Option<Body> {
     let text = key.as_str().as_bytes();
     let mut words = [0; body::WORDS];

@@ -268,7 +268,7 @@ fn entry_read_during_a_write_is_whole_or_absent() {
 }
 
 /// One thread publishes versions, and reuses the memory of each as soon as no hazard pointer names it. Other threads
-/// look them up. What they hold must not change.
+/// look them up. The versions that they hold must not change.
 #[test]
 fn held_version_is_never_overwritten() {
     const SLOTS: usize = 4;

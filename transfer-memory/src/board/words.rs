@@ -16,7 +16,7 @@ pub(super) struct Words {
 
 // SAFETY: the pointer is into the mapping, which is Send and Sync and lives as long as this.
 unsafe impl Send for Words {}
-// SAFETY: as above; what is handed out are atomics.
+// SAFETY: as above; only atomics are handed out.
 unsafe impl Sync for Words {}
 
 impl Words {
@@ -38,22 +38,22 @@ impl Words {
         Ok(Words { start, len, _mapping: mapping })
     }
 
-    /// All of them.
+    /// Returns all words.
     pub(super) fn all(&self) -> &[AtomicU64] {
-        // SAFETY: the pointer is valid for `len` words for as long as the mapping lives, and aligned, as `at` has
-        // checked. Every bit pattern is a value, and all who share the words access them atomically or, if hostile, get
-        // at most a value that the reader did not expect. Words of a read-only mapping are only loaded, in whole words,
-        // which is no write on any machine.
+        // SAFETY: the pointer is valid for `len` words as long as the mapping lives, and aligned, as `at` has checked.
+        // Every bit pattern is a value. All processes that share the words access them atomically; a hostile one
+        // causes at most a value that the reader did not expect. Words of a read-only mapping are only loaded, in
+        // whole words, which is no write on any machine.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// A part of them; empty where there is no such part.
+    /// Returns a part of the words, which is empty if there is no such part.
     pub(super) fn part(&self, from: usize, len: usize) -> &[AtomicU64] {
         self.all().get(from..from.saturating_add(len)).unwrap_or_default()
     }
 }
 
-/// Whether they are the same words.
+/// Compares the places of the words, and not their values.
 impl PartialEq for Words {
     fn eq(&self, other: &Words) -> bool {
         (self.start, self.len) == (other.start, other.len)

@@ -21,7 +21,7 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// The reading end of the ring at `range` of `mapping`, which nobody has used yet.
+    /// Makes the reading end of the ring at `range` of `mapping`, which has not been used yet.
     ///
     /// # Errors
     /// [`RingError::BadRange`], [`RingError::Map`] where the range is not in the mapping or the mapping is read-only.
@@ -29,7 +29,8 @@ impl Consumer {
         Ok(Consumer { region: Region::new(mapping, range)?, head: 0, tail: 0 })
     }
 
-    /// Copies the next record into `buffer` and gives its room back to the producer. `None` where there is no record.
+    /// Copies the next record into `buffer` and gives its room back to the producer. Returns `None` if there is no
+    /// record.
     ///
     /// # Errors
     /// [`RingError::AbsurdTail`], [`RingError::AbsurdRecord`], [`RingError::AbsurdWrap`]: the producer broke the
@@ -67,13 +68,13 @@ impl Consumer {
         }
     }
 
-    /// How many bytes were ever consumed.
+    /// Returns the number of bytes that were ever consumed.
     #[must_use]
     pub fn consumed(&self) -> u64 {
         self.head
     }
 
-    /// How many bytes were ever published, by now.
+    /// Returns the number of bytes that were ever published, by now.
     ///
     /// # Errors
     /// [`RingError::AbsurdTail`].
@@ -82,14 +83,14 @@ impl Consumer {
         Ok(self.tail)
     }
 
-    /// Announces that this side will sleep. Returns `true` where the ring is still empty: sleep until the producer
-    /// rings. Returns `false` where a record has arrived: pop again.
+    /// Announces that this side will sleep. Returns `true` if the ring is still empty: sleep until the producer rings.
+    /// Returns `false` if a record has arrived: pop again.
     #[must_use]
     pub fn prepare_sleep(&mut self) -> bool {
         self.region.header().consumer_sleeps.0.store(1, Ordering::Relaxed);
         // Pairs with the fence in `Producer::should_wake`.
         fence(Ordering::SeqCst);
-        // Whether the tail makes sense is for `try_pop` to find out: anything but the head keeps this side awake.
+        // `try_pop` finds out whether the tail makes sense. Any tail other than the head keeps this side awake.
         let empty = self.region.header().tail.0.load(Ordering::Relaxed) == self.head;
         if !empty {
             self.awake();

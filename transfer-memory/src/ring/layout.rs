@@ -1,12 +1,12 @@
-//! Where a ring lies, and what its two sides tell each other there.
+//! The place of a ring in a mapping, and the header that its two sides share.
 
 use super::{HEADER_BYTES, MAX_CAPACITY, MIN_CAPACITY};
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// Where in a mapping a ring lies.
+/// The place of a ring in a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingRange {
-    /// Where its header starts, in bytes from the mapping's start; a multiple of 128.
+    /// The start of its header, in bytes from the mapping's start; a multiple of 128.
     pub offset: u64,
     /// The size of its data in bytes; a power of two from [`MIN_CAPACITY`] to [`MAX_CAPACITY`].
     pub capacity: u32,
@@ -31,7 +31,7 @@ impl RingRange {
 #[repr(C, align(128))]
 pub(crate) struct Line<T>(pub(crate) T);
 
-/// What the two sides tell each other; `super` describes it.
+/// The header that the two sides share; `super` describes it.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Header {

@@ -13,27 +13,27 @@
 //! | 512 | data | producer |
 //!
 //! The indexes run freely and never wrap; a position in the data is the index modulo the capacity, a power of two. A
-//! record is a u32 length and that many bytes, padded to 8. One that does not fit before the end of the data is
-//! preceded by a length of [`u32::MAX`], which means: go on at position 0.
+//! record is a u32 length and that many bytes, padded to 8. A record that does not fit before the end of the data is
+//! at position 0; a length of [`u32::MAX`] takes its place and says so.
 //!
 //! # Trust
-//! Each side keeps its own index privately and only tells the other; what the other tells is a hint, checked before
-//! use. A `tail` or `head` that goes backwards, or says more than can be, or a record that is longer than allowed or
-//! than what is published, is a [`RingError`], and ends the session. A record is copied out into the consumer's own
-//! memory before anybody looks at it.
+//! Each side keeps its own index in private memory, and only publishes it to the other side. The other side's index is
+//! a hint that is checked before use. If a `tail` or `head` goes backwards or exceeds its limit, or if a record is
+//! longer than allowed or than the published bytes, that is a [`RingError`], and ends the session. A record is copied
+//! out into the consumer's own memory before it is examined.
 //!
 //! # Sleeping
-//! A consumer that finds the ring empty says so in `consumer_sleeps` before it sleeps, and a producer looks there
-//! after it published. No wake-up is lost, by Dekker's argument: the consumer *writes the flag, fences, reads the
-//! tail*; the producer *writes the tail, fences, reads the flag*. Both fences are sequentially consistent, so one
-//! comes first. If the consumer's does, the producer reads the flag and wakes it. If the producer's does, the consumer
-//! reads the new tail and does not sleep. `producer_sleeps` and `head` are the same with the roles exchanged, for a
-//! producer that waits for room.
+//! A consumer that finds the ring empty sets `consumer_sleeps` before it sleeps, and a producer reads that flag after
+//! it has published. No wake-up is lost, by Dekker's argument: the consumer *writes the flag, fences, reads the tail*;
+//! the producer *writes the tail, fences, reads the flag*. Both fences are sequentially consistent, so one comes
+//! first. If the consumer's does, the producer reads the flag and wakes the consumer. If the producer's does, the
+//! consumer reads the new tail and does not sleep. `producer_sleeps` and `head` work in the same way with the roles
+//! exchanged, for a producer that waits for room.
 
 //!
 //! # Proof
 //! The crate `transfer-loom` compiles these files with the atomics of a model checker, and a ring so small that it is
-//! full and wraps all the time (`cfg(loom)`); the memory of a ring, `region`, is then another.
+//! full and wraps all the time (`cfg(loom)`). It replaces the memory of a ring, `region`.
 
 mod consumer;
 pub(crate) mod layout;
@@ -55,14 +55,14 @@ pub const MAX_RECORD_BYTES: usize = if cfg!(loom) { 12 } else { 2048 };
 /// The size of a ring's header, in bytes.
 pub const HEADER_BYTES: u64 = 512;
 
-/// The smallest capacity, in bytes. A record of the largest size fits into any empty ring of it, wherever the indexes
-/// stand.
+/// The smallest capacity, in bytes. A record of the largest size fits into any empty ring of this capacity, whatever
+/// its indexes are.
 pub const MIN_CAPACITY: u32 = if cfg!(loom) { 32 } else { 8192 };
 
 /// The largest capacity, in bytes.
 pub const MAX_CAPACITY: u32 = 1 << 30;
 
-/// A length that is none: the record is at the start of the data.
+/// Marks, in place of a length, that the record is at the start of the data.
 const WRAP: u32 = u32::MAX;
 
 /// The bytes that a record of `len` bytes occupies.
@@ -73,45 +73,45 @@ const fn entry_bytes(len: usize) -> u64 {
 const MAX_ENTRY_BYTES: u64 = entry_bytes(MAX_RECORD_BYTES);
 const _: () = assert!(2 * MAX_ENTRY_BYTES <= MIN_CAPACITY as u64);
 
-/// What can go wrong with a ring. All but [`RingError::TooLong`], [`RingError::BadRange`] and [`RingError::Map`],
-/// which are the caller's own mistakes, say that the peer broke the rules; the session is then over.
+/// An error of a ring. [`RingError::TooLong`], [`RingError::BadRange`] and [`RingError::Map`] are the caller's own
+/// mistakes. All others mean that the peer broke the rules; the session is then over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingError {
-    /// A record to be pushed that is longer than [`MAX_RECORD_BYTES`].
+    /// The record to be pushed is longer than [`MAX_RECORD_BYTES`].
     #[error("a ring record has at most {MAX_RECORD_BYTES} bytes, this one has {len}")]
     TooLong {
         /// Its length in bytes.
         len: usize,
     },
-    /// A place for a ring that cannot be one.
+    /// The range is no place for a ring.
     #[error(
         "a ring starts at a multiple of 128 and has a capacity that is a power of two from {MIN_CAPACITY} to \
          {MAX_CAPACITY}; \
          offset {} and capacity {} were given", .0.offset, .0.capacity
     )]
     BadRange(RingRange),
-    /// A ring that does not lie in its mapping.
+    /// The ring does not lie in its mapping.
     #[error(transparent)]
     Map(#[from] MapError),
     /// The producer's index went backwards, beyond the capacity, or off the grid of 8 bytes.
     #[error("the peer's tail is {found}; from {known} on, it must be a multiple of 8 and at most {limit}")]
     AbsurdTail {
-        /// What it said.
+        /// The index that the peer published.
         found: u64,
-        /// What it had said before.
+        /// The last valid index that the peer had published.
         known: u64,
-        /// The most it could be.
+        /// The largest valid index.
         limit: u64,
     },
     /// The consumer's index went backwards, beyond what is published, or off the grid of 8 bytes.
     #[error("the peer's head is {found}; from {known} on, it must be a multiple of 8 and at most {limit}")]
     AbsurdHead {
-        /// What it said.
+        /// The index that the peer published.
         found: u64,
-        /// What it had said before.
+        /// The last valid index that the peer had published.
         known: u64,
-        /// The most it could be.
+        /// The largest valid index.
         limit: u64,
     },
     /// A record that is too long, or not wholly published, or crosses the end of the data.
@@ -130,7 +130,7 @@ pub enum RingError {
          a record that needs it skips less than {MAX_ENTRY_BYTES}"
     )]
     AbsurdWrap {
-        /// Where it stands.
+        /// The index of the marker.
         index: u64,
         /// The bytes up to the end of the data.
         skipped: u64,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// The writing end of a ring.
 ///
 /// [`try_push`](Producer::try_push) any number of records, [`publish`](Producer::publish) them together, and ring the
-/// consumer's doorbell if [`should_wake`](Producer::should_wake) says so. Where a record does not fit: publish, then
+/// consumer's doorbell if [`should_wake`](Producer::should_wake) returns true. If a record does not fit: publish, then
 /// either try later or [`prepare_wait`](Producer::prepare_wait), and sleep until the consumer rings.
 #[derive(Debug)]
 pub struct Producer {
@@ -23,7 +23,7 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// The writing end of the ring at `range` of `mapping`, which nobody has used yet.
+    /// Makes the writing end of the ring at `range` of `mapping`, which has not been used yet.
     ///
     /// # Errors
     /// [`RingError::BadRange`], [`RingError::Map`] where the range is not in the mapping or the mapping is read-only.
@@ -31,8 +31,8 @@ impl Producer {
         Ok(Producer { region: Region::new(mapping, range)?, tail: 0, published: 0, head: 0 })
     }
 
-    /// Writes a record, which the consumer sees after the next [`Producer::publish`]. `false` where there is no room
-    /// for it now.
+    /// Writes a record, which the consumer sees after the next [`Producer::publish`]. Returns `false` if there is no
+    /// room for it now.
     ///
     /// # Errors
     /// [`RingError::TooLong`], [`RingError::AbsurdHead`].
@@ -77,7 +77,7 @@ impl Producer {
     }
 
     /// Publishes, and announces that this side will sleep until there is room for a record of `len` bytes. Returns
-    /// `false` where there is room by now: do not sleep. After the sleep, or instead of it, push again.
+    /// `false` if there is room by now: do not sleep. After the sleep, or instead of it, push again.
     ///
     /// # Errors
     /// [`RingError::TooLong`], [`RingError::AbsurdHead`].
@@ -105,7 +105,7 @@ impl Producer {
     }
 
     fn refresh_head(&mut self) -> Result<(), RingError> {
-        // Acquire: the consumer's reads of what it gave back come before this side's writes there.
+        // Acquire: the consumer's reads of the room that it gave back come before this side's writes there.
         let found = self.region.header().head.0.load(Ordering::Acquire);
         if found < self.head || found > self.published || !found.is_multiple_of(8) {
             return Err(RingError::AbsurdHead { found, known: self.head, limit: self.published });

@@ -1,4 +1,4 @@
-//! The memory of a ring, without the rules of using it.
+//! The memory of a ring, without the protocol.
 
 use super::layout::Header;
 use super::{HEADER_BYTES, RingError, RingRange};
@@ -23,7 +23,7 @@ unsafe impl Send for Region {}
 const _: () = assert!(size_of::<Header>() as u64 == HEADER_BYTES);
 
 impl Region {
-    /// The ring at `range` of `mapping`, which must be writable.
+    /// Takes the ring at `range` of `mapping`, which must be writable.
     pub(super) fn new(mapping: Arc<Mapping>, range: RingRange) -> Result<Region, RingError> {
         if !range.is_valid() {
             return Err(RingError::BadRange(range));
@@ -43,8 +43,8 @@ impl Region {
 
     pub(super) fn header(&self) -> &Header {
         // SAFETY: the pointer is valid for a Header while the mapping lives, and aligned to 128: the mapping starts at
-        // a page and `new` checked the offset. All fields are atomics, for which every bit pattern is valid and which
-        // the other side, too, changes only atomically or, if hostile, to values that are checked.
+        // a page and `new` checked the offset. All fields are atomics, for which every bit pattern is valid. The other
+        // side, too, changes them only atomically; if it is hostile, it changes them to values that are checked.
         unsafe { self.header.as_ref() }
     }
 

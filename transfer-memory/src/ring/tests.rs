@@ -72,16 +72,15 @@ fn wake_ups_are_asked_for_once() {
     assert!(!c.should_wake());
 }
 
-/// One side's part of a long conversation: real threads, real sleeps, so that a lost wake-up hangs and a torn record
-/// fails.
+/// Two real threads with real sleeps exchange many records, so that a lost wake-up hangs and a torn record fails.
 #[test]
-fn millions_of_records_between_two_threads() {
+fn millions_of_records_pass_between_two_threads() {
     const RECORDS: u32 = 2_000_000;
     let (mut p, mut c) = ring();
     let (wake_consumer, consumer_bell) = channel();
     let (wake_producer, producer_bell) = channel();
     let fill = |rng: &mut SmallRng, record: &mut Vec<u8>| {
-        // Mostly short ones, some of the largest.
+        // Mostly short records, some of the largest size.
         let len =
             if rng.random_ratio(1, 64) { rng.random_range(0..=MAX_RECORD_BYTES) } else { rng.random_range(0..96) };
         record.resize(len, 0);
@@ -118,7 +117,7 @@ fn millions_of_records_between_two_threads() {
             fill(&mut rng, &mut expected);
             assert!(record == expected, "record {received}");
             received += 1;
-            // The producer may end, and its bell with it, once the last record is published.
+            // The producer and its bell may be gone once the last record is published.
             if c.should_wake() {
                 let _ = wake_producer.send(());
             }
@@ -133,7 +132,7 @@ fn millions_of_records_between_two_threads() {
 
 proptest! {
     #[test]
-    fn behaves_as_a_queue(steps in prop::collection::vec((0u8..4, 0usize..=MAX_RECORD_BYTES), 1..400)) {
+    fn ring_behaves_as_a_queue(steps in prop::collection::vec((0u8..4, 0usize..=MAX_RECORD_BYTES), 1..400)) {
         let (mut p, mut c) = ring();
         let (mut pushed, mut visible) = (VecDeque::new(), VecDeque::new());
         for (n, (step, len)) in steps.into_iter().enumerate() {
@@ -144,7 +143,7 @@ proptest! {
                     if p.try_push(&record).unwrap() {
                         pushed.push_back(record);
                     } else {
-                        // Refused only where it would not fit together with the padding at the end.
+                        // Refused only if the record would not fit together with the padding at the end.
                         prop_assert!(used + 2 * MAX_ENTRY_BYTES + entry_bytes(len) > u64::from(MIN_CAPACITY));
                     }
                 }
@@ -157,7 +156,7 @@ proptest! {
         }
     }
 
-    /// Whatever the peer writes into the ring, each call ends, and either gives a record or an error.
+    /// Whatever the peer writes into the ring, each call ends, and returns either a record or an error.
     #[test]
     fn garbage_is_an_error_or_a_record(
         seed in any::<u64>(),
@@ -183,7 +182,7 @@ proptest! {
     }
 }
 
-/// Input: the producer's word (8 bytes), the consumer's (8 bytes), then what is in the ring, from its start on.
+/// Input: the producer's word (8 bytes), the consumer's (8 bytes), then the content of the ring, from its start on.
 #[test]
 fn fuzz_ring() {
     let mapping = mapping();
@@ -221,7 +220,7 @@ fn fuzz_ring() {
                 }
             }
         };
-        // The consumer has said how far it is; what it says is set back to the stranger's word.
+        // The consumer has published its head. The test sets it back to the word of the input.
         p.region().header().head.0.store(word(8), Ordering::Relaxed);
         let mut pushed = 0;
         let written = loop {
@@ -237,7 +236,7 @@ fn fuzz_ring() {
 }
 
 #[test]
-fn absurd_indexes_end_it() {
+fn absurd_indexes_are_errors() {
     let (mut p, mut c) = ring();
     let mut buffer = [0; MAX_RECORD_BYTES];
     assert!(p.try_push(&[1; 100]).unwrap());
@@ -261,7 +260,7 @@ fn absurd_indexes_end_it() {
 }
 
 #[test]
-fn absurd_records_end_it() {
+fn absurd_records_are_errors() {
     let mut buffer = [0; MAX_RECORD_BYTES];
     let mut pop_with = |len: u32, tail: u64| {
         let (p, mut c) = ring();
@@ -276,7 +275,7 @@ fn absurd_records_end_it() {
     assert_eq!(pop_with(WRAP - 1, 8192), Err(RingError::AbsurdRecord { index: 0, len: WRAP - 1, limit: 2048 }));
 }
 
-/// Whoever sleeps, and finds nonsense written over the word that says so, is woken all the same.
+/// A side that sleeps is woken even if nonsense was written over its sleep word.
 #[test]
 fn an_absurd_sleep_word_wakes_once() {
     let (producer, consumer) = ring();

@@ -21,7 +21,7 @@ impl Mapping {
         if threads < 2 {
             return self.copy_in(offset, bytes);
         }
-        // An error of the whole is reported as such, before anything is written.
+        // An error of the whole range is reported before anything is written.
         self.writable_at(offset, bytes.len() as u64)?;
         let piece = bytes.len().div_ceil(threads).next_multiple_of(PIECE_ALIGNMENT);
         let mut pieces = bytes.chunks(piece).zip((offset..).step_by(piece));
@@ -39,7 +39,7 @@ impl Mapping {
                 result = result.and(self.copy_in(at, piece));
             }
             for handle in started {
-                // A copy cannot panic; were it to, its panic belongs to the caller.
+                // A copy cannot panic. If it did, the panic would belong to the caller.
                 result = result.and(handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             }
             result

@@ -1,9 +1,9 @@
-//! What can go wrong with a segment: when it is made, and when it is accessed.
+//! The errors of making a segment, and of accessing it.
 
 use super::BudgetExceeded;
 use crate::Errno;
 
-/// A segment that could not be made or adopted.
+/// The reason why a segment could not be made or adopted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentError {
@@ -23,23 +23,23 @@ pub enum SegmentError {
     NotLocked {
         /// The segment's length in bytes.
         len: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         source: Errno,
     },
     /// Any other system call that failed.
     #[error("cannot {step} a segment of {len} bytes: {source}")]
     System {
-        /// What was tried: "create", "map", "prefault".
+        /// The failed step: "create", "map", "prefault".
         step: &'static str,
         /// The segment's length in bytes.
         len: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         source: Errno,
     },
-    /// A descriptor that is no memfd: it knows no seals.
+    /// A descriptor that is no memfd, because it has no seals.
     #[error("the descriptor received for a segment is no memfd (reading its seals failed: {source})")]
     NotMemfd {
-        /// What the kernel said.
+        /// The kernel's error.
         source: Errno,
     },
     /// A memfd whose size could still change, which could kill every process that maps it.
@@ -56,7 +56,7 @@ pub enum SegmentError {
         "the memfd received for an arena can still be mapped for writing: F_SEAL_FUTURE_WRITE and F_SEAL_SEAL must be set"
     )]
     StillWritable,
-    /// A memfd whose pages are not all there: to map it would be to pay for them.
+    /// A memfd that lacks some of its pages. A process that maps it would have to pay for them.
     #[error("the memfd received for a segment has {found} of its {expected} bytes in memory: all of them must be")]
     Sparse {
         /// The bytes of the pages that it has.

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use std::io;
 use std::ptr;
 
-/// What a process may do with a mapping.
+/// The access of a process to a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Reading only.
@@ -21,24 +21,23 @@ pub enum Access {
 /// Another process, or another mapping of the same segment in this one, may write the same bytes at any time.
 /// Therefore no safe method hands out a reference into the memory: bytes are copied in and out through raw pointers,
 /// in no order and with no atomicity that a reader could rely on. A copy of bytes that are being written is some
-/// mixture of old and new; what makes the bytes stable is the protocol (a range is leased, published, granted), not
-/// this type. Whatever is copied out of memory that a peer can write must be checked after the copy, never before.
+/// mixture of old and new. The protocol makes bytes stable (a range is leased, published, granted), and not this type.
+/// Bytes that were copied out of memory that a peer can write must be checked after the copy, never before.
 ///
-/// **The rule**: write only to ranges that you hold, by allocation, lease or grant. Nobody can check that here, and to
-/// mark the writing methods `unsafe` would change little, since every process that maps the segment can do the same;
-/// but whoever looks at bytes through a [`Bytes`](crate::view::Bytes) or a [`Block`](crate::arena::Block) relies on
-/// it.
+/// **The rule**: write only to ranges that you hold, by allocation, lease or grant. No code can check that here. To
+/// mark the writing methods `unsafe` would change little, since every process that maps the segment can do the same.
+/// But the readers of a [`Bytes`](crate::view::Bytes) or a [`Block`](crate::arena::Block) rely on the rule.
 #[derive(Debug)]
 pub struct Mapping {
     raw: MmapRaw,
     access: Access,
-    /// What this mapping pins stays counted until it is unmapped.
+    /// The bytes that this mapping pins, counted until it is unmapped.
     _pinned: Option<Reservation>,
     /// The segment's open file, whose lock marks it as read in a reader.
     file: Option<OwnedFd>,
 }
 
-/// The system's error of a call that memmap2 made.
+/// Returns the system's error of a call that memmap2 made.
 fn errno(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
@@ -64,13 +63,13 @@ impl Mapping {
         Ok(Mapping { raw, access, _pinned: pinned, file: None })
     }
 
-    /// The same mapping, which keeps the open file that marks it.
+    /// Returns the mapping, which now keeps the open file that marks it.
     pub(super) fn marked_by(mut self, mark: OwnedFd) -> Mapping {
         self.file = Some(mark);
         self
     }
 
-    /// The segment's open file, where this mapping keeps it.
+    /// Returns the segment's open file, if this mapping keeps it.
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
@@ -105,21 +104,21 @@ impl Mapping {
         self.raw.len() as u64
     }
 
-    /// What this process may do with it.
+    /// Returns the access of this process.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// Where `pointer` lies, in bytes from the mapping's start. `None` where it points elsewhere.
+    /// Returns the place of `pointer` in bytes from the mapping's start, or `None` if it points elsewhere.
     #[must_use]
     pub fn offset_of(&self, pointer: *const u8) -> Option<u64> {
         let distance = pointer.addr().checked_sub(self.raw.as_ptr().addr())?;
         (distance < self.raw.len()).then_some(distance as u64)
     }
 
-    /// The address of `len` bytes at `offset`, for fabrics and system calls. It is valid for as long as the mapping
-    /// lives, and for writes only where [`Mapping::access`] says so.
+    /// Returns the address of `len` bytes at `offset`, for fabrics and system calls. It is valid as long as the
+    /// mapping lives, and valid for writes only if [`Mapping::access`] says so.
     ///
     /// # Errors
     /// [`MapError::OutOfBounds`].
@@ -149,7 +148,7 @@ impl Mapping {
     pub fn copy_out(&self, offset: u64, to: &mut [u8]) -> Result<(), MapError> {
         let from = self.ptr_at(offset, to.len() as u64)?;
         // SAFETY: `from` is valid for to.len() bytes (just checked). `to` is a unique reference, so it overlaps
-        // nothing that anybody may access through this mapping.
+        // nothing that may be accessed through this mapping.
         unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
         Ok(())
     }
@@ -160,8 +159,8 @@ impl Mapping {
     /// [`MapError::OutOfBounds`], [`MapError::ReadOnly`]; then nothing is written.
     pub fn copy_in(&self, offset: u64, bytes: &[u8]) -> Result<(), MapError> {
         let to = self.writable_at(offset, bytes.len() as u64)?;
-        // SAFETY: `to` is valid for writes of bytes.len() bytes (just checked). Where `bytes` is itself a view of this
-        // mapping, the contract of `as_bytes` says that nobody writes it meanwhile, so the two do not overlap.
+        // SAFETY: `to` is valid for writes of bytes.len() bytes (just checked). If `bytes` is itself a view of this
+        // mapping, the contract of `as_bytes` says that no one writes it meanwhile, so the two do not overlap.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
@@ -196,13 +195,13 @@ impl Mapping {
     /// [`MapError::OutOfBounds`].
     ///
     /// # Safety
-    /// For as long as the slice lives, nobody may write any of its bytes: no other process, no other mapping of the
-    /// segment, no NIC, and not this mapping's own `copy_in`, `copy_from` or `zero`. The protocol gives that for
-    /// published and leased ranges: what is published is immutable, and a range is reused only when no reader is left.
+    /// For as long as the slice lives, no one may write any of its bytes: no other process, no other mapping of the
+    /// segment, no NIC, and not this mapping's own `copy_in`, `copy_from` or `zero`. The protocol guarantees that for
+    /// published and leased ranges: published bytes are immutable, and a range is reused only when no reader is left.
     pub unsafe fn as_bytes(&self, offset: u64, len: u64) -> Result<&[u8], MapError> {
         let pointer = self.ptr_at(offset, len)?;
         // SAFETY: `pointer` is valid for reads of `len` bytes for as long as `self` is borrowed; u8 has no invalid
-        // values; the caller promises that nobody writes them.
+        // values; the caller promises that no one writes them.
         Ok(unsafe { std::slice::from_raw_parts(pointer, len as usize) })
     }
 }

@@ -63,11 +63,11 @@ pub enum PageKind {
 pub struct Achieved {
     /// The pages.
     pub pages: PageKind,
-    /// Why the pages are ordinary ones though huge ones were asked for; `ENOMEM` where the pool is empty.
+    /// The reason why the pages are ordinary ones although huge ones were requested; `ENOMEM` if the pool is empty.
     pub huge_refused: Option<Errno>,
     /// Whether the pages are locked.
     pub locked: bool,
-    /// Why they are not, though that was asked for.
+    /// The reason why the pages are not locked although that was requested.
     pub lock_refused: Option<Errno>,
 }
 
@@ -77,7 +77,7 @@ pub struct Segment {
     fd: OwnedFd,
     mapping: Arc<Mapping>,
     achieved: Achieved,
-    /// Of another sidecar's: what its readers mark it with.
+    /// For a segment of another sidecar: the marks that its readers set.
     references: Option<ReferenceMarks>,
 }
 
@@ -189,8 +189,7 @@ impl Segment {
     }
 
     /// Maps a segment that a sidecar passed to a reader, and marks it as read in that incarnation while the mapping
-    /// lives; see
-    /// [`is_marked`](super::is_marked).
+    /// lives; see [`is_marked`](super::is_marked).
     ///
     /// # Errors
     /// As [`Segment::adopt`].
@@ -204,7 +203,7 @@ impl Segment {
         }
     }
 
-    /// Maps a worker's own arena, and keeps its file: for [`Bytes::map_privately`](crate::view::Bytes::map_privately).
+    /// Maps a worker's own arena, and keeps its file for [`Bytes::map_privately`](crate::view::Bytes::map_privately).
     ///
     /// # Errors
     /// As [`Segment::adopt`].
@@ -213,13 +212,13 @@ impl Segment {
         Segment::adopt(fd, Access::ReadWrite, expected_len)?.of_peer(None).map_err(failed)
     }
 
-    /// Maps the arena of a worker that got it from another incarnation of this sidecar. The mapping is read-only:
-    /// the seals allow no other, and none is needed. It is locked and counted in `budget`, like an arena that is made
-    /// here.
+    /// Maps the arena of a worker that got it from another incarnation of this sidecar. The mapping is read-only,
+    /// because the seals allow no other, and no other is needed. It is locked and counted in `budget`, like an arena
+    /// that is made here.
     ///
     /// # Errors
-    /// As [`Segment::adopt`] and [`Segment::create`]; [`SegmentError::StillWritable`] where others than the worker
-    /// could map it for writing.
+    /// As [`Segment::adopt`] and [`Segment::create`]; [`SegmentError::StillWritable`] if processes other than the
+    /// worker could map it for writing.
     pub fn take_again(
         fd: OwnedFd,
         expected_len: u64,
@@ -250,8 +249,8 @@ impl Segment {
         if !self.writers_sealed()? {
             fs::fcntl_add_seals(&self.fd, WRITER_SEALS).map_err(failed)?;
         }
-        // Until the seal a writer could punch holes into the file; from here on it cannot. Fill what it may have
-        // punched.
+        // Before the seal, a writer could punch holes into the file. From here on it cannot. Fill the holes that it
+        // may have punched.
         self.mapping.prefault()
     }
 
@@ -283,7 +282,7 @@ impl Segment {
         self.fd
     }
 
-    /// The length in bytes: what was asked for, rounded up to whole pages. Never 0.
+    /// Returns the length in bytes: the requested length, rounded up to whole pages. Never 0.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a segment is never empty")]
     pub fn len(&self) -> u64 {
@@ -296,8 +295,8 @@ impl Segment {
         self.references
     }
 
-    /// The same segment, as one of another sidecar. Its descriptor's open file is marked, and stays so until this and
-    /// its mapping are gone.
+    /// Returns the segment as one of another sidecar. The open file of its descriptor is marked, and stays marked
+    /// until this value and its mapping are gone.
     pub(super) fn of_peer(self, references: Option<ReferenceMarks>) -> Result<Segment, crate::Errno> {
         let Segment { fd, mapping, achieved, .. } = self;
         let mark = rustix::io::fcntl_dupfd_cloexec(&fd, 0)?;
@@ -332,7 +331,7 @@ pub(crate) fn has_huge_pages(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(fs::fstatfs(fd)?.f_type as u64 & 0xffff_ffff == HUGETLBFS_MAGIC)
 }
 
-/// An empty memfd that can be sealed, cannot be executed where the kernel knows how to say so, and is closed on exec.
+/// Makes an empty memfd that can be sealed and is closed on exec. If the kernel supports it, it cannot be executed.
 fn memfd(name: &str, huge: bool) -> rustix::io::Result<OwnedFd> {
     // The kernel takes 249 bytes and no NUL; the name is a label, so it is cut rather than refused.
     let mut label: String = name.chars().filter(|c| *c != '\0').collect();

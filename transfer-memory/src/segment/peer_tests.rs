@@ -14,7 +14,7 @@ fn segment() -> Segment {
 fn foreign(len: u64, filled: u64, seals: SealFlags) -> OwnedFd {
     let fd = fs::memfd_create("foreign", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     fs::ftruncate(&fd, len).unwrap();
-    // As a sidecar's pages are: each is present because something was written to it.
+    // As in a sidecar's segment, each page is present because something was written to it.
     let page = [1; 4096];
     for at in (0..filled).step_by(page.len()) {
         rustix::io::pwrite(&fd, &page, at).unwrap();

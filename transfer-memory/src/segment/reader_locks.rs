@@ -1,11 +1,11 @@
 //! Reader locks: file locks by which the kernel records which processes read a segment.
 //!
-//! A sidecar knows which workers read which segments. When it dies, that knowledge dies with it, while its workers go
-//! on reading what they have fetched. So each process that maps a segment also *marks* it as read in the incarnation of
-//! the sidecar that passed it. A mark is a shared lock of an open file on one byte of the memfd: the byte whose number
-//! is the incarnation. The kernel drops the lock when the last descriptor of that open file is closed. A process closes
-//! it when it drops its mapping, and at the latest when it dies. So the worker that writes the segment can ask whether
-//! anyone still reads what was published in an earlier incarnation. No other process has to answer.
+//! A sidecar knows which workers read which segments. When it dies, that knowledge dies with it, while its workers
+//! still read what they have fetched. So each process that maps a segment also *marks* it as read in the incarnation
+//! of the sidecar that passed it. A mark is a shared lock of an open file on one byte of the memfd: the byte whose
+//! number is the incarnation. The kernel drops the lock when the last descriptor of that open file is closed. A
+//! process closes it when it drops its mapping, and at the latest when it dies. So the worker that writes the segment
+//! can ask whether anyone still reads what was published in an earlier incarnation. No other process has to answer.
 //!
 //! Descriptors that were passed share their open file, and with it the lock. A sidecar therefore passes each reader an
 //! open file of its own ([`reopen`]).

@@ -6,7 +6,7 @@
 //! | mark | set by | until | for |
 //! |---|---|---|---|
 //! | the owner's incarnation | both | the mapping ends | the worker that writes the segment, after its sidecar's death |
-//! | keeper | the sidecar that was passed the segment, before it says that it has it | it needs the segment no more | the reader, and the owner |
+//! | keeper | the sidecar that was passed the segment, before it reports that | it no longer needs the segment | the reader, and the owner |
 //! | reader | each worker that is passed it on | its mapping ends | the owner, after the link's end |
 //!
 //! A worker sets its marks, *then* checks that the keeper's mark is still set, and only then reads. The owner of a link
@@ -45,7 +45,8 @@ impl ReferenceMarks {
 
 impl Segment {
     /// Maps a segment of another sidecar that this worker's sidecar has passed on, read-only, and marks it as read for
-    /// as long as the mapping lives. `None` where this worker's sidecar no longer keeps it: then no worker may read it.
+    /// as long as the mapping lives. Returns `None` if this worker's sidecar no longer keeps it: then no worker may
+    /// read it.
     ///
     /// # Errors
     /// As [`Segment::adopt`].
@@ -64,7 +65,7 @@ impl Segment {
         Segment::adopt_to_read(fd, expected_len, marks.owner).map(Some)
     }
 
-    /// Whether a process at the other end of that link may still read this segment by reference. `true` also where the
+    /// Whether a process at the other end of that link may still read this segment by reference. Also `true` if the
     /// kernel does not say.
     #[must_use]
     pub fn is_referenced(&self, link: u64) -> bool {

@@ -1,14 +1,15 @@
 //! Copying past the cache.
 //!
 //! A copy that is larger than the last-level cache reads each line of its target only to overwrite it, and evicts what
-//! others use. Non-temporal stores do neither: measured here, 8 GB/s against 5 for 64 MiB and more, and 11 against 20
-//! for what fits the cache (docs/performance.md). So the caller, which knows the size of the whole, chooses.
+//! others use. Non-temporal stores do neither. They were measured here at 8 GB/s against 5 for copies of 64 MiB and
+//! more, and at 11 against 20 for copies that fit the cache (docs/performance.md). So the caller, which knows the size
+//! of the whole, chooses.
 
 use super::{MapError, Mapping};
 
 impl Mapping {
-    /// As [`Mapping::copy_from`], with stores that bypass the cache, where the processor has them. The two ranges must
-    /// not overlap: if they do, the result is a mixture of bytes.
+    /// Does the same as [`Mapping::copy_from`], with stores that bypass the cache, if the processor has them. The two
+    /// ranges must not overlap: if they do, the result is a mixture of bytes.
     ///
     /// # Errors
     /// [`MapError::OutOfBounds`] of either range, [`MapError::ReadOnly`]; then nothing is written.

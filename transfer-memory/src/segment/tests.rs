@@ -78,7 +78,7 @@ fn adopt_refuses_what_could_change_its_size() {
     assert_eq!(adopt(pipe, 4096), Err(SegmentError::NotMemfd { source: Errno::INVAL }));
     let file: OwnedFd = tempfile::tempfile().unwrap().into();
     fs::ftruncate(&file, 4096).unwrap();
-    // A file on tmpfs knows seals, and has none of these; one on a disk does not know them.
+    // A file on tmpfs knows seals, and has none of these; a file on a disk does not know them.
     assert!(matches!(adopt(file, 4096), Err(SegmentError::NotMemfd { .. } | SegmentError::Unsealed { .. })));
 }
 
@@ -97,7 +97,7 @@ fn the_budget_counts_whole_pages_until_the_last_reference_is_gone() {
 }
 
 #[test]
-fn what_was_reached_is_reported() {
+fn achieved_options_are_reported() {
     let budget = PinnedBudget::new(64 << 20);
     let wanted = SegmentOptions { len: 1 << 20, pages: Pages::Huge, lock: Lock::Try };
     let s = Segment::create("test", &wanted, &budget).unwrap();
@@ -153,7 +153,7 @@ fn copies_arrive_also_where_they_overlap() {
     let mut all = [0; 9];
     m.copy_out(0, &mut all).unwrap();
     assert_eq!(&all, b"\0babcdef\0");
-    // SAFETY: nobody writes the segment while the slice lives.
+    // SAFETY: no one writes the segment while the slice lives.
     assert_eq!(unsafe { m.as_bytes(1, 3) }.unwrap(), b"bab");
     assert_eq!(m.offset_of(m.ptr_at(7, 0).unwrap()), Some(7));
     assert_eq!(m.offset_of(m.ptr_at(4096, 0).unwrap()), None);
@@ -178,7 +178,7 @@ fn parallel_copies_equal_serial_ones() {
     assert!(matches!(reader.mapping().copy_in_parallel(0, &bytes, 2), Err(MapError::ReadOnly { .. })));
 }
 
-/// Wherever both begin and end: every byte arrives, and none beside it changes.
+/// Wherever the two ranges begin and end, every byte arrives, and no other byte changes.
 #[test]
 fn streamed_copies_equal_others() {
     let (from, to) = (segment(1 << 16), segment(1 << 16));

@@ -4,8 +4,8 @@ use super::{MapError, Mapping};
 use std::sync::atomic::AtomicU32;
 
 impl Mapping {
-    /// The word at `offset`, a multiple of 4, of a writable mapping. The other side may write any value there at any
-    /// time.
+    /// Returns the word at `offset`, a multiple of 4, of a writable mapping. The other side may write any value there
+    /// at any time.
     ///
     /// # Errors
     /// [`MapError::OutOfBounds`], also for an offset that is no multiple of 4; [`MapError::ReadOnly`].
@@ -16,9 +16,9 @@ impl Mapping {
             return Err(MapError::OutOfBounds { offset, len, mapping_len: self.len() });
         }
         // SAFETY: the pointer is valid for reads and writes of 4 bytes for as long as the mapping is borrowed, and
-        // aligned: a mapping begins at a page. Every bit pattern is a value. Who shares the word accesses it atomically
-        // or, if hostile, gets at most a value that the reader did not expect; the plain copies of this type are
-        // machine accesses that mix no two words.
+        // aligned: a mapping begins at a page. Every bit pattern is a value. All processes that share the word access
+        // it atomically; a hostile one causes at most a value that the reader did not expect. The plain copies of this
+        // type are machine accesses that mix no two words.
         Ok(unsafe { AtomicU32::from_ptr(word.cast()) })
     }
 }

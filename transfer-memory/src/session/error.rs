@@ -99,7 +99,7 @@ pub enum SessionError {
 
 impl SessionError {
     /// Whether the system is short of descriptors or memory, which may pass soon. Nothing was sent then, and the
-    /// session goes on.
+    /// session continues.
     #[must_use]
     pub fn is_shortage(&self) -> bool {
         let (SessionError::Socket(SocketError::System { source, .. })
@@ -117,7 +117,8 @@ impl SessionError {
 pub struct Refusal {
     /// The reason, for programs.
     pub code: RefusalCode,
-    /// The reason, for people: it names the thing, the value, and what would be right. Cut to 1 KiB when it is sent.
+    /// The reason, for people: it names the thing, the value, and the value that would be right. Cut to 1 KiB when it
+    /// is sent.
     pub text: String,
 }
 
@@ -198,7 +199,7 @@ impl RefusalCode {
     }
 }
 
-/// Bytes are no message of a session.
+/// The reason why bytes are no message of a session.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {

@@ -11,7 +11,7 @@
 //! | 4 | Mapped | session u64 | |
 //! | 5 | SegmentPassed | segment u32, bytes u64; reader marks of another sidecar's segment, else 0: owner u64, link u64 | the segment |
 //! | 6 | SegmentRetired | segment u32 | |
-//! | 7 | Return | incarnation u64 that it had a session with, arena bytes u64, worker's name | its arena |
+//! | 7 | Return | incarnation u64 of the worker's last session, arena bytes u64, worker's name | its arena |
 
 use super::{MessageError, Refusal, RefusalCode};
 use crate::ring::RingRange;
@@ -162,7 +162,7 @@ impl SessionMessage {
             }),
             3 => SessionMessage::Refused(Refusal {
                 code: RefusalCode::from_wire(r.u16()?),
-                // For people: invalid UTF-8 is shown as such.
+                // The text is for people, so invalid UTF-8 is replaced.
                 text: String::from_utf8_lossy(r.text()?).into_owned(),
             }),
             4 => SessionMessage::Mapped { session: r.u64()? },

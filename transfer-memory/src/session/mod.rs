@@ -1,4 +1,4 @@
-//! The session between a worker and its sidecar: the handshake, and what each side holds after it.
+//! The session between a worker and its sidecar: the handshake, and the two ends that result from it.
 //!
 //! ```text
 //! worker                                   sidecar

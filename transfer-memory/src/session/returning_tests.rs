@@ -54,7 +54,7 @@ fn begin(policy: &SidecarPolicy) -> (WorkerEnd, SidecarEnd) {
     })
 }
 
-/// The sidecar's handling of that offer: its error, and its answer.
+/// Makes that offer to a sidecar. Returns the sidecar's error, and its answer.
 fn offer(policy: &SidecarPolicy, incarnation: u64, arena_len: u64, fd: BorrowedFd<'_>) -> (SessionError, Refusal) {
     let (worker, sidecar) = Socket::pair().unwrap();
     let offer = SessionMessage::Return { incarnation, arena_len, name: name() };

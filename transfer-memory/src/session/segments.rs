@@ -75,18 +75,19 @@ impl Segments {
         self.known.read().get(&id).cloned()
     }
 
-    /// A view of a range that the sidecar has leased to this worker. The lease ends when `owner` is dropped, with the
-    /// last view: its `Drop` must tell the sidecar so, and until then the sidecar ensures that the range is not
-    /// written.
+    /// Returns a view of a range that the sidecar has leased to this worker. The lease ends when `owner` is dropped,
+    /// with the last view: its `Drop` must tell the sidecar so, and until then the sidecar ensures that the range is
+    /// not written.
     ///
     /// # Errors
     /// [`SessionError::UnknownSegment`], [`SessionError::BadRange`]: the sidecar broke the rules.
     pub fn view(&self, slice: LocalSlice, owner: Owner) -> Result<Bytes, SessionError> {
         let mapping = self.get(slice.segment).ok_or(SessionError::UnknownSegment { slice })?;
-        // SAFETY: what a sidecar leases is published, and what is published is immutable until the last lease of it
-        // ends; a worker trusts its sidecar with that, as with the memory itself. Where a body lies in several ranges
-        // its owner's table names them, and an owner who lets it name what it still writes is one who writes what it
-        // has published: it harms those of its own user id who read its tensors, whom nothing guards from it.
+        // SAFETY: a sidecar leases only published ranges, and these are immutable until their last lease ends. A
+        // worker trusts its sidecar with that, as with the memory itself. If a body lies in several ranges, its
+        // owner's table names them. An owner whose table names ranges that it still writes is like an owner that
+        // writes its published tensors: it harms the workers of its own user id that read its tensors, whom nothing
+        // guards from it.
         let view = unsafe { Bytes::of_mapping(&mapping, slice.offset, slice.len, owner) };
         view.map_err(|source| SessionError::BadRange { segment: slice.segment, source })
     }

@@ -92,7 +92,7 @@ pub struct SidecarEnd {
 
 impl SidecarEnd {
     /// Does the handshake with a worker that has just connected, if `approve` agrees. Blocks for up to
-    /// [`SidecarPolicy::timeout`] on each side of making its memory.
+    /// [`SidecarPolicy::timeout`] before the worker's memory is made, and again afterwards.
     ///
     /// `approve` is called at most once, before any memory is made. If this fails after `approve` agreed, the worker is
     /// gone or has been told, and the caller must undo the effects of `approve`.
@@ -114,7 +114,7 @@ impl SidecarEnd {
                     SessionError::TurnedAway(refusal) => refusal.clone(),
                     e => refusal_of(e),
                 };
-                // If the worker does not read, it does not matter.
+                // A worker that does not read the refusal does not need it.
                 let _ = socket.send(&SessionMessage::Refused(refusal).encode(), &[], Instant::now());
                 Err(e)
             }
@@ -157,7 +157,7 @@ struct Prepared {
     rings: Segment,
     arena: Segment,
     notices: Option<Segment>,
-    /// Whether it is the worker's own, which has it already.
+    /// Whether the arena is the worker's own, which the worker has already.
     offered: bool,
     submission: Consumer,
     completion: Producer,
@@ -311,8 +311,8 @@ impl SidecarSocket {
         Ok(self.0.ring()?)
     }
 
-    /// Takes a doorbell without waiting. `true` if there was one. It takes one at a time, because there is rarely a
-    /// second, and a level-triggered socket is ready again at once if there is.
+    /// Takes a doorbell without waiting. Returns `true` if there was one. It takes one at a time, because there is
+    /// rarely a second, and a level-triggered socket is ready again at once if there is.
     ///
     /// # Errors
     /// [`SessionError::Socket`], [`SessionError::Unexpected`]: the session is over.
@@ -335,13 +335,13 @@ impl SidecarSocket {
         }
         let message =
             SessionMessage::SegmentPassed { segment: id, len: segment.len(), references: segment.references() };
-        // An open file of the worker's own, so that its mark ends with it.
+        // The worker gets an open file of its own, so that its mark ends with that file.
         let failed = |source| SegmentError::System { step: "open anew", len: segment.len(), source };
         let fd = reopen(segment.fd()).map_err(failed)?;
         Ok(self.0.send(&message.encode(), &[fd.as_fd()], deadline)?)
     }
 
-    /// Tells the worker that its session is over. Its messages are still read, above all its end.
+    /// Tells the worker that its session is over. The sidecar still reads its messages, above all its end.
     pub fn hang_up(&self) {
         // The worker may be gone already.
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write);

@@ -68,7 +68,7 @@ fn session() -> (WorkerEnd, SidecarEnd) {
     (worker.unwrap(), sidecar.unwrap())
 }
 
-/// A handshake with a worker that sends any `message`, and then reads.
+/// Does a handshake with a worker that sends any `message`, and then reads.
 fn accept_from(message: &[u8]) -> (SessionError, Result<SessionMessage, SessionError>) {
     let (worker, sidecar) = Socket::pair().unwrap();
     worker.send(message, &[], soon()).unwrap();
@@ -277,7 +277,8 @@ fn a_worker_does_not_wait_for_a_silent_sidecar_and_understands_a_wrong_one() {
     assert_eq!(e, SessionError::Descriptors { message: "Welcome", expected: 2, found: 0 });
 }
 
-/// A worker finds what the board of its handshake shows, and sets its hazard pointers where the sidecar looks for them.
+/// A worker finds the versions on the board of its handshake, and sets its hazard pointers where the sidecar looks for
+/// them.
 #[test]
 fn a_board_comes_with_the_session_and_can_only_be_read() {
     use crate::board::{BoardWriter, Liveness, Lookup, NotHeld, board_bytes};
@@ -305,7 +306,7 @@ fn a_board_comes_with_the_session_and_can_only_be_read() {
     writer.unlink(1);
     writer.fence_before_scan();
     assert!(sidecar.hazards.is_protected(1) && reader.release(&hazard) && !sidecar.hazards.is_protected(1));
-    // Like any sealed segment.
+    // It cannot be mapped for writing, like any sealed segment.
     let again = board.fd().try_clone_to_owned().unwrap();
     assert!(Segment::adopt(again, crate::segment::Access::ReadWrite, board.len()).is_err());
 }

@@ -88,7 +88,7 @@ impl WorkerEnd {
     fn begin(socket: Socket, options: &WorkerOptions, deadline: Instant) -> Result<WorkerEnd, SessionError> {
         let hello = SessionMessage::Hello { wanted_arena_bytes: options.arena_bytes, name: options.name.clone() };
         match socket.send(&hello.encode(), &[], deadline) {
-            // A sidecar that closed may have said why.
+            // A sidecar that has closed the socket may have sent the reason.
             Ok(()) | Err(SocketError::Closed) => {}
             Err(e) => return Err(e.into()),
         }
@@ -185,7 +185,7 @@ fn receive_welcome<const N: usize>(socket: &Socket, deadline: Instant) -> Result
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FromSidecar {
-    /// Look at the completion ring, and retry what did not fit into the submission ring.
+    /// Look at the completion ring, and retry the records that did not fit into the submission ring.
     Doorbell,
     /// A segment that completions will name.
     Segment(PassedSegment),

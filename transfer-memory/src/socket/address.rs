@@ -5,7 +5,7 @@ use rustix::net::SocketAddrUnix;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What `sun_path` holds besides its final NUL, on Linux.
+/// The most bytes that `sun_path` holds besides its final NUL, on Linux.
 pub const MAX_PATH_BYTES: usize = 107;
 
 pub(super) fn address(path: &Path) -> Result<SocketAddrUnix, AddressError> {

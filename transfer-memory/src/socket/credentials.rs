@@ -44,11 +44,12 @@ pub(super) fn credentials(socket: BorrowedFd<'_>) -> rustix::io::Result<Credenti
 /// A descriptor of the peer's process, which becomes readable when that process ends.
 pub(super) fn pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     match option::<libc::c_int>(socket, libc::SO_PEERPIDFD) {
-        // SAFETY: the kernel has just made this descriptor for this call (Linux 6.5), so nobody else owns it. It sets
+        // SAFETY: the kernel has just made this descriptor for this call (Linux 6.5), so nothing else owns it. It sets
         // close-on-exec.
         Ok(fd) if fd >= 0 => Some(unsafe { OwnedFd::from_raw_fd(fd) }),
-        // An older kernel: by number. The peer may have died and its number been given away between the two calls; it
-        // connected a moment ago, and a wrong pidfd only delays the news of its death until its socket closes.
+        // An older kernel: by number. Between the two calls, the peer may have died and its number been given to
+        // another process. But it connected a moment ago, and a wrong pidfd only delays the news of its death until
+        // its socket closes.
         Err(Errno::NOPROTOOPT) => {
             let pid = Pid::from_raw(credentials(socket).ok()?.pid?)?;
             pidfd_open(pid, PidfdFlags::empty()).ok()

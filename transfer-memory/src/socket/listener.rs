@@ -19,7 +19,7 @@ const BACKLOG: i32 = 128;
 pub struct Listener {
     fd: OwnedFd,
     path: PathBuf,
-    /// Device and inode of the path, so that only this socket is removed on drop, and no successor's.
+    /// Device and inode of the path, so that only this listener's socket is removed on drop, and not a successor's.
     identity: (u64, u64),
 }
 
@@ -35,7 +35,7 @@ impl Listener {
     pub fn bind(path: &Path, mode: u32) -> Result<Listener, AddressError> {
         let failed = |step| move |source| AddressError::System { step, path: path.to_owned(), source };
         let address = address(path)?;
-        // Between the check of the file and its removal another process may have begun to listen.
+        // Without the lock, another process could begin to listen between the check of the file and its removal.
         let _alone = lock_directory_of(path)?;
         remove_stale(path)?;
         let fd = seqpacket().map_err(failed("create"))?;
@@ -83,7 +83,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Without the lock, the check of the file must do.
+        // If the lock cannot be had, the check of the file must do.
         let _alone = lock_directory_of(&self.path);
         let ours = fs::lstat(&self.path).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.identity);
         if ours && let Err(e) = fs::unlink(&self.path) {
@@ -97,7 +97,7 @@ pub(super) fn seqpacket() -> rustix::io::Result<OwnedFd> {
     net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
 }
 
-/// The time-out of the lock of a socket's directory, which others need for a few system calls.
+/// How long to wait for the lock of a socket's directory, which other processes need for a few system calls.
 const LOCKED: Duration = Duration::from_secs(5);
 
 /// Keeps other sidecars from putting a socket into the directory of `path`, or taking one away, until this is dropped.
@@ -113,7 +113,7 @@ pub fn lock_directory_of(path: &Path) -> Result<OwnedFd, AddressError> {
     loop {
         match fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(directory),
-            // Another process may hold it for ever, which must not block this one.
+            // Another process may hold the lock forever, which must not block this one.
             Err(Errno::AGAIN | Errno::INTR) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
             Err(source) => return Err(failed(source)),
         }

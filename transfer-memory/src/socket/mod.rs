@@ -4,8 +4,8 @@
 //! (`SCM_RIGHTS`), the kernel vouches for the peer's user, and two containers that share nothing but one directory can
 //! use them. Every wait has a deadline, and no send to a peer that does not read ever blocks for longer.
 //!
-//! A message of one byte is a **doorbell**: it says "look at the ring", and nothing else. All others are messages of
-//! [`crate::session`].
+//! A message of one byte is a **doorbell**: it asks the receiver to look at the ring, and says nothing else. All
+//! others are messages of [`crate::session`].
 
 mod address;
 mod credentials;

@@ -44,7 +44,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// `fd` is connected and non-blocking.
+    /// Takes a descriptor that is connected and non-blocking.
     pub(super) fn new(fd: OwnedFd) -> Socket {
         Socket { fd }
     }
@@ -98,7 +98,7 @@ impl Socket {
     }
 
     /// Sends a message of 2 to [`MAX_MESSAGE_BYTES`] bytes with up to 4 descriptors. Waits until `deadline` for room,
-    /// that is for a peer that does not read; a `deadline` in the past does not wait at all.
+    /// if the peer does not read; a `deadline` in the past does not wait at all.
     ///
     /// # Errors
     /// [`SocketError::TimedOut`], and then nothing was sent; [`SocketError::Closed`], [`SocketError::System`] (EINVAL
@@ -147,8 +147,8 @@ impl Socket {
         }
     }
 
-    /// The next message, with at most `descriptors` file descriptors, waited for until `deadline`; a `deadline` in the
-    /// past does not wait at all.
+    /// Receives the next message, with at most `descriptors` file descriptors. Waits for it until `deadline`; a
+    /// `deadline` in the past does not wait at all.
     ///
     /// # Errors
     /// Any [`SocketError`].
@@ -162,7 +162,8 @@ impl Socket {
         }
     }
 
-    /// The next message, with at most `descriptors` file descriptors. `None` where there is none.
+    /// Receives the next message without waiting, with at most `descriptors` file descriptors. Returns `None` if there
+    /// is none.
     ///
     /// # Errors
     /// Any [`SocketError`] but [`SocketError::TimedOut`].

@@ -20,7 +20,7 @@ fn past() -> Instant {
 }
 
 #[test]
-fn connects_and_knows_its_peer() {
+fn socket_connects_and_knows_its_peer() {
     let (_dir, path) = place();
     let listener = Listener::bind(&path, 0o600).unwrap();
     use std::os::unix::fs::PermissionsExt as _;
@@ -95,7 +95,7 @@ fn descriptors_travel_and_are_closed_on_exec() {
 #[test]
 fn unexpected_descriptors_are_closed() {
     let (a, b) = Socket::pair().unwrap();
-    // A pipe whose only writer travels: its reader sees the end as soon as that is closed.
+    // The only writer of a pipe is sent: the pipe's reader sees the end as soon as that descriptor is closed.
     for expected in 0..2 {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let sent: Vec<_> = (0..=expected).map(|_| write.as_fd()).collect();
@@ -147,7 +147,7 @@ fn end_of_the_connection_is_reported() {
     assert_eq!(b.ring(), Err(SocketError::Closed));
     assert_eq!(b.send(b"hello", &[], soon()), Err(SocketError::Closed));
 
-    // What was sent before the end arrives, also where the sender had not read everything.
+    // Messages that were sent before the end arrive, even if the sender had not read everything.
     let (a, b) = Socket::pair().unwrap();
     b.ring().unwrap();
     a.send(b"goodbye", &[], soon()).unwrap();

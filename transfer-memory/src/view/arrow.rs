@@ -8,8 +8,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use transfer_core::tensor::DType;
 
-/// The Arrow type whose arrays have the memory of a dense tensor of `dtype`. `None` where Arrow has none: its booleans
-/// are bit-packed, and it has no bfloat16, no complex numbers and no 8-bit floats.
+/// Returns the Arrow type whose arrays have the memory of a dense tensor of `dtype`, or `None` if Arrow has none: its
+/// booleans are bit-packed, and it has no bfloat16, no complex numbers and no 8-bit floats.
 #[must_use]
 pub fn arrow_type(dtype: DType) -> Option<DataType> {
     match dtype {
@@ -61,7 +61,7 @@ impl Bytes {
         if !address.is_multiple_of(needed) {
             return Err(ViewError::Misaligned { dtype, needed, address });
         }
-        // Panics where the buffer is misaligned, which was just checked.
+        // This panics if the buffer is misaligned, which was just checked.
         let values = ScalarBuffer::new(self.to_arrow_buffer(), 0, self.len() / size);
         Ok(PrimitiveArray::new(values, None))
     }

@@ -26,28 +26,28 @@ unsafe impl Send for Bytes {}
 unsafe impl Sync for Bytes {}
 
 impl Bytes {
-    /// A view of `len` bytes at `offset` of `mapping`, which stays mapped with it.
+    /// Makes a view of `len` bytes at `offset` of `mapping`, which stays mapped as long as the view lives.
     ///
     /// # Errors
     /// [`MapError::OutOfBounds`].
     ///
     /// # Safety
-    /// Until `owner` is dropped nobody writes any of the bytes, as [`Mapping::as_bytes`] has it.
+    /// Until `owner` is dropped, no one writes any of the bytes, as [`Mapping::as_bytes`] demands.
     pub unsafe fn of_mapping(mapping: &Arc<Mapping>, offset: u64, len: u64, owner: Owner) -> Result<Bytes, MapError> {
         let pointer = mapping.ptr_at(offset, len)?;
-        // SAFETY: the range is in the mapping, which the new owner keeps mapped; the caller promises that nobody
-        // writes it while the old one, which the new one holds, lives.
+        // SAFETY: the range is in the mapping, which the new owner keeps mapped. The caller promises that no one
+        // writes it while the old owner lives, which the new owner holds.
         Ok(unsafe { Bytes::from_raw_parts(pointer, len as usize, Arc::new((owner, mapping.clone()))) })
     }
 
     /// # Safety
-    /// `pointer` is not null and valid for reads of `len` bytes, and nobody writes them, until `owner` is dropped.
+    /// `pointer` is not null and valid for reads of `len` bytes, and no one writes them, until `owner` is dropped.
     pub(crate) unsafe fn from_raw_parts(pointer: *mut u8, len: usize, owner: Owner) -> Bytes {
-        // SAFETY: not null, says the caller.
+        // SAFETY: the caller promises that it is not null.
         Bytes { pointer: unsafe { NonNull::new_unchecked(pointer) }, len, owner }
     }
 
-    /// The view of a part of the bytes. `None` where `range` leaves them.
+    /// Returns the view of a part of the bytes, or `None` if `range` exceeds them.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Option<Bytes> {
         let len = self.get(range.clone())?.len();
@@ -65,7 +65,7 @@ impl Bytes {
         cast(self)
     }
 
-    /// The mapping that the bytes lie in, where [`Bytes::of_mapping`] made this of one.
+    /// Returns the mapping that the bytes lie in, if [`Bytes::of_mapping`] made this view.
     pub(super) fn mapping(&self) -> Option<&Arc<Mapping>> {
         self.owner.downcast_ref::<(Owner, Arc<Mapping>)>().map(|(_, mapping)| mapping)
     }
@@ -83,8 +83,8 @@ impl Deref for Bytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: valid for reads of `len` bytes, and nobody writes them, while the owner lives; that is what the
-        // constructors demand.
+        // SAFETY: the constructors demand that the bytes are valid for reads of `len` bytes, and that no one writes
+        // them, while the owner lives.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) }
     }
 }

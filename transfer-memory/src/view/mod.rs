@@ -2,7 +2,7 @@
 //!
 //! [`Bytes`] is the view; [`Element`] binds Rust types to element types, for typed slices; [`arrow_type`] and the
 //! `to_arrow` methods turn a view into Arrow arrays. None of them copies a byte.
-//! [`PrivateBytes`] is the same memory for those who may write: a private mapping of it.
+//! [`PrivateBytes`] is a private mapping of the same memory, for users that have to write.
 
 mod arrow;
 mod bytes;

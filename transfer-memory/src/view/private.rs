@@ -1,8 +1,9 @@
-//! Private, writable mappings of bytes that nobody may change.
+//! Private, writable mappings of immutable bytes.
 //!
-//! Some libraries have no read-only arrays, and a write to a read-only page kills the process. They get a mapping of their own of the pages
-//! that the bytes lie in (`MAP_PRIVATE`): it shows the same bytes with no copy, and the kernel copies a page when it is written. Such a write
-//! reaches nobody else. The seal `F_SEAL_FUTURE_WRITE` allows this, also through a descriptor that is read-only.
+//! Some libraries have no read-only arrays, and a write to a read-only page kills the process. They get their own
+//! mapping of the pages that the bytes lie in (`MAP_PRIVATE`). It shows the same bytes with no copy, and the kernel
+//! copies a page when it is written. No other mapping sees such a write. The seal `F_SEAL_FUTURE_WRITE` allows this,
+//! even through a descriptor that is read-only.
 
 use super::Bytes;
 use crate::Errno;
@@ -10,7 +11,7 @@ use rustix::mm::{self, MapFlags, ProtFlags};
 use std::fmt;
 use std::ptr::{self, NonNull};
 
-/// Bytes in a private mapping: writable, and what is written there is seen there alone. Keeps the bytes that it shows.
+/// Bytes in a private, writable mapping. Writes are seen only there. Keeps the bytes that it shows.
 pub struct PrivateBytes {
     pages: NonNull<u8>,
     pages_len: usize,
@@ -18,25 +19,26 @@ pub struct PrivateBytes {
     shown: Bytes,
 }
 
-// SAFETY: the pages are this value's alone, which hands out their address and no reference; what it keeps is Send and Sync itself.
+// SAFETY: the pages belong to this value alone, which hands out their address and no reference. The bytes that it
+// keeps are Send and Sync themselves.
 unsafe impl Send for PrivateBytes {}
 // SAFETY: as above.
 unsafe impl Sync for PrivateBytes {}
 
-/// Why there is no private mapping of some bytes: copy them.
+/// The reason why there is no private mapping of some bytes. They have to be copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotPrivate {
-    /// They are none of a segment that is mapped here with its file.
+    /// The bytes do not lie in a segment that is mapped here with its file.
     #[error("the bytes do not lie in a segment whose file is open here")]
     NoFile,
-    /// A private copy of one page of them would take a huge page.
+    /// A private copy of one page of the bytes would take a huge page.
     #[error("the bytes lie in huge pages")]
     HugePages,
     /// The kernel refused.
     #[error("the kernel maps no private pages: {source}")]
     System {
-        /// Its error.
+        /// The kernel's error.
         source: Errno,
     },
 }
@@ -58,8 +60,8 @@ impl Bytes {
         let skip = (offset % page_bytes as u64) as usize;
         let pages_len = (skip + self.len()).max(1).next_multiple_of(page_bytes);
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a new mapping at an address of the kernel's choosing disturbs no memory that Rust knows of. The file's size is sealed, so no
-        // page of it can vanish.
+        // SAFETY: a new mapping at an address of the kernel's choosing disturbs no memory that Rust knows of. The
+        // file's size is sealed, so no page of it can vanish.
         let pages = unsafe { mm::mmap(ptr::null_mut(), pages_len, protection, flags, file, offset - skip as u64) };
         let pages = NonNull::new(pages.map_err(system)?.cast()).ok_or(system(Errno::NOMEM))?;
         Ok(PrivateBytes { pages, pages_len, skip, shown: self.clone() })
@@ -67,14 +69,15 @@ impl Bytes {
 }
 
 impl PrivateBytes {
-    /// Where the bytes begin. Valid for reads and writes of [`PrivateBytes::len`] bytes until this is dropped.
+    /// Returns the start of the bytes, which is valid for reads and writes of [`PrivateBytes::len`] bytes until this
+    /// is dropped.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         // SAFETY: the bytes begin in the first of the pages.
         unsafe { self.pages.add(self.skip).as_ptr() }
     }
 
-    /// How many there are.
+    /// Returns the number of bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "nobody asks whether there are none")]
     pub fn len(&self) -> usize {
@@ -84,7 +87,7 @@ impl PrivateBytes {
 
 impl Drop for PrivateBytes {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that was mapped; whoever was told its address may not use it any more.
+        // SAFETY: exactly the range that was mapped. A caller that was told its address may not use it any longer.
         let _ = unsafe { mm::munmap(self.pages.as_ptr().cast(), self.pages_len) };
     }
 }
@@ -102,7 +105,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn what_is_written_privately_is_seen_there_alone_and_the_owner_is_kept() {
+    fn private_writes_are_seen_only_there_and_the_owner_is_kept() {
         let options = SegmentOptions { len: 3 * 4096, pages: Pages::Base, lock: Lock::No };
         let segment = Segment::create("private", &options, &PinnedBudget::new(options.len)).unwrap();
         segment.mapping().copy_in(5000, b"0123456789").unwrap();
@@ -112,7 +115,7 @@ mod tests {
         assert_eq!(mapping.access(), Access::ReadOnly);
         let lease = Arc::new(());
         let watch = Arc::downgrade(&lease);
-        // SAFETY: nobody writes the segment from here on.
+        // SAFETY: no one writes the segment from here on.
         let bytes = unsafe { Bytes::of_mapping(&mapping, 5000, 10, lease) }.unwrap();
         let private = bytes.map_privately().unwrap();
         let again = bytes.map_privately().unwrap();
@@ -130,10 +133,10 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_no_file_are_to_be_copied() {
+    fn bytes_without_a_file_are_not_mapped_privately() {
         let options = SegmentOptions { len: 4096, pages: Pages::Base, lock: Lock::No };
         let segment = Segment::create("private", &options, &PinnedBudget::new(4096)).unwrap();
-        // SAFETY: nobody writes it.
+        // SAFETY: no one writes it.
         let bytes = unsafe { Bytes::of_mapping(segment.mapping(), 0, 10, Arc::new(())) }.unwrap();
         assert_eq!(bytes.map_privately().unwrap_err(), NotPrivate::NoFile);
     }

@@ -42,9 +42,9 @@ fn the_owner_and_the_mapping_live_as_long_as_the_last_view() {
 #[test]
 fn views_do_not_leave_their_mapping() {
     let mapping = mapping();
-    // SAFETY: nobody writes it.
+    // SAFETY: no one writes it.
     assert!(unsafe { Bytes::of_mapping(&mapping, 4000, 97, Arc::new(())) }.is_err());
-    // SAFETY: nobody writes it.
+    // SAFETY: no one writes it.
     assert!(unsafe { Bytes::of_mapping(&mapping, u64::MAX, 2, Arc::new(())) }.is_err());
 }
 
@@ -86,7 +86,7 @@ fn arrow_arrays_share_the_bytes_and_keep_them() {
 }
 
 #[test]
-fn what_is_no_arrow_array_is_an_error_that_says_why() {
+fn unsupported_arrow_array_is_an_error_with_the_reason() {
     let mapping = mapping();
     let (bytes, _) = view(&mapping, 0, 16);
     let e = bytes.to_arrow::<UInt8Type>(DType::Bool).unwrap_err();

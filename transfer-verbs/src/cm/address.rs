@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use libc::{sockaddr_in, sockaddr_in6, sockaddr_storage};
 
-/// Converts for the library.
+/// Converts an address for the library.
 pub(super) fn to_raw(address: SocketAddr) -> sockaddr_storage {
     // SAFETY: plain numbers, for which zeros are valid.
     let mut raw: sockaddr_storage = unsafe { mem::zeroed() };
@@ -30,7 +30,7 @@ pub(super) fn to_raw(address: SocketAddr) -> sockaddr_storage {
     raw
 }
 
-/// Converts from the library; `None` for another family, such as that of an unknown address.
+/// Converts an address from the library; `None` for another family, such as that of an unknown address.
 pub(super) fn from_raw(raw: &sockaddr_storage) -> Option<SocketAddr> {
     match libc::c_int::from(raw.ss_family) {
         libc::AF_INET => {
@@ -58,7 +58,7 @@ mod tests {
     use super::{from_raw, to_raw};
 
     #[test]
-    fn addresses_come_back() {
+    fn addresses_round_trip() {
         for words in ["10.77.0.1:18515", "[fe80::1%7]:4791", "[2001:db8::1]:0"] {
             let address: SocketAddr = words.parse().expect("an address");
             assert_eq!(from_raw(&to_raw(address)), Some(address));
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn no_address_is_none() {
+    fn unknown_address_family_is_none() {
         // SAFETY: plain numbers, for which zeros are valid.
         assert_eq!(from_raw(&unsafe { mem::zeroed() }), None);
     }

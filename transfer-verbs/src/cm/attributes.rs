@@ -53,7 +53,7 @@ impl Attributes<ReadyToReceive> {
 }
 
 impl Attributes<ReadyToSend> {
-    /// Sets the number of READs and atomics under way at a time. The accepting side must set it.
+    /// Sets the most READs and atomics in flight. The accepting side must set it.
     pub fn set_max_rd_atomic(&mut self, count: u8) {
         self.attributes.max_rd_atomic = count;
         self.set(ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC);

@@ -13,8 +13,8 @@ use super::{Event, EventKind, Id, IdNumber, NAME, done};
 use crate::VerbsError;
 use crate::sys::{Handle, Rdmacm, rdmacm, set_nonblocking};
 
-/// The channel for the events of connections. Its file descriptor becomes readable when there is one. Clones are the
-/// same channel.
+/// The channel for the events of connections. Its file descriptor becomes readable when there is an event. Clones are
+/// the same channel.
 #[derive(Clone, Debug)]
 pub struct EventChannel(Arc<Inner>);
 
@@ -22,12 +22,13 @@ pub struct EventChannel(Arc<Inner>);
 struct Inner {
     functions: &'static Rdmacm,
     raw: Handle<rdma_event_channel>,
-    /// The library writes an id's fields while it takes an event, and in most calls, without a lock of its own.
+    /// Guards the fields of the ids: the library writes them while it takes an event, and in most calls, without a
+    /// lock of its own.
     using: Mutex<()>,
 }
 
 impl EventChannel {
-    /// Makes one.
+    /// Makes a channel.
     pub fn new() -> Result<Self, VerbsError> {
         let library = rdmacm()?;
         // SAFETY: it needs nothing.
@@ -38,7 +39,7 @@ impl EventChannel {
         Ok(channel)
     }
 
-    /// The next event, or nothing for now.
+    /// Returns the next event, or `None` if there is none now.
     pub fn next(&self) -> Result<Option<Event>, VerbsError> {
         let library = self.0.functions;
         let _using = self.using();
@@ -51,9 +52,9 @@ impl EventChannel {
                 _ => Err(VerbsError::because(NAME, "rdma_get_cm_event", why)),
             };
         }
-        // SAFETY: the event, its ids and its private data are valid until it is acknowledged. All our ids are those of
-        // reliable connections, so the union's variant is `conn`, and each was made with its number; a request's new id
-        // is handed over with the event and not yet anybody's.
+        // SAFETY: the event, its ids and its private data are valid until it is acknowledged. All ids of this crate
+        // are those of reliable connections, so the union's variant is `conn`, and each was made with its number. A
+        // request's new id is handed over with the event, and has no owner yet.
         let event = unsafe {
             let event = &*raw;
             let conn = &event.param.conn;
@@ -74,7 +75,7 @@ impl EventChannel {
         Ok(Some(event))
     }
 
-    /// The lock for reading an id's fields, or calling the library with it.
+    /// Takes the lock for reading an id's fields, or for calling the library with it.
     pub(super) fn using(&self) -> MutexGuard<'_, ()> {
         self.0.using.lock()
     }

@@ -8,13 +8,13 @@ use super::{Id, IdNumber};
 /// An event of a connection.
 #[derive(Debug)]
 pub struct Event {
-    /// The id of the connection; for a request, the one that listens.
+    /// The id of the connection; for a request, the id that listens.
     pub id: IdNumber,
     /// The kind.
     pub kind: EventKind,
-    /// 0, a negative `errno`, or for a rejection the peer's device's reason.
+    /// 0, a negative `errno`, or for a rejection the reason of the peer's device.
     pub status: i32,
-    /// The peer's private data. It may be longer than what was sent, padded with zeros.
+    /// The peer's private data. It may be longer than the data that was sent, padded with zeros.
     pub private_data: Vec<u8>,
 }
 
@@ -59,9 +59,9 @@ pub enum EventKind {
 pub struct PeerParameters {
     /// Its number.
     pub queue_pair: u32,
-    /// READs and atomics that this side may have under way.
+    /// The READs and atomics that this side may have in flight.
     pub initiator_depth: u8,
-    /// READs and atomics that the peer may have under way here.
+    /// The READs and atomics that the peer may have in flight here.
     pub responder_resources: u8,
 }
 
@@ -75,7 +75,7 @@ pub struct ConnectRequest {
 }
 
 impl EventKind {
-    /// `request` is the new id of a request.
+    /// Makes the kind of an event. `request` is the new id of a request.
     pub(super) fn new(code: u32, peer: PeerParameters, request: Option<Id>) -> Self {
         match (code, request) {
             (RDMA_CM_EVENT_CONNECT_REQUEST, Some(id)) => Self::ConnectRequest(ConnectRequest { id, peer }),
@@ -96,7 +96,7 @@ impl EventKind {
         }
     }
 
-    /// In words.
+    /// Returns a text for the event.
     pub fn words(&self) -> &'static str {
         match self {
             Self::AddressResolved => "the device for the address is found",

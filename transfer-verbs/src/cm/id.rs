@@ -1,4 +1,4 @@
-//! Ids: ends of connections.
+//! Ids: the ends of connections.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ impl IdNumber {
         Self(LAST.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// The form in which the library stores it with the id.
+    /// Returns the form in which the library stores it with the id.
     fn as_user(self) -> *mut c_void {
         ptr::without_provenance_mut(self.0 as usize)
     }
@@ -40,9 +40,9 @@ impl IdNumber {
 pub struct ConnectParameters {
     /// The number of the own queue pair.
     pub queue_pair: u32,
-    /// READs and atomics of the peer that can be answered at a time.
+    /// The most READs and atomics of the peer that can be answered at a time.
     pub responder_resources: u8,
-    /// READs and atomics under way at a time.
+    /// The most READs and atomics in flight.
     pub initiator_depth: u8,
     /// The number of retries without an answer, 0 to 6. Only that of the connecting side counts.
     pub retry_count: u8,
@@ -63,7 +63,7 @@ const OPTION_ID: c_int = 0;
 const OPTION_ID_TOS: c_int = 0;
 const OPTION_ID_ACK_TIMEOUT: c_int = 3;
 
-/// One end of a connection, established or not, or a listener. Dropping it ends that.
+/// One end of a connection, established or not, or a listener. Dropping it ends the connection or the listening.
 ///
 /// It holds no queue pair: the connection ends with the id, and the queue pair when it is dropped itself.
 #[derive(Debug)]
@@ -92,10 +92,10 @@ impl Id {
         Ok(Self { raw, number, channel: channel.clone() })
     }
 
-    /// The id of a peer's request.
+    /// Makes the id of a peer's request.
     ///
     /// # Safety
-    /// `raw` came with the request's event on `channel`, whose lock is held, and is nobody's.
+    /// `raw` came with the request's event on `channel`, whose lock is held, and has no owner.
     pub(super) unsafe fn requested(raw: *mut rdma_cm_id, channel: EventChannel) -> Result<Self, VerbsError> {
         let raw = Handle::new(raw).map_err(|why| VerbsError::because(NAME, "rdma_get_cm_event", why))?;
         let number = IdNumber::next();
@@ -104,13 +104,13 @@ impl Id {
         Ok(Self { raw, number, channel })
     }
 
-    /// The number by which events name it.
+    /// Returns the number by which events name it.
     pub fn number(&self) -> IdNumber {
         self.number
     }
 
-    /// The device that the connection goes through, once its address is resolved: its name and number. The library has
-    /// opened it for itself; a queue pair is made in a context of our own of the same device.
+    /// Returns the name and number of the device that the connection goes through, once its address is resolved. The
+    /// library has opened the device for itself; a queue pair is made in another context of the same device.
     pub fn device(&self) -> Option<(String, Guid)> {
         let library = verbs().ok()?;
         let _using = self.channel.using();
@@ -126,7 +126,7 @@ impl Id {
         }
     }
 
-    /// The device's port, once the address is resolved.
+    /// Returns the device's port, once the address is resolved.
     pub fn port(&self) -> Option<u8> {
         let _using = self.channel.using();
         // SAFETY: the lock is held.
@@ -134,26 +134,27 @@ impl Id {
         (port > 0).then_some(port)
     }
 
-    /// The own address, as far as it is known.
+    /// Returns this end's address, as far as it is known.
     pub fn local_address(&self) -> Option<SocketAddr> {
         let _using = self.channel.using();
         // SAFETY: the lock is held; every kind of address is plain bytes.
         address::from_raw(unsafe { &(*self.raw.raw()).route.addr.src_addr_union.src_storage })
     }
 
-    /// The peer's address, as far as it is known.
+    /// Returns the peer's address, as far as it is known.
     pub fn peer_address(&self) -> Option<SocketAddr> {
         let _using = self.channel.using();
         // SAFETY: the lock is held; every kind of address is plain bytes.
         address::from_raw(unsafe { &(*self.raw.raw()).route.addr.dst_addr_union.dst_storage })
     }
 
-    /// Sets the IP header's traffic class. Before the route is resolved.
+    /// Sets the IP header's traffic class. Call it before the route is resolved.
     pub fn set_type_of_service(&self, class: u8) -> Result<(), VerbsError> {
         self.set_option(OPTION_ID_TOS, class)
     }
 
-    /// Sets the time to wait for an answer: 4.096 us times 2 to the power of this. Before it is connected or accepted.
+    /// Sets the time to wait for an answer: 4.096 us times 2 to the power of this. Call it before connecting or
+    /// accepting.
     pub fn set_ack_timeout(&self, code: u8) -> Result<(), VerbsError> {
         self.set_option(OPTION_ID_ACK_TIMEOUT, code)
     }
@@ -172,7 +173,7 @@ impl Id {
         })
     }
 
-    /// Finds the device for an address: ends with [`EventKind::AddressResolved`](super::EventKind) or
+    /// Finds the device for an address. The result is the event [`EventKind::AddressResolved`](super::EventKind) or
     /// [`EventKind::AddressError`](super::EventKind).
     pub fn resolve_address(
         &self,
@@ -195,7 +196,7 @@ impl Id {
         })
     }
 
-    /// Finds the route: ends with [`EventKind::RouteResolved`](super::EventKind) or
+    /// Finds the route. The result is the event [`EventKind::RouteResolved`](super::EventKind) or
     /// [`EventKind::RouteError`](super::EventKind).
     pub fn resolve_route(&self, within: Duration) -> Result<(), VerbsError> {
         let _using = self.channel.using();
@@ -205,7 +206,8 @@ impl Id {
         })
     }
 
-    /// Waits for requests at an address; port 0 for one that [`local_address`](Self::local_address) then tells.
+    /// Listens for requests at an address. With port 0 it listens at a free port, which
+    /// [`local_address`](Self::local_address) returns.
     pub fn listen(&self, address: SocketAddr, backlog: u32) -> Result<(), VerbsError> {
         let mut address = address::to_raw(address);
         let library = self.channel.functions();
@@ -217,7 +219,7 @@ impl Id {
         }
     }
 
-    /// Connects to the peer: ends with [`EventKind::ConnectResponse`](super::EventKind), or with a refusal.
+    /// Connects to the peer. The result is the event [`EventKind::ConnectResponse`](super::EventKind), or a refusal.
     pub fn connect(&self, parameters: &ConnectParameters) -> Result<(), VerbsError> {
         let mut raw = raw_parameters(parameters, CONNECT_DATA)?;
         let _using = self.channel.using();
@@ -232,7 +234,7 @@ impl Id {
         done("rdma_establish", unsafe { (self.channel.functions().rdma_establish)(self.raw.raw()) })
     }
 
-    /// Accepts a request; the queue pair is ready to send.
+    /// Accepts a request. The queue pair has to be ready to send.
     pub fn accept(&self, parameters: &ConnectParameters) -> Result<(), VerbsError> {
         let mut raw = raw_parameters(parameters, ACCEPT_DATA)?;
         let _using = self.channel.using();
@@ -258,17 +260,17 @@ impl Id {
         done("rdma_disconnect", unsafe { (self.channel.functions().rdma_disconnect)(self.raw.raw()) })
     }
 
-    /// The attributes of the queue pair for RESET to INIT. Once the address is resolved.
+    /// Returns the attributes of the queue pair for RESET to INIT. Call it once the address is resolved.
     pub fn init_attributes(&self) -> Result<Attributes<Init>, VerbsError> {
         self.attributes(ibv_qp_state::IBV_QPS_INIT)
     }
 
-    /// The attributes of the queue pair for INIT to RTR. Once the peer's parameters are known.
+    /// Returns the attributes of the queue pair for INIT to RTR. Call it once the peer's parameters are known.
     pub fn ready_to_receive_attributes(&self) -> Result<Attributes<ReadyToReceive>, VerbsError> {
         self.attributes(ibv_qp_state::IBV_QPS_RTR)
     }
 
-    /// The attributes of the queue pair for RTR to RTS. Once the peer's parameters are known.
+    /// Returns the attributes of the queue pair for RTR to RTS. Call it once the peer's parameters are known.
     pub fn ready_to_send_attributes(&self) -> Result<Attributes<ReadyToSend>, VerbsError> {
         self.attributes(ibv_qp_state::IBV_QPS_RTS)
     }
@@ -287,7 +289,7 @@ impl Id {
     }
 }
 
-/// The data stays where `parameters` has it.
+/// Converts parameters for the library. The result points to the private data in `parameters`.
 fn raw_parameters(parameters: &ConnectParameters, most: usize) -> Result<rdma_conn_param, VerbsError> {
     Ok(rdma_conn_param {
         private_data: parameters.private_data.as_ptr().cast(),
@@ -311,7 +313,7 @@ fn data_len(data: &[u8], most: usize) -> Result<u8, VerbsError> {
     })
 }
 
-/// Checks a number of retries: 7 means for ever.
+/// Checks a number of retries: 7 would mean without limit.
 fn finite(limit_name: &'static str, count: u8) -> Result<u8, VerbsError> {
     if count <= 6 {
         return Ok(count);
@@ -326,8 +328,8 @@ fn milliseconds(duration: Duration) -> c_int {
 impl Drop for Id {
     fn drop(&mut self) {
         let _using = self.channel.using();
-        // SAFETY: there is one owner, so this is the id's last use. It waits for events that were taken and not
-        // acknowledged, of which there are none while the lock is held.
+        // SAFETY: there is one owner, so this is the id's last use. The call waits for events that were taken and not
+        // acknowledged, and there are none while the lock is held.
         let code = unsafe { (self.channel.functions().rdma_destroy_id)(self.raw.raw()) };
         if code != 0 {
             tracing::warn!(code, "a connection's id could not be given back");
@@ -351,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_said_as_they_are() {
+    fn parameters_are_passed_unchanged() {
         let parameters = parameters();
         let raw = raw_parameters(&parameters, CONNECT_DATA).expect("within the limits");
         assert_eq!((raw.qp_num, raw.private_data_len, raw.retry_count, raw.rnr_retry_count), (17, 56, 6, 6));

@@ -31,12 +31,12 @@ pub use id::{ConnectParameters, Id, IdNumber};
 /// The name in place of a device in errors: the library finds the device later, or never.
 const NAME: &str = "librdmacm";
 
-/// Whether there is a librdmacm, and otherwise why not.
+/// Returns an error with the reason if there is no librdmacm.
 pub fn available() -> Result<(), Unavailable> {
     rdmacm().map(|_| ())
 }
 
-/// The result of a call that leaves its error in `errno`.
+/// Returns the result of a call that leaves its error in `errno`.
 fn done(call: &'static str, code: libc::c_int) -> Result<(), VerbsError> {
     if code == 0 { Ok(()) } else { Err(VerbsError::because(NAME, call, io::Error::last_os_error())) }
 }

@@ -72,7 +72,7 @@ impl Inner {
         })
     }
 
-    /// Takes a step, or says what of it is wrong.
+    /// Takes a step, or returns the attribute that is wrong.
     pub(super) fn modify(&mut self, step: Result<Step, Wrong>) -> Result<(), ModifyError> {
         let context = self.domain.context();
         let refused = |wrong: Wrong| ModifyError {

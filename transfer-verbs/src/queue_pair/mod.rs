@@ -27,15 +27,15 @@ pub struct QueuePairOptions {
     pub receive_queue: CompletionQueue,
     /// The shared receive queue, instead of the queue pair's own.
     pub shared_receives: Option<SharedReceiveQueue>,
-    /// Work requests that can be under way.
+    /// The most work requests in flight.
     pub max_send: u32,
-    /// Receives that can be waiting; 0 with `shared_receives`.
+    /// The most receives that can be waiting; 0 with `shared_receives`.
     pub max_receive: u32,
-    /// Elements of one work request.
+    /// The most elements of one work request.
     pub max_send_elements: u32,
-    /// Elements of one receive.
+    /// The most elements of one receive.
     pub max_receive_elements: u32,
-    /// Bytes that a work request can carry itself.
+    /// The most bytes that a work request itself can carry.
     pub max_inline: u32,
 }
 
@@ -72,11 +72,11 @@ macro_rules! states {
 }
 states!(Reset, Init, ReadyToReceive, ReadyToSend, Errored; receives: Init, ReadyToReceive, ReadyToSend);
 
-/// A queue pair in the state `S`. The device can also move it to its error state by itself; that is seen by a failed
-/// completion, not by the type.
+/// A queue pair in the state `S`. The device can also move it to its error state by itself. A failed completion shows
+/// that; the type does not.
 ///
-/// Windows that are bound to it are dropped before it is: some devices (rxe) take a minute to destroy one with a bound
-/// window, and leave the window open.
+/// Drop the windows that are bound to a queue pair before the queue pair: some devices (rxe) take a minute to destroy
+/// a queue pair with a bound window, and leave the window open.
 ///
 /// Posts before the right state do not compile:
 ///
@@ -145,7 +145,7 @@ pub struct QueuePair<S: QueuePairState> {
     state: PhantomData<S>,
 }
 
-/// A queue pair that did not change its state, and why.
+/// A queue pair that did not change its state, and the reason.
 #[derive(Debug)]
 pub struct Refused<S: QueuePairState> {
     /// The unchanged queue pair.
@@ -181,12 +181,12 @@ impl<S: QueuePairState> QueuePair<S> {
         self.inner.number
     }
 
-    /// The number of inline bytes of a work request: the requested one, or more.
+    /// Returns the number of inline bytes of a work request: the requested number, or more.
     pub fn max_inline(&self) -> u32 {
         self.inner.max_inline
     }
 
-    /// Stops it: requests under way are flushed, and after the return nothing arrives.
+    /// Stops the queue pair: requests in flight are flushed, and nothing arrives after the return.
     pub fn into_error(self) -> Result<QueuePair<Errored>, Refused<S>> {
         self.step(Step::error())
     }
@@ -206,26 +206,26 @@ impl QueuePair<Reset> {
         Ok(Self { inner: Box::new(Inner::create(domain, options)?), state: PhantomData })
     }
 
-    /// RESET to INIT.
+    /// Moves from RESET to INIT.
     pub fn init(self, attributes: &InitAttributes) -> Result<QueuePair<Init>, Refused<Reset>> {
         let step = Step::init(attributes, self.inner.domain.context());
         self.step(step)
     }
 
-    /// RESET to INIT, as a connection of librdmacm requires.
+    /// Moves from RESET to INIT, as a connection of librdmacm requires.
     pub fn init_by(self, attributes: &cm::Attributes<Init>) -> Result<QueuePair<Init>, Refused<Reset>> {
         self.step(Step::by(Transition::ResetToInit, attributes))
     }
 }
 
 impl QueuePair<Init> {
-    /// INIT to RTR.
+    /// Moves from INIT to RTR.
     pub fn ready_to_receive(self, attributes: &ReceiveAttributes) -> Result<QueuePair<ReadyToReceive>, Refused<Init>> {
         let step = Step::ready_to_receive(attributes, self.inner.domain.context(), self.inner.port);
         self.step(step)
     }
 
-    /// INIT to RTR, as a connection of librdmacm requires.
+    /// Moves from INIT to RTR, as a connection of librdmacm requires.
     pub fn ready_to_receive_by(
         self,
         attributes: &cm::Attributes<ReadyToReceive>,
@@ -235,13 +235,13 @@ impl QueuePair<Init> {
 }
 
 impl QueuePair<ReadyToReceive> {
-    /// RTR to RTS.
+    /// Moves from RTR to RTS.
     pub fn ready_to_send(self, attributes: &SendAttributes) -> Result<QueuePair<ReadyToSend>, Refused<ReadyToReceive>> {
         let step = Step::ready_to_send(attributes, self.inner.domain.context());
         self.step(step)
     }
 
-    /// RTR to RTS, as a connection of librdmacm requires.
+    /// Moves from RTR to RTS, as a connection of librdmacm requires.
     pub fn ready_to_send_by(
         self,
         attributes: &cm::Attributes<ReadyToSend>,

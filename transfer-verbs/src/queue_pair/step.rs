@@ -26,7 +26,7 @@ pub(super) struct Wrong {
     pub(super) why: io::Error,
 }
 
-/// The first attribute out of its range, with the right values.
+/// Returns an error for the first attribute that is out of its range, with the right values.
 fn in_range(transition: Transition, attributes: &[(&'static str, u32, u32, u32, &str)]) -> Result<(), Wrong> {
     for &(attribute, value, least, most, note) in attributes {
         if !(least..=most).contains(&value) {
@@ -56,7 +56,7 @@ impl Step {
         let transition = Transition::ResetToInit;
         let ports = u32::from(context.limits().phys_ports);
         in_range(transition, &[("port", u32::from(wanted.port), 1, ports, "")])?;
-        // Some devices (rxe) accept any, and use the first.
+        // Some devices (rxe) accept any index, and use the first one.
         if let Ok(port) = context.port(wanted.port) {
             let last = u32::from(port.pkey_table_len).saturating_sub(1);
             in_range(transition, &[("pkey_index", u32::from(wanted.pkey_index), 0, last, "")])?;
@@ -143,19 +143,19 @@ impl Step {
         Ok(step)
     }
 
-    /// The attributes that a connection of librdmacm requires.
+    /// Makes a step of the attributes that a connection of librdmacm requires.
     pub(super) fn by<S: QueuePairState>(transition: Transition, wanted: &cm::Attributes<S>) -> Result<Self, Wrong> {
         let (attributes, mask) = wanted.raw();
         Ok(Self { transition, attributes, mask })
     }
 
-    /// The port that the step sets.
+    /// Returns the port that the step sets.
     pub(super) fn port(&self) -> Option<u8> {
         let sets = self.mask & ibv_qp_attr_mask::IBV_QP_PORT.0 as libc::c_int != 0;
         sets.then_some(self.attributes.port_num)
     }
 
-    /// Which attribute the kernel must have meant. `port` is the queue pair's, once it has one.
+    /// Returns the attribute that the kernel must have meant. `port` is the queue pair's, once it has one.
     pub(super) fn blame(self, context: &Context, port: u8, why: io::Error) -> Wrong {
         let (attribute, value) = match self.transition {
             Transition::ResetToInit => {
@@ -256,13 +256,13 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_values_are_right() {
+    fn largest_values_are_accepted() {
         assert!(check_ready_to_send(&SEND, 16).is_ok());
         assert!(check_ready_to_receive(&receive(), 16).is_ok());
     }
 
     #[test]
-    fn what_is_for_ever_is_refused_by_name_and_value() {
+    fn endless_waits_are_refused_by_name_and_value() {
         for (wanted, attribute, value) in [
             (SendAttributes { timeout: 0, ..SEND }, "timeout", "0 (1 to 31"),
             (SendAttributes { retry_count: 7, ..SEND }, "retry_count", "7 (0 to 6"),
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_its_field_is_refused_by_name_and_value() {
+    fn oversized_values_are_refused_by_name_and_value() {
         let in_destination = |destination| ReceiveAttributes { destination, ..receive() };
         for (wanted, attribute) in [
             (ReceiveAttributes { queue_pair: 1 << 24, ..receive() }, "queue_pair"),

@@ -1,8 +1,8 @@
-//! The two libraries' functions, looked up at run time, so that a program starts where the libraries are missing.
+//! The two libraries' functions, looked up at run time, so that a program starts even if the libraries are missing.
 //!
-//! Types, constants and what the headers define as inline functions come from `rdma-sys`; its extern functions are
-//! never called, or the linker would make the program need the libraries. What is looked up is compared with their
-//! declarations when this is compiled.
+//! Types, constants and the inline functions of the headers come from `rdma-sys`. Its extern functions are never
+//! called, or the linker would make the program need the libraries. The functions that are looked up are compared with
+//! their declarations when this is compiled.
 
 use std::ffi::CStr;
 use std::io;
@@ -14,23 +14,23 @@ mod verbs;
 pub(crate) use rdmacm::{Rdmacm, rdmacm};
 pub(crate) use verbs::{Verbs, verbs};
 
-/// Why a library cannot be used.
+/// The reason why a library cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{library} cannot be used: {why}")]
 pub struct Unavailable {
     /// The library's file name.
     pub library: &'static str,
-    /// The loader's words.
+    /// The loader's error.
     pub why: String,
 }
 
-/// Whether there is a libibverbs, and otherwise why not. It is opened once; whether there are devices is another
-/// question.
+/// Returns an error with the reason if there is no libibverbs. The library is opened once. Whether there are devices
+/// is another question.
 pub fn available() -> Result<(), Unavailable> {
     verbs().map(|_| ())
 }
 
-/// A library that was opened. It stays open: objects of it may live anywhere.
+/// An opened library. It stays open, because its objects may live anywhere.
 pub(crate) struct Library {
     name: &'static str,
     handle: NonNull<libc::c_void>,
@@ -47,7 +47,7 @@ impl Library {
         }
     }
 
-    /// The address of a function, in its default version where there are several.
+    /// Returns the address of a function, in its default version if there are several.
     pub(crate) fn symbol(&self, name: &CStr) -> Result<NonNull<libc::c_void>, Unavailable> {
         // SAFETY: the handle is open and stays so, the name ends with a zero byte.
         let address = unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) };
@@ -56,7 +56,7 @@ impl Library {
 }
 
 fn loader_error() -> String {
-    // SAFETY: what is returned is a text that is valid until this thread's next call of the loader, and is copied.
+    // SAFETY: the returned text is valid until this thread's next call of the loader, and is copied.
     unsafe {
         let words = libc::dlerror();
         if words.is_null() {
@@ -66,8 +66,8 @@ fn loader_error() -> String {
     }
 }
 
-/// Declares a table of a library's functions, and how it is filled. A function after `undeclared` is not in rdma-sys,
-/// so its signature is not compared.
+/// Declares a table of a library's functions, and a function that fills it. A function after `undeclared` is not in
+/// rdma-sys, so its signature is not compared.
 macro_rules! library {
     (
         $(#[$doc:meta])* $table:ident {
@@ -81,7 +81,7 @@ macro_rules! library {
             $(pub(crate) $own: unsafe extern "C" fn($($own_argument: $own_type),*) -> $own_result,)*
         }
 
-        // Only compared, not linked: nothing of this is in the program.
+        // The declarations are only compared, not linked: nothing of this is in the program.
         $(const _: unsafe extern "C" fn($($type),*) $(-> $result)? = rdma_sys::$name;)*
 
         impl $table {
@@ -125,7 +125,7 @@ unsafe impl<T> Send for Handle<T> {}
 unsafe impl<T> Sync for Handle<T> {}
 
 impl<T> Handle<T> {
-    /// Nothing for null, with the system's words for it in `errno`.
+    /// Makes a handle. For a null pointer, returns the system's error in `errno`.
     pub(crate) fn new(pointer: *mut T) -> io::Result<Self> {
         NonNull::new(pointer).map(Self).ok_or_else(io::Error::last_os_error)
     }
@@ -147,7 +147,7 @@ pub(crate) fn set_nonblocking(fd: std::os::fd::BorrowedFd<'_>) -> io::Result<()>
     Ok(rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)?)
 }
 
-/// A text in a field of fixed length.
+/// Returns the text in a field of fixed length.
 pub(crate) fn text(field: &[libc::c_char]) -> String {
     let bytes: Vec<u8> = field.iter().map(|&c| c.cast_unsigned()).take_while(|&c| c != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()

@@ -8,7 +8,7 @@ use rdma_sys::*;
 use super::{Unavailable, library};
 
 library! {
-    /// What is used of librdmacm.
+    /// The functions of librdmacm that are used here.
     Rdmacm {
         fn rdma_create_event_channel() -> *mut rdma_event_channel;
         fn rdma_destroy_event_channel(channel: *mut rdma_event_channel);
@@ -46,7 +46,7 @@ library! {
     }
 }
 
-/// The library, opened when this is first called.
+/// Returns the library, which the first call opens.
 pub(crate) fn rdmacm() -> Result<&'static Rdmacm, Unavailable> {
     static LIBRARY: OnceLock<Result<Rdmacm, Unavailable>> = OnceLock::new();
     LIBRARY.get_or_init(|| Rdmacm::load(c"librdmacm.so.1")).as_ref().map_err(Clone::clone)

@@ -8,7 +8,7 @@ use rdma_sys::*;
 use super::{Unavailable, library};
 
 library! {
-    /// What is used of libibverbs.
+    /// The functions of libibverbs that are used here.
     Verbs {
         fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device;
         fn ibv_free_device_list(list: *mut *mut ibv_device);
@@ -57,7 +57,7 @@ library! {
     }
 }
 
-/// The library, opened when this is first called.
+/// Returns the library, which the first call opens.
 pub(crate) fn verbs() -> Result<&'static Verbs, Unavailable> {
     static LIBRARY: OnceLock<Result<Verbs, Unavailable>> = OnceLock::new();
     LIBRARY.get_or_init(|| Verbs::load(c"libibverbs.so.1")).as_ref().map_err(Clone::clone)

@@ -1,4 +1,4 @@
-//! A peer that does what it likes: this side's memory stays as it is, nothing hangs or dies, and the link ends.
+//! A peer that violates the protocol. This side's memory does not change, nothing hangs or dies, and the link ends.
 
 use super::super::note::{Nonce, Note};
 use super::super::offer;
@@ -32,7 +32,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// The note that comes next.
+/// Returns the next note.
 fn note(socket: &Socket) -> Note {
     match socket.receive(1, Instant::now() + Duration::from_secs(10)).unwrap() {
         Message::Bytes { bytes, .. } => Note::decode(&bytes).unwrap(),
@@ -67,7 +67,7 @@ impl Scene {
         Scene { fabric, memory, socket, shared, granted, links: 1, _rig: rig }
     }
 
-    /// A new link in place of the last one, which has ended.
+    /// Makes a new link in place of the last one, which has ended.
     fn again(&mut self) {
         self.links += 1;
         let link = LinkId(self.links);
@@ -91,7 +91,8 @@ impl Scene {
         self.push(Encoded::new(&Record::Write(write), &[], 0).bytes());
     }
 
-    /// The link ends with a reason that says this, and the peer is told; no byte has changed.
+    /// Checks that the link ends with a reason that contains `words`, that the peer is told, and that no byte has
+    /// changed.
     #[track_caller]
     fn ends(&mut self, words: &str) {
         let reason = down(&mut self.fabric);
@@ -120,7 +121,7 @@ fn grant(fabric: &mut ShmFabric, link: LinkId) -> RemoteSlice {
 fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
     let fd = fs::memfd_create("foreign", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     fs::ftruncate(&fd, len).unwrap();
-    // As a sidecar's are: each page is there because something was written to it.
+    // As in a sidecar's segment, each page exists, because something was written to it.
     for at in (0..len).step_by(4096) {
         rustix::io::pwrite(&fd, &[1], at).unwrap();
     }
@@ -133,7 +134,7 @@ fn all_seals() -> SealFlags {
 }
 
 #[test]
-fn a_segment_that_is_a_trap_is_not_mapped() {
+fn unsafe_segment_is_not_mapped() {
     let mut scene = Scene::new();
     let whole = all_seals();
     for (fd, len, words) in [
@@ -147,7 +148,7 @@ fn a_segment_that_is_a_trap_is_not_mapped() {
         scene.ends(words);
         scene.again();
     }
-    // Beyond the end of one that is in order, and over it.
+    // Past the end of a valid segment, and across it.
     for offset in [8192, 8192 - 63, u64::MAX - 10] {
         scene.pass(3, 8192, &memfd(8192, whole));
         scene.write(3, offset);
@@ -167,16 +168,17 @@ fn a_segment_that_is_a_trap_is_not_mapped() {
     scene.again();
     scene.push(Encoded::new(&Record::Forget(1), &[], 0).bytes());
     scene.ends("a segment ends that there is not");
-    // And one that is in order.
+    // A valid segment works.
     scene.again();
     scene.pass(3, 8192, &memfd(8192, whole));
     scene.write(3, 8192 - 64);
     until(&mut scene.fabric, |event| matches!(event, FabricEvent::Immediate { value: 1, .. }).then_some(()));
 }
 
-/// Memory that the peer has taken back counts until it is unmapped, so who passes and takes back faster than that waits.
+/// Memory that the peer has taken back counts until it is unmapped, so a peer that passes segments and takes them back
+/// faster than that waits.
 #[test]
-fn what_is_taken_back_counts_until_it_is_unmapped() {
+fn returned_segment_counts_until_it_is_unmapped() {
     const BYTES: u64 = 8192;
     let mut scene = Scene::new();
     scene.fabric.config.max_mapped_bytes = BYTES;
@@ -192,11 +194,11 @@ fn what_is_taken_back_counts_until_it_is_unmapped() {
     scene.pass(0, BYTES, &memfd(BYTES, all_seals()));
     scene.write(0, 0);
     lands(&mut scene.fabric);
-    // As the copy pool does while it has not come to unmap it.
+    // Keeps the segment mapped, as the copy pool does before it unmaps it.
     let kept = scene.fabric.links[&LINK].theirs[&0].0.clone();
     scene.push(Encoded::new(&Record::Forget(0), &[], 0).bytes());
     becomes(&mut scene.fabric, &|link| link.theirs.is_empty());
-    // One that is taken back again before there was room for it, and one that is written from.
+    // The peer takes one segment back before there is room for it, and writes from the next one.
     scene.pass(1, BYTES, &memfd(BYTES, all_seals()));
     becomes(&mut scene.fabric, &|link| link.unmapped.len() == 1);
     scene.push(Encoded::new(&Record::Forget(1), &[], 0).bytes());
@@ -210,7 +212,7 @@ fn what_is_taken_back_counts_until_it_is_unmapped() {
 }
 
 #[test]
-fn notes_that_do_not_belong_there() {
+fn misplaced_notes_end_the_link() {
     let mut scene = Scene::new();
     let (token, incarnation) = (Token::random().unwrap(), 1);
     for (bytes, words) in [
@@ -229,7 +231,7 @@ fn notes_that_do_not_belong_there() {
     scene.ends("does not belong");
 }
 
-/// Each is of the user that this runs as: the last ones stay, and a link is made beside them.
+/// All connections are of the user that runs this test. The last ones stay, and a link is made beside them.
 #[test]
 fn silent_connections_of_this_host_keep_no_link_out() {
     let mut rig = ShmRig::new();
@@ -247,9 +249,9 @@ fn silent_connections_of_this_host_keep_no_link_out() {
     assert_eq!(fabric.pending.iter().count(), MAX_PENDING_OF_ONE - 1);
 }
 
-/// A greeting with the wrong token is refused, and so is memory that is none, or of another size.
+/// A Hello is refused if its token is wrong, if it has no memory, or if its memory has another size or other seals.
 #[test]
-fn guests_are_checked() {
+fn pending_connections_are_checked() {
     let mut rig = ShmRig::new();
     let mut fabric = rig.fabric();
     let refused = |fabric: &mut ShmFabric, hello: &[u8], fds: &[BorrowedFd<'_>]| {
@@ -274,18 +276,18 @@ fn guests_are_checked() {
     assert!(refused(&mut fabric, &hello(token), &lent(&small)).contains("4096 bytes"));
     let soft = memfd(320 << 10, SealFlags::empty());
     assert!(refused(&mut fabric, &hello(token), &lent(&soft)).contains("shrunk"));
-    // Sealed so that nobody can seal out those who punch holes.
+    // Sealed so that no seal against punching holes can be added.
     let sealed = memfd(320 << 10, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
     assert!(refused(&mut fabric, &hello(token), &lent(&sealed)).contains("cannot seal"));
     assert!(refused(&mut fabric, &Note::Bye(String::new()).encode(), &[]).contains("no greeting"));
-    // None of them has used the token up.
+    // None of these attempts has used up the token.
     let again = Socket::connect(fabric.path(), now()).unwrap();
     again.send(&hello(token), &lent(&good), now()).unwrap();
     fabric.connect(LINK, &offer::encode_acceptor(&Token::random().unwrap())).unwrap();
     until(&mut fabric, |event| matches!(event, FabricEvent::Connected { .. }).then_some(()));
 }
 
-/// Who answers without having read the memory is not on this host, whatever it says.
+/// A peer that answers without having read the memory is not on this host, whatever it says.
 #[test]
 fn a_welcome_must_prove_that_the_memory_is_shared() {
     let mut rig = ShmRig::new();
@@ -307,7 +309,7 @@ fn a_welcome_must_prove_that_the_memory_is_shared() {
     }
 }
 
-/// Nonsense over everything that the two share, again and again, while the link works.
+/// Random bytes are written over the memory that the two sides share, again and again, while the link works.
 #[test]
 fn scribbles_end_the_link_and_nothing_else() {
     let mut scene = Scene::new();
@@ -316,14 +318,14 @@ fn scribbles_end_the_link_and_nothing_else() {
         scene.pass(0, 8192, &memfd(8192, all_seals()));
         scene.write(0, 0);
         scene.fabric.post_send(LinkId(scene.links), WorkId(1), b"a message of this side's").unwrap();
-        // It is read by then, and looked for more: nothing but the rings can end the link.
+        // The write was received by then, so only the rings can end the link.
         until(&mut scene.fabric, |event| matches!(event, FabricEvent::Immediate { .. }).then_some(()));
-        // A few words each time; now and then all of it.
+        // A few words each time, and the whole memory every fifth time.
         let memory = scene.shared.mapping().clone();
         let mut nonsense = vec![0; if round % 5 == 0 { memory.len() as usize } else { 8 }];
         for _ in 0..1 + round % 7 {
             random.fill(&mut nonsense[..]);
-            // The indexes of both rings, or anywhere.
+            // The indexes of both rings, or any place.
             let rings = [4096, 4096 + 128, 4096 + 512, 4096 + 512 + (128 << 10), 4096 + 640 + (128 << 10)];
             let places = [rings[random.random_range(0..5)], random.random_range(0..memory.len() / 8) * 8];
             let room = memory.len() - nonsense.len() as u64;

@@ -1,4 +1,4 @@
-//! The conformance suite over real sockets and shared memory, and what only this fabric can do wrong.
+//! The conformance suite over real sockets and shared memory, and tests of this fabric alone.
 
 use super::*;
 use crate::conformance::Rig;
@@ -17,12 +17,12 @@ impl ShmRig {
         ShmRig { directory: TempDir::new().unwrap(), made: 0, copy_threads: 2, references: false }
     }
 
-    /// Where the data plane's thread copies everything.
+    /// Returns a rig without copy threads: the data-plane thread copies everything.
     fn alone() -> ShmRig {
         ShmRig { copy_threads: 0, ..ShmRig::new() }
     }
 
-    /// Whose workers may read each other's memory.
+    /// Returns a rig whose workers may read each other's memory.
     fn referring() -> ShmRig {
         ShmRig { references: true, ..ShmRig::new() }
     }
@@ -66,7 +66,7 @@ mod hostile;
 mod own;
 mod references;
 
-/// Polls until something is answered.
+/// Polls until `answer` returns something.
 fn until<T>(fabric: &mut ShmFabric, mut answer: impl FnMut(FabricEvent<'_>) -> Option<T>) -> T {
     let start = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! What two of these fabrics do beyond the contract.
+//! The behaviour of two such fabrics beyond the contract.
 
 use super::*;
 use crate::conformance::pair::{Heard, Pair};
@@ -9,7 +9,7 @@ fn slice(offset: u64, len: u64) -> LocalSlice {
     Pair::<ShmRig>::slice(offset, len)
 }
 
-/// Each byte is copied once, by the receiver, and the report says so.
+/// The receiver copies each byte once, and reports that.
 #[test]
 fn copies_are_counted() {
     let len = 40 << 20;
@@ -53,32 +53,32 @@ fn both_sides_hear_why() {
     pair.hear(0, "LinkDown", lost);
 }
 
-/// One directory, or none: an offer is refused at once, and says what would help.
+/// Without a shared directory, an offer is refused at once, and the error says what would help.
 #[test]
-fn who_shares_no_directory_gets_no_link() {
+fn sidecars_without_a_shared_directory_get_no_link() {
     let (mut near, mut far) = (ShmRig::new(), ShmRig { made: 10, ..ShmRig::new() });
     let (mut a, mut b) = (near.fabric(), far.fabric());
     let offer = a.offer(LinkId(1)).unwrap();
     let refused = b.accept(LinkId(2), &offer).unwrap_err().to_string();
     assert!(refused.contains("nobody listens") && refused.contains("--shm-dir"), "{refused}");
-    // What one that was killed has left behind is nobody.
+    // A socket that a killed sidecar has left behind is of no use.
     let path = far.directory.path().join("fabric-1.shm");
     drop(b);
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let mut c = far.fabric();
     let refused = c.accept(LinkId(3), &offer).unwrap_err().to_string();
     assert!(refused.contains("fabric-1.shm"), "{refused}");
-    // One of the same name, elsewhere, is not this one.
+    // A sidecar elsewhere whose own socket has the same name is not the initiator.
     let mut namesake = ShmRig::new().fabric();
     let refused = namesake.accept(LinkId(3), &offer).unwrap_err().to_string();
     assert!(refused.contains("own socket"), "{refused}");
-    // Nothing is left of the attempt: the same link can be begun.
+    // Nothing is left of the attempt, so the same link can be begun.
     assert!(c.links.is_empty());
     c.offer(LinkId(3)).unwrap();
 }
 
 #[test]
-fn the_socket_is_this_user_s_alone_and_goes_with_the_fabric() {
+fn socket_is_private_and_ends_with_the_fabric() {
     let mut rig = ShmRig::new();
     let fabric = rig.fabric();
     let path = fabric.path().to_owned();
@@ -93,7 +93,7 @@ fn the_socket_is_this_user_s_alone_and_goes_with_the_fabric() {
     }
 }
 
-/// A peer maps what it was passed for as long as it is needed, and marks it as read.
+/// A peer keeps a passed segment mapped as long as it is needed, and marks it as read.
 #[test]
 fn segments_are_marked_while_they_are_mapped() {
     let mut pair = Pair::new(ShmRig::new(), 1 << 16);
@@ -108,7 +108,7 @@ fn segments_are_marked_while_they_are_mapped() {
     assert!(is_marked(extra.fd(), 1).unwrap());
     pair.fabric(0).deregister(id).unwrap();
     pair.until("the peer to let go", |_| !is_marked(extra.fd(), 1).unwrap());
-    // Registered again, it is passed again.
+    // A segment that is registered again is passed again.
     pair.fabric(0).register(id, extra.clone()).unwrap();
     let work = pair.post_write(0, link, &[whole], remote, None).unwrap();
     pair.write_done(0, link, work);
@@ -122,14 +122,14 @@ fn segments_are_marked_while_they_are_mapped() {
     }
 }
 
-/// From the moment on that a side ends its link its memory may be used again: what the peer has not copied by then is not believed.
+/// Once a side ends its link, its memory may be used again. Bytes that the peer has not copied by then are discarded.
 #[test]
-fn what_is_copied_after_the_end_is_not_believed() {
+fn copy_after_the_end_is_discarded() {
     let len = 8 << 20;
     let mut pair = Pair::new(ShmRig::alone(), len);
     let link = pair.connect(0);
     let remote = pair.grant(1, link, slice(0, len));
-    // Known to the peer, so that it copies at once.
+    // The peer knows the segment after this write, so that it copies at once.
     let work = pair.post_write(0, link, &[slice(0, 64)], remote.sub(0, 64).unwrap(), None).unwrap();
     pair.write_done(0, link, work);
     pair.post_write(0, link, &[slice(0, len)], remote, Some(7)).unwrap();
@@ -140,7 +140,7 @@ fn what_is_copied_after_the_end_is_not_believed() {
     pair.dead(link);
     assert!(!pair.sides[1].heard.iter().any(|heard| matches!(heard, Heard::Immediate(..))));
 
-    // The same where it had all been copied by then but for the look.
+    // A short copy is discarded as well, if the peer has ended the link before the check.
     let link = pair.connect(0);
     let remote = pair.grant(1, link, slice(0, 4096));
     pair.post_write(0, link, &[slice(0, 4096)], remote, Some(8)).unwrap();
@@ -150,7 +150,7 @@ fn what_is_copied_after_the_end_is_not_believed() {
     assert!(!pair.sides[1].heard.iter().any(|heard| matches!(heard, Heard::Immediate(..))));
 }
 
-/// A grant that is taken back while its write is being copied: nobody writes there when the end is reported.
+/// A grant is revoked while a write to it is being copied. No thread writes there once the end is reported.
 #[test]
 fn a_revoke_under_a_copy_ends_the_link() {
     let len = 64 << 20;
@@ -177,7 +177,7 @@ fn a_revoke_under_a_copy_ends_the_link() {
     }
 }
 
-/// A large copy does not keep short messages of another link, nor of the same direction's other end, waiting.
+/// A large copy does not hold up short messages of another link.
 #[test]
 fn a_round_is_bounded() {
     let len = 64 << 20;
@@ -194,7 +194,7 @@ fn a_round_is_bounded() {
     assert!(heard.iter().filter(|h| matches!(h, Heard::Immediate(..))).count() < 2);
 }
 
-/// A peer that reads nothing: its ring fills, its socket fills, and this side neither blocks nor stays awake.
+/// The peer reads nothing. Its ring and its socket fill, and this side neither blocks nor stays awake.
 #[test]
 fn a_silent_peer_costs_nothing() {
     let mut rig = ShmRig::new();
@@ -215,7 +215,7 @@ fn a_silent_peer_costs_nothing() {
     let quiet = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
     let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
     assert_eq!(rustix::event::poll(&mut fds, Some(&quiet)).unwrap(), 0);
-    // It reads again, wakes this side, and has everything.
+    // The peer reads again, wakes this side, and gets everything.
     let (mut received, mut done) = (0, 0);
     while done < 20_000 {
         pair.fabric(1).poll(&mut |event| received += usize::from(matches!(event, FabricEvent::Message { .. })));
@@ -224,7 +224,8 @@ fn a_silent_peer_costs_nothing() {
     assert_eq!(received, 20_000);
 }
 
-/// A peer that is stopped with something to do is lost; one that copies for long is not, and neither is one that has nothing to do.
+/// A stopped peer that has something to do is lost. A peer that copies for long is not lost, and neither is a peer
+/// that has nothing to do.
 #[test]
 fn a_stopped_peer_is_lost() {
     let mut rig = ShmRig::alone();
@@ -250,7 +251,7 @@ fn a_stopped_peer_is_lost() {
     quiet(&mut fabric, &mut pair, false);
     fabric.post_send(LinkId(1), WorkId(2), b"not read yet").unwrap();
     quiet(&mut fabric, &mut pair, true);
-    // Asleep, too, it is noticed.
+    // A sleeping side notices it, too.
     let reason = loop {
         let mut reason = None;
         fabric.arm();

@@ -1,4 +1,4 @@
-//! Segments that the peer's workers read where they lie.
+//! Segments that the peer's workers read by reference.
 
 use super::*;
 use crate::conformance::pair::{Heard, Link, Pair};
@@ -6,7 +6,8 @@ use transfer_memory::segment::is_marked;
 
 const EXTRA: SegmentId = SegmentId(2);
 
-/// Two that refer to each other's memory, and their link's mark, the same on both sides.
+/// Returns two fabrics that refer to each other's memory, their link, and the link's mark, which is the same on both
+/// sides.
 fn referring() -> (Pair<ShmRig>, Link, u64) {
     let mut pair = Pair::new(ShmRig::referring(), 1 << 16);
     let link = pair.connect(0);
@@ -21,7 +22,7 @@ fn referring() -> (Pair<ShmRig>, Link, u64) {
     (pair, link, marks[0])
 }
 
-/// Another segment of side 0, which side 1 keeps.
+/// Makes another segment of side 0, which side 1 keeps. Returns it as each side sees it.
 fn kept(pair: &mut Pair<ShmRig>, link: Link) -> [Arc<Segment>; 2] {
     let own = pair.rig.memory(8192);
     pair.fabric(0).register(EXTRA, own.clone()).unwrap();
@@ -35,9 +36,10 @@ fn kept(pair: &mut Pair<ShmRig>, link: Link) -> [Arc<Segment>; 2] {
     [own, theirs]
 }
 
-/// A kept segment is read, and marked until who keeps it lets go, whatever becomes of the link; that of another link says nothing.
+/// A kept segment can be read, and is marked until its keeper drops it, even after the end of the link. The mark of
+/// another link says nothing.
 #[test]
-fn what_is_kept_is_marked_until_it_is_let_go() {
+fn kept_segment_is_marked_until_it_is_dropped() {
     let (mut pair, link, mark) = referring();
     let [own, theirs] = kept(&mut pair, link);
     own.mapping().copy_in(100, b"here").unwrap();
@@ -66,9 +68,9 @@ fn a_segment_that_ends_is_taken_back() {
     pair.until("the peer to let go", |_| !own.is_referenced(mark));
 }
 
-/// Both have to want it, and to know users by the same numbers.
+/// Both sides have to allow references, and to be in the same user namespace.
 #[test]
-fn where_one_does_not_want_it_there_is_none() {
+fn references_need_both_sides() {
     for (ours, theirs) in [(1, 2), (0, 1), (1, 0), (0, 0)] {
         let mut pair = Pair::new(ShmRig::new(), 1 << 16);
         pair.fabric(0).namespace = ours;

@@ -1,4 +1,4 @@
-//! Links over TLS: the whole suite again, and what only an encrypted link can do wrong.
+//! Links over TLS: the whole suite, and tests of encrypted links alone.
 
 use super::super::frame::{HEADER_BYTES, Header, Kind};
 use super::super::offer::{self, Encryption};
@@ -19,7 +19,7 @@ struct Authority {
     root: CertificateDer<'static>,
 }
 
-/// One certificate, and the configurations with it.
+/// One certificate, and the configurations that use it.
 #[derive(Debug)]
 struct Identity {
     client: Arc<ClientConfig>,
@@ -41,13 +41,13 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new([]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Two authorities of one name would differ in their keys only.
+        // If they had the same name, two authorities would differ in their keys only.
         params.distinguished_name.push(rcgen::DnType::CommonName, format!("authority {}", rand::random::<u64>()));
         let root = params.self_signed(&key).unwrap().der().clone();
         Authority { issuer: Issuer::new(params, key), root }
     }
 
-    /// A certificate of this authority's, that takes those of `others` for good.
+    /// Makes a certificate of this authority, with configurations that trust the certificates of `others`.
     fn identity(&self, others: &Authority) -> Arc<Identity> {
         let key = KeyPair::generate().unwrap();
         let certificate =
@@ -73,7 +73,7 @@ impl Authority {
     }
 }
 
-/// Fabrics whose links are encrypted, each with a certificate of its own.
+/// A rig of fabrics whose links are encrypted. Each fabric has a certificate of its own.
 struct TlsRig(Authority);
 
 impl TlsRig {
@@ -100,7 +100,8 @@ mod two_rails {
     crate::conformance_tests!(crate::conformance::rails::Railed::new(super::TlsRig::new(), &[0, 0]));
 }
 
-/// Every copy: out of the socket, into the library, out of a record, into the segment; and once more what went through staging.
+/// Counts every copy: out of the socket, into the library, out of a record, into the segment; and one more of the
+/// bytes that went through staging.
 #[test]
 fn copies_are_counted() {
     let len = 8 << 20;
@@ -122,7 +123,8 @@ fn copies_are_counted() {
     assert!(seen.is_some_and(|copied| (4 * len..=4 * len + (64 << 10)).contains(&copied)), "{seen:?} for {len}");
 }
 
-/// A link that has much to send waits for room, and does not keep the thread awake; nothing that has arrived is forgotten.
+/// A link that has much to send waits for room, and does not keep the thread awake. No byte that has arrived is
+/// forgotten.
 #[test]
 fn a_blocked_link_sleeps() {
     let len = 64 << 20;
@@ -146,7 +148,7 @@ fn a_blocked_link_sleeps() {
     assert!(pair.fabric(0).links.values().all(|link| !link.watched));
 }
 
-/// Drives two fabrics until both of their links are down; why.
+/// Drives two fabrics until both of their links are down. Returns the reasons.
 fn both_down(a: &mut TcpFabric, b: &mut TcpFabric) -> [DownReason; 2] {
     let (start, mut why) = (Instant::now(), [None, None]);
     while why.iter().any(Option::is_none) {
@@ -204,9 +206,9 @@ fn both_sides_have_to_encrypt() {
     }
 }
 
-/// A socket with the right token that goes on in the clear.
+/// A socket shows the right token and continues in the clear.
 #[test]
-fn what_is_no_tls_ends_the_link() {
+fn plaintext_after_the_hello_ends_the_link() {
     let authority = Authority::new();
     let mut fabric = encrypting(authority.identity(&authority));
     let answer = fabric.accept(LINK, &offer::encode_initiator(&Token::random().unwrap(), Encryption::Tls)).unwrap();
@@ -216,7 +218,7 @@ fn what_is_no_tls_ends_the_link() {
     peer.write_all(&[&Header::new(Kind::Send, 3).encode()[..], b"end"].concat()).unwrap();
     let why = down(&mut fabric);
     assert!(matches!(&why, DownReason::NotConnected(text) if text.contains("does it encrypt")), "{why:?}");
-    // And the token is used up.
+    // The token is used up.
     let mut again = TcpStream::connect(address).unwrap();
     again.write_all(&[&Header::new(Kind::Hello, 16).encode()[..], token.bytes()].concat()).unwrap();
     let mut said = Vec::new();
@@ -229,9 +231,10 @@ fn what_is_no_tls_ends_the_link() {
     assert!(String::from_utf8_lossy(&said[HEADER_BYTES..]).starts_with("the token"), "{said:?}");
 }
 
-/// A good certificate and a place between the two nodes is not enough: what each side shows inside of TLS is good in that session only.
+/// A valid certificate and a place between the two nodes are not enough: the proofs of each side are valid in its own
+/// TLS session only.
 #[test]
-fn nobody_in_between_can_relay() {
+fn relay_between_the_nodes_is_refused() {
     let authority = Authority::new();
     let (mut a, mut b) = (encrypting(authority.identity(&authority)), encrypting(authority.identity(&authority)));
     let offer = a.offer(LINK).unwrap();
@@ -255,7 +258,7 @@ fn nobody_in_between_can_relay() {
         with_b.write_all(&proof).unwrap();
         with_b.flush().unwrap();
         let mut refusal = Vec::new();
-        // It ends without a close_notify, which the library calls an error.
+        // The stream ends without a close_notify, which the library calls an error.
         let _ = with_b.read_to_end(&mut refusal);
         drop(with_a);
         refusal
@@ -266,7 +269,7 @@ fn nobody_in_between_can_relay() {
     assert!(relaying.join().unwrap().is_empty(), "nothing was shown to the one in between");
 }
 
-/// As many records as a peer likes, with next to nothing in each: nobody is held up by them.
+/// A peer may send any number of records with almost nothing in them. They hold up nothing else.
 #[test]
 fn records_that_bring_little_are_taken_in_turns() {
     let authority = Authority::new();
@@ -279,7 +282,7 @@ fn records_that_bring_little_are_taken_in_turns() {
     let flood = std::thread::spawn(move || {
         let name = ServerName::try_from("transferd").unwrap();
         let mut client = ClientConnection::new(theirs.client.clone(), name).unwrap();
-        // It ends when the other side does.
+        // The thread ends when the other side does.
         while client.is_handshaking() {
             if client.complete_io(&mut peer).is_err() {
                 return;
@@ -310,7 +313,8 @@ fn records_that_bring_little_are_taken_in_turns() {
             Err(error) => panic!("{error}"),
         }
     }
-    // A record of one byte is 5 bytes of header, the byte, its kind and 16 of authentication; the last ones may be of a second buffer.
+    // A record of one byte has 5 bytes of header, the byte, its kind and 16 bytes of authentication. The last records
+    // may be in a second buffer.
     assert!(most <= 2 * (256 << 10) / 23, "{most} records in one call");
     drop(socket);
     flood.join().unwrap();

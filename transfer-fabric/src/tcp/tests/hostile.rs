@@ -1,4 +1,4 @@
-//! A peer that speaks for itself through a bare socket.
+//! A peer that the test plays on a bare socket.
 
 use super::super::ending::MAX_PARTINGS;
 use super::super::frame::{HEADER_BYTES, Header, Kind};
@@ -21,7 +21,7 @@ fn hello(token: &Token) -> Vec<u8> {
     frame(Header::new(Kind::Hello, 16), token.bytes())
 }
 
-/// A fabric with 4096 bytes of memory, and what a peer needs to connect to it as [`LINK`].
+/// Returns a fabric with 4096 bytes of memory, and the tokens with which a peer connects to it as [`LINK`].
 fn accepting(config: TcpConfig) -> (TcpFabric, Token, Token) {
     let mut fabric = TcpFabric::new(config).unwrap();
     fabric.register(SEGMENT, Arc::new(segment(4096))).unwrap();
@@ -32,7 +32,7 @@ fn accepting(config: TcpConfig) -> (TcpFabric, Token, Token) {
     (fabric, token, theirs)
 }
 
-/// A fabric whose peer is the socket.
+/// Returns a fabric that is connected to the socket.
 fn connected() -> (TcpFabric, TcpStream) {
     let (mut fabric, token, theirs) = accepting(local());
     let mut peer = TcpStream::connect(fabric.address()).unwrap();
@@ -43,7 +43,7 @@ fn connected() -> (TcpFabric, TcpStream) {
     (fabric, peer)
 }
 
-/// The next frame that the fabric sends; `None` at the end of the stream.
+/// Returns the next frame that the fabric sends, or `None` at the end of the stream.
 fn receive(fabric: &mut TcpFabric, peer: &mut TcpStream) -> Option<(Kind, Vec<u8>)> {
     let mut exact = |len: u64| {
         let mut bytes = vec![0; len as usize];
@@ -79,7 +79,7 @@ fn a_token_is_good_for_one_socket() {
         assert_eq!((kind, &text[..]), (Kind::Refuse, &b"the token is unknown, used or too late"[..]));
         assert_eq!(receive(&mut fabric, &mut second), None);
     }
-    // The first one is none the worse.
+    // The first socket still works.
     first.write_all(&frame(Header::new(Kind::Send, 2), b"hi")).unwrap();
     until(&mut fabric, |event| matches!(event, FabricEvent::Message { bytes: b"hi", .. }).then_some(()));
 }
@@ -88,7 +88,7 @@ fn a_token_is_good_for_one_socket() {
 fn a_late_token_is_refused_and_its_link_is_down() {
     let config = TcpConfig { handshake_timeout: Duration::from_millis(50), ..local() };
     let (mut fabric, token, _) = accepting(config);
-    // Also asleep it notices.
+    // A sleeping fabric notices it, too.
     fabric.arm();
     let [fd] = fabric.wait_fds()[..] else { panic!("one descriptor") };
     let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
@@ -101,7 +101,7 @@ fn a_late_token_is_refused_and_its_link_is_down() {
 }
 
 #[test]
-fn what_is_no_greeting_is_refused_and_silence_is_closed() {
+fn bad_greetings_are_refused_and_silent_sockets_are_closed() {
     let config = TcpConfig { handshake_timeout: Duration::from_millis(300), ..local() };
     let mut fabric = TcpFabric::new(config).unwrap();
     let mut silent = TcpStream::connect(fabric.address()).unwrap();
@@ -114,7 +114,7 @@ fn what_is_no_greeting_is_refused_and_silence_is_closed() {
     assert_eq!(receive(&mut fabric, &mut silent), None);
 }
 
-/// Nobody here leaves because its time is over.
+/// Returns a configuration in which no connection times out.
 fn patient() -> TcpConfig {
     TcpConfig { handshake_timeout: Duration::from_secs(600), ..local() }
 }
@@ -138,7 +138,7 @@ fn silent_connections_keep_no_link_out() {
     let mut peer = TcpStream::connect(fabric.address()).unwrap();
     peer.write_all(&hello(&token)).unwrap();
     until(&mut fabric, |event| matches!(event, FabricEvent::Connected { link: LINK }).then_some(()));
-    // Those of one address had to leave in the order in which they came; the last ones are there.
+    // Connections of one address had to leave in the order in which they came. The last ones are still there.
     assert_eq!(fabric.pending.iter().count(), MAX_PENDING_OF_ONE - 1);
     let first = &mut silent[0];
     first.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -149,7 +149,7 @@ fn silent_connections_keep_no_link_out() {
 }
 
 #[test]
-fn sockets_that_are_let_go_are_bounded() {
+fn closing_sockets_are_bounded() {
     let mut fabric = TcpFabric::new(patient()).unwrap();
     let mut refused = Vec::new();
     for n in 0..3 * MAX_PARTINGS {
@@ -159,7 +159,7 @@ fn sockets_that_are_let_go_are_bounded() {
         heard(&mut fabric, |fabric| fabric.pending.seen() > n as u64 && fabric.pending.is_empty());
         assert!(fabric.partings.len() <= MAX_PARTINGS, "{}", fabric.partings.len());
     }
-    // Each was told why before its socket went.
+    // Each peer was told the reason before its socket was closed.
     for peer in &mut refused {
         assert_eq!(receive(&mut fabric, peer).unwrap().0, Kind::Refuse);
     }
@@ -200,7 +200,7 @@ fn a_violation_is_told_and_ends_the_link() {
     }
 }
 
-/// Frames that arrive byte by byte, and a stream that ends anywhere.
+/// Frames arrive byte by byte, and the stream ends at any place.
 #[test]
 fn a_stream_may_be_cut_anywhere() {
     let whole = |remote| {
@@ -235,7 +235,7 @@ fn a_stream_may_be_cut_anywhere() {
 }
 
 #[test]
-fn a_grant_that_is_taken_back_while_it_is_written_ends_the_link() {
+fn revoke_during_a_write_ends_the_link() {
     let (mut fabric, mut peer) = connected();
     fabric.grant(LINK, LocalSlice { segment: SEGMENT, offset: 0, len: 4096 }, GrantAccess::Write, 0).unwrap();
     let remote = until(&mut fabric, |event| match event {
@@ -257,7 +257,7 @@ fn a_grant_that_is_taken_back_while_it_is_written_ends_the_link() {
 }
 
 #[test]
-fn an_acceptor_that_is_absent_silent_or_an_imposter() {
+fn absent_silent_or_false_acceptor_gets_no_link() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let answer = offer::encode_acceptor(&Token::random().unwrap(), address, offer::Encryption::None);

@@ -1,4 +1,4 @@
-//! The conformance suite over real sockets, and what only this fabric can do wrong.
+//! The conformance suite over real sockets, and tests of this fabric alone.
 
 use super::*;
 use crate::conformance::segments::{SegmentRig, segment};
@@ -33,7 +33,7 @@ mod own;
 mod rails;
 mod stream;
 
-/// Polls until something is answered.
+/// Polls until `answer` returns something.
 fn until<T>(fabric: &mut TcpFabric, mut answer: impl FnMut(FabricEvent<'_>) -> Option<T>) -> T {
     let start = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! What two of these fabrics tell each other beyond the contract.
+//! The behaviour of two such fabrics beyond the contract.
 
 use super::*;
 use crate::conformance::pair::Pair;
@@ -34,7 +34,7 @@ fn both_sides_hear_why() {
     assert_eq!(pair.dead(link)[0], DownReason::Refused(long[..512].into()));
 }
 
-/// A large write is copied once by the receiving kernel, and only its beginning a second time.
+/// The receiving kernel copies a large write once. Only its beginning is copied a second time.
 #[test]
 fn copies_are_counted() {
     let len = 8 << 20;
@@ -81,7 +81,7 @@ fn a_blocked_link_sleeps() {
     assert!(pair.fabric(0).links.values().all(|link| !link.watched));
 }
 
-/// A peer whose process is stopped: its kernel goes on answering, and takes nothing any more.
+/// The process of the peer is stopped. Its kernel still answers, but takes nothing more.
 #[test]
 fn a_stopped_peer_is_lost() {
     struct Hasty;
@@ -99,20 +99,20 @@ fn a_stopped_peer_is_lost() {
     pair.post_write(0, link, &[Pair::<Hasty>::slice(0, len)], remote, None).unwrap();
     let reason = down(pair.fabric(0));
     assert!(matches!(reason, DownReason::Lost(_)), "{reason:?}");
-    // What its kernel takes for it, too.
+    // The peer is also lost if its kernel takes a message that the process does not read.
     let link = pair.connect(0);
     pair.post_send(0, link, b"a message").unwrap();
     let reason = down(pair.fabric(0));
     assert!(matches!(&reason, DownReason::Lost(why) if why.contains("1 works posted")), "{reason:?}");
 }
 
-/// A deadline that has passed, and is nobody's any more, does not keep the thread awake.
+/// A deadline that has passed, and that belongs to nothing any longer, does not keep the thread awake.
 #[test]
-fn a_passed_deadline_sleeps() {
+fn passed_deadline_does_not_keep_the_thread_awake() {
     let mut pair = Pair::new(TcpRig, 1 << 16);
     pair.connect(0);
     let fabric = pair.fabric(0);
-    // Of a handshake that has ended meanwhile.
+    // The deadline of a handshake that has ended meanwhile.
     fabric.poller.wake_at(Some(std::time::Instant::now() + std::time::Duration::from_millis(1)));
     fabric.alarm = None;
     let ready = |fabric: &crate::tcp::TcpFabric, wait: Option<&rustix::time::Timespec>| {
@@ -127,7 +127,7 @@ fn a_passed_deadline_sleeps() {
     assert!(!ready(fabric, Some(&quiet)));
 }
 
-/// One link that is flooded does not keep another from being served.
+/// A flooded link does not keep another link from being served.
 #[test]
 fn a_round_is_bounded() {
     let len = 32 << 20;
@@ -146,7 +146,7 @@ fn a_round_is_bounded() {
     assert!(heard.iter().filter(|h| matches!(h, crate::conformance::pair::Heard::Immediate(..))).count() < 2);
 }
 
-/// Nothing is kept of a link that has ended, on either side.
+/// Neither side keeps anything of a link that has ended.
 #[test]
 fn an_ended_link_leaves_nothing() {
     let mut pair = Pair::new(TcpRig, 1 << 16);

@@ -11,7 +11,7 @@ fn with_rails(count: usize) -> Boxed {
     rails::over(vec![Box::new(TcpFabric::new(local()).unwrap())], RailsConfig::new(&vec![0; count])).unwrap()
 }
 
-/// Polls both until this one reports what is looked for.
+/// Polls both ends until `answer` returns something for an event of the end `of`.
 fn until_one<T>(ends: &mut [Boxed; 2], of: usize, mut answer: impl FnMut(FabricEvent<'_>) -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -57,7 +57,7 @@ fn one_rail_meets_two() {
     }
 }
 
-/// An answer with two rails to the offer of one.
+/// An answer has two rails, and the offer had one.
 #[test]
 fn more_rails_than_were_offered_are_refused() {
     let mut ends = [1, 2].map(with_rails);

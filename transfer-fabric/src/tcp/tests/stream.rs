@@ -1,4 +1,4 @@
-//! Any bytes on the socket of a link: the memory that was not granted stays as it is, and the link ends.
+//! Any bytes on the socket of a link. Memory that was not granted does not change, and the link ends.
 
 use super::super::frame::{HEADER_BYTES, Header, Kind};
 use super::super::offer;
@@ -16,7 +16,7 @@ fn frame(header: Header, body: &[u8]) -> Vec<u8> {
     [&header.encode()[..], body].concat()
 }
 
-/// Does something to each header of a stream of frames.
+/// Calls `change` for each header of a stream of frames.
 fn each_header(bytes: &mut [u8], mut change: impl FnMut(&mut [u8; HEADER_BYTES])) {
     let mut at = 0;
     while let Some(header) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<HEADER_BYTES>()) {
@@ -31,7 +31,7 @@ fn with_sum(header: &mut [u8; HEADER_BYTES]) {
     header[44..].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// The stream behind a good Hello. A Write with key 0 goes to the granted range: which key that is, no example can know.
+/// The stream behind a valid Hello. A Write with key 0 goes to the granted range, because no example can know its key.
 #[test]
 fn fuzz_tcp_stream() {
     let write = |address, len| {
@@ -76,7 +76,7 @@ fn fuzz_tcp_stream() {
                 *header = found.encode();
             }
         });
-        // It may have ended the link already.
+        // The fabric may have ended the link already.
         let _ = peer.write_all(&stream);
         drop(peer);
         let (mut events, mut end) = (0, None);

@@ -1,4 +1,4 @@
-//! Operations on words: what the conformance suite does not ask, for a device answers it in its own way.
+//! Operations on words, in cases that the conformance suite leaves out because devices answer them in different ways.
 
 use super::*;
 
@@ -16,7 +16,8 @@ fn local_op(pair: &mut Pair<VerbsRig>, word: LocalSlice, op: AtomicOp) -> u64 {
     })
 }
 
-/// A grant for operations cannot be written through, one for writing cannot be read or operated on, and either ends with its revoke.
+/// A grant for atomic operations cannot be written. A grant for writes can neither be read nor operated on. Either
+/// ends with its revoke.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn a_grant_opens_what_it_is_for() {

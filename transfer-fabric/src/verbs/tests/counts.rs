@@ -1,4 +1,4 @@
-//! How many work requests, doorbells and completions things take.
+//! The number of work requests, doorbells and completions that operations take.
 
 use super::*;
 
@@ -6,7 +6,8 @@ fn slice(offset: u64, len: u64) -> LocalSlice {
     Pair::<VerbsRig>::slice(offset, len)
 }
 
-/// Keeps up to `window` writes of `len` bytes in flight until `total` are done; the difference of the sender's counters.
+/// Keeps up to `window` writes of `len` bytes in flight until `total` are done. Returns the difference of the sender's
+/// counters.
 fn stream(pair: &mut Pair<VerbsRig>, window: u64, len: u64, total: u64) -> Counters {
     let link = pair.connect(0);
     let remote = pair.grant(1, link, slice(0, len));
@@ -44,7 +45,8 @@ fn a_stream_takes_one_doorbell_and_one_completion_for_sixteen_writes() {
     }
 }
 
-/// What a worker's push of 4 KiB takes once its slot is open: one WRITE behind one doorbell, and of the peer one receive and nothing posted.
+/// A worker's push of 4 KiB takes one WRITE behind one doorbell, once its slot is open. The peer takes one receive,
+/// and posts nothing.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn a_steady_push_is_one_write() {
@@ -63,13 +65,13 @@ fn a_steady_push_is_one_write() {
     }
 }
 
-/// A message that is alone leaves with the first poll, and so does the one behind it.
+/// A message that is alone leaves with the first poll, and so does the next one.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn a_lone_message_leaves_at_once() {
     let mut pair = Pair::new(VerbsRig(config()), 1 << 16);
     let link = pair.connect(0);
-    // What connecting left is answered.
+    // The requests that connecting has posted are completed.
     pair.until("silence", |pair| pair.fabric(0).links[&link.0[0]].sends.len() == 0);
     for _ in 0..2 {
         let before = pair.fabric(0).counters();
@@ -110,12 +112,12 @@ fn forty_buffers_take_as_few_writes_as_elements_allow() {
     }
 }
 
-/// What is longer than the port's longest message is refused before it is posted, also where the sum would wrap at 2^32; and the planner
-/// cuts a tensor beyond 4 GiB by the same limit.
+/// A write that is longer than the port's longest message is refused before it is posted, even if the sum would wrap
+/// at 2^32. The planner cuts a tensor beyond 4 GiB by the same limit.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn long_writes_are_cut_and_never_wrap() {
-    // A segment of that size takes no memory before it is touched, but the device would pin it: the slices overlap.
+    // A segment of that size takes no memory before it is touched, but the device would pin it. So the slices overlap.
     let len = 16 << 20;
     let mut pair = Pair::new(VerbsRig(config()), len);
     let link = pair.connect(0);
@@ -124,7 +126,7 @@ fn long_writes_are_cut_and_never_wrap() {
     let too_long = RemoteSlice { len: max + 1, ..remote };
     let posted = pair.post_write(0, link, &[slice(0, max), slice(0, 1)], too_long, None);
     assert_eq!(posted, Err(PostError::Limit { what: "bytes", value: max + 1, limit: max }));
-    // 2^32 + 64 bytes would be 64 to the device.
+    // To the device, 2^32 + 64 bytes would be 64.
     let id = link.0[0];
     let limit = pair.fabric(0).capabilities.max_write_bytes;
     pair.fabric(0).capabilities.max_write_bytes = u64::MAX;
@@ -138,11 +140,11 @@ fn long_writes_are_cut_and_never_wrap() {
     pair.works(link);
 }
 
-/// More load than the queues hold: each post is taken or refused as full, none is lost, and more links than one completion queue has
-/// room for take another.
+/// More load than the queues hold: each post is taken or refused as full, and none is lost. If the links need more
+/// room than one completion queue has, another one is made.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn more_load_than_the_queues_hold() {
+fn overload_is_refused_and_nothing_is_lost() {
     let small = VerbsConfig { send_queue: 32, receive_slots: 32, signaled_every: 8, completion_queue: 140, ..config() };
     let len = 1 << 16;
     let mut pair = Pair::new(VerbsRig(small), len);

@@ -1,4 +1,4 @@
-//! The network goes and comes, and the device goes.
+//! The network goes down and up, and the device fails.
 
 use super::*;
 use std::process::Command;
@@ -25,15 +25,16 @@ fn address() -> String {
     std::env::var("RDMA_IP").unwrap_or_else(|_| "10.77.0.1".to_owned())
 }
 
-/// Short times, so that a lost network is noticed soon.
+/// Returns a configuration with short times, so that a lost network is noticed soon.
 fn impatient() -> VerbsConfig {
     VerbsConfig { timeout: 10, retry_count: 3, ..config() }
 }
 
-/// The links of a network that is gone die, idle ones too, with the status in words; when it is back, new ones work.
+/// If the network is gone, its links die, idle ones too, and the reason names the status. When the network is back,
+/// new links work.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn link_down_and_up() {
+fn links_die_with_the_network_and_new_ones_work() {
     let mut pair = Pair::new(VerbsRig(impatient()), LEN);
     let (busy, idle) = (pair.connect(0), pair.connect(1));
     pair.works(busy);
@@ -47,7 +48,7 @@ fn link_down_and_up() {
     connects_again(&mut pair);
 }
 
-/// The port is up a little later than its network device.
+/// Connects once the port is up, which is a little later than its network device.
 fn connects_again(pair: &mut Pair<VerbsRig>) {
     let start = Instant::now();
     while let Err(error) = pair.fabric(0).device.look_again() {
@@ -58,7 +59,7 @@ fn connects_again(pair: &mut Pair<VerbsRig>) {
     pair.works(again);
 }
 
-/// A queue pair in error is rebuilt by a new link, a hundred times, and nothing is left of any.
+/// A new link replaces a queue pair in error, a hundred times, and nothing is left of any.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn links_die_and_are_rebuilt() {
@@ -83,10 +84,10 @@ fn links_die_and_are_rebuilt() {
     }
 }
 
-/// A peer whose queue pair is in error says nothing; an idle side hears of it all the same.
+/// A peer whose queue pair is in error says nothing. An idle side notices that all the same.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn a_silent_death_is_heard_of_by_a_probe() {
+fn silent_death_is_noticed_by_a_probe() {
     let mut pair = Pair::new(VerbsRig(impatient()), LEN);
     let link = pair.connect(0);
     pair.works(link);
@@ -103,11 +104,12 @@ fn a_silent_death_is_heard_of_by_a_probe() {
     assert!(pair.fabric(0).counters().probes > 0);
 }
 
-/// The device says that it works no more: all links die with that reason, what is asked afterwards is refused with it, and operations on own
-/// words are answered. The software device never says so; what it would say is put in by hand.
+/// The device reports that it no longer works. All links die with that reason, later requests are refused with it, and
+/// operations on own words are answered. The software device never reports that, so the test feeds the event in by
+/// hand.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn a_device_that_fails() {
+fn failed_device_ends_its_links_and_refuses_requests() {
     let mut pair = Pair::new(VerbsRig(impatient()), LEN);
     let (link, offered) = (pair.connect(0), pair.new_link());
     pair.works(link);
@@ -134,7 +136,7 @@ fn a_device_that_fails() {
     assert!(refused.iter().all(|error| error.to_string().contains(&why)), "{refused:?}");
     assert!(fabric.describe().contains(&("broken", why)));
     fabric.deregister(Pair::<VerbsRig>::SEGMENT).unwrap();
-    // One that is opened anew works.
+    // A fabric that is opened anew works.
     let (mut fabric, memory) = (pair.rig.fabric(), pair.sides[0].memory.clone());
     fabric.register(Pair::<VerbsRig>::SEGMENT, memory).unwrap();
     *pair.fabric(0) = fabric;
@@ -142,10 +144,10 @@ fn a_device_that_fails() {
     pair.works(again);
 }
 
-/// The port's address goes and comes back, at whatever index; another one is used as soon as it is there.
+/// The port's address goes and comes back, at any index. Another address is used as soon as it is there.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn an_address_that_changes() {
+fn changed_address_is_used() {
     let mut pair = Pair::new(VerbsRig(config()), LEN);
     let first = pair.fabric(0).device.gid.clone().unwrap();
     let own = address();
@@ -168,7 +170,7 @@ fn an_address_that_changes() {
     assert_eq!((last.gid, last.kind), (first.gid, first.kind));
 }
 
-/// Over a port that is down no link is tried: that is said at once.
+/// Over a port that is down no link is tried. The offer fails at once.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn a_port_that_is_down_is_named() {

@@ -1,4 +1,4 @@
-//! Connecting by rdma_cm: who may, and what is said when it fails.
+//! Connecting by rdma_cm: the peers that may connect, and the reasons that are reported when it fails.
 
 use super::*;
 use crate::verbs::offer;
@@ -12,12 +12,12 @@ fn down(pair: &mut Pair<VerbsRig>, side: usize) -> DownReason {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn only_who_was_told_can_connect_and_once() {
+fn token_admits_its_peer_once() {
     let mut pair = Pair::new(VerbsRig(by_manager()), 4096);
     let link = pair.new_link();
     let offered = pair.fabric(0).offer(link.0[0]).unwrap();
     let answer = pair.fabric(1).accept(link.0[1], &offered).unwrap();
-    // A stranger knows where, and not the token.
+    // A stranger knows the address, but not the token.
     let (_, address) = offer::decode_cm_acceptor(&answer).unwrap();
     let stranger = pair.new_link();
     pair.fabric(0).offer(stranger.0[0]).unwrap();
@@ -25,7 +25,7 @@ fn only_who_was_told_can_connect_and_once() {
     pair.fabric(0).connect(stranger.0[0], &guessed).unwrap();
     let reason = down(&mut pair, 0);
     assert!(matches!(&reason, DownReason::NotConnected(why) if why.contains("the token is unknown")), "{reason:?}");
-    // The one that was told comes in, and nobody after it with the same token.
+    // The peer that was told the token connects. A second request with the same token does not.
     pair.fabric(0).connect(link.0[0], &answer).unwrap();
     for side in 0..2 {
         pair.hear(side, "Connected", |h| (*h == Heard::Connected(link.0[side])).then_some(()));
@@ -47,7 +47,7 @@ fn the_step_that_failed_is_named() {
     let link = pair.new_link();
     pair.fabric(0).offer(link.0[0]).unwrap();
     let manager = pair.fabric(0).manager.as_ref().unwrap().address();
-    // Nobody listens there.
+    // There is no listener at this port.
     let nobody = SocketAddr::new(manager.ip(), if manager.port() == 1 { 2 } else { 1 });
     let answer = offer::encode_cm_acceptor(&crate::token::Token::random().unwrap(), nobody);
     pair.fabric(0).connect(link.0[0], &answer).unwrap();
@@ -57,7 +57,7 @@ fn the_step_that_failed_is_named() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn two_ways_do_not_meet() {
+fn sides_with_different_ways_of_connecting_are_refused() {
     let mut by_numbers = VerbsFabric::open(config()).unwrap();
     let mut by_cm = VerbsFabric::open(by_manager()).unwrap();
     let offered = by_numbers.offer(LinkId(1)).unwrap();

@@ -1,7 +1,8 @@
-//! On a real device, in the guest of tests/rdma-vm: the conformance suite in each way of connecting and isolating, and what only this
-//! fabric promises.
+//! Tests on a real device, in the guest of tests/rdma-vm: the conformance suite in each way of connecting and
+//! isolating, and tests of this fabric alone.
 //!
-//! The software device shares its quirks with no hardware (docs/adr/0001): what it does not check is not tried, by its capabilities.
+//! The software device has quirks that no hardware shares (docs/adr/0001). Its capabilities keep the suite from trying
+//! what it does not check.
 
 use super::*;
 use crate::conformance::Rig;
@@ -15,15 +16,16 @@ mod managed;
 mod own;
 mod rails;
 
-/// Fabrics with this configuration, one for each side.
+/// A rig of fabrics with this configuration, one for each side.
 struct VerbsRig(VerbsConfig);
 
-/// Of the guest's device, with times that suit tests: patient where the machine below the guest is busy.
+/// Returns a configuration for the guest's device. Its times suit tests: they are patient if the machine below the
+/// guest is busy.
 fn config() -> VerbsConfig {
     VerbsConfig { probe_interval: Duration::from_millis(500), timeout: 16, ..VerbsConfig::default() }
 }
 
-/// Where the guest's device listens.
+/// Returns a configuration that connects by rdma_cm and listens at the guest's device.
 fn by_manager() -> VerbsConfig {
     let ip = std::env::var("RDMA_IP").unwrap_or_else(|_| "10.77.0.1".to_owned());
     let listen = SocketAddr::new(ip.parse().unwrap(), 0);

@@ -1,4 +1,4 @@
-//! What two of these fabrics tell each other, and what they refuse.
+//! The behaviour of two such fabrics beyond the contract, and the settings that they refuse.
 
 use super::*;
 use crate::conformance::connecting::connected_comes_first;
@@ -33,7 +33,8 @@ fn both_sides_hear_why() {
     assert_eq!(pair.dead(link)[0], DownReason::Refused(long[..512].into()));
 }
 
-/// The greeting is acknowledged, and the peer has answered it, before this side looks: both completions are taken in one round.
+/// The greeting is acknowledged, and the peer has answered it, before this side looks. So both completions are taken
+/// in one round.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn an_answer_comes_behind_connected() {
@@ -46,7 +47,7 @@ fn an_answer_comes_behind_connected() {
 /// A request that nothing else hands to the device leaves with the next probe.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn what_waits_leaves_with_a_probe() {
+fn waiting_request_leaves_with_a_probe() {
     let mut pair = Pair::new(VerbsRig(config()), LEN);
     let link = pair.connect(0);
     pair.works(link);
@@ -57,7 +58,7 @@ fn what_waits_leaves_with_a_probe() {
     pair.hear(0, "SendDone", |heard| (*heard == Heard::SendDone(from, WorkId(77))).then_some(()));
 }
 
-/// Nothing is kept of a link that has ended, on either side.
+/// Neither side keeps anything of a link that has ended.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn an_ended_link_leaves_nothing() {
@@ -78,7 +79,8 @@ fn an_ended_link_leaves_nothing() {
     }
 }
 
-/// A window has 256 keys: more grants than that go through one after the other, each with a key that opens, and none that opened before.
+/// A window has 256 keys. More grants than that succeed one after the other. Each has a key that opens, and no key
+/// comes twice.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn a_window_is_renewed_when_its_keys_are_used() {
@@ -98,7 +100,8 @@ fn a_window_is_renewed_when_its_keys_are_used() {
     }
 }
 
-/// Each revoke of a grant is answered, and the invalidation is posted once: twice would panic the guest's kernel.
+/// Each revoke of a grant is answered, and the invalidation is posted once: a second one would panic the guest's
+/// kernel.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn a_grant_is_invalidated_once() {
@@ -162,7 +165,7 @@ fn grants_that_end_with_their_segment_are_reported() {
     pair.works(link);
 }
 
-/// What was posted from a segment before it was deregistered is still sent.
+/// A write that was posted from a segment before it was deregistered is still sent.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn a_segment_stays_registered_until_it_is_sent() {
@@ -178,11 +181,13 @@ fn a_segment_stays_registered_until_it_is_sent() {
     assert!(!pair.fabric(0).regions.any_retired());
 }
 
-/// A link that can do nothing now, with a grant of its own that is being taken back, has nothing to do with a segment that goes.
+/// A link that is stuck, and whose own grant is being revoked, does not hold up the deregistration of a segment that
+/// it does not use.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn a_segment_that_goes_holds_up_no_other_link() {
-    // A peer without a receive slot is asked again after 0.6 s, and seven times in all: longer than deregistering waits.
+    // A peer without a receive slot is asked again after 0.6 s, seven times in all. That is longer than deregistering
+    // waits.
     let slow = |config| VerbsConfig { receive_slots: 8, min_rnr_timer: 0, ..config };
     for config in [slow(config()), slow(pool())] {
         let mut pair = Pair::new(VerbsRig(config), LEN);
@@ -192,7 +197,7 @@ fn a_segment_that_goes_holds_up_no_other_link() {
         let remote = pair.grant(1, link, LocalSlice { segment: id, offset: 0, len: 4096 });
         let elsewhere = pair.grant(1, stuck, slice(0, 64));
         let tag = pair.tag_of(1, stuck, elsewhere);
-        // More messages than the peer has receive slots, of which it takes none.
+        // More messages than the peer has receive slots, while the peer takes none.
         let messages: Vec<_> = (0..14_u8).map(|n| vec![n; 100]).collect();
         for message in &messages {
             pair.post_send(1, stuck, message).unwrap();
@@ -207,7 +212,7 @@ fn a_segment_that_goes_holds_up_no_other_link() {
             pair.hear(0, "Message", |heard| (*heard == Heard::Message(id, message.clone())).then_some(()));
         }
         pair.works(stuck);
-        // The link that had to do with it is none the worse either, and its grant is gone.
+        // The link that used the segment is still up, too, and its grant is gone.
         pair.post_write(0, link, &[slice(0, 64)], remote.sub(0, 64).unwrap(), None).unwrap();
         pair.dead(link);
     }
@@ -235,7 +240,7 @@ fn registration_is_counted_and_all_or_nothing() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn what_is_not_there_is_named() {
+fn missing_devices_and_bad_settings_are_named() {
     let refused = |change: fn(&mut VerbsConfig)| {
         let mut config = config();
         change(&mut config);
@@ -268,7 +273,7 @@ fn a_link_begins_once_and_not_without_an_answer() {
     assert!(wrong(pair.fabric(0).offer(connected)));
 }
 
-/// Grants that are reported when they are in force may be told any way.
+/// A grant that is reported once it is in force may be announced over any path.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn a_completed_grant_is_in_force() {

@@ -1,4 +1,4 @@
-//! Links of several queue pairs: on one device, and on two of which one loses its network in the middle.
+//! Links of several queue pairs: on one device, and on two devices, one of which loses its network in the middle.
 
 use super::*;
 use crate::conformance::pair::{Link, pattern};
@@ -8,7 +8,7 @@ use rand::{Rng as _, SeedableRng};
 use transfer_core::fabric::LinkRails;
 use transfer_core::rails::inner_slots;
 
-/// Fabrics of these devices, by turns.
+/// A rig that makes fabrics of these devices in turns.
 struct OfDevices {
     rigs: Vec<VerbsRig>,
     next: usize,
@@ -28,7 +28,7 @@ impl SegmentRig for OfDevices {
     }
 }
 
-/// A fabric with the rails that its devices give, each with so many receive slots for the link.
+/// Returns a rig over these rails of these devices, with `slots` receive slots for a link.
 fn over(devices: usize, rails: &[usize], slots: u32, config: &VerbsConfig) -> Railed<OfDevices> {
     let of = |device: usize| {
         VerbsRig(VerbsConfig {
@@ -55,12 +55,13 @@ mod two_devices {
     );
 }
 
-/// The network below a device, up again at the end of the test.
+/// The network below a device. It is up again at the end of the test.
 struct Network(usize);
 
 impl Network {
     fn set(&self, up: bool) {
-        // IFF_BROADCAST | IFF_NOARP, and IFF_UP. Far quicker than a program, so that the moment is any.
+        // IFF_BROADCAST | IFF_NOARP, and IFF_UP. This is far quicker than running a program, so that it can hit any
+        // moment.
         let flags = if up { "0x83" } else { "0x82" };
         std::fs::write(format!("/sys/class/net/dummy{}/flags", self.0), flags).unwrap();
     }
@@ -75,10 +76,10 @@ impl Drop for Network {
 const SLOTS: u64 = 6;
 const SLOT_BYTES: u64 = 32 << 10;
 
-/// A part of side 1's memory, and the source of the same size on side 0.
+/// A part of side 1's memory, and its source of the same size on side 0.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Slot {
-    /// Nothing may come here until that step.
+    /// No write may come here until that step.
     Closed {
         until: u64,
     },
@@ -95,11 +96,12 @@ enum Slot {
 
 type OverRails = Pair<Railed<OfDevices>>;
 
-/// Side 0 writes into slots of side 1, which holds what has come against what was written, and what is closed against what it was.
+/// Side 0 writes into slots of side 1. Side 1 compares arrived bytes with what was written, and closed slots with what
+/// they held.
 struct Stream {
     rng: StdRng,
     slots: Vec<Slot>,
-    /// What lies in each slot that is closed.
+    /// The content of each closed slot.
     lies: Vec<Vec<u8>>,
     steps: u64,
     posted: u64,
@@ -119,7 +121,7 @@ impl Stream {
         }
     }
 
-    /// One step: side 0 writes where it may, both sides work, side 1 looks at what has come.
+    /// Does one step: side 0 writes into open slots, both sides work, and side 1 checks what has come.
     fn step(&mut self, pair: &mut OverRails, link: Link, writing: bool) {
         self.steps += 1;
         for slot in 0..SLOTS {
@@ -183,7 +185,7 @@ impl Stream {
         }
     }
 
-    /// The link is down on both sides: nothing comes any more.
+    /// Records that the link is down on both sides, so that nothing comes any longer.
     fn ended(&mut self, pair: &mut OverRails) {
         for slot in 0..SLOTS {
             self.slots[slot as usize] = Slot::Closed { until: self.steps };
@@ -196,7 +198,8 @@ impl Stream {
     }
 }
 
-/// A link with all of its rails. A port is up a little later than its network device, and until then a link begins without it.
+/// Makes a link with all of its rails. A port is up a little later than its network device, and until then a link
+/// begins without it.
 fn with_all_rails(pair: &mut OverRails, initiator: usize) -> Link {
     let start = Instant::now();
     loop {
@@ -217,11 +220,11 @@ fn end(pair: &mut OverRails, link: Link) {
     }
 }
 
-/// Two devices, of which one loses its network in the middle, again and again: the link lives on with the other one, all that was written
-/// comes, no byte is wrong, and none comes where nothing is open. A new link has both.
+/// One of two devices loses its network in the middle, again and again. The link lives on with the other device, all
+/// writes arrive, no byte is wrong, and no byte arrives where nothing is open. A new link has both devices.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn two_devices_of_which_one_goes_down() {
+fn link_survives_the_loss_of_one_of_two_devices() {
     let deaths = std::env::var("RDMA_RAIL_DEATHS").map_or(150, |count| count.parse::<u64>().unwrap());
     let impatient = VerbsConfig { timeout: 10, retry_count: 3, send_queue: 64, ..config() };
     let rig = over(2, &[0, 1], 16, &impatient).with_stripes_of(8 << 10);
@@ -259,10 +262,10 @@ fn two_devices_of_which_one_goes_down() {
     println!("{deaths} rails died under {} writes in {:?}", stream.posted, start.elapsed());
 }
 
-/// The link begins with the rails that there are.
+/// A link begins with the rails that are up.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn two_devices_of_which_one_is_down_from_the_beginning() {
+fn link_begins_with_the_rails_that_are_up() {
     let mut pair = Pair::new(over(2, &[0, 1], 16, &config()), SLOTS * SLOT_BYTES);
     for victim in 0..2 {
         let network = Network(victim);
