@@ -35,7 +35,8 @@ impl Node {
         }
         let of = (session, key);
         let flow = self.transfers.flow_of(link, &of).or_else(|| {
-            let flow = OutFlow::new(of, target, meta);
+            let next = self.sessions.get(session).map_or(0, |s| s.next_version(&(of.1.clone(), target.clone())));
+            let flow = OutFlow::new(of, target, meta, next);
             self.transfers.begin_flow(link, flow)
         });
         let Some(flow) = flow else {
@@ -70,6 +71,7 @@ impl Node {
                 continue;
             };
             let (state, capacity, has_idle, next) = (f.state, f.capacity, f.has_idle(), f.next_version);
+            let number = f.next_number().max(1);
             let is_for = |to: &Name| f.target == *to;
             let (Some((to, is_same)), Some(meta)) = (op.target().map(|to| (to, is_for(to))), self.pushed_meta(op))
             else {
@@ -94,7 +96,7 @@ impl Node {
             }
             match op.kind {
                 OpKind::Push { version, blob, .. } if has_idle => {
-                    let version = version.unwrap_or(Version(next.max(1)));
+                    let version = version.unwrap_or(Version(number));
                     match too_high(&op.key, version) {
                         Some(failure) => self.fail_op(id, failure),
                         None => self.write_pushed(now, link, flow, id, blob, version, meta),
@@ -323,7 +325,7 @@ impl Node {
         for (_, flow) in flows.iter() {
             // The target may be at another node when it is looked up again.
             self.sessions.forget_node_of(&flow.target);
-            self.sessions.keep_version(flow.session, flow.way(), flow.next_version);
+            self.sessions.keep_version(flow.session, flow.way(), flow.next_number());
             for op in flow.queue() {
                 let text = format!("while key {:?} was being pushed to {:?}, {}", flow.key, flow.target, failure.text);
                 self.fail_op(*op, Failure::new(failure.code, text));

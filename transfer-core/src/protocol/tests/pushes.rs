@@ -101,6 +101,33 @@ fn a_push_waits_while_the_versions_before_it_are_read() {
     pair.ends_clean(&[(w, "w"), (r, "ps")]);
 }
 
+/// A reader that has version 2 waits for a higher one, so the first push over a new link may not begin at 1 again. A push
+/// that names its version may be one that was lost with the link.
+#[test]
+fn versions_rise_across_a_lost_link() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
+    for fill in 1..3 {
+        step(&mut pair, w, (r, "ps"), bytes(100), fill);
+    }
+    for (round, (named, version)) in [(None, 3), (Some(3), 3), (None, 4)].into_iter().enumerate() {
+        pair.world.break_connection(2 * round, "the cable was pulled");
+        pair.settle();
+        // Nothing was pushed over this link when it is lost.
+        pair.prepare(w, "k", bytes(100), "ps");
+        pair.settle();
+        pair.world.break_connection(2 * round + 1, "the cable was pulled");
+        pair.settle();
+        pair.replies(w);
+        pair.push_version(w, "k", named, bytes(100), 3, Some("ps"));
+        pair.settle();
+        let replies = pair.replies(w);
+        let pushed = matches!(replies[0], Reply::Answer { answer: Answer::Pushed { version: Version(v), .. }, .. } if v == version);
+        assert!(pushed, "{version}: {replies:?}");
+    }
+    pair.ends_clean(&[(w, "w"), (r, "ps")]);
+}
+
 #[test]
 fn preparing_leaves_one_write_for_the_first_push() {
     let mut pair = Pair::new();

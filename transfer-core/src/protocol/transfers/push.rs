@@ -27,7 +27,10 @@ pub(crate) struct OutFlow {
     queue: VecDeque<OperationId>,
     /// The length of the queue at which ended operations are removed.
     tidy_at: usize,
+    /// The lowest version that may be pushed next. A new flow takes any version: a push that was lost with the link may be
+    /// repeated.
     pub(crate) next_version: u64,
+    first_number: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,8 +44,8 @@ pub(crate) enum FlowState {
 }
 
 impl OutFlow {
-    /// Creates a flow that the peer does not know.
-    pub(crate) fn new((session, key): (SessionId, Key), target: Name, meta: TensorMeta) -> OutFlow {
+    /// Creates a flow that the peer does not know. `first_number` is the version of its first push that names none.
+    pub(crate) fn new((session, key): (SessionId, Key), target: Name, meta: TensorMeta, first_number: u64) -> OutFlow {
         OutFlow {
             key,
             target,
@@ -57,7 +60,14 @@ impl OutFlow {
             queue: VecDeque::new(),
             tidy_at: TIDY_AT,
             next_version: 0,
+            first_number,
         }
+    }
+
+    /// Returns the version of the next push that names none. It rises across links, so that no reader waits in vain for
+    /// a version above the one that it has.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.next_version.max(self.first_number)
     }
 
     /// Returns the worker and the key that the flow belongs to.

@@ -110,7 +110,7 @@ fn serves_that_wait_for_a_version_are_listed_by_index() {
 
 #[test]
 fn flow_takes_only_requested_slots_of_sufficient_capacity() {
-    let mut flow = OutFlow::new((SESSION, key("k")), Name::new("you").unwrap(), meta(8));
+    let mut flow = OutFlow::new((SESSION, key("k")), Name::new("you").unwrap(), meta(8), 0);
     assert_eq!(flow.grant(vec![grant(8)]), Err(None), "nothing was asked for");
     assert_eq!(flow.request(meta(8)), (1, true));
     assert_eq!(flow.grant(vec![grant(8), grant(7)]), Err(Some(7)));
@@ -126,7 +126,7 @@ fn flow_takes_only_requested_slots_of_sufficient_capacity() {
 
 #[test]
 fn long_flow_queue_drops_ended_operations() {
-    let mut flow = OutFlow::new((SESSION, key("k")), Name::new("you").unwrap(), meta(8));
+    let mut flow = OutFlow::new((SESSION, key("k")), Name::new("you").unwrap(), meta(8), 0);
     for n in 0..1000 {
         flow.enqueue(op(n), |id| id.to_u64() % 100 == 0);
     }
@@ -141,7 +141,7 @@ fn long_flow_queue_drops_ended_operations() {
 fn flow_is_found_by_its_worker_until_it_ends() {
     let mut transfers = transfers();
     let of = (SESSION, key("k"));
-    let flow = |of: &(SessionId, Key)| OutFlow::new(of.clone(), Name::new("you").unwrap(), meta(8));
+    let flow = |of: &(SessionId, Key)| OutFlow::new(of.clone(), Name::new("you").unwrap(), meta(8), 0);
     let here = transfers.begin_flow(LINK, flow(&of)).unwrap();
     let there = transfers.begin_flow(OTHER, flow(&of)).unwrap();
     assert_eq!(transfers.flows_of(SESSION), [(LINK, here), (OTHER, there)]);
