@@ -204,7 +204,7 @@ impl<F: Face> Handle<F> {
     }
 
     /// Publishes a copy of a tensor that stays writable: a *snapshot* of weights that are updated in place. The bytes
-    /// are copied once, which the report counts; see [`TwoBuffers`](crate::TwoBuffers) for the other ways.
+    /// are copied once, which the report counts; see [`TwoBuffers`] for the other ways.
     pub fn push_snapshot<'a>(&self, key: impl ToKey, tensor: &'a TensorMut) -> Push<'a, F> {
         self.push(key, Ok(Source::Bytes(tensor.as_bytes(), tensor.meta().clone())))
     }

@@ -48,7 +48,7 @@
 //! - `rail`: one rail as its sender sees it; `inbound`: the receiver's order; `grants`: grants over all rails.
 //! - `link`: a link with several rails; `links`: all links, and the dispatch of events to them.
 //! - `single`: a fabric whose links have one rail.
-//! - `fabric`: the [`Fabric`](crate::fabric::Fabric) over the inner ones; `atomics`: its atomic operations on words.
+//! - `fabric`: the [`Fabric`] over the inner ones; `atomics`: its atomic operations on words.
 
 mod atomics;
 mod broken;

@@ -1,6 +1,6 @@
 //! A digest of the externally visible behaviour of a world's nodes: messages, landed bytes, replies to workers.
 //!
-//! A change that is meant to preserve the behaviour leaves the digests of all seeds unchanged: [`super::tests`].
+//! A change that is meant to preserve the behaviour leaves the digests of all seeds unchanged: see `sim/tests.rs`.
 
 /// FNV-1a of 64 bits over all additions, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

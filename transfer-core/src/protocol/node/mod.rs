@@ -90,9 +90,8 @@ use copying::Copying;
 ///
 /// It does no I/O, starts no thread and reads no clock. Its driver
 /// - hands it **events**: `session_*`, [`request`](Node::request), `link_*`, [`fabric_event`](Node::fabric_event), the
-///   control plane's answers ([`located`](Node::located), [`worker_located`](Node::worker_located),
-///   [`claimed`](Node::claimed), [`connect_failed`](Node::connect_failed)) and [`timeout`](Node::timeout), each with
-///   the time;
+///   control plane's answers ([`directory_news`](Node::directory_news), [`connect_failed`](Node::connect_failed)) and
+///   [`timeout`](Node::timeout), each with the time;
 /// - then carries out all **actions** that [`poll_action`](Node::poll_action) returns, in order;
 /// - and calls [`timeout`](Node::timeout) at the time of [`next_deadline`](Node::next_deadline).
 ///

@@ -5,7 +5,7 @@
 //! for a worker, until RELEASE_REFERENCE. It does so only once the peer has confirmed that it keeps the segment: see
 //! [`FabricEvent::SegmentKept`](crate::fabric::FabricEvent::SegmentKept). When the link is lost, the peer can no longer
 //! release its references. The host of the owner's node is then asked repeatedly for readers
-//! ([`HostAction::AskReaders`]), and the memory stays as it is until the host answers that there are none.
+//! ([`HostAction::AskReaders`](crate::protocol::HostAction::AskReaders)), and the memory stays as it is until the host answers that there are none.
 //!
 //! # Layout
 //! - `lent`: memory of this node that peers read. `foreign`: memory of peers that workers of this node read.
