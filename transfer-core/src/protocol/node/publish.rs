@@ -57,9 +57,10 @@ impl Node {
             let text = "a push that takes a key over publishes it at its own sidecar: push it there first, then to the other worker";
             return self.refuse_push(session, op, &push, Failure::new(FailureCode::Invalid, text));
         }
-        let readers = match self.readers_of_push(&push, local) {
-            Ok(readers) => readers,
-            Err(failure) => return self.refuse_push(session, op, &push, failure),
+        let (readers, failure) = match self.readers_of_push(&push, local) {
+            Ok(readers) => (readers, failure),
+            Err(unknown) if announced.is_some() => (Vec::new(), failure.or(Some(unknown))),
+            Err(unknown) => return self.refuse_push(session, op, &push, unknown),
         };
         let Some(tenant) = self.sessions.tenant_of(session) else { return };
         let lent = Lent { session, pushed: op };

@@ -1,7 +1,7 @@
 //! Tests of versions that workers announce themselves: how the board names the notice, when the ranges return, and when
 //! fetches are answered.
 
-use super::pair::{Pair, Worker, bytes, key};
+use super::pair::{Pair, Worker, bytes, key, name};
 use crate::op::{Announced, Answer, Command, FailureCode, Fetch, FetchedTensor, OpId, Push, Reply, announced_ticket};
 use crate::protocol::Tenant;
 use crate::tensor::{Retention, Select, Version};
@@ -165,6 +165,23 @@ fn refused_announced_version_returns_with_its_last_hazard_pointer() {
     );
     pair.clear(last);
     assert_eq!(returned(&pair.replies(w)), [8]);
+}
+
+#[test]
+fn announced_version_for_an_unknown_tenant_returns_with_its_last_hazard_pointer() {
+    let (mut pair, w, _) = scene();
+    pair.noticed(w);
+    let ticket = announced_ticket(w.session.0, 7).unwrap();
+    pair.board.mark(ticket);
+    pair.announce(w, 7, |push| push.readable_by.push(name("strangers")));
+    pair.settle();
+    let replies = pair.replies(w);
+    let [Reply::Answer { op: OpId(7), answer: Answer::Failed { failure, kept: true } }] = &replies[..] else {
+        panic!("{replies:?}")
+    };
+    assert!(failure.code == FailureCode::Invalid && failure.text.contains("strangers"), "{failure}");
+    pair.clear(ticket);
+    assert_eq!(returned(&pair.replies(w)), [7]);
 }
 
 /// The worker learns later that the push was refused. Until then the board no longer names its notice.
