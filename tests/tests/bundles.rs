@@ -74,6 +74,45 @@ fn a_bundle_comes_as_it_was_pushed() {
     scene.end();
 }
 
+/// Two sidecars of one host that share a directory: nothing is copied, and a reader keeps its version while newer ones come.
+#[test]
+fn a_bundle_is_read_in_the_memory_of_a_worker_of_another_sidecar() {
+    let listen = ["--listen", "127.0.0.1:0", "--verbs", "off"];
+    let scene = Scene::exactly(&[&listen, &listen]);
+    let (pusher, reader) = (connect(scene.nodes[0].socket(), "pusher"), connect(scene.nodes[1].socket(), "reader"));
+    let free = pusher.arena_free_bytes();
+    let made = |seed: u8| SHAPES.map(|(name, dtype, dims)| (name, tensor(&pusher, dtype, dims, seed)));
+    let expected = |seed: u8| -> Vec<_> {
+        made(seed).map(|(name, t)| (name.to_owned(), t.dtype(), t.shape().to_vec(), t.as_bytes().to_vec())).into()
+    };
+    let mut kept = Vec::new();
+    for version in 1..=3_u8 {
+        pusher.push_bundle("policy", made(version)).version(version.into()).call().expect("pushed");
+        let bundle = reader.fetch_bundle("policy").at_least(version.into()).call().expect("fetched");
+        let report = bundle.report();
+        assert_eq!((report.fabric.name(), report.copied), ("shm", 0), "{report}");
+        kept.push(bundle);
+    }
+    pusher.delete("policy").call().expect("its own");
+    for (bundle, seed) in kept.iter().zip(1..) {
+        assert_eq!((contents(bundle), bundle.version()), (expected(seed), seed.into()));
+    }
+    assert!(pusher.arena_free_bytes() < free, "three versions are being read");
+    drop(kept);
+    poll(|| {
+        // A worker learns with its next call what it no longer reads, and what it has back.
+        let _ = reader.delete("none").call();
+        let _ = pusher.delete("none").call();
+        match pusher.arena_free_bytes() {
+            now if now == free => Ok(()),
+            now => Err(format!("{now} of {free} bytes are free")),
+        }
+    })
+    .expect("all memory comes back");
+    drop((pusher, reader));
+    scene.end();
+}
+
 #[test]
 fn the_tensors_of_a_bundle_are_of_one_version() {
     let scene = Scene::two();

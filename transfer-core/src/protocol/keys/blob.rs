@@ -48,8 +48,8 @@ pub(crate) enum Source {
     Pool(Box<Allocation>),
     /// Back to the sender that writes into this landing slot.
     Slot(LinkId, SlotId),
-    /// Back to the peer whose memory it is. `lease` is the peer's number for it.
-    Reference { link: LinkId, lease: u32 },
+    /// Back to the peer whose memory it is. `lease` is the peer's number for it, `ranges` as in [`Blob::range_count`].
+    Reference { link: LinkId, lease: u32, ranges: u32 },
 }
 
 /// The session that lent a range, and the push by which it did.
@@ -108,7 +108,10 @@ impl Blob {
 
     /// Returns the number of ranges of the body; 0 if the body lies in one piece behind the metadata.
     pub(crate) fn range_count(&self) -> u32 {
-        self.ranges.as_ref().map_or(0, |ranges| u32::try_from(ranges.len()).unwrap_or(u32::MAX))
+        match &self.source {
+            Source::Reference { ranges, .. } => *ranges,
+            _ => self.ranges.as_ref().map_or(0, |ranges| u32::try_from(ranges.len()).unwrap_or(u32::MAX)),
+        }
     }
 
     /// Returns the number of references.

@@ -30,8 +30,8 @@ impl Node {
             Body::TensorRequest { key, tenant, select, metadata_id, slot, trace } => {
                 self.tensor_request(now, link, index, key, tenant, select, metadata_id, slot, trace);
             }
-            Body::ByReference { lease, segment, offset, version, waited_us, meta } => {
-                let referred = Referred { lease, segment, offset };
+            Body::ByReference { lease, segment, offset, ranges, version, waited_us, meta } => {
+                let referred = Referred { lease, segment, offset, ranges };
                 self.pull_referred(now, link, index, referred, version, waited_us, meta);
             }
             Body::ReleaseReference { lease } => self.reference_released(link, lease),

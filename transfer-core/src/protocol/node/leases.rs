@@ -25,7 +25,7 @@ impl Node {
             Source::Arena(lent) => self.leave_arena(&blob, lent),
             Source::Pool(range) => self.landing.free(blob.domain, *range),
             Source::Slot(link, slot) => self.landing.slot_read(link, slot, &mut self.actions),
-            Source::Reference { link, lease } => self.return_reference(link, lease, blob.slice.segment),
+            Source::Reference { link, lease, .. } => self.return_reference(link, lease, blob.slice.segment),
         }
     }
 
@@ -106,9 +106,9 @@ impl Node {
         let tensor = FetchedTensor {
             version: b.version,
             meta: b.meta.clone(),
-            slice: match b.ranges {
-                Some(_) => b.slice,
-                None => LocalSlice { len: b.meta.len_bytes(), ..b.slice },
+            slice: match b.range_count() {
+                1.. => b.slice,
+                0 => LocalSlice { len: b.meta.len_bytes(), ..b.slice },
             },
             ranges: b.range_count(),
             report,

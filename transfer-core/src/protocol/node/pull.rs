@@ -229,7 +229,7 @@ impl Node {
     ) {
         let Some(id) = self.pull_of(link, index) else { return };
         let Some(p) = self.transfers.pull(link, id) else { return };
-        let slice = match self.references.find(link, &referred, meta.len_bytes()) {
+        let slice = match self.references.find(link, &referred, &meta) {
             Ok(slice) => slice,
             Err(what) => return self.violation(link, &what),
         };
@@ -245,13 +245,13 @@ impl Node {
         let Some(p) = self.transfers.end_pull(link, id) else { return };
         // A reference needs no slot. Without a description, the next request for this key offers none.
         self.links.forget_heard(link, &p.key);
-        let bytes = slice.len;
+        let bytes = meta.len_bytes();
         self.links.carried_in(link, bytes);
         if let Some(slot) = p.slot {
             self.drop_slot(link, slot);
         }
         self.references.begin_reading(slice.segment);
-        let source = Source::Reference { link, lease: referred.lease };
+        let source = Source::Reference { link, lease: referred.lease, ranges: referred.ranges };
         let origin = p.origin_of(version);
         let blob = Blob::new(slice, meta, p.domain, source).at(version, origin);
         let blob = self.keys.insert(blob);

@@ -58,6 +58,7 @@ impl Node {
             lease,
             segment: b.slice.segment.0,
             offset: b.slice.offset,
+            ranges: b.range_count(),
             version,
             waited_us,
             meta: b.meta.clone(),
@@ -131,7 +132,6 @@ impl Node {
 /// sent: then it is certain when a peer has it.
 fn may_be_referred(blob: &Blob, reader: Tenant) -> bool {
     blob.domain == reader
-        && blob.ranges.is_none()
         && blob.meta.len_bytes() > 0
         && !matches!(blob.retention.until, Until::Fetched(_))
         && !matches!(blob.source, Source::Reference { .. })

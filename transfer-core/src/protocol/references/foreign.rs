@@ -4,6 +4,8 @@ use super::References;
 use crate::fabric::LinkId;
 use crate::memory::{ALIGNMENT, LocalSlice, SegmentId};
 use crate::protocol::action::{Actions, HostAction};
+use crate::tensor::TensorMeta;
+use crate::wire::ranges::{MAX_RANGES, table_bytes};
 
 /// A segment of a peer that workers of this node may read.
 #[derive(Default)]
@@ -26,6 +28,8 @@ pub(crate) struct Referred {
     pub(crate) lease: u32,
     pub(crate) segment: u32,
     pub(crate) offset: u64,
+    /// The number of ranges in the table behind the metadata. 0: the body lies there.
+    pub(crate) ranges: u32,
 }
 
 impl References {
@@ -45,9 +49,15 @@ impl References {
         }
     }
 
-    /// Returns the memory of a version that the peer refers to. The error says what is wrong with the reference.
-    pub(crate) fn find(&self, link: LinkId, referred: &Referred, len: u64) -> Result<LocalSlice, String> {
-        let Referred { segment: handle, offset, .. } = *referred;
+    /// Returns the memory of a version that the peer refers to, or of its metadata and the table of its ranges: the
+    /// reader checks the ranges, as it does for a worker of its own node. The error says what is wrong with the reference.
+    pub(crate) fn find(&self, link: LinkId, referred: &Referred, meta: &TensorMeta) -> Result<LocalSlice, String> {
+        let Referred { segment: handle, offset, ranges, .. } = *referred;
+        let len = match ranges {
+            0 => meta.len_bytes(),
+            1..=MAX_RANGES => meta.body_offset() + table_bytes(ranges),
+            _ => return Err(format!("BY_REFERENCE to a body of {ranges} ranges; {MAX_RANGES} is the limit")),
+        };
         let Some((segment, segment_len)) = self.links.get(&link).and_then(|l| l.kept.get(&handle)).copied() else {
             return Err(format!("BY_REFERENCE into segment {handle}, which was not passed, or is not kept here"));
         };

@@ -4,7 +4,7 @@ use super::lent::LOOK_EVERY;
 use super::*;
 use crate::protocol::action::{Action, Actions, HostAction, Post};
 use crate::protocol::slab::Id;
-use crate::tensor::Name;
+use crate::tensor::{DType, Name, TensorMeta};
 use crate::time::Time;
 
 const LINK: LinkId = LinkId(1);
@@ -95,14 +95,18 @@ fn peer_segment_ends_with_its_last_reader() {
 fn reference_lies_within_a_segment_that_was_passed() {
     let (mut r, _) = references(|_| {});
     r.keep(LINK, 5, THEIRS, 4096);
-    let at = |segment, offset| Referred { lease: 0, segment, offset };
+    let at = |segment, offset| Referred { lease: 0, segment, offset, ranges: 0 };
     assert_eq!(
-        r.find(LINK, &at(5, 64), 4032),
+        r.find(LINK, &at(5, 64), &bytes(4032)),
         Ok(crate::memory::LocalSlice { segment: THEIRS, offset: 64, len: 4032 })
     );
     for (referred, len, what) in
         [(at(6, 0), 8, "was not passed"), (at(5, 64), 4033, "within"), (at(5, 8), 8, "multiple")]
     {
-        assert!(r.find(LINK, &referred, len).unwrap_err().contains(what), "{what}");
+        assert!(r.find(LINK, &referred, &bytes(len)).unwrap_err().contains(what), "{what}");
     }
+}
+
+fn bytes(n: u64) -> TensorMeta {
+    TensorMeta::of(DType::U8, &[n]).unwrap()
 }

@@ -45,6 +45,37 @@ fn fill(pair: &mut Pair, w: Worker, ranges: &[ArenaRange]) -> Vec<u8> {
 }
 
 #[test]
+fn ranges_are_read_in_place_on_another_node_that_shares_the_memory() {
+    let mut pair = Pair::with_references(|_| {});
+    let (w, far) = (pair.worker(0, "w"), pair.worker(1, "far"));
+    let (push, ranges) = gathered(&[(8192, 64), (8, 100), (9001, 28)], None);
+    fill(&mut pair, w, &ranges);
+    pair.push_ranges(w, 100, push.clone(), &ranges);
+    pair.settle();
+    pair.replies(w);
+    pair.posted();
+    pair.fetch(far, "k", Select::Latest);
+    pair.settle();
+    assert_eq!(pair.posted(), ["NAME", "NAME", "TENSOR_REQUEST", "BY_REFERENCE"]);
+    let replies = pair.replies(far);
+    let [
+        Reply::Answer {
+            answer: Answer::Fetched { lease, tensor: FetchedTensor { slice, ranges: 3, meta, report, .. } },
+            ..
+        },
+    ] = &replies[..]
+    else {
+        panic!("{replies:?}")
+    };
+    let (segment, memory) = pair.kept[1][0];
+    assert_eq!((slice.segment, memory, slice.offset, slice.len), (segment, w.arena, HEAD, 128 + 3 * 16));
+    assert_eq!((meta, report.bytes, report.copied), (&push.meta, push.meta.len_bytes(), 0));
+    pair.release(far, *lease);
+    pair.settle();
+    pair.ends_clean(&[(w, "w"), (far, "far")]);
+}
+
+#[test]
 fn ranges_land_as_one_body_behind_their_metadata() {
     let mut pair = Pair::new();
     let (w, near, far) = (pair.worker(0, "w"), pair.worker(0, "near"), pair.worker(1, "far"));

@@ -253,7 +253,11 @@ pub(super) fn referring() -> Solo {
 }
 
 fn referred(segment: u32, offset: u64) -> Body {
-    Body::ByReference { lease: 3, segment, offset, version: Version(2), waited_us: 0, meta: bytes(8) }
+    referred_ranges(segment, offset, 0)
+}
+
+fn referred_ranges(segment: u32, offset: u64, ranges: u32) -> Body {
+    Body::ByReference { lease: 3, segment, offset, ranges, version: Version(2), waited_us: 0, meta: bytes(8) }
 }
 
 pub(super) fn by_reference(offset: u64) -> Body {
@@ -270,6 +274,8 @@ fn false_messages_about_references_end_the_link() {
         ("multiple of 64", by_reference(8)),
         ("end within its", by_reference(ARENA_BYTES)),
         ("end within its", by_reference(u64::MAX - 63)),
+        ("4096 is the limit", referred_ranges(HANDLE, 0, 4097)),
+        ("end within its", referred_ranges(HANDLE, ARENA_BYTES - 64, 8)),
         ("which it does not hold", Body::ReleaseReference { lease: 7 }),
     ];
     for (words, lie) in lies {

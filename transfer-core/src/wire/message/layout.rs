@@ -141,8 +141,8 @@ impl Message {
                 w.u64(version.0);
                 context.write(&mut w);
             }
-            Body::ByReference { lease, segment, offset, version, waited_us, meta } => {
-                w.u32(*lease).u32(*segment).u64(*offset).u64(version.0).u32(*waited_us).meta(meta);
+            Body::ByReference { lease, segment, offset, ranges, version, waited_us, meta } => {
+                w.u32(*lease).u32(*segment).u64(*offset).u32(*ranges).u64(version.0).u32(*waited_us).meta(meta);
             }
             Body::ReleaseReference { lease } => {
                 w.u32(*lease);
@@ -274,6 +274,7 @@ impl Message {
                 lease: r.u32()?,
                 segment: r.u32()?,
                 offset: r.u64()?,
+                ranges: r.u32()?,
                 version: Version(r.u64()?),
                 waited_us: r.u32()?,
                 meta: r.meta()?,
@@ -355,6 +356,7 @@ mod tests {
                 lease: 11,
                 segment: 12,
                 offset: 13 << 6,
+                ranges: 16,
                 version: Version(14),
                 waited_us: 15,
                 meta: TensorMeta::of(DType::U8, &[1; 32]).unwrap().with_metadata(1 << 20).unwrap(),

@@ -18,7 +18,7 @@ use crate::tensor::{Name, Select, TensorMeta, Version};
 use crate::trace::TraceContext;
 
 /// The version of the layout. A peer with another version is refused when it connects.
-pub const LAYOUT_VERSION: u8 = 5;
+pub const LAYOUT_VERSION: u8 = 6;
 
 /// The largest length of a message, in bytes. Every fabric can send this much in one message.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
@@ -193,8 +193,11 @@ pub enum Body {
         lease: u32,
         /// The owner's segment.
         segment: u32,
-        /// The offset of the body in the segment.
+        /// The offset in the segment: of the metadata and the body, or of the metadata and the table of ranges.
         offset: u64,
+        /// The number of ranges of the segment that make up the body, in order. Their table then lies behind the
+        /// metadata; see [`crate::wire::ranges`]. 0: the body itself lies there, in one piece.
+        ranges: u32,
         /// The version.
         version: Version,
         /// Microseconds that the request waited for its version at the owner.
