@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import transferd as td
-from conftest import GIVE_UP, ROOT, until
+from conftest import GIVE_UP, ROOT, TRANSFERCTL, until
 
 # What torchrun sets, and what `init` reads besides.
 OURS = re.compile(
@@ -223,6 +223,36 @@ def test_two_nodes_share_a_directory(folder, own_port):
         assert wanted in tcp_listeners(process_of(one["path"]))
         second.end()
         first.end()
+
+
+def certificates(folder: Path, *nodes: str) -> dict[str, str]:
+    """The variables for certificates of these nodes, which `transferctl certs` makes."""
+    out = folder / "certs"
+    named = [word for node in nodes for word in ("--node", node)]
+    subprocess.run([TRANSFERCTL, "certs", "--out", out, *named], check=True, stdout=subprocess.DEVNULL)
+    files = {"CERT": "{node}.pem", "KEY": "{node}.key", "CA": "ca.pem"}
+    return {f"TRANSFERD_TLS_{name}": str(out / file) for name, file in files.items()}
+
+
+def test_two_nodes_with_certificates(folder):
+    job = Job(folder, nodes=2, of_each=1, **certificates(folder, "node-0=127.0.0.1", "node-1"))
+    with job.rank(0, PUSH) as first, job.rank(1, FETCH) as second:
+        path = second.ready()["path"]
+        first.ready()
+        assert second.line().split()[0] == str(sum(range(100_000)))
+        status = [TRANSFERCTL, "status", "--admin", Path(path).with_name("admin.sock")]
+        said = subprocess.run(status, stdout=subprocess.PIPE, check=True, text=True).stdout
+        assert "https://127.0.0.1" in said and "TLS 1.3" in said
+
+
+def test_a_certificate_of_another_node_does_not_come_in(folder):
+    job = Job(folder, nodes=2, of_each=1, **certificates(folder, "node-0=127.0.0.1", "node-7"))
+    tls = {name: value for name, value in job.all.items() if name.startswith("TRANSFERD_")}
+    wrong = {name: value.replace("{node}", "node-7") for name, value in tls.items()}
+    with job.rank(0) as first, job.rank(1, **wrong) as second:
+        first.ready()
+        said = second.fails()
+        assert "node-7" in said and "local rank 0" not in said, said
 
 
 @pytest.fixture
