@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -496,6 +497,27 @@ def test_a_restart_of_two_nodes_takes_the_port_over(folder):
             assert new_first.ready()["path"].endswith("-n0-r1/worker.sock")
             assert new_second.ready()["path"].endswith("-n1-r1/worker.sock")
             assert new_second.line().startswith(f"{sum(range(100_000))} tcp")
+
+
+def test_a_restart_takes_the_name_of_a_node_over(folder):
+    job = Job(folder, nodes=2, of_each=1)
+    again = {"TORCHELASTIC_RESTART_COUNT": "1"}
+    with job.rank(0) as first, job.rank(1) as second:
+        first.ready()
+        admin = Path(second.ready()["path"]).with_name("admin.sock")
+
+        def directory() -> dict[str, object]:
+            status = [TRANSFERCTL, "status", "--json", "--admin", admin]
+            return json.loads(subprocess.run(status, stdout=subprocess.PIPE, check=True).stdout)["directory"]
+
+        first.process.kill()
+        with job.rank(0, **again) as new_first:
+            new_first.ready()
+            # The second node's sidecar has not ended, and finds the new directory where the old one was.
+            until("it has attached again", lambda: directory()["attached"] and directory()["attachments"] == 2)
+            with job.rank(1, **again) as new_second:
+                assert new_second.ready()["node"] == "node-1"
+                until("the old one is not node-1 any more", lambda: not directory()["attached"])
 
 
 def test_a_port_that_another_program_has_is_named(folder):
