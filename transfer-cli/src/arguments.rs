@@ -1,6 +1,6 @@
 //! The command line of `transferctl`.
 
-use crate::{admin, devices, doctor, files};
+use crate::{admin, certs, devices, doctor, files};
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
@@ -55,6 +55,8 @@ pub enum Command {
     Devices(devices::Options),
     /// Check this host and its sidecar, and advise what to do
     Doctor(doctor::Options),
+    /// Make certificates for the nodes of a job, and an authority that signs them
+    Certs(certs::Options),
     /// Publish files as tensors, until interrupted
     Push(files::push_options::Options),
     /// Fetch tensors into files
@@ -212,6 +214,12 @@ mod tests {
             "watch links --times 0",
             "events --after x",
             "doctor extra",
+            "certs --node a",
+            "certs --out d",
+            "certs --out d --node a/b",
+            "certs --out d --node ca",
+            "certs --out d --node a=b:1",
+            "certs --out d --node a --days 0",
         ] {
             let words = std::iter::once("transferctl").chain(line.split_whitespace());
             let error = Arguments::try_parse_from(words).expect_err(line);

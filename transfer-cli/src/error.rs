@@ -2,6 +2,7 @@
 
 use crate::admin::address::Address;
 use crate::admin::tls::TlsError;
+use crate::certs::CertsError;
 use crate::devices::NoRdma;
 use crate::files::error::FilesError;
 use std::error::Error as _;
@@ -118,6 +119,9 @@ pub enum Error {
         /// The reason why the session is over.
         source: transfer_client::Error,
     },
+    /// Certificates were not made.
+    #[error(transparent)]
+    Certs(#[from] CertsError),
     /// An error of a file.
     #[error(transparent)]
     Files(#[from] FilesError),
@@ -152,6 +156,7 @@ impl Error {
             Error::NoRdma(_) => Exit::NoRdma,
             Error::NotAllNodes { .. } => Exit::PartlyDone,
             Error::Unwell { .. } => Exit::Unwell,
+            Error::Certs(error) => error.exit(),
             Error::Files(error) => error.exit(),
             _ => Exit::Failed,
         }
@@ -220,6 +225,7 @@ impl Error {
                  node at --admin alone is asked.".to_owned()
             }
             Error::NoTerminal => "`transferctl top --once` prints one frame as text, `transferctl watch` refreshes a list.".to_owned(),
+            Error::Certs(error) => return error.advice(),
             Error::Files(error) => return error.advice(),
             Error::NoRdma(why) => why.advice().to_owned(),
             Error::BenchHasMoved => "It takes what `transferctl bench` took: transfer-bench latency --quick.".to_owned(),

@@ -3,6 +3,7 @@
 //! # Layout
 //! - [`arguments`]: the command line. [`run`] executes it.
 //! - [`admin`]: the commands of the Admin gRPC service: `status`, `tensors`, `drain` and others.
+//! - [`certs`]: `certs`, the certificates of a job. It needs no sidecar.
 //! - [`devices`]: `devices`, the RDMA devices of this host. It needs no sidecar.
 //! - [`doctor`]: `doctor`, a list of checks.
 //! - [`files`]: `push` and `fetch`, as a worker of the sidecar.
@@ -11,6 +12,7 @@
 
 pub mod admin;
 pub mod arguments;
+pub mod certs;
 pub mod devices;
 pub mod doctor;
 pub mod error;
@@ -56,6 +58,7 @@ pub fn run(arguments: Arguments) -> Result<(), Error> {
         Command::Evict(options) => in_runtime(admin::changes::evict(&options)),
         Command::LogLevel(options) => in_runtime(admin::changes::log_level(&options)),
         Command::Poll(options) => in_runtime(admin::poll::run(&options)),
+        Command::Certs(options) => Ok(certs::run(&options)?),
         Command::Devices(options) => Ok(devices::run(&options)?),
         Command::Doctor(options) => in_runtime(doctor::run(&options)),
         Command::Push(options) => in_runtime(files::push::run(&options)),

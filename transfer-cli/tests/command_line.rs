@@ -116,7 +116,10 @@ impl Sidecar {
         }
         command.args(arguments).envs(libraries.map(|folder| ("LD_LIBRARY_PATH", folder)));
         command.arg("--socket").arg(path("worker.sock")).arg("--admin-socket").arg(path("admin.sock"));
-        command.arg("--ready-file").arg(path("ready")).args(["--node", "test", "--pool-bytes", "1MiB"]);
+        command.arg("--ready-file").arg(path("ready")).args(["--pool-bytes", "1MiB"]);
+        if !arguments.contains(&"--node") {
+            command.args(["--node", "test"]);
+        }
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let sidecar = Sidecar { directory, child };
         sidecar.wait_for(|| sidecar.path("ready").is_file());
@@ -276,6 +279,116 @@ fn a_doctor_without_a_sidecar_says_so_and_goes_on() {
         8,
         &["FAIL  sidecar", "--admin-socket", "checks failed"],
     );
+}
+
+fn mode(path: &Path) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// What is in a folder, by name.
+fn contents(folder: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let read = |entry: std::fs::DirEntry| std::fs::read(entry.path()).unwrap();
+    entries.map(|entry| (entry.file_name().into_string().unwrap(), read(entry))).collect()
+}
+
+#[test]
+fn certificates_are_made_once_and_never_overwritten() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("new/certs");
+    let to = ["certs", "--out", out.to_str().unwrap()];
+    let certs = |more: &[&str], code, words: &[&str]| ends_with(&[&to[..], more].concat(), code, words);
+    certs(
+        &["--node", "a=127.0.0.1", "--node", "b"],
+        0,
+        &["a new authority", "a at 127.0.0.1, for 30 days", "b.key: b,"],
+    );
+    let first = contents(&out);
+    assert_eq!(first.keys().collect::<Vec<_>>(), ["a.key", "a.pem", "b.key", "b.pem", "ca.key", "ca.pem"]);
+    for name in first.keys() {
+        // What a umask could take of the others' rights is not the program's.
+        let wanted = if name.ends_with(".key") { 0o600 } else { 0o644 };
+        assert_eq!(mode(&out.join(name)) & !0o044, wanted & !0o044, "{name}");
+        assert!(!name.ends_with(".key") || mode(&out.join(name)) == wanted, "{name}");
+    }
+    // Where one of them is there, none is made.
+    for existing in ["b.pem", "b.key"] {
+        let path = out.join(existing);
+        certs(
+            &["--node", "c", "--node", "b"],
+            1,
+            &[path.to_str().unwrap(), "exists already", "Nothing was overwritten"],
+        );
+        std::fs::remove_file(path).unwrap();
+    }
+    assert_eq!(contents(&out).len(), 4);
+    // The same authority signs again.
+    certs(&["--node", "b", "--days", "1"], 0, &["the authority, which was there", "b, for 1 day\n"]);
+    let second = contents(&out);
+    assert!(["ca.pem", "ca.key", "a.pem", "a.key"].iter().all(|&name| first[name] == second[name]));
+    assert_ne!(first["b.pem"], second["b.pem"]);
+    certs(&["--node", "d", "--node", "d=127.0.0.1"], 2, &["--node d is given twice"]);
+    // A link is not written through, wherever it leads.
+    std::os::unix::fs::symlink(directory.path().join("elsewhere"), out.join("e.key")).unwrap();
+    certs(&["--node", "e"], 1, &["e.key exists already"]);
+    assert!(!directory.path().join("elsewhere").exists());
+}
+
+#[test]
+fn an_authority_that_cannot_sign_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let to = ["certs", "--out", directory.path().to_str().unwrap(), "--node", "b"];
+    let makes = |folder: &str| ends_with(&["certs", "--out", path(folder).to_str().unwrap(), "--node", "a"], 0, &[]);
+    makes("one");
+    makes("two");
+    let place = |from: &str, to: &str| std::fs::copy(path(from), path(to)).unwrap();
+    place("one/ca.pem", "ca.pem");
+    ends_with(&to, 1, &["ca.pem is there, and", "ca.key is not", "--out"]);
+    place("two/ca.key", "ca.key");
+    ends_with(&to, 1, &["cannot sign", "ca.key is the key of another certificate"]);
+    place("one/a.pem", "ca.pem");
+    place("one/a.key", "ca.key");
+    ends_with(&to, 1, &["cannot sign", "is not that of an authority"]);
+    std::fs::write(path("ca.pem"), "nothing").unwrap();
+    ends_with(&to, 1, &["cannot sign", "ca.pem", "the file has none"]);
+    std::fs::write(path("ca.key"), "nothing").unwrap();
+    ends_with(&to, 1, &["cannot sign", "ca.key", "its key cannot be read"]);
+    std::fs::remove_file(path("ca.pem")).unwrap();
+    ends_with(&to, 1, &["ca.key is there, and", "ca.pem is not"]);
+    assert!(!path("b.pem").exists() && !path("b.key").exists());
+}
+
+/// Two sidecars with certificates of one call. The second one attaches to the first one's directory and fetches from it.
+#[test]
+fn sidecars_with_such_certificates_link() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().to_str().unwrap();
+    ends_with(&["certs", "--out", out, "--node", "a=127.0.0.1", "--node", "b_0"], 0, &[]);
+    let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let tls =
+        |node: &str| ["--tls-ca", &file("ca.pem"), "--tls-cert", &file(&format!("{node}.pem"))].map(str::to_owned);
+    let key = |node: &str| ["--tls-key".to_owned(), file(&format!("{node}.key"))];
+    let start = |node: &str, more: &[&str]| {
+        let own = tls(node).into_iter().chain(key(node)).collect::<Vec<_>>();
+        let own = own.iter().map(String::as_str).chain(["--listen", "127.0.0.1:0", "--node", node]);
+        Sidecar::start(&own.chain(more.iter().copied()).collect::<Vec<_>>())
+    };
+    let Some(a) = start("a", &[]) else { return };
+    let ready = std::fs::read_to_string(a.path("ready")).unwrap();
+    let address = ready.split_whitespace().find_map(|word| word.strip_prefix("grpc=")).unwrap();
+    let url = format!("https://{address}");
+    let b = start("b_0", &["--directory", &url]).unwrap();
+    std::fs::write(a.path("data"), [7; 1000]).unwrap();
+    ends_with(&["push", "--socket", &a.text("worker.sock"), "k", &a.text("data"), "--outlive"], 0, &[]);
+    ends_with(&["fetch", "--socket", &b.text("worker.sock"), "k", &b.text("copy")], 0, &["fabric=tcp"]);
+    assert_eq!(std::fs::read(b.path("copy")).unwrap(), [7; 1000]);
+    ends_with(&["peers", "--admin", &b.text("admin.sock")], 0, &["a"]);
+    // A tool uses such a certificate as a client.
+    let [tls, key] = [tls("b_0").to_vec(), key("b_0").to_vec()];
+    let tool = ["status", "--admin", &url].into_iter().chain(tls.iter().chain(&key).map(String::as_str));
+    ends_with(&tool.collect::<Vec<_>>(), 0, &["TLS 1.3"]);
 }
 
 /// On a host with a device too: then it is listed.

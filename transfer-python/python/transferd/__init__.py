@@ -2,7 +2,7 @@
 
     import transferd as td
 
-    c = td.connect("/run/transfer/worker.sock", name="trainer-0", arena="4GiB")   # or td.embedded()
+    c = td.connect("/run/transfer/worker.sock", name="trainer-0", arena="4GiB")   # or td.init(), td.embedded()
     w = c.empty((4096, 4096), "bfloat16")        # td.Buffer: memory of the arena, writable
     w.torch().normal_()                          # DLPack, no copy
     c.push("layer0/w", w, version=1)             # takes w, by reference
@@ -10,6 +10,8 @@
     v.numpy(), v.torch(), v.report.copied
     c.push_state("policy", {"w": x, "b": y}, version=1)        # many tensors, one version
     c.fetch_state("policy", at_least=1)["w"].numpy()
+
+`init` is for the processes that torchrun starts, `embedded` for one process with its children, `connect` for a sidecar that runs.
 
 What is published never changes. A fetched tensor and all its views keep its memory. Every wait has a deadline, 30 s where nothing is said, lets go
 of the interpreter's lock, and ends with Ctrl-C. In a forked child an inherited client raises `Forked`: connect anew there.
@@ -34,6 +36,7 @@ from ._errors import (
     Timeout,
     VersionGone,
 )
+from ._init import init
 from ._native import Buffer, Pending, Pushed, Report, Round, Table, Tensor, __version__
 from ._state import State
 
@@ -71,4 +74,5 @@ __all__ = [
     "aio",
     "connect",
     "embedded",
+    "init",
 ]

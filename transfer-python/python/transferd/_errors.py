@@ -77,7 +77,7 @@ class StillExported(Error, BufferError):
 
 
 class PermissionDenied(Error, PermissionError):
-    """The tensor belongs to another tenant."""
+    """The tensor belongs to another tenant, or the sidecar that `init` found to another user."""
 
 
 class Invalid(Error, ValueError):
