@@ -1,7 +1,7 @@
 //! Immutable tensors.
 
-use crate::Error;
 use crate::tensor_mut::check;
+use crate::{Error, TensorMut};
 use arrow_array::types::{
     Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type,
     UInt32Type, UInt64Type,
@@ -9,6 +9,7 @@ use arrow_array::types::{
 use arrow_array::{ArrayRef, ArrowPrimitiveType, PrimitiveArray};
 use std::sync::Arc;
 use transfer_core::tensor::{DType, TensorMeta};
+use transfer_memory::arena::Block;
 use transfer_memory::view::{Bytes, Element, ViewError};
 
 /// An immutable tensor of the arena, see [`crate::TensorMut::freeze`]. Cheap to clone; all clones, and the Arrow arrays
@@ -89,6 +90,19 @@ impl Frozen {
             DType::F64 => Arc::new(self.to_arrow::<Float64Type>()?),
             dtype => return Err(ViewError::NoArrowType { dtype }.into()),
         })
+    }
+
+    /// Makes the tensor writable again, if nothing else holds its memory: no clone, no Arrow array, and no push that
+    /// has not ended.
+    ///
+    /// # Errors
+    /// The tensor, where something else holds its memory.
+    pub fn try_into_mut(self) -> Result<TensorMut, Frozen> {
+        let Frozen { bytes, meta } = self;
+        match Block::thaw(bytes) {
+            Ok(block) => Ok(TensorMut::new(block, meta)),
+            Err(bytes) => Err(Frozen { bytes, meta }),
+        }
     }
 
     /// The same memory without the tensor's description.

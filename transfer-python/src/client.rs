@@ -292,7 +292,8 @@ impl Client {
         Ok(Pending::new(going(push.begin(), move |py, result| pushed(py, result, &about, 0, None))))
     }
 
-    /// Pushes these buffers as one version, of which `copied` bytes were copied there before. All of them are taken, or none.
+    /// Pushes these buffers as one version, of which `copied` bytes were copied there before. All of them are taken, or none. A push that
+    /// fails gives them back.
     #[expect(clippy::too_many_arguments, reason = "each is an argument of one call")]
     fn _push_bundle(
         &self,
@@ -315,9 +316,21 @@ impl Client {
                 }
             }
         }
-        let push = options.apply(handle.push_bundle(key, names.into_iter().zip(taken)));
-        let about = (key.to_owned(), Instant::now());
-        Ok(Pending::new(going(push.begin(), move |py, result| pushed(py, result, &about, copied, None))))
+        let frozen: Vec<_> = taken.into_iter().map(TensorMut::freeze).collect();
+        let push = options.apply(handle.push_bundle(key, names.into_iter().zip(&frozen)));
+        let (about, buffers) = ((key.to_owned(), Instant::now()), buffers.into_iter().map(Bound::unbind));
+        let mut taken = Ours::new(buffers.zip(frozen).collect::<Vec<_>>(), self.guard.clone());
+        Ok(Pending::new(going(push.begin(), move |py, result| {
+            if result.is_err() {
+                // The buffers whose memory nobody else can reach.
+                for (buffer, frozen) in taken.take().into_iter().flatten() {
+                    if let Ok(tensor) = frozen.try_into_mut() {
+                        buffer.get().put_back(tensor);
+                    }
+                }
+            }
+            pushed(py, result, &about, copied, None)
+        })))
     }
 
     /// Fetches a bundle: its tensors by name, its version, and the report.

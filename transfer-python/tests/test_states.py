@@ -90,6 +90,23 @@ def test_all_buffers_are_taken_or_none(c):
     assert all(buffer.pushed for buffer in made.values())
 
 
+def test_a_push_that_fails_gives_its_buffers_back(c, other):
+    other.push("policy", b"owned by another worker")
+    made = buffers(c, arrays())
+    for _ in range(2):
+        with pytest.raises(td.KeyOwned):
+            c.push_state("policy", made)
+        assert not any(buffer.pushed for buffer in made.values())
+    with pytest.raises(td.Invalid, match="name"):
+        c.push_state("mine", {**made, "": c.empty(1)})
+    assert not any(buffer.pushed for buffer in made.values())
+    for name, array in arrays().items():
+        assert np.array_equal(made[name].numpy(), array), name
+    made["layer0/w"].numpy()[:] = 3
+    c.push_state("mine", made)
+    assert (other.fetch_state("mine")["layer0/w"].numpy() == 3).all()
+
+
 def test_a_reader_sees_no_mix_of_versions(c, other):
     last, seen = 60, []
 

@@ -107,6 +107,24 @@ impl Block {
     }
 }
 
+impl Block {
+    /// Makes the block of a frozen view writable again. Returns the view if it is not the only one, if it is a part of a
+    /// block, or if the sidecar holds the range.
+    ///
+    /// # Errors
+    /// The view.
+    pub fn thaw(bytes: Bytes) -> Result<Block, Bytes> {
+        let (pointer, len) = (bytes.pointer(), bytes.len());
+        let block = bytes.into_sole_owner::<Block>()?;
+        let is_whole = block.pointer() == pointer.as_ptr() && block.len == len as u64;
+        if is_whole && block.arena.thaw(block.offset) {
+            return Ok(block);
+        }
+        // SAFETY: as in `freeze`: these are bytes of the block, which has readers still.
+        Err(unsafe { Bytes::from_raw_parts(pointer.as_ptr(), len, Arc::new(block)) })
+    }
+}
+
 impl Drop for Block {
     fn drop(&mut self) {
         self.arena.hand_over(self.offset, LocalHolder::Nobody, false);

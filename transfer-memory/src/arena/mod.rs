@@ -191,6 +191,17 @@ impl Arena {
         self.0.state.lock().allocator.free_bytes()
     }
 
+    /// Makes the only reader of the allocation at `offset` its writer. `false` if the sidecar holds it.
+    fn thaw(&self, offset: u64) -> bool {
+        let mut state = self.0.state.lock();
+        let entry = state.entries.get_mut(&offset);
+        let entry = entry.filter(|entry| entry.lent == 0 && entry.holder == LocalHolder::Readers);
+        entry.is_some_and(|entry| {
+            entry.holder = LocalHolder::Writer;
+            true
+        })
+    }
+
     /// Records the holder of the allocation in this process from now on, and whether the sidecar holds it too
     /// (`lend`).
     fn hand_over(&self, offset: u64, holder: LocalHolder, lend: bool) {

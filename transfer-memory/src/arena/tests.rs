@@ -120,6 +120,33 @@ fn frozen_blocks_can_be_shared_by_pointer_and_outlive_either_holder() {
 }
 
 #[test]
+fn frozen_block_is_thawed_by_its_only_holder() {
+    let arena = arena();
+    let mut block = arena.allocate(100).unwrap();
+    block.as_bytes_mut().fill(7);
+    let offset = block.slice().offset;
+    let view = block.freeze();
+    let other = view.clone();
+    let view = Block::thaw(view).unwrap_err();
+    drop(other);
+    let part = view.slice(0..50).unwrap();
+    drop(view);
+    let part = Block::thaw(part).unwrap_err();
+    assert_eq!(&part[..], [7; 50]);
+    drop(part);
+    assert_eq!(arena.used_bytes(), 0);
+    let view = arena.allocate(100).unwrap().freeze();
+    let _shared = arena.share(view.as_ptr(), 10).unwrap();
+    let view = Block::thaw(view).unwrap_err();
+    arena.give_back(offset).unwrap();
+    let mut block = Block::thaw(view).unwrap();
+    block.as_bytes_mut().fill(9);
+    assert!(arena.share(block.as_bytes().as_ptr(), 10).is_none(), "it is not frozen");
+    drop(block);
+    assert_eq!(arena.used_bytes(), 0);
+}
+
+#[test]
 fn frozen_bytes_keep_the_arena_mapped() {
     let arena = arena();
     let mut block = arena.allocate(6).unwrap();

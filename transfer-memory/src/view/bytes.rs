@@ -65,6 +65,13 @@ impl Bytes {
         cast(self)
     }
 
+    /// Returns the owner if it is a `T` and has no other view; else the view.
+    pub(crate) fn into_sole_owner<T: Any + Send + Sync>(self) -> Result<T, Bytes> {
+        let Bytes { pointer, len, owner } = self;
+        let owner = owner.downcast::<T>().map_err(|owner| Bytes { pointer, len, owner })?;
+        Arc::try_unwrap(owner).map_err(|owner| Bytes { pointer, len, owner })
+    }
+
     /// Returns the mapping that the bytes lie in, if [`Bytes::of_mapping`] made this view.
     pub(super) fn mapping(&self) -> Option<&Arc<Mapping>> {
         self.owner.downcast_ref::<(Owner, Arc<Mapping>)>().map(|(_, mapping)| mapping)
@@ -74,7 +81,7 @@ impl Bytes {
         &self.owner
     }
 
-    pub(super) fn pointer(&self) -> NonNull<u8> {
+    pub(crate) fn pointer(&self) -> NonNull<u8> {
         self.pointer
     }
 }
