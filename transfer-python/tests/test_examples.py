@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from operator import attrgetter
 
 import pytest
 import transferd as td
@@ -57,9 +58,9 @@ def test_each_promise_of_the_page_has_a_test():
 
 
 def test_help_is_complete():
-    names = [name for name in td.__all__ if name not in ("__version__", "aio")]
+    names = [name for name in td.__all__ if name not in ("__version__", "aio", "nn")] + ["nn.Shared", "nn.share_"]
     for name in names:
-        thing = getattr(td, name)
+        thing = attrgetter(name)(td)
         assert thing.__doc__, name
         for method, value in vars(thing).items() if isinstance(thing, type) else ():
             if not method.startswith("_") and callable(value):
