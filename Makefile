@@ -24,7 +24,7 @@ export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # What the demo's programs are built with (Cargo.toml).
 DEMO_PROFILE := demo
 .DEFAULT_GOAL := help
-.PHONY: help demo pictures check test test-all test-tools test-host test-rdma test-packaging test-python wheel soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
+.PHONY: help demo pictures check test test-all test-tools test-host test-rdma test-packaging test-python test-python-all wheel soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
 
 help: ## Shows this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -62,6 +62,10 @@ wheel: setup ## Builds the Python package's wheel into target/wheels, and tries 
 test-python: setup ## Those of the Python package: pytest, its types, its stub
 	$(CARGO) build --workspace
 	scripts/test-python.sh
+
+test-python-all: setup ## Those of the Python package that need torch and jax, which it installs (6 GB)
+	$(CARGO) build --workspace
+	scripts/test-python-all.sh
 
 test-tools:
 	@scripts/test-tools.sh

@@ -1,17 +1,12 @@
 #!/usr/bin/env bash
 # Tests the Python package: pytest with real sidecars, the examples, its types with mypy, and its stub against the module. The module and the
 # programs are those that `cargo build --workspace` has made. Its arguments are pytest's: scripts/test-python.sh -k fork
+# What needs torch or jax is in scripts/test-python-all.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 venv=$(scripts/python-venv.sh)
-package=$target/python/package
-
-rm -rf "$package"
-mkdir -p "$package"
-cp -r transfer-python/python/transferd "$package/transferd"
-rm -f "$package"/transferd/*.so
-cp "$target/debug/libtransferd_native.so" "$package/transferd/_native.abi3.so"
+package=$(scripts/python-package.sh package)
 export PYTHONPATH=$package TRANSFERD=$target/debug/transferd PYTHONDONTWRITEBYTECODE=1
 
 "$venv/bin/python" -m pytest --quiet -p no:cacheprovider transfer-python/tests "$@"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from operator import attrgetter
 
 import pytest
 import transferd as td
@@ -18,38 +19,49 @@ PAGE = (ROOT / "docs/python.md").read_text()
     [("digits", []), ("digits", ["--workers", "3", "--steps", "20"]), ("loader", []), ("loader", ["--workers", "4"])],
 )
 def test_an_example_ends_well(name, arguments):
+    run_example(name, arguments)
+
+
+def run_example(name, arguments):
     command = [sys.executable, str(ROOT / f"examples/python/{name}.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=10 * GIVE_UP)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "True" in done.stdout and done.stderr == ""
 
 
-def recipes():
+def recipes(*, large: bool):
+    """The recipes of the page; those that import torch or jax where `large` says so, and the others where not."""
     for heading, text in re.findall(r"^## (.*?)$(.*?)(?=^## |\Z)", PAGE, re.M | re.S):
         code = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S))
-        # What is large is not installed for the tests. Those of `init` are run as torchrun would, by test_init.py.
-        if code and not re.search(r"^import (torch|jax)|td\.init\(", code, re.M):
+        # Those of `init` are run as torchrun would, by test_init.py.
+        if code and "td.init(" not in code and large == bool(re.search(r"^import (torch|jax)", code, re.M)):
             yield pytest.param(code, id=heading)
 
 
-@pytest.mark.parametrize("code", list(recipes()))
-def test_a_recipe_does_what_it_says(sidecar, code):
+def run_recipe(sidecar, code):
     script = f"path = {sidecar.path!r}\n{code}"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=GIVE_UP * 3)
     assert done.returncode == 0, script + done.stderr
+
+
+# Those that need torch or jax are in tests_all: neither is installed for these tests.
+@pytest.mark.parametrize("code", list(recipes(large=False)))
+def test_a_recipe_does_what_it_says(sidecar, code):
+    run_recipe(sidecar, code)
 
 
 def test_each_promise_of_the_page_has_a_test():
     named = re.findall(r"`(test_\w+)\.py::(test_\w+)`", PAGE)
     assert len(named) > 20
     for file, name in named:
-        assert f"def {name}(" in (ROOT / f"transfer-python/tests/{file}.py").read_text(), (file, name)
+        places = [ROOT / f"transfer-python/{folder}/{file}.py" for folder in ("tests", "tests_all")]
+        assert any(f"def {name}(" in place.read_text() for place in places if place.exists()), (file, name)
 
 
 def test_help_is_complete():
-    names = [name for name in td.__all__ if name not in ("__version__", "aio")]
+    names = [name for name in td.__all__ if name not in ("__version__", "aio", "nn")] + ["nn.Shared", "nn.share_"]
     for name in names:
-        thing = getattr(td, name)
+        thing = attrgetter(name)(td)
         assert thing.__doc__, name
         for method, value in vars(thing).items() if isinstance(thing, type) else ():
             if not method.startswith("_") and callable(value):

@@ -44,9 +44,12 @@ def array(of: Tensor | Buffer, dtype: Any, copy: bool | None) -> NDArray[Any]:
 
 def foreign(value: object) -> Foreign:
     """The memory of anything that can be pushed."""
-    name = getattr(getattr(value, "dtype", None), "name", None)
-    if name in _ML_DTYPES and hasattr(value, "__array_interface__"):
+    given: Any = value
+    if getattr(given, "requires_grad", False):
+        # torch exports no tensor that has a gradient. What is pushed are its values.
+        given = given.detach()
+    name = getattr(getattr(given, "dtype", None), "name", None)
+    if name in _ML_DTYPES and hasattr(given, "__array_interface__"):
         # The buffer protocol has no such elements; seen as integers of the same size they lie where they were.
-        integers: Any = value
-        return Foreign(integers.view("uint16" if name == "bfloat16" else "uint8"), name)
-    return Foreign(value)
+        return Foreign(given.view("uint16" if name == "bfloat16" else "uint8"), name)
+    return Foreign(given)
