@@ -42,7 +42,7 @@ OVER_VERBS = {
     'batches': (),
     'counters': ('of_one_node',),
     'deadlines': (),
-    'full_pools': ('a_full_arena',),
+    'full_pools': ('push_waits_for_room_in_a_full_arena',),
     'killed_workers': (),
     'lost_peers': (),
     'prepared': (),

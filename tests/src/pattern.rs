@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn bools_are_bools() {
+    fn bool_tensors_hold_only_0_and_1() {
         let spec = Spec { dtype: "bool".into(), shape: vec![100], seed: 3 };
         let bytes = bytes_of(&spec);
         assert!(bytes.iter().all(|b| *b < 2) && bytes.contains(&0) && bytes.contains(&1));

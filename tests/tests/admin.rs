@@ -176,7 +176,7 @@ fn a_sidecar_without_its_directory_says_that_it_is_degraded() {
 
 /// The same answer at the admin socket and over TCP, where nobody may administer.
 #[test]
-fn a_call_that_nobody_serves_is_unimplemented_everywhere() {
+fn unknown_method_is_unimplemented_on_the_admin_socket_and_over_tcp() {
     let scene = Scene::two();
     let unheard = |channel| async move {
         let mut grpc = tonic::client::Grpc::new(channel);
@@ -213,7 +213,7 @@ fn a_call_that_nobody_serves_is_unimplemented_everywhere() {
 
 /// What is only published is asked for, too.
 #[test]
-fn the_status_counts_pushes_that_stay_here() {
+fn status_counts_pushes_that_stay_on_their_node() {
     let scene = Scene::one();
     let mut worker = scene.a().worker("worker");
     for seed in 0..3 {

@@ -25,7 +25,7 @@ fn report(report: &transfer_client::Report) -> Report {
 }
 
 #[test]
-fn fetched_at_once() {
+fn fetch_many_returns_each_tensor_or_its_error() {
     let scene = Scene::two();
     let (giver, taker) = (connect(scene.a(), "giver"), connect(scene.b(), "taker"));
     let specs = specs(60);
@@ -51,7 +51,7 @@ fn fetched_at_once() {
 }
 
 #[test]
-fn pushed_at_once() {
+fn push_many_lands_each_tensor_at_the_receiver() {
     let scene = Scene::two();
     let (giver, taker) = (connect(scene.a(), "giver"), connect(scene.b(), "taker"));
     for version in 1..=3 {
@@ -76,7 +76,7 @@ fn pushed_at_once() {
 
 /// One key again and again, with nobody who waits in between: each push is the version after the one before, here and where it lands.
 #[test]
-fn of_one_key_in_the_order_of_the_pushes() {
+fn pushes_of_one_key_get_versions_in_their_order() {
     let scene = Scene::two();
     let (giver, near, far) = (connect(scene.a(), "giver"), connect(scene.a(), "near"), connect(scene.b(), "far"));
     for (key, to) in [("here", "near"), ("there", "far")] {
@@ -100,7 +100,7 @@ fn of_one_key_in_the_order_of_the_pushes() {
 
 /// Futures that are dropped at any moment of a transfer. The pool has room for few of them: a slot that did not come back would show.
 #[test]
-fn given_up_in_the_middle() {
+fn dropped_futures_leak_no_landing_slot() {
     const LEN: u64 = 3 << 20;
     let mut scene = Scene::two_with(&["--pool-bytes", "16MiB"]).with_bystanders();
     let mut giver = scene.a().worker("giver");

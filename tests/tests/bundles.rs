@@ -164,7 +164,7 @@ fn a_bundle_of_foreign_memory_is_copied_once() {
 }
 
 #[test]
-fn as_many_tensors_as_a_bundle_may_have() {
+fn bundle_holds_at_most_4096_tensors() {
     let scene = Scene::two();
     let (pusher, far) = (connect(scene.a().socket(), "pusher"), connect(scene.b().socket(), "far"));
     let tensors = |n: u64| {
@@ -190,7 +190,7 @@ fn as_many_tensors_as_a_bundle_may_have() {
 }
 
 #[test]
-fn a_bundle_is_told_from_tensors_and_batches() {
+fn bundle_is_distinguished_from_tensors_and_batches() {
     let scene = Scene::two();
     let (pusher, far) = (connect(scene.a().socket(), "pusher"), connect(scene.b().socket(), "far"));
     let one = || tensor(&pusher, DType::U8, &[3], 0);

@@ -26,7 +26,7 @@ fn the_reader_reads_the_memory_that_the_writer_wrote() {
 
 /// Neither the landing pool nor pinned memory nor the reader's own grows by what is handed over.
 #[test]
-fn nobody_needs_memory_for_it() {
+fn fetch_by_reference_allocates_no_tensor_memory() {
     let scene = Scene::one();
     let mut giver = Worker::of(scene.a(), "giver").arena_bytes(80 << 20).start();
     let mut taker = Worker::of(scene.a(), "taker").arena_bytes(1 << 20).start();

@@ -164,7 +164,7 @@ fn a_node_that_does_not_answer_is_named() {
 }
 
 #[test]
-fn without_the_directory_a_node_lists_itself_and_says_so() {
+fn node_without_its_directory_lists_itself_and_says_so() {
     let mut scene = Scene::with(&[ARGUMENTS; 2]);
     let worker = published(&scene.nodes[1], 1);
     scene.nodes[0].kill();

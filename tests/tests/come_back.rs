@@ -28,7 +28,7 @@ fn fetch(worker: &mut Worker, key: &str) -> (u64, u64) {
 }
 
 #[test]
-fn what_was_published_is_back_and_what_was_fetched_stays() {
+fn published_versions_come_back_and_fetched_ones_stay() {
     for kill in [true, false] {
         let mut scene = Scene::two();
         let (mut giver, mut near) = (back(scene.a(), "giver"), back(scene.a(), "near"));
@@ -74,7 +74,7 @@ fn what_was_published_is_back_and_what_was_fetched_stays() {
 /// What a reader fetched before the restart stays as it is, also when the version is replaced after it: the new sidecar knows nothing of
 /// that reader, but the kernel does.
 #[test]
-fn memory_that_is_read_since_before_the_restart_is_not_used_again() {
+fn memory_read_across_a_restart_is_not_reused() {
     let mut scene = Scene::one();
     let mut giver = Worker::of(scene.a(), "giver").arena_bytes(4 * LEN).that_comes_back().start();
     let mut reader = back(scene.a(), "reader");
@@ -129,7 +129,7 @@ fn restarts_in_a_row_lose_nothing() {
 
 /// Who stays tells when there is nothing to stay for, and does not end as if there had been.
 #[test]
-fn commands_that_stay_tell_of_the_sidecar_s_end_and_go_on_with_the_next() {
+fn long_running_commands_report_that_the_sidecar_is_gone() {
     let mut scene = Scene::one();
     let file = scene.folder().join("data.log");
     std::fs::write(&file, "data").expect("written");

@@ -21,7 +21,7 @@ fn write(folder: &Path, text: &str) -> String {
 }
 
 #[test]
-fn each_place_overrules_the_next() {
+fn command_line_overrides_environment_and_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = write(folder.path(), "node = 'n'\npoll = 'busy'\nlock = 'no'\npool_bytes = '1MiB'\n");
     let environment = [("TRANSFER_POLL", "event"), ("TRANSFER_LOCK", "require")];
@@ -43,7 +43,7 @@ fn each_place_overrules_the_next() {
 }
 
 #[test]
-fn check_finds_what_is_wrong_and_starts_nothing() {
+fn check_reports_each_mistake_and_starts_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let authority = Authority::new(folder.path(), "ca");
     let (good, other) = (authority.identity(&["n"]), Authority::new(folder.path(), "other"));
@@ -97,7 +97,7 @@ fn check_finds_what_is_wrong_and_starts_nothing() {
 }
 
 #[test]
-fn mistakes_are_blamed_on_what_has_them() {
+fn errors_name_the_source_of_the_mistake() {
     let folder = tempfile::tempdir().expect("a folder");
     let (code, _, said) = transferd(&["--check"], &[("TRANSFER_POOL_BYTES", "much")]);
     assert_eq!(code, Some(2), "{said}");
@@ -114,7 +114,7 @@ fn mistakes_are_blamed_on_what_has_them() {
 
 /// What a start would run into is found before.
 #[test]
-fn check_looks_at_the_places_that_are_named() {
+fn check_tests_the_configured_paths_and_addresses() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name).display().to_string();
     let check = |words: &[&str], code: i32, says: &[&str]| {
@@ -159,7 +159,7 @@ fn check_looks_at_the_places_that_are_named() {
 
 /// The least limit that is advised is enough for a worker that says nothing.
 #[test]
-fn a_worker_fits_into_the_limit_that_is_advised() {
+fn worker_fits_into_the_advised_pinned_limit() {
     let (code, _, said) = transferd(&["--check", "--pinned-limit", "1"], &[]);
     assert_eq!(code, Some(2), "{said}");
     let advised = said.split("give ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a size");

@@ -32,7 +32,7 @@ fn until_gone(sidecar: &Sidecar, worker: &str) {
 
 /// A tensor goes by reference between two containers, each with a worker, through a sidecar in a third; and to a worker outside of all.
 #[test]
-fn they_work_as_on_one_host() {
+fn workers_in_containers_share_tensors_by_reference() {
     if !can_be_run() {
         return;
     }

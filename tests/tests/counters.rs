@@ -70,7 +70,7 @@ fn workers_of_two_nodes_count_together() {
 }
 
 #[test]
-fn a_barrier_lets_all_go_round_after_round() {
+fn barrier_releases_all_members_in_each_round() {
     let scene = Scene::two().with_bystanders();
     let mut workers: Vec<Worker> = Vec::new();
     for i in 0..2 {
@@ -135,7 +135,7 @@ fn a_worker_that_gives_up_or_dies_in_a_barrier_does_not_count() {
 
 /// The home's sidecar dies, and comes back: nobody hangs, nothing counts twice, and who asks again gets a new counter.
 #[test]
-fn the_home_of_a_counter_dies_and_comes_back() {
+fn counter_of_a_restarted_home_is_reported_lost() {
     let mut scene = Scene::two().with_bystanders_at([0, 0]);
     let (mut near, mut far) = (scene.a().worker("near"), scene.b().worker("far"));
     assert_eq!(far.open("steps").get(), "b");

@@ -11,7 +11,7 @@ fn timeouts() -> impl Iterator<Item = Duration> {
 }
 
 #[test]
-fn of_fetches_under_way() {
+fn expired_fetches_leak_no_landing_slot() {
     let mut scene = Scene::two_with(&["--pool-bytes", "16MiB"]).with_bystanders();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     for (version, timeout) in (1..).zip(timeouts()) {
@@ -35,7 +35,7 @@ fn of_fetches_under_way() {
 }
 
 #[test]
-fn of_pushes_under_way() {
+fn expired_pushes_leak_no_memory() {
     let mut scene = Scene::two_with(&["--pool-bytes", "16MiB"]).with_bystanders();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     let free = giver.arena_free();
@@ -67,7 +67,7 @@ fn of_pushes_under_way() {
 
 /// Fetches that are given up by a dead worker and by deadlines, over and over, from a pool that has room for one at a time.
 #[test]
-fn in_a_small_pool() {
+fn expired_fetches_return_the_only_landing_slot() {
     let mut scene = Scene::two_with(&["--pool-bytes", "4MiB"]).with_bystanders();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     for key in ["one", "two", "three"] {

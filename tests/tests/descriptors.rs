@@ -21,7 +21,7 @@ fn blobs(n: u64) -> impl Fn(&Seen) -> bool {
 
 /// The giver's arena has room for four versions, so it writes over what it has back all the time.
 #[test]
-fn while_there_are_none_a_reader_keeps_what_it_reads() {
+fn reader_keeps_its_versions_while_the_sidecar_has_no_descriptors() {
     let scene = Scene::one();
     let mut giver = Worker::of(scene.a(), "giver").arena_bytes(4 * LEN).start();
     let (mut taker, mut other) = (scene.a().worker("taker"), scene.a().worker("other"));

@@ -21,7 +21,7 @@ fn of<'a>(json: &'a Value, check: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn one_node_is_well_and_hands_over_by_reference() {
+fn healthy_node_passes_and_moves_bytes_by_reference() {
     let scene = two();
     let said = Ctl::of(scene.a(), &["doctor", "--json", "--bytes", "1MiB"]).ends(0, &[]);
     let json: Value = serde_json::from_slice(&said.out).unwrap();
@@ -43,7 +43,7 @@ fn one_node_is_well_and_hands_over_by_reference() {
 }
 
 #[test]
-fn between_two_nodes_bytes_go_both_ways() {
+fn bytes_between_two_nodes_go_both_ways() {
     let scene = two();
     let (other, socket) = (scene.b().admin_socket(), scene.b().socket());
     let with = ["doctor", "--with", text(&other), "--with-socket", text(&socket), "--bytes", "1MiB"];
@@ -56,7 +56,7 @@ fn between_two_nodes_bytes_go_both_ways() {
 }
 
 #[test]
-fn without_the_other_s_socket_a_worker_there_or_something_published_there_will_do() {
+fn doctor_without_the_other_socket_uses_a_worker_or_a_tensor_there() {
     let scene = two();
     let address = format!("http://{}", scene.b().address());
     let with = ["doctor", "--with", &address];
@@ -89,7 +89,7 @@ fn without_the_other_s_socket_a_worker_there_or_something_published_there_will_d
 }
 
 #[test]
-fn what_is_wrong_ends_with_8() {
+fn problems_end_with_exit_code_8() {
     let mut scene = two();
     let nowhere = scene.folder().join("nowhere.sock");
     let here = scene.a().admin_socket();

@@ -6,7 +6,7 @@ use transfer_core::tensor::Name;
 use transfer_server::Sidecar;
 
 #[test]
-fn one_process_has_it_all() {
+fn embedded_sidecar_serves_its_own_process_and_leaves_nothing() {
     let sidecar = Sidecar::embedded(Name::new("here").expect("a name")).expect("a sidecar");
     let socket = sidecar.addresses().socket.clone();
     let connect =

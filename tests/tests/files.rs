@@ -202,7 +202,7 @@ fn a_directory_and_several_files_come_back() {
 }
 
 #[test]
-fn an_arena_that_is_smaller_than_all_goes_in_turns() {
+fn push_larger_than_its_arena_goes_in_turns() {
     let (scene, (_folder, at)) = (two(), folder());
     fs::create_dir(at("data")).unwrap();
     for i in 0..24 {
@@ -236,7 +236,7 @@ fn an_arena_that_is_smaller_than_all_goes_in_turns() {
 }
 
 #[test]
-fn more_than_the_landing_pool_holds_is_fetched_in_turns() {
+fn fetch_larger_than_the_landing_pool_goes_in_turns() {
     let (scene, (_folder, at)) = (two_with("1MiB"), folder());
     fs::create_dir(at("data")).unwrap();
     for i in 0..12 {
@@ -254,7 +254,7 @@ fn more_than_the_landing_pool_holds_is_fetched_in_turns() {
 }
 
 #[test]
-fn standard_input_and_output() {
+fn standard_input_and_output_serve_as_files() {
     let (scene, (_folder, at)) = (Scene::one(), folder());
     let some = bytes(1, 200_000);
     let push = |more: &[&str]| Ctl::of(scene.a(), &[&["push", "in", "-", "--outlive", "--takeover"], more].concat());
@@ -279,7 +279,7 @@ fn standard_input_and_output() {
 }
 
 #[test]
-fn what_goes_wrong_is_said_and_leaves_nothing() {
+fn failures_are_reported_and_leave_no_files() {
     let (scene, (_folder, at)) = (Scene::one(), folder());
     let ctl = |words: &[&str]| Ctl::of(scene.a(), words);
     // Files that are not what they seem.
@@ -367,7 +367,7 @@ fn a_key_that_leads_out_of_the_folder_is_skipped_and_the_others_are_fetched() {
 
 /// Nobody reads it, so opening it never ends by itself.
 #[test]
-fn a_signal_ends_a_fetch_into_a_pipe_that_nobody_reads() {
+fn signal_ends_a_fetch_into_a_pipe_without_a_reader() {
     let (scene, (_folder, at)) = (Scene::one(), folder());
     fs::write(at("data"), "data").unwrap();
     Ctl::of(scene.a(), &["push", "k", text(&at("data")), "--outlive"]).ends(0, &[]);
@@ -390,7 +390,7 @@ fn a_signal_ends_a_fetch_into_a_pipe_that_nobody_reads() {
 }
 
 #[test]
-fn retention_holds_for_all_kinds() {
+fn tensors_pushed_with_outlive_stay_after_their_pusher() {
     let (scene, (_folder, at)) = (Scene::one(), folder());
     let model = at("m.safetensors");
     let tensors = safetensors_file(&model);

@@ -102,7 +102,7 @@ fn a_push_waits_for_its_readers() {
 
 /// One that gives up makes way for those behind it, with nobody else whose tensors come and go.
 #[test]
-fn who_gives_up_lets_the_next_one_through() {
+fn expired_waiter_lets_the_next_one_through() {
     let scene = Scene::two_with(&["--pool-bytes", "8MiB"]);
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     giver.push("held", Spec::bytes(LEN, 1)).get();
@@ -119,7 +119,7 @@ fn who_gives_up_lets_the_next_one_through() {
 }
 
 #[test]
-fn larger_than_the_pool() {
+fn tensor_larger_than_the_pool_is_refused() {
     let mut scene = scene();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     let mut near = scene.a().worker("near");
@@ -144,7 +144,7 @@ fn larger_than_the_pool() {
 
 /// The worker's own arena: it says what is free, and a push of foreign bytes waits for room.
 #[test]
-fn a_full_arena() {
+fn push_waits_for_room_in_a_full_arena() {
     let mut scene = Scene::one().with_bystanders();
     let mut giver = transfer_tests::Worker::of(scene.a(), "giver").arena_bytes(4 << 20).start();
     let mut taker = scene.a().worker("taker");

@@ -90,7 +90,7 @@ fn refused(answer: Answer, what: &str) {
 }
 
 #[test]
-fn a_table_that_lies_is_refused_by_the_sidecar() {
+fn invalid_range_table_is_refused_by_the_sidecar() {
     let mut scene = Scene::two().with_bystanders();
     let mut liar = Liar::start(scene.a());
     for table in [[(0, 64), (ARENA - 63, 64)], [(0, 64), (u64::MAX - 10, 64)], [(0, u64::MAX), (0, 129)]] {
@@ -113,7 +113,7 @@ fn a_table_that_lies_is_refused_by_the_sidecar() {
 }
 
 #[test]
-fn a_table_or_metadata_that_lies_to_the_reader_is_its_error() {
+fn invalid_range_table_or_metadata_fails_at_the_reader() {
     let mut scene = Scene::two().with_bystanders();
     let mut liar = Liar::start(scene.a());
     let connect =
@@ -148,7 +148,7 @@ fn a_table_or_metadata_that_lies_to_the_reader_is_its_error() {
 }
 
 #[test]
-fn the_table_of_a_bundle_that_lies_is_the_readers_error() {
+fn invalid_bundle_table_fails_at_the_reader() {
     let mut scene = Scene::two().with_bystanders();
     let mut liar = Liar::start(scene.a());
     let connect =
@@ -198,7 +198,7 @@ fn the_table_of_a_bundle_that_lies_is_the_readers_error() {
 
 /// A slice of an array goes to another node without what lies around it, though all of it lies in the arena.
 #[test]
-fn behind_a_slice_there_are_zeros() {
+fn padding_behind_a_slice_is_zero() {
     let scene = Scene::two();
     let pusher = BlockingClient::connect(scene.a().socket()).name("pusher").call().expect("a session");
     let mut secret = pusher.allocate(DType::U8, [4096]).expect("room");

@@ -26,7 +26,7 @@ fn scene() -> Scene {
 }
 
 #[test]
-fn what_is_no_frame_and_no_message_ends_the_link() {
+fn malformed_frame_or_message_ends_the_link() {
     let mut scene = scene();
     let garbage: Vec<u8> = (0..4096_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     type Says<'a> = &'a dyn Fn(&mut Link);
@@ -50,7 +50,7 @@ fn what_is_no_frame_and_no_message_ends_the_link() {
 }
 
 #[test]
-fn another_version_is_refused_by_name() {
+fn peer_of_another_version_is_refused_by_name() {
     let mut scene = scene();
     let mut other = good_call();
     other.protocol_version += 1;
@@ -66,7 +66,7 @@ fn another_version_is_refused_by_name() {
 
 /// A token that is shown twice, one that nobody gave, and a peer that calls and never comes.
 #[test]
-fn a_link_is_for_whom_it_was_made_and_for_once() {
+fn link_token_is_valid_once_and_for_a_limited_time() {
     let mut scene = scene();
     let (token, address) = call(scene.a(), good_call()).expect("a good call");
     let mut first = Link::at(address);
@@ -94,7 +94,7 @@ fn a_link_is_for_whom_it_was_made_and_for_once() {
 
 /// Landing slots in all due form; then it writes beyond them, and where it has written already.
 #[test]
-fn who_writes_outside_of_its_grant_writes_nowhere() {
+fn write_outside_its_grant_changes_nothing() {
     let mut scene = scene();
     for again in [false, true] {
         let mut target = scene.a().worker("target");
@@ -149,7 +149,7 @@ fn who_writes_outside_of_its_grant_writes_nowhere() {
 
 /// It owns a key, as far as the directory knows, and does not answer in time. Then it answers, and then it answers again.
 #[test]
-fn who_answers_late_is_not_believed_and_who_answers_twice_is_left() {
+fn late_answer_is_ignored_and_second_answer_ends_the_link() {
     let mut scene = scene();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
@@ -241,7 +241,7 @@ fn a_stopped_sidecar_is_lost_to_others_and_comes_back() {
 
 /// Hundreds of offences in a row: each is refused, a few are logged, and the log says of how many it does not tell.
 #[test]
-fn a_flood_of_offences_is_no_flood_of_lines() {
+fn log_lines_of_repeated_offences_are_limited() {
     const OFFENCES: u64 = 600;
     let scene = Scene::two_with(&["--log-format", "json", "--log-limit", "10", "--http-listen", "127.0.0.1:0"]);
     let (_, address) = call(scene.a(), good_call()).expect("a good call");

@@ -34,7 +34,7 @@ fn bare(sidecar: &Sidecar) -> WorkerEnd {
 
 /// Its arena, the submission ring and the completion ring, index words included, while all of them are in use.
 #[test]
-fn one_that_scribbles_over_its_arena_and_its_rings() {
+fn worker_that_scribbles_over_its_arena_and_rings_harms_only_itself() {
     for mut scene in scenes() {
         for seed in 1..=4 {
             let (mut vandal, mut taker) = (scene.a().worker("vandal"), scene.b().worker("taker"));
@@ -79,7 +79,7 @@ fn one_that_scribbles_over_its_arena_and_its_rings() {
 
 /// Doorbells without end, with nothing in the ring.
 #[test]
-fn one_that_floods_its_doorbell() {
+fn doorbell_flood_stops_no_other_worker() {
     for mut scene in scenes() {
         let flooder = bare(scene.a());
         let (is_over, rings) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -103,7 +103,7 @@ fn one_that_floods_its_doorbell() {
 
 /// Commands without end, and neither a doorbell nor a reply is ever taken: its rings fill up, and nothing is taken from it any more.
 #[test]
-fn one_that_never_reads() {
+fn worker_that_never_reads_fills_only_its_own_rings() {
     for mut scene in scenes() {
         let mut giver = scene.b().worker("giver");
         giver.push("w", Spec::bytes(1000, 1)).get();
@@ -157,7 +157,7 @@ fn one_that_never_reads() {
 
 /// Its child has the socket, which stays open after its death. The process is what counts.
 #[test]
-fn one_that_forks_and_dies() {
+fn worker_s_death_is_noticed_while_its_child_keeps_the_socket() {
     for mut scene in scenes() {
         let (mut forker, mut taker) = (scene.a().worker("forker"), scene.b().worker("taker"));
         forker.push("w", Spec::bytes(LEN, 1)).get();
@@ -181,7 +181,7 @@ fn one_that_forks_and_dies() {
 
 /// Stopped in the middle of everything, told much meanwhile, and killed without ever having run again.
 #[test]
-fn one_that_is_stopped_for_ever() {
+fn worker_killed_while_stopped_harms_only_itself() {
     for mut scene in scenes() {
         let (mut giver, mut stopped) = (scene.a().worker("giver"), scene.b().worker("stopped"));
         giver.push("w", Spec::bytes(LEN, 1)).get();

@@ -31,12 +31,12 @@ fn a_snapshot_is_never_torn() {
 }
 
 #[test]
-fn behind_a_gate_nothing_is_torn() {
+fn gated_update_is_never_torn() {
     nobody_sees_a_torn_tensor(InPlace::Gate);
 }
 
 #[test]
-fn of_two_buffers_none_is_torn() {
+fn double_buffered_update_is_never_torn() {
     nobody_sees_a_torn_tensor(InPlace::TwoBuffers);
 }
 

@@ -14,7 +14,7 @@ fn scenes() -> impl Iterator<Item = Scene> {
 }
 
 #[test]
-fn while_it_holds_leases() {
+fn killed_worker_loses_its_leases() {
     for mut scene in scenes() {
         let (mut giver, mut victim) = (scene.a().worker("giver"), scene.b().worker("victim"));
         let mut other = scene.b().worker("other");
@@ -40,7 +40,7 @@ fn while_it_holds_leases() {
 }
 
 #[test]
-fn while_its_fetches_wait() {
+fn killed_worker_loses_its_waiting_fetches() {
     for mut scene in scenes() {
         let (mut giver, mut victim) = (scene.a().worker("giver"), scene.b().worker("victim"));
         giver.push("w", Spec::bytes(LEN, 1)).get();
@@ -64,7 +64,7 @@ fn while_its_fetches_wait() {
 
 /// A push that waits for room at the other node: its bytes lie in the arena of a worker that is gone.
 #[test]
-fn while_its_push_waits() {
+fn killed_worker_loses_its_waiting_push() {
     let mut scene = Scene::two_with(&["--pool-bytes", "8MiB"]).with_bystanders();
     let (mut victim, mut taker) = (scene.a().worker("victim"), scene.b().worker("taker"));
     let mut giver = scene.a().worker("giver");
@@ -86,7 +86,7 @@ fn while_its_push_waits() {
 
 /// Killed at whatever moment it is in while it pushes as fast as it can.
 #[test]
-fn in_a_storm_of_pushes() {
+fn worker_killed_in_a_storm_of_pushes_leaves_nothing() {
     for mut scene in scenes() {
         let mut taker = scene.b().worker("taker");
         for round in 0..4 {
@@ -116,7 +116,7 @@ fn in_a_storm_of_pushes() {
 
 /// Killed at whatever moment it is in while it fetches as fast as it can.
 #[test]
-fn in_a_storm_of_fetches() {
+fn worker_killed_in_a_storm_of_fetches_leaves_nothing() {
     for mut scene in scenes() {
         let mut giver = scene.a().worker("giver");
         giver.push("w", Spec::bytes(LEN, 1)).get();
@@ -138,7 +138,7 @@ fn in_a_storm_of_fetches() {
 
 /// The one that others wait for: they hear nothing until their deadline, or until somebody else publishes the key.
 #[test]
-fn while_others_wait_for_its_tensors() {
+fn waiting_fetches_survive_the_death_of_the_owner() {
     for mut scene in scenes() {
         let (mut victim, mut taker) = (scene.a().worker("victim"), scene.b().worker("taker"));
         victim.push("w", Spec::bytes(LEN, 1)).get();
@@ -163,7 +163,7 @@ fn while_others_wait_for_its_tensors() {
 
 /// One that is stopped, and does not read what it is told, holds up nobody.
 #[test]
-fn a_stopped_worker_holds_up_nobody() {
+fn stopped_worker_holds_up_no_other_worker() {
     for mut scene in scenes() {
         let (mut giver, mut stopped) = (scene.a().worker("giver"), scene.b().worker("stopped"));
         let waiting = stopped.fetch("w").start();
@@ -180,7 +180,7 @@ fn a_stopped_worker_holds_up_nobody() {
 
 /// A sidecar that polls and has nothing to do looks around all the same: who comes again under the name of the dead is let in.
 #[test]
-fn while_its_sidecar_polls_and_has_nothing_to_do() {
+fn idle_polling_sidecar_notices_a_killed_worker() {
     let scene = Scene::with(&[&["--poll", "busy"]]);
     for _ in 0..3 {
         scene.a().worker("victim").kill();

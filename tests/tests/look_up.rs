@@ -30,7 +30,7 @@ fn blobs(n: u64) -> impl Fn(&Seen) -> bool {
 }
 
 #[test]
-fn who_fetches_what_is_there_asks_nobody() {
+fn repeated_fetches_are_served_by_the_board_alone() {
     let scene = Scene::with(&[&["--http-listen", "127.0.0.1:0"]]);
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.a().worker("taker"));
     giver.push("k", Spec::bytes(LEN, 1)).get();
@@ -73,7 +73,7 @@ fn a_push_that_is_done_is_found_at_once_and_a_deleted_key_is_not() {
 
 /// The writer uses the memory of each version again as soon as nobody marks it; readers look at every element twice.
 #[test]
-fn what_is_found_is_never_torn() {
+fn version_from_the_board_is_never_torn() {
     const LAST: u64 = 5000;
     let scene = Scene::with(&[&["--http-listen", "127.0.0.1:0"]]);
     let mut writer = Worker::of(scene.a(), "writer").arena_bytes(1 << 20).start();
@@ -92,7 +92,7 @@ fn what_is_found_is_never_torn() {
 }
 
 #[test]
-fn a_reader_that_is_killed_marks_nothing_any_more() {
+fn killed_reader_holds_no_version() {
     let scene = Scene::one();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.a().worker("taker"));
     giver.push("k", Spec::bytes(LEN, 1)).get();
@@ -133,7 +133,7 @@ fn a_reader_that_is_stopped_keeps_one_version() {
 
 /// What a board showed last is not taken for what is published once its sidecar is gone.
 #[test]
-fn of_a_sidecar_that_is_gone_nothing_is_found() {
+fn board_of_a_dead_sidecar_serves_no_version() {
     let mut scene = Scene::one();
     let mut giver = Worker::of(scene.a(), "giver").that_comes_back().start();
     let mut taker = scene.a().worker("taker");
@@ -155,7 +155,7 @@ fn of_a_sidecar_that_is_gone_nothing_is_found() {
 }
 
 #[test]
-fn without_a_board_every_fetch_asks() {
+fn fetches_without_a_board_all_ask_the_sidecar() {
     let scene = Scene::with(&[&["--http-listen", "127.0.0.1:0", "--board-entries", "0"]]);
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.a().worker("taker"));
     giver.push("k", Spec::bytes(LEN, 1)).get();

@@ -7,7 +7,7 @@ const LEN: u64 = 3 << 20;
 
 /// The owner's node dies while another node waits for its tensor. It hosts no directory.
 #[test]
-fn a_fetch_from_a_node_that_dies_and_comes_back() {
+fn fetches_fail_when_their_peer_dies_and_work_after_its_restart() {
     let mut scene = Scene::two().with_bystanders_at([0, 0]);
     let (mut taker, mut giver) = (scene.a().worker("taker"), scene.b().worker("giver"));
     giver.push("w", Spec::bytes(LEN, 1)).get();
@@ -42,7 +42,7 @@ fn a_fetch_from_a_node_that_dies_and_comes_back() {
 
 /// The same for pushes to a worker of that node, one under way and one that waits for room.
 #[test]
-fn a_push_to_a_node_that_dies_and_comes_back() {
+fn pushes_fail_when_their_peer_dies_and_work_after_its_restart() {
     let mut scene = Scene::two_with(&["--pool-bytes", "8MiB"]).with_bystanders_at([0, 0]);
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     let spec = |seed| Spec::bytes(LEN, seed);
@@ -73,7 +73,7 @@ fn a_push_to_a_node_that_dies_and_comes_back() {
 
 /// Killed while tensors fly: both directions, whatever is in flight.
 #[test]
-fn a_node_that_dies_in_a_storm() {
+fn transfers_in_flight_fail_when_a_node_dies() {
     let mut scene = Scene::two().with_bystanders_at([0, 0]);
     for round in 1..=3 {
         let (mut here, mut there) = (scene.a().worker("here"), scene.b().worker("there"));
@@ -110,7 +110,7 @@ fn a_node_that_dies_in_a_storm() {
 
 /// The node that hosts the directory dies and comes back: the others enter again what they have.
 #[test]
-fn the_directory_s_node_dies_and_comes_back() {
+fn directory_is_rebuilt_when_its_node_restarts() {
     let mut scene = Scene::two().with_bystanders_at([1, 1]);
     let (mut giver, mut near) = (scene.b().worker("giver"), scene.b().worker("near"));
     let mut lost = scene.a().worker("lost");
