@@ -1,4 +1,4 @@
-//! What an operator sees of real sidecars and changes in them, through `transferctl`.
+//! What `transferctl` shows an operator of real sidecars, and what it changes in them.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
@@ -14,7 +14,7 @@ fn transferctl(sidecar: &Sidecar, arguments: &[&str]) -> Command {
     command
 }
 
-/// What it prints; it has to end with that exit code.
+/// Returns the output of `transferctl`, stdout before stderr. The exit code has to be `code`.
 #[track_caller]
 fn says(sidecar: &Sidecar, code: i32, arguments: &[&str]) -> String {
     let Output { status, stdout, stderr } =
@@ -32,7 +32,7 @@ fn shows(sidecar: &Sidecar, arguments: &[&str], words: &[&str]) {
     }
 }
 
-/// The objects that it prints, one a line.
+/// Returns the objects that `transferctl` prints with `--json`, one per line.
 #[track_caller]
 fn objects(sidecar: &Sidecar, arguments: &[&str]) -> Vec<serde_json::Value> {
     let said = says(sidecar, 0, &[arguments, &["--json"]].concat());
@@ -104,7 +104,7 @@ fn a_draining_sidecar_finishes_what_runs_takes_nothing_new_and_ends_with_0() {
     let mut scene = Scene::two();
     let (mut there, mut here) = (scene.a().worker("there"), scene.b().worker("here"));
     here.push("own", Spec::bytes(64, 1)).get();
-    // Runs until the other arrives; the barrier lives at the node that leaves.
+    // This barrier runs until the other worker arrives. It lives at node b, which is being drained.
     let meeting = here.meet("end", 2, 1, LONG);
     scene.b().until("one is there", |s| s.sessions.iter().any(|s| s.operations == 1));
     let (far, near) = (there.fetch("own").at_least(9).start(), here.fetch("own").at_least(9).start());
@@ -116,10 +116,10 @@ fn a_draining_sidecar_finishes_what_runs_takes_nothing_new_and_ends_with_0() {
     let mut progress = BufReader::new(drain.stdout.take().expect("a pipe")).lines();
     let first = progress.next().expect("a line").expect("it can be read");
     assert!(first.contains("\"step\":\"finishing\""), "{first}");
-    // What would have to be published there will not be.
+    // Both fetches wait for a version of a key of node b. Nothing is published there any more, so both fail.
     far.trouble().expect("Draining", &["\"b\" is draining"]);
     near.trouble().expect("Draining", &["\"b\" is draining"]);
-    // Nothing new, from neither side.
+    // Node b takes no new operation, neither from its own worker nor from the other node's.
     here.push("new", Spec::bytes(64, 2)).trouble().expect("Draining", &["takes nothing new"]);
     there.fetch("own").trouble().expect("Draining", &["\"b\" is draining"]);
     there.push("for/here", Spec::bytes(64, 3)).to("here").trouble().expect("Draining", &["\"b\" is draining"]);
@@ -174,7 +174,7 @@ fn a_sidecar_without_its_directory_says_that_it_is_degraded() {
     told.unwrap_or_else(|said| panic!("{said}"));
 }
 
-/// The same answer at the admin socket and over TCP, where nobody may administer.
+/// An unknown method gets the same answer at the admin socket and over TCP, where no administration is allowed.
 #[test]
 fn unknown_method_is_unimplemented_on_the_admin_socket_and_over_tcp() {
     let scene = Scene::two();
@@ -211,7 +211,7 @@ fn unknown_method_is_unimplemented_on_the_admin_socket_and_over_tcp() {
     scene.end();
 }
 
-/// What is only published is asked for, too.
+/// A push without a receiver is counted as published, although it finishes no transfer.
 #[test]
 fn status_counts_pushes_that_stay_on_their_node() {
     let scene = Scene::one();

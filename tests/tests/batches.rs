@@ -1,4 +1,5 @@
-//! Many tensors in one call, between two nodes: each arrives or says why it does not, and the others do not mind.
+//! Many tensors in one call, between two nodes: each tensor arrives or returns its own error, and the other tensors are
+//! unaffected.
 
 use transfer_client::{BlockingClient, Client, DType, Error, FailureCode, TensorMut, Until};
 use transfer_tests::order::Report;
@@ -8,7 +9,7 @@ fn connect(worker: &transfer_tests::Sidecar, name: &str) -> BlockingClient {
     BlockingClient::connect(worker.socket()).name(name).arena_bytes(16 << 20).call().expect("the sidecar takes workers")
 }
 
-/// Tensors of every size from nothing to more than a packet and more than a gather list's worth.
+/// Tensors of all sizes: empty, larger than a packet, and larger than one gather list holds.
 fn specs(count: u64) -> Vec<Spec> {
     (0..count).map(|i| Spec::bytes(i * i * 73, 1000 + i)).collect()
 }
@@ -33,13 +34,13 @@ fn fetch_many_returns_each_tensor_or_its_error() {
     for pushed in giver.push_many(tensors).call() {
         assert_eq!(pushed.expect("nothing is in the way").version, 1);
     }
-    // One of them is nobody's; it says so at its deadline, and the rest is there.
     let keys = (0..specs.len()).map(|i| i.to_string());
     for (fetched, spec) in taker.fetch_many(keys).call().into_iter().zip(&specs) {
         let tensor = fetched.expect("it is published");
         assert_eq!(pattern::sum(tensor.as_bytes()), spec.sum(), "{spec:?}");
         Carrier::chosen().carried(&report(tensor.report()));
     }
+    // One key is not published. Its fetch fails at the deadline, and the other two succeed.
     let some = ["3", "nobody's", "4"];
     let fetched = taker.fetch_many(some).timeout(transfer_tests::PATIENCE / 20).call();
     let sums: Vec<_> =
@@ -74,7 +75,8 @@ fn push_many_lands_each_tensor_at_the_receiver() {
     scene.end();
 }
 
-/// One key again and again, with nobody who waits in between: each push is the version after the one before, here and where it lands.
+/// Pushes one key many times without waiting in between. Each push is the version after the previous one, at the
+/// pusher's node and at the receiver's.
 #[test]
 fn pushes_of_one_key_get_versions_in_their_order() {
     let scene = Scene::two();
@@ -98,7 +100,8 @@ fn pushes_of_one_key_get_versions_in_their_order() {
     scene.end();
 }
 
-/// Futures that are dropped at any moment of a transfer. The pool has room for few of them: a slot that did not come back would show.
+/// Drops futures at many moments of a transfer. The pool has room for few tensors, so a slot that is not freed would
+/// show.
 #[test]
 fn dropped_futures_leak_no_landing_slot() {
     const LEN: u64 = 3 << 20;
@@ -116,7 +119,7 @@ fn dropped_futures_leak_no_landing_slot() {
         .expect("the sidecars take workers");
     for round in 1..=40_u64 {
         let patience = std::time::Duration::from_micros(round * round * 30);
-        // Another size each time, so that the slot is asked for anew.
+        // Each round has another size, so that a new slot is requested.
         let spec = Spec::bytes(LEN + round, round);
         giver.push("w", spec.clone()).version(round).get();
         runtime.block_on(async {
@@ -138,7 +141,7 @@ fn dropped_futures_leak_no_landing_slot() {
         });
     }
     let last = Spec::bytes(LEN, 99);
-    // What the flow of "x" holds of an older size goes when the next version has come.
+    // The flow of "x" holds slots of an older size until its next version has arrived.
     runtime.block_on(async {
         let mut tensor = pusher.allocate_wait(DType::U8, &last.shape, transfer_tests::PATIENCE).await.expect("room");
         pattern::fill(tensor.as_mut_bytes(), DType::U8, last.seed);

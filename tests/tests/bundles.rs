@@ -58,7 +58,7 @@ fn a_bundle_comes_as_it_was_pushed() {
             assert!(bundle.get("layer0").is_none() && !bundle.is_empty());
         }
     }
-    // What was fetched is pushed on by itself, from another arena: as a copy.
+    // A fetched bundle is pushed again from another arena, so its tensors are copied.
     let again = far.fetch_bundle("policy").call().expect("fetched");
     let pushed = far.push_bundle("again", again.iter()).call().expect("pushed on");
     assert!(pushed.report.copied > 0);
@@ -74,7 +74,8 @@ fn a_bundle_comes_as_it_was_pushed() {
     scene.end();
 }
 
-/// Two sidecars of one host that share a directory: nothing is copied, and a reader keeps its version while newer ones come.
+/// Two sidecars of one host share a directory. Nothing is copied, and a reader keeps its version while newer versions
+/// are published.
 #[test]
 fn a_bundle_is_read_in_the_memory_of_a_worker_of_another_sidecar() {
     let listen = ["--listen", "127.0.0.1:0", "--verbs", "off"];
@@ -100,7 +101,7 @@ fn a_bundle_is_read_in_the_memory_of_a_worker_of_another_sidecar() {
     assert!(pusher.arena_free_bytes() < free, "three versions are being read");
     drop(kept);
     poll(|| {
-        // A worker learns with its next call what it no longer reads, and what it has back.
+        // A worker learns with its next call which leases have ended and which memory is free again.
         let _ = reader.delete("none").call();
         let _ = pusher.delete("none").call();
         match pusher.arena_free_bytes() {

@@ -1,4 +1,4 @@
-//! Between two workers of one sidecar a tensor is handed over, not copied: what is read is the memory that was written.
+//! Two workers of one sidecar exchange a tensor by reference: the reader reads the memory that the writer wrote.
 
 use transfer_proto::v1::Fabric;
 use transfer_tests::status::finished;
@@ -24,7 +24,7 @@ fn the_reader_reads_the_memory_that_the_writer_wrote() {
     scene.end();
 }
 
-/// Neither the landing pool nor pinned memory nor the reader's own grows by what is handed over.
+/// A fetch by reference grows neither the landing pool, nor pinned memory, nor the reader's private memory.
 #[test]
 fn fetch_by_reference_allocates_no_tensor_memory() {
     let scene = Scene::one();
@@ -53,7 +53,7 @@ fn fetch_by_reference_allocates_no_tensor_memory() {
     scene.end();
 }
 
-/// Memory that a process has for itself alone, in bytes.
+/// Returns the private memory of a worker's process, in bytes.
 fn private_bytes(worker: &Worker) -> u64 {
     let path = format!("/proc/{}/smaps_rollup", worker.process_id());
     let text = std::fs::read_to_string(path).expect("the kernel tells what a process has");
@@ -61,7 +61,8 @@ fn private_bytes(worker: &Worker) -> u64 {
     text.lines().filter(|l| l.starts_with("Private_")).filter_map(kib).sum::<u64>() << 10
 }
 
-/// A version stays for those who read it while newer ones come, and its memory comes back to the writer afterwards.
+/// A version stays while a worker reads it and newer versions are published. Afterwards its memory returns to the
+/// writer.
 #[test]
 fn a_reader_keeps_its_version_while_newer_ones_come() {
     let scene = Scene::one();
@@ -71,7 +72,7 @@ fn a_reader_keeps_its_version_while_newer_ones_come() {
     giver.push("w", Spec::bytes(1 << 20, 1)).get();
     taker.fetch("w").hold("first").get();
     for version in 2..=20 {
-        // There is room for three at most: those that nobody reads come back.
+        // There is room for three versions at most, so the memory of versions without a reader has to return.
         giver.push("w", Spec::bytes(1 << 20, version)).get();
         assert_eq!(taker.fetch("w").get().version, version);
         assert_eq!(taker.read("first"), Spec::bytes(1 << 20, 1).sum());
@@ -89,7 +90,8 @@ fn a_reader_keeps_its_version_while_newer_ones_come() {
     scene.end();
 }
 
-/// What is copied is counted: a socket's copies on both sides between nodes, and the copy of memory that lies outside the arena.
+/// Copies are counted: a socket's copies on both sides between nodes, and the copy of memory that lies outside the
+/// arena.
 #[test]
 fn copies_are_counted() {
     let scene = Scene::two();
@@ -99,7 +101,7 @@ fn copies_are_counted() {
     assert_eq!((pushed.report.copied, pushed.place), (len, None));
     let fetched = taker.fetch("foreign").get();
     assert_eq!(fetched.report.fabric, "tcp");
-    // Into the socket and out of it, and at most once more for what came together with a header.
+    // The bytes are copied into the socket and out of it, and at most once more if they arrived together with a header.
     assert!((2 * len..=3 * len).contains(&fetched.report.copied), "{}", fetched.report.text);
     let place = fetched.place.expect("in a landing segment");
     assert!(!place.writable, "the reader could write");

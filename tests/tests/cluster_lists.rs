@@ -1,4 +1,4 @@
-//! What is published at all nodes, in one list and in one fetch; and what is said of a node that is not there.
+//! Lists and fetches that cover all nodes, and how they name the nodes that are missing.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ use transfer_tests::{Ctl, Scene, Sidecar, Spec, Worker, poll};
 
 const ARGUMENTS: &[&str] = &["--pool-bytes", "16MiB", "--listen", "127.0.0.1:0"];
 
-/// Three nodes, and a worker at each that has published `job/NODE`, `job/deep/NODE` and `other/NODE`.
+/// Returns three nodes, and a worker at each that has published `job/NODE`, `job/deep/NODE` and `other/NODE`.
 fn three() -> (Scene, Vec<Worker>) {
     let scene = Scene::with(&[ARGUMENTS; 3]);
     let workers = scene.nodes.iter().enumerate().map(|(i, node)| published(node, i as u64)).collect();
@@ -24,7 +24,7 @@ fn published(node: &Sidecar, seed: u64) -> Worker {
     worker
 }
 
-/// The nodes and keys of a list.
+/// Returns the nodes and keys of a list, sorted.
 fn listed(said: &transfer_tests::ctl::Said) -> Vec<(String, String)> {
     let text = |line: &serde_json::Value, field: &str| line[field].as_str().unwrap().to_owned();
     let mut listed: Vec<_> = said.json_lines().iter().map(|line| (text(line, "node"), text(line, "key"))).collect();
@@ -42,7 +42,7 @@ fn of(nodes: &[&str], prefixes: &[&str]) -> Vec<(String, String)> {
     all
 }
 
-/// The names of the files below a folder, one folder deep.
+/// Returns the names of the files below a folder, one folder deep, sorted.
 fn names(folder: &Path) -> Vec<String> {
     let below = |path: &Path| path.read_dir().unwrap().map(|e| e.unwrap().path()).collect::<Vec<_>>();
     let deep = below(folder).into_iter().flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] });
@@ -59,23 +59,23 @@ fn tensors_of_all_nodes_are_in_one_list() {
         assert_eq!(listed(&said), of(&["a", "b", "c"], &["job", "job/deep", "other"]), "{}", said.text());
         let said = Ctl::of(node, &["tensors", "--cluster", "--prefix", "job/deep", "--json"]).ends(0, &[]);
         assert_eq!(listed(&said), of(&["a", "b", "c"], &["job/deep"]));
-        // One that is owned by a worker of another node.
+        // The owner `worker-c` is a worker of node c, and each node is asked for it.
         let said = Ctl::of(node, &["tensors", "--cluster", "--owner", "worker-c", "--json"]).ends(0, &[]);
         assert_eq!(listed(&said), of(&["c"], &["job/deep", "job", "other"]));
     }
-    // For people: one table, in the order of the nodes.
+    // The table for people has one row per tensor, in the order of the nodes.
     let said =
         Ctl::of(&scene.nodes[1], &["tensors", "--cluster", "--prefix", "job/"]).ends(0, &["6 tensors", "5.9 KiB"]);
     let first = |line: &str| line.split_whitespace().next().unwrap().to_owned();
     let text = String::from_utf8(said.out).unwrap();
     let column: Vec<_> = text.lines().map(first).collect();
     assert_eq!(column, ["node", "a", "a", "b", "b", "c", "c", "6"], "{text}");
-    // In pieces, and cut.
+    // The list is read in pages of one tensor, and cut after four.
     let few = ["tensors", "--cluster", "--page-size", "1", "--limit", "4"];
     Ctl::of(scene.a(), &few).ends(0, &["4 tensors", "there are more"]);
     let none = ["tensors", "--cluster", "--prefix", "nothing"];
     Ctl::of(scene.a(), &none).ends(0, &["0 tensors"]);
-    // Without the word it is one node's, as ever.
+    // Without `--cluster` the list is that of one node.
     let said = Ctl::of(&scene.nodes[1], &["tensors", "--json"]).ends(0, &[]);
     assert_eq!(said.json_lines().len(), 3);
     let watched = ["watch", "--times", "2", "--every", "10ms", "tensors", "--cluster"];
@@ -116,7 +116,7 @@ fn a_node_that_is_lost_is_named() {
     scene.nodes[2].kill();
     let said = Ctl::of(&scene.nodes[1], &list).ends(9, &["node c is missing in the list", "1 of 3 could not be asked"]);
     assert_eq!(listed(&said), of(&["a", "b"], &["job/deep", "job"]));
-    // It stays so when the directory has noticed.
+    // The node stays missing after the directory has noticed its loss.
     let noticed = poll(|| {
         let said = Ctl::of(scene.a(), &list).ends(9, &["node c is missing in the list"]);
         if said.err.contains("it was lost") { Ok(said) } else { Err(said) }
@@ -127,15 +127,15 @@ fn a_node_that_is_lost_is_named() {
     let fetch = ["fetch", "--prefix", "job", &at("some")];
     Ctl::of(&scene.nodes[1], &fetch).ends(9, &["4 tensors fetched", "node c is missing"]);
     assert_eq!(names(at("some").as_ref()), ["a", "b", "deep/a", "deep/b"]);
-    // One file is of all or not at all, unless that is what is asked for.
+    // A single file needs the tensors of all nodes, unless only one node is asked for.
     Ctl::of(&scene.nodes[1], &["fetch", "--prefix", "job", &at("all.safetensors")]).ends(9, &["node c is missing"]);
     assert!(!Path::new(&at("all.safetensors")).exists());
     let one = ["fetch", "--prefix", "job", "--one-node", &at("one.safetensors")];
     Ctl::of(&scene.nodes[1], &one).ends(0, &["2 tensors fetched"]);
-    // What nobody is known to have may be there.
+    // No known key has this prefix, but the missing node may have one.
     Ctl::of(&scene.nodes[1], &["fetch", "--prefix", "nothing", &at("no")]).ends(9, &["node c is missing"]);
 
-    // It comes back.
+    // The node comes back.
     drop(workers.pop());
     scene.nodes[2].restart();
     workers.push(published(&scene.nodes[2], 2));
@@ -144,13 +144,13 @@ fn a_node_that_is_lost_is_named() {
         if said.code == 0 && listed(&said).len() == 6 { Ok(()) } else { Err(said) }
     });
     back.unwrap_or_else(|said| panic!("{}", said.text()));
-    // One that ends as its operator wants it to is not missed.
+    // A node that its operator has ended is not reported as missing.
     drop(workers);
     assert!(scene.nodes[2].terminate().success());
     Ctl::of(&scene.nodes[1], &["tensors", "--cluster"]).ends(0, &[]);
 }
 
-/// One that does not answer costs as long as an answer may take, and the others are listed.
+/// The list waits for the node's answer until the time limit of that request, and then lists the other nodes.
 #[test]
 fn a_node_that_does_not_answer_is_named() {
     let scene = Scene::with(&[ARGUMENTS; 2]);

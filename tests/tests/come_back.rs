@@ -1,4 +1,4 @@
-//! Workers that live on while their sidecar is restarted: what they had published is back, and they do nothing for it.
+//! Workers that outlive a restart of their sidecar: their versions are published again, and they do nothing for it.
 
 use std::time::Duration;
 use transfer_tests::order::Until;
@@ -10,7 +10,7 @@ fn back(sidecar: &transfer_tests::Sidecar, name: &str) -> Worker {
     Worker::of(sidecar, name).that_comes_back().start()
 }
 
-/// Asks until the worker's client is back.
+/// Repeats `ask` until the worker's client is connected again.
 fn once_back<T>(mut ask: impl FnMut() -> Result<T, transfer_tests::Trouble>) -> T {
     let asked = poll(|| match ask() {
         Err(trouble) if trouble.kind == "SidecarGone" => {
@@ -50,7 +50,7 @@ fn published_versions_come_back_and_fetched_ones_stay() {
         trouble.expect("SidecarGone", &["connect again"]);
         assert!(trouble.can_retry);
         scene.nodes[0].restart();
-        // The one that does nothing at all is back by itself.
+        // Workers come back by themselves: `giver` has made no call since the restart.
         scene.a().until("both are back", |s| s.sessions.len() == 2);
         assert_eq!(fetch(&mut near, "k"), (9, Spec::bytes(LEN, 3).sum()));
         assert_eq!(fetch(&mut giver, "k"), (9, Spec::bytes(LEN, 3).sum()));
@@ -71,8 +71,8 @@ fn published_versions_come_back_and_fetched_ones_stay() {
     }
 }
 
-/// What a reader fetched before the restart stays as it is, also when the version is replaced after it: the new sidecar knows nothing of
-/// that reader, but the kernel does.
+/// A version that a reader fetched before the restart stays as it is, also when the version is replaced afterwards. The
+/// new sidecar knows nothing of that reader, but the kernel does.
 #[test]
 fn memory_read_across_a_restart_is_not_reused() {
     let mut scene = Scene::one();
@@ -80,7 +80,7 @@ fn memory_read_across_a_restart_is_not_reused() {
     let mut reader = back(scene.a(), "reader");
     giver.push("k", Spec::bytes(LEN, 1)).get();
     reader.fetch("k").hold("old").get();
-    // It cannot come back, and so cannot say that it still reads.
+    // A stopped reader cannot come back, and so cannot tell the new sidecar what it reads.
     reader.freeze();
     scene.nodes[0].kill();
     scene.nodes[0].restart();
@@ -105,7 +105,7 @@ fn memory_read_across_a_restart_is_not_reused() {
     scene.end();
 }
 
-/// Restarted again and again, while it is coming back, too.
+/// The sidecar is restarted again while the worker is still coming back.
 #[test]
 fn restarts_in_a_row_lose_nothing() {
     let mut scene = Scene::one();
@@ -127,7 +127,8 @@ fn restarts_in_a_row_lose_nothing() {
     scene.end();
 }
 
-/// Who stays tells when there is nothing to stay for, and does not end as if there had been.
+/// A command that holds tensors or watches the sidecar reports that the sidecar is gone, instead of ending as if it had
+/// succeeded.
 #[test]
 fn long_running_commands_report_that_the_sidecar_is_gone() {
     let mut scene = Scene::one();
@@ -150,7 +151,7 @@ fn long_running_commands_report_that_the_sidecar_is_gone() {
     drop(worker);
     assert_eq!(watch.interrupt(), None);
 
-    // A drain is an end too, also for one that would have ended by the clock.
+    // A drain also ends a push that would have ended by its time limit.
     let mut timed = Ctl::of(scene.a(), &["push", "l", words[2], "--hold", "5s"]).hold_until("\"l\" version 1");
     Ctl::of(scene.a(), &["drain", "--deadline", "10s"]).ends(0, &["finished"]);
     assert_eq!(timed.ended(), Some(3));

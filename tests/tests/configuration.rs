@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use transfer_tests::{Authority, Scene, Validity, programs};
 
-/// Runs a `transferd` that ends by itself; its exit status, and what it says.
+/// Runs a `transferd` that ends by itself. Returns its exit code, its stdout and its stderr.
 fn transferd(arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String, String) {
     let mut command = Command::new(programs::transferd());
     command.args(arguments).envs(environment.iter().copied());
@@ -35,7 +35,7 @@ fn command_line_overrides_environment_and_file() {
     ] {
         assert!(printed.lines().any(|l| l == line), "{line:?} is missing in {printed}");
     }
-    // What was printed says the same without any of them.
+    // The printed configuration, read as a file without the flags and the environment, gives the same values.
     let again = write(folder.path(), &printed);
     let (code, second, _) = transferd(&["--config", &again, "--print-config"], &[]);
     let values = |text: &str| text.lines().map(|l| l.split(" # ").next().unwrap_or(l).to_owned()).collect::<Vec<_>>();
@@ -112,7 +112,7 @@ fn errors_name_the_source_of_the_mistake() {
     assert!(said.contains("--ready-file /nowhere/ready: ") && said.contains("No such file"), "{said}");
 }
 
-/// What a start would run into is found before.
+/// `--check` finds errors in paths and addresses that a start would run into.
 #[test]
 fn check_tests_the_configured_paths_and_addresses() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -144,20 +144,20 @@ fn check_tests_the_configured_paths_and_addresses() {
         );
     }
     check(&["--socket", &good, "--pinned-limit", "100TiB"], 0, &["--pinned-limit 100TiB", "this host has", "is good"]);
-    // A path that no socket can have: as wrong at a start, and before anything is made.
+    // A path is too long for a socket. `--check` and a start both refuse it, before any folder is created.
     let long = at(&format!("made/{}", "x".repeat(108)));
     check(&["--socket", &long], 2, &["--socket", "107 bytes at most"]);
     let (code, _, said) = transferd(&["--socket", &long], &[]);
     assert_eq!(code, Some(2), "{said}");
     assert!(!folder.path().join("made").exists());
-    // Its own addresses are in use while it runs, and that is said.
+    // The addresses of a running sidecar are in use. `--check` says so, and accepts the configuration.
     let scene = Scene::one();
     let (socket, address) = (scene.a().socket().display().to_string(), scene.a().admin_socket().display().to_string());
     check(&["--socket", &socket, "--admin-socket", &address], 0, &["listens at --socket", "is good"]);
     scene.end();
 }
 
-/// The least limit that is advised is enough for a worker that says nothing.
+/// The least limit that the error advises is enough for a worker with default options.
 #[test]
 fn worker_fits_into_the_advised_pinned_limit() {
     let (code, _, said) = transferd(&["--check", "--pinned-limit", "1"], &[]);
@@ -171,7 +171,7 @@ fn worker_fits_into_the_advised_pinned_limit() {
     scene.end();
 }
 
-/// What can change changes, what cannot is named, and a file that is wrong changes nothing.
+/// Settings that can change at run time change, the others are named, and a file with a mistake changes nothing.
 #[test]
 fn sighup_reads_the_file_again() {
     let folder = tempfile::tempdir().expect("a folder");

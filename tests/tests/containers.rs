@@ -1,17 +1,18 @@
-//! Across containers: worker and sidecar in namespaces of their own (user, pid, ipc, net, mount) that share one directory and nothing else.
-//! They work as on one host, and users are as far apart as there.
+//! Workers and sidecars in containers: namespaces of their own (user, pid, ipc, net, mount), and one shared directory.
+//! They work as on one host, and users are kept apart as they are there.
 //!
-//! Needs `unshare` of util-linux, and to be root, as in a container that may make others; elsewhere these tests say so and end.
+//! Needs `unshare` of util-linux, and root, as in a container that may create others. Elsewhere these tests report that
+//! they are not run.
 
 use std::process::Command;
 use transfer_tests::container::{Container, namespaces};
 use transfer_tests::status::operations_of;
 use transfer_tests::{Scene, Sidecar, Spec, Worker};
 
-/// Nobody in particular.
+/// An arbitrary user id.
 const UID: u32 = 54_321;
 
-/// Says why not.
+/// Returns whether containers can be made here, and reports the reason if not.
 fn can_be_run() -> bool {
     let root = rustix::process::geteuid().is_root();
     let tried =
@@ -30,7 +31,8 @@ fn until_gone(sidecar: &Sidecar, worker: &str) {
     sidecar.until("it is gone", |s| s.sessions.iter().all(|s| s.worker != worker));
 }
 
-/// A tensor goes by reference between two containers, each with a worker, through a sidecar in a third; and to a worker outside of all.
+/// A tensor goes by reference between two containers, each with a worker, through a sidecar in a third container, and
+/// to a worker outside of all containers.
 #[test]
 fn workers_in_containers_share_tensors_by_reference() {
     if !can_be_run() {
@@ -51,7 +53,7 @@ fn workers_in_containers_share_tensors_by_reference() {
         assert_eq!((written.inode, written.offset), (read.inode, read.offset), "other memory");
         assert!(!read.writable, "the reader could write");
     }
-    // And back, and while it waits.
+    // The other direction, with a fetch that waits.
     let waiting = giver.fetch("back").start();
     scene.a().until("it waits", |s| operations_of(s, "giver") == 1);
     outside.push("back", spec.clone()).get();
@@ -68,7 +70,8 @@ fn workers_in_containers_share_tensors_by_reference() {
     scene.end();
 }
 
-/// Killed inside its container, where the sidecar has no number for its process: its leases and keys end all the same.
+/// A worker is killed inside its container, where the sidecar cannot see its process id. Its leases and keys end
+/// nevertheless.
 #[test]
 fn a_worker_s_death_is_noticed() {
     if !can_be_run() {
@@ -94,19 +97,19 @@ fn a_worker_s_death_is_noticed() {
     scene.end();
 }
 
-/// Root of a container that another user has made is that user, outside.
+/// Root of a container that another user has made is that user outside.
 #[test]
 fn another_user_s_container_gets_nothing() {
     if !can_be_run() {
         return;
     }
-    // The socket lets only its own user in.
+    // The socket admits only its own user.
     let scene = Scene::contained(&["--socket-mode", "600"]);
     let stranger = || Worker::of(scene.a(), "stranger").contained(Container::of_user(UID));
     stranger().try_start().expect_err("it may not come in").expect("Connect", &["ermission denied"]);
     scene.end();
 
-    // The socket lets everybody in, and then tensors are kept apart.
+    // The socket admits every user, so tensors are kept apart by tenant.
     let scene = Scene::contained(&["--socket-mode", "666", "--pool-bytes", "1MiB"]);
     let mut giver = scene.a().worker("giver");
     giver.push("w", Spec::bytes(1000, 1)).get();
@@ -117,6 +120,6 @@ fn another_user_s_container_gets_nothing() {
     assert_eq!(stranger.fetch("x").get().sum, Spec::bytes(1000, 2).sum());
     drop((giver, stranger));
     until_gone(scene.a(), "stranger");
-    // Its landing pool stays.
+    // The pool of the other tenant stays, so this scene does not end with the check for leftovers.
     drop(scene);
 }

@@ -21,10 +21,10 @@ fn workers_of_one_node_count_together() {
         assert_eq!((last.path.as_str(), last.fabric.as_str()), ("here", "local"));
     }
     assert_eq!(workers[1].count("steps", Change::Get, 1).get().old, 600);
-    // Another name, and a barrier of the same name, are others.
+    // A counter of another name is another counter, and so is a barrier of the same name.
     assert_eq!(workers[1].count("other", Change::Get, 1).get().old, 0);
     assert_eq!(workers[1].meet("steps", 1, 1, LONG).get().round, 0);
-    // It stays when all who knew it have gone.
+    // The counter stays after all its workers have gone.
     drop(workers);
     let mut late = scene.a().worker("late");
     assert_eq!(late.count("steps", Change::Add(u64::MAX), 1).get().old, 600);
@@ -49,7 +49,8 @@ fn workers_of_two_nodes_count_together() {
     assert_eq!(workers[0].open("steps").get(), "b");
     let adding: Vec<_> = workers.iter_mut().map(|w| w.count("steps", Change::Add(1), 100)).collect();
     let paths: Vec<String> = adding.into_iter().map(|added| added.get().path).collect();
-    // RDMA has atomic operations: the home's processor has nothing to do with it, and its own workers have to go through the device, too.
+    // RDMA has atomic operations: the home's processor takes no part in them, so the home's own workers have to go
+    // through the device, too.
     let right = match Carrier::chosen() {
         Carrier::Tcp | Carrier::Shm => ["message", "here", "message", "here"],
         Carrier::Verbs | Carrier::VerbsPool => ["one-sided", "device", "one-sided", "device"],
@@ -61,7 +62,7 @@ fn workers_of_two_nodes_count_together() {
     let over = workers[0].count("steps", Change::Swap(400, 0), 1).get();
     assert_eq!((over.swapped, over.fabric.as_str()), (true, Carrier::chosen().name()));
     assert_eq!((named(&scene, 0), named(&scene, 1)), (0, 1));
-    // All open one name at once: there is one of it.
+    // All workers open one name at once, and get one counter.
     let opening: Vec<_> = workers.iter_mut().map(|w| w.open("race")).collect();
     let homes: Vec<String> = opening.into_iter().map(|home| home.get()).collect();
     assert!(homes.iter().all(|home| *home == homes[0]), "{homes:?}");
@@ -81,7 +82,7 @@ fn barrier_releases_all_members_in_each_round() {
     let met: Vec<_> = meeting.into_iter().map(|met| met.get()).collect();
     assert!(met.iter().all(|met| met.round == 19), "{met:?}");
     assert_eq!(met.iter().map(|met| met.led).sum::<u64>(), 20, "one of each round is the last");
-    // Who says another number is told, and the others do not notice.
+    // A worker that gives another number of members gets an error, and the barrier is unaffected.
     workers[0].meet("epoch", 3, 1, LONG).trouble().expect("Invalid", &["\"epoch\"", "4 members", "3"]);
     workers[1].meet("epoch", 0, 1, LONG).trouble().expect("Invalid", &["\"epoch\"", "at least 1"]);
     let meeting: Vec<_> = workers.iter_mut().map(|w| w.meet("epoch", 4, 1, LONG)).collect();
@@ -90,25 +91,25 @@ fn barrier_releases_all_members_in_each_round() {
     scene.end();
 }
 
-/// Waits in a barrier of two that nobody else comes to. It needs the time to ask where the barrier lives: with less, it hears that nobody has
-/// said so, and gets more.
+/// Waits in a barrier of two that no other worker comes to. The wait needs time to ask the directory for the barrier's
+/// home. If the time was too short for that, it fails with `DirectoryUnreachable`, and is repeated with twice the time.
 fn gives_up(worker: &mut Worker, barrier: &str) -> Trouble {
     let mut late = (0..8).map(|n| worker.meet(barrier, 2, 1, Duration::from_millis(50 << n)).trouble());
     late.find(|late| late.kind != "DirectoryUnreachable").expect("it is told where")
 }
 
-/// Who gives up, or dies, was never there: the others wait for somebody in its place.
+/// A worker that gives up or dies leaves the barrier, and the others wait for another member in its place.
 #[test]
 fn a_worker_that_gives_up_or_dies_in_a_barrier_does_not_count() {
     let mut scene = Scene::two().with_bystanders();
     let (mut first, mut second) = (scene.a().worker("first"), scene.b().worker("second"));
-    // At home and from the other node.
+    // One wait is at the barrier's home, the other at the other node.
     for w in [&mut first, &mut second] {
         let late = gives_up(w, "pair");
         late.expect("Deadline", &["\"pair\"", "2 members", "withdrawn"]);
         assert!(late.can_retry, "{late}");
     }
-    // The one from the other node is withdrawn by a message, and this comes behind it on the same link.
+    // A message withdraws the arrival of the other node's worker. The next one follows it on the same link.
     assert_eq!(first.meet("alone", 1, 1, LONG).get().round, 0);
     assert_eq!(second.meet("alone", 1, 1, LONG).get().round, 1);
     let waits = first.meet("pair", 2, 1, LONG);
@@ -133,7 +134,8 @@ fn a_worker_that_gives_up_or_dies_in_a_barrier_does_not_count() {
     scene.end();
 }
 
-/// The home's sidecar dies, and comes back: nobody hangs, nothing counts twice, and who asks again gets a new counter.
+/// The home's sidecar dies and comes back: no call hangs, nothing counts twice, and the next worker that opens the name
+/// gets a new counter.
 #[test]
 fn counter_of_a_restarted_home_is_reported_lost() {
     let mut scene = Scene::two().with_bystanders_at([0, 0]);
@@ -147,7 +149,7 @@ fn counter_of_a_restarted_home_is_reported_lost() {
     });
     let again = near.meet("alone", 2, 1, LONG).trouble();
     again.expect("Invalid", &["\"alone\"", "1 members"]);
-    // Adding without an end, until the home is gone.
+    // Adds until the home is gone.
     let storm = near.count("steps", Change::Add(1), u64::MAX);
     gives_up(&mut near, "other").expect("Deadline", &["\"other\""]);
     scene.nodes[1].kill();
@@ -163,7 +165,7 @@ fn counter_of_a_restarted_home_is_reported_lost() {
         other => Err(other),
     });
     lost.unwrap().expect("CounterLost", &["\"steps\"", "node \"b\"", "open it again"]);
-    // Its name is free, and whoever asks next has it.
+    // The name is free, and the next worker that asks becomes its home.
     assert_eq!(near.open("steps").get(), "a");
     assert_eq!(near.count("steps", Change::Add(1), 1).get().old, 0);
     assert_eq!(back.count("steps", Change::Get, 1).get().old, 1);

@@ -1,11 +1,11 @@
-//! Deadlines that pass in the middle of things: the caller hears it, and the memory that was on its way is not lost.
+//! Deadlines that pass in the middle of a transfer: the caller gets an error, and no memory is lost.
 
 use std::time::Duration;
 use transfer_tests::{Scene, Spec};
 
 const LEN: u64 = 3 << 20;
 
-/// From deadlines that nothing can meet to such that everything does.
+/// Yields timeouts from 0 to about 34 ms: the first ones cannot be met, the last ones can.
 fn timeouts() -> impl Iterator<Item = Duration> {
     (0..30).map(|i| Duration::from_micros(i * i * 40))
 }
@@ -15,7 +15,7 @@ fn expired_fetches_leak_no_landing_slot() {
     let mut scene = Scene::two_with(&["--pool-bytes", "16MiB"]).with_bystanders();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     for (version, timeout) in (1..).zip(timeouts()) {
-        // Another size each time, so that the description is not known and the slot is asked for anew.
+        // Each version has another size, so that its description is not known yet and a new slot is requested.
         let spec = Spec::bytes(LEN + version, version);
         giver.push("w", spec.clone()).get();
         match taker.fetch("w").exactly(version).timeout(timeout).start().wait() {
@@ -65,7 +65,7 @@ fn expired_pushes_leak_no_memory() {
     scene.end();
 }
 
-/// Fetches that are given up by a dead worker and by deadlines, over and over, from a pool that has room for one at a time.
+/// Three fetches at a time expire, again and again, in a pool that has room for one tensor.
 #[test]
 fn expired_fetches_return_the_only_landing_slot() {
     let mut scene = Scene::two_with(&["--pool-bytes", "4MiB"]).with_bystanders();

@@ -1,4 +1,5 @@
-//! What is being read stays as it was, also where its sidecar has no descriptors left, or has thrown the reader out.
+//! A version stays as it is while a worker reads it, also if the sidecar has no descriptors left or has ended the
+//! reader's session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ fn blobs(n: u64) -> impl Fn(&Seen) -> bool {
     move |s| s.counters.as_ref().is_some_and(|c| c.blobs == n)
 }
 
-/// The giver's arena has room for four versions, so it writes over what it has back all the time.
+/// The giver's arena has room for four versions, so it reuses returned memory all the time.
 #[test]
 fn reader_keeps_its_versions_while_the_sidecar_has_no_descriptors() {
     let scene = Scene::one();
@@ -30,9 +31,9 @@ fn reader_keeps_its_versions_while_the_sidecar_has_no_descriptors() {
     taker.fetch("k").hold("leased").get();
     taker.fetch("k").hold("looked up").get();
 
-    // Not one more than standard input, output and errors.
+    // The limit allows standard input, output and error, and no further descriptor.
     scene.a().limit_descriptors(Some(3));
-    // The memory of this one has to be passed to it.
+    // The sidecar has to pass the memory of this tensor to the reader, which takes a descriptor.
     let waiting = taker.fetch("elsewhere").start();
     let said = poll(|| if scene.a().log().contains("cannot be passed") { Ok(()) } else { Err(scene.a().log()) });
     assert_eq!(said, Ok(()), "it says what is missing");
@@ -53,7 +54,7 @@ fn reader_keeps_its_versions_while_the_sidecar_has_no_descriptors() {
     scene.end();
 }
 
-/// It breaks the rules, and reads on all the same.
+/// The worker breaks the protocol, and continues to read after its session has ended.
 #[test]
 fn a_reader_that_is_thrown_out_keeps_what_it_reads() {
     let scene = Scene::one();
@@ -102,7 +103,7 @@ fn a_reader_that_is_thrown_out_keeps_what_it_reads() {
         giver.push("k", Spec::bytes(LEN, version)).get();
         assert_eq!(pattern::sum(&view), Spec::bytes(LEN, 1).sum(), "it has changed with version {version}");
     }
-    // Its name is free meanwhile.
+    // The name of the worker is free again meanwhile.
     drop(scene.a().worker("bare"));
     assert_eq!(pattern::sum(&view), Spec::bytes(LEN, 1).sum());
     scene.a().until("the newest is there, and what is read", blobs(2));

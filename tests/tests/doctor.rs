@@ -1,4 +1,4 @@
-//! `transferctl doctor` on real sidecars: it moves real bytes, says which way they took, and finds what is wrong.
+//! `transferctl doctor` on real sidecars: it moves real bytes, says which path they took, and finds problems.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// The findings of one check.
+/// Returns the findings of one check.
 fn of<'a>(json: &'a Value, check: &str) -> Vec<&'a Value> {
     json["checks"].as_array().unwrap().iter().filter(|found| found["check"] == check).collect()
 }
@@ -33,12 +33,12 @@ fn healthy_node_passes_and_moves_bytes_by_reference() {
         assert!(of(&json, check).iter().all(|found| found["verdict"] == verdict), "{check}: {json}");
         assert!(!of(&json, check).is_empty(), "{check}: {json}");
     }
-    // Each failure and each warning says what to do.
+    // Each failure comes with advice.
     let checks = json["checks"].as_array().unwrap();
     let silent = checks.iter().filter(|found| found["verdict"] == "fail" && found["advice"].is_null());
     assert_eq!(silent.count(), 0, "{json}");
     Ctl::of(scene.a(), &["doctor", "--bytes", "0"]).ends(0, &["worker socket"]);
-    // Nothing of it stays.
+    // Nothing that the doctor published is left.
     scene.end();
 }
 
@@ -66,11 +66,12 @@ fn doctor_without_the_other_socket_uses_a_worker_or_a_tensor_there() {
     Ctl::of(scene.a(), &without).ends(8, &["no worker socket can be used, neither here", "nowhere.sock", "--socket"]);
     let file = scene.folder().join("data.log");
     std::fs::write(&file, vec![7; 300_000]).unwrap();
-    // There is somebody to push to: both ways with that, and nothing of it stays.
+    // With a worker at the other node, bytes go both ways, and nothing of them stays.
     let taker = scene.b().worker("taker");
     Ctl::of(scene.a(), &with).ends(0, &["to it, to its worker \"taker\": 4 MiB tcp", "from it: 4 MiB tcp"]);
     assert!(taker.close().success());
-    // Nobody is there any more, as soon as that is noticed. A fetch would take what is counted away from whom it is for.
+    // The worker has left, and the doctor sees that soon. It does not fetch a key whose retention counts fetches,
+    // because that would use up the fetch of its real reader.
     Ctl::of(scene.b(), &["push", "counted", text(&file), "--until", "fetched:1", "--outlive"]).ends(0, &[]);
     let says = |words: &str| {
         let said = poll(|| match Ctl::of(scene.a(), &with).run().text() {
@@ -102,13 +103,14 @@ fn problems_end_with_exit_code_8() {
     ctl(&["--with", text(&here)]).ends(8, &["FAIL  other node", "it is this one"]);
     ctl(&["--certificate", text(&file)]).ends(8, &["FAIL  certificate", "a.ready", "PEM"]);
     ctl(&["--with-socket", "/x"]).ends(2, &["--with"]);
-    // Workers connect to one sidecar, and another one is asked: no bytes say anything of that one.
+    // The doctor asks one sidecar, and the worker socket belongs to another one. No bytes are moved, since they would
+    // say nothing about the first.
     let (b, its_socket) = (scene.b().admin_socket(), scene.b().socket());
     let said = ctl(&["--socket", text(&its_socket)]).ends(8, &["FAIL  worker socket", "of another sidecar, of node b"]);
     assert!(!said.text().contains("bytes here"), "{}", said.text());
     let (own, with) = (scene.a().socket(), ["--with", text(&b), "--with-socket"]);
     ctl(&[&with[..], &[text(&own)]].concat()).ends(8, &["FAIL  bytes between", "is node a, and not the one at unix:"]);
-    // A node that hangs: bytes that do not arrive are found, and waited for no longer than it takes.
+    // The other node is gone, and the doctor reports that.
     let (other, socket) = (scene.b().admin_socket(), scene.b().socket());
     scene.nodes[1].kill();
     let with = ["doctor", "--with", text(&other), "--with-socket", text(&socket)];

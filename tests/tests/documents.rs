@@ -1,4 +1,4 @@
-//! The documents speak of what is there: links lead somewhere, and every failure code is explained.
+//! Tests of the documents: every link has a target, and every failure code is explained.
 
 use std::path::{Path, PathBuf};
 use transfer_core::op::FailureCode;
@@ -47,7 +47,7 @@ fn every_link_leads_to_a_file_and_a_heading_that_exist() {
 fn files_that_are_named_exist() {
     for name in ["CONTRIBUTING.md", "docs/how-to-add.md"] {
         let page = std::fs::read_to_string(root().join(name)).expect("it is there");
-        // In code: `scripts/setup.sh`, and the first word of an indented line.
+        // Paths stand in code spans, such as `scripts/setup.sh`, and in indented lines.
         let spans = page.split('`').skip(1).step_by(2).chain(page.lines().filter(|line| line.starts_with("    ")));
         let words = spans.flat_map(|span| span.split([' ', '\n', ':', ';', '(', ')', ',', '`']));
         let named: Vec<_> = words.filter(|word| word.contains('/') && !word.starts_with(['/', '-'])).collect();
@@ -62,13 +62,13 @@ fn markdown(folder: &Path) -> Vec<PathBuf> {
     entries.filter(|path| path.extension().is_some_and(|e| e == "md")).collect()
 }
 
-/// The targets of inline links, but for those to other sites.
+/// Returns the targets of inline links, except for links to other sites.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
     targets.map(|(link, _)| link).filter(|link| !link.contains("://") && !link.contains([' ', '\n']))
 }
 
-/// The anchors that GitHub makes of headings.
+/// Returns the anchors that GitHub makes of headings.
 fn headings(text: &str) -> impl Iterator<Item = String> {
     let lines = text.lines().filter_map(|line| line.strip_prefix('#'));
     lines.map(|line| {

@@ -1,4 +1,5 @@
-//! A sidecar inside the process that uses it: the same sockets, sessions and rules, and nothing left when it is dropped.
+//! A sidecar inside the process that uses it: it has the same sockets, sessions and rules, and leaves nothing behind
+//! when it stops.
 
 use std::time::Duration;
 use transfer_client::{BlockingClient, DType, Error, FailureCode};
@@ -22,7 +23,7 @@ fn embedded_sidecar_serves_its_own_process_and_leaves_nothing() {
     assert_eq!(nowhere.expect_err("nobody pushes it").failure_code(), Some(FailureCode::UnknownKey));
     sidecar.stop();
     assert!(!socket.exists() && !socket.parent().is_some_and(std::path::Path::exists), "the folder is removed");
-    // As with any sidecar that ends.
+    // Calls fail as with any sidecar that has ended.
     let gone = giver.fetch("w").call().map(|_| ()).expect_err("it is gone");
     assert!(matches!(gone, Error::SidecarGone(_)), "{gone}");
     assert!(w.as_slice::<f32>().expect("f32").iter().all(|x| *x == 0.5), "what was fetched stays readable");
