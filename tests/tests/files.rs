@@ -1,5 +1,5 @@
-//! Files through `transferctl`: what is pushed is what is fetched, whatever it is and wherever it goes; and whatever goes wrong leaves
-//! nothing half behind, and is said.
+//! Files through `transferctl`: each file is fetched as it was pushed, whatever its format and target. A failure is
+//! reported, and leaves no partial file behind.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,12 +10,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use transfer_tests::{Carrier, Ctl, Scene, poll};
 
-/// Bytes that tell where they come from.
+/// Returns bytes that follow from `seed`.
 fn bytes(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| ((i * 7 + seed * 31) % 251) as u8).collect()
 }
 
-/// A file by the format's own library: every element type that there is here, and shapes that are easily forgotten.
+/// Writes a file with the format's own library: every element type that this project has, and shapes that are easily
+/// forgotten. Returns its tensors.
 fn safetensors_file(path: &Path) -> Vec<(String, Dtype, Vec<usize>, Vec<u8>)> {
     let types = [
         Dtype::BOOL,
@@ -52,7 +53,7 @@ fn safetensors_file(path: &Path) -> Vec<(String, Dtype, Vec<usize>, Vec<u8>)> {
     tensors
 }
 
-/// The library finds in the file what was in the other one.
+/// Checks that the library finds the given tensors in a file.
 fn same_tensors(path: &Path, tensors: &[(String, Dtype, Vec<usize>, Vec<u8>)]) {
     let file = fs::read(path).unwrap();
     let read = SafeTensors::deserialize(&file).unwrap();
@@ -69,7 +70,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Everything below a folder, by its name there.
+/// Returns all files below a folder, with their paths relative to it.
 fn tree(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let (mut found, mut open) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(at) = open.pop() {
@@ -88,7 +89,7 @@ fn two() -> Scene {
     two_with("64MiB")
 }
 
-/// Two nodes, joined by TCP whatever the host has: what carries tensors is not what is tested here.
+/// Two nodes, joined by TCP on every host: these tests are not about the fabric that carries tensors.
 fn two_with(pool_bytes: &str) -> Scene {
     let arguments: &[&str] = &["--listen", "127.0.0.1:0", "--pool-bytes", pool_bytes];
     Scene::over(Carrier::Tcp, &[arguments, arguments])
@@ -114,7 +115,7 @@ fn a_safetensors_file_comes_back_whole() {
     assert!(holder.said[0].contains("verified"), "{:?}", holder.said);
     Ctl::of(scene.a(), &["tensors"]).ends(0, &["model/layer.3/w", "model/__metadata__", "c64[15, 5]", "f64[0, 7]"]);
 
-    // On its own node, by reference; and on the other one, where the list is the first one's.
+    // The pusher's node fetches by reference. The other node fetches the keys that the first one lists.
     let out = at("out.safetensors");
     let fetch = ["fetch", "--prefix", "model", text(&out), "--verify", "--check-digests", text(&digests)];
     let said = Ctl::of(scene.a(), &fetch).ends(0, &["tensors fetched", "copied=0 B", "local", "verified"]);
@@ -130,7 +131,7 @@ fn a_safetensors_file_comes_back_whole() {
     assert_eq!((&one["dtype"], &one["fabric"], &one["version"]), (&"f32".into(), &"tcp".into(), &1.into()));
     assert_eq!((&one["bytes"], &one["verified"], &one["shape"]), (&280.into(), &true.into(), &[14, 5].into()));
 
-    // By names, of which nobody has a list.
+    // Keys can be named, and then no list is needed.
     let named = at("named.safetensors");
     let few = ["fetch", "--prefix", "model", "--key", "model/scalar", "--key", "model/layer.4/w", text(&named)];
     Ctl::of(scene.b(), &few).ends(0, &["2 tensors fetched"]);
@@ -141,7 +142,7 @@ fn a_safetensors_file_comes_back_whole() {
     assert_eq!(names, ["layer.4/w", "scalar"]);
     assert_eq!(read.tensor("scalar").unwrap().data(), tensors[16].3);
 
-    // Something else under one of the keys: not verified, and the file that was there stays.
+    // One key now has another value: the fetch is not verified, and the existing file stays.
     assert_eq!(holder.interrupt(), Some(0));
     let mut other = tensors.clone();
     other[16].3[2] ^= 1;
@@ -179,7 +180,7 @@ fn a_directory_and_several_files_come_back() {
     let fetch: Vec<&str> = fetch.iter().map(String::as_str).collect();
     Ctl::of(scene.b(), &fetch).ends(0, &["63 tensors fetched"]);
     assert_eq!(tree(&at("copy")), tree(&at("data")));
-    // What is there is not replaced, unless that is said.
+    // An existing file is not replaced without `--force`.
     Ctl::of(scene.b(), &fetch).ends(1, &["exists already", "--force", "63 of 63 failed"]);
     fs::remove_file(at("copy/a")).unwrap();
     Ctl::of(scene.b(), &fetch).ends(9, &["exists already", "62 of 63 failed"]);
@@ -187,7 +188,7 @@ fn a_directory_and_several_files_come_back() {
     assert_eq!(tree(&at("copy")), tree(&at("data")));
     assert_eq!(holder.interrupt(), Some(0));
 
-    // Several, and what has no place among files.
+    // Several paths in one push, and a path that is no regular file.
     let several = ["push", "--prefix", "all", text(&at("data")), text(&at("lone"))].map(str::to_owned);
     let several: Vec<&str> = several.iter().map(String::as_str).collect();
     let holder = Ctl::of(scene.a(), &several).hold();
@@ -213,23 +214,23 @@ fn push_larger_than_its_arena_goes_in_turns() {
         Ctl::of(scene.a(), &[&["push", "k", text(&data), "--arena-bytes", arena], more].concat())
     };
     let push = |more: &[&str]| push_from("1MiB", more);
-    // Nobody would make room.
+    // Without a receiver, no tensor would ever leave the arena.
     push(&[]).ends(2, &["do not fit into an arena of 1 MiB", "--until fetched"]);
     push_from("100KiB", &[]).ends(2, &["alone is 293.0 KiB"]);
-    // Landing at another worker's node makes room.
+    // A tensor that has landed at the receiver's node leaves the arena.
     let taker = scene.b().worker("taker");
     push(&["--to", "taker", "--hold", "1ms"]).ends(0, &["24 tensors pushed", "tcp"]);
-    // So does a reader: neither of the two ends before the other has done its part.
+    // So does a tensor that has been fetched: pusher and reader each need the other one's progress to finish.
     let mut holder = push(&["--until", "fetched:1", "--json"]).hold_until("\"key\"");
     let keys = at("keys");
     fs::write(&keys, (0..24).map(|i| format!("k/{i:02}\n")).collect::<String>()).unwrap();
     let out = at("out");
     Ctl::of(scene.b(), &["fetch", "--prefix", "k", "--keys-from", text(&keys), text(&out)]).ends(0, &["24 tensors"]);
     assert_eq!(tree(&out), tree(&data));
-    // The reader may be done before the pusher has heard so: until then an interruption would be one of the push.
+    // The reader may finish before the pusher has learned of it, and an earlier interrupt would interrupt the push.
     holder.until("\"done\"");
     assert_eq!(holder.interrupt(), Some(0));
-    // And without one it ends by the clock, not never.
+    // Without a reader the push ends at its timeout.
     push(&["--until", "fetched:1", "--timeout", "300ms"]).ends(9, &["room", "--arena-bytes", "of 24 failed"]);
     assert!(taker.close().success());
     scene.end();
@@ -258,13 +259,13 @@ fn standard_input_and_output_serve_as_files() {
     let (scene, (_folder, at)) = (Scene::one(), folder());
     let some = bytes(1, 200_000);
     let push = |more: &[&str]| Ctl::of(scene.a(), &[&["push", "in", "-", "--outlive", "--takeover"], more].concat());
-    // Its length is not known before its end: it is kept, and copied, and that is said.
+    // The length of the input is unknown until its end, so the input is collected and copied, and the report says so.
     let said = push(&["--verify"]).run_with(&some);
     assert_eq!(said.code, 0, "{}", said.text());
     assert!(said.text().contains("200000 B here") && said.text().contains("verified"), "{}", said.text());
     let said = Ctl::of(scene.a(), &["fetch", "in", "-"]).ends(0, &["fabric=local"]);
     assert_eq!(said.out, some);
-    // It is known: right into the arena.
+    // The length is known, so the input goes straight into the arena.
     let said = push(&["--shape", "500,100", "--dtype", "f32"]).run_with(&some);
     assert_eq!(said.code, 0, "{}", said.text());
     assert!(!said.text().contains("here"), "{}", said.text());
@@ -282,7 +283,7 @@ fn standard_input_and_output_serve_as_files() {
 fn failures_are_reported_and_leave_no_files() {
     let (scene, (_folder, at)) = (Scene::one(), folder());
     let ctl = |words: &[&str]| Ctl::of(scene.a(), words);
-    // Files that are not what they seem.
+    // Files whose content does not match their name or format.
     let broken = at("broken.safetensors");
     fs::write(&broken, [&u64::MAX.to_le_bytes()[..], b"{}"].concat()).unwrap();
     ctl(&["push", text(&broken)]).ends(1, &["broken.safetensors", "18446744073709551615", "--format raw"]);
@@ -297,7 +298,7 @@ fn failures_are_reported_and_leave_no_files() {
     fs::create_dir(&none).unwrap();
     ctl(&["push", "k", text(&none)]).ends(6, &["nothing to publish"]);
 
-    // Keys that would lead elsewhere.
+    // Keys that would lead out of the target folder.
     let data = at("data");
     fs::write(&data, "data").unwrap();
     let holder = ctl(&["push", "k/../../escape", text(&data)]).hold();
@@ -314,12 +315,12 @@ fn failures_are_reported_and_leave_no_files() {
     ctl(&["fetch", "k", text(&out), "--timeout", "50ms"]).ends(6, &["\"k\"", "--timeout"]);
     assert!(!out.exists());
 
-    // A disk that is full.
+    // A full disk.
     let holder = ctl(&["push", "k", text(&data)]).hold();
     ctl(&["fetch", "k", "/dev/full"]).ends(1, &["/dev/full", "No space left", "Make room"]);
     drop(holder);
 
-    // One that is ended while it waits, whatever ends it.
+    // A fetch that a signal ends while it waits leaves nothing, also after SIGKILL.
     let waiting = at("waiting");
     for signal in [rustix::process::Signal::INT, rustix::process::Signal::KILL] {
         let mut fetch = spawn(&scene, &["fetch", "never", text(&waiting)]);
@@ -351,7 +352,7 @@ fn a_key_that_leads_out_of_the_folder_is_skipped_and_the_others_are_fetched() {
     assert_eq!(tree(&at("out")), [("a".into(), b"data".to_vec()), ("deep/b".into(), b"data".to_vec())]);
     assert!(!at("escape").exists());
 
-    // Nor does a link in the folder lead elsewhere.
+    // A symbolic link in the folder does not lead elsewhere either.
     fs::remove_dir_all(at("out/deep")).unwrap();
     fs::create_dir(at("elsewhere")).unwrap();
     std::os::unix::fs::symlink(at("elsewhere"), at("out/deep")).unwrap();
@@ -365,7 +366,7 @@ fn a_key_that_leads_out_of_the_folder_is_skipped_and_the_others_are_fetched() {
     scene.end();
 }
 
-/// Nobody reads it, so opening it never ends by itself.
+/// The pipe has no reader, so opening it never ends by itself.
 #[test]
 fn signal_ends_a_fetch_into_a_pipe_without_a_reader() {
     let (scene, (_folder, at)) = (Scene::one(), folder());
@@ -381,7 +382,7 @@ fn signal_ends_a_fetch_into_a_pipe_without_a_reader() {
     poll(connected).unwrap();
     transfer_tests::process::signal(fetch.id(), rustix::process::Signal::TERM);
     assert_eq!(fetch.wait().unwrap().code(), Some(130));
-    // With a reader it is as any other file.
+    // With a reader the pipe is written like any other file.
     let mut fetch = spawn(&scene, &["fetch", "k", text(&pipe)]);
     assert_eq!(fs::read(&pipe).unwrap(), b"data");
     assert!(fetch.wait().unwrap().success());
@@ -395,11 +396,11 @@ fn tensors_pushed_with_outlive_stay_after_their_pusher() {
     let model = at("m.safetensors");
     let tensors = safetensors_file(&model);
     Ctl::of(scene.a(), &["push", text(&model), "--outlive", "--name", "giver"]).ends(0, &["tensors pushed"]);
-    // The pusher is gone, and they stay.
+    // The pusher has ended, and the tensors stay.
     let out = at("out.safetensors");
     Ctl::of(scene.a(), &["fetch", "--prefix", "m", text(&out)]).ends(0, &["local"]);
     same_tensors(&out, &tensors);
-    // Another worker's keys; it may take them.
+    // The keys belong to another worker. They can be taken over.
     Ctl::of(scene.a(), &["push", text(&model), "--hold", "1ms"]).ends(1, &["--takeover", "giver"]);
     Ctl::of(scene.a(), &["push", text(&model), "--hold", "1ms", "--takeover"]).ends(0, &["tensors pushed"]);
 }

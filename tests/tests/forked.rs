@@ -1,4 +1,4 @@
-//! Workers that fork: a child leaves alone what is its parent's, and can have a session of its own.
+//! Workers that fork: a child leaves its parent's session alone, and can have a session of its own.
 
 use transfer_tests::calls::number;
 use transfer_tests::order::Order;
@@ -6,7 +6,7 @@ use transfer_tests::{Scene, Spec, Worker};
 
 const LEN: u64 = 1 << 20;
 
-/// The giver's arena has room for four versions, so it writes over what it has back all the time.
+/// The giver's arena has room for four versions, so it reuses returned memory all the time.
 #[test]
 fn a_child_drops_what_it_inherits_and_its_parent_reads_on() {
     let scene = Scene::one();

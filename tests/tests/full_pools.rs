@@ -1,4 +1,4 @@
-//! Landing pools that are full: who needs room waits, hears so at its deadline, and gets it when there is some.
+//! Full landing pools: a call that needs room waits, gets an error at its deadline, and gets room when there is some.
 
 use std::time::Duration;
 use transfer_tests::{PATIENCE, Scene, Spec, Trouble};
@@ -10,7 +10,8 @@ fn scene() -> Scene {
     Scene::two_with(&["--pool-bytes", "8MiB"]).with_bystanders()
 }
 
-/// What a call hears that gets no room. It needs the time to ask for it: with less, it would hear of its deadline and nothing else.
+/// Returns the error of a call that gets no room. The call needs time to ask for room: with less, it would fail with
+/// `Deadline` and not say why.
 fn told(mut call: impl FnMut(Duration) -> Trouble) -> Trouble {
     let mut timeout = SOON;
     loop {
@@ -34,7 +35,7 @@ fn fetches_wait_for_room() {
     taker.fetch("two").hold("two").get();
     let used = scene.b().status().pools[0].used_bytes;
     assert!(used > 2 * LEN, "{used}");
-    // Backpressure: it waits, and at its deadline it is told what for.
+    // The fetch waits, and its error at the deadline names the pool.
     let trouble = told(|timeout| taker.fetch("three").timeout(timeout).trouble());
     trouble.expect("PoolFull", &["\"three\"", "landing pool"]);
     assert!(trouble.can_retry, "{trouble}");
@@ -44,9 +45,9 @@ fn fetches_wait_for_room() {
         scene.b().until("it waits for room", |s| s.pools[0].waiting == waiting);
         fetch
     });
-    // Small things of others have room, and do not wait behind them.
+    // Small tensors of other workers have room, and do not wait behind these fetches.
     scene.others_go_on();
-    // Room for one: it is the first one's, and the other waits on.
+    // Room for one tensor goes to the first fetch, and the second one continues to wait.
     for ((fetch, seed), held) in patient.into_iter().zip(3..).zip(["one", "two"]) {
         taker.release(held);
         assert_eq!(fetch.get().sum, Spec::bytes(LEN, seed).sum());
@@ -61,7 +62,7 @@ fn pushes_wait_for_room() {
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     giver.push("held", Spec::bytes(2 * LEN, 1)).get();
     taker.fetch("held").hold("held").get();
-    // Two landing slots are needed.
+    // A push needs two landing slots.
     let push = |seed| Spec::bytes(LEN / 2, seed);
     let trouble = told(|timeout| giver.push("w", push(1)).to("taker").timeout(timeout).trouble());
     trouble.expect("PoolFull", &["\"w\"", "\"taker\"", "pool"]);
@@ -76,7 +77,7 @@ fn pushes_wait_for_room() {
     scene.end();
 }
 
-/// A push waits while both of its slots are being read, and goes on when one comes back.
+/// A push waits while both of its slots are being read, and continues when one of them is free again.
 #[test]
 fn a_push_waits_for_its_readers() {
     let mut scene = scene();
@@ -100,7 +101,7 @@ fn a_push_waits_for_its_readers() {
     scene.end();
 }
 
-/// One that gives up makes way for those behind it, with nobody else whose tensors come and go.
+/// A waiter that gives up makes way for those behind it, without bystanders whose tensors come and go.
 #[test]
 fn expired_waiter_lets_the_next_one_through() {
     let scene = Scene::two_with(&["--pool-bytes", "8MiB"]);
@@ -127,14 +128,14 @@ fn tensor_larger_than_the_pool_is_refused() {
     giver.push("w", spec.clone()).get();
     let len = spec.shape[0].to_string();
     taker.fetch("w").trouble().expect("TooLarge", &["\"w\"", &len, "8388608"]);
-    // It is no trouble where nothing has to land.
+    // The size does not matter on the pusher's node, where nothing has to land.
     assert_eq!(near.fetch("w").get().sum, spec.sum());
     // A push needs two slots.
     let half = Spec::bytes(5 << 20, 2);
     giver.push("x", half.clone()).to("taker").trouble().expect("TooLarge", &["\"x\"", "5242880", "8388608"]);
     giver.push("x", Spec::bytes(1 << 20, 3)).to("taker").get();
     assert_eq!(taker.fetch("x").get().sum, Spec::bytes(1 << 20, 3).sum(), "the key can be used all the same");
-    // A key whose tensors grow too large stays at the last one that was not.
+    // A key whose tensors become too large keeps its last version that was not.
     giver.push("x", half).to("taker").trouble().expect("TooLarge", &["\"x\""]);
     assert_eq!(taker.fetch("x").get().sum, Spec::bytes(1 << 20, 3).sum());
     scene.others_go_on();
@@ -142,7 +143,7 @@ fn tensor_larger_than_the_pool_is_refused() {
     scene.end();
 }
 
-/// The worker's own arena: it says what is free, and a push of foreign bytes waits for room.
+/// A push of foreign memory waits for room in the worker's arena, and the error says how much is free.
 #[test]
 fn push_waits_for_room_in_a_full_arena() {
     let mut scene = Scene::one().with_bystanders();

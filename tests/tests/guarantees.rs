@@ -1,4 +1,4 @@
-//! docs/guarantees.md names the test that holds each promise: all of them exist.
+//! docs/guarantees.md and docs/security.md name tests that hold their promises: all of these tests exist.
 
 use std::path::Path;
 
@@ -15,7 +15,8 @@ fn each_promise_has_a_test_that_exists() {
         for (path, name) in tests {
             named += 1;
             let source = std::fs::read_to_string(root.join(format!("{path}.rs"))).unwrap_or_default();
-            // A test, a case of the conformance suite, which is generic over the fabric, or a row in a list of schedules.
+            // The name is that of a test, of a case of the conformance suite, which is generic over the fabric, or of a
+            // row in a list of schedules.
             let forms = [format!("fn {name}("), format!("fn {name}<"), format!("\n    {name}: Play")];
             let forms = forms
                 .into_iter()
@@ -29,7 +30,7 @@ fn each_promise_has_a_test_that_exists() {
     assert!(named > 50, "only {named} tests were found in the page");
 }
 
-/// The table at the end has a row for each promise, in the same order, and names tests that hold it.
+/// The last table has a row for each promise, in the same order, and names tests that hold the promise.
 #[test]
 fn each_promise_was_broken_on_purpose() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -1,5 +1,5 @@
-//! Workers that lie about their record batches: their sidecar refuses it, or the reader does, and nobody else notices. And workers that
-//! look closer than they should: they find no more than was pushed.
+//! Workers that push false tables of record batches and bundles: the sidecar refuses them, or the reader does, and no
+//! other worker is affected. And readers that look at raw memory: they find nothing but the pushed bytes.
 
 use std::time::{Duration, Instant};
 use transfer_client::{BatchError, BlockingClient, BundleError, Error};
@@ -15,10 +15,10 @@ use transfer_tests::{PATIENCE, Scene, Sidecar, poll};
 
 const ARENA: u64 = 1 << 20;
 const HEAD: u64 = 4096;
-/// Padded, the table follows at `HEAD + 64`.
+/// 40 bytes, padded to 64, so that the table follows at `HEAD + 64`.
 const METADATA: &[u8] = &[0xff; 40];
 
-/// A worker with nothing between the test and its rings.
+/// A worker that writes its rings and its arena directly.
 struct Liar {
     end: WorkerEnd,
     next: u64,
@@ -39,7 +39,7 @@ impl Liar {
         self.end.arena.copy_in(HEAD + 64, &table).expect("it is its arena");
     }
 
-    /// Pushes a body of so many bytes, said to be made of so many ranges, and waits for the answer.
+    /// Pushes a body of `body` bytes, declared to consist of `ranges` ranges, and waits for the answer.
     fn push(&mut self, key: &str, offset: u64, body: u64, ranges: u32) -> Answer {
         let meta = TensorMeta::of(DType::U8, &[body]).and_then(|meta| meta.with_metadata(METADATA.len() as u32));
         let push = Push {
@@ -99,7 +99,7 @@ fn invalid_range_table_is_refused_by_the_sidecar() {
     }
     liar.write_table(&[(0, 64), (64, 64)]);
     refused(liar.push("k", HEAD, 129, 2), "come to Some(128) bytes");
-    // What is behind the table is taken for more of it.
+    // The bytes behind the table are read as further entries.
     liar.end.arena.copy_in(HEAD + 64 + 32, &[0xff; 16]).expect("it is its arena");
     refused(liar.push("k", HEAD, 128, MAX_RANGES), "within the arena");
     // The table is not in the arena.
@@ -121,7 +121,7 @@ fn invalid_range_table_or_metadata_fails_at_the_reader() {
     let (near, far) = (connect(scene.a(), "near"), connect(scene.b(), "far"));
     liar.write_table(&[(0, 64), (64, 64)]);
     assert!(matches!(liar.push("k", HEAD, 128, 2), Answer::Pushed { .. }));
-    // The sidecar has looked; now it says something else.
+    // The sidecar has checked the table. Now the worker changes it.
     for table in
         [[(0, 64), (ARENA - 63, 64)], [(u64::MAX, 64), (0, 64)], [(0, 64), (64, 63)], [(0, 64), (64, u64::MAX)]]
     {
@@ -129,14 +129,14 @@ fn invalid_range_table_or_metadata_fails_at_the_reader() {
         let e = near.fetch_batch("k").timeout(Duration::from_secs(20)).call().expect_err("it lies");
         assert!(matches!(e, Error::Batch(BatchError::OutOfBody { .. })), "{table:?}: {e}");
     }
-    // Ranges that are right, and metadata that is not.
+    // The ranges are right, and the metadata is not.
     liar.write_table(&[(0, 64), (64, 64)]);
     for client in [&near, &far] {
         let e = client.fetch_batch("k").call().expect_err("it lies");
         assert!(matches!(e, Error::Batch(BatchError::Cut { .. } | BatchError::Metadata { .. })), "{e}");
         let e = client.fetch("k").call().expect_err("no tensor");
         assert!(matches!(e, Error::Batch(BatchError::NotATensor { .. })), "{e}");
-        // It goes on, and holds nothing.
+        // The client's session continues.
         client.push_slice(format!("of {}", client.name()), [1], &[1_u8]).call().expect("pushed");
     }
     scene.others_go_on();
@@ -166,7 +166,7 @@ fn invalid_bundle_table_fails_at_the_reader() {
     for client in [&near, &far] {
         assert_eq!(client.fetch_bundle("k").call().expect("it is true").len(), 2);
     }
-    // Each byte of the table, as another one: it is refused, or it describes the same body.
+    // Each byte of the table is replaced. The table is refused, or describes a body of the same length.
     for at in 0..table.len() {
         for value in [0, 1, table[at] ^ 0x80, table[at].wrapping_add(1), 0xff] {
             let mut lie = table.clone();
@@ -183,7 +183,7 @@ fn invalid_bundle_table_fails_at_the_reader() {
             }
         }
     }
-    // A tensor that lies in two pieces, for a reader who maps them.
+    // A tensor that lies in two pieces, for a reader that maps them.
     write(&liar, &table);
     liar.write_table(&[(0, 32), (256, 96)]);
     let e = near.fetch_bundle("k").call().expect_err("not in one piece");
@@ -196,7 +196,8 @@ fn invalid_bundle_table_fails_at_the_reader() {
     scene.end();
 }
 
-/// A slice of an array goes to another node without what lies around it, though all of it lies in the arena.
+/// A slice of an array is sent to another node without the array's other bytes, though all of the array lies in the
+/// arena.
 #[test]
 fn padding_behind_a_slice_is_zero() {
     let scene = Scene::two();
@@ -206,7 +207,7 @@ fn padding_behind_a_slice_is_zero() {
     let array = secret.freeze().to_array().expect("an array").slice(100, 100);
     let batch = arrow_array::RecordBatch::try_from_iter([("bytes", array)]).expect("a batch");
     assert_eq!(pusher.push_batch("slice", &batch).call().expect("pushed").report.copied, 0);
-    // A reader with nothing between the test and the memory that it landed in.
+    // A reader that looks directly at the memory in which the slice landed.
     let mut reader = Liar::start(scene.b());
     let fetch = Fetch {
         key: Key::new("slice").expect("a key"),
@@ -221,7 +222,7 @@ fn padding_behind_a_slice_is_zero() {
     else {
         panic!("no tensor")
     };
-    // Doorbells come, too.
+    // Doorbells arrive on the same socket.
     let passed = loop {
         if let FromSidecar::Segment(passed) = reader.end.socket.receive(Instant::now() + PATIENCE).expect("a segment") {
             break passed;

@@ -1,4 +1,4 @@
-//! Peers that break the rules, and one that is stopped: each loses its link, and everybody else goes on.
+//! Peers that break the protocol, and one that is stopped: each loses its link, and all other workers continue.
 
 use std::time::Duration;
 use tokio_stream::wrappers::ReceiverStream;
@@ -64,7 +64,7 @@ fn peer_of_another_version_is_refused_by_name() {
     scene.end();
 }
 
-/// A token that is shown twice, one that nobody gave, and a peer that calls and never comes.
+/// A token that is shown twice, a token that was never given, and a token that is shown too late.
 #[test]
 fn link_token_is_valid_once_and_for_a_limited_time() {
     let mut scene = scene();
@@ -80,7 +80,7 @@ fn link_token_is_valid_once_and_for_a_limited_time() {
     scene.a().until("the first has its link", |s| s.links.iter().any(|l| l.peer == NAME));
     drop(first);
     until_no_link(scene.a());
-    // A call, and no socket until the time for it is over, which is 5 seconds; later is as good.
+    // A token expires after 5 seconds without a connection. A longer wait tests the same.
     let (late, address) = call(scene.a(), good_call()).expect("a good call");
     std::thread::sleep(Duration::from_secs(6));
     scene.others_go_on();
@@ -92,7 +92,8 @@ fn link_token_is_valid_once_and_for_a_limited_time() {
     scene.end();
 }
 
-/// Landing slots in all due form; then it writes beyond them, and where it has written already.
+/// The peer gets landing slots by the protocol. Then it writes beyond one of them, or into one that is already
+/// published.
 #[test]
 fn write_outside_its_grant_changes_nothing() {
     let mut scene = scene();
@@ -130,10 +131,10 @@ fn write_outside_its_grant_changes_nothing() {
         let landed = target.fetch("loot").hold("loot").get();
         assert_eq!(landed.sum, Spec::bytes(1000, 5).sum());
         if again {
-            // What is published cannot be written any more: its key is gone.
+            // A published slot cannot be written: its grant is revoked.
             link.write(&slot.remote, 64, None, &[0xee; 100]);
         } else {
-            // The other slot is open, and ends where it ends.
+            // The other slot is still granted, and the write goes beyond its end.
             link.write(&slots[1].remote, slots[1].remote.len - 8, None, &[0xee; 64]);
         }
         let refusal = link.refusal();
@@ -147,13 +148,14 @@ fn write_outside_its_grant_changes_nothing() {
     scene.end();
 }
 
-/// It owns a key, as far as the directory knows, and does not answer in time. Then it answers, and then it answers again.
+/// The peer owns a key according to the directory, and does not answer in time. It answers late, and then a second
+/// time.
 #[test]
 fn late_answer_is_ignored_and_second_answer_ends_the_link() {
     let mut scene = scene();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-    // Where the kernel says whose it is.
+    // At this socket the kernel tells the directory which user the peer is.
     let url = format!("unix://{}", scene.a().folder().join("a.peers").display());
     let (tell, told) = tokio::sync::mpsc::channel(8);
     let say = |item| tell.try_send(v1::NodeUpdate { items: vec![v1::NodeItem { item: Some(item) }] }).expect("room");
@@ -178,7 +180,7 @@ fn late_answer_is_ignored_and_second_answer_ends_the_link() {
         let channel = Endpoint::from_shared(url).expect("an address").connect().await.expect("the directory is there");
         let mut client = v1::directory_client::DirectoryClient::new(channel);
         let mut answers = client.attach(ReceiverStream::new(told)).await.expect("it may attach").into_inner();
-        // Its welcome, then the answer to the claim.
+        // The directory answers with its welcome, and then to the claim.
         for _ in 0..2 {
             answers.message().await.expect("the directory answers").expect("and goes on");
         }
@@ -205,8 +207,8 @@ fn late_answer_is_ignored_and_second_answer_ends_the_link() {
     scene.end();
 }
 
-/// A sidecar that is stopped, as by a debugger or a host that swaps: whoever waits for it hears in the end that it is lost, and once it runs
-/// again everything works as before.
+/// A sidecar is stopped, as by a debugger or on a host that swaps. Calls that wait for it fail in the end, and once it
+/// runs again everything works as before.
 #[test]
 fn a_stopped_sidecar_is_lost_to_others_and_comes_back() {
     let mut scene = Scene::two().with_bystanders_at([0, 0]);
@@ -228,7 +230,7 @@ fn a_stopped_sidecar_is_lost_to_others_and_comes_back() {
     scene.others_go_on();
     scene.b().go_on();
     scene.b().until("it has its directory again", |s| s.directory.as_ref().is_some_and(|d| d.attached));
-    // Its worker has noticed nothing: the same session, the same tensor.
+    // The worker of the stopped sidecar keeps its session and its tensor.
     let fetched = transfer_tests::poll(|| here.fetch("in").start().wait()).expect("it can be reached again");
     assert_eq!(fetched.sum, Spec::bytes(LEN, 1).sum());
     let pushed = || here.push("again", Spec::bytes(LEN, 3)).to("there").start().wait();
@@ -239,7 +241,7 @@ fn a_stopped_sidecar_is_lost_to_others_and_comes_back() {
     scene.end();
 }
 
-/// Hundreds of offences in a row: each is refused, a few are logged, and the log says of how many it does not tell.
+/// Hundreds of offences in a row: each is refused, a few are logged, and the log counts the lines that it leaves out.
 #[test]
 fn log_lines_of_repeated_offences_are_limited() {
     const OFFENCES: u64 = 600;
@@ -269,7 +271,7 @@ fn log_lines_of_repeated_offences_are_limited() {
     let (written, dropped) = told.expect("every offence is written or counted");
     assert_eq!(written + dropped, OFFENCES);
     assert!(dropped > 0 && written >= 10, "{written} lines written, {dropped} dropped");
-    // What is answered may be a tenth of a second old, and other places may have lost lines as well.
+    // The metrics may be a tenth of a second old, and other places in the code may have dropped lines as well.
     let counted = transfer_tests::poll(|| {
         let metrics = transfer_tests::http::get(&scene.a().http(), "/metrics").body;
         let line = metrics.lines().find_map(|line| line.strip_prefix("transfer_log_lines_dropped_total "));
@@ -279,7 +281,7 @@ fn log_lines_of_repeated_offences_are_limited() {
         }
     });
     assert_eq!(counted, Ok(()));
-    // Another place is not silenced by that.
+    // Messages from another place in the code are still logged.
     drop(scene.a().worker("loud"));
     let loud = || lines().iter().any(|l| l["message"] == "session open" && l["worker"] == "loud");
     assert_eq!(transfer_tests::poll(|| if loud() { Ok(()) } else { Err(()) }), Ok(()));

@@ -1,4 +1,4 @@
-//! Workers that break the rules: each harms itself alone.
+//! Workers that break the protocol: each harms only itself.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use transfer_tests::{PATIENCE, Scene, Sidecar, Spec, poll};
 
 const LEN: u64 = 3 << 20;
 
-/// One and two sidecars.
+/// Returns one scene with one sidecar, and one with two.
 fn scenes() -> [Scene; 2] {
     [Scene::one().with_bystanders(), Scene::two().with_bystanders()]
 }
@@ -25,21 +25,22 @@ fn until_gone(sidecar: &Sidecar, worker: &str) {
     sidecar.until("it is gone", |s| s.sessions.iter().all(|s| s.worker != worker));
 }
 
-/// A worker with nothing between the test and its rings.
+/// Returns a worker whose rings the test uses directly.
 fn bare(sidecar: &Sidecar) -> WorkerEnd {
     let name = Name::new("bare").expect("a name");
     let options = WorkerOptions { name, arena_bytes: 1 << 20, timeout: PATIENCE };
     WorkerEnd::connect(&sidecar.socket(), &options).expect("it may come in")
 }
 
-/// Its arena, the submission ring and the completion ring, index words included, while all of them are in use.
+/// The worker overwrites its arena, the submission ring and the completion ring, including the index words, while all
+/// of them are in use.
 #[test]
 fn worker_that_scribbles_over_its_arena_and_rings_harms_only_itself() {
     for mut scene in scenes() {
         for seed in 1..=4 {
             let (mut vandal, mut taker) = (scene.a().worker("vandal"), scene.b().worker("taker"));
             let mut victim = scene.b().worker("victim");
-            // Keys of their own each time: those of the one before may end a little later.
+            // Each round has keys of its own, because the keys of the round before may end a little later.
             let key = |what: &str| format!("{what} {seed}");
             victim.push(&key("safe"), Spec::bytes(LEN, seed)).get();
             taker.fetch(&key("safe")).hold("safe").get();
@@ -50,16 +51,17 @@ fn worker_that_scribbles_over_its_arena_and_rings_harms_only_itself() {
                 vandal.push(&key("near"), Spec::bytes(100, seed)).storm(),
                 vandal.fetch(&key("safe")).storm(),
             ];
-            // They go round a few times.
+            // The storms complete a few rounds.
             scene.others_go_on();
             for _ in 0..3 {
-                // Whoever notices ends it: the sidecar the session, for a bad record, or the client its calls, for a bad reply. Both
-                // may also write their own truth over it before anybody looks.
+                // The side that notices ends it: the sidecar ends the session for a bad record, or the client fails its
+                // calls for a bad reply. Either side may also overwrite the nonsense with its own index before the
+                // other one reads it.
                 vandal.order(Order::Scribble(seed), done).get();
                 scene.others_go_on();
             }
             assert_eq!(taker.read("safe"), Spec::bytes(LEN, seed).sum(), "another worker's tensor has changed");
-            // What it had published is its own memory: it can be read, and may be anything.
+            // The worker's published tensor lies in its own memory: it can be read, and may hold anything.
             taker.read("its own");
             vandal.kill();
             for storm in storms {
@@ -77,7 +79,7 @@ fn worker_that_scribbles_over_its_arena_and_rings_harms_only_itself() {
     }
 }
 
-/// Doorbells without end, with nothing in the ring.
+/// The worker rings its doorbell without pause, with nothing in the ring.
 #[test]
 fn doorbell_flood_stops_no_other_worker() {
     for mut scene in scenes() {
@@ -101,7 +103,8 @@ fn doorbell_flood_stops_no_other_worker() {
     }
 }
 
-/// Commands without end, and neither a doorbell nor a reply is ever taken: its rings fill up, and nothing is taken from it any more.
+/// The worker submits fetches without pause, and takes neither doorbells nor replies: its rings fill up, and the
+/// sidecar takes no further command.
 #[test]
 fn worker_that_never_reads_fills_only_its_own_rings() {
     for mut scene in scenes() {
@@ -125,7 +128,7 @@ fn worker_that_never_reads_fills_only_its_own_rings() {
             submitted += u64::from(fits);
             fits
         };
-        // Full for a second on end: nothing is taken.
+        // The submission ring is full for a whole second: the sidecar takes no further command.
         let (until, mut full_since) = (Instant::now() + PATIENCE, None);
         while full_since.is_none_or(|since: Instant| since.elapsed() < Duration::from_secs(1)) {
             assert!(Instant::now() < until, "commands are taken from it without end");
@@ -133,7 +136,7 @@ fn worker_that_never_reads_fills_only_its_own_rings() {
         }
         scene.others_go_on();
         assert_eq!(giver.fetch("w").get().sum, Spec::bytes(1000, 1).sum());
-        // It gets what it has asked for as soon as it reads.
+        // The worker gets all replies as soon as it reads.
         let mut buffer = [0; MAX_RECORD_BYTES];
         let mut replies = 0;
         let read = poll(|| {
@@ -146,7 +149,7 @@ fn worker_that_never_reads_fills_only_its_own_rings() {
             if replies == submitted { Ok(()) } else { Err(replies) }
         });
         assert_eq!(read, Ok(()), "of {submitted} replies");
-        // With all these leases in its hands it goes away.
+        // The worker leaves with all these leases.
         drop(silent);
         until_gone(scene.a(), "bare");
         scene.others_go_on();
@@ -155,7 +158,7 @@ fn worker_that_never_reads_fills_only_its_own_rings() {
     }
 }
 
-/// Its child has the socket, which stays open after its death. The process is what counts.
+/// The child keeps the socket open after the worker's death. The sidecar watches the process.
 #[test]
 fn worker_s_death_is_noticed_while_its_child_keeps_the_socket() {
     for mut scene in scenes() {
@@ -169,7 +172,7 @@ fn worker_s_death_is_noticed_while_its_child_keeps_the_socket() {
         assert!(rustix::process::test_kill_process(child).is_ok(), "the child should live still");
         assert_eq!(taker.read("w"), Spec::bytes(LEN, 1).sum());
         scene.others_go_on();
-        // Its name and its key are free while the child lives.
+        // The worker's name and key are free while the child lives.
         let mut heir = scene.a().worker("forker");
         heir.push("w", Spec::bytes(10, 2)).get();
         assert_eq!(taker.fetch("w").get().sum, Spec::bytes(10, 2).sum());
@@ -179,7 +182,7 @@ fn worker_s_death_is_noticed_while_its_child_keeps_the_socket() {
     }
 }
 
-/// Stopped in the middle of everything, told much meanwhile, and killed without ever having run again.
+/// The worker is stopped while it is busy, gets many replies meanwhile, and is killed without having run again.
 #[test]
 fn worker_killed_while_stopped_harms_only_itself() {
     for mut scene in scenes() {
@@ -197,7 +200,7 @@ fn worker_killed_while_stopped_harms_only_itself() {
         let before = transfers(&scene.b().status());
         scene.b().until("it is busy", |s| operations_of(s, "stopped") >= 1 && transfers(s) > before + 20);
         stopped.freeze();
-        // Pushed to it until there is no slot: its sidecar stands in for it, and holds the newest.
+        // The pushes fill all slots: the sidecar answers for its worker, and holds the newest version.
         for seed in 2..8 {
             giver.push("w", Spec::bytes(LEN, seed)).get();
             giver.push("for it", Spec::bytes(LEN, seed)).to("stopped").get();

@@ -1,25 +1,25 @@
-//! Weights that are updated in place: nobody ever sees half an update.
+//! Weights that are updated in place: no reader ever sees half an update.
 
 use transfer_tests::calls::update_and_watch;
 use transfer_tests::order::{Answer, InPlace, Order, UpdateOrder};
 use transfer_tests::{Scene, Spec};
 
-/// How many versions each way publishes.
+/// The number of versions that each test publishes.
 const LAST: u64 = 3000;
 
-/// Two readers at the writer's sidecar and two at the other one look at every element of what they get, twice, while the writer updates as
-/// fast as it can.
+/// Two readers at the writer's sidecar and two at the other one check every element of each fetched version twice,
+/// while the writer updates as fast as it can.
 fn nobody_sees_a_torn_tensor(way: InPlace) {
     let scene = Scene::two();
     let mut writer = scene.a().worker("writer");
     let mut readers: Vec<_> =
         (0..4).map(|i| if i < 2 { scene.a() } else { scene.b() }.worker(&format!("reader-{i}"))).collect();
-    // Large enough that writing one takes longer than handing one over.
+    // Large enough that writing a version takes longer than handing one over.
     let order = UpdateOrder { key: "weights".into(), way, len: 4096, last: LAST };
     for seen in update_and_watch(&mut writer, &mut readers, &order) {
         assert!(seen > LAST / 100, "a reader who sees {seen} of {LAST} versions shows nothing");
     }
-    // The memory is as it was: nothing is held that nobody reads.
+    // The key can still be fetched, at its last version.
     assert_eq!(writer.fetch("weights").get().version, LAST);
     drop((writer, readers));
     scene.end();
@@ -40,7 +40,7 @@ fn double_buffered_update_is_never_torn() {
     nobody_sees_a_torn_tensor(InPlace::TwoBuffers);
 }
 
-/// A reader that keeps what it has: the gate stays shut until its deadline, and then the version is there again.
+/// A reader keeps its version: the gate waits until its deadline, and then the version is published again.
 #[test]
 fn a_gate_waits_for_its_readers_and_no_longer_than_its_deadline() {
     let scene = Scene::one();

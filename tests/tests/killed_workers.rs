@@ -1,4 +1,4 @@
-//! Workers killed with SIGKILL in the middle of things: nothing of them is left, and nobody else notices.
+//! Workers killed with SIGKILL in the middle of an operation: nothing of them is left, and no other worker is affected.
 
 use std::time::Duration;
 use transfer_proto::v1::Fabric;
@@ -7,7 +7,7 @@ use transfer_tests::{Carrier, Scene, Spec};
 
 const LEN: u64 = 3 << 20;
 
-/// Two sidecars; and one, where nothing carries, which is the same whatever would.
+/// Returns two sidecars, and over TCP also a scene with one. One sidecar uses no carrier, so testing it once is enough.
 fn scenes() -> impl Iterator<Item = Scene> {
     let one = (Carrier::chosen() == Carrier::Tcp).then(Scene::one);
     one.into_iter().chain(std::iter::once_with(Scene::two)).map(Scene::with_bystanders)
@@ -23,7 +23,7 @@ fn killed_worker_loses_its_leases() {
             victim.fetch("w").hold(name).get();
         }
         other.fetch("w").hold("mine").get();
-        // A newer version: the victim's is held by the victim alone, or by the other one too.
+        // A newer version is published: only the leases of the victim and of the other reader hold the old one.
         giver.push("w", Spec::bytes(LEN, 2)).get();
         scene.b().until("four leases are held", |s| s.counters.as_ref().is_some_and(|c| c.leases >= 4));
         victim.kill();
@@ -54,7 +54,7 @@ fn killed_worker_loses_its_waiting_fetches() {
         drop((nowhere, later));
         scene.b().until("the victim is gone", |s| s.sessions.iter().all(|s| s.worker != "victim"));
         scene.others_go_on();
-        // What it waited for comes: nobody is confused by that.
+        // The version that the victim waited for is published, and harms no one.
         giver.push("w", Spec::bytes(LEN, 2)).get();
         scene.others_go_on();
         drop(giver);
@@ -62,7 +62,7 @@ fn killed_worker_loses_its_waiting_fetches() {
     }
 }
 
-/// A push that waits for room at the other node: its bytes lie in the arena of a worker that is gone.
+/// A push waits for room at the other node, and its bytes lie in the arena of a killed worker.
 #[test]
 fn killed_worker_loses_its_waiting_push() {
     let mut scene = Scene::two_with(&["--pool-bytes", "8MiB"]).with_bystanders();
@@ -84,7 +84,7 @@ fn killed_worker_loses_its_waiting_push() {
     scene.end();
 }
 
-/// Killed at whatever moment it is in while it pushes as fast as it can.
+/// The worker is killed at a random moment while it pushes as fast as it can.
 #[test]
 fn worker_killed_in_a_storm_of_pushes_leaves_nothing() {
     for mut scene in scenes() {
@@ -104,7 +104,7 @@ fn worker_killed_in_a_storm_of_pushes_leaves_nothing() {
             scene.a().until("the victim is gone", |s| s.sessions.iter().all(|s| s.worker != "victim"));
             scene.others_go_on();
         }
-        // Its key is free for others, once the directory has heard of it.
+        // The victim's key is free for others, once the directory has learned of its end.
         scene.a().until("its key is free", |s| s.directory.as_ref().is_some_and(|d| d.keys == 2));
         let mut heir = scene.a().worker("heir");
         heir.push("w", Spec::bytes(10, 3)).to("taker").get();
@@ -114,7 +114,7 @@ fn worker_killed_in_a_storm_of_pushes_leaves_nothing() {
     }
 }
 
-/// Killed at whatever moment it is in while it fetches as fast as it can.
+/// The worker is killed at a random moment while it fetches as fast as it can.
 #[test]
 fn worker_killed_in_a_storm_of_fetches_leaves_nothing() {
     for mut scene in scenes() {
@@ -136,7 +136,8 @@ fn worker_killed_in_a_storm_of_fetches_leaves_nothing() {
     }
 }
 
-/// The one that others wait for: they hear nothing until their deadline, or until somebody else publishes the key.
+/// Other workers wait for a tensor of the killed worker. Their fetches end at their deadline, or when the key is
+/// published again.
 #[test]
 fn waiting_fetches_survive_the_death_of_the_owner() {
     for mut scene in scenes() {
@@ -151,7 +152,7 @@ fn waiting_fetches_survive_the_death_of_the_owner() {
         let trouble = short.trouble();
         assert!(["UnknownKey", "Deadline"].contains(&trouble.kind.as_str()), "{trouble}");
         assert_eq!(taker.read("old"), Spec::bytes(LEN, 1).sum(), "what is being read stays");
-        // The same worker comes back: a new epoch, which may start at any version.
+        // A worker of the same name connects: the key has a new epoch, which may start at any version.
         let mut heir = scene.a().worker("victim");
         heir.push("w", Spec::bytes(LEN, 7)).version(2).get();
         assert_eq!(next.get().sum, Spec::bytes(LEN, 7).sum());
@@ -161,7 +162,7 @@ fn waiting_fetches_survive_the_death_of_the_owner() {
     }
 }
 
-/// One that is stopped, and does not read what it is told, holds up nobody.
+/// A worker that is stopped does not read its replies, and no other worker waits for it.
 #[test]
 fn stopped_worker_holds_up_no_other_worker() {
     for mut scene in scenes() {
@@ -178,7 +179,7 @@ fn stopped_worker_holds_up_no_other_worker() {
     }
 }
 
-/// A sidecar that polls and has nothing to do looks around all the same: who comes again under the name of the dead is let in.
+/// A polling sidecar that has no work still checks its sockets: a worker with the name of the killed one is admitted.
 #[test]
 fn idle_polling_sidecar_notices_a_killed_worker() {
     let scene = Scene::with(&[&["--poll", "busy"]]);

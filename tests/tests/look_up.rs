@@ -1,4 +1,5 @@
-//! Fetches of what is published on the same host: looked up in shared memory, with nobody asked, and as safe as if somebody had been.
+//! Fetches of versions that are published on the same host: the client looks them up in shared memory without a
+//! request, as safely as with one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +17,7 @@ fn metrics(sidecar: &Sidecar) -> BTreeMap<String, f64> {
     samples.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
 }
 
-/// Waits until this counter of the sidecar is that.
+/// Waits until a metric of the sidecar has the given value.
 fn until(sidecar: &Sidecar, name: &str, value: f64) {
     let seen = poll(|| match metrics(sidecar).get(name) {
         Some(found) if *found == value => Ok(()),
@@ -34,7 +35,7 @@ fn repeated_fetches_are_served_by_the_board_alone() {
     let scene = Scene::with(&[&["--http-listen", "127.0.0.1:0"]]);
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.a().worker("taker"));
     giver.push("k", Spec::bytes(LEN, 1)).get();
-    // The first one asks, and so shows that somebody wants it.
+    // The first fetch sends a request, by which the sidecar learns that the key is wanted.
     taker.fetch("k").get();
     until(scene.a(), "transfer_board_versions", 1.0);
     // A push, a fetch, and the end of its lease.
@@ -64,14 +65,14 @@ fn a_push_that_is_done_is_found_at_once_and_a_deleted_key_is_not() {
         assert_eq!((found.version, found.sum), (version, Spec::bytes(1000, version).sum()));
     }
     giver.delete("k").expect("it is its own");
-    // Nobody has it any more, also not the board.
+    // The key is deleted, also on the board.
     let trouble = taker.fetch("k").timeout(Duration::from_secs(2)).trouble();
     assert!(["UnknownKey", "Deadline"].contains(&trouble.kind.as_str()), "{trouble}");
     drop((giver, taker));
     scene.end();
 }
 
-/// The writer uses the memory of each version again as soon as nobody marks it; readers look at every element twice.
+/// The writer reuses the memory of a version as soon as no hazard pointer names it. Readers check every element twice.
 #[test]
 fn version_from_the_board_is_never_torn() {
     const LAST: u64 = 5000;
@@ -82,10 +83,10 @@ fn version_from_the_board_is_never_torn() {
     for seen in update_and_watch(&mut writer, &mut readers, &order) {
         assert!(seen > 0);
     }
-    // They have looked: who asks is handed what nobody could have torn.
+    // At least one version came from the board. A version that was fetched by a request could not have been torn.
     let hits = || metrics(scene.a()).get("transfer_board_hits_total").copied().filter(|hits| *hits > 0.0).ok_or(());
     assert!(poll(hits).is_ok(), "nobody has found anything on the board");
-    // Nothing is held that nobody reads.
+    // Memory without a reader is free again.
     scene.a().until("only the newest is there", blobs(1));
     drop((writer, readers));
     scene.end();
@@ -109,7 +110,7 @@ fn killed_reader_holds_no_version() {
     scene.end();
 }
 
-/// A stopped reader keeps what it reads, and nothing else.
+/// A stopped reader keeps the version that it reads, and no other.
 #[test]
 fn a_reader_that_is_stopped_keeps_one_version() {
     let scene = Scene::one();
@@ -131,7 +132,7 @@ fn a_reader_that_is_stopped_keeps_one_version() {
     scene.end();
 }
 
-/// What a board showed last is not taken for what is published once its sidecar is gone.
+/// The last entries of a board are not taken for published versions once its sidecar is gone.
 #[test]
 fn board_of_a_dead_sidecar_serves_no_version() {
     let mut scene = Scene::one();
@@ -162,7 +163,7 @@ fn fetches_without_a_board_all_ask_the_sidecar() {
     for _ in 0..5 {
         assert_eq!(taker.fetch("k").get().sum, Spec::bytes(LEN, 1).sum());
     }
-    // One push, and five times a fetch and the end of its lease.
+    // One push, and for each of five fetches the fetch and the end of its lease.
     until(scene.a(), "transfer_ring_submissions_total", 11.0);
     assert_eq!(metrics(scene.a())["transfer_board_hits_total"], 0.0);
     drop((giver, taker));

@@ -1,11 +1,11 @@
-//! Sidecars killed with SIGKILL and started again: who needed them hears it, and everything else goes on.
+//! Sidecars killed with SIGKILL and started again: calls that needed them fail, and everything else continues.
 
 use transfer_tests::status::operations_of;
 use transfer_tests::{Carrier, Scene, Spec};
 
 const LEN: u64 = 3 << 20;
 
-/// The owner's node dies while another node waits for its tensor. It hosts no directory.
+/// The owner's node dies while another node waits for its tensor. The owner's node does not host the directory.
 #[test]
 fn fetches_fail_when_their_peer_dies_and_work_after_its_restart() {
     let mut scene = Scene::two().with_bystanders_at([0, 0]);
@@ -24,7 +24,7 @@ fn fetches_fail_when_their_peer_dies_and_work_after_its_restart() {
     let gone = giver.push("w", Spec::bytes(10, 2)).trouble();
     gone.expect("SidecarGone", &["connect again"]);
     scene.others_go_on();
-    // The next call waits for the key to be published again, there or anywhere.
+    // The next call waits until the key is published again, at any node.
     let next = taker.fetch("w").start();
     scene.a().until("it waits", |s| operations_of(s, "taker") == 1);
     scene.nodes[1].restart();
@@ -40,7 +40,7 @@ fn fetches_fail_when_their_peer_dies_and_work_after_its_restart() {
     scene.end();
 }
 
-/// The same for pushes to a worker of that node, one under way and one that waits for room.
+/// The node of a receiver dies while one push to it waits for its readers, and another one waits for room.
 #[test]
 fn pushes_fail_when_their_peer_dies_and_work_after_its_restart() {
     let mut scene = Scene::two_with(&["--pool-bytes", "8MiB"]).with_bystanders_at([0, 0]);
@@ -50,7 +50,7 @@ fn pushes_fail_when_their_peer_dies_and_work_after_its_restart() {
     taker.fetch("w").hold("first").get();
     giver.push("w", spec(2)).to("taker").get();
     taker.fetch("w").hold("second").get();
-    // Both slots are being read; and for another key there is no room.
+    // Both slots of one key are being read, and there is no room for another key.
     let waiting = [giver.push("w", spec(3)).to("taker").start(), giver.push("x", spec(4)).to("taker").start()];
     scene.b().until("one waits for room", |s| s.pools.iter().any(|p| p.waiting == 1));
     scene.a().until("both wait", |s| operations_of(s, "giver") == 2);
@@ -61,7 +61,7 @@ fn pushes_fail_when_their_peer_dies_and_work_after_its_restart() {
     scene.others_go_on();
     scene.nodes[1].restart();
     let mut again = scene.b().worker("taker");
-    // It may take a moment until the directory knows where the worker is.
+    // The directory may learn a little later where the worker is. The push waits for that.
     for key in ["w", "x"] {
         giver.push(key, Spec::bytes(LEN / 4, 5)).to("taker").get();
         assert_eq!(again.fetch(key).get().sum, Spec::bytes(LEN / 4, 5).sum());
@@ -71,7 +71,7 @@ fn pushes_fail_when_their_peer_dies_and_work_after_its_restart() {
     scene.end();
 }
 
-/// Killed while tensors fly: both directions, whatever is in flight.
+/// The node is killed while tensors are in flight in both directions.
 #[test]
 fn transfers_in_flight_fail_when_a_node_dies() {
     let mut scene = Scene::two().with_bystanders_at([0, 0]);
@@ -108,7 +108,7 @@ fn transfers_in_flight_fail_when_a_node_dies() {
     scene.end();
 }
 
-/// The node that hosts the directory dies and comes back: the others enter again what they have.
+/// The node that hosts the directory dies and comes back: the other nodes register again what they have.
 #[test]
 fn directory_is_rebuilt_when_its_node_restarts() {
     let mut scene = Scene::two().with_bystanders_at([1, 1]);
@@ -119,7 +119,7 @@ fn directory_is_rebuilt_when_its_node_restarts() {
     lost.push("theirs", Spec::bytes(LEN, 2)).get();
     near.fetch("theirs").hold("theirs").get();
     scene.nodes[0].kill();
-    // One node alone: what is known or its own goes on.
+    // One node is left alone: calls that need only known or local keys continue.
     scene.others_go_on();
     assert_eq!(near.fetch("w").get().sum, Spec::bytes(LEN, 1).sum());
     giver.push("w", Spec::bytes(LEN, 3)).get();
