@@ -3,7 +3,7 @@
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use std::path::{Path, PathBuf};
 
-/// Signs certificates. Its files lie in the folder that it was made with.
+/// Signs certificates. Writes its files into the folder that it was created with.
 #[derive(Debug)]
 pub struct Authority {
     folder: PathBuf,
@@ -11,7 +11,7 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// The three files that a sidecar or a tool is given.
+/// The three files of a sidecar or a tool: its certificate, its key, and the certificate of its authority.
 #[derive(Debug, Clone)]
 #[allow(missing_docs)]
 pub struct Identity {
@@ -20,20 +20,20 @@ pub struct Identity {
     pub ca: PathBuf,
 }
 
-/// When a certificate is good.
+/// The validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Validity {
-    /// Now.
+    /// Valid now.
     Now,
-    /// Until some years ago.
+    /// Expired some years ago.
     Expired,
 }
 
 impl Authority {
-    /// A new one, whose own certificate is `NAME.pem` in the folder.
+    /// Creates an authority, with its own certificate at `NAME.pem` in the folder.
     ///
     /// # Panics
-    /// Where it cannot be written.
+    /// If it cannot be written.
     #[must_use]
     pub fn new(folder: &Path, name: &str) -> Authority {
         let key = KeyPair::generate().expect("a key");
@@ -46,16 +46,17 @@ impl Authority {
         Authority { folder: folder.to_owned(), ca, issuer: Issuer::new(params, key) }
     }
 
-    /// A certificate with these names, in files called after the first of them. `transfer://` begins a URI; what is an IP address is one.
+    /// Makes a certificate with these names, in files named after the first of them. A name that begins with
+    /// `transfer://` becomes a URI, and an IP address becomes an address.
     #[must_use]
     pub fn identity(&self, names: &[&str]) -> Identity {
         self.identity_at(names[0], names, Validity::Now)
     }
 
-    /// The same in files called `file`.
+    /// Makes a certificate with these names, in files named `file`.
     ///
     /// # Panics
-    /// Where they cannot be written.
+    /// If they cannot be written.
     #[must_use]
     pub fn identity_at(&self, file: &str, names: &[&str], validity: Validity) -> Identity {
         let (uris, others): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| name.starts_with("transfer://"));
@@ -72,7 +73,7 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.issuer).expect("it is signed");
         let file = file.replace('/', "_");
         let (cert, own) = (self.folder.join(format!("{file}.crt")), self.folder.join(format!("{file}.key")));
-        // The key first: whoever watches the certificate finds both.
+        // The key is written first, so a process that watches the certificate finds both.
         std::fs::write(&own, key.serialize_pem()).expect("the key can be written");
         std::fs::write(&cert, certificate.pem()).expect("the certificate can be written");
         Identity { cert, key: own, ca: self.ca.clone() }
@@ -80,10 +81,10 @@ impl Authority {
 }
 
 impl Identity {
-    /// As `transferd` and `transferctl` take it.
+    /// Returns the options by which `transferd` and `transferctl` take these files.
     ///
     /// # Panics
-    /// Where a path is no text.
+    /// If a path is no text.
     #[must_use]
     pub fn arguments(&self) -> [&str; 6] {
         [

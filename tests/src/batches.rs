@@ -1,4 +1,4 @@
-//! Record batches by chance: every layout of Arrow's format, nested, with nulls, sliced, of any length.
+//! Random record batches: every layout of Arrow's format, nested, with nulls, sliced, of any length.
 
 use arrow_array::builder::{BinaryViewBuilder, StringViewBuilder};
 use arrow_array::types::{Int16Type, Int32Type, Int64Type, RunEndIndexType};
@@ -10,15 +10,15 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 
-/// How deep types nest.
+/// The depth to which types nest.
 pub const DEPTH: u32 = 8;
 
-/// What chance gives.
+/// A source of random schemas, arrays and batches.
 #[derive(Debug)]
 pub struct Chance(SmallRng);
 
 impl Chance {
-    /// The same for the same seed.
+    /// Creates a source that yields the same values for the same seed.
     #[must_use]
     pub fn new(seed: u64) -> Chance {
         Chance(SmallRng::seed_from_u64(seed))
@@ -32,7 +32,7 @@ impl Chance {
         self.0.random_ratio(1, n)
     }
 
-    /// A schema, and batches of it.
+    /// Returns a random schema, and batches of it.
     pub fn table(&mut self, batches: usize) -> (Arc<Schema>, Vec<RecordBatch>) {
         let columns = self.below(6);
         let fields: Vec<_> = (0..columns).map(|n| self.field(&format!("c{n}"), DEPTH)).collect();
@@ -44,7 +44,7 @@ impl Chance {
         (schema, batches)
     }
 
-    /// A batch of that schema, with as many rows as chance says.
+    /// Returns a batch of the given schema, with a random number of rows.
     pub fn batch(&mut self, schema: &Arc<Schema>) -> RecordBatch {
         let rows = [0, 1, 7, 64, 200][self.below(5)];
         let columns = schema.fields().iter().map(|field| self.array(field, rows)).collect();
@@ -54,7 +54,7 @@ impl Chance {
 
     fn field(&mut self, name: &str, depth: u32) -> Field {
         let data_type = self.data_type(depth);
-        // What is below these may be null, also where they have no nulls of their own.
+        // Values below these types may be null, although the types have no nulls of their own.
         let has_nulls = matches!(data_type, DataType::Null | DataType::Union(..) | DataType::RunEndEncoded(..));
         let nullable = self.one_in(2) || has_nulls;
         Field::new(name, data_type, nullable)
@@ -128,7 +128,7 @@ impl Chance {
             }
             _ => {
                 let ends = [D::Int16, D::Int32, D::Int64][self.below(3)].clone();
-                // arrow-ipc 60.1 miscounts the buffers of views below runs where there are no runs.
+                // arrow-ipc 60.1 miscounts the buffers of views below run-end encoded arrays without runs.
                 let has_views = |t: &D| ["Utf8View", "BinaryView"].iter().any(|view| t.to_string().contains(view));
                 let value = Some(self.data_type(depth - 1)).filter(|t| !has_views(t)).unwrap_or(D::Int16);
                 D::RunEndEncoded(
@@ -139,7 +139,7 @@ impl Chance {
         }
     }
 
-    /// An array of that field, which may be the middle of a longer one.
+    /// Returns an array of the given field, which may be a slice of a longer one.
     pub fn array(&mut self, field: &Field, len: usize) -> ArrayRef {
         let (before, behind) = if self.one_in(2) { (self.below(20), self.below(9)) } else { (0, 0) };
         let all = before + len + behind;
@@ -152,7 +152,7 @@ impl Chance {
     }
 
     fn bits(&mut self, len: usize) -> BooleanBuffer {
-        // Bits need not begin in a whole byte.
+        // The bits need not begin at a byte boundary.
         let shift = self.below(10);
         let bytes: Vec<u8> = (0..(len + shift).div_ceil(8)).map(|_| self.0.random()).collect();
         BooleanBuffer::new(Buffer::from(bytes), shift, len)
@@ -169,7 +169,7 @@ impl Chance {
         (0..self.below(20)).map(|_| letters[self.below(5)]).collect()
     }
 
-    /// An array of that field with all that belongs to it.
+    /// Returns an array of the given field that is not a slice.
     fn whole(&mut self, field: &Field, len: usize) -> ArrayRef {
         let data_type = field.data_type();
         let made = ArrayData::builder(data_type.clone()).len(len);
@@ -220,7 +220,7 @@ impl Chance {
             }
             DataType::ListView(item) | DataType::LargeListView(item) => {
                 let total = 30;
-                // In no order, and over each other.
+                // The views are in no order, and overlap.
                 let (mut offsets, mut sizes) = (Vec::new(), Vec::new());
                 for _ in 0..len {
                     let at = self.below(total);
@@ -308,7 +308,7 @@ impl Chance {
     }
 }
 
-/// Bytes at an address that numbers of any width may have.
+/// Returns bytes at an address that is aligned for numbers of any width.
 fn buffer(bytes: &[u8]) -> Buffer {
     let mut buffer = MutableBuffer::new(bytes.len());
     buffer.extend_from_slice(bytes);

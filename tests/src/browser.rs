@@ -1,4 +1,4 @@
-//! A real browser without a screen, commanded by the DevTools protocol over its two pipes.
+//! A headless browser, controlled by the DevTools protocol over two pipes.
 
 use crate::process::{Process, Start};
 use crate::{PATIENCE, poll, programs, tools};
@@ -9,30 +9,30 @@ use std::path::Path;
 use std::process::ChildStdin;
 use std::sync::mpsc::{Receiver, channel};
 
-/// A browser with one page. It ends with the test.
+/// A browser with one page. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Browser {
     to: ChildStdin,
     from: Receiver<Value>,
     next: u64,
     session: String,
-    /// What the page wrote to its console, and what went wrong in it.
+    /// The page's console messages and errors.
     complaints: Vec<String>,
-    /// What it asked for, from anywhere.
+    /// The URLs that the browser has requested, of any host.
     requests: Vec<String>,
     _process: Process,
 }
 
 impl Browser {
-    /// Starts one. `folder` is for its profile and its log.
+    /// Starts a browser. `folder` is for its profile and its log.
     ///
     /// # Panics
-    /// Where there is none.
+    /// If there is none.
     #[must_use]
     pub fn start(folder: &Path) -> Browser {
         let (leash, browser, shell) = (programs::worker(), tools::browser(), Path::new("/bin/sh"));
         let profile = format!("--user-data-dir={}", folder.join("profile.log").display());
-        // It reads commands from descriptor 3 and writes to 4. No name but this host's means anything to it.
+        // The browser reads commands from descriptor 3 and writes to 4. It can resolve no host name but 127.0.0.1.
         let script = "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null";
         let mut words: Vec<&OsStr> = ["-c", script, "sh"].map(OsStr::new).to_vec();
         words.push(browser.as_os_str());
@@ -57,7 +57,7 @@ impl Browser {
         let (to, out) = process.pipes();
         let (tell, from) = channel();
         std::thread::spawn(move || {
-            // Each message ends with a zero.
+            // Each message ends with a zero byte.
             for message in BufReader::new(out).split(0) {
                 let Ok(message) = message else { break };
                 let message = serde_json::from_slice(&message).expect("a browser speaks JSON");
@@ -81,7 +81,7 @@ impl Browser {
     /// Calls a method of the protocol.
     ///
     /// # Panics
-    /// Where it fails.
+    /// If it fails.
     pub fn call(&mut self, method: &str, parameters: Value) -> Value {
         self.next += 1;
         let mut message = json!({ "id": self.next, "method": method, "params": parameters });
@@ -118,15 +118,15 @@ impl Browser {
         self.call("Page.navigate", json!({ "url": url }));
     }
 
-    /// What an expression is on the page.
+    /// Returns the value of an expression on the page.
     ///
     /// # Panics
-    /// Where it throws.
+    /// If it throws.
     pub fn evaluate(&mut self, expression: &str) -> Value {
         self.try_evaluate(expression).unwrap_or_else(|thrown| panic!("{expression}: {thrown}"))
     }
 
-    /// The same, or what it threw.
+    /// Returns the value of an expression on the page, or the exception that it threw.
     fn try_evaluate(&mut self, expression: &str) -> Result<Value, Value> {
         let asked = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let result = self.call("Runtime.evaluate", asked);
@@ -139,10 +139,10 @@ impl Browser {
     /// Waits until an expression is true on the page.
     ///
     /// # Panics
-    /// Where it never is.
+    /// If it never is.
     #[track_caller]
     pub fn until(&mut self, expression: &str) {
-        // A page that is not there yet has none of its parts.
+        // An expression may throw while the page is still loading.
         let seen = poll(|| if self.try_evaluate(expression) == Ok(Value::Bool(true)) { Ok(()) } else { Err(()) });
         if seen.is_err() {
             let text = self.evaluate("document.body.innerText");
@@ -150,19 +150,19 @@ impl Browser {
         }
     }
 
-    /// What the page complained of.
+    /// Returns the page's console messages and errors.
     #[must_use]
     pub fn complaints(&self) -> &[String] {
         &self.complaints
     }
 
-    /// What was asked for since the start, by whatever the browser has loaded.
+    /// Returns the URLs of all requests since the start.
     #[must_use]
     pub fn requests(&self) -> &[String] {
         &self.requests
     }
 
-    /// A window of this size, of a phone or not, in the dark or not.
+    /// Sets the size of the window, whether it is a phone's, and whether the page is shown dark.
     pub fn look(&mut self, width: u32, height: u32, phone: bool, dark: bool) {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone });
         self.call("Emulation.setDeviceMetricsOverride", size);
@@ -171,7 +171,7 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", media);
     }
 
-    /// A picture of the whole page, as a PNG in base64.
+    /// Returns a picture of the whole page, as a PNG in base64.
     pub fn screenshot(&mut self) -> String {
         let whole = json!({ "format": "png", "captureBeyondViewport": true });
         self.call("Page.captureScreenshot", whole)["data"].as_str().expect("a picture").to_owned()

@@ -1,11 +1,11 @@
-//! Orders to a worker: how they are put together, and what comes of them.
+//! Orders to a worker: how a test builds them, and how it waits for their results.
 
 use crate::order::{Answer, FetchOrder, Fetched, Order, PushOrder, Pushed, Select, Trouble, Until, UpdateOrder, Way};
 use crate::{PATIENCE, Worker};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
-/// An order under way.
+/// An order that the worker has not answered yet.
 #[derive(Debug)]
 pub struct Pending<T> {
     what: String,
@@ -16,25 +16,25 @@ pub struct Pending<T> {
 /// How an order ended.
 #[derive(Debug)]
 pub enum Ended<T> {
-    /// With what was asked for.
+    /// The order succeeded.
     Well(T),
-    /// With the client's error.
+    /// The order failed with an error of the client.
     InTrouble(Trouble),
     /// The worker is gone.
     Gone,
 }
 
-/// Takes a checksum out of an answer.
+/// Returns the checksum of an answer.
 pub fn sum(answer: Answer) -> Option<u64> {
     if let Answer::Sum(sum) = answer { Some(sum) } else { None }
 }
 
-/// Takes a number out of an answer.
+/// Returns the number of an answer.
 pub fn number(answer: Answer) -> Option<u64> {
     if let Answer::Number(n) = answer { Some(n) } else { None }
 }
 
-/// Takes nothing out of an answer.
+/// Returns `()` for an answer without a value.
 pub fn done(answer: Answer) -> Option<()> {
     if let Answer::Done = answer { Some(()) } else { None }
 }
@@ -48,7 +48,7 @@ impl<T> Pending<T> {
         Pending { what, answer, take }
     }
 
-    /// What came of it. None: the worker is gone.
+    /// Waits for the result. `None`: the worker is gone.
     pub(crate) fn outcome(&self) -> Option<Result<T, Trouble>> {
         match self.answer.recv_timeout(PATIENCE) {
             Ok(result) => {
@@ -59,10 +59,10 @@ impl<T> Pending<T> {
         }
     }
 
-    /// What came of it, where that is known by now.
+    /// Returns the result if the worker has answered.
     ///
     /// # Panics
-    /// Where the worker answers something else than it was asked.
+    /// If the worker answers something else than it was asked.
     #[must_use]
     pub fn now(&self) -> Option<Ended<T>> {
         match self.answer.try_recv() {
@@ -76,32 +76,32 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Waits for the end.
+    /// Waits for the result.
     ///
     /// # Errors
-    /// The client's.
+    /// The client's error.
     ///
     /// # Panics
-    /// Where the worker dies before.
+    /// If the worker dies before.
     #[track_caller]
     pub fn wait(self) -> Result<T, Trouble> {
         self.outcome().unwrap_or_else(|| panic!("{}: the worker has ended", self.what))
     }
 
-    /// Waits for success.
+    /// Waits for the result, which has to be a success.
     ///
     /// # Panics
-    /// Where it fails.
+    /// If it fails.
     #[track_caller]
     pub fn get(self) -> T {
         let what = self.what.clone();
         self.wait().unwrap_or_else(|trouble| panic!("{what}: {trouble}"))
     }
 
-    /// Waits for failure.
+    /// Waits for the result, which has to be an error.
     ///
     /// # Panics
-    /// Where it succeeds.
+    /// If it succeeds.
     #[track_caller]
     pub fn trouble(self) -> Trouble
     where
@@ -112,10 +112,10 @@ impl<T> Pending<T> {
     }
 }
 
-/// One worker updates a tensor in place while others watch it. How many versions each of them has seen.
+/// Lets one worker update a tensor in place while others watch it. Returns how many versions each of them has seen.
 ///
 /// # Panics
-/// Where a worker has trouble, or sees a torn version.
+/// If a worker fails, or sees a torn version.
 #[track_caller]
 pub fn update_and_watch(writer: &mut Worker, readers: &mut [Worker], order: &UpdateOrder) -> Vec<u64> {
     let watching: Vec<_> = readers.iter_mut().map(|r| r.order(Order::Watch(order.clone()), number)).collect();
@@ -184,12 +184,12 @@ impl PushCall<'_> {
         self
     }
 
-    /// Orders it; the answer comes later.
+    /// Sends the order. The answer comes later.
     pub fn start(self) -> Pending<Pushed> {
         self.worker.order(Order::Push(self.order), |a| if let Answer::Pushed(p) = a { Some(p) } else { None })
     }
 
-    /// Orders it, again and again.
+    /// Orders the push again and again, until one fails.
     pub fn storm(self) -> Pending<()> {
         self.worker.order(Order::PushStorm(self.order), done)
     }
@@ -241,18 +241,18 @@ impl FetchCall<'_> {
         self
     }
 
-    /// The tensor is kept, under this name.
+    /// Keeps the tensor under this name.
     pub fn hold(mut self, name: &str) -> Self {
         self.order.hold = Some(name.to_owned());
         self
     }
 
-    /// Orders it; the answer comes later.
+    /// Sends the order. The answer comes later.
     pub fn start(self) -> Pending<Fetched> {
         self.worker.order(Order::Fetch(self.order), |a| if let Answer::Fetched(f) = a { Some(f) } else { None })
     }
 
-    /// Orders it, again and again.
+    /// Orders the fetch again and again, until one fails.
     pub fn storm(self) -> Pending<()> {
         self.worker.order(Order::FetchStorm(self.order), done)
     }

@@ -1,29 +1,30 @@
-//! What carries tensors between the sidecars of a scene: TCP, or what `TRANSFER_TEST_FABRIC` names: `shm`, `verbs` or `verbs-pool`.
+//! The fabric that carries tensors between the sidecars of a scene: TCP, or the one that `TRANSFER_TEST_FABRIC` names:
+//! `shm`, `verbs` or `verbs-pool`.
 //!
-//! The suites between nodes promise the same over every fabric, so the same tests run over each. `make test-rdma` runs them over verbs, in
-//! the guest that has a device.
+//! The tests between nodes hold over every fabric, so the same tests run over each. `make test-rdma` runs them over
+//! verbs, in the guest that has a device.
 
 use crate::order::Report;
 use transfer_proto::v1::Fabric;
 
-/// What carries.
+/// The fabric of a scene.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
-    /// Sockets, whatever devices the machine has.
+    /// TCP sockets, whatever devices the machine has.
     Tcp,
-    /// RDMA, or nothing.
+    /// RDMA, and no other fabric.
     Verbs,
-    /// The same with two rails, and one key for a whole landing pool, as a device without memory windows has it.
+    /// RDMA with two rails, and one key for a whole landing pool, as on a device without memory windows.
     VerbsPool,
-    /// Shared memory, or nothing.
+    /// Shared memory, and no other fabric.
     Shm,
 }
 
 impl Carrier {
-    /// What `TRANSFER_TEST_FABRIC` names; TCP where it is not set.
+    /// Returns the fabric that `TRANSFER_TEST_FABRIC` names; TCP if it is not set.
     ///
     /// # Panics
-    /// Where it names nothing that there is: a run over the wrong fabric would pass for the right one.
+    /// If it names no fabric: otherwise a run over the wrong fabric would pass for the right one.
     #[must_use]
     pub fn chosen() -> Carrier {
         match std::env::var("TRANSFER_TEST_FABRIC").as_deref() {
@@ -35,7 +36,7 @@ impl Carrier {
         }
     }
 
-    /// As a report names it.
+    /// Returns the fabric's name in a report.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -45,7 +46,7 @@ impl Carrier {
         }
     }
 
-    /// As a status names it.
+    /// Returns the fabric's name in a status.
     #[must_use]
     pub fn kind(self) -> Fabric {
         match self {
@@ -55,7 +56,7 @@ impl Carrier {
         }
     }
 
-    /// What a sidecar that listens is told, for this and nothing else to carry.
+    /// Returns the arguments of a sidecar that listens, by which it uses this fabric and no other.
     #[must_use]
     pub fn arguments(self) -> &'static [&'static str] {
         match self {
@@ -73,23 +74,24 @@ impl Carrier {
                 "--verbs-queue-pairs",
                 "2",
             ],
-            // What is read by reference has suites of its own: these are about landing memory, too.
+            // Reading by reference has tests of its own. These also test landing memory.
             Carrier::Shm => &["--verbs", "off", "--shm", "on", "--shm-reference", "off", "--require", "shm"],
         }
     }
 
-    /// The report of a transfer between two nodes tells the truth: this carried it, and who needs a CPU for that says so.
+    /// Checks the report of a transfer between two nodes: it names this fabric, and counts the copies that this fabric
+    /// makes.
     ///
     /// # Panics
-    /// Where it does not.
+    /// If it does not.
     #[track_caller]
     pub fn carried(self, report: &Report) {
         assert_eq!(report.fabric, self.name(), "{}", report.text);
         let copies = match self {
-            // The kernel copies on both sides. The landing header, too, and padding.
+            // The kernel copies on both sides. The landing header and padding are copied, too.
             Carrier::Tcp => 2 * report.bytes..=3 * report.bytes + 512,
             Carrier::Verbs | Carrier::VerbsPool => 0..=0,
-            // The receiver copies once: with the landing header, and padding.
+            // The receiver copies once, with the landing header and padding.
             Carrier::Shm => report.bytes..=report.bytes + 512,
         };
         assert!(copies.contains(&report.copied), "{}", report.text);

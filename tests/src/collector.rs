@@ -1,4 +1,4 @@
-//! A collector of spans: the service that OpenTelemetry's collector has, which keeps what it is sent.
+//! A collector of spans: it has the gRPC service of OpenTelemetry's collector, and keeps the spans that it receives.
 
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{TraceService, TraceServiceServer};
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
@@ -9,30 +9,30 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tonic::{Request, Response, Status};
 
-/// A span as the collector got it; ids in hexadecimal digits.
+/// A span as the collector received it, with ids in hexadecimal digits.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)]
 pub struct SeenSpan {
-    /// What sent it: `service.name` and `transfer.node`.
+    /// The sender: `service.name` and `transfer.node`.
     pub service: String,
     pub node: String,
     pub name: String,
     pub kind: SpanKind,
     pub trace: String,
     pub span: String,
-    /// Empty: none.
+    /// Empty if the span has no parent.
     pub parent: String,
-    /// The spans that it is linked to.
+    /// The ids of the spans that this span is linked to.
     pub links: Vec<String>,
-    /// As text, whatever type they have.
+    /// The attributes as text, whatever their types.
     pub attributes: BTreeMap<String, String>,
-    /// The message of its status, where that is an error.
+    /// The message of the span's status if that is an error.
     pub failed: Option<String>,
     pub start_ns: u64,
     pub end_ns: u64,
 }
 
-/// See the module. It ends when it is dropped.
+/// A collector on loopback. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Collector {
     address: SocketAddr,
@@ -44,10 +44,10 @@ pub struct Collector {
 struct Seen(Arc<Mutex<Vec<SeenSpan>>>);
 
 impl Collector {
-    /// One on loopback.
+    /// Starts a collector on a free port of loopback.
     ///
     /// # Panics
-    /// Where it cannot listen.
+    /// If it cannot listen.
     #[must_use]
     pub fn start() -> Collector {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -61,22 +61,22 @@ impl Collector {
         Collector { address, seen, runtime: Some(runtime) }
     }
 
-    /// As `--otlp-endpoint` names it.
+    /// Returns the URL for `--otlp-endpoint`.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// What has come so far.
+    /// Returns the spans that have arrived so far.
     #[must_use]
     pub fn spans(&self) -> Vec<SeenSpan> {
         self.seen.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until there are that many of one key, and not more.
+    /// Waits until there are `count` spans of one key. There must not be more.
     ///
     /// # Panics
-    /// Where that does not come.
+    /// If there are fewer or more.
     #[track_caller]
     #[must_use]
     pub fn of_key(&self, key: &str, count: usize) -> Vec<SeenSpan> {
@@ -124,7 +124,7 @@ fn seen(resource: &BTreeMap<String, String>, span: Span) -> SeenSpan {
         parent: hex(&span.parent_span_id),
         links: span.links.iter().map(|link| hex(&link.span_id)).collect(),
         attributes: texts(&span.attributes),
-        // 2 is an error.
+        // A status code of 2 is an error.
         failed: span.status.filter(|status| status.code == 2).map(|status| status.message),
         start_ns: span.start_time_unix_nano,
         end_ns: span.end_time_unix_nano,

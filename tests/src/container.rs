@@ -1,17 +1,17 @@
-//! Containers, as far as it matters to shared memory: a process with user, pid, ipc, net and mount namespaces of its own, that has one
-//! directory in common with others, at another path, and neither `/tmp` nor `/dev/shm`.
+//! Containers as far as they matter to shared memory: a process with user, pid, ipc, net and mount namespaces of its
+//! own. It shares one directory with others, at another path, and neither `/tmp` nor `/dev/shm`.
 
 use crate::{poll, programs};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// Where the shared directory is inside.
+/// The path of the shared directory inside the container.
 pub const SHARED: &str = "/mnt/shared";
 
-/// The namespaces that each has of its own.
+/// The namespaces of which each container has its own.
 const OWN: [&str; 5] = ["user", "pid", "ipc", "net", "mnt"];
 
-/// What becomes the container's first process. $1: the shared directory, $2: the program; then its arguments.
+/// The script of the container's first process. $1: the shared directory, $2: the program, followed by its arguments.
 const SCRIPT: &str = "set -e
 mount -t tmpfs none /mnt
 mkdir /mnt/shared /mnt/programs
@@ -25,7 +25,7 @@ shift 2
 exec \"$program\" \"$@\"
 ";
 
-/// A container to be made.
+/// The parameters of a container.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Container {
     uid: Option<u32>,
@@ -33,31 +33,32 @@ pub struct Container {
 }
 
 impl Container {
-    /// One that this test's user makes: root inside is that user outside.
+    /// A container that this test's user makes: root inside is that user outside.
     #[must_use]
     pub fn new() -> Container {
         Container::default()
     }
 
-    /// One that another user makes: root inside is that user outside.
+    /// A container that another user makes: root inside is that user outside.
     #[must_use]
     pub fn of_user(uid: u32) -> Container {
         Container { uid: Some(uid), host_network: false }
     }
 
-    /// The same with the network of the host: sidecars talk to each other over it.
+    /// Gives the container the network of the host, over which sidecars talk to each other.
     #[must_use]
     pub fn with_the_host_s_network(self) -> Container {
         Container { host_network: true, ..self }
     }
 
-    /// The program of workers, where this container's user can run it. `shared` takes a copy, if need be.
+    /// Returns the workers' program at a path where this container's user can run it: a copy in `shared` if it is
+    /// another user.
     #[must_use]
     pub fn worker(&self, shared: &Path) -> PathBuf {
         if self.uid.is_some() { programs::worker_for_all(shared) } else { programs::worker() }
     }
 
-    /// The words that start a program in it.
+    /// Returns the command line that starts a program in the container.
     #[must_use]
     pub fn words(&self, shared: &Path, program: &Path, arguments: &[&OsStr]) -> Vec<OsString> {
         let mut words: Vec<OsString> = Vec::new();
@@ -76,10 +77,11 @@ impl Container {
     }
 }
 
-/// The first process of a container, by the number that it has out here. `made_by` is the process that made the container.
+/// Returns the process id of a container's first process, as seen from outside. `made_by` is the process that made the
+/// container.
 ///
 /// # Panics
-/// Where there is none.
+/// If there is none.
 #[must_use]
 pub fn first_process(made_by: u32) -> u32 {
     let path = format!("/proc/{made_by}/task/{made_by}/children");
@@ -90,10 +92,10 @@ pub fn first_process(made_by: u32) -> u32 {
     child.unwrap_or_else(|why| panic!("{path}: {why}"))
 }
 
-/// The namespaces of a process, those that a container has of its own.
+/// Returns the namespaces of a process, of those kinds that each container has for itself.
 ///
 /// # Panics
-/// Where the process is gone.
+/// If the process is gone.
 #[must_use]
 pub fn namespaces(process: u32) -> Vec<PathBuf> {
     let read = |kind| {

@@ -6,14 +6,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 
-/// A command of `transferctl` to be run.
+/// A command line of `transferctl`.
 #[derive(Debug)]
 pub struct Ctl(Command);
 
-/// How one ended.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Said {
-    /// The exit code; 128 and the signal's number where a signal ended it.
+    /// The exit code; 128 plus the signal's number if a signal ended the command.
     pub code: i32,
     /// Its standard output.
     pub out: Vec<u8>,
@@ -21,19 +21,19 @@ pub struct Said {
     pub err: String,
 }
 
-/// One that publishes until it is ended. Interrupted when dropped.
+/// A running command. Killed when dropped.
 #[derive(Debug)]
 pub struct Holder {
     child: Child,
     lines: mpsc::Receiver<String>,
-    /// What it has said.
+    /// The lines of its standard output that have been read so far.
     pub said: Vec<String>,
-    /// What it has complained of.
+    /// Its standard error so far.
     complaints: Arc<Mutex<String>>,
 }
 
 impl Ctl {
-    /// What `words` say, asked of this sidecar.
+    /// A command with these arguments, for this sidecar.
     #[must_use]
     pub fn of(sidecar: &Sidecar, words: &[&str]) -> Ctl {
         let mut ctl = Ctl::new(words);
@@ -41,7 +41,7 @@ impl Ctl {
         ctl
     }
 
-    /// What `words` say.
+    /// A command with these arguments, for no particular sidecar.
     #[must_use]
     pub fn new(words: &[&str]) -> Ctl {
         let mut command = Command::new(programs::transferctl());
@@ -52,26 +52,26 @@ impl Ctl {
         Ctl(command)
     }
 
-    /// One more word.
+    /// Adds an argument.
     #[must_use]
     pub fn arg(mut self, word: impl AsRef<OsStr>) -> Ctl {
         self.0.arg(word);
         self
     }
 
-    /// Runs it to its end.
+    /// Runs the command to its end.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn run(self) -> Said {
         self.run_with(&[])
     }
 
-    /// Runs it to its end, with this for its standard input.
+    /// Runs the command to its end, with `input` as its standard input.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn run_with(mut self, input: &[u8]) -> Said {
         use std::os::unix::process::ExitStatusExt;
@@ -80,7 +80,7 @@ impl Ctl {
         let mut stdin = child.stdin.take().expect("it is piped");
         let input = input.to_vec();
         let feeder = std::thread::spawn(move || {
-            // It may end before it has read all.
+            // The command may end before it has read all of it.
             let _ = stdin.write_all(&input);
         });
         let output = child.wait_with_output().expect("it can be waited for");
@@ -89,10 +89,10 @@ impl Ctl {
         Said { code, out: output.stdout, err: String::from_utf8_lossy(&output.stderr).into_owned() }
     }
 
-    /// Runs it to its end, which has to be this.
+    /// Runs the command to its end, and checks its exit code and its output.
     ///
     /// # Panics
-    /// Where it ends otherwise, or does not say these words.
+    /// If the exit code is another one, or the output lacks one of these words.
     #[track_caller]
     pub fn ends(self, code: i32, words: &[&str]) -> Said {
         let shown = format!("{:?}", self.0);
@@ -106,23 +106,24 @@ impl Ctl {
     /// Starts a push, and waits until everything is published.
     ///
     /// # Panics
-    /// Where that does not happen.
+    /// If that does not happen.
     #[must_use]
     pub fn hold(self) -> Holder {
         self.hold_until("published until this ends")
     }
 
-    /// Starts it, and waits until it says this.
+    /// Starts the command, and waits until a line of its standard output contains `words`.
     ///
     /// # Panics
-    /// Where that does not happen.
+    /// If that does not happen.
     #[must_use]
     pub fn hold_until(mut self, words: &str) -> Holder {
         self.0.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = self.0.spawn().expect("transferctl can be started");
         let out = BufReader::new(child.stdout.take().expect("it is piped"));
         let (told, lines) = mpsc::channel();
-        // All that it says is read, also when nobody asks any more: it would wait for that.
+        // All output is read, also after the test has stopped reading lines: otherwise the command would block on a
+        // full pipe.
         std::thread::spawn(move || {
             out.lines().map_while(Result::ok).for_each(|line| {
                 let _ = told.send(line);
@@ -142,16 +143,16 @@ impl Ctl {
 }
 
 impl Said {
-    /// All that it said.
+    /// Returns the standard output, followed by the standard error.
     #[must_use]
     pub fn text(&self) -> String {
         format!("{}{}", String::from_utf8_lossy(&self.out), self.err)
     }
 
-    /// Its lines of JSON.
+    /// Returns the lines of its standard output, parsed as JSON.
     ///
     /// # Panics
-    /// Where a line is none.
+    /// If a line is not JSON.
     #[must_use]
     pub fn json_lines(&self) -> Vec<serde_json::Value> {
         let out = String::from_utf8_lossy(&self.out);
@@ -160,10 +161,10 @@ impl Said {
 }
 
 impl Holder {
-    /// Waits until it says this.
+    /// Waits until a line of the standard output contains `words`.
     ///
     /// # Panics
-    /// Where it ends without that.
+    /// If the command ends without that.
     pub fn until(&mut self, words: &str) {
         while let Ok(line) = self.lines.recv() {
             let found = line.contains(words);
@@ -175,10 +176,10 @@ impl Holder {
         panic!("it never says {words:?}: {:?}\n{}", self.said, self.complaints.lock().expect("a lock"));
     }
 
-    /// Waits until it complains of this.
+    /// Waits until the standard error contains `words`.
     ///
     /// # Panics
-    /// Where it never does.
+    /// If it never does.
     #[track_caller]
     pub fn complains(&self, words: &str) {
         let heard = poll(|| {
@@ -188,19 +189,19 @@ impl Holder {
         heard.unwrap_or_else(|heard| panic!("it never complains of {words:?}: {heard}"));
     }
 
-    /// Interrupts it, as Ctrl-C does, and says how it ended.
+    /// Interrupts the command, as Ctrl-C does, and returns its exit code.
     ///
     /// # Panics
-    /// Where it does not end.
+    /// If it does not end.
     pub fn interrupt(&mut self) -> Option<i32> {
         crate::process::signal(self.child.id(), rustix::process::Signal::INT);
         self.ended()
     }
 
-    /// Waits until it has ended by itself, and says how.
+    /// Waits until the command has ended by itself, and returns its exit code.
     ///
     /// # Panics
-    /// Where it does not end.
+    /// If it does not end.
     pub fn ended(&mut self) -> Option<i32> {
         poll(|| self.child.try_wait().ok().flatten().ok_or(())).expect("it ends").code()
     }
@@ -208,7 +209,7 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // It may have ended.
+        // The command may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,38 +1,38 @@
-//! A plain HTTP client, for what a sidecar serves to those who watch it.
+//! A plain HTTP client, for the pages and metrics of a sidecar.
 
 use crate::PATIENCE;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// An answer.
+/// A response.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// For instance 200.
+    /// The status code, for instance 200.
     pub status: u16,
-    /// The lines of its head, in lower case.
+    /// The status line and the headers, in lower case.
     pub head: String,
-    /// What comes behind.
+    /// The body.
     pub body: String,
 }
 
-/// Asks for a path, and reads all of the answer.
+/// Requests a path, and reads the whole response.
 ///
 /// # Panics
-/// Where there is none.
+/// If there is no response.
 #[must_use]
 pub fn get(address: &str, path: &str) -> Answer {
     say(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"))
 }
 
-/// Says these bytes, and reads all of the answer.
+/// Sends these bytes, and reads the whole response.
 ///
 /// # Panics
-/// Where there is none.
+/// If there is no response.
 #[must_use]
 pub fn say(address: &str, request: &str) -> Answer {
     let mut stream = TcpStream::connect(address).expect("somebody listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
-    // It may be refused before all of it is said.
+    // The server may refuse the request before all of it is sent.
     let _ = stream.write_all(request.as_bytes());
     let mut bytes = Vec::new();
     let read = stream.read_to_end(&mut bytes);
