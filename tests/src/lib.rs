@@ -1,28 +1,30 @@
-//! What the end-to-end tests stand on: real sidecars, real workers, each in a process of its own, over real sockets.
+//! The library of the end-to-end tests: real sidecars and real workers, each in a process of its own, over real
+//! sockets.
 //!
-//! A test builds a [`Scene`], starts workers, gives them orders, kills some of them, and looks at the sidecars through their admin service.
-//! At its end [`Scene::end`] holds the counters against those from before: whatever a test did, nothing of it may be left.
+//! A test builds a [`Scene`], starts workers, gives them orders, kills some of them, and looks at the sidecars through
+//! their admin service. At its end [`Scene::end`] compares the sidecars' counters with those from before: nothing of
+//! the test may be left.
 //!
-//! Nothing here waits for a fixed time, and nothing asserts that something was fast: every wait polls for what it waits for, and gives up
-//! after a minute with all that it knows.
+//! Nothing here waits for a fixed time, and nothing asserts a maximum time: every wait polls for its condition, and
+//! gives up after [`PATIENCE`] with the state that it saw last.
 //!
 //! # Layout
-//! - [`scene`]: one or two sidecars, bystanders that exchange tensors all the while, and the check at the end.
-//! - [`carrier`]: what carries tensors between the sidecars.
-//! - [`sidecar`], [`status`]: a `transferd`, and what it shows of itself.
-//! - [`stranger`]: a sidecar of the tests' own making, which says to a real one whatever it likes.
-//! - [`worker`], [`calls`]: a worker, as a test commands it, and its orders.
-//! - [`agent`]: the same worker from inside: the program `transfer-test-worker`.
-//! - [`soak`]: everything at once: the program `transfer-test-soak`.
-//! - [`worst`]: what attackers do, and an honest job beside them: the program `transfer-test-worst`.
+//! - [`scene`]: one or more sidecars, bystanders that exchange tensors during the test, and the check at the end.
+//! - [`carrier`]: the fabric that carries tensors between the sidecars.
+//! - [`sidecar`], [`status`]: a `transferd`, and its status.
+//! - [`stranger`]: a fake sidecar that sends arbitrary frames to a real one.
+//! - [`worker`], [`calls`]: a worker and its orders, from the test's side.
+//! - [`agent`]: the worker from inside: the program `transfer-test-worker`.
+//! - [`soak`]: all features at the same time: the program `transfer-test-soak`.
+//! - [`worst`]: attackers, and an honest job beside them: the program `transfer-test-worst`.
 //! - [`authority`]: certificates, made as an operator would make them.
-//! - [`container`]: either of them in namespaces of its own.
+//! - [`container`]: sidecars and workers in namespaces of their own.
 //! - [`ctl`]: `transferctl`, as a person or a script runs it.
-//! - [`order`]: the lines between the two.
-//! - [`pattern`]: what tensors are filled with. [`batches`]: record batches by chance.
-//! - [`http`], [`browser`], [`collector`]: who watches a sidecar. [`tools`]: what that takes.
-//! - [`process`], [`programs`]: processes that end with the test, and where their programs are.
-//! - [`witness`]: what the sidecars knew when a test failed.
+//! - [`order`]: the messages between a test and its workers.
+//! - [`pattern`]: the contents of tensors. [`batches`]: random record batches.
+//! - [`http`], [`browser`], [`collector`]: clients that observe a sidecar. [`tools`]: the programs that they need.
+//! - [`process`], [`programs`]: processes that end with the test, and the paths of their programs.
+//! - [`witness`]: the sidecars' state when a test fails.
 #![forbid(unsafe_code)]
 
 pub mod agent;
@@ -64,10 +66,11 @@ pub use worker::Worker;
 
 use std::time::{Duration, Instant};
 
-/// How long any wait may take before the test is given up. Far more than it ever should, for machines that are busy with other things.
+/// The longest that any wait may take before the test fails. Far more than a wait should need, for machines that are
+/// busy with other things.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Looks again and again until there is a value. The error is what was seen last.
+/// Calls `look` until it returns a value.
 ///
 /// # Errors
 /// The last error of `look`, after [`PATIENCE`].

@@ -1,46 +1,46 @@
-//! What a test tells a worker, and what it hears: one JSON value per line.
+//! The messages between a test and a worker: orders and answers, one JSON value per line.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
-/// A line to a worker. It carries out each order on a thread of its own and answers when that is done.
+/// A line to a worker. The worker carries out each order on a thread of its own, and answers when the order is done.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Line {
-    /// Comes back with the answer.
+    /// The id of the answer.
     pub id: u64,
-    /// What to do.
+    /// The order.
     pub order: Order,
 }
 
 /// A line from a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Reply {
-    /// From [`Line::id`]; 0 for what a worker says first: whether it is connected.
+    /// [`Line::id`]; 0 for a worker's first line, which says whether it is connected.
     pub id: u64,
-    /// What came of it.
+    /// The result of the order.
     pub result: Result<Answer, Trouble>,
 }
 
-/// A tensor, and what is in it.
+/// The type, the shape and the contents of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
     /// The element type's short name.
     pub dtype: String,
     /// The dimensions.
     pub shape: Vec<u64>,
-    /// See [`crate::pattern`].
+    /// The seed of the contents: see [`crate::pattern`].
     pub seed: u64,
 }
 
 impl Spec {
-    /// A tensor of that many bytes.
+    /// Describes a one-dimensional `u8` tensor of `len` bytes.
     #[must_use]
     pub fn bytes(len: u64, seed: u64) -> Spec {
         Spec { dtype: "u8".into(), shape: vec![len], seed }
     }
 
-    /// Its checksum.
+    /// Returns the tensor's checksum.
     #[must_use]
     pub fn sum(&self) -> u64 {
         crate::pattern::sum_of(self)
@@ -50,22 +50,22 @@ impl Spec {
 /// How a tensor is pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {
-    /// Allocated in the arena, filled, and given away.
+    /// Allocated in the arena, filled, and pushed as it is.
     Owned,
-    /// Allocated, filled, frozen, and pushed as such.
+    /// Allocated, filled, frozen, and pushed frozen.
     Frozen,
-    /// Bytes that lie elsewhere: copied once.
+    /// Bytes outside the arena: copied once.
     Foreign,
 }
 
-/// Which version.
+/// The version that a fetch asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Select {
     /// The newest.
     Latest,
-    /// This one.
+    /// Exactly this version.
     Exactly(u64),
-    /// This or a newer one.
+    /// This version or a newer one.
     AtLeast(u64),
 }
 
@@ -93,7 +93,7 @@ pub struct Keep {
     pub outlives: bool,
 }
 
-/// Until what.
+/// The event that ends a version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Until {
@@ -106,9 +106,9 @@ pub enum Until {
 /// A way to publish weights that are updated in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InPlace {
-    /// A copy of each version.
+    /// Each version is a copy.
     Snapshot,
-    /// The update waits for the readers.
+    /// The update waits until no reader reads the last version.
     Gate,
     /// Two buffers that take turns.
     TwoBuffers,
@@ -120,7 +120,7 @@ pub enum InPlace {
 pub struct UpdateOrder {
     pub key: String,
     pub way: InPlace,
-    /// How many elements, of 8 bytes.
+    /// The number of elements, of 8 bytes each.
     pub len: u64,
     /// The last version.
     pub last: u64,
@@ -134,18 +134,18 @@ pub struct FetchOrder {
     pub select: Select,
     pub timeout: Duration,
     pub require: Option<String>,
-    /// Keep it under this name until [`Order::Release`]; without it, the tensor is read and dropped.
+    /// Keeps the tensor under this name until [`Order::Release`]. Without a name, the tensor is read and dropped.
     pub hold: Option<String>,
 }
 
-/// What is done to a counter.
+/// An operation on a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// Read it.
+    /// Reads the counter.
     Get,
-    /// Add this.
+    /// Adds this number.
     Add(u64),
-    /// Make it the second number where it is the first.
+    /// Sets the counter to the second number if it has the first.
     Swap(u64, u64),
 }
 
@@ -155,7 +155,7 @@ pub enum Change {
 pub struct CountOrder {
     pub name: String,
     pub change: Change,
-    /// How often, one after the other.
+    /// The number of operations, one after the other.
     pub times: u64,
     pub timeout: Duration,
 }
@@ -166,93 +166,96 @@ pub struct CountOrder {
 pub struct MeetOrder {
     pub name: String,
     pub members: u32,
-    /// How many rounds, one after the other.
+    /// The number of rounds, one after the other.
     pub times: u64,
     pub timeout: Duration,
 }
 
-/// The rounds of a pair: one leads, one follows. In each round the leader pushes, the follower fetches exactly that version, checks it and
-/// pushes its own, and the leader fetches and checks that.
+/// An exchange between a leader and a follower. In each round the leader pushes. The follower fetches exactly that
+/// version, checks it, and pushes its own. The leader fetches and checks the follower's.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ExchangeOrder {
-    /// Whether this one leads.
+    /// Whether this worker leads.
     pub leads: bool,
     /// The leader's key; the follower's is this with "-back".
     pub key: String,
-    /// Where the leader's tensor shall land, if anywhere.
+    /// The worker at whose sidecar the leader's tensor shall land, if any.
     pub to: Option<String>,
-    /// The first round's version.
+    /// The version of the first round.
     pub first: u64,
-    /// The tensors' size.
+    /// The size of each tensor.
     pub len: u64,
 }
 
-/// One side of a job of two workers on two nodes. In each round each of them gets tensors of all these lengths from the other one, counts, and
-/// meets the other one at a barrier.
+/// One side of a job of two workers on two nodes. In each round each of them gets tensors of all given lengths from the
+/// other, counts, and meets the other at a barrier.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct JobOrder {
-    /// What all its names begin with.
+    /// The prefix of all names of the job.
     pub name: String,
-    /// The other one, where this one leads: it pushes to there. What the other one pushes stays where it is, and is fetched.
+    /// The other worker, if this one leads: the leader pushes to it. The other worker's tensors stay where they are,
+    /// and the leader fetches them.
     pub to: Option<String>,
-    /// The first round: it is the version, and rises from one order to the next.
+    /// The first round. The round is the version, and rises from one order to the next.
     pub first: u64,
-    /// How many rounds.
+    /// The number of rounds.
     pub rounds: u64,
     /// The lengths in bytes.
     pub lens: Vec<u64>,
 }
 
-/// What to do.
+/// An order to a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Order {
     /// Fill a tensor and push it.
     Push(PushOrder),
     /// Fetch a tensor and read it.
     Fetch(FetchOrder),
-    /// The same, given up after this long: its future is dropped. For those with the async face.
+    /// Push, and drop the push's future if it is not done after this time. For workers with the async face.
     PushBriefly(PushOrder, Duration),
-    /// See [`Order::PushBriefly`].
+    /// Fetch, and drop the fetch's future if it is not done after this time. For workers with the async face.
     FetchBriefly(FetchOrder, Duration),
     /// Read a held tensor again.
     Read(String),
     /// Drop a held tensor.
     Release(String),
-    /// End a key.
+    /// Delete a key.
     Delete(String),
-    /// Open a counter, now and not again with [`Order::Count`]. Answered with the name of its home.
+    /// Open a counter, which [`Order::Count`] then does not open again. Answered with the name of its home.
     Open(String),
-    /// Operate on a counter; opened with the first.
+    /// Operate on a counter. The first operation opens it.
     Count(CountOrder),
     /// Arrive at a barrier and wait.
     Meet(MeetOrder),
     /// Say how much of the arena is free.
     ArenaFree,
-    /// Write nonsense over all memory that is shared with the sidecar and can be written: the arena and both rings. From this seed.
+    /// Overwrite with random bytes all memory that is shared with the sidecar and writable: the arena and both rings.
+    /// The bytes follow from this seed.
     Scribble(u64),
-    /// Leave a child behind that holds the sockets of this process open. Answered with its process id.
+    /// Leave behind a child that holds the sockets of this process open. Answered with its process id.
     LeaveChild,
-    /// Fork a child that drops what it inherits, of which nothing works, and that connects at this socket by itself and fetches this key.
-    /// Answered with where it failed: 0 is nowhere.
+    /// Fork a child that drops what it inherits, checks that all inherited calls fail, connects at this socket itself,
+    /// and fetches this key. Answered with the number of the check that failed, 0 if none.
     Fork(std::path::PathBuf, String),
-    /// Push the tensor again and again, until something fails.
+    /// Push the tensor again and again, until a push fails.
     PushStorm(PushOrder),
-    /// Fetch the latest again and again, reading each, until something fails.
+    /// Fetch the newest version again and again and read it, until a fetch fails.
     FetchStorm(FetchOrder),
-    /// Take the newest version of a key back, and drop it.
+    /// Take back the newest version of a key, and drop it.
     TakeBack(String, Duration),
-    /// Publish versions 1 to the last of weights that are updated in place, as fast as it goes: every element is the version's number.
+    /// Publish versions 1 to `last` of weights that are updated in place, as fast as possible. Every element is the
+    /// version's number.
     Update(UpdateOrder),
-    /// Fetch the newest again and again until the last version has come, and look at every element of each, twice. Answered with how
-    /// many versions were seen.
+    /// Fetch the newest version again and again until the last one has come, and check every element of each version
+    /// twice. Answered with the number of versions seen.
     Watch(UpdateOrder),
-    /// Do some rounds of a job, checking every byte. Answered with what each took, in microseconds.
+    /// Do some rounds of a job, and check every byte. Answered with the time of each round, in microseconds.
     Job(JobOrder),
     /// Begin an exchange. Answered at once.
     Exchange(ExchangeOrder),
-    /// How many rounds are done.
+    /// Return the number of rounds that are done.
     Rounds,
-    /// To a leader: begin no round any more. Answered after the running one, with its version.
+    /// Begin no further round, for a leader. Answered after the running round, with its version.
     Hold,
     /// End the exchange after the round of this version. Answered at once.
     FinishWith(u64),
@@ -260,7 +263,7 @@ pub enum Order {
     Finished,
 }
 
-/// What came of an order.
+/// The answer to an order.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Answer {
@@ -272,9 +275,9 @@ pub enum Answer {
     Fetched(Fetched),
     /// A checksum.
     Sum(u64),
-    /// Bytes, or a version, or rounds.
+    /// Bytes, a version, or rounds.
     Number(u64),
-    /// What each round of a job took, in microseconds.
+    /// The time of each round of a job, in microseconds.
     Times(Vec<u64>),
     /// The home of a counter.
     Home(String),
@@ -294,7 +297,7 @@ pub struct Counted {
     pub fabric: String,
 }
 
-/// The last round at a barrier, and in how many of them this worker was the last to arrive.
+/// The last round at a barrier, and the number of rounds in which this worker was the last to arrive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Met {
@@ -303,25 +306,26 @@ pub struct Met {
     pub path: String,
 }
 
-/// Where bytes lie: the file behind a mapping, and the place in it. Equal in two processes only if it is the same memory.
+/// The place of bytes in memory: the file behind a mapping, and the offset in it. It is equal in two processes only if
+/// both map the same memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The file's inode.
     pub inode: u64,
-    /// Where in the file, in bytes.
+    /// The offset in the file, in bytes.
     pub offset: u64,
     /// Whether this process may write there.
     pub writable: bool,
 }
 
-/// How a transfer went.
+/// The report of a transfer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Report {
     pub fabric: String,
     pub bytes: u64,
     pub copied: u64,
-    /// As it prints.
+    /// The report as it is printed.
     pub text: String,
 }
 
@@ -331,7 +335,7 @@ pub struct Report {
 pub struct Pushed {
     pub version: u64,
     pub report: Report,
-    /// Where the tensor was filled, where that was in the arena.
+    /// The place of the tensor, if it was filled in the arena.
     pub place: Option<Place>,
 }
 
@@ -351,21 +355,21 @@ pub struct Fetched {
 /// An error of the client library, as its caller sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {
-    /// The sidecar's code, or else the name of the error's variant.
+    /// The sidecar's code; without one, the name of the error's variant.
     pub kind: String,
-    /// Who has to change something.
+    /// The party that has to change something.
     pub fault: String,
     /// Whether the same call may succeed later.
     pub can_retry: bool,
-    /// What people read.
+    /// The message for people.
     pub text: String,
 }
 
 impl Trouble {
-    /// Checks the kind, and that the text names all of this.
+    /// Checks the kind, and that the text contains all of these words.
     ///
     /// # Panics
-    /// Where it does not.
+    /// If the kind is another one, or a word is missing.
     #[track_caller]
     pub fn expect(&self, kind: &str, words: &[&str]) {
         assert_eq!(self.kind, kind, "{self}");

@@ -1,4 +1,4 @@
-//! What tensors are filled with: bytes that follow from a seed, so that whoever fetches them can tell the right ones from any others.
+//! The contents of tensors: bytes that follow from a seed, so that a reader can tell the right ones from all others.
 
 use crate::order::Spec;
 use transfer_client::DType;
@@ -11,7 +11,7 @@ fn word(seed: u64, at: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Fills `bytes`. Those of a `bool` tensor are 0 or 1.
+/// Fills `bytes` from a seed. The bytes of a `bool` tensor are 0 or 1.
 pub fn fill(bytes: &mut [u8], dtype: DType, seed: u64) {
     let mask = if dtype == DType::Bool { 0x0101_0101_0101_0101 } else { u64::MAX };
     let (words, rest) = bytes.as_chunks_mut::<8>();
@@ -24,7 +24,8 @@ pub fn fill(bytes: &mut [u8], dtype: DType, seed: u64) {
     rest.copy_from_slice(&last[..rest.len()]);
 }
 
-/// A checksum that tells apart any two contents of a test, orders and lengths included.
+/// Returns a checksum that differs between any two contents that the tests use, also if only the order or the length
+/// differs.
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
@@ -38,22 +39,22 @@ pub fn sum(bytes: &[u8]) -> u64 {
     sum
 }
 
-/// The element type of this name.
+/// Returns the element type with this name.
 ///
 /// # Panics
-/// Where there is none.
+/// If there is none.
 #[must_use]
 pub fn dtype(name: &str) -> DType {
     DType::from_name(name).unwrap_or_else(|| panic!("{name} is no element type"))
 }
 
-/// The size of a tensor in bytes.
+/// Returns the size of a tensor in bytes.
 #[must_use]
 pub fn len_of(spec: &Spec) -> u64 {
     spec.shape.iter().product::<u64>() * dtype(&spec.dtype).size_bytes()
 }
 
-/// The bytes of a tensor.
+/// Returns the bytes of a tensor.
 #[must_use]
 pub fn bytes_of(spec: &Spec) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(len_of(spec)).expect("a tensor fits memory")];
@@ -61,7 +62,7 @@ pub fn bytes_of(spec: &Spec) -> Vec<u8> {
     bytes
 }
 
-/// The checksum of a tensor.
+/// Returns the checksum of a tensor.
 #[must_use]
 pub fn sum_of(spec: &Spec) -> u64 {
     sum(&bytes_of(spec))

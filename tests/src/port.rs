@@ -1,4 +1,4 @@
-//! A port of this host that nobody else is given.
+//! A port of this host that no other process is given.
 
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt::set_socket_reuseaddr,
@@ -8,9 +8,9 @@ use std::os::fd::OwnedFd;
 
 /// A port of 127.0.0.1 that stays reserved until this is dropped.
 ///
-/// A sidecar that a test restarts has to listen where it listened before. While it is down, the kernel may give its port to any
-/// connection that a test beside opens. A socket that is bound and does not listen prevents that, and lets a listener in whose
-/// `SO_REUSEADDR` is set.
+/// A sidecar that a test restarts has to listen where it listened before. While it is down, the kernel may give its
+/// port to a connection of another test. A socket that is bound and does not listen prevents that, and admits a
+/// listener that sets `SO_REUSEADDR`.
 #[derive(Debug)]
 pub struct ReservedPort {
     address: SocketAddr,
@@ -18,10 +18,10 @@ pub struct ReservedPort {
 }
 
 impl ReservedPort {
-    /// Reserves a free one.
+    /// Reserves a free port.
     ///
     /// # Panics
-    /// Where there is none.
+    /// If there is none.
     #[must_use]
     pub fn any() -> ReservedPort {
         let socket = tcp_socket();
@@ -32,7 +32,7 @@ impl ReservedPort {
         ReservedPort { address, _socket: socket }
     }
 
-    /// Its address.
+    /// Returns the port's address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -61,7 +61,8 @@ mod tests {
         let stranger = tcp_socket();
         assert!(bind(&stranger, &port.address()).is_err(), "the port was given to another");
     }
-    /// A listener may come, and come back. A child that a test beside has forked holds the last one until it runs its program.
+    /// Listens at the port, also a second time. A child that another test has forked holds the previous listener until
+    /// it runs its program.
     fn listen(address: SocketAddr) -> TcpListener {
         let started = Instant::now();
         loop {

@@ -7,22 +7,24 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
-/// How a program is started.
+/// The parameters of a process.
 #[derive(Debug)]
 pub struct Start<'a> {
-    /// The program of [`crate::programs::worker`], or a copy of it that the user id below can run.
+    /// The program of [`crate::programs::worker`], or a copy of it that the user id below can run. It ties the process
+    /// to the test.
     pub leash: &'a Path,
-    /// Its arguments, behind the test's process id.
+    /// The arguments behind the test's process id.
     pub arguments: Vec<&'a OsStr>,
-    /// Its first argument: what the leash is to do.
+    /// The first argument: what the leash program shall do.
     pub mode: &'a str,
-    /// Where its stderr goes.
+    /// The file for the process's stderr.
     pub log: PathBuf,
-    /// The user that it runs as, if another.
+    /// The user id of the process, if not the test's.
     pub uid: Option<u32>,
 }
 
-/// A running program, killed and reaped when this is dropped. It dies with the thread that started it, too: keep it on the test's own.
+/// A running program, killed and reaped when this is dropped. The kernel also kills it when the thread that started it
+/// ends, so it has to be started on the test's own thread.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -31,10 +33,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it.
+    /// Starts the process.
     ///
     /// # Panics
-    /// Where that is not possible.
+    /// If it cannot be started.
     #[must_use]
     pub fn start(start: Start<'_>) -> Process {
         use std::os::unix::process::CommandExt;
@@ -43,7 +45,7 @@ impl Process {
         command.arg(start.mode).arg(std::process::id().to_string()).args(start.arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         for (name, _) in std::env::vars_os() {
-            // The sidecar reads its configuration there too.
+            // The sidecar would read its configuration from these variables, too.
             if name.to_string_lossy().starts_with("TRANSFER_") {
                 command.env_remove(name);
             }
@@ -55,28 +57,28 @@ impl Process {
         Process { child, log: start.log, ended: None }
     }
 
-    /// The arguments that start `program` on the leash.
+    /// Returns the arguments by which the leash program runs `program`.
     #[must_use]
     pub fn tied<'a>(program: &'a Path, arguments: impl IntoIterator<Item = &'a OsStr>) -> Vec<&'a OsStr> {
         std::iter::once(program.as_os_str()).chain(arguments).collect()
     }
 
-    /// The process id.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its stdin and stdout, once.
+    /// Returns the process's stdin and stdout. They can be taken once.
     ///
     /// # Panics
-    /// The second time.
+    /// If they have been taken already.
     pub fn pipes(&mut self) -> (ChildStdin, ChildStdout) {
         let stdin = self.child.stdin.take().expect("stdin is taken once");
         (stdin, self.child.stdout.take().expect("stdout is taken once"))
     }
 
-    /// What it wrote to stderr, from the end.
+    /// Returns the last 40 lines that the process wrote to stderr.
     #[must_use]
     pub fn last_words(&self) -> String {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
@@ -84,20 +86,21 @@ impl Process {
         lines[lines.len().saturating_sub(40)..].join("\n")
     }
 
-    /// Sends a signal.
+    /// Sends the process a signal.
     ///
     /// # Panics
-    /// Where it has ended already.
+    /// If it has ended already.
     pub fn signal(&self, signal: Signal) {
-        // The child is not reaped yet, so the number is its own.
+        // The child is not reaped yet, so the process id is its own.
         assert!(self.ended.is_none(), "process {} has ended already", self.id());
         self::signal(self.id(), signal);
     }
 
-    /// Stops it with SIGSTOP, and waits until all its threads have stopped: the kernel stops each where it next comes to run.
+    /// Stops the process with SIGSTOP, and waits until all its threads have stopped: the kernel stops each thread only
+    /// when it next runs.
     ///
     /// # Panics
-    /// Where it does not stop, or has ended.
+    /// If it does not stop, or has ended.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
         let running = || match running_threads(self.id()) {
@@ -109,7 +112,7 @@ impl Process {
         }
     }
 
-    /// Whether it has ended, and how.
+    /// Returns how the process has ended, if it has.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().expect("a child can be waited for");
@@ -117,10 +120,10 @@ impl Process {
         self.ended
     }
 
-    /// Waits until it has ended.
+    /// Waits until the process has ended.
     ///
     /// # Panics
-    /// Where it does not.
+    /// If it does not.
     pub fn wait(&mut self) -> ExitStatus {
         match poll(|| self.ended().ok_or(())) {
             Ok(status) => status,
@@ -128,7 +131,7 @@ impl Process {
         }
     }
 
-    /// Ends it with SIGKILL, and waits.
+    /// Ends the process with SIGKILL, and waits for its end.
     pub fn kill(&mut self) {
         if self.ended().is_none() {
             self.signal(Signal::KILL);
@@ -137,20 +140,20 @@ impl Process {
     }
 }
 
-/// Sends a signal to a process that is surely there still.
+/// Sends a signal to a process that cannot have ended.
 ///
 /// # Panics
-/// Where it is not.
+/// If the process does not exist.
 pub fn signal(process: u32, signal: Signal) {
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process has an id");
     kill_process(pid, signal).expect("it is there and can be signalled");
 }
 
-/// How many threads of a process are not stopped.
+/// Returns how many threads of a process are not stopped.
 fn running_threads(process: u32) -> usize {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("it is there");
     let is_stopped = |task: &Path| {
-        // The state comes behind the name in parentheses. One whose thread has ended meanwhile has none.
+        // The state follows the name, which is in parentheses. A thread that has ended meanwhile has no state.
         let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
         stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
     };
@@ -163,7 +166,7 @@ impl Drop for Process {
             eprintln!("---- {} ----\n{}", self.log.display(), self.last_words());
         }
         if self.ended.is_none() {
-            // No panic here: the test may be panicking already.
+            // No panic here, because the test may be panicking already.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
