@@ -1,4 +1,4 @@
-//! Sidecars, and bystanders who must notice nothing.
+//! Sidecars, and bystanders that must not be affected by a test.
 
 use crate::calls::{done, number};
 use crate::container::Container;
@@ -9,20 +9,21 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
 
-/// How many rounds the bystanders must get through for it to count as going on.
+/// The number of further rounds that shows that the bystanders continue.
 const ROUNDS: u64 = 5;
 
 /// The size of a bystander's tensor.
 const LEN: u64 = 20_000;
 
-/// One sidecar, or several that are joined by a [`Carrier`]; and, where asked for, two workers who exchange tensors all the while.
+/// One sidecar, or several that are joined by a [`Carrier`]; and, on request, two workers that exchange tensors during
+/// the test.
 #[derive(Debug)]
 pub struct Scene {
-    /// Dropped in this order: workers first.
+    /// The fields are dropped in this order: workers first.
     bystanders: Option<Bystanders>,
     /// The sidecars: the first hosts the directory.
     pub nodes: Vec<Sidecar>,
-    /// Each sidecar with nobody connected.
+    /// The counts of each sidecar without a worker.
     idle: BTreeMap<usize, Counts>,
     folder: TempDir,
 }
@@ -31,27 +32,27 @@ pub struct Scene {
 struct Bystanders {
     leader: Worker,
     follower: Worker,
-    /// The version that the next round begins with.
+    /// The version of the next exchange's first round.
     next: u64,
-    /// Their sidecars, and what those count while the two hold still.
+    /// The indexes of the bystanders' sidecars. `still` holds the counts of these sidecars while the bystanders pause.
     nodes: [usize; 2],
     still: Vec<Counts>,
 }
 
 impl Scene {
-    /// One sidecar.
+    /// Starts one sidecar.
     #[must_use]
     pub fn one() -> Scene {
         Scene::with(&[&[]])
     }
 
-    /// Two sidecars, a and b, with landing pools of 64 MiB.
+    /// Starts two sidecars, a and b, with landing pools of 64 MiB.
     #[must_use]
     pub fn two() -> Scene {
         Scene::two_with(&["--pool-bytes", "64MiB"])
     }
 
-    /// Two sidecars, a and b, with these arguments.
+    /// Starts two sidecars, a and b, with these arguments.
     #[must_use]
     pub fn two_with(arguments: &[&str]) -> Scene {
         let mut arguments = arguments.to_vec();
@@ -59,14 +60,14 @@ impl Scene {
         Scene::with(&[&arguments, &arguments])
     }
 
-    /// One sidecar for each list of arguments, called a, b and so on. The directory is at the first one. Between them carries what
-    /// [`Carrier::chosen`] says.
+    /// Starts one sidecar for each list of arguments, named a, b and c. The directory is at the first one. The fabric
+    /// between them is [`Carrier::chosen`].
     #[must_use]
     pub fn with(arguments: &[&[&str]]) -> Scene {
         Scene::over(Carrier::chosen(), arguments)
     }
 
-    /// The same, and this carries.
+    /// Starts one sidecar for each list of arguments, as [`Scene::with`] does, joined by this carrier.
     #[must_use]
     pub fn over(carrier: Carrier, arguments: &[&[&str]]) -> Scene {
         let mut all: Vec<Vec<&str>> = arguments.iter().map(|own| own.to_vec()).collect();
@@ -76,10 +77,11 @@ impl Scene {
         Scene::exactly(&all.iter().map(Vec::as_slice).collect::<Vec<_>>())
     }
 
-    /// One more sidecar, of another user, in a folder of its own. The directory is at the first one's. Not of those that [`Scene::end`] looks at.
+    /// Starts a further sidecar, of another user, in a folder of its own. It uses the first sidecar's directory.
+    /// [`Scene::end`] does not check it.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     #[must_use]
     pub fn sidecar_of(&self, uid: u32, name: &str, arguments: &[&str]) -> Sidecar {
         let folder = self.folder.path().join(format!("{name}-of-{uid}"));
@@ -90,16 +92,17 @@ impl Scene {
         Sidecar::start_as(uid, &folder, name, &[arguments, &more].concat())
     }
 
-    /// One sidecar in a container.
+    /// Starts one sidecar in a container.
     #[must_use]
     pub fn contained(arguments: &[&str]) -> Scene {
         Scene::start(Some(Container::new()), &[arguments])
     }
 
-    /// Those of [`Scene::over`] with these arguments and no others: what carries is for the sidecars to find out.
+    /// Starts one sidecar for each list of arguments, without further arguments that choose a fabric: the sidecars
+    /// choose it.
     ///
     /// # Panics
-    /// Where they do not start.
+    /// If they do not start.
     #[must_use]
     pub fn exactly(arguments: &[&[&str]]) -> Scene {
         Scene::start(None, arguments)
@@ -107,7 +110,7 @@ impl Scene {
 
     fn start(container: Option<Container>, arguments: &[&[&str]]) -> Scene {
         let folder = tempfile::Builder::new().prefix("transfer-test-").tempdir().expect("a folder");
-        // Workers of other users come in, too.
+        // Workers of other users connect, too.
         let open = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open).expect("the folder can be opened to others");
         let mut nodes: Vec<Sidecar> = Vec::new();
@@ -125,50 +128,50 @@ impl Scene {
         scene
     }
 
-    /// Notes what a sidecar counts with nobody connected, for [`Scene::end`]: at the start of a scene, and after a restart, which takes
-    /// its pools away until the first worker comes.
+    /// Notes what a sidecar without workers counts, for [`Scene::end`]: at the start of a scene, and after a restart. A
+    /// restarted sidecar has no pools until its first worker connects.
     ///
     /// # Panics
-    /// Where somebody is left.
+    /// If the sidecar still holds something when no worker is connected.
     pub fn note_idle_of(&mut self, node: usize) {
         let sidecar = &self.nodes[node];
         assert!(sidecar.worker("first").close().success());
         sidecar.until("nobody is connected", |s| s.sessions.is_empty());
         let mut idle = Counts::of(&sidecar.status());
-        // The directory may hear of that worker's end a little later.
+        // The directory may learn a little later that this worker has ended.
         (idle.workers, idle.keys, idle.watches) = (0, 0, 0);
         let Counts { sessions, tensors, blobs, leases, operations, slots, pool_used_bytes, .. } = idle;
         assert_eq!((sessions, tensors, blobs, leases, operations, slots, pool_used_bytes), (0, 0, 0, 0, 0, 0, 0));
         self.idle.insert(node, idle);
     }
 
-    /// The folder of all sockets and logs.
+    /// Returns the folder of all sockets and logs.
     #[must_use]
     pub fn folder(&self) -> &std::path::Path {
         self.folder.path()
     }
 
-    /// The first sidecar.
+    /// Returns the first sidecar.
     #[must_use]
     pub fn a(&self) -> &Sidecar {
         &self.nodes[0]
     }
 
-    /// The second one; where there is only one, that.
+    /// Returns the last sidecar: the second one of two, or the only one.
     #[must_use]
     pub fn b(&self) -> &Sidecar {
         &self.nodes[self.nodes.len() - 1]
     }
 
-    /// With bystanders, one at the first and one at the last sidecar. One way their tensors are pushed over, the other way they are
-    /// fetched.
+    /// Adds bystanders, one at the first and one at the last sidecar. Tensors are pushed to the last sidecar, and
+    /// fetched from it.
     #[must_use]
     pub fn with_bystanders(self) -> Scene {
         let last = self.nodes.len() - 1;
         self.with_bystanders_at([0, last])
     }
 
-    /// With bystanders at these sidecars.
+    /// Adds bystanders at these sidecars.
     #[must_use]
     pub fn with_bystanders_at(mut self, nodes: [usize; 2]) -> Scene {
         let start = |node: usize, name| Worker::of(&self.nodes[node], name).arena_bytes(1 << 20);
@@ -184,20 +187,20 @@ impl Scene {
         self
     }
 
-    /// The bystanders get through some more rounds, and every byte of them is right.
+    /// Waits until the bystanders have done some further rounds. They check every byte.
     ///
     /// # Panics
-    /// Where they do not.
+    /// If they fail, or make no progress.
     #[track_caller]
     pub fn others_go_on(&mut self) {
         self.bystanders.as_mut().expect("a scene with bystanders").go_on();
     }
 
-    /// All workers of the test but the bystanders are gone, or about to: nothing of them is left. Then the bystanders go, and nothing is
-    /// left at all. Then the sidecars end on SIGTERM, and leave no file behind.
+    /// Checks that nothing is left, once all other workers of the test have ended or are about to. Then ends the
+    /// bystanders and checks again. Then ends the sidecars with SIGTERM, and checks that they leave no file behind.
     ///
     /// # Panics
-    /// Where something is left.
+    /// If something is left.
     #[track_caller]
     pub fn end(mut self) {
         // Counters and barriers stay, and so do their names in the directory.
@@ -220,7 +223,7 @@ impl Scene {
         for (node, idle) in &self.idle {
             self.nodes[*node].until_counts(idle);
         }
-        // Not the directory's host first: the others take their leave of it.
+        // The directory's host ends last, because the others sign off at the directory.
         for node in self.nodes.iter_mut().rev() {
             assert_eq!(node.terminate().code(), Some(0), "{}", node.name());
         }
@@ -231,7 +234,8 @@ impl Scene {
     }
 }
 
-/// The counts of a sidecar once they do not change any more: a release, for instance, is said and not awaited.
+/// Returns the counts of a sidecar once they no longer change: a client does not wait for the end of a release, for
+/// instance.
 fn settled(sidecar: &Sidecar) -> Counts {
     let (mut last, mut times) = (None, 0);
     let settled = poll(|| {
@@ -245,7 +249,8 @@ fn settled(sidecar: &Sidecar) -> Counts {
 
 impl Bystanders {
     fn begin(&mut self) {
-        // What the leader pushes lands at the follower's sidecar; what the follower pushes is fetched from there.
+        // The leader's tensors land at the follower's sidecar. The follower's tensors stay there, and the leader
+        // fetches them.
         let apart = self.nodes[0] != self.nodes[1];
         let to = apart.then(|| self.follower.name().to_owned());
         let order = ExchangeOrder { leads: true, key: "bystander".into(), to, first: self.next, len: LEN };
@@ -256,7 +261,7 @@ impl Bystanders {
 
     #[track_caller]
     fn rounds(&mut self) -> u64 {
-        // Whoever has trouble says so here.
+        // A bystander that has failed reports it here.
         self.follower.order(Order::Rounds, number).get();
         self.leader.order(Order::Rounds, number).get()
     }
@@ -273,7 +278,7 @@ impl Bystanders {
         }
     }
 
-    /// The follower waits for the leader's next version already, so that round is the last one.
+    /// Ends the exchange after the leader's next round, because the follower already waits for that version.
     fn stop(&mut self) {
         let last = self.leader.order(Order::Hold, number).get() + 1;
         for worker in [&mut self.follower, &mut self.leader] {

@@ -18,40 +18,40 @@ pub struct Sidecar {
     folder: PathBuf,
     arguments: Vec<String>,
     container: Option<Container>,
-    /// Another user than the test's, whose it is.
+    /// The user id that it runs as, if not the test's.
     uid: Option<u32>,
     process: Process,
     admin: Admin,
     /// The line that says "ready".
     ready: String,
     _witness: Witness,
-    /// Where it listens, also after a restart.
+    /// The port that it listens at, also after a restart.
     _port: Option<ReservedPort>,
 }
 
 impl Sidecar {
-    /// Starts one that is called `name`, with its sockets in `folder`, and waits until it says that it is ready.
+    /// Starts a sidecar named `name`, with its sockets in `folder`, and waits until it is ready.
     ///
     /// # Panics
-    /// Where it does not.
+    /// If it does not start.
     #[must_use]
     pub fn start(folder: &Path, name: &str, arguments: &[&str]) -> Sidecar {
         Sidecar::start_in(None, folder, name, arguments)
     }
 
-    /// The same in a container, which shares the folder.
+    /// Starts a sidecar, as [`Sidecar::start`] does, in a container that shares the folder.
     ///
     /// # Panics
-    /// Where it does not.
+    /// If it does not start.
     #[must_use]
     pub fn start_in(container: Option<Container>, folder: &Path, name: &str, arguments: &[&str]) -> Sidecar {
         Sidecar::start_for(container, None, folder, name, arguments)
     }
 
-    /// The same as another user, whose the folder is; only root can do that.
+    /// Starts a sidecar, as [`Sidecar::start`] does, as another user, who owns the folder. Only root can do that.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     #[must_use]
     pub fn start_as(uid: u32, folder: &Path, name: &str, arguments: &[&str]) -> Sidecar {
         Sidecar::start_for(None, Some(uid), folder, name, arguments)
@@ -65,7 +65,7 @@ impl Sidecar {
         arguments: &[&str],
     ) -> Sidecar {
         let mut arguments: Vec<String> = arguments.iter().map(|&a| a.to_owned()).collect();
-        // Ports of a container are its own.
+        // A container has ports of its own.
         let any_port = arguments.windows(2).position(|pair| pair == ["--listen", "127.0.0.1:0"]);
         let _port = any_port.filter(|_| container.is_none()).map(|at| {
             let port = ReservedPort::any();
@@ -89,91 +89,91 @@ impl Sidecar {
         }
     }
 
-    /// Its node's name.
+    /// Returns the name of its node.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process id, as seen from here.
+    /// Returns its process id, as seen by the test.
     #[must_use]
     pub fn process_id(&self) -> u32 {
         if self.container.is_some() { container::first_process(self.process.id()) } else { self.process.id() }
     }
 
-    /// The folder of its sockets.
+    /// Returns the folder of its sockets.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Where workers connect.
+    /// Returns the path of the socket for workers.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.folder.join(format!("{}.sock", self.name))
     }
 
-    /// Where its gRPC services are, for tools.
+    /// Returns the path of the socket for tools, with its gRPC services.
     #[must_use]
     pub fn admin_socket(&self) -> PathBuf {
         admin_socket(&self.folder, &self.name)
     }
 
-    /// Where its gRPC services are, for other nodes: an address and a port.
+    /// Returns the address and port of its gRPC services for other nodes.
     ///
     /// # Panics
-    /// Where it does not listen.
+    /// If it does not listen.
     #[must_use]
     pub fn address(&self) -> String {
         self.told("grpc=")
     }
 
-    /// Where it can be watched over HTTP: an address and a port.
+    /// Returns the address and port of its HTTP server.
     ///
     /// # Panics
-    /// Where it cannot.
+    /// If it has no HTTP server.
     #[must_use]
     pub fn http(&self) -> String {
         self.told("http=")
     }
 
-    /// A field of the line that says "ready".
+    /// Returns a field of the line that says "ready".
     fn told(&self, name: &str) -> String {
         let field = self.ready.split_whitespace().find_map(|field| field.strip_prefix(name));
         field.unwrap_or_else(|| panic!("no {name} in {:?}", self.ready)).to_owned()
     }
 
-    /// What it has logged.
+    /// Returns its log.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join(format!("{}.log", self.name))).unwrap_or_default()
     }
 
-    /// A worker of that name, with an arena of 16 MiB.
+    /// Starts a worker of that name, with an arena of 16 MiB.
     #[must_use]
     pub fn worker(&self, name: &str) -> Worker {
         Worker::of(self, name).start()
     }
 
-    /// Its gRPC services.
+    /// Returns a connection to its gRPC services.
     #[must_use]
     pub fn admin(&self) -> &Admin {
         &self.admin
     }
 
-    /// What it shows of itself.
+    /// Returns its status.
     ///
     /// # Panics
-    /// Where it does not.
+    /// If it does not answer.
     #[must_use]
     pub fn status(&self) -> Seen {
         self.admin.status().unwrap_or_else(|e| panic!("{}: {e}\n{}", self.name, self.process.last_words()))
     }
 
-    /// Waits until its status is as wanted.
+    /// Waits until `is` holds for its status.
     ///
     /// # Panics
-    /// Where that does not come.
+    /// If that does not happen.
     #[track_caller]
     pub fn until(&self, what: &str, is: impl Fn(&Seen) -> bool) {
         let seen = poll(|| {
@@ -185,10 +185,10 @@ impl Sidecar {
         }
     }
 
-    /// Waits until its counts are these.
+    /// Waits until its counts are equal to `wanted`.
     ///
     /// # Panics
-    /// Where that does not come.
+    /// If that does not happen.
     #[track_caller]
     pub fn until_counts(&self, wanted: &Counts) {
         let seen = poll(|| match Counts::of(&self.status()) {
@@ -202,7 +202,7 @@ impl Sidecar {
         }
     }
 
-    /// Ends it with SIGKILL: it has no chance to say anything to anybody.
+    /// Ends it with SIGKILL. It cannot notify its workers or peers.
     pub fn kill(&mut self) {
         self.process.kill();
     }
@@ -232,10 +232,10 @@ impl Sidecar {
         self.process.signal(Signal::CONT);
     }
 
-    /// Lets it have so many descriptors; `None`: as many as it may have at most. Those that it has it keeps.
+    /// Limits the number of its descriptors; `None` raises the limit to its maximum. Open descriptors stay open.
     ///
     /// # Panics
-    /// Where the kernel does not.
+    /// If the kernel refuses the limit.
     pub fn limit_descriptors(&self, most: Option<u64>) {
         let pid = i32::try_from(self.process_id()).ok().and_then(Pid::from_raw).expect("a process has an id");
         let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
@@ -243,18 +243,18 @@ impl Sidecar {
         prlimit(Some(pid), Resource::Nofile, limit).expect("its limit can be set");
     }
 
-    /// Waits until it has ended by itself, and says how.
+    /// Waits until it has ended by itself, and returns its exit status.
     #[must_use]
     pub fn wait(&mut self) -> ExitStatus {
         self.process.wait()
     }
 
-    /// Ends it with SIGTERM and says how it ended.
+    /// Ends it with SIGTERM, and returns its exit status.
     #[must_use]
     pub fn terminate(&mut self) -> ExitStatus {
         match self.container {
             None => self.process.signal(Signal::TERM),
-            // What made the container ends with the same status.
+            // The process that made the container ends with the same status.
             Some(_) => crate::process::signal(self.process_id(), Signal::TERM),
         }
         self.process.wait()
@@ -273,16 +273,16 @@ fn run(
     arguments: &[String],
 ) -> (Process, String) {
     let ready_file = folder.join(format!("{name}.ready"));
-    // One that was killed has left it behind.
+    // A killed sidecar leaves this file behind.
     let _ = std::fs::remove_file(&ready_file);
     let (leash, program) = match uid {
         None => (programs::worker(), programs::transferd()),
-        // Where that user can run them.
+        // Copies that the other user can run.
         Some(_) => {
             (programs::worker_for_all(folder), programs::for_all(&programs::transferd(), folder, "transferd.copy"))
         }
     };
-    // What the folder is called where the sidecar runs.
+    // The path of the folder as the sidecar sees it.
     let inside = if container.is_some() { Path::new(SHARED) } else { folder };
     let socket = inside.join(format!("{name}.sock"));
     let (admin, ready_inside) = (admin_socket(inside, name), inside.join(format!("{name}.ready")));

@@ -1,4 +1,4 @@
-//! What a sidecar shows of itself, as far as tests hold it against what it was before.
+//! The status of a sidecar, and the counts that tests compare with earlier ones.
 
 use tonic::transport::Channel;
 use transfer_proto::v1::{self, Fabric, StatusResponse};
@@ -11,10 +11,10 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// To the services at a Unix socket. Nobody needs to be there yet.
+    /// Connects to the services at a Unix socket, with the first call. The sidecar need not run yet.
     ///
     /// # Panics
-    /// Where no runtime can be made.
+    /// If no runtime can be made.
     #[must_use]
     pub fn at(socket: std::path::PathBuf) -> Admin {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -33,21 +33,21 @@ impl Admin {
         Admin { runtime, channel }
     }
 
-    /// Makes calls.
+    /// Runs `call` with a channel to the services, and waits for its result.
     pub fn call<F: Future>(&self, call: impl FnOnce(Channel) -> F) -> F::Output {
         self.runtime.block_on(call(self.channel.clone()))
     }
 
-    /// The sidecar now.
+    /// Asks for the sidecar's status, its workers and its links.
     ///
     /// # Errors
-    /// The sidecar's, or the connection's.
+    /// The sidecar's error, or the connection's.
     pub fn status(&self) -> Result<Seen, tonic::Status> {
         let ask = || {
             self.call(|channel| async {
                 let mut admin = v1::admin_client::AdminClient::new(channel);
                 let status = admin.status(v1::StatusRequest {}).await?.into_inner();
-                // Tests have no more of these than one page.
+                // Tests have at most one page of sessions and links.
                 let request = v1::SessionsRequest { page_size: 1000, ..Default::default() };
                 let sessions = admin.sessions(request).await?.into_inner().sessions;
                 let request = v1::LinksRequest { page_size: 1000, ..Default::default() };
@@ -55,14 +55,15 @@ impl Admin {
                 Ok(Seen { status, sessions, links })
             })
         };
-        // Between calls nobody answers the sidecar's pings, so it may have given this connection up; the next one is new.
+        // Between calls nothing answers the sidecar's pings, so it may have closed this connection. The next call opens
+        // a new one.
         ask().or_else(|_| ask())
     }
 
-    /// Its tensors whose key starts so, in the order of their keys.
+    /// Returns the tensors whose key begins with `prefix`, in the order of their keys.
     ///
     /// # Errors
-    /// The sidecar's, or the connection's.
+    /// The sidecar's error, or the connection's.
     pub fn tensors(&self, prefix: &str) -> Result<Vec<v1::Tensor>, tonic::Status> {
         self.call(|channel| async {
             let mut admin = v1::admin_client::AdminClient::new(channel);
@@ -74,7 +75,7 @@ impl Admin {
     }
 }
 
-/// What a sidecar shows of itself: its status, its workers and its links, one after the other.
+/// The status of a sidecar, its workers and its links, asked for one after the other.
 #[derive(Debug, Clone)]
 #[allow(missing_docs)]
 pub struct Seen {
@@ -91,7 +92,8 @@ impl std::ops::Deref for Seen {
     }
 }
 
-/// Everything that is "now" in a [`StatusResponse`], and not "since the start": what must be as before when everybody has gone.
+/// All counts of a [`StatusResponse`] that describe the present, and not the time since the start. They must be as
+/// before when all workers have gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Counts {
@@ -104,16 +106,16 @@ pub struct Counts {
     pub pool_used_bytes: u64,
     pub pool_waiting: u64,
     pub pinned_bytes: u64,
-    /// Over all links: messages queued, requests made, requests served, and keys pushed either way.
+    /// Summed over all links: messages queued, requests made, requests served, and keys pushed in each direction.
     pub links: [u64; 5],
-    /// In the directory, where it is hosted there.
+    /// In the directory, if this sidecar hosts it.
     pub keys: u64,
     pub workers: u64,
     pub watches: u64,
 }
 
 impl Counts {
-    /// Those of a status.
+    /// Returns the counts of a status.
     #[must_use]
     pub fn of(status: &StatusResponse) -> Counts {
         let counters = status.counters.clone().unwrap_or_default();
@@ -137,7 +139,8 @@ impl Counts {
 }
 
 impl Counts {
-    /// Whether nobody is there and nothing is held, under way or waited for. Pinned memory may stay, and what the directory knows.
+    /// Returns whether no worker is connected and nothing is held, under way or waited for. Pinned memory and the
+    /// entries of the directory may stay.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         let Counts { tensors, blobs, leases, operations, slots, pool_used_bytes, pool_waiting, .. } = *self;
@@ -146,14 +149,14 @@ impl Counts {
     }
 }
 
-/// What one carrier has finished since the start.
+/// Returns the transfers that one fabric has finished since the start.
 #[must_use]
 pub fn finished(status: &StatusResponse, fabric: Fabric) -> v1::Path {
     let counters = status.counters.clone().unwrap_or_default();
     counters.finished.into_iter().find(|path| path.fabric() == fabric).unwrap_or_default()
 }
 
-/// The number of operations that a worker has under way; 0 for one that is not there.
+/// Returns the number of operations of a worker that are under way; 0 if the worker is not connected.
 #[must_use]
 pub fn operations_of(status: &Seen, worker: &str) -> u64 {
     status.sessions.iter().find(|s| s.worker == worker).map_or(0, |s| s.operations)

@@ -1,4 +1,4 @@
-//! A sidecar of its own making: it says to a real one whatever a test wants.
+//! A fake sidecar, by which tests send arbitrary frames and messages to a real one.
 
 use crate::{PATIENCE, Sidecar};
 use std::io::{ErrorKind, Read, Write};
@@ -10,25 +10,26 @@ use transfer_core::wire::crc32c;
 use transfer_core::wire::message::{Body, LAYOUT_VERSION, Message, Role};
 use transfer_proto::v1;
 
-/// What the stranger calls itself.
+/// The stranger's node name.
 pub const NAME: &str = "stranger";
 
-/// Frames of the tcp fabric; docs/protocol.md has their bytes.
+/// The first frame of a data connection, which carries the token. docs/protocol.md describes the frames of the tcp
+/// fabric.
 pub const HELLO: u8 = 1;
-/// Bytes for granted memory.
+/// A write into granted memory.
 pub const WRITE: u8 = 3;
 /// A control message.
 pub const SEND: u8 = 4;
-/// Why the link ends.
+/// The reason why the link ends.
 pub const REFUSE: u8 = 6;
 
 const TOKEN: [u8; 16] = [7; 16];
 
-/// A call for a link that a sidecar of this version would make.
+/// Returns a valid request for a link, as a sidecar of this version would send it.
 #[must_use]
 pub fn good_call() -> v1::ConnectRequest {
     let tcp = [&b"TTCP\x01i"[..], &TOKEN].concat();
-    // A link of one rail; its messages go as they are.
+    // A link of one rail, whose messages are sent unchanged.
     let offer = [&b"RAIL\x01\x01"[..], &(tcp.len() as u16).to_le_bytes(), &tcp].concat();
     v1::ConnectRequest {
         protocol_version: LAYOUT_VERSION.into(),
@@ -43,26 +44,26 @@ pub fn good_call() -> v1::ConnectRequest {
     }
 }
 
-/// What the other side offers: the token that has to be shown, where, and how many receive slots it has.
+/// The other side's offer: the token, the address at which it has to be shown, and the number of receive slots.
 #[derive(Debug, Clone, Copy)]
 pub struct Offer {
-    /// Good for one socket.
+    /// Valid for one connection.
     pub token: [u8; 16],
-    /// Where its tcp fabric listens.
+    /// The address at which the other side's tcp fabric listens.
     pub address: SocketAddr,
-    /// Messages that may be on their way to it.
+    /// The number of messages that may be on their way to the other side.
     pub receive_slots: u32,
-    /// Its own number for the link.
+    /// The other side's number for the link.
     pub link: u32,
 }
 
-/// Makes the call over this connection.
+/// Requests a link over this connection.
 ///
 /// # Errors
-/// The other side's.
+/// The other side's error.
 ///
 /// # Panics
-/// Where its offer is none of the tcp fabric's.
+/// If the offer is not one of the tcp fabric.
 pub async fn connect(channel: Channel, request: v1::ConnectRequest) -> Result<Offer, tonic::Status> {
     let answer = v1::peering_client::PeeringClient::new(channel).connect(request).await?.into_inner();
     let tcp = answer.offer.strip_prefix(b"RAIL\x01\x01").expect("a link of one rail")[2..].to_vec();
@@ -73,28 +74,28 @@ pub async fn connect(channel: Channel, request: v1::ConnectRequest) -> Result<Of
     Ok(Offer { token, address, receive_slots: answer.receive_slots, link: answer.link })
 }
 
-/// Makes the call at the admin socket, and answers with the token and where it has to be shown.
+/// Requests a link at the admin socket. Returns the token and the address at which it has to be shown.
 ///
 /// # Errors
-/// The other side's.
+/// The other side's error.
 pub fn call(sidecar: &Sidecar, request: v1::ConnectRequest) -> Result<([u8; 16], SocketAddr), tonic::Status> {
     let offer = sidecar.admin().call(|channel| connect(channel, request))?;
     Ok((offer.token, offer.address))
 }
 
-/// The socket of a link.
+/// The connection of a link.
 #[derive(Debug)]
 pub struct Link {
     stream: TcpStream,
-    /// Whether silence is an end like any other.
+    /// Whether a time-out counts as the end of the stream.
     is_brief: bool,
 }
 
 impl Link {
-    /// A link to that sidecar, in all due form.
+    /// Opens a valid link to a sidecar.
     ///
     /// # Panics
-    /// Where it is not welcome.
+    /// If the sidecar does not accept it.
     #[must_use]
     pub fn to(sidecar: &Sidecar) -> Link {
         let (token, address) = call(sidecar, good_call()).expect("a good call");
@@ -104,16 +105,16 @@ impl Link {
         link
     }
 
-    /// Shows the token. Whether it is welcome.
+    /// Shows the token. Returns whether the other side accepts it.
     pub fn greet(&mut self, token: &[u8; 16]) -> bool {
         self.frame(HELLO, 0, 0, None, token);
         self.next_frame().is_some_and(|(kind, body)| (kind, &body[..]) == (2, &TOKEN[..]))
     }
 
-    /// Any socket to there.
+    /// Opens a connection without showing a token.
     ///
     /// # Panics
-    /// Where nobody listens.
+    /// If nothing listens there.
     #[must_use]
     pub fn at(address: SocketAddr) -> Link {
         let stream = TcpStream::connect(address).expect("somebody listens");
@@ -121,22 +122,22 @@ impl Link {
         Link { stream, is_brief: false }
     }
 
-    /// From now on it waits for this long at most to say or to hear something, and takes silence for the end of the stream.
+    /// Sets a time-out for reads and writes, and makes a time-out count as the end of the stream.
     ///
     /// # Panics
-    /// Where that is no time at all.
+    /// If the time-out is zero.
     pub fn be_brief(&mut self, patience: Duration) {
         self.is_brief = true;
         self.stream.set_read_timeout(Some(patience)).expect("a socket has a timeout");
         self.stream.set_write_timeout(Some(patience)).expect("a socket has a timeout");
     }
 
-    /// Bytes as they are. The other side may have closed by now.
+    /// Sends bytes as they are. The other side may have closed the connection.
     pub fn raw(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// A frame.
+    /// Sends a frame.
     pub fn frame(&mut self, kind: u8, key: u32, address: u64, immediate: Option<u32>, body: &[u8]) {
         let mut bytes = b"TTCP\x01".to_vec();
         bytes.extend([kind, immediate.is_some().into(), 0]);
@@ -150,21 +151,21 @@ impl Link {
         self.raw(&bytes);
     }
 
-    /// A write into a range that was granted, from `at` on.
+    /// Sends a write into a granted range, from the offset `at` on.
     pub fn write(&mut self, to: &RemoteSlice, at: u64, immediate: Option<u32>, body: &[u8]) {
         self.frame(WRITE, to.key().0, to.address + at, immediate, body);
     }
 
-    /// A control message.
+    /// Sends a control message.
     pub fn say(&mut self, role: Role, index: u32, body: Body) {
         let message = Message::new(role, index, body).encode();
         self.frame(SEND, 0, 0, None, &message);
     }
 
-    /// The next frame: its kind and body. `None` at the end of the stream.
+    /// Reads the next frame. Returns its kind and body, or `None` at the end of the stream.
     ///
     /// # Panics
-    /// Where neither comes.
+    /// If neither comes.
     pub fn next_frame(&mut self) -> Option<(u8, Vec<u8>)> {
         let mut header = [0; 48];
         self.exact(&mut header)?;
@@ -183,10 +184,10 @@ impl Link {
         }
     }
 
-    /// Reads on until a message is what is looked for; its index with it.
+    /// Reads until `take` accepts a message. Returns the message's index and the value of `take`.
     ///
     /// # Panics
-    /// Where it does not come.
+    /// If no such message comes.
     pub fn hear<T>(&mut self, what: &str, take: impl Fn(&Body) -> Option<T>) -> (u32, T) {
         let until = Instant::now() + PATIENCE;
         while let Some((kind, body)) = self.next_frame() {
@@ -201,7 +202,7 @@ impl Link {
         panic!("the link has ended before {what} came");
     }
 
-    /// Reads on to the end of the stream: what was said last, where that was a refusal.
+    /// Reads to the end of the stream. Returns the text of the last refusal, or an empty string.
     pub fn refusal(&mut self) -> String {
         let mut last = String::new();
         while let Some((kind, body)) = self.next_frame() {

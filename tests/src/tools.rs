@@ -1,20 +1,20 @@
-//! The tools that only tests need. `scripts/test-tools.sh` gets them.
+//! Programs that only tests need. `scripts/test-tools.sh` installs them.
 
 use std::path::{Path, PathBuf};
 
-/// Prometheus' tool that checks metrics and rules.
+/// Returns the path of Prometheus' tool that checks metrics and rules.
 ///
 /// # Panics
-/// Where it is missing.
+/// If it is missing.
 #[must_use]
 pub fn promtool() -> PathBuf {
     found(&["promtool"])
 }
 
-/// A browser that needs no screen.
+/// Returns the path of a browser that can run without a screen.
 ///
 /// # Panics
-/// Where there is none.
+/// If there is none.
 #[must_use]
 pub fn browser() -> PathBuf {
     found(&["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"])
@@ -30,7 +30,7 @@ fn found(names: &[&str]) -> PathBuf {
     names.iter().find_map(in_folders).unwrap_or_else(|| panic!("{names:?} is missing: run scripts/test-tools.sh"))
 }
 
-/// A file of this repository.
+/// Returns the path of a file of this repository.
 #[must_use]
 pub fn of_repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)

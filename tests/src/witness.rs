@@ -1,7 +1,7 @@
-//! What the sidecars of a test that fails know, told before they end with it.
+//! Prints the state of a test's sidecars when the test fails, before they end.
 //!
-//! A test that waits in vain says for what. Why it waits only the sidecars know, and by the time that the test's logs are shown its
-//! workers are gone, and with them all that was under way. So a panic asks first.
+//! A test that waits in vain reports what it waits for. Only the sidecars know why, and when the test's logs are shown
+//! its workers have ended, with everything that was under way. So the panic hook asks the sidecars first.
 
 use crate::programs;
 use std::cell::RefCell;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
 
-/// What is asked of each.
+/// The commands of `transferctl` that each sidecar is asked.
 const QUESTIONS: [&str; 4] = ["transfers", "links", "peers", "status"];
 
 thread_local! {
@@ -18,12 +18,12 @@ thread_local! {
     static SIDECARS: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A sidecar that is asked, should this thread panic. Not asked any more when dropped.
+/// A sidecar that is asked if this thread panics, until this is dropped.
 #[derive(Debug)]
 pub struct Witness(PathBuf);
 
 impl Witness {
-    /// The sidecar with this admin socket.
+    /// Registers the sidecar with this admin socket.
     #[must_use]
     pub fn at(socket: PathBuf) -> Witness {
         static HOOK: Once = Once::new();
@@ -31,7 +31,7 @@ impl Witness {
             let (usual, transferctl) = (panic::take_hook(), programs::transferctl());
             panic::set_hook(Box::new(move |info| {
                 usual(info);
-                // A panic in here would end everything at once: nothing below panics.
+                // A panic in the hook would abort the process, so nothing below panics.
                 let sockets = SIDECARS.try_with(|all| all.try_borrow().map(|all| all.clone()).unwrap_or_default());
                 sockets.unwrap_or_default().iter().for_each(|socket| ask(&transferctl, socket));
             }));
@@ -43,19 +43,19 @@ impl Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        // The thread may be about to end, and its list gone.
+        // The thread may be about to end, with its list already destroyed.
         let _ = SIDECARS.try_with(|all| all.try_borrow_mut().map(|mut all| all.retain(|socket| *socket != self.0)));
     }
 }
 
 fn ask(transferctl: &Path, socket: &Path) {
-    // One that is gone has nothing to say.
+    // A sidecar that has ended cannot answer.
     if !socket.exists() {
         return;
     }
     for question in QUESTIONS {
         let mut command = Command::new("timeout");
-        // One that was stopped does not answer.
+        // A stopped sidecar does not answer.
         command.args(["-s", "KILL", "10"]).arg(transferctl).args([question, "--admin"]).arg(socket);
         let said = match command.output() {
             Ok(said) => format!("{}{}", String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr)),

@@ -1,4 +1,4 @@
-//! A worker, as a test commands it.
+//! A worker, from the side of the test that gives it orders.
 
 use crate::calls::{FetchCall, Pending, PushCall, done, number, sum};
 use crate::container::{self, Container, SHARED};
@@ -18,7 +18,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How a worker is to be started.
+/// The parameters of a worker.
 #[derive(Debug)]
 pub struct WorkerStart {
     name: String,
@@ -47,58 +47,59 @@ pub struct Worker {
 }
 
 impl WorkerStart {
-    /// The size of its arena.
+    /// Sets the size of the arena.
     #[must_use]
     pub fn arena_bytes(mut self, bytes: u64) -> Self {
         self.arena_bytes = bytes;
         self
     }
 
-    /// Its exchange goes over the client's async face; everything else over the blocking one, of the same session.
+    /// Makes the worker's exchange use the client's async face. Everything else uses the blocking face of the same
+    /// session.
     #[must_use]
     pub fn with_async_face(mut self) -> Self {
         self.is_async = true;
         self
     }
 
-    /// When its sidecar is restarted, it connects again by itself. Without this, its session is over then.
+    /// Makes the worker connect again by itself when its sidecar is restarted. Without this, its session ends then.
     #[must_use]
     pub fn that_comes_back(mut self) -> Self {
         self.comes_back = true;
         self
     }
 
-    /// It runs as this user, and as `program`, which that user can execute.
+    /// Runs the worker as this user. `program` is a copy of the worker's program that this user can execute.
     #[must_use]
     pub fn user(mut self, uid: u32, program: PathBuf) -> Self {
         (self.uid, self.program) = (Some(uid), program);
         self
     }
 
-    /// It runs in this container, which shares the folder of the sidecar's socket.
+    /// Runs the worker in this container, which shares the folder of the sidecar's socket.
     #[must_use]
     pub fn contained(mut self, container: Container) -> Self {
         self.container = Some(container);
         self
     }
 
-    /// Starts it.
+    /// Starts the worker, which has to connect.
     ///
     /// # Panics
-    /// Where it cannot connect.
+    /// If it cannot connect.
     #[must_use]
     pub fn start(self) -> Worker {
         let name = self.name.clone();
         self.try_start().unwrap_or_else(|trouble| panic!("worker {name} cannot connect: {trouble}"))
     }
 
-    /// Starts it.
+    /// Starts the worker.
     ///
     /// # Errors
-    /// Why it cannot connect.
+    /// The reason why it cannot connect.
     ///
     /// # Panics
-    /// Where the program fails.
+    /// If the program fails.
     pub fn try_start(self) -> Result<Worker, Trouble> {
         let arena = self.arena_bytes.to_string();
         let face = if self.is_async { "async" } else { "blocking" };
@@ -113,7 +114,7 @@ impl WorkerStart {
             Some(container) => {
                 let shared = self.socket.parent().expect("a socket lies in a folder");
                 let socket = Path::new(SHARED).join(self.socket.file_name().expect("a socket has a name"));
-                // The first process of a container has no parent that it could see.
+                // The first process of a container cannot see its parent, so its parent's process id is 0.
                 let [_, name, arena, face, after] = words;
                 let inside = ["work".as_ref(), "0".as_ref(), socket.as_os_str(), name, arena, face, after];
                 let words = container.words(shared, &container.worker(shared), &inside);
@@ -129,11 +130,11 @@ impl WorkerStart {
                 let Ok(line) = line else { break };
                 let Reply { id, result } = serde_json::from_str(&line).expect("a worker answers as it should");
                 if let Some(waiter) = lock(&answers).remove(&id) {
-                    // Who does not wait any more does not care.
+                    // The caller may no longer wait for the answer.
                     let _ = waiter.send(result);
                 }
             }
-            // Whoever still waits hears that there is no answer.
+            // All callers that still wait learn that there is no answer.
             lock(&answers).clear();
         });
         let first = Pending::new(format!("{} connects", self.name), told, Some);
@@ -153,7 +154,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Worker {
-    /// One of `sidecar`'s, to be started.
+    /// Returns the parameters of a worker of `sidecar`.
     #[must_use]
     pub fn of(sidecar: &Sidecar, name: &str) -> WorkerStart {
         WorkerStart {
@@ -169,19 +170,19 @@ impl Worker {
         }
     }
 
-    /// Its name.
+    /// Returns the worker's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Which run of the sidecar it is connected to.
+    /// Returns the incarnation of the sidecar that the worker is connected to.
     #[must_use]
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
-    /// The process id, as seen from here.
+    /// Returns the process id, as seen by the test.
     #[must_use]
     pub fn process_id(&self) -> u32 {
         if self.is_contained { container::first_process(self.process.id()) } else { self.process.id() }
@@ -190,7 +191,7 @@ impl Worker {
     /// Gives an order.
     ///
     /// # Panics
-    /// Where the worker is gone.
+    /// If the worker is gone.
     pub fn order<T>(&mut self, order: Order, take: fn(Answer) -> Option<T>) -> Pending<T> {
         let id = self.next_id;
         self.next_id += 1;
@@ -231,7 +232,7 @@ impl Worker {
         FetchCall::new(self, order)
     }
 
-    /// The checksum of a held tensor, read now.
+    /// Reads a held tensor again, and returns its checksum.
     pub fn read(&mut self, hold: &str) -> u64 {
         self.order(Order::Read(hold.to_owned()), sum).get()
     }
@@ -241,42 +242,42 @@ impl Worker {
         self.order(Order::Release(hold.to_owned()), done).get();
     }
 
-    /// Ends a key.
+    /// Deletes a key.
     ///
     /// # Errors
-    /// The client's.
+    /// The client's error.
     pub fn delete(&mut self, key: &str) -> Result<(), Trouble> {
         self.order(Order::Delete(key.to_owned()), done).wait()
     }
 
-    /// Opens a counter. Answers its home.
+    /// Opens a counter. The answer is the name of its home.
     pub fn open(&mut self, name: &str) -> Pending<String> {
         self.order(Order::Open(name.to_owned()), |a| if let Answer::Home(home) = a { Some(home) } else { None })
     }
 
-    /// Operates on a counter, so many times.
+    /// Operates on a counter, `times` times.
     pub fn count(&mut self, name: &str, change: Change, times: u64) -> Pending<Counted> {
         let order = CountOrder { name: name.to_owned(), change, times, timeout: PATIENCE / 2 };
         self.order(Order::Count(order), |a| if let Answer::Counted(c) = a { Some(c) } else { None })
     }
 
-    /// Arrives at a barrier, for so many rounds.
+    /// Arrives at a barrier, for `times` rounds.
     pub fn meet(&mut self, name: &str, members: u32, times: u64, timeout: Duration) -> Pending<Met> {
         let order = MeetOrder { name: name.to_owned(), members, times, timeout };
         self.order(Order::Meet(order), |a| if let Answer::Met(m) = a { Some(m) } else { None })
     }
 
-    /// How much of the arena is free, in bytes.
+    /// Returns how much of the arena is free, in bytes.
     pub fn arena_free(&mut self) -> u64 {
         self.order(Order::ArenaFree, number).get()
     }
 
-    /// Ends it with SIGKILL, in the middle of whatever it does.
+    /// Ends the worker with SIGKILL, whatever it does.
     pub fn kill(mut self) {
         self.process.kill();
     }
 
-    /// Stops its process, as a debugger does; [`Worker::go_on`] lets it run again.
+    /// Stops the worker's process, as a debugger does; [`Worker::go_on`] lets it run again.
     pub fn freeze(&self) {
         self.process.stop();
     }
@@ -286,7 +287,7 @@ impl Worker {
         self.process.signal(Signal::CONT);
     }
 
-    /// Lets it end by itself.
+    /// Lets the worker end by itself, and returns its exit status.
     pub fn close(mut self) -> ExitStatus {
         self.stdin = None;
         self.process.wait()
