@@ -116,7 +116,7 @@ fn a_draining_sidecar_finishes_what_runs_takes_nothing_new_and_ends_with_0() {
     let mut progress = BufReader::new(drain.stdout.take().expect("a pipe")).lines();
     let first = progress.next().expect("a line").expect("it can be read");
     assert!(first.contains("\"step\":\"finishing\""), "{first}");
-    // Both fetches wait for a version of a key of node b. Nothing is published there any more, so both fail.
+    // Both fetches wait for a version of a key of node b. Node b publishes nothing new, so both fail.
     far.trouble().expect("Draining", &["\"b\" is draining"]);
     near.trouble().expect("Draining", &["\"b\" is draining"]);
     // Node b takes no new operation, neither from its own worker nor from the other node's.

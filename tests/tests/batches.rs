@@ -9,7 +9,7 @@ fn connect(worker: &transfer_tests::Sidecar, name: &str) -> BlockingClient {
     BlockingClient::connect(worker.socket()).name(name).arena_bytes(16 << 20).call().expect("the sidecar takes workers")
 }
 
-/// Tensors of all sizes: empty, larger than a packet, and larger than one gather list holds.
+/// Describes tensors of all sizes: empty, larger than a packet, and larger than one gather list holds.
 fn specs(count: u64) -> Vec<Spec> {
     (0..count).map(|i| Spec::bytes(i * i * 73, 1000 + i)).collect()
 }

@@ -9,7 +9,7 @@ fn connect(socket: std::path::PathBuf, name: &str) -> BlockingClient {
     connect.call().expect("the sidecar takes workers")
 }
 
-/// A tensor in the arena whose bytes follow from `seed`.
+/// Returns a tensor in the arena, whose bytes follow from `seed`.
 fn tensor(client: &BlockingClient, dtype: DType, dims: &[u64], seed: u8) -> TensorMut {
     let mut tensor = client.allocate(dtype, dims).expect("room");
     let bytes = tensor.as_mut_bytes();

@@ -24,7 +24,8 @@ fn the_reader_reads_the_memory_that_the_writer_wrote() {
     scene.end();
 }
 
-/// A fetch by reference grows neither the landing pool, nor pinned memory, nor the reader's private memory.
+/// A fetch by reference grows neither the landing pool, nor pinned memory, nor the reader's private memory by the size
+/// of the tensor.
 #[test]
 fn fetch_by_reference_allocates_no_tensor_memory() {
     let scene = Scene::one();

@@ -59,7 +59,7 @@ fn tensors_of_all_nodes_are_in_one_list() {
         assert_eq!(listed(&said), of(&["a", "b", "c"], &["job", "job/deep", "other"]), "{}", said.text());
         let said = Ctl::of(node, &["tensors", "--cluster", "--prefix", "job/deep", "--json"]).ends(0, &[]);
         assert_eq!(listed(&said), of(&["a", "b", "c"], &["job/deep"]));
-        // The owner `worker-c` is a worker of node c, and each node is asked for it.
+        // The list of one owner, who is a worker of node c.
         let said = Ctl::of(node, &["tensors", "--cluster", "--owner", "worker-c", "--json"]).ends(0, &[]);
         assert_eq!(listed(&said), of(&["c"], &["job/deep", "job", "other"]));
     }

@@ -91,8 +91,9 @@ fn barrier_releases_all_members_in_each_round() {
     scene.end();
 }
 
-/// Waits in a barrier of two that no other worker comes to. The wait needs time to ask the directory for the barrier's
-/// home. If the time was too short for that, it fails with `DirectoryUnreachable`, and is repeated with twice the time.
+/// Waits in a barrier of two that no other worker comes to, and returns the error. The wait needs time to ask the
+/// directory for the barrier's home. If the time was too short for that, it fails with `DirectoryUnreachable`, and is
+/// repeated with twice the time.
 fn gives_up(worker: &mut Worker, barrier: &str) -> Trouble {
     let mut late = (0..8).map(|n| worker.meet(barrier, 2, 1, Duration::from_millis(50 << n)).trouble());
     late.find(|late| late.kind != "DirectoryUnreachable").expect("it is told where")

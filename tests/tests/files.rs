@@ -214,7 +214,7 @@ fn push_larger_than_its_arena_goes_in_turns() {
         Ctl::of(scene.a(), &[&["push", "k", text(&data), "--arena-bytes", arena], more].concat())
     };
     let push = |more: &[&str]| push_from("1MiB", more);
-    // Without a receiver, no tensor would ever leave the arena.
+    // Without a receiver and without a reader, no tensor would ever leave the arena.
     push(&[]).ends(2, &["do not fit into an arena of 1 MiB", "--until fetched"]);
     push_from("100KiB", &[]).ends(2, &["alone is 293.0 KiB"]);
     // A tensor that has landed at the receiver's node leaves the arena.

@@ -54,7 +54,7 @@ fn killed_worker_loses_its_waiting_fetches() {
         drop((nowhere, later));
         scene.b().until("the victim is gone", |s| s.sessions.iter().all(|s| s.worker != "victim"));
         scene.others_go_on();
-        // The version that the victim waited for is published, and harms no one.
+        // The version that the victim waited for is published, and no other worker is affected.
         giver.push("w", Spec::bytes(LEN, 2)).get();
         scene.others_go_on();
         drop(giver);
@@ -84,7 +84,7 @@ fn killed_worker_loses_its_waiting_push() {
     scene.end();
 }
 
-/// The worker is killed at a random moment while it pushes as fast as it can.
+/// The worker is killed at an arbitrary moment while it pushes as fast as it can.
 #[test]
 fn worker_killed_in_a_storm_of_pushes_leaves_nothing() {
     for mut scene in scenes() {
@@ -114,7 +114,7 @@ fn worker_killed_in_a_storm_of_pushes_leaves_nothing() {
     }
 }
 
-/// The worker is killed at a random moment while it fetches as fast as it can.
+/// The worker is killed at an arbitrary moment while it fetches as fast as it can.
 #[test]
 fn worker_killed_in_a_storm_of_fetches_leaves_nothing() {
     for mut scene in scenes() {

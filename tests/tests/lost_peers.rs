@@ -61,7 +61,7 @@ fn pushes_fail_when_their_peer_dies_and_work_after_its_restart() {
     scene.others_go_on();
     scene.nodes[1].restart();
     let mut again = scene.b().worker("taker");
-    // The directory may learn a little later where the worker is. The push waits for that.
+    // The directory may learn a little later where the worker is.
     for key in ["w", "x"] {
         giver.push(key, Spec::bytes(LEN / 4, 5)).to("taker").get();
         assert_eq!(again.fetch(key).get().sum, Spec::bytes(LEN / 4, 5).sum());
