@@ -36,7 +36,7 @@ fn promtool(arguments: &[&str], folder: &Path, input: &str) {
 
 /// Transfers of every kind, and each side's numbers say so.
 #[test]
-fn what_was_carried_is_counted_on_both_sides() {
+fn transfers_are_counted_on_both_sides() {
     let scene = Scene::two_with(&WATCHED);
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     const LEN: u64 = 300_000;
@@ -103,7 +103,7 @@ fn what_was_carried_is_counted_on_both_sides() {
 /// The metrics, the alert rules and their tests, held against Prometheus' own tool; and every metric that an alert or the dashboard names is
 /// in a real scrape.
 #[test]
-fn prometheus_understands_all_of_it() {
+fn prometheus_accepts_the_metrics_and_rules() {
     let scene = Scene::two_with(&WATCHED);
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     giver.push("k", Spec::bytes(1000, 1)).get();
@@ -143,7 +143,7 @@ fn prometheus_understands_all_of_it() {
 
 /// Names of peers are other people's words, and labels all the same.
 #[test]
-fn a_strange_name_is_a_label_and_nothing_else() {
+fn strange_name_adds_no_metric() {
     let scene = Scene::two_with(&WATCHED);
     let name = "\"}\n\\ 1\nevil_total 7";
     let mut strange = scene.a().worker(name);
@@ -160,7 +160,7 @@ fn a_strange_name_is_a_label_and_nothing_else() {
 
 /// Whoever connects and says nothing, or nonsense, or reads nothing, keeps nobody else from scraping.
 #[test]
-fn bad_clients_keep_nobody_else_waiting() {
+fn bad_clients_do_not_block_scrapes() {
     let scene = Scene::with(&[&WATCHED]);
     let address = scene.a().http();
     for (request, status) in [
@@ -224,7 +224,7 @@ fn readiness_follows_the_directory() {
 
 /// Who asks for it gets one line for each transfer, with all that a span has; nobody else pays for that.
 #[test]
-fn each_transfer_leaves_a_record_where_that_is_wanted() {
+fn transfers_leave_span_records_if_enabled() {
     let told = ["--pool-bytes", "16MiB", "--http-listen", "127.0.0.1:0", "--log-format", "json"];
     let wanted = [&told[..], &["--listen", "127.0.0.1:0", "--log", "info,transfer_span=debug"]].concat();
     let unwanted = [&told[..], &["--listen", "127.0.0.1:0"]].concat();

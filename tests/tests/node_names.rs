@@ -25,7 +25,7 @@ fn start(folder: &tempfile::TempDir, arguments: &[String], more: &[&str]) -> Sid
 }
 
 #[test]
-fn a_newcomer_is_refused_and_the_one_that_lives_notices_nothing() {
+fn second_sidecar_of_a_live_name_is_refused() {
     let mut scene = Scene::two().with_bystanders();
     let before = scene.b().status().directory.as_ref().map(|d| d.attachments);
     for _ in 0..3 {
@@ -50,7 +50,7 @@ fn a_newcomer_is_refused_and_the_one_that_lives_notices_nothing() {
 
 /// Nor is the name of the directory's own host to be had.
 #[test]
-fn the_host_s_name_is_refused() {
+fn directory_host_name_is_refused() {
     let scene = Scene::two();
     let (folder, arguments) = second(&scene);
     let socket = folder.path().join("a.sock");
@@ -64,7 +64,7 @@ fn the_host_s_name_is_refused() {
 }
 
 #[test]
-fn a_newcomer_that_replaces_takes_the_name_and_keeps_it() {
+fn replacing_sidecar_takes_and_keeps_the_name() {
     let mut scene = Scene::two();
     let mut old = scene.b().worker("old");
     old.push("k", small(1)).get();
@@ -95,7 +95,7 @@ fn a_newcomer_that_replaces_takes_the_name_and_keeps_it() {
 
 /// It is killed, and started again at once: its old stream may not have been seen to end.
 #[test]
-fn one_that_is_restarted_comes_back_without_being_told_to() {
+fn restarted_sidecar_regains_its_name() {
     let mut scene = Scene::two();
     for round in 0..5 {
         scene.nodes[1].kill();
@@ -111,7 +111,7 @@ fn one_that_is_restarted_comes_back_without_being_told_to() {
 
 /// The one that has the name does not answer: the newcomer comes in, and stays in when the other one runs again.
 #[test]
-fn one_that_is_silent_loses_its_name() {
+fn silent_sidecar_loses_its_name() {
     let mut scene = Scene::two();
     let (folder, arguments) = second(&scene);
     scene.b().freeze();

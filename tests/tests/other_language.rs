@@ -34,7 +34,7 @@ fn python(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_client_in_python_makes_every_call() {
+fn python_client_makes_every_call() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("python");
     let python = python(&folder);
     let mut scene = Scene::two();

@@ -71,7 +71,7 @@ fn inode(line: &str) -> String {
 
 /// Tensors that land for one user lie apart from those of another.
 #[test]
-fn pools_are_kept_apart() {
+fn landing_pools_are_separate_per_user() {
     if !can_be_others() {
         return;
     }
@@ -108,7 +108,7 @@ fn pools_are_kept_apart() {
 }
 
 #[test]
-fn the_socket_s_mode_keeps_others_out() {
+fn socket_mode_refuses_other_users() {
     if !can_be_others() {
         return;
     }
@@ -120,7 +120,7 @@ fn the_socket_s_mode_keeps_others_out() {
 
 /// At the admin socket others may look, where its mode lets them in, and change nothing; nor are they a peer there.
 #[test]
-fn another_user_administers_nothing() {
+fn another_user_may_only_read_at_the_admin_socket() {
     use std::os::unix::process::CommandExt;
     if !can_be_others() {
         return;

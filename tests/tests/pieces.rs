@@ -77,7 +77,7 @@ fn a_directory_with_large_files_comes_back_and_pieces_have_no_files() {
 
 /// A newer version is pushed. A fetch has the one or the other, or fails; never a part of each.
 #[test]
-fn versions_are_never_mixed() {
+fn pieces_of_two_versions_are_never_mixed() {
     let scene = two();
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -108,7 +108,7 @@ fn versions_are_never_mixed() {
 }
 
 #[test]
-fn what_cannot_go_in_pieces_is_said() {
+fn unsplittable_push_is_refused() {
     let scene = two();
     let folder = tempfile::tempdir().unwrap();
     let large = folder.path().join("large");

@@ -40,7 +40,7 @@ fn a_prepared_push_needs_no_request() {
 }
 
 #[test]
-fn what_cannot_be_prepared_says_why() {
+fn refused_prepare_says_why() {
     let scene = Scene::two();
     let sender = connect(scene.a().socket(), "sender");
     let receiver = connect(scene.b().socket(), "receiver");

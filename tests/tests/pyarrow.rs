@@ -53,7 +53,7 @@ fn write_file(path: &Path, schema: &SchemaRef, batches: &[RecordBatch]) {
 }
 
 #[test]
-fn pyarrow_reads_what_was_fetched_and_what_it_wrote_is_pushed() {
+fn pyarrow_and_transfer_exchange_tables() {
     let python = python();
     let scene = Scene::two();
     let folder = tempfile::tempdir().expect("a folder");

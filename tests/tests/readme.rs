@@ -125,7 +125,7 @@ fn text(path: &Path) -> String {
 }
 
 #[test]
-fn commands_of_the_page_run_as_a_plain_user() {
+fn readme_commands_run_as_a_plain_user() {
     if !rustix::process::geteuid().is_root() {
         transfer_tests::not_run("only root can start a command as another user");
         return;

@@ -37,7 +37,7 @@ fn addresses(array: &dyn Array) -> Vec<usize> {
 }
 
 #[test]
-fn any_batch_comes_as_ipc_would_bring_it() {
+fn fetched_batches_equal_their_ipc_round_trip() {
     let scene = Scene::two();
     let (pusher, near, far) = (
         connect(scene.a().socket(), "pusher"),
@@ -70,7 +70,7 @@ fn any_batch_comes_as_ipc_would_bring_it() {
 }
 
 #[test]
-fn what_is_built_in_the_arena_is_pushed_without_a_copy() {
+fn batch_built_in_the_arena_is_pushed_without_a_copy() {
     let scene = Scene::two();
     let (pusher, near, far) = (
         connect(scene.a().socket(), "pusher"),
@@ -202,7 +202,7 @@ fn fill(client: &BlockingClient, schema: &SchemaRef, rows: usize) -> Result<Reco
 }
 
 #[test]
-fn a_builder_says_what_is_wrong() {
+fn builder_refuses_wrong_values_and_lengths() {
     let scene = Scene::one();
     let client = connect(scene.a().socket(), "pusher");
     let schema = every_layout();
@@ -233,7 +233,7 @@ fn a_builder_says_what_is_wrong() {
 }
 
 #[test]
-fn a_stream_brings_its_batches_in_order_and_of_dictionaries_what_is_new() {
+fn stream_keeps_order_and_sends_only_new_dictionary_values() {
     let scene = Scene::two();
     let (pusher, near, far) = (
         connect(scene.a().socket(), "pusher"),
@@ -279,7 +279,7 @@ fn a_stream_brings_its_batches_in_order_and_of_dictionaries_what_is_new() {
 }
 
 #[test]
-fn tensors_of_one_shape_are_a_column() {
+fn fixed_shape_tensors_form_a_column() {
     let scene = Scene::one();
     let client = connect(scene.a().socket(), "pusher");
     let mut tensor = client.allocate(DType::F32, [10, 2, 3]).expect("room");
@@ -307,7 +307,7 @@ fn tensors_of_one_shape_are_a_column() {
 
 /// A batch is fetched as a batch, a tensor as a tensor, and the other way round it is said what to call.
 #[test]
-fn a_batch_is_no_tensor_and_a_tensor_is_no_batch() {
+fn batches_and_tensors_are_not_interchangeable() {
     let scene = Scene::one();
     let client = connect(scene.a().socket(), "pusher");
     let batch = RecordBatch::try_from_iter([("n", Arc::new(Int32Array::from(vec![1])) as ArrayRef)]).expect("a batch");
@@ -332,7 +332,7 @@ fn a_batch_is_no_tensor_and_a_tensor_is_no_batch() {
 
 /// After a restart of the sidecar the batch is published again, all its ranges with it.
 #[test]
-fn a_batch_outlasts_its_sidecar() {
+fn batch_is_republished_after_a_sidecar_restart() {
     let mut scene = Scene::one();
     let client = connect(scene.a().socket(), "pusher");
     let (schema, free) = (every_layout(), client.arena_free_bytes());
@@ -356,7 +356,7 @@ fn a_batch_outlasts_its_sidecar() {
 
 /// The async face, and more buffers than a table may name: those go in one piece.
 #[tokio::test(flavor = "multi_thread")]
-async fn many_columns_go_in_one_piece() {
+async fn batch_with_too_many_buffers_is_pushed_as_one_piece() {
     let scene = tokio::task::spawn_blocking(Scene::one).await.expect("a scene");
     let client = Client::connect(scene.a().socket()).name("pusher").arena_bytes(8 << 20).await.expect("a session");
     let columns = (0..2100).map(|n| (format!("c{n}"), Arc::new(Int32Array::from(vec![Some(n), None])) as ArrayRef));

@@ -14,7 +14,7 @@ fn small(seed: u64) -> Spec {
 }
 
 #[test]
-fn a_key_that_nobody_publishes() {
+fn unpublished_key_is_unknown_key() {
     for mut scene in scenes() {
         let mut taker = scene.b().worker("taker");
         let trouble = taker.fetch("nowhere").timeout(SOON).trouble();
@@ -29,7 +29,7 @@ fn a_key_that_nobody_publishes() {
 }
 
 #[test]
-fn a_version_that_does_not_come() {
+fn missing_version_times_out_or_is_gone() {
     for mut scene in scenes() {
         let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
         giver.push("w", small(3)).version(3).get();
@@ -53,7 +53,7 @@ fn a_version_that_does_not_come() {
 }
 
 #[test]
-fn a_version_that_does_not_rise() {
+fn non_rising_version_is_refused() {
     for mut scene in scenes() {
         let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
         giver.push("w", small(5)).version(5).to("taker").get();
@@ -72,7 +72,7 @@ fn a_version_that_does_not_rise() {
 }
 
 #[test]
-fn keys_of_512_and_513_bytes() {
+fn keys_of_512_bytes_pass_and_513_are_refused() {
     for mut scene in scenes() {
         let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
         // Two bytes of UTF-8 each.
@@ -98,7 +98,7 @@ fn keys_of_512_and_513_bytes() {
 }
 
 #[test]
-fn a_key_that_another_worker_owns() {
+fn foreign_key_is_refused_until_its_owner_deletes_it() {
     for mut scene in scenes() {
         let (mut owner, mut other) = (scene.a().worker("owner"), scene.b().worker("other"));
         owner.push("w", small(1)).get();
@@ -124,7 +124,7 @@ fn a_key_that_another_worker_owns() {
 }
 
 #[test]
-fn a_worker_that_is_nowhere() {
+fn unknown_worker_is_refused_until_it_connects() {
     for mut scene in scenes() {
         let mut giver = scene.a().worker("giver");
         let free = giver.arena_free();
@@ -153,7 +153,7 @@ fn a_worker_that_is_nowhere() {
 }
 
 #[test]
-fn a_name_that_is_taken() {
+fn taken_worker_name_is_refused() {
     for mut scene in scenes() {
         let first = scene.a().worker("twin");
         let trouble = Worker::of(scene.a(), "twin").try_start().expect_err("the name is taken");
@@ -172,7 +172,7 @@ fn a_name_that_is_taken() {
 }
 
 #[test]
-fn more_memory_than_there_is() {
+fn arena_beyond_the_limits_is_refused() {
     let arguments = ["--pool-bytes", "1MiB", "--pinned-limit", "64MiB", "--max-arena-bytes", "32MiB"];
     let scene = Scene::with(&[&arguments]).with_bystanders();
     let start = |name, bytes| Worker::of(scene.a(), name).arena_bytes(bytes).try_start();

@@ -3,7 +3,7 @@
 use transfer_tests::{Scene, Spec};
 
 #[test]
-fn on_one_node_only_local_can_be() {
+fn one_node_satisfies_only_local() {
     let scene = Scene::one();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.a().worker("taker"));
     let spec = Spec::bytes(5000, 1);
@@ -21,7 +21,7 @@ fn on_one_node_only_local_can_be() {
 }
 
 #[test]
-fn between_nodes_only_their_fabric_can_be() {
+fn two_nodes_satisfy_only_their_fabric() {
     let scene = Scene::two();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     let spec = Spec::bytes(5000, 1);
@@ -40,7 +40,7 @@ fn between_nodes_only_their_fabric_can_be() {
 
 /// What the operator requires holds for every caller that does not say itself; local hand-overs need no fabric.
 #[test]
-fn what_the_sidecar_requires() {
+fn sidecar_requirement_applies_between_nodes() {
     // They could have shared memory.
     let sidecar = ["--listen", "127.0.0.1:0", "--pool-bytes", "16MiB", "--require", "tcp"];
     let scene = Scene::exactly(&[&sidecar, &sidecar]);

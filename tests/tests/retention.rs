@@ -10,7 +10,7 @@ fn scenes() -> [Scene; 2] {
 }
 
 #[test]
-fn until_replaced_until_fetched_until_deleted() {
+fn versions_stay_until_replaced_fetched_or_deleted() {
     for mut scene in scenes() {
         let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
         let free = giver.arena_free();
@@ -41,7 +41,7 @@ fn until_replaced_until_fetched_until_deleted() {
 }
 
 #[test]
-fn a_version_outlives_its_worker_and_the_next_of_that_name_goes_on() {
+fn version_outlives_its_worker_and_is_inherited_by_name() {
     for mut scene in scenes() {
         let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
         giver.push("k", Spec::bytes(LEN, 1)).version(7).outlive().get();

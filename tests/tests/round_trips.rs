@@ -56,17 +56,17 @@ fn all_specs_come_back(scene: Scene, carrier: Option<Carrier>) {
 }
 
 #[test]
-fn every_type_and_shape_on_one_node() {
+fn every_type_and_shape_arrives_on_one_node() {
     all_specs_come_back(Scene::one(), None);
 }
 
 #[test]
-fn every_type_and_shape_between_nodes() {
+fn every_type_and_shape_arrives_between_nodes() {
     all_specs_come_back(Scene::two(), Some(Carrier::chosen()));
 }
 
 #[test]
-fn every_type_and_shape_pushed_to_another_node() {
+fn every_type_and_shape_lands_at_another_node() {
     let scene = Scene::two();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     for (i, spec) in specs().iter().enumerate() {
@@ -117,18 +117,18 @@ fn versions(scene: Scene) {
 }
 
 #[test]
-fn versions_on_one_node() {
+fn version_choices_hold_on_one_node() {
     versions(Scene::one());
 }
 
 #[test]
-fn versions_between_nodes() {
+fn version_choices_hold_between_nodes() {
     versions(Scene::two());
 }
 
 /// Each version in turn, pushed to the other node, whose two landing slots are used again and again; and acknowledged back.
 #[test]
-fn many_versions_through_two_slots() {
+fn versions_reuse_two_landing_slots() {
     let scene = Scene::two();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     for version in 1..=60 {
@@ -145,7 +145,7 @@ fn many_versions_through_two_slots() {
 
 /// Tensors of one key that become larger, smaller, and another type: slots are asked for anew where they have to be.
 #[test]
-fn sizes_that_grow_and_shrink() {
+fn tensors_may_grow_shrink_and_change_type() {
     let scene = Scene::two();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     let lens = [1, 100, 100_000, 64, 0, 100_000, 3_000_000, 7, 3_000_001];
@@ -167,7 +167,7 @@ fn sizes_that_grow_and_shrink() {
 
 /// More than one WRITE can carry where a device takes messages of less.
 #[test]
-fn sixty_four_mebibytes() {
+fn tensor_of_64_mib_arrives() {
     let scene = Scene::two_with(&["--pool-bytes", "208MiB"]);
     let start = |node, name| transfer_tests::Worker::of(node, name).arena_bytes(144 << 20).start();
     let (mut giver, mut near) = (start(scene.a(), "giver"), scene.a().worker("near"));
@@ -189,7 +189,7 @@ fn sixty_four_mebibytes() {
 
 /// Many tensors at once, in both directions.
 #[test]
-fn many_at_once() {
+fn concurrent_tensors_arrive_in_both_directions() {
     let scene = Scene::two();
     let (mut one, mut two) = (scene.a().worker("one"), scene.b().worker("two"));
     let fetches: Vec<_> = (0..40)

@@ -106,7 +106,7 @@ fn until_logged(scene: &Scene, node: &str, words: &[&str]) {
 
 /// Everything goes as without: both ways, large and small, fetched and pushed; and what it costs is in the reports.
 #[test]
-fn two_nodes_with_certificates() {
+fn nodes_with_certificates_exchange_tensors() {
     let world = World::new();
     let scene = world.two().with_bystanders();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
@@ -129,7 +129,7 @@ fn two_nodes_with_certificates() {
 }
 
 #[test]
-fn data_in_the_clear_is_for_both_to_say() {
+fn plaintext_data_needs_both_nodes() {
     let world = World::new();
     let scene = world.two_with(&["--data-plaintext"]);
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
@@ -204,7 +204,7 @@ fn strangers_are_refused() {
 
 /// A good certificate, and another's name.
 #[test]
-fn nobody_is_another_node() {
+fn certificate_of_another_node_is_refused() {
     let world = World::new();
     let scene = world.two_with(&["--peers", "a,b,x-*"]);
     let url = format!("https://{}", scene.a().address());
@@ -242,7 +242,7 @@ fn nobody_is_another_node() {
 
 /// A sidecar that is found where another one's address should be: who calls notices.
 #[test]
-fn who_is_called_has_to_be_the_one() {
+fn dialled_peer_must_prove_its_name() {
     let world = World::new();
     let (scene, c) = (world.two(), world.node("c"));
     let common = ["--pool-bytes", "1MiB", "--listen", "127.0.0.1:0"];
@@ -266,7 +266,7 @@ fn who_is_called_has_to_be_the_one() {
 }
 
 #[test]
-fn a_node_of_another_authority_does_not_come_in() {
+fn node_of_another_authority_is_refused() {
     let world = World::new();
     let scene = world.two();
     let others = Authority::new(world.folder.path(), "others");
@@ -293,7 +293,7 @@ fn a_node_of_another_authority_does_not_come_in() {
 
 /// A sidecar with certificates at the address of one without.
 #[test]
-fn tls_to_where_none_is_spoken() {
+fn tls_to_a_plaintext_sidecar_fails_with_a_reason() {
     let world = World::new();
     let scene = Scene::over(Carrier::Tcp, &[&["--pool-bytes", "1MiB", "--listen", "127.0.0.1:0"]]);
     let (own, url) = (world.node("c"), format!("https://{}", scene.a().address()));
@@ -307,7 +307,7 @@ fn tls_to_where_none_is_spoken() {
 }
 
 #[test]
-fn who_may_read_and_who_may_administer() {
+fn reader_and_admin_roles_are_enforced() {
     let world = World::new();
     let scene = world.two_with(&["--admins", "ops-*", "--readers", "dash"]);
     let [ops, dash, peer] =
@@ -336,7 +336,7 @@ fn who_may_read_and_who_may_administer() {
 
 /// Who administers one tenant sees and changes what is that one's, and nothing of the sidecar itself.
 #[test]
-fn who_administers_one_tenant_has_nothing_to_do_with_others() {
+fn tenant_admin_is_confined_to_its_tenant() {
     if !crate::other_user::can_be_others() {
         return;
     }
@@ -380,7 +380,7 @@ fn who_administers_one_tenant_has_nothing_to_do_with_others() {
 }
 
 #[test]
-fn in_the_clear_one_may_look_and_not_touch() {
+fn plaintext_admin_is_read_only() {
     let scene = Scene::over(Carrier::Tcp, &[&["--listen", "127.0.0.1:0", "--pool-bytes", "1MiB"]]);
     let url = format!("http://{}", scene.a().address());
     let at = |command: &[&str], admin: &str| run(programs::transferctl(), &[command, &["--admin", admin]].concat());
@@ -399,7 +399,7 @@ fn in_the_clear_one_may_look_and_not_touch() {
 
 /// Who may read is said anew while everything runs, and a file that is wrong changes nothing.
 #[test]
-fn roles_are_read_again_while_it_runs() {
+fn roles_are_reloaded_on_sighup() {
     let world = World::new();
     let file = world.folder.path().join("roles.toml");
     let write = |text: &str| std::fs::write(&file, text).expect("written");
@@ -423,7 +423,7 @@ fn roles_are_read_again_while_it_runs() {
 
 /// Certificates are replaced while everything runs: links stay, new connections show the new ones, and bad ones change nothing.
 #[test]
-fn certificates_are_replaced_while_it_runs() {
+fn certificates_are_reloaded_while_links_stay() {
     let world = World::new();
     let scene = world.two();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));

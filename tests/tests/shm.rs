@@ -43,7 +43,7 @@ fn link_over(sidecar: &Sidecar, fabric: Fabric) -> bool {
 }
 
 #[test]
-fn without_a_word_it_is_chosen() {
+fn shm_is_chosen_by_default() {
     let scene = Scene::exactly(&[&LISTEN, &LISTEN]);
     both_ways(&scene, Carrier::Shm, 1);
     assert!(link_over(scene.a(), Fabric::Shm) && !link_over(scene.a(), Fabric::Tcp));
@@ -65,7 +65,7 @@ fn without_a_word_it_is_chosen() {
 
 /// Not wanted by one, not in one directory, not in any: TCP carries, and both say why.
 #[test]
-fn who_cannot_use_it_uses_tcp_and_knows_why() {
+fn tcp_carries_without_shm_and_says_why() {
     let elsewhere = tempfile::tempdir().expect("a folder");
     let off = [&LISTEN[..], &["--shm", "off"]].concat();
     let apart = [&LISTEN[..], &["--shm-dir", elsewhere.path().to_str().expect("a plain path")]].concat();
@@ -86,7 +86,7 @@ fn who_cannot_use_it_uses_tcp_and_knows_why() {
 
 /// A sidecar that is stopped for a while, and one that is killed and started again: the link goes on, or there is a new one.
 #[test]
-fn stopped_killed_and_back() {
+fn shm_survives_stopped_and_killed_sidecars() {
     let mut scene = Scene::exactly(&[&LISTEN, &LISTEN]);
     let mut giver = Worker::of(scene.a(), "giver").arena_bytes(64 << 20).start();
     let mut taker = scene.b().worker("taker");
@@ -122,7 +122,7 @@ fn stopped_killed_and_back() {
 /// The owner's sidecar is killed while a tensor of its worker is being copied out of it, and the worker goes on with a new one: whatever
 /// arrives is what was published.
 #[test]
-fn an_owner_that_dies_is_never_half_read() {
+fn killed_owner_is_never_half_read() {
     let mut scene = Scene::exactly(&[&LISTEN, &LISTEN]);
     let mut giver = scene.b().worker("giver");
     for round in 0..2_u64 {
@@ -150,7 +150,7 @@ fn an_owner_that_dies_is_never_half_read() {
 /// Two sidecars, each in a container of its own, that have one directory in common: also there it is chosen, by who can be met and not by
 /// addresses. Their user ids mean nothing to each other, so neither is told to copy, and both do. Needs `unshare`, and to be root; elsewhere it says so and ends.
 #[test]
-fn from_two_containers() {
+fn shm_is_chosen_between_two_containers() {
     let tried =
         Command::new("unshare").args(["--user", "--map-root-user", "--mount", "--pid", "--fork", "true"]).output();
     if !rustix::process::geteuid().is_root() || !tried.as_ref().is_ok_and(|output| output.status.success()) {

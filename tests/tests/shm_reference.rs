@@ -49,7 +49,7 @@ fn until_free(giver: &mut Worker, mut read: impl FnMut()) {
 }
 
 #[test]
-fn a_fetch_reads_the_owner_s_memory() {
+fn fetch_reads_the_owners_memory() {
     let scene = two();
     let (mut giver, mut taker) = (giver(&scene, 0), scene.b().worker("taker"));
     for (version, len) in [(1, 1), (2, 4096), (3, LEN), (4, 64), (5, LEN / 2)] {
@@ -73,7 +73,7 @@ fn a_fetch_reads_the_owner_s_memory() {
 
 /// A reader keeps what it has while newer versions come, and its owner's arena goes round.
 #[test]
-fn versions_are_replaced_while_they_are_read() {
+fn held_version_survives_newer_versions() {
     let scene = two();
     let (mut giver, mut taker) = (giver(&scene, 0), scene.b().worker("taker"));
     giver.push("w", Spec::bytes(LEN, 1)).get();
@@ -95,7 +95,7 @@ fn versions_are_replaced_while_they_are_read() {
 /// The sidecar that keeps the memory for its worker is killed, and another one comes: the worker reads on, and until it is done nobody writes
 /// there.
 #[test]
-fn a_killed_sidecar_s_worker_reads_on() {
+fn reader_survives_its_killed_sidecar() {
     let mut scene = two();
     let mut giver = giver(&scene, 0);
     for killed in [false, true] {
@@ -133,7 +133,7 @@ fn a_killed_sidecar_s_worker_reads_on() {
 
 /// The owner's sidecar is killed, and its worker goes on with a new one: what others read of it is not written over.
 #[test]
-fn a_killed_owner_s_memory_is_not_used_again() {
+fn read_memory_of_a_restarted_owner_is_not_reused() {
     let mut scene = two();
     let mut giver = Worker::of(scene.b(), "giver").arena_bytes(ARENA).that_comes_back().start();
     let mut taker = scene.a().worker("taker");
@@ -158,7 +158,7 @@ fn a_killed_owner_s_memory_is_not_used_again() {
 
 /// The worker whose memory it is dies, or leaves: it is read on, and goes with its last reader.
 #[test]
-fn an_owner_s_worker_that_dies_leaves_its_memory_to_its_readers() {
+fn memory_of_a_dead_owner_stays_for_its_readers() {
     let scene = two();
     let mut taker = scene.b().worker("taker");
     for killed in [false, true] {
@@ -180,7 +180,7 @@ fn an_owner_s_worker_that_dies_leaves_its_memory_to_its_readers() {
 
 /// A reader that dies gives back what it read; so does one that holds many.
 #[test]
-fn a_reader_that_dies_gives_back_what_it_read() {
+fn killed_reader_releases_its_references() {
     let scene = two();
     let mut giver = giver(&scene, 0);
     let mut taker = scene.b().worker("taker");
@@ -198,7 +198,7 @@ fn a_reader_that_dies_gives_back_what_it_read() {
 
 /// Where one of the two does not want it, the receiver copies.
 #[test]
-fn who_is_told_not_to_copies() {
+fn receiver_copies_if_references_are_off() {
     let off = [&LISTEN[..], &["--shm-reference", "off"]].concat();
     for arguments in [[&LISTEN[..], &off[..]], [&off[..], &LISTEN[..]]] {
         let scene = Scene::exactly(&arguments);

@@ -21,7 +21,7 @@ fn refused(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn beyond_loopback_only_when_told_so() {
+fn listening_beyond_loopback_needs_insecure() {
     for arguments in [&["--listen", "0.0.0.0:0"][..], &["--listen", "127.0.0.1:0", "--data-listen", "0.0.0.0:0"]] {
         let text = refused(arguments);
         for word in ["--insecure", "0.0.0.0:0", "127.0.0.1", arguments[arguments.len() - 2]] {
@@ -68,7 +68,7 @@ fn systemd_hears_when_it_is_ready_and_when_it_stops() {
 }
 
 #[test]
-fn two_cannot_have_one_socket() {
+fn second_sidecar_on_one_socket_is_refused() {
     let scene = Scene::one();
     let socket = scene.a().socket();
     let output = Command::new(programs::transferd()).arg("--socket").arg(&socket).output().expect("it starts");
@@ -82,7 +82,7 @@ fn two_cannot_have_one_socket() {
 
 /// A socket file that a killed sidecar left behind is no obstacle to the next.
 #[test]
-fn one_that_was_killed_can_be_started_again() {
+fn killed_sidecar_can_be_restarted() {
     let mut scene = Scene::one();
     let mut worker = scene.a().worker("worker");
     let waiting = worker.fetch("w").start();
@@ -102,7 +102,7 @@ fn one_that_was_killed_can_be_started_again() {
 /// SIGTERM with workers connected, operations under way and a link up: everybody hears of it, what was fetched stays readable, and
 /// nothing is left.
 #[test]
-fn a_clean_end() {
+fn sigterm_ends_a_sidecar_cleanly() {
     let entries = |folder: &str| -> BTreeSet<_> {
         std::fs::read_dir(folder).map(|d| d.filter_map(|f| Some(f.ok()?.file_name())).collect()).unwrap_or_default()
     };
@@ -170,7 +170,7 @@ fn health_and_reflection_answer() {
 }
 
 #[test]
-fn what_it_shows_of_itself() {
+fn status_and_tensors_show_the_state() {
     let scene = Scene::two();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     giver.push("layer0/w", Spec { dtype: "bf16".into(), shape: vec![3, 4], seed: 1 }).version(7).get();
@@ -194,7 +194,7 @@ fn what_it_shows_of_itself() {
 }
 
 #[test]
-fn a_program_ends_with_the_thread_that_started_it() {
+fn program_ends_with_the_thread_that_started_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let (leash, sleep) = (programs::worker(), std::path::PathBuf::from("/bin/sleep"));
     let started = std::thread::scope(|scope| {

@@ -8,7 +8,7 @@ const HOSTILE: &str = "<img src=x onerror=\"document.title='owned'\">";
 
 /// Two nodes with workers, and tensors going both ways; a browser at the page of one of them.
 #[test]
-fn a_person_sees_what_goes_on() {
+fn page_shows_links_workers_tensors_and_waits() {
     let scene = Scene::two_with(&["--pool-bytes", "64MiB", "--http-listen", "127.0.0.1:0"]);
     let address = scene.b().http();
     let mut giver = scene.a().worker("trainer-0");
@@ -106,7 +106,7 @@ fn save(path: &Path, picture: &str) {
 
 /// The sidecar ends while somebody looks: the page says so, keeps what it knew, and goes on by itself when there is one again.
 #[test]
-fn a_sidecar_that_is_gone_is_said_to_be() {
+fn page_says_when_the_sidecar_does_not_answer() {
     let scene = Scene::with(&[&["--pool-bytes", "16MiB", "--http-listen", "127.0.0.1:0"]]);
     let mut browser = Browser::start(scene.folder());
     browser.open(&format!("http://{}/", scene.a().http()));

@@ -39,7 +39,7 @@ fn a_key_is_taken_over_on_one_node_and_across_two() {
 
 /// Killed and started again under the same name, again and again, with no pause: it never hears that its name is taken.
 #[test]
-fn a_worker_that_is_restarted_at_once_gets_its_name() {
+fn worker_restarted_at_once_regains_its_name() {
     let mut scene = Scene::one().with_bystanders();
     let mut worker = scene.a().worker("again");
     for round in 1..20 {

@@ -24,7 +24,7 @@ fn places() -> impl Iterator<Item = (Carrier, usize)> {
 }
 
 #[test]
-fn what_is_one_user_s_is_not_another_s() {
+fn keys_and_counters_of_another_user_are_refused() {
     if !can_be_others() {
         return;
     }
@@ -81,7 +81,7 @@ fn what_is_one_user_s_is_not_another_s() {
 
 /// A name for several ids: nodes whose user ids differ mean the same by it.
 #[test]
-fn a_name_of_the_configuration_is_one_tenant_of_several_users() {
+fn configured_tenant_spans_several_users() {
     if !can_be_others() {
         return;
     }
@@ -111,7 +111,7 @@ fn a_name_of_the_configuration_is_one_tenant_of_several_users() {
 
 /// Two sidecars of two users of one host, without certificates: the other one is believed for its own user, and for nobody else.
 #[test]
-fn another_user_s_sidecar_speaks_for_its_user_alone() {
+fn sidecar_of_another_user_speaks_only_for_its_user() {
     if !can_be_others() {
         return;
     }
@@ -135,7 +135,7 @@ fn another_user_s_sidecar_speaks_for_its_user_alone() {
 
 /// What is shared is copied: the reader gets the bytes and none of the owner's memory.
 #[test]
-fn what_is_shared_on_purpose_is_read_as_a_copy() {
+fn shared_tensors_are_copied() {
     if !can_be_others() {
         return;
     }

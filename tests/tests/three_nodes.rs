@@ -8,7 +8,7 @@ fn three() -> Scene {
 }
 
 #[test]
-fn everybody_exchanges_with_everybody() {
+fn three_nodes_exchange_in_all_directions() {
     let scene = three();
     let mut workers: Vec<_> = scene.nodes.iter().map(|node| node.worker(&format!("worker-{}", node.name()))).collect();
     // All ask before anybody has pushed: links are made from both sides at once.
@@ -38,7 +38,7 @@ fn everybody_exchanges_with_everybody() {
 
 /// A key is given up on one node and published on another: who had it from the first finds the second.
 #[test]
-fn a_key_that_moves() {
+fn key_can_move_between_nodes() {
     let scene = three();
     let mut workers: Vec<_> = scene.nodes.iter().map(|node| node.worker(&format!("worker-{}", node.name()))).collect();
     for round in 0..6_u64 {
@@ -60,7 +60,7 @@ fn a_key_that_moves() {
 
 /// A worker ends on one node and comes again on another: pushes to it follow.
 #[test]
-fn a_worker_that_moves() {
+fn pushes_follow_a_worker_that_moves() {
     let scene = three();
     let mut giver = scene.a().worker("giver");
     for round in 0..6_u64 {

@@ -101,7 +101,7 @@ impl Drop for Screen {
 }
 
 #[test]
-fn a_live_screen_shows_what_happens_and_leaves_the_terminal_as_it_was() {
+fn top_draws_live_and_restores_the_terminal() {
     let mut scene = Scene::two();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     giver.push("w", Spec::bytes(4096, 1)).get();

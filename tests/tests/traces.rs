@@ -43,7 +43,7 @@ fn one<'a>(spans: &'a [SeenSpan], node: &str, name: &str) -> &'a SeenSpan {
 }
 
 #[test]
-fn spans_of_both_sidecars_are_of_the_trace_of_their_workers() {
+fn spans_of_both_sidecars_join_the_workers_trace() {
     let collector = Collector::start();
     let scene = scene(&collector.endpoint(), &["--log", "info,transfer_span=debug"]);
     let (giver, taker) = (worker(scene.a(), "giver"), worker(scene.b(), "taker"));
@@ -112,7 +112,7 @@ fn spans_of_both_sidecars_are_of_the_trace_of_their_workers() {
 }
 
 #[test]
-fn who_begins_a_trace_decides_whether_it_is_collected() {
+fn trace_origin_decides_sampling() {
     let collector = Collector::start();
     let scene = scene(&collector.endpoint(), &[]);
     let (giver, taker) = (worker(scene.a(), "giver"), worker(scene.b(), "taker"));
@@ -145,7 +145,7 @@ fn who_begins_a_trace_decides_whether_it_is_collected() {
 
 /// One that cannot be reached, and one that takes connections and never answers.
 #[test]
-fn a_dead_collector_costs_spans_and_nothing_else() {
+fn dead_collector_costs_only_spans() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let closed = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("it was bound");
     let endpoints = [silent.local_addr().expect("it is bound"), closed].map(|address| format!("http://{address}"));

@@ -83,7 +83,7 @@ fn link_over(sidecar: &Sidecar, fabric: Fabric) -> bool {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn without_a_word_rdma_is_chosen() {
+fn rdma_is_chosen_by_default() {
     let scene = Scene::exactly(&[&NO_SHM, &NO_SHM]);
     both_ways(&scene, Carrier::Verbs, 1);
     assert!(link_over(scene.a(), Fabric::Verbs) && !link_over(scene.a(), Fabric::Tcp));
@@ -95,7 +95,7 @@ fn without_a_word_rdma_is_chosen() {
 /// One sidecar has a device and the other has not: TCP carries, and both say why it is not RDMA. Who requires RDMA gets an error that says so.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn with_one_that_has_none() {
+fn tcp_carries_if_one_node_has_no_rdma() {
     let off = [&NO_SHM[..], &["--verbs", "off"]].concat();
     let on = [&NO_SHM[..], &["--verbs", "on"]].concat();
     let scene = Scene::exactly(&[&off, &on]);
@@ -116,7 +116,7 @@ fn with_one_that_has_none() {
 /// The same where the operator of the other one requires it: there is no link at all, and what is tried says why.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn required_by_the_sidecar_and_not_there() {
+fn required_rdma_without_a_device_fails_with_a_reason() {
     let off = [&NO_SHM[..], &["--verbs", "off"]].concat();
     let required = [&LISTEN[..], Carrier::Verbs.arguments()].concat();
     let scene = Scene::exactly(&[&off, &required]);
@@ -133,7 +133,7 @@ fn required_by_the_sidecar_and_not_there() {
 /// The port goes down while tensors fly, and comes up again. What was under way fails, in time and with a reason; then all is well again.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn a_port_that_goes_down_and_up() {
+fn link_recovers_after_a_port_goes_down_and_up() {
     let cable = Cable::of(0);
     let scene = two_over_verbs();
     both_ways(&scene, Carrier::Verbs, 1);
@@ -173,7 +173,7 @@ fn a_port_that_goes_down_and_up() {
 /// Two nodes, of which one is killed at any moment of a storm, again and again: the link is made anew each time.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn the_next_call_works_after_each_kill() {
+fn next_fetch_works_after_each_kill() {
     let mut scene = two_over_verbs();
     for round in 0..4_u64 {
         let mut giver = scene.a().worker("giver");
@@ -206,7 +206,7 @@ fn rails(status: &status::Seen) -> Option<(u32, u32)> {
 /// fails: the other device carries on. The rails of the first device lead: when it is that one, messages are under way, too.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn two_devices_of_which_one_goes_down() {
+fn transfers_survive_the_loss_of_one_of_two_devices() {
     let told = ["--verbs-device", "rxe0,rxe1", "--verbs-queue-pairs", "2", "--pool-bytes", "128MiB"];
     let told = [&LISTEN[..], &told].concat();
     let mut scene = Scene::over(Carrier::Verbs, &[&told, &told]);
@@ -274,7 +274,7 @@ fn two_devices_of_which_one_goes_down() {
 /// killed. Those that start without it say why, and TCP carries; with the device, RDMA does again.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn a_device_that_is_taken_away() {
+fn tcp_carries_while_the_device_is_removed() {
     let cable = Cable::of(0);
     let mut scene = Scene::exactly(&[&NO_SHM, &NO_SHM]);
     both_ways(&scene, Carrier::Verbs, 1);
@@ -301,7 +301,7 @@ fn a_device_that_is_taken_away() {
 /// The tutorial's training job, whose weights must be those of one process, bit for bit.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn a_training_job() {
+fn training_job_over_rdma_matches_one_process() {
     let mut demo = Command::new(programs::digits());
     demo.args([
         "demo",

@@ -56,7 +56,7 @@ fn until_it_sleeps(worker: &Worker) {
 }
 
 #[test]
-fn who_waits_is_told_by_the_owner_and_asks_nobody() {
+fn waiter_is_woken_by_the_owner_without_the_sidecar() {
     let scene = Scene::with(&[&["--http-listen", "127.0.0.1:0"]]);
     let (mut giver, [mut taker]) = watched(&scene);
     for version in 3..=102 {
@@ -80,7 +80,7 @@ fn who_waits_is_told_by_the_owner_and_asks_nobody() {
 
 /// What a worker here was told of by the owner is not older for whoever asks afterwards, here or elsewhere.
 #[test]
-fn who_asks_afterwards_gets_nothing_older() {
+fn later_fetches_return_nothing_older() {
     let scene = Scene::two();
     let (mut giver, [mut taker]) = watched(&scene);
     let mut far = scene.b().worker("far");
@@ -103,7 +103,7 @@ fn who_asks_afterwards_gets_nothing_older() {
 }
 
 #[test]
-fn a_wait_that_is_in_vain_says_what_it_waited_for() {
+fn timed_out_wait_names_its_version() {
     let scene = Scene::one();
     let (giver, [mut taker]) = watched(&scene);
     let trouble = taker.fetch("k").at_least(9).timeout(Duration::from_millis(100)).trouble();
@@ -114,7 +114,7 @@ fn a_wait_that_is_in_vain_says_what_it_waited_for() {
 
 /// Each way in which a key ends while somebody sleeps on its owner's notice; who slept asks then, and gets what comes next.
 #[test]
-fn who_sleeps_while_the_key_ends_gets_what_comes_next() {
+fn waiter_gets_the_next_version_after_the_key_ends() {
     let scene = Scene::one();
     let (mut giver, [mut taker]) = watched(&scene);
     let waits = taker.fetch("k").at_least(5).start();
@@ -145,7 +145,7 @@ fn who_sleeps_while_the_key_ends_gets_what_comes_next() {
 }
 
 #[test]
-fn who_sleeps_while_the_owner_dies_asks() {
+fn waiter_asks_the_sidecar_after_the_owner_dies() {
     let scene = Scene::one();
     let (giver, [mut taker, mut other]) = watched(&scene);
     let waits = [taker.fetch("k").at_least(5).start(), other.fetch("k").at_least(5).start()];
@@ -163,7 +163,7 @@ fn who_sleeps_while_the_owner_dies_asks() {
 }
 
 #[test]
-fn who_sleeps_while_the_sidecar_dies_hears_of_it() {
+fn waiter_fails_if_the_sidecar_dies() {
     let mut scene = Scene::one();
     let (giver, [mut taker, mut other, mut third]) = watched(&scene);
     let waits = [&mut taker, &mut other, &mut third].map(|taker| taker.fetch("k").at_least(5).start());
@@ -182,7 +182,7 @@ fn who_sleeps_while_the_sidecar_dies_hears_of_it() {
 
 /// What is read keeps its memory, and a reader that is killed keeps nothing.
 #[test]
-fn what_was_found_in_a_notice_stays_while_it_is_read() {
+fn version_from_a_notice_stays_while_it_is_read() {
     let scene = Scene::one();
     let (mut giver, [mut taker]) = watched(&scene);
     let waits = taker.fetch("k").at_least(3).hold("three").start();
@@ -201,7 +201,7 @@ fn what_was_found_in_a_notice_stays_while_it_is_read() {
 }
 
 #[test]
-fn who_sleeps_while_the_sidecar_drains_hears_of_it() {
+fn waiter_fails_if_the_sidecar_drains() {
     let mut scene = Scene::one();
     let (giver, [mut taker]) = watched(&scene);
     let waits = taker.fetch("k").at_least(5).start();

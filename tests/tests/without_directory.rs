@@ -131,7 +131,7 @@ fn winner_and_loser(workers: [&mut Worker; 2], keys: [&str; 2], words: &[&str]) 
 /// b and c publish one key while neither can ask who has it. The one that the directory enters first keeps it; the other one hears
 /// `KeyOwned`, and its readers keep what they hold.
 #[test]
-fn of_two_that_publish_one_key_the_directory_s_entry_wins() {
+fn directory_decides_which_of_two_owners_keeps_a_key() {
     let two = ["--listen", "127.0.0.1:0"];
     let mut scene = Scene::with(&[&two, &two, &two]);
     scene.nodes[0].kill();
@@ -165,7 +165,7 @@ fn of_two_that_publish_one_key_the_directory_s_entry_wins() {
 /// Workers of one name connect at b and at c meanwhile. One keeps the name; the other one publishes nothing any more, holds what it has
 /// fetched, and can connect under another name.
 #[test]
-fn of_two_workers_of_one_name_the_directory_s_entry_wins() {
+fn directory_decides_which_of_two_workers_keeps_a_name() {
     let two = ["--listen", "127.0.0.1:0"];
     let mut scene = Scene::with(&[&two, &two, &two]);
     scene.nodes[0].kill();
