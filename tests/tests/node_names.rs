@@ -1,4 +1,5 @@
-//! Two sidecars of one name: the one that has it keeps it as long as it lives, unless the other one is told to take it.
+//! Two sidecars with one node name: the first keeps the name while it is alive, unless the second is told to replace
+//! it.
 
 use std::process::{Command, Output};
 use transfer_tests::{Scene, Sidecar, Spec, programs};
@@ -11,7 +12,7 @@ fn attached(sidecar: &Sidecar) -> bool {
     sidecar.status().directory.as_ref().is_some_and(|d| d.attached)
 }
 
-/// A folder, and the arguments of a second sidecar of b's cluster.
+/// Returns a folder and the arguments for a second sidecar in b's cluster.
 fn second(scene: &Scene) -> (tempfile::TempDir, Vec<String>) {
     let folder = tempfile::tempdir().expect("a folder");
     let url = format!("http://{}", scene.a().address());
@@ -48,7 +49,7 @@ fn second_sidecar_of_a_live_name_is_refused() {
     scene.end();
 }
 
-/// Nor is the name of the directory's own host to be had.
+/// The name of the directory's host is refused even with `--replace`.
 #[test]
 fn directory_host_name_is_refused() {
     let scene = Scene::two();
@@ -71,7 +72,7 @@ fn replacing_sidecar_takes_and_keeps_the_name() {
     let (folder, arguments) = second(&scene);
     let mut newcomer = start(&folder, &arguments, &["--replace"]);
     newcomer.until("it is attached", |s| s.directory.as_ref().is_some_and(|d| d.attached));
-    // The one that was replaced tries again and is refused, by the same rule; its own workers go on.
+    // The replaced sidecar tries again and is refused by the same rule. Its workers keep working.
     scene.b().until("it knows why", |s| {
         s.directory
             .as_ref()
@@ -86,14 +87,14 @@ fn replacing_sidecar_takes_and_keeps_the_name() {
     drop((old, new, far));
     newcomer.until("all have left", |s| s.sessions.is_empty());
     assert_eq!(newcomer.terminate().code(), Some(0));
-    // The name is free, and the one that had it comes back for it.
+    // The name is free, and the replaced sidecar takes it back.
     scene.b().until("it is attached", |s| s.directory.as_ref().is_some_and(|d| d.attached));
     scene.b().until("all have left", |s| s.sessions.is_empty());
     scene.note_idle_of(1);
     scene.end();
 }
 
-/// It is killed, and started again at once: its old stream may not have been seen to end.
+/// The sidecar is killed and restarted at once. The directory may not have seen its old stream end.
 #[test]
 fn restarted_sidecar_regains_its_name() {
     let mut scene = Scene::two();
@@ -109,7 +110,8 @@ fn restarted_sidecar_regains_its_name() {
     scene.end();
 }
 
-/// The one that has the name does not answer: the newcomer comes in, and stays in when the other one runs again.
+/// The sidecar that has the name does not answer. The second sidecar takes the name, and keeps it when the first one
+/// runs again.
 #[test]
 fn silent_sidecar_loses_its_name() {
     let mut scene = Scene::two();

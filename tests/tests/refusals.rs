@@ -1,4 +1,5 @@
-//! What cannot be, and how it is said: each error names the thing, its value, and who has to do something.
+//! Requests that cannot be fulfilled, and their errors. Each error names the item, its value, and the party that has
+//! to act.
 
 use std::time::Duration;
 use transfer_tests::{Scene, Spec, Worker};
@@ -37,11 +38,11 @@ fn missing_version_times_out_or_is_gone() {
         trouble.expect("Deadline", &["\"w\"", "4", "2s"]);
         assert!(trouble.can_retry, "{trouble}");
         taker.fetch("w").exactly(5).timeout(SOON).trouble().expect("Deadline", &["\"w\"", "5"]);
-        // And one that has gone.
+        // A version that was replaced.
         let trouble = taker.fetch("w").exactly(2).trouble();
         trouble.expect("VersionGone", &["\"w\"", "2", "3"]);
         assert!(!trouble.can_retry && trouble.fault == "Caller", "{trouble}");
-        // One that is skipped while it is waited for.
+        // A version that is skipped while a fetch waits for it.
         let skipped = taker.fetch("w").exactly(8).start();
         scene.b().until("it waits", |s| transfer_tests::status::operations_of(s, "taker") == 1);
         giver.push("w", small(9)).version(9).get();
@@ -75,7 +76,7 @@ fn non_rising_version_is_refused() {
 fn keys_of_512_bytes_pass_and_513_are_refused() {
     for mut scene in scenes() {
         let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
-        // Two bytes of UTF-8 each.
+        // Each `ü` has two bytes in UTF-8.
         let longest = "ü".repeat(256);
         giver.push(&longest, small(1)).get();
         assert_eq!(taker.fetch(&longest).get().sum, small(1).sum());
@@ -109,10 +110,10 @@ fn foreign_key_is_refused_until_its_owner_deletes_it() {
         assert!(!trouble.can_retry && trouble.fault == "Caller", "{trouble}");
         assert_eq!(other.fetch("w").get().sum, small(1).sum());
         other.delete("w").expect_err("it is not its own").expect("NotOwner", &["\"w\""]);
-        // One that landed elsewhere is its pusher's, too.
+        // A key that landed at another worker belongs to its pusher, too.
         owner.push("x", small(3)).to("other").get();
         other.push("x", small(4)).trouble().expect("KeyOwned", &["\"x\"", "\"owner\""]);
-        // It is free once its owner gives it up.
+        // The key is free once its owner deletes it.
         owner.delete("w").expect("it is its own");
         let took = transfer_tests::poll(|| other.push("w", small(5)).start().wait());
         took.expect("the key is free");
@@ -132,11 +133,11 @@ fn unknown_worker_is_refused_until_it_connects() {
         trouble.expect("UnknownWorker", &["\"nobody\""]);
         assert!(trouble.can_retry, "{trouble}");
         assert_eq!(giver.arena_free(), free, "the tensor is its owner's again, who dropped it");
-        // It may come later.
+        // The worker may connect later.
         let mut late = scene.b().worker("nobody");
         giver.push("w", small(1)).to("nobody").get();
         assert_eq!(late.fetch("w").get().sum, small(1).sum());
-        // And go.
+        // The worker may leave again.
         assert!(late.close().success());
         scene.b().until("it is gone", |s| s.sessions.iter().all(|s| s.worker != "nobody"));
         scene.a().until("the directory knows", |s| {

@@ -1,4 +1,4 @@
-//! `require`: what must carry a transfer does, or an error says why it cannot.
+//! `require`: the required fabric carries a transfer, or an error says why it cannot.
 
 use transfer_tests::{Scene, Spec};
 
@@ -38,10 +38,10 @@ fn two_nodes_satisfy_only_their_fabric() {
     scene.end();
 }
 
-/// What the operator requires holds for every caller that does not say itself; local hand-overs need no fabric.
+/// The operator's `--require` applies to every call without a requirement of its own. Local hand-overs need no fabric.
 #[test]
 fn sidecar_requirement_applies_between_nodes() {
-    // They could have shared memory.
+    // Without `--require`, these sidecars could use shared memory.
     let sidecar = ["--listen", "127.0.0.1:0", "--pool-bytes", "16MiB", "--require", "tcp"];
     let scene = Scene::exactly(&[&sidecar, &sidecar]);
     let (mut giver, mut near, mut far) = (scene.a().worker("giver"), scene.a().worker("near"), scene.b().worker("far"));

@@ -1,4 +1,4 @@
-//! How long versions stay, at the sidecar of the worker that pushed them and at another one.
+//! How long versions stay published, at the sidecar of the worker that pushed them and at another one.
 
 use transfer_tests::order::Until;
 use transfer_tests::{Scene, Spec};
@@ -53,7 +53,7 @@ fn version_outlives_its_worker_and_is_inherited_by_name() {
         scene.others_go_on();
         let mut other = scene.a().worker("other");
         other.push("k", Spec::bytes(10, 2)).trouble().expect("KeyOwned", &["giver"]);
-        // A new epoch: from a lower step.
+        // The new session is a new epoch, so it may begin with a lower version.
         let mut heir = scene.a().worker("giver");
         heir.push("k", Spec::bytes(LEN, 2)).version(3).get();
         assert_eq!(taker.fetch("k").get().version, 3);
