@@ -1,4 +1,4 @@
-//! Where bytes really lie, by the kernel's word.
+//! The place of bytes in shared memory, as the kernel reports it.
 
 use crate::order::Place;
 
