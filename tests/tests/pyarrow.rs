@@ -113,7 +113,7 @@ fn pyarrow_and_transfer_exchange_tables() {
     let got = readers[1].fetch_batch("tensors").call().expect("fetched").into_batch();
     write_file(&folder.path().join("tensors.arrow"), &got.schema(), std::slice::from_ref(&got));
     check(&python, "tensors", folder.path(), &["tensors.arrow"]);
-    // And those that pyarrow made are found.
+    // A column of fixed-shape tensors that pyarrow made is recognized, too.
     let table = readers[0].fetch_table("table").call().expect("fetched");
     let field = table.schema().field_with_name("tensors").expect("a column");
     assert_eq!(FixedShapeTensor::of_field(field).expect("right"), Some(shape));

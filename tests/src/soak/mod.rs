@@ -1,5 +1,5 @@
-//! A soak test that does everything at once, for any length of time: `transfer-test-soak --fabric verbs --seconds
-//! 600`, `transfer-test-soak --stops`.
+//! A soak test that does everything at once, for any length of time:
+//! `transfer-test-soak --fabric verbs --seconds 600`, `transfer-test-soak --stops`.
 //!
 //! Two sidecars with two workers each. The workers push and fetch tensors of all sizes, with long and with short
 //! deadlines, and some calls are dropped in the middle. Workers end, by SIGKILL or in order, and come back. Sidecars

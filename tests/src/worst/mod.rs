@@ -1,10 +1,10 @@
 //! Attackers of a sidecar: a hostile worker, a hostile peer and a stranger, each of which is a program of its own and
 //! attacks repeatedly.
 //!
-//! `transfer-test-worst worker --socket a.sock`, `... peer --socket a.sock --address 127.0.0.1:7471` and `...
-//! stranger` with the same options repeat their deeds for some seconds, in an order that follows from the seed. Then
-//! they print the results as one JSON value, an [`Account`]. An attacker must get nothing that does not belong to it,
-//! and no error that its deed does not allow.
+//! `transfer-test-worst worker --socket a.sock --address 127.0.0.1:7471`, and `... peer` and `... stranger` with the
+//! same options, repeat their deeds for some seconds, in an order that follows from the seed. Then they print the
+//! results as one JSON value, an [`Account`]. An attacker must get nothing that does not belong to it, and no error
+//! that its deed does not allow.
 //!
 //! `transfer-test-worst beside --seconds 60` is the measurement: two sidecars, an honest job of root alone, then
 //! beside each of the three attackers, then beside all of them. It prints how long a round of the job takes.
