@@ -1,7 +1,8 @@
-//! End-to-end tests: real processes, which are killed and restarted. One program, so that it is linked once; a module for each subject.
+//! End-to-end tests with real processes, which are killed and restarted. All of them are one program, so that it is
+//! linked once, with one module for each subject.
 //!
-//! `cargo test --workspace --test e2e -- retention::` runs those of one module. What carries between nodes is
-//! [`Carrier::chosen`](transfer_tests::Carrier::chosen).
+//! `cargo test --workspace --test e2e -- retention::` runs the tests of one module.
+//! [`Carrier::chosen`](transfer_tests::Carrier::chosen) selects the fabric between nodes.
 
 mod admin;
 mod batches;

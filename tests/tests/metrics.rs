@@ -1,4 +1,5 @@
-//! What Prometheus reads: that it is true, that Prometheus understands it, and that the dashboard and the alerts ask for nothing else.
+//! Tests of the metrics: the values are right, Prometheus accepts them, and the dashboard and the alerts query only
+//! metrics that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -10,7 +11,7 @@ use transfer_tests::{Carrier, PATIENCE, Scene, Sidecar, Spec, poll, tools};
 
 const WATCHED: [&str; 4] = ["--pool-bytes", "16MiB", "--http-listen", "127.0.0.1:0"];
 
-/// All samples of a scrape, by name and labels.
+/// Scrapes a sidecar, and returns all samples by name and labels.
 fn scrape(sidecar: &Sidecar) -> BTreeMap<String, f64> {
     let answer = get(&sidecar.http(), "/metrics");
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -34,9 +35,9 @@ fn promtool(arguments: &[&str], folder: &Path, input: &str) {
     assert!(output.status.success(), "promtool {arguments:?}: {}", String::from_utf8_lossy(&said));
 }
 
-/// Transfers of every kind, and each side's numbers say so.
+/// Carries out transfers of every kind, and checks the counters of both sides.
 #[test]
-fn what_was_carried_is_counted_on_both_sides() {
+fn transfers_are_counted_on_both_sides() {
     let scene = Scene::two_with(&WATCHED);
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     const LEN: u64 = 300_000;
@@ -55,7 +56,7 @@ fn what_was_carried_is_counted_on_both_sides() {
         let carried = if peer.is_empty() { "local" } else { fabric };
         format!("transfer_{name}_total{{operation=\"{operation}\",fabric=\"{carried}\",peer=\"{peer}\"}}")
     };
-    // What is shown may be a moment old.
+    // A scrape may lag behind by a moment.
     let all = |sidecar, name: String| {
         let seen = poll(|| Some(scrape(sidecar)).filter(|s| s.get(&name) == Some(&5.0)).ok_or(()));
         seen.unwrap_or_else(|()| panic!("{name} is never 5"))
@@ -71,7 +72,7 @@ fn what_was_carried_is_counted_on_both_sides() {
         assert_eq!(samples.get(&transfers), Some(&f64::from(times)), "{transfers}");
         assert_eq!(samples.get(&bytes), Some(&(f64::from(times) * LEN as f64)), "{bytes}");
     }
-    // Each side says the same about what a CPU copied: nothing over RDMA, twice each byte over a socket.
+    // Both sides count the bytes that a CPU copied: none over RDMA, and each byte about twice over the other fabrics.
     let copied = [(&a, "serve", "b"), (&a, "push", "b"), (&b, "fetch", "a"), (&b, "land", "a")];
     for (samples, operation, peer) in copied {
         let (copied, bytes) = (of("copied_bytes", operation, peer), of("bytes", operation, peer));
@@ -100,10 +101,10 @@ fn what_was_carried_is_counted_on_both_sides() {
     scene.end();
 }
 
-/// The metrics, the alert rules and their tests, held against Prometheus' own tool; and every metric that an alert or the dashboard names is
-/// in a real scrape.
+/// Checks the metrics, the alert rules and their tests with `promtool`. Every metric that an alert or the dashboard
+/// names is in a real scrape.
 #[test]
-fn prometheus_understands_all_of_it() {
+fn prometheus_accepts_the_metrics_and_rules() {
     let scene = Scene::two_with(&WATCHED);
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     giver.push("k", Spec::bytes(1000, 1)).get();
@@ -141,9 +142,10 @@ fn prometheus_understands_all_of_it() {
     scene.end();
 }
 
-/// Names of peers are other people's words, and labels all the same.
+/// A worker's name and a key with quotes and line breaks do not appear in the metrics. The status shows the name as it
+/// is.
 #[test]
-fn a_strange_name_is_a_label_and_nothing_else() {
+fn strange_name_adds_no_metric() {
     let scene = Scene::two_with(&WATCHED);
     let name = "\"}\n\\ 1\nevil_total 7";
     let mut strange = scene.a().worker(name);
@@ -158,9 +160,9 @@ fn a_strange_name_is_a_label_and_nothing_else() {
     scene.end();
 }
 
-/// Whoever connects and says nothing, or nonsense, or reads nothing, keeps nobody else from scraping.
+/// A client that sends nothing, half of a request or nonsense does not keep other clients from scraping.
 #[test]
-fn bad_clients_keep_nobody_else_waiting() {
+fn bad_clients_do_not_block_scrapes() {
     let scene = Scene::with(&[&WATCHED]);
     let address = scene.a().http();
     for (request, status) in [
@@ -177,7 +179,7 @@ fn bad_clients_keep_nobody_else_waiting() {
     }
     let endless = format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
     assert!((400..500).contains(&say(&address, &endless).status));
-    // Far more than there is room for: those that were silent for longest make room for who comes.
+    // More connections than the server has room for. It closes those that were silent longest to admit new ones.
     let silent: Vec<_> = (0..100)
         .map(|n| {
             let mut stream = TcpStream::connect(&address).expect("somebody listens");
@@ -191,17 +193,17 @@ fn bad_clients_keep_nobody_else_waiting() {
     assert!(scrape(scene.a())["transfer_directory_attached"] > 0.0);
     let mut one = &silent[0];
     one.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
-    // Nothing but the end, or word of the time-out.
+    // The read ends with the end of the stream, or with the report of a time-out.
     let _ = one.read_to_end(&mut Vec::new());
     drop(silent);
     scene.end();
 }
 
-/// A directory that is gone: not ready, and alive all the same.
+/// A sidecar that has lost its directory is not ready, but still healthy.
 #[test]
 fn readiness_follows_the_directory() {
     let mut scene = Scene::two_with(&WATCHED);
-    // What is answered may be a tenth of a second old.
+    // An answer may be a tenth of a second old.
     let ready = poll(|| match get(&scene.b().http(), "/readyz") {
         answer if answer.status == 200 => Ok(()),
         answer => Err(answer),
@@ -222,9 +224,10 @@ fn readiness_follows_the_directory() {
     assert_eq!(detached, Ok(()));
 }
 
-/// Who asks for it gets one line for each transfer, with all that a span has; nobody else pays for that.
+/// A sidecar whose log filter enables `transfer_span` writes one line for each transfer, with every field of a span. A
+/// sidecar without this filter writes none.
 #[test]
-fn each_transfer_leaves_a_record_where_that_is_wanted() {
+fn transfers_leave_span_records_if_enabled() {
     let told = ["--pool-bytes", "16MiB", "--http-listen", "127.0.0.1:0", "--log-format", "json"];
     let wanted = [&told[..], &["--listen", "127.0.0.1:0", "--log", "info,transfer_span=debug"]].concat();
     let unwanted = [&told[..], &["--listen", "127.0.0.1:0"]].concat();

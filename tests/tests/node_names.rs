@@ -1,4 +1,5 @@
-//! Two sidecars of one name: the one that has it keeps it as long as it lives, unless the other one is told to take it.
+//! Two sidecars with one node name: the first keeps the name while it is alive, unless the second is told to replace
+//! it.
 
 use std::process::{Command, Output};
 use transfer_tests::{Scene, Sidecar, Spec, programs};
@@ -11,7 +12,7 @@ fn attached(sidecar: &Sidecar) -> bool {
     sidecar.status().directory.as_ref().is_some_and(|d| d.attached)
 }
 
-/// A folder, and the arguments of a second sidecar of b's cluster.
+/// Returns a folder and the arguments for a second sidecar in b's cluster.
 fn second(scene: &Scene) -> (tempfile::TempDir, Vec<String>) {
     let folder = tempfile::tempdir().expect("a folder");
     let url = format!("http://{}", scene.a().address());
@@ -25,7 +26,7 @@ fn start(folder: &tempfile::TempDir, arguments: &[String], more: &[&str]) -> Sid
 }
 
 #[test]
-fn a_newcomer_is_refused_and_the_one_that_lives_notices_nothing() {
+fn second_sidecar_of_a_live_name_is_refused() {
     let mut scene = Scene::two().with_bystanders();
     let before = scene.b().status().directory.as_ref().map(|d| d.attachments);
     for _ in 0..3 {
@@ -48,9 +49,9 @@ fn a_newcomer_is_refused_and_the_one_that_lives_notices_nothing() {
     scene.end();
 }
 
-/// Nor is the name of the directory's own host to be had.
+/// The name of the directory's host is refused even with `--replace`.
 #[test]
-fn the_host_s_name_is_refused() {
+fn directory_host_name_is_refused() {
     let scene = Scene::two();
     let (folder, arguments) = second(&scene);
     let socket = folder.path().join("a.sock");
@@ -64,14 +65,14 @@ fn the_host_s_name_is_refused() {
 }
 
 #[test]
-fn a_newcomer_that_replaces_takes_the_name_and_keeps_it() {
+fn replacing_sidecar_takes_and_keeps_the_name() {
     let mut scene = Scene::two();
     let mut old = scene.b().worker("old");
     old.push("k", small(1)).get();
     let (folder, arguments) = second(&scene);
     let mut newcomer = start(&folder, &arguments, &["--replace"]);
     newcomer.until("it is attached", |s| s.directory.as_ref().is_some_and(|d| d.attached));
-    // The one that was replaced tries again and is refused, by the same rule; its own workers go on.
+    // The replaced sidecar tries again and is refused by the same rule. Its workers keep working.
     scene.b().until("it knows why", |s| {
         s.directory
             .as_ref()
@@ -86,16 +87,16 @@ fn a_newcomer_that_replaces_takes_the_name_and_keeps_it() {
     drop((old, new, far));
     newcomer.until("all have left", |s| s.sessions.is_empty());
     assert_eq!(newcomer.terminate().code(), Some(0));
-    // The name is free, and the one that had it comes back for it.
+    // The name is free, and the replaced sidecar takes it back.
     scene.b().until("it is attached", |s| s.directory.as_ref().is_some_and(|d| d.attached));
     scene.b().until("all have left", |s| s.sessions.is_empty());
     scene.note_idle_of(1);
     scene.end();
 }
 
-/// It is killed, and started again at once: its old stream may not have been seen to end.
+/// The sidecar is killed and restarted at once. The directory may not have seen its old stream end.
 #[test]
-fn one_that_is_restarted_comes_back_without_being_told_to() {
+fn restarted_sidecar_regains_its_name() {
     let mut scene = Scene::two();
     for round in 0..5 {
         scene.nodes[1].kill();
@@ -109,9 +110,10 @@ fn one_that_is_restarted_comes_back_without_being_told_to() {
     scene.end();
 }
 
-/// The one that has the name does not answer: the newcomer comes in, and stays in when the other one runs again.
+/// The sidecar that has the name does not answer. The second sidecar takes the name, and keeps it when the first one
+/// runs again.
 #[test]
-fn one_that_is_silent_loses_its_name() {
+fn silent_sidecar_loses_its_name() {
     let mut scene = Scene::two();
     let (folder, arguments) = second(&scene);
     scene.b().freeze();

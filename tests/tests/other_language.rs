@@ -1,7 +1,8 @@
-//! The admin service from a client in another language, made of nothing but the .proto files: `tests/python/admin.py`.
+//! Calls the admin service from a client in another language, generated from nothing but the .proto files:
+//! `tests/python/admin.py`.
 //!
-//! It needs `python3` with `venv`, and what `tests/python/requirements.txt` names, which pip installs into a folder under `target/`
-//! the first time.
+//! The test needs `python3` with `venv`. The first run installs the packages of `tests/python/requirements.txt` with
+//! pip, into a folder under `target/`.
 
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
@@ -16,7 +17,7 @@ fn run(command: &mut Command) -> String {
     said
 }
 
-/// A Python that has what the client needs.
+/// Returns a Python interpreter with the packages that the client needs, and installs them if they are missing.
 fn python(folder: &Path) -> PathBuf {
     let requirements = folder.join("requirements.txt");
     let wanted = fs::read_to_string(&requirements).expect("the requirements can be read");
@@ -34,7 +35,7 @@ fn python(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_client_in_python_makes_every_call() {
+fn python_client_makes_every_call() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("python");
     let python = python(&folder);
     let mut scene = Scene::two();
@@ -43,7 +44,7 @@ fn a_client_in_python_makes_every_call() {
         giver.push(&format!("many/{i:03}"), Spec::bytes(64, i)).get();
     }
     giver.push("sole", Spec::bytes(64, 1)).get();
-    // A link, and something that it has carried.
+    // Makes a link that has carried a tensor.
     let mut taker = scene.b().worker("taker");
     taker.fetch("sole").hold("sole").get();
     assert!(taker.close().success());
@@ -52,7 +53,7 @@ fn a_client_in_python_makes_every_call() {
     scene.a().until("the fetch waits", |s| s.sessions.iter().any(|s| s.operations == 1));
 
     let generated = tempfile::tempdir().expect("a folder can be made");
-    // What changes something is not taken over TCP without certificates.
+    // Calls that change something are refused over TCP without certificates.
     let [a, b] = [scene.a(), scene.b()].map(|node| format!("unix:{}", node.admin_socket().display()));
     let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto");
     let said = run(Command::new(python).arg(folder.join("admin.py")).arg(protos).arg(generated.path()).args([&a, &b]));

@@ -1,14 +1,14 @@
-//! Workers of another user: they come in where the socket lets them, and read nothing that is not theirs.
+//! Workers of another user connect where the socket's mode admits them, and read only their own tensors.
 //!
-//! Only root can start processes as somebody else, so these tests need to run as root, as they do in a container; elsewhere they say so
-//! and end.
+//! Only root can start processes as another user, so these tests need to run as root, as they do in a container.
+//! Without root, they report that they did not run.
 
 use transfer_tests::{Scene, Spec, Worker, programs};
 
-/// Nobody in particular.
+/// The user id of the other user, which has no meaning of its own.
 pub(crate) const UID: u32 = 54_321;
 
-/// Root can be somebody else. Says why not.
+/// Returns whether this process can start workers as another user. If not, it reports why the test did not run.
 pub(crate) fn can_be_others() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -25,7 +25,7 @@ fn another_user_s_tensors_cannot_be_read() {
     let mut scene = Scene::with(&[&["--socket-mode", "666", "--pool-bytes", "1MiB"]]);
     let program = programs::worker_for_all(scene.folder());
     let stranger = |scene: &Scene| Worker::of(scene.a(), "stranger").user(UID, program.clone()).start();
-    // Its landing pool stays.
+    // The stranger's landing pool stays after the stranger has left.
     assert!(stranger(&scene).close().success());
     scene.note_idle_of(0);
     let mut scene = scene.with_bystanders();
@@ -42,18 +42,18 @@ fn another_user_s_tensors_cannot_be_read() {
     let trouble = stranger.fetch("w").trouble();
     trouble.expect("PermissionDenied", &words);
     assert!(!trouble.can_retry && trouble.fault == "Caller", "{trouble}");
-    // Nor by waiting for it.
+    // A fetch that waits for a version is refused, too.
     let waiting = stranger.fetch("w").at_least(2).start();
     scene.a().until("it waits", |s| transfer_tests::status::operations_of(s, "stranger") == 1);
     giver.push("w", Spec::bytes(1000, 2)).get();
     waiting.trouble().expect("PermissionDenied", &words);
     assert_eq!(taker.fetch("w").get().sum, Spec::bytes(1000, 2).sum());
-    // Nor the other way round; and its keys are its own, and each other's as little.
+    // The stranger can read its own tensor, and the taker cannot. The stranger cannot push to a key of the other user.
     stranger.push("theirs", Spec::bytes(1000, 3)).get();
     assert_eq!(stranger.fetch("theirs").get().sum, Spec::bytes(1000, 3).sum());
     taker.fetch("theirs").trouble().expect("PermissionDenied", &reversed);
     stranger.push("w", Spec::bytes(10, 4)).trouble().expect("KeyOwned", &["\"w\"", "\"giver\""]);
-    // None of their memory was passed to it: what it has mapped is its own arena and rings.
+    // None of the giver's memory was passed to the stranger, which has mapped only its own arena and rings.
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", stranger.process_id())).expect("maps");
     let theirs = |maps: &str| maps.lines().filter(|l| l.contains("memfd:")).map(inode).collect::<Vec<_>>();
     let giver_maps = std::fs::read_to_string(format!("/proc/{}/maps", giver.process_id())).expect("maps");
@@ -69,9 +69,9 @@ fn inode(line: &str) -> String {
     line.split_whitespace().nth(4).unwrap_or_default().to_owned()
 }
 
-/// Tensors that land for one user lie apart from those of another.
+/// Tensors that land for different users lie in different segments.
 #[test]
-fn pools_are_kept_apart() {
+fn landing_pools_are_separate_per_user() {
     if !can_be_others() {
         return;
     }
@@ -95,7 +95,7 @@ fn pools_are_kept_apart() {
     };
     assert!(used(&scene, 0) >= 3 << 20);
     assert_eq!(used(&scene, UID), 0);
-    // One user's full pool is nothing to the other.
+    // The use of one user's pool does not affect the other user's pool.
     let mut sender = start(&scene, 0, "sender");
     sender.push("x", Spec::bytes(3 << 20, 2)).to("stranger").get();
     let theirs = stranger.fetch("x").get();
@@ -108,7 +108,7 @@ fn pools_are_kept_apart() {
 }
 
 #[test]
-fn the_socket_s_mode_keeps_others_out() {
+fn socket_mode_refuses_other_users() {
     if !can_be_others() {
         return;
     }
@@ -118,9 +118,9 @@ fn the_socket_s_mode_keeps_others_out() {
     scene.end();
 }
 
-/// At the admin socket others may look, where its mode lets them in, and change nothing; nor are they a peer there.
+/// Another user may read at the admin socket if the socket's mode admits it, and may change nothing.
 #[test]
-fn another_user_administers_nothing() {
+fn another_user_may_only_read_at_the_admin_socket() {
     use std::os::unix::process::CommandExt;
     if !can_be_others() {
         return;

@@ -1,4 +1,4 @@
-//! Files that are larger than an arena may be: pushed in pieces, and put together again or not at all.
+//! Files that are larger than an arena may be are pushed in pieces. A fetch returns the whole file, or fails.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use transfer_tests::{Carrier, Ctl, Scene};
 
-/// Two nodes. No worker may have more than 16 MiB.
+/// Starts two nodes on which an arena has at most 16 MiB.
 fn two() -> Scene {
     let arguments: &[&str] = &["--listen", "127.0.0.1:0", "--pool-bytes", "64MiB", "--max-arena-bytes", "16MiB"];
     Scene::over(Carrier::Tcp, &[arguments, arguments])
@@ -43,7 +43,7 @@ fn a_file_that_is_larger_than_an_arena_comes_back_whole() {
     let said = Ctl::of(scene.b(), &["fetch", "big", "-", "--quiet"]).ends(0, &[]);
     assert!(said.out == large);
     assert_eq!(holder.interrupt(), Some(0));
-    // Nothing of it stays.
+    // No piece stays published.
     scene.a().until("nobody is there", |s| s.sessions.is_empty());
     Ctl::of(scene.a(), &["tensors"]).ends(0, &["0 tensors"]);
     scene.end();
@@ -68,16 +68,17 @@ fn a_directory_with_large_files_comes_back_and_pieces_have_no_files() {
     for (i, (name, len)) in files.iter().enumerate() {
         assert!(fs::read(at(&name.replace("run", "copy"))).unwrap() == bytes(i, *len), "{name}");
     }
-    // One file of them all; and that again, which has tensors that are larger than an arena.
+    // One fetch writes all five tensors into one file, which is pushed again. Some of its tensors are larger than an
+    // arena.
     Ctl::of(scene.b(), &["fetch", "--prefix", "job", text(&at("job.safetensors"))]).ends(0, &["5 tensors fetched"]);
     let _second = Ctl::of(scene.a(), &["push", "again", text(&at("job.safetensors"))]).hold();
     Ctl::of(scene.b(), &["fetch", "--prefix", "again", text(&at("again"))]).ends(0, &["5 tensors fetched"]);
     assert!(fs::read(at("again/e")).unwrap() == bytes(4, 20_000_000));
 }
 
-/// A newer version is pushed. A fetch has the one or the other, or fails; never a part of each.
+/// A newer version is pushed in pieces. A fetch returns one of the two versions or fails. It never mixes their pieces.
 #[test]
-fn versions_are_never_mixed() {
+fn pieces_of_two_versions_are_never_mixed() {
     let scene = two();
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -85,11 +86,11 @@ fn versions_are_never_mixed() {
     fs::write(at("old"), &old).unwrap();
     fs::write(at("new"), &new).unwrap();
     Ctl::of(scene.a(), &["push", "k", text(&at("old")), "--outlive"]).ends(0, &[]);
-    // What a push has done that was killed before its list: one piece is another one.
+    // Imitates a push that was killed before it wrote its list: one piece belongs to another version.
     let file = at("new");
     let piece = ["push", "--prefix", "k/.transferctl-pieces", text(&file)];
     Ctl::of(scene.a(), &piece).ends(1, &["a piece of a larger file"]);
-    // It is as long as the one that it replaces.
+    // The other piece is as long as the piece that it replaces.
     let list = ["tensors", "--prefix", "k/.transferctl-pieces/00001", "--json"];
     let len = Ctl::of(scene.a(), &list).ends(0, &[]).json_lines()[0]["len_bytes"].as_u64().unwrap();
     let mut intruder = scene.a().worker("intruder");
@@ -99,7 +100,7 @@ fn versions_are_never_mixed() {
         assert!(!at("out").exists(), "{}", said.text());
     }
     drop(intruder);
-    // The whole of the newer one.
+    // A complete push of the newer version makes the key readable again.
     Ctl::of(scene.a(), &["push", "k", text(&at("new")), "--outlive", "--takeover", "--version", "9"]).ends(0, &[]);
     for node in [scene.a(), scene.b()] {
         Ctl::of(node, &["fetch", "k", text(&at("out")), "--force"]).ends(0, &["version 9"]);
@@ -108,14 +109,14 @@ fn versions_are_never_mixed() {
 }
 
 #[test]
-fn what_cannot_go_in_pieces_is_said() {
+fn unsplittable_push_is_refused() {
     let scene = two();
     let folder = tempfile::tempdir().unwrap();
     let large = folder.path().join("large");
     fs::write(&large, bytes(1, 18_000_000)).unwrap();
     let said = Ctl::of(scene.a(), &["push", "k", "-"]).run_with(&fs::read(&large).unwrap());
     assert!(said.code == 2 && said.err.contains("in pieces from a file only"), "{}", said.text());
-    // With an arena of a size that was asked for it is as ever.
+    // A push with an explicit `--arena-bytes` does not split the file.
     let asked = ["push", "k", text(&large), "--arena-bytes", "512KiB", "--to", "nobody"];
     Ctl::of(scene.a(), &asked).ends(2, &["does not fit into --arena-bytes"]);
     scene.end();

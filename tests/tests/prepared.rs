@@ -1,4 +1,4 @@
-//! Landing slots that are negotiated before the first push: one call for many keys.
+//! Landing slots that are negotiated before the first push.
 
 use std::time::Duration;
 use transfer_client::{BlockingClient, DType, Error, FailureCode};
@@ -16,7 +16,7 @@ fn a_prepared_push_needs_no_request() {
     for i in 0..20 {
         sender.prepare(format!("grad/{i}"), DType::F32, [250], "receiver").call().expect("there is room");
     }
-    // The slots are granted already, before anything was pushed.
+    // The slots are granted before anything is pushed.
     scene.b().until("two slots for each key", |status| status.counters.as_ref().is_some_and(|c| c.slots == 40));
     for i in 0..20 {
         for version in 1..=5_u64 {
@@ -31,7 +31,7 @@ fn a_prepared_push_needs_no_request() {
             assert_eq!(fetched.as_slice::<f32>().expect("f32"), values);
         }
     }
-    // Prepared for less than comes: the flow grows as any other.
+    // The key was prepared for a smaller tensor. Its push flow grows like any other.
     let large = vec![7_u8; 4096];
     sender.push_slice("grad/0", [4096], &large).version(9).to("receiver").call().expect("it grows");
     assert_eq!(receiver.fetch("grad/0").exactly(9).call().expect("it has landed").as_bytes(), large);
@@ -40,7 +40,7 @@ fn a_prepared_push_needs_no_request() {
 }
 
 #[test]
-fn what_cannot_be_prepared_says_why() {
+fn refused_prepare_says_why() {
     let scene = Scene::two();
     let sender = connect(scene.a().socket(), "sender");
     let receiver = connect(scene.b().socket(), "receiver");
@@ -53,7 +53,7 @@ fn what_cannot_be_prepared_says_why() {
     let (failure, text) = code(sender.prepare("mine", DType::U8, [1], "receiver").call().expect_err("it has an owner"));
     assert_eq!(failure, Some(FailureCode::KeyOwned), "{text}");
     assert!(text.contains("receiver"), "{text}");
-    // To a worker of the same sidecar there is nothing to prepare.
+    // A push to a worker of the same sidecar needs no slot, so there is nothing to prepare.
     let other = connect(scene.a().socket(), "other");
     sender.prepare("k", DType::U8, [1], "other").timeout(Duration::from_secs(5)).call().expect("by reference");
     drop((sender, receiver, other));

@@ -1,4 +1,4 @@
-//! The examples of docs/transferctl.md and docs/transfer-bench.md, run as they stand there.
+//! Runs the examples of docs/transferctl.md and docs/transfer-bench.md exactly as the pages show them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use transfer_tests::{Carrier, Scene, programs};
 
-/// The examples: the section that each is in, and its lines.
+/// Returns the examples of a page: the section of each, and its lines.
 fn examples(page: &str) -> Vec<(String, Vec<String>)> {
     let (mut examples, mut section, mut inside) = (Vec::new(), String::new(), false);
     for line in page.lines() {
@@ -29,13 +29,14 @@ fn examples(page: &str) -> Vec<(String, Vec<String>)> {
     examples
 }
 
-/// The examples of that page below docs/.
+/// Returns the examples of a page in docs/.
 fn examples_of(page: &str) -> Vec<(String, Vec<String>)> {
     let page = format!("{}/../docs/{page}", env!("CARGO_MANIFEST_DIR"));
     examples(&std::fs::read_to_string(page).unwrap())
 }
 
-/// Runs an example in a folder, with programs that lie in another one.
+/// Runs an example in `folder`, with `programs` first on its `PATH`. Lines that begin with `#>` are words that its
+/// output must contain.
 fn run(section: &str, lines: Vec<String>, folder: &Path, programs: &Path, environment: &[(&str, OsString)]) {
     let (wanted, script): (Vec<_>, Vec<_>) = lines.into_iter().partition(|line| line.starts_with("#>"));
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
@@ -58,7 +59,7 @@ fn the_examples_of_transfer_bench_do_what_its_page_says() {
     let examples = examples_of("transfer-bench.md");
     let folder = tempfile::tempdir().unwrap();
     let programs = programs::transfer_bench().parent().unwrap().to_owned();
-    // It starts the sidecar that lies beside it.
+    // transfer-bench starts the `transferd` in its own folder.
     assert_eq!(programs::transferd().parent(), Some(&*programs));
     assert!(examples.len() >= 4, "{}", examples.len());
     for (section, lines) in examples {

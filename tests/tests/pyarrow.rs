@@ -1,6 +1,7 @@
-//! pyarrow on the other side: what it writes is pushed, and what was fetched is read by it, as Arrow IPC files.
+//! Exchanges record batches with pyarrow as Arrow IPC files: files that pyarrow wrote are pushed, and pyarrow checks
+//! the fetched ones.
 //!
-//! It is installed by pip, once, in an environment of its own in the target folder.
+//! pip installs pyarrow once, into a virtual environment in the target folder.
 
 use arrow_array::RecordBatch;
 use arrow_ipc::reader::{FileReader, StreamReader};
@@ -13,16 +14,17 @@ use std::sync::Arc;
 use transfer_client::{BlockingClient, DType, FixedShapeTensor};
 use transfer_tests::Scene;
 
-/// What these tests were written with.
+/// The release of pyarrow that these tests use.
 const PYARROW: &str = "pyarrow==26.0.1";
 
-/// A Python that has it.
+/// Returns a Python interpreter with pyarrow, and installs it if it is missing.
 fn python() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace");
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let folder = target.join("python").join(PYARROW.replace("==", "-"));
     let python = folder.join("bin/python");
-    // Another process of tests may be making it: then this one waits for it. The system lets go of the lock with the process.
+    // Another test process may be installing pyarrow. This one then waits for its lock, which the kernel releases with
+    // that process.
     std::fs::create_dir_all(target.join("python")).expect("the target folder can be written");
     let lock = File::create(folder.with_added_extension("lock")).expect("the target folder can be written");
     lock.lock().expect("a file can be locked");
@@ -53,7 +55,7 @@ fn write_file(path: &Path, schema: &SchemaRef, batches: &[RecordBatch]) {
 }
 
 #[test]
-fn pyarrow_reads_what_was_fetched_and_what_it_wrote_is_pushed() {
+fn pyarrow_and_transfer_exchange_tables() {
     let python = python();
     let scene = Scene::two();
     let folder = tempfile::tempdir().expect("a folder");
@@ -96,7 +98,7 @@ fn pyarrow_reads_what_was_fetched_and_what_it_wrote_is_pushed() {
         writer.expect("there was a batch").finish().expect("ended");
         check(&python, "same", folder.path(), &["made-stream.arrows", "fetched-stream.arrows"]);
     }
-    // Tensors of one shape, by the specification.
+    // A column of fixed-shape tensors, as the specification defines them.
     let mut tensor = pusher.allocate(DType::F32, [10, 2, 3]).expect("room");
     tensor.as_mut_slice::<f32>().expect("f32").iter_mut().enumerate().for_each(|(n, v)| *v = n as f32);
     let shape = FixedShapeTensor {
@@ -111,7 +113,7 @@ fn pyarrow_reads_what_was_fetched_and_what_it_wrote_is_pushed() {
     let got = readers[1].fetch_batch("tensors").call().expect("fetched").into_batch();
     write_file(&folder.path().join("tensors.arrow"), &got.schema(), std::slice::from_ref(&got));
     check(&python, "tensors", folder.path(), &["tensors.arrow"]);
-    // And those that pyarrow made are found.
+    // A column of fixed-shape tensors that pyarrow made is recognized, too.
     let table = readers[0].fetch_table("table").call().expect("fetched");
     let field = table.schema().field_with_name("tensors").expect("a column");
     assert_eq!(FixedShapeTensor::of_field(field).expect("right"), Some(shape));

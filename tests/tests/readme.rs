@@ -1,4 +1,5 @@
-//! The commands of the README, run in their order and as a plain user. Only root can become one, so elsewhere this says so and ends.
+//! Runs the commands of the README in their order, as a plain user. Only root can become one. Without root, the test
+//! reports that it did not run.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,10 +8,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use transfer_tests::{poll, programs};
 
-/// A user without rights.
+/// The id of a user without privileges.
 const UID: &str = "54321";
 
-/// The shell commands of a page, without their comments.
+/// Returns the shell commands of a page, without their comments.
 fn commands(page: &str) -> Vec<String> {
     let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split_once("\n```"));
     let lines = blocks.flat_map(|(block, _)| block.lines());
@@ -18,13 +19,13 @@ fn commands(page: &str) -> Vec<String> {
     commands.filter(|command| !command.is_empty()).collect()
 }
 
-/// A command that goes on until it is interrupted.
+/// A command that runs until it is interrupted.
 struct Held {
     child: Child,
     command: String,
 }
 
-/// A reader of the README, with a folder of its own for all that the page puts below /tmp/transfer.
+/// A reader of the README, with a folder that takes the place of /tmp/transfer.
 struct Reader {
     folder: tempfile::TempDir,
     exports: Vec<(String, String)>,
@@ -45,7 +46,8 @@ impl Reader {
         Reader { folder, exports: Vec::new(), held: Vec::new() }
     }
 
-    /// The command with this reader's folder and with ports that are free, which other tests may not have.
+    /// Replaces the page's folder and ports in a command by this reader's folder and by free ports, so that it does
+    /// not collide with other tests.
     fn adapted(&self, command: &str, ports: &[(&str, String)]) -> String {
         let mut adapted = command.replace("/tmp/transfer/", &format!("{}/run/", self.folder.path().display()));
         for (port, free) in ports {
@@ -54,7 +56,7 @@ impl Reader {
         adapted
     }
 
-    /// A shell of the plain user that runs this; what it says goes to `log`.
+    /// Returns a shell that runs this command as the plain user and writes its output to `log`.
     fn shell(&self, command: &str, log: &File) -> Command {
         let mut shell = Command::new("setpriv");
         shell.args(["--reuid", UID, "--regid", UID, "--clear-groups", "bash", "-c", command]);
@@ -70,14 +72,14 @@ impl Reader {
         (File::create(&path).expect("a file"), path)
     }
 
-    /// Runs a command to its end. It has to end with one of these codes.
+    /// Runs a command to its end, and checks that its exit code is one of `codes`.
     fn run(&self, command: &str, codes: &[i32]) {
         let (log, path) = self.log();
         let status = self.shell(command, &log).status().expect("setpriv can be started");
         assert!(status.code().is_some_and(|code| codes.contains(&code)), "{command}: {status}: {}", text(&path));
     }
 
-    /// Starts a command that goes on, and waits until it says these words.
+    /// Starts a command that keeps running, and waits until its output contains `words`.
     fn hold(&mut self, command: &str, words: &str) {
         let (log, path) = self.log();
         let child = self.shell(&format!("exec {command}"), &log).spawn().expect("setpriv can be started");
@@ -89,15 +91,15 @@ impl Reader {
         seen.unwrap_or_else(|said| panic!("{command} does not say {words:?}: {said}"));
     }
 
-    /// Interrupts what goes on, the last one first.
+    /// Interrupts the commands that still run, the last one first.
     fn interrupt_all(&mut self) {
         for mut held in self.held.drain(..).rev() {
-            // One that was drained has ended.
+            // A sidecar that was drained has ended already.
             if held.child.try_wait().expect("it is a child").is_none() {
                 transfer_tests::process::signal(held.child.id(), rustix::process::Signal::INT);
             }
             let status = held.child.wait().expect("it ends");
-            // 130: interrupted. 3: its sidecar was drained, and what it held is published no more.
+            // 130: interrupted. 3: its sidecar was drained, so its tensors are no longer published.
             assert!(matches!(status.code(), Some(0 | 3 | 130)), "{}: {status}", held.command);
         }
     }
@@ -112,7 +114,7 @@ impl Drop for Reader {
     }
 }
 
-/// A port of the loopback that nobody listens at now.
+/// Returns a loopback port that is free at this moment.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").port()
@@ -125,7 +127,7 @@ fn text(path: &Path) -> String {
 }
 
 #[test]
-fn commands_of_the_page_run_as_a_plain_user() {
+fn readme_commands_run_as_a_plain_user() {
     if !rustix::process::geteuid().is_root() {
         transfer_tests::not_run("only root can start a command as another user");
         return;
@@ -139,7 +141,7 @@ fn commands_of_the_page_run_as_a_plain_user() {
         let adapted = reader.adapted(command, &ports);
         let mut words = adapted.split(' ');
         match (words.next().unwrap_or_default(), words.next().unwrap_or_default()) {
-            // These are what the test itself has been built by.
+            // These commands build and test the project, which has happened before this test.
             ("cargo", "build") | ("make", "demo" | "test") => {}
             ("export", path) if path.starts_with("PATH=") => {}
             ("export", setting) => {
@@ -148,7 +150,7 @@ fn commands_of_the_page_run_as_a_plain_user() {
             }
             ("transferd", _) => reader.hold(&adapted, "transferd ready"),
             ("transferctl", "push") => reader.hold(&adapted, "published until this ends"),
-            // It draws on a terminal, and nowhere else.
+            // `top` draws only on a terminal, which `script` provides.
             ("transferctl", "top") => {
                 reader.hold(&format!("script -qfec 'stty cols 100 rows 40; {adapted}' /dev/null"), "node")
             }

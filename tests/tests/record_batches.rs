@@ -1,4 +1,5 @@
-//! Record batches: what is fetched equals what was pushed, on one node and between two, and what Arrow's own IPC makes of it.
+//! Record batches: a fetched batch equals the pushed one as Arrow's own IPC would transfer it, on one node and between
+//! two.
 
 use arrow_array::types::{Float32Type, Int32Type};
 use arrow_array::{Array, ArrayRef, DictionaryArray, Float32Array, Int32Array, RecordBatch, StringArray};
@@ -15,7 +16,7 @@ fn connect(socket: std::path::PathBuf, name: &str) -> BlockingClient {
     connect.call().expect("the sidecar takes workers")
 }
 
-/// What arrow-rs writes and reads again.
+/// Returns the batches after arrow-rs has written them as an IPC stream and read them again.
 fn by_ipc(schema: &SchemaRef, batches: &[RecordBatch]) -> Vec<RecordBatch> {
     let options = arrow_ipc::writer::IpcWriteOptions::default();
     let mut writer = StreamWriter::try_new_with_options(Vec::new(), schema, options).expect("a stream");
@@ -24,7 +25,7 @@ fn by_ipc(schema: &SchemaRef, batches: &[RecordBatch]) -> Vec<RecordBatch> {
     StreamReader::try_new(&bytes[..], None).expect("a stream").collect::<Result<_, _>>().expect("read")
 }
 
-/// Where the bytes of an array lie.
+/// Returns the addresses of all buffers of an array, those of its children included.
 fn addresses(array: &dyn Array) -> Vec<usize> {
     fn of(data: &arrow_data::ArrayData, all: &mut Vec<usize>) {
         all.extend(data.buffers().iter().filter(|b| !b.is_empty()).map(|b| b.as_ptr().addr()));
@@ -37,7 +38,7 @@ fn addresses(array: &dyn Array) -> Vec<usize> {
 }
 
 #[test]
-fn any_batch_comes_as_ipc_would_bring_it() {
+fn fetched_batches_equal_their_ipc_round_trip() {
     let scene = Scene::two();
     let (pusher, near, far) = (
         connect(scene.a().socket(), "pusher"),
@@ -60,7 +61,7 @@ fn any_batch_comes_as_ipc_would_bring_it() {
                 batch.columns().iter().for_each(|c| c.to_data().validate_full().expect("valid"));
             }
         }
-        // What landed is what may be pushed on.
+        // A fetched table can be pushed again.
         let again = far.fetch_table("t").call().expect("it is there");
         far.push_table("again", &schema, again.batches()).call().expect("pushed on");
         assert_eq!(near.fetch_table("again").at_least(pushed.version).call().expect("fetched").batches(), expected);
@@ -70,7 +71,7 @@ fn any_batch_comes_as_ipc_would_bring_it() {
 }
 
 #[test]
-fn what_is_built_in_the_arena_is_pushed_without_a_copy() {
+fn batch_built_in_the_arena_is_pushed_without_a_copy() {
     let scene = Scene::two();
     let (pusher, near, far) = (
         connect(scene.a().socket(), "pusher"),
@@ -89,9 +90,9 @@ fn what_is_built_in_the_arena_is_pushed_without_a_copy() {
     drop(got);
     let got = far.fetch_batch("built").call().expect("fetched");
     assert_eq!(got.batch(), &expected[0]);
-    // Where a buffer has landed, the arrays are: at multiples of 64.
+    // The arrays use the buffers where they have landed, at multiples of 64 bytes.
     assert!(got.batch().columns().iter().flat_map(|c| addresses(c)).all(|address| address % 64 == 0));
-    // The middle of it: nothing but what a slice needs anew.
+    // A push of a slice copies only the buffers that the slice needs anew.
     let slice = batch.slice(13, 100);
     let pushed = pusher.push_batch("slice", &slice).call().expect("pushed");
     assert!(pushed.report.copied > 0 && pushed.report.copied < 8 * 1024, "{}", pushed.report);
@@ -99,11 +100,11 @@ fn what_is_built_in_the_arena_is_pushed_without_a_copy() {
     for client in [&near, &far] {
         assert_eq!(client.fetch_batch("slice").call().expect("fetched").batch(), &expected[0]);
     }
-    // To another worker.
+    // A push to another worker.
     let pushed = pusher.push_batch("there", &batch).to("far").call().expect("pushed");
     assert_eq!(pushed.report.fabric.name(), Carrier::chosen().name());
     assert_eq!(far.fetch_batch("there").require(FabricKind::Local).call().expect("it is there").batch(), &batch);
-    // Its memory comes back.
+    // All memory of the batch is free again.
     drop((batch, slice, got));
     for key in ["built", "slice"] {
         pusher.delete(key).call().expect("it is its own");
@@ -117,7 +118,7 @@ fn what_is_built_in_the_arena_is_pushed_without_a_copy() {
     scene.end();
 }
 
-/// A column of each kind that a builder writes in its own way.
+/// Returns a schema with one column for each layout that a builder writes in its own way.
 fn every_layout() -> SchemaRef {
     let item = |data_type| Arc::new(Field::new("item", data_type, true));
     let entries = vec![Field::new("keys", DataType::Utf8, false), Field::new("values", DataType::Int64, true)];
@@ -202,7 +203,7 @@ fn fill(client: &BlockingClient, schema: &SchemaRef, rows: usize) -> Result<Reco
 }
 
 #[test]
-fn a_builder_says_what_is_wrong() {
+fn builder_refuses_wrong_values_and_lengths() {
     let scene = Scene::one();
     let client = connect(scene.a().socket(), "pusher");
     let schema = every_layout();
@@ -226,14 +227,14 @@ fn a_builder_says_what_is_wrong() {
     builder.column("bool").expect("a column").append_bool(true).expect("appended");
     let e = builder.finish().expect_err("columns of different lengths");
     assert!(matches!(e, Error::Batch(BatchError::Arrow { .. })), "{e}");
-    // What was written so far is free again.
+    // The memory that the builder has written is free again.
     assert_eq!(client.arena_free_bytes(), client.arena_bytes());
     drop(client);
     scene.end();
 }
 
 #[test]
-fn a_stream_brings_its_batches_in_order_and_of_dictionaries_what_is_new() {
+fn stream_keeps_order_and_sends_only_new_dictionary_values() {
     let scene = Scene::two();
     let (pusher, near, far) = (
         connect(scene.a().socket(), "pusher"),
@@ -248,7 +249,7 @@ fn a_stream_brings_its_batches_in_order_and_of_dictionaries_what_is_new() {
     let batches: Vec<_> =
         (0..8).map(|n| RecordBatch::try_from_iter([("words", words(n / 2))]).expect("a batch")).collect();
     let schema = batches[0].schema();
-    // Asked for before there is one.
+    // The readers ask for the stream before it exists.
     let (mut here, mut there) = (near.fetch_stream("s"), far.fetch_stream("s"));
     let mut copied = Vec::new();
     let mut stream = pusher.push_stream("s", &schema).readers(2);
@@ -256,7 +257,8 @@ fn a_stream_brings_its_batches_in_order_and_of_dictionaries_what_is_new() {
         copied.push(stream.push(batch).call().expect("pushed").report.copied);
     }
     stream.finish().call().expect("ended");
-    // The first brings the dictionary; the one that is the same as before nothing of it; the one that grows what it grows by.
+    // The first batch copies the whole dictionary. A batch with the same dictionary copies none of it, and a batch
+    // with a longer dictionary copies only the addition.
     assert!(copied[1] < copied[0] / 4 && copied[1] < copied[2] && copied[2] < copied[0] / 2, "{copied:?}");
     for reader in [&mut here, &mut there] {
         for batch in &batches {
@@ -266,7 +268,7 @@ fn a_stream_brings_its_batches_in_order_and_of_dictionaries_what_is_new() {
         assert!(reader.next().expect("the end").is_none());
         assert!(reader.next().expect("it stays").is_none());
     }
-    // Nothing of it stays once both have had it.
+    // No batch stays published once both readers have fetched it.
     scene.a().until("all batches are gone", |s| s.counters.as_ref().is_some_and(|c| c.tensors == 0));
     let mut stream = pusher.push_stream("other", &schema);
     let wrong = RecordBatch::try_from_iter([("n", Arc::new(Int32Array::from(vec![1])) as ArrayRef)]).expect("a batch");
@@ -279,7 +281,7 @@ fn a_stream_brings_its_batches_in_order_and_of_dictionaries_what_is_new() {
 }
 
 #[test]
-fn tensors_of_one_shape_are_a_column() {
+fn fixed_shape_tensors_form_a_column() {
     let scene = Scene::one();
     let client = connect(scene.a().socket(), "pusher");
     let mut tensor = client.allocate(DType::F32, [10, 2, 3]).expect("room");
@@ -305,9 +307,10 @@ fn tensors_of_one_shape_are_a_column() {
     scene.end();
 }
 
-/// A batch is fetched as a batch, a tensor as a tensor, and the other way round it is said what to call.
+/// A batch is fetched as a batch, and a tensor as a tensor. The other call fails, and the error for a batch names
+/// `fetch_batch`.
 #[test]
-fn a_batch_is_no_tensor_and_a_tensor_is_no_batch() {
+fn batches_and_tensors_are_not_interchangeable() {
     let scene = Scene::one();
     let client = connect(scene.a().socket(), "pusher");
     let batch = RecordBatch::try_from_iter([("n", Arc::new(Int32Array::from(vec![1])) as ArrayRef)]).expect("a batch");
@@ -323,16 +326,16 @@ fn a_batch_is_no_tensor_and_a_tensor_is_no_batch() {
     assert!(matches!(e, Error::Batch(BatchError::NotOne { found: 2 })), "{e}");
     let none = client.fetch_table("none").call().expect("fetched");
     assert_eq!((none.schema(), none.batches().len()), (&batch.schema(), 0));
-    // Nothing of what failed is still held.
+    // The failed fetches hold no lease.
     scene.a().until("nothing is held", |s| s.counters.as_ref().is_some_and(|c| c.leases == 0));
     drop((batch, none));
     drop(client);
     scene.end();
 }
 
-/// After a restart of the sidecar the batch is published again, all its ranges with it.
+/// After a restart of the sidecar, the batch is published again with all its ranges.
 #[test]
-fn a_batch_outlasts_its_sidecar() {
+fn batch_is_republished_after_a_sidecar_restart() {
     let mut scene = Scene::one();
     let client = connect(scene.a().socket(), "pusher");
     let (schema, free) = (every_layout(), client.arena_free_bytes());
@@ -354,9 +357,9 @@ fn a_batch_outlasts_its_sidecar() {
     scene.end();
 }
 
-/// The async face, and more buffers than a table may name: those go in one piece.
+/// Uses the async client. A batch with more buffers than a table may name is pushed as one piece.
 #[tokio::test(flavor = "multi_thread")]
-async fn many_columns_go_in_one_piece() {
+async fn batch_with_too_many_buffers_is_pushed_as_one_piece() {
     let scene = tokio::task::spawn_blocking(Scene::one).await.expect("a scene");
     let client = Client::connect(scene.a().socket()).name("pusher").arena_bytes(8 << 20).await.expect("a session");
     let columns = (0..2100).map(|n| (format!("c{n}"), Arc::new(Int32Array::from(vec![Some(n), None])) as ArrayRef));

@@ -1,4 +1,5 @@
-//! What cannot be, and how it is said: each error names the thing, its value, and who has to do something.
+//! Requests that cannot be fulfilled, and their errors. Each error names the item, its value, and the party that has
+//! to act.
 
 use std::time::Duration;
 use transfer_tests::{Scene, Spec, Worker};
@@ -14,7 +15,7 @@ fn small(seed: u64) -> Spec {
 }
 
 #[test]
-fn a_key_that_nobody_publishes() {
+fn unpublished_key_is_unknown_key() {
     for mut scene in scenes() {
         let mut taker = scene.b().worker("taker");
         let trouble = taker.fetch("nowhere").timeout(SOON).trouble();
@@ -29,7 +30,7 @@ fn a_key_that_nobody_publishes() {
 }
 
 #[test]
-fn a_version_that_does_not_come() {
+fn missing_version_times_out_or_is_gone() {
     for mut scene in scenes() {
         let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
         giver.push("w", small(3)).version(3).get();
@@ -37,11 +38,11 @@ fn a_version_that_does_not_come() {
         trouble.expect("Deadline", &["\"w\"", "4", "2s"]);
         assert!(trouble.can_retry, "{trouble}");
         taker.fetch("w").exactly(5).timeout(SOON).trouble().expect("Deadline", &["\"w\"", "5"]);
-        // And one that has gone.
+        // A version that was replaced.
         let trouble = taker.fetch("w").exactly(2).trouble();
         trouble.expect("VersionGone", &["\"w\"", "2", "3"]);
         assert!(!trouble.can_retry && trouble.fault == "Caller", "{trouble}");
-        // One that is skipped while it is waited for.
+        // A version that is skipped while a fetch waits for it.
         let skipped = taker.fetch("w").exactly(8).start();
         scene.b().until("it waits", |s| transfer_tests::status::operations_of(s, "taker") == 1);
         giver.push("w", small(9)).version(9).get();
@@ -53,7 +54,7 @@ fn a_version_that_does_not_come() {
 }
 
 #[test]
-fn a_version_that_does_not_rise() {
+fn non_rising_version_is_refused() {
     for mut scene in scenes() {
         let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
         giver.push("w", small(5)).version(5).to("taker").get();
@@ -72,10 +73,10 @@ fn a_version_that_does_not_rise() {
 }
 
 #[test]
-fn keys_of_512_and_513_bytes() {
+fn keys_of_512_bytes_pass_and_513_are_refused() {
     for mut scene in scenes() {
         let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
-        // Two bytes of UTF-8 each.
+        // Each `ü` has two bytes in UTF-8.
         let longest = "ü".repeat(256);
         giver.push(&longest, small(1)).get();
         assert_eq!(taker.fetch(&longest).get().sum, small(1).sum());
@@ -98,7 +99,7 @@ fn keys_of_512_and_513_bytes() {
 }
 
 #[test]
-fn a_key_that_another_worker_owns() {
+fn foreign_key_is_refused_until_its_owner_deletes_it() {
     for mut scene in scenes() {
         let (mut owner, mut other) = (scene.a().worker("owner"), scene.b().worker("other"));
         owner.push("w", small(1)).get();
@@ -109,10 +110,10 @@ fn a_key_that_another_worker_owns() {
         assert!(!trouble.can_retry && trouble.fault == "Caller", "{trouble}");
         assert_eq!(other.fetch("w").get().sum, small(1).sum());
         other.delete("w").expect_err("it is not its own").expect("NotOwner", &["\"w\""]);
-        // One that landed elsewhere is its pusher's, too.
+        // A key that landed at another worker belongs to its pusher, too.
         owner.push("x", small(3)).to("other").get();
         other.push("x", small(4)).trouble().expect("KeyOwned", &["\"x\"", "\"owner\""]);
-        // It is free once its owner gives it up.
+        // The key is free once its owner deletes it.
         owner.delete("w").expect("it is its own");
         let took = transfer_tests::poll(|| other.push("w", small(5)).start().wait());
         took.expect("the key is free");
@@ -124,7 +125,7 @@ fn a_key_that_another_worker_owns() {
 }
 
 #[test]
-fn a_worker_that_is_nowhere() {
+fn unknown_worker_is_refused_until_it_connects() {
     for mut scene in scenes() {
         let mut giver = scene.a().worker("giver");
         let free = giver.arena_free();
@@ -132,11 +133,11 @@ fn a_worker_that_is_nowhere() {
         trouble.expect("UnknownWorker", &["\"nobody\""]);
         assert!(trouble.can_retry, "{trouble}");
         assert_eq!(giver.arena_free(), free, "the tensor is its owner's again, who dropped it");
-        // It may come later.
+        // The worker may connect later.
         let mut late = scene.b().worker("nobody");
         giver.push("w", small(1)).to("nobody").get();
         assert_eq!(late.fetch("w").get().sum, small(1).sum());
-        // And go.
+        // The worker may leave again.
         assert!(late.close().success());
         scene.b().until("it is gone", |s| s.sessions.iter().all(|s| s.worker != "nobody"));
         scene.a().until("the directory knows", |s| {
@@ -153,7 +154,7 @@ fn a_worker_that_is_nowhere() {
 }
 
 #[test]
-fn a_name_that_is_taken() {
+fn taken_worker_name_is_refused() {
     for mut scene in scenes() {
         let first = scene.a().worker("twin");
         let trouble = Worker::of(scene.a(), "twin").try_start().expect_err("the name is taken");
@@ -172,7 +173,7 @@ fn a_name_that_is_taken() {
 }
 
 #[test]
-fn more_memory_than_there_is() {
+fn arena_beyond_the_limits_is_refused() {
     let arguments = ["--pool-bytes", "1MiB", "--pinned-limit", "64MiB", "--max-arena-bytes", "32MiB"];
     let scene = Scene::with(&[&arguments]).with_bystanders();
     let start = |name, bytes| Worker::of(scene.a(), name).arena_bytes(bytes).try_start();

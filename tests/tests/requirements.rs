@@ -1,9 +1,9 @@
-//! `require`: what must carry a transfer does, or an error says why it cannot.
+//! `require`: the required fabric carries a transfer, or an error says why it cannot.
 
 use transfer_tests::{Scene, Spec};
 
 #[test]
-fn on_one_node_only_local_can_be() {
+fn one_node_satisfies_only_local() {
     let scene = Scene::one();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.a().worker("taker"));
     let spec = Spec::bytes(5000, 1);
@@ -21,7 +21,7 @@ fn on_one_node_only_local_can_be() {
 }
 
 #[test]
-fn between_nodes_only_their_fabric_can_be() {
+fn two_nodes_satisfy_only_their_fabric() {
     let scene = Scene::two();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     let spec = Spec::bytes(5000, 1);
@@ -38,10 +38,10 @@ fn between_nodes_only_their_fabric_can_be() {
     scene.end();
 }
 
-/// What the operator requires holds for every caller that does not say itself; local hand-overs need no fabric.
+/// The operator's `--require` applies to every call without a requirement of its own. Local hand-overs need no fabric.
 #[test]
-fn what_the_sidecar_requires() {
-    // They could have shared memory.
+fn sidecar_requirement_applies_between_nodes() {
+    // Without `--require`, these sidecars could use shared memory.
     let sidecar = ["--listen", "127.0.0.1:0", "--pool-bytes", "16MiB", "--require", "tcp"];
     let scene = Scene::exactly(&[&sidecar, &sidecar]);
     let (mut giver, mut near, mut far) = (scene.a().worker("giver"), scene.a().worker("near"), scene.b().worker("far"));

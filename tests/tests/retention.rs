@@ -1,4 +1,4 @@
-//! How long versions stay, at the sidecar of the worker that pushed them and at another one.
+//! How long versions stay published, at the sidecar of the worker that pushed them and at another one.
 
 use transfer_tests::order::Until;
 use transfer_tests::{Scene, Spec};
@@ -10,7 +10,7 @@ fn scenes() -> [Scene; 2] {
 }
 
 #[test]
-fn until_replaced_until_fetched_until_deleted() {
+fn versions_stay_until_replaced_fetched_or_deleted() {
     for mut scene in scenes() {
         let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
         let free = giver.arena_free();
@@ -41,7 +41,7 @@ fn until_replaced_until_fetched_until_deleted() {
 }
 
 #[test]
-fn a_version_outlives_its_worker_and_the_next_of_that_name_goes_on() {
+fn version_outlives_its_worker_and_is_inherited_by_name() {
     for mut scene in scenes() {
         let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
         giver.push("k", Spec::bytes(LEN, 1)).version(7).outlive().get();
@@ -53,7 +53,7 @@ fn a_version_outlives_its_worker_and_the_next_of_that_name_goes_on() {
         scene.others_go_on();
         let mut other = scene.a().worker("other");
         other.push("k", Spec::bytes(10, 2)).trouble().expect("KeyOwned", &["giver"]);
-        // A new epoch: from a lower step.
+        // The new session is a new epoch, so it may begin with a lower version.
         let mut heir = scene.a().worker("giver");
         heir.push("k", Spec::bytes(LEN, 2)).version(3).get();
         assert_eq!(taker.fetch("k").get().version, 3);

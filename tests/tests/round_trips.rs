@@ -1,10 +1,11 @@
-//! What is pushed is what is fetched: every element type, shape, size and version, on one node and between two.
+//! A fetch returns exactly the pushed tensor: every element type, shape, size and version, on one node and between
+//! two.
 
 use transfer_client::DType;
 use transfer_tests::pattern::len_of;
 use transfer_tests::{Carrier, Scene, Spec, Way};
 
-/// A fetch brings exactly what was pushed.
+/// Checks that a fetched tensor is exactly the pushed one.
 #[track_caller]
 fn same(fetched: &transfer_tests::Fetched, spec: &Spec) {
     assert_eq!((&fetched.dtype, &fetched.shape), (&spec.dtype, &spec.shape));
@@ -12,7 +13,7 @@ fn same(fetched: &transfer_tests::Fetched, spec: &Spec) {
     assert_eq!(fetched.report.bytes, len_of(spec));
 }
 
-/// Every element type, each with another shape, and the shapes that are easily forgotten.
+/// Returns specs of every element type, each with another shape, and of shapes that are easily forgotten.
 fn specs() -> Vec<Spec> {
     let mut specs: Vec<_> = (0u64..)
         .zip(DType::ALL)
@@ -56,17 +57,17 @@ fn all_specs_come_back(scene: Scene, carrier: Option<Carrier>) {
 }
 
 #[test]
-fn every_type_and_shape_on_one_node() {
+fn every_type_and_shape_arrives_on_one_node() {
     all_specs_come_back(Scene::one(), None);
 }
 
 #[test]
-fn every_type_and_shape_between_nodes() {
+fn every_type_and_shape_arrives_between_nodes() {
     all_specs_come_back(Scene::two(), Some(Carrier::chosen()));
 }
 
 #[test]
-fn every_type_and_shape_pushed_to_another_node() {
+fn every_type_and_shape_lands_at_another_node() {
     let scene = Scene::two();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     for (i, spec) in specs().iter().enumerate() {
@@ -74,7 +75,7 @@ fn every_type_and_shape_pushed_to_another_node() {
         let pushed = giver.push(&key, spec.clone()).to("taker").get();
         assert_eq!(pushed.report.bytes, len_of(spec));
         Carrier::chosen().carried(&pushed.report);
-        // It has landed: the fetch is a hand-over on that node.
+        // The tensor has landed, so the fetch is a local hand-over.
         let fetched = taker.fetch(&key).get();
         same(&fetched, spec);
         assert_eq!((fetched.report.fabric.as_str(), fetched.report.copied), ("local", 0));
@@ -83,7 +84,7 @@ fn every_type_and_shape_pushed_to_another_node() {
     scene.end();
 }
 
-/// `AtLeast` and `Latest` take the newest; `Exactly` takes its own and waits for it.
+/// `AtLeast` and `Latest` return the newest version. `Exactly` returns its own version, and waits for it.
 fn versions(scene: Scene) {
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     let spec = |version| Spec::bytes(1000, version);
@@ -105,11 +106,11 @@ fn versions(scene: Scene) {
     let fetched = from_8.get();
     same(&fetched, &spec(9));
     assert_eq!(fetched.version, 9);
-    // The older one is gone, and nothing newer stands in for it.
+    // The older version is gone, and no newer version is returned in its place.
     taker.fetch("w").exactly(7).trouble().expect("VersionGone", &["\"w\"", "v7", "v9"]);
-    // Without a number, the next one.
+    // A push without a version number gets the next one.
     assert_eq!(giver.push("w", spec(10)).get().version, 10);
-    // The push is done: whoever asks for the newest gets it, and need not wait for it.
+    // The push is done, so a fetch of the newest version returns it without waiting.
     same(&taker.fetch("w").get(), &spec(10));
     same(&taker.fetch("w").exactly(10).get(), &spec(10));
     drop((giver, taker));
@@ -117,18 +118,18 @@ fn versions(scene: Scene) {
 }
 
 #[test]
-fn versions_on_one_node() {
+fn version_choices_hold_on_one_node() {
     versions(Scene::one());
 }
 
 #[test]
-fn versions_between_nodes() {
+fn version_choices_hold_between_nodes() {
     versions(Scene::two());
 }
 
-/// Each version in turn, pushed to the other node, whose two landing slots are used again and again; and acknowledged back.
+/// Pushes 60 versions in turn to the other node, which uses the same two landing slots for all of them.
 #[test]
-fn many_versions_through_two_slots() {
+fn versions_reuse_two_landing_slots() {
     let scene = Scene::two();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     for version in 1..=60 {
@@ -143,9 +144,9 @@ fn many_versions_through_two_slots() {
     scene.end();
 }
 
-/// Tensors of one key that become larger, smaller, and another type: slots are asked for anew where they have to be.
+/// The tensors of one key grow, shrink and change their type. New slots are requested where they are necessary.
 #[test]
-fn sizes_that_grow_and_shrink() {
+fn tensors_may_grow_shrink_and_change_type() {
     let scene = Scene::two();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     let lens = [1, 100, 100_000, 64, 0, 100_000, 3_000_000, 7, 3_000_001];
@@ -165,9 +166,9 @@ fn sizes_that_grow_and_shrink() {
     scene.end();
 }
 
-/// More than one WRITE can carry where a device takes messages of less.
+/// The tensor is larger than one RDMA WRITE can carry on a device with a lower limit for messages.
 #[test]
-fn sixty_four_mebibytes() {
+fn tensor_of_64_mib_arrives() {
     let scene = Scene::two_with(&["--pool-bytes", "208MiB"]);
     let start = |node, name| transfer_tests::Worker::of(node, name).arena_bytes(144 << 20).start();
     let (mut giver, mut near) = (start(scene.a(), "giver"), scene.a().worker("near"));
@@ -187,9 +188,9 @@ fn sixty_four_mebibytes() {
     scene.end();
 }
 
-/// Many tensors at once, in both directions.
+/// Transfers many tensors at once, in both directions.
 #[test]
-fn many_at_once() {
+fn concurrent_tensors_arrive_in_both_directions() {
     let scene = Scene::two();
     let (mut one, mut two) = (scene.a().worker("one"), scene.b().worker("two"));
     let fetches: Vec<_> = (0..40)

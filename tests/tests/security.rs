@@ -10,7 +10,8 @@ use transfer_tests::{Authority, Carrier, Ctl, Identity, Scene, Sidecar, Spec, Va
 use v1::directory_client::DirectoryClient;
 use v1::peering_client::PeeringClient;
 
-/// Where the sidecars of these tests listen. Whoever asks a directory at its address wants to see that address in its certificate.
+/// The address at which the sidecars of these tests listen. A sidecar that calls a directory at this address requires
+/// the address in the directory's certificate.
 const HERE: &str = "127.0.0.1";
 
 struct World {
@@ -29,7 +30,7 @@ impl World {
         self.authority.identity(&[name, HERE])
     }
 
-    /// Two sidecars with certificates, and these arguments besides.
+    /// Starts two sidecars with certificates and with these additional arguments.
     fn two_with(&self, more: &[&str]) -> Scene {
         let (a, b) = (self.node("a"), self.node("b"));
         let common = ["--pool-bytes", "16MiB", "--listen", "127.0.0.1:0"];
@@ -42,21 +43,21 @@ impl World {
     }
 }
 
-/// Reads what `transferctl` or `transferd` says, and how it ends.
+/// Runs `transferctl` or `transferd`, and returns its exit code and its output.
 fn run(program: std::path::PathBuf, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(program).args(arguments).output().expect("it can be started");
     let Output { status, stdout, stderr } = output;
     (status.code(), format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr)))
 }
 
-/// `transferctl` at a sidecar's address, as somebody.
+/// Runs `transferctl` against a sidecar's address, with the certificate of `identity`.
 fn transferctl(command: &[&str], sidecar: &Sidecar, identity: &Identity) -> (Option<i32>, String) {
     let url = format!("https://{}", sidecar.address());
     let at = ["--admin", &url];
     run(programs::transferctl(), &[command, &at[..], &identity.arguments()[..]].concat())
 }
 
-/// A connection as somebody; what is refused may only show at the first call.
+/// Returns a connection with this TLS configuration. A refusal may only show at the first call.
 fn connected(url: &str, tls: Option<ClientTlsConfig>) -> (tokio::runtime::Runtime, Channel) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let endpoint = Endpoint::from_shared(url.to_owned()).expect("an address").timeout(Duration::from_secs(20));
@@ -80,7 +81,7 @@ fn tls(identity: &Identity, shown: bool) -> ClientTlsConfig {
     }
 }
 
-/// What a call to the Peering service comes to, in the name of `node`.
+/// Calls the Peering service in the name of `node`, and returns the status of the refusal.
 fn connect(url: &str, tls: Option<ClientTlsConfig>, node: &str) -> tonic::Status {
     let (runtime, channel) = connected(url, tls);
     let request = v1::ConnectRequest { node: node.into(), protocol_version: 3, ..Default::default() };
@@ -91,7 +92,7 @@ fn log_of(scene: &Scene, node: &str) -> String {
     std::fs::read_to_string(scene.folder().join(format!("{node}.log"))).expect("a log")
 }
 
-/// Waits until a log says all these words in one line.
+/// Waits until one line of a node's log contains all these words.
 #[track_caller]
 fn until_logged(scene: &Scene, node: &str, words: &[&str]) {
     let found = transfer_tests::poll(|| {
@@ -104,9 +105,10 @@ fn until_logged(scene: &Scene, node: &str, words: &[&str]) {
     }
 }
 
-/// Everything goes as without: both ways, large and small, fetched and pushed; and what it costs is in the reports.
+/// Transfers work as without certificates: in both directions, large and small, fetched and pushed. The report counts
+/// the additional copies.
 #[test]
-fn two_nodes_with_certificates() {
+fn nodes_with_certificates_exchange_tensors() {
     let world = World::new();
     let scene = world.two().with_bystanders();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
@@ -129,7 +131,7 @@ fn two_nodes_with_certificates() {
 }
 
 #[test]
-fn data_in_the_clear_is_for_both_to_say() {
+fn plaintext_data_needs_both_nodes() {
     let world = World::new();
     let scene = world.two_with(&["--data-plaintext"]);
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
@@ -152,7 +154,7 @@ fn data_in_the_clear_is_for_both_to_say() {
     scene.end();
 }
 
-/// Who is refused, and what both sides hear.
+/// Callers without a valid certificate are refused, and both sides are told why.
 #[test]
 fn strangers_are_refused() {
     let world = World::new();
@@ -171,11 +173,11 @@ fn strangers_are_refused() {
         assert!(matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled), "{what}: {status:?}");
         until_logged(&scene, "a", &["a connection for gRPC was refused", logged]);
     }
-    // What a person with an expired one hears, before anybody is asked.
+    // `transferctl` reports an expired certificate before it calls the sidecar.
     let [ca, cert, key] = [&expired.ca, &expired.cert, &expired.key].map(|path| path.to_str().expect("a path"));
     let status = ["status", "--admin", &url, "--tls-ca", ca, "--tls-cert", cert, "--tls-key", key];
     Ctl::new(&status).ends(2, &["--tls-cert", "expired.crt", "has expired", "give a new one"]);
-    // It is counted, and when the own certificate expires is told.
+    // The sidecar counts refused handshakes, and shows when its own certificate expires.
     let told = poll(|| {
         let tls = scene.a().status().tls.expect("it has certificates");
         if tls.refused_handshakes >= 3 { Ok(tls) } else { Err(tls) }
@@ -187,24 +189,24 @@ fn strangers_are_refused() {
     let shown = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
     assert!(shown("transfer_tls_handshakes_refused_total ").is_some_and(|n| n >= 3.0), "{metrics}");
     assert!(shown("transfer_tls_certificate_expiry_seconds ").is_some_and(|s| s > now as f64), "{metrics}");
-    // In the clear to where TLS is spoken.
+    // A plaintext call to a sidecar that requires TLS.
     let status = connect(&format!("http://{}", scene.a().address()), None, "x");
-    // What TLS says at its end may be read as HTTP/2 that is wrong.
+    // The client may read the final TLS message as invalid HTTP/2.
     let broken = [Code::Unavailable, Code::Unknown, Code::Cancelled, Code::Internal];
     assert!(broken.contains(&status.code()), "{status:?}");
     until_logged(&scene, "a", &["a connection for gRPC was refused", "does not speak TLS"]);
     let (code, said) = run(programs::transferctl(), &["status", "--admin", &format!("http://{}", scene.a().address())]);
     assert!(code == Some(3) && said.contains("https://127.0.0.1"), "{code:?} {said}");
-    // Everybody else goes on.
+    // The sidecar still serves its workers.
     let mut giver = scene.a().worker("giver");
     giver.push("w", Spec::bytes(1000, 1)).get();
     drop(giver);
     scene.end();
 }
 
-/// A good certificate, and another's name.
+/// A node with a valid certificate cannot call in another node's name.
 #[test]
-fn nobody_is_another_node() {
+fn certificate_of_another_node_is_refused() {
     let world = World::new();
     let scene = world.two_with(&["--peers", "a,b,x-*"]);
     let url = format!("https://{}", scene.a().address());
@@ -212,7 +214,8 @@ fn nobody_is_another_node() {
     let status = connect(&url, as_x(), "b");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
     assert!(status.message().contains("\"b\"") && status.message().contains("certificate for x-1"), "{status:?}");
-    // As itself it is let in as far as the rest of the call is right; a name in a URI is as good.
+    // In its own name the node passes the check of its certificate, and only the rest of the call is refused. A name
+    // in a URI works as well.
     for (name, node) in [("x-1", "x-1"), ("transfer://node/x-2", "x-2")] {
         let identity = world.authority.identity(&[name]);
         let status = connect(&url, Some(tls(&identity, true)), node);
@@ -221,7 +224,7 @@ fn nobody_is_another_node() {
     let status = connect(&url, Some(tls(&world.authority.identity(&["y"]), true)), "y");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
     assert!(status.message().contains("--peers") && status.message().contains("x-*"), "{status:?}");
-    // The same for landing slots and for the directory.
+    // The calls for landing slots and for the directory are refused, too.
     let (runtime, channel) = connected(&url, as_x());
     let request = v1::PrepareBuffersRequest { node: "b".into(), ..Default::default() };
     let status = runtime.block_on(PeeringClient::new(channel.clone()).prepare_buffers(request)).expect_err("refused");
@@ -232,7 +235,7 @@ fn nobody_is_another_node() {
     let update = tokio_stream::once(v1::NodeUpdate { items: vec![item] });
     let attached = runtime.block_on(DirectoryClient::new(channel).attach(update));
     assert_eq!(attached.expect_err("refused").code(), Code::PermissionDenied);
-    // b is still who it was.
+    // b still works under its name.
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     giver.push("w", Spec::bytes(1000, 1)).get();
     taker.fetch("w").get();
@@ -240,13 +243,13 @@ fn nobody_is_another_node() {
     scene.end();
 }
 
-/// A sidecar that is found where another one's address should be: who calls notices.
+/// A sidecar advertises the address of another one. The caller notices that the certificate does not match.
 #[test]
-fn who_is_called_has_to_be_the_one() {
+fn dialled_peer_must_prove_its_name() {
     let world = World::new();
     let (scene, c) = (world.two(), world.node("c"));
     let common = ["--pool-bytes", "1MiB", "--listen", "127.0.0.1:0"];
-    // c says that it is to be called at b's address.
+    // c advertises b's address.
     let url = format!("https://{}", scene.a().address());
     let advertise = scene.b().address();
     let more = ["--directory", &url, "--advertise", &advertise];
@@ -266,11 +269,11 @@ fn who_is_called_has_to_be_the_one() {
 }
 
 #[test]
-fn a_node_of_another_authority_does_not_come_in() {
+fn node_of_another_authority_is_refused() {
     let world = World::new();
     let scene = world.two();
     let others = Authority::new(world.folder.path(), "others");
-    // Its own authority has signed its certificate, and it takes the others' for good.
+    // c's certificate is signed by another authority, and c trusts both authorities.
     let both = world.folder.path().join("both.pem");
     let read = |path| std::fs::read_to_string(path).expect("a file");
     let own = others.identity_at("c", &["c", HERE], Validity::Now);
@@ -281,7 +284,7 @@ fn a_node_of_another_authority_does_not_come_in() {
     let mut c = Sidecar::start(scene.folder(), "c", &[&arguments[..], &own.arguments()[..]].concat());
     let told = |why: &str| why.contains("UnknownCA") || why.contains("DecryptError");
     c.until("it knows why", |s| s.directory.as_ref().is_some_and(|d| !d.attached && told(&d.why_not)));
-    // One without any certificates hears as well that it is not let in.
+    // A sidecar without certificates is also told why it is refused.
     let url = format!("http://{}", scene.a().address());
     let mut d =
         Sidecar::start(scene.folder(), "d", &["--pool-bytes", "1MiB", "--listen", "127.0.0.1:0", "--directory", &url]);
@@ -291,9 +294,9 @@ fn a_node_of_another_authority_does_not_come_in() {
     scene.end();
 }
 
-/// A sidecar with certificates at the address of one without.
+/// A sidecar with certificates calls a sidecar without.
 #[test]
-fn tls_to_where_none_is_spoken() {
+fn tls_to_a_plaintext_sidecar_fails_with_a_reason() {
     let world = World::new();
     let scene = Scene::over(Carrier::Tcp, &[&["--pool-bytes", "1MiB", "--listen", "127.0.0.1:0"]]);
     let (own, url) = (world.node("c"), format!("https://{}", scene.a().address()));
@@ -307,7 +310,7 @@ fn tls_to_where_none_is_spoken() {
 }
 
 #[test]
-fn who_may_read_and_who_may_administer() {
+fn reader_and_admin_roles_are_enforced() {
     let world = World::new();
     let scene = world.two_with(&["--admins", "ops-*", "--readers", "dash"]);
     let [ops, dash, peer] =
@@ -322,11 +325,11 @@ fn who_may_read_and_who_may_administer() {
     }
     until_logged(&scene, "a", &["an administrator's call", "ops-1", "SetPoll"]);
     until_logged(&scene, "a", &["a call was refused", "dash", "SetPoll"]);
-    // Without --tls-ca there is no https.
+    // An https address needs `--tls-ca`.
     let url = format!("https://{}", scene.a().address());
     let (code, said) = run(programs::transferctl(), &["status", "--admin", &url]);
     assert!(code == Some(2) && said.contains("--tls-ca"), "{said}");
-    // The certificate names the node; who knows that may ask for it instead of the host.
+    // The certificate names the node, so `--tls-name` may name the node instead of the host.
     let named = [&["status", "--admin", &url, "--tls-name", "a"][..], &ops.arguments()[..]].concat();
     assert_eq!(run(programs::transferctl(), &named).0, Some(0));
     let misnamed = [&["status", "--admin", &url, "--tls-name", "z"][..], &ops.arguments()[..]].concat();
@@ -334,9 +337,10 @@ fn who_may_read_and_who_may_administer() {
     scene.end();
 }
 
-/// Who administers one tenant sees and changes what is that one's, and nothing of the sidecar itself.
+/// The administrator of one tenant sees and changes only what belongs to that tenant, and nothing of the sidecar
+/// itself.
 #[test]
-fn who_administers_one_tenant_has_nothing_to_do_with_others() {
+fn tenant_admin_is_confined_to_its_tenant() {
     if !crate::other_user::can_be_others() {
         return;
     }
@@ -352,7 +356,7 @@ fn who_administers_one_tenant_has_nothing_to_do_with_others() {
     let mut there = scene.b().worker("ours-there");
     there.push("our/k-there", Spec::bytes(1000, 3)).get();
     let ops = world.authority.identity_at("as-ops-theirs", &["ops-theirs"], Validity::Now);
-    // At all nodes, each of which looks who asks.
+    // `--cluster` asks all nodes, and each of them checks the caller.
     let (code, said) = transferctl(&["tensors", "--cluster"], scene.a(), &ops);
     assert!(code == Some(0) && said.contains("their/k") && !said.contains("our/"), "{code:?} {said}");
     let (code, said) = transferctl(&["tensors", "--cluster"], scene.b(), &world.node("a"));
@@ -380,7 +384,7 @@ fn who_administers_one_tenant_has_nothing_to_do_with_others() {
 }
 
 #[test]
-fn in_the_clear_one_may_look_and_not_touch() {
+fn plaintext_admin_is_read_only() {
     let scene = Scene::over(Carrier::Tcp, &[&["--listen", "127.0.0.1:0", "--pool-bytes", "1MiB"]]);
     let url = format!("http://{}", scene.a().address());
     let at = |command: &[&str], admin: &str| run(programs::transferctl(), &[command, &["--admin", admin]].concat());
@@ -397,9 +401,9 @@ fn in_the_clear_one_may_look_and_not_touch() {
     scene.end();
 }
 
-/// Who may read is said anew while everything runs, and a file that is wrong changes nothing.
+/// SIGHUP makes a running sidecar read its roles again. An invalid file changes nothing.
 #[test]
-fn roles_are_read_again_while_it_runs() {
+fn roles_are_reloaded_on_sighup() {
     let world = World::new();
     let file = world.folder.path().join("roles.toml");
     let write = |text: &str| std::fs::write(&file, text).expect("written");
@@ -421,16 +425,17 @@ fn roles_are_read_again_while_it_runs() {
     scene.end();
 }
 
-/// Certificates are replaced while everything runs: links stay, new connections show the new ones, and bad ones change nothing.
+/// Certificates are replaced while the sidecars run. Links stay, new connections show the new certificate, and an
+/// invalid one changes nothing.
 #[test]
-fn certificates_are_replaced_while_it_runs() {
+fn certificates_are_reloaded_while_links_stay() {
     let world = World::new();
     let scene = world.two();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     giver.push("w", Spec::bytes(1000, 1)).get();
     taker.fetch("w").get();
     let link = scene.a().status().links[0].link;
-    // A tool that asks for a name which only the new certificate has.
+    // The tool asks for a name that only the new certificate has.
     let url = format!("https://{}", scene.a().address());
     let tool = world.authority.identity(&["tool"]);
     let named = |name: &str| {
@@ -438,14 +443,14 @@ fn certificates_are_replaced_while_it_runs() {
         run(programs::transferctl(), &arguments).0
     };
     assert_eq!(named("renewed"), Some(3));
-    // A certificate that is another's: refused, and the one before stays.
+    // A certificate of another node is refused, and the previous one stays.
     let _ = world.authority.identity_at("a", &["z", HERE], Validity::Now);
     until_logged(&scene, "a", &["the new certificates cannot be used", "this is node a"]);
     assert_eq!(named("a"), Some(0));
     let _ = world.authority.identity_at("a", &["a", "renewed", HERE], Validity::Now);
     until_logged(&scene, "a", &["the certificates were read again"]);
     assert_eq!(named("renewed"), Some(0));
-    // The link has not noticed.
+    // The link is unaffected.
     giver.push("w", Spec::bytes(1000, 2)).get();
     assert_eq!(taker.fetch("w").at_least(2).get().sum, Spec::bytes(1000, 2).sum());
     assert_eq!(scene.a().status().links[0].link, link);

@@ -1,18 +1,19 @@
-//! Two sidecars of one host: shared memory is chosen by itself where they share a directory, also from two containers, and whoever does not
-//! get it hears why. What holds over every fabric is in the other suites; some of it is here, since nobody has to ask for this one.
+//! Two sidecars on one host choose shared memory by default if they share a directory, also from two containers. A
+//! sidecar that cannot use it says why. The other suites test the behaviour that all fabrics share. Some of it is
+//! repeated here, because this fabric needs no configuration.
 
 use std::process::Command;
 use transfer_proto::v1::Fabric;
 use transfer_tests::container::{Container, namespaces};
 use transfer_tests::{Carrier, Scene, Sidecar, Spec, Worker, status};
 
-/// More than the data plane copies in one piece, and than is worth a thread.
+/// More than the data plane copies in one piece, and enough to employ the copy pool.
 const LEN: u64 = 9 << 20;
 
-/// The receiving side copies: tests/shm_reference.rs is about what does not.
+/// Arguments with which the receiving side copies. tests/shm_reference.rs tests fetches without a copy.
 const LISTEN: [&str; 6] = ["--listen", "127.0.0.1:0", "--verbs", "off", "--shm-reference", "off"];
 
-/// A tensor goes each way, pushed and fetched, and all by this carrier.
+/// Pushes and fetches tensors in both directions, and checks that this carrier carried all of them.
 #[track_caller]
 fn both_ways(scene: &Scene, carrier: Carrier, seed: u64) {
     let names = [format!("a-{seed}"), format!("b-{seed}")];
@@ -43,7 +44,7 @@ fn link_over(sidecar: &Sidecar, fabric: Fabric) -> bool {
 }
 
 #[test]
-fn without_a_word_it_is_chosen() {
+fn shm_is_chosen_by_default() {
     let scene = Scene::exactly(&[&LISTEN, &LISTEN]);
     both_ways(&scene, Carrier::Shm, 1);
     assert!(link_over(scene.a(), Fabric::Shm) && !link_over(scene.a(), Fabric::Tcp));
@@ -63,9 +64,9 @@ fn without_a_word_it_is_chosen() {
     scene.end();
 }
 
-/// Not wanted by one, not in one directory, not in any: TCP carries, and both say why.
+/// TCP carries if one sidecar has shm off, or if the two have different directories. Both say why.
 #[test]
-fn who_cannot_use_it_uses_tcp_and_knows_why() {
+fn tcp_carries_without_shm_and_says_why() {
     let elsewhere = tempfile::tempdir().expect("a folder");
     let off = [&LISTEN[..], &["--shm", "off"]].concat();
     let apart = [&LISTEN[..], &["--shm-dir", elsewhere.path().to_str().expect("a plain path")]].concat();
@@ -84,9 +85,10 @@ fn who_cannot_use_it_uses_tcp_and_knows_why() {
     }
 }
 
-/// A sidecar that is stopped for a while, and one that is killed and started again: the link goes on, or there is a new one.
+/// A link continues after a sidecar was stopped for a while. After a sidecar was killed and restarted, there is a new
+/// link.
 #[test]
-fn stopped_killed_and_back() {
+fn shm_survives_stopped_and_killed_sidecars() {
     let mut scene = Scene::exactly(&[&LISTEN, &LISTEN]);
     let mut giver = Worker::of(scene.a(), "giver").arena_bytes(64 << 20).start();
     let mut taker = scene.b().worker("taker");
@@ -119,10 +121,10 @@ fn stopped_killed_and_back() {
     scene.end();
 }
 
-/// The owner's sidecar is killed while a tensor of its worker is being copied out of it, and the worker goes on with a new one: whatever
-/// arrives is what was published.
+/// The owner's sidecar is killed while readers copy a tensor of its worker. A fetch that succeeds returns the
+/// published bytes.
 #[test]
-fn an_owner_that_dies_is_never_half_read() {
+fn killed_owner_is_never_half_read() {
     let mut scene = Scene::exactly(&[&LISTEN, &LISTEN]);
     let mut giver = scene.b().worker("giver");
     for round in 0..2_u64 {
@@ -147,10 +149,11 @@ fn an_owner_that_dies_is_never_half_read() {
     scene.end();
 }
 
-/// Two sidecars, each in a container of its own, that have one directory in common: also there it is chosen, by who can be met and not by
-/// addresses. Their user ids mean nothing to each other, so neither is told to copy, and both do. Needs `unshare`, and to be root; elsewhere it says so and ends.
+/// Two sidecars, each in a container of its own, share one directory. They choose shm because they can meet there, and
+/// not by their addresses. Neither is told to copy, but both do, because their user ids mean nothing to each other.
+/// The test needs `unshare` and root. Without them, it reports that it did not run.
 #[test]
-fn from_two_containers() {
+fn shm_is_chosen_between_two_containers() {
     let tried =
         Command::new("unshare").args(["--user", "--map-root-user", "--mount", "--pid", "--fork", "true"]).output();
     if !rustix::process::geteuid().is_root() || !tried.as_ref().is_ok_and(|output| output.status.success()) {

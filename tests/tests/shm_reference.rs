@@ -1,5 +1,5 @@
-//! Two sidecars of one host whose workers read each other's memory: a fetch hands over the owner's own, and whoever dies, nobody writes over
-//! what somebody reads, and everything comes back in the end.
+//! Two sidecars on one host whose workers read each other's memory: a fetch hands over the owner's memory without a
+//! copy. Whichever process dies, memory is not overwritten while it is read, and all of it is freed in the end.
 
 use std::time::{Duration, Instant};
 use transfer_proto::v1::Fabric;
@@ -8,7 +8,7 @@ use transfer_tests::{Scene, Spec, Worker, poll, status};
 
 const LEN: u64 = 3 << 20;
 
-/// Room for a few tensors.
+/// The size of an arena with room for six tensors.
 const ARENA: u64 = 6 * LEN;
 
 const LISTEN: [&str; 4] = ["--listen", "127.0.0.1:0", "--verbs", "off"];
@@ -17,7 +17,7 @@ fn two() -> Scene {
     Scene::exactly(&[&LISTEN, &LISTEN])
 }
 
-/// One whose arena is soon full.
+/// Starts a worker whose arena is soon full.
 fn giver(scene: &Scene, node: usize) -> Worker {
     Worker::of(&scene.nodes[node], "giver").arena_bytes(ARENA).start()
 }
@@ -33,8 +33,8 @@ fn by_copy(report: &Report) {
     assert!(report.fabric == "shm" && copies.contains(&report.copied), "{}", report.text);
 }
 
-/// Waits until only the newest version is left in the arena, and what this pushes: a worker hears of what comes back with its next call, and a
-/// reader of what it can unmap with its own, which is the other argument.
+/// Waits until the arena holds only the newest version and the small tensor that this function pushes. A worker learns
+/// of returned ranges in its next call, and a reader of what it can unmap in a call of its own, which is `read`.
 #[track_caller]
 fn until_free(giver: &mut Worker, mut read: impl FnMut()) {
     let freed = poll(|| {
@@ -49,7 +49,7 @@ fn until_free(giver: &mut Worker, mut read: impl FnMut()) {
 }
 
 #[test]
-fn a_fetch_reads_the_owner_s_memory() {
+fn fetch_reads_the_owners_memory() {
     let scene = two();
     let (mut giver, mut taker) = (giver(&scene, 0), scene.b().worker("taker"));
     for (version, len) in [(1, 1), (2, 4096), (3, LEN), (4, 64), (5, LEN / 2)] {
@@ -59,7 +59,7 @@ fn a_fetch_reads_the_owner_s_memory() {
         assert_eq!(fetched.sum, spec.sum());
         by_reference(&fetched.report);
     }
-    // Also where the fetch comes first, and where it asks for shared memory.
+    // A fetch that comes before its push, and requires shm, reads the owner's memory, too.
     let early = taker.fetch("early").require("shm").start();
     giver.push("early", Spec::bytes(5000, 9)).get();
     let fetched = early.get();
@@ -71,9 +71,9 @@ fn a_fetch_reads_the_owner_s_memory() {
     scene.end();
 }
 
-/// A reader keeps what it has while newer versions come, and its owner's arena goes round.
+/// A reader keeps its version while newer ones are published and the owner's arena is reused.
 #[test]
-fn versions_are_replaced_while_they_are_read() {
+fn held_version_survives_newer_versions() {
     let scene = two();
     let (mut giver, mut taker) = (giver(&scene, 0), scene.b().worker("taker"));
     giver.push("w", Spec::bytes(LEN, 1)).get();
@@ -92,10 +92,10 @@ fn versions_are_replaced_while_they_are_read() {
     scene.end();
 }
 
-/// The sidecar that keeps the memory for its worker is killed, and another one comes: the worker reads on, and until it is done nobody writes
-/// there.
+/// The reader's sidecar, which holds the memory for its worker, is killed and restarted. The worker reads on, and the
+/// memory is not overwritten until it is done.
 #[test]
-fn a_killed_sidecar_s_worker_reads_on() {
+fn reader_survives_its_killed_sidecar() {
     let mut scene = two();
     let mut giver = giver(&scene, 0);
     for killed in [false, true] {
@@ -105,7 +105,7 @@ fn a_killed_sidecar_s_worker_reads_on() {
         scene.nodes[1].kill();
         scene.nodes[1].restart();
         let mut next = scene.b().worker("next");
-        // The owner's sidecar has looked by then, more than once.
+        // The owner's sidecar has checked for readers more than once by then.
         let looked = Instant::now() + Duration::from_millis(500);
         for version in first + 1.. {
             giver.push("w", Spec::bytes(LEN, version)).get();
@@ -131,9 +131,9 @@ fn a_killed_sidecar_s_worker_reads_on() {
     scene.end();
 }
 
-/// The owner's sidecar is killed, and its worker goes on with a new one: what others read of it is not written over.
+/// The owner's sidecar is killed, and its worker continues with a new one. Memory that others read is not overwritten.
 #[test]
-fn a_killed_owner_s_memory_is_not_used_again() {
+fn read_memory_of_a_restarted_owner_is_not_reused() {
     let mut scene = two();
     let mut giver = Worker::of(scene.b(), "giver").arena_bytes(ARENA).that_comes_back().start();
     let mut taker = scene.a().worker("taker");
@@ -156,9 +156,9 @@ fn a_killed_owner_s_memory_is_not_used_again() {
     scene.end();
 }
 
-/// The worker whose memory it is dies, or leaves: it is read on, and goes with its last reader.
+/// The worker that owns the memory dies or leaves. Its readers read on, and the memory is freed with the last of them.
 #[test]
-fn an_owner_s_worker_that_dies_leaves_its_memory_to_its_readers() {
+fn memory_of_a_dead_owner_stays_for_its_readers() {
     let scene = two();
     let mut taker = scene.b().worker("taker");
     for killed in [false, true] {
@@ -178,9 +178,9 @@ fn an_owner_s_worker_that_dies_leaves_its_memory_to_its_readers() {
     scene.end();
 }
 
-/// A reader that dies gives back what it read; so does one that holds many.
+/// A reader that is killed releases all tensors that it held.
 #[test]
-fn a_reader_that_dies_gives_back_what_it_read() {
+fn killed_reader_releases_its_references() {
     let scene = two();
     let mut giver = giver(&scene, 0);
     let mut taker = scene.b().worker("taker");
@@ -196,9 +196,9 @@ fn a_reader_that_dies_gives_back_what_it_read() {
     scene.end();
 }
 
-/// Where one of the two does not want it, the receiver copies.
+/// The receiver copies if either sidecar has `--shm-reference off`.
 #[test]
-fn who_is_told_not_to_copies() {
+fn receiver_copies_if_references_are_off() {
     let off = [&LISTEN[..], &["--shm-reference", "off"]].concat();
     for arguments in [[&LISTEN[..], &off[..]], [&off[..], &LISTEN[..]]] {
         let scene = Scene::exactly(&arguments);

@@ -1,4 +1,4 @@
-//! How a sidecar begins, what it shows, and how it ends.
+//! How a sidecar starts, what it reports, and how it ends.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use transfer_proto::v1::Fabric;
 use transfer_tests::process::{Process, Start};
 use transfer_tests::{PATIENCE, Scene, Spec, programs};
 
-/// Runs a `transferd` that must not start.
+/// Runs a `transferd` that must refuse to start, and returns its output.
 fn refused(arguments: &[&str]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("worker.sock");
@@ -21,7 +21,7 @@ fn refused(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn beyond_loopback_only_when_told_so() {
+fn listening_beyond_loopback_needs_insecure() {
     for arguments in [&["--listen", "0.0.0.0:0"][..], &["--listen", "127.0.0.1:0", "--data-listen", "0.0.0.0:0"]] {
         let text = refused(arguments);
         for word in ["--insecure", "0.0.0.0:0", "127.0.0.1", arguments[arguments.len() - 2]] {
@@ -30,7 +30,7 @@ fn beyond_loopback_only_when_told_so() {
     }
     let text = refused(&["--listen", "127.0.0.1:0", "--verbs", "off", "--require", "verbs"]);
     assert!(text.contains("--require verbs") && text.contains("--verbs off"), "{text}");
-    // Told so, it does, and says where others find it.
+    // With `--insecure`, the sidecar listens there, and it advertises the addresses at which others find it.
     let scene = Scene::with(&[&[
         "--pool-bytes",
         "1MiB",
@@ -46,7 +46,7 @@ fn beyond_loopback_only_when_told_so() {
     scene.end();
 }
 
-/// As systemd starts it, with Type=notify.
+/// Starts the sidecar as systemd does with Type=notify.
 #[test]
 fn systemd_hears_when_it_is_ready_and_when_it_stops() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -68,21 +68,21 @@ fn systemd_hears_when_it_is_ready_and_when_it_stops() {
 }
 
 #[test]
-fn two_cannot_have_one_socket() {
+fn second_sidecar_on_one_socket_is_refused() {
     let scene = Scene::one();
     let socket = scene.a().socket();
     let output = Command::new(programs::transferd()).arg("--socket").arg(&socket).output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("a.sock"), "{text}");
-    // The first one is unharmed.
+    // The first sidecar still works.
     assert!(scene.a().worker("worker").close().success());
     scene.end();
 }
 
-/// A socket file that a killed sidecar left behind is no obstacle to the next.
+/// The socket file that a killed sidecar left behind does not keep the next one from starting.
 #[test]
-fn one_that_was_killed_can_be_started_again() {
+fn killed_sidecar_can_be_restarted() {
     let mut scene = Scene::one();
     let mut worker = scene.a().worker("worker");
     let waiting = worker.fetch("w").start();
@@ -99,10 +99,10 @@ fn one_that_was_killed_can_be_started_again() {
     scene.end();
 }
 
-/// SIGTERM with workers connected, operations under way and a link up: everybody hears of it, what was fetched stays readable, and
-/// nothing is left.
+/// SIGTERM ends a sidecar with connected workers, waiting operations and a link. Every waiting operation fails,
+/// fetched tensors stay readable, and nothing is left behind.
 #[test]
-fn a_clean_end() {
+fn sigterm_ends_a_sidecar_cleanly() {
     let entries = |folder: &str| -> BTreeSet<_> {
         std::fs::read_dir(folder).map(|d| d.filter_map(|f| Some(f.ok()?.file_name())).collect()).unwrap_or_default()
     };
@@ -170,7 +170,7 @@ fn health_and_reflection_answer() {
 }
 
 #[test]
-fn what_it_shows_of_itself() {
+fn status_and_tensors_show_the_state() {
     let scene = Scene::two();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     giver.push("layer0/w", Spec { dtype: "bf16".into(), shape: vec![3, 4], seed: 1 }).version(7).get();
@@ -194,7 +194,7 @@ fn what_it_shows_of_itself() {
 }
 
 #[test]
-fn a_program_ends_with_the_thread_that_started_it() {
+fn program_ends_with_the_thread_that_started_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let (leash, sleep) = (programs::worker(), std::path::PathBuf::from("/bin/sleep"));
     let started = std::thread::scope(|scope| {
@@ -202,7 +202,7 @@ fn a_program_ends_with_the_thread_that_started_it() {
             let arguments = Process::tied(&sleep, ["1000".as_ref()]);
             let log = folder.path().join("log");
             let process = Process::start(Start { leash: &leash, arguments, mode: "tied", log, uid: None });
-            // Until it has become the other program, the tie may not be there.
+            // The process may not be tied until it has become the other program.
             let name = format!("/proc/{}/comm", process.id());
             let tied = transfer_tests::poll(|| match std::fs::read_to_string(&name) {
                 Ok(text) if text.trim() == "sleep" => Ok(()),
@@ -217,7 +217,7 @@ fn a_program_ends_with_the_thread_that_started_it() {
     assert!(!process.wait().success(), "the kernel killed it");
 }
 
-/// Runs `transferctl` and gives what it printed.
+/// Runs `transferctl`, and returns its output.
 fn transferctl(arguments: &[&str]) -> String {
     let output = Command::new(programs::transferctl()).args(arguments).output().expect("transferctl can be started");
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -3,12 +3,12 @@
 use std::path::Path;
 use transfer_tests::{Browser, Carrier, Scene, Spec, poll};
 
-/// What runs where it is taken for HTML. A worker and a key are called so.
+/// A name that runs as a script if it is taken for HTML. A worker and a key have this name.
 const HOSTILE: &str = "<img src=x onerror=\"document.title='owned'\">";
 
-/// Two nodes with workers, and tensors going both ways; a browser at the page of one of them.
+/// The workers of two nodes exchange tensors in both directions, and a browser shows the page of one node.
 #[test]
-fn a_person_sees_what_goes_on() {
+fn page_shows_links_workers_tensors_and_waits() {
     let scene = Scene::two_with(&["--pool-bytes", "64MiB", "--http-listen", "127.0.0.1:0"]);
     let address = scene.b().http();
     let mut giver = scene.a().worker("trainer-0");
@@ -21,7 +21,7 @@ fn a_person_sees_what_goes_on() {
 
     browser.until("document.getElementById('node').textContent === 'b'");
     browser.until("document.getElementById('state').textContent === 'ready'");
-    // Moving throughput, as it comes: both ways, and within the node.
+    // Throughput is shown while tensors are carried in both directions and within the node.
     let mut version = 0;
     let mut carry = || {
         version += 1;
@@ -42,32 +42,32 @@ fn a_person_sees_what_goes_on() {
         "[...document.querySelectorAll('#links-rows tr')].some((r) => r.cells[0].textContent === 'a' && \
          r.cells[1].textContent.startsWith('{fabric}') && /iB/.test(r.cells[2].textContent) && /s$/.test(r.cells[6].textContent))"
     ));
-    // Curves have points, the meters of the memory their parts, and the workers their names.
+    // The curves have points, the memory has its meters, and the workers have their names.
     browser.until("document.querySelector('#chart .curve.received').getAttribute('d').length > 10");
     browser.until("document.querySelectorAll('#memory [role=meter]').length === 2");
     browser.until("Number(document.querySelectorAll('#memory [role=meter]')[1].getAttribute('aria-valuenow')) > 0");
     browser.until(
         "[...document.querySelectorAll('#workers-rows tr')].some((r) => r.cells[0].textContent === 'parameter-server')",
     );
-    // What is published, the key in one line.
+    // The published tensors are listed, each key in one line.
     taker.push("layers/0/optimizer", Spec::bytes(3 << 20, 1)).get();
     browser.until(
         "[...document.querySelectorAll('#tensors-rows tr')].some((r) => r.cells[0].textContent === 'layers/0/optimizer' && \
          r.cells[2].textContent === 'u8[3145728]' && r.cells[3].textContent === '3.00 MiB' && \
          r.cells[4].textContent === 'parameter-server' && r.cells[0].firstChild.offsetHeight < 30)",
     );
-    // What another calls itself stays text.
+    // A worker's name stays text.
     let name = serde_json::to_string(HOSTILE).expect("a text");
     browser
         .until(&format!("[...document.querySelectorAll('#workers-rows .name')].some((c) => c.textContent === {name})"));
-    // What waits, for what, and since when.
+    // A waiting operation is listed with its worker, its key, its kind and its present step.
     let waiting = hostile_waits.start();
     browser.until(&format!(
         "[...document.querySelectorAll('#flight-rows tr')].some((r) => r.cells[0].textContent === {name} && \
          r.cells[1].textContent === {name} && r.cells[2].textContent === 'fetch' && /directory/.test(r.cells[3].textContent))"
     ));
     assert_eq!(browser.evaluate("document.querySelectorAll('img').length"), 0);
-    // What would turn the text around is spelled out.
+    // A character that would reverse the text is shown as an escape sequence.
     let turned = scene.b().worker("a\u{202e}b");
     browser
         .until("[...document.querySelectorAll('#workers-rows .name')].some((c) => c.textContent === 'a\\\\u{202e}b')");
@@ -94,7 +94,7 @@ fn a_person_sees_what_goes_on() {
     scene.end();
 }
 
-/// A picture, in base64.
+/// Saves a picture, which is given in base64, as a PNG file.
 fn save(path: &Path, picture: &str) {
     let file = path.with_extension("base64");
     std::fs::write(&file, picture).expect("it can be written");
@@ -104,9 +104,10 @@ fn save(path: &Path, picture: &str) {
     std::fs::remove_file(file).expect("it was written");
 }
 
-/// The sidecar ends while somebody looks: the page says so, keeps what it knew, and goes on by itself when there is one again.
+/// The sidecar stops answering while the page is open. The page says so, keeps the last state, and continues when the
+/// sidecar answers again.
 #[test]
-fn a_sidecar_that_is_gone_is_said_to_be() {
+fn page_says_when_the_sidecar_does_not_answer() {
     let scene = Scene::with(&[&["--pool-bytes", "16MiB", "--http-listen", "127.0.0.1:0"]]);
     let mut browser = Browser::start(scene.folder());
     browser.open(&format!("http://{}/", scene.a().http()));

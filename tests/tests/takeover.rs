@@ -1,4 +1,4 @@
-//! Keys that go from one owner to another, and names that are used again at once.
+//! Keys that move from one owner to another, and worker names that are used again at once.
 
 use transfer_tests::{Scene, Spec};
 
@@ -15,7 +15,7 @@ fn a_key_is_taken_over_on_one_node_and_across_two() {
         new.push("k", Spec::bytes(LEN, 2)).trouble().expect("KeyOwned", &["\"old\"", "\"a\""]);
         assert_eq!(new.push("k", Spec::bytes(LEN, 2)).takeover().get().version, 1);
         for reader in [&mut near, &mut far] {
-            // Whoever has cached the old owner's node hears there that it is not.
+            // A node that has cached the old owner's node learns there that the owner has changed.
             let seen = transfer_tests::poll(|| match reader.fetch("k").get() {
                 got if got.version == 1 => Ok(got.sum),
                 got => Err(got.version),
@@ -26,7 +26,7 @@ fn a_key_is_taken_over_on_one_node_and_across_two() {
         old.push("k", Spec::bytes(LEN, 3)).version(101).trouble().expect("KeyOwned", &["\"new\""]);
         scene.others_go_on();
         assert_eq!(old.push("k", Spec::bytes(LEN, 4)).takeover().get().version, 1);
-        // The other node hears of it a moment later, and takes pushes until then.
+        // The other node learns of the takeover a moment later, and accepts pushes until then.
         let refused = transfer_tests::poll(|| match new.push("k", Spec::bytes(LEN, 5)).start().wait() {
             Err(trouble) => Ok(trouble),
             Ok(pushed) => Err(pushed.version),
@@ -37,13 +37,14 @@ fn a_key_is_taken_over_on_one_node_and_across_two() {
     }
 }
 
-/// Killed and started again under the same name, again and again, with no pause: it never hears that its name is taken.
+/// A worker is killed and started again under the same name, repeatedly and without a pause. It is never told that its
+/// name is taken.
 #[test]
-fn a_worker_that_is_restarted_at_once_gets_its_name() {
+fn worker_restarted_at_once_regains_its_name() {
     let mut scene = Scene::one().with_bystanders();
     let mut worker = scene.a().worker("again");
     for round in 1..20 {
-        // A lower version than before each time: each session is an epoch of its own.
+        // Each session pushes a lower version than the one before, because each session is an epoch of its own.
         worker.push("k", Spec::bytes(LEN, round)).version(100 - round).get();
         worker.kill();
         worker = scene.a().worker("again");

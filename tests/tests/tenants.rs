@@ -1,20 +1,21 @@
-//! Users that stay apart: every operation, by a worker of the same user and by one of another, on one node and between two, over each
-//! fabric; over verbs in the guest that has a device. The core's own matrix (`transfer-core/src/protocol/tests/tenants.rs`) has the orders of events.
+//! Separation of users: every operation, by a worker of the same user and by a worker of another user, on one node and
+//! between two, over each fabric; over verbs in the guest that has a device. The core's own matrix
+//! (`transfer-core/src/protocol/tests/tenants.rs`) covers the orders of events.
 //!
-//! Only root can start a worker as somebody else; elsewhere these tests say so and end.
+//! Only root can start a worker as another user. Without root, these tests report that they did not run.
 
 use crate::other_user::{UID, can_be_others};
 use std::time::Duration;
 use transfer_tests::{Carrier, Change, Scene, Spec, Worker, programs};
 
-/// With sidecars of root, whose workers are of two users.
+/// Starts two sidecars of root, which accept workers of all users.
 fn scene(carrier: Carrier, more: &[&str]) -> Scene {
     let arguments = [&["--socket-mode", "666", "--pool-bytes", "4MiB", "--listen", "127.0.0.1:0"], more].concat();
     Scene::over(carrier, &[&arguments, &arguments])
 }
 
-/// Where the operations are tried: at the owner's node and at the other one, over each fabric that needs no device, or over the one that
-/// `TRANSFER_TEST_FABRIC` names.
+/// Returns the carriers and nodes with which the operations are tried: the owner's node and the other node, over each
+/// fabric that needs no device, or over the fabric with a device that `TRANSFER_TEST_FABRIC` names.
 fn places() -> impl Iterator<Item = (Carrier, usize)> {
     let carriers = match Carrier::chosen() {
         Carrier::Tcp | Carrier::Shm => vec![Carrier::Tcp, Carrier::Shm],
@@ -24,7 +25,7 @@ fn places() -> impl Iterator<Item = (Carrier, usize)> {
 }
 
 #[test]
-fn what_is_one_user_s_is_not_another_s() {
+fn keys_and_counters_of_another_user_are_refused() {
     if !can_be_others() {
         return;
     }
@@ -39,7 +40,7 @@ fn what_is_one_user_s_is_not_another_s() {
             assert!(!trouble.can_retry && trouble.fault == "Caller", "{here}: {trouble}");
         };
         owner.push("w", Spec::bytes(1000, 1)).get();
-        // A fetch; and one that waits for what is pushed then.
+        // A fetch is refused, and so is a fetch that waits for a later push.
         denied(stranger.fetch("w").trouble());
         denied(stranger.fetch("w").exactly(1).trouble());
         let waiting = stranger.fetch("later").start();
@@ -47,7 +48,7 @@ fn what_is_one_user_s_is_not_another_s() {
         node_of.until("it waits", |s| transfer_tests::status::operations_of(s, "stranger") == 1);
         owner.push("later", Spec::bytes(1000, 2)).get();
         denied(waiting.trouble());
-        // A takeover, which has nothing to do with who has the key.
+        // A takeover is refused because of its tenant, and a plain push because the key has an owner.
         denied(stranger.push("w", Spec::bytes(10, 3)).takeover().trouble());
         stranger.push("w", Spec::bytes(10, 3)).trouble().expect("KeyOwned", &["\"w\"", "\"owner\""]);
         // A push into another user's pool.
@@ -59,7 +60,7 @@ fn what_is_one_user_s_is_not_another_s() {
         let arrived = owner.meet("step", 2, 1, Duration::from_secs(20));
         scene.a().until("it waits there", |s| transfer_tests::status::operations_of(s, "owner") == 1);
         denied(stranger.meet("step", 2, 1, Duration::from_secs(20)).trouble());
-        // Who is of the same user has all of it, as it was left.
+        // A worker of the same user has access to all of it, and finds it unchanged.
         friend.meet("step", 2, 1, Duration::from_secs(20)).get();
         arrived.get();
         friend.open("steps").get();
@@ -67,21 +68,22 @@ fn what_is_one_user_s_is_not_another_s() {
         assert_eq!(friend.fetch("w").get().sum, Spec::bytes(1000, 1).sum(), "{here}");
         friend.push("to", Spec::bytes(1000, 5)).to("owner").get();
         assert_eq!(owner.fetch("to").get().sum, Spec::bytes(1000, 5).sum(), "{here}");
-        // What it may not have is not deleted by it either: here by right, elsewhere it is not there.
+        // The stranger cannot delete the key either: at the owner's node it lacks the permission, and at the other
+        // node the key does not exist.
         let trouble = stranger.delete("w").expect_err("it is not its own");
         assert_eq!(trouble.kind, if node == 0 { "PermissionDenied" } else { "NotOwner" }, "{here}: {trouble}");
         friend.push("w", Spec::bytes(1000, 6)).takeover().get();
         assert_eq!(owner.fetch("w").at_least(1).get().sum, Spec::bytes(1000, 6).sum(), "{here}");
-        // And it has its own.
+        // The stranger has its own keys.
         stranger.push("mine", Spec::bytes(1000, 7)).get();
         assert_eq!(stranger.fetch("mine").get().sum, Spec::bytes(1000, 7).sum());
         denied(friend.fetch("mine").trouble());
     }
 }
 
-/// A name for several ids: nodes whose user ids differ mean the same by it.
+/// A tenant with a name covers several user ids, so nodes whose user ids differ agree on the tenant.
 #[test]
-fn a_name_of_the_configuration_is_one_tenant_of_several_users() {
+fn configured_tenant_spans_several_users() {
     if !can_be_others() {
         return;
     }
@@ -94,7 +96,7 @@ fn a_name_of_the_configuration_is_one_tenant_of_several_users() {
     let mut stranger = Worker::of(scene.b(), "stranger").user(UID + 1, program.clone()).start();
     giver.push("prod/w", Spec::bytes(1000, 1)).get();
     assert_eq!(taker.fetch("prod/w").get().sum, Spec::bytes(1000, 1).sum());
-    // On the node of its owner it is handed over by reference, whichever of the tenant's users asks.
+    // On the owner's node, the tensor is handed over by reference to any user of the tenant.
     let mut near = Worker::of(scene.a(), "near").user(UID, program.clone()).start();
     for _ in 0..3 {
         let fetched = near.fetch("prod/w").get();
@@ -109,9 +111,10 @@ fn a_name_of_the_configuration_is_one_tenant_of_several_users() {
     assert_eq!(tenant("stranger"), Some((UID + 1, (UID + 1).to_string())));
 }
 
-/// Two sidecars of two users of one host, without certificates: the other one is believed for its own user, and for nobody else.
+/// Two sidecars of two users on one host, without certificates: the other user's sidecar is trusted for its own user
+/// only.
 #[test]
-fn another_user_s_sidecar_speaks_for_its_user_alone() {
+fn sidecar_of_another_user_speaks_only_for_its_user() {
     if !can_be_others() {
         return;
     }
@@ -125,7 +128,8 @@ fn another_user_s_sidecar_speaks_for_its_user_alone() {
     mine.push("mine", Spec::bytes(1000, 2)).get();
     let mut there = Worker::of(&theirs, "there").user(UID, program).start();
     assert_eq!(there.fetch("mine").get().sum, Spec::bytes(1000, 2).sum());
-    // Root connects to that user's sidecar at its peril; what it is told in root's name is believed by nobody.
+    // Root connects to that user's sidecar at its own risk. The first sidecar does not believe what that sidecar says
+    // in root's name.
     let mut root = theirs.worker("root");
     root.fetch("ours").trouble().expect("PermissionDenied", &["node \"b\"", "tenant 0", &UID.to_string()]);
     root.push("theirs", Spec::bytes(10, 1)).trouble().expect("PermissionDenied", &["\"b\"", "tenant 0"]);
@@ -133,9 +137,9 @@ fn another_user_s_sidecar_speaks_for_its_user_alone() {
     assert!(theirs.terminate().success());
 }
 
-/// What is shared is copied: the reader gets the bytes and none of the owner's memory.
+/// A shared tensor is copied: the reader gets the bytes, and none of the owner's memory.
 #[test]
-fn what_is_shared_on_purpose_is_read_as_a_copy() {
+fn shared_tensors_are_copied() {
     if !can_be_others() {
         return;
     }
@@ -146,7 +150,7 @@ fn what_is_shared_on_purpose_is_read_as_a_copy() {
         let mut owner = scene.a().worker("owner");
         let mut reader = Worker::of(&scene.nodes[node], "reader").user(UID, program.clone()).start();
         let mut stranger = Worker::of(&scene.nodes[node], "stranger").user(UID + 1, program).start();
-        // Longer than a piece of a copy.
+        // The tensor is longer than one piece of a copy.
         let spec = |seed| Spec::bytes(3_000_001, seed);
         owner.push("models/w", spec(1)).get();
         owner.push("w", spec(2)).readable_by(UID).get();
@@ -159,7 +163,7 @@ fn what_is_shared_on_purpose_is_read_as_a_copy() {
             let least = if by_a_device { 0 } else { 3_000_001 };
             assert!(fetched.report.copied >= least, "{}", fetched.report.text);
             stranger.fetch(key).trouble().expect("PermissionDenied", &["user id 0"]);
-            // Its owner goes on, and the copy stays.
+            // The owner pushes the next version, and the copy stays.
             owner.push(key, spec(9)).get();
             assert_eq!(reader.read(key), spec(seed).sum());
             reader.release(key);

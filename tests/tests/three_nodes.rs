@@ -8,10 +8,10 @@ fn three() -> Scene {
 }
 
 #[test]
-fn everybody_exchanges_with_everybody() {
+fn three_nodes_exchange_in_all_directions() {
     let scene = three();
     let mut workers: Vec<_> = scene.nodes.iter().map(|node| node.worker(&format!("worker-{}", node.name()))).collect();
-    // All ask before anybody has pushed: links are made from both sides at once.
+    // All workers fetch before any of them has pushed, so links are made from both sides at once.
     let mut waiting = Vec::new();
     for worker in &mut workers {
         for j in 0..3 {
@@ -36,9 +36,9 @@ fn everybody_exchanges_with_everybody() {
     scene.end();
 }
 
-/// A key is given up on one node and published on another: who had it from the first finds the second.
+/// A key is deleted on one node and published on another. Readers that fetched it from the first node find the second.
 #[test]
-fn a_key_that_moves() {
+fn key_can_move_between_nodes() {
     let scene = three();
     let mut workers: Vec<_> = scene.nodes.iter().map(|node| node.worker(&format!("worker-{}", node.name()))).collect();
     for round in 0..6_u64 {
@@ -58,9 +58,9 @@ fn a_key_that_moves() {
     scene.end();
 }
 
-/// A worker ends on one node and comes again on another: pushes to it follow.
+/// A worker ends on one node and connects again at another. Pushes to it follow.
 #[test]
-fn a_worker_that_moves() {
+fn pushes_follow_a_worker_that_moves() {
     let scene = three();
     let mut giver = scene.a().worker("giver");
     for round in 0..6_u64 {
@@ -68,7 +68,7 @@ fn a_worker_that_moves() {
         let started = transfer_tests::poll(|| transfer_tests::Worker::of(node, "nomad").try_start());
         let mut nomad = started.expect("its name is free");
         let spec = Spec::bytes(10_000, round);
-        // Where it was is remembered until somebody there says that it is gone.
+        // The giver's node remembers the worker's last node until that node says that the worker is gone.
         let pushed =
             transfer_tests::poll(|| giver.push("w", spec.clone()).version(round + 1).to("nomad").start().wait());
         pushed.unwrap_or_else(|trouble| panic!("round {round}: {trouble}"));

@@ -1,4 +1,5 @@
-//! `transferctl top` in a real pseudo-terminal: what it draws, and that the terminal is as it was before, whatever ends it.
+//! `transferctl top` in a real pseudo-terminal: its screen, and the state of the terminal, which is restored however
+//! the program ends.
 
 use rustix::process::Signal;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -39,7 +40,7 @@ impl Screen {
         let (mut reader, seen) = (ours.try_clone().expect("a descriptor"), drawn.clone());
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // It ends with an error once nobody has the other end open.
+            // The read fails once no process has the other end open.
             while let Ok(n @ 1..) = reader.read(&mut bytes) {
                 seen.lock().expect("a lock").extend_from_slice(&bytes[..n]);
             }
@@ -47,12 +48,12 @@ impl Screen {
         Screen { ours, theirs, before, child, drawn }
     }
 
-    /// Everything that was drawn so far.
+    /// Returns everything that was drawn so far.
     fn raw(&self) -> String {
         String::from_utf8_lossy(&self.drawn.lock().expect("a lock")).into_owned()
     }
 
-    /// Its words, with one space between two: a terminal is told to go there, and not to draw the space.
+    /// Returns the drawn words, separated by one space each: the program moves the cursor instead of drawing spaces.
     fn text(&self) -> String {
         let raw = self.raw();
         let parts = raw.split("\x1b[").map(|part| part.trim_start_matches(|c: char| "0123456789;?".contains(c)));
@@ -80,7 +81,7 @@ impl Screen {
         !tcgetattr(&self.theirs).expect("a terminal has modes").local_modes.contains(LocalModes::ICANON)
     }
 
-    /// It has ended, and the terminal is as it was: its modes, its cursor, and the screen of before.
+    /// Waits for the end of the program, and checks that the terminal has its previous modes, cursor and screen.
     #[track_caller]
     fn ends(mut self) -> ExitStatus {
         let ended = poll(|| self.child.try_wait().expect("a child can be waited for").ok_or(()));
@@ -94,14 +95,14 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // It has ended already, unless the test has failed.
+        // The program has ended already, unless the test has failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 #[test]
-fn a_live_screen_shows_what_happens_and_leaves_the_terminal_as_it_was() {
+fn top_draws_live_and_restores_the_terminal() {
     let mut scene = Scene::two();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     giver.push("w", Spec::bytes(4096, 1)).get();
@@ -109,7 +110,7 @@ fn a_live_screen_shows_what_happens_and_leaves_the_terminal_as_it_was() {
     let waiting = taker.fetch("w").at_least(9).start();
     scene.b().until("it waits", |s| s.links.iter().any(|l| l.pulls == 1));
 
-    // What is typed, and signals.
+    // Typed keys and signals end the program.
     let by_key = |keys: &[u8]| {
         let mut screen = Screen::start(scene.b());
         screen.shows(&[
@@ -135,7 +136,7 @@ fn a_live_screen_shows_what_happens_and_leaves_the_terminal_as_it_was() {
         transfer_tests::process::signal(screen.child.id(), signal);
         assert_eq!(screen.ends().code(), Some(0));
     }
-    // As text, for programs.
+    // `--once` prints plain text, for programs.
     let mut once = Command::new(programs::transferctl());
     once.args(["top", "--once", "--every", "50ms", "--admin"]).arg(scene.b().admin_socket());
     let output = once.output().expect("transferctl can be started");
@@ -147,7 +148,7 @@ fn a_live_screen_shows_what_happens_and_leaves_the_terminal_as_it_was() {
     let said = String::from_utf8_lossy(&nowhere.stderr).into_owned();
     assert!(nowhere.status.code() == Some(2) && said.contains("--once"), "{said}");
 
-    // The sidecar's end, and the next one's beginning.
+    // The screen shows that the sidecar is gone, and then its successor.
     let mut screen = Screen::start(scene.b());
     screen.shows(&["q quits"]);
     scene.nodes[1].kill();

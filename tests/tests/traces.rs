@@ -1,4 +1,5 @@
-//! One trace from worker to worker: what made a tensor travels with it, and both sidecars' spans of each transfer reach a collector.
+//! One trace from worker to worker: the trace context of a push travels with its tensor, and the spans of both
+//! sidecars for each transfer reach a collector.
 
 use opentelemetry::Context;
 use opentelemetry::trace::TraceContextExt;
@@ -28,7 +29,7 @@ fn scene(collector: &str, more: &[&str]) -> Scene {
     Scene::two_with(&[&watched[..], more].concat())
 }
 
-/// What has become of a sidecar's spans.
+/// Returns how many spans of a sidecar had this outcome.
 fn counted(sidecar: &Sidecar, outcome: &str) -> u64 {
     let name = format!("transfer_otlp_spans_total{{outcome=\"{outcome}\"}} ");
     let answer = get(&sidecar.http(), "/metrics").body;
@@ -43,13 +44,13 @@ fn one<'a>(spans: &'a [SeenSpan], node: &str, name: &str) -> &'a SeenSpan {
 }
 
 #[test]
-fn spans_of_both_sidecars_are_of_the_trace_of_their_workers() {
+fn spans_of_both_sidecars_join_the_workers_trace() {
     let collector = Collector::start();
     let scene = scene(&collector.endpoint(), &["--log", "info,transfer_span=debug"]);
     let (giver, taker) = (worker(scene.a(), "giver"), worker(scene.b(), "taker"));
     let (producer, consumer) = (context(PRODUCER), context(CONSUMER));
 
-    // Fetched from the other node, by one that traces and by one that does not; and on its own node.
+    // Fetches from the other node, with and without a trace context, and a fetch on the own node.
     giver.push_bytes("k", DType::U8, [LEN], &[7; LEN as usize]).trace(producer).call().expect("a push");
     let there = taker.fetch("k").trace(consumer).call().expect("a fetch");
     assert_eq!(there.report().origin, Some(producer));
@@ -83,7 +84,7 @@ fn spans_of_both_sidecars_are_of_the_trace_of_their_workers() {
         assert_eq!(traced.attributes.get(&format!("transfer.{name}")).map(String::as_str), Some(value), "{name}");
     }
 
-    // Pushed to the other node.
+    // A push to the other node.
     giver.push_bytes("gift", DType::U8, [LEN], &[8; LEN as usize]).to("taker").trace(producer).call().expect("a push");
     assert_eq!(taker.fetch("gift").trace(consumer).call().expect("a fetch").report().origin, Some(producer));
     let spans = collector.of_key("gift", 3);
@@ -92,7 +93,7 @@ fn spans_of_both_sidecars_are_of_the_trace_of_their_workers() {
     assert_eq!((&land.attributes["transfer.worker"][..], &land.attributes["transfer.peer"][..]), ("giver", "a"));
     assert_eq!((&one(&spans, "a", "push").parent, &one(&spans, "b", "fetch").parent), (&p, &c));
 
-    // What fails says so.
+    // The span of a failed fetch names the error.
     taker.fetch("none").trace(consumer).timeout(Duration::from_millis(1)).call().expect_err("nobody pushes it");
     let failed = &collector.of_key("none", 1)[0];
     assert_eq!((failed.failed.as_deref(), &failed.parent), (Some("UnknownKey"), &c));
@@ -102,7 +103,7 @@ fn spans_of_both_sidecars_are_of_the_trace_of_their_workers() {
     lines.expect("the log names the trace, too");
     let sent = |sidecar: &Sidecar| collector.spans().iter().filter(|s| s.node == sidecar.name()).count() as u64;
     for sidecar in [scene.a(), scene.b()] {
-        // What is shown may be a moment old.
+        // A scrape may lag behind by a moment.
         let all = poll(|| Some(counted(sidecar, "exported")).filter(|n| *n == sent(sidecar)).ok_or(()));
         assert_eq!(all, Ok(sent(sidecar)));
         assert_eq!((counted(sidecar, "failed"), counted(sidecar, "dropped")), (0, 0));
@@ -112,19 +113,20 @@ fn spans_of_both_sidecars_are_of_the_trace_of_their_workers() {
 }
 
 #[test]
-fn who_begins_a_trace_decides_whether_it_is_collected() {
+fn trace_origin_decides_sampling() {
     let collector = Collector::start();
     let scene = scene(&collector.endpoint(), &[]);
     let (giver, taker) = (worker(scene.a(), "giver"), worker(scene.b(), "taker"));
     let push = |key: &str| giver.push_bytes(key, DType::U8, [LEN], &[7; LEN as usize]);
     let origin = |key: &str| taker.fetch(key).call().expect("a fetch").report().origin;
-    // Nobody says anything: each is a trace of its own, and the other node notes nothing.
+    // Without a trace context, each span is a trace of its own, and the other node gets no context.
     push("own").call().expect("a push");
     assert_eq!(origin("own"), None);
-    // It travels, and nobody collects it.
+    // A context that is not sampled travels, and is not collected.
     push("unsampled").trace(context(UNSAMPLED)).call().expect("a push");
     assert_eq!(origin("unsampled"), Some(context(UNSAMPLED)));
-    // The current span of a program that traces with OpenTelemetry needs no words, and what it fetches can be linked to.
+    // The current span of a program that uses OpenTelemetry is the context of its pushes by default. A fetched context
+    // can be converted for a link.
     {
         let span = transfer_client::to_span(context(PRODUCER));
         let _current = Context::new().with_remote_span_context(span).attach();
@@ -138,14 +140,14 @@ fn who_begins_a_trace_decides_whether_it_is_collected() {
     assert!(own.iter().all(|s| s.parent.is_empty()), "{own:#?}");
     assert_ne!(own[0].trace, own[1].trace);
     drop((giver, taker));
-    // The ends of the sidecars send what is left.
+    // The sidecars send their remaining spans when they end.
     scene.end();
     assert!(collector.spans().iter().all(|s| s.attributes["transfer.key"] != "unsampled"));
 }
 
-/// One that cannot be reached, and one that takes connections and never answers.
+/// One collector takes connections and never answers, and the other one cannot be reached.
 #[test]
-fn a_dead_collector_costs_spans_and_nothing_else() {
+fn dead_collector_costs_only_spans() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let closed = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("it was bound");
     let endpoints = [silent.local_addr().expect("it is bound"), closed].map(|address| format!("http://{address}"));
@@ -153,7 +155,7 @@ fn a_dead_collector_costs_spans_and_nothing_else() {
     let with = |endpoint| [&watched[..], &["--otlp-endpoint", endpoint]].concat();
     let mut scene = Scene::with(&[&with(&endpoints[0]), &with(&endpoints[1])]);
     let (giver, taker) = (worker(scene.a(), "giver"), worker(scene.b(), "taker"));
-    // More than there is room for, while nobody takes any.
+    // More spans than the queue has room for, while the collector takes none.
     let tensors = || (0..500).map(|n| (format!("k{n}"), giver.allocate(DType::U8, [8]).expect("room")));
     for _ in 0..40 {
         let pushed = giver.push_many(tensors()).call();

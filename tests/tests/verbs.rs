@@ -1,36 +1,37 @@
-//! What only an RDMA device can show: which fabric is chosen and why, a port that goes down, a device that goes away, a training job. What holds
-//! over every fabric is in the other suites, which `make test-rdma` runs over verbs too.
+//! Tests that need an RDMA device: the choice of the fabric and its reason, a port that goes down, a device that is
+//! removed, a training job. The other suites test the behaviour that all fabrics share, and `make test-rdma` runs them
+//! over verbs too.
 
 use std::process::Command;
 use transfer_proto::v1::Fabric;
 use transfer_tests::{Carrier, PATIENCE, Scene, Sidecar, Spec, Worker, poll, programs, status};
 
-/// More than one message of a device may carry.
+/// More than one message of a device can carry.
 const LEN: u64 = 9 << 20;
 
-/// These sidecars share a directory, and would use it.
+/// Arguments of sidecars that share a directory, and would use shm.
 const LISTEN: [&str; 2] = ["--listen", "127.0.0.1:0"];
-/// The same, where no carrier says what else to take.
+/// Arguments without shm, for sidecars that get no arguments of a carrier.
 const NO_SHM: [&str; 4] = ["--listen", "127.0.0.1:0", "--shm", "off"];
 
 fn two_over_verbs() -> Scene {
     Scene::over(Carrier::Verbs, &[&LISTEN, &LISTEN])
 }
 
-/// A tool of the system, which must succeed.
+/// Runs a tool of the system, which must succeed.
 fn tool(words: &[&str]) {
     let status = Command::new(words[0]).args(&words[1..]).status().unwrap_or_else(|e| panic!("{words:?}: {e}"));
     assert!(status.success(), "{words:?}: {status}");
 }
 
-/// The network below an RDMA device of the guest, in a state that ends with the test.
+/// The network interface below an RDMA device of the guest. The drop restores the interface and the device.
 struct Cable {
     network: String,
     device: String,
 }
 
 impl Cable {
-    /// Below the device of this number.
+    /// Returns the interface below the device with this number.
     fn of(number: usize) -> Cable {
         Cable { network: format!("dummy{number}"), device: format!("rxe{number}") }
     }
@@ -50,14 +51,15 @@ impl Cable {
 
 impl Drop for Cable {
     fn drop(&mut self) {
-        // The next test wants both, and this one may be panicking. A device that is there is not added twice.
+        // The next test needs both, and this one may be panicking. A second device is not added: the command fails
+        // then.
         let _ = Command::new("ip").args(["link", "set", &self.network, "up"]).status();
         let add = ["link", "add", &self.device, "type", "rxe", "netdev", &self.network];
         let _ = Command::new("rdma").args(add).output();
     }
 }
 
-/// A tensor goes each way, pushed and fetched, and all by this carrier.
+/// Pushes and fetches tensors in both directions, and checks that this carrier carried all of them.
 #[track_caller]
 fn both_ways(scene: &Scene, carrier: Carrier, seed: u64) {
     let names = [format!("a-{seed}"), format!("b-{seed}")];
@@ -83,7 +85,7 @@ fn link_over(sidecar: &Sidecar, fabric: Fabric) -> bool {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn without_a_word_rdma_is_chosen() {
+fn rdma_is_chosen_by_default() {
     let scene = Scene::exactly(&[&NO_SHM, &NO_SHM]);
     both_ways(&scene, Carrier::Verbs, 1);
     assert!(link_over(scene.a(), Fabric::Verbs) && !link_over(scene.a(), Fabric::Tcp));
@@ -92,10 +94,11 @@ fn without_a_word_rdma_is_chosen() {
     scene.end();
 }
 
-/// One sidecar has a device and the other has not: TCP carries, and both say why it is not RDMA. Who requires RDMA gets an error that says so.
+/// Only one sidecar has a device: TCP carries, and both say why it is not RDMA. A caller that requires RDMA gets an
+/// error that says so.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn with_one_that_has_none() {
+fn tcp_carries_if_one_node_has_no_rdma() {
     let off = [&NO_SHM[..], &["--verbs", "off"]].concat();
     let on = [&NO_SHM[..], &["--verbs", "on"]].concat();
     let scene = Scene::exactly(&[&off, &on]);
@@ -113,10 +116,10 @@ fn with_one_that_has_none() {
     scene.end();
 }
 
-/// The same where the operator of the other one requires it: there is no link at all, and what is tried says why.
+/// One sidecar has no device, and the other one requires RDMA. No link is made, and each call fails with the reason.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn required_by_the_sidecar_and_not_there() {
+fn required_rdma_without_a_device_fails_with_a_reason() {
     let off = [&NO_SHM[..], &["--verbs", "off"]].concat();
     let required = [&LISTEN[..], Carrier::Verbs.arguments()].concat();
     let scene = Scene::exactly(&[&off, &required]);
@@ -130,15 +133,16 @@ fn required_by_the_sidecar_and_not_there() {
     scene.end();
 }
 
-/// The port goes down while tensors fly, and comes up again. What was under way fails, in time and with a reason; then all is well again.
+/// The port goes down while tensors are in flight, and comes up again. Transfers in flight fail in time and with a
+/// reason. Afterwards everything works again.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn a_port_that_goes_down_and_up() {
+fn link_recovers_after_a_port_goes_down_and_up() {
     let cable = Cable::of(0);
     let scene = two_over_verbs();
     both_ways(&scene, Carrier::Verbs, 1);
     for round in 0..3 {
-        // With room for one tensor that stays and two that are being pushed.
+        // The arena has room for one tensor that stays and two that are being pushed.
         let mut giver = Worker::of(scene.a(), "giver").arena_bytes(32 << 20).start();
         let mut taker = scene.b().worker("taker");
         giver.push("w", Spec::bytes(LEN, round)).get();
@@ -170,10 +174,10 @@ fn a_port_that_goes_down_and_up() {
     scene.end();
 }
 
-/// Two nodes, of which one is killed at any moment of a storm, again and again: the link is made anew each time.
+/// One of two nodes is killed repeatedly, at any moment of a storm of fetches. The link is made anew each time.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn the_next_call_works_after_each_kill() {
+fn next_fetch_works_after_each_kill() {
     let mut scene = two_over_verbs();
     for round in 0..4_u64 {
         let mut giver = scene.a().worker("giver");
@@ -197,16 +201,17 @@ fn the_next_call_works_after_each_kill() {
     scene.end();
 }
 
-/// With how many rails the link was made, and how many of them live.
+/// Returns how many rails the first link was made with, and how many of them are live.
 fn rails(status: &status::Seen) -> Option<(u32, u32)> {
     status.links.first().map(|link| (link.rails, link.rails_live))
 }
 
-/// Links over two devices, with two queue pairs on each. The network below one device goes down in the middle of transfers, and nothing
-/// fails: the other device carries on. The rails of the first device lead: when it is that one, messages are under way, too.
+/// The link uses two devices, with two queue pairs on each. The network below one device goes down in the middle of
+/// transfers. No transfer fails, because the other device carries on. The rails of the first device lead: if that
+/// device goes down, messages are in flight, too.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn two_devices_of_which_one_goes_down() {
+fn transfers_survive_the_loss_of_one_of_two_devices() {
     let told = ["--verbs-device", "rxe0,rxe1", "--verbs-queue-pairs", "2", "--pool-bytes", "128MiB"];
     let told = [&LISTEN[..], &told].concat();
     let mut scene = Scene::over(Carrier::Verbs, &[&told, &told]);
@@ -250,7 +255,7 @@ fn two_devices_of_which_one_goes_down() {
                 assert_eq!(landed.sum, spec(from, i).sum(), "round {round}");
             }
         }
-        // Whatever flew: this has to find out that there are fewer.
+        // Whatever was in flight before, these transfers make both nodes notice the lost rails.
         both_ways(&scene, Carrier::Verbs, 1000 + round as u64);
         for node in &scene.nodes {
             node.until("the other device carries on", |s| rails(s) == Some((4, 2)));
@@ -270,11 +275,12 @@ fn two_devices_of_which_one_goes_down() {
     scene.end();
 }
 
-/// The device is taken away, and comes back. The kernel waits for who has it open (rxe can take it from nobody), so the sidecars that had it are
-/// killed. Those that start without it say why, and TCP carries; with the device, RDMA does again.
+/// The device is removed, and added again. The kernel waits for the processes that have it open (rxe cannot revoke
+/// it), so the sidecars that use it are killed. Sidecars that start without it say why, and TCP carries. With the
+/// device, RDMA carries again.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn a_device_that_is_taken_away() {
+fn tcp_carries_while_the_device_is_removed() {
     let cable = Cable::of(0);
     let mut scene = Scene::exactly(&[&NO_SHM, &NO_SHM]);
     both_ways(&scene, Carrier::Verbs, 1);
@@ -298,10 +304,10 @@ fn a_device_that_is_taken_away() {
     scene.end();
 }
 
-/// The tutorial's training job, whose weights must be those of one process, bit for bit.
+/// The tutorial's training job: its weights must equal those of one process, bit for bit.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn a_training_job() {
+fn training_job_over_rdma_matches_one_process() {
     let mut demo = Command::new(programs::digits());
     demo.args([
         "demo",
@@ -318,7 +324,7 @@ fn a_training_job() {
     ]);
     let output = demo.arg("--transferd").arg(programs::transferd()).output().expect("it can be started");
     let text = format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    // 1 is for the accuracy, which takes more steps.
+    // Exit code 1 is about the accuracy, which takes more steps.
     assert!(matches!(output.status.code(), Some(0 | 1)), "{text}");
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let lines: Vec<_> = text.lines().map(words).collect();

@@ -1,5 +1,5 @@
-//! Fetches of versions that are still to come, on the host of the worker that pushes them: told by that worker, with no sidecar in between, and as
-//! safe as if it had been asked.
+//! Fetches of versions that are not pushed yet, on the host of the worker that pushes them. That worker wakes them
+//! without the sidecar, and they are as safe as if the sidecar had answered.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use transfer_tests::{Scene, Sidecar, Spec, Worker, poll};
 
 const LEN: u64 = 100_000;
 
-/// The number of `futex_waitv`, on all machines.
+/// The number of the system call `futex_waitv`, on all machines.
 const FUTEX_WAITV: &str = "449";
 
 fn metric(sidecar: &Sidecar, name: &str) -> f64 {
@@ -24,14 +24,15 @@ fn blobs(n: u64) -> impl Fn(&Seen) -> bool {
     move |s| s.counters.as_ref().is_some_and(|c| c.blobs == n)
 }
 
-/// Whether a thread of this worker sleeps until something changes in shared memory.
+/// Returns whether a thread of this worker sleeps in `futex_waitv`, until something changes in shared memory.
 fn sleeps(worker: &Worker) -> bool {
     let tasks = fs::read_dir(format!("/proc/{}/task", worker.process_id())).expect("it lives");
     let calls = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("syscall")).ok());
     calls.into_iter().any(|call| call.split(' ').next() == Some(FUTEX_WAITV))
 }
 
-/// A giver, and takers that have waited for its first versions at the sidecar: what follows is announced, and awaited on its notice.
+/// Starts a giver, and takers that have waited for its first versions at the sidecar. The giver announces later
+/// versions, and the takers wait for them on its notice.
 fn watched<const N: usize>(scene: &Scene) -> (Worker, [Worker; N]) {
     let mut giver = scene.a().worker("giver");
     let mut takers: [Worker; N] = std::array::from_fn(|i| scene.a().worker(&format!("taker-{i}")));
@@ -41,7 +42,7 @@ fn watched<const N: usize>(scene: &Scene) -> (Worker, [Worker; N]) {
             let asks = |s: &Seen| operations_of(s, taker.name()) == 1;
             scene.a().until("it asks", asks);
         }
-        // The giver hears that behind the first one, and announces the second.
+        // The giver learns of the waiters with the first version, and announces the second.
         giver.push("k", Spec::bytes(LEN, version)).get();
         for waits in waiting {
             assert_eq!(waits.get().version, version);
@@ -56,7 +57,7 @@ fn until_it_sleeps(worker: &Worker) {
 }
 
 #[test]
-fn who_waits_is_told_by_the_owner_and_asks_nobody() {
+fn waiter_is_woken_by_the_owner_without_the_sidecar() {
     let scene = Scene::with(&[&["--http-listen", "127.0.0.1:0"]]);
     let (mut giver, [mut taker]) = watched(&scene);
     for version in 3..=102 {
@@ -78,9 +79,9 @@ fn who_waits_is_told_by_the_owner_and_asks_nobody() {
     scene.end();
 }
 
-/// What a worker here was told of by the owner is not older for whoever asks afterwards, here or elsewhere.
+/// After a worker has found a version in a notice, a later fetch on another node returns no older version.
 #[test]
-fn who_asks_afterwards_gets_nothing_older() {
+fn later_fetches_return_nothing_older() {
     let scene = Scene::two();
     let (mut giver, [mut taker]) = watched(&scene);
     let mut far = scene.b().worker("far");
@@ -88,7 +89,7 @@ fn who_asks_afterwards_gets_nothing_older() {
     for version in (3..=150).step_by(2) {
         let waits = taker.fetch("k").at_least(version).start();
         until_it_sleeps(&taker);
-        // Two at once, so that both may be on their way when the second is found.
+        // Two pushes at once, so that both may be under way when the second version is found.
         let pushing = [0, 1].map(|_| giver.push("k", Spec::bytes(LEN, 7)).start());
         let found = waits.get().version;
         // The pushes may not be answered yet.
@@ -103,7 +104,7 @@ fn who_asks_afterwards_gets_nothing_older() {
 }
 
 #[test]
-fn a_wait_that_is_in_vain_says_what_it_waited_for() {
+fn timed_out_wait_names_its_version() {
     let scene = Scene::one();
     let (giver, [mut taker]) = watched(&scene);
     let trouble = taker.fetch("k").at_least(9).timeout(Duration::from_millis(100)).trouble();
@@ -112,9 +113,10 @@ fn a_wait_that_is_in_vain_says_what_it_waited_for() {
     scene.end();
 }
 
-/// Each way in which a key ends while somebody sleeps on its owner's notice; who slept asks then, and gets what comes next.
+/// A key is deleted, or taken over, while a worker sleeps on its owner's notice. The worker then asks the sidecar, and
+/// gets the next version.
 #[test]
-fn who_sleeps_while_the_key_ends_gets_what_comes_next() {
+fn waiter_gets_the_next_version_after_the_key_ends() {
     let scene = Scene::one();
     let (mut giver, [mut taker]) = watched(&scene);
     let waits = taker.fetch("k").at_least(5).start();
@@ -131,7 +133,7 @@ fn who_sleeps_while_the_key_ends_gets_what_comes_next() {
     };
     let waits = taker.fetch("k").at_least(5).start();
     until_it_sleeps(&taker);
-    // Another takes it over, and the old owner hears of it.
+    // Another worker takes the key over, and the old owner's next push is refused.
     let mut heir = scene.a().worker("heir");
     heir.push("k", Spec::bytes(LEN, 6)).version(6).takeover().get();
     assert_eq!(waits.get().version, 6);
@@ -145,7 +147,7 @@ fn who_sleeps_while_the_key_ends_gets_what_comes_next() {
 }
 
 #[test]
-fn who_sleeps_while_the_owner_dies_asks() {
+fn waiter_asks_the_sidecar_after_the_owner_dies() {
     let scene = Scene::one();
     let (giver, [mut taker, mut other]) = watched(&scene);
     let waits = [taker.fetch("k").at_least(5).start(), other.fetch("k").at_least(5).start()];
@@ -163,7 +165,7 @@ fn who_sleeps_while_the_owner_dies_asks() {
 }
 
 #[test]
-fn who_sleeps_while_the_sidecar_dies_hears_of_it() {
+fn waiter_fails_if_the_sidecar_dies() {
     let mut scene = Scene::one();
     let (giver, [mut taker, mut other, mut third]) = watched(&scene);
     let waits = [&mut taker, &mut other, &mut third].map(|taker| taker.fetch("k").at_least(5).start());
@@ -180,9 +182,9 @@ fn who_sleeps_while_the_sidecar_dies_hears_of_it() {
     scene.end();
 }
 
-/// What is read keeps its memory, and a reader that is killed keeps nothing.
+/// A version keeps its memory while it is read. A reader that is killed keeps nothing.
 #[test]
-fn what_was_found_in_a_notice_stays_while_it_is_read() {
+fn version_from_a_notice_stays_while_it_is_read() {
     let scene = Scene::one();
     let (mut giver, [mut taker]) = watched(&scene);
     let waits = taker.fetch("k").at_least(3).hold("three").start();
@@ -201,7 +203,7 @@ fn what_was_found_in_a_notice_stays_while_it_is_read() {
 }
 
 #[test]
-fn who_sleeps_while_the_sidecar_drains_hears_of_it() {
+fn waiter_fails_if_the_sidecar_drains() {
     let mut scene = Scene::one();
     let (giver, [mut taker]) = watched(&scene);
     let waits = taker.fetch("k").at_least(5).start();

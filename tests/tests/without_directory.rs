@@ -1,4 +1,5 @@
-//! Nodes that cannot ask the directory, for its host is dead or stopped: what is their own goes on, and when it is back it decides.
+//! Nodes that cannot reach the directory, because its host is dead or stopped. Their local work continues, and the
+//! directory resolves conflicts when it is back.
 
 use transfer_tests::{Change, Scene, Sidecar, Spec, Worker, poll};
 
@@ -16,7 +17,7 @@ fn is_cut_off(sidecar: &Sidecar) {
     sidecar.until("it is cut off", |s| s.directory.as_ref().is_some_and(|d| !d.attached));
 }
 
-/// What a worker of a node can do with nobody but its own sidecar.
+/// Does the operations that need only the node's own sidecar, and returns the two workers.
 fn works_alone(node: &Sidecar, key: &str) -> [Worker; 2] {
     let (mut giver, mut taker) = (node.worker(&format!("{key}-giver")), node.worker(&format!("{key}-taker")));
     let early = taker.fetch(key).start();
@@ -34,7 +35,8 @@ fn works_alone(node: &Sidecar, key: &str) -> [Worker; 2] {
     [giver, taker]
 }
 
-/// The directory's host dies: workers come to their own sidecar, push what is new, fetch and count. When it is back, others find all that.
+/// The directory's host dies. Workers connect to their own sidecar, push new keys, fetch and count. When the directory
+/// is back, other nodes find all of it.
 #[test]
 fn local_work_goes_on_while_the_directory_is_dead() {
     let mut scene = Scene::two().with_bystanders_at([1, 1]);
@@ -44,14 +46,15 @@ fn local_work_goes_on_while_the_directory_is_dead() {
     let mut workers = works_alone(scene.b(), "new");
     scene.others_go_on();
     is_cut_off(scene.b());
-    // A counter that lives here is counted, also by who comes now; a name that is new could be given twice.
+    // A counter whose home is this node works, also for a worker that opens it now. A new name is refused, because it
+    // could be granted twice.
     counting.count("steps", Change::Add(2), 10).get();
     assert_eq!(workers[0].open("steps").get(), "b");
     assert_eq!(workers[0].count("steps", Change::Get, 1).get().old, 20);
     let new = counting.open("other").trouble();
     new.expect("DirectoryUnreachable", &["\"other\"", "cannot be reached"]);
     assert!(new.can_retry, "{new}");
-    // A worker that leaves and comes again.
+    // A worker leaves and connects again.
     drop(counting);
     scene.b().until("it has left", |s| s.sessions.iter().all(|s| s.worker != "counting"));
     let mut again = scene.b().worker("counting");
@@ -71,7 +74,7 @@ fn local_work_goes_on_while_the_directory_is_dead() {
     scene.end();
 }
 
-/// The directory's host is stopped, so nobody hears that it is gone.
+/// The directory's host is stopped, so its connections stay open and no node is told that it is gone.
 #[test]
 fn local_work_goes_on_while_the_directory_is_silent() {
     let mut scene = Scene::two().with_bystanders_at([1, 1]);
@@ -86,7 +89,7 @@ fn local_work_goes_on_while_the_directory_is_silent() {
     scene.end();
 }
 
-/// A sidecar that is started while there is no directory.
+/// A sidecar starts while there is no directory.
 #[test]
 fn a_sidecar_starts_without_the_directory_and_serves_what_is_local() {
     let mut scene = Scene::two();
@@ -107,7 +110,8 @@ fn a_sidecar_starts_without_the_directory_and_serves_what_is_local() {
     scene.end();
 }
 
-/// Pushes at both until one of them fails. Answers which: the one whose push goes on, and the one that hears of it.
+/// Pushes at both workers until one push fails. Returns the index of the winner, whose pushes succeed, and of the
+/// loser.
 fn winner_and_loser(workers: [&mut Worker; 2], keys: [&str; 2], words: &[&str]) -> (usize, usize) {
     let mut workers = workers;
     let loser = poll(|| {
@@ -122,16 +126,16 @@ fn winner_and_loser(workers: [&mut Worker; 2], keys: [&str; 2], words: &[&str]) 
     let loser = loser.expect("one of them hears of the other");
     let winner = 1 - loser;
     workers[winner].push(keys[winner], small(20 + winner as u64)).get();
-    // And it stays so.
+    // The result does not change afterwards.
     workers[loser].push(keys[loser], small(30)).trouble().expect("KeyOwned", words);
     workers[winner].push(keys[winner], small(20 + winner as u64)).get();
     (winner, loser)
 }
 
-/// b and c publish one key while neither can ask who has it. The one that the directory enters first keeps it; the other one hears
-/// `KeyOwned`, and its readers keep what they hold.
+/// b and c publish one key while neither can ask for its owner. The owner that the directory enters first keeps the
+/// key. The other one gets `KeyOwned`, and its readers keep their tensors.
 #[test]
-fn of_two_that_publish_one_key_the_directory_s_entry_wins() {
+fn directory_decides_which_of_two_owners_keeps_a_key() {
     let two = ["--listen", "127.0.0.1:0"];
     let mut scene = Scene::with(&[&two, &two, &two]);
     scene.nodes[0].kill();
@@ -149,7 +153,7 @@ fn of_two_that_publish_one_key_the_directory_s_entry_wins() {
     let mut far = scene.a().worker("far");
     let won = small(20 + winner as u64).sum();
     assert_eq!(far.fetch("k").get().sum, won);
-    // Who is at the loser's node gets the winner's, too; what was fetched before is what it was.
+    // Readers at the loser's node get the winner's version, too. Tensors that were fetched before do not change.
     assert_eq!(readers[loser].fetch("k").get().sum, won);
     for (i, reader) in readers.iter_mut().enumerate() {
         assert_eq!(reader.read("old"), Spec::bytes(LEN, i as u64).sum());
@@ -162,10 +166,10 @@ fn of_two_that_publish_one_key_the_directory_s_entry_wins() {
     scene.end();
 }
 
-/// Workers of one name connect at b and at c meanwhile. One keeps the name; the other one publishes nothing any more, holds what it has
-/// fetched, and can connect under another name.
+/// Two workers with one name connect at b and at c without the directory. One keeps the name. The other one can no
+/// longer publish, keeps its fetched tensors, and can connect under another name.
 #[test]
-fn of_two_workers_of_one_name_the_directory_s_entry_wins() {
+fn directory_decides_which_of_two_workers_keeps_a_name() {
     let two = ["--listen", "127.0.0.1:0"];
     let mut scene = Scene::with(&[&two, &two, &two]);
     scene.nodes[0].kill();
@@ -183,7 +187,7 @@ fn of_two_workers_of_one_name_the_directory_s_entry_wins() {
     is_attached(&scene.nodes[2]);
     let [first, second] = &mut same;
     let (winner, loser) = winner_and_loser([first, second], ["own-0", "own-1"], &["own-", "\"same\""]);
-    // Of the name everything is the winner's.
+    // The winner owns everything under the name.
     let mut far = scene.a().worker("far");
     same[winner].push("shared", small(40)).get();
     assert_eq!(far.fetch("shared").get().sum, small(40).sum());
@@ -194,7 +198,7 @@ fn of_two_workers_of_one_name_the_directory_s_entry_wins() {
         assert_eq!(same[i].read("held"), Spec::bytes(LEN, i as u64).sum());
         assert_eq!(others[i].read("held"), small(i as u64).sum());
     }
-    // It goes on reading, too.
+    // The loser can still fetch.
     assert_eq!(same[loser].fetch("shared").get().sum, small(40).sum());
     let mut renamed = scene.nodes[loser + 1].worker("renamed");
     renamed.push("elsewhere", small(43)).get();

@@ -1,8 +1,8 @@
-//! Attackers beside an honest job: a hostile worker, a hostile peer and a stranger at each of two sidecars, as another user; all at once, then
-//! one kind after the other, then all at once again.
+//! Attackers beside an honest job: a hostile worker, a hostile peer and a stranger at each of two sidecars, as another
+//! user. They attack all at once, then one kind after the other, then all at once again.
 //!
-//! Each part takes as many seconds as `TRANSFER_TEST_WORST_SECONDS` says; default 1. Only root can start a program as somebody else; elsewhere
-//! this says so and ends.
+//! Each part takes `TRANSFER_TEST_WORST_SECONDS` seconds; default 1. Only root can start a program as another user.
+//! Without root, the test reports that it did not run.
 
 use crate::other_user::can_be_others;
 use std::time::Duration;
@@ -17,14 +17,14 @@ fn attackers_harm_themselves_alone() {
     let lasts = Duration::from_secs(seconds);
     let mut beside = Beside::start(std::process::id().into());
     println!("attackers are {}", beside.how_held());
-    // All of them first, too: what grows once has grown then.
+    // All of them attack first, too, so that buffers which grow once have grown by then.
     for parts in [&PARTS[..], &PARTS[..1], &PARTS[1..2], &PARTS[2..], &PARTS] {
         let (times, accounts) = beside.with(parts, lasts);
         println!("{} rounds of the job beside {parts:?}", times.len());
         for (part, account) in accounts {
             println!("{part:?}: {}", serde_json::to_string(&account).expect("plain values"));
             assert_eq!(account.strange, Vec::<String>::new(), "{part:?}: {account:#?}");
-            // Its very deeds, and not their lack, left the job alone.
+            // Every deed was done, so the attackers were not simply idle.
             assert!(account.deeds.values().all(|outcome| outcome.times > 0), "{part:?}: {account:#?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Rounds between two workers, for as long as a test lasts: what goes on elsewhere must not disturb them.
+//! Rounds between two workers for as long as a test lasts. Other events must not disturb them.
 
 use super::{Agent, lock, work};
 use crate::order::{ExchangeOrder, Spec, Trouble};
@@ -30,7 +30,7 @@ pub(super) struct Exchange {
     changed: Condvar,
 }
 
-/// The client, by the face that this worker has.
+/// The client that this worker uses, blocking or async.
 enum Face {
     Blocking(BlockingClient),
     Async(tokio::runtime::Handle, Client),
@@ -88,7 +88,7 @@ impl Exchange {
         }
     }
 
-    /// The next round's version, once it may begin. None: this was the last.
+    /// Waits until the next round may begin, and returns its version. Returns `None` after the last round.
     fn next(&self) -> Option<u64> {
         let mut progress = lock(&self.progress);
         while progress.held {
@@ -131,7 +131,8 @@ impl Exchange {
     }
 }
 
-/// Leader and follower push different bytes: the follower's are those of the next version.
+/// Checks the bytes of a tensor. Leader and follower push different bytes: the follower's are those of the next
+/// version.
 pub(super) fn check(tensor: &Tensor, len: u64, seed: u64) -> Result<(), Trouble> {
     let (found, right) = (pattern::sum(tensor.as_bytes()), Spec::bytes(len, seed).sum());
     if found == right {

@@ -1,4 +1,4 @@
-//! A child that has all that its parent has, and must not touch it.
+//! A forked child, which has all that its parent has and must not touch it.
 
 use super::{Agent, lock};
 use crate::poll;
@@ -8,11 +8,12 @@ use std::path::Path;
 use transfer_client::{BlockingClient, DType, Error};
 
 impl Agent {
-    /// Where the child failed; 0: nowhere.
+    /// Forks a child that tries to use its parent's client. Returns the number of the check that failed in the child,
+    /// or 0.
     pub(super) fn fork(&self, socket: &Path, key: &str) -> u8 {
         let connect =
             |name: &str| BlockingClient::connect(socket).name(name).arena_bytes(1 << 20).come_back(false).call();
-        // The child has its last handle, and so ends it.
+        // The child drops the last handle that it has of this client. The parent's session must not end by that.
         let other = connect("other client").expect("a second client of the same process");
         other.push_slice("of the other", [3], &[1.0_f32, 2.0, 3.0]).call().expect("it works");
         match fork::fork().expect("a child can be made") {

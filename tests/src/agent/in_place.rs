@@ -1,15 +1,15 @@
-//! Weights that are updated in place, and readers who look for a torn one.
+//! Weights that are updated in place, and readers that look for a torn version.
 
 use super::Agent;
 use crate::order::{InPlace, UpdateOrder};
 use std::time::Duration;
 use transfer_client::{DType, Error, TensorMut};
 
-/// Long enough for any reader of a test.
+/// The timeout of each call, which is long enough for any reader of a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn write(tensor: &mut TensorMut, version: u64) -> Result<(), Error> {
-    // One element after the other, so that a reader who is let in too early sees both.
+    // Writes one element after the other, so that a reader that is let in too early sees both versions.
     for element in tensor.as_mut_slice::<u64>()? {
         *element = version;
     }

@@ -1,4 +1,4 @@
-//! A job of two workers: what everybody else does here, in one program.
+//! A job of two workers: pushes, fetches, a counter and a barrier, in one program.
 
 use super::exchange::check;
 use super::{Agent, work};
@@ -9,7 +9,7 @@ use std::time::Instant;
 use transfer_client::DType;
 
 impl Agent {
-    /// Does the rounds. What each of them took, in microseconds.
+    /// Does the rounds. Returns the time of each round, in microseconds.
     pub(super) fn job(&self, order: &JobOrder) -> Result<Vec<u64>, Trouble> {
         let round = |round| {
             let started = Instant::now();
@@ -23,7 +23,7 @@ impl Agent {
         let JobOrder { name, to, lens, .. } = order;
         let there = |at: usize| format!("{name}/there/{at}");
         let back = |at: usize| format!("{name}/back/{at}");
-        // Each key has bytes of its own, and the ways differ.
+        // Each key has bytes of its own, which differ for the two directions.
         let seed = |at: usize, is_back: bool| round * 64 + 2 * at as u64 + u64::from(is_back);
         let leads = to.is_some();
         for (at, len) in lens.iter().enumerate() {
@@ -44,7 +44,7 @@ impl Agent {
         self.count(&add).map_err(|e| work::trouble(&e))?;
         let meet = MeetOrder { name: name.clone(), members: 2, times: 1, timeout };
         self.meet(&meet).map_err(|e| work::trouble(&e))?;
-        // Both have counted in each round, and one of them may have begun the next.
+        // Both workers have counted in each round, and one of them may have begun the next.
         let look = CountOrder { name, change: Change::Get, times: 1, timeout };
         let counted = self.count(&look).map_err(|e| work::trouble(&e))?.old;
         if !(2 * round..=2 * round + 1).contains(&counted) {

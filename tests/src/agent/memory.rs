@@ -1,8 +1,8 @@
-//! Where bytes really lie, by the kernel's word.
+//! The place of bytes in shared memory, as the kernel reports it.
 
 use crate::order::Place;
 
-/// The place of bytes in a shared mapping of this process. None where they lie in no file.
+/// Returns the place of bytes in a mapping of this process, or `None` if they lie in no file.
 pub(super) fn place_of(bytes: &[u8]) -> Option<Place> {
     let at = bytes.as_ptr().addr() as u64;
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;

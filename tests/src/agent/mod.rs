@@ -1,8 +1,10 @@
-//! The worker from inside: connects, carries out the orders that come on stdin, answers on stdout, and ends when stdin does.
+//! The worker process: it connects, carries out the orders that come on stdin, answers on stdout, and ends when stdin
+//! ends.
 //!
-//! `transfer-test-worker work PARENT SOCKET NAME ARENA_BYTES async|blocking comes-back|ends` is that worker.
-//! `transfer-test-worker tied PARENT PROGRAM ARGUMENT...` becomes another program, tied to the test as the worker is: the kernel kills
-//! both when the thread that started them ends, however it ends. In a container, where the parent is out of sight, PARENT is 0.
+//! `transfer-test-worker work PARENT SOCKET NAME ARENA_BYTES async|blocking comes-back|ends` runs that worker.
+//! `transfer-test-worker tied PARENT PROGRAM ARGUMENT...` becomes another program, which is tied to the test like the
+//! worker: the kernel kills both when the thread that started them ends, however it ends. In a container, where the
+//! parent is out of sight, PARENT is 0.
 
 mod exchange;
 mod forked;
@@ -23,10 +25,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Runtime;
 use transfer_client::{Blocking, BlockingClient, Client, Counter, Error, Tensor};
 
-/// What the worker's threads share.
+/// The state that the worker's threads share.
 struct Agent {
     client: BlockingClient,
-    /// For those with the async face: their exchange runs on it.
+    /// The async client of a worker that uses it. Its exchange runs on it.
     face: Option<(Runtime, Client)>,
     held: Mutex<HashMap<String, Tensor>>,
     counters: Mutex<HashMap<String, Counter<Blocking>>>,
@@ -36,13 +38,13 @@ struct Agent {
 /// The program's main function.
 ///
 /// # Panics
-/// Where it is started in another way than the module says.
+/// If it is started in another way than the module's documentation says.
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [what, parent, rest @ ..] = &arguments[..] else { panic!("started by hand? {arguments:?}") };
     set_parent_process_death_signal(Some(Signal::KILL)).expect("the kernel ties a process to its parent");
-    // A parent that was gone before sends no signal any more.
+    // A parent that ended before this call sends no signal.
     let now = getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     assert_eq!(now.to_string(), *parent, "the test is gone");
     match (what.as_str(), rest) {
@@ -89,17 +91,17 @@ fn work(agent: Result<Agent, Error>) -> ExitCode {
         let agent = agent.clone();
         std::thread::spawn(move || say(id, agent.carry_out(order)));
     }
-    // Orders that still wait for something end with the process.
+    // Orders that still wait end with the process.
     ExitCode::SUCCESS
 }
 
 fn say(id: u64, result: Result<Answer, Trouble>) {
     let line = serde_json::to_string(&Reply { id, result }).expect("answers are plain values");
-    // A test that does not listen any more has ended, and this process ends with it.
+    // A test that does not listen has ended, and this process ends with it.
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
-/// A lock whose holder panicked has its values still.
+/// Locks a mutex. Its values are still there if a holder has panicked.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What a worker does that has gone mad: it can do it without any unsafe code, so it can happen to anybody.
+//! Damage by a worker that has gone mad. It needs no unsafe code, so any worker can do it.
 
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
-/// Overwrites whatever this process shares with others and may write.
+/// Overwrites all memory that this process shares with others and may write.
 pub(crate) fn scribble(seed: u64) -> io::Result<()> {
     let mut random = SmallRng::seed_from_u64(seed);
     let memory = File::options().write(true).open("/proc/self/mem")?;
@@ -30,7 +30,7 @@ pub(crate) fn scribble(seed: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Starts a process that has copies of this one's sockets, as a forked child has, and does nothing with them.
+/// Starts a process that has copies of this one's sockets, as a forked child has, and does not use them.
 pub(super) fn leave_child() -> io::Result<u32> {
     let me = pidfd_open(getpid(), PidfdFlags::empty())?;
     let mut inherited = Vec::new();
@@ -43,7 +43,7 @@ pub(super) fn leave_child() -> io::Result<u32> {
             inherited.push(copy);
         }
     }
-    // Its end is the test's business; should the test fail, it ends by itself.
+    // The test ends the child. If the test fails, the child ends by itself.
     let child =
         Command::new("sleep").arg("300").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     Ok(child.id())

@@ -1,4 +1,4 @@
-//! The single orders.
+//! Carries out the single orders.
 
 use super::{Agent, exchange::Exchange, lock, memory, vandal};
 use crate::order::{
@@ -190,7 +190,7 @@ impl Agent {
     }
 }
 
-/// Calls that are given up. What they had brought until then is for the client to clean up.
+/// Calls that are dropped before they end. The client has to clean up after them.
 impl Agent {
     fn push_briefly(&self, order: &PushOrder, patience: Duration) -> Result<Answer, Trouble> {
         let PushOrder { key, tensor, version, to, timeout, .. } = order;
@@ -205,7 +205,7 @@ impl Agent {
         if let Some(to) = to {
             push = push.to(to);
         }
-        // The timer belongs to the runtime, too.
+        // The timer needs the runtime, too.
         match runtime.block_on(async { tokio::time::timeout(patience, push.into_future()).await }) {
             Ok(Ok(pushed)) => {
                 let (version, report) = (pushed.version, report(&pushed.report));
@@ -259,11 +259,11 @@ fn unknown(what: &str) -> Trouble {
     Trouble { kind: "NoSuchThing".into(), fault: "Caller".into(), can_retry: false, text }
 }
 
-/// What a caller sees of an error.
+/// Returns what a caller sees of an error: its kind, its fault, whether a retry can help, and its text.
 pub(crate) fn trouble(error: &Error) -> Trouble {
     let kind = match error.failure_code() {
         Some(code) => format!("{code:?}"),
-        // The variant's name: the first word of what Debug prints.
+        // The variant's name is the first word that Debug prints.
         None => format!("{error:?}").split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned(),
     };
     let (fault, can_retry) = (format!("{:?}", error.fault()), error.can_retry());

@@ -1,4 +1,4 @@
-//! Everything at once, for as long as one likes: see `transfer_tests::soak`.
+//! Runs the soak test: see `transfer_tests::soak`.
 #![forbid(unsafe_code)]
 
 use clap::Parser;

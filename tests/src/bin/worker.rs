@@ -1,4 +1,4 @@
-//! The worker that end-to-end tests command, and the leash on which they keep other programs.
+//! The worker that end-to-end tests control, and the leash on which they keep other programs.
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {

@@ -1,4 +1,4 @@
-//! What attackers do, for as long as one likes: see `transfer_tests::worst`.
+//! Runs the attackers: see `transfer_tests::worst`.
 #![forbid(unsafe_code)]
 
 use clap::Parser;

@@ -1,13 +1,14 @@
-//! What was pushed, so that whatever is fetched can be checked.
+//! A record of all pushes, against which each fetched tensor is checked.
 //!
-//! The bytes of a tensor follow from its key and version, and no version is used twice: nothing has to be known about when a fetch was made
-//! and what it might have found.
+//! The bytes of a tensor follow from its key and version, and no version is used twice. So the check does not depend
+//! on when a fetch was made and which version it could find.
 
 use crate::order::Fetched;
 use crate::{Carrier, Spec};
 use std::collections::HashMap;
 
-/// The largest tensors of each key of a worker, in bytes: many small ones, and few that are more than a message of a device may carry.
+/// The largest tensor of each key of a worker, in bytes: many small ones, and few that are larger than a message of a
+/// device may be.
 pub(super) const LARGEST: [u64; 5] = [100, 5_000, 64 << 10, 1 << 20, 9 << 20];
 
 /// All pushes that were begun.
@@ -19,14 +20,14 @@ pub(super) struct Book {
     lens: HashMap<(String, u64), u64>,
 }
 
-/// The bytes of a version.
+/// Returns the tensor of a version, whose bytes follow from key and version.
 fn spec(key: &str, version: u64, len: u64) -> Spec {
     let seed = key.bytes().fold(version, |seed, byte| seed.wrapping_mul(0x100_0000_01b3) ^ u64::from(byte));
     Spec::bytes(len, seed)
 }
 
 impl Book {
-    /// The next version of a key, to be pushed with this length.
+    /// Returns the next version of a key, and its tensor of this length.
     pub(super) fn next(&mut self, key: &str, len: u64) -> (u64, Spec) {
         let version = self.versions.entry(key.to_owned()).or_default();
         *version += 1;
@@ -34,7 +35,8 @@ impl Book {
         (*version, spec(key, *version, len))
     }
 
-    /// Holds what was fetched against what was pushed. What has come from another node was carried by nothing else than it should be.
+    /// Checks a fetched tensor against its push. A tensor that came from another node must have been carried by
+    /// `carrier`.
     pub(super) fn check(&self, carrier: Carrier, key: &str, fetched: &Fetched) {
         let version = fetched.version;
         let len = self.lens.get(&(key.to_owned(), version));

@@ -1,4 +1,4 @@
-//! The sidecars and workers of a soak, and how they come back when they were ended.
+//! The sidecars and workers of a soak, and their restarts.
 
 use super::leaks::Holdings;
 use super::stops::{Member, Stops};
@@ -7,33 +7,34 @@ use crate::status::Counts;
 use crate::{Carrier, Scene, Worker, poll};
 use std::time::Duration;
 
-/// How many workers each node has.
+/// The number of workers on each node.
 pub(super) const WORKERS: usize = 2;
-/// How many nodes there are.
+/// The number of nodes.
 pub(super) const NODES: usize = 2;
 
-/// A worker with room for its tensors, several versions of each.
+/// The size of a worker's arena: it has room for several versions of each of its tensors.
 const ARENA_BYTES: u64 = 48 << 20;
 
 #[derive(Debug)]
 pub(super) struct Crew {
-    /// Dropped before the sidecars.
+    /// The workers, which are dropped before the sidecars.
     workers: Vec<Option<Worker>>,
-    /// How often each was started.
+    /// How often each worker was started.
     pub(super) starts: Vec<u64>,
-    /// How often each sidecar was started.
+    /// How often each sidecar was restarted.
     pub(super) restarts: [u64; NODES],
     young: [Option<Holdings>; NODES],
-    /// For the names of greetings.
+    /// The number of greetings. It is also the version of the last one.
     greetings: u64,
-    /// Who is stopped now.
+    /// The processes that are stopped now.
     pub(super) stops: Stops,
     scene: Scene,
 }
 
 impl Crew {
     pub(super) fn new(carrier: Carrier) -> Crew {
-        // For two slots of each key of each worker of the other node, and some fetches at a time.
+        // The pool has room for two slots of each key of each worker of the other node, and for some fetches at a
+        // time.
         let arguments = ["--pool-bytes", "112MiB", "--listen", "127.0.0.1:0"];
         let scene = Scene::over(carrier, &[&arguments, &arguments]);
         let workers = (0..NODES * WORKERS).map(|_| None).collect();
@@ -53,17 +54,17 @@ impl Crew {
         crew
     }
 
-    /// The number of workers.
+    /// Returns the number of workers.
     pub(super) fn len(&self) -> usize {
         self.workers.len()
     }
 
-    /// Where a worker is.
+    /// Returns the node of a worker.
     pub(super) fn node_of(worker: usize) -> usize {
         worker / WORKERS
     }
 
-    /// What it is called.
+    /// Returns the name of a worker.
     pub(super) fn name_of(worker: usize) -> String {
         format!("w{worker}")
     }
@@ -72,7 +73,7 @@ impl Crew {
         self.workers[worker].as_mut().expect("it was started")
     }
 
-    /// Stops one of them with SIGSTOP, in the middle of what it does.
+    /// Stops a member with SIGSTOP, in the middle of its work.
     pub(super) fn stop(&mut self, member: Member, lasts: Duration) {
         if self.stops.add(member, lasts) {
             match member {
@@ -82,18 +83,18 @@ impl Crew {
         }
     }
 
-    /// Lets those go on whose time it is. After a sidecar's long stop everybody must reach everybody again.
+    /// Resumes the members whose stop is over. After a sidecar's long stop, all workers must reach each other again.
     pub(super) fn let_go_on(&mut self) {
         let (due, was_long) = self.stops.take_due();
         self.wake(due);
         if was_long {
-            // Who is stopped reaches nobody.
+            // A stopped member reaches no other.
             self.let_all_go_on();
             self.settle();
         }
     }
 
-    /// Lets all go on.
+    /// Resumes all members.
     pub(super) fn let_all_go_on(&mut self) {
         let all = self.stops.take_all();
         self.wake(all);
@@ -111,13 +112,13 @@ impl Crew {
     fn start(&mut self, worker: usize) {
         let node = &self.scene.nodes[Crew::node_of(worker)];
         let start = || Worker::of(node, &Crew::name_of(worker)).arena_bytes(ARENA_BYTES).with_async_face().try_start();
-        // The sidecar may not know yet that the one before it has ended.
+        // The sidecar may not know yet that the worker's previous process has ended.
         let started = poll(start).unwrap_or_else(|trouble| panic!("worker {worker} does not come back: {trouble}"));
         self.workers[worker] = Some(started);
         self.starts[worker] += 1;
     }
 
-    /// Ends a worker, by SIGKILL or in order, in the middle of what it does, and starts it again.
+    /// Ends a worker in the middle of its work, by SIGKILL or in order, and starts it again.
     pub(super) fn restart_worker(&mut self, worker: usize, kill: bool) {
         if !kill {
             self.let_all_go_on();
@@ -125,7 +126,7 @@ impl Crew {
         self.stops.take_if(Member::Worker(worker));
         let old = self.workers[worker].take().expect("it was started");
         if kill {
-            // One that is stopped, too.
+            // SIGKILL also ends a process that is stopped.
             old.kill();
             self.let_all_go_on();
         } else {
@@ -135,9 +136,9 @@ impl Crew {
         self.greet(worker);
     }
 
-    /// Kills a sidecar in the middle of what it does, and starts it again, with its workers.
+    /// Kills a sidecar in the middle of its work, and starts it again with its workers.
     pub(super) fn restart_sidecar(&mut self, node: usize) {
-        // One that is stopped is killed as it is: it has nothing to show.
+        // A stopped sidecar is killed without this check, because it cannot release anything.
         if !self.stops.take_if(Member::Sidecar(node)) {
             self.let_all_go_on();
             self.hold_against_young(node);
@@ -157,7 +158,7 @@ impl Crew {
         self.note_young();
     }
 
-    /// The others can push to this worker, and fetch from it.
+    /// Checks that the workers of the other node can push to this worker and fetch from it, and the reverse.
     fn greet(&mut self, worker: usize) {
         for other in 0..self.len() {
             if Crew::node_of(other) == Crew::node_of(worker) {
@@ -172,14 +173,14 @@ impl Crew {
                     let push = self.worker(from).push(&key, spec.clone()).version(version).to(&target);
                     match push.start().wait() {
                         Err(trouble) if trouble.kind != "VersionNotRising" => Err(trouble),
-                        // The one before it has arrived, whatever its sender was told.
+                        // An earlier attempt has arrived, whatever its sender was told.
                         _ => Ok(()),
                     }
                 });
                 let fetched =
                     pushed.and_then(|()| poll(|| self.worker(to).fetch(&key).at_least(version).start().wait()));
-                // And back, out of the memory where it has landed: what sidecars of one host pass each other for that is passed when both are
-                // young.
+                // The sender fetches it back, out of the memory where it has landed. So two sidecars on one host pass
+                // each other what they need for that before their resources are noted.
                 let fetched = fetched
                     .and_then(|there| poll(|| self.worker(from).fetch(&key).start().wait()).map(|back| [there, back]));
                 match fetched {
@@ -190,7 +191,7 @@ impl Crew {
         }
     }
 
-    /// Everybody reaches everybody.
+    /// Checks that each worker reaches the workers of the other node.
     fn settle(&mut self) {
         (0..WORKERS).for_each(|worker| self.greet(worker));
     }
@@ -201,16 +202,16 @@ impl Crew {
         }
     }
 
-    /// A sidecar has no more of the system than at its start, with the same workers and links.
+    /// Checks that a sidecar has no more system resources than at its start, with the same workers and links.
     fn hold_against_young(&mut self, node: usize) {
-        // Taken: the next one is another process.
+        // The value is taken, because the next sidecar is another process.
         let Some(young) = self.young[node].take() else { return };
         let sidecar = &self.scene.nodes[node];
         let now = young.until_again(sidecar);
         println!("soak: sidecar {}: {young} at its start, {now} now", sidecar.name());
     }
 
-    /// Everybody still reaches everybody; then all end, and nothing is left.
+    /// Checks that all workers still reach each other. Then all processes end, and nothing may be left.
     pub(super) fn end(mut self) {
         self.let_all_go_on();
         self.settle();

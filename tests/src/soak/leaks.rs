@@ -1,21 +1,22 @@
-//! What a process has of the system: it must not grow with what it did.
+//! The system resources of a process, which must not grow with its work.
 
 use crate::{Sidecar, poll};
 use std::fmt;
 
-/// How much more memory a sidecar may have than when it was young: buffers that have grown once, and pages that an allocator keeps.
+/// How much more memory a sidecar may have than at its start: buffers that have grown once, and pages that an
+/// allocator keeps.
 const MORE_BYTES: u64 = 32 << 20;
 
-/// A process at one moment.
+/// The resources of a process at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Holdings {
     descriptors: usize,
-    /// Memory of its own: not what is shared with its workers.
+    /// Memory of its own, without the memory that it shares with its workers.
     anonymous_bytes: u64,
 }
 
 impl Holdings {
-    /// Those of a sidecar.
+    /// Returns the present resources of a sidecar.
     pub(crate) fn of(sidecar: &Sidecar) -> Holdings {
         let process = format!("/proc/{}", sidecar.process_id());
         let descriptors = std::fs::read_dir(format!("{process}/fd")).expect("the sidecar runs").count();
@@ -25,15 +26,16 @@ impl Holdings {
         Holdings { descriptors, anonymous_bytes: kib << 10 }
     }
 
-    /// The same descriptors, and the memory of whichever had more.
+    /// Returns the same descriptors, with the larger memory of the two.
     pub(crate) fn or_more_memory(self, other: Holdings) -> Holdings {
         Holdings { anonymous_bytes: self.anonymous_bytes.max(other.anonymous_bytes), ..self }
     }
 
-    /// Waits until the sidecar has no more than this again.
+    /// Waits until the sidecar has no more than this again, and returns its present resources. Memory may be larger by
+    /// `MORE_BYTES`.
     ///
     /// # Panics
-    /// Where it keeps more.
+    /// If it keeps more.
     pub(crate) fn until_again(self, sidecar: &Sidecar) -> Holdings {
         let seen = poll(|| {
             let now = Holdings::of(sidecar);

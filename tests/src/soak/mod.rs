@@ -1,16 +1,21 @@
-//! Everything at once, for as long as one likes: `transfer-test-soak --fabric verbs --seconds 600`, `transfer-test-soak --stops`.
+//! A soak test that does everything at once, for any length of time:
+//! `transfer-test-soak --fabric verbs --seconds 600`, `transfer-test-soak --stops`.
 //!
-//! Two sidecars, two workers each. They push and fetch tensors of all sizes, with long and with short deadlines; some calls are given up in the
-//! middle; workers end, by SIGKILL or in order, and come back; sidecars are killed and come back; with `--stops`, both are stopped with SIGSTOP at random, for a moment or, a
-//! sidecar, for longer than its peers wait for it. Every byte that is fetched is checked. A call
-//! that has time enough, and whose partners nobody has touched, must succeed; a short stop is no excuse. After each restart everybody must reach everybody again. At the
-//! end nothing may be left: no counter above zero, and no sidecar that holds more of the system than when it was young.
+//! Two sidecars with two workers each. The workers push and fetch tensors of all sizes, with long and with short
+//! deadlines, and some calls are dropped in the middle. Workers end, by SIGKILL or in order, and come back. Sidecars
+//! are killed and come back. With `--stops`, workers and sidecars are stopped with SIGSTOP at random, for a moment or,
+//! in the case of a sidecar, for longer than its peers wait for it.
 //!
-//! What is done follows from the seed, which the first line says; when it is done follows from the machine.
+//! Every fetched byte is checked. A call with enough time, whose partners were not restarted, must succeed; a short
+//! stop is no excuse. After each restart all workers must reach each other again. At the end nothing may be left: no
+//! counter above zero, and no sidecar with more system resources than at its start.
+//!
+//! The actions follow from the seed, which the first line prints. Their timing follows from the machine.
 //!
 //! # Layout
-//! - this file: what is done, and what may come of it.
-//! - `book`: what was pushed. - `crew`: sidecars and workers. - `stops`: who is stopped. - `leaks`: descriptors and memory.
+//! - this file: the actions, and the results that they may have.
+//! - `book`: all pushes. - `crew`: sidecars and workers. - `stops`: stopped processes. - `leaks`: descriptors and
+//!   memory.
 
 mod book;
 mod crew;
@@ -28,20 +33,20 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 use stops::{LONG, Member};
 
-/// How many calls are under way at a time.
+/// The number of calls that are under way at a time.
 const AT_ONCE: usize = 16;
 
-/// What the program may be told.
+/// The options of the program.
 #[derive(Debug, clap::Parser)]
 #[command(about = "Everything at once, through two sidecars, with checks of every byte and of what is left at the end")]
 pub struct Options {
-    /// What has to carry: tcp, shm or verbs
+    /// The fabric that has to carry: tcp, shm or verbs
     #[arg(long, default_value = "tcp", value_parser = carrier)]
     pub fabric: Carrier,
-    /// How long to go on before the end, which is checked
+    /// How many seconds to run before the end, which is checked
     #[arg(long, default_value_t = 60)]
     pub seconds: u64,
-    /// What is done follows from it. Default: another one each time
+    /// The seed of the actions. Default: a random one
     #[arg(long)]
     pub seed: Option<u64>,
     /// Stop workers and sidecars with SIGSTOP, too
@@ -59,20 +64,20 @@ fn carrier(text: &str) -> Result<Carrier, String> {
 struct Call {
     pending: Pending<Answer>,
     key: String,
-    /// Who makes it, and who else has to be there.
+    /// The worker that makes the call, and the workers that it depends on.
     worker: usize,
     partners: [usize; 2],
     /// Whether it pushes.
     pushes: bool,
     /// The version that it pushes or wants.
     version: u64,
-    /// Whether it has all the time that it needs.
+    /// Whether it has as much time as any call needs.
     is_patient: bool,
-    /// What the world was when it began.
+    /// The state of the world when the call began.
     world: World,
 }
 
-/// How often those were started who matter to a call.
+/// How often the processes that matter to a call were started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct World {
     worker: u64,
@@ -83,12 +88,12 @@ struct World {
     in_long_stop: bool,
 }
 
-/// A key, and who has to do with it.
+/// A key with its owner and its target.
 #[derive(Debug, Clone)]
 struct Item {
     key: String,
     owner: usize,
-    /// Who it is pushed to, where it is.
+    /// The worker that it is pushed to, if there is one.
     target: Option<usize>,
     largest: u64,
 }
@@ -100,17 +105,17 @@ struct Soak {
     book: Book,
     items: Vec<Item>,
     calls: Vec<Call>,
-    /// Keys with a push under way: the next one waits for its end.
+    /// Keys with a push under way: the next push of such a key waits for its end.
     busy: HashSet<String>,
-    /// The newest version that is surely there.
+    /// The newest version of each key that is certainly published.
     there: HashMap<String, u64>,
     counts: BTreeMap<String, u64>,
 }
 
-/// Runs it.
+/// Runs the soak.
 ///
 /// # Panics
-/// Where anything is not as it must be.
+/// If any check fails.
 pub fn run(options: &Options) {
     let started = Instant::now();
     let seed = options.seed.unwrap_or_else(|| rand::random_range(0..1_000_000));
@@ -129,7 +134,7 @@ pub fn run(options: &Options) {
             soak.begin_one();
         }
         soak.crew.let_go_on();
-        // A long stop takes its time; restarts would end it.
+        // A restart would end a long stop early.
         let may_restart = !soak.crew.stops.has_long();
         if may_restart && Instant::now() >= next_worker {
             soak.restart_worker();
@@ -149,7 +154,7 @@ pub fn run(options: &Options) {
         }
     }
     soak.crew.let_all_go_on();
-    // What is under way has its time still.
+    // The calls that are under way still have their time.
     let patience = Instant::now() + 2 * PATIENCE;
     while !soak.calls.is_empty() {
         assert!(Instant::now() < patience, "these calls do not end: {:#?}", soak.calls);
@@ -170,7 +175,7 @@ impl Soak {
         let mut items = Vec::new();
         for owner in 0..crew.len() {
             for largest in LARGEST {
-                // The one of the same number on the other node.
+                // The target has the same number on the other node.
                 let target = (owner + WORKERS) % crew.len();
                 items.push(Item { key: format!("w{owner}/own/{largest}"), owner, target: None, largest });
                 items.push(Item { key: format!("w{owner}/to/{largest}"), owner, target: Some(target), largest });
@@ -189,7 +194,7 @@ impl Soak {
         }
     }
 
-    /// A moment at about this many milliseconds from now.
+    /// Returns a moment about this many milliseconds from now.
     fn soon(&mut self, ms: u64) -> Instant {
         Instant::now() + Duration::from_millis(self.random.random_range(ms / 4..2 * ms))
     }
@@ -214,20 +219,20 @@ impl Soak {
         }
     }
 
-    /// From a microsecond to a quarter of a second, as many short ones as long ones.
+    /// Returns a random time from a microsecond to a quarter of a second. Each power of two is equally likely.
     fn moment(&mut self) -> Duration {
         Duration::from_micros(1 << self.random.random_range(0..=18))
     }
 
     fn begin_one(&mut self) {
         let item = self.items[self.random.random_range(0..self.items.len())].clone();
-        // Large ones take their time.
+        // Large tensors take long, so most of them are left out.
         if item.largest > 1 << 20 && self.random.random_ratio(3, 4) {
             return;
         }
         let is_patient = self.random.random_ratio(4, 5);
         let timeout = if is_patient { PATIENCE } else { self.moment() };
-        // A brief call has a long deadline, and nobody waits for it.
+        // A brief call is dropped after this time, whatever its deadline is.
         let brief = (self.random.random_ratio(1, 10)).then(|| self.moment());
         if self.random.random_bool(0.5) && !self.busy.contains(&item.key) {
             self.begin_push(&item, timeout, brief);
@@ -262,7 +267,7 @@ impl Soak {
     fn begin_fetch(&mut self, item: &Item, timeout: Duration, brief: Option<Duration>) {
         let worker = self.random.random_range(0..self.crew.len());
         let there = self.there.get(&item.key).copied();
-        // What may never come is not waited for.
+        // A version that may never come is waited for only briefly.
         let timeout = if there.is_some() { timeout } else { timeout.min(Duration::from_millis(300)) };
         let select = there.map_or(Select::Latest, Select::AtLeast);
         let order = FetchOrder { key: item.key.clone(), select, timeout, require: None, hold: None };
@@ -274,7 +279,7 @@ impl Soak {
     }
 
     fn begin(&mut self, item: &Item, worker: usize, pushes: bool, version: u64, timeout: Duration, order: Order) {
-        // What was pushed to a worker is there as long as both it and its owner are.
+        // A tensor that was pushed to a worker exists as long as both this worker and its owner do.
         let partners = [item.owner, item.target.unwrap_or(item.owner)];
         let world = self.world(worker, partners);
         let pending = self.crew.worker(worker).order(order, Some);
@@ -282,7 +287,7 @@ impl Soak {
         self.calls.push(Call { pending, key, worker, partners, pushes, version, is_patient, world });
     }
 
-    /// Looks at what has ended. Whether anything has.
+    /// Concludes the calls that have ended. Returns whether there were any.
     fn reap(&mut self) -> bool {
         let mut ended = Vec::new();
         let mut at = 0;
@@ -345,7 +350,7 @@ impl Soak {
     fn restart_worker(&mut self) {
         let worker = self.random.random_range(0..self.crew.len());
         let kill = self.random.random_bool(0.7);
-        // What it had pushed is gone, and what was pushed to it.
+        // The versions that it had pushed are gone, and those that were pushed to it.
         for item in self.items.iter().filter(|item| item.owner == worker || item.target == Some(worker)) {
             self.there.remove(&item.key);
         }
@@ -355,7 +360,7 @@ impl Soak {
 
     fn restart_sidecar(&mut self) {
         let node = self.random.random_range(0..NODES);
-        // What was made there is gone, and what had landed there.
+        // The versions that were pushed by this node's workers or had landed there are gone.
         for item in &self.items {
             if [Some(item.owner), item.target].into_iter().flatten().any(|w| Crew::node_of(w) == node) {
                 self.there.remove(&item.key);

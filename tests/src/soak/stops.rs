@@ -1,17 +1,18 @@
-//! Who is stopped with SIGSTOP, and until when.
+//! The processes that are stopped with SIGSTOP, and until when.
 
 use std::time::{Duration, Instant};
 
-/// From here on a stop of a sidecar may cost its peers their links: the tcp fabric and gRPC give a silent peer up after 15 seconds, and calls
-/// that need an answer of it sooner. What is shorter than this must cost nobody anything but time.
+/// A sidecar's stop that is longer than this may cost its peers their links: the tcp fabric and gRPC give a silent
+/// peer up after 15 seconds, and calls that need an answer of it give up sooner. A shorter stop must cost nothing but
+/// time.
 pub(super) const LONG: Duration = Duration::from_millis(1000);
 
-/// Who can be stopped.
+/// A process that can be stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Member {
-    /// This worker.
+    /// The worker with this number.
     Worker(usize),
-    /// The sidecar of this node.
+    /// The sidecar of the node with this number.
     Sidecar(usize),
 }
 
@@ -22,7 +23,7 @@ struct Stop {
     is_long: bool,
 }
 
-/// Those who are stopped now.
+/// The processes that are stopped now.
 #[derive(Debug, Default)]
 pub(super) struct Stops {
     now: Vec<Stop>,
@@ -31,7 +32,7 @@ pub(super) struct Stops {
 }
 
 impl Stops {
-    /// Notes one. `false` where it is stopped already.
+    /// Records a stop. Returns `false` if the member is stopped already.
     pub(super) fn add(&mut self, member: Member, lasts: Duration) -> bool {
         if self.now.iter().any(|stop| stop.member == member) {
             return false;
@@ -42,24 +43,25 @@ impl Stops {
         true
     }
 
-    /// Takes out who may go on by now; and whether a sidecar that was stopped for long is among them.
+    /// Removes and returns the members whose stop is over. Also returns whether one of them is a sidecar after a long
+    /// stop.
     pub(super) fn take_due(&mut self) -> (Vec<Member>, bool) {
         let now = Instant::now();
         let due: Vec<Stop> = self.now.extract_if(.., |stop| stop.until <= now).collect();
         (due.iter().map(|stop| stop.member).collect(), due.iter().any(|stop| stop.is_long))
     }
 
-    /// Takes out everybody.
+    /// Removes and returns all members.
     pub(super) fn take_all(&mut self) -> Vec<Member> {
         self.now.drain(..).map(|stop| stop.member).collect()
     }
 
-    /// Takes out this one. Whether it was stopped.
+    /// Removes a member. Returns whether it was stopped.
     pub(super) fn take_if(&mut self, member: Member) -> bool {
         self.now.extract_if(.., |stop| stop.member == member).count() > 0
     }
 
-    /// Whether a sidecar is in a long stop now.
+    /// Returns whether a sidecar is in a long stop now.
     pub(super) fn has_long(&self) -> bool {
         self.now.iter().any(|stop| stop.is_long)
     }

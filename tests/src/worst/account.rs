@@ -1,32 +1,33 @@
-//! What came of the deeds.
+//! The results of an attacker's deeds.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The most texts of what should not have happened that are kept.
+/// How many texts of strange results are kept at most.
 const MOST_STRANGE: usize = 20;
 
-/// What came of the deeds of one program.
+/// The results of one program's deeds.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Account {
-    /// By the name of the deed.
+    /// The outcome of each deed, by the deed's name.
     pub deeds: BTreeMap<String, Outcome>,
-    /// What does not belong to the deed that it came of: another error than those that it may have, or a success where there may be none.
+    /// Results that their deed must not have: an error of another kind than it may have, or a success where none is
+    /// allowed.
     pub strange: Vec<String>,
 }
 
-/// What came of one deed.
+/// The results of one deed.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// How often it was begun.
+    /// How often the deed was begun.
     pub times: u64,
     /// How many of its steps succeeded.
     pub done: u64,
-    /// How many ended with an error of this kind.
+    /// How many of its steps failed, by the kind of the error.
     pub errors: BTreeMap<String, u64>,
 }
 
-/// Notes what comes of one deed.
+/// Records the results of one deed.
 #[derive(Debug)]
 pub(super) struct Notes<'a> {
     account: &'a mut Account,
@@ -34,7 +35,7 @@ pub(super) struct Notes<'a> {
 }
 
 impl Account {
-    /// One deed begins.
+    /// Records the start of a deed, and returns the notes for its steps.
     pub(super) fn begin<'a>(&'a mut self, deed: &'a str) -> Notes<'a> {
         let mut notes = Notes { account: self, deed };
         notes.outcome().times += 1;
@@ -47,12 +48,12 @@ impl Notes<'_> {
         self.account.deeds.entry(self.deed.to_owned()).or_default()
     }
 
-    /// A step has succeeded, as it may.
+    /// Records a step that succeeded, as it may.
     pub(super) fn done(&mut self) {
         self.outcome().done += 1;
     }
 
-    /// A step has failed with an error of this kind, which is one of `may` or else strange.
+    /// Records a step that failed with an error of this kind, which is strange unless it is one of `may`.
     pub(super) fn error(&mut self, kind: &str, text: &str, may: &[&str]) {
         *self.outcome().errors.entry(kind.to_owned()).or_default() += 1;
         if !may.contains(&kind) {
@@ -60,7 +61,7 @@ impl Notes<'_> {
         }
     }
 
-    /// Something that must not be.
+    /// Records a result that must not occur.
     pub(super) fn strange(&mut self, what: &str) {
         if self.account.strange.len() < MOST_STRANGE {
             self.account.strange.push(format!("{}: {what}", self.deed));

@@ -1,4 +1,4 @@
-//! A worker without a client: its rings and its socket, to write anything into.
+//! A worker without a client, which can write anything into its rings and its socket.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use transfer_core::wire::session::write_command;
 use transfer_memory::ring::MAX_RECORD_BYTES;
 use transfer_memory::session::{SessionError, WorkerEnd, WorkerOptions};
 
-/// How long a fetch waits that nobody means to take.
+/// The timeout of fetches whose replies are never meant to be used.
 const LONG: Duration = Duration::from_secs(600);
 
-/// How long a handshake may take: the sidecar makes a user's workers wait for each other.
+/// How long a handshake may take: the sidecar makes the workers of one user wait for each other.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Bare {
@@ -27,7 +27,7 @@ impl Bare {
         Ok(Bare { end: WorkerEnd::connect(socket, &options)?, record: Vec::new() })
     }
 
-    /// Puts a fetch into the ring. Whether it fits.
+    /// Puts a fetch into the submission ring. Returns whether it fits.
     pub(super) fn fetch(&mut self, op: u64, key: &str) -> bool {
         let mut record = Writer::reusing(std::mem::take(&mut self.record));
         let fetch = Fetch {
@@ -40,20 +40,20 @@ impl Bare {
         };
         write_command(&mut record, OpId(op), &Command::Fetch(fetch));
         self.record = record.into_vec();
-        // A sidecar that has left leaves its ring as it was: it is full at some time.
+        // A sidecar that has ended no longer drains the ring, which is full at some time.
         self.end.submission.try_push(&self.record).unwrap_or(false)
     }
 
-    /// Shows the sidecar what is in the ring.
+    /// Publishes the records of the submission ring, and rings the doorbell if the sidecar sleeps.
     pub(super) fn publish(&mut self) {
         self.end.submission.publish();
         if self.end.submission.should_wake() {
-            // It may have thrown this worker out.
+            // The sidecar may have ended this session.
             let _ = self.end.socket.ring();
         }
     }
 
-    /// Takes replies out, as far as there are any.
+    /// Takes all replies out of the completion ring, and returns their number.
     pub(super) fn drain(&mut self) -> u64 {
         let mut buffer = [0; MAX_RECORD_BYTES];
         let mut replies = 0;
@@ -66,7 +66,7 @@ impl Bare {
         replies
     }
 
-    /// Whether the sidecar has thrown this worker out.
+    /// Returns whether the sidecar has ended this session.
     pub(super) fn is_out(&self) -> bool {
         !self.end.socket.is_open()
     }

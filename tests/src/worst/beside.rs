@@ -1,5 +1,5 @@
-//! An honest job of root, and attackers of another user beside it: two sidecars, a worker of the job at each, and no error in it, whatever the
-//! others do.
+//! An honest job of root beside attackers of another user: two sidecars, with one worker of the job at each. The job
+//! must have no error, whatever the attackers do.
 
 use super::Account;
 use super::held::HalfCore;
@@ -13,34 +13,34 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Whose the attackers are.
+/// The user id of the attackers.
 pub const UID: u32 = 54_321;
 
-/// What the names of the job begin with.
+/// The prefix of the job's names.
 const JOB: &str = "job";
 
-/// The tensors of a round, in bytes, each way.
+/// The sizes of a round's tensors in each direction, in bytes.
 const LENS: [u64; 3] = [1000, 64 << 10, 300_000];
 
-/// How many rounds are ordered at once.
+/// The number of rounds in one order.
 const BATCH: u64 = 5;
 
-/// How many keys and versions a worker and a user may have: few enough to come there in a moment.
+/// Limits of keys and versions, per worker and per user. They are low, so that an attacker reaches them quickly.
 const KEYS_PER_WORKER: u64 = 60;
 const KEYS_PER_USER: u64 = 100;
 const VERSIONS_PER_WORKER: u64 = 150;
 const VERSIONS_PER_USER: u64 = 250;
 const DIRECTORY_KEYS_PER_NODE: u64 = 5000;
-/// All pinned memory of a sidecar.
+/// The limit of a sidecar's pinned memory.
 const PINNED_BYTES: u64 = 192 << 20;
-/// Operations that one worker may have waiting.
+/// The limit of one worker's waiting operations.
 const OPERATIONS_PER_WORKER: u64 = 1 << 14;
-/// Requests that one peer may have waiting.
+/// The limit of one peer's waiting requests.
 const REQUESTS_PER_PEER: u64 = 1 << 16;
-/// What the job itself may have of keys and versions at any time, counters and barriers included.
+/// How many keys, and how many versions, the job itself may have at any time, counters and barriers included.
 const OF_THE_JOB: u64 = 64;
 
-/// An attacker.
+/// A kind of attacker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Part {
@@ -49,11 +49,11 @@ pub enum Part {
     Stranger,
 }
 
-/// All of them.
+/// All kinds of attackers.
 pub const PARTS: [Part; 3] = [Part::Worker, Part::Peer, Part::Stranger];
 
 impl Part {
-    /// As the program is told.
+    /// Returns the command of the attackers' program for this kind.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -64,22 +64,23 @@ impl Part {
     }
 }
 
-/// Two sidecars with the job.
+/// Two sidecars with the honest job.
 #[derive(Debug)]
 pub struct Beside {
-    /// Dropped before the sidecars.
+    /// The leader of the job. Both workers are dropped before the sidecars.
     leader: Worker,
     follower: Worker,
     scene: Scene,
-    /// What the sidecars count while the job holds still.
+    /// The counts of the sidecars while the job is idle.
     still: Vec<Counts>,
-    /// What they had of the system after the attacks before the last one: tables and queues have grown once by then.
+    /// The sidecars' system resources after the attacks before the last one: the descriptors after the first attack,
+    /// and the most memory after any of them. Tables and queues have grown once by then.
     young: Vec<Holdings>,
-    /// How many attacks there were.
+    /// The number of finished attacks.
     attacks: usize,
-    /// The next round.
+    /// The number of the next round.
     next: u64,
-    /// Programs that every user can run: the leash, and the attacker.
+    /// The leash and the attackers' program, as copies that every user can run.
     leash: PathBuf,
     program: PathBuf,
     half: HalfCore,
@@ -87,10 +88,10 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// Starts it. The attackers do what follows from the seed.
+    /// Starts the sidecars and the job. The deeds of the attackers follow from the seed.
     ///
     /// # Panics
-    /// Where anything does not start; it has to be run as root.
+    /// If anything does not start. It has to be run as root.
     #[must_use]
     pub fn start(seed: u64) -> Beside {
         let limits = format!(
@@ -104,7 +105,7 @@ impl Beside {
         let leash = programs::worker_for_all(scene.folder());
         let program = programs::for_all(&programs::worst(), scene.folder(), "worst.log");
         for node in 0..scene.nodes.len() {
-            // The other user's landing pool stays, too.
+            // The other user's landing pool stays, too, and is part of the idle state.
             let first = Worker::of(&scene.nodes[node], "first").user(UID, leash.clone()).start();
             assert!(first.close().success());
             scene.note_idle_of(node);
@@ -130,13 +131,13 @@ impl Beside {
         beside
     }
 
-    /// What holds the attackers, in words.
+    /// Describes how the attackers are limited.
     #[must_use]
     pub fn how_held(&self) -> &'static str {
         self.half.in_words()
     }
 
-    /// Some rounds of the job, of which every byte is right; and no limit is passed. What each took, in microseconds.
+    /// Does some rounds of the job, which checks every byte. Returns the time of each round, in microseconds.
     fn rounds(&mut self) -> Vec<u64> {
         let (name, lens) = (JOB.to_owned(), LENS.to_vec());
         let to = Some(self.follower.name().to_owned());
@@ -150,7 +151,7 @@ impl Beside {
         times
     }
 
-    /// The job by itself, for that long. What each round took, in microseconds.
+    /// Does the job by itself for this time. Returns the time of each round, in microseconds.
     pub fn alone(&mut self, lasts: Duration) -> Vec<u64> {
         let until = Instant::now() + lasts;
         let mut times = self.rounds();
@@ -160,10 +161,11 @@ impl Beside {
         times
     }
 
-    /// The job with these beside it, one of each at each sidecar. What each round took, in microseconds, and what the attackers tell.
+    /// Does the job beside one attacker of each of these kinds at each sidecar. Returns the time of each round, in
+    /// microseconds, and the accounts of the attackers.
     ///
     /// # Panics
-    /// Where the job has any trouble, a limit is passed, or an attacker fails.
+    /// If the job fails, a limit is exceeded, or an attacker fails.
     pub fn with(&mut self, parts: &[Part], lasts: Duration) -> (Vec<u64>, Vec<(Part, Account)>) {
         if self.attacks > 0 {
             self.hold_to_still();
@@ -218,9 +220,10 @@ impl Beside {
         Attacker { process, told: None }
     }
 
-    /// Everybody but the job is gone: the sidecars count what they did before.
+    /// Waits until the sidecars have their idle counts again: only the job is left.
     fn hold_to_still(&self) {
-        // Counters stay for as long as the sidecar, and so do their names in the directory, which is at the first one. Two are the job's own.
+        // Counters stay as long as their sidecar, and so do their names in the directory, which is at the first
+        // sidecar. Two of the names are the job's own.
         let named = |node: &Sidecar| node.status().status.counters.unwrap_or_default().named;
         let named = self.scene.nodes.iter().map(named).sum::<u64>() - 2;
         for (at, (node, still)) in self.scene.nodes.iter().zip(&self.still).enumerate() {
@@ -229,11 +232,12 @@ impl Beside {
         }
     }
 
-    /// Everybody but the job is gone: the sidecars count what they did before the first attack, and have what they had at most after those
-    /// before the last one. The job can still make what is new. Then all ends.
+    /// Waits until the sidecars have the idle counts of before the first attack, and no more system resources than
+    /// after the attacks before the last one. Checks that the job can still make new keys and counters. Then all
+    /// processes end.
     ///
     /// # Panics
-    /// Where that is not so.
+    /// If any of this does not hold.
     pub fn end(mut self) {
         self.hold_to_still();
         for (node, young) in self.scene.nodes.iter().zip(&self.young) {
@@ -254,7 +258,7 @@ impl Beside {
     }
 }
 
-/// The counts once the job's last messages have come.
+/// Returns the counts of a node once the job's last messages have come and the counts no longer change.
 fn settled(node: &Sidecar) -> Counts {
     let (mut last, mut times) = (None, 0);
     let settled = crate::poll(|| {
@@ -266,17 +270,18 @@ fn settled(node: &Sidecar) -> Counts {
     settled.unwrap_or_else(|counts| panic!("{} does not settle: {counts:#?}", node.name()))
 }
 
-/// No limit is passed.
+/// Checks that no limit is exceeded.
 fn hold_to_limits(name: &str, seen: &Seen) {
     let counters = seen.counters.clone().unwrap_or_default();
     let at_most =
         |what: &str, has: u64, most: u64| assert!(has <= most, "{name}: {has} {what}, {most} may be: {seen:#?}");
     at_most("keys", counters.tensors, KEYS_PER_USER + OF_THE_JOB);
-    // What a reply names is counted for its reader, too, and is the same range.
+    // A version that a reply names is counted for its reader, too, although it is the same range.
     at_most("versions", counters.blobs, VERSIONS_PER_USER + OF_THE_JOB);
     at_most("bytes of pinned memory", seen.pinned_bytes, PINNED_BYTES);
     let directory = seen.directory.clone().unwrap_or_default();
-    // Two sidecars, and the attackers: those of the moment, and those whose stream is about to end.
+    // The factor covers the two sidecars and the attackers' nodes: the present ones, and those whose stream is about
+    // to end.
     at_most("keys in the directory", directory.keys, 6 * DIRECTORY_KEYS_PER_NODE);
     for session in &seen.sessions {
         at_most("operations of a worker", session.operations, OPERATIONS_PER_WORKER);
@@ -287,14 +292,14 @@ fn hold_to_limits(name: &str, seen: &Seen) {
     }
 }
 
-/// One of the programs.
+/// A running attacker.
 struct Attacker {
     process: Process,
     told: Option<std::thread::JoinHandle<String>>,
 }
 
 impl Attacker {
-    /// It is held, and begins.
+    /// Limits the program, and lets it begin.
     fn begin(&mut self, half: &HalfCore) {
         half.take(self.process.id());
         let (mut stdin, mut stdout) = self.process.pipes();
@@ -306,7 +311,7 @@ impl Attacker {
         }));
     }
 
-    /// It tells as the last thing that it does.
+    /// Returns whether the program has printed its account, which is the last thing that it does.
     fn has_ended(&mut self) -> bool {
         self.told.as_ref().is_some_and(std::thread::JoinHandle::is_finished)
     }
@@ -320,13 +325,14 @@ impl Attacker {
     }
 }
 
-/// The median, in microseconds.
+/// Returns the median, in microseconds.
 fn median(mut times: Vec<u64>) -> u64 {
     times.sort_unstable();
     times[times.len() / 2]
 }
 
-/// Prints what a round of the job takes by itself, with each attacker, and with all of them; and by itself again, as a measure of the machine.
+/// Prints how long a round of the job takes: alone, beside each kind of attacker and beside all of them, and alone
+/// again after each of these, as a measure of the machine.
 ///
 /// # Panics
 /// As [`Beside::with`].

@@ -1,7 +1,7 @@
-//! Half a core, for processes that would take all of one.
+//! Limits processes that would take all of a core to half of it.
 //!
-//! A control group does that where one can be made: version 2 (`cpu.max`) or 1 (`cpu.cfs_quota_us`). Elsewhere, as in a container whose control
-//! groups cannot be written, the processes are nice and stopped half of the time.
+//! A control group sets the limit where one can be made: version 2 (`cpu.max`) or 1 (`cpu.cfs_quota_us`). Elsewhere,
+//! as in a container whose control groups cannot be written, the processes are nice and stopped half of the time.
 
 use rustix::process::{Pid, Signal, kill_process, setpriority_process};
 use std::io;
@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Out of so many microseconds half may be used. Short, so that nobody runs for long on end.
+/// The period of the limit in microseconds, of which the processes may use half. It is short, so that no process runs
+/// for long without a pause.
 const PERIOD_US: u64 = 20_000;
 
-/// How long processes run, and how long they are stopped, where there is no control group.
+/// How long processes run, and how long they are stopped, if there is no control group.
 const TURN: Duration = Duration::from_millis(10);
 
-/// Processes that have half a core together.
+/// A set of processes that share half a core.
 #[derive(Debug)]
 pub struct HalfCore(How);
 
@@ -26,14 +27,14 @@ enum How {
     Turns { processes: Arc<Mutex<Vec<Pid>>>, end: Option<mpsc::Sender<()>>, thread: Option<JoinHandle<()>> },
 }
 
-/// A control group with that limit.
+/// Makes a control group with that limit.
 fn group() -> io::Result<PathBuf> {
     let name = format!("transfer-worst-{}", std::process::id());
     let make = |parent: &Path, limits: &[(&str, String)]| {
         let group = parent.join(&name);
         std::fs::create_dir(&group)?;
         for (file, value) in limits {
-            // Only where the kernel has made it: in a control group no file can be created.
+            // Writes only a file that the kernel has made: in a control group no file can be created.
             let written = std::fs::metadata(group.join(file)).and_then(|_| std::fs::write(group.join(file), value));
             if let Err(e) = written {
                 let _ = std::fs::remove_dir(&group);
@@ -49,10 +50,10 @@ fn group() -> io::Result<PathBuf> {
 }
 
 impl HalfCore {
-    /// For nobody yet. Says so where there is no control group for it.
+    /// Returns a limit without any process. Prints the reason if no control group can be made.
     ///
     /// # Panics
-    /// Where no thread can be started.
+    /// If no thread can be started.
     #[must_use]
     pub fn new() -> HalfCore {
         match group() {
@@ -71,7 +72,7 @@ impl HalfCore {
         let run = move || {
             for signal in [Signal::STOP, Signal::CONT].into_iter().cycle() {
                 for process in all.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-                    // It may have ended.
+                    // The process may have ended.
                     let _ = kill_process(*process, signal);
                 }
                 let waits = ended.recv_timeout(TURN) == Err(mpsc::RecvTimeoutError::Timeout);
@@ -84,10 +85,10 @@ impl HalfCore {
         HalfCore(How::Turns { processes, end: Some(end), thread: Some(thread) })
     }
 
-    /// This one belongs to them from now on.
+    /// Adds a process to the set.
     ///
     /// # Panics
-    /// Where it has ended already.
+    /// If the process has ended already.
     pub fn take(&self, process: u32) {
         match &self.0 {
             How::Group(group) => {
@@ -101,7 +102,7 @@ impl HalfCore {
         }
     }
 
-    /// This one has ended, and is about to be waited for: its number may be another's then.
+    /// Removes a process that has ended and is about to be waited for: its id may belong to another process then.
     pub fn let_go(&self, process: u32) {
         if let How::Turns { processes, .. } = &self.0 {
             let is_other = |other: &Pid| other.as_raw_nonzero().get().unsigned_abs() != process;
@@ -109,7 +110,7 @@ impl HalfCore {
         }
     }
 
-    /// What holds them, in words.
+    /// Describes how the processes are limited.
     #[must_use]
     pub fn in_words(&self) -> &'static str {
         match self.0 {
@@ -128,7 +129,7 @@ impl Default for HalfCore {
 impl Drop for HalfCore {
     fn drop(&mut self) {
         match &mut self.0 {
-            // It can be removed when all of them have ended.
+            // The group can be removed once all its processes have ended.
             How::Group(group) => {
                 let _ = std::fs::remove_dir(group);
             }
@@ -144,9 +145,9 @@ impl Drop for HalfCore {
 mod tests {
     use super::*;
 
-    /// Whatever there is of control groups: a process goes on in turns, and can be ended.
+    /// Takes turns even where control groups exist: a process that is stopped in turns still runs, and can end.
     #[test]
-    fn processes_that_take_turns_go_on() {
+    fn processes_stopped_in_turns_still_run() {
         let half = HalfCore::of_turns();
         let mut shell = std::process::Command::new("sh");
         let shell = shell.args(["-c", "read word; exit 3"]).stdin(std::process::Stdio::piped());

@@ -1,14 +1,16 @@
-//! Attackers: what a worker, a peer and a stranger can do to a sidecar, again and again, each as a program of its own.
+//! Attackers of a sidecar: a hostile worker, a hostile peer and a stranger, each of which is a program of its own and
+//! attacks repeatedly.
 //!
-//! `transfer-test-worst worker --socket a.sock`, `... peer --socket a.sock --address 127.0.0.1:7471` and `... stranger` of the same go round
-//! their deeds for some seconds, in an order that follows from the seed, and then print what came of each: one JSON value, an [`Account`]. None of
-//! them may have more than what belongs to it, nor any other error.
+//! `transfer-test-worst worker --socket a.sock --address 127.0.0.1:7471`, and `... peer` and `... stranger` with the
+//! same options, repeat their deeds for some seconds, in an order that follows from the seed. Then they print the
+//! results as one JSON value, an [`Account`]. An attacker must get nothing that does not belong to it, and no error
+//! that its deed does not allow.
 //!
-//! `transfer-test-worst beside --seconds 60` is the measurement: two sidecars, an honest job of root alone, then with each of the three
-//! beside it, then with all of them. It prints what a round of the job takes.
+//! `transfer-test-worst beside --seconds 60` is the measurement: two sidecars, an honest job of root alone, then
+//! beside each of the three attackers, then beside all of them. It prints how long a round of the job takes.
 //!
 //! # Layout
-//! - this file: the program. - `account`: what came of it.
+//! - this file: the program. - `account`: the results.
 //! - `worker`, `peer`, `stranger`: the deeds. - `bare`: a worker without a client, and its rings.
 //! - [`beside`]: sidecars, the honest job, and attackers as another user. - [`held`]: half a core for processes.
 
@@ -29,7 +31,7 @@ use rand::{Rng, SeedableRng};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What the program may be told.
+/// The options of the program.
 #[derive(Debug, clap::Parser)]
 #[command(about = "What attackers do to a sidecar, and an honest job beside them")]
 pub struct Options {
@@ -39,77 +41,77 @@ pub struct Options {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Do what a hostile worker does
+    /// Attack as a hostile worker
     Worker(Against),
-    /// Do what a hostile sidecar does
+    /// Attack as a hostile sidecar
     Peer(Against),
-    /// Do what somebody does who is neither, and can reach the sockets
+    /// Attack as a stranger, who is neither and can reach the sockets
     Stranger(Against),
-    /// Measure an honest job without them and with them; as root
+    /// Measure an honest job without the attackers and beside them; as root
     Beside(Measure),
 }
 
-/// Against which sidecar, and for how long.
+/// The sidecar that is attacked, and for how long.
 #[derive(Debug, Clone, clap::Args)]
 struct Against {
-    /// Where workers connect to it; its other sockets lie beside that one
+    /// The socket where workers connect; the sidecar's other sockets lie beside it
     #[arg(long)]
     socket: PathBuf,
-    /// Where its gRPC services are
+    /// The address of its gRPC services
     #[arg(long)]
     address: String,
-    /// Where it can be watched over HTTP
+    /// The address where it serves HTTP
     #[arg(long)]
     http: Option<String>,
-    /// How long to go on
+    /// How many seconds to attack
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// The order of the deeds follows from it. Default: another one each time
+    /// The seed of the order of the deeds. Default: a random one
     #[arg(long)]
     seed: Option<u64>,
-    /// What the keys and names of the honest begin with
+    /// The prefix of the honest job's keys and names
     #[arg(long, default_value = "job")]
     victim: String,
-    /// Begin when a line comes on stdin
+    /// Begin after a line has come on stdin
     #[arg(long)]
     on_word: bool,
 }
 
 #[derive(Debug, clap::Args)]
 struct Measure {
-    /// How long each part takes
+    /// How many seconds each part takes
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The order of the deeds follows from it. Default: another one each time
+    /// The seed of the order of the deeds. Default: a random one
     #[arg(long)]
     seed: Option<u64>,
 }
 
 impl Against {
-    /// Another socket of the same sidecar.
+    /// Returns the path of another socket of the same sidecar.
     fn beside(&self, ending: &str) -> PathBuf {
         let node = self.socket.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         self.socket.with_file_name(node + ending)
     }
 }
 
-/// One kind of bad deed. It takes a fraction of a second.
+/// One kind of attack. It takes a fraction of a second.
 struct Deed<A> {
     name: &'static str,
     act: fn(&mut A, &mut Notes<'_>),
 }
 
-/// Who does them.
+/// An attacker and its deeds.
 trait Attacker: Sized + 'static {
     const DEEDS: &'static [Deed<Self>];
 
     fn new(against: Against, random: SmallRng) -> Self;
 }
 
-/// Runs it.
+/// Runs the chosen command.
 ///
 /// # Panics
-/// Where the sidecar is not there.
+/// If the sidecar is not there.
 pub fn run(options: &Options) {
     match &options.command {
         Command::Worker(against) => attack::<worker::Worker>(against),
@@ -131,7 +133,7 @@ fn attack<A: Attacker>(against: &Against) {
     let mut account = Account::default();
     let until = Instant::now() + Duration::from_secs(against.seconds);
     let mut order: Vec<&Deed<A>> = A::DEEDS.iter().collect();
-    // All of them once in any case.
+    // Every deed is done at least once.
     loop {
         order.shuffle(&mut random);
         for deed in &order {
@@ -139,7 +141,7 @@ fn attack<A: Attacker>(against: &Against) {
             let all_done = account.deeds.len() == order.len();
             if all_done && Instant::now() >= until {
                 println!("{}", serde_json::to_string(&account).expect("an account is plain values"));
-                // It dies as it is, with all that it holds.
+                // The process ends without releasing anything that it holds.
                 return;
             }
         }

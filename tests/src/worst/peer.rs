@@ -1,4 +1,4 @@
-//! What a hostile sidecar does: one of another user of the same host, who is believed for that user only.
+//! A hostile sidecar of another user on the same host, which is trusted for that user only.
 
 use super::account::Notes;
 use super::{Against, Attacker, Deed};
@@ -15,7 +15,7 @@ use transfer_core::tensor::{DType, Name, Select, TensorMeta, Version};
 use transfer_core::wire::message::{Body, Message, NameRef, Role};
 use transfer_proto::v1::{self, directory_item, node_item};
 
-/// What a sidecar may answer to a call that it does not want; and what its connection may.
+/// The status codes with which a sidecar may refuse a call, and those of a connection that it closed.
 const REFUSED: &[&str] = &[
     "InvalidArgument",
     "FailedPrecondition",
@@ -27,7 +27,7 @@ const REFUSED: &[&str] = &[
     "NotFound",
 ];
 
-/// What is said in one go at most.
+/// How long one exchange of messages may last.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// How long a call may take.
@@ -39,13 +39,13 @@ pub(super) struct Peer {
     runtime: Runtime,
     channel: Channel,
     name: String,
-    /// Whose this program is: the tenant that it may speak for.
+    /// The user of this program: the tenant that it may speak for.
     tenant: String,
-    /// A worker of its own at the sidecar, and a key that it has pushed once.
+    /// Its own worker at the sidecar, which has pushed one key once.
     worker: Option<BlockingClient>,
-    /// Links that hear nothing, until the next ones come.
+    /// Links that are open and not read, until later deeds close them.
     deaf: Vec<Link>,
-    /// For names that were not used yet.
+    /// The number of the last unused name that was given out.
     next: u64,
 }
 
@@ -69,7 +69,7 @@ impl Attacker for Peer {
     fn new(against: Against, mut random: SmallRng) -> Peer {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
-        // Where the kernel says whose it is.
+        // At this socket the kernel reports the user of the caller.
         let url = format!("unix://{}", against.beside(".peers").display());
         let channel = {
             let _entered = runtime.enter();
@@ -81,7 +81,7 @@ impl Attacker for Peer {
     }
 }
 
-/// What came of a call.
+/// Records the result of a call, and returns its value.
 fn note<T>(notes: &mut Notes<'_>, result: Result<T, tonic::Status>, may: &[&str]) -> Option<T> {
     match result {
         Ok(value) => {
@@ -89,7 +89,7 @@ fn note<T>(notes: &mut Notes<'_>, result: Result<T, tonic::Status>, may: &[&str]
             Some(value)
         }
         Err(status) => {
-            // What tonic makes of a connection that was closed.
+            // This is how tonic reports a connection that was closed.
             let is_transport = status.code() == Code::Unknown && status.message().contains("transport error");
             let code = if is_transport { Code::Unavailable } else { status.code() };
             notes.error(&format!("{code:?}"), status.message(), may);
@@ -108,25 +108,25 @@ impl Peer {
         self.next
     }
 
-    /// A name that was not used yet.
+    /// Returns a name that was not used yet.
     fn fresh(&mut self, between: &str) -> String {
         let next = self.next();
         format!("{}{between}{next}", self.name)
     }
 
-    /// A key of its own tenant that is there, in version 1.
+    /// Returns a key of its own tenant, which is published in version 1 if there is room.
     fn key(&mut self) -> String {
         let key = format!("{}/there", self.name);
         if self.worker.as_ref().is_none_or(|worker| worker.gone().is_some()) {
             let connect = BlockingClient::connect(&self.against.socket).name(&self.name).arena_bytes(64 << 10);
             let worker = connect.connect_timeout(TIMEOUT).come_back(false).call();
-            // Where other attackers have taken all the room that there is, it asks for what is not there.
+            // If other attackers have taken all memory, the key is not published, and is asked for all the same.
             self.worker = worker.ok().filter(|worker| worker.push_slice(&key, [1], &[1_u8]).call().is_ok());
         }
         key
     }
 
-    /// A call for a link, of a node that nobody has heard of.
+    /// Returns a request for a link, from a node with an unused name.
     fn request(&mut self) -> v1::ConnectRequest {
         v1::ConnectRequest { node: self.fresh("-"), ..good_call() }
     }
@@ -138,7 +138,7 @@ impl Peer {
             .block_on(async { tokio::time::timeout(TIMEOUT, connect(channel, request)).await.unwrap_or_else(late) })
     }
 
-    /// A link in all due form.
+    /// Makes a link with a correct handshake.
     fn link(&self, request: v1::ConnectRequest, notes: &mut Notes<'_>) -> Option<(Link, Offer)> {
         let offer = note(notes, self.connect(request), REFUSED)?;
         let mut link = Link::at(offer.address);
@@ -170,7 +170,7 @@ impl Peer {
         }
     }
 
-    /// Of the two that there are: one of them is the callee itself.
+    /// Calls in the names of the two real nodes, one of which is the callee itself.
     fn false_name(&mut self, notes: &mut Notes<'_>) {
         for node in ["a", "b"] {
             for incarnation in [1, u64::MAX - 1] {
@@ -215,7 +215,7 @@ impl Peer {
         for index in 0..offer.receive_slots.saturating_sub(4) {
             link.say(Role::Pull, index, names.request(1, 0, Select::Latest));
         }
-        // More than it may: the sidecar ends it some time.
+        // These messages exceed the peer's credit, so the sidecar ends the link at some time.
         for _ in 0..200 {
             link.say(Role::Pull, 0, Body::Ping);
         }
@@ -249,7 +249,7 @@ impl Peer {
         self.deaf.push(link);
     }
 
-    /// Fetches, pushes and counts in the name of user 0, who is honest.
+    /// Fetches, pushes and counts in the name of user 0, the honest user.
     fn ask_for_others(&mut self, notes: &mut Notes<'_>) {
         let request = self.request();
         let Some((mut link, _)) = self.link(request, notes) else { return };
@@ -276,7 +276,7 @@ impl Peer {
                 let Some(Ok(message)) = (kind == SEND).then(|| Message::decode(&body)) else { continue };
                 match message.body {
                     Body::ErrorStatus(failure) => {
-                        // A key or a worker that is at the other sidecar is not here.
+                        // The key or the worker may be at the other sidecar.
                         let may = ["PermissionDenied", "NotOwner", "UnknownWorker"];
                         notes.error(&format!("{:?}", failure.code), &failure.text, &may);
                         break;
@@ -329,7 +329,7 @@ impl Peer {
         self.deaf.push(link);
     }
 
-    /// Attaches to the directory, says all this, and hears what comes of it for a moment.
+    /// Attaches to the directory, sends these items, and returns the answers that come within a short time.
     fn attach(
         &mut self,
         hello: v1::Hello,
@@ -349,7 +349,7 @@ impl Peer {
             let mut answers = client.attach(ReceiverStream::new(told)).await?.into_inner();
             let mut heard = Vec::new();
             let listen = async {
-                // Its welcome comes first.
+                // The welcome is the first answer.
                 while heard.len() <= expected {
                     match answers.message().await? {
                         Some(update) => heard.extend(update.items.into_iter().filter_map(|item| item.item)),
@@ -370,11 +370,11 @@ impl Peer {
         v1::Hello { node: self.fresh("-"), address, incarnation: 1, version: 2, ..Default::default() }
     }
 
-    /// In an order that says who may have what; the names say which.
+    /// Attaches under an unused name, sends these items, and returns the answers.
     fn say(&mut self, items: Vec<node_item::Item>, notes: &mut Notes<'_>) -> Vec<directory_item::Item> {
         let hello = self.hello();
         let heard = self.attach(hello, items);
-        // Only one of the sidecars hosts the directory.
+        // Only one of the sidecars hosts the directory. The other one answers `Unimplemented`.
         note(notes, heard, &[REFUSED, &["Unimplemented"]].concat()).unwrap_or_default()
     }
 
@@ -459,11 +459,11 @@ impl Peer {
     }
 }
 
-/// The names that were said over a link, by their places.
+/// Marks a link over which names were sent. The id of a name is its index.
 struct Names;
 
 impl Names {
-    /// Says them.
+    /// Sends the names over a link.
     fn of(link: &mut Link, names: &[&str]) -> Names {
         for (id, text) in names.iter().enumerate() {
             let text = Name::new(text).expect("a name");
@@ -472,14 +472,14 @@ impl Names {
         Names
     }
 
-    /// Asks for a version of a key, for that tenant.
+    /// Returns a request for a version of a key, in the name of that tenant.
     fn request(&self, key: u32, tenant: u32, select: Select) -> Body {
         let (key, tenant) = (name_ref(key), name_ref(tenant));
         Body::TensorRequest { key, select, metadata_id: 0, tenant, slot: None, trace: None }
     }
 }
 
-/// How many receive slots a message gives back.
+/// Returns how many receive slots a message gives back, and records the error that it carries.
 fn credits(message: &[u8], notes: &mut Notes<'_>) -> u32 {
     match Message::decode(message) {
         Ok(message) => {

@@ -1,4 +1,4 @@
-//! What somebody does who is neither worker nor peer, and can reach all sockets.
+//! A stranger, who is neither worker nor peer and can reach all sockets.
 
 use super::account::Notes;
 use super::{Against, Attacker, Deed};
@@ -11,13 +11,13 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long anything is waited for.
+/// The timeout of each connection attempt, read and write.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What HTTP/2 begins with.
+/// The first bytes of an HTTP/2 connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A stream of either kind.
+/// A TCP stream or a Unix stream.
 trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
 
@@ -27,7 +27,7 @@ pub(super) struct Stranger {
     sockets: Vec<PathBuf>,
     http: Option<SocketAddr>,
     data: Option<SocketAddr>,
-    /// Those that say nothing, until the next ones come.
+    /// Connections that send nothing more, until later deeds close them.
     silent: Vec<Box<dyn Stream>>,
 }
 
@@ -46,7 +46,7 @@ impl Attacker for Stranger {
         let address = |text: &str| text.parse().expect("an address and a port");
         let grpc: SocketAddr = address(&against.address);
         let http = against.http.as_deref().map(address);
-        // Where data goes is told to everybody who calls.
+        // Every caller is told the address of the data connections.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let url = format!("http://{grpc}");
         let data = runtime.block_on(async {
@@ -61,7 +61,8 @@ impl Attacker for Stranger {
 }
 
 impl Stranger {
-    /// One connection to each place that there is. It is over where the queue is full.
+    /// Opens one connection to each address and socket. Connections that fail, because a queue is full for example,
+    /// are recorded and left out.
     fn everywhere(&self, notes: &mut Notes<'_>) -> Vec<Box<dyn Stream>> {
         let mut all: Vec<Box<dyn Stream>> = Vec::new();
         for port in &self.ports {
@@ -95,13 +96,13 @@ impl Stranger {
         }
     }
 
-    /// Of HTTP/2, of HTTP/1, of TLS, and of the tcp fabric. They stay as they are.
+    /// Sends half a handshake of HTTP/2, of HTTP/1, of TLS and of the tcp fabric, and keeps the connections open.
     fn half(&mut self, notes: &mut Notes<'_>) {
         let halves: [&[u8]; 6] = [
             &PREFACE[..10],
             &[PREFACE, &[0, 0, 18, 4, 0, 0]].concat(),
             b"GET /metrics HTTP/1.1\r\nhost:",
-            // A record of a handshake, 512 bytes long, and the beginning of a greeting.
+            // A TLS handshake record, 512 bytes long, with the beginning of a ClientHello.
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
             b"TTCP\x01",
             b"TTCP\x01\x01\x00\x00",
@@ -128,7 +129,7 @@ impl Stranger {
         }
     }
 
-    /// Streams of HTTP/2 that are reset as soon as they are there.
+    /// Opens HTTP/2 streams, and resets each of them at once.
     fn reset(&mut self, notes: &mut Notes<'_>) {
         for mut stream in self.everywhere(notes) {
             // SETTINGS; then HEADERS with `:method: POST` and little else, and RST_STREAM.
@@ -145,12 +146,12 @@ impl Stranger {
 
     fn too_long(&mut self, notes: &mut Notes<'_>) {
         for mut stream in self.everywhere(notes) {
-            // A frame of HTTP/2 of 16 MiB, of which something comes.
+            // An HTTP/2 frame of 16 MiB, of which a part is sent.
             let _ = stream.write_all(&[PREFACE, &[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1], &[7; 30_000]].concat());
             self.silent.push(stream);
         }
         for mut stream in self.everywhere(notes) {
-            // Headers of HTTP/1 without an end.
+            // HTTP/1 headers that do not end.
             for _ in 0..200 {
                 if stream
                     .write_all(&[b"GET / HTTP/1.1\r\n", &b"x: yyyyyyyyyyyyyyyyyyyyyyyy\r\n".repeat(20)[..]].concat())
@@ -193,7 +194,8 @@ impl Stranger {
     }
 }
 
-/// What came of a connection: whatever may come of one that nobody wants.
+/// Records the result of a connection, and returns it if it succeeded. An unwanted connection may fail with any of
+/// these errors.
 fn note<T>(notes: &mut Notes<'_>, result: std::io::Result<T>) -> Option<T> {
     match result {
         Ok(value) => {

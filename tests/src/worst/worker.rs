@@ -1,4 +1,4 @@
-//! What a hostile worker does.
+//! A hostile worker.
 
 use super::account::Notes;
 use super::bare::Bare;
@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 use std::time::{Duration, Instant};
 use transfer_client::{Blocking, BlockingClient, Counter, Error, Socket, Until};
 
-/// A limit, and what comes of it in a client that has pushed without end.
+/// The errors of a worker at its limit. `ArenaFull` comes from a client that has pushed without end.
 const LIMIT: &[&str] = &["Busy", "ArenaFull"];
 
 /// How long a call of the client may take.
@@ -21,14 +21,14 @@ pub(super) struct Worker {
     against: Against,
     random: SmallRng,
     name: String,
-    /// One that behaves well enough to stay.
+    /// A client that behaves well enough to stay connected.
     client: Option<BlockingClient>,
     counters: Vec<Counter<Blocking>>,
-    /// Those that say nothing, until the next ones come.
+    /// Connections that send nothing, until the next ones replace them.
     silent: Vec<Socket>,
-    /// Those that wait.
+    /// Sessions that are kept open, with their waiting operations and their arenas.
     waiting: Vec<Bare>,
-    /// For names that were not used yet.
+    /// The number of the last unused name that was given out.
     next: u64,
 }
 
@@ -62,7 +62,7 @@ impl Worker {
         self.next
     }
 
-    /// A name that was not used yet.
+    /// Returns a name that was not used yet.
     fn fresh(&mut self, between: &str) -> String {
         let next = self.next();
         format!("{}{between}{next}", self.name)
@@ -73,12 +73,12 @@ impl Worker {
             return client.clone();
         }
         let connected = poll(|| {
-            // The one before may not have ended yet, for the sidecar.
+            // For the sidecar, the previous session may not have ended yet.
             let name = self.fresh("-");
             let connect = BlockingClient::connect(&self.against.socket).name(&name).arena_bytes(1 << 20);
             let connected = connect.connect_timeout(TIMEOUT).come_back(false).call();
             if connected.is_err() {
-                // It, or another attacker, has all the memory that there is.
+                // This attacker, or another one, has taken all memory.
                 self.waiting.clear();
             }
             connected
@@ -88,7 +88,7 @@ impl Worker {
         client
     }
 
-    /// A session of its own. The sidecar may have no room for more.
+    /// Opens another session. The sidecar may have no room for it.
     fn bare(&mut self, arena_bytes: u64, notes: &mut Notes<'_>) -> Option<Bare> {
         let name = self.fresh("-");
         match Bare::connect(&self.against.socket, &name, arena_bytes) {
@@ -96,7 +96,7 @@ impl Worker {
             Err(error) => {
                 let kind = format!("{error:?}");
                 let kind = kind.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned();
-                // `Socket`: its own user's silent connections are too many, and the oldest of them goes.
+                // `Socket`: its user has too many silent connections, and the sidecar closes the oldest of them.
                 notes.error(&kind, &error.to_string(), &["Refused", "Socket"]);
                 None
             }
@@ -139,7 +139,7 @@ impl Worker {
         }
         if self.random.random_ratio(1, 8) {
             Self::note(notes, client.delete(&key).call(), &["NotOwner"]);
-            // With all its keys.
+            // Ends the session, and all its keys with it.
             self.client = None;
         }
     }
@@ -154,7 +154,7 @@ impl Worker {
                 (push().takeover().call().map_err(Error::from), &["PermissionDenied"]),
             ];
             for (result, may) in stolen {
-                // At its own limit it does not get so far.
+                // A worker at its limit is refused for that reason.
                 if Self::note(notes, result, &[may, LIMIT].concat()).is_some() {
                     notes.strange(&format!("{key} can be taken"));
                 }
@@ -203,13 +203,13 @@ impl Worker {
             }
         }
         for counter in self.counters.iter().rev().take(10) {
-            // It belongs to the sidecar, whoever opened it.
+            // A counter belongs to the sidecar, and not to the session that opened it.
             let counted = counter.add(1).timeout(TIMEOUT).call();
             Self::note(notes, counted, &["SidecarGone", "Busy"]);
         }
     }
 
-    /// Thousands of fetches of keys that nobody pushes; more than it may have waiting.
+    /// Sends thousands of fetches of keys that are never pushed, more than the sidecar lets one worker have waiting.
     fn wait(&mut self, notes: &mut Notes<'_>) {
         let Some(mut bare) = self.bare(64 << 10, notes) else { return };
         let until = Instant::now() + Duration::from_millis(300);
@@ -256,12 +256,13 @@ impl Worker {
         notes.done();
     }
 
-    /// Its own tensors, so that each reply has a lease.
+    /// Fetches its own tensor, so that each reply has a lease.
     fn never_read(&mut self, notes: &mut Notes<'_>) {
         let client = self.client();
         let key = format!("{}/lease", self.name);
         let pushed = client.push_slice(&key, [1], &[1_u8]).timeout(TIMEOUT).call().map_err(Error::from);
-        // `KeyOwned`: by its own session before this one, which has not ended yet for the sidecar. The key is there.
+        // `KeyOwned`: the owner is its own previous session, which has not ended yet for the sidecar. The key is
+        // there.
         Self::note(notes, pushed, &["Busy", "ArenaFull", "KeyOwned"]);
         let Some(mut bare) = self.bare(64 << 10, notes) else { return };
         let mut op = 0;
@@ -277,7 +278,7 @@ impl Worker {
     }
 
     fn scribble(&mut self, notes: &mut Notes<'_>) {
-        // Nothing that this program wants to use still.
+        // Drops all shared memory that this program still needs.
         (self.client, self.counters) = (None, Vec::new());
         self.waiting.clear();
         let Some(mut bare) = self.bare(256 << 10, notes) else { return };
@@ -307,14 +308,14 @@ impl Worker {
         for _ in 0..200 {
             match Socket::connect(&self.against.socket, Instant::now() + Duration::from_secs(1)) {
                 Ok(socket) => self.silent.push(socket),
-                // The queue of those that connect is full.
+                // The socket's queue of connections is full.
                 Err(_) => break,
             }
         }
         notes.done();
     }
 
-    /// Large arenas, until there is no memory for them; then some go.
+    /// Opens sessions with large arenas until there is no memory for them, and closes them once there are more than 8.
     fn take_memory(&mut self, notes: &mut Notes<'_>) {
         for _ in 0..4 {
             match self.bare(16 << 20, notes) {
