@@ -115,7 +115,7 @@ mod tests {
     use transfer_core::tensor::Name;
 
     #[test]
-    fn a_limit_beyond_the_host_is_remarked() {
+    fn limit_beyond_the_host_is_reported() {
         let mut config = Config::single(Name::new("n").unwrap(), Path::new("/x"));
         config.pinned_limit = Size(100 << 40);
         let said = more_than_the_host(&config, Some(16 << 30)).unwrap();

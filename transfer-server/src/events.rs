@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_hears_what_is_kept_and_what_comes() {
+    async fn reader_receives_kept_and_new_events() {
         let events = Events::new();
         let (stop, stopping) = watch::channel(false);
         events.tell("1".into(), changed(1));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_reader_hears_how_many_it_has_missed_and_takes_no_memory() {
+    async fn slow_reader_learns_how_many_events_it_missed() {
         let events = Events::new();
         let (_stop, stopping) = watch::channel(false);
         let mut slow = events.stream(None, stopping).unwrap();

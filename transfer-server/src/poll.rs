@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strategies_read_back_and_what_makes_no_sense_is_named() {
+    fn strategies_read_back_and_invalid_ones_are_named() {
         let twenty = PollStrategy::Adaptive(Duration::from_micros(20));
         for strategy in [PollStrategy::Busy, PollStrategy::Event, twenty] {
             assert_eq!(from_message(&to_message(strategy)), Ok(strategy));

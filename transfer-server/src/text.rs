@@ -57,7 +57,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test]
-    async fn a_refused_connection_is_called_that() {
+    async fn refused_connection_is_reported_as_refused() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);

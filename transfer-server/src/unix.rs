@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dead_socket_is_replaced_and_nothing_else() {
+    fn only_a_dead_socket_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("admin.sock");
         let (listener, guard) = listen(&path, 0o600).unwrap();

@@ -15,7 +15,7 @@ fn pushed(answer: &Answer) {
 }
 
 #[test]
-fn a_fetch_before_its_push_and_in_both_directions() {
+fn fetch_waits_for_its_push_and_works_in_both_directions() {
     let a = Node::start("a");
     let b = Node::join("b", &a);
     let (mut at_a, mut at_b) = (a.worker("ps").unwrap(), b.worker("trainer").unwrap());
@@ -39,7 +39,7 @@ fn a_fetch_before_its_push_and_in_both_directions() {
 }
 
 #[test]
-fn both_sides_ask_at_once() {
+fn simultaneous_fetches_of_both_nodes_succeed() {
     for _ in 0..5 {
         let a = Node::start("a");
         let b = Node::join("b", &a);
@@ -77,7 +77,7 @@ fn restart(node: Node, directory: DirectoryPlace) -> Node {
 }
 
 #[test]
-fn the_node_that_hosts_the_directory_comes_back() {
+fn restarted_directory_host_learns_keys_and_workers_again() {
     let a = Node::start("a");
     let b = Node::join("b", &a);
     let mut at_b = b.worker("trainer").unwrap();
@@ -91,7 +91,7 @@ fn the_node_that_hosts_the_directory_comes_back() {
 }
 
 #[test]
-fn a_peer_comes_back_as_another_incarnation() {
+fn restarted_peer_is_reached_as_a_new_incarnation() {
     let a = Node::start("a");
     let b = Node::join("b", &a);
     let mut at_a = a.worker("ps").unwrap();

@@ -24,7 +24,7 @@ async fn over_tcp(node: &Node) -> Channel {
 }
 
 #[tokio::test]
-async fn health_and_reflection() {
+async fn health_and_reflection_are_served() {
     let node = Node::start("a");
     for channel in [over_tcp(&node).await, over_unix(&node).await] {
         let mut health = HealthClient::new(channel.clone());
@@ -57,7 +57,7 @@ async fn health_and_reflection() {
 }
 
 #[tokio::test]
-async fn status_and_tensors() {
+async fn status_counts_and_tensors_are_listed_by_page() {
     let node = Node::start("a");
     let channel = over_unix(&node).await;
     let mut admin = AdminClient::new(channel);
@@ -135,7 +135,7 @@ async fn lookup_and_resolve_agree() {
 }
 
 #[test]
-fn a_start_that_fails_says_why_and_leaves_nothing() {
+fn failed_start_says_why_and_leaves_nothing_behind() {
     let beyond = Node::try_start("a", |c| c.listen = Some("0.0.0.0:0".parse().unwrap()));
     assert!(matches!(beyond, Err(StartError::Config(ConfigError::BeyondLoopback { flag: "--listen", .. }))));
     let beyond = Node::try_start("a", |c| c.data_listen = Some("0.0.0.0:0".parse().unwrap()));

@@ -34,7 +34,7 @@ fn a_name_is_taken_once() {
 }
 
 #[test]
-fn a_worker_may_come_back_at_once() {
+fn worker_may_reconnect_at_once() {
     let a = Node::start("a");
     for _ in 0..20 {
         drop(a.worker("trainer").unwrap());
@@ -104,7 +104,7 @@ fn sessions_of_a_user_are_bounded() {
 
 /// This node grants the name until the directory answers.
 #[test]
-fn without_the_directory_a_worker_comes_in() {
+fn worker_is_admitted_without_the_directory() {
     let a = Node::start("a");
     let url = a.url();
     a.sidecar.stop();

@@ -95,7 +95,7 @@ mod tests {
     use transfer_core::tensor::Name;
 
     #[test]
-    fn sizes_and_tokens() {
+    fn page_size_is_bounded_and_bad_tokens_are_refused() {
         let asked = |size, token| PageRequest::new(size, token).map(|a| (a.size, a.place));
         assert_eq!(asked(0, "").unwrap(), (100, 0));
         assert_eq!(asked(7, "ff").unwrap(), (7, 255));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_of_names() {
+    fn name_tokens_read_back_and_bad_ones_are_refused() {
         for name in ["", "a", "node-7", "behind:b"] {
             assert_eq!(name_of(&token_of(name)).unwrap(), name);
         }

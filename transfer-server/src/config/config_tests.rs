@@ -104,7 +104,7 @@ fn wildcard_addresses_need_an_advertised_one() {
 }
 
 #[test]
-fn errors_name_the_flag_the_value_and_what_is_right() {
+fn errors_name_the_flag_the_value_and_a_valid_value() {
     refused("--pool-bytes 64MB", &["--pool-bytes", "64MB", "64MiB"]);
     refused("--pool-bytes 9GiB", &["--pool-bytes", "9GiB", "--pinned-limit 8GiB"]);
     refused("--max-arena-bytes 4KiB", &["--max-arena-bytes", "4KiB", "64KiB"]);
@@ -159,7 +159,7 @@ fn verbs_devices_are_parsed() {
 }
 
 #[test]
-fn errors_of_verbs_flags_say_what_would_be_right() {
+fn errors_of_verbs_flags_name_valid_values() {
     let cases: [(&str, &[&str]); 25] = [
         ("--verbs maybe", &["--verbs", "maybe", "auto", "off"]),
         ("--verbs on", &["--verbs on", "--listen"]),

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_id_counts_before_a_group_id() {
+    fn user_id_takes_precedence_over_group_id() {
         let made = config(&["train=1001,1002,@3000", "eval=@3001"], &[], &[]).tenancy().unwrap();
         let [train, eval] = ["train", "eval"].map(|name| made.tenants().called(name).unwrap());
         assert_eq!(made.of(1001, 3001), train);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_rules_are_named() {
+    fn invalid_rules_are_named() {
         for bad in ["train", "=1", "train=", "train=1,", "train=x", "train=-1", "train=@"] {
             assert!(bad.parse::<TenantIds>().is_err(), "{bad}");
         }

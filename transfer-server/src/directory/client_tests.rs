@@ -73,7 +73,7 @@ fn there(address: std::net::SocketAddr) -> Place {
 }
 
 #[tokio::test]
-async fn two_nodes_meet_in_one_directory_one_of_them_by_grpc() {
+async fn two_nodes_share_a_directory_one_of_them_over_grpc() {
     let directory = Directory::new(name("a"));
     let (address, _serving) = serve(&directory, "127.0.0.1:0").await;
     let mut a = Node::start(Place::Here(directory.clone()), "a");
@@ -114,7 +114,7 @@ async fn two_nodes_meet_in_one_directory_one_of_them_by_grpc() {
 }
 
 #[tokio::test]
-async fn a_restarted_directory_hears_everything_again() {
+async fn restarted_directory_is_told_everything_again() {
     let first = Directory::new(name("a"));
     let (address, serving) = serve(&first, "127.0.0.1:0").await;
     let mut b = Node::start(there(address), "b");
@@ -165,7 +165,7 @@ async fn nowhere() -> std::net::SocketAddr {
 }
 
 #[tokio::test]
-async fn without_a_directory_a_node_goes_on_with_what_is_its_own() {
+async fn node_without_a_directory_grants_keys_and_names_itself() {
     let address = nowhere().await;
     let mut b = Node::start(there(address), "b");
     b.claim("k", "w");
@@ -207,7 +207,7 @@ async fn without_a_directory_a_node_goes_on_with_what_is_its_own() {
 }
 
 #[tokio::test]
-async fn a_name_that_a_living_sidecar_has_is_refused_and_says_how_to_take_it() {
+async fn name_of_a_live_sidecar_is_refused_with_the_way_to_take_it() {
     let directory = Directory::new(name("a"));
     let (address, _serving) = serve(&directory, "127.0.0.1:0").await;
     let mut old = Node::start(there(address), "b");

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_had_is_given_back_though_others_have_keys() {
+    fn memory_of_a_removed_node_is_freed_while_others_have_keys() {
         let mut entries = Entries::default();
         for i in 0..100_000u64 {
             // Every thousandth key belongs to another node.

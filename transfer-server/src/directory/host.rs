@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_lost_is_kept_in_mind_and_who_leaves_is_not() {
+    async fn lost_node_is_remembered_and_leaving_node_is_not() {
         let directory = Directory::new(Name::new("a").unwrap());
         let attach = async |node: &str| directory.attach(&hello(node, 1), Vouches::ForAll).await.unwrap();
         let listed = |after: &str, most: usize| {
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_replaced_and_the_closed_hear_of_it() {
+    async fn attachment_is_told_that_it_was_replaced_or_closed() {
         let directory = Directory::new(Name::new("a").unwrap());
         let old = directory.attach(&hello("a", 1), Vouches::ForAll).await.unwrap();
         let new = directory.attach(&hello("a", 1), Vouches::ForAll).await.unwrap();
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_does_not_listen_is_not_listened_to() {
+    async fn node_that_reads_no_answers_is_not_read() {
         let directory = Directory::new(Name::new("a").unwrap());
         let a = directory.attach(&hello("a", 1), Vouches::ForAll).await.unwrap();
         let mut said = 0;
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_is_its_holders_as_long_as_it_answers() {
+    async fn name_stays_with_its_holder_while_the_holder_answers() {
         let directory = Directory::new(Name::new("a").unwrap());
         let old = directory.attach(&hello("b", 5), Vouches::ForAll).await.unwrap();
         old.say([claim(1, "k")]);

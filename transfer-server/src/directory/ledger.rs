@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_announced_again() {
+    fn workers_are_announced_again_after_reattaching() {
         let now = Instant::now();
         let mut ledger = Ledger::default();
         let (answer, mut heard) = oneshot::channel();

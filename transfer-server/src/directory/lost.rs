@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_node_is_missed_until_it_is_found_or_an_hour_is_over() {
+    fn lost_node_is_listed_until_it_returns_or_an_hour_passes() {
         let (mut lost, start) = (Lost::default(), Instant::now());
         let later = |seconds| start + Duration::from_secs(seconds);
         lost.lose(at("a"), start);

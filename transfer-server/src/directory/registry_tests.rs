@@ -167,7 +167,7 @@ fn entries_of_a_node_end_with_it() {
 }
 
 #[test]
-fn a_node_that_comes_back_replaces_itself() {
+fn returning_node_replaces_itself() {
     let mut w = World::new();
     let a = w.attach("a", 5);
     w.claim(a, "k", "ps");
@@ -193,7 +193,7 @@ fn a_node_that_comes_back_replaces_itself() {
 
 /// Two workers of one name: a claim of one does not count for the other.
 #[test]
-fn a_worker_owns_nothing_by_a_name_that_is_entered_elsewhere() {
+fn worker_cannot_claim_by_a_name_entered_at_another_node() {
     let mut w = World::new();
     let (a, b, c) = (w.attach("a", 1), w.attach("b", 1), w.attach("c", 1));
     w.say(a, NodeItem::WorkerUp { worker: name("ps") });
@@ -262,7 +262,7 @@ fn key_belongs_to_its_tenant() {
 }
 
 #[test]
-fn a_node_claims_for_those_it_may_speak_for() {
+fn node_claims_only_for_tenants_it_may_speak_for() {
     let mut tenants = Tenants::default();
     let train = tenants.enter("train").unwrap();
     tenants.reserve("prod/", vec![train]);
@@ -286,7 +286,7 @@ fn a_node_claims_for_those_it_may_speak_for() {
 
 /// An entered key can be claimed again, and a removed one makes room.
 #[test]
-fn a_node_enters_as_many_keys_as_it_may() {
+fn keys_of_a_node_are_bounded() {
     let mut directory = Registry::new(0, Tenants::default());
     directory.limit_keys(2);
     let hello = |text: &str| Hello {
@@ -325,7 +325,7 @@ fn a_node_enters_as_many_keys_as_it_may() {
 /// Any caller can use any name. A sidecar that has proved less does not get the name of one that has proved more, by no
 /// number and by no flag.
 #[test]
-fn a_name_is_kept_from_one_that_has_proved_less() {
+fn name_is_refused_to_a_node_with_weaker_proof() {
     let mut w = World::new();
     w.attach("b", 5);
     let one = Vouches::For([Tenant::User(1)].into(), "user id 1 runs it".into());
@@ -352,7 +352,7 @@ fn a_name_is_kept_from_one_that_has_proved_less() {
 }
 
 #[test]
-fn a_node_watches_and_enters_as_many_as_it_may_have_keys() {
+fn watches_and_workers_of_a_node_are_bounded() {
     let mut w = World::new();
     w.registry.limit_keys(3);
     let (a, b) = (w.attach("a", 1), w.attach("b", 1));

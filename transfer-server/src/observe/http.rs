@@ -239,7 +239,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn silent_connections_hold_up_nobody_who_asks() {
+    fn silent_connections_do_not_delay_requests() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
         listener.set_nonblocking(true).expect("a flag");
         let at = listener.local_addr().expect("an address");

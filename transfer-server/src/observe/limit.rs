@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_place_are_limited_per_second_and_dropped_ones_are_counted() {
+    fn lines_of_a_call_site_are_limited_per_second_and_drops_are_counted() {
         let (one, another) = places();
         let limiter = Limiter::new(3);
         let start = Instant::now();

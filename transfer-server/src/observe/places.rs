@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_oldest_that_has_not_asked_makes_room() {
+    async fn oldest_silent_connection_makes_room() {
         let mut places = Places::new(3);
         let mut open = Vec::new();
         for _ in 0..3 {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_who_has_asked_is_thrown_out() {
+    async fn connection_that_has_asked_is_kept() {
         let mut places = Places::new(2);
         let open = [take(&mut places).await, take(&mut places).await];
         open.iter().for_each(|(asked, _)| asked.set());

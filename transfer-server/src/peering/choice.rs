@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_better_and_not_used_has_its_reason() {
+    fn unused_better_fabric_has_its_reason() {
         use FabricKind::{Shm, Tcp, Verbs};
         let why = |me: &Identity, chosen| -> Vec<String> {
             me.passed_over(chosen).into_iter().map(|p| format!("{}: {}", p.fabric, p.why)).collect()
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_from_other_failures() {
+    fn refusal_is_distinguished_from_other_failures() {
         let refused = refusal(Code::FailedPrecondition, FabricKind::Verbs, "no".into());
         assert!(is_refusal(&refused, FabricKind::Verbs));
         assert!(!is_refusal(&refused, FabricKind::Tcp));

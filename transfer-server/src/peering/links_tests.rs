@@ -221,7 +221,7 @@ async fn failures_say_why() {
 }
 
 #[tokio::test]
-async fn a_fabric_that_is_not_there_is_named() {
+async fn unavailable_fabric_is_named() {
     let directory = Directory::new(name("a"));
     let mut a = Node::start(&directory, "a", |me| me.require = Some(FabricKind::Tcp)).await;
     let mut b = Node::start(&directory, "b", |me| {
@@ -248,7 +248,7 @@ fn lacks(why: &str) -> Vec<PassedOver> {
 }
 
 #[tokio::test]
-async fn the_best_fabric_of_both_carries_a_link_and_both_know_why() {
+async fn best_common_fabric_carries_the_link_and_both_sides_know_why() {
     let directory = Directory::new(name("a"));
     let mut a = Node::start(&directory, "a", |me| me.fabrics = BOTH.to_vec()).await;
     let mut b = Node::start(&directory, "b", |me| me.fabrics = BOTH.to_vec()).await;
@@ -302,7 +302,7 @@ async fn a_link_that_does_not_come_up_is_made_over_the_next_fabric() {
 }
 
 #[tokio::test]
-async fn where_one_is_required_there_is_no_other() {
+async fn required_fabric_has_no_fallback() {
     let directory = Directory::new(name("a"));
     let mut a = Node::start(&directory, "a", |me| {
         me.fabrics = BOTH.to_vec();
@@ -320,7 +320,7 @@ async fn where_one_is_required_there_is_no_other() {
 }
 
 #[tokio::test]
-async fn a_call_that_makes_no_sense_is_refused() {
+async fn invalid_call_is_refused() {
     let directory = Directory::new(name("a"));
     let a = Node::start(&directory, "a", |_| ()).await;
     let endpoint = Endpoint::from_shared(format!("http://{}", a.address)).unwrap();
@@ -393,7 +393,7 @@ fn fuzz_connect() {
 /// Whoever may call can say any name. A call by one that has proved less than the peer of a link does not end that
 /// link.
 #[tokio::test]
-async fn a_link_is_kept_from_one_that_has_proved_less() {
+async fn link_is_not_replaced_by_a_caller_with_weaker_proof() {
     let directory = Directory::new(name("a"));
     let a = Node::start(&directory, "a", |_| ()).await;
     let request = |node: &str| v1::ConnectRequest {

@@ -26,7 +26,7 @@ fn accepts(verdict: Verdict) -> Attempt {
 }
 
 #[test]
-fn one_wish_dials_once() {
+fn repeated_request_dials_once() {
     let b = name("b");
     let mut peers = peers_of("a");
     let attempt = dialed(peers.wanted(&b));
@@ -39,7 +39,7 @@ fn one_wish_dials_once() {
 }
 
 #[test]
-fn when_both_dial_the_smaller_name_wins() {
+fn smaller_name_wins_when_both_dial() {
     let (a, b) = (name("a"), name("b"));
     let (mut at_a, mut at_b) = (peers_of("a"), peers_of("b"));
     let from_a = dialed(at_a.wanted(&b));
@@ -71,7 +71,7 @@ fn when_both_dial_the_smaller_name_wins() {
 }
 
 #[test]
-fn who_was_turned_away_dials_again_when_no_call_comes() {
+fn yielding_node_dials_again_when_no_call_comes() {
     let a = name("a");
     let mut peers = peers_of("b");
     let first = dialed(peers.wanted(&a));
@@ -83,7 +83,7 @@ fn who_was_turned_away_dials_again_when_no_call_comes() {
 }
 
 #[test]
-fn a_peer_that_cannot_be_reached_fails_after_some_tries() {
+fn unreachable_peer_fails_after_some_tries() {
     let b = name("b");
     let mut peers = peers_of("a");
     let mut action = peers.wanted(&b);
@@ -107,7 +107,7 @@ fn a_peer_that_cannot_be_reached_fails_after_some_tries() {
 }
 
 #[test]
-fn a_link_that_does_not_come_up_ends_the_wish() {
+fn link_that_does_not_come_up_ends_the_request() {
     let b = name("b");
     let mut peers = peers_of("a");
     let attempt = dialed(peers.wanted(&b));
@@ -130,7 +130,7 @@ fn a_link_that_does_not_come_up_ends_the_wish() {
 }
 
 #[test]
-fn a_wish_while_a_peers_call_is_answered_waits_for_that_link() {
+fn request_during_a_peers_call_waits_for_that_link() {
     let b = name("b");
     let mut peers = peers_of("a");
     let accepted = accepts(peers.incoming(&b, Tcp));
@@ -156,7 +156,7 @@ fn a_restarted_peer_may_call_while_its_old_link_seems_up() {
 }
 
 #[test]
-fn a_second_wish_means_that_the_first_was_answered() {
+fn second_request_dials_again_once_the_first_was_answered() {
     let b = name("b");
     let mut peers = peers_of("a");
     let attempt = dialed(peers.wanted(&b));
@@ -168,7 +168,7 @@ fn a_second_wish_means_that_the_first_was_answered() {
 }
 
 #[test]
-fn a_fabric_that_brings_no_link_is_passed_over_until_the_next_wish() {
+fn failed_fabric_is_passed_over_until_the_next_request() {
     let b = name("b");
     let mut peers = Peers::new(name("a"), vec![Verbs, Tcp]);
     // The peer has none.
@@ -207,7 +207,7 @@ fn a_fabric_that_brings_no_link_is_passed_over_until_the_next_wish() {
 }
 
 #[test]
-fn what_a_peer_calls_over_is_passed_over_too_when_it_does_not_come_up() {
+fn fabric_of_a_failed_incoming_call_is_passed_over() {
     let b = name("b");
     let mut peers = Peers::new(name("a"), vec![Verbs, Tcp]);
     let accepted = accepts(peers.incoming(&b, Verbs));

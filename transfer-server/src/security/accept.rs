@@ -296,7 +296,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(600);
 
     #[tokio::test]
-    async fn one_address_takes_its_share_of_the_handshakes_and_no_more() {
+    async fn handshakes_of_one_address_are_bounded() {
         let address = |last| Source::Address(IpAddr::from([10, 0, 0, last]));
         let (sources, one, other) = (Sources::new(), address(1), address(2));
         let mut entered: Vec<_> = (0..MOST_HANDSHAKES_OF_ONE).map(|_| sources.enter(one)).collect();
@@ -318,7 +318,7 @@ mod tests {
 
     /// Many connections are silent. The oldest of them are closed, and a client that sends is served.
     #[tokio::test]
-    async fn silent_connections_without_certificates_keep_nobody_out() {
+    async fn silent_connections_without_certificates_block_no_other_caller() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut served = over_plain(listener);

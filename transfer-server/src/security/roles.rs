@@ -199,7 +199,7 @@ mod tests {
 
     /// Every method of ours is entered, and nothing else is.
     #[test]
-    fn every_method_has_its_need() {
+    fn every_method_has_a_required_right() {
         let set = prost_types::FileDescriptorSet::decode(transfer_proto::FILE_DESCRIPTOR_SET).unwrap();
         let mut methods: Vec<String> = Vec::new();
         for file in set.file.iter().filter(|file| file.package().starts_with("transfer.")) {

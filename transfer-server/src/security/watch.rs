@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_before_the_first_look_is_read_again() {
+    fn change_before_the_first_look_is_read_again() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
         let files = Files { cert: at("cert"), key: at("key"), ca: at("ca") };

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_worth_what_was_proved_and_what_the_rules_allow() {
+    fn caller_vouches_for_what_it_proved_within_the_rules() {
         let config = |peers: &[&str]| TenantsConfig {
             tenants: vec!["train=@3000".parse().unwrap()],
             peer_tenants: peers.iter().map(|rule| rule.parse().unwrap()).collect(),

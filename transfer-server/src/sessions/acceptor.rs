@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn handshakes_of_one_user_that_never_end_keep_no_other_user_out() {
+    fn endless_handshakes_of_one_user_do_not_block_other_users() {
         use std::sync::atomic::AtomicU32;
         static CONNECTED: AtomicU32 = AtomicU32::new(0);
         // Two users take their whole shares; then a third one comes.

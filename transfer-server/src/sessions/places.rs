@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_and_the_node_have_as_many_sessions_as_they_may() {
+    fn sessions_are_bounded_per_user_and_per_node() {
         let places = Places::new(SessionLimits { per_user: 2, per_node: 3 });
         let take = |user| places.take(Tenant::User(user), &name(&format!("uid-{user}")));
         let first = take(1).expect("a place");

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_node_has_a_name_of_its_own() {
+    fn socket_names_are_short_and_differ_between_nodes() {
         assert_eq!(socket_name("node-a", ".shm"), "node-a.shm");
         assert_ne!(socket_name("a/b", ".peers"), socket_name("a/b", ".shm"));
         let odd = ["a/b", "a b", "..", "ä", &"n".repeat(512), &"n".repeat(41)].map(|node| socket_name(node, ".shm"));

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn parent_is_the_worker_s_span_or_that_of_the_push_or_none() {
+    fn parent_is_the_span_of_the_worker_or_of_the_push_or_none() {
         let spans = Spans::new(1);
         let of = |trace, origin| spans.of(&fetched(trace, origin), Instant::now()).unwrap();
         let both = of(context(1, 1), context(2, 1));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn beginner_of_a_trace_decides_whether_it_is_collected() {
+    fn root_of_a_trace_decides_whether_it_is_collected() {
         let count = |sample, trace, origin| {
             let spans = Spans::new(sample);
             (0..4000).filter(|_| spans.of(&fetched(trace, origin), Instant::now()).is_some()).count()
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_has_its_code() {
+    fn failed_transfer_carries_its_error_code() {
         let failed = EndedTransfer { outcome: Err(FailureCode::PoolFull), ..fetched(None, None) };
         let span = Spans::new(1).of(&failed, Instant::now()).unwrap();
         assert_eq!(span.status, Status::error("PoolFull"));
