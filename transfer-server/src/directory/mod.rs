@@ -1,7 +1,7 @@
 //! The directory: which node owns a key, and where a worker is.
 //!
-//! One sidecar of a cluster hosts it in memory. Every node, the host included, is attached to it and exchanges the same
-//! items; the host does so without gRPC. An entry lives as long as the attachment of its node.
+//! One sidecar of a cluster hosts the directory in memory. Every node, the host included, attaches to it and exchanges
+//! the same items; the host does so without gRPC. An entry lives as long as the attachment of its node.
 //!
 //! | file | idea |
 //! |---|---|
