@@ -130,7 +130,7 @@ impl Drain {
     async fn run(self) {
         let Shared { engine, state, .. } = &*self.0;
         let step = loop {
-            // The data plane stays in its draining state, so repeating the command changes nothing.
+            // Repeating the command is harmless, and the answer holds the work that is left.
             match engine.drain().await {
                 Ok(left) => {
                     state.send_if_modified(|state| {

@@ -44,7 +44,8 @@ impl Drop for SocketPath {
     }
 }
 
-/// Returns whether there is a socket at `path`, with or without a listener. A missing file or directory is no error.
+/// Returns whether there is a socket at `path`, with or without a listener. A missing file is no error; any other kind
+/// of file is.
 pub(crate) fn check(path: &Path) -> io::Result<bool> {
     match std::fs::symlink_metadata(path) {
         // A missing directory is made at the start.

@@ -10,7 +10,7 @@ use transfer_core::tensor::Name;
 /// The default page size, and the largest.
 const SIZE: (usize, usize) = (100, 1000);
 
-/// The time for which one call looks for entries that match its filter.
+/// The time within which one call collects entries that match its filter.
 const PATIENCE: Duration = Duration::from_millis(5);
 
 /// A caller's request for a page.
@@ -30,8 +30,8 @@ impl PageRequest {
         Ok(PageRequest { size, place })
     }
 
-    /// Gathers a page: asks for parts until the page is long enough, nothing is left, or the time is up. `show` drops
-    /// entries that do not match.
+    /// Gathers a page: asks for parts until the page is full, nothing is left, or the time is up. `show` returns `None`
+    /// for an entry that does not match.
     pub(super) async fn gather<T, S>(
         self,
         engine: &EngineClient,
@@ -66,12 +66,12 @@ pub(crate) fn size(page_size: u32) -> usize {
 /// The prefix of a page token that contains a name.
 const BEHIND: &str = "behind:";
 
-/// The token of the page after the entry of that name; empty for no entry.
+/// Returns the token of the page after the entry of that name; empty if the name is empty.
 pub(crate) fn token_of(name: &str) -> String {
     if name.is_empty() { String::new() } else { format!("{BEHIND}{name}") }
 }
 
-/// The name in such a token; empty for the first page.
+/// Returns the name in such a token; empty for the first page.
 pub(crate) fn name_of(token: &str) -> Result<&str, Status> {
     match (token, token.strip_prefix(BEHIND)) {
         ("", _) => Ok(""),

@@ -56,9 +56,9 @@ pub(crate) enum DirectoryError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a worker named {worker} is connected at node {node}; end it, or choose another name")]
 pub(crate) struct WorkerElsewhere {
-    /// Its name.
+    /// The worker's name.
     worker: Name,
-    /// That node.
+    /// The other node.
     node: Name,
 }
 

@@ -28,7 +28,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Detached {
-    /// The node attached again.
+    /// Another attachment of the same name replaced this one.
     #[error("another attachment of this node replaced this one: a sidecar of the same --node has attached")]
     Replaced,
     /// The node has announced its end.

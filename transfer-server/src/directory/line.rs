@@ -153,7 +153,7 @@ pub(crate) enum NoLine {
 pub(crate) enum Line {
     /// See [`Place::Here`].
     Here(Attachment),
-    /// See [`Place::There`].
+    /// Items to the directory.
     There {
         /// To the directory.
         out: mpsc::Sender<v1::NodeUpdate>,
