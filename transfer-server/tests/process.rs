@@ -1,4 +1,4 @@
-//! `transferd` as a process: what it prints, how it ends.
+//! `transferd` as a process: its output and its exit.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::io::{BufRead, BufReader, Read};
@@ -84,7 +84,7 @@ fn exit_codes_of_a_bad_command_line_and_a_bad_path_differ() {
     }
 }
 
-/// The soft limit of a shell is 1,024 as a rule, which a hundred workers use up.
+/// The usual soft limit of a shell is 1,024, which a hundred workers use up.
 #[test]
 fn sidecar_raises_its_descriptor_limit_to_the_hard_limit() {
     let dir = tempfile::tempdir().unwrap();

@@ -118,7 +118,7 @@ async fn lookup_and_resolve_agree() {
     assert_eq!((found.node.as_str(), found.owner.as_str()), ("b", "trainer"));
     assert_eq!(found.address, b.sidecar.addresses().grpc.unwrap().to_string());
     assert!(found.sequence > 0);
-    // The same by either node's Peering service: b asks a.
+    // Either node's Peering service gives the same answer; b asks a.
     for node in [&a, &b] {
         let mut peering = PeeringClient::new(over_unix(node).await);
         assert_eq!(peering.resolve(ask(What::Key("w".into()))).await.unwrap().into_inner(), found);
@@ -129,7 +129,7 @@ async fn lookup_and_resolve_agree() {
         let senseless = peering.resolve(ask(What::Key("k".repeat(513)))).await.unwrap_err();
         assert_eq!(senseless.code(), Code::InvalidArgument, "{senseless}");
     }
-    // Only its host serves the directory.
+    // Only the host serves the directory.
     let mut not_here = DirectoryClient::new(over_tcp(&b).await);
     assert_eq!(not_here.lookup(ask(What::Key("w".into()))).await.unwrap_err().code(), Code::Unimplemented);
 }

@@ -81,7 +81,7 @@ fn unavailable(error: EngineError) -> Status {
 /// The number that stands for the user id of a tenant with a name.
 const NO_ONE_USER: u32 = u32::MAX;
 
-/// Returns the user id of a tenant, or [`NO_ONE_USER`] if the tenant has a name.
+/// Returns the user id of a tenant, or `NO_ONE_USER` if the tenant has a name.
 pub(crate) fn uid_of(tenant: Tenant) -> u32 {
     tenant.user_id().unwrap_or(NO_ONE_USER)
 }

@@ -11,7 +11,7 @@ use transfer_core::protocol::Tenant;
 use transfer_core::tensor::Name;
 use transfer_memory::session::{Refusal, RefusalCode};
 
-/// The places for sessions.
+/// The places for sessions, and their limits.
 #[derive(Debug)]
 pub(crate) struct Places {
     limits: SessionLimits,
@@ -34,7 +34,7 @@ pub(crate) struct Place {
 }
 
 impl Places {
-    /// Makes the places, all free.
+    /// Makes the places. All of them are free.
     pub(crate) fn new(limits: SessionLimits) -> Arc<Places> {
         Arc::new(Places { limits, taken: Mutex::default() })
     }
@@ -63,7 +63,7 @@ impl Places {
         Ok(Place { places: self.clone(), tenant })
     }
 
-    /// The number of sessions that were refused at a limit.
+    /// Returns the number of sessions that were refused at a limit.
     pub(crate) fn refused(&self) -> u64 {
         self.taken.lock().refused
     }

@@ -1,8 +1,8 @@
-//! A transfer as a span.
+//! Converts a transfer into a span.
 //!
-//! The span belongs to the trace that its worker gives. A fetch without one belongs to the trace of the push that
-//! published its version. Without either the span begins a trace of its own, as often as configured. The beginner of a
-//! trace decides whether it is collected: if its flag says no, there is no span.
+//! The span belongs to the trace that the worker gives. The span of a fetch without a trace belongs to the trace of the
+//! push that published its version. Without either, the configured share of transfers starts a new trace. The process
+//! that starts a trace decides whether the trace is collected: if its sampled flag is not set, no span is made.
 
 use opentelemetry::trace::{Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
@@ -24,7 +24,7 @@ impl Spans {
         Spans { sample, scope }
     }
 
-    /// The span of a finished transfer, if its trace is collected.
+    /// Makes the span of a finished transfer, if its trace is collected.
     pub(super) fn of(&self, ended: &EndedTransfer, at: Instant) -> Option<SpanData> {
         let origin = ended.outcome.as_ref().ok().and_then(|report| report.origin);
         let parent = ended.trace.or(origin);
@@ -37,7 +37,7 @@ impl Spans {
         }
         let end_time = SystemTime::now().checked_sub(at.elapsed()).unwrap_or(SystemTime::UNIX_EPOCH);
         let mut links = SpanLinks::default();
-        // The parent needs no link.
+        // A link to the parent would be redundant.
         links.links.extend(origin.filter(|origin| parent != Some(*origin)).map(link));
         Some(SpanData {
             span_context: own(parent),
@@ -65,7 +65,7 @@ impl Spans {
     }
 }
 
-/// A new span context: of its parent's trace, else of a new one.
+/// Makes a new span context in the parent's trace, or in a new trace without a parent.
 fn own(parent: Option<TraceContext>) -> SpanContext {
     let trace = match parent {
         Some(parent) => TraceId::from_bytes(parent.trace_id()),
@@ -161,7 +161,7 @@ mod tests {
         }
         assert_eq!((count(0, None, None), count(1, None, None)), (0, 4000));
         let some = count(4, None, None);
-        // One in four, within limits that chance never exceeds.
+        // One in four. Chance does not exceed these bounds in practice.
         assert!((500..2000).contains(&some), "{some}");
     }
 
