@@ -63,12 +63,12 @@ impl Drain {
         Drain(Arc::new(Shared { engine, events, begins: Mutex::default(), state: watch::Sender::new(None) }))
     }
 
-    /// Whether a drain is under way.
+    /// Returns whether a drain is under way.
     pub(crate) fn is_under_way(&self) -> bool {
         self.0.state.borrow().is_some()
     }
 
-    /// The progress of the drain, if there is one.
+    /// Returns the progress of the drain, if there is one.
     pub(crate) fn progress(&self) -> Option<v1::DrainProgress> {
         self.0.state.borrow().map(|state| state.to_message(Instant::now()))
     }

@@ -94,10 +94,10 @@ mod tests {
         let (listener, guard) = listen(&path, 0o600).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(listen(&path, 0o600).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        // As after a crash: the file stays, nobody listens.
+        // This is the state after a crash: the file stays, and no process listens.
         drop(listener);
         let (_listener, second) = listen(&path, 0o600).unwrap();
-        // The first one's guard does not remove the second's file.
+        // The guard of the first socket does not remove the file of the second.
         drop(guard);
         assert!(path.exists());
         drop(second);

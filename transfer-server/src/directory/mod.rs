@@ -5,11 +5,11 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `item` | what is said, as values |
+//! | `item` | the messages, as values |
 //! | `registry`, `entries`, `names` | the state: no I/O, no clock |
-//! | `host`, `lost` | the state behind a lock, an outbox for each node; nodes that are missed |
-//! | `service`, `convert` | the same by gRPC |
-//! | `client`, `line`, `ledger`, `log` | a node's side: stays attached, says again what a new directory does not know, goes on without one |
+//! | `host`, `lost` | the state behind a lock, an outbox for each node; nodes that were lost |
+//! | `service`, `convert` | the directory as a gRPC service |
+//! | `client`, `line`, `ledger`, `log` | a node's side: stays attached, repeats requests, works without a directory |
 
 mod client;
 pub(crate) mod convert;

@@ -261,7 +261,7 @@ mod tests {
         };
         let silent: Vec<_> = (0..CONNECTIONS).map(|_| connect()).collect();
         ask(&connect());
-        // Only the first one was closed.
+        // Only the first connection was closed.
         assert_eq!((&silent[0]).read(&mut [0]).expect("the end"), 0);
         silent[1..].iter().for_each(ask);
         server.abort();

@@ -40,7 +40,7 @@ struct DialError {
 
 #[derive(PartialEq)]
 enum DialErrorKind {
-    /// The peer is calling this node at the same time.
+    /// The peer refused the call, because its own call to this node wins.
     Yield,
     /// Another call may succeed.
     Retry,
