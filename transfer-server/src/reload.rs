@@ -16,7 +16,7 @@ pub(crate) const RELOADED: &[&str] = &["log", "poll", "peers", "admins", "reader
 /// cases.
 const SECURITY: &[&str] = &["peers", "admins", "readers", "tls_cert", "tls_key", "tls_ca"];
 
-/// Whether a key takes effect without a restart.
+/// Returns whether a key takes effect without a restart.
 pub(crate) fn can_change(key: &str) -> bool {
     RELOADED.contains(&key)
 }

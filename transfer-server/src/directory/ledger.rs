@@ -141,7 +141,7 @@ impl Ledger {
     /// workers, then the unanswered requests in their order.
     pub(crate) fn attached(&mut self, now: Instant) -> Vec<NodeItem> {
         self.alone = None;
-        // The numbers are another directory's, whose clock may have been ahead.
+        // The numbers came from another directory, whose clock may have been ahead.
         self.watches.values_mut().for_each(|newer_than| *newer_than = 0);
         let workers = self.workers.keys().map(|worker| NodeItem::WorkerUp { worker: worker.clone() });
         let log = self.keys.replay(now).chain(self.counters.replay(now));
@@ -154,8 +154,8 @@ impl Ledger {
         workers.chain(log).chain(questions).chain(node_questions).collect()
     }
 
-    /// Handles the end of the attachment. The owners repeat claims that were granted without an answer at the next
-    /// attachment.
+    /// Handles the end of the attachment. At the next attachment the owners repeat the claims that were granted without
+    /// an answer.
     pub(crate) fn detached(&mut self) {
         self.overdue.clear();
     }

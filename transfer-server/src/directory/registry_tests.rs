@@ -207,7 +207,7 @@ fn worker_cannot_claim_by_a_name_entered_at_another_node() {
     assert_eq!(w.say(b, claim(true, false)), [(b, refused.clone())]);
     assert_eq!(w.say(b, claim(true, true)), [(b, refused)]);
     assert_eq!(w.registry.key(&key("k")).unwrap().at.node, name("a"));
-    // The entered worker's keys landed on other nodes.
+    // c claims a key that landed there for the entered worker. Then the worker's own node claims it back.
     assert!(matches!(w.say(c, claim(false, false))[..], [(_, Answer::Claimed { .. }), (_, Answer::Lost { .. })]));
     assert!(matches!(w.say(a, claim(true, false))[..], [(_, Answer::Claimed { .. }), (_, Answer::Lost { .. })]));
 }

@@ -154,7 +154,7 @@ impl Security {
         Security(Arc::new(Shared { node, tls, policy, tenancy, refused: AtomicU64::new(0) }))
     }
 
-    /// Makes the security of a node without certificates that trusts only this host.
+    /// Makes the security of a node without certificates that has the default policy.
     #[cfg(test)]
     pub(crate) fn none() -> Security {
         Security::with_tenants(crate::config::TenantsConfig::default())

@@ -119,7 +119,7 @@ mod tests {
         write(&files, "another-node");
         look(&security, &mut refused);
         assert!(refused.is_some() && Arc::ptr_eq(&second, &used()));
-        // The previous files are valid again when they are back.
+        // Valid files are used again, although unusable ones were seen in between.
         write(&files, "a");
         look(&security, &mut refused);
         assert!(refused.is_none() && !Arc::ptr_eq(&second, &used()));
