@@ -21,7 +21,7 @@ pub(crate) fn can_change(key: &str) -> bool {
     RELOADED.contains(&key)
 }
 
-/// The reason why a configuration was not applied; the previous one stays.
+/// The reason why a configuration was not applied. The previous one stays in effect.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReloadError {

@@ -16,7 +16,7 @@ pub struct Limit {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotALimit {
-    /// It has no name, or no value.
+    /// The text has no name, or no value.
     #[error("a limit is NAME=N, like keys_per_user=2000000")]
     Form,
     /// No limit has that name.

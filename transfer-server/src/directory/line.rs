@@ -153,9 +153,9 @@ pub(crate) enum NoLine {
 pub(crate) enum Line {
     /// See [`Place::Here`].
     Here(Attachment),
-    /// Items to the directory.
+    /// See [`Place::There`].
     There {
-        /// To the directory.
+        /// Items to the directory.
         out: mpsc::Sender<v1::NodeUpdate>,
         /// Answers from the directory.
         answers: Box<Streaming<v1::DirectoryUpdate>>,

@@ -24,7 +24,7 @@ const LINK_DEADLINE: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 impl Links {
-    /// Asks a peer for landing slots, for the engine.
+    /// Asks a peer for the landing slots that the engine has requested.
     pub(crate) fn prepare_buffers(&self, link: LinkId, peer: Name, asks: Vec<BufferAsk>) {
         let links = self.clone();
         drop(tokio::spawn(async move {

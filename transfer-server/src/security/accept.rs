@@ -303,7 +303,7 @@ mod tests {
         let mut entered: Vec<_> = (0..MOST_HANDSHAKES_OF_ONE).map(|_| sources.enter(one)).collect();
         let mut alone = sources.enter(other);
         entered.push(sources.enter(one));
-        // Only the oldest one of that address is closed.
+        // Only the oldest connection of that address is closed.
         let silence = std::future::pending::<io::Result<()>>;
         let why = entered[0].within(LONG, "first byte", silence()).await.expect_err("another one came");
         assert!(why.contains("32 of one address"), "{why}");
