@@ -14,7 +14,8 @@ use transfer_core::tensor::Name;
 use transfer_proto::v1;
 use v1::event::What;
 
-/// The time for which requests wait for a directory that does not answer, from its last message on.
+/// The time for which requests wait for the directory. It is counted from the start or from the end of the last
+/// attachment; while the node is attached, from the first unanswered claim.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The first and the longest pause before the next attempt to attach.
