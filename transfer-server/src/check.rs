@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use transfer_memory::socket::{AddressError, Socket};
 
-/// The reason why no sidecar starts with a configuration.
+/// The reason why the sidecar cannot start with a configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckError {
@@ -26,7 +26,7 @@ pub enum CheckError {
 }
 
 /// Checks everything that needs no start: the values, the files and paths that they name, and whether this host has the
-/// required fabric. Returns remarks on a valid configuration.
+/// required fabric. Returns remarks about a valid configuration.
 ///
 /// # Errors
 /// [`CheckError`] for the first error.
@@ -47,7 +47,8 @@ pub fn check(loaded: &Loaded) -> Result<Vec<String>, CheckError> {
     Ok(remarks)
 }
 
-/// A remark, and no error: a file may be checked on another host than its own.
+/// Returns a remark if the limit exceeds this host's memory. This is no error, because a file may be checked on a host
+/// other than its own.
 fn more_than_the_host(config: &Config, memory_bytes: Option<u64>) -> Option<String> {
     let (limit, host) = (config.pinned_limit, memory_bytes.filter(|host| config.pinned_limit.0 > *host)?);
     Some(format!(
@@ -56,9 +57,9 @@ fn more_than_the_host(config: &Config, memory_bytes: Option<u64>) -> Option<Stri
     ))
 }
 
-/// Whether a sidecar listens at the workers' socket.
+/// Returns whether a sidecar listens at the workers' socket.
 fn is_running(config: &Config) -> Result<bool, StartError> {
-    /// A stopped sidecar does not answer, but still listens.
+    /// The time-out of the connection: a stopped sidecar does not answer, but still listens.
     const PATIENCE: Duration = Duration::from_millis(200);
     if let Some(admin) = &config.admin_socket {
         match crate::unix::check(admin) {
@@ -70,7 +71,7 @@ fn is_running(config: &Config) -> Result<bool, StartError> {
         Ok(false) => Ok(false),
         Ok(true) => match Socket::connect(&config.socket, Instant::now() + PATIENCE) {
             Ok(_) => Ok(true),
-            // A file that a dead process has left is replaced.
+            // The start replaces a socket file that a dead process has left.
             Err(AddressError::NobodyListens { .. }) => Ok(false),
             Err(AddressError::System { .. }) => Ok(true),
             Err(e) => Err(e.into()),
@@ -101,7 +102,7 @@ fn cannot_listen(flag: &'static str, address: impl ToString, source: std::io::Er
     StartError::Listen { flag, address: address.to_string(), source }
 }
 
-/// The memory of this host.
+/// Returns the size of this host's memory in bytes.
 fn memory_bytes() -> Option<u64> {
     let text = std::fs::read_to_string(Path::new("/proc/meminfo")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -115,7 +116,7 @@ mod tests {
     use transfer_core::tensor::Name;
 
     #[test]
-    fn a_limit_beyond_the_host_is_remarked() {
+    fn limit_beyond_the_host_is_reported() {
         let mut config = Config::single(Name::new("n").unwrap(), Path::new("/x"));
         config.pinned_limit = Size(100 << 40);
         let said = more_than_the_host(&config, Some(16 << 30)).unwrap();

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use transfer_proto::v1;
 use v1::event::What;
 
-/// What carries the engine's requests out.
+/// Carries out the engine's requests.
 pub(crate) struct Control {
     pub(crate) engine: EngineClient,
     pub(crate) directory: DirectoryClient,
@@ -71,7 +71,7 @@ impl Control {
                 self.events
                     .tell(text, What::RailDown(v1::RailDown { link: link.0, peer: peer.to_string(), rail, left, why }));
             }
-            // Its waiters get the reason if no other link can be made.
+            // The link's waiters get the reason if no other link can be made.
             ControlRequest::LinkFailed { link, peer, why } => self.links.link_down(&peer, link, &why),
             ControlRequest::LinkDown { link, peer, why } => {
                 self.links.link_down(&peer, link, &why);

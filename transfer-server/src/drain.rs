@@ -1,4 +1,4 @@
-//! Drains: the sidecar finishes what runs, takes nothing new, and leaves; see `Admin.Drain`.
+//! Drains: the sidecar finishes the running work, takes no new work, and leaves; see `Admin.Drain`.
 
 use crate::engine::EngineClient;
 use crate::events::{Events, nanos};
@@ -12,11 +12,11 @@ use transfer_core::protocol::Unfinished;
 use transfer_proto::v1;
 use v1::event::What;
 
-/// The default deadline, and the longest.
+/// The default deadline of a drain, and the longest deadline.
 const DEADLINE: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The interval of the check whether something is left.
+/// The interval at which a drain checks whether work is left.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The interval of progress reports when nothing changes.
@@ -30,7 +30,7 @@ pub(crate) struct Drain(Arc<Shared>);
 struct Shared {
     engine: EngineClient,
     events: Events,
-    /// Held while a drain begins, since there is only one.
+    /// Held while a drain begins, so that only one begins.
     begins: Mutex<()>,
     state: watch::Sender<Option<State>>,
 }
@@ -63,12 +63,12 @@ impl Drain {
         Drain(Arc::new(Shared { engine, events, begins: Mutex::default(), state: watch::Sender::new(None) }))
     }
 
-    /// Whether a drain is under way.
+    /// Returns whether a drain is under way.
     pub(crate) fn is_under_way(&self) -> bool {
         self.0.state.borrow().is_some()
     }
 
-    /// The progress of the drain, if there is one.
+    /// Returns the progress of the drain, if there is one.
     pub(crate) fn progress(&self) -> Option<v1::DrainProgress> {
         self.0.state.borrow().map(|state| state.to_message(Instant::now()))
     }
@@ -84,7 +84,7 @@ impl Drain {
     }
 
     async fn reached(&self, is: impl Fn(&State) -> bool) {
-        // An error cannot be: this holds the sender.
+        // This cannot fail, because `self` holds the sender.
         let _ = self.0.state.subscribe().wait_for(|state| state.as_ref().is_some_and(&is)).await;
     }
 
@@ -130,7 +130,7 @@ impl Drain {
     async fn run(self) {
         let Shared { engine, state, .. } = &*self.0;
         let step = loop {
-            // The data plane keeps the state once it knows it.
+            // Repeating the command is harmless, and the answer holds the work that is left.
             match engine.drain().await {
                 Ok(left) => {
                     state.send_if_modified(|state| {
@@ -140,7 +140,7 @@ impl Drain {
                         break v1::DrainStep::Finished;
                     }
                 }
-                // A data plane that has ended has nothing left; a silent one has until the deadline.
+                // A data plane that has ended has nothing left to finish. A silent one has time until the deadline.
                 Err(crate::engine::EngineError::Gone(_)) => break v1::DrainStep::Finished,
                 Err(why) => tracing::warn!(%why, "the data plane does not say what is left to finish"),
             }

@@ -12,8 +12,7 @@ pub(crate) use transfer_fabric::engine::{
     Answer, ControlRequest, EngineCommand, EngineGone, FabricDescription, Listing, Measured, PageFrom, PeerInfo,
 };
 
-/// The time-out of an answer. The engine answers between two rounds of its loop; memory registration is what takes
-/// long.
+/// The time-out of an answer. The engine answers between two rounds of its loop; only memory registration takes long.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The reason why there is no answer.
@@ -23,7 +22,7 @@ pub(crate) enum EngineError {
     /// The engine has ended.
     #[error(transparent)]
     Gone(#[from] EngineGone),
-    /// It did not answer in time.
+    /// The engine did not answer in time.
     #[error("the data plane of this sidecar did not answer within {DEADLINE:?}")]
     Silent,
     /// The fabric refused.
@@ -90,7 +89,7 @@ impl EngineClient {
         let _ = self.send(EngineCommand::AbandonLink { link, why: why.to_owned() });
     }
 
-    /// The answers to a peer's call for landing slots. `None` where there is no such link to it.
+    /// Returns the answers to a peer's call for landing slots. `None`: there is no such link to the peer.
     pub(crate) async fn prepare_buffers(
         &self,
         link: LinkId,
@@ -113,7 +112,7 @@ impl EngineClient {
         self.ask(EngineCommand::Describe).await
     }
 
-    /// A page of a list.
+    /// Returns a page of a list.
     pub(crate) async fn list<T: std::marker::Send + 'static>(
         &self,
         from: PageFrom,
@@ -134,7 +133,7 @@ impl EngineClient {
         self.ask(|answer| EngineCommand::Evict { domain, place, answer }).await
     }
 
-    /// Starts a drain, or asks for its state. Returns what is left to finish.
+    /// Starts a drain, or asks for its state. Returns the work that is left to finish.
     pub(crate) async fn drain(&self) -> Result<Unfinished, EngineError> {
         self.send(EngineCommand::Drain)?;
         self.ask(EngineCommand::Unfinished).await

@@ -1,7 +1,7 @@
-//! Events of the sidecar: numbered, the last ones kept, and sent to any number of readers.
+//! The events of the sidecar. They are numbered, the newest are kept, and any number of readers can receive them.
 //!
-//! A reader reads the kept events at its own speed. A slow reader holds no one up and takes no memory: it is told how
-//! many events it has missed.
+//! A reader reads the kept events at its own speed. A slow reader delays nothing and takes no memory; it receives the
+//! number of events that it has missed.
 
 use crate::admin::uid_of;
 use parking_lot::Mutex;
@@ -21,7 +21,7 @@ const KEPT: usize = 1024;
 /// The number of events of one stream that wait for its reader, besides the kept ones.
 const AHEAD: usize = 16;
 
-/// The longest text of another party in an event, in characters.
+/// The longest text of another process in an event, in characters.
 const LONGEST: usize = 1024;
 
 /// The events of a sidecar. Cheap to clone.
@@ -31,7 +31,7 @@ pub(crate) struct Events(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     kept: Mutex<VecDeque<v1::Event>>,
-    /// The number of the latest one.
+    /// The number of the latest event.
     latest: watch::Sender<u64>,
 }
 
@@ -54,7 +54,7 @@ impl Events {
         self.0.latest.send_replace(sequence);
     }
 
-    /// Adds an event of the data plane.
+    /// Adds an event of the engine's node.
     pub(crate) fn tell_of_node(&self, event: NodeEvent) {
         match event {
             NodeEvent::KeyTakenOver { key, from, to } => self.tell(
@@ -85,7 +85,7 @@ impl Events {
         }
     }
 
-    /// At most `most` events after that number, and the number of events that are no longer kept.
+    /// Returns at most `most` events after `number`, and the number of events after it that are no longer kept.
     fn after(&self, number: u64, most: usize) -> (u64, Vec<v1::Event>) {
         let kept = self.0.kept.lock();
         let Some(first) = kept.front().map(|event| event.sequence) else { return (0, Vec::new()) };
@@ -94,10 +94,11 @@ impl Events {
         (missed, kept.iter().skip(from).take(most).cloned().collect())
     }
 
-    /// A stream of the events from now on, or from a number on, until the reader goes or `stop` is true.
+    /// Returns a stream of the events from now on, or after the number `after`, until the reader ends it or `stop` is
+    /// true.
     ///
     /// # Errors
-    /// The number is higher than that of the latest event.
+    /// `after` is higher than the number of the latest event.
     pub(crate) fn stream(
         &self,
         after: Option<u64>,
@@ -135,7 +136,7 @@ impl Events {
         tokio::spawn(async move {
             tokio::select! {
                 () = reading => {}
-                // An error: the sidecar is gone.
+                // An error means that the sidecar is gone.
                 _ = stop.wait_for(|stop| *stop) => {}
             }
         });
@@ -148,7 +149,7 @@ fn missing(at: u64, count: u64) -> v1::Event {
     v1::Event { sequence: at + count, unix_ns: 0, text, what: Some(What::Missed(v1::Missed { count })) }
 }
 
-/// A time in a message.
+/// Converts a duration to nanoseconds for a message.
 pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_hears_what_is_kept_and_what_comes() {
+    async fn reader_receives_kept_and_new_events() {
         let events = Events::new();
         let (stop, stopping) = watch::channel(false);
         events.tell("1".into(), changed(1));
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_reader_hears_how_many_it_has_missed_and_takes_no_memory() {
+    async fn slow_reader_learns_how_many_events_it_missed() {
         let events = Events::new();
         let (_stop, stopping) = watch::channel(false);
         let mut slow = events.stream(None, stopping).unwrap();

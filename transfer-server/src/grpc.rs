@@ -1,4 +1,4 @@
-//! The gRPC services, put together and served.
+//! Builds and serves the gRPC services.
 
 use crate::admin::AdminService;
 use crate::directory::{Directory, DirectoryService};
@@ -21,10 +21,10 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// The time-out of a ping.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The most concurrent calls of one connection.
+/// The most concurrent calls on one connection.
 const MAX_STREAMS: u32 = 256;
 
-/// All services. The directory is served only where it is hosted.
+/// Returns the routes of all services. Only the host of the directory serves the directory.
 pub(crate) async fn routes(
     peering: PeeringService,
     admin: AdminService,
@@ -54,7 +54,7 @@ pub(crate) async fn routes(
     Ok((routes.routes().prepare(), health))
 }
 
-/// Sets the health to not serving for the services of a draining node. Admin calls and the directory go on until the
+/// Sets the health of a draining node's services to not serving. Admin calls and the directory are served until the
 /// end.
 pub(crate) async fn draining(health: &HealthReporter) {
     health.set_not_serving::<PeeringServer<PeeringService>>().await;
@@ -77,11 +77,11 @@ fn server() -> Server {
 }
 
 async fn told(mut stop: watch::Receiver<bool>) {
-    // If the sender is gone, stop as well.
+    // Returns also if the sender is gone.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// Serves over TCP until `stop`, and until the running calls have ended. With TLS if there are certificates.
+/// Serves over TCP until `stop` is set and the running calls have ended. Uses TLS if there are certificates.
 pub(crate) async fn over_tcp(
     routes: Routes,
     listener: TcpListener,

@@ -3,19 +3,19 @@
 //! # Layout
 //! - [`config`]: flags, environment, and their checks.
 //! - [`check()`]: the check of a configuration without a start.
-//! - [`Sidecar`]: a running sidecar; its parts, its threads, its end.
+//! - [`Sidecar`]: a running sidecar, its parts and its threads.
 //! - `sessions`: workers that connect, up to the hand-over to the engine.
 //! - [`directory`]: which node owns a key, and where a worker is.
 //! - `peering`: links to other sidecars.
 //! - `control`: carries the engine's requests to those three, and the answers back.
 //! - `security`: certificates, names, roles.
 //! - `locked`: the limit of locked memory.
-//! - `reload`: settings that can change while it runs.
+//! - `reload`: the settings that can change while the sidecar runs.
 //! - [`program`]: `transferd` as a process, from its command line to its exit status.
 //! - `poll`: the poll strategy of the data plane, and its changes.
 //! - [`observe`]: the log, metrics, traces and status. `page`: the status page's files.
 //! - `admin`, `grpc`: the admin service, and how all services are served.
-//! - `events`: the events of the sidecar. `drain`: finishing and leaving.
+//! - `events`: the events of the sidecar. `drain`: the orderly end of a sidecar.
 //!
 //! The engine handles all bulk bytes and steady-state transfers; they do not pass through this crate.
 #![forbid(unsafe_code)]

@@ -2,12 +2,12 @@
 
 use rustix::process::{Resource, getrlimit};
 
-/// The limit in bytes; `None`: no limit.
+/// Returns the limit in bytes; `None`: no limit.
 pub(crate) fn limit_bytes() -> Option<u64> {
     getrlimit(Resource::Memlock).current.filter(|_| !is_exempt())
 }
 
-/// Whether the process is exempt from the limit: CAP_IPC_LOCK, which root has unless it was taken away.
+/// Returns whether the process is exempt from the limit by CAP_IPC_LOCK, which root has unless it was taken away.
 fn is_exempt() -> bool {
     const CAP_IPC_LOCK: u32 = 14;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `transferd`: the sidecar as a process; everything else is explained in the library, [`transfer_server::program`].
+//! `transferd`: the sidecar as a process. The library explains everything else in [`transfer_server::program`].
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

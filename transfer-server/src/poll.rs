@@ -8,10 +8,10 @@ use std::time::Duration;
 use transfer_fabric::engine::PollStrategy;
 use transfer_proto::v1;
 
-/// The longest polling time. Polling for longer would equal `busy`.
+/// The longest polling time. A longer one would amount to `busy`.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// The strategy of the configuration.
+/// Returns the strategy of the configuration.
 pub(crate) fn configured(poll: Poll) -> PollStrategy {
     match poll {
         Poll::Adaptive => PollStrategy::default(),
@@ -36,14 +36,14 @@ impl PollControl {
 
     /// Sets the strategy; returns the previous one.
     pub(crate) fn set(&self, engine: &EngineClient, strategy: PollStrategy) -> Result<PollStrategy, EngineGone> {
-        // Held while it is sent, so that concurrent callers agree on the last one.
+        // The lock is held while the command is sent, so that concurrent callers agree on the last strategy.
         let mut present = self.0.lock();
         engine.send(EngineCommand::SetPoll(strategy))?;
         Ok(std::mem::replace(&mut *present, strategy))
     }
 }
 
-/// `adaptive, 20 µs`
+/// Describes a strategy, for example `adaptive, 20 µs`.
 pub(crate) fn in_words(strategy: PollStrategy) -> String {
     match strategy {
         PollStrategy::Busy => "busy".to_owned(),
@@ -63,8 +63,10 @@ pub(crate) fn to_message(strategy: PollStrategy) -> v1::Poll {
     v1::Poll { strategy: strategy.into(), poll_for_ns: u64::try_from(poll_for.as_nanos()).unwrap_or(u64::MAX) }
 }
 
+/// Converts a strategy from its message.
+///
 /// # Errors
-/// An invalid strategy, in words.
+/// A text that names the invalid value.
 pub(crate) fn from_message(poll: &v1::Poll) -> Result<PollStrategy, String> {
     let poll_for = Duration::from_nanos(poll.poll_for_ns);
     let strategy = v1::PollStrategy::try_from(poll.strategy);
@@ -90,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strategies_read_back_and_what_makes_no_sense_is_named() {
+    fn strategies_read_back_and_invalid_ones_are_named() {
         let twenty = PollStrategy::Adaptive(Duration::from_micros(20));
         for strategy in [PollStrategy::Busy, PollStrategy::Event, twenty] {
             assert_eq!(from_message(&to_message(strategy)), Ok(strategy));

@@ -1,8 +1,8 @@
 //! `transferd`: the sidecar as a process.
 //!
-//! Prints one line that begins with `transferd ready` to stdout when workers can connect. SIGHUP makes it read its configuration
-//! again. Exit status: 0 after SIGTERM, SIGINT or a drain, 1 when it could not start, 2 for a wrong configuration, 3 when it ended by
-//! itself.
+//! Prints one line that begins with `transferd ready` to stdout when workers can connect. SIGHUP makes it read its
+//! configuration again. Exit status: 0 after SIGTERM, SIGINT or a drain, 1 when it could not start, 2 for an invalid
+//! configuration, 3 when it ended by itself.
 
 use crate::config::{self, LoadError, Loaded};
 use crate::observe::logging::LogControl;
@@ -14,13 +14,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Runs it with this command line, whose first word is its own name, until it is told to end. Answers the exit status. Help, and what is wrong
-/// with the command line, is printed and ends the process.
+/// Runs the sidecar with this command line, whose first word is the program's name, until it is told to end. Returns
+/// the exit status. Help and errors of the command line are printed, and then the process exits.
 #[must_use]
 pub fn run(arguments: &[OsString]) -> u8 {
     let loaded = match config::load(arguments) {
         Ok(loaded) => loaded,
-        // Help and the version are asked for in the same way, and are no failure.
+        // Help and the version arrive as errors too, but are no failure.
         Err(LoadError::CommandLine(e)) => e.exit(),
         Err(e) => return wrong(&e),
     };
@@ -46,7 +46,7 @@ pub fn run(arguments: &[OsString]) -> u8 {
     };
     raise_descriptor_limit();
     let ready_file = loaded.flags.ready_file.clone();
-    // Before anything is bound, so that a signal during the start is not lost.
+    // Signals are caught before anything is bound, so that a signal during the start is not lost.
     let signals = Signals::new().map_err(|source| StartError::System { what: "listening for signals", source });
     let (signals, sidecar) = match signals.and_then(|signals| Ok((signals, Sidecar::start(config)?))) {
         Ok(started) => started,
@@ -71,7 +71,8 @@ pub fn run(arguments: &[OsString]) -> u8 {
     if as_wanted { 0 } else { 3 }
 }
 
-/// Lets this process have as many descriptors as it may: each worker takes some, and so does each segment that is passed to one.
+/// Raises the limit of descriptors to its maximum: each worker takes some, and so does each segment that is passed to
+/// one.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {
@@ -83,7 +84,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// A configuration that cannot be.
+/// Reports an invalid configuration. Returns the exit status 2.
 fn wrong(error: &dyn std::error::Error) -> u8 {
     eprintln!("transferd: {error}");
     2
@@ -99,7 +100,8 @@ fn say(text: &str) -> u8 {
     }
 }
 
-/// Reads the configuration again. Answers what it is now: the new one, or the one before where the new one cannot be.
+/// Reads the configuration again. Returns the one in effect: the new one, or the previous one if the new one is
+/// invalid.
 fn reload(sidecar: &Sidecar, arguments: &[OsString], before: Loaded) -> Loaded {
     let again = config::load(arguments).map_err(|e| e.to_string());
     let applied = again.and_then(|new| Ok((sidecar.reload(&before, &new).map_err(|e| e.to_string())?, new)));
@@ -138,7 +140,8 @@ impl Signals {
         Ok(Signals { runtime, terminate, interrupt, hangup })
     }
 
-    /// Waits for a signal to end, or for the sidecar to end by itself; `true` for a signal. Reloads whenever it is told to.
+    /// Waits for a signal to end, or until the sidecar ends by itself. Returns `true` for a signal. Reloads the
+    /// configuration on each SIGHUP.
     fn wait(mut self, sidecar: &Sidecar, arguments: &[OsString], mut loaded: Loaded) -> bool {
         self.runtime.block_on(async {
             loop {
@@ -153,13 +156,13 @@ impl Signals {
     }
 }
 
-/// Says that the sidecar is ready, on stdout and in the file.
+/// Announces on stdout and in the ready file that the sidecar is ready.
 ///
 /// # Errors
-/// Where it cannot be said, and why.
+/// The place that could not be written, and the cause.
 fn announce(line: &str, file: Option<&Path>) -> Result<(), (String, std::io::Error)> {
     if let Some(file) = file {
-        // Whoever finds the file finds the whole line in it.
+        // The rename makes the file appear with its whole line.
         let mut unfinished = file.as_os_str().to_owned();
         unfinished.push(".tmp");
         let written =
@@ -170,7 +173,7 @@ fn announce(line: &str, file: Option<&Path>) -> Result<(), (String, std::io::Err
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|e| ("the standard output".to_owned(), e))
 }
 
-/// Where systemd has started it (Type=notify). Anywhere else it says nothing.
+/// Notifies systemd if it started this process (Type=notify). Otherwise does nothing.
 fn tell_systemd(state: &[NotifyState<'_>]) {
     if let Err(e) = sd_notify::notify(state) {
         tracing::warn!(error = %e, "systemd cannot be told");
@@ -181,7 +184,7 @@ struct RemovedAtEnd(PathBuf);
 
 impl Drop for RemovedAtEnd {
     fn drop(&mut self) {
-        // It may be gone already.
+        // The file may be gone already.
         let _ = std::fs::remove_file(&self.0);
     }
 }

@@ -12,15 +12,16 @@ use crate::security::{Prepared, Security, TlsError};
 /// The keys that take effect without a restart.
 pub(crate) const RELOADED: &[&str] = &["log", "poll", "peers", "admins", "readers", "tls_cert", "tls_key", "tls_ca"];
 
-/// Those that are changed together, and only if there are certificates before and after, or neither.
+/// The keys that are changed together, and only if the sidecar has certificates before and after, or has none in both
+/// cases.
 const SECURITY: &[&str] = &["peers", "admins", "readers", "tls_cert", "tls_key", "tls_ca"];
 
-/// Whether a key takes effect without a restart.
+/// Returns whether a key takes effect without a restart.
 pub(crate) fn can_change(key: &str) -> bool {
     RELOADED.contains(&key)
 }
 
-/// The reason why a configuration was not applied; the previous one stays.
+/// The reason why a configuration was not applied. The previous one stays in effect.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReloadError {
@@ -62,8 +63,8 @@ impl Live {
             let of = |loaded: &Loaded| loaded.settings.iter().find(|s| s.key == key).map(|s| s.values.clone());
             of(old) != of(new)
         };
-        // Listeners and links have begun with TLS or without, under this name, and stay so. These keys change together
-        // or not at all.
+        // Whether listeners and links use TLS, and under which name, is fixed at their start. These keys change
+        // together or not at all.
         let same_way = config.security.has_tls() == self.security.has_tls();
         let security = same_way.then(|| Prepared::again(config, &self.security)).transpose()?;
         if differs("log")
@@ -74,7 +75,7 @@ impl Live {
         if differs("poll") {
             self.poll.set(&self.engine, poll::configured(config.poll)).map_err(|_| ReloadError::Ending)?;
         }
-        // Also if no key differs, because the files may.
+        // Replaced also if no key differs, because the contents of the files may differ.
         if let Some(security) = security {
             self.security.replace(security);
         }

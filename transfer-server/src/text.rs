@@ -3,8 +3,8 @@
 use std::error::Error;
 use transfer_core::text::acts_where_shown;
 
-/// An error with all its causes. tonic's own text for nearly everything is "transport error"; the causes say what
-/// happened.
+/// Returns the text of an error with all its causes. tonic's own text for nearly everything is "transport error"; the
+/// causes say what happened.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -24,18 +24,18 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// "1 key", "2 keys".
+/// Returns a number with its noun: "1 key", "2 keys".
 pub(crate) fn counted(n: u64, one: &str) -> String {
     format!("{n} {one}{}", if n == 1 { "" } else { "s" })
 }
 
-/// The text of another party, safe to show: at most `most` characters, without control characters and characters that
-/// change the direction of text.
+/// Returns the text of another process, safe to show: at most `most` characters, without control characters and without
+/// characters that change the direction of text.
 pub(crate) fn printable(text: &str, most: usize) -> String {
     text.chars().take(most).map(|c| if acts_where_shown(c) { ' ' } else { c }).collect()
 }
 
-/// The status of a call: the other side's text, or the underlying error.
+/// Returns the text of a failed call: the other side's message, and the underlying error if there is one.
 pub(crate) fn status(status: &tonic::Status) -> String {
     let mut text = status.message().to_owned();
     if text.is_empty() {
@@ -57,7 +57,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test]
-    async fn a_refused_connection_is_called_that() {
+    async fn refused_connection_is_reported_as_refused() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);

@@ -8,24 +8,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use transfer_memory::socket::lock_directory_of;
 
-/// Connections that wait to be accepted.
+/// The most connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// A path that is removed on drop, if it is still the socket that was made there.
+/// A socket's path. On drop it is removed, if the socket there is still the one that was made.
 #[derive(Debug)]
 pub(crate) struct SocketPath {
     path: PathBuf,
     identity: (u64, u64, i64, i64),
 }
 
-/// The identity of a file, to tell it from its successor at the same path. An inode's number alone may be reused.
+/// Returns the identity of a file, which distinguishes it from a later file at the same path. An inode number alone may
+/// be reused.
 fn identity(path: &Path) -> io::Result<(u64, u64, i64, i64)> {
     let m = std::fs::symlink_metadata(path)?;
     Ok((m.dev(), m.ino(), m.ctime(), m.ctime_nsec()))
 }
 
 impl SocketPath {
-    /// Its absolute path.
+    /// Returns the absolute path.
     pub(crate) fn absolute(&self) -> Arc<str> {
         let path = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
         path.to_string_lossy().into()
@@ -34,7 +35,7 @@ impl SocketPath {
 
 impl Drop for SocketPath {
     fn drop(&mut self) {
-        // Without the lock, the check of the file must do.
+        // Without the lock, only the check of the file protects a successor's socket.
         let _alone = lock_directory_of(&self.path);
         let ours = identity(&self.path).is_ok_and(|found| found == self.identity);
         if ours && let Err(e) = std::fs::remove_file(&self.path) {
@@ -43,8 +44,8 @@ impl Drop for SocketPath {
     }
 }
 
-/// Whether there is a socket at `path`, with or without a listener. If not, its directory must exist, or be possible to
-/// make.
+/// Returns whether there is a socket at `path`, with or without a listener. A missing file is no error; any other kind
+/// of file is.
 pub(crate) fn check(path: &Path) -> io::Result<bool> {
     match std::fs::symlink_metadata(path) {
         // A missing directory is made at the start.
@@ -55,14 +56,14 @@ pub(crate) fn check(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether a process listens at the socket at `path`.
+/// Returns whether a process listens at the socket at `path`.
 pub(crate) fn is_taken(path: &Path) -> bool {
     UnixStream::connect(path).is_ok()
 }
 
-/// Listens at `path`. A socket file that a dead process has left is replaced; any other file stays.
+/// Listens at `path`. Replaces a socket file that a dead process has left; any other file stays.
 pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketPath)> {
-    // Between the check of the file and its removal another process may have begun to listen.
+    // Another process could begin to listen between the check of the file and its removal.
     let _alone = lock_directory_of(path).map_err(io::Error::other)?;
     if check(path)? {
         match UnixStream::connect(path) {
@@ -73,11 +74,11 @@ pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<(UnixListener, Socket
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    // Before it listens, so that no process connects under the permissions of the umask.
+    // The mode is set before the socket listens, so that no process connects under the permissions of the umask.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     net::listen(&socket, BACKLOG)?;
     let listener = UnixListener::from(socket);
-    // Last, because setting permissions changes it too.
+    // The identity is read last, because setting permissions changes it too.
     let guard = SocketPath { path: path.to_owned(), identity: identity(path)? };
     Ok((listener, guard))
 }
@@ -87,16 +88,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dead_socket_is_replaced_and_nothing_else() {
+    fn only_a_dead_socket_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("admin.sock");
         let (listener, guard) = listen(&path, 0o600).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(listen(&path, 0o600).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        // As after a crash: the file stays, nobody listens.
+        // This is the state after a crash: the file stays, and no process listens.
         drop(listener);
         let (_listener, second) = listen(&path, 0o600).unwrap();
-        // The first one's guard does not remove the second's file.
+        // The guard of the first socket does not remove the file of the second.
         drop(guard);
         assert!(path.exists());
         drop(second);

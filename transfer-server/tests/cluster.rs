@@ -1,4 +1,4 @@
-//! Two sidecars: a tensor crosses, and either of them may be restarted.
+//! Two sidecars exchange tensors, and either of them is restarted.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
@@ -15,7 +15,7 @@ fn pushed(answer: &Answer) {
 }
 
 #[test]
-fn a_fetch_before_its_push_and_in_both_directions() {
+fn fetch_waits_for_its_push_and_works_in_both_directions() {
     let a = Node::start("a");
     let b = Node::join("b", &a);
     let (mut at_a, mut at_b) = (a.worker("ps").unwrap(), b.worker("trainer").unwrap());
@@ -30,23 +30,23 @@ fn a_fetch_before_its_push_and_in_both_directions() {
     assert_eq!(got, Ok((bytes, FabricKind::Tcp)));
     pushed(&at_b.push("g", &[1, 2, 3]));
     assert_eq!(at_a.fetch("g", SOON), Ok((vec![1, 2, 3], FabricKind::Tcp)));
-    // The one on the same node needs no fabric.
+    // A worker of the same node needs no fabric.
     let mut other = b.worker("other").unwrap();
     assert_eq!(other.fetch("g", SOON), Ok((vec![1, 2, 3], FabricKind::Local)));
-    // Another owner's key.
+    // A worker cannot push another owner's key.
     let Answer::Failed { failure, .. } = at_a.push("g", &[1]) else { panic!() };
     assert!(failure.text.contains("trainer"), "{}", failure.text);
 }
 
 #[test]
-fn both_sides_ask_at_once() {
+fn simultaneous_fetches_of_both_nodes_succeed() {
     for _ in 0..5 {
         let a = Node::start("a");
         let b = Node::join("b", &a);
         let (mut at_a, mut at_b) = (a.worker("x").unwrap(), b.worker("y").unwrap());
         pushed(&at_a.push("from-a", &[1]));
         pushed(&at_b.push("from-b", &[2]));
-        // A worker's tensors go with it: both stay until both are done.
+        // A worker's tensors end with it, so both workers stay until both fetches are done.
         let fetches = [(at_a, "from-b"), (at_b, "from-a")].map(|(mut worker, key)| {
             std::thread::spawn(move || {
                 let got = worker.fetch(key, SOON);
@@ -60,7 +60,7 @@ fn both_sides_ask_at_once() {
     }
 }
 
-/// Starts a node again where it was: the same name, the same addresses.
+/// Starts a node again with the same name and the same addresses.
 fn restart(node: Node, directory: DirectoryPlace) -> Node {
     let addresses = node.sidecar.addresses().clone();
     node.sidecar.stop();
@@ -77,13 +77,13 @@ fn restart(node: Node, directory: DirectoryPlace) -> Node {
 }
 
 #[test]
-fn the_node_that_hosts_the_directory_comes_back() {
+fn restarted_directory_host_learns_keys_and_workers_again() {
     let a = Node::start("a");
     let b = Node::join("b", &a);
     let mut at_b = b.worker("trainer").unwrap();
     pushed(&at_b.push("w", &[1, 2, 3]));
     let a = restart(a, DirectoryPlace::Embedded);
-    // b enters its worker and its key again, nobody else does.
+    // Only b enters its worker and its key again.
     let mut at_a = a.worker("ps").unwrap();
     assert_eq!(at_a.fetch("w", SOON), Ok((vec![1, 2, 3], FabricKind::Tcp)));
     pushed(&at_a.push("v", &[4]));
@@ -91,7 +91,7 @@ fn the_node_that_hosts_the_directory_comes_back() {
 }
 
 #[test]
-fn a_peer_comes_back_as_another_incarnation() {
+fn restarted_peer_is_reached_as_a_new_incarnation() {
     let a = Node::start("a");
     let b = Node::join("b", &a);
     let mut at_a = a.worker("ps").unwrap();
@@ -102,6 +102,6 @@ fn a_peer_comes_back_as_another_incarnation() {
     let mut at_b: Worker = b.worker("trainer").unwrap();
     pushed(&at_b.push("x", &[2]));
     assert_eq!(at_a.fetch("x", SOON), Ok((vec![2], FabricKind::Tcp)));
-    // What the old one had published is gone with it.
+    // The version that the earlier incarnation published ended with it.
     assert!(at_a.fetch("w", Duration::from_millis(200)).is_err());
 }

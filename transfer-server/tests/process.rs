@@ -1,4 +1,4 @@
-//! `transferd` as a process: what it prints, how it ends.
+//! `transferd` as a process: its output and its exit.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::io::{BufRead, BufReader, Read};
@@ -26,7 +26,7 @@ fn signal(child: &Child, name: &str) {
 }
 
 #[test]
-fn it_says_when_it_is_ready_and_ends_by_a_signal() {
+fn sidecar_reports_readiness_and_ends_on_a_signal() {
     for name in ["TERM", "INT"] {
         let dir = tempfile::tempdir().unwrap();
         let arguments = ["--node", "a", "--listen", "127.0.0.1:0", "--ready-file", "ready"];
@@ -53,7 +53,7 @@ fn it_says_when_it_is_ready_and_ends_by_a_signal() {
 }
 
 #[test]
-fn a_killed_one_leaves_sockets_that_its_successor_replaces() {
+fn killed_sidecar_leaves_sockets_that_its_successor_replaces() {
     let dir = tempfile::tempdir().unwrap();
     for _ in 0..2 {
         let mut child = transferd(dir.path(), &["--node", "a", "--admin-socket", "admin.sock"]).spawn().unwrap();
@@ -67,7 +67,7 @@ fn a_killed_one_leaves_sockets_that_its_successor_replaces() {
 }
 
 #[test]
-fn a_bad_command_line_and_a_bad_place_differ() {
+fn exit_codes_of_a_bad_command_line_and_a_bad_path_differ() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("file"), "").unwrap();
     let cases: [(&[&str], i32, &str); 4] = [
@@ -84,9 +84,9 @@ fn a_bad_command_line_and_a_bad_place_differ() {
     }
 }
 
-/// The soft limit of a shell is 1,024 as a rule, which a hundred workers use up.
+/// The usual soft limit of a shell is 1,024, which a hundred workers use up.
 #[test]
-fn it_may_have_as_many_descriptors_as_it_can() {
+fn sidecar_raises_its_descriptor_limit_to_the_hard_limit() {
     let dir = tempfile::tempdir().unwrap();
     let shell = "ulimit -n 512 && ulimit -S -n 128 && exec \"$0\" \"$@\"";
     let plain = transferd(dir.path(), &["--node", "a", "--admin-socket", "admin.sock"]);

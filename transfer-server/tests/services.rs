@@ -24,7 +24,7 @@ async fn over_tcp(node: &Node) -> Channel {
 }
 
 #[tokio::test]
-async fn health_and_reflection() {
+async fn health_and_reflection_are_served() {
     let node = Node::start("a");
     for channel in [over_tcp(&node).await, over_unix(&node).await] {
         let mut health = HealthClient::new(channel.clone());
@@ -57,7 +57,7 @@ async fn health_and_reflection() {
 }
 
 #[tokio::test]
-async fn status_and_tensors() {
+async fn status_counts_and_tensors_are_listed_by_page() {
     let node = Node::start("a");
     let channel = over_unix(&node).await;
     let mut admin = AdminClient::new(channel);
@@ -118,7 +118,7 @@ async fn lookup_and_resolve_agree() {
     assert_eq!((found.node.as_str(), found.owner.as_str()), ("b", "trainer"));
     assert_eq!(found.address, b.sidecar.addresses().grpc.unwrap().to_string());
     assert!(found.sequence > 0);
-    // The same by either node's Peering service: b asks a.
+    // Either node's Peering service gives the same answer; b asks a.
     for node in [&a, &b] {
         let mut peering = PeeringClient::new(over_unix(node).await);
         assert_eq!(peering.resolve(ask(What::Key("w".into()))).await.unwrap().into_inner(), found);
@@ -129,13 +129,13 @@ async fn lookup_and_resolve_agree() {
         let senseless = peering.resolve(ask(What::Key("k".repeat(513)))).await.unwrap_err();
         assert_eq!(senseless.code(), Code::InvalidArgument, "{senseless}");
     }
-    // Only its host serves the directory.
+    // Only the host serves the directory.
     let mut not_here = DirectoryClient::new(over_tcp(&b).await);
     assert_eq!(not_here.lookup(ask(What::Key("w".into()))).await.unwrap_err().code(), Code::Unimplemented);
 }
 
 #[test]
-fn a_start_that_fails_says_why_and_leaves_nothing() {
+fn failed_start_says_why_and_leaves_nothing_behind() {
     let beyond = Node::try_start("a", |c| c.listen = Some("0.0.0.0:0".parse().unwrap()));
     assert!(matches!(beyond, Err(StartError::Config(ConfigError::BeyondLoopback { flag: "--listen", .. }))));
     let beyond = Node::try_start("a", |c| c.data_listen = Some("0.0.0.0:0".parse().unwrap()));

@@ -1,4 +1,4 @@
-//! Workers that come and go, and what they are told when they may not.
+//! Workers that connect and leave, and the refusals that they get.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
@@ -28,13 +28,13 @@ fn a_name_is_taken_once() {
     let (code, text) = refused(b.worker("trainer"));
     assert_eq!(code, RefusalCode::NameTaken);
     assert!(text.contains("trainer") && text.contains("node a"), "{text}");
-    // The name is free again everywhere when its worker has gone.
+    // The name is free again on all nodes when its worker has gone.
     drop(first);
     wait_for("the name is free", || b.worker("trainer").is_ok());
 }
 
 #[test]
-fn a_worker_may_come_back_at_once() {
+fn worker_may_reconnect_at_once() {
     let a = Node::start("a");
     for _ in 0..20 {
         drop(a.worker("trainer").unwrap());
@@ -46,7 +46,7 @@ fn memory_is_bounded() {
     let node = Node::try_start("a", |c| {
         c.pool_bytes = Size(1 << 20);
         c.pinned_limit = Size(4 << 20);
-        // Half of that else.
+        // A board would take half of the limit.
         c.board_entries = 0;
         c.max_arena_bytes = Size(64 << 20);
     })
@@ -61,7 +61,7 @@ fn memory_is_bounded() {
     let (code, text) = refused(connect("w", 5 << 20));
     assert_eq!(code, RefusalCode::NoMemory);
     assert!(text.contains(&(4 << 20).to_string()), "{text}");
-    // The refused one left nothing behind.
+    // The refused worker left nothing behind.
     let fits = connect("w", 1 << 20).unwrap();
     let (code, _) = refused(connect("x", 1 << 20));
     assert_eq!(code, RefusalCode::NoMemory);
@@ -69,7 +69,7 @@ fn memory_is_bounded() {
     wait_for("its memory is back", || connect("x", 1 << 20).is_ok());
 }
 
-/// A worker that is thrown out may still read, so it counts until it closes its socket.
+/// A worker that was thrown out may still read, so it counts until it closes its socket.
 #[test]
 fn sessions_of_a_user_are_bounded() {
     let a = Node::try_start("a", |c| c.limits.limits = vec!["sessions_per_user=2".parse().unwrap()]).unwrap();
@@ -82,7 +82,7 @@ fn sessions_of_a_user_are_bounded() {
     };
     full("third");
     thrown_out.talks_nonsense();
-    // Its name is free, and its place is not.
+    // The worker's name is free, and its place is not.
     full("thrown-out");
     drop(thrown_out);
     // The admitted worker stays, because its place would not be free at once either.
@@ -104,7 +104,7 @@ fn sessions_of_a_user_are_bounded() {
 
 /// This node grants the name until the directory answers.
 #[test]
-fn without_the_directory_a_worker_comes_in() {
+fn worker_is_admitted_without_the_directory() {
     let a = Node::start("a");
     let url = a.url();
     a.sidecar.stop();

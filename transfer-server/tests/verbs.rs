@@ -1,4 +1,4 @@
-//! Tests of the choice between RDMA and other fabrics, and of its reasons.
+//! Tests of the choice between RDMA and other fabrics, and of the stated reasons.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
@@ -20,7 +20,7 @@ fn status(node: &Node) -> v1::StatusResponse {
     })
 }
 
-/// Its first link.
+/// Returns the first link of a node.
 fn link(node: &Node) -> v1::Link {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -29,7 +29,7 @@ fn link(node: &Node) -> v1::Link {
     })
 }
 
-/// A node with its own word on RDMA, that uses the directory of `host`.
+/// Starts a node that uses the directory of `host`; `change` sets its use of RDMA.
 fn join(node: &str, host: &Node, change: impl FnOnce(&mut Config)) -> Node {
     let url = host.url();
     let start = |c: &mut Config| {
@@ -122,7 +122,7 @@ fn two_nodes_with_a_device_use_it_and_show_how() {
         for node in [&a, &b] {
             let status = status(node);
             assert_eq!(link(node).fabric(), v1::Fabric::Verbs);
-            // Shared memory would come first.
+            // Shared memory would be better than verbs, so its absence is mentioned.
             assert!(link(node).why.contains("has no shm") && !link(node).why.contains("verbs"), "{}", link(node).why);
             assert_eq!(status.fabrics, [v1::Fabric::Verbs.into(), i32::from(v1::Fabric::Tcp)]);
             let verbs =
@@ -136,7 +136,7 @@ fn two_nodes_with_a_device_use_it_and_show_how() {
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn a_node_with_a_device_and_one_without_use_tcp_and_know_why() {
     let auto = |c: &mut Config| c.verbs.wanted = UseVerbs::Auto;
-    // The one without is called, and it calls.
+    // In turn, the node without a device is called, and calls.
     for (first, second) in [("a", "b"), ("b", "a")] {
         let has = Node::try_start(first, auto).unwrap();
         let lacks = Node::join(second, &has);

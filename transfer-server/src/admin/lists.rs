@@ -1,4 +1,4 @@
-//! The entries of listings as messages.
+//! Converts the entries of lists into messages.
 
 use super::uid_of;
 use crate::events::nanos;

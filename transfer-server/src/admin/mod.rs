@@ -1,9 +1,9 @@
-//! The admin service: it shows the sidecar's state, and lets an operator change some of it.
+//! The admin service: shows the sidecar's state, and lets an operator change some of it.
 //!
 //! # Layout
 //! - `status`: the overview, and the sidecar's health.
 //! - `nodes`: the directory's view of the cluster.
-//! - `lists`: the entries of lists, as messages. `paging`: how pages are made.
+//! - `lists`: the entries of lists, as messages. `paging`: the pages of lists.
 
 mod lists;
 mod nodes;
@@ -34,7 +34,7 @@ use v1::event::What;
 #[derive(Debug, Clone)]
 pub(crate) struct AdminService(Arc<AdminState>);
 
-/// The state that is shown besides the engine's counts.
+/// The parts of the sidecar from which the service reads and which it changes.
 #[derive(Debug)]
 pub(crate) struct AdminState {
     pub(crate) me: Identity,
@@ -58,7 +58,7 @@ impl AdminService {
         AdminService(Arc::new(shown))
     }
 
-    /// The name of the one tenant to which the caller is limited; empty: no limit.
+    /// Returns the name of the one tenant to which the caller is limited; empty: no limit.
     fn only_of<T>(&self, request: &Request<T>) -> Result<String, Status> {
         // The guard has set it.
         let scope = request
@@ -78,15 +78,15 @@ fn unavailable(error: EngineError) -> Status {
     Status::unavailable(error.to_string())
 }
 
-/// The user id of a tenant that is a name.
+/// The number that stands for the user id of a tenant with a name.
 const NO_ONE_USER: u32 = u32::MAX;
 
-/// The user id that a tenant is.
+/// Returns the user id of a tenant, or `NO_ONE_USER` if the tenant has a name.
 pub(crate) fn uid_of(tenant: Tenant) -> u32 {
     tenant.user_id().unwrap_or(NO_ONE_USER)
 }
 
-/// Whether the caller may see an entry.
+/// Returns whether the caller may see an entry of this tenant.
 fn of_tenant(only: &str, tenant: &Name) -> bool {
     only.is_empty() || only == tenant.as_str()
 }
@@ -109,7 +109,8 @@ impl v1::admin_server::Admin for AdminService {
 
     async fn peers(&self, request: Request<v1::PeersRequest>) -> Result<Response<v1::PeersResponse>, Status> {
         let v1::PeersRequest { prefix, page_size, page_token } = request.into_inner();
-        // The list is short and not the data plane's: a page begins after the last name of the page before.
+        // The list is short and does not come from the data plane. So a page starts after the last name of the previous
+        // page.
         let after = paging::name_of(&page_token)?;
         let (peers, last) = self.0.links.peers(&prefix, after, paging::size(page_size));
         let next_page_token = paging::token_of(&last);

@@ -6,11 +6,11 @@ use std::time::Duration;
 use tonic::{Code, Status};
 use transfer_proto::v1;
 
-/// The time-out of the directory. Callers wait longer, and have other nodes to ask.
+/// The time-out of the directory. Callers wait longer than this, and have other nodes to ask.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl AdminState {
-    /// Returns a page of nodes; only this node if the directory does not answer.
+    /// Returns a page of nodes. If the directory does not answer, the page has only this node.
     pub(super) async fn nodes(&self, request: v1::NodesRequest) -> Result<v1::NodesResponse, Status> {
         let place = self.directory.place();
         let asked = async {

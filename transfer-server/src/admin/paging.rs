@@ -10,7 +10,7 @@ use transfer_core::tensor::Name;
 /// The default page size, and the largest.
 const SIZE: (usize, usize) = (100, 1000);
 
-/// The time for which one call looks for entries that match its filter.
+/// The time within which one call collects entries that match its filter.
 const PATIENCE: Duration = Duration::from_millis(5);
 
 /// A caller's request for a page.
@@ -30,8 +30,8 @@ impl PageRequest {
         Ok(PageRequest { size, place })
     }
 
-    /// Gathers a page: asks for parts until the page is long enough, nothing is left, or the time is up. `show` drops
-    /// entries that do not match.
+    /// Gathers a page: asks for parts until the page is full, nothing is left, or the time is up. `show` returns `None`
+    /// for an entry that does not match.
     pub(super) async fn gather<T, S>(
         self,
         engine: &EngineClient,
@@ -66,12 +66,12 @@ pub(crate) fn size(page_size: u32) -> usize {
 /// The prefix of a page token that contains a name.
 const BEHIND: &str = "behind:";
 
-/// The token of the page after the entry of that name; empty for no entry.
+/// Returns the token of the page after the entry of that name; empty if the name is empty.
 pub(crate) fn token_of(name: &str) -> String {
     if name.is_empty() { String::new() } else { format!("{BEHIND}{name}") }
 }
 
-/// The name in such a token; empty for the first page.
+/// Returns the name in such a token; empty for the first page.
 pub(crate) fn name_of(token: &str) -> Result<&str, Status> {
     match (token, token.strip_prefix(BEHIND)) {
         ("", _) => Ok(""),
@@ -95,7 +95,7 @@ mod tests {
     use transfer_core::tensor::Name;
 
     #[test]
-    fn sizes_and_tokens() {
+    fn page_size_is_bounded_and_bad_tokens_are_refused() {
         let asked = |size, token| PageRequest::new(size, token).map(|a| (a.size, a.place));
         assert_eq!(asked(0, "").unwrap(), (100, 0));
         assert_eq!(asked(7, "ff").unwrap(), (7, 255));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_of_names() {
+    fn name_tokens_read_back_and_bad_ones_are_refused() {
         for name in ["", "a", "node-7", "behind:b"] {
             assert_eq!(name_of(&token_of(name)).unwrap(), name);
         }

@@ -129,7 +129,7 @@ fn counters(snapshot: Snapshot) -> v1::Counters {
     }
 }
 
-/// Missing fabrics come first: they would be better ones.
+/// Lists the states of all fabrics. Missing ones come first, because they would be better.
 fn fabric_states(me: &Identity, descriptions: Vec<FabricDescription>) -> Vec<v1::FabricState> {
     let lacking = me.lacking.iter().map(|lack| v1::FabricState {
         fabric: v1::Fabric::from(Kind(lack.fabric)).into(),

@@ -50,8 +50,8 @@ fn listening_beyond_loopback_needs_insecure_or_certificates() {
         refused(&both, &["--data-listen", address, "--insecure"]);
         let page = format!("--http-listen {address}");
         refused(&page, &["--http-listen", address, "--http-plaintext", "127.0.0.1:7471"]);
-        // With certificates it is still refused, but the text does not mention `--insecure`, which is about missing
-        // certificates.
+        // The address is refused with certificates, too. The text then does not mention `--insecure`, which is about
+        // missing certificates.
         let with_tls = format!("{page} --tls-cert c --tls-key k --tls-ca a");
         assert!(!parse(&with_tls).unwrap_err().contains("--insecure"));
         assert!(parse(&format!("{with_tls} --http-plaintext")).is_ok());
@@ -64,7 +64,7 @@ fn listening_beyond_loopback_needs_insecure_or_certificates() {
 
 #[test]
 fn the_limit_of_pinned_memory_has_room_for_a_worker() {
-    // The advised limit is enough.
+    // The limit that the error advises is enough.
     refused("--pinned-limit 1", &["--pinned-limit 1 ", "--pool-bytes 256MiB", "give 324MiB"]);
     assert!(parse("--pinned-limit 324MiB").is_ok());
     refused("--pinned-limit 256MiB", &["--pinned-limit 256MiB", "give 324MiB"]);
@@ -104,7 +104,7 @@ fn wildcard_addresses_need_an_advertised_one() {
 }
 
 #[test]
-fn errors_name_the_flag_the_value_and_what_is_right() {
+fn errors_name_the_flag_the_value_and_a_valid_value() {
     refused("--pool-bytes 64MB", &["--pool-bytes", "64MB", "64MiB"]);
     refused("--pool-bytes 9GiB", &["--pool-bytes", "9GiB", "--pinned-limit 8GiB"]);
     refused("--max-arena-bytes 4KiB", &["--max-arena-bytes", "4KiB", "64KiB"]);
@@ -159,7 +159,7 @@ fn verbs_devices_are_parsed() {
 }
 
 #[test]
-fn errors_of_verbs_flags_say_what_would_be_right() {
+fn errors_of_verbs_flags_name_valid_values() {
     let cases: [(&str, &[&str]); 25] = [
         ("--verbs maybe", &["--verbs", "maybe", "auto", "off"]),
         ("--verbs on", &["--verbs on", "--listen"]),
@@ -211,7 +211,7 @@ fn fuzz_size() {
     });
 }
 
-/// A command line as words separated by spaces. Valid ones are also checked, and then have no contradiction left.
+/// A command line of words separated by spaces. A valid one is also checked, and must then be free of contradictions.
 #[test]
 fn fuzz_command_line() {
     let examples = [
@@ -227,7 +227,7 @@ fn fuzz_command_line() {
                 assert_eq!(config.check(), Ok(()));
                 "a configuration".into()
             }
-            // The rest is the usage, or contains the value.
+            // The rest of the text is the usage, or contains the value.
             Err(e) => e.split(['\'', '"', '\n']).next().unwrap_or_default().chars().take(40).collect(),
         }
     });

@@ -1,4 +1,4 @@
-//! The tables of docs/configuration.md, which are generated from the flags.
+//! Generates the tables of docs/configuration.md from the flags.
 
 use super::source::{command, keys};
 use crate::reload;
@@ -32,7 +32,7 @@ fn row(key: &str, arg: &Arg) -> String {
 
 fn tables() -> String {
     let command = command();
-    // In the order of the help; settings without a heading come first.
+    // The sections have the order of the help. Settings without a heading come first.
     let (mut order, mut sections) = (Vec::new(), BTreeMap::<&str, String>::new());
     for (key, arg) in keys(&command) {
         let heading = arg.get_help_heading().unwrap_or("The sidecar");

@@ -1,4 +1,4 @@
-//! Errors of a configuration. Each names the flag, its value, and what would be right.
+//! Errors of a configuration. Each names the flag, its value, and the requirement.
 
 use super::Size;
 use std::net::SocketAddr;
@@ -53,7 +53,7 @@ pub enum ConfigError {
         /// The error.
         why: String,
     },
-    /// An address is no target of connections.
+    /// Other nodes cannot connect to an address.
     #[error(
         "{flag} is missing: {because} {value} is no address that other nodes can connect to. Give {flag} {form}, as they shall call it"
     )]
@@ -62,7 +62,7 @@ pub enum ConfigError {
         flag: &'static str,
         /// The flag whose value is such an address.
         because: &'static str,
-        /// That value.
+        /// The value of that flag.
         value: SocketAddr,
         /// The form of the missing flag's value.
         form: &'static str,
@@ -104,7 +104,7 @@ pub enum ConfigError {
         /// A missing flag.
         missing: &'static str,
     },
-    /// No other node could reach this node of a cluster.
+    /// Other nodes could not reach this node, although it belongs to a cluster.
     #[error(
         "--directory {value} makes this node part of a cluster, so it must listen too: give --listen IP:PORT, like --listen 127.0.0.1:0"
     )]

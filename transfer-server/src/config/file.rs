@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Keys whose values are rules, which may be written as a table: the left side of a rule is the key there.
+/// The keys whose values are rules. They may be written as a table, in which the left side of a rule is the key.
 const TABLES: [&str; 5] = ["limits", "tenants", "peer_tenants", "reserve", "share"];
 
-/// The longest file. No person writes a longer one.
+/// The longest file. No configuration is longer.
 const LONGEST: u64 = 1 << 20;
 
 /// Errors of a configuration file. Each names the file, and the line and key if there are any.
@@ -53,7 +53,7 @@ pub enum FileError {
         line: usize,
         /// The key.
         key: String,
-        /// The key that may have been meant.
+        /// A known key with a similar name.
         near: Option<String>,
     },
     /// The file has a table that does not exist.
@@ -81,7 +81,7 @@ pub enum FileError {
         key: String,
         /// The value, as it is written.
         value: String,
-        /// The error, and what would be right.
+        /// The error, and the requirement.
         why: String,
     },
 }
@@ -105,16 +105,16 @@ pub(super) struct ConfigFile {
 pub(super) struct Entry {
     pub(super) key: String,
     pub(super) line: usize,
-    /// The value as it is written.
+    /// The value as it is written in the file.
     written: String,
-    /// The value as the flags take it.
+    /// The value as the flags take it, or the reason why it cannot be one.
     texts: Result<Vec<String>, String>,
 }
 
 impl ConfigFile {
     pub(super) fn read(path: &Path) -> Result<ConfigFile, FileError> {
         let cannot = |source| FileError::Read { path: path.to_owned(), source };
-        // A source that is no regular file does not report its length.
+        // A source that is not a regular file does not report its length.
         let mut text = String::new();
         let file = std::fs::File::open(path).map_err(cannot)?;
         file.take(LONGEST + 1).read_to_string(&mut text).map_err(cannot)?;
@@ -145,7 +145,7 @@ impl ConfigFile {
             let written = text.get(value.span()).unwrap_or_default().to_owned();
             entries.push(Entry { key: name.to_owned(), line, written, texts: texts(value) });
         }
-        // In the order of the file, so that the first error is reported.
+        // The entries have the order of the file, so that the first error is reported.
         entries.sort_by_key(|entry| entry.line);
         Ok(ConfigFile { path: path.to_owned(), entries })
     }
@@ -160,7 +160,7 @@ impl ConfigFile {
 }
 
 impl Entry {
-    /// The words of a command line that mean the same, checked by the flags' own parser.
+    /// Returns the equivalent words of a command line, checked by the flags' own parser.
     pub(super) fn words(&self, path: &Path, judge: &mut Judge) -> Result<Vec<String>, FileError> {
         let wrong = |why: String| FileError::Value {
             path: path.to_owned(),
@@ -184,12 +184,12 @@ impl Entry {
     }
 }
 
-/// The flags' parser, for one value at a time.
+/// The flags' parser, which checks one value at a time.
 pub(super) struct Judge(Command);
 
 impl Judge {
     pub(super) fn new() -> Judge {
-        // Without the environment, because its errors are not the file's.
+        // The parser ignores the environment, because errors in the environment are not errors of the file.
         Judge(command().mut_args(|arg| arg.env(None::<&str>)))
     }
 }
@@ -198,7 +198,7 @@ fn takes_many(arg: &Arg) -> bool {
     arg.get_value_delimiter().is_some() || matches!(arg.get_action(), ArgAction::Append)
 }
 
-/// A parser's error, without the parts that the caller adds.
+/// Returns a parser's error without the parts that the caller adds.
 pub(super) fn in_short(error: &clap::Error) -> String {
     if let Some(source) = std::error::Error::source(error) {
         return source.to_string();
@@ -210,7 +210,7 @@ pub(super) fn in_short(error: &clap::Error) -> String {
     text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
 }
 
-/// The key that may have been meant, as the parser of the command line suggests it.
+/// Returns the known key with the most similar name, as the parser of the command line suggests it.
 fn suggestion(key: &str) -> Option<String> {
     let word = format!("--{}=x", key.replace('_', "-"));
     let error = command().try_get_matches_from(["transferd", &word]).err()?;
@@ -243,7 +243,7 @@ fn text(value: &DeValue<'_>) -> Result<String, String> {
         DeValue::String(text) => Ok(text.to_string()),
         DeValue::Boolean(yes) => Ok(yes.to_string()),
         DeValue::Integer(number) if number.radix() == 10 => Ok(number.as_str().to_owned()),
-        // Permissions are octal digits without a prefix, so 0o660 would be read as something else.
+        // Permissions are octal digits without a prefix, so the flags would misread 0o660.
         DeValue::Integer(number) => {
             Err(format!("a number of base {}; write it as on the command line, in quotes", number.radix()))
         }
@@ -253,13 +253,13 @@ fn text(value: &DeValue<'_>) -> Result<String, String> {
     }
 }
 
-/// A value of a flag as TOML.
+/// Writes a flag's value as TOML.
 pub(super) fn to_toml(arg: &Arg, values: &[String]) -> String {
     let is = |parser: &ValueParser, of: &[TypeId]| of.iter().any(|id| parser.type_id() == *id);
     let parser = arg.get_value_parser();
     let bare =
         [TypeId::of::<bool>(), TypeId::of::<u8>(), TypeId::of::<u16>(), TypeId::of::<u32>(), TypeId::of::<u64>()];
-    // A value such as +3 is a number to the flags, but not in TOML.
+    // A value such as +3 is a number for the flags, but not for the file.
     let is_bare = |value: &str| {
         let digits = value.bytes().all(|b| b.is_ascii_digit()) && (value.len() == 1 || !value.starts_with('0'));
         is(parser, &bare) && (digits || matches!(value, "true" | "false"))

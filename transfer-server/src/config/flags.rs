@@ -150,10 +150,10 @@ fn fabric(text: &str) -> Result<FabricKind, String> {
 }
 
 impl Flags {
-    /// The configuration that the flags describe, checked.
+    /// Returns the configuration that the flags describe, checked.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first wrong flag.
+    /// [`ConfigError`] for the first invalid flag.
     pub fn into_config(self) -> Result<Config, ConfigError> {
         let value = self.node.unwrap_or_else(host_name);
         let node = Name::new(&value).map_err(|source| ConfigError::Node { value, source })?;
@@ -167,7 +167,7 @@ impl Flags {
                 return Err(ConfigError::OverLimit { flag: "--max-arena-bytes", value, limit });
             }
             Some(value) => value,
-            // A limit that is too small is reported as an error of its own.
+            // A limit that is too small is reported as a separate error.
             None => DEFAULT_MAX_ARENA.min(limit).max(LEAST),
         };
         let config = Config {

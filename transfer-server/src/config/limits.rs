@@ -12,11 +12,11 @@ pub struct Limit {
     value: u64,
 }
 
-/// The text is no limit.
+/// The text is not a valid limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotALimit {
-    /// It has no name, or no value.
+    /// The text has no name, or no value.
     #[error("a limit is NAME=N, like keys_per_user=2000000")]
     Form,
     /// No limit has that name.
@@ -25,7 +25,7 @@ pub enum NotALimit {
         /// The name.
         name: String,
     },
-    /// The value is no number from 1 on.
+    /// The value is not a number of at least 1.
     #[error("{name} is {value:?}, and has to be a number from 1 on")]
     Value {
         /// The limit.
@@ -128,7 +128,7 @@ pub struct LimitsConfig {
 }
 
 impl LimitsConfig {
-    /// All limits. If one is given twice, the last one counts.
+    /// Returns all limits. If a limit is given twice, the last value counts.
     #[must_use]
     pub fn all(&self) -> AllLimits {
         let mut all = AllLimits::default();

@@ -36,16 +36,17 @@ use transfer_core::tensor::Name;
 use transfer_memory::board::ENTRY_BYTES as BOARD_ENTRY_BYTES;
 use transfer_memory::socket::MAX_PATH_BYTES;
 
-/// The least memory that works.
+/// The smallest memory size that works.
 const LEAST: Size = Size(64 << 10);
 
-/// The memory that the sidecar and the rings of one worker pin besides its arena and the landing pool, rounded up.
+/// The memory that the sidecar and the rings of one worker pin besides the worker's arena and the landing pool, rounded
+/// up.
 const PINNED_BESIDE: Size = Size(2 << 20);
 
 /// The default for the largest arena of one worker.
 const DEFAULT_MAX_ARENA: Size = Size(4 << 30);
 
-/// The advised room for the arenas of workers: the default arena of one worker.
+/// The advised room for the arenas of workers, which equals the default arena of one worker.
 const ADVISED_ARENAS: Size = Size(64 << 20);
 
 /// The default number of sockets of a link of the tcp fabric.
@@ -92,7 +93,7 @@ pub struct Config {
     pub node: Name,
     /// Path of the workers' socket.
     pub socket: PathBuf,
-    /// Its permissions.
+    /// The permissions of the workers' socket.
     pub socket_mode: u32,
     /// The address of the gRPC services.
     pub listen: Option<SocketAddr>,
@@ -102,13 +103,13 @@ pub struct Config {
     pub advertise: Option<String>,
     /// The address of the tcp fabric.
     pub data_listen: Option<SocketAddr>,
-    /// The IP address at which other nodes reach that.
+    /// The IP address at which other nodes reach `data_listen`.
     pub data_advertise: Option<IpAddr>,
     /// The number of sockets of a link of the tcp fabric.
     pub tcp_rails: u8,
     /// The host of the directory.
     pub directory: DirectoryPlace,
-    /// Whether to take the name from another living sidecar.
+    /// Whether to take the name from another live sidecar.
     pub replace: bool,
     /// The size of each landing pool.
     pub pool_bytes: Size,
@@ -141,8 +142,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// The configuration of a sidecar for this node alone: workers connect at `socket`, no TCP, the directory in
-    /// memory.
+    /// Makes the configuration of a sidecar for this node alone: workers connect at `socket`, without TCP, and the
+    /// directory is in memory.
     #[must_use]
     pub fn single(node: Name, socket: &Path) -> Config {
         Config {
@@ -174,7 +175,8 @@ impl Config {
         }
     }
 
-    /// The address of the tcp fabric: the configured one, else that of `listen` with a free port, else none.
+    /// Returns the address of the tcp fabric: the configured one, else the address of `listen` with a free port, else
+    /// none.
     #[must_use]
     pub fn data_address(&self) -> Option<SocketAddr> {
         self.data_listen.or_else(|| self.listen.map(|a| SocketAddr::new(a.ip(), 0)))
@@ -183,7 +185,7 @@ impl Config {
     /// Checks the configuration for contradictions.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first wrong field.
+    /// [`ConfigError`] for the first invalid field.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.socket_mode & !0o777 != 0 || self.socket_mode & 0o600 != 0o600 {
             return Err(ConfigError::SocketMode { value: self.socket_mode });
@@ -289,7 +291,7 @@ impl Config {
                 return Err(ConfigError::TooSmall { flag, value, least: LEAST });
             }
         }
-        // An arena may be as large as the limit, but most are smaller: only the pool is certain.
+        // An arena may be as large as the limit, but most are smaller. Only the size of the pool is certain.
         let pool = self.pool_bytes;
         if limit.0 >= pool.0.saturating_add(PINNED_BESIDE.0) {
             return Ok(());

@@ -59,13 +59,13 @@ pub(crate) struct TlsFiles<'a> {
 }
 
 impl SecurityConfig {
-    /// Whether connections are encrypted and authenticated.
+    /// Returns whether connections are encrypted and authenticated.
     #[must_use]
     pub fn has_tls(&self) -> bool {
         self.tls_cert.is_some()
     }
 
-    /// Whether the tcp fabric encrypts.
+    /// Returns whether the tcp fabric encrypts.
     #[must_use]
     pub fn encrypts_data(&self) -> bool {
         self.has_tls() && !self.data_plaintext
@@ -99,11 +99,11 @@ impl SecurityConfig {
     }
 }
 
-/// Names of certificates: one, or all of a kind, as in `node-*`.
+/// A pattern for the names of certificates: one name, or several, as in `node-*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamePattern(String);
 
-/// The text is no such pattern.
+/// The text is not a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a name of a certificate, like node-7, or with * for any characters, like node-*")]
 pub struct NotAPattern;
@@ -124,7 +124,7 @@ impl fmt::Display for NamePattern {
 }
 
 impl NamePattern {
-    /// Whether a name matches.
+    /// Returns whether a name matches.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         let mut parts = self.0.split('*');
@@ -132,7 +132,7 @@ impl NamePattern {
         let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
         let mut last = None;
         for part in parts {
-            // The part before the last star is done; only the last part must be at the end.
+            // The part before this star matches at its first occurrence. Only the last part must match at the end.
             if let Some(middle) = last.replace(part) {
                 let Some((_, behind)) = rest.split_once(middle) else { return false };
                 rest = behind;

@@ -55,7 +55,7 @@ impl Default for ShmConfig {
 }
 
 impl ShmConfig {
-    /// The directory, for a sidecar whose workers connect at `socket`.
+    /// Returns the directory, for a sidecar whose workers connect at `socket`.
     #[must_use]
     pub fn directory(&self, socket: &Path) -> PathBuf {
         let beside = || socket.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

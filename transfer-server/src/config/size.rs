@@ -1,4 +1,4 @@
-//! Sizes as people write them.
+//! Sizes in the form in which people write them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ pub struct Size(pub u64);
 
 const UNITS: [(&str, u64); 5] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// The text is no size.
+/// The text is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a size is a whole number with KiB, MiB, GiB or TiB behind it, or a number of bytes: 64MiB, 1GiB, 4096")]
 pub struct NotASize;

@@ -1,8 +1,10 @@
-//! The sources of a configuration: the command line, the environment, a file, the defaults; in this order.
+//! The sources of a configuration. The order of precedence is the command line, the environment, the file, the
+//! defaults.
 //!
-//! The flags are the one definition. A setting is `--pool-bytes` on the command line, `TRANSFER_POOL_BYTES` in the
-//! environment and `pool_bytes` in the file, and a value is the same text in each. Settings of the file are put in
-//! front of the command line if neither that nor the environment has them, so one parser checks everything.
+//! The flags are the only definition. A setting is `--pool-bytes` on the command line, `TRANSFER_POOL_BYTES` in the
+//! environment and `pool_bytes` in the file, and a value has the same text in each. Settings of the file are inserted
+//! before the words of the command line if neither the command line nor the environment has them. So one parser checks
+//! everything.
 
 use super::file::{ConfigFile, FileError, Judge, in_short};
 use super::{Config, ConfigError, Flags};
@@ -54,12 +56,12 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// One setting, its value, and the source of that.
+/// A setting, its value, and the source of the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
     /// The key, as in the file.
     pub key: String,
-    /// The texts of its value; empty if it is not set.
+    /// The texts of the value; empty if it is not set.
     pub values: Vec<String>,
     /// The source of the value.
     pub origin: Origin,
@@ -78,20 +80,20 @@ pub struct Loaded {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The command line or the environment is wrong, in the parser's words; or help was requested.
+    /// The command line or the environment is invalid, in the parser's words; or the user asked for help.
     #[error(transparent)]
     CommandLine(#[from] clap::Error),
-    /// A value in the environment is wrong. The parser would name the flag.
+    /// A value in the environment is invalid. The parser would name the flag instead of the variable.
     #[error("{name}={value:?}: {why}")]
     Environment {
         /// The variable.
         name: String,
         /// Its value.
         value: String,
-        /// The error, and what would be right.
+        /// The error, and the requirement.
         why: String,
     },
-    /// The file is wrong.
+    /// The file is invalid.
     #[error(transparent)]
     File(#[from] FileError),
     /// Values contradict each other, or are not valid.
@@ -100,7 +102,7 @@ pub enum LoadError {
         /// The error.
         #[source]
         source: ConfigError,
-        /// The flags in its text that come from a file or the environment.
+        /// The flags in the error's text whose values come from a file or the environment.
         origins: Vec<(String, Origin)>,
     },
 }
@@ -109,7 +111,8 @@ fn from_where(origins: &[(String, Origin)]) -> String {
     origins.iter().map(|(key, origin)| format!(" ({key} is from {origin})")).collect()
 }
 
-/// The flags in the form for the file: a switch takes a value, so that `--huge-pages=false` can overrule the file.
+/// Returns the flags in the form for the file: a switch takes a value, so that `--huge-pages=false` can override the
+/// file.
 pub(super) fn command() -> Command {
     Flags::command().mut_args(|arg| match arg.get_action() {
         ArgAction::SetTrue if !is_about_itself(&arg) => arg
@@ -126,13 +129,13 @@ fn is_about_itself(arg: &Arg) -> bool {
     matches!(arg.get_id().as_str(), "config" | "check" | "print_config" | "help" | "version")
 }
 
-/// The keys of the file, as the parser knows them.
+/// Returns the keys of the file, as the parser knows them.
 pub(super) fn keys(command: &Command) -> impl Iterator<Item = (String, &Arg)> {
     let known = command.get_arguments().filter(|arg| !is_about_itself(arg));
     known.filter_map(|arg| Some((arg.get_long()?.replace('-', "_"), arg)))
 }
 
-/// Loads the configuration for these arguments, of which the first is the program's name.
+/// Loads the configuration for these arguments. The first argument is the program's name.
 ///
 /// # Errors
 /// [`LoadError`].
@@ -143,10 +146,10 @@ pub fn load(arguments: &[OsString]) -> Result<Loaded, LoadError> {
     load_with(arguments, &said, file)
 }
 
-/// The error of a value that is in the environment, and not on the command line.
+/// Returns the error of a value that is in the environment, and not on the command line.
 fn of_environment(error: &clap::Error, arguments: &[OsString]) -> Option<LoadError> {
     let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
-    // `--pool-bytes <SIZE>`
+    // `shown` has the form `--pool-bytes <SIZE>`.
     let flag = shown.split([' ', '=']).next()?;
     let given = |word: &OsString| word.to_str().is_some_and(|word| word.split('=').next() == Some(flag));
     if arguments.iter().any(given) {
@@ -208,10 +211,10 @@ fn settings(
 }
 
 impl Loaded {
-    /// The checked configuration.
+    /// Returns the checked configuration.
     ///
     /// # Errors
-    /// [`LoadError::Config`], with the sources of the values that it names.
+    /// [`LoadError::Config`], with the sources of the values that the error names.
     pub fn config(&self) -> Result<Config, LoadError> {
         self.flags.clone().into_config().map_err(|source| {
             let words = source.to_string();
@@ -226,7 +229,7 @@ impl Loaded {
         })
     }
 
-    /// The configuration as a file, with a comment on each value's source.
+    /// Returns the configuration as a file, with a comment on each value's source.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let command = command();

@@ -5,7 +5,7 @@ fn words(line: &str) -> Vec<OsString> {
     std::iter::once("transferd").chain(line.split_whitespace()).map(OsString::from).collect()
 }
 
-/// As [`load`], with this file. Tests do not use the environment.
+/// Does the same as [`load`], with this text as the file. Tests do not use the environment.
 fn with_file(line: &str, file: &str) -> Result<Loaded, LoadError> {
     let arguments = words(line);
     let said = command().try_get_matches_from(&arguments)?;
@@ -73,7 +73,7 @@ fn errors_name_the_file_the_line_and_the_key() {
     refused("[verbs]\ndevice = 'a'", &["/etc/t.toml:1", "verbs", "table"]);
     refused("poll = \n", &["/etc/t.toml:1", "no TOML"]);
     refused("poll = 'busy'\npoll = 'event'", &["/etc/t.toml:2", "duplicate key"]);
-    // Contradictions are reported with the place of their values, too.
+    // The error of a contradiction names the sources of the values, too.
     refused(
         "pinned_limit = '1GiB'\npool_bytes = '2GiB'",
         &["--pool-bytes 2GiB", "pinned_limit is from /etc/t.toml:1", "pool_bytes is from /etc/t.toml:2"],
@@ -111,7 +111,7 @@ fn printed_configuration_is_an_equivalent_file() {
         printed.contains("lock = \"try\" # default") && printed.contains("insecure = true # /etc/t.toml:4"),
         "{printed}"
     );
-    // Every default as well.
+    // A file of the defaults is equivalent, too.
     let plain = with_file("--node n", "").unwrap();
     assert_eq!(with_file("", &plain.to_toml()).unwrap().config().unwrap(), plain.config().unwrap());
 }
@@ -129,7 +129,7 @@ fn fuzz_config_file() {
     transfer_fuzz::Target::new("config-file", examples).max_len(4096).bound(16 << 20).rounds(500).run(|bytes| {
         match with_file("--node n", &String::from_utf8_lossy(bytes)).and_then(|l| Ok((l.config()?, l))) {
             Ok((config, loaded)) => {
-                // The result can be written as a file.
+                // The loaded configuration can be written as a file and loaded again.
                 let again = with_file("", &loaded.to_toml()).and_then(|l| l.config()).unwrap();
                 assert_eq!(again, config);
                 "a configuration".into()

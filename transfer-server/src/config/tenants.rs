@@ -60,19 +60,19 @@ pub struct PeerTenants {
     tenants: Option<Vec<String>>,
 }
 
-/// A prefix of keys, and the tenants of the rule.
+/// A prefix of keys, and the tenants that the rule allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrefixRule {
     prefix: String,
     tenants: Vec<String>,
 }
 
-/// The text is no such rule.
+/// The text is not a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotARule(&'static str);
 
-/// The two sides of a rule.
+/// Splits a rule into its two sides.
 fn sides<'a>(text: &'a str, right: &'static str) -> Result<(&'a str, Vec<&'a str>), NotARule> {
     let (left, list) = text.rsplit_once('=').ok_or(NotARule(right))?;
     let list: Vec<_> = list.split(',').collect();
@@ -138,7 +138,7 @@ pub(crate) struct Tenancy {
     tenants: Tenants,
     users: HashMap<u32, Tenant>,
     groups: HashMap<u32, Tenant>,
-    /// Empty: every node may speak for all tenants.
+    /// The tenants for which each node may speak. Empty: every node may speak for all tenants.
     nodes: Vec<(NamePattern, Option<Vec<Tenant>>)>,
     admins: Vec<(NamePattern, Tenant)>,
 }
@@ -147,7 +147,7 @@ impl TenantsConfig {
     /// Parses the rules.
     ///
     /// # Errors
-    /// [`ConfigError::Tenants`] for the first wrong rule.
+    /// [`ConfigError::Tenants`] for the first invalid rule.
     pub(crate) fn tenancy(&self) -> Result<Tenancy, ConfigError> {
         let mut made = Tenancy::default();
         for TenantIds { name, users, groups } in &self.tenants {
@@ -197,25 +197,26 @@ impl Tenancy {
         texts.iter().map(one).collect()
     }
 
-    /// The rules for the state machine.
+    /// Returns the rules for the state machine.
     pub(crate) fn tenants(&self) -> &Tenants {
         &self.tenants
     }
 
-    /// The tenant of a process, by its effective ids.
+    /// Returns the tenant of a process, by its effective ids.
     pub(crate) fn of(&self, uid: u32, gid: u32) -> Tenant {
         let named = self.users.get(&uid).or_else(|| self.groups.get(&gid));
         named.copied().unwrap_or(Tenant::User(uid))
     }
 
-    /// The tenant that a holder of a certificate with these names administers, if it is limited to one: the first rule
-    /// counts.
+    /// Returns the tenant that the holder of a certificate with these names administers, if the holder is limited to
+    /// one tenant. The first matching rule counts.
     pub(crate) fn administered_by(&self, names: &[String]) -> Option<Tenant> {
         let (_, tenant) = self.admins.iter().find(|(pattern, _)| names.iter().any(|name| pattern.matches(name)))?;
         Some(*tenant)
     }
 
-    /// The tenants for which a node of this name may speak: the first rule that names it counts. `None`: all.
+    /// Returns the tenants for which a node of this name may speak. The first rule that names the node counts. `None`:
+    /// all.
     pub(crate) fn rule_for(&self, node: &str) -> Option<&[Tenant]> {
         if self.nodes.is_empty() {
             return None;
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_id_counts_before_a_group_id() {
+    fn user_id_takes_precedence_over_group_id() {
         let made = config(&["train=1001,1002,@3000", "eval=@3001"], &[], &[]).tenancy().unwrap();
         let [train, eval] = ["train", "eval"].map(|name| made.tenants().called(name).unwrap());
         assert_eq!(made.of(1001, 3001), train);
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_rules_are_named() {
+    fn invalid_rules_are_named() {
         for bad in ["train", "=1", "train=", "train=1,", "train=x", "train=-1", "train=@"] {
             assert!(bad.parse::<TenantIds>().is_err(), "{bad}");
         }

@@ -45,7 +45,7 @@ pub struct DeviceName {
     pub port: Option<u8>,
 }
 
-/// The text names no device.
+/// The text is not the name of a device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a device is a name, as `transferctl devices` lists it, or name:port, like mlx5_0 or mlx5_0:1")]
 pub struct NotADevice;
@@ -143,7 +143,7 @@ pub struct VerbsConfig {
 }
 
 impl Default for VerbsConfig {
-    /// The same as the flags' defaults.
+    /// Returns the defaults of the flags.
     fn default() -> VerbsConfig {
         VerbsConfig {
             wanted: UseVerbs::Auto,
@@ -166,11 +166,11 @@ impl Default for VerbsConfig {
     }
 }
 
-/// The longest time after which a peer that is gone must be noticed.
+/// The longest time within which the loss of a peer must be noticed.
 const LONGEST_SILENCE: Duration = Duration::from_secs(600);
 
 impl VerbsConfig {
-    /// The time for which a packet is retried before its queue pair fails.
+    /// Returns the time for which a packet is retried before its queue pair fails.
     #[must_use]
     pub fn patience(&self) -> Duration {
         Duration::from_nanos(4096 << self.timeout.min(31)) * (u32::from(self.retry) + 1)
@@ -196,7 +196,8 @@ impl VerbsConfig {
         }
         for (flag, value) in [("--verbs-retry", self.retry), ("--verbs-rnr-retry", self.rnr_retry)] {
             if value == 7 {
-                // The first has this meaning on some devices only, which is no better (docs/adr/0001).
+                // Only some devices give 7 this meaning for the first of these flags, which is no better
+                // (docs/adr/0001).
                 return wrong(flag, &7, "means for ever: a peer that is gone would never be noticed", "give 0 to 6");
             }
             if value > 7 {

@@ -1,5 +1,4 @@
-//! A node's client of the directory. It stays attached, reattaches with a back-off, and repeats everything that has no
-//! answer.
+//! A node's client of the directory. It stays attached, reattaches with a back-off, and repeats unanswered requests.
 
 use super::host::MAX_BATCH;
 use super::item::{Answer, Hello, NodeAt, NodeItem};
@@ -15,13 +14,14 @@ use transfer_core::tensor::Name;
 use transfer_proto::v1;
 use v1::event::What;
 
-/// The time for which requests wait for a directory that does not answer, from its last message on.
+/// The time for which requests wait for the directory. It is counted from the start or from the end of the last
+/// attachment; while the node is attached, from the first unanswered claim.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The first and the longest pause before attaching again.
+/// The first and the longest pause before the next attempt to attach.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// Above this many unsent items, requests of the node wait in their channel.
+/// With more unsent items than this, the node's requests wait in their channel.
 const FULL: usize = 16 * MAX_BATCH;
 
 /// The state of the directory, as this node sees it.
@@ -31,9 +31,9 @@ pub(crate) struct DirectoryState {
     pub(crate) attached: bool,
     /// The reason why it is not attached.
     pub(crate) why_not: String,
-    /// Whether the directory itself refused it: trying again does not help.
+    /// Whether the directory itself refused this node. Another attempt does not help.
     pub(crate) refused: bool,
-    /// The number of times that it has attached.
+    /// The number of times that this node has attached.
     pub(crate) attachments: u64,
     /// The number of failed attempts to attach.
     failures: u64,
@@ -53,17 +53,17 @@ pub(crate) enum DirectoryError {
     },
 }
 
-/// A worker of that name is connected at another node.
+/// A worker of the same name is connected at another node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a worker named {worker} is connected at node {node}; end it, or choose another name")]
 pub(crate) struct WorkerElsewhere {
-    /// Its name.
+    /// The worker's name.
     worker: Name,
-    /// That node.
+    /// The other node.
     node: Name,
 }
 
-/// This node's client of the directory. Cheap to clone. The node detaches when the last clone is gone.
+/// This node's client of the directory. Cheap to clone. The node detaches when the last clone is dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct DirectoryClient {
     asks: mpsc::UnboundedSender<Ask>,
@@ -95,12 +95,12 @@ impl DirectoryClient {
         let _ = self.asks.send(ask);
     }
 
-    /// The current state of the directory.
+    /// Returns the current state of the directory.
     pub(crate) fn state(&self) -> DirectoryState {
         self.state.borrow().clone()
     }
 
-    /// Reports each time that this node attaches or detaches, as long as it tries.
+    /// Reports each time that this node attaches or detaches, until the client ends.
     pub(crate) async fn tell_of(self, events: Events) {
         let DirectoryClient { asks, mut state, place, .. } = self;
         // The node detaches when the last sender is gone.
@@ -127,7 +127,7 @@ impl DirectoryClient {
         }
     }
 
-    /// The place of the directory.
+    /// Returns the place of the directory.
     pub(crate) fn place(&self) -> &Place {
         &self.place
     }
@@ -143,27 +143,27 @@ impl DirectoryClient {
         self.state()
     }
 
-    /// Tells the directory, if it is there, that this node ends, so that the node does not count as lost; it does not
-    /// attach again. Waits for the end of the stream, at most `patience`.
+    /// Announces to the directory that this node leaves, if the node is attached. The node then does not count as lost,
+    /// and does not attach again. Waits for the end of the stream, at most `patience`.
     pub(crate) async fn leave(&self, patience: Duration) {
         if !self.state().attached {
             return;
         }
         self.leaves.notify_one();
         let mut state = self.state.clone();
-        // Without an answer it counts as lost, like a killed node.
+        // Without an answer the node counts as lost, like a killed node.
         let _ = tokio::time::timeout(patience, state.wait_for(|s| !s.attached)).await;
     }
 
-    /// The place of a node; `None`: not attached.
+    /// Returns the place of a node; `None`: the node is not attached.
     pub(crate) async fn node(&self, node: &Name, patience: Duration) -> Result<Option<NodeAt>, DirectoryError> {
         let (answer, heard) = oneshot::channel();
         self.ask(Ask::ResolveNode { node: node.clone(), answer });
         self.within(patience, heard).await
     }
 
-    /// Enters a worker that connected here. If the directory does not answer in time, the worker may come in, and
-    /// [`News::NameLost`] follows if the directory has given its name to another one.
+    /// Enters a worker that connected here. If the directory does not answer in time, the worker is admitted, and
+    /// [`News::NameLost`] follows if the directory has given the name to another worker.
     pub(crate) async fn worker_up(&self, worker: &Name, patience: Duration) -> Result<(), WorkerElsewhere> {
         let (answer, heard) = oneshot::channel();
         self.ask(Ask::WorkerUp { worker: worker.clone(), answer });
@@ -193,7 +193,8 @@ struct Actor {
     news: mpsc::UnboundedSender<News>,
     report: watch::Sender<DirectoryState>,
     ledger: Ledger,
-    /// The moment at which this node goes on without the directory. `None`: it is attached, or has gone on.
+    /// The moment from which this node works without the directory. `None`: it is attached, or works without it
+    /// already.
     alone_at: Option<tokio::time::Instant>,
     leaves: Arc<Notify>,
 }
@@ -203,7 +204,7 @@ struct Done;
 
 impl Actor {
     async fn run(mut self) {
-        // Done: the sidecar is stopping.
+        // `Done` means that the sidecar is stopping.
         let Err(Done) = self.attach_for_ever().await;
     }
 
@@ -214,7 +215,7 @@ impl Actor {
             let (why, refused) = match self.meanwhile(async move { Line::open(&place, &hello).await }).await? {
                 Ok(line) => {
                     pause = BACKOFF.0;
-                    // Only once: two sidecars that replace each other would do so for ever.
+                    // Replaces only once. Otherwise two sidecars of one name would replace each other without end.
                     self.hello.replace = false;
                     (self.attached(line).await?, false)
                 }
@@ -223,7 +224,7 @@ impl Actor {
             };
             let news = self.report.borrow().attached || self.report.borrow().why_not != why;
             match self.place {
-                // It ends with the sidecar.
+                // The embedded directory ends with the sidecar.
                 Place::Here(_) => tracing::debug!(why, "not attached to the directory"),
                 Place::There(_) if !news => {}
                 Place::There(_) => tracing::warn!(
@@ -244,7 +245,7 @@ impl Actor {
         }
     }
 
-    /// Does something that needs no connection, and records requests meanwhile.
+    /// Runs `what`, which needs no connection, and records requests until it completes.
     async fn meanwhile<T>(&mut self, what: impl Future<Output = T>) -> Result<T, Done> {
         tokio::pin!(what);
         loop {
@@ -273,7 +274,7 @@ impl Actor {
         }
     }
 
-    /// Returns the reason why the connection ended.
+    /// Sends and receives over a new connection until it ends. Returns the reason.
     async fn attached(&mut self, mut line: Line) -> Result<String, Done> {
         self.report.send_modify(|s| {
             s.attached = true;
@@ -289,7 +290,7 @@ impl Actor {
         Ok(why)
     }
 
-    /// Sends and receives until the connection ends. Returns the reason.
+    /// Sends and receives over `line` until it ends. Returns the reason.
     async fn speak(&mut self, line: &mut Line) -> Result<String, Done> {
         let mut unsaid = VecDeque::from(self.ledger.attached(Instant::now()));
         self.tell(DirectoryNews::Attached.into());
@@ -309,7 +310,7 @@ impl Actor {
                     Ok(answers) => {
                         for answer in answers {
                             if let Answer::Ping { ping } = answer {
-                                // Before everything else: a node that does not answer soon loses its name.
+                                // The answer goes out first: a node that does not answer soon loses its name.
                                 unsaid.push_front(NodeItem::Pong { ping });
                             } else if let Some(news) = self.ledger.answer(answer) {
                                 let _ = self.news.send(news);
@@ -349,12 +350,12 @@ impl Actor {
     }
 
     fn tell(&self, news: News) {
-        // The receiver may have ended before.
+        // The receiver may have ended already.
         let _ = self.news.send(news);
     }
 }
 
-/// Waits for that time, if any.
+/// Waits until `time`, or without end if there is none.
 async fn at(time: Option<tokio::time::Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,

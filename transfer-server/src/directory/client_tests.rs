@@ -51,7 +51,7 @@ fn claimed(k: &str) -> News {
     News::Directory(DirectoryNews::Claimed { key: key(k), result: Ok(()) })
 }
 
-/// A directory behind gRPC on `address`, until the sender is dropped.
+/// Serves a directory by gRPC on `address` until the sender is dropped.
 async fn serve(directory: &Directory, address: &str) -> (std::net::SocketAddr, oneshot::Sender<()>) {
     let listener = tokio::net::TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -73,7 +73,7 @@ fn there(address: std::net::SocketAddr) -> Place {
 }
 
 #[tokio::test]
-async fn two_nodes_meet_in_one_directory_one_of_them_by_grpc() {
+async fn two_nodes_share_a_directory_one_of_them_over_grpc() {
     let directory = Directory::new(name("a"));
     let (address, _serving) = serve(&directory, "127.0.0.1:0").await;
     let mut a = Node::start(Place::Here(directory.clone()), "a");
@@ -82,7 +82,7 @@ async fn two_nodes_meet_in_one_directory_one_of_them_by_grpc() {
     assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
 
     b.client.ask(Ask::Request(DirectoryRequest::Resolve { key: key("w"), newer_than: 0 }));
-    // Everything that b sends from here on comes after its request.
+    // Everything that b sends from now on arrives after its request.
     b.client.worker_up(&name("trainer"), SOON).await.unwrap();
     a.claim("w", "ps");
     assert_eq!(a.hear().await, claimed("w"));
@@ -104,7 +104,7 @@ async fn two_nodes_meet_in_one_directory_one_of_them_by_grpc() {
     assert_eq!(&*at.address, "b:1");
     assert_eq!(a.client.node(&name("z"), SOON).await, Ok(None));
 
-    // Everything of b goes with b.
+    // The entries of b end with b.
     drop(b);
     while directory.counts().nodes > 1 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -114,7 +114,7 @@ async fn two_nodes_meet_in_one_directory_one_of_them_by_grpc() {
 }
 
 #[tokio::test]
-async fn a_restarted_directory_hears_everything_again() {
+async fn restarted_directory_is_told_everything_again() {
     let first = Directory::new(name("a"));
     let (address, serving) = serve(&first, "127.0.0.1:0").await;
     let mut b = Node::start(there(address), "b");
@@ -129,13 +129,13 @@ async fn a_restarted_directory_hears_everything_again() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(!b.client.state().why_not.is_empty());
-    // Asked while the directory is away.
+    // b asks while the directory is away.
     b.claim("l", "trainer");
     b.client.ask(Ask::Request(DirectoryRequest::Unclaim { key: key("l") }));
 
     let second = Directory::new(name("a"));
     let mut serving = None;
-    // The port may be taken for a moment by connections that end.
+    // Connections that are ending may hold the port for a moment.
     for _ in 0..100 {
         match tokio::net::TcpListener::bind(address).await {
             Ok(listener) => {
@@ -147,7 +147,7 @@ async fn a_restarted_directory_hears_everything_again() {
         }
     }
     let _serving = serving.unwrap();
-    // At this news the engine claims again what it published.
+    // The engine claims its published keys again after this news.
     assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
     b.claim("k", "trainer");
     assert_eq!(b.hear().await, claimed("l"));
@@ -159,13 +159,13 @@ async fn a_restarted_directory_hears_everything_again() {
     assert_eq!(b.client.state().attachments, 2);
 }
 
-/// An address without a listener.
+/// Returns an address without a listener.
 async fn nowhere() -> std::net::SocketAddr {
     tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
 #[tokio::test]
-async fn without_a_directory_a_node_goes_on_with_what_is_its_own() {
+async fn node_without_a_directory_grants_keys_and_names_itself() {
     let address = nowhere().await;
     let mut b = Node::start(there(address), "b");
     b.claim("k", "w");
@@ -179,7 +179,7 @@ async fn without_a_directory_a_node_goes_on_with_what_is_its_own() {
     }));
     b.client.worker_up(&name("w"), SOON).await.unwrap();
     assert_eq!(b.hear().await, claimed("k"));
-    // A counter exists once in the job.
+    // A counter exists once in the job, so only the directory can grant it.
     let News::Directory(DirectoryNews::Claimed { key: which, result: Err(ClaimRefused::Unreachable(why)) }) =
         b.hear().await
     else {
@@ -190,7 +190,7 @@ async fn without_a_directory_a_node_goes_on_with_what_is_its_own() {
     let e = b.client.node(&name("a"), Duration::from_millis(50)).await.unwrap_err();
     assert!(e.to_string().contains("refused"), "{e}");
 
-    // When the directory is there, it decides: it knows another worker of that name.
+    // A directory that is reached again decides: it knows another worker of that name.
     let directory = Directory::new(name("a"));
     let mut a = Node::start(Place::Here(directory.clone()), "a");
     assert_eq!(a.hear().await, News::Directory(DirectoryNews::Attached));
@@ -207,7 +207,7 @@ async fn without_a_directory_a_node_goes_on_with_what_is_its_own() {
 }
 
 #[tokio::test]
-async fn a_name_that_a_living_sidecar_has_is_refused_and_says_how_to_take_it() {
+async fn name_of_a_live_sidecar_is_refused_with_the_way_to_take_it() {
     let directory = Directory::new(name("a"));
     let (address, _serving) = serve(&directory, "127.0.0.1:0").await;
     let mut old = Node::start(there(address), "b");
@@ -224,7 +224,7 @@ async fn a_name_that_a_living_sidecar_has_is_refused_and_says_how_to_take_it() {
         "{refused:?}"
     );
     assert_eq!(old.client.state().attachments, 1);
-    // No other node can have the host's name.
+    // No other node can take the host's name.
     let hosts = start(Hello { incarnation: 2, replace: true, ..hello("a") }).client.first_word(SOON).await;
     assert!(hosts.refused && hosts.why_not.contains("hosts this directory"), "{hosts:?}");
 
@@ -246,7 +246,7 @@ async fn a_directory_of_another_version_is_refused_by_both_sides() {
     let mut client = v1::directory_client::DirectoryClient::new(channel);
     let mut first = super::super::convert::hello_update(&hello("b"));
     let Some(v1::node_item::Item::Hello(hello)) = &mut first.items[0].item else { panic!() };
-    // A side that knows no versions sends this.
+    // A node that knows no versions sends this.
     hello.version = 0;
     let status = client.attach(tokio_stream::iter([first])).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::FailedPrecondition);

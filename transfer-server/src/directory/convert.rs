@@ -7,22 +7,22 @@ use transfer_proto::v1;
 use v1::directory_item::Item as DirectoryOneof;
 use v1::node_item::Item as NodeOneof;
 
-/// Metadata of a refusal because another node has proved more: the Unix socket of the same host at which the node may
-/// prove as much. Empty: none.
+/// The metadata key of a refusal because another node has proved more. The value is the path of the Unix socket of the
+/// same host at which the refused node may prove as much. Empty: none.
 pub(super) const LOCAL: &str = "transfer-local";
 
-/// That socket, if a refusal has one.
+/// Returns the Unix socket that a refusal names, if any.
 pub(super) fn local_of(status: &tonic::Status) -> Option<&str> {
     status.metadata().get(LOCAL).and_then(|local| local.to_str().ok())
 }
 
-/// The version of the messages of Attach. Both sides must have the same.
+/// The version of the messages of Attach. Both sides must speak the same version.
 pub(crate) const VERSION: u32 = 2;
 
-/// The longest stored reason of the directory, in characters.
+/// The longest reason that is kept from a message of the directory, in characters.
 const LONGEST_WHY: usize = 512;
 
-/// The error text of different versions.
+/// Returns the error text for two sides of different versions.
 pub(crate) fn other_version(host: &str, hosts: u32, node: &str, nodes: u32) -> String {
     format!(
         "the directory at node {host:?} speaks version {hosts} of its protocol and node {node:?} version {nodes}: run transferd of one \
@@ -40,7 +40,7 @@ pub enum BadItem {
     /// An item has an unknown kind.
     #[error("an item of the batch is of no kind that this version knows")]
     UnknownKind,
-    /// Hello must be the first message, and only that.
+    /// The first message must be one Hello, and no later message may contain one.
     #[error("the first message of Attach must be one Hello, and no later one may be")]
     Hello,
 }
@@ -72,7 +72,7 @@ pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
     })
 }
 
-/// The first message of Attach, and the version that its sender speaks.
+/// Converts the first message of Attach. Returns the version that its sender speaks, too.
 pub(crate) fn hello(mut update: v1::NodeUpdate) -> Result<(Hello, u32), BadItem> {
     match (update.items.len(), update.items.pop().and_then(|i| i.item)) {
         (1, Some(NodeOneof::Hello(h))) => {
@@ -137,7 +137,7 @@ pub(crate) fn welcome(host: &Name, local: &str) -> v1::DirectoryUpdate {
     v1::DirectoryUpdate { items: vec![v1::DirectoryItem { item: Some(welcome) }] }
 }
 
-/// The Welcome of the directory's first message.
+/// Returns the Welcome of the directory's first message.
 pub(crate) fn welcomed(update: v1::DirectoryUpdate) -> Option<v1::Welcome> {
     match update.items.into_iter().next()?.item? {
         DirectoryOneof::Welcome(welcome) => Some(welcome),
@@ -239,12 +239,12 @@ pub(crate) fn answer(item: v1::DirectoryItem) -> Result<Option<Answer>, BadItem>
     }))
 }
 
-/// An entry for a key, as a response to Lookup and Resolve.
+/// Makes the response to Lookup and Resolve for a key.
 pub(crate) fn key_response(found: &KeyAt) -> v1::ResolveResponse {
     v1::ResolveResponse { sequence: found.sequence, owner: found.owner.to_string(), ..node_response(&found.at) }
 }
 
-/// A node, as a response to Lookup and Resolve.
+/// Makes the response to Lookup and Resolve for a node.
 pub(crate) fn node_response(at: &NodeAt) -> v1::ResolveResponse {
     v1::ResolveResponse {
         node: at.node.to_string(),
@@ -309,8 +309,8 @@ mod tests {
         assert_eq!(answer(welcome(&Name::new("n").unwrap(), "").items.remove(0)), Ok(None));
     }
 
-    /// What a stranger may send on an Attach stream: the messages' bytes, as gRPC passes them, first or later in the
-    /// stream.
+    /// A stranger may send any bytes on an Attach stream. The fuzzer decodes them as the first and as a later message
+    /// of the stream.
     #[test]
     fn fuzz_node_update() {
         use prost::Message;

@@ -1,12 +1,12 @@
-//! The keys of the directory, stored compactly: 32 bytes of slab and 5 to 10 of hash table for each, besides the key's
-//! own text.
+//! The keys of the directory, stored compactly: each takes 32 bytes of slab and 5 to 10 bytes of hash table, besides
+//! the key's own text.
 
 use hashbrown::hash_table::{Entry as TableEntry, HashTable};
 use hashbrown::{DefaultHashBuilder, HashMap};
 use std::hash::BuildHasher;
 use transfer_core::tensor::Key;
 
-/// A name's number in an [`super::names::Names`].
+/// The number of a name in [`super::names::Names`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct NameNo(pub(crate) u32);
 
@@ -19,9 +19,9 @@ pub(crate) struct NodeNo(pub(crate) u32);
 pub(crate) struct Holder {
     /// The owner's worker name.
     pub(crate) owner: NameNo,
-    /// Its node.
+    /// The owner's node.
     pub(crate) node: NodeNo,
-    /// The entry's number.
+    /// The number of the entry.
     pub(crate) sequence: u64,
 }
 
@@ -31,8 +31,8 @@ struct Entry {
     holder: Holder,
 }
 
-/// The map from keys to holders. The table has 4-byte indexes of a slab, so that growing moves little and empty buckets
-/// cost little.
+/// Maps keys to holders. The table stores 4-byte indexes of a slab, so that growing moves little and empty buckets cost
+/// little.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     table: HashTable<u32>,
@@ -57,23 +57,23 @@ fn one_less(of_node: &mut HashMap<NodeNo, u64>, node: NodeNo) {
 }
 
 impl Entries {
-    /// The number of keys.
+    /// Returns the number of keys.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// The number of keys of a node.
+    /// Returns the number of keys of a node.
     pub(crate) fn count_of(&self, node: NodeNo) -> u64 {
         self.of_node.get(&node).copied().unwrap_or(0)
     }
 
-    /// The holder of a key.
+    /// Returns the holder of a key.
     pub(crate) fn get(&self, key: &str) -> Option<Holder> {
         let place = self.table.find(self.hasher.hash_one(key), |p| key_at(&self.slab, *p) == key)?;
         self.slab.get(*place as usize)?.as_ref().map(|e| e.holder)
     }
 
-    /// Enters a key, or replaces its holder. Returns the previous one.
+    /// Enters a key, or replaces its holder. Returns the previous holder.
     pub(crate) fn insert(&mut self, key: &Key, holder: Holder) -> Option<Holder> {
         let Entries { table, slab, free, hasher, of_node } = self;
         let text = key.as_str();
@@ -97,7 +97,7 @@ impl Entries {
             }
             None => {
                 slab.push(entry);
-                // 2^32 keys of 1 byte would need 200 GB here; the process ends long before.
+                // 2^32 keys of 1 byte would need 200 GB here, so the process ends long before the number overflows.
                 u32::try_from(slab.len() - 1).unwrap_or(u32::MAX)
             }
         };
@@ -123,7 +123,7 @@ impl Entries {
         for place in 0..self.slab.len() {
             let of_node = self.slab[place].take_if(|e| e.holder.node == node);
             if let Some(entry) = of_node {
-                // The hash is that of the removed key, the comparison is of indexes: the slot is empty already.
+                // The slot is empty already, so the search uses the removed key's hash and compares indexes.
                 let hash = self.hasher.hash_one(entry.key.as_str());
                 if let Ok(found) = self.table.find_entry(hash, |p| *p as usize == place) {
                     self.free.push(found.remove().0);
@@ -135,7 +135,7 @@ impl Entries {
         self.shrink();
     }
 
-    /// Frees memory when most keys are gone: each key is moved at most once per removed key.
+    /// Frees memory when most keys are gone. The cost is at most one moved key for each removed key.
     fn shrink(&mut self) {
         if self.slab.len() > 1024 && self.table.len() < self.slab.len() / 4 {
             let mut slab = Vec::with_capacity(self.table.len());
@@ -151,7 +151,7 @@ impl Entries {
         }
     }
 
-    /// The bytes on the heap besides the texts of the keys.
+    /// Returns the number of bytes on the heap besides the texts of the keys.
     #[cfg(test)]
     fn heap_bytes(&self) -> usize {
         self.table.allocation_size()
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_had_is_given_back_though_others_have_keys() {
+    fn memory_of_a_removed_node_is_freed_while_others_have_keys() {
         let mut entries = Entries::default();
         for i in 0..100_000u64 {
             // Every thousandth key belongs to another node.

@@ -18,17 +18,17 @@ use transfer_core::tensor::{Key, Name};
 /// The most items of one batch, in both directions.
 pub const MAX_BATCH: usize = 1024;
 
-/// A node whose outbox is longer is not read until it has received some of it.
+/// The directory reads nothing from a node whose outbox is longer than this, until the node has received some of it.
 const FULL_OUTBOX: usize = 8 * MAX_BATCH;
 
-/// A node that has been silent for this long loses its name to another sidecar that wants it.
+/// A node that has been silent for this long loses its name to another sidecar that claims it.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// The reason why an attachment ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Detached {
-    /// The node attached again.
+    /// Another attachment of the same name replaced this one.
     #[error("another attachment of this node replaced this one: a sidecar of the same --node has attached")]
     Replaced,
     /// The node has announced its end.
@@ -39,7 +39,7 @@ pub enum Detached {
     Closed,
 }
 
-/// The directory, in memory. Cheap to clone; all clones are one directory.
+/// The directory, in memory. Cheap to clone; all clones share one directory.
 #[derive(Debug, Clone)]
 pub struct Directory(Arc<Shared>);
 
@@ -66,9 +66,9 @@ struct State {
 /// The liveness of an attached node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Life {
-    /// The last ping that it has answered.
+    /// The number of the last ping that the node has answered.
     answered: u64,
-    /// Whether it has detached.
+    /// Whether the node has detached.
     is_over: bool,
 }
 
@@ -76,7 +76,7 @@ struct Life {
 struct Outbox {
     life: watch::Sender<Life>,
     queue: Mutex<Queue>,
-    /// Notified when an item was put in, or at the end.
+    /// Notified when an item was put in, or the attachment ended.
     filled: Notify,
     /// Notified when an item was taken out.
     drained: Notify,
@@ -102,14 +102,15 @@ impl Outbox {
 }
 
 impl Directory {
-    /// Makes an empty directory, hosted by this node. The numbers of its entries start from the time of day, so that
-    /// they rise across restarts.
+    /// Makes an empty directory, hosted by this node. Its entries are numbered from the time of day on, so that the
+    /// numbers rise across restarts.
     #[must_use]
     pub fn new(host: Name) -> Directory {
         Directory::with(host, "".into(), Tenants::default())
     }
 
-    /// As [`Directory::new`], with a Unix socket for nodes of the same host, and with the rules of tenants.
+    /// Makes a directory like [`Directory::new`], with a Unix socket for nodes of the same host, and with the rules of
+    /// tenants.
     pub(crate) fn with(host: Name, local: Arc<str>, tenants: Tenants) -> Directory {
         Directory::patient(host, local, tenants, SILENCE)
     }
@@ -132,23 +133,23 @@ impl Directory {
         Directory(Arc::new(Shared { host, local, silence, state: Mutex::new(state) }))
     }
 
-    /// The Unix socket at which nodes of this host may attach.
+    /// Returns the path of the Unix socket at which nodes of this host may attach.
     pub(crate) fn local(&self) -> &str {
         &self.0.local
     }
 
-    /// The node that hosts it.
+    /// Returns the name of the node that hosts the directory.
     #[must_use]
     pub fn host(&self) -> &Name {
         &self.0.host
     }
 
-    /// Attaches a node until the [`Attachment`] is dropped. The entries of an earlier attachment of that node are
-    /// removed. If another sidecar has the name, the directory pings it, and waits until it answers, ends, or has been
-    /// silent for 5 s.
+    /// Attaches a node until the [`Attachment`] is dropped. Removes the entries of an earlier attachment of that node.
+    /// If another sidecar has the name, the directory pings it, and waits until it answers, ends, or has been silent
+    /// for 5 s.
     ///
     /// # Errors
-    /// [`AttachRefused`] if that sidecar has answered, or has proved more.
+    /// [`AttachRefused`] if the other sidecar has answered, or has proved more.
     pub async fn attach(&self, hello: &Hello, word: Vouches) -> Result<Attachment, AttachRefused> {
         let silent_at = Instant::now() + self.0.silence;
         loop {
@@ -161,14 +162,14 @@ impl Directory {
             let sign = life.wait_for(|life| life.is_over || life.answered >= ping);
             match tokio::time::timeout_at(silent_at, sign).await {
                 Ok(Ok(life)) if !life.is_over => return Err(refused),
-                // It has ended.
+                // The other sidecar has ended.
                 Ok(_) => {}
                 Err(_) => self.evict(by),
             }
         }
     }
 
-    /// Pings a node. The answer shows in its liveness.
+    /// Pings a node. Its answer appears in its liveness.
     fn ping(&self, node: NodeNo) -> Option<(u64, watch::Receiver<Life>)> {
         let mut state = self.0.state.lock();
         state.pings += 1;
@@ -203,26 +204,26 @@ impl Directory {
         Ok(Attachment { directory: self.clone(), node, outbox, left: AtomicBool::new(false) })
     }
 
-    /// The entry for a key.
+    /// Returns the entry for a key.
     #[must_use]
     pub fn key(&self, key: &Key) -> Option<KeyAt> {
         self.0.state.lock().registry.key(key)
     }
 
-    /// The node of a worker.
+    /// Returns the node of a worker.
     #[must_use]
     pub fn worker(&self, worker: &Name) -> Option<NodeAt> {
         self.0.state.lock().registry.worker(worker).cloned()
     }
 
-    /// A node by its name.
+    /// Returns a node by its name.
     #[must_use]
     pub fn node(&self, node: &Name) -> Option<NodeAt> {
         self.0.state.lock().registry.node(node).cloned()
     }
 
-    /// At most `most` nodes whose names come after this one, in the order of names, each with the time since it was
-    /// lost, if it was.
+    /// Returns at most `most` nodes whose names come after `after`, in the order of names. A lost node has the time
+    /// since it was lost.
     pub(crate) fn nodes(&self, after: &str, most: usize) -> Vec<(NodeAt, Option<Duration>)> {
         let mut state = self.0.state.lock();
         let State { registry, lost, .. } = &mut *state;
@@ -233,13 +234,13 @@ impl Directory {
         nodes.into_iter().take(most).map(|(at, since)| (at.clone(), since)).collect()
     }
 
-    /// The numbers of entries.
+    /// Returns the numbers of entries.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.0.state.lock().registry.counts()
     }
 
-    /// Ends every attachment now, and every later one at once.
+    /// Ends every attachment, and every later one as soon as it begins.
     pub fn close(&self) {
         let mut state = self.0.state.lock();
         state.closed = true;
@@ -249,13 +250,13 @@ impl Directory {
     }
 }
 
-/// A node's place in the directory. Its entries live as long as this does.
+/// A node's attachment to the directory. The node's entries live as long as this value.
 #[derive(Debug)]
 pub struct Attachment {
     directory: Directory,
     node: NodeNo,
     outbox: Arc<Outbox>,
-    /// Whether it has announced its end.
+    /// Whether the node has announced its end.
     left: AtomicBool,
 }
 
@@ -274,7 +275,7 @@ impl Attachment {
         }
     }
 
-    /// Handles the items of the node, in order. Ignored once the attachment has ended.
+    /// Handles the items of the node, in order. Items after the end of the attachment are ignored.
     pub fn say(&self, items: impl IntoIterator<Item = NodeItem>) {
         let mut state = self.directory.0.state.lock();
         let State { registry, outboxes, .. } = &mut *state;
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_lost_is_kept_in_mind_and_who_leaves_is_not() {
+    async fn lost_node_is_remembered_and_leaving_node_is_not() {
         let directory = Directory::new(Name::new("a").unwrap());
         let attach = async |node: &str| directory.attach(&hello(node, 1), Vouches::ForAll).await.unwrap();
         let listed = |after: &str, most: usize| {
@@ -378,7 +379,7 @@ mod tests {
         assert_eq!(c.hear().await, Err(Detached::Left));
         drop(c);
         assert_eq!(listed("", 10), named(&[("a", false), ("b", true)]));
-        // It comes back, and replaces itself.
+        // The node comes back, and replaces itself.
         let b = attach("b").await;
         let new = attach("b").await;
         drop(b);
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_replaced_and_the_closed_hear_of_it() {
+    async fn attachment_is_told_that_it_was_replaced_or_closed() {
         let directory = Directory::new(Name::new("a").unwrap());
         let old = directory.attach(&hello("a", 1), Vouches::ForAll).await.unwrap();
         let new = directory.attach(&hello("a", 1), Vouches::ForAll).await.unwrap();
@@ -407,7 +408,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_does_not_listen_is_not_listened_to() {
+    async fn node_that_reads_no_answers_is_not_read() {
         let directory = Directory::new(Name::new("a").unwrap());
         let a = directory.attach(&hello("a", 1), Vouches::ForAll).await.unwrap();
         let mut said = 0;
@@ -423,7 +424,7 @@ mod tests {
         a.ready().await;
     }
 
-    /// Answers every ping.
+    /// Answers every ping until the attachment ends. Returns the reason of the end.
     async fn answer_for_ever(attachment: &Attachment) -> Detached {
         loop {
             match attachment.hear().await {
@@ -440,7 +441,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_is_its_holders_as_long_as_it_answers() {
+    async fn name_stays_with_its_holder_while_the_holder_answers() {
         let directory = Directory::new(Name::new("a").unwrap());
         let old = directory.attach(&hello("b", 5), Vouches::ForAll).await.unwrap();
         old.say([claim(1, "k")]);
@@ -479,7 +480,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_is_free_when_its_holder_has_ended_or_is_replaced() {
-        // No node is silent for so long.
+        // No node is silent for this long.
         let directory =
             Directory::patient(Name::new("a").unwrap(), "".into(), Tenants::default(), Duration::from_secs(1_000_000));
         let old = directory.attach(&hello("b", 5), Vouches::ForAll).await.unwrap();

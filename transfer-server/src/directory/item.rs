@@ -7,47 +7,47 @@ use transfer_core::tensor::{Key, Name};
 /// The identity of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
-    /// Its name.
+    /// The node's name.
     pub node: Name,
     /// The address of its gRPC services, as host:port. Empty: none.
     pub address: Arc<str>,
-    /// The number of this start, higher than all before.
+    /// The number of this start. It is higher than the number of every earlier start.
     pub incarnation: u64,
-    /// The path of a Unix socket at which others of its host may call it instead. Empty: none.
+    /// The path of a Unix socket at which sidecars of its host may call it instead. Empty: none.
     pub local: Arc<str>,
-    /// Whether it takes the name from another living sidecar.
+    /// Whether it takes the name from another live sidecar.
     pub replace: bool,
 }
 
 /// An item that a node sends after its [`Hello`]. `directory.proto` describes the rules and answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeItem {
-    /// A key has an owner here. Answered by [`Answer::Claimed`], [`Answer::ClaimRefused`], [`Answer::ClaimDenied`] or
-    /// [`Answer::ClaimFull`].
+    /// A key has an owner at this node. Answered by [`Answer::Claimed`], [`Answer::ClaimRefused`],
+    /// [`Answer::ClaimDenied`] or [`Answer::ClaimFull`].
     Claim {
         /// The node's number for this claim.
         number: u64,
         /// The claim.
         claim: Claim,
     },
-    /// Another request. [`Answer::Located`] and [`Answer::WorkerLocated`] answer those that have an answer.
+    /// Another request. [`Answer::Located`] and [`Answer::WorkerLocated`] answer the requests that have an answer.
     Request(DirectoryRequest),
     /// A worker connected here. Answered by [`Answer::WorkerAdmitted`] or [`Answer::WorkerRefused`].
     WorkerUp {
-        /// Its name.
+        /// The worker's name.
         worker: Name,
     },
     /// A worker left. No answer.
     WorkerDown {
-        /// Its name.
+        /// The worker's name.
         worker: Name,
     },
-    /// Ask for the address of a node. Answered by [`Answer::NodeLocated`] at once.
+    /// Asks for the address of a node. Answered by [`Answer::NodeLocated`] at once.
     ResolveNode {
         /// The node's name.
         node: Name,
     },
-    /// The node ends, and does not count as lost. Its attachment ends.
+    /// The node leaves. It does not count as lost, and its attachment ends.
     Leave,
     /// Answers [`Answer::Ping`].
     Pong {
@@ -59,9 +59,9 @@ pub enum NodeItem {
 /// An item that the directory sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// Another sidecar wants this node's name. Answered by [`NodeItem::Pong`].
+    /// Another sidecar claims this node's name. Answered by [`NodeItem::Pong`].
     Ping {
-        /// The directory's number for it.
+        /// The number of the ping.
         ping: u64,
     },
     /// The key is entered.
@@ -77,7 +77,7 @@ pub enum Answer {
         number: u64,
         /// The owner.
         owner: Name,
-        /// Its node.
+        /// The owner's node.
         node: Name,
     },
     /// The tenant may not have the key, or this node may not speak for it.
@@ -91,29 +91,29 @@ pub enum Answer {
     ClaimFull {
         /// As in [`NodeItem::Claim`].
         number: u64,
-        /// The limit.
+        /// The limit, in words.
         why: Arc<str>,
     },
-    /// A key of this node is now entered for another one.
+    /// A key of this node is now entered for another node.
     Lost {
         /// The key.
         key: Key,
-        /// Its owner.
+        /// The new owner.
         owner: Name,
     },
     /// The worker is entered.
     WorkerAdmitted {
-        /// Its name.
+        /// The worker's name.
         worker: Name,
     },
-    /// A worker of that name is connected at another node.
+    /// A worker of the same name is connected at another node.
     WorkerRefused {
-        /// Its name.
+        /// The worker's name.
         worker: Name,
-        /// That node.
+        /// The other node.
         node: Name,
     },
-    /// A watched key was found.
+    /// A watched key has an entry.
     Located {
         /// The key.
         key: Key,
@@ -124,16 +124,16 @@ pub enum Answer {
     },
     /// The node of a worker.
     WorkerLocated {
-        /// Its name.
+        /// The worker's name.
         worker: Name,
-        /// Its node; `None`: no such worker is connected.
+        /// The worker's node; `None`: no such worker is connected.
         node: Option<Name>,
     },
     /// The address of a node.
     NodeLocated {
-        /// Its name.
+        /// The node's name.
         node: Name,
-        /// Its address; `None`: no such node is attached.
+        /// The node's address; `None`: no such node is attached.
         at: Option<NodeAt>,
     },
 }
@@ -141,13 +141,13 @@ pub enum Answer {
 /// A node that is attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeAt {
-    /// Its name.
+    /// The node's name.
     pub node: Name,
     /// The address of its gRPC services, as host:port. Empty: none.
     pub address: Arc<str>,
     /// As in [`Hello`].
     pub local: Arc<str>,
-    /// Its incarnation.
+    /// The node's incarnation.
     pub incarnation: u64,
 }
 

@@ -1,9 +1,9 @@
-//! The unanswered requests of a node to the directory, to repeat them to a directory that has lost its state; and the
-//! node's decisions while no directory answers. No I/O.
+//! The ledger of a node: its unanswered requests to the directory, which are repeated to a directory that has lost its
+//! state, and the node's decisions while no directory answers. No I/O.
 //!
-//! **Without the directory** a node goes on with what is its own: its workers have the names and the keys that nobody
-//! else at this node has. The directory decides about them when it is heard again, and its refusals come late then. A
-//! counter exists once in the job, so a name of one is given by the directory only.
+//! **Without the directory** a node grants its workers every name and key that no other worker of this node has. When
+//! the directory answers again, it decides about them, so its refusals may come late. A counter exists once in the job,
+//! so only the directory grants the name of a counter.
 
 use super::item::{Answer, NodeAt, NodeItem};
 use super::log::Log;
@@ -17,25 +17,26 @@ use transfer_core::tensor::{Key, Name};
 /// A request of the sidecar to the directory.
 #[derive(Debug)]
 pub(crate) enum Ask {
-    /// Enter a key. One [`DirectoryNews::Claimed`]; a refusal may follow if the key was granted without the directory.
+    /// Enters a key. [`DirectoryNews::Claimed`] answers it; a refusal may follow if the key was granted without the
+    /// directory.
     Claim(Claim),
-    /// Another request of the engine.
+    /// Sends another request of the engine.
     Request(DirectoryRequest),
-    /// Ask for the place of a node. `None`: not attached.
+    /// Asks for the place of a node. `None`: the node is not attached.
     ResolveNode { node: Name, answer: oneshot::Sender<Option<NodeAt>> },
-    /// Enter a worker. The error is the node where a worker of that name is connected. If the name was granted without
-    /// the directory, [`News::NameLost`] reports that.
+    /// Enters a worker. The error is the node where a worker of that name is connected. If the name was granted without
+    /// the directory, [`News::NameLost`] reports a late refusal.
     WorkerUp { worker: Name, answer: oneshot::Sender<Result<(), Name>> },
-    /// Remove a worker.
+    /// Removes a worker.
     WorkerDown { worker: Name },
 }
 
 /// News for the sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum News {
-    /// For the engine.
+    /// News for the engine.
     Directory(DirectoryNews),
-    /// The directory has given the name of a worker of this node to one of another node.
+    /// The directory has given the name of a worker of this node to a worker of another node.
     NameLost { worker: Name, node: Name },
 }
 
@@ -50,9 +51,9 @@ impl From<DirectoryNews> for News {
 pub(crate) enum Next {
     /// Send this to the directory, if this node is attached.
     Say(NodeItem),
-    /// It is answered already, with this.
+    /// The request is answered already, with this news.
     Tell(News),
-    /// Nothing: no caller waits for it, or it was asked before.
+    /// Nothing to do: no caller waits for an answer, or the request is pending already.
     Nothing,
 }
 
@@ -61,11 +62,12 @@ pub(crate) enum Next {
 pub(crate) struct Ledger {
     next_claim: u64,
     keys: Log,
-    /// Names of counters and barriers.
+    /// The claims of counters and barriers.
     counters: Log,
-    /// Claims of the current attachment that were granted here because no answer came. The answer may still come.
+    /// Claims of the current attachment that were granted here because no answer came in time. The answer may still
+    /// come.
     overdue: VecDeque<(u64, Key)>,
-    /// The reason why this node goes on without the directory, if it does.
+    /// The reason why this node works without the directory; `None`: it does not.
     alone: Option<String>,
     watches: HashMap<Key, u64>,
     worker_questions: HashSet<Name>,
@@ -105,7 +107,7 @@ impl Ledger {
         item.map_or(Next::Nothing, Next::Say)
     }
 
-    /// Records a request. `None`: it need not be sent.
+    /// Records a request. Returns `None` if it need not be sent.
     fn request(&mut self, request: DirectoryRequest) -> Option<DirectoryRequest> {
         let is_new = match &request {
             DirectoryRequest::Unclaim { key } => {
@@ -126,7 +128,7 @@ impl Ledger {
         if key.reserved_for().is_some() { &mut self.counters } else { &mut self.keys }
     }
 
-    /// The answer to a claim without the directory.
+    /// Returns the answer to a claim that is decided without the directory.
     fn without_it(&self, key: Key) -> News {
         let result = match (key.reserved_for(), &self.alone) {
             (Some(_), Some(why)) => Err(ClaimRefused::Unreachable(why.clone())),
@@ -135,8 +137,8 @@ impl Ledger {
         claimed(key, result)
     }
 
-    /// Handles an attachment to a directory that knows nothing of this node. Returns the items to send first: workers,
-    /// then the unanswered requests, in their order.
+    /// Handles an attachment to a directory that knows nothing of this node. Returns the items to send first: the
+    /// workers, then the unanswered requests in their order.
     pub(crate) fn attached(&mut self, now: Instant) -> Vec<NodeItem> {
         self.alone = None;
         // The numbers came from another directory, whose clock may have been ahead.
@@ -152,13 +154,13 @@ impl Ledger {
         workers.chain(log).chain(questions).chain(node_questions).collect()
     }
 
-    /// Handles the end of the attachment. Claims that were granted without an answer are repeated by their owners at
-    /// the next one.
+    /// Handles the end of the attachment. At the next attachment the owners repeat the claims that were granted without
+    /// an answer.
     pub(crate) fn detached(&mut self) {
         self.overdue.clear();
     }
 
-    /// Handles that the directory has been silent for too long, and why: this node goes on alone.
+    /// Handles that the directory has been silent for too long, for the reason `why`. This node then works without it.
     pub(crate) fn go_on_alone(&mut self, why: &str) -> Vec<News> {
         self.alone = Some(why.to_owned());
         for answer in self.workers.values_mut().filter_map(Option::take) {
@@ -179,19 +181,19 @@ impl Ledger {
         news
     }
 
-    /// The time since which the first key waits.
+    /// Returns the time since which the first key waits.
     pub(crate) fn waits_since(&self) -> Option<Instant> {
         self.keys.since()
     }
 
-    /// Handles an answer of the directory. Answers without a request are dropped.
+    /// Handles an answer of the directory. An answer without a request is dropped.
     pub(crate) fn answer(&mut self, answer: Answer) -> Option<News> {
         match answer {
-            // The client answers it.
+            // The client answers the ping.
             Answer::Ping { .. } => None,
             Answer::Claimed { number, .. } => match self.answered(number)? {
                 (key, false) => Some(claimed(key, Ok(()))),
-                // It was reported before.
+                // The grant was reported before.
                 (_, true) => None,
             },
             Answer::ClaimRefused { number, owner, node } => {
@@ -216,7 +218,7 @@ impl Ledger {
             }
             Answer::WorkerRefused { worker, node } => match self.workers.remove(&worker)? {
                 Some(answer) => match answer.send(Err(node)) {
-                    // The caller has let the worker in meanwhile.
+                    // The caller has admitted the worker in the meantime.
                     Err(Err(node)) => Some(News::NameLost { worker, node }),
                     _ => None,
                 },
@@ -243,12 +245,12 @@ impl Ledger {
         }
     }
 
-    /// The key of a claim that was answered, and whether it was granted before.
+    /// Returns the key of an answered claim, and whether the key was granted before.
     fn answered(&mut self, claim: u64) -> Option<(Key, bool)> {
         if let Some((_, key)) = self.overdue.pop_front_if(|(overdue, _)| *overdue == claim) {
             return Some((key, true));
         }
-        // Otherwise it was given up before the answer came.
+        // A claim in neither log was given up before the answer came.
         self.keys.answered(claim).or_else(|| self.counters.answered(claim)).map(|key| (key, false))
     }
 }
@@ -277,7 +279,7 @@ mod tests {
         Some(News::Directory(DirectoryNews::Claimed { key: key(k), result: Ok(()) }))
     }
 
-    /// A name of a counter.
+    /// Returns the name of a counter.
     fn counter() -> Key {
         Key::of_directory("\0csteps").unwrap()
     }
@@ -295,7 +297,7 @@ mod tests {
     fn unanswered_requests_are_repeated_in_order() {
         let now = Instant::now();
         let mut ledger = Ledger::default();
-        // No claim waits: an unclaim need not be kept, the entries go with the attachment.
+        // No claim waits, so the unclaim need not be kept: the entries end with the attachment.
         ledger.ask(Ask::Request(DirectoryRequest::Unclaim { key: key("z") }), now);
         let first = ["a", "b"].map(|k| said(ledger.ask(claim(k), now)));
         ledger.ask(Ask::Request(DirectoryRequest::Unclaim { key: key("a") }), now);
@@ -331,13 +333,13 @@ mod tests {
         ledger.ask(Ask::WorkerUp { worker: name("w"), answer }, now);
         assert_eq!(ledger.go_on_alone("gone"), [claimed("a").unwrap(), unreachable(counter())]);
         assert_eq!(heard.try_recv(), Ok(Ok(())));
-        // From then on at once.
+        // From then on the node answers at once.
         assert_eq!(ledger.ask(claim("b"), now), Next::Tell(claimed("b").unwrap()));
         assert_eq!(ledger.ask(count(), now), Next::Tell(unreachable(counter())));
         let (answer, mut heard) = oneshot::channel();
         ledger.ask(Ask::WorkerUp { worker: name("v"), answer }, now);
         assert_eq!(heard.try_recv(), Ok(Ok(())));
-        // Who has them claims them again; the workers are said.
+        // The owners claim their keys again. The node announces its workers.
         assert_eq!(ledger.attached(now).len(), 2);
         assert!(matches!(ledger.ask(claim("c"), now), Next::Say(NodeItem::Claim { number: 3, .. })));
         let refused = |worker: &str| Answer::WorkerRefused { worker: name(worker), node: name("b") };
@@ -377,7 +379,7 @@ mod tests {
         assert_eq!(ledger.answer(Answer::Claimed { number: 3, sequence: 3 }), claimed("c"));
         let made = News::Directory(DirectoryNews::Claimed { key: counter(), result: Ok(()) });
         assert_eq!(ledger.answer(Answer::Claimed { number: 4, sequence: 4 }), Some(made));
-        // A name that was given because no answer came.
+        // The worker's name was granted because no answer came.
         let (answer, heard) = oneshot::channel();
         ledger.ask(Ask::WorkerUp { worker: name("w"), answer }, start);
         drop(heard);
@@ -400,7 +402,7 @@ mod tests {
         let news = |sequence| News::Directory(DirectoryNews::Located { key: key("a"), node: name("n"), sequence });
         assert_eq!(ledger.answer(located("a", 6)), Some(news(6)));
         assert_eq!(ledger.attached(now), []);
-        // Another directory begins with lower numbers where its clock was set back: they are as good.
+        // Another directory starts with lower numbers if its clock was set back. They count as new.
         ledger.ask(Ask::Request(DirectoryRequest::Resolve { key: key("a"), newer_than: 6 }), now);
         assert_eq!(
             ledger.attached(now),
@@ -410,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_announced_again() {
+    fn workers_are_announced_again_after_reattaching() {
         let now = Instant::now();
         let mut ledger = Ledger::default();
         let (answer, mut heard) = oneshot::channel();

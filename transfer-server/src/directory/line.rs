@@ -1,4 +1,5 @@
-//! A node's connection to the directory: in this process, or to another one by gRPC. Both carry the same items.
+//! A node's connection to the directory: to the one in this process, or to another node's by gRPC. Both carry the same
+//! items.
 
 use super::convert;
 use super::host::{Attachment, Directory, MAX_BATCH};
@@ -16,7 +17,7 @@ use transfer_proto::v1;
 /// The time-out of a connection.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The time-out of attaching. The directory may need 5 s to find out whether another sidecar of this name lives.
+/// The time-out of attaching. The directory may need 5 s to find out whether another sidecar of this name is alive.
 const ATTACH_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The interval of pings. A dead host is noticed after this and [`KEEP_ALIVE_TIMEOUT`].
@@ -28,28 +29,28 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The place of the directory.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
-    /// In this process.
+    /// The directory is in this process.
     Here(Directory),
-    /// In another one, at this URL.
+    /// The directory is at another node, at this URL.
     There(Box<There>),
 }
 
 /// The directory of another node.
 #[derive(Debug, Clone)]
 pub(crate) struct There {
-    /// The URL as the operator has written it.
+    /// The URL as the operator wrote it.
     url: Box<str>,
     endpoint: Endpoint,
     security: Security,
 }
 
 impl There {
-    /// Connects to it.
+    /// Connects to the directory.
     pub(crate) async fn connect(&self) -> Result<Channel, tonic::transport::Error> {
         Ok(self.reach("").await?.0)
     }
 
-    /// Connects to a Unix socket that it has named, if that can be reached.
+    /// Connects to the Unix socket that the directory has named, if it is reachable, else to the directory's address.
     async fn reach(&self, local: &str) -> Result<(Channel, Caller), tonic::transport::Error> {
         self.security.reach(self.endpoint.clone(), local, Expected::Host).await
     }
@@ -72,7 +73,7 @@ impl There {
         }
     }
 
-    /// The reason why the directory does not attach this node.
+    /// Returns the reason why the directory does not attach this node.
     fn refusal(&self, status: &tonic::Status) -> NoLine {
         match status.code() {
             Code::AlreadyExists | Code::FailedPrecondition => NoLine::Refused(status.message().to_owned()),
@@ -83,7 +84,8 @@ impl There {
         }
     }
 
-    /// The reason why a call failed. A caller in the clear at a listener with TLS only sees that the connection ends.
+    /// Returns the reason why a call failed. A caller without TLS at a listener with TLS only sees that the connection
+    /// ends.
     fn why_not(&self, status: &tonic::Status) -> String {
         let broken = std::error::Error::source(status).is_some_and(|cause| cause.is::<tonic::transport::Error>());
         let hint = match broken && !self.security.has_tls() {
@@ -95,9 +97,9 @@ impl There {
 }
 
 impl Place {
-    /// The directory at a URL.
+    /// Returns the place of the directory at a URL.
     pub(crate) fn there(url: &str, security: Security) -> Result<Place, tonic::transport::Error> {
-        // TLS is done by the connection below, which tonic does not know: it would start TLS itself.
+        // The connector below does TLS. tonic does not know that, and would start TLS itself for an https URL.
         let endpoint = Endpoint::from_shared(url.replacen("https://", "http://", 1))?
             .connect_timeout(CONNECT_DEADLINE)
             .http2_keep_alive_interval(KEEP_ALIVE)
@@ -106,7 +108,7 @@ impl Place {
         Ok(Place::There(Box::new(There { url: url.trim_end_matches('/').into(), endpoint, security })))
     }
 
-    /// The directory, for requests besides those of an attachment.
+    /// Connects to the directory for requests outside an attachment.
     pub(crate) async fn reach(&self) -> Result<Reached<'_>, Status> {
         match self {
             Place::Here(directory) => Ok(Reached::Here(directory)),
@@ -120,7 +122,7 @@ impl Place {
         }
     }
 
-    /// "embedded", or the URL.
+    /// Returns "embedded", or the URL.
     pub(crate) fn describe(&self) -> String {
         match self {
             Place::Here(_) => "embedded".to_owned(),
@@ -129,7 +131,7 @@ impl Place {
     }
 }
 
-/// The directory, reached.
+/// A directory that can be called.
 pub(crate) enum Reached<'a> {
     /// See [`Place::Here`].
     Here(&'a Directory),
@@ -137,12 +139,12 @@ pub(crate) enum Reached<'a> {
     There(v1::directory_client::DirectoryClient<Channel>),
 }
 
-/// The reason why there is no attachment.
+/// The reason why an attempt to attach failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoLine {
-    /// The directory, or this side, refuses it. Trying again does not help.
+    /// The directory, or this side, refuses the attachment. Another attempt does not help.
     Refused(String),
-    /// Anything else.
+    /// Any other failure.
     Failed(String),
 }
 
@@ -153,15 +155,15 @@ pub(crate) enum Line {
     Here(Attachment),
     /// See [`Place::There`].
     There {
-        /// To the directory.
+        /// Items to the directory.
         out: mpsc::Sender<v1::NodeUpdate>,
-        /// From it.
+        /// Answers from the directory.
         answers: Box<Streaming<v1::DirectoryUpdate>>,
     },
 }
 
 impl Line {
-    /// Attaches. The error says why not, in words.
+    /// Attaches to the directory. The error is the reason in words.
     pub(crate) async fn open(place: &Place, hello: &Hello) -> Result<Line, NoLine> {
         let there = match place {
             Place::Here(directory) => {
@@ -173,7 +175,7 @@ impl Line {
         let attach = async {
             let channel = there.connect().await.map_err(|e| NoLine::Failed(text::chain(&e)))?;
             let first = there.attach(channel, hello).await;
-            // If it is on this host, it trusts the kernel about this node: call it again at its socket.
+            // A directory on this host trusts the kernel about this node, so call it again at its socket.
             let local = match &first {
                 Ok((_, welcome)) => welcome.local.clone(),
                 Err(status) => convert::local_of(status).unwrap_or_default().to_owned(),
@@ -225,7 +227,8 @@ impl LineOut<'_> {
         debug_assert!(items.len() <= MAX_BATCH);
         match self {
             LineOut::Here(attachment) => attachment.say(items),
-            // `ready` saw room, and no one else sends. A connection that broke meanwhile shows on the receiving half.
+            // `ready` saw room, and no one else sends. The receiving half reports a connection that broke in the
+            // meantime.
             LineOut::There(out) => drop(out.try_send(convert::node_update(items))),
         }
     }
@@ -238,7 +241,7 @@ pub(crate) enum LineIn<'a> {
 }
 
 impl LineIn<'_> {
-    /// Waits for answers. The error says why the connection ended. Cancel-safe.
+    /// Waits for answers. The error is the reason why the connection ended. Cancel-safe.
     pub(crate) async fn hear(&mut self) -> Result<Vec<Answer>, String> {
         let answers = match self {
             LineIn::Here(attachment) => return attachment.hear().await.map_err(|e| e.to_string()),

@@ -1,4 +1,4 @@
-//! Unanswered claims, and the unclaims after them, in their order.
+//! Unanswered claims, and the unclaims that follow them, in their order.
 
 use super::item::NodeItem;
 use std::collections::VecDeque;
@@ -12,26 +12,26 @@ enum Logged {
     Unclaim { key: Key },
 }
 
-/// Claims are answered in their order. The log has the unanswered ones, and the unclaims after them. If it forgot the
-/// unclaims, a directory that gets the claims again would keep keys that have ended.
+/// The unanswered claims in the order in which they will be answered, and the unclaims that follow them. Without the
+/// unclaims, a directory that receives the claims again would keep keys that have ended.
 #[derive(Debug, Default)]
 pub(super) struct Log(VecDeque<Logged>);
 
 impl Log {
-    /// Records a claim, and makes its item.
+    /// Records a claim. Returns the item to send.
     pub(super) fn claim(&mut self, number: u64, claim: Claim, now: Instant) -> NodeItem {
         self.0.push_back(Logged::Claim { number, claim: claim.clone(), since: now });
         NodeItem::Claim { number, claim }
     }
 
-    /// Records the end of a key, if a claim may enter it again.
+    /// Records the end of a key, if a repeated claim may enter the key again.
     pub(super) fn unclaim(&mut self, key: &Key) {
         if !self.0.is_empty() {
             self.0.push_back(Logged::Unclaim { key: key.clone() });
         }
     }
 
-    /// Removes the claim that was answered.
+    /// Removes the claim that was answered. Returns its key.
     pub(super) fn answered(&mut self, answered: u64) -> Option<Key> {
         match self.0.front()? {
             Logged::Claim { number, .. } if *number == answered => self.pop().map(|(_, key)| key),
@@ -39,7 +39,7 @@ impl Log {
         }
     }
 
-    /// Removes the first claim, and the unclaims that follow it: nothing is left that they could end.
+    /// Removes the first claim, and the unclaims that follow it, which have nothing left to end.
     pub(super) fn pop(&mut self) -> Option<(u64, Key)> {
         let first = self.0.pop_front();
         while let Some(Logged::Unclaim { .. }) = self.0.front() {
@@ -51,13 +51,13 @@ impl Log {
         }
     }
 
-    /// Removes the first claim if it has waited for that long.
+    /// Removes the first claim if it has waited for `patience`.
     pub(super) fn pop_overdue(&mut self, now: Instant, patience: Duration) -> Option<(u64, Key)> {
         self.since().filter(|since| now.duration_since(*since) >= patience)?;
         self.pop()
     }
 
-    /// The time since which the first claim waits.
+    /// Returns the time since which the first claim waits.
     pub(super) fn since(&self) -> Option<Instant> {
         match self.0.front()? {
             Logged::Claim { since, .. } => Some(*since),
@@ -65,7 +65,7 @@ impl Log {
         }
     }
 
-    /// All items again, in their order, for a new attachment.
+    /// Returns all items again, in their order, for a new attachment.
     pub(super) fn replay(&mut self, now: Instant) -> impl Iterator<Item = NodeItem> {
         self.0.iter_mut().map(move |logged| match logged {
             Logged::Claim { number, claim, since } => {

@@ -1,5 +1,5 @@
-//! Nodes whose attachment broke off. They are remembered for a while, so that lists over the cluster can name them as
-//! missing.
+//! Nodes whose attachment ended without a Leave. They are remembered for a while, so that lists over the cluster can
+//! name them as missing.
 
 use super::item::NodeAt;
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use transfer_core::tensor::Name;
 /// The time for which a lost node is remembered.
 const MISSED: Duration = Duration::from_secs(3600);
 
-/// The most lost nodes that are remembered. Beyond that the one that was lost first is forgotten.
+/// The most lost nodes that are remembered. Beyond that the node that was lost first is forgotten.
 const MOST: usize = 1024;
 
 /// The lost nodes, in the order in which they were lost.
@@ -18,7 +18,7 @@ const MOST: usize = 1024;
 pub(crate) struct Lost(VecDeque<(NodeAt, Instant)>);
 
 impl Lost {
-    /// Records a node that is gone without a Leave.
+    /// Records a node whose attachment ended without a Leave.
     pub(crate) fn lose(&mut self, at: NodeAt, now: Instant) {
         self.found(&at.node);
         self.forget(now);
@@ -33,7 +33,7 @@ impl Lost {
         self.0.retain(|(at, _)| at.node != *node);
     }
 
-    /// The lost nodes, with the time since each was lost.
+    /// Returns the lost nodes, each with the time since it was lost.
     pub(crate) fn now(&mut self, now: Instant) -> impl Iterator<Item = (&NodeAt, Option<Duration>)> {
         self.forget(now);
         self.0.iter().map(move |(at, since)| (at, Some(now.saturating_duration_since(*since))))
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_node_is_missed_until_it_is_found_or_an_hour_is_over() {
+    fn lost_node_is_listed_until_it_returns_or_an_hour_passes() {
         let (mut lost, start) = (Lost::default(), Instant::now());
         let later = |seconds| start + Duration::from_secs(seconds);
         lost.lose(at("a"), start);

@@ -1,15 +1,15 @@
 //! The directory: which node owns a key, and where a worker is.
 //!
-//! One sidecar of a cluster hosts it in memory. Every node, the host included, is attached to it and exchanges the same
-//! items; the host does so without gRPC. An entry lives as long as the attachment of its node.
+//! One sidecar of a cluster hosts the directory in memory. Every node, the host included, attaches to it and exchanges
+//! the same items; the host does so without gRPC. An entry lives as long as the attachment of its node.
 //!
 //! | file | idea |
 //! |---|---|
-//! | `item` | what is said, as values |
+//! | `item` | the messages, as values |
 //! | `registry`, `entries`, `names` | the state: no I/O, no clock |
-//! | `host`, `lost` | the state behind a lock, an outbox for each node; nodes that are missed |
-//! | `service`, `convert` | the same by gRPC |
-//! | `client`, `line`, `ledger`, `log` | a node's side: stays attached, says again what a new directory does not know, goes on without one |
+//! | `host`, `lost` | the state behind a lock, an outbox for each node; nodes that were lost |
+//! | `service`, `convert` | the directory as a gRPC service |
+//! | `client`, `line`, `ledger`, `log` | a node's side: stays attached, repeats requests, works without a directory |
 
 mod client;
 pub(crate) mod convert;

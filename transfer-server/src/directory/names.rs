@@ -1,13 +1,13 @@
-//! Owners, each stored once and counted.
+//! The owners of keys, each stored once and counted.
 
 use super::entries::NameNo;
 use hashbrown::HashMap;
 use transfer_core::tensor::Name;
 
-/// A worker, and its tenant.
+/// A worker and its tenant.
 pub(crate) type Owner = (Name, Name);
 
-/// Owners with numbers. A number is free again after its last use.
+/// Numbers owners. A number is free again after its last use.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     by_name: HashMap<Owner, NameNo>,
@@ -16,7 +16,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// The number of a name, with one use more.
+    /// Adds one use of a name. Returns its number.
     pub(crate) fn take(&mut self, name: &Owner) -> NameNo {
         if let Some(no) = self.by_name.get(name) {
             if let Some((_, uses)) = self.slab.get_mut(no.0 as usize).and_then(Option::as_mut) {
@@ -52,7 +52,7 @@ impl Names {
         }
     }
 
-    /// The name.
+    /// Returns the name of a number.
     pub(crate) fn get(&self, no: NameNo) -> Option<&Owner> {
         self.slab.get(no.0 as usize)?.as_ref().map(|(name, _)| name)
     }

@@ -7,11 +7,11 @@ use hashbrown::HashMap;
 use transfer_core::protocol::{Claim, DirectoryRequest, Tenants, Vouches};
 use transfer_core::tensor::{Key, Name};
 
-/// The reason why a sidecar is not attached: another one of the same name is.
+/// The reason why a sidecar is not attached: another sidecar of the same name is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachRefused {
-    /// The other one has answered.
+    /// The other sidecar has answered.
     #[error(
         "node {node:?} is attached already: a sidecar of that name, incarnation {attached} at {address:?}, is running and answers; give \
          this one another --node, or end that one; or start this one with --replace to take its place"
@@ -21,22 +21,22 @@ pub enum AttachRefused {
         node: Name,
         /// The incarnation that is attached.
         attached: u64,
-        /// Its address.
+        /// The address of the attached sidecar.
         address: String,
     },
-    /// The other one has proved more, and so keeps the name.
+    /// The other sidecar has proved more, and so keeps the name.
     #[error(
         "node {node:?} is attached already, and this one may not take its place: {why}; give this one another --node"
     )]
     Unproved {
         /// The name.
         node: Name,
-        /// What the newcomer has proved.
+        /// The reason why the newcomer's proof does not suffice.
         why: String,
     },
 }
 
-/// The holder of a name that another sidecar wants.
+/// The holder of a name that another sidecar claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Taken {
     /// The number of its attachment.
@@ -48,25 +48,25 @@ pub(crate) struct Taken {
 /// The numbers of the directory's entries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Keys entered.
+    /// The number of entered keys.
     pub keys: u64,
-    /// Workers entered.
+    /// The number of entered workers.
     pub workers: u64,
-    /// Nodes attached.
+    /// The number of attached nodes.
     pub nodes: u64,
-    /// Watches for keys.
+    /// The number of watches for keys.
     pub watches: u64,
 }
 
 /// The reason why a key is not entered.
 enum NotEntered {
-    /// Another worker has it.
+    /// Another worker owns the key.
     Owned { owner: Name, node: Name },
-    /// That tenant may not have it.
+    /// The tenant may not have the key.
     Denied(String),
 }
 
-/// The registry. Answers go to a callback that must not call back.
+/// The registry. It passes answers to a callback, which must not call back.
 #[derive(Debug)]
 pub(crate) struct Registry {
     sequence: u64,
@@ -81,13 +81,13 @@ pub(crate) struct Registry {
     /// The most keys of one node.
     keys_per_node: u64,
     owners: Names,
-    /// The watches of keys that have no entry, or none that is new enough.
+    /// The watches of keys that have no entry, or no entry that is new enough.
     watches: HashMap<Key, Vec<NodeNo>>,
     /// The numbers of watches and workers of each node.
     has: HashMap<NodeNo, Has>,
 }
 
-/// A node's watches and workers; each is limited to the limit of keys.
+/// The numbers of a node's watches and workers. Each is limited to the limit of keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Has {
     watches: u64,
@@ -95,7 +95,7 @@ struct Has {
 }
 
 impl Registry {
-    /// An empty directory whose entries are numbered from `first_sequence` on.
+    /// Makes an empty directory whose entries are numbered from `first_sequence` on.
     pub(crate) fn new(first_sequence: u64, tenants: Tenants) -> Registry {
         Registry {
             sequence: first_sequence,
@@ -118,7 +118,7 @@ impl Registry {
         self.keys_per_node = keys_per_node;
     }
 
-    /// The reason why a node cannot enter a key: it has too many others.
+    /// Returns the reason why a node cannot enter a key: it has reached its limit of keys. `None`: it can.
     fn too_many_keys(&self, from: NodeNo, key: &Key) -> Option<String> {
         let has = self.entries.count_of(from);
         let is_new = || self.entries.get(key.as_str()).is_none_or(|holder| holder.node != from);
@@ -131,7 +131,7 @@ impl Registry {
         })
     }
 
-    /// Whether a sidecar with this proof may take the name of the attached one: a sidecar that has proved less may not.
+    /// Checks whether a sidecar with this proof may take a name. It may not if the attached holder has proved more.
     pub(crate) fn may_attach(&self, hello: &Hello, word: &Vouches) -> Result<(), AttachRefused> {
         let earlier = self.nodes_by_name.get(&hello.node).and_then(|no| self.words.get(no));
         if earlier.is_none_or(|earlier| word.covers(earlier)) {
@@ -140,8 +140,9 @@ impl Registry {
         Err(AttachRefused::Unproved { node: hello.node.clone(), why: word.why_not().to_owned() })
     }
 
-    /// Attaches a node. Returns its number, and that of its earlier attachment, whose entries are gone. Another sidecar
-    /// of its name, which it does not replace, must be [detached](Registry::detach) before.
+    /// Attaches a node. Returns its number, and the number of its earlier attachment, whose entries are removed. A
+    /// different sidecar of the same name, which the node does not replace, must be [detached](Registry::detach)
+    /// before.
     pub(crate) fn attach(&mut self, hello: &Hello, word: Vouches) -> Result<(NodeNo, Option<NodeNo>), Taken> {
         let earlier = self.nodes_by_name.get(&hello.node).copied();
         if let Some((by, at)) = earlier.and_then(|no| Some((no, self.nodes.get(&no)?)))
@@ -178,13 +179,13 @@ impl Registry {
         Some(at)
     }
 
-    /// All nodes, in no order.
+    /// Returns all nodes, in no particular order.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = &NodeAt> {
         self.nodes.values()
     }
 
-    /// Handles an item of an attached node. `answer` gets the answers with their receivers, in order. A node that is
-    /// not attached is ignored.
+    /// Handles an item of an attached node. Passes the answers with their receivers to `answer`, in order. Ignores a
+    /// node that is not attached.
     pub(crate) fn apply(&mut self, from: NodeNo, item: NodeItem, answer: &mut dyn FnMut(NodeNo, Answer)) {
         if !self.nodes.contains_key(&from) {
             return;
@@ -230,7 +231,7 @@ impl Registry {
                     None => {
                         let is_new = !self.workers.contains_key(&worker);
                         if is_new && !self.one_more(from, |has| &mut has.workers) {
-                            // By itself: there is no other node to name.
+                            // The refusal names the asking node itself, because no other node is involved.
                             let node = self.nodes.get(&from).map_or_else(|| worker.clone(), |at| at.node.clone());
                             return answer(from, Answer::WorkerRefused { worker, node });
                         }
@@ -250,7 +251,7 @@ impl Registry {
                     Some(KeyAt { at, sequence, .. }) => answer(from, Answer::Located { key, at, sequence }),
                     None => {
                         let is_new = self.watches.get(&key).is_none_or(|waiting| !waiting.contains(&from));
-                        // Beyond the limit the node is not told: waiters end at their deadline.
+                        // Beyond the limit the node gets no answer, so its waiters end at their deadline.
                         if is_new && self.one_more(from, |has| &mut has.watches) {
                             self.watches.entry(key).or_default().push(from);
                         }
@@ -277,12 +278,12 @@ impl Registry {
                 let at = self.node(&node).cloned();
                 answer(from, Answer::NodeLocated { node, at });
             }
-            // The attachment has handled it. It changes no entry.
+            // The attachment has handled these items. They change no entry.
             NodeItem::Pong { .. } | NodeItem::Leave => {}
         }
     }
 
-    /// Counts one more. `false`: the node has reached its limit.
+    /// Adds one to a count of a node. Returns `false` if the node has reached its limit.
     fn one_more(&mut self, node: NodeNo, of: fn(&mut Has) -> &mut u64) -> bool {
         let count = of(self.has.entry(node).or_default());
         let fits = *count < self.keys_per_node;
@@ -296,8 +297,8 @@ impl Registry {
         }
     }
 
-    /// Two workers of one name may have connected while their nodes could not ask. Only the one that is entered owns
-    /// anything.
+    /// Checks whether a worker may own keys. Two workers of one name may have connected while their nodes could not
+    /// reach the directory. Then only the entered worker may own a key.
     fn may_own(&self, from: NodeNo, owner: &Name, resident: bool) -> Result<(), NotEntered> {
         let entered = self.workers.get(owner).filter(|node| resident && **node != from);
         match entered.and_then(|node| self.nodes.get(node)) {
@@ -306,7 +307,7 @@ impl Registry {
         }
     }
 
-    /// Whether a node may claim keys for a tenant, and the tenant this one.
+    /// Checks whether a node may speak for a tenant, and whether the tenant may own this key.
     fn may_claim(&self, from: NodeNo, key: &Key, tenant: &Name) -> Result<(), NotEntered> {
         let Some(known) = self.tenants.called(tenant.as_str()) else {
             let why = format!(
@@ -355,7 +356,7 @@ impl Registry {
         Ok((self.sequence, before.map(|b| b.node)))
     }
 
-    /// The entry for a key.
+    /// Returns the entry for a key.
     pub(crate) fn key(&self, key: &Key) -> Option<KeyAt> {
         let holder = self.entries.get(key.as_str())?;
         Some(KeyAt {
@@ -365,17 +366,17 @@ impl Registry {
         })
     }
 
-    /// The node of a worker.
+    /// Returns the node of a worker.
     pub(crate) fn worker(&self, worker: &Name) -> Option<&NodeAt> {
         self.nodes.get(self.workers.get(worker)?)
     }
 
-    /// A node by its name.
+    /// Returns a node by its name.
     pub(crate) fn node(&self, node: &Name) -> Option<&NodeAt> {
         self.nodes.get(self.nodes_by_name.get(node)?)
     }
 
-    /// The numbers of entries.
+    /// Returns the numbers of entries.
     pub(crate) fn counts(&self) -> Counts {
         Counts {
             keys: self.entries.len() as u64,

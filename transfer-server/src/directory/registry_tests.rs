@@ -9,7 +9,7 @@ fn key(text: &str) -> Key {
     Key::new(text).unwrap()
 }
 
-/// A directory whose answers are collected.
+/// A directory that collects its answers.
 struct World {
     registry: Registry,
     heard: Vec<(NodeNo, Answer)>,
@@ -62,9 +62,9 @@ fn a_key_has_one_owner() {
     assert_eq!(w.claim(a, "k", "ps"), Answer::Claimed { number: 7, sequence: 1001 });
     let refused = Answer::ClaimRefused { number: 7, owner: name("ps"), node: name("a") };
     assert_eq!(w.claim(b, "k", "other"), refused);
-    // The same node, another owner: refused too.
+    // Another owner at the same node is refused, too.
     assert_eq!(w.claim(a, "k", "other"), refused);
-    // Only the node of the entry can end it.
+    // Only the node of the entry can remove it.
     w.say(b, NodeItem::Request(DirectoryRequest::Unclaim { key: key("k") }));
     assert_eq!(w.registry.counts().keys, 1);
     w.say(a, NodeItem::Request(DirectoryRequest::Unclaim { key: key("k") }));
@@ -79,10 +79,10 @@ fn a_key_moves_with_its_owner() {
     assert_eq!(w.claim(b, "k", "ps"), Answer::Claimed { number: 7, sequence: 1002 });
     let at = w.registry.key(&key("k")).unwrap();
     assert_eq!((at.at.node.as_str(), at.sequence), ("b", 1002));
-    // A late Unclaim of the old place changes nothing.
+    // A late Unclaim of the previous node changes nothing.
     w.say(a, NodeItem::Request(DirectoryRequest::Unclaim { key: key("k") }));
     assert_eq!(w.registry.counts().keys, 1);
-    // Claiming again on the same node is a new entry as well.
+    // A repeated claim of the same node makes a new entry, too.
     assert_eq!(w.claim(b, "k", "ps"), Answer::Claimed { number: 7, sequence: 1003 });
 }
 
@@ -114,7 +114,7 @@ fn a_watch_is_answered_once() {
     let located = |sequence| Answer::Located { key: key("k"), at: at.clone(), sequence };
     assert_eq!(heard, [(a, Answer::Claimed { number: 1, sequence: 1001 }), (b, located(1001))]);
 
-    // Found at once, unless the entry is the one that proved wrong.
+    // The watch is answered at once, unless the watcher has found this entry to be wrong.
     assert_eq!(w.say(c, resolve(1000)), [(c, located(1001))]);
     assert_eq!(w.say(c, resolve(1001)), []);
     let heard = w.say(
@@ -167,7 +167,7 @@ fn entries_of_a_node_end_with_it() {
 }
 
 #[test]
-fn a_node_that_comes_back_replaces_itself() {
+fn returning_node_replaces_itself() {
     let mut w = World::new();
     let a = w.attach("a", 5);
     w.claim(a, "k", "ps");
@@ -176,11 +176,12 @@ fn a_node_that_comes_back_replaces_itself() {
     let (again, earlier) = w.registry.attach(&hello(5), Vouches::ForAll).unwrap();
     assert_eq!(earlier, Some(a));
     assert_eq!(w.registry.counts(), Counts { keys: 0, workers: 0, nodes: 1, watches: 0 });
-    // The end of the old stream, noticed late, does no harm.
+    // The end of the old stream, noticed late, changes nothing.
     w.claim(again, "k", "ps");
     w.registry.detach(a);
     assert_eq!(w.registry.counts().keys, 1);
-    // Another sidecar, started earlier or later, cannot take its name, unless it replaces it or the name is free.
+    // A sidecar with another incarnation, lower or higher, takes the name only if it asks to replace the holder or the
+    // name is free.
     for incarnation in [4, 6] {
         let taken = w.registry.attach(&hello(incarnation), Vouches::ForAll).unwrap_err();
         assert_eq!(taken.by, again);
@@ -191,9 +192,9 @@ fn a_node_that_comes_back_replaces_itself() {
     assert!(w.registry.attach(&hello(6), Vouches::ForAll).is_ok());
 }
 
-/// Two workers of one name: a claim of one does not count for the other.
+/// Two workers have one name. A claim of one does not count for the other.
 #[test]
-fn a_worker_owns_nothing_by_a_name_that_is_entered_elsewhere() {
+fn worker_cannot_claim_by_a_name_entered_at_another_node() {
     let mut w = World::new();
     let (a, b, c) = (w.attach("a", 1), w.attach("b", 1), w.attach("c", 1));
     w.say(a, NodeItem::WorkerUp { worker: name("ps") });
@@ -206,7 +207,7 @@ fn a_worker_owns_nothing_by_a_name_that_is_entered_elsewhere() {
     assert_eq!(w.say(b, claim(true, false)), [(b, refused.clone())]);
     assert_eq!(w.say(b, claim(true, true)), [(b, refused)]);
     assert_eq!(w.registry.key(&key("k")).unwrap().at.node, name("a"));
-    // A key that landed on another node for the entered worker.
+    // c claims a key that landed there for the entered worker. Then the worker's own node claims it back.
     assert!(matches!(w.say(c, claim(false, false))[..], [(_, Answer::Claimed { .. }), (_, Answer::Lost { .. })]));
     assert!(matches!(w.say(a, claim(true, false))[..], [(_, Answer::Claimed { .. }), (_, Answer::Lost { .. })]));
 }
@@ -222,7 +223,7 @@ fn worker_is_connected_to_one_node() {
     let ask = || NodeItem::Request(DirectoryRequest::ResolveWorker { worker: name("ps") });
     let located = |node: Option<&str>| Answer::WorkerLocated { worker: name("ps"), node: node.map(name) };
     assert_eq!(w.say(b, ask()), [(b, located(Some("a")))]);
-    // Only its own node can take it down.
+    // Only the worker's own node can remove it.
     w.say(b, NodeItem::WorkerDown { worker: name("ps") });
     assert_eq!(w.say(b, ask()), [(b, located(Some("a")))]);
     w.say(a, NodeItem::WorkerDown { worker: name("ps") });
@@ -235,7 +236,7 @@ fn worker_is_connected_to_one_node() {
     assert_eq!(w.say(a, NodeItem::ResolveNode { node: name("z") }), [(a, unknown)]);
 }
 
-/// A claim of a worker `ps` of that tenant.
+/// Makes a claim of a worker `ps` of this tenant.
 fn of_tenant(k: &str, tenant: &str, takeover: bool) -> NodeItem {
     let (key, owner, tenant) = (key(k), name("ps"), name(tenant));
     NodeItem::Claim { number: 7, claim: Claim { key, owner, tenant, resident: false, takeover } }
@@ -251,7 +252,7 @@ fn key_belongs_to_its_tenant() {
     let mut w = World::new();
     let (a, b) = (w.attach("a", 1), w.attach("b", 1));
     assert!(matches!(w.say(a, of_tenant("k", "7", false))[..], [(_, Answer::Claimed { .. })]));
-    // A worker of the same name, and of another tenant, is another worker.
+    // A worker of the same name and another tenant is a different worker.
     for node in [a, b] {
         let heard = w.say(node, of_tenant("k", "8", false));
         assert_eq!(heard, [(node, Answer::ClaimRefused { number: 7, owner: name("ps"), node: name("a") })]);
@@ -262,7 +263,7 @@ fn key_belongs_to_its_tenant() {
 }
 
 #[test]
-fn a_node_claims_for_those_it_may_speak_for() {
+fn node_claims_only_for_tenants_it_may_speak_for() {
     let mut tenants = Tenants::default();
     let train = tenants.enter("train").unwrap();
     tenants.reserve("prod/", vec![train]);
@@ -284,9 +285,9 @@ fn a_node_claims_for_those_it_may_speak_for() {
     assert_eq!(w.registry.counts().keys, 1);
 }
 
-/// An entered key can be claimed again, and a removed one makes room.
+/// An entered key can be claimed again, and a removed key makes room.
 #[test]
-fn a_node_enters_as_many_keys_as_it_may() {
+fn keys_of_a_node_are_bounded() {
     let mut directory = Registry::new(0, Tenants::default());
     directory.limit_keys(2);
     let hello = |text: &str| Hello {
@@ -322,10 +323,10 @@ fn a_node_enters_as_many_keys_as_it_may() {
     assert!(entered(&say(a, claim(6, "k3", true))));
 }
 
-/// Any caller can use any name. A sidecar that has proved less does not get the name of one that has proved more, by no
-/// number and by no flag.
+/// Any caller can use any name. A sidecar with weaker proof does not get the name of a sidecar with stronger proof,
+/// whatever incarnation it states, and also not with `replace`.
 #[test]
-fn a_name_is_kept_from_one_that_has_proved_less() {
+fn name_is_refused_to_a_node_with_weaker_proof() {
     let mut w = World::new();
     w.attach("b", 5);
     let one = Vouches::For([Tenant::User(1)].into(), "user id 1 runs it".into());
@@ -342,7 +343,7 @@ fn a_name_is_kept_from_one_that_has_proved_less() {
         assert!(text.contains("user id 1 runs it") && text.contains("\"b\""), "{text}");
     }
     assert_eq!(w.registry.may_attach(&hello("b", 6, true), &Vouches::ForAll), Ok(()));
-    // A free name; its own name again; and a name for a sidecar that has proved more.
+    // A sidecar gets a free name, and its own name again. A sidecar with stronger proof gets the name, too.
     let free = hello("c", 1, false);
     assert_eq!(w.registry.may_attach(&free, &one), Ok(()));
     w.registry.attach(&free, one.clone()).unwrap();
@@ -352,7 +353,7 @@ fn a_name_is_kept_from_one_that_has_proved_less() {
 }
 
 #[test]
-fn a_node_watches_and_enters_as_many_as_it_may_have_keys() {
+fn watches_and_workers_of_a_node_are_bounded() {
     let mut w = World::new();
     w.registry.limit_keys(3);
     let (a, b) = (w.attach("a", 1), w.attach("b", 1));
@@ -363,7 +364,7 @@ fn a_node_watches_and_enters_as_many_as_it_may_have_keys() {
     assert_eq!(w.registry.counts().watches, 3);
     w.say(b, watch(0));
     assert_eq!(w.registry.counts().watches, 4, "each node has its own");
-    // One watch is stopped, and one is answered: there is room for two.
+    // One watch is stopped, and one is answered, so there is room for two.
     w.say(a, NodeItem::Request(DirectoryRequest::StopResolve { key: key("k1") }));
     w.say(a, NodeItem::Request(DirectoryRequest::StopResolve { key: key("k1") }));
     w.claim(b, "k2", "ps");

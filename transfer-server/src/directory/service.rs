@@ -45,7 +45,7 @@ impl v1::directory_server::Directory for DirectoryService {
         let first = first.map_err(|_| Status::deadline_exceeded("no Hello within 5 s"))??;
         let hello = convert::hello(first.unwrap_or_default());
         let (hello, version) = hello.map_err(|e| Status::invalid_argument(e.to_string()))?;
-        // This also guards the right to replace another sidecar of that name.
+        // This check also guards the right to replace another sidecar of that name.
         security::claimed(&caller, hello.node.as_str())?;
         let host = self.directory.host();
         if version != convert::VERSION {
@@ -62,7 +62,7 @@ impl v1::directory_server::Directory for DirectoryService {
             AttachRefused::Lives { .. } => Status::already_exists(refused.to_string()),
             AttachRefused::Unproved { .. } => {
                 let mut status = Status::permission_denied(refused.to_string());
-                // The same sidecar may prove more there.
+                // The same sidecar may prove more at the Unix socket.
                 let local = self.directory.local().parse().unwrap_or(MetadataValue::from_static(""));
                 status.metadata_mut().insert(convert::LOCAL, local);
                 status
@@ -79,7 +79,7 @@ impl v1::directory_server::Directory for DirectoryService {
             };
             drop(attachment);
             tracing::info!(node = %hello.node, incarnation = hello.incarnation, why = why.message(), "node detached");
-            // The node may be gone; then the reason is lost.
+            // The reason is lost if the node is gone.
             let _ = to_node.try_send(Err(why));
         });
         Ok(Response::new(ReceiverStream::new(answers)))
@@ -115,7 +115,7 @@ pub(crate) fn lookup(directory: &Directory, request: v1::ResolveRequest) -> Resu
     found.ok_or_else(|| Status::not_found(what))
 }
 
-/// A page of the nodes. The caller adds which node was asked, and how.
+/// Returns a page of the nodes. The caller adds the node that was asked, and how it was asked.
 pub(crate) fn nodes(directory: &Directory, request: &v1::NodesRequest) -> Result<v1::NodesResponse, Status> {
     let size = paging::size(request.page_size);
     let found = directory.nodes(paging::name_of(&request.page_token)?, size);

@@ -26,13 +26,14 @@ pub struct WatchConfig {
 }
 
 impl WatchConfig {
-    /// Settings without HTTP server and collector.
+    /// Makes settings without an HTTP server and without a collector.
     #[must_use]
     pub fn nobody() -> WatchConfig {
         WatchConfig { http_listen: None, http_plaintext: false, no_timings: false, otlp: OtlpConfig::default() }
     }
 
-    /// It is always plain HTTP, so certificates alone do not allow it beyond loopback.
+    /// Checks that only this host can reach the page, unless the operator allows more. The page is always plain HTTP,
+    /// so certificates alone do not allow it beyond loopback.
     pub(crate) fn check(&self, insecure: bool) -> Result<(), ConfigError> {
         match self.http_listen {
             Some(value) if !insecure && !self.http_plaintext && !value.ip().to_canonical().is_loopback() => {

@@ -1,4 +1,4 @@
-//! Metrics in Prometheus' text format, made of values that are counted elsewhere.
+//! Metrics in Prometheus' text format, made from values that are counted elsewhere.
 
 use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, TextEncoder};
@@ -38,25 +38,25 @@ impl Families {
         Family { all: &mut self.0, family, kind, metrics: Vec::new() }
     }
 
-    /// A value that only grows, until the sidecar ends.
+    /// Adds a family of values that only grow until the sidecar ends.
     pub(super) fn counter(&mut self, name: &str, help: &str) -> Family<'_> {
         self.family(name, help, MetricType::COUNTER)
     }
 
-    /// A current value.
+    /// Adds a family of current values.
     pub(super) fn gauge(&mut self, name: &str, help: &str) -> Family<'_> {
         self.family(name, help, MetricType::GAUGE)
     }
 
-    /// Durations, in seconds.
+    /// Adds a family of durations in seconds.
     pub(super) fn histogram(&mut self, name: &str, help: &str) -> Family<'_> {
         self.family(name, help, MetricType::HISTOGRAM)
     }
 
-    /// Encodes the text.
+    /// Encodes all families as text.
     ///
     /// # Errors
-    /// If it cannot be written, which is a defect.
+    /// The text cannot be written, which is a defect.
     pub(super) fn encode(&self) -> Result<Vec<u8>, prometheus::Error> {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.0, &mut text)?;
@@ -65,7 +65,7 @@ impl Families {
 }
 
 impl Family<'_> {
-    /// One sample of a counter or gauge.
+    /// Adds one sample of a counter or gauge.
     pub(super) fn sample(&mut self, labels: Labels<'_>, value: f64) -> &mut Self {
         let mut metric = Metric::from_label(pairs(labels));
         if self.kind == MetricType::COUNTER {
@@ -81,13 +81,13 @@ impl Family<'_> {
         self
     }
 
-    /// One sample of a whole number. Above 2^53 the text is rounded, as Prometheus' own numbers are.
+    /// Adds one sample of a whole number. Above 2^53 the text is rounded, as Prometheus' own numbers are.
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn number(&mut self, labels: Labels<'_>, value: u64) -> &mut Self {
         self.sample(labels, value as f64)
     }
 
-    /// One sample of a histogram.
+    /// Adds one sample of a histogram.
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn durations(&mut self, labels: Labels<'_>, durations: &Histogram) {
         let mut histogram = proto::Histogram::default();

@@ -1,4 +1,4 @@
-//! The history of the last minutes, which the status page shows at once: samples of the counters, in a ring.
+//! The history of the last minutes, which the status page shows immediately: samples of the counters, in a ring.
 
 use super::observer::{Observation, Observer};
 use parking_lot::Mutex;
@@ -15,27 +15,27 @@ const EVERY: Duration = Duration::from_secs(2);
 /// The number of kept samples: 15 minutes.
 const KEPT: usize = 450;
 
-/// The number of paths to peers that are counted separately: the first ones.
+/// The most paths that are counted separately. Further paths count only in the sums.
 const PATHS: usize = 32;
 
 /// The counters at one moment. All but the last two only grow.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Sample {
-    /// Milliseconds since 1970.
+    /// The time in milliseconds since 1970.
     at_ms: u64,
     /// Bytes handed over within the node.
     local: u64,
-    /// Bytes that came from peers.
+    /// Bytes received from peers.
     received: u64,
-    /// Bytes that went to peers.
+    /// Bytes sent to peers.
     sent: u64,
     /// Bytes that a CPU copied.
     copied: u64,
     /// Transfers of all kinds.
     transfers: u64,
-    /// Operations of workers that failed.
+    /// Failed operations of workers.
     failed: u64,
-    /// By path, as the status numbers them: bytes received and sent.
+    /// Bytes received and sent on each path, indexed as in the status.
     paths: Vec<[u64; 2]>,
     /// Pinned memory.
     pinned: u64,
@@ -48,14 +48,14 @@ pub(super) struct Sample {
 pub(super) struct History(Mutex<VecDeque<Sample>>);
 
 impl History {
-    /// The samples later than this time, in milliseconds since 1970.
+    /// Returns the samples after `at_ms`, in milliseconds since 1970.
     pub(super) fn since(&self, at_ms: u64) -> Vec<Sample> {
         self.0.lock().iter().filter(|sample| sample.at_ms > at_ms).cloned().collect()
     }
 
     fn add(&self, sample: Sample) {
         let mut samples = self.0.lock();
-        // If the clock was set back, later samples would be before earlier ones.
+        // After the clock was set back, later samples would come before earlier ones.
         while samples.back().is_some_and(|last| last.at_ms >= sample.at_ms) {
             samples.pop_back();
         }
@@ -65,7 +65,7 @@ impl History {
         }
     }
 
-    /// Takes samples for ever.
+    /// Takes samples without end.
     pub(super) async fn sample(self: Arc<Self>, watched: Observer) {
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -114,7 +114,7 @@ impl Sample {
     }
 }
 
-/// Milliseconds since 1970.
+/// Returns a time in milliseconds since 1970.
 pub(super) fn milliseconds(at: SystemTime) -> u64 {
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

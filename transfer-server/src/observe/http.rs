@@ -1,8 +1,8 @@
-//! The HTTP server: `/metrics`, the status page and what it reads, `/healthz` and `/readyz`.
+//! The HTTP server: `/metrics`, the status page and its data, `/healthz` and `/readyz`.
 //!
-//! Plain HTTP/1.1 and read-only, for a scraper and a browser on the same host, or in a protected network. It runs on a
-//! thread of its own, so slow or busy clients delay neither the control plane nor the data plane. A connection carries
-//! one request, and at most [`CONNECTIONS`] are served; silent connections make room for others (`places`).
+//! Plain HTTP/1.1 and read-only, for a scraper and a browser on the same host, or in a protected network. The server
+//! has a thread of its own, so slow or busy clients delay neither the control plane nor the data plane. A connection
+//! carries one request, and at most [`CONNECTIONS`] are served. Silent connections make room for others (`places`).
 
 use super::history::History;
 use super::observer::Observer;
@@ -45,15 +45,15 @@ pub(crate) struct HttpServer {
 struct PageState {
     watched: Observer,
     history: Arc<History>,
-    /// Whether only this host can connect: then requests must name this host.
+    /// Whether only this host can connect. Requests must then name this host.
     loopback: bool,
 }
 
 impl HttpServer {
-    /// Serves at `listener`, which does not block.
+    /// Serves at `listener`, which must not block.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub(crate) fn start(listener: TcpListener, watched: Observer) -> std::io::Result<HttpServer> {
         let loopback = listener.local_addr()?.ip().to_canonical().is_loopback();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -77,7 +77,7 @@ impl HttpServer {
 impl Drop for HttpServer {
     fn drop(&mut self) {
         if let Some(stop) = self.stop.take() {
-            // If it has ended by itself, no one receives this.
+            // There is no receiver if the server has ended by itself.
             let _ = stop.send(());
         }
         if let Some(thread) = self.thread.take()
@@ -98,7 +98,7 @@ async fn serve(listener: TcpListener, routes: Router, asking: Duration) {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(e) => {
-                // Most likely no descriptor is free, which passes.
+                // Most likely no descriptor is free, which is temporary.
                 tracing::warn!("--http-listen: a connection cannot be taken: {e}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -107,7 +107,7 @@ async fn serve(listener: TcpListener, routes: Router, asking: Duration) {
         let place = places.wait().await;
         let asked = WholeRequest::default();
         let has_asked = asked.clone();
-        // hyper passes a request on when its head is complete, and no request here has a body that is read.
+        // hyper passes a request on when its head is complete, and no route here reads a request's body.
         let service = TowerToHyperService::new(routes.clone().map_request(move |request| {
             has_asked.set();
             request
@@ -135,7 +135,7 @@ fn routes(shown: PageState) -> Router {
         .route("/metrics", get(scrape))
         .route("/api/status", get(show_status))
         .route("/api/history", get(show_history))
-        // This only says that the process answers.
+        // This route only tells that the process answers.
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .fallback(async || {
@@ -146,7 +146,8 @@ fn routes(shown: PageState) -> Router {
         .with_state(shown)
 }
 
-/// The headers of every answer: a browser runs only the page's own script, and no other site can read it.
+/// The headers of every answer. With them a browser runs only the page's own script, and no other site can read the
+/// answer.
 const HEADERS: [(HeaderName, &str); 5] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -160,8 +161,8 @@ const HEADERS: [(HeaderName, &str); 5] = [
 ];
 
 /// Checks the Host header. A page of another site can make a name of its own resolve to this host, and its visitor's
-/// browser would then let it read the answers. So if only this host may connect, only this host's own names are
-/// answered.
+/// browser would then let the page read the answers. So if only this host can connect, only requests for this host's
+/// own names are answered.
 async fn guard(State(shown): State<PageState>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|h| h.to_str().ok()).unwrap_or_default();
     let mut response = if shown.loopback && !is_this_host(host) {
@@ -179,7 +180,7 @@ async fn guard(State(shown): State<PageState>, request: Request, next: Next) -> 
     response
 }
 
-/// Whether a Host header is an address, or localhost. A missing header cannot come from a browser.
+/// Returns whether a Host header is an address, or localhost. A missing header cannot come from a browser.
 fn is_this_host(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
@@ -209,7 +210,7 @@ async fn show_status(State(shown): State<PageState>) -> Response {
     }
 }
 
-/// The time after which samples are wanted.
+/// The time after which the caller wants samples.
 #[derive(Debug, serde::Deserialize)]
 struct Since {
     #[serde(default)]
@@ -235,11 +236,11 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpStream;
 
-    /// Longer than the test waits: no connection is closed for lack of time.
+    /// Longer than the test waits, so that no connection is closed because of its time.
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn silent_connections_hold_up_nobody_who_asks() {
+    fn silent_connections_do_not_delay_requests() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
         listener.set_nonblocking(true).expect("a flag");
         let at = listener.local_addr().expect("an address");
@@ -260,7 +261,7 @@ mod tests {
         };
         let silent: Vec<_> = (0..CONNECTIONS).map(|_| connect()).collect();
         ask(&connect());
-        // Only the first one was closed.
+        // Only the first connection was closed.
         assert_eq!((&silent[0]).read(&mut [0]).expect("the end"), 0);
         silent[1..].iter().for_each(ask);
         server.abort();

@@ -1,4 +1,4 @@
-//! The limit of log lines of each place in the code.
+//! The limit of log lines of each call site.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -9,17 +9,17 @@ use tracing::callsite::Identifier;
 use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
-/// The window in which a place may log its number of lines.
+/// The window in which a call site may log its number of lines.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// The target of the lines that report dropped ones. They are not limited: there is at most one for each place and
-/// second.
+/// The target of the lines that report dropped lines. These lines are not limited: there is at most one for each call
+/// site and second.
 pub(super) const TARGET: &str = "transfer_log";
 
-/// Counts lines by their place in the code. There are as many places as the code has, so this does not grow.
+/// Counts lines by their call site. The number of call sites is fixed, so the counts take bounded memory.
 #[derive(Debug)]
 pub(crate) struct Limiter {
-    /// The most lines of one place in one window; 0: any number.
+    /// The most lines of one call site in one window; 0: any number.
     most: u32,
     places: Mutex<HashMap<Identifier, Place>>,
     /// Notified when a line was dropped and not yet reported.
@@ -32,11 +32,11 @@ struct Place {
     metadata: &'static Metadata<'static>,
     began: Instant,
     written: u32,
-    /// The lines dropped since the last report.
+    /// The number of lines that were dropped since the last report.
     untold: u64,
 }
 
-/// The dropped lines of one place.
+/// The dropped lines of one call site.
 #[derive(Debug, PartialEq, Eq)]
 struct Dropped {
     lines: u64,
@@ -54,7 +54,7 @@ impl Limiter {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Whether a line of this place may be written.
+    /// Returns whether a line of this call site may be written, and counts it.
     fn takes(&self, metadata: &'static Metadata<'static>, now: Instant) -> bool {
         if self.most == 0 || [TARGET, super::spans::TARGET].contains(&metadata.target()) {
             return true;
@@ -77,7 +77,7 @@ impl Limiter {
         false
     }
 
-    /// The unreported dropped lines, by place.
+    /// Returns the dropped lines that were not reported yet, by call site, and marks them as reported.
     fn take_untold(&self) -> Vec<Dropped> {
         let mut places = self.places.lock();
         let untold = places.values_mut().filter(|place| place.untold > 0).map(|place| Dropped {
@@ -89,7 +89,7 @@ impl Limiter {
         untold.collect()
     }
 
-    /// Starts the thread that reports dropped lines. It sleeps as long as there are none.
+    /// Starts the thread that reports dropped lines. It sleeps while there are none.
     pub(crate) fn start_telling(self: Arc<Self>) {
         if self.most == 0 {
             return;
@@ -114,15 +114,15 @@ impl Limiter {
             }
         });
         if let Err(e) = started {
-            // The limit still holds; dropped lines are in the metrics.
+            // The limit still applies, and the metrics contain the dropped lines.
             tracing::warn!("no thread can be had that tells of dropped log lines: {e}");
         }
     }
 }
 
-/// The limit as a layer in front of the one that writes. It is not a filter of that layer: if such a filter accepts an
-/// event and later rejects it, tracing-subscriber 0.3 keeps its decision for the thread's next event, and panics in
-/// debug builds.
+/// Applies the limit as a layer in front of the layer that writes. It is not a filter of that layer: if such a filter
+/// accepts an event and later rejects it, tracing-subscriber 0.3 keeps its decision for the thread's next event, and
+/// panics in debug builds.
 pub(crate) struct Limit(Arc<Limiter>);
 
 impl Limit {
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
     use tracing_subscriber::layer::SubscriberExt;
 
-    /// The places of two lines.
+    /// Returns the call sites of two lines.
     fn places() -> (&'static Metadata<'static>, &'static Metadata<'static>) {
         struct Caught(Arc<Mutex<Vec<&'static Metadata<'static>>>>);
         impl<S: Subscriber> Layer<S> for Caught {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_place_are_limited_per_second_and_dropped_ones_are_counted() {
+    fn lines_of_a_call_site_are_limited_per_second_and_drops_are_counted() {
         let (one, another) = places();
         let limiter = Limiter::new(3);
         let start = Instant::now();

@@ -1,9 +1,9 @@
 //! The log: text or JSON on standard error, a filter that can be changed while the process runs, and a limit for each
 //! call site.
 //!
-//! The limit is needed because most lines are about other parties: a peer that connects and violates the protocol as
-//! fast as it can must not fill a disk. Each place in the code may write a number of lines per second. The rest is
-//! counted, and one line then says how many were dropped, and where. Lines of other places are not affected.
+//! The limit is needed because most lines are about other processes: a peer that connects and violates the protocol as
+//! fast as it can must not fill a disk. Each call site may write a number of lines per second. Further lines are
+//! counted, and one line then tells how many were dropped, and where. Lines of other call sites are not affected.
 
 use super::limit::{Limit, Limiter};
 use clap::{Args, ValueEnum};
@@ -13,7 +13,7 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
-/// The log of this process, once it is set up. There is only one.
+/// The log of this process, once it is set up. A process has only one.
 static INSTALLED: OnceLock<LogControl> = OnceLock::new();
 
 /// The format of log lines
@@ -62,11 +62,11 @@ pub enum LogError {
     Taken(String),
 }
 
-/// Changes what is logged. Cheap to clone.
+/// Controls the log of this process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct LogControl {
     filter: reload::Handle<EnvFilter, Registry>,
-    /// The text as it was given: the filter's own text has another order.
+    /// The filter's text as it was given. The filter itself would print its parts in another order.
     text: Arc<parking_lot::Mutex<String>>,
     limiter: Arc<Limiter>,
 }
@@ -82,7 +82,7 @@ impl LogControl {
         let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
         let lines = match flags.log_format {
             LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
-            // The fields besides the message, where tools look for them.
+            // The fields are put beside the message, where tools look for them.
             LogFormat::Json => lines.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed(),
         };
         let limit = Limit::new(limiter.clone());
@@ -95,21 +95,21 @@ impl LogControl {
         let text = Arc::new(parking_lot::Mutex::new(flags.filter.clone()));
         let control = LogControl { filter: handle, text, limiter: limiter.clone() };
         limiter.start_telling();
-        // The first one that could be installed is this one.
+        // This is the first log that could be installed, so the cell is empty.
         let _ = INSTALLED.set(control.clone());
         Ok(control)
     }
 
-    /// The log of this process. `None` in a program with its own log, such as one that embeds a sidecar.
+    /// Returns the log of this process. `None` in a program with its own log, such as one that embeds a sidecar.
     #[must_use]
     pub fn installed() -> Option<&'static LogControl> {
         INSTALLED.get()
     }
 
-    /// Changes the filter; returns the previous one.
+    /// Changes the filter. Returns the previous one.
     ///
     /// # Errors
-    /// [`LogError::Filter`]; nothing changes then.
+    /// [`LogError::Filter`]. Nothing has changed then.
     pub fn set_filter(&self, filter: &str) -> Result<String, LogError> {
         let parsed = parse(filter)?;
         let mut text = self.text.lock();
@@ -120,13 +120,13 @@ impl LogControl {
         Ok(std::mem::replace(&mut *text, filter.to_owned()))
     }
 
-    /// The current filter, as it was given.
+    /// Returns the current filter, as it was given.
     #[must_use]
     pub fn filter(&self) -> String {
         self.text.lock().clone()
     }
 
-    /// The number of lines that were dropped by the limit.
+    /// Returns the number of lines that the limit has dropped.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.limiter.dropped()
@@ -141,13 +141,14 @@ pub(crate) fn check_filter(filter: &str) -> Result<(), LogError> {
     parse(filter).map(drop)
 }
 
-/// Parses a filter strictly: a typing error must not silently turn the log off.
+/// Parses a filter strictly, because a typing error must not silently turn the log off.
 fn parse(filter: &str) -> Result<EnvFilter, LogError> {
     let wrong = |why: String| LogError::Filter { value: filter.to_owned(), why };
     if filter.trim().is_empty() {
         return Err(wrong("it is empty".to_owned()));
     }
-    // A lone word that is no level would count as the name of a module, and everything else would be silent.
+    // The filter would take a lone word that is not a level for the name of a module, and everything else would be
+    // silent.
     for part in filter.split(',').map(str::trim).filter(|part| !part.contains(['=', '[', ':'])) {
         if part.parse::<tracing_subscriber::filter::LevelFilter>().is_err() {
             return Err(wrong(format!("{part:?} is neither a level nor MODULE=LEVEL")));

@@ -11,13 +11,13 @@ use transfer_core::drive::PostMeter;
 use transfer_core::protocol::{LinkStatus, MAX_PATHS, Operation, PathMeter};
 use transfer_fabric::engine::EngineMeters;
 
-/// The type of the text.
+/// The content type of the text.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Makes the text.
+/// Makes the text of all metrics.
 ///
 /// # Errors
-/// If it cannot be written, which is a defect.
+/// The text cannot be written, which is a defect.
 pub(super) fn text(watched: &Observer, look: &Observation) -> Result<Vec<u8>, prometheus::Error> {
     let mut families = Families::default();
     of_sidecar(&mut families, watched, look);
@@ -86,7 +86,7 @@ fn of_records(f: &mut Families, watched: &Observer, look: &Observation) {
         .number(&[], look.measured.snapshot.draining.into());
 }
 
-/// The labels of a path and an operation.
+/// Returns the labels of a path and an operation.
 fn labels(path: &PathMeter, operation: Operation) -> [(&'static str, &str); 3] {
     let peer = path.peer.as_ref().map_or("", |p| p.as_str());
     [("operation", operation.name()), ("fabric", path.fabric.name()), ("peer", peer)]
@@ -94,7 +94,7 @@ fn labels(path: &PathMeter, operation: Operation) -> [(&'static str, &str); 3] {
 
 fn of_transfers(f: &mut Families, look: &Observation) {
     let meters = &look.measured.meters;
-    // Nothing is served or lands within the node.
+    // Within the node no tensor is served to a peer, and none lands.
     let there = |path: &PathMeter, operation: Operation| {
         path.fabric != transfer_core::fabric::FabricKind::Local
             || matches!(operation, Operation::Push | Operation::Fetch)
@@ -167,7 +167,7 @@ fn of_memory(f: &mut Families, look: &Observation) {
     let pools = |f: &mut Families, name: &str, help: &str, of: fn(&transfer_core::protocol::PoolStatus) -> u64| {
         let mut family = f.gauge(name, help);
         for pool in &now.pools {
-            // The label has its name from the time when a tenant was always a user id.
+            // The label has its name from the time when every tenant was a user id.
             family.number(&[("uid", pool.tenant.as_str())], of(pool));
         }
     };
@@ -194,7 +194,8 @@ fn of_memory(f: &mut Families, look: &Observation) {
     gauge("transfer_named_counters", "Counters and barriers that live at this sidecar.", now.counters);
 }
 
-/// The newest link to each peer over each fabric, the first [`MAX_PATHS`] by name: an older one is about to end.
+/// Returns the newest link to each peer over each fabric: the first [`MAX_PATHS`] by name. An older link is about to
+/// end.
 fn shown_links(look: &Observation) -> Vec<&LinkStatus> {
     let mut newest = BTreeMap::new();
     for link in &look.links {

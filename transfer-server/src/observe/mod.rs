@@ -1,13 +1,13 @@
 //! Observation of a sidecar: log, metrics, traces and status page.
 //!
 //! # Layout
-//! - [`logging`], `limit`: the log, and its limit for each place in the code.
+//! - [`logging`], `limit`: the log, and its limit for each call site.
 //! - `http`, `places`, `config`: the HTTP server, its limit of connections, and its settings. The page itself is in
 //!   `page`.
-//! - `observer`: a snapshot of the sidecar, from which everything below is made.
+//! - `observer`: a snapshot of the sidecar, the source of everything below.
 //! - `metrics`, `families`: the text for Prometheus.
 //! - `spans`: one record for each transfer.
-//! - `otlp`: these as spans, for a collector; `no_otlp` if that is not built in.
+//! - `otlp`: sends these records as spans to a collector; `no_otlp` replaces it if it is not built in.
 //! - `status`, `history`: the data of the status page.
 
 mod config;

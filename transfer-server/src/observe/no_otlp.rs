@@ -1,4 +1,4 @@
-//! The replacement of `otlp` if the feature of that name is off: no settings, and no collector.
+//! Replaces `otlp` if the feature of that name is off: no settings, and no collector.
 
 use crate::config::ConfigError;
 use clap::Args;

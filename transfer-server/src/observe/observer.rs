@@ -1,4 +1,4 @@
-//! Snapshots of the sidecar for HTTP, shared by all requests within a moment.
+//! Snapshots of the sidecar for HTTP. Requests within a short time share one.
 
 use super::spans::Records;
 use crate::directory::{Counts, DirectoryClient, DirectoryState, Place};
@@ -16,13 +16,13 @@ use transfer_core::protocol::{
 };
 use transfer_memory::segment::PinnedBudget;
 
-/// The lifetime of a snapshot: frequent requests cost the data plane no more than this.
+/// The lifetime of a snapshot. It limits how often frequent requests ask the data plane.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// The number of workers and transfers that are listed.
+/// The most workers, tensors and transfers that are listed.
 const MOST_LISTED: usize = 200;
 
-/// The most pages that are asked for at once.
+/// The most pages that one list asks for.
 const MOST_PAGES: usize = 8;
 
 /// The observable state of a sidecar. Cheap to clone.
@@ -43,7 +43,7 @@ struct Cached<T>(Mutex<Option<(Instant, Arc<T>)>>);
 
 impl<T> Cached<T> {
     async fn get(&self, look: impl Future<Output = Result<T, EngineError>>) -> Result<Arc<T>, EngineError> {
-        // Held while the engine is asked: concurrent requests get the same answer.
+        // The lock is held while the engine is asked, so that concurrent requests get the same answer.
         let mut last = self.0.lock().await;
         if let Some((at, seen)) = &*last
             && at.elapsed() < FRESH
@@ -64,7 +64,7 @@ pub(crate) struct Lists {
     pub(crate) transfers: Vec<TransferStatus>,
 }
 
-/// The parts of an observer.
+/// The parts of the sidecar that an observer reads.
 #[derive(Debug)]
 pub(crate) struct ObserverParts {
     pub(crate) me: Identity,
@@ -83,7 +83,7 @@ pub(crate) struct ObserverParts {
 pub(crate) struct Observation {
     pub(crate) at: SystemTime,
     pub(crate) measured: Measured,
-    /// At most [`MAX_PATHS`].
+    /// At most [`MAX_PATHS`] links.
     pub(crate) links: Vec<LinkStatus>,
     pub(crate) pinned: u64,
     pub(crate) pinned_limit: u64,
@@ -113,12 +113,12 @@ impl Observer {
         &self.0.parts
     }
 
-    /// The start time.
+    /// Returns the start time.
     pub(crate) fn started_at(&self) -> SystemTime {
         self.0.started_at
     }
 
-    /// The state of the sidecar, at most [`FRESH`] old.
+    /// Returns the state of the sidecar, at most [`FRESH`] old.
     pub(crate) async fn look(&self) -> Result<Arc<Observation>, EngineError> {
         self.0.last.get(self.look_now()).await
     }
@@ -147,7 +147,7 @@ impl Observer {
         })
     }
 
-    /// Workers and their operations, at most [`FRESH`] old.
+    /// Returns workers, tensors and transfers, at most [`FRESH`] old.
     pub(crate) async fn lists(&self) -> Result<Arc<Lists>, EngineError> {
         let look = async {
             let sessions = |answer| Listing::Sessions { prefix: String::new(), answer };
@@ -160,7 +160,7 @@ impl Observer {
         self.0.last_lists.get(look).await
     }
 
-    /// The first entries of a list, page after page; at most [`MOST_PAGES`] pages, because a page may be short.
+    /// Returns the first entries of a list. Asks for at most [`MOST_PAGES`] pages, because a page may be short.
     async fn pages<T: Send + 'static>(
         &self,
         most: usize,

@@ -1,7 +1,7 @@
-//! The places of connections to the HTTP server, and which one is closed when there are too many.
+//! The places of connections to the HTTP server, and the choice of the connection to close when there are too many.
 //!
-//! A silent connection takes a place. If such connections had all places, a health probe would wait until their time is
-//! over, and would report the sidecar as dead. So the connection that has been silent for longest makes room.
+//! A silent connection takes a place. If silent connections had all places, a health probe would wait until their time
+//! is over, and would report the sidecar as dead. So the connection that has been silent for longest makes room.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +10,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-/// The time for which a connection keeps its place in any case. A normal client has sent its request by then, so many
-/// clients that come together are all served.
+/// The time for which every connection keeps its place. A normal client has sent its request by then, so that many
+/// clients that arrive together are all served.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The open connections, oldest first.
@@ -33,7 +33,7 @@ struct Taken {
 pub(super) struct WholeRequest(Arc<AtomicBool>);
 
 impl WholeRequest {
-    /// Records that it has.
+    /// Records that the connection has sent a whole request.
     pub(super) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -46,12 +46,12 @@ impl WholeRequest {
 async fn free(places: &Arc<Semaphore>) -> Place {
     match places.clone().acquire_owned().await {
         Ok(place) => Place(place),
-        // It is never closed.
+        // The semaphore is never closed.
         Err(_closed) => std::future::pending().await,
     }
 }
 
-/// A used place, as long as this is kept.
+/// A taken place. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct Place(#[expect(dead_code, reason = "kept for its drop")] OwnedSemaphorePermit);
 
@@ -60,8 +60,8 @@ impl Places {
         Places { free: Arc::new(Semaphore::new(all)), taken: Vec::new() }
     }
 
-    /// Waits for a place for a new connection. If all places are taken by connections that have sent requests, it waits
-    /// until one is answered.
+    /// Waits for a place for a new connection. If connections that have sent requests hold all places, it waits until
+    /// one of them is answered.
     pub(super) async fn wait(&mut self) -> Place {
         loop {
             self.taken.retain(|taken| !taken.task.is_finished());
@@ -78,10 +78,10 @@ impl Places {
                 place = free(&self.free) => return place,
                 () = over => {}
             }
-            // It may have sent its request meanwhile.
+            // The connection may have sent its request in the meantime.
             if let Some(i) = silent.filter(|i| !self.taken[*i].asked.is_set()) {
                 self.taken.remove(i).task.abort();
-                // Its place is free once the runtime has dropped it.
+                // The place is free once the runtime has dropped the task.
                 return free(&self.free).await;
             }
         }
@@ -97,10 +97,10 @@ impl Places {
 mod tests {
     use super::*;
 
-    /// Longer than a loaded machine takes for anything here, and shorter than for ever.
+    /// Longer than a loaded machine needs for any step here, so that a hang fails the test.
     const LONG: Duration = Duration::from_secs(30);
 
-    /// Takes a place and keeps it, for ever.
+    /// Takes a place, and never gives it back.
     async fn take(places: &mut Places) -> (WholeRequest, AbortHandle) {
         let place = tokio::time::timeout(LONG, places.wait()).await.expect("somebody makes room");
         let asked = WholeRequest::default();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_oldest_that_has_not_asked_makes_room() {
+    async fn oldest_silent_connection_makes_room() {
         let mut places = Places::new(3);
         let mut open = Vec::new();
         for _ in 0..3 {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_who_has_asked_is_thrown_out() {
+    async fn connection_that_has_asked_is_kept() {
         let mut places = Places::new(2);
         let open = [take(&mut places).await, take(&mut places).await];
         open.iter().for_each(|(asked, _)| asked.set());

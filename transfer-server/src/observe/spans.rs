@@ -1,8 +1,8 @@
-//! Records of finished transfers, written on a thread of its own: the data plane passes them on and never waits.
+//! Records of finished transfers. A thread of its own writes them; the data plane passes them on and never waits.
 //!
-//! They are log lines of the target [`TARGET`] at the level debug, so they cost nothing unless enabled by `--log
-//! info,transfer_span=debug`. The limit of log lines does not apply to them. If there is a collector, they are also
-//! sent to it as spans.
+//! The records are log lines of the target [`TARGET`] at the level debug. So they cost nothing unless `--log
+//! info,transfer_span=debug` enables them. The limit of log lines does not apply to them. If there is a collector, they
+//! are also sent to it as spans.
 
 use super::otlp::{self, Export, OtlpConfig, Queue};
 use crossbeam_channel::{Receiver, bounded};
@@ -41,11 +41,11 @@ fn wanted() -> bool {
     tracing::enabled!(target: TARGET, tracing::Level::DEBUG)
 }
 
-/// Starts the thread that writes, and the one that sends if there is a collector. They end with the engine that has the
-/// sink.
+/// Starts the thread that writes records, and the thread that sends spans if there is a collector. Both end with the
+/// engine that owns the sink.
 ///
 /// # Errors
-/// The system's, and the exporter's.
+/// The error of the system, or of the exporter.
 pub(crate) fn start(config: &OtlpConfig, node: &Name, incarnation: u64) -> std::io::Result<(TraceSink, Records)> {
     let (queue, export) = otlp::start(config, node, incarnation)?.unzip();
     let wanted: fn() -> bool = if queue.is_some() { || true } else { wanted };

@@ -1,6 +1,6 @@
 //! `/api/status`: the data of the status page, as JSON.
 //!
-//! Lists are cut for people. [`metrics`](super::metrics) and the Admin service have the rest.
+//! The lists are shortened for people. [`metrics`](super::metrics) and the Admin service have the rest.
 
 use super::history::milliseconds;
 use super::observer::{Lists, Observation, Observer, ObserverParts};
@@ -10,20 +10,20 @@ use transfer_core::protocol::{
     Histogram, LinkStatus, Operation, PathMeter, SessionStatus, TensorStatus, TransferStatus,
 };
 
-/// The number of landing pools that are shown.
+/// The most landing pools that are shown.
 const POOLS: usize = 200;
 
-/// The number of tensors that are shown.
+/// The most tensors that are shown.
 const LARGEST: usize = 20;
 
-/// The number of transfers in flight that are shown.
+/// The most transfers in flight that are shown.
 const OLDEST: usize = 20;
 
 /// A sidecar at one moment.
 #[derive(Debug, Serialize)]
 pub(super) struct Status {
     node: String,
-    /// A text, because it exceeds the exact integers of a script.
+    /// The incarnation is a text, because it exceeds the exact integers of a script.
     incarnation: String,
     version: &'static str,
     at_ms: u64,
@@ -39,9 +39,9 @@ pub(super) struct Status {
     links_all: u64,
     sessions: Vec<Session>,
     sessions_all: u64,
-    /// Sorted by size, largest first, of those listed.
+    /// The listed tensors, the largest first.
     published: Vec<Tensor>,
-    /// The oldest first.
+    /// The listed transfers in flight, the oldest first.
     in_flight: Vec<InFlight>,
     in_flight_all: u64,
     draining: bool,
@@ -151,7 +151,7 @@ struct Operations {
     p99: Option<f64>,
 }
 
-/// The status.
+/// Makes the status.
 pub(super) fn of(watched: &Observer, look: &Observation, lists: &Lists) -> Status {
     let ObserverParts { me, poll, directory, .. } = watched.parts();
     let now = &look.measured.snapshot;
@@ -230,7 +230,7 @@ fn session(session: &SessionStatus) -> Session {
     }
 }
 
-/// The largest tensors.
+/// Returns the largest tensors.
 fn published(tensors: &[TensorStatus]) -> Vec<Tensor> {
     let mut largest: Vec<_> = tensors.iter().collect();
     largest.sort_by_key(|tensor| std::cmp::Reverse(tensor.meta.len_bytes()));
@@ -245,7 +245,7 @@ fn published(tensors: &[TensorStatus]) -> Vec<Tensor> {
     shown.collect()
 }
 
-/// The oldest transfers.
+/// Returns the oldest transfers.
 fn in_flight(transfers: &[TransferStatus]) -> Vec<InFlight> {
     let mut oldest: Vec<_> = transfers.iter().collect();
     oldest.sort_by_key(|transfer| std::cmp::Reverse(transfer.age));
@@ -277,7 +277,7 @@ fn path(path: &PathMeter) -> Path {
     }
 }
 
-/// A quantile in seconds, interpolated within its bucket, as Prometheus does it.
+/// Returns a quantile in seconds, interpolated within its bucket, as Prometheus does it.
 #[allow(clippy::cast_precision_loss)]
 fn quantile(durations: &Histogram, q: f64) -> Option<f64> {
     let rank = durations.count() as f64 * q;
@@ -312,7 +312,7 @@ mod tests {
         assert!((2.048e-6..=4.096e-6).contains(&p50), "{p50}");
         let p99 = quantile(&durations, 0.99).unwrap();
         assert!((0.067..=0.135).contains(&p99), "{p99}");
-        // Longer than all bounds: at least the last one.
+        // The quantile exceeds all bounds, so it is at least the last bound.
         assert!(quantile(&durations, 1.0).unwrap() >= 17.0);
     }
 }

@@ -1,15 +1,15 @@
-// Asks the sidecar what it shows of itself, every two seconds, and puts it on the page. Everything from outside is set as text: names of
-// workers, peers and keys are chosen by others.
+// Asks the sidecar for its status every two seconds, and shows it on the page. All values are set as text, because
+// other processes choose the names of workers, peers and keys.
 "use strict";
 
 const EVERY_MS = 2000;
 const SPAN_MS = 15 * 60 * 1000;
-// Samples further apart are a gap: the sidecar did not answer in between.
+// Samples further apart are shown as a gap, because the sidecar did not answer between them.
 const GAP_MS = 7000;
 const SERIES = ["received", "sent", "local"];
 
 const $ = (id) => document.getElementById(id);
-// Names are anybody's: what would turn the direction of what follows, or cannot be seen, is spelled out.
+// Any process may choose a name. Invisible characters, and characters that change the direction of text, are escaped.
 const ACTS = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 const plain = (words) => String(words).replace(ACTS, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
 const text = (id, words) => { const e = $(id), shown = plain(words); if (e.textContent !== shown) e.textContent = shown; };
@@ -59,7 +59,7 @@ function draw(tag, attributes) {
   for (const [name, value] of Object.entries(attributes)) e.setAttribute(name, value);
   return e;
 }
-// A name may be broken behind what parts it, before it is broken in a word.
+// A name may be broken after a separator, before it is broken within a word.
 function name(words) {
   const e = make("span");
   for (const part of plain(words).split(/(?<=[/._:-])/)) e.append(part, document.createElement("wbr"));
@@ -88,11 +88,11 @@ function rows(id, labels, list, none) {
   $(id).replaceChildren(body);
 }
 
-// ---- what was counted becomes rates
+// ---- rates from counters
 
 function rateBetween(a, b) {
   const s = (b.at_ms - a.at_ms) / 1000;
-  // What only grows has shrunk: the sidecar was started anew.
+  // A smaller counter means that the sidecar was restarted.
   if (s <= 0 || b.at_ms - a.at_ms > GAP_MS || b.transfers < a.transfers) return null;
   const of = (name) => Math.max(0, b[name] - a[name]) / s;
   const paths = b.paths.map((p, i) => {
@@ -132,14 +132,14 @@ function curve(points, value, x, y) {
   close(last);
   return [line, area];
 }
-// The next round number in units of 1024 above a rate: what the highest line of the grid says.
+// Returns the next round number above a rate, in units of 1024. The highest line of the grid shows it.
 function ceiling(n) {
   let unit = 1024;
   while (n > unit * 1024) unit *= 1024;
   for (const m of [1, 2, 4, 8, 10, 20, 40, 80, 100, 200, 400, 800, 1024]) if (n <= m * unit) return m * unit;
   return n;
 }
-// A sidecar that has just started fills its chart all the same.
+// Returns the time that the chart shows. The chart of a sidecar that has just started is filled, too.
 function span(now) {
   const first = rates.length ? rates[0].at : now;
   return Math.min(SPAN_MS, Math.max(60 * 1000, now - first));
@@ -361,7 +361,7 @@ async function round() {
 }
 async function forever() {
   for (;;) {
-    // A page that nobody sees asks for nothing.
+    // A hidden page asks for nothing.
     if (!document.hidden) await round();
     await new Promise((done) => { setTimeout(done, EVERY_MS); });
   }

@@ -1,4 +1,4 @@
-//! Landing slots for many tensors in one call: the messages of `PrepareBuffers`, and the call itself.
+//! Landing slots for many tensors in one call: the messages of `PrepareBuffers`, and the call.
 
 use super::links::Links;
 use crate::engine::EngineCommand;
@@ -15,16 +15,16 @@ use transfer_core::wire::landing::{HEADER_BYTES, SlotGrant, SlotNumber};
 use transfer_proto::v1;
 use v1::peering_client::PeeringClient;
 
-/// The time-out of the peer. Its pool may be full for a while.
+/// The time-out of the peer's answer. The peer's pool may be full for a while.
 const CALL_DEADLINE: Duration = Duration::from_secs(12);
 
-/// The time-out for a link that a peer names to come up here, and the interval of checks: each side learns by itself
-/// that a link is up.
+/// The time for which a call waits until a link that the peer names is up here, and the interval of checks. Each side
+/// learns separately that a link is up.
 const LINK_DEADLINE: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 impl Links {
-    /// Asks a peer for landing slots, for the engine.
+    /// Asks a peer for the landing slots that the engine has requested.
     pub(crate) fn prepare_buffers(&self, link: LinkId, peer: Name, asks: Vec<BufferAsk>) {
         let links = self.clone();
         drop(tokio::spawn(async move {
@@ -205,7 +205,7 @@ mod tests {
         let (ask, answers) = examples();
         let examples = std::iter::once(to_message(&ask).encode_to_vec());
         let examples = examples.chain(answers.map(|answer| to_answer(answer).encode_to_vec()));
-        // Requests without element type or shape: random bytes find neither.
+        // Requests with an invalid element type or shape, which random bytes would not find.
         let refused = [(300, vec![2]), (1, vec![1; 100])].map(|(dtype, shape)| {
             let tensor = Some(v1::TensorDescriptor { dtype, shape });
             v1::BufferRequest { tensor, ..to_message(&ask) }.encode_to_vec()

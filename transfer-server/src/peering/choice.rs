@@ -1,7 +1,7 @@
-//! The choice of a link's fabric, and the reasons against better ones.
+//! The choice of a link's fabric, and the reasons why better fabrics were not chosen.
 //!
-//! The caller tries its fabrics, best first. A peer that cannot use one refuses the call with the reason. Then the next
-//! one is tried, and the reason goes along with that call, so that both sides can show it.
+//! The caller tries its fabrics, the best first. A peer that cannot use a fabric refuses the call with the reason. The
+//! caller then tries the next fabric, and sends the reason with that call, so that both sides can show it.
 
 use super::Kind;
 use crate::text;
@@ -27,20 +27,20 @@ pub(crate) struct Identity {
     pub(crate) incarnation: u64,
     /// Its fabrics, best first.
     pub(crate) fabrics: Vec<FabricKind>,
-    /// Its missing fabrics, with the reasons.
+    /// Its missing fabrics, each with the reason.
     pub(crate) lacking: Vec<PassedOver>,
     /// The fabric that must carry transfers between nodes.
     pub(crate) require: Option<FabricKind>,
 }
 
 impl Identity {
-    /// The fabrics for links to other nodes, best first.
+    /// Returns the fabrics for links to other nodes, the best first.
     pub(super) fn usable(&self) -> Vec<FabricKind> {
         let may = |kind: &FabricKind| self.require.is_none_or(|r| r == *kind);
         self.fabrics.iter().copied().filter(may).collect()
     }
 
-    /// The reason why no fabric is usable.
+    /// Returns the reason why no fabric is usable.
     pub(super) fn has_nothing(&self) -> String {
         match self.require {
             Some(kind) => self.lacks(kind),
@@ -70,7 +70,7 @@ impl Identity {
         }
     }
 
-    /// The better fabrics than `chosen` that this side cannot or may not use.
+    /// Returns the better fabrics than `chosen` that this side cannot or may not use, each with the reason.
     pub(super) fn passed_over(&self, chosen: FabricKind) -> Vec<PassedOver> {
         let known = |kind: &FabricKind| self.fabrics.contains(kind) || self.lacking.iter().any(|l| l.fabric == *kind);
         let kinds = FabricKind::BEST_FIRST.into_iter().take_while(|kind| *kind != chosen).filter(known);
@@ -79,14 +79,14 @@ impl Identity {
     }
 }
 
-/// Converts reasons for a peer.
+/// Converts reasons to messages.
 pub(super) fn to_message(passed_over: &[PassedOver]) -> Vec<v1::PassedOver> {
     let message =
         |p: &PassedOver| v1::PassedOver { fabric: v1::Fabric::from(Kind(p.fabric)).into(), why: p.why.clone() };
     passed_over.iter().map(message).collect()
 }
 
-/// Converts reasons of a peer: bounded in number and length, and without control characters.
+/// Converts a peer's reasons. Limits their number and length, and replaces control characters.
 pub(super) fn from_message(passed_over: &[v1::PassedOver]) -> Vec<PassedOver> {
     let reason = |p: &v1::PassedOver| {
         let Kind(fabric) = Kind::of(p.fabric())?;
@@ -95,17 +95,17 @@ pub(super) fn from_message(passed_over: &[v1::PassedOver]) -> Vec<PassedOver> {
     passed_over.iter().take(MOST_REASONS).filter_map(reason).collect()
 }
 
-/// The answer to a call over a fabric that cannot be used. Its details tell the caller that another fabric may do
-/// better.
+/// Makes the answer to a call over a fabric that cannot be used. Its details tell the caller that another fabric may
+/// work.
 pub(super) fn refusal(code: Code, fabric: FabricKind, why: String) -> tonic::Status {
     let details = v1::FabricRefusal { fabric: v1::Fabric::from(Kind(fabric)).into() };
     tonic::Status::with_details(code, why, details.encode_to_vec().into())
 }
 
-/// Whether a call failed because of this fabric alone.
+/// Returns whether a call failed because of this fabric alone.
 pub(super) fn is_refusal(status: &tonic::Status, fabric: FabricKind) -> bool {
     let refused = v1::FabricRefusal::decode(status.details());
-    // An answer without details decodes too, as one about no fabric.
+    // An answer without details decodes too, as a refusal of no fabric.
     refused.is_ok_and(|refusal| Kind::of(refusal.fabric()).is_some_and(|kind| kind.0 == fabric))
 }
 
@@ -120,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_better_and_not_used_has_its_reason() {
+    fn unused_better_fabric_has_its_reason() {
         use FabricKind::{Shm, Tcp, Verbs};
         let why = |me: &Identity, chosen| -> Vec<String> {
             me.passed_over(chosen).into_iter().map(|p| format!("{}: {}", p.fabric, p.why)).collect()
         };
         let both = identity(&[Verbs, Tcp], &[], None);
         assert_eq!((both.usable(), both.agree(Verbs), why(&both, Verbs)), (vec![Verbs, Tcp], Ok(()), vec![]));
-        // Why verbs was not to be had is what the call that failed said.
+        // The failed call states the reason against verbs.
         assert_eq!(why(&both, Tcp), [""; 0]);
         assert_eq!(both.agree(Shm).unwrap_err(), "node a has no shm, only verbs, tcp");
 
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(told.usable(), [Tcp]);
         assert_eq!(why(&told, Tcp), ["verbs: node a requires tcp, not verbs"]);
 
-        // A missing fabric is no reason if a better one is used.
+        // A missing fabric is not mentioned if a better one is used.
         let near = identity(&[Shm, Tcp], &[(Verbs, "no RDMA device")], None);
         assert_eq!(
             (why(&near, Shm), why(&near, Tcp)),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_from_other_failures() {
+    fn refusal_is_distinguished_from_other_failures() {
         let refused = refusal(Code::FailedPrecondition, FabricKind::Verbs, "no".into());
         assert!(is_refusal(&refused, FabricKind::Verbs));
         assert!(!is_refusal(&refused, FabricKind::Tcp));

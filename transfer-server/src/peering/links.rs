@@ -20,7 +20,7 @@ use transfer_core::wire::message::LAYOUT_VERSION;
 use transfer_proto::v1;
 use v1::peering_client::PeeringClient;
 
-/// The version of the message protocol between sidecars. Both sides of a link must have the same.
+/// The version of the message protocol between sidecars. Both sides of a link must speak the same version.
 pub(crate) const PROTOCOL_VERSION: u32 = LAYOUT_VERSION as u32;
 
 /// The time-out of the directory's answer about a node.
@@ -34,17 +34,17 @@ const CALL_DEADLINE: Duration = Duration::from_secs(5);
 struct DialError {
     kind: DialErrorKind,
     why: String,
-    /// Whether only this fabric failed: another one may do better.
+    /// Whether only this fabric failed. Another fabric may work.
     of_fabric: bool,
 }
 
 #[derive(PartialEq)]
 enum DialErrorKind {
-    /// The peer calls itself.
+    /// The peer refused the call, because its own call to this node wins.
     Yield,
-    /// Another call may do better.
+    /// Another call may succeed.
     Retry,
-    /// No call does better.
+    /// No further call can succeed.
     Final,
 }
 
@@ -56,8 +56,8 @@ fn fabric_failed(kind: DialErrorKind, why: impl Into<String>) -> DialError {
     DialError { kind, why: why.into(), of_fabric: true }
 }
 
-/// The number of peers whose last incarnation is remembered, for the log and the list of peers. A caller can use any
-/// name.
+/// The most peers whose last incarnation is remembered, for the log and the list of peers. The number is limited,
+/// because a caller can use any name.
 const MAX_INCARNATIONS: usize = 4096;
 
 /// A link that was made.
@@ -76,9 +76,9 @@ pub(crate) struct Links(Arc<Shared>);
 struct Shared {
     me: Identity,
     peers: Mutex<Peers>,
-    /// The last incarnation of each peer that a link was made to.
+    /// The last incarnation of each peer with which a link was made.
     incarnations: Mutex<HashMap<Name, u64>>,
-    /// The peer's number of each link, and the proof with which the link was made.
+    /// The peer's number for each link, and the proof with which the link was made.
     made: Mutex<HashMap<LinkId, Made>>,
     engine: EngineClient,
     directory: DirectoryClient,
@@ -87,7 +87,7 @@ struct Shared {
 }
 
 impl Links {
-    /// No links yet.
+    /// Makes an empty set of links.
     pub(crate) fn new(
         me: Identity,
         engine: EngineClient,
@@ -108,7 +108,7 @@ impl Links {
         }))
     }
 
-    /// Makes a link, for the engine.
+    /// Makes a link that the engine has requested.
     pub(crate) fn wanted(&self, peer: &Name) {
         let action = self.0.peers.lock().wanted(peer);
         self.act(action);
@@ -174,7 +174,7 @@ impl Links {
         let vouches = self.0.security.vouches(peer.as_str(), &met);
         loop {
             let next = self.0.peers.lock().fabric_for(peer, attempt);
-            // If another call has won meanwhile, this error is ignored.
+            // This error is ignored if another call has won in the meantime.
             let (fabric, tried) = next.ok_or_else(nothing)?;
             let passed_over = [me.passed_over(fabric), tried].concat();
             let called = self.call_over(fabric, passed_over, (peer, &vouches), attempt, channel.clone()).await;
@@ -235,10 +235,10 @@ impl Links {
             engine.abandon_link(link, "the call brought no link");
             return Err(failed(DialErrorKind::Final, why));
         }
-        // Bound first: the lock must not be held for `act`.
+        // A separate statement, because the lock must not be held for `act`.
         let go_on = self.0.peers.lock().answered(peer, attempt, link, fabric);
         let Some(wait) = go_on else {
-            // The peer's own call has won meanwhile.
+            // The peer's own call has won in the meantime.
             engine.abandon_link(link, "the peer's own call was faster");
             return Ok(());
         };
@@ -304,8 +304,8 @@ impl Links {
         self.0.made.lock().get(&link).map(|made| made.number_at_peer)
     }
 
-    /// Whether this caller, as that node, has proved as much as the link was made with. `None`: there is no such link
-    /// yet.
+    /// Returns whether this caller, as that node, has the proof with which the link was made. `None`: there is no such
+    /// link yet.
     pub(super) fn is_made_with(&self, link: LinkId, node: &Name, caller: &Caller) -> Option<bool> {
         let vouches = self.0.security.vouches(node.as_str(), caller);
         self.0.made.lock().get(&link).map(|made| made.vouches == vouches)
@@ -319,8 +319,8 @@ impl Links {
         &self.0.me
     }
 
-    /// The peers whose names start with `prefix` and sort after `after`, and the last of these names where others
-    /// follow.
+    /// Returns the peers whose names start with `prefix` and sort after `after`. The second value is the last of these
+    /// names if more peers follow, else empty.
     pub(crate) fn peers(&self, prefix: &str, after: &str, limit: usize) -> (Vec<v1::Peer>, String) {
         let (mut peers, next) = self.0.peers.lock().page(prefix, after, limit);
         let incarnations = self.0.incarnations.lock();
@@ -364,7 +364,7 @@ impl Links {
             }
         };
         self.act(Some(wait));
-        // In a task of its own, so that a caller that hangs up does not leave the link half recorded.
+        // A task of its own, so that a caller that hangs up does not leave the link half recorded.
         let links = self.clone();
         let accepting = tokio::spawn(async move { links.accept_as(attempt, info, fabric, offer, their_number).await });
         accepting.await.unwrap_or_else(|_| Err(tonic::Status::internal("the sidecar is stopping")))
@@ -409,8 +409,8 @@ impl Links {
         Ok((PeerInfo { name, incarnation, receive_slots, vouches, passed_over }, fabric, Offer(offer)))
     }
 
-    /// The reason why a caller with this proof may not call as that node: the call would end a link that was made with
-    /// more proof.
+    /// Returns the reason why a caller with this proof may not call as that node: the call would end a link that was
+    /// made with more proof. `None`: it may.
     fn belongs_to_another(&self, name: &Name, vouches: &Vouches) -> Option<String> {
         let made = self.0.made.lock();
         let keeps = made.values().any(|made| made.peer == *name && !vouches.covers(&made.vouches));
@@ -460,7 +460,7 @@ impl Links {
     }
 }
 
-/// A fabric, between its type and its message.
+/// Converts a fabric between its type and its message.
 pub(crate) struct Kind(pub(crate) FabricKind);
 
 impl Kind {

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tonic::transport::Server;
 use v1::peering_server::PeeringServer;
 
-/// How the nodes of these tests meet.
+/// The way in which the nodes of these tests connect.
 const BY_TCP: Caller = Caller::Plain { loopback: true };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -16,7 +16,7 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// What the engine of the tests was told.
+/// The commands that the tests' engine receives.
 #[derive(Debug, PartialEq)]
 enum Told {
     Begin(LinkId),
@@ -32,7 +32,7 @@ struct Node {
     address: SocketAddr,
 }
 
-/// An engine that agrees to everything, numbers links from `first` on, and offers its own name.
+/// Makes an engine that accepts every command, numbers links from `first` on, and offers its own name.
 fn engine(node: &str, first: u32) -> (EngineClient, mpsc::UnboundedReceiver<Told>) {
     let (tell, told) = mpsc::unbounded_channel();
     let next = std::sync::atomic::AtomicU32::new(first);
@@ -65,7 +65,7 @@ fn engine(node: &str, first: u32) -> (EngineClient, mpsc::UnboundedReceiver<Told
 }
 
 impl Node {
-    /// A node that is attached to `directory` and answers calls.
+    /// Starts a node that is attached to `directory` and answers calls.
     async fn start(directory: &Directory, node: &str, me: impl FnOnce(&mut Identity)) -> Node {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -138,7 +138,7 @@ async fn a_call_makes_a_link() {
     assert_eq!(a.hear().await, Told::Begin(LinkId(100)));
     assert_eq!(b.hear().await, Told::Accept(LinkId(100), info("a", 64), b"a".to_vec()));
     assert_eq!(a.hear().await, Told::Finish(LinkId(100), info("b", 32), b"b".to_vec()));
-    // Until the link is up or dead, the other side does not call.
+    // The other side does not call until the link is up or dead.
     b.links.wanted(&name("a"));
     a.links.link_up(&name("b"), LinkId(100));
     b.links.link_up(&name("a"), LinkId(100));
@@ -156,7 +156,7 @@ async fn calls_that_cross_make_one_link() {
         let mut b = Node::start(&directory, "b", |_| ()).await;
         a.links.wanted(&name("b"));
         b.links.wanted(&name("a"));
-        // Whoever was first: exactly one side finishes a link that the other one accepted.
+        // Exactly one side finishes a link that the other side accepted, whichever called first.
         let (mut finished, mut accepted) = (None, None);
         while finished.is_none() || accepted.is_none() {
             let (side, told) = tokio::select! {
@@ -221,7 +221,7 @@ async fn failures_say_why() {
 }
 
 #[tokio::test]
-async fn a_fabric_that_is_not_there_is_named() {
+async fn unavailable_fabric_is_named() {
     let directory = Directory::new(name("a"));
     let mut a = Node::start(&directory, "a", |me| me.require = Some(FabricKind::Tcp)).await;
     let mut b = Node::start(&directory, "b", |me| {
@@ -248,7 +248,7 @@ fn lacks(why: &str) -> Vec<PassedOver> {
 }
 
 #[tokio::test]
-async fn the_best_fabric_of_both_carries_a_link_and_both_know_why() {
+async fn best_common_fabric_carries_the_link_and_both_sides_know_why() {
     let directory = Directory::new(name("a"));
     let mut a = Node::start(&directory, "a", |me| me.fabrics = BOTH.to_vec()).await;
     let mut b = Node::start(&directory, "b", |me| me.fabrics = BOTH.to_vec()).await;
@@ -258,7 +258,7 @@ async fn the_best_fabric_of_both_carries_a_link_and_both_know_why() {
     assert_eq!(b.hear().await, Told::Accept(LinkId(100), info("a", 64), b"a".to_vec()));
     assert_eq!(a.hear().await, Told::Finish(LinkId(100), info("b", 32), b"b".to_vec()));
 
-    // The one that is called has none, or the one that calls.
+    // Verbs is missing at the called node, or at the calling node.
     let because = |node, receive_slots| {
         let why = "node c has no verbs: no RDMA device";
         let passed_over = vec![PassedOver { fabric: FabricKind::Verbs, why: why.into() }];
@@ -293,7 +293,7 @@ async fn a_link_that_does_not_come_up_is_made_over_the_next_fabric() {
     let Told::Accept(LinkId(101), info, _) = b.hear().await else { panic!() };
     assert_eq!(info.passed_over, lacks(why));
     a.links.link_up(&name("b"), LinkId(101));
-    // Anew, it is tried again.
+    // A new request tries the best fabric again.
     a.links.link_down(&name("b"), LinkId(101), "gone");
     a.links.wanted(&name("b"));
     assert_eq!(a.hear().await, Told::Begin(LinkId(102)));
@@ -302,7 +302,7 @@ async fn a_link_that_does_not_come_up_is_made_over_the_next_fabric() {
 }
 
 #[tokio::test]
-async fn where_one_is_required_there_is_no_other() {
+async fn required_fabric_has_no_fallback() {
     let directory = Directory::new(name("a"));
     let mut a = Node::start(&directory, "a", |me| {
         me.fabrics = BOTH.to_vec();
@@ -320,7 +320,7 @@ async fn where_one_is_required_there_is_no_other() {
 }
 
 #[tokio::test]
-async fn a_call_that_makes_no_sense_is_refused() {
+async fn invalid_call_is_refused() {
     let directory = Directory::new(name("a"));
     let a = Node::start(&directory, "a", |_| ()).await;
     let endpoint = Endpoint::from_shared(format!("http://{}", a.address)).unwrap();
@@ -354,7 +354,7 @@ async fn a_call_that_makes_no_sense_is_refused() {
     assert_eq!((answer.node.as_str(), answer.incarnation, answer.receive_slots), ("a", 5, 32));
 }
 
-/// What any process that reaches the port may say in a Connect call, and in the details of a refusal.
+/// Any process that reaches the port may send any bytes in a Connect call, and in the details of a refusal.
 #[test]
 fn fuzz_connect() {
     use prost::Message;
@@ -384,16 +384,15 @@ fn fuzz_connect() {
                 assert!(info.passed_over.iter().all(|passed| !passed.why.chars().any(char::is_control)));
                 format!("{} reasons", if info.passed_over.is_empty() { "no" } else { "some" })
             }
-            // The name of the peer and its words may be in it.
+            // The error text may contain the peer's name and its reasons, so only the code is recorded.
             Err(status) => format!("{:?}", status.code()),
         }
     });
 }
 
-/// Whoever may call can say any name. A call by one that has proved less than the peer of a link does not end that
-/// link.
+/// A caller may claim any name. A call with weaker proof than the proof of an existing link does not end that link.
 #[tokio::test]
-async fn a_link_is_kept_from_one_that_has_proved_less() {
+async fn link_is_not_replaced_by_a_caller_with_weaker_proof() {
     let directory = Directory::new(name("a"));
     let a = Node::start(&directory, "a", |_| ()).await;
     let request = |node: &str| v1::ConnectRequest {
@@ -406,7 +405,7 @@ async fn a_link_is_kept_from_one_that_has_proved_less() {
         link: 1,
         ..Default::default()
     };
-    // Root has proved something to every sidecar; a stranger's user, and who calls over TCP, less.
+    // Root has proved its user to every sidecar. Another user, and a caller over TCP, have proved less.
     let (root, other) = (Caller::Local { uid: 0, gid: 0 }, Caller::Local { uid: 54_321, gid: 54_321 });
     let link = a.links.accept(request("b"), &root).await.unwrap().link;
     a.links.link_up(&name("b"), LinkId(link));
@@ -415,7 +414,7 @@ async fn a_link_is_kept_from_one_that_has_proved_less() {
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
         a.links.accept(request(free), caller).await.unwrap();
     }
-    // It may come back by itself, and whoever has proved more may come.
+    // The same caller may call again, and so may a caller with stronger proof.
     a.links.accept(request("b"), &root).await.unwrap();
     a.links.accept(request("c"), &other).await.unwrap();
     a.links.accept(request("c"), &root).await.unwrap();

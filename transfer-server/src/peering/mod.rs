@@ -1,6 +1,6 @@
-//! Links to other sidecars: which side calls, and when a call has failed.
+//! Links to other sidecars: the rule that decides which side calls, and whether a call has failed.
 //!
-//! [`state`] decides, without I/O; [`links`] carries the decisions out; [`service`] is the called side.
+//! [`state`] decides, without I/O. [`links`] carries the decisions out. [`service`] answers calls.
 
 mod buffers;
 mod choice;

@@ -6,7 +6,7 @@ use crate::security;
 use tonic::{Request, Response, Status};
 use transfer_proto::v1;
 
-/// Answers other sidecars, and tools.
+/// Answers calls of other sidecars and of tools.
 #[derive(Debug, Clone)]
 pub(crate) struct PeeringService {
     links: Links,

@@ -10,12 +10,12 @@
 //!       +------------------------------- incoming ---------+
 //! ```
 //!
-//! If both sides dial at once, the dial of the node with the smaller name wins. That node refuses the other's call, and
-//! the other one accepts the call although it dials itself.
+//! If both sides dial at once, the dial of the node with the smaller name wins. That node refuses the other node's
+//! call, and the other node accepts the winner's call although it is dialling too.
 //!
-//! A request for a link begins with the best fabric that this side may use. A fabric over which no link can be made is
-//! skipped for the rest of the request, as long as another one is left. The next request begins anew, because the
-//! fabric may work again.
+//! A request for a link starts with the best fabric that this side may use. A fabric over which no link can be made is
+//! skipped for the rest of the request, as long as another fabric is left. The next request starts with the best fabric
+//! again, because the fabric may work again.
 
 use super::Kind;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use transfer_core::protocol::PassedOver;
 use transfer_core::tensor::Name;
 use transfer_proto::v1;
 
-/// The number of dials of one request for a link.
+/// The most dials of one request for a link.
 const MAX_TRIES: u32 = 4;
 
 /// The pause before the second dial; each later one is three times as long.
@@ -38,7 +38,7 @@ const YIELD_DEADLINE: Duration = Duration::from_secs(3);
 /// The time-out for an agreed link to come up.
 pub(crate) const FORM_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The number of a peer's state, so that the end of an earlier wait changes nothing.
+/// The number of a state of a peer. The end of a wait that belongs to an earlier state changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Attempt(u64);
 
@@ -46,20 +46,21 @@ pub(crate) struct Attempt(u64);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Pause, then call the peer. Ends in [`Peers::answered`], [`Peers::yielded`] or [`Peers::dial_failed`]. The link
-    /// that it replaces has to be abandoned.
+    /// `instead_of` has to be abandoned.
     Dial { peer: Name, attempt: Attempt, pause: Duration, instead_of: Option<LinkId> },
-    /// Wait that long, then call [`Peers::waited`].
+    /// Wait for `long`, then call [`Peers::waited`].
     Wait { peer: Name, attempt: Attempt, long: Duration },
-    /// Tell the engine that there will be no link.
+    /// Tell the engine that no link could be made.
     Fail { peer: Name, link: Option<LinkId>, why: String },
 }
 
 /// The answer to a peer's call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Accept it; report with [`Peers::accepted`] or [`Peers::accept_failed`]. The action is a [`Action::Wait`].
+    /// Accept the call, and report with [`Peers::accepted`] or [`Peers::accept_failed`]. The action is a
+    /// [`Action::Wait`].
     Accept(Attempt, Action),
-    /// Refuse it: this side's own call wins.
+    /// Refuse the call, because this side's own call wins.
     TurnAway,
 }
 
@@ -67,7 +68,7 @@ pub(crate) enum Verdict {
 enum Stage {
     Dialing,
     Yielded,
-    /// `dialed`: this side called.
+    /// `dialed` means that this side called.
     Forming {
         link: Option<LinkId>,
         dialed: bool,
@@ -75,7 +76,7 @@ enum Stage {
     },
     Up {
         link: LinkId,
-        /// The link's number, once it is agreed on here.
+        /// The fabric of the link. `None`: the link came up without having formed here.
         fabric: Option<FabricKind>,
     },
 }
@@ -87,7 +88,7 @@ struct Peer {
     /// Whether the engine waits for this link.
     wanted: bool,
     tries: u32,
-    /// The fabrics that this request has tried in vain.
+    /// The fabrics that this request has tried without success.
     passed_over: Vec<PassedOver>,
 }
 
@@ -123,13 +124,13 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// No peers yet.
+    /// Makes an empty set of peers.
     pub(crate) fn new(me: Name, usable: Vec<FabricKind>) -> Peers {
         Peers { me, usable, peers: BTreeMap::new(), last_attempt: 0 }
     }
 
-    /// The peers whose names start with `prefix` and sort after `after`, and the last of these names where others
-    /// follow.
+    /// Returns the peers whose names start with `prefix` and sort after `after`. The second value is the last of these
+    /// names if more peers follow, else empty.
     pub(crate) fn page(&self, prefix: &str, after: &str, limit: usize) -> (Vec<v1::Peer>, String) {
         let from = if after < prefix { Bound::Included(prefix) } else { Bound::Excluded(after) };
         let from = if prefix.is_empty() && after.is_empty() { Bound::Unbounded } else { from };
@@ -150,12 +151,12 @@ impl Peers {
         self.peers.get_mut(peer).filter(|p| p.attempt == attempt)
     }
 
-    /// The engine requests a link.
+    /// Handles a request of the engine for a link.
     pub(crate) fn wanted(&mut self, peer: &Name) -> Option<Action> {
         match self.peers.get_mut(peer) {
             // The engine knows whether its link is up.
             None | Some(Peer { stage: Stage::Up { .. }, .. }) => Some(self.dial(peer, 1, Vec::new())),
-            // It asks once until it has an answer, so it knows that the link that it finished is dead.
+            // The engine asks once until it has an answer. So it has seen that the link that it finished is dead.
             Some(Peer { stage: Stage::Forming { dialed: true, .. }, wanted: true, passed_over, .. }) => {
                 let passed_over = std::mem::take(passed_over);
                 Some(self.dial(peer, 1, passed_over))
@@ -177,7 +178,7 @@ impl Peers {
         Action::Dial { peer: peer.clone(), attempt, pause, instead_of: None }
     }
 
-    /// Dials again if the engine waits and attempts are left. `link`: the link that was planned, and is not dead yet.
+    /// Dials again if the engine waits and attempts are left. `link` is the link that was planned and is not dead yet.
     fn again(&mut self, peer: &Name, link: Option<LinkId>, why: String) -> Option<Action> {
         let Peer { wanted, tries, passed_over, .. } = self.peers.remove(peer)?;
         if wanted && tries < MAX_TRIES {
@@ -190,18 +191,19 @@ impl Peers {
         (wanted || link.is_some()).then(|| Action::Fail { peer: peer.clone(), link, why: with_all(why, &passed_over) })
     }
 
-    /// The fabric for a call, and those that were tried in vain. `None`: this call is obsolete, or no fabric is left.
+    /// Returns the fabric for a call, and the fabrics that were tried without success. `None`: this call is obsolete,
+    /// or no fabric is left.
     pub(crate) fn fabric_for(&self, peer: &Name, attempt: Attempt) -> Option<(FabricKind, Vec<PassedOver>)> {
         let p = self.peers.get(peer).filter(|p| p.attempt == attempt)?;
         self.left(p).map(|fabric| (fabric, p.passed_over.clone()))
     }
 
-    /// The best fabric that this request has not tried in vain.
+    /// Returns the best fabric that this request has not tried without success.
     fn left(&self, p: &Peer) -> Option<FabricKind> {
         self.usable.iter().copied().find(|kind| p.passed_over.iter().all(|passed| passed.fabric != *kind))
     }
 
-    /// Skips a fabric for this request. `false` if there is no other one: then it is not skipped.
+    /// Skips a fabric for this request. Returns `false` if no other fabric is left, and then does not skip it.
     pub(crate) fn pass_over(&mut self, peer: &Name, attempt: Attempt, fabric: FabricKind, why: &str) -> bool {
         let Some(p) = self.peers.get(peer).filter(|p| p.attempt == attempt) else { return false };
         let is_last = self.left(p) != Some(fabric) || self.usable.last() == Some(&fabric);
@@ -211,12 +213,13 @@ impl Peers {
         !is_last
     }
 
-    /// A peer calls.
+    /// Handles a peer's call.
     pub(crate) fn incoming(&mut self, peer: &Name, fabric: FabricKind) -> Verdict {
         let (calling, wanted, tries, passed_over) = match self.peers.get(peer) {
             None => (false, false, 0, Vec::new()),
             Some(p) => {
-                // An answered call counts: the peer may have sent its own before it answered.
+                // This side's call counts even if it was answered: the peer may have sent its own call before it
+                // answered.
                 let calling = matches!(p.stage, Stage::Dialing | Stage::Forming { dialed: true, .. });
                 (calling, p.wanted, p.tries, p.passed_over.clone())
             }
@@ -230,20 +233,21 @@ impl Peers {
         Verdict::Accept(attempt, Action::Wait { peer: peer.clone(), attempt, long: FORM_DEADLINE })
     }
 
-    /// The engine accepted a peer's call as this link.
+    /// Records that the engine accepted a peer's call as the link `made`.
     pub(crate) fn accepted(&mut self, peer: &Name, attempt: Attempt, made: LinkId) {
         if let Some(Peer { stage: Stage::Forming { link, .. }, .. }) = self.current(peer, attempt) {
             *link = Some(made);
         }
     }
 
-    /// The engine did not accept a peer's call.
+    /// Handles that the engine did not accept a peer's call.
     pub(crate) fn accept_failed(&mut self, peer: &Name, attempt: Attempt, why: String) -> Option<Action> {
         self.current(peer, attempt)?;
         self.again(peer, None, why)
     }
 
-    /// The peer answered this side's call. Go on with that link and this [`Action::Wait`]; `None`: abandon it.
+    /// Handles the peer's answer to this side's call. Returns the [`Action::Wait`] for the link; `None`: abandon the
+    /// link.
     pub(crate) fn answered(
         &mut self,
         peer: &Name,
@@ -258,13 +262,13 @@ impl Peers {
         Some(Action::Wait { peer: peer.clone(), attempt: next, long: FORM_DEADLINE })
     }
 
-    /// The engine refused the peer's answer. Another call may do better.
+    /// Handles that the engine refused the peer's answer. Another call may succeed.
     pub(crate) fn finish_failed(&mut self, peer: &Name, attempt: Attempt, why: String) -> Option<Action> {
         self.current(peer, attempt).filter(|p| matches!(p.stage, Stage::Forming { .. }))?;
         self.again(peer, None, why)
     }
 
-    /// The peer refused this side's call, because it calls itself.
+    /// Handles that the peer refused this side's call, because the peer's own call wins.
     pub(crate) fn yielded(&mut self, peer: &Name, attempt: Attempt) -> Option<Action> {
         let next = self.next_attempt();
         let p = self.current(peer, attempt)?;
@@ -273,7 +277,7 @@ impl Peers {
         Some(Action::Wait { peer: peer.clone(), attempt: next, long: YIELD_DEADLINE })
     }
 
-    /// This side's call failed. `retry`: whether another call may do better.
+    /// Handles that this side's call failed. `retry` tells whether another call may succeed.
     pub(crate) fn dial_failed(&mut self, peer: &Name, attempt: Attempt, retry: bool, why: String) -> Option<Action> {
         let p = self.current(peer, attempt)?;
         if !retry {
@@ -282,7 +286,7 @@ impl Peers {
         self.again(peer, None, why)
     }
 
-    /// A wait is over.
+    /// Handles the end of a wait.
     pub(crate) fn waited(&mut self, peer: &Name, attempt: Attempt) -> Option<Action> {
         let (link, why) = match self.current(peer, attempt)?.stage {
             Stage::Yielded => (None, "it was about to connect to this node and did not".to_owned()),
@@ -290,7 +294,7 @@ impl Peers {
                 let why = format!("the {fabric} link was agreed on and did not come up within {FORM_DEADLINE:?}");
                 let other = self.pass_over(peer, attempt, fabric, &why);
                 if dialed && !other {
-                    // No further attempt.
+                    // No further attempt is made.
                     self.current(peer, attempt)?.tries = MAX_TRIES;
                 }
                 (link, why)
@@ -300,7 +304,7 @@ impl Peers {
         self.again(peer, link, why)
     }
 
-    /// The engine can use a link.
+    /// Records that the engine can use a link.
     pub(crate) fn link_up(&mut self, peer: &Name, link: LinkId) {
         let attempt = self.next_attempt();
         let fabric = match self.peers.get(peer).map(|p| &p.stage) {
@@ -311,7 +315,7 @@ impl Peers {
         self.peers.insert(peer.clone(), Peer { stage, attempt, wanted: false, tries: 0, passed_over: Vec::new() });
     }
 
-    /// A link is dead, or will not be.
+    /// Handles that a link is dead, or failed to come up.
     pub(crate) fn link_down(&mut self, peer: &Name, dead: LinkId, why: &str) -> Option<Action> {
         let Peer { stage, attempt, .. } = self.peers.get(peer)?;
         let attempt = *attempt;
@@ -330,7 +334,7 @@ impl Peers {
     }
 }
 
-/// The failure of the last fabric, followed by those of the earlier ones.
+/// Returns the failure of the last fabric, followed by the failures of the earlier ones.
 fn with_all(mut why: String, passed_over: &[PassedOver]) -> String {
     for passed in passed_over {
         why.push_str("; before that, ");

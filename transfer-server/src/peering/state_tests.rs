@@ -5,7 +5,7 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// A node that has tcp and nothing better.
+/// Makes the peers of a node whose only fabric is tcp.
 fn peers_of(me: &str) -> Peers {
     Peers::new(name(me), vec![Tcp])
 }
@@ -26,7 +26,7 @@ fn accepts(verdict: Verdict) -> Attempt {
 }
 
 #[test]
-fn one_wish_dials_once() {
+fn repeated_request_dials_once() {
     let b = name("b");
     let mut peers = peers_of("a");
     let attempt = dialed(peers.wanted(&b));
@@ -39,14 +39,14 @@ fn one_wish_dials_once() {
 }
 
 #[test]
-fn when_both_dial_the_smaller_name_wins() {
+fn smaller_name_wins_when_both_dial() {
     let (a, b) = (name("a"), name("b"));
     let (mut at_a, mut at_b) = (peers_of("a"), peers_of("b"));
     let from_a = dialed(at_a.wanted(&b));
     let from_b = dialed(at_b.wanted(&a));
-    // b's call reaches a, which dials itself.
+    // b's call reaches a while a is dialling.
     assert_eq!(at_a.incoming(&b, Tcp), Verdict::TurnAway);
-    // a's call reaches b before b hears of that, or after.
+    // a's call reaches b before b learns that its own call was refused, or after that.
     for b_hears_first in [false, true] {
         let mut at_b = peers_of("b");
         assert_eq!(dialed(at_b.wanted(&a)), from_b);
@@ -62,16 +62,16 @@ fn when_both_dial_the_smaller_name_wins() {
         assert_eq!(at_b.waited(&a, accepted), None);
     }
     waits(at_a.answered(&b, from_a, LinkId(3), Tcp));
-    // b sent its call before it answered, and it is late.
+    // b sent its call before it answered, and the call arrives late.
     assert_eq!(at_a.incoming(&b, Tcp), Verdict::TurnAway);
     at_a.link_up(&b, LinkId(3));
-    // A call that was answered although another one won is abandoned.
+    // An answer to a call is abandoned if another call has won.
     accepts(at_b.incoming(&a, Tcp));
     assert_eq!(at_b.answered(&a, from_b, LinkId(9), Tcp), None);
 }
 
 #[test]
-fn who_was_turned_away_dials_again_when_no_call_comes() {
+fn yielding_node_dials_again_when_no_call_comes() {
     let a = name("a");
     let mut peers = peers_of("b");
     let first = dialed(peers.wanted(&a));
@@ -83,7 +83,7 @@ fn who_was_turned_away_dials_again_when_no_call_comes() {
 }
 
 #[test]
-fn a_peer_that_cannot_be_reached_fails_after_some_tries() {
+fn unreachable_peer_fails_after_some_tries() {
     let b = name("b");
     let mut peers = peers_of("a");
     let mut action = peers.wanted(&b);
@@ -99,7 +99,7 @@ fn a_peer_that_cannot_be_reached_fails_after_some_tries() {
         }
     };
     assert_eq!((why.as_str(), &pauses[..]), ("refused", &[0, 50, 150, 450][..]));
-    // What cannot get better is not tried again, and a new wish begins anew.
+    // A final failure is not tried again. A new request starts from the beginning.
     let attempt = dialed(peers.wanted(&b));
     let action = peers.dial_failed(&b, attempt, false, "another version".into());
     assert!(matches!(action, Some(Action::Fail { .. })));
@@ -107,7 +107,7 @@ fn a_peer_that_cannot_be_reached_fails_after_some_tries() {
 }
 
 #[test]
-fn a_link_that_does_not_come_up_ends_the_wish() {
+fn link_that_does_not_come_up_ends_the_request() {
     let b = name("b");
     let mut peers = peers_of("a");
     let attempt = dialed(peers.wanted(&b));
@@ -115,7 +115,7 @@ fn a_link_that_does_not_come_up_ends_the_wish() {
     let action = peers.waited(&b, waiting);
     assert!(matches!(&action, Some(Action::Fail { link: Some(LinkId(1)), .. })), "{action:?}");
 
-    // A link that dies while it forms is tried again, if the engine waits for it.
+    // A link that dies while it forms is dialled again if the engine waits for it.
     let attempt = dialed(peers.wanted(&b));
     waits(peers.answered(&b, attempt, LinkId(2), Tcp));
     dialed(peers.link_down(&b, LinkId(2), "reset"));
@@ -130,12 +130,12 @@ fn a_link_that_does_not_come_up_ends_the_wish() {
 }
 
 #[test]
-fn a_wish_while_a_peers_call_is_answered_waits_for_that_link() {
+fn request_during_a_peers_call_waits_for_that_link() {
     let b = name("b");
     let mut peers = peers_of("a");
     let accepted = accepts(peers.incoming(&b, Tcp));
     assert_eq!(peers.wanted(&b), None);
-    // The engine could not accept it, or it does not come up: now this side dials.
+    // The engine could not accept the call, or the link does not come up. Now this side dials.
     dialed(peers.accept_failed(&b, accepted, "bad offer".into()));
     let mut peers = peers_of("a");
     let accepted = accepts(peers.incoming(&b, Tcp));
@@ -156,28 +156,28 @@ fn a_restarted_peer_may_call_while_its_old_link_seems_up() {
 }
 
 #[test]
-fn a_second_wish_means_that_the_first_was_answered() {
+fn second_request_dials_again_once_the_first_was_answered() {
     let b = name("b");
     let mut peers = peers_of("a");
     let attempt = dialed(peers.wanted(&b));
     assert_eq!(peers.wanted(&b), None);
     let waiting = waits(peers.answered(&b, attempt, LinkId(1), Tcp));
-    // The link died while it formed, which the engine saw first.
+    // The link died while it formed, and the engine saw that first.
     dialed(peers.wanted(&b));
     assert_eq!(peers.waited(&b, waiting), None);
 }
 
 #[test]
-fn a_fabric_that_brings_no_link_is_passed_over_until_the_next_wish() {
+fn failed_fabric_is_passed_over_until_the_next_request() {
     let b = name("b");
     let mut peers = Peers::new(name("a"), vec![Verbs, Tcp]);
-    // The peer has none.
+    // The peer has no verbs.
     let attempt = dialed(peers.wanted(&b));
     assert_eq!(peers.fabric_for(&b, attempt), Some((Verbs, vec![])));
     assert!(peers.pass_over(&b, attempt, Verbs, "b has none"));
     let passed = vec![PassedOver { fabric: Verbs, why: "b has none".into() }];
     assert_eq!(peers.fabric_for(&b, attempt), Some((Tcp, passed)));
-    // The last one is not passed over: another call may do better.
+    // The last fabric is not passed over, because another call over it may succeed.
     assert!(!peers.pass_over(&b, attempt, Tcp, "refused"));
     assert_eq!(peers.fabric_for(&b, attempt).unwrap().0, Tcp);
     waits(peers.answered(&b, attempt, LinkId(1), Tcp));
@@ -186,17 +186,17 @@ fn a_fabric_that_brings_no_link_is_passed_over_until_the_next_wish() {
     let attempt = dialed(peers.wanted(&b));
     assert_eq!(peers.fabric_for(&b, attempt), Some((Verbs, vec![])));
 
-    // Both sides agreed, and it does not come up.
+    // Both sides agreed on a link that does not come up.
     waits(peers.answered(&b, attempt, LinkId(2), Verbs));
     let attempt = dialed(peers.link_down(&b, LinkId(2), "retry exceeded"));
     let (fabric, passed) = peers.fabric_for(&b, attempt).unwrap();
     assert_eq!((fabric, passed[0].why.as_str()), (Tcp, "the verbs link did not come up: retry exceeded"));
-    // If nothing works, all reasons are given.
+    // If every fabric fails, the error lists all reasons.
     let action = peers.dial_failed(&b, attempt, false, "refused".into());
     let Some(Action::Fail { why, .. }) = action else { panic!("{action:?}") };
     assert_eq!(why, "refused; before that, the verbs link did not come up: retry exceeded");
 
-    // No answer comes: the link that may still come up is abandoned.
+    // The link does not come up in time. It still could, so it is abandoned.
     let attempt = dialed(peers.wanted(&b));
     let waiting = waits(peers.answered(&b, attempt, LinkId(3), Verbs));
     let action = peers.waited(&b, waiting);
@@ -207,7 +207,7 @@ fn a_fabric_that_brings_no_link_is_passed_over_until_the_next_wish() {
 }
 
 #[test]
-fn what_a_peer_calls_over_is_passed_over_too_when_it_does_not_come_up() {
+fn fabric_of_a_failed_incoming_call_is_passed_over() {
     let b = name("b");
     let mut peers = Peers::new(name("a"), vec![Verbs, Tcp]);
     let accepted = accepts(peers.incoming(&b, Verbs));
@@ -215,7 +215,7 @@ fn what_a_peer_calls_over_is_passed_over_too_when_it_does_not_come_up() {
     assert_eq!(peers.wanted(&b), None);
     let attempt = dialed(peers.link_down(&b, LinkId(1), "no route"));
     assert_eq!(peers.fabric_for(&b, attempt).unwrap().0, Tcp);
-    // A worse one than this side would take says nothing about the better one.
+    // A failure of a worse fabric than this side would choose does not count against the better one.
     let mut peers = Peers::new(name("a"), vec![Verbs, Tcp]);
     let accepted = accepts(peers.incoming(&b, Tcp));
     peers.accepted(&b, accepted, LinkId(2));

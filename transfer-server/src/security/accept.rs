@@ -24,21 +24,21 @@ const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(3);
 /// The time-out of a connection's first byte.
 const FIRST_BYTE: Duration = Duration::from_secs(1);
 
-/// The most silent connections, and the most handshakes. Beyond that the oldest one is closed.
+/// The most silent connections, and the most handshakes. Beyond that the oldest is closed.
 const MOST_HANDSHAKES: usize = 512;
 
-/// The most of each with one address.
+/// The most silent connections, and the most handshakes, of one address.
 const MOST_HANDSHAKES_OF_ONE: usize = 32;
 
-/// The most accepted connections that the server has not taken. Others wait in the kernel's queue.
+/// The most accepted connections that the server has not taken yet. Further ones wait in the kernel's queue.
 const MOST_CONNECTIONS: usize = 4 * MOST_HANDSHAKES;
 
-/// The pause after a failed accept, for lack of descriptors or memory.
+/// The pause after an accept that failed for lack of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
 type Connections = ReceiverStream<io::Result<Incoming>>;
 
-/// Accepts connections, and passes each on after `greet`. It ends when no receiver is left.
+/// Accepts connections, and passes each on after `greet`. Ends when no receiver is left.
 fn accepted<S, A, G>(accept: impl Fn() -> A + Send + 'static, greet: impl Fn(S) -> G + Send + 'static) -> Connections
 where
     S: Send + 'static,
@@ -60,7 +60,7 @@ where
                     let (tell, greeted) = (tell.clone(), greet(socket));
                     tokio::spawn(async move {
                         if let Some(connection) = greeted.await {
-                            // The server may have ended meanwhile.
+                            // The server may have ended in the meantime.
                             let _ = tell.send(Ok(connection)).await;
                         }
                         drop(permit);
@@ -76,14 +76,14 @@ where
     ReceiverStream::new(connections)
 }
 
-/// Handles a connection without a handshake of its own: it has to send something, and to get a place.
+/// Admits a connection without TLS. The caller has to send something, and the connection has to get a place.
 async fn greeted_in_the_clear(gate: Gate, source: Source, caller: Caller, stream: Stream) -> Option<Incoming> {
     let mut silent = gate.silent.enter(source);
     let spoken = silent.within(FIRST_BYTE, "first byte", stream.has_spoken()).await;
     drop(silent);
     match spoken.and_then(|()| gate.places.take(source)) {
         Ok(place) => {
-            // Sidecars send a valid one.
+            // Sidecars send a valid authority.
             let authorities = matches!(caller, Caller::Local { .. }).then(Authorities::new);
             Some(Incoming { caller, stream, authorities, _place: place })
         }
@@ -95,7 +95,7 @@ async fn greeted_in_the_clear(gate: Gate, source: Source, caller: Caller, stream
 }
 
 async fn in_the_clear(gate: Gate, (socket, from): (TcpStream, SocketAddr)) -> Option<Incoming> {
-    // The reader of a socket notices if it is dead already.
+    // A dead socket is noticed when it is read.
     let _ = socket.set_nodelay(true);
     let address = from.ip().to_canonical();
     let caller = Caller::Plain { loopback: address.is_loopback() };
@@ -115,14 +115,14 @@ async fn local(gate: Gate, socket: UnixStream, caller: fn(u32, u32) -> Caller) -
     }
 }
 
-/// The connections in one stage of their handshake, and which one is closed when there are too many.
+/// The connections in one stage of their handshake. When there are too many, it chooses the one to close.
 #[derive(Debug, Clone)]
 struct Sources(Arc<Mutex<Entered>>);
 
 #[derive(Debug)]
 struct Entered {
     silent: Silent<Source>,
-    /// Dropped when that connection has to be closed.
+    /// A connection is closed when its sender is dropped.
     stay: HashMap<Ticket, oneshot::Sender<()>>,
 }
 
@@ -131,7 +131,7 @@ struct FromOne {
     sources: Sources,
     from: Source,
     ticket: Ticket,
-    /// Completes when it has to be closed.
+    /// Completes when the connection has to be closed.
     gone: oneshot::Receiver<()>,
 }
 
@@ -155,7 +155,8 @@ impl Sources {
 }
 
 impl FromOne {
-    /// Runs `what` until the connection has to be closed, or for `limit`. The error says why it ended.
+    /// Runs `work` until it completes, for at most `limit`, or until the connection has to be closed. The error is the
+    /// reason.
     async fn within<T>(
         &mut self,
         limit: Duration,
@@ -217,7 +218,7 @@ async fn encrypted(present: Option<Arc<Present>>, gate: Gate, socket: TcpStream,
     None
 }
 
-/// Does the handshake, in its two stages.
+/// Does the TLS handshake, in its two stages.
 async fn greeted(
     acceptor: &TlsAcceptor,
     gate: &Gate,
@@ -231,7 +232,7 @@ async fn greeted(
     Ok((stream, gate.places.take(from)?))
 }
 
-/// A failed handshake in words.
+/// Returns the error text of a failed handshake.
 pub(super) fn why(error: &io::Error) -> String {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(error) => verify::in_words(error),
@@ -248,13 +249,13 @@ async fn next(listener: Arc<TcpListener>) -> io::Result<(TcpStream, SocketAddr)>
     listener.accept().await
 }
 
-/// Connections over TCP without certificates.
+/// Accepts connections over TCP without certificates.
 pub(crate) fn over_plain(listener: TcpListener) -> Connections {
     let gate = Gate::new();
     accepted(each(listener, next), move |connection| in_the_clear(gate.clone(), connection))
 }
 
-/// Connections over TCP that show a certificate.
+/// Accepts connections over TCP that show a certificate.
 pub(crate) fn over_tls(listener: TcpListener, security: Security) -> Connections {
     let gate = Gate::new();
     accepted(each(listener, next), move |(socket, from)| {
@@ -275,12 +276,12 @@ fn over_socket(listener: UnixListener, caller: fn(u32, u32) -> Caller) -> Connec
     accepted(accept, move |socket| local(gate.clone(), socket, caller))
 }
 
-/// Connections over the admin socket.
+/// Accepts connections over the admin socket.
 pub(crate) fn over_unix(listener: UnixListener) -> Connections {
     over_socket(listener, |uid, gid| Caller::Local { uid, gid })
 }
 
-/// Connections over the socket for sidecars of this host.
+/// Accepts connections over the socket for sidecars of this host.
 pub(crate) fn of_this_host(listener: UnixListener) -> Connections {
     over_socket(listener, |uid, gid| Caller::Sidecar { uid, gid })
 }
@@ -296,13 +297,13 @@ mod tests {
     const LONG: Duration = Duration::from_secs(600);
 
     #[tokio::test]
-    async fn one_address_takes_its_share_of_the_handshakes_and_no_more() {
+    async fn handshakes_of_one_address_are_bounded() {
         let address = |last| Source::Address(IpAddr::from([10, 0, 0, last]));
         let (sources, one, other) = (Sources::new(), address(1), address(2));
         let mut entered: Vec<_> = (0..MOST_HANDSHAKES_OF_ONE).map(|_| sources.enter(one)).collect();
         let mut alone = sources.enter(other);
         entered.push(sources.enter(one));
-        // Only the oldest one of that address is closed.
+        // Only the oldest connection of that address is closed.
         let silence = std::future::pending::<io::Result<()>>;
         let why = entered[0].within(LONG, "first byte", silence()).await.expect_err("another one came");
         assert!(why.contains("32 of one address"), "{why}");
@@ -318,7 +319,7 @@ mod tests {
 
     /// Many connections are silent. The oldest of them are closed, and a client that sends is served.
     #[tokio::test]
-    async fn silent_connections_without_certificates_keep_nobody_out() {
+    async fn silent_connections_without_certificates_block_no_other_caller() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut served = over_plain(listener);
@@ -326,7 +327,7 @@ mod tests {
         for _ in 0..=MOST_HANDSHAKES_OF_ONE {
             silent.push(TcpStream::connect(address).await.unwrap());
         }
-        // The first of them is closed, for one came too many, or for its time was over.
+        // The first connection is closed, because of the limit or because its time is over.
         assert_eq!(silent[0].read(&mut [0]).await.unwrap(), 0);
         let mut speaks = TcpStream::connect(address).await.unwrap();
         speaks.write_all(b"PRI * HTTP/2.0").await.unwrap();

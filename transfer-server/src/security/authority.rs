@@ -1,13 +1,13 @@
 //! The admin socket accepts any `:authority`.
 //!
-//! gRPC's C library, and with it Python's, sends as the `:authority` of its calls over a Unix socket the socket's path
-//! with `%2F` for each `/`. The HTTP/2 library here refuses such a call, because no host name may contain a percent
-//! sign, and has no setting for that. At a Unix socket the authority has no meaning, so each of its bytes that could be
-//! refused is replaced by a `-` before that library sees it.
+//! gRPC's C library, and with it Python's, sends the socket's path with `%2F` for each `/` as the `:authority` of its
+//! calls over a Unix socket. The HTTP/2 library here refuses such a call, because no host name may contain a percent
+//! sign, and it has no setting for that. At a Unix socket the authority has no meaning. So each byte of it that could
+//! be refused is replaced by a `-` before that library sees it.
 //!
-//! A byte replaces a byte, so lengths, and the tables that both sides keep of repeated headers, stay as they are:
-//! nothing has to be decoded or encoded. Everything else passes unchanged: Huffman-coded strings, which that library of
-//! gRPC does not use for authorities, and everything from the first byte on that is not HTTP/2.
+//! One byte replaces one byte. So lengths stay as they are, and so do the tables of repeated headers that both sides
+//! keep: nothing has to be decoded or encoded. Everything else passes unchanged: Huffman-coded strings, which gRPC's C
+//! library does not use for authorities, and everything from the first byte on that is not HTTP/2.
 
 /// The length of the client preface.
 const PREFACE_BYTES: usize = 24;
@@ -20,7 +20,7 @@ const PRIORITY: u8 = 0x20;
 const PRIORITY_BYTES: usize = 5;
 
 const NAME: &[u8] = b":authority";
-/// The number of that name in HPACK's static table.
+/// The number of `:authority` in HPACK's static table.
 const NAME_INDEX: usize = 1;
 
 /// Follows a client's bytes, and replaces the authorities in them.
@@ -30,7 +30,7 @@ pub(super) struct Authorities {
     field: Field,
 }
 
-/// The position in a frame, or before the first one.
+/// The position in a frame, or in the preface.
 #[derive(Debug)]
 enum At {
     Preface {
@@ -65,9 +65,9 @@ struct Fragment {
 #[derive(Debug, Clone, Copy)]
 enum Field {
     Start,
-    /// In a number with which the field ends.
+    /// In the number that ends a field.
     LastNumber,
-    /// In the number of the name.
+    /// In the number of a name.
     NameIndex,
     NameLength(Option<Number>),
     Name {
@@ -84,7 +84,7 @@ enum Field {
     },
 }
 
-/// The length of a string, of which more is to come.
+/// The length of a string, as far as it was received.
 #[derive(Debug, Clone, Copy)]
 struct Number {
     value: usize,
@@ -100,7 +100,7 @@ impl Authorities {
         Authorities { frame: At::Preface { left: PREFACE_BYTES }, field: Field::Start }
     }
 
-    /// Processes the next bytes, wherever they begin and end.
+    /// Processes the next bytes. They may begin and end anywhere.
     pub(super) fn mend(&mut self, bytes: &mut [u8]) {
         let mut rest = bytes;
         while let Some(first) = rest.first_mut() {
@@ -181,7 +181,7 @@ impl Authorities {
         let payload = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
         let has_priority = flags & PRIORITY != 0;
         match kind {
-            // A block ends where a field does; the flag that says so is not looked at.
+            // A block ends at the end of a field. The flag that marks the end of a block is not examined.
             HEADERS if !matches!(self.field, Field::Start) => return Err(NoHttp2),
             HEADERS if flags & PADDED != 0 => match payload {
                 0 => return Err(NoHttp2),
@@ -200,12 +200,12 @@ impl Authorities {
 }
 
 impl Field {
-    /// The state after this byte (RFC 7541, chapters 5 and 6).
+    /// Returns the state after this byte (RFC 7541, chapters 5 and 6).
     fn then(self, byte: &mut u8) -> Result<Field, NoHttp2> {
         let goes_on = *byte & 0x80 != 0;
         Ok(match self {
             Field::Start => match *byte {
-                // An entry of a table; a new size for the table.
+                // An entry of a table, or a new size for the table.
                 b @ 0x80.. => {
                     if b == 0xff {
                         Field::LastNumber
@@ -220,7 +220,7 @@ impl Field {
                         Field::Start
                     }
                 }
-                // A name and a value, to be kept or not.
+                // A name and a value, with or without an entry in the table.
                 b @ 0x40..0x80 => Field::named(b & 0x3f, 0x3f),
                 b => Field::named(b & 0x0f, 0x0f),
             },
@@ -231,7 +231,7 @@ impl Field {
                     Field::Start
                 }
             }
-            // One that needs more than a byte is none of the first in the table.
+            // A number that needs more than a byte is not `:authority`, which is among the first in the table.
             Field::NameIndex => {
                 if goes_on {
                     self
@@ -273,7 +273,7 @@ impl Field {
         })
     }
 
-    /// The state after the index of a name, which may be too large for its first byte.
+    /// Returns the state after the index of a name, which may be too large for its first byte.
     fn named(index: u8, most: u8) -> Field {
         match index {
             0 => Field::NameLength(None),
@@ -284,12 +284,12 @@ impl Field {
 }
 
 impl Number {
-    /// The number as far as it is known with this byte, and whether more comes.
+    /// Returns the number as far as it is known after this byte, and whether more bytes follow.
     fn then(number: Option<Number>, byte: u8) -> Result<(Number, bool), NoHttp2> {
         let low = usize::from(byte & 0x7f);
         Ok(match number {
             None => (Number { value: low, shift: 0, is_huffman: byte & 0x80 != 0 }, low == 0x7f),
-            // No header has such a long field.
+            // No header has a field this long.
             Some(Number { shift: 28.., .. }) => return Err(NoHttp2),
             Some(Number { value, shift, is_huffman }) => {
                 (Number { value: value + (low << shift), shift: shift + 7, is_huffman }, byte & 0x80 != 0)
@@ -309,7 +309,7 @@ mod tests {
         [&[a, b, c, kind, flags, 0, 0, 0, 1], payload].concat()
     }
 
-    /// A connection: settings, and a call with this block of headers, which is cut into two frames.
+    /// Makes a connection: the settings, and a call with this block of headers, which is cut into two frames.
     fn call(flags: u8, before: &[u8], block: &[u8], after: &[u8]) -> Vec<u8> {
         let (first, second) = block.split_at(block.len() / 2);
         let headers = frame(HEADERS, flags, &[before, first, after].concat());
@@ -323,20 +323,21 @@ mod tests {
         said
     }
 
-    /// Fields of a block as gRPC's libraries write them, and as they shall be.
+    /// Returns blocks of fields as gRPC's libraries write them, and the expected results.
     fn blocks() -> Vec<(Vec<u8>, Vec<u8>)> {
         let long = [b"\x41\x7f\xad\x01", "run%2F".repeat(50).as_bytes()].concat();
         let long_after = [b"\x41\x7f\xad\x01", "run-2F".repeat(50).as_bytes()].concat();
         let same: &[&[u8]] = &[
             b"\x41\x0elocalhost.a-_9",
-            // Packed by Huffman's code; and another name, by its number, by its letters, by one that is long.
+            // A Huffman-coded value; other names: by number, by letters, Huffman-coded, and by a number of several
+            // bytes.
             b"\x41\x83%%%",
             b"\x44\x03/%2",
             b"\x40\x0a:authoritx\x03a%b",
             b"\x40\x84%%%%\x03a%b",
             b"\x7f\x80\x01\x03a%b",
             b"\x0f\x31\x03a%b",
-            // Entries of the table, with a number that is long; another size of the table; strings of no length.
+            // Entries of the table, one with a number of several bytes; another size of the table; empty strings.
             b"\x83\xff\x80\x01\x20\x3f\xe1\x1f",
             b"\x41\x00\x40\x00\x00",
         ];
@@ -378,7 +379,7 @@ mod tests {
             frame(HEADERS, PADDED, b"\x09%"),
             frame(HEADERS, PRIORITY, b"%"),
             frame(HEADERS, 4, b"\x41\x7f\xff\xff\xff\xff\xff\x7f"),
-            // It ends in the midst of a field, and another one begins.
+            // A block ends in the middle of a field, and another block begins.
             frame(HEADERS, 4, b"\x41\x03a"),
         ];
         for wrong in wrong {

@@ -14,35 +14,35 @@ use tokio_rustls::server::TlsStream;
 use tonic::Status;
 use tonic::transport::server::Connected;
 
-/// The caller, as far as the connection identifies it. A part of each request.
+/// The caller, as far as the connection identifies it. It is an extension of each request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Caller {
     /// Any process that can reach the address.
     Plain {
-        /// Whether it is on this host.
+        /// Whether the caller is on this host.
         loopback: bool,
     },
     /// The holder of a certificate with these names.
     Certificate(Arc<[String]>),
     /// A process of this host, as the kernel reports it.
     Local {
-        /// Its effective user id.
+        /// The effective user id.
         uid: u32,
-        /// Its effective group id.
+        /// The effective group id.
         gid: u32,
     },
-    /// The same, at the socket for sidecars.
+    /// A process of this host at the socket for sidecars, as the kernel reports it.
     Sidecar {
-        /// Its effective user id.
+        /// The effective user id.
         uid: u32,
-        /// Its effective group id.
+        /// The effective group id.
         gid: u32,
     },
 }
 
 impl Caller {
-    /// Checks whether this can be the node that it claims to be. Only certificates tell; without them every claim is
-    /// accepted.
+    /// Checks whether the caller can be the node that it claims to be. Only a certificate can contradict the claim;
+    /// without one every claim is accepted.
     pub(crate) fn may_be(&self, node: &str) -> Result<(), Status> {
         match self {
             Caller::Certificate(names) if !names.iter().any(|name| name == node) => {
@@ -72,9 +72,9 @@ impl fmt::Display for Caller {
 pub(crate) struct Incoming {
     pub(super) caller: Caller,
     pub(super) stream: Stream,
-    /// Held as long as the connection.
+    /// Held as long as the connection is open.
     pub(super) _place: PlaceOfOne,
-    /// Replaces authorities, where any is accepted.
+    /// Replaces authorities at a socket that accepts any authority.
     pub(super) authorities: Option<Authorities>,
 }
 
@@ -86,19 +86,19 @@ pub(super) enum Stream {
     Unix(UnixStream),
 }
 
-/// Checks whether the other side has sent something, or has gone. A readiness alone may be spurious.
+/// Checks whether the other side has sent something, or has closed the connection. Readiness alone may be spurious.
 fn look(socket: impl AsFd) -> std::io::Result<()> {
     rustix::net::recv(socket, &mut [0u8], RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
     Ok(())
 }
 
-/// Waits until the other side of a TCP connection has sent something, or has gone.
+/// Waits until the other side of a TCP connection has sent something, or has closed the connection.
 pub(super) async fn tcp_has_spoken(socket: &TcpStream) -> std::io::Result<()> {
     socket.async_io(Interest::READABLE, || look(socket)).await
 }
 
 impl Stream {
-    /// Waits until the other side has sent something, or has gone.
+    /// Waits until the other side has sent something, or has closed the connection.
     pub(super) async fn has_spoken(&self) -> std::io::Result<()> {
         match self {
             Stream::Plain(s) => tcp_has_spoken(s).await,
@@ -116,7 +116,7 @@ impl Connected for Incoming {
     }
 }
 
-/// Runs an expression with the stream, of either type.
+/// Evaluates an expression with the stream, whichever type it has.
 macro_rules! with_stream {
     ($this:expr, $stream:ident => $what:expr) => {
         match &mut $this.stream {

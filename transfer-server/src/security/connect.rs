@@ -15,13 +15,14 @@ use transfer_core::tensor::Name;
 /// The expected peer.
 #[derive(Debug, Clone)]
 pub(crate) enum Expected {
-    /// This node, by the names of its certificate, wherever it is.
+    /// The node of this name, by the names of its certificate, wherever it is.
     Node(Name),
     /// The host of the URL, by the names and addresses of its certificate.
     Host,
 }
 
-/// Connects to the sidecar that listens at that path. Returns its user, too. `None`: it cannot be reached there.
+/// Connects to the sidecar that listens at `path`. Returns that sidecar's user, too. `None`: it cannot be reached
+/// there.
 async fn over_socket(endpoint: Endpoint, path: &str) -> Option<(Channel, Caller)> {
     let (path, found) = (PathBuf::from(path), Arc::new(OnceLock::new()));
     let first = found.clone();
@@ -43,8 +44,8 @@ async fn over_socket(endpoint: Endpoint, path: &str) -> Option<(Channel, Caller)
 }
 
 impl Security {
-    /// Connects to another sidecar. Returns the caller as far as the connection identifies it. Without certificates it
-    /// uses a Unix socket of this host, if the other one has named a reachable one, else its address.
+    /// Connects to another sidecar. Returns the other side as far as the connection identifies it. Without certificates
+    /// it uses a Unix socket of this host if the other sidecar has named a reachable one, else its address.
     pub(crate) async fn reach(
         &self,
         endpoint: Endpoint,
@@ -64,8 +65,8 @@ impl Security {
         Ok((self.connect(endpoint, expected).await?, met))
     }
 
-    /// Connects to a gRPC service: over TLS if this node has certificates, in the clear otherwise. The scheme of the
-    /// URL was checked before.
+    /// Connects to a gRPC service: over TLS if this node has certificates, without TLS otherwise. The scheme of the URL
+    /// was checked before.
     pub(crate) async fn connect(
         &self,
         endpoint: Endpoint,
@@ -98,7 +99,7 @@ impl Security {
         let config = self.present().ok_or_else(gone)?.material.client_for(accept);
         let socket = TcpStream::connect((bare, uri.port_u16().unwrap_or(443))).await?;
         socket.set_nodelay(true)?;
-        // The name is not sent, and the verifier knows the expected one.
+        // The name is not sent, and the verifier knows the expected name.
         let unused = ServerName::try_from("transferd").map_err(invalid)?;
         let stream = TlsConnector::from(config).connect(unused, socket).await;
         stream.map(TokioIo::new).map_err(|e| io::Error::new(e.kind(), accept::why(&e)))

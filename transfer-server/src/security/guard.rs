@@ -1,4 +1,4 @@
-//! Checks before each call whether the caller may make it.
+//! Checks before each call whether the caller has the right to make it.
 
 use super::{Caller, Security, roles};
 use std::convert::Infallible;
@@ -10,7 +10,7 @@ use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
 use transfer_core::protocol::Tenant;
 
-/// The one tenant to which a caller is limited; `None`: no limit. A part of each request.
+/// The one tenant to which a caller is limited; `None`: no limit. It is an extension of each request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scope(pub(crate) Option<Tenant>);
 
@@ -34,7 +34,7 @@ pub(crate) struct Guard<S> {
 }
 
 impl<S> Guard<S> {
-    /// Checks whether the call may be made, and for which tenants.
+    /// Checks whether the caller may make the call. Returns the tenant to which the caller is limited.
     fn check(&self, request: &Request<Body>) -> Result<Scope, Status> {
         let path = request.uri().path();
         // Every listener of this crate sets the caller.

@@ -18,7 +18,7 @@ use transfer_core::tensor::Name;
 /// The longest file. A longer one is not a certificate.
 const LONGEST: u64 = 1 << 20;
 
-/// The protocol that both sides of a data link must name.
+/// The protocol that both sides of a data link must offer.
 const DATA_PROTOCOL: &[u8] = b"transfer-data/1";
 
 /// The reason why certificates cannot be used. Each error names the flag and the file.
@@ -32,7 +32,7 @@ pub enum TlsError {
         flag: &'static str,
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The error of the system.
         source: io::Error,
     },
     /// A file has the wrong contents.
@@ -42,10 +42,10 @@ pub enum TlsError {
         flag: &'static str,
         /// The file.
         path: PathBuf,
-        /// The error, and what would be right.
+        /// The error, and the requirement.
         why: String,
     },
-    /// The certificate is another node's.
+    /// The certificate belongs to another node.
     #[error(
         "--tls-cert {}: its names are {found}, and this is node {node}; it needs the DNS name {node}, or the URI \
          transfer://node/{node}, among its subject alternative names",
@@ -54,14 +54,14 @@ pub enum TlsError {
     OtherNode {
         /// The file.
         path: PathBuf,
-        /// Its names.
+        /// The names of the certificate.
         found: String,
         /// This node.
         node: Name,
     },
 }
 
-/// Everything that connections need.
+/// The TLS configuration of all connections.
 #[derive(Debug)]
 pub(super) struct Material {
     /// For incoming gRPC.
@@ -72,13 +72,13 @@ pub(super) struct Material {
     /// For the tcp fabric.
     pub(super) data_client: Arc<ClientConfig>,
     pub(super) data_server: Arc<ServerConfig>,
-    /// The expiry of the first certificate of the own chain: the time since 1970.
+    /// The expiry of the first certificate of this node's chain to expire, as the time since 1970.
     pub(super) expires: Option<Duration>,
 }
 
 impl Material {
-    /// Reads the files. A certificate that a peer would refuse is refused here already: not signed by the authorities,
-    /// expired, for another use, or for another node.
+    /// Reads the files. Refuses a certificate that a peer would refuse: one that the authorities have not signed, that
+    /// has expired, or that is for another use or another node.
     pub(super) fn read(files: &Files, node: &Name) -> Result<Material, TlsError> {
         let Files { cert, key, ca } = files;
         let in_cert = |why: String| TlsError::Content { flag: "--tls-cert", path: cert.clone(), why };
@@ -108,7 +108,7 @@ impl Material {
         let all = |protocol: &[u8]| -> Result<_, rustls::Error> {
             Ok((sides.client(&verifier, protocol)?, sides.server(protocol)?))
         };
-        // The parts were checked one by one; the last check is whether key and certificate belong together.
+        // The parts were checked one by one. The last check is whether the key belongs to the certificate.
         let bad = |e: rustls::Error| in_cert(verify::in_words(&e));
         let (client, server) = all(b"h2").map_err(bad)?;
         let (data_client, data_server) = all(DATA_PROTOCOL).map_err(bad)?;
@@ -122,7 +122,7 @@ impl Material {
         })
     }
 
-    /// The configuration for a call to an expected peer.
+    /// Returns the configuration for a call to an expected peer.
     pub(super) fn client_for(&self, accept: Accept) -> Arc<ClientConfig> {
         let mut client = self.client.clone();
         client.dangerous().set_certificate_verifier(Arc::new(self.verifier.clone().accepting(accept)));
@@ -138,8 +138,8 @@ struct Sides {
 }
 
 impl Sides {
-    // A resumed session would not check certificates again, not even replaced ones, and long connections gain nothing
-    // by resumption.
+    // A resumed session would not check certificates again, not even replaced ones. Resumption also gains nothing for
+    // long connections.
 
     fn client(&self, verifier: &PeerVerifier, protocol: &[u8]) -> Result<ClientConfig, rustls::Error> {
         let builder = ClientConfig::builder_with_provider(self.provider.clone())
@@ -148,7 +148,7 @@ impl Sides {
             .with_custom_certificate_verifier(Arc::new(verifier.clone()));
         let mut config = builder.with_client_auth_cert(self.chain.clone(), self.key.clone_key())?;
         config.resumption = Resumption::disabled();
-        // Names are those of nodes, which the verifier knows, and not of hosts.
+        // The names are the names of nodes, which the verifier knows, and not of hosts.
         config.enable_sni = false;
         config.alpn_protocols = vec![protocol.to_vec()];
         Ok(config)
@@ -184,8 +184,8 @@ fn check_own(
     clients.verify_client_cert(own, rest, now).map(drop)
 }
 
-/// The expiry of a valid chain. The library reports the expiry of a chain that it finds expired, so it is asked for a
-/// late time, and again for each answer, until no certificate of the chain ends before.
+/// Returns the expiry of a valid chain. The library reports the expiry of a chain that it finds expired. So it checks
+/// the chain at a late time, and again at each reported time, until no certificate of the chain expires earlier.
 fn expires(chain: &[CertificateDer<'static>], roots: &RootCertStore, provider: &CryptoProvider) -> Option<Duration> {
     /// 9999-12-31, the last day that a certificate can name.
     const LATE: Duration = Duration::from_secs(253_402_214_400);
@@ -208,7 +208,7 @@ fn expires(chain: &[CertificateDer<'static>], roots: &RootCertStore, provider: &
 fn content(flag: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
     let cannot = |source| TlsError::Read { flag, path: path.to_owned(), source };
     let bad = |why: String| Err(TlsError::Content { flag, path: path.to_owned(), why });
-    // It is read again while the sidecar runs, so it must not be a file that blocks.
+    // The file is read again while the sidecar runs, so it must not be one that blocks.
     if !std::fs::metadata(path).map_err(cannot)?.is_file() {
         return bad("it is no file".to_owned());
     }

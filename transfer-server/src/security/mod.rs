@@ -1,8 +1,8 @@
 //! Authentication and authorization: certificates, names, roles.
 //!
-//! With certificates every TCP connection between nodes is TLS 1.3, and both sides show one that the authority has
-//! signed. Without them nothing is authenticated, and [`crate::config`] lets nothing listen beyond loopback.
-//! docs/security.md describes the model.
+//! With certificates every TCP connection between nodes uses TLS 1.3, and both sides show a certificate that the
+//! authority has signed. Without them nothing is authenticated, and [`crate::config`] allows no listener beyond
+//! loopback. docs/security.md describes the model.
 //!
 //! # Layout
 //! - `material`: the three files, read and checked.
@@ -46,7 +46,7 @@ use tonic::{Request, Status};
 use transfer_core::tensor::Name;
 use transfer_fabric::tcp::TlsSource;
 
-/// The caller of a request.
+/// Returns the caller of a request.
 pub(crate) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     // Every listener of this crate sets the caller.
     request.extensions().get().cloned().ok_or_else(|| Status::unauthenticated("who calls is not known"))
@@ -56,7 +56,7 @@ pub(crate) fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
 pub(crate) fn claimed<T>(request: &Request<T>, node: &str) -> Result<(), Status> {
     let caller = caller(request)?;
     caller.may_be(node)?;
-    // The right to be a peer by one name does not extend to its other names.
+    // A certificate may have several names. The right to be a peer by one of them does not extend to the others.
     match (caller, request.extensions().get::<Arc<Policy>>()) {
         (Caller::Certificate(_), Some(policy)) if !policy.is_peer(node) => Err(Status::permission_denied(format!(
             "node {node:?} may not be a peer here: --peers of transferd names whoever may"
@@ -72,21 +72,20 @@ pub(crate) struct Security(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     node: Name,
-    /// The current TLS material, if any. It is loaded for each connection, so that new connections use new
-    /// certificates.
+    /// The current TLS material, if any. Each connection loads it, so that new connections use new certificates.
     tls: Option<ArcSwap<Present>>,
     policy: ArcSwap<Policy>,
     tenancy: Arc<Tenancy>,
-    /// Handshakes for gRPC that were refused.
+    /// The number of refused handshakes for gRPC.
     refused: AtomicU64,
 }
 
 /// The state of the certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TlsState {
-    /// The expiry of the first certificate of the own chain: the time since 1970.
+    /// The expiry of the first certificate of this node's chain to expire, as the time since 1970.
     pub(crate) expires: Option<Duration>,
-    /// Handshakes for gRPC that were refused since the start.
+    /// The number of handshakes for gRPC that were refused since the start.
     pub(crate) refused: u64,
 }
 
@@ -99,7 +98,7 @@ struct Present {
 
 impl Present {
     fn read(files: Files, node: &Name) -> Result<Present, TlsError> {
-        // First: a file that changes while it is read counts as changed.
+        // The stamps are read first, so that a file that changes while it is read counts as changed.
         let seen = watch::Seen::of(&files);
         Ok(Present { material: Material::read(&files, node)?, seen, files })
     }
@@ -113,7 +112,7 @@ pub(crate) struct Files {
     pub(crate) ca: PathBuf,
 }
 
-/// The result of a new configuration, checked and not in effect yet.
+/// A new configuration that was checked and is not in effect yet.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     tls: Option<Arc<Present>>,
@@ -155,13 +154,13 @@ impl Security {
         Security(Arc::new(Shared { node, tls, policy, tenancy, refused: AtomicU64::new(0) }))
     }
 
-    /// Without certificates, for this node alone.
+    /// Makes the security of a node without certificates that has the default policy.
     #[cfg(test)]
     pub(crate) fn none() -> Security {
         Security::with_tenants(crate::config::TenantsConfig::default())
     }
 
-    /// Without certificates, where every claim is accepted.
+    /// Makes the security of a node without certificates that accepts every claim.
     #[cfg(test)]
     pub(crate) fn of_all() -> Security {
         let policy = Policy::of(&SecurityConfig { insecure: true, ..SecurityConfig::default() });
@@ -169,7 +168,7 @@ impl Security {
         Security::new(node, Prepared { tls: None, policy, tenancy: Tenancy::default() })
     }
 
-    /// Without certificates, with rules about tenants.
+    /// Makes the security of a node without certificates that has rules about tenants.
     #[cfg(test)]
     pub(crate) fn with_tenants(tenants: crate::config::TenantsConfig) -> Security {
         let (node, tenancy) = (Name::new("test").expect("a name"), tenants.tenancy().expect("rules"));
@@ -177,8 +176,8 @@ impl Security {
         Security::new(node, Prepared { tls: None, policy, tenancy })
     }
 
-    /// Puts a new configuration into effect. Whether there is TLS at all does not change, because listeners and links
-    /// have begun so.
+    /// Puts a new configuration into effect. Whether TLS is used does not change, because listeners and links were
+    /// started with or without it.
     pub(crate) fn replace(&self, prepared: Prepared) {
         self.0.policy.store(Arc::new(prepared.policy));
         if let (Some(tls), Some(new)) = (&self.0.tls, prepared.tls) {
@@ -190,7 +189,7 @@ impl Security {
         self.0.tls.is_some()
     }
 
-    /// The state of the certificates, if there are any.
+    /// Returns the state of the certificates, if there are any.
     pub(crate) fn tls_state(&self) -> Option<TlsState> {
         let expires = self.present()?.material.expires;
         Some(TlsState { expires, refused: self.0.refused.load(Ordering::Relaxed) })
@@ -200,12 +199,12 @@ impl Security {
         Some(self.0.tls.as_ref()?.load_full())
     }
 
-    /// The current policy.
+    /// Returns the current policy.
     pub(crate) fn policy(&self) -> Arc<Policy> {
         self.0.policy.load_full()
     }
 
-    /// The TLS material of the tcp fabric.
+    /// Returns the TLS material for the tcp fabric.
     pub(crate) fn for_data(&self) -> Option<Arc<dyn TlsSource>> {
         self.has_tls().then(|| Arc::new(DataTls(self.clone())) as Arc<dyn TlsSource>)
     }

@@ -2,11 +2,11 @@
 
 use rustls::pki_types::CertificateDer;
 
-/// The URI of a node whose name is not valid in DNS.
+/// The prefix of the URI that names a node whose name is not valid in DNS.
 const NODE_URI: &str = "transfer://node/";
 
-/// The names in the certificate's subject alternative names: DNS names unchanged, and URIs like `transfer://node/NAME`
-/// without their prefix. A common name does not count, following RFC 6125.
+/// Returns the names among the certificate's subject alternative names: DNS names unchanged, and URIs like
+/// `transfer://node/NAME` without their prefix. A common name does not count, following RFC 6125.
 pub(super) fn of(certificate: &CertificateDer<'_>) -> Result<Vec<String>, webpki::Error> {
     let parsed = webpki::EndEntityCert::try_from(certificate)?;
     let dns = parsed.valid_dns_names();
@@ -14,7 +14,7 @@ pub(super) fn of(certificate: &CertificateDer<'_>) -> Result<Vec<String>, webpki
     Ok(dns.chain(uris).map(str::to_owned).collect())
 }
 
-/// Names for an error, a few of them.
+/// Lists a few of the names for an error text.
 pub(super) fn in_words(names: &[String]) -> String {
     const MOST: usize = 8;
     match names {

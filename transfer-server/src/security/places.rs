@@ -6,18 +6,18 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The most connections in all. Each takes a descriptor.
+/// The most connections of one listener. Each takes a descriptor.
 const MOST: usize = 8192;
 
 /// The most connections of one address or user.
 const MOST_OF_ONE: usize = 1024;
 
-/// The source of a connection, as far as the kernel knows.
+/// The source of a connection, as the kernel reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Source {
-    /// Over TCP.
+    /// A connection over TCP.
     Address(IpAddr),
-    /// At a Unix socket: the effective user id.
+    /// A connection at a Unix socket, with the effective user id.
     User(u32),
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for Source {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Places(Arc<Mutex<HashMap<Source, usize>>>);
 
-/// The place of one connection. It is free again when this is dropped.
+/// The place of one connection. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct PlaceOfOne {
     places: Places,
@@ -42,7 +42,7 @@ pub(super) struct PlaceOfOne {
 }
 
 impl Places {
-    /// Takes a place for one more connection. The error says why there is none.
+    /// Takes a place for one more connection. The error is the reason why there is none.
     pub(super) fn take(&self, source: Source) -> Result<PlaceOfOne, String> {
         let mut places = self.0.lock();
         let (all, own) = (places.values().sum::<usize>(), places.get(&source).copied().unwrap_or(0));

@@ -6,7 +6,7 @@ use crate::config::{NamePattern, SecurityConfig, Tenancy};
 use tonic::Status;
 use transfer_core::protocol::Tenant;
 
-/// The right that a call needs.
+/// The right that a call requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     /// No right.
@@ -26,7 +26,7 @@ pub(crate) enum Need {
 }
 
 impl Need {
-    /// The right to do so for all tenants.
+    /// Returns the right to do this for all tenants.
     fn for_all(self) -> Need {
         match self {
             Need::ReadOfTenant => Need::Read,
@@ -36,8 +36,8 @@ impl Need {
     }
 }
 
-/// All calls of this crate, and the right that each needs. A call that is not listed is not served, so a call that was
-/// forgotten here can be made by no one.
+/// All calls of this crate, and the right that each requires. A call that is not listed is not served, so no caller can
+/// make a call that was forgotten here.
 const NEEDS: &[(&str, Need)] = &[
     ("/transfer.v1.Admin/Status", Need::Read),
     ("/transfer.v1.Admin/Sessions", Need::ReadOfTenant),
@@ -62,10 +62,10 @@ const NEEDS: &[(&str, Need)] = &[
     ("/transfer.v1.Directory/Nodes", Need::PeerOrRead),
 ];
 
-/// Standard gRPC services that describe the server and its health.
+/// Standard gRPC services that describe the server and its health. Any caller may use them.
 const FOR_ALL: &[&str] = &["/grpc.health.", "/grpc.reflection."];
 
-/// The right that a call of this path needs; `None`: there is no such call.
+/// Returns the right that a call of this path requires; `None`: there is no such call.
 pub(crate) fn need(path: &str) -> Option<Need> {
     if FOR_ALL.iter().any(|service| path.starts_with(service)) {
         return Some(Need::Nothing);
@@ -97,7 +97,7 @@ impl Policy {
         Policy { peers, admins, readers, insecure, own_uid: rustix::process::geteuid().as_raw() }
     }
 
-    /// Root, or the user that runs this sidecar.
+    /// Returns whether a user id is root, or the user that runs this sidecar.
     pub(crate) fn is_own(&self, uid: u32) -> bool {
         uid == 0 || uid == self.own_uid
     }
@@ -106,15 +106,15 @@ impl Policy {
         self.insecure
     }
 
-    /// Whether a node of this name may be a peer at all.
+    /// Returns whether a node of this name may be a peer.
     pub(crate) fn is_peer(&self, node: &str) -> bool {
         self.peers.is_empty() || any(&self.peers, &[node.to_owned()])
     }
 
-    /// The one tenant to which a caller is limited. `None`: no limit.
+    /// Returns the one tenant to which a caller is limited. `None`: no limit.
     ///
     /// # Errors
-    /// As [`Policy::check`].
+    /// The same error as [`Policy::check`].
     pub(crate) fn scope(&self, caller: &Caller, need: Need, tenancy: &Tenancy) -> Result<Option<Tenant>, Status> {
         let refused = self.check(caller, need.for_all()).err();
         let own = match caller {
@@ -122,8 +122,8 @@ impl Policy {
             _ => None,
         };
         match (refused, own) {
-            // An administrator of a tenant who is also an administrator is an administrator; for reading the narrower
-            // role counts.
+            // An administrator of one tenant who is also an administrator of the sidecar is not limited. For reading,
+            // the role of the tenant's administrator takes precedence over the role of a reader.
             (None, Some(tenant)) if need == Need::ReadOfTenant && self.check(caller, Need::Administer).is_err() => {
                 Ok(Some(tenant))
             }
@@ -141,13 +141,13 @@ impl Policy {
     /// Checks whether the caller has the right.
     ///
     /// # Errors
-    /// The answer to the caller: why not, and what would help.
+    /// The answer to the caller: the reason, and the remedy.
     pub(crate) fn check(&self, caller: &Caller, need: Need) -> Result<(), Status> {
         let denied = |why: String| Err(Status::permission_denied(why));
         match caller {
             _ if need == Need::Nothing => Ok(()),
-            // At that socket any user of the host may be a peer, as on loopback; the tenants for which it may speak are
-            // checked separately.
+            // At the socket for sidecars any user of the host may be a peer, as on loopback. The tenants for which the
+            // caller may speak are checked separately.
             Caller::Sidecar { .. } if need != Need::Administer => Ok(()),
             Caller::Sidecar { .. } => {
                 denied("nobody administers at the socket for sidecars: use the admin socket (--admin-socket)".to_owned())
@@ -180,7 +180,8 @@ impl Policy {
                 let (names, allowed) = (names::in_words(names), listed(allowed));
                 denied(format!("{names} may not {what} here: {flag} of transferd names whoever may ({allowed})"))
             }
-            // Without certificates no caller is beyond loopback, unless the operator has allowed everything to all.
+            // Without certificates no caller is beyond loopback, unless the operator has granted every right to every
+            // caller.
             Caller::Plain { .. } if self.insecure => Ok(()),
             Caller::Plain { loopback: true } if need != Need::Administer => Ok(()),
             Caller::Plain { .. } => denied(
@@ -197,9 +198,9 @@ mod tests {
     use super::*;
     use prost::Message;
 
-    /// Every method of ours is entered, and nothing else is.
+    /// Every method of this project is listed, and nothing else is.
     #[test]
-    fn every_method_has_its_need() {
+    fn every_method_has_a_required_right() {
         let set = prost_types::FileDescriptorSet::decode(transfer_proto::FILE_DESCRIPTOR_SET).unwrap();
         let mut methods: Vec<String> = Vec::new();
         for file in set.file.iter().filter(|file| file.package().starts_with("transfer.")) {

@@ -1,4 +1,4 @@
-//! Checks that a certificate is the expected one's.
+//! Checks that a certificate belongs to the expected owner.
 
 use super::names;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -12,11 +12,11 @@ use std::sync::Arc;
 /// The expected owner of a certificate.
 #[derive(Debug, Clone)]
 pub(super) enum Accept {
-    /// The node's of that name.
+    /// The node of this name.
     Node(String),
-    /// That of the host in a URL.
+    /// The host in a URL.
     Host(ServerName<'static>),
-    /// Any owner that the authorities have signed; the caller identifies it in another way.
+    /// Any owner of a certificate that the authorities have signed; the caller identifies the owner in another way.
     Signed,
 }
 
@@ -87,7 +87,7 @@ impl ServerCertVerifier for PeerVerifier {
     }
 }
 
-/// The error, and what would be right. The library's own texts are for programmers.
+/// Returns the error and its remedy. The library's own texts are for programmers.
 pub(super) fn in_words(error: &Error) -> String {
     use CertificateError as C;
     match error {

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The interval of checks of the files.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// The identity of a file's state: device, inode, time of its last change, length.
+/// The identity of a file's state: device, inode, seconds and nanoseconds of its last change, length.
 type Stamp = (u64, u64, i64, i64, u64);
 
 fn stamp(path: &Path) -> Option<Stamp> {
@@ -37,8 +37,9 @@ impl Seen {
     }
 }
 
-/// Watches the files for ever. New certificates are for new connections; existing ones go on. Unusable files, such as a
-/// certificate that was replaced a moment before its key, leave the previous ones in use until they change again.
+/// Watches the files as long as the sidecar runs. New connections use new certificates; existing connections continue.
+/// If the files are unusable, such as a certificate that was replaced a moment before its key, the previous ones stay
+/// in use until the files change again.
 pub(crate) async fn watch(security: Security) {
     let mut refused = None;
     while security.has_tls() {
@@ -47,7 +48,7 @@ pub(crate) async fn watch(security: Security) {
     }
 }
 
-/// Reads the files again if they differ from those in use, and from those that could not be used.
+/// Reads the files again if they differ from the files in use, and from the files that were found unusable.
 fn look(security: &Security, refused: &mut Option<Seen>) {
     let Some(tls) = &security.0.tls else { return };
     let files = tls.load().files.clone();
@@ -75,7 +76,7 @@ mod tests {
     use crate::config::SecurityConfig;
     use transfer_core::tensor::Name;
 
-    /// Writes the three files anew.
+    /// Writes new contents to the three files.
     fn write(files: &Files, node: &str) {
         let authority = rcgen::KeyPair::generate().expect("a key");
         let mut about = rcgen::CertificateParams::new(Vec::new()).expect("no names are right");
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_before_the_first_look_is_read_again() {
+    fn change_before_the_first_look_is_read_again() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
         let files = Files { cert: at("cert"), key: at("key"), ca: at("ca") };
@@ -107,18 +108,18 @@ mod tests {
         let (first, mut refused) = (used(), None);
         look(&security, &mut refused);
         assert!(Arc::ptr_eq(&first, &used()), "they are the same");
-        // Changed since they were read, and nobody has looked in between.
+        // The files change after they were read, and before the next look.
         write(&files, "a");
         let second = {
             look(&security, &mut refused);
             used()
         };
         assert!(!Arc::ptr_eq(&first, &second), "they are others");
-        // Those that cannot be used are looked at once.
+        // Unusable files are read once.
         write(&files, "another-node");
         look(&security, &mut refused);
         assert!(refused.is_some() && Arc::ptr_eq(&second, &used()));
-        // The previous files are valid again when they are back, whatever happened meanwhile.
+        // Valid files are used again, although unusable ones were seen in between.
         write(&files, "a");
         look(&security, &mut refused);
         assert!(refused.is_none() && !Arc::ptr_eq(&second, &used()));

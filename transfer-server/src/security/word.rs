@@ -1,8 +1,9 @@
 //! The tenants for which a node may speak.
 //!
-//! A node says for which tenant it asks, and its peers cannot verify that. A certificate, or an operator who has
-//! allowed everything to all, makes the claim trustworthy. Without either, the kernel identifies a caller of this host
-//! at a Unix socket: root and this sidecar's own user may speak for all tenants, another user for its own tenant.
+//! A node states the tenant for which it asks, and its peers cannot verify the statement. A certificate makes the
+//! statement trustworthy, or an operator who has granted every right to every caller. Without either, the kernel
+//! identifies a caller of this host at a Unix socket: root and this sidecar's own user may speak for all tenants,
+//! another user for its own tenant.
 
 use super::{Caller, Security};
 use crate::config::Tenancy;
@@ -14,17 +15,18 @@ const UNPROVED: &str = "it has shown neither a certificate nor, at a Unix socket
                         certificates (--tls-cert), or let each reach the directory of the other's --socket, or start both with --insecure";
 
 impl Security {
-    /// The rules about tenants.
+    /// Returns the rules about tenants.
     pub(crate) fn tenancy(&self) -> &Arc<Tenancy> {
         &self.0.tenancy
     }
 
-    /// Whether nodes of this host prove their user at a Unix socket: there are no certificates, and it matters.
+    /// Returns whether nodes of this host prove their user at a Unix socket. They do if there are no certificates and
+    /// no `--insecure`.
     pub(crate) fn proves_by_socket(&self) -> bool {
         !self.has_tls() && !self.policy().is_insecure()
     }
 
-    /// The rule of trust, in words. `local` is the socket at which sidecars of this host prove their user; empty: none.
+    /// Describes the rule of trust. `local` is the socket at which sidecars of this host prove their user; empty: none.
     pub(crate) fn believes(&self, local: &str) -> String {
         match (self.has_tls(), self.policy().is_insecure(), local) {
             (true, ..) => "sidecars by their certificates".to_owned(),
@@ -36,7 +38,7 @@ impl Security {
         }
     }
 
-    /// The tenants for which a node of this name may speak, by how it was identified.
+    /// Returns the tenants for which a node of this name may speak, by the way in which it was identified.
     pub(crate) fn vouches(&self, node: &str, met: &Caller) -> Vouches {
         let tenancy = self.tenancy();
         let only = |who: &[Tenant], why: &str| Vouches::For(who.into(), why.into());
@@ -77,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_worth_what_was_proved_and_what_the_rules_allow() {
+    fn caller_vouches_for_what_it_proved_within_the_rules() {
         let config = |peers: &[&str]| TenantsConfig {
             tenants: vec!["train=@3000".parse().unwrap()],
             peer_tenants: peers.iter().map(|rule| rule.parse().unwrap()).collect(),

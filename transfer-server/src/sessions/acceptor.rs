@@ -1,8 +1,8 @@
-//! The thread that accepts workers' connections. It sleeps until one comes, or sends something.
+//! The thread that accepts workers' connections. It sleeps until a connection arrives, or sends something.
 //!
 //! A connection gets a handshake thread only when it has sent something. Silent connections wait here, and the thread
-//! polls all of them; when there are too many, the oldest silent one is closed. A user with slow handshakes keeps only
-//! some threads busy.
+//! polls all of them. When there are too many, the oldest silent one is closed. One user's slow handshakes occupy only
+//! a part of the threads.
 
 use super::Sessions;
 use hashbrown::HashMap;
@@ -22,7 +22,7 @@ use transfer_memory::socket::{Listener, Socket, SocketError};
 /// The most handshakes at once. Each has a thread.
 const HANDSHAKES: usize = 64;
 
-/// The most handshakes with one user's processes.
+/// The most handshakes at once with one user's processes.
 const HANDSHAKES_OF_ONE: usize = 16;
 
 /// The most connections that wait for a thread, most of them silent.
@@ -37,7 +37,7 @@ const FIRST_MESSAGE: Duration = Duration::from_secs(1);
 /// The pause after a failure that lasts, usually a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts workers until dropped, which also removes the socket's path.
+/// Accepts workers until it is dropped. The drop also removes the socket's path.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     shared: Arc<Shared>,
@@ -46,7 +46,7 @@ pub(crate) struct Acceptor {
 
 #[derive(Debug)]
 struct Shared {
-    /// Rings when the acceptor has to look at its state.
+    /// Wakes the acceptor when it has to look at its state.
     bell: OwnedFd,
     stop: AtomicBool,
     /// The number of handshakes under way with each user's processes.
@@ -60,11 +60,11 @@ impl Shared {
     }
 
     fn ring(&self) {
-        // It fails only when the counter is full, and then the thread is being woken already.
+        // The write fails only when the counter is full, and then the thread is being woken already.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// Counts one more, unless this user, or all together, have reached the limit.
+    /// Counts one more handshake. Returns `false` if this user, or all users together, have reached the limit.
     fn begin(&self, user: u32) -> bool {
         let mut handshakes = self.handshakes.lock();
         let (all, own) = (handshakes.values().sum::<usize>(), handshakes.get(&user).copied().unwrap_or(0));
@@ -103,11 +103,11 @@ struct Accepting<H> {
     runtime: Handle,
     /// Does the handshake with a connection that has sent something.
     handshake: H,
-    /// The user of a connection.
+    /// Returns the user of a connection.
     user: fn(&Socket) -> Result<u32, SocketError>,
     first_message: Duration,
     silent: Silent<u32>,
-    /// In the order of arrival.
+    /// The waiting connections, in the order of arrival.
     waiting: BTreeMap<Ticket, Waiting>,
 }
 
@@ -155,7 +155,7 @@ impl Drop for Acceptor {
 }
 
 impl<H: Fn(Socket) + Clone + Send + 'static> Accepting<H> {
-    /// Sleeps until something happens, and handles it.
+    /// Sleeps until an event, and handles it.
     fn round(&mut self, listener: &Listener) -> Result<(), SocketError> {
         let silent: Vec<Ticket> = self.waiting.iter().filter(|(_, w)| !w.has_spoken).map(|(t, _)| *t).collect();
         let until = silent.first().and_then(|oldest| Some(self.waiting.get(oldest)?.since + self.first_message));
@@ -172,7 +172,7 @@ impl<H: Fn(Socket) + Clone + Send + 'static> Accepting<H> {
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
-        // Empties the bell, or finds it empty.
+        // The bell is empty afterwards, whether it rang or not.
         let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
         if self.shared.stop.load(Ordering::Relaxed) {
             return Ok(());
@@ -191,7 +191,7 @@ impl<H: Fn(Socket) + Clone + Send + 'static> Accepting<H> {
         Ok(())
     }
 
-    /// Gives threads to connections that have sent something, or are gone, in the order of arrival.
+    /// Gives threads to connections that have sent something or were closed, in the order of arrival.
     fn begin_handshakes(&mut self) {
         let spoken = self.waiting.iter().filter(|(_, w)| w.has_spoken).map(|(ticket, _)| *ticket);
         for ticket in spoken.collect::<Vec<_>>() {
@@ -226,7 +226,7 @@ impl<H: Fn(Socket) + Clone + Send + 'static> Accepting<H> {
     }
 
     fn accept(&mut self, listener: &Listener) -> Result<(), SocketError> {
-        // A deadline in the past: later connections are accepted in the next round.
+        // The deadline has passed already, so that the call does not wait. The next round accepts later connections.
         let socket = match listener.accept(Instant::now()) {
             Ok(socket) => socket,
             Err(SocketError::TimedOut { .. }) => return Ok(()),
@@ -252,10 +252,10 @@ mod tests {
     use std::sync::mpsc;
     use transfer_memory::socket::Message;
 
-    /// Longer than the test waits: nobody here leaves because its time is over.
+    /// Longer than the test waits, so that no connection is closed because of its time.
     const LONG: Duration = Duration::from_secs(600);
 
-    /// Longer than a loaded machine takes for anything here.
+    /// Longer than a loaded machine needs for any step here.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn soon() -> Instant {
@@ -266,12 +266,12 @@ mod tests {
         path: std::path::PathBuf,
         _directory: tempfile::TempDir,
         _acceptor: Acceptor,
-        /// What was said in handshakes.
+        /// The messages that were received in handshakes.
         said: mpsc::Receiver<Vec<u8>>,
         runtime: tokio::runtime::Runtime,
     }
 
-    /// Handshakes are a message, and `hang` ones never end.
+    /// Starts an acceptor whose handshake is one message. A handshake with the message `hang` never ends.
     fn scene(user: fn(&Socket) -> Result<u32, SocketError>) -> Scene {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("socket");
@@ -313,7 +313,7 @@ mod tests {
         let worker = scene.connect();
         scene.say(&worker, b"hello");
         scene.hears(b"hello");
-        // Only the oldest ones were closed.
+        // Only the oldest connections were closed.
         let closed = silent[0].receive(0, soon());
         assert!(matches!(closed, Err(SocketError::Closed)), "{closed:?}");
         let last = silent.last().expect("some");
@@ -324,10 +324,10 @@ mod tests {
     }
 
     #[test]
-    fn handshakes_of_one_user_that_never_end_keep_no_other_user_out() {
+    fn endless_handshakes_of_one_user_do_not_block_other_users() {
         use std::sync::atomic::AtomicU32;
         static CONNECTED: AtomicU32 = AtomicU32::new(0);
-        // Two users take their whole shares; then a third one comes.
+        // Two users take their whole shares. Then a third user connects.
         let user = |_: &Socket| {
             let before = CONNECTED.fetch_add(1, Ordering::Relaxed);
             Ok(1000 + before / WAITING_OF_ONE as u32)
@@ -347,7 +347,7 @@ mod tests {
         let worker = scene.connect();
         scene.say(&worker, b"hello");
         scene.hears(b"hello");
-        // Threads are reused when they are free.
+        // A free thread serves the next connection.
         drop(hanging.remove(0));
         scene.hears(b"hang");
         drop(hanging);

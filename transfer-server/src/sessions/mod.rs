@@ -1,4 +1,4 @@
-//! Workers that connect: the handshake, away from the data plane and from the runtime's thread.
+//! Workers that connect: their handshakes run neither on the data plane's thread nor on the runtime's thread.
 
 mod acceptor;
 mod places;
@@ -30,25 +30,25 @@ use transfer_memory::socket::Socket;
 use transfer_proto::v1;
 use v1::event::What;
 
-/// The time-out for the directory to enter a worker; after that the worker comes in without an answer.
+/// The time-out for the directory to enter a worker. After it the worker is admitted without an answer.
 const DIRECTORY_DEADLINE: Duration = Duration::from_secs(3);
 
-/// The time for which an applicant waits for another one of the same name to become a worker, or not.
+/// The time for which an applicant waits until another applicant of the same name is admitted or refused.
 const APPLICANT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The time for which an applicant waits for a worker of the same name, which may just have gone.
+/// The time for which an applicant waits for the name of a connected worker, which may just have ended.
 const WORKER_PATIENCE: Duration = Duration::from_millis(250);
 
-/// The time for which an applicant waits for the name of a worker whose process has ended. The engine will notice the
-/// end, however busy it is.
+/// The time for which an applicant waits for the name of a worker whose process has ended. It is long enough for a busy
+/// engine to notice the end.
 const DEAD_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The resources of the tenants of a node.
+/// The resources that a node gives to its tenants.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Granted {
-    /// The landing pool of each.
+    /// The landing pool of each tenant.
     pub(crate) pool: SegmentOptions,
-    /// The number of keys on each board; 0: there is none.
+    /// The number of keys on each board; 0: there are no boards.
     pub(crate) board_entries: u32,
     /// The limits of sessions.
     pub(crate) sessions: SessionLimits,
@@ -68,15 +68,15 @@ struct Shared {
     directory: DirectoryClient,
     events: Events,
     drain: Drain,
-    /// The workers of this node.
+    /// The names in use on this node.
     workers: Mutex<HashMap<Name, Held>>,
-    /// Notified when a name is free, or an applicant has become a worker.
+    /// Notified when a name is free, or an applicant was admitted.
     changed: Condvar,
     places: Arc<Places>,
     /// The rules of tenants.
     tenancy: Arc<Tenancy>,
-    /// The tenants with a landing pool, and their boards. Locked while one is made, because two workers may come at
-    /// once.
+    /// The tenants with a landing pool, and their boards. The lock is held while one is made, because two workers may
+    /// connect at once.
     pools: Mutex<HashMap<Tenant, Option<Arc<Segment>>>>,
     /// The number of keys on a board; 0: there are no boards.
     board_entries: u32,
@@ -88,16 +88,17 @@ struct Shared {
 #[derive(Debug)]
 struct Held {
     session: u64,
-    /// The handshake is over.
+    /// Whether the handshake is over.
     open: bool,
-    /// The node whose worker has got the name from the directory meanwhile.
+    /// The node whose worker has received the name from the directory in the meantime.
     lost_to: Option<Name>,
-    /// Readable once the holder's process has ended. `None` before the handshake is over, and if the kernel has none.
+    /// Readable once the holder's process has ended. `None` before the handshake is over, and if the kernel has no such
+    /// descriptor.
     process: Option<OwnedFd>,
 }
 
 impl Held {
-    /// Whether its process has ended, and the engine is about to notice.
+    /// Returns whether the holder's process has ended. The engine is then about to notice.
     fn is_dead(&self) -> bool {
         let Some(process) = &self.process else { return false };
         let found = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
@@ -113,7 +114,7 @@ impl Held {
     }
 }
 
-/// Reserves a worker's name until this is dropped.
+/// A reserved worker name. Dropping it frees the name, unless it was kept.
 struct Reserved<'a> {
     shared: &'a Shared,
     worker: Name,
@@ -122,7 +123,7 @@ struct Reserved<'a> {
 }
 
 impl Reserved<'_> {
-    /// Keeps the name for an open session. `process` is readable once its process has ended.
+    /// Keeps the name for an open session. `process` is readable once the worker's process has ended.
     fn keep(mut self, process: Option<OwnedFd>) {
         self.kept = true;
         if let Some(held) = self.shared.workers.lock().get_mut(&self.worker).filter(|h| h.session == self.session) {
@@ -145,7 +146,7 @@ impl Drop for Reserved<'_> {
 }
 
 impl Sessions {
-    /// Makes an empty set of sessions. Segments are numbered from 1 on: 0 is the engine's own.
+    /// Makes an empty set of sessions. Segments are numbered from 1, because 0 is the engine's own segment.
     pub(crate) fn new(
         policy: SidecarPolicy,
         granted: Granted,
@@ -175,7 +176,7 @@ impl Sessions {
         }))
     }
 
-    /// Does the handshake with a worker that has just connected. Blocks as long as the worker takes, within its
+    /// Does the handshake with a worker that has just connected. Blocks as long as the worker takes, at most until its
     /// deadline.
     pub(crate) fn handshake(&self, socket: Socket) {
         let shared = &*self.0;
@@ -190,7 +191,7 @@ impl Sessions {
                 let Some((reserved, place)) = admitted else { return };
                 let end = Box::new(end);
                 let domain = shared.tenancy.of(end.peer.uid, end.peer.gid);
-                // Without a descriptor, later applicants wait for the name as for that of a living worker.
+                // Without a descriptor, later applicants wait for the name as for the name of a live worker.
                 let process = end.pidfd.as_ref().and_then(|fd| fd.try_clone().ok());
                 let opened = v1::SessionOpened {
                     session: end.session,
@@ -198,7 +199,7 @@ impl Sessions {
                     uid: end.peer.uid,
                     tenant: shared.tenancy.tenants().name(domain).to_string(),
                 };
-                // Before the engine has it, so that its end is not reported first.
+                // The event is sent before the engine has the session, so that the session's end is not reported first.
                 let text = format!("worker {} has connected, as session {}", opened.worker, opened.session);
                 shared.events.tell(text, What::SessionOpened(opened));
                 if shared.engine.send(EngineCommand::OpenSession { end, domain, place: Box::new(place) }).is_ok() {
@@ -210,8 +211,8 @@ impl Sessions {
         }
     }
 
-    /// Handles that the directory has given a worker's name to a worker of `node`: both were let in while it was out of
-    /// reach.
+    /// Handles that the directory has given a worker's name to a worker of `node`. Both workers were admitted while the
+    /// directory was out of reach.
     pub(crate) fn name_lost(&self, worker: &Name, node: Name) {
         tracing::error!(
             %worker, other_node = %node,
@@ -226,7 +227,7 @@ impl Sessions {
         }
     }
 
-    /// The number of sessions that were refused at a limit.
+    /// Returns the number of sessions that were refused at a limit.
     pub(crate) fn refused_for_number(&self) -> u64 {
         self.0.places.refused()
     }
@@ -250,7 +251,7 @@ impl Shared {
             return Err(Refusal { code: RefusalCode::Draining, text });
         }
         let tenant = self.tenancy.of(applicant.peer.uid, applicant.peer.gid);
-        // First of all: a worker that is refused here causes no other work.
+        // The place is taken first, so that a worker that is refused here causes no other work.
         let place = self.places.take(tenant, &self.tenancy.tenants().name(tenant))?;
         let session = self.next_session.fetch_add(1, Ordering::Relaxed);
         let reserved = self.reserve(worker, session)?;
@@ -271,15 +272,15 @@ impl Shared {
         Ok((Admission { session, arena, arena_bytes: applicant.wanted_arena_bytes, board, notices }, reserved, place))
     }
 
-    /// Reserves a name. Its holder may be about to lose it: a refused applicant may come again at once, and so may a
-    /// worker whose end the engine is about to notice. This waits for that.
+    /// Reserves a name. Waits for a holder that may be about to lose it: a refused applicant may return at once, and so
+    /// may a worker whose end the engine is about to notice.
     fn reserve(&self, worker: &Name, session: u64) -> Result<Reserved<'_>, Refusal> {
         let now = Instant::now();
         let mut workers = self.workers.lock();
         while let Some(held) = workers.get(worker) {
             let until = now + held.patience();
             if self.changed.wait_until(&mut workers, until).timed_out()
-                // It may have died meanwhile.
+                // The holder may have died in the meantime.
                 && workers.get(worker).is_none_or(|held| now + held.patience() <= Instant::now())
             {
                 break;
@@ -312,7 +313,7 @@ impl Shared {
         }
         let name = self.tenancy.tenants().name(tenant);
         let segment = Segment::create(&format!("transfer-pool:{name}"), &self.pool, &self.budget)?;
-        // Workers can only map it read-only.
+        // The seal allows workers to map the segment only read-only.
         segment.seal_writers()?;
         let made = segment.achieved();
         tracing::info!(
@@ -329,14 +330,14 @@ impl Shared {
         Ok(board)
     }
 
-    /// Makes the board of a tenant. If there is no memory for one, every fetch of its workers asks.
+    /// Makes the board of a tenant. Without memory for a board, every fetch of the tenant's workers asks the sidecar.
     fn make_board(&self, tenant: &Name) -> Option<Arc<Segment>> {
         if self.board_entries == 0 {
             return None;
         }
         let options = SegmentOptions { len: board_bytes(self.board_entries), pages: Pages::Base, lock: self.pool.lock };
         let made = Segment::create(&format!("transfer-board:{tenant}"), &options, &self.budget);
-        // Workers can only map it read-only.
+        // The seal allows workers to map the segment only read-only.
         match made.and_then(|segment| segment.seal_writers().map(|()| segment)) {
             Ok(segment) => Some(Arc::new(segment)),
             Err(e) => {
@@ -351,7 +352,7 @@ impl Shared {
         if workers.get(worker).is_some_and(|held| held.session == session) {
             workers.remove(worker);
             self.changed.notify_all();
-            // Under the lock, so that the same name does not come up again before it went down.
+            // The request is sent under the lock, so that the name's next WorkerUp cannot overtake it.
             self.directory.ask(Ask::WorkerDown { worker: worker.clone() });
         }
     }

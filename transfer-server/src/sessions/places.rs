@@ -11,7 +11,7 @@ use transfer_core::protocol::Tenant;
 use transfer_core::tensor::Name;
 use transfer_memory::session::{Refusal, RefusalCode};
 
-/// The places for sessions.
+/// The places for sessions, and their limits.
 #[derive(Debug)]
 pub(crate) struct Places {
     limits: SessionLimits,
@@ -34,7 +34,7 @@ pub(crate) struct Place {
 }
 
 impl Places {
-    /// Makes the places, all free.
+    /// Makes the places. All of them are free.
     pub(crate) fn new(limits: SessionLimits) -> Arc<Places> {
         Arc::new(Places { limits, taken: Mutex::default() })
     }
@@ -63,7 +63,7 @@ impl Places {
         Ok(Place { places: self.clone(), tenant })
     }
 
-    /// The number of sessions that were refused at a limit.
+    /// Returns the number of sessions that were refused at a limit.
     pub(crate) fn refused(&self) -> u64 {
         self.taken.lock().refused
     }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_and_the_node_have_as_many_sessions_as_they_may() {
+    fn sessions_are_bounded_per_user_and_per_node() {
         let places = Places::new(SessionLimits { per_user: 2, per_node: 3 });
         let take = |user| places.take(Tenant::User(user), &name(&format!("uid-{user}")));
         let first = take(1).expect("a place");

@@ -8,7 +8,7 @@ use transfer_core::fabric::FabricError;
 use transfer_fabric::engine::EngineError;
 use transfer_memory::socket::AddressError;
 
-/// The reason why a sidecar did not start. Nothing is left of it.
+/// The reason why a sidecar did not start. A failed start leaves nothing behind.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -21,14 +21,14 @@ pub enum StartError {
     /// The workers' socket cannot be made.
     #[error("--socket: {0}")]
     Socket(#[from] AddressError),
-    /// It cannot listen at an address.
+    /// The sidecar cannot listen at an address.
     #[error("{flag} {address}: cannot listen there: {source}")]
     Listen {
         /// The flag.
         flag: &'static str,
-        /// Its value.
+        /// The flag's value.
         address: String,
-        /// The system's error.
+        /// The error of the system.
         source: io::Error,
     },
     /// A directory for a socket cannot be made.
@@ -36,7 +36,7 @@ pub enum StartError {
     MakeDirectory {
         /// The directory.
         path: PathBuf,
-        /// The system's error.
+        /// The error of the system.
         source: io::Error,
     },
     /// The tcp fabric does not start.
@@ -44,21 +44,21 @@ pub enum StartError {
     Fabric {
         /// The address.
         address: std::net::SocketAddr,
-        /// The fabric's error.
+        /// The error of the fabric.
         source: FabricError,
     },
-    /// The rails of the tcp fabric are not possible.
+    /// The rails of the tcp fabric are not valid.
     #[error("the rails of the tcp fabric: {0}")]
     Rails(#[source] transfer_core::rails::RailsError),
     /// The data plane does not start.
     #[error("the data plane does not start: {0}")]
     Engine(#[from] EngineError),
-    /// The directory does not take this node.
+    /// The directory does not attach this node.
     #[error("the directory at {place} does not attach this node: {why}")]
     Directory {
-        /// Its URL.
+        /// The URL of the directory.
         place: String,
-        /// Its reason.
+        /// The reason that the directory gave.
         why: String,
     },
     /// The operating system refused another step.
@@ -66,7 +66,7 @@ pub enum StartError {
     System {
         /// The step.
         what: &'static str,
-        /// The system's error.
+        /// The error of the system.
         source: io::Error,
     },
     /// The gRPC services cannot be set up, which is a defect of the build.
@@ -74,7 +74,7 @@ pub enum StartError {
     Services(String),
 }
 
-/// The advice for a user who may not make a folder, because the default is one of the system.
+/// Returns advice for a user who may not make the directory, because the default is a system directory.
 fn hint_of_rights(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::PermissionDenied => "; --socket and --admin-socket may name paths in a folder of your own",

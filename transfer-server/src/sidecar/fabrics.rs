@@ -1,4 +1,4 @@
-//! The fabrics of this build. Another one is a module beside this one, and a line in [`FABRICS`].
+//! The fabrics of this build. To add a fabric, add a module beside this one and a line in [`FABRICS`].
 
 use super::{StartError, shm, tcp, verbs};
 use crate::config::{Config, ConfigError};
@@ -8,7 +8,7 @@ use transfer_core::fabric::FabricKind;
 use transfer_core::protocol::PassedOver;
 use transfer_fabric::engine::BoxedFabric;
 
-/// All of them, the best first.
+/// All fabrics, the best first.
 const FABRICS: [Factory; 3] = [
     Factory { kind: FabricKind::Shm, make: shm::fabric, look: shm::look },
     Factory { kind: FabricKind::Verbs, make: verbs::fabric, look: verbs::look },
@@ -18,30 +18,30 @@ const FABRICS: [Factory; 3] = [
 /// Makes the fabric of one kind.
 struct Factory {
     kind: FabricKind,
-    /// Makes it.
+    /// Makes the fabric.
     make: fn(&Start<'_>) -> Result<Made, StartError>,
-    /// Looks whether it could be made. It makes nothing: a socket may be that of a sidecar that runs.
+    /// Checks whether the fabric could be made. Makes nothing, because a running sidecar may own the socket.
     look: fn(&Config) -> Result<Possible, ConfigError>,
 }
 
-/// What a fabric is made from.
+/// The inputs of a fabric.
 pub(super) struct Start<'a> {
     pub(super) config: &'a Config,
     pub(super) security: &'a Security,
     pub(super) incarnation: u64,
 }
 
-/// What came of it.
+/// The result of making a fabric.
 pub(super) enum Made {
-    /// The fabric, and the address that it listens at, for one that listens.
+    /// The fabric, and its address if it listens at one.
     Fabric(BoxedFabric, Option<SocketAddr>),
-    /// There is none.
+    /// The fabric cannot be made, for this reason.
     No(PassedOver),
-    /// There is none, because nothing asks for one.
+    /// The configuration does not ask for the fabric.
     NotAsked,
 }
 
-/// Whether a fabric could be made.
+/// The result of checking whether a fabric could be made.
 pub(super) enum Possible {
     Yes,
     No(PassedOver),
@@ -51,17 +51,17 @@ pub(super) enum Possible {
 /// The fabrics of a sidecar, the best first.
 pub(super) struct Fabrics {
     pub(super) fabrics: Vec<BoxedFabric>,
-    /// The address that the tcp fabric listens at.
+    /// The address of the tcp fabric.
     pub(super) data: Option<SocketAddr>,
-    /// Those that it could have and has not, and why.
+    /// The missing fabrics, each with the reason.
     pub(super) lacking: Vec<PassedOver>,
 }
 
 impl Fabrics {
-    /// Makes all that can be made.
+    /// Makes all fabrics that can be made.
     ///
     /// # Errors
-    /// Those of a fabric that has to be there, and a lack of the one that the configuration requires.
+    /// A fabric that the configuration asks for failed, or the required fabric is missing.
     pub(super) fn make(start: &Start<'_>) -> Result<Fabrics, StartError> {
         let mut all = Fabrics { fabrics: Vec::new(), data: None, lacking: Vec::new() };
         for factory in &FABRICS {
@@ -83,10 +83,10 @@ impl Fabrics {
     }
 }
 
-/// Looks whether a sidecar could have the fabric that its configuration requires.
+/// Checks whether a sidecar could have the fabric that its configuration requires.
 ///
 /// # Errors
-/// Those of a start.
+/// The same errors as a start would have.
 pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
     let (mut kinds, mut lacking) = (Vec::new(), Vec::new());
     for factory in &FABRICS {
@@ -99,7 +99,7 @@ pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
     check_required(config.require, &kinds, &lacking)
 }
 
-/// Whether the one that is required is among those that there are.
+/// Checks that the required fabric, if any, is among `kinds`.
 fn check_required(
     require: Option<FabricKind>,
     kinds: &[FabricKind],

@@ -1,7 +1,7 @@
 //! A running sidecar.
 //!
-//! There are two threads: the data plane, which the engine owns, and one for everything else, with a runtime of its
-//! own. Handshakes of workers take a thread each while they last.
+//! A sidecar has two threads: the data plane, which the engine owns, and the control thread for everything else, which
+//! has its own runtime. Each handshake of a worker takes one more thread while it lasts.
 
 mod error;
 mod fabrics;
@@ -27,12 +27,12 @@ use tempfile::TempDir;
 use tokio::sync::{oneshot, watch};
 use transfer_core::tensor::Name;
 
-/// The addresses of a sidecar, as they were bound, with real ports.
+/// The addresses of a sidecar as they were bound, with the actual ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
     /// The node's name.
     pub node: Name,
-    /// The number of this start, higher than all before.
+    /// The number of this start. It is higher than the number of every earlier start.
     pub incarnation: u64,
     /// The socket for workers.
     pub socket: PathBuf,
@@ -65,7 +65,7 @@ impl fmt::Display for Addresses {
     }
 }
 
-/// A running sidecar. It stops when dropped; its sockets are removed then.
+/// A running sidecar. Dropping it stops it and removes its sockets.
 #[derive(Debug)]
 pub struct Sidecar {
     addresses: Addresses,
@@ -74,15 +74,15 @@ pub struct Sidecar {
     drained: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     live: Live,
-    /// Removed when everything else is gone.
+    /// Dropped last, which removes the directory.
     _directory: Option<TempDir>,
 }
 
 impl Sidecar {
-    /// Starts a sidecar and waits until workers can connect. If another node hosts the directory, it waits for that
-    /// node for up to two seconds; then the sidecar goes on trying in the background.
+    /// Starts a sidecar, and waits until workers can connect. If another node hosts the directory, it waits for that
+    /// node for up to two seconds; after that the sidecar continues to try in the background.
     ///
-    /// It has its own threads and needs no runtime. It blocks the caller for some milliseconds, or as long as the
+    /// The sidecar has its own threads and needs no runtime. The call blocks for some milliseconds, or as long as the
     /// preparation of memory takes.
     ///
     /// # Errors
@@ -91,8 +91,8 @@ impl Sidecar {
         Sidecar::start_in(config, None)
     }
 
-    /// Starts a sidecar for the workers of this process: its socket is in a directory that only this user can enter,
-    /// without TCP.
+    /// Starts a sidecar for the workers of this process. Its socket is in a directory that only this user can enter,
+    /// and it has no TCP.
     ///
     /// # Errors
     /// [`StartError`].
@@ -134,40 +134,41 @@ impl Sidecar {
         }
     }
 
-    /// Applies a new configuration as far as a running sidecar can. Returns the keys that need a restart.
+    /// Applies a new configuration as far as a running sidecar can. Returns the changed keys that are in effect, and
+    /// the changed keys that need a restart.
     ///
     /// # Errors
-    /// The error of the new configuration; then nothing has changed.
+    /// The new configuration is invalid. Nothing has changed then.
     pub fn reload(&self, before: &Loaded, new: &Loaded) -> Result<Reloaded, ReloadError> {
         self.live.apply(before, new, &new.config()?)
     }
 
-    /// Its addresses.
+    /// Returns the addresses of the sidecar.
     #[must_use]
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
     }
 
-    /// Waits until the sidecar has ended by itself: after a drain, or by a defect.
+    /// Waits until the sidecar has ended by itself: after a drain, or because of a defect.
     pub fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut ended = self.ended.clone();
         async move { while ended.changed().await.is_ok() {} }
     }
 
-    /// Whether it has ended because of a drain.
+    /// Returns whether the sidecar has ended because of a drain.
     #[must_use]
     pub fn has_drained(&self) -> bool {
         self.drained.load(Ordering::Acquire)
     }
 
-    /// Stops it: workers and peers are told, and sockets removed. Blocks until that is done.
+    /// Stops the sidecar: informs workers and peers, and removes the sockets. Blocks until that is done.
     pub fn stop(mut self) {
         self.end();
     }
 
     fn end(&mut self) {
         if let Some(stop) = self.stop.take() {
-            // If it has ended by itself, no one receives this.
+            // There is no receiver if the sidecar has ended by itself.
             let _ = stop.send(());
         }
         if let Some(thread) = self.thread.take()

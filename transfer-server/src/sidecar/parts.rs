@@ -1,5 +1,5 @@
-//! The parts of a sidecar that are made before its threads run: everything that can fail because of the user's
-//! settings.
+//! The parts of a sidecar that are made before its control thread runs. Everything that can fail because of the user's
+//! settings is here.
 
 use super::fabrics::{Fabrics, Start};
 use super::{Addresses, StartError, shm};
@@ -31,7 +31,7 @@ const RING_BYTES: u32 = 256 << 10;
 /// The suffix of the socket for other sidecars.
 const SIBLINGS_SUFFIX: &str = ".peers";
 
-/// The parts of a sidecar.
+/// The parts of a sidecar before its control thread runs.
 pub(super) struct Parts {
     pub(super) addresses: Addresses,
     pub(super) identity: Identity,
@@ -60,7 +60,7 @@ impl Parts {
     /// Checks, binds and allocates, and starts the data plane.
     pub(super) fn make(config: Config) -> Result<Parts, StartError> {
         config.check()?;
-        // Before anything is bound, because it often fails.
+        // The certificates are read before anything is bound, because that often fails.
         let security = Security::new(config.node.clone(), Prepared::of(&config)?);
         let budget = PinnedBudget::new(config.pinned_limit.0);
         let lock = match config.lock {
@@ -119,7 +119,7 @@ impl Parts {
         node.limits = config.limits.all().node;
         node.timed = !config.watch.no_timings;
         let poll = poll::configured(config.poll);
-        // Unbounded, because the engine must not wait. Its requests are bounded by its waiting workers.
+        // The channel is unbounded, because the engine must not wait. The engine's waiting workers bound its requests.
         let (tell, requests) = mpsc::unbounded_channel();
         // A control plane that has ended needs no news.
         let sink = Box::new(move |request| drop(tell.send(request)));
@@ -158,7 +158,7 @@ impl Parts {
 }
 
 /// Makes the socket at which other sidecars of this host prove their user. Without it they may speak for no tenant, so
-/// a failure is logged, and the sidecar goes on.
+/// a failure is logged, and the start continues.
 fn siblings(config: &Config, security: &Security) -> Option<(UnixListener, SocketPath)> {
     if config.listen.is_none() || !security.proves_by_socket() {
         return None;
@@ -166,7 +166,7 @@ fn siblings(config: &Config, security: &Security) -> Option<(UnixListener, Socke
     let name = shm::socket_name(config.node.as_str(), SIBLINGS_SUFFIX);
     let directory = config.socket.parent().filter(|parent| !parent.as_os_str().is_empty());
     let path = directory.unwrap_or(Path::new(".")).join(name);
-    // Reaching it proves only the caller's user.
+    // Any process may connect, because the connection proves only the caller's user.
     match unix::listen(&path, 0o666) {
         Ok(made) => Some(made),
         Err(error) => {
@@ -179,7 +179,7 @@ fn siblings(config: &Config, security: &Security) -> Option<(UnixListener, Socke
     }
 }
 
-/// Nanoseconds since 1970: a higher number at each start.
+/// Returns the nanoseconds since 1970, which are higher at each start.
 fn incarnation() -> u64 {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_epoch.as_nanos()).unwrap_or(0)

@@ -27,7 +27,7 @@ use transfer_fabric::engine::Engine;
 /// The time for which a start waits for the directory of another node.
 const DIRECTORY_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The time for which calls may go on after the stop.
+/// The time for which running calls may continue after the stop.
 const GRACE: Duration = Duration::from_millis(500);
 
 type Report = SyncSender<Result<Live, StartError>>;
@@ -43,7 +43,7 @@ pub(super) fn run(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) 
         }
     };
     let drained = runtime.block_on(serve(parts, stopped, report));
-    // A handshake under way would block the thread as long as its worker wants.
+    // A handshake under way could block the thread for as long as its worker takes.
     runtime.shutdown_background();
     drained
 }
@@ -51,7 +51,7 @@ pub(super) fn run(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) 
 async fn serve(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) -> bool {
     match Running::start(parts).await {
         Ok(running) => {
-            // The caller of the start waits for it, unless it is gone.
+            // The caller of the start waits for the report, unless it is gone.
             let _ = report.send(Ok(running.live.clone()));
             running.until(stopped).await
         }
@@ -69,10 +69,10 @@ struct Running {
     health: tonic_health::server::HealthReporter,
     stop: watch::Sender<bool>,
     servers: JoinSet<Result<(), tonic::transport::Error>>,
-    /// Ends when the engine does.
+    /// Ends with the engine.
     control: tokio::task::JoinHandle<()>,
     acceptor: Acceptor,
-    /// The paths of its Unix sockets for gRPC.
+    /// The paths of the Unix sockets for gRPC.
     paths: Vec<crate::unix::SocketPath>,
     http: Option<HttpServer>,
     drain: Drain,
@@ -178,7 +178,7 @@ impl Running {
             let listener = tokio::net::TcpListener::from_std(listener).map_err(system)?;
             servers.spawn(grpc::over_tcp(routes.clone(), listener, security.clone(), stopping.clone()));
         }
-        // It ends with the runtime, which ends with the sidecar.
+        // The task ends with the runtime, which ends with the sidecar.
         tokio::spawn(security::watch(security.clone()));
         let mut paths = Vec::new();
         if let Some((listener, path)) = siblings {
@@ -196,7 +196,7 @@ impl Running {
         let http = http.map_err(|source| StartError::System { what: "starting the HTTP server", source })?;
         let state = directory.first_word(DIRECTORY_PATIENCE).await;
         if state.refused {
-            // No worker and no peer has come yet.
+            // No worker and no peer has connected yet.
             return Err(StartError::Directory { place: directory.place().describe(), why: state.why_not });
         }
         if !state.attached {
@@ -225,7 +225,7 @@ impl Running {
         })
     }
 
-    /// Runs until the end. Returns whether it has drained.
+    /// Runs until the sidecar ends. Returns whether it has drained.
     async fn until(mut self, stopped: oneshot::Receiver<()>) -> bool {
         let (drain, health) = (self.drain.clone(), self.health.clone());
         let leaves = async {
@@ -234,7 +234,7 @@ impl Running {
             drain.over().await;
         };
         let drained = tokio::select! {
-            // An error means that the sidecar's owner is gone, so stop as well.
+            // An error means that the owner of the sidecar is gone, so the sidecar stops as well.
             _ = stopped => {
                 tracing::info!("stopping");
                 false
@@ -245,7 +245,7 @@ impl Running {
                 false
             }
         };
-        // First refuse new workers; then end the present workers and peers; then the services.
+        // The sidecar first refuses new workers, then ends the present workers and peers, then the services.
         drop(self.acceptor);
         drop(self.paths);
         drop(self.http);
@@ -267,7 +267,7 @@ impl Running {
                 }
             }
         };
-        // Streams that their clients keep open do not end by themselves.
+        // A stream that its client keeps open does not end by itself.
         let _ = tokio::time::timeout(GRACE, ending).await;
         if let Some(export) = self.export {
             export.flushed().await;

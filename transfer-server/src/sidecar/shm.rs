@@ -1,4 +1,4 @@
-//! The fabric through shared memory, if the configuration and the directory allow it, or the reason why not.
+//! Makes the fabric over shared memory if the configuration and the directory allow it, or gives the reason why not.
 
 use super::StartError;
 use super::fabrics::{Made, Possible, Start};
@@ -14,13 +14,13 @@ use transfer_core::wire::crc32c;
 use transfer_fabric::engine::BoxedFabric;
 use transfer_fabric::shm::{SOCKET_SUFFIX, ShmConfig, ShmFabric};
 
-/// The length of the readable part of a node's name in that of its socket.
+/// The length of the readable part of a node's name in the name of its socket.
 const LEGIBLE_BYTES: usize = 40;
 
-/// The fabric, or why there is none.
+/// Makes the fabric, or returns the reason why it cannot be made.
 ///
 /// # Errors
-/// [`ConfigError::NoShm`] if it is required; an error if the configured directory cannot be made.
+/// [`ConfigError::NoShm`] if the fabric is required; an error if the configured directory cannot be made.
 pub(super) fn fabric(start: &Start<'_>) -> Result<Made, StartError> {
     let config = start.config;
     if let (Some(directory), None) = (&config.shm.directory, not_wanted(config)) {
@@ -32,16 +32,16 @@ pub(super) fn fabric(start: &Start<'_>) -> Result<Made, StartError> {
     })
 }
 
-/// Whether the fabric is possible, as far as that shows without making it.
+/// Checks whether the fabric is possible, as far as that can be checked without making it.
 ///
 /// # Errors
-/// [`ConfigError::NoShm`] if it is required; an error if the configured directory cannot be made.
+/// [`ConfigError::NoShm`] if the fabric is required.
 pub(super) fn look(config: &Config) -> Result<Possible, ConfigError> {
     let possible = wanted(config, |config| {
         let directory = config.shm.directory(&config.socket);
         let may = Access::WRITE_OK | Access::EXEC_OK;
         match rustix::fs::access(directory.join("."), may) {
-            // A start makes it.
+            // A missing directory is made at the start.
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(e) => Err(format!("--shm-dir {}: {}", directory.display(), std::io::Error::from(e))),
         }
@@ -79,13 +79,14 @@ fn make(config: &Config, incarnation: u64) -> Result<BoxedFabric, String> {
     let directory = config.shm.directory(&config.socket);
     let mut shm = ShmConfig::new(&directory, &socket_name(config.node.as_str(), SOCKET_SUFFIX), incarnation);
     shm.references = config.shm.references == UseReferences::On;
-    // The fabric reports a link that does not connect, with the reason, before the control plane gives up.
+    // The fabric's time-out is shorter than the control plane's, so that the fabric reports the reason why a link does
+    // not connect.
     shm.handshake_timeout = FORM_DEADLINE - Duration::from_secs(1);
     Ok(Box::new(ShmFabric::new(shm).map_err(|e| format!("--shm-dir {}: {e}", directory.display()))?))
 }
 
-/// The name of a socket of this node: unique, for any characters of the node's name, and the same at each start, so
-/// that the socket of a killed sidecar is replaced.
+/// Returns the name of a socket of this node. The name is unique for any characters of the node's name, and the same at
+/// each start, so that the socket of a killed sidecar is replaced.
 pub(super) fn socket_name(node: &str, suffix: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
     let legible: String = node.chars().map(plain).take(LEGIBLE_BYTES).collect();
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_node_has_a_name_of_its_own() {
+    fn socket_names_are_short_and_differ_between_nodes() {
         assert_eq!(socket_name("node-a", ".shm"), "node-a.shm");
         assert_ne!(socket_name("a/b", ".peers"), socket_name("a/b", ".shm"));
         let odd = ["a/b", "a b", "..", "ä", &"n".repeat(512), &"n".repeat(41)].map(|node| socket_name(node, ".shm"));

@@ -1,4 +1,4 @@
-//! The fabric over RDMA verbs, if the host and the configuration allow it, or the reason why not.
+//! Makes the fabric over RDMA verbs if the host and the configuration allow it, or gives the reason why not.
 
 use super::StartError;
 use super::fabrics::{Made, Possible, Start};
@@ -14,10 +14,10 @@ use transfer_fabric::verbs::{Connecting, GrantReport, VerbsConfig, VerbsFabric};
 use transfer_verbs::Mtu;
 use transfer_verbs::choose::{self, Wanted};
 
-/// The fabric, or why there is none.
+/// Makes the fabric, or returns the reason why it cannot be made.
 ///
 /// # Errors
-/// [`ConfigError::NoVerbs`] if it is required.
+/// [`ConfigError::NoVerbs`] if the fabric is required.
 pub(super) fn fabric(start: &Start<'_>) -> Result<Made, StartError> {
     Ok(match wanted(start.config, make)? {
         Ok(fabric) => Made::Fabric(fabric, None),
@@ -25,10 +25,10 @@ pub(super) fn fabric(start: &Start<'_>) -> Result<Made, StartError> {
     })
 }
 
-/// Whether the fabric is possible, as far as that shows without making it.
+/// Checks whether the fabric is possible, as far as that can be checked without making it.
 ///
 /// # Errors
-/// [`ConfigError::NoVerbs`] if it is required.
+/// [`ConfigError::NoVerbs`] if the fabric is required.
 pub(super) fn look(config: &Config) -> Result<Possible, ConfigError> {
     let possible = wanted(config, |config| usable(config).map(drop))?;
     Ok(possible.map_or_else(Possible::No, |()| Possible::Yes))
@@ -53,9 +53,9 @@ fn wanted<T>(
     }
 }
 
-/// The settings of each device's fabric, if the host has these devices and lets this process use them.
+/// Returns the settings of each device's fabric, if the host has the devices and lets this process use them.
 fn usable(config: &Config) -> Result<Vec<VerbsConfig>, String> {
-    // The fabric checks this again; its error names its own step, which is no help here.
+    // The fabric checks this again, but its error names the fabric's own step, which does not help the user.
     transfer_verbs::available().map_err(|e| e.to_string())?;
     let settings = settings(config);
     for of in &settings {
@@ -66,7 +66,7 @@ fn usable(config: &Config) -> Result<Vec<VerbsConfig>, String> {
     Ok(settings)
 }
 
-/// One fabric for each device, and rails over all of them.
+/// Makes one fabric for each device, and the rails over all of them.
 fn make(config: &Config) -> Result<BoxedFabric, String> {
     let (mut fabrics, mut rails) = (Vec::<BoxedFabric>::new(), Vec::new());
     for (place, settings) in usable(config)?.into_iter().enumerate() {
@@ -76,8 +76,8 @@ fn make(config: &Config) -> Result<BoxedFabric, String> {
     rails::over(fabrics, RailsConfig::new(&rails)).map_err(|e| e.to_string())
 }
 
-/// Checks the limit of locked memory. If not even the first pool can be registered, no worker could connect, so it is
-/// better to do without RDMA.
+/// Checks the limit of locked memory. If not even the first pool can be registered, no worker could connect, so the
+/// sidecar starts without RDMA.
 fn check_locked_memory(pool_bytes: Size) -> Result<(), String> {
     match locked::limit_bytes() {
         Some(limit) if limit < pool_bytes.0 => Err(format!(
@@ -90,7 +90,7 @@ fn check_locked_memory(pool_bytes: Size) -> Result<(), String> {
     }
 }
 
-/// The settings of each device's fabric.
+/// Returns the settings of each device's fabric.
 fn settings(config: &Config) -> Vec<VerbsConfig> {
     let told = &config.verbs;
     let rails = told.devices.len().max(1) * usize::from(told.queue_pairs);
@@ -115,11 +115,12 @@ fn settings(config: &Config) -> Vec<VerbsConfig> {
             IsolationChoice::Window => Isolation::Grant,
             IsolationChoice::Pool => Isolation::Segment,
         },
-        // The key of one queue pair may overtake the binds of the others.
+        // With several queue pairs, the key on one of them may overtake the binds of the others.
         grants: if rails > 1 { GrantReport::Completed } else { GrantReport::Posted },
         receive_slots: inner_slots(defaults.receive_slots, rails),
         max_registered_bytes: config.pinned_limit.0,
-        // The fabric reports a link that does not connect, with the reason, before the control plane gives up.
+        // The fabric's time-out is shorter than the control plane's, so that the fabric reports the reason why a link
+        // does not connect.
         handshake_timeout: FORM_DEADLINE - Duration::from_secs(1),
         ..defaults
     };

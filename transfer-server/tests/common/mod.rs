@@ -1,4 +1,4 @@
-//! A sidecar to test, and a worker that speaks to its rings with nothing in between.
+//! A sidecar for tests, and a worker that uses its rings directly.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
 use hyper_util::rt::TokioIo;
@@ -16,21 +16,21 @@ use transfer_memory::session::{FromSidecar, SessionError, WorkerEnd, WorkerOptio
 use transfer_server::config::{Config, DirectoryPlace, Locking, Size, UseShm, UseVerbs};
 use transfer_server::{Sidecar, StartError};
 
-/// How long anything may take before a test fails.
+/// The longest time that a step may take before a test fails.
 pub const SOON: Duration = Duration::from_secs(20);
 
 pub fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// A sidecar with its sockets in a directory of its own.
+/// A sidecar whose sockets are in a directory of its own.
 pub struct Node {
     pub sidecar: Sidecar,
     pub dir: TempDir,
 }
 
 impl Node {
-    /// Starts a node that listens on loopback, with tcp alone; `change` may change its configuration.
+    /// Starts a node that listens on loopback, with tcp alone. `change` may change its configuration.
     pub fn try_start(node: &str, change: impl FnOnce(&mut Config)) -> Result<Node, StartError> {
         let dir = tempfile::tempdir().unwrap();
         let mut config = Config::single(name(node), &dir.path().join("worker.sock"));
@@ -47,7 +47,7 @@ impl Node {
         Node::try_start(node, |_| ()).unwrap()
     }
 
-    /// A node that uses the directory of `host`.
+    /// Starts a node that uses the directory of `host`.
     pub fn join(node: &str, host: &Node) -> Node {
         let url = host.url();
         Node::try_start(node, |c| c.directory = DirectoryPlace::At(url)).unwrap()
@@ -62,7 +62,7 @@ impl Node {
     }
 }
 
-/// A connection to a node's gRPC services, over its Unix socket.
+/// Connects to a node's gRPC services over its Unix socket.
 pub async fn over_unix(node: &Node) -> Channel {
     let path = node.sidecar.addresses().admin_socket.clone().unwrap();
     let connect = tower::service_fn(move |_| {
@@ -72,7 +72,7 @@ pub async fn over_unix(node: &Node) -> Channel {
     Endpoint::from_static("http://unix").connect_with_connector(connect).await.unwrap()
 }
 
-/// Calls `ready` until it says so.
+/// Calls `ready` until it returns `true`.
 #[track_caller]
 pub fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
     let deadline = Instant::now() + SOON;
@@ -94,7 +94,7 @@ impl Worker {
         Ok(Worker { end: WorkerEnd::connect(socket, &options)?, next_op: 1, next_offset: 0 })
     }
 
-    /// Breaks the rules, and waits until it is thrown out for that.
+    /// Violates the protocol, and waits until the sidecar throws the worker out.
     pub fn talks_nonsense(&mut self) {
         assert!(self.end.submission.try_push(&[0xff; 16]).unwrap());
         self.end.submission.publish();
@@ -114,7 +114,7 @@ impl Worker {
         }
     }
 
-    /// Sends a command, and waits for its answer; segments that come with it are mapped.
+    /// Sends a command, and waits for its answer. Maps the segments that come with the answer.
     fn ask(&mut self, command: Command) -> Answer {
         self.next_op += 1;
         self.submit(&Request::Command { op: OpId(self.next_op), command });
@@ -166,12 +166,12 @@ impl Worker {
         self.ask(Command::Push(push))
     }
 
-    /// Fetches bytes, and what carried them.
+    /// Fetches bytes. Returns the fabric that carried them, too.
     pub fn fetch(&mut self, key: &str, timeout: Duration) -> Result<(Vec<u8>, FabricKind), String> {
         self.fetch_over(None, key, timeout)
     }
 
-    /// Fetches bytes over that fabric or not at all.
+    /// Fetches bytes over the required fabric only.
     pub fn fetch_over(
         &mut self,
         require: Option<FabricKind>,

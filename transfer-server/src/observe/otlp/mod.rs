@@ -2,7 +2,7 @@
 //!
 //! Nothing waits for the collector. A bounded queue leads to a thread that sends spans in batches. Spans that find the
 //! queue full are counted, and so are spans that the collector refuses. When the sidecar ends, the rest of the queue
-//! has [`FLUSH`] to be sent.
+//! has at most [`FLUSH`] to be sent.
 //!
 //! The SDK's own batch processor is not used, because it does not report how many spans it has dropped.
 //!
@@ -36,16 +36,16 @@ const WAITING: usize = 16 << 10;
 /// The most spans of one call.
 const BATCH: usize = 512;
 
-/// The time for which the first span of a batch waits for others.
+/// The time for which the first span of a batch waits for more.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The time-out of a batch.
 const CALL: Duration = Duration::from_secs(5);
 
-/// The time for which the end of the sidecar waits for the last spans.
+/// The longest time for which the end of the sidecar waits for the last spans.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// What has become of spans.
+/// Counts the spans that were exported, failed, or were dropped.
 #[derive(Debug, Default)]
 pub(crate) struct ExportCounts {
     exported: AtomicU64,
@@ -54,7 +54,7 @@ pub(crate) struct ExportCounts {
 }
 
 impl ExportCounts {
-    /// The counts, by the names of the metrics.
+    /// Returns the counts with the names of their metrics.
     pub(crate) fn get(&self) -> [(&'static str, u64); 3] {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         [("exported", get(&self.exported)), ("failed", get(&self.failed)), ("dropped", get(&self.dropped))]
@@ -69,7 +69,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Makes a span of a finished transfer, if its trace is sampled, and puts it into the queue.
+    /// Makes the span of a finished transfer, if its trace is sampled, and puts it into the queue.
     pub(super) fn offer(&self, ended: &EndedTransfer, at: Instant) {
         if let Some(span) = self.spans.of(ended, at)
             && self.to.try_send(span).is_err()
@@ -87,12 +87,12 @@ pub(crate) struct Export {
 }
 
 impl Export {
-    /// What has become of spans.
+    /// Returns the counts of spans.
     pub(crate) fn counts(&self) -> &ExportCounts {
         &self.counts
     }
 
-    /// Waits until the last spans are sent, with a time-out. The queue must be dropped, or about to be.
+    /// Waits until the last spans are sent, for at most `FLUSH`. The queue must be dropped, or about to be dropped.
     pub(crate) async fn flushed(mut self) {
         let ended = async { while self.ended.changed().await.is_ok() {} };
         if timeout(FLUSH, ended).await.is_err() {
@@ -104,7 +104,8 @@ impl Export {
 /// Starts the thread that sends, if there is a collector.
 ///
 /// # Errors
-/// The system's; and those of the exporter about its configuration, which includes the environment's `OTEL_` variables.
+/// The error of the system, or an error of the exporter about its configuration, which includes the environment's
+/// `OTEL_` variables.
 pub(super) fn start(config: &OtlpConfig, node: &Name, incarnation: u64) -> io::Result<Option<(Queue, Export)>> {
     let Some(endpoint) = &config.otlp_endpoint else { return Ok(None) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -126,7 +127,7 @@ pub(super) fn start(config: &OtlpConfig, node: &Name, incarnation: u64) -> io::R
     Ok(Some((Queue { to, spans, counts: counts.clone() }, Export { counts, ended })))
 }
 
-/// The resource of the spans. The attributes of `OTEL_RESOURCE_ATTRIBUTES` are added, and take precedence.
+/// Makes the resource of the spans. The attributes of `OTEL_RESOURCE_ATTRIBUTES` are added, and take precedence.
 fn resource(node: &Name, incarnation: u64) -> Resource {
     let attributes = [
         KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
@@ -148,7 +149,7 @@ async fn send(mut from: mpsc::Receiver<SpanData>, exporter: &SpanExporter, endpo
         };
         let count = if why.is_none() { &counts.exported } else { &counts.failed };
         count.fetch_add(spans, Ordering::Relaxed);
-        // One line each time that it goes and comes.
+        // One line is logged each time that the collector stops or resumes taking spans.
         match why {
             Some(why) if reached => tracing::warn!(endpoint, why, "the collector does not take spans; they are lost"),
             None if !reached => tracing::info!(endpoint, "the collector takes spans again"),
@@ -158,7 +159,7 @@ async fn send(mut from: mpsc::Receiver<SpanData>, exporter: &SpanExporter, endpo
     }
 }
 
-/// Waits for a first span, and for a batch. `false` if no more spans will come.
+/// Waits for a first span, and then for a full batch or for `LINGER`. Returns `false` if no more spans will come.
 async fn fill(from: &mut mpsc::Receiver<SpanData>, batch: &mut Vec<SpanData>) -> bool {
     if from.recv_many(batch, BATCH).await == 0 {
         return false;

@@ -1,8 +1,8 @@
-//! A transfer as a span.
+//! Converts a transfer into a span.
 //!
-//! The span belongs to the trace that its worker gives. A fetch without one belongs to the trace of the push that
-//! published its version. Without either the span begins a trace of its own, as often as configured. The beginner of a
-//! trace decides whether it is collected: if its flag says no, there is no span.
+//! The span belongs to the trace that the worker gives. The span of a fetch without a trace belongs to the trace of the
+//! push that published its version. Without either, the configured share of transfers starts a new trace. The process
+//! that starts a trace decides whether the trace is collected: if its sampled flag is not set, no span is made.
 
 use opentelemetry::trace::{Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
@@ -24,7 +24,7 @@ impl Spans {
         Spans { sample, scope }
     }
 
-    /// The span of a finished transfer, if its trace is collected.
+    /// Makes the span of a finished transfer, if its trace is collected.
     pub(super) fn of(&self, ended: &EndedTransfer, at: Instant) -> Option<SpanData> {
         let origin = ended.outcome.as_ref().ok().and_then(|report| report.origin);
         let parent = ended.trace.or(origin);
@@ -37,7 +37,7 @@ impl Spans {
         }
         let end_time = SystemTime::now().checked_sub(at.elapsed()).unwrap_or(SystemTime::UNIX_EPOCH);
         let mut links = SpanLinks::default();
-        // The parent needs no link.
+        // A link to the parent would be redundant.
         links.links.extend(origin.filter(|origin| parent != Some(*origin)).map(link));
         Some(SpanData {
             span_context: own(parent),
@@ -65,7 +65,7 @@ impl Spans {
     }
 }
 
-/// A new span context: of its parent's trace, else of a new one.
+/// Makes a new span context in the parent's trace, or in a new trace without a parent.
 fn own(parent: Option<TraceContext>) -> SpanContext {
     let trace = match parent {
         Some(parent) => TraceId::from_bytes(parent.trace_id()),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn parent_is_the_worker_s_span_or_that_of_the_push_or_none() {
+    fn parent_is_the_span_of_the_worker_or_of_the_push_or_none() {
         let spans = Spans::new(1);
         let of = |trace, origin| spans.of(&fetched(trace, origin), Instant::now()).unwrap();
         let both = of(context(1, 1), context(2, 1));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn beginner_of_a_trace_decides_whether_it_is_collected() {
+    fn root_of_a_trace_decides_whether_it_is_collected() {
         let count = |sample, trace, origin| {
             let spans = Spans::new(sample);
             (0..4000).filter(|_| spans.of(&fetched(trace, origin), Instant::now()).is_some()).count()
@@ -161,12 +161,12 @@ mod tests {
         }
         assert_eq!((count(0, None, None), count(1, None, None)), (0, 4000));
         let some = count(4, None, None);
-        // One in four, within limits that chance never exceeds.
+        // One in four. Chance does not exceed these bounds in practice.
         assert!((500..2000).contains(&some), "{some}");
     }
 
     #[test]
-    fn failure_has_its_code() {
+    fn failed_transfer_carries_its_error_code() {
         let failed = EndedTransfer { outcome: Err(FailureCode::PoolFull), ..fetched(None, None) };
         let span = Spans::new(1).of(&failed, Instant::now()).unwrap();
         assert_eq!(span.status, Status::error("PoolFull"));
