@@ -154,7 +154,7 @@ mod tests {
 
     /// A parser with three mistakes, each behind a check: the driver finds all of them.
     #[test]
-    fn mistakes_are_found() {
+    fn driver_finds_planted_mistakes() {
         let find = |check: fn(&[u8]) -> String| {
             let run = || Target::new("driver-itself", [b"HEAD\x01\x00\x00\x00\x00".to_vec()]).run(check);
             let message = catch_unwind(run).expect_err("the mistake is found");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_differ_in_words_alone() {
+    fn numbers_do_not_make_answers_differ() {
         assert_eq!(without_numbers("slot 0x1f of 12"), without_numbers("slot 0x3 of 777"));
         assert_ne!(without_numbers("too short"), without_numbers("too long"));
     }

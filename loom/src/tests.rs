@@ -103,24 +103,24 @@ fn conversation(records: u8, preemptions: usize, for_nothing: bool) {
 }
 
 #[test]
-fn a_record_comes_whole_and_its_wake_up_is_not_lost() {
+fn record_arrives_whole_and_its_wake_up_is_not_lost() {
     conversation(1, 3, false);
 }
 
 /// Three do not fit at once, and the third begins at the start again: both sides have to sleep and be woken.
 #[test]
-fn a_full_ring_goes_round() {
+fn full_ring_wraps_around() {
     conversation(4, 2, false);
 }
 
 /// A doorbell may be an old one.
 #[test]
-fn who_is_woken_for_nothing_sleeps_again() {
+fn spurious_wake_up_leads_back_to_sleep() {
     conversation(4, 2, true);
 }
 
 #[test]
-fn a_budget_is_never_exceeded_and_all_of_it_comes_back() {
+fn budget_is_never_exceeded_and_fully_returned() {
     loom::model(|| {
         let budget = PinnedBudget::new(100);
         let other = budget.clone();

@@ -49,7 +49,7 @@ fn bench_says_which_program_measures() {
 }
 
 #[test]
-fn a_value_of_the_environment_is_not_blamed_on_the_flag() {
+fn error_names_the_environment_variable_and_not_the_flag() {
     let Output { status, stderr, .. } = transferctl(&["status"]).env("TRANSFER_ADMIN", "ftp://x").output().unwrap();
     let said = String::from_utf8_lossy(&stderr);
     assert_eq!(status.code(), Some(2), "{said}");
@@ -57,7 +57,7 @@ fn a_value_of_the_environment_is_not_blamed_on_the_flag() {
 }
 
 #[test]
-fn a_key_that_is_too_long_is_the_key_s_fault() {
+fn too_long_key_is_reported_as_such() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("data");
     std::fs::write(&file, [0u8; 10]).unwrap();
@@ -66,7 +66,7 @@ fn a_key_that_is_too_long_is_the_key_s_fault() {
 }
 
 #[test]
-fn a_sidecar_that_cannot_be_reached_ends_with_3() {
+fn unreachable_sidecar_ends_with_3() {
     let directory = tempfile::tempdir().unwrap();
     let nobody = directory.path().join("nobody.sock");
     let nobody = nobody.to_str().unwrap();
@@ -162,7 +162,7 @@ impl Drop for Holder {
 }
 
 #[test]
-fn a_file_goes_through_a_sidecar_and_comes_back() {
+fn pushed_file_is_fetched_unchanged() {
     let Some(sidecar) = Sidecar::start(&[]) else { return };
     let (socket, admin) = (sidecar.text("worker.sock"), sidecar.text("admin.sock"));
     let (from, to) = (sidecar.text("from"), sidecar.text("to"));
@@ -211,7 +211,7 @@ fn a_file_goes_through_a_sidecar_and_comes_back() {
 }
 
 #[test]
-fn a_push_ends_after_its_time() {
+fn push_ends_after_its_hold_time() {
     let Some(sidecar) = Sidecar::start(&[]) else { return };
     let (socket, empty) = (sidecar.text("worker.sock"), sidecar.text("empty"));
     std::fs::write(&empty, []).unwrap();
@@ -229,7 +229,7 @@ fn data_plane(sidecar: &Sidecar) -> (u64, char) {
 }
 
 #[test]
-fn the_way_of_waiting_changes_at_once() {
+fn poll_strategy_changes_at_once() {
     let Some(sidecar) = Sidecar::start(&["--poll", "event"]) else { return };
     let admin = sidecar.text("admin.sock");
     ends_with(&["poll", "--admin", &admin], 0, &["event: sleeps"]);
@@ -253,7 +253,7 @@ fn the_way_of_waiting_changes_at_once() {
 }
 
 #[test]
-fn why_there_is_no_rdma_is_the_same_everywhere() {
+fn reason_for_missing_rdma_is_the_same_everywhere() {
     let Some(sidecar) = Sidecar::start(&["--listen", "127.0.0.1:0", "--verbs", "off", "--shm", "off"]) else { return };
     let admin = sidecar.text("admin.sock");
     let why = "it was started with --verbs off";
@@ -271,7 +271,7 @@ fn why_there_is_no_rdma_is_the_same_everywhere() {
 }
 
 #[test]
-fn a_doctor_without_a_sidecar_says_so_and_goes_on() {
+fn doctor_without_a_sidecar_reports_that_and_continues() {
     let directory = tempfile::tempdir().unwrap();
     let nobody = directory.path().join("nobody.sock");
     ends_with(
@@ -362,7 +362,7 @@ fn an_authority_that_cannot_sign_is_named() {
 
 /// Two sidecars with certificates of one call. The second one attaches to the first one's directory and fetches from it.
 #[test]
-fn sidecars_with_such_certificates_link() {
+fn sidecars_link_with_certificates_of_transferctl() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().to_str().unwrap();
     ends_with(&["certs", "--out", out, "--node", "a=127.0.0.1", "--node", "b_0"], 0, &[]);
@@ -393,7 +393,7 @@ fn sidecars_with_such_certificates_link() {
 
 /// On a host with a device too: then it is listed.
 #[test]
-fn devices_are_listed_or_it_is_said_why_there_are_none() {
+fn devices_are_listed_or_their_absence_is_explained() {
     let Output { status, stdout, stderr } = transferctl(&["devices", "--json"]).output().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&stdout).unwrap();
     match json["why_none"].as_str() {
@@ -420,7 +420,7 @@ fn no_libibverbs() -> tempfile::TempDir {
 }
 
 #[test]
-fn without_libibverbs_all_starts_and_says_why_there_is_no_rdma() {
+fn programs_start_without_libibverbs_and_report_why_rdma_is_missing() {
     let folder = no_libibverbs();
     let run = |program: &Path, arguments: &[&str]| {
         let mut command = Command::new(program);
@@ -454,7 +454,7 @@ fn without_libibverbs_all_starts_and_says_why_there_is_no_rdma() {
 
 /// As in `transferctl devices | head -0`.
 #[test]
-fn a_reader_that_goes_is_no_panic() {
+fn closed_output_pipe_causes_no_panic() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let Output { status, stderr, .. } = transferctl(&["doctor", "--json"]).stdout(writer).output().unwrap();

@@ -85,7 +85,7 @@ fn unasked_answers_end_the_session() {
 }
 
 #[test]
-fn when_the_sidecar_dies_calls_fail_and_memory_stays_readable() {
+fn calls_fail_and_memory_stays_readable_when_the_sidecar_dies() {
     let (mut sidecar, client) = start(Honest::default(), 1 << 20);
     let mut t = client.allocate(DType::U8, [9]).unwrap();
     t.as_mut_bytes().copy_from_slice(b"immutable");

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_said_once_and_the_first_one_last() {
+    fn each_cause_is_printed_once_and_the_root_cause_last() {
         let bottom = Box::new(io::Error::other("no room"));
         let vague = Box::new(Failed { what: "write", source: Box::new(io::Error::other("transport error")) });
         let said = |error: &dyn Error| in_one_line(error, ToString::to_string);

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spreads_and_percentiles() {
+    fn spreads_and_percentiles_are_computed() {
         assert_eq!(Spread::of(&[]), None);
         assert_eq!(Spread::of(&[3.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 3.0 }));
         assert_eq!(Spread::of(&[4.0, 1.0]).unwrap().median, 2.5);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goal_is_held_against_the_comparison() {
+    fn goal_is_compared_with_the_difference() {
         let mut figure = Figure::beside("x", Unit::Micros, Versus::Difference, Goal::AtMost(5.0));
         assert_eq!(figure.summary().reached, None, "no runs");
         figure.run_beside(24.0, 20.0);

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn it_finds_what_the_figures_were_made_of() {
+    fn fit_recovers_the_parameters_of_the_model() {
         for (per_op, rate) in [(30.0, 4.0), (1.5, 12.0), (200.0, 0.1), (0.01, 50.0)] {
             let fit = Fit::of(&measured(per_op, rate, |_| 0.0)).unwrap();
             assert!(near(fit.per_op_us, per_op, 1e-6), "{per_op} {rate} {fit:?}");
@@ -86,21 +86,21 @@ mod tests {
     }
 
     #[test]
-    fn noise_moves_it_little_and_is_told() {
+    fn noise_changes_the_fit_little_and_is_reported() {
         let fit = Fit::of(&measured(30.0, 4.0, |i| if i % 2 == 0 { 0.05 } else { -0.05 })).unwrap();
         assert!(near(fit.per_op_us, 30.0, 0.06) && near(fit.gb_per_s.unwrap(), 4.0, 0.06), "{fit:?}");
         assert!((0.02..0.1).contains(&fit.usual_error) && fit.worst_error >= fit.usual_error, "{fit:?}");
     }
 
     #[test]
-    fn one_long_tensor_does_not_decide_what_an_operation_costs() {
+    fn one_long_tensor_does_not_decide_the_cost_of_an_operation() {
         // The longest one took 10 % more: by absolute errors it would outweigh all others.
         let fit = Fit::of(&measured(30.0, 4.0, |i| if i == 9 { 0.1 } else { 0.0 })).unwrap();
         assert!(near(fit.per_op_us, 30.0, 0.05), "{fit:?}");
     }
 
     #[test]
-    fn no_part_is_below_zero() {
+    fn parts_of_the_fit_are_never_negative() {
         let same = Fit::of(&[(4096, 20_000.0), (1 << 20, 19_000.0), (1 << 30, 18_000.0)]).unwrap();
         assert_eq!(same.gb_per_s, None, "by reference: nothing moves");
         assert!((18.0..20.0).contains(&same.per_op_us), "{same:?}");
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_is_no_line() {
+    fn single_point_has_no_fit() {
         assert_eq!(Fit::of(&[]), None);
         assert_eq!(Fit::of(&[(4096, 1.0)]), None);
         assert_eq!(Fit::of(&[(4096, 1.0), (4096, 2.0)]), None);

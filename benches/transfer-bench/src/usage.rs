@@ -47,7 +47,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn the_kernels_words_are_understood() {
+    fn proc_files_are_parsed() {
         assert_eq!(cpu_ns("123456 789 12\n"), 123_456);
         assert_eq!(sleeps("Name:\tx\nvoluntary_ctxt_switches:\t42\nnonvoluntary_ctxt_switches:\t7\n"), 42);
         assert_eq!((cpu_ns(""), sleeps("")), (0, 0), "a thread that has ended meanwhile");

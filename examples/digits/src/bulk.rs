@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bit_counts() {
+    fn check_notices_every_changed_bit() {
         let mut words = vec![0; 1000];
         fill(7, &mut words);
         assert!(is_as_filled(7, &words));

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_there_and_normalised() {
+    fn all_rows_are_present_and_normalised() {
         let rows = parse(DIGITS_CSV_GZ).unwrap();
         assert_eq!(rows.len(), 1797);
         assert!(rows.iter().all(|row| row.label < 10 && row.pixels.iter().all(|p| (0.0..=1.0).contains(p))));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_row_is_named() {
+    fn damaged_row_is_refused() {
         assert!(parse_row("1,2,3").is_none());
         let mut row = "0,".repeat(64);
         assert!(parse_row(&format!("{row}9")).is_some());

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_survive_the_trip_as_they_are() {
+    fn weights_keep_their_bits_in_an_event() {
         let weights = [0.1f32, -0.0, f32::MIN_POSITIVE, f32::NAN, 1.0 / 3.0];
         let score = Score { loss: 0.1, accuracy: 0.98 };
         let wall = Duration::from_nanos(1_234_567_891);

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn each_layer_has_a_slope_of_its_own() {
+    fn gradient_is_right_in_each_layer() {
         // One coordinate in each of the four tensors, in case a random direction hides a small tensor's mistake.
         let data = Dataset::load(1).unwrap();
         let batch = &data.train[..8];
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_knows_nothing_says_so() {
+    fn network_of_zeros_scores_as_a_guess() {
         let data = Dataset::load(1).unwrap();
         let score = evaluate(&vec![0.0; PARAMETERS], &data.test);
         assert!((score.loss - 10f32.ln()).abs() < 1e-4);

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sequence_is_the_published_one() {
+    fn sequence_equals_the_published_one() {
         // The first outputs for seed 1234567, as in the reference implementation's test vectors.
         let mut random = Random::new(1_234_567);
         assert_eq!(random.next_u64(), 6_457_827_717_110_365_317);

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn the_goal_is_reached_with_room() {
+    fn goal_is_reached_with_a_margin() {
         let score = train(Job { steps: 600, seed: 1 }, |_| Ok(())).unwrap().score();
         assert!(score.accuracy >= ACCURACY_GOAL, "{score:?} after 600 instead of 1000 steps");
     }

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_a_version_is_no_part_of_its_transfer() {
+    fn latency_excludes_the_wait_for_the_version() {
         let mut tally = Tally::default();
         tally.add(&report(FabricKind::Tcp, 900), Duration::from_micros(1000));
         // Two processes, two clocks: the difference may come out below zero.
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_fabric_shows() {
+    fn merged_tally_lists_both_fabrics() {
         let [mut sum, mut other] = [Tally::default(), Tally::default()];
         sum.add(&report(FabricKind::Tcp, 0), Duration::ZERO);
         other.add(&report(FabricKind::Shm, 0), Duration::ZERO);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_latencies_that_were_there() {
+    fn percentiles_are_measured_latencies() {
         let latencies = (1..=200).rev().map(Duration::from_micros).collect();
         let tally = Tally { latencies, ..Tally::default() };
         let percentiles = [50, 99, 100].map(|percent| tally.percentile(percent).as_micros());

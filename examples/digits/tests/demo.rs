@@ -72,7 +72,7 @@ fn a_full_run_is_good() {
 }
 
 #[test]
-fn too_little_training_is_told_by_the_exit_code() {
+fn exit_code_reports_too_little_training() {
     let temporary = TempDir::new().unwrap();
     let output = demo(&temporary, &["--steps", "3", "--rounds", "1"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
@@ -82,7 +82,7 @@ fn too_little_training_is_told_by_the_exit_code() {
 }
 
 #[test]
-fn a_polite_end_leaves_nothing_behind() {
+fn sigterm_leaves_nothing_behind() {
     let temporary = TempDir::new().unwrap();
     let (mut running, children) = demo_in_the_middle(&temporary);
     signal(&running, Signal::TERM);
@@ -117,7 +117,7 @@ fn the_death_of_a_sidecar_ends_the_demo() {
 }
 
 #[test]
-fn without_a_sidecar_it_says_how_to_get_one() {
+fn missing_sidecar_is_reported_with_advice() {
     let temporary = TempDir::new().unwrap();
     let output = demo(&temporary, &["--transferd", "no/such/program"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

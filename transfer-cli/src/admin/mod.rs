@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_the_library() {
+    fn names_match_the_library() {
         use transfer_core::fabric::FabricKind;
         for dtype in transfer_core::tensor::DType::ALL {
             assert_eq!(dtype_name(i32::from(dtype as u8)), dtype.name());

@@ -115,7 +115,7 @@ mod tests {
     use x509_parser::extensions::GeneralName;
 
     #[test]
-    fn a_node_s_certificate_has_the_names_and_usages_that_transferd_asks_for() {
+    fn node_certificate_has_the_names_and_usages_that_transferd_requires() {
         let folder = tempfile::tempdir().unwrap();
         let (made, is_new) = Authority::in_folder(folder.path()).unwrap();
         assert!(is_new);

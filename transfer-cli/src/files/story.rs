@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_has_a_total_as_soon_as_a_length_is_known() {
+    fn progress_bar_has_a_total_once_a_length_is_known() {
         let telling = Telling { json: false, quiet: true };
         let story = Story::new("fetched", 2, None, &telling, false);
         let bar = story.progress();

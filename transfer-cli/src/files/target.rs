@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_given_up_leaves_nothing_and_what_was_there_stays() {
+    fn abandoned_target_leaves_the_old_file_and_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         std::fs::write(&path, b"old").unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_stays_a_link() {
+    fn link_stays_a_link() {
         let folder = tempfile::tempdir().unwrap();
         let (path, link) = (folder.path().join("f"), folder.path().join("link"));
         std::fs::write(&path, b"old").unwrap();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn below_a_directory_no_link_is_followed() {
+    fn links_below_a_directory_are_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::create_dir_all(at("out/plain")).unwrap();

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_is_a_network_that_reads_badly() {
+    fn inaccurate_network_is_not_good() {
         assert!(!report(vec![run(0.9, 1, vec![1, 2])]).is_good());
     }
 
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_has_a_row_and_a_snapshot_has_none() {
+    fn each_path_has_a_row_and_a_snapshot_has_none() {
         let report = report(vec![run(0.98, 1, vec![1, 2])]);
         assert_rows(
             &report,
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_moved_has_no_rate() {
+    fn unmoved_tensors_have_no_rate() {
         assert_rows(
             &report(vec![run(0.98, 1, vec![1, 2])]),
             &[

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_reached_or_not() {
+    fn reachability_of_a_port_is_found() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         assert_eq!(reach(&address), Ok(()));

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_drawing_with_each_place_its_baseline_and_the_units() {
+    fn chart_shows_each_place_its_baseline_and_the_units() {
         let svg = draw(&sweep(), "a <machine> & its kernel").unwrap();
         let document = roxmltree::Document::parse(&svg).unwrap_or_else(|e| panic!("{e}: {svg}"));
         assert_eq!(document.root_element().tag_name().name(), "svg");
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_of_one_length_has_a_drawing_too() {
+    fn sweep_of_one_length_has_a_chart() {
         let mut sweep = sweep();
         sweep.lines.iter_mut().for_each(|line| line.points.truncate(1));
         let svg = draw(&sweep, "").unwrap();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_measured_for_a_chart_that_cannot_be_written() {
+    fn unwritable_chart_is_an_error_at_the_start() {
         let folder = tempfile::tempdir().unwrap();
         let nowhere = folder.path().join("nowhere/chart.svg");
         let error = File::begin(&nowhere).unwrap_err();

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_is_what_there_is_memory_for() {
+    fn longest_tensor_fits_into_memory() {
         assert_eq!(options(None, None).lengths(false, 4 * GIB).unwrap().last(), Some(&(256 * MIB)));
         let error = options(None, Some(GIB)).lengths(false, 4 * GIB).unwrap_err().to_string();
         assert!(error.contains("1 GiB") && error.contains("9.5 GiB") && error.contains("4 GiB"), "{error}");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_lengths_are_refused() {
         let error = options(Some(8 * KIB), Some(4 * KIB)).lengths(false, 64 * GIB).unwrap_err();
         assert_eq!(error.exit(), Exit::WrongUse);
         assert_eq!(error.to_string(), "--min 8 KiB is above --max 4 KiB");

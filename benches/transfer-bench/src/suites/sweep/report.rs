@@ -256,7 +256,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn as_json_each_place_has_its_points_and_its_fits() {
+    fn json_has_the_points_and_fits_of_each_place() {
         let json = sweep().json();
         assert_eq!(json[0]["place"], "one host");
         let (local, tcp) = (&json[0]["points"][0], &json[1]["points"][1]);
@@ -287,7 +287,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn as_text_there_is_a_table_for_each_place_and_the_model_below_it() {
+    fn text_has_a_table_for_each_place_and_the_model_below_it() {
         let text = sweep().to_string();
         for words in [
             "one host",
