@@ -185,7 +185,7 @@ impl<F: Face> Handle<F> {
         self.push(key, foreign::checked(T::DTYPE, dims.as_ref(), bytemuck::cast_slice(elements)))
     }
 
-    /// As [`Handle::push_slice`], of bytes.
+    /// Publishes bytes from any memory under `key`, as a tensor of `dtype`; see [`Handle::push_slice`].
     pub fn push_bytes<'a>(
         &self,
         key: impl ToKey,

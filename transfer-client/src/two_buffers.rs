@@ -7,8 +7,8 @@ use crate::{Handle, TensorMut};
 use std::collections::VecDeque;
 use transfer_core::tensor::{Key, TensorMeta, Until};
 
-/// Two buffers of one key that take turns, for a producer that writes out of place: while readers have the one, the
-/// other is written.
+/// Two buffers of one key that take turns, for a producer that writes out of place: it writes one buffer while readers
+/// read the other.
 ///
 /// # Three ways to publish changing weights
 /// A published tensor is immutable, so weights that are updated in place cannot be published directly. There are three

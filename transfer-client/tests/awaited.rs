@@ -1,4 +1,4 @@
-//! The async face, against a sidecar of the test's own.
+//! The async client against a sidecar that the test plays.
 #![allow(clippy::unwrap_used, reason = "test")]
 
 mod sidecar;
@@ -35,7 +35,7 @@ async fn told(sidecar: &Sidecar, expected: impl Fn(&sidecar::Heard) -> bool) {
 async fn pushed_tensor_is_fetched() {
     let (sidecar, client) = start(Honest::default(), 1 << 20).await;
     let free = client.arena_free_bytes();
-    // A fetch may come before its push.
+    // A fetch may be sent before its push.
     let early = tokio::spawn(client.fetch("w").exactly(1).into_future());
     let mut w = client.allocate(DType::F64, [2]).unwrap();
     w.as_mut_slice::<f64>().unwrap().copy_from_slice(&[1.0, 2.0]);

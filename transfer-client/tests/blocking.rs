@@ -1,4 +1,4 @@
-//! The blocking face, against a sidecar of the test's own.
+//! The blocking client against a sidecar that the test plays.
 #![allow(clippy::unwrap_used, reason = "test")]
 
 mod sidecar;

@@ -44,7 +44,7 @@ async fn abandoned_calls_disturb_no_other_and_leave_nothing_behind() {
                     let t = writer.allocate_wait(DType::U64, [32], Duration::from_secs(20));
                     let mut t = t.await.unwrap();
                     t.as_mut_slice::<u64>().unwrap().fill(round);
-                    // Asked for before it is there.
+                    // The fetch is sent before its version is pushed.
                     let fetched = tokio::spawn(reader.fetch(&key).exactly(round).into_future());
                     tokio::task::yield_now().await;
                     start_and_drop(reader.fetch(&key));

@@ -12,7 +12,7 @@ pub fn causes<'a>(first: Option<&'a (dyn Error + 'static)>) -> impl Iterator<Ite
     std::iter::successors(first, |cause: &&'a (dyn Error + 'static)| (*cause).source())
 }
 
-/// The failure and its causes in one line, the first cause last. `words` gives the text of a cause.
+/// Formats the failure and its causes in one line, the root cause last. `words` gives the text of a cause.
 #[must_use]
 pub fn in_one_line(error: &dyn Error, words: impl Fn(&(dyn Error + 'static)) -> String) -> String {
     let mut parts = vec![error.to_string()];

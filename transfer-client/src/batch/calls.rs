@@ -145,7 +145,7 @@ impl<F: Face> Handle<F> {
         self.push(key, source(encoded))
     }
 
-    /// Fetches the record batch under `key`, and waits until there is one. Its arrays share the memory where it tensor,
+    /// Fetches the record batch under `key`, and waits until there is one. Its arrays share the memory where it landed,
     /// or where its owner built it.
     pub fn fetch_batch(&self, key: impl ToKey) -> Fetch<F, FetchedBatch> {
         Fetch::new(self.session(), to_key(&key), take_batch)

@@ -49,7 +49,7 @@ impl Held {
         }
     }
 
-    /// The other allocations that are lent along, once for each time.
+    /// The other lent allocations of this push; an allocation appears once for each time that it was lent.
     pub(crate) fn along(&self) -> Vec<u64> {
         match self {
             Held::Gathered { ranges, copied, .. } => {
@@ -61,7 +61,7 @@ impl Held {
         }
     }
 
-    /// Earlier sessions in which the sidecar held it.
+    /// The earlier sessions in which the sidecar held the range.
     pub(crate) fn formers(&self) -> Vec<Arc<Former>> {
         match self {
             Held::Again(.., formers) => formers.clone(),

@@ -18,7 +18,7 @@ use std::time::Instant;
 #[derive(Debug, Default)]
 pub(crate) struct Driver {
     present: AtomicBool,
-    /// It was woken, found a leader, and left the reading to it.
+    /// The driver was woken, found a leader, and left the reading to it.
     passed: AtomicBool,
     waker: std::sync::OnceLock<Waker>,
 }
@@ -62,7 +62,7 @@ impl Session {
             match self.reader.try_lock() {
                 // There is no leader: try again, and lead.
                 Some(reader) => {
-                    // Another thread may have found this thread as the leader for a moment.
+                    // Another thread may have found the lock held by this thread for a moment.
                     drop(reader);
                     baton = true;
                 }

@@ -56,7 +56,7 @@ impl Changes {
 pub(crate) enum Looked {
     /// The version. It does not change until [`Session::clear_hazard`].
     Found(HazardPointer, FetchedTensor),
-    /// Its owner announces it, and the announced version is too old, or is about to change.
+    /// The owner announces the key's versions. The announced version is too old, or is about to change.
     Watch(Watch, NoticeState),
     /// Ask the sidecar.
     Nothing,

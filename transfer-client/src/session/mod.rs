@@ -325,8 +325,8 @@ impl Session {
         }
     }
 
-    /// Sends requests that have no answer. Those that do not fit into the ring are sent when the sidecar rings because
-    /// there is room.
+    /// Sends requests that have no answer. Requests that do not fit into the ring wait in the backlog until the sidecar
+    /// rings because there is room.
     fn say(&self, requests: impl Iterator<Item = Request>) {
         if self.gone().is_none() {
             let mut submission = self.submission.lock();

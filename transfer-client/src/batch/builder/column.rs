@@ -11,7 +11,7 @@ use arrow_schema::{DataType, FieldRef, UnionMode};
 use std::sync::Arc;
 use transfer_memory::view::Element;
 
-/// A column and its children. Its values are in `buffers`, in the order of Arrow's layout.
+/// A column and its children. `buffers` contains its values, in the order of Arrow's layout.
 #[derive(Debug)]
 pub(super) struct Column {
     field: FieldRef,
@@ -22,7 +22,7 @@ pub(super) struct Column {
     buffers: Vec<Room>,
     children: Vec<Column>,
     dictionary: Option<ArrayRef>,
-    /// The end of the last view of a list.
+    /// The end of the last list of a list-view column, in elements of its child.
     closed: usize,
 }
 
@@ -53,7 +53,7 @@ impl Column {
         Ok(column)
     }
 
-    /// Makes room for that many more rows.
+    /// Makes room for `rows` more rows.
     pub(super) fn reserve(&mut self, session: &Session, rows: usize) -> Result<(), Error> {
         if let Some(nulls) = &mut self.nulls {
             nulls.reserve(session, rows)?;
@@ -100,7 +100,7 @@ impl Column {
         self.append_nothing(session)
     }
 
-    /// Appends a place without a value, whose children are never read.
+    /// Appends a row without a value. The children of such a row are never read.
     fn append_nothing(&mut self, session: &Session) -> Result<(), Error> {
         self.len += 1;
         match self.field.data_type().clone() {
@@ -130,7 +130,7 @@ impl Column {
         }
     }
 
-    /// Appends a value below a null: there must be one, and it need not be null itself.
+    /// Appends a value below a null. The child must have an element there, which need not be null itself.
     fn append_below_null(&mut self, session: &Session) -> Result<(), Error> {
         match (self.nulls.is_some(), self.field.data_type()) {
             (false, DataType::Union(..) | DataType::RunEndEncoded(..)) => {
