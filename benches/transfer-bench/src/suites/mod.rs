@@ -1,4 +1,4 @@
-//! What is measured.
+//! The measurements.
 //!
 //! | suite | the system | its baseline |
 //! |---|---|---|
@@ -38,12 +38,12 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// A worker with a session.
+/// Starts a worker with a session.
 fn worker(stage: &Stage, sidecar: &Sidecar, name: &str, arena_bytes: u64) -> Result<Actor, BenchError> {
     worker_that_spins(stage, sidecar, name, arena_bytes, None)
 }
 
-/// The same, whose calls poll for so long before they sleep.
+/// Starts a worker with a session whose calls poll for `spin` before they sleep.
 fn worker_that_spins(
     stage: &Stage,
     sidecar: &Sidecar,
@@ -57,12 +57,12 @@ fn worker_that_spins(
     Ok(actor)
 }
 
-/// Two sidecars that reach each other over TCP only, the first of them with the directory.
+/// Starts two sidecars that reach each other over TCP only. The first one hosts the directory.
 fn pair(stage: &Stage, flags: &[&str]) -> Result<(Sidecar, Sidecar), BenchError> {
     pair_over(stage, "tcp", flags)
 }
 
-/// The same over another fabric only.
+/// Starts two sidecars that reach each other over `fabric` only. The first one hosts the directory.
 fn pair_over(stage: &Stage, fabric: &str, flags: &[&str]) -> Result<(Sidecar, Sidecar), BenchError> {
     let flags = [&["--require", fabric], flags].concat();
     let a = stage.sidecar("a", None, &flags)?;
@@ -75,7 +75,7 @@ fn latencies_us(from: &[u64], to: &[u64]) -> Vec<f64> {
     from.iter().zip(to).map(|(from, to)| to.saturating_sub(*from) as f64 / 1e3).collect()
 }
 
-/// 10^9 bytes in a second.
+/// The rate, in 10^9 bytes per second.
 fn gigabytes_per_second(bytes: u64, ns: u64) -> f64 {
     bytes as f64 / ns.max(1) as f64
 }
