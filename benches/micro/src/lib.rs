@@ -13,7 +13,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// The time of one benchmark, all rounds together.
+/// The time of all rounds of one benchmark together.
 const BUDGET: Duration = Duration::from_millis(1500);
 /// The least time of one round, so that the time of reading the clock is negligible.
 const ROUND: Duration = Duration::from_millis(10);
