@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 fn transferctl(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_transferctl"));
-    // What the caller's environment says is not what is tested.
+    // The tests do not depend on the caller's environment.
     command.args(arguments).env_remove("TRANSFER_ADMIN").env_remove("TRANSFER_SOCKET");
     command
 }
@@ -96,12 +96,12 @@ struct Sidecar {
 }
 
 impl Sidecar {
-    /// `None` where the sidecar's program has not been built: `cargo test` of this package alone does not build it.
+    /// `None` if the sidecar's program has not been built: `cargo test` of this package alone does not build it.
     fn start(arguments: &[&str]) -> Option<Sidecar> {
         Sidecar::start_with(arguments, None)
     }
 
-    /// `libraries`: where the loader looks first.
+    /// `libraries` is the first folder in which the loader looks.
     fn start_with(arguments: &[&str], libraries: Option<&Path>) -> Option<Sidecar> {
         let program: PathBuf = Path::new(env!("CARGO_BIN_EXE_transferctl")).with_file_name("transferd");
         if !program.is_file() {
@@ -198,7 +198,7 @@ fn pushed_file_is_fetched_unchanged() {
     assert_eq!((&line["version"], &line["dtype"]), (&7.into(), &"f32".into()));
     ends_with(&["tensors", "--admin", &admin, "--prefix", "other"], 0, &["0 tensors"]);
 
-    // A version that will not come, a name that is taken, and a tensor that goes with its worker.
+    // A version that is never published, a name that is taken, and a tensor that ends with its worker.
     ends_with(&[&fetch[..], &[&to]].concat(), 1, &["exists already", "--force"]);
     ends_with(&[&fetch[..], &[&to, "--force", "--exactly", "3"]].concat(), 6, &["layer0/w", "--at-least"]);
     ends_with(&["push", "--socket", &socket, "--name", "holder", "k", &from], 1, &["holder"]);
@@ -237,7 +237,7 @@ fn poll_strategy_changes_at_once() {
     sidecar.wait_for(asleep);
 
     ends_with(&["poll", "busy", "--admin", &admin], 0, &["busy: never sleeps (before: event"]);
-    // Nobody has anything to do, and it works all the same.
+    // The sidecar has no work, and polls nevertheless.
     let before = data_plane(&sidecar).0;
     sidecar.wait_for(|| data_plane(&sidecar).0 > before + 5);
     ends_with(&["status", "--admin", &admin], 0, &["poll       busy"]);
@@ -286,7 +286,7 @@ fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// What is in a folder, by name.
+/// The contents of the files of a folder, by name.
 fn contents(folder: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let read = |entry: std::fs::DirEntry| std::fs::read(entry.path()).unwrap();
@@ -307,12 +307,12 @@ fn certificates_are_made_once_and_never_overwritten() {
     let first = contents(&out);
     assert_eq!(first.keys().collect::<Vec<_>>(), ["a.key", "a.pem", "b.key", "b.pem", "ca.key", "ca.pem"]);
     for name in first.keys() {
-        // What a umask could take of the others' rights is not the program's.
+        // The umask may remove rights of other users, so they are not compared.
         let wanted = if name.ends_with(".key") { 0o600 } else { 0o644 };
         assert_eq!(mode(&out.join(name)) & !0o044, wanted & !0o044, "{name}");
         assert!(!name.ends_with(".key") || mode(&out.join(name)) == wanted, "{name}");
     }
-    // Where one of them is there, none is made.
+    // If one of the files exists, none is made.
     for existing in ["b.pem", "b.key"] {
         let path = out.join(existing);
         certs(
@@ -329,7 +329,7 @@ fn certificates_are_made_once_and_never_overwritten() {
     assert!(["ca.pem", "ca.key", "a.pem", "a.key"].iter().all(|&name| first[name] == second[name]));
     assert_ne!(first["b.pem"], second["b.pem"]);
     certs(&["--node", "d", "--node", "d=127.0.0.1"], 2, &["--node d is given twice"]);
-    // A link is not written through, wherever it leads.
+    // A symbolic link is not followed.
     std::os::unix::fs::symlink(directory.path().join("elsewhere"), out.join("e.key")).unwrap();
     certs(&["--node", "e"], 1, &["e.key exists already"]);
     assert!(!directory.path().join("elsewhere").exists());
@@ -385,13 +385,13 @@ fn sidecars_link_with_certificates_of_transferctl() {
     ends_with(&["fetch", "--socket", &b.text("worker.sock"), "k", &b.text("copy")], 0, &["fabric=tcp"]);
     assert_eq!(std::fs::read(b.path("copy")).unwrap(), [7; 1000]);
     ends_with(&["peers", "--admin", &b.text("admin.sock")], 0, &["a"]);
-    // A tool uses such a certificate as a client.
+    // A tool can use such a certificate as a client.
     let [tls, key] = [tls("b_0").to_vec(), key("b_0").to_vec()];
     let tool = ["status", "--admin", &url].into_iter().chain(tls.iter().chain(&key).map(String::as_str));
     ends_with(&tool.collect::<Vec<_>>(), 0, &["TLS 1.3"]);
 }
 
-/// On a host with a device too: then it is listed.
+/// On a host with a device, it is listed.
 #[test]
 fn devices_are_listed_or_their_absence_is_explained() {
     let Output { status, stdout, stderr } = transferctl(&["devices", "--json"]).output().unwrap();
@@ -409,8 +409,8 @@ fn devices_are_listed_or_their_absence_is_explained() {
     }
 }
 
-/// A folder in which the loader finds a libibverbs that is none: as where it is missing, on every host. A program that
-/// was linked with it would not start.
+/// A folder with invalid libraries, which the loader finds first. They have the effect of a missing libibverbs on every
+/// host: a program that was linked with it would not start.
 fn no_libibverbs() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for name in ["libibverbs.so.1", "librdmacm.so.1"] {
@@ -452,7 +452,7 @@ fn programs_start_without_libibverbs_and_report_why_rdma_is_missing() {
     }
 }
 
-/// As in `transferctl devices | head -0`.
+/// The reader of the standard output has gone, as in `transferctl devices | head -0`.
 #[test]
 fn closed_output_pipe_causes_no_panic() {
     let (reader, writer) = std::io::pipe().unwrap();

@@ -75,7 +75,7 @@ impl Target {
             let endpoint = endpoint.connect_timeout(CONNECT);
             match answer {
                 Some(answer) => endpoint.timeout(answer),
-                // A sidecar that is dead, or cut off, is noticed by pings.
+                // Pings detect a sidecar that is dead or cut off.
                 None => endpoint.http2_keep_alive_interval(CONNECT).keep_alive_timeout(CONNECT),
             }
         };

@@ -107,7 +107,7 @@ impl Story {
         };
         let bar = ProgressBar::with_draw_target(all_bytes, target);
         set_style(&bar);
-        // Also before anything is counted.
+        // The bar is also drawn before anything is counted.
         bar.enable_steady_tick(TICK);
         let telling = telling.clone();
         Story { what, all, telling, to_stderr, bar, done: 0, bytes: 0, copied: 0, failed: Vec::new(), only: None }
@@ -118,7 +118,7 @@ impl Story {
         self.bar.clone()
     }
 
-    /// Sets the number of transfers, of which some are in pieces.
+    /// Sets the number of transfers. Some of them may be in pieces.
     pub(super) fn count(&mut self, all: usize) {
         self.all = all;
     }
@@ -187,10 +187,11 @@ impl Story {
         }
     }
 
-    /// Prints the sum. Returns the result. `whole`: the finished transfers count for nothing if one has failed.
+    /// Prints the sum. Returns the result of the command. With `whole`, finished transfers do not count if one has
+    /// failed.
     pub(super) fn end(&mut self, whole: bool) -> Result<(), Error> {
         self.bar.finish_and_clear();
-        // Includes those that were not tried because of a general failure.
+        // This includes the tensors that were not tried because of a general failure.
         let tried = self.done + self.failed.len();
         if let Some(exit) = self.failed.last().copied() {
             self.failed.extend(std::iter::repeat_n(exit, self.all.saturating_sub(tried)));

@@ -94,7 +94,7 @@ impl Target {
         }
     }
 
-    /// Gives the file its name, and returns its path. Call [`Handle::store`] before.
+    /// Gives the file its name, and returns its path. Call [`Handle::store`] first.
     pub(crate) fn finish(self) -> Result<PathBuf, FilesError> {
         let Target { path, to, force } = self;
         let failed = |source: io::Error| match source.kind() {
@@ -209,7 +209,7 @@ mod tests {
         handle.store().unwrap();
         target.finish().unwrap();
         assert_eq!((std::fs::read(&path).unwrap(), names(folder.path())), (b"new".to_vec(), vec!["f".to_owned()]));
-        // As any other new file of this process.
+        // The mode is that of any other new file of this process.
         let plain = folder.path().join("plain");
         std::fs::write(&plain, "").unwrap();
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode();
@@ -226,7 +226,7 @@ mod tests {
         target.handle().unwrap().write(b"new", 0).unwrap();
         drop(target);
         assert_eq!((std::fs::read(&path).unwrap(), names(folder.path())), (b"old".to_vec(), vec!["f".to_owned()]));
-        // A file that was made meanwhile is not overwritten either.
+        // A file that another process has made meanwhile is not overwritten either.
         let other = folder.path().join("g");
         let target = Target::begin(&other, false).unwrap();
         std::fs::write(&other, b"theirs").unwrap();
@@ -286,7 +286,7 @@ mod tests {
         assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
         let folder = tempfile::tempdir().unwrap();
         let huge = Target::begin(&folder.path().join("huge"), false).unwrap();
-        // No file may be so long.
+        // No file can be that long.
         assert!(matches!(huge.handle().unwrap().reserve(u64::MAX / 4), Err(FilesError::File { .. })));
         let full = Target::begin("/dev/full".as_ref(), false).unwrap();
         let full = full.handle().unwrap().write(b"x", 0).unwrap_err();

@@ -107,7 +107,7 @@ async fn live(
         }
         let taken = tokio::select! {
             taken = Sample::take(&options.target, admin) => taken,
-            // A stopped sidecar does not answer for long.
+            // Keys are handled meanwhile, because a stopped sidecar does not answer for a long time.
             key = keys.next() => match key.map_err(failed)? {
                 keys::Typed::Quit => return Ok(()),
                 keys::Typed::Redraw => continue,
