@@ -360,7 +360,8 @@ fn an_authority_that_cannot_sign_is_named() {
     assert!(!path("b.pem").exists() && !path("b.key").exists());
 }
 
-/// Two sidecars with certificates of one call. The second one attaches to the first one's directory and fetches from it.
+/// Two sidecars with certificates of one call. The second one attaches to the directory of the first one and fetches
+/// from it.
 #[test]
 fn sidecars_link_with_certificates_of_transferctl() {
     let directory = tempfile::tempdir().unwrap();

@@ -107,7 +107,7 @@ macro_rules! push_options {
             self
         }
 
-        /// How long the version stays; the default is until a newer one is published. A version that stays longer is
+        /// The lifetime of the version; the default is until a newer one is published. A version that stays longer is
         /// found beside newer ones by [`Fetch::exactly`](crate::Fetch::exactly), and its memory is not free until then.
         pub fn keep(mut self, until: ::transfer_core::tensor::Until) -> Self {
             self.$($options).+.retention.until = until;

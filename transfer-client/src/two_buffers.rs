@@ -16,8 +16,8 @@ use transfer_core::tensor::{Key, TensorMeta, Until};
 ///
 /// | way | costs | the update waits |
 /// |---|---|---|
-/// | [`push_snapshot`](Handle::push_snapshot) | a copy for each version, which the report counts | for room in the arena |
-/// | [`gate`](Handle::gate) | no copy, and fetches wait while the update is made | for all readers of the newest version |
+/// | [`push_snapshot`](Handle::push_snapshot) | a copy per version, which the report counts | for room in the arena |
+/// | [`gate`](Handle::gate) | no copy, and fetches wait during the update | for all readers of the newest version |
 /// | [`TwoBuffers`] | no copy, twice the memory | for the readers of the version before the newest |
 ///
 /// ```no_run

@@ -50,7 +50,8 @@ impl Load {
 /// The role of the producer: publishes every tensor of `load`, and holds them until it is told to end.
 ///
 /// # Errors
-/// [`Error::Transfer`] if a call fails, [`Error::Interrupted`] if it is told to end earlier, and those of [`Event::emit`].
+/// [`Error::Transfer`] if a call fails, [`Error::Interrupted`] if it is told to end earlier, and those of
+/// [`Event::emit`].
 pub async fn produce(load: Load, sidecar: &Path) -> Result<(), Error> {
     let mut signals = Signals::listen()?;
     // The arena is the memory that this process shares with its sidecar. All tensors are made in it, and stay in it.

@@ -65,7 +65,8 @@ impl Dataset {
         Ok(Dataset { train: rows, test })
     }
 
-    /// The training examples of worker `rank` of `workers`: every `workers`-th one, so the shards' sizes differ by at most one.
+    /// The training examples of worker `rank` of `workers`: every `workers`-th one, so the shards' sizes differ by at
+    /// most one.
     #[must_use]
     pub fn shard(&self, rank: usize, workers: usize) -> Vec<Example> {
         self.train.iter().skip(rank).step_by(workers).cloned().collect()

@@ -1,4 +1,5 @@
-//! The tutorial of this repository: a small network learns to read handwritten digits, on two workers and a parameter server.
+//! The tutorial of this repository: a small network learns to read handwritten digits, on two workers and a parameter
+//! server.
 //!
 //! Every step of the training moves tensors between processes: the workers get the newest weights and hand in their
 //! gradients. The same job runs with different exchanges, and its arithmetic is written so that **every exchange must
@@ -13,7 +14,7 @@
 //!
 //! - [`dataset`]: 1,797 real digits; unpacking, splitting, and the shard of each worker.
 //! - [`model`]: the network, 64-128-10, and its gradient.
-//! - [`training`]: **start here**. The computation of a worker, and that of the parameter server.
+//! - [`training`]: **start here**. The computation of a worker, that of the parameter server, and their order.
 //! - [`random`]: the random numbers of splits, batches and first weights.
 //! - [`mod@reference`]: the job in one process; the distributed runs are compared with it.
 //!

@@ -1,6 +1,7 @@
 //! The network: 64 pixels, 128 hidden units (ReLU), 10 digits (softmax), and its gradient.
 //!
-//! All parameters lie in **one** flat `[f32]`, so that one tensor carries the weights and one tensor carries a gradient:
+//! All parameters lie in **one** flat `[f32]`, so that one tensor carries the weights and one tensor carries a
+//! gradient:
 //!
 //! ```text
 //! | w1: 64 x 128 | b1: 128 | w2: 128 x 10 | b2: 10 |      9,610 parameters, 38,440 bytes

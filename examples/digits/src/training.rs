@@ -1,8 +1,8 @@
 //! The job: the computation of a worker and of the parameter server, and the order of their steps. It does not depend
 //! on the exchange between them.
 //!
-//! Synchronous data-parallel SGD. Version 0 of the weights is the initialisation; in step v every worker computes the gradient at
-//! version v over a batch of its own shard, and the server makes version v + 1 out of their average:
+//! Synchronous data-parallel SGD. Version 0 of the weights is the initialisation. In step v every worker computes the
+//! gradient at version v over a batch of its own shard, and the server makes version v + 1 from their average:
 //!
 //! ```text
 //!   worker 0   weights v ──► gradient over a batch of shard 0 ──┐

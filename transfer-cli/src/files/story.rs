@@ -113,7 +113,7 @@ impl Story {
         Story { what, all, telling, to_stderr, bar, done: 0, bytes: 0, copied: 0, failed: Vec::new(), only: None }
     }
 
-    /// The bar, which is told how many bytes were read or written; from any thread.
+    /// The bar. Any thread may report bytes that were read or written to it.
     pub(super) fn progress(&self) -> ProgressBar {
         self.bar.clone()
     }
@@ -123,7 +123,7 @@ impl Story {
         self.all = all;
     }
 
-    /// Shows on the bar what is done before anything is counted.
+    /// Shows a step on the bar before anything is counted.
     pub(super) fn preparing(&self, what: String) {
         self.bar.set_message(what);
     }

@@ -100,7 +100,7 @@ impl FetchedTable {
     }
 }
 
-/// The body of what was pushed as batches.
+/// Finds the body of a version that was pushed as batches.
 pub(super) fn body(lease: Arc<Lease>, tensor: &FetchedTensor) -> Result<Body, Error> {
     let body = Body::new::<BatchError>(lease, tensor)?;
     match body.metadata.is_empty() || BundleTable::is_bundle(&body.metadata) {

@@ -14,8 +14,8 @@ pub(crate) enum Held {
     Shared(SharedRange),
     /// Metadata and a table that this push owns, the frozen ranges that the table names, and the copied ones.
     Gathered { head: Block, ranges: Vec<SharedRange>, copied: Option<Block> },
-    /// A range that the sidecar held before its restart, with what was lent along with it, and the sessions in which it
-    /// was lent.
+    /// A range that the sidecar held before its restart, the other allocations that were lent with it, and the sessions
+    /// in which it was lent.
     Again(Lent, Vec<u64>, Vec<Arc<Former>>),
 }
 

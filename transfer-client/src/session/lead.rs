@@ -136,8 +136,8 @@ impl Session {
         }
     }
 
-    /// The driver's part: takes everything that is there, and asks to be rung for the next record. Leaves that to the
-    /// leader if there is one.
+    /// The driver's part: handles all records and messages that have arrived, and asks the sidecar to ring for the next
+    /// one. If there is a leader, it leaves that work to the leader.
     ///
     /// # Errors
     /// The reason why the session is over.

@@ -182,7 +182,7 @@ impl Session {
         })
     }
 
-    /// Takes what the sidecar held when this session ended: the published loans in their order, and the others.
+    /// Takes the loans of this session at its end: the published ones in their order, and the others.
     pub(crate) fn take_loans(&self) -> (Vec<Loan>, Vec<Loan>) {
         self.table.lock().loans.take()
     }

@@ -6,8 +6,9 @@
 //! One process stores it and wakes the other, which sleeps in `FUTEX_WAIT`.
 //!
 //! In the second part, the workers' calls poll for their answers, and the baseline's receiver polls the word. The
-//! producer still sleeps between two messages, in both, and the sidecar waits as `--poll` says (default: `adaptive`).
-//! If the sidecar polled, too, three threads would share two cores, and the figures would show the kernel's scheduling.
+//! producer still sleeps between two messages, in the system and in the baseline, and the sidecar waits as `--poll`
+//! says (default: `adaptive`). If the sidecar polled as well, the figures on two cores would show how the kernel shares
+//! them out among three threads.
 
 use super::{GIB, KIB, latencies_us, worker, worker_that_spins};
 use crate::actor::bare::BareTask;

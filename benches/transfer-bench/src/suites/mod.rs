@@ -2,16 +2,16 @@
 //!
 //! | suite | the system | its baseline |
 //! |---|---|---|
-//! | [`handover`] | push in one worker until fetch returns in another, one sidecar; all asleep, and the workers polling | a futex, or a polled word, that two processes map |
-//! | [`lookup`] | fetch of what is published at the same sidecar | none: a goal in microseconds |
+//! | [`handover`] | push until fetch returns, one sidecar; workers sleep, then poll | a futex, or a polled word |
+//! | [`lookup`] | fetch of a tensor that is published at the same sidecar | none: a goal in microseconds |
 //! | [`copyin`] | a push of memory that lies outside the arena | memcpy with as many threads |
 //! | [`tcp`] | 64 MiB tensors from sidecar to sidecar | a bare socket copy between two processes |
-//! | [`shm`] | 64 MiB tensors from sidecar to sidecar through shared memory | memcpy, with one thread or with all; by reference: the hand-over within one sidecar |
+//! | [`shm`] | 64 MiB tensors between sidecars through shared memory | memcpy; by reference: the hand-over at one sidecar |
 //! | [`latency`] | 4 KiB from sidecar to sidecar, one in flight | two bare relay processes and a TCP connection |
 //! | [`batch`] | many 4 KiB tensors at once | none: a goal in tensors per second |
 //! | [`columns`] | a record batch of 40 columns and 64 MiB | a dense tensor of that size |
-//! | [`verbs`] | 1 MiB tensors from sidecar to sidecar over RDMA, and what its device is asked to do | perftest's `ib_write_bw` |
-//! | [`watching`] | listings and metrics with a million tensors; batches with the times of the metrics | goals in time; the same batches without |
+//! | [`verbs`] | 1 MiB tensors between sidecars over RDMA, and the device's requests | perftest's `ib_write_bw` |
+//! | [`watching`] | listings and metrics with a million tensors; batches with metrics | goals in time; batches without |
 //! | [`sweep`] | tensors of all lengths at every place | a bare relay; a bare socket; memcpy |
 //! | [`idle`] | a sidecar with nothing to do, and with a million tensors | none: goals in CPU and bytes |
 

@@ -47,7 +47,7 @@ fn pause(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Shows what the sidecar does, until `q`, Esc, Ctrl-C or a signal. However it ends, the terminal is restored.
+/// Shows the sidecar's activity, until `q`, Esc, Ctrl-C or a signal. The terminal is restored in every case.
 ///
 /// # Errors
 /// [`Error::Unreachable`], [`Error::Admin`]; [`Error::NoTerminal`], [`Error::Terminal`].

@@ -29,7 +29,7 @@ pub(crate) struct Peer {
     pub(crate) data_port: Option<(String, Result<(), String>)>,
     /// The network interface to it, and the largest packet there, in bytes.
     pub(crate) interface: Option<(String, u64)>,
-    /// Bytes from there to here, and from here to there.
+    /// The transfers in both directions, with their results.
     pub(crate) moved: Vec<(Way, Result<Moved, Error>)>,
     /// The first sidecar's reason for its link's fabric, after the transfers.
     pub(crate) why_not_better: Option<String>,

@@ -324,7 +324,7 @@ impl<'a> ColumnMut<'a> {
         }
     }
 
-    /// Ends a list, map, or struct with what was written to its children since the last one ended.
+    /// Ends a list, map, or struct. It contains the elements that were appended to its children since the previous end.
     ///
     /// # Errors
     /// As [`ColumnMut::append`].
