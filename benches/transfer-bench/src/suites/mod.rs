@@ -6,12 +6,12 @@
 //! | [`lookup`] | fetch of a tensor that is published at the same sidecar | none: a goal in microseconds |
 //! | [`copyin`] | a push of memory that lies outside the arena | memcpy with as many threads |
 //! | [`tcp`] | 64 MiB tensors from sidecar to sidecar | a bare socket copy between two processes |
-//! | [`shm`] | 64 MiB tensors between sidecars through shared memory | memcpy; by reference: the hand-over at one sidecar |
+//! | [`shm`] | 64 MiB tensors between sidecars by shared memory | memcpy; by reference: the hand-over at one sidecar |
 //! | [`latency`] | 4 KiB from sidecar to sidecar, one in flight | two bare relay processes and a TCP connection |
 //! | [`batch`] | many 4 KiB tensors at once | none: a goal in tensors per second |
 //! | [`columns`] | a record batch of 40 columns and 64 MiB | a dense tensor of that size |
 //! | [`verbs`] | 1 MiB tensors between sidecars over RDMA, and the device's requests | perftest's `ib_write_bw` |
-//! | [`watching`] | listings and metrics with a million tensors; batches with metrics | goals in time; batches without |
+//! | [`watching`] | listings and metrics with a million tensors; batches with metrics | goals in time; plain batches |
 //! | [`sweep`] | tensors of all lengths at every place | a bare relay; a bare socket; memcpy |
 //! | [`idle`] | a sidecar with nothing to do, and with a million tensors | none: goals in CPU and bytes |
 
