@@ -105,7 +105,7 @@ impl Frozen {
         }
     }
 
-    /// The same memory without the tensor's description.
+    /// Returns the memory without the tensor's description.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         self.bytes

@@ -151,7 +151,7 @@ impl Tensor {
         self.view.bytes().map_privately()
     }
 
-    /// The same memory without the tensor's description; it is released with the last view of it.
+    /// Returns the memory without the tensor's description. It is released with the last view of it.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         self.view.into_bytes()

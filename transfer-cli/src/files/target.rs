@@ -122,7 +122,7 @@ impl Handle {
         self.write_and_tell(bytes, offset, &|_| ())
     }
 
-    /// As [`Handle::write`], and reports the length of each part.
+    /// Writes bytes at an offset like [`Handle::write`], and reports the length of each part.
     pub(super) fn write_and_tell(&self, bytes: &[u8], offset: u64, progress: &dyn Fn(u64)) -> Result<(), FilesError> {
         if self.is_stream && offset > 0 {
             return Err(self.failed("write", self.has_no_places()));

@@ -86,7 +86,7 @@ impl Body {
         found.ok_or(OutOfBody { offset, len, body_len: self.len })
     }
 
-    /// As [`Body::bytes`], for Arrow.
+    /// The bytes of a range as a buffer of Arrow, if they lie in one piece.
     pub(crate) fn buffer(&self, offset: u64, len: u64) -> Result<Buffer, OutOfBody> {
         if len == 0 && offset <= self.len {
             // An address with the alignment of every type.

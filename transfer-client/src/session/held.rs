@@ -102,8 +102,8 @@ impl SharedRange {
         range.shared.slice.offset.is_multiple_of(ALIGNMENT).then_some(range)
     }
 
-    /// As [`SharedRange::find`], also for a range that is not aligned for a push of its own: as part of a gathered
-    /// push.
+    /// Finds the range of `len` bytes at `pointer` for a gathered push, even if it is not aligned for a push of its
+    /// own.
     pub(crate) fn find_anywhere(arena: &Arena, pointer: *const u8, len: u64) -> Option<SharedRange> {
         let shared = arena.share(pointer, len)?;
         Some(SharedRange { arena: Some(arena.clone()), shared })

@@ -18,7 +18,7 @@ use transfer_memory::session::{Admission, SidecarEnd, SidecarPolicy};
 
 pub const ARENA: SegmentId = SegmentId(7);
 
-/// How the sidecar answers.
+/// The answers of the sidecar to each request.
 pub trait Script: Send + 'static {
     fn request(&mut self, wire: &mut Wire, request: Request);
 }

@@ -223,7 +223,7 @@ impl<'a> ColumnMut<'a> {
     /// Appends many values; see [`ColumnMut::append`].
     ///
     /// # Errors
-    /// As [`ColumnMut::append`].
+    /// Those of [`ColumnMut::append`].
     pub fn append_slice<T: ArrowPrimitiveType>(&mut self, values: &[T::Native]) -> Result<(), Error> {
         let data_type = match self.column.field.data_type() {
             DataType::Dictionary(key, _) => key,
@@ -239,7 +239,7 @@ impl<'a> ColumnMut<'a> {
     /// Appends `count` numbers and returns them to be written in place. They contain left-over values.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`]; `T` must be as wide as the column's values.
+    /// Those of [`ColumnMut::append`]; also if `T` is not as wide as the column's values.
     pub fn values_mut<T: Element>(&mut self, count: usize) -> Result<&mut [T], Error> {
         if self.column.field.data_type().primitive_width() != Some(size_of::<T>()) || size_of::<T>() > 8 {
             return Err(self.column.wrong(&format!("values of type {}", T::DTYPE)));
@@ -251,7 +251,7 @@ impl<'a> ColumnMut<'a> {
     /// Appends a boolean.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`].
+    /// Those of [`ColumnMut::append`].
     pub fn append_bool(&mut self, value: bool) -> Result<(), Error> {
         if *self.column.field.data_type() != DataType::Boolean {
             return Err(self.column.wrong("Boolean"));
@@ -263,7 +263,7 @@ impl<'a> ColumnMut<'a> {
     /// Appends a string to a column of strings of any width, or of views.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`].
+    /// Those of [`ColumnMut::append`].
     pub fn append_str(&mut self, value: &str) -> Result<(), Error> {
         match self.column.field.data_type() {
             DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => self.append_any(value.as_bytes()),
@@ -274,7 +274,7 @@ impl<'a> ColumnMut<'a> {
     /// Appends bytes to a column of bytes of any width, of views, or of a fixed size.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`].
+    /// Those of [`ColumnMut::append`].
     pub fn append_bytes(&mut self, value: &[u8]) -> Result<(), Error> {
         match self.column.field.data_type() {
             DataType::Binary | DataType::LargeBinary | DataType::BinaryView => self.append_any(value),
@@ -307,7 +307,7 @@ impl<'a> ColumnMut<'a> {
     /// Appends a null.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`]; also if the column is not nullable.
+    /// Those of [`ColumnMut::append`]; also if the column is not nullable.
     pub fn append_null(&mut self) -> Result<(), Error> {
         self.column.append_null(self.session)
     }
@@ -327,7 +327,7 @@ impl<'a> ColumnMut<'a> {
     /// Ends a list, map, or struct. It contains the elements that were appended to its children since the previous end.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`].
+    /// Those of [`ColumnMut::append`].
     pub fn close(&mut self) -> Result<(), Error> {
         let column = &mut *self.column;
         match column.field.data_type() {
@@ -350,7 +350,7 @@ impl<'a> ColumnMut<'a> {
     /// The column of that variant of a union. Append exactly one value to it.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`].
+    /// Those of [`ColumnMut::append`].
     pub fn variant(&mut self, type_id: i8) -> Result<ColumnMut<'_>, Error> {
         let column = &mut *self.column;
         let DataType::Union(fields, mode) = column.field.data_type() else { return Err(column.wrong("a union")) };
@@ -377,7 +377,7 @@ impl<'a> ColumnMut<'a> {
     /// `rows` rows.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`].
+    /// Those of [`ColumnMut::append`].
     pub fn run(&mut self, rows: usize) -> Result<ColumnMut<'_>, Error> {
         let column = &mut *self.column;
         let DataType::RunEndEncoded(ends, _) = column.field.data_type() else { return Err(column.wrong("runs")) };
