@@ -1,5 +1,5 @@
-//! Switches `cfg(loom)` on for this package alone: no flags for the compiler, and no build of everything else with
-//! them.
+//! Enables `cfg(loom)` for this package alone, so that it needs no compiler flags and no separate build of the other
+//! packages.
 
 fn main() {
     println!("cargo::rustc-cfg=loom");

@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo::rerun-if-changed={file}");
     }
     let mut files = protox::compile(FILES, ["."])?;
-    // Without the generated `connect` to a URL, which would clash with the call of that name in Peering.
+    // Leaves out the generated `connect` to a URL, which would clash with the call of that name in Peering.
     tonic_prost_build::configure().build_transport(false).compile_fds(files.clone())?;
     // Reflection needs no comments.
     for file in &mut files.file {

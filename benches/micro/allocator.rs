@@ -1,4 +1,4 @@
-//! An allocation and its return.
+//! The allocation of a range, and its return.
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;
@@ -20,7 +20,7 @@ fn main() {
         let mut allocator = Allocator::new(1 << 30);
         let (mut lent, mut state) = (fill(&mut allocator, &sizes), 1u64);
         runner.measure(&format!("allocator: replace one of {} ranges, {name}", lent.len()), 1, || {
-            // A simple generator is random enough to come upon ranges in no order.
+            // A simple generator is random enough to free ranges in no particular order.
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let at = (state >> 33) as usize % lent.len();
             let old = lent.swap_remove(at);
@@ -34,7 +34,7 @@ fn main() {
     }
 }
 
-/// Half of the region in use.
+/// Allocates until half of the region is in use.
 fn fill(allocator: &mut Allocator, sizes: &[u64]) -> Vec<Allocation> {
     let mut lent = Vec::new();
     for len in sizes.iter().cycle() {

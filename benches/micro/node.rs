@@ -22,7 +22,7 @@ enum Failed {
 
 fn main() -> Result<(), Failed> {
     let runner = Runner::from_arguments();
-    // The cost of measuring the times of transfers for the metrics, and of recording each.
+    // With metrics: the node measures the times of transfers, and records each.
     let mut bench = Bench::with(1, false)?;
     runner.measure("node: push, fetch, release; untimed", 1, || bench.hand_over(false));
     let mut bench = Bench::with(1, true)?;
@@ -77,7 +77,7 @@ impl Bench {
         let keys = keys.collect::<Result<Vec<_>, _>>().map_err(Failed::Name)?;
         let meta = TensorMeta::of(DType::F32, &[64, 16]).map_err(Failed::Shape)?;
         let mut bench = Bench { node, keys, meta, next: 0, handed_over: 0, trace: None };
-        // This makes all keys known, and owned.
+        // This makes all keys known, with an owner.
         (0..bench.keys.len()).for_each(|_| bench.push());
         Ok(bench)
     }
@@ -142,7 +142,7 @@ impl Bench {
         self.handed_over
     }
 
-    /// Carries out the node's actions, as the engine and the control plane would.
+    /// Executes the node's actions, like the engine and the control plane.
     fn act(&mut self) {
         let mut lease: Option<LeaseId> = None;
         while let Some(action) = self.node.poll_action() {
@@ -155,7 +155,7 @@ impl Bench {
                     reply: Reply::Answer { answer: Answer::Failed { failure, .. }, .. },
                     ..
                 }) => {
-                    // A benchmark that measures failures is worse than none.
+                    // A benchmark of failures would be misleading.
                     eprintln!("{failure}");
                     std::process::exit(1);
                 }

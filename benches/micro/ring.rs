@@ -62,7 +62,7 @@ fn batch(runner: &Runner, len: usize) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The consumer in a thread of its own, both spinning.
+/// Measures with the consumer in another thread. Both threads spin.
 fn two_threads(runner: &Runner) -> Result<(), Failed> {
     const COUNT: u64 = 10_000;
     let (mut producer, mut consumer) = ring()?;

@@ -1,20 +1,21 @@
-//! Inputs that must not be forgotten: a text file for each target, one input in hexadecimal digits on each line, `#` before remarks.
+//! The inputs that every run replays: a text file for each target, with one input in hexadecimal digits on each line,
+//! and remarks after `#`.
 
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::PathBuf;
 
-/// Where the inputs of a target are.
+/// Returns the path of a target's file of inputs.
 #[must_use]
 pub fn path(target: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "corpus", &format!("{target}.hex")].iter().collect()
 }
 
-/// The inputs of a target; none where it has no file.
+/// Reads the inputs of a target. Empty if the target has no file.
 ///
 /// # Panics
-/// Where a line is no bytes.
+/// If a line is not an even number of hexadecimal digits.
 #[must_use]
 pub fn read(target: &str) -> Vec<Vec<u8>> {
     let text = std::fs::read_to_string(path(target)).unwrap_or_default();
@@ -22,10 +23,11 @@ pub fn read(target: &str) -> Vec<Vec<u8>> {
     inputs.map(|line| bytes(line.trim()).unwrap_or_else(|| panic!("{target}.hex: {line:?} is no bytes"))).collect()
 }
 
-/// Adds inputs to those of a target, and answers where they are. One of no bytes is what mutations come to by themselves.
+/// Adds inputs to those of a target, and returns the path of the file. Empty inputs are left out: mutations produce
+/// them anyway.
 ///
 /// # Panics
-/// Where the file cannot be written.
+/// If the file cannot be written.
 pub fn add(target: &str, remark: &str, inputs: &[&[u8]]) -> PathBuf {
     let path = path(target);
     let mut text = format!("# {}\n", remark.lines().next().unwrap_or_default());

@@ -1,19 +1,23 @@
 //! Hostile bytes for parsers, on stable Rust.
 //!
-//! A target is an ordinary test beside its parser, named `fuzz_...`: it makes a [`Target`] with examples of what is right, and says what must
-//! hold for any bytes. Run as a test it replays `fuzz/corpus/NAME.hex`, what once broke it included, and then thousands of mutations, the
-//! same ones each time. `make fuzz` runs each target for `TRANSFER_FUZZ_SECONDS` with another seed each time; what breaks it is added to its
-//! corpus, to be fixed and committed. With `TRANSFER_FUZZ_KEEP` set, so is what brought an answer that no other input brought.
+//! A target is an ordinary test beside its parser, named `fuzz_...`. It makes a [`Target`] with valid examples, and
+//! asserts properties that must hold for any bytes. As a test it first replays `fuzz/corpus/NAME.hex`, which includes
+//! every input that once broke it, and then tries thousands of mutations, the same ones each time. `make fuzz` runs
+//! each target for `TRANSFER_FUZZ_SECONDS`, with another seed each time. An input that breaks a target is added to its
+//! corpus, to be fixed and committed. With `TRANSFER_FUZZ_KEEP` set, every input that brought a new answer is added,
+//! too.
 //!
-//! What must hold is up to the target, and three things always hold: it does not panic, it does not allocate more than its [`Target::bound`]
-//! for any input, and it ends.
+//! Three properties hold for every target: it does not panic, it does not allocate more than its [`Target::bound`] for
+//! any input, and it ends. The target itself asserts the others.
 //!
-//! Why not libFuzzer: it needs nightly Rust and an instrumented build. In place of coverage, an input is kept for further mutation when the
-//! target answers it in a way that was not seen before: another error, another kind of message. Parsers that check fields one by one tell
-//! nearly as much as their branches would. A target says how to put length and checksum right, or a mutation would never come past them.
+//! libFuzzer is not used because it needs nightly Rust and an instrumented build. In place of coverage, an input is
+//! kept for further mutation if the target gives a new answer to it: another error, another kind of message. The
+//! answers of a parser that checks its fields one by one distinguish nearly as much as its branches. A target also
+//! corrects lengths and checksums, because mutations would hardly ever get past them.
 //!
 //! # Layout
-//! - this file: targets and how they are run. - [`corpus`]: inputs that must not be forgotten. - [`mutate`]: how bytes are changed.
+//! - this file: targets, and how they run. - [`corpus`]: the inputs that every run replays. - [`mutate`]: mutations of
+//!   bytes.
 #![forbid(unsafe_code)]
 
 pub mod corpus;
@@ -25,10 +29,10 @@ use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How many mutations an ordinary test tries, where the target says nothing else.
+/// The default number of mutations of an ordinary test.
 const ROUNDS: u64 = 20_000;
 
-/// How many inputs are kept for further mutation.
+/// The limit of inputs that are kept for further mutation.
 const MOST_KEPT: usize = 4096;
 
 /// A parser under test.
@@ -42,10 +46,10 @@ pub struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// One that starts from these examples. The name is that of its folder in `fuzz/corpus`.
+    /// Makes a target that starts from these examples. The name is that of its file in `fuzz/corpus`.
     ///
     /// # Panics
-    /// Where there is no example.
+    /// If there is no example.
     #[must_use]
     pub fn new(name: &'a str, seeds: impl IntoIterator<Item = Vec<u8>>) -> Target<'a> {
         let seeds: Vec<_> = seeds.into_iter().collect();
@@ -53,39 +57,41 @@ impl<'a> Target<'a> {
         Target { name, seeds, repair: |_| (), max_len: 4096, bound: 64 << 10, rounds: ROUNDS }
     }
 
-    /// Puts right what would stop a parser early: a length, a checksum. Three in four mutations go through it.
+    /// Sets a function that corrects fields at which a parser would stop early: a length, a checksum. Three in four
+    /// mutations pass through it.
     #[must_use]
     pub fn repair(mut self, repair: fn(&mut Vec<u8>)) -> Self {
         self.repair = repair;
         self
     }
 
-    /// No input is longer than this, in bytes. 4,096 where nothing is said.
+    /// Sets the limit of an input's length, in bytes. The default is 4,096.
     #[must_use]
     pub fn max_len(mut self, bytes: usize) -> Self {
         self.max_len = bytes;
         self
     }
 
-    /// The most heap memory that one input may take at a time, in bytes, whatever its fields say. 64 KiB where nothing is said.
+    /// Sets the limit of the heap memory in use at one time while one input is parsed, in bytes, whatever its fields
+    /// claim. The default is 64 KiB.
     #[must_use]
     pub fn bound(mut self, bytes: u64) -> Self {
         self.bound = bytes;
         self
     }
 
-    /// How many mutations an ordinary test tries: fewer where one takes long.
+    /// Sets the number of mutations of an ordinary test. Slow targets take fewer.
     #[must_use]
     pub fn rounds(mut self, rounds: u64) -> Self {
         self.rounds = rounds;
         self
     }
 
-    /// Runs it. `check` gets any bytes, asserts what must hold, and answers with what the parser said: an error's text, or what kind of thing
-    /// was read.
+    /// Runs the target. `check` gets any bytes, asserts the properties, and returns the parser's answer: an error's
+    /// text, or the kind of the parsed value.
     ///
     /// # Panics
-    /// Where something does not hold; the input is in the target's corpus then.
+    /// If a property does not hold. The input is then in the target's corpus.
     pub fn run(self, check: impl Fn(&[u8]) -> String) {
         let mut known = HashSet::new();
         let mut pool = corpus::read(self.name);
@@ -100,7 +106,7 @@ impl<'a> Target<'a> {
         let seed = set("TRANSFER_FUZZ_SEED").unwrap_or_else(|| if seconds.is_some() { clock() } else { 1 });
         let mut random = SmallRng::seed_from_u64(seed);
         let until = seconds.map(|s| Instant::now() + Duration::from_secs(s));
-        // Fewer under miri, for instance.
+        // For miri, for instance, which is slow.
         let most = set("TRANSFER_FUZZ_ROUNDS").unwrap_or(self.rounds);
         let mut rounds = 0;
         let goes_on =
@@ -123,7 +129,7 @@ impl<'a> Target<'a> {
         println!("{}: seed {seed}, {rounds} inputs, {} different answers", self.name, known.len());
     }
 
-    /// One input: what the parser said to it, with numbers taken out.
+    /// Runs `check` on one input. Returns the parser's answer without its numbers.
     fn one(&self, input: &[u8], check: &impl Fn(&[u8]) -> String) -> String {
         let mut outcome = Ok(String::new());
         let allocated = allocation_counter::measure(|| outcome = catch_unwind(AssertUnwindSafe(|| check(input))));
@@ -139,7 +145,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// An answer to many inputs is one answer.
+/// Replaces all numbers, so that answers that differ only in numbers are equal.
 fn without_numbers(text: &str) -> String {
     let mut out: String = text.chars().map(|c| if c.is_ascii_hexdigit() { '0' } else { c }).collect();
     while out.contains("00") {
@@ -152,9 +158,9 @@ fn without_numbers(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A parser with three mistakes, each behind a check: the driver finds all of them.
+    /// A parser with mistakes, each behind a check. The driver finds all of them.
     #[test]
-    fn mistakes_are_found() {
+    fn driver_finds_planted_mistakes() {
         let find = |check: fn(&[u8]) -> String| {
             let run = || Target::new("driver-itself", [b"HEAD\x01\x00\x00\x00\x00".to_vec()]).run(check);
             let message = catch_unwind(run).expect_err("the mistake is found");
@@ -181,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_differ_in_words_alone() {
+    fn numbers_do_not_make_answers_differ() {
         assert_eq!(without_numbers("slot 0x1f of 12"), without_numbers("slot 0x3 of 777"));
         assert_ne!(without_numbers("too short"), without_numbers("too long"));
     }

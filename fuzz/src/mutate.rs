@@ -1,14 +1,14 @@
-//! How bytes are changed.
+//! Mutations of bytes.
 
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, RngCore};
 
-/// Numbers at the edges of what fields can hold.
+/// Numbers at the limits of field types.
 const EDGES: [u64; 16] =
     [0, 1, 2, 7, 63, 0x7f, 0x80, 0xff, 0x100, 0x7fff, 0xffff, 0x1_0000, 0x7fff_ffff, 0xffff_ffff, 1 << 63, u64::MAX];
 
-/// One of `pool`, changed in one or a few ways; at most `max_len` long.
+/// Returns one input of `pool`, changed in one or a few ways, and at most `max_len` long.
 pub fn one(pool: &[Vec<u8>], max_len: usize, random: &mut SmallRng) -> Vec<u8> {
     let mut bytes = pool.choose(random).cloned().unwrap_or_default();
     for _ in 0..1 << random.random_range(0..4) {
@@ -25,7 +25,7 @@ fn change(bytes: &mut Vec<u8>, pool: &[Vec<u8>], random: &mut SmallRng) {
         0 if len > 0 => bytes[at] ^= 1 << random.random_range(0..8),
         1 if len > 0 => bytes[at] = random.random(),
         2 => put(bytes, at, EDGES.choose(random).copied().unwrap_or(0), random),
-        // A number near the one that is there, or near the length.
+        // A number near the present one, or near the length.
         3 => {
             let near = if random.random() { len as u64 } else { bytes.get(at).copied().unwrap_or(0).into() };
             put(bytes, at, near.wrapping_add(random.random_range(0..5)).wrapping_sub(2), random);
@@ -46,7 +46,7 @@ fn change(bytes: &mut Vec<u8>, pool: &[Vec<u8>], random: &mut SmallRng) {
             let piece = bytes[at..end].to_vec();
             bytes.splice(at..at, piece);
         }
-        // The beginning of one and the end of another.
+        // The beginning of one input and the end of another.
         8 => {
             let other = pool.choose(random).map_or(&[][..], Vec::as_slice);
             bytes.truncate(at);
@@ -60,7 +60,7 @@ fn change(bytes: &mut Vec<u8>, pool: &[Vec<u8>], random: &mut SmallRng) {
     }
 }
 
-/// Overwrites a number of 1, 2, 4 or 8 bytes, most often where fields begin.
+/// Overwrites a number of 1, 2, 4 or 8 bytes, preferably where a field begins.
 fn put(bytes: &mut [u8], at: usize, number: u64, random: &mut SmallRng) {
     let width = 1 << random.random_range(0..4);
     let at = if random.random() { at & !(width - 1) } else { at };

@@ -1,15 +1,15 @@
 //! The lock-free parts of transfer-memory under [loom](https://docs.rs/loom), which tries every order of their steps,
 //! and every value that the memory model lets a load return.
 //!
-//! They are the same files, compiled here with loom's atomics in the place of `crate::sync`, and with memory that loom
-//! can watch in the place of shared memory: its bytes are relaxed atomics, so a record that is read before the index
-//! that publishes it comes out wrong.
+//! They are the same files, compiled here with loom's atomics in place of `crate::sync`, and with memory that loom can
+//! observe in place of shared memory. Its bytes are relaxed atomics, so a record that is read before the index that
+//! publishes it has wrong bytes.
 //!
-//! What it does not show: that the two ends are in two processes, and that one of them may be hostile. Other tests do.
+//! The models do not cover that the two ends are in two processes, and that one of them may be hostile. Other tests do.
 //!
 //! # Layout
-//! - `ring`, `budget`, `entry`, `hazards`: transfer-memory's. - [`region`], [`segment`], [`sync`]: what they stand on
-//!   here. - `tests`: the models.
+//! - `ring`, `budget`, `entry`, `hazards`: files of transfer-memory. - [`region`], [`segment`], [`sync`]: their
+//!   environment in these models. - `tests`: the models.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), allow(dead_code, reason = "only the models use it"))]
 

@@ -1,11 +1,11 @@
-//! The memory of a ring as loom can watch it; the real one is `transfer-memory/src/ring/region.rs`.
+//! The memory of a ring, in a form that loom can observe; the real one is `transfer-memory/src/ring/region.rs`.
 
 use crate::ring::{RingError, RingRange, layout::Header};
 use crate::segment::Mapping;
 use crate::sync::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-/// A header, and the data in words of 4 bytes: records begin at multiples of 8, so a length is one of them.
+/// A header, and the data in words of 4 bytes. Records begin at multiples of 8, so a length occupies one word.
 #[derive(Debug)]
 pub struct Memory {
     header: Header,
@@ -13,7 +13,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// As a fresh segment is: zeros.
+    /// Makes memory of zeros, like a fresh segment.
     #[must_use]
     pub fn new(capacity: u32) -> Memory {
         Memory { header: Header::default(), words: (0..capacity / 4).map(|_| AtomicU32::new(0)).collect() }

@@ -1,3 +1,3 @@
-//! Loom's atomics in the place of the real ones.
+//! Loom's atomics in place of the real ones.
 
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

@@ -1,4 +1,4 @@
-//! The models. Each is run in every order that its steps can have.
+//! The models. Loom runs each in every order of its steps.
 
 use crate::budget::PinnedBudget;
 use crate::entry;
@@ -20,16 +20,16 @@ fn ring() -> (Producer, Consumer) {
 }
 
 fn record(number: u8) -> Vec<u8> {
-    // Of different lengths, so that the end of the data is met in more than one way.
+    // The lengths differ, so that records meet the end of the data in more than one way.
     vec![number; [12, 4, 9][usize::from(number) % 3]]
 }
 
-/// One side's doorbell: a ring that comes before anybody waits is not lost, as a byte in a socket is not.
+/// One side's doorbell. A ring before the wait is not lost, like a byte in a socket.
 #[derive(Clone)]
 struct Bell(Arc<(Mutex<bool>, Condvar)>);
 
 impl Bell {
-    /// One that has rung already: the first wait ends for nothing.
+    /// Makes a doorbell. With `is_rung`, the first wait ends without a cause.
     fn rung(is_rung: bool) -> Bell {
         Bell(Arc::new((Mutex::new(is_rung), Condvar::new())))
     }
@@ -84,7 +84,7 @@ fn pop_all(mut consumer: Consumer, records: u8, own: &Bell, others: &Bell) {
     }
 }
 
-/// A lost wake-up is a deadlock here, and loom says so.
+/// Passes records through a ring, one thread at each end. A lost wake-up is a deadlock here, and loom reports it.
 fn conversation(records: u8, preemptions: usize, for_nothing: bool) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -103,24 +103,25 @@ fn conversation(records: u8, preemptions: usize, for_nothing: bool) {
 }
 
 #[test]
-fn a_record_comes_whole_and_its_wake_up_is_not_lost() {
+fn record_arrives_whole_and_its_wake_up_is_not_lost() {
     conversation(1, 3, false);
 }
 
-/// Three do not fit at once, and the third begins at the start again: both sides have to sleep and be woken.
+/// The ring has no room for three records at once, and the third begins at the start again: both sides have to sleep
+/// and be woken.
 #[test]
-fn a_full_ring_goes_round() {
+fn full_ring_wraps_around() {
     conversation(4, 2, false);
 }
 
-/// A doorbell may be an old one.
+/// The doorbell may have been rung for an earlier record.
 #[test]
-fn who_is_woken_for_nothing_sleeps_again() {
+fn spurious_wake_up_leads_back_to_sleep() {
     conversation(4, 2, true);
 }
 
 #[test]
-fn a_budget_is_never_exceeded_and_all_of_it_comes_back() {
+fn budget_is_never_exceeded_and_fully_returned() {
     loom::model(|| {
         let budget = PinnedBudget::new(100);
         let other = budget.clone();
@@ -179,7 +180,7 @@ fn board(with_release: bool) {
         }
         let found = reader.join().expect("it ends");
         if with_release && let Some((1, _, tells)) = found {
-            // Either the writer has seen that nobody reads it, or it will be told.
+            // Either the writer has seen that no reader holds the version, or it will be told.
             assert!(!is_protected || tells, "the writer waits for ever");
             assert!(!hazards::is_protected(bucket, 1));
         }
@@ -259,7 +260,7 @@ fn notice(with_release: bool) {
         worker.join().expect("it ends");
         let found = reader.join().expect("it ends");
         if with_release && let Some((1, tells)) = found {
-            // Either the sidecar has seen that nobody reads it, or it will be told.
+            // Either the sidecar has seen that no reader holds the version, or it will be told.
             assert!(!is_protected || tells, "the sidecar waits for ever");
             assert!(!hazards::is_protected(bucket, 1));
         }

@@ -1,5 +1,5 @@
-//! The gRPC contracts of **transfer**, compiled from `transfer/v1/*.proto`. The .proto files are the documentation: units and rules stand
-//! at each field there.
+//! The gRPC contracts of **transfer**, compiled from `transfer/v1/*.proto`. The .proto files are the documentation:
+//! they state the units and rules of each field.
 #![forbid(unsafe_code)]
 
 /// Version 1 of the contracts.

@@ -86,7 +86,7 @@ pub fn parse() -> Arguments {
     parse_from(&std::env::args_os().collect::<Vec<_>>())
 }
 
-/// These words as a command line, the first of which is the program's name. What is wrong with it is printed, and ends the process.
+/// Parses `words`, which begin with the program's name. Errors are printed, and end the process.
 #[must_use]
 pub fn parse_from(words: &[OsString]) -> Arguments {
     match Arguments::try_parse_from(words) {
@@ -101,7 +101,7 @@ pub fn parse_from(words: &[OsString]) -> Arguments {
     }
 }
 
-/// The error of a value that is in the environment and not on the command line: the parser would name the flag.
+/// The error for an invalid value in an environment variable. The parser's own error would name the flag.
 fn of_environment(error: &clap::Error, words: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
     // `--admin <URL|PATH>`

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 fn transferctl(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_transferctl"));
-    // What the caller's environment says is not what is tested.
+    // The tests do not depend on the caller's environment.
     command.args(arguments).env_remove("TRANSFER_ADMIN").env_remove("TRANSFER_SOCKET");
     command
 }
@@ -49,7 +49,7 @@ fn bench_says_which_program_measures() {
 }
 
 #[test]
-fn a_value_of_the_environment_is_not_blamed_on_the_flag() {
+fn error_names_the_environment_variable_and_not_the_flag() {
     let Output { status, stderr, .. } = transferctl(&["status"]).env("TRANSFER_ADMIN", "ftp://x").output().unwrap();
     let said = String::from_utf8_lossy(&stderr);
     assert_eq!(status.code(), Some(2), "{said}");
@@ -57,7 +57,7 @@ fn a_value_of_the_environment_is_not_blamed_on_the_flag() {
 }
 
 #[test]
-fn a_key_that_is_too_long_is_the_key_s_fault() {
+fn too_long_key_is_reported_as_such() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("data");
     std::fs::write(&file, [0u8; 10]).unwrap();
@@ -66,7 +66,7 @@ fn a_key_that_is_too_long_is_the_key_s_fault() {
 }
 
 #[test]
-fn a_sidecar_that_cannot_be_reached_ends_with_3() {
+fn unreachable_sidecar_ends_with_3() {
     let directory = tempfile::tempdir().unwrap();
     let nobody = directory.path().join("nobody.sock");
     let nobody = nobody.to_str().unwrap();
@@ -96,12 +96,12 @@ struct Sidecar {
 }
 
 impl Sidecar {
-    /// `None` where the sidecar's program has not been built: `cargo test` of this package alone does not build it.
+    /// `None` if the sidecar's program has not been built: `cargo test` of this package alone does not build it.
     fn start(arguments: &[&str]) -> Option<Sidecar> {
         Sidecar::start_with(arguments, None)
     }
 
-    /// `libraries`: where the loader looks first.
+    /// `libraries` is the first folder in which the loader looks.
     fn start_with(arguments: &[&str], libraries: Option<&Path>) -> Option<Sidecar> {
         let program: PathBuf = Path::new(env!("CARGO_BIN_EXE_transferctl")).with_file_name("transferd");
         if !program.is_file() {
@@ -162,7 +162,7 @@ impl Drop for Holder {
 }
 
 #[test]
-fn a_file_goes_through_a_sidecar_and_comes_back() {
+fn pushed_file_is_fetched_unchanged() {
     let Some(sidecar) = Sidecar::start(&[]) else { return };
     let (socket, admin) = (sidecar.text("worker.sock"), sidecar.text("admin.sock"));
     let (from, to) = (sidecar.text("from"), sidecar.text("to"));
@@ -198,7 +198,7 @@ fn a_file_goes_through_a_sidecar_and_comes_back() {
     assert_eq!((&line["version"], &line["dtype"]), (&7.into(), &"f32".into()));
     ends_with(&["tensors", "--admin", &admin, "--prefix", "other"], 0, &["0 tensors"]);
 
-    // A version that will not come, a name that is taken, and a tensor that goes with its worker.
+    // A version that is never published, a name that is taken, and a tensor that ends with its worker.
     ends_with(&[&fetch[..], &[&to]].concat(), 1, &["exists already", "--force"]);
     ends_with(&[&fetch[..], &[&to, "--force", "--exactly", "3"]].concat(), 6, &["layer0/w", "--at-least"]);
     ends_with(&["push", "--socket", &socket, "--name", "holder", "k", &from], 1, &["holder"]);
@@ -211,7 +211,7 @@ fn a_file_goes_through_a_sidecar_and_comes_back() {
 }
 
 #[test]
-fn a_push_ends_after_its_time() {
+fn push_ends_after_its_hold_time() {
     let Some(sidecar) = Sidecar::start(&[]) else { return };
     let (socket, empty) = (sidecar.text("worker.sock"), sidecar.text("empty"));
     std::fs::write(&empty, []).unwrap();
@@ -229,7 +229,7 @@ fn data_plane(sidecar: &Sidecar) -> (u64, char) {
 }
 
 #[test]
-fn the_way_of_waiting_changes_at_once() {
+fn poll_strategy_changes_at_once() {
     let Some(sidecar) = Sidecar::start(&["--poll", "event"]) else { return };
     let admin = sidecar.text("admin.sock");
     ends_with(&["poll", "--admin", &admin], 0, &["event: sleeps"]);
@@ -237,7 +237,7 @@ fn the_way_of_waiting_changes_at_once() {
     sidecar.wait_for(asleep);
 
     ends_with(&["poll", "busy", "--admin", &admin], 0, &["busy: never sleeps (before: event"]);
-    // Nobody has anything to do, and it works all the same.
+    // The sidecar has no work, and polls nevertheless.
     let before = data_plane(&sidecar).0;
     sidecar.wait_for(|| data_plane(&sidecar).0 > before + 5);
     ends_with(&["status", "--admin", &admin], 0, &["poll       busy"]);
@@ -253,7 +253,7 @@ fn the_way_of_waiting_changes_at_once() {
 }
 
 #[test]
-fn why_there_is_no_rdma_is_the_same_everywhere() {
+fn reason_for_missing_rdma_is_the_same_everywhere() {
     let Some(sidecar) = Sidecar::start(&["--listen", "127.0.0.1:0", "--verbs", "off", "--shm", "off"]) else { return };
     let admin = sidecar.text("admin.sock");
     let why = "it was started with --verbs off";
@@ -271,7 +271,7 @@ fn why_there_is_no_rdma_is_the_same_everywhere() {
 }
 
 #[test]
-fn a_doctor_without_a_sidecar_says_so_and_goes_on() {
+fn doctor_without_a_sidecar_reports_that_and_continues() {
     let directory = tempfile::tempdir().unwrap();
     let nobody = directory.path().join("nobody.sock");
     ends_with(
@@ -286,7 +286,7 @@ fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// What is in a folder, by name.
+/// The contents of the files of a folder, by name.
 fn contents(folder: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let read = |entry: std::fs::DirEntry| std::fs::read(entry.path()).unwrap();
@@ -307,12 +307,12 @@ fn certificates_are_made_once_and_never_overwritten() {
     let first = contents(&out);
     assert_eq!(first.keys().collect::<Vec<_>>(), ["a.key", "a.pem", "b.key", "b.pem", "ca.key", "ca.pem"]);
     for name in first.keys() {
-        // What a umask could take of the others' rights is not the program's.
+        // The umask may remove rights of other users, so they are not compared.
         let wanted = if name.ends_with(".key") { 0o600 } else { 0o644 };
         assert_eq!(mode(&out.join(name)) & !0o044, wanted & !0o044, "{name}");
         assert!(!name.ends_with(".key") || mode(&out.join(name)) == wanted, "{name}");
     }
-    // Where one of them is there, none is made.
+    // If one of the files exists, none is made.
     for existing in ["b.pem", "b.key"] {
         let path = out.join(existing);
         certs(
@@ -329,7 +329,7 @@ fn certificates_are_made_once_and_never_overwritten() {
     assert!(["ca.pem", "ca.key", "a.pem", "a.key"].iter().all(|&name| first[name] == second[name]));
     assert_ne!(first["b.pem"], second["b.pem"]);
     certs(&["--node", "d", "--node", "d=127.0.0.1"], 2, &["--node d is given twice"]);
-    // A link is not written through, wherever it leads.
+    // A symbolic link is not followed.
     std::os::unix::fs::symlink(directory.path().join("elsewhere"), out.join("e.key")).unwrap();
     certs(&["--node", "e"], 1, &["e.key exists already"]);
     assert!(!directory.path().join("elsewhere").exists());
@@ -360,9 +360,10 @@ fn an_authority_that_cannot_sign_is_named() {
     assert!(!path("b.pem").exists() && !path("b.key").exists());
 }
 
-/// Two sidecars with certificates of one call. The second one attaches to the first one's directory and fetches from it.
+/// Two sidecars with certificates of one call. The second one attaches to the directory of the first one and fetches
+/// from it.
 #[test]
-fn sidecars_with_such_certificates_link() {
+fn sidecars_link_with_certificates_of_transferctl() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().to_str().unwrap();
     ends_with(&["certs", "--out", out, "--node", "a=127.0.0.1", "--node", "b_0"], 0, &[]);
@@ -385,15 +386,15 @@ fn sidecars_with_such_certificates_link() {
     ends_with(&["fetch", "--socket", &b.text("worker.sock"), "k", &b.text("copy")], 0, &["fabric=tcp"]);
     assert_eq!(std::fs::read(b.path("copy")).unwrap(), [7; 1000]);
     ends_with(&["peers", "--admin", &b.text("admin.sock")], 0, &["a"]);
-    // A tool uses such a certificate as a client.
+    // A tool can use such a certificate as a client.
     let [tls, key] = [tls("b_0").to_vec(), key("b_0").to_vec()];
     let tool = ["status", "--admin", &url].into_iter().chain(tls.iter().chain(&key).map(String::as_str));
     ends_with(&tool.collect::<Vec<_>>(), 0, &["TLS 1.3"]);
 }
 
-/// On a host with a device too: then it is listed.
+/// On a host with a device, it is listed.
 #[test]
-fn devices_are_listed_or_it_is_said_why_there_are_none() {
+fn devices_are_listed_or_their_absence_is_explained() {
     let Output { status, stdout, stderr } = transferctl(&["devices", "--json"]).output().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&stdout).unwrap();
     match json["why_none"].as_str() {
@@ -409,8 +410,8 @@ fn devices_are_listed_or_it_is_said_why_there_are_none() {
     }
 }
 
-/// A folder in which the loader finds a libibverbs that is none: as where it is missing, on every host. A program that
-/// was linked with it would not start.
+/// A folder with invalid libraries, which the loader finds first. They have the effect of a missing libibverbs on every
+/// host: a program that was linked with it would not start.
 fn no_libibverbs() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for name in ["libibverbs.so.1", "librdmacm.so.1"] {
@@ -420,7 +421,7 @@ fn no_libibverbs() -> tempfile::TempDir {
 }
 
 #[test]
-fn without_libibverbs_all_starts_and_says_why_there_is_no_rdma() {
+fn programs_start_without_libibverbs_and_report_why_rdma_is_missing() {
     let folder = no_libibverbs();
     let run = |program: &Path, arguments: &[&str]| {
         let mut command = Command::new(program);
@@ -452,9 +453,9 @@ fn without_libibverbs_all_starts_and_says_why_there_is_no_rdma() {
     }
 }
 
-/// As in `transferctl devices | head -0`.
+/// The reader of the standard output has gone, as in `transferctl devices | head -0`.
 #[test]
-fn a_reader_that_goes_is_no_panic() {
+fn closed_output_pipe_causes_no_panic() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let Output { status, stderr, .. } = transferctl(&["doctor", "--json"]).stdout(writer).output().unwrap();

@@ -1,8 +1,8 @@
-//! Calls of a blocking client that are begun now and waited for later, in slices: for bindings to languages that look for signals between
-//! the slices, or that wait on descriptors of their own.
+//! Calls of a blocking client that begin now and are waited for later, in slices. They are for bindings to languages
+//! that check for signals between the slices, or that wait on descriptors of their own.
 //!
-//! A program that waits on descriptors does what the driver of an async client does: it watches [`Doorbell::socket`], and calls
-//! [`Doorbell::serve`] when that is readable. The wakers of its calls run in there.
+//! A program that waits on descriptors does the work of an async client's driver: it watches [`Doorbell::socket`], and
+//! calls [`Doorbell::serve`] when that descriptor is readable. `serve` runs the wakers of its calls.
 
 use crate::face::{Blocking, Call};
 use crate::session::Session;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// A call that was begun. Dropping it gives the call up: what it may still bring is released.
+/// A call in progress. Dropping it gives the call up, and a late result is released.
 #[must_use = "a call that is dropped is given up"]
 pub struct Begun<'a, T> {
     session: Arc<Session>,
@@ -28,13 +28,14 @@ impl<'a, T> Begun<'a, T> {
         Begun { session, call: Box::new(call) }
     }
 
-    /// Goes on as far as it can without waiting. `Break`: what it ended with; it must not be asked again. `Continue`: `waker` is woken when it
-    /// can go on, and at that moment it is to be called anyway.
+    /// Continues as far as possible without waiting. `Break` has the result, and `poll` must not be called again. With
+    /// `Continue(at)`, `waker` is woken when the call can continue; `poll` must be called again at `at` in any case.
     pub fn poll(&mut self, waker: &Waker) -> ControlFlow<T, Instant> {
         self.call.step(waker)
     }
 
-    /// Waits for it, at most for `time`. `None` where it has not ended by then: it goes on, and can be waited for again.
+    /// Waits for the result, at most for `time`. `None` if the call has not ended by then; it stays in progress and can
+    /// be waited for again.
     pub fn wait(&mut self, time: Duration) -> Option<T> {
         let until = Instant::now() + time;
         let Begun { session, call } = self;
@@ -52,28 +53,31 @@ impl<T> fmt::Debug for Begun<'_, T> {
     }
 }
 
-/// What a program that waits on descriptors watches, of one session: the place of an async client's driver.
+/// The doorbell of one session, for a program that waits on descriptors. It takes the place of an async client's
+/// driver.
 pub struct Doorbell {
     session: Arc<Session>,
 }
 
 impl Doorbell {
-    /// A descriptor that is readable when [`Doorbell::serve`] is to be called. It is a duplicate, which is the caller's.
+    /// A descriptor that is readable when [`Doorbell::serve`] must be called. It is a duplicate, and belongs to the
+    /// caller.
     ///
     /// # Errors
-    /// Where there are no more descriptors.
+    /// The system's, if the process has no descriptor left.
     pub fn socket(&self) -> std::io::Result<OwnedFd> {
         self.session.socket().try_clone_to_owned()
     }
 
-    /// Takes all answers that are there, wakes their calls, and asks to be rung for what comes. `false`: the session is over, and the
-    /// descriptor stays readable for ever.
+    /// Handles all answers that have arrived, wakes their calls, and asks the sidecar to ring for the next one. `false`
+    /// if the session is over; the descriptor then stays readable.
     #[must_use]
     pub fn serve(&self) -> bool {
         self.session.serve().is_ok()
     }
 
-    /// Which run of the sidecar it belongs to. Once [`Handle::incarnation`] says another one, another doorbell is needed.
+    /// The incarnation of the sidecar that this doorbell belongs to. When [`Handle::incarnation`] returns another
+    /// number, the program needs a new doorbell.
     #[must_use]
     pub fn incarnation(&self) -> u64 {
         self.session.incarnation()
@@ -93,14 +97,15 @@ impl fmt::Debug for Doorbell {
 }
 
 impl Handle<Blocking> {
-    /// Takes what the sidecar has said, and waits for nothing: what came back to the arena is free then. Any call that waits does the same.
+    /// Handles the sidecar's answers so far, without waiting, so that returned memory of the arena is free. Every call
+    /// that waits does the same.
     pub fn take_answers(&self) {
-        // Where the session is over, the next call says so.
+        // If the session is over, the next call reports it.
         let _ = self.session().serve();
     }
 
-    /// Takes the place of a driver: from now on somebody calls [`Doorbell::serve`] when the doorbell's descriptor is readable, or when
-    /// `waker` is woken. One session has one doorbell in its life.
+    /// Takes the place of a driver: from now on the caller calls [`Doorbell::serve`] when the doorbell's descriptor is
+    /// readable, or when `waker` is woken. A session has at most one doorbell in its life.
     pub fn doorbell(&self, waker: Waker) -> Doorbell {
         let session = self.session();
         session.driver().attach(waker);
@@ -147,7 +152,7 @@ impl AllocateWait<Blocking> {
 }
 
 impl Gate<Blocking> {
-    /// Begins to take it back.
+    /// Begins to take the version back.
     pub fn begin(self) -> Begun<'static, Result<TensorMut, Error>> {
         Begun::new(self.call.session.clone(), self.call)
     }

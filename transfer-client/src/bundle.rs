@@ -59,8 +59,8 @@ impl From<OutOfBody> for BundleError {
 
 /// A tensor that is about to be pushed as a part of a bundle.
 ///
-/// A [`TensorMut`], a [`Frozen`] tensor and a [`Tensor`] convert into it. What lies in the arena of the pushing client is
-/// pushed in place; any other memory is copied into it once, which the report counts.
+/// A [`TensorMut`], a [`Frozen`] tensor and a [`Tensor`] convert into it. Memory in the arena of the pushing client is
+/// pushed in place. Any other memory is copied into the arena once, which the report counts.
 #[derive(Debug)]
 pub struct BundleTensor<'a> {
     meta: TensorMeta,
@@ -68,7 +68,7 @@ pub struct BundleTensor<'a> {
 }
 
 impl<'a> BundleTensor<'a> {
-    /// A tensor of elements in any memory, row-major.
+    /// Makes a tensor of elements in any memory, row-major.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::WrongLength`].
@@ -76,7 +76,7 @@ impl<'a> BundleTensor<'a> {
         BundleTensor::from_bytes(T::DTYPE, dims, bytemuck::cast_slice(elements))
     }
 
-    /// As [`BundleTensor::from_slice`], of bytes.
+    /// Makes a tensor of bytes in any memory; see [`BundleTensor::from_slice`].
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::WrongLength`].
@@ -95,7 +95,7 @@ impl<'a> BundleTensor<'a> {
 }
 
 impl From<TensorMut> for BundleTensor<'_> {
-    /// Freezes the tensor. It is freed with its last reader, also if the push fails.
+    /// Freezes the tensor. Its memory is freed with its last reader, even if the push fails.
     fn from(tensor: TensorMut) -> Self {
         Self::from(&tensor.freeze())
     }
@@ -113,7 +113,7 @@ impl From<&Tensor> for BundleTensor<'_> {
     }
 }
 
-/// A fetched bundle. Each of its tensors keeps all of its memory.
+/// A fetched bundle. Each of its tensors keeps the memory of the whole bundle.
 #[derive(Debug, Clone)]
 pub struct FetchedBundle {
     table: Arc<BundleTable>,
@@ -196,9 +196,9 @@ fn source<'a, N: AsRef<str>, T: Into<BundleTensor<'a>>>(
 }
 
 impl<F: Face> Handle<F> {
-    /// Publishes many tensors under `key` as one version: a fetch gets all of them, or waits. At most 4,096 tensors of any
-    /// types and shapes, each with a name of 1 to 512 bytes. Tensors in this client's arena are published in place; see
-    /// [`BundleTensor`].
+    /// Publishes many tensors under `key` as one version: a fetch gets all of them, or waits. At most 4,096 tensors of
+    /// any types and shapes, each with a name of 1 to 512 bytes. Tensors in this client's arena are published in place;
+    /// see [`BundleTensor`].
     pub fn push_bundle<'a, N: AsRef<str>, T: Into<BundleTensor<'a>>>(
         &self,
         key: impl ToKey,
@@ -207,8 +207,8 @@ impl<F: Face> Handle<F> {
         self.push(key, source(tensors))
     }
 
-    /// Fetches the tensors under `key` that were pushed as one version, and waits until there is one. They are read-only,
-    /// and not copied where the fabric allows.
+    /// Fetches the tensors under `key` that were pushed as one version, and waits until there is one. They are
+    /// read-only, and not copied where the fabric allows.
     pub fn fetch_bundle(&self, key: impl ToKey) -> Fetch<F, FetchedBundle> {
         Fetch::new(self.session(), to_key(&key), take_bundle)
     }

@@ -149,7 +149,7 @@ fn come_back(over: &Arc<Session>, way: &Way, published: &mut Vec<Loan>) -> Resul
 }
 
 /// Publishes the versions of the earlier session again. A version that cannot be published, because another worker owns
-/// its key now, returns to the arena. Leaves in `published` what was not sent.
+/// its key now, returns to the arena. Leaves the unsent versions in `published`.
 fn publish_again(session: &Arc<Session>, published: &mut Vec<Loan>) {
     let started = Instant::now();
     let mut calls = Calls::new(session.clone(), started, deadline(started, PUBLISHING));

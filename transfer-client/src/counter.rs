@@ -41,9 +41,9 @@ use transfer_core::tensor::Name;
 ///
 /// # Order
 /// All operations on one counter are done one after the other, from whichever node they come. If the devices of both
-/// nodes can, an operation from another node is one READ, FETCH_ADD or CMP_AND_SWP, and costs its home no message and
-/// no processor; the home's own operations go through the same device. Otherwise the home's sidecar does it.
-/// [`CounterReport::path`] says which.
+/// nodes support it, an operation from another node is one READ, FETCH_ADD or CMP_AND_SWP, and takes neither a message
+/// nor processor time of its home; the home's own operations use the same device. Otherwise the home's sidecar does the
+/// operation. [`CounterReport::path`] shows the path.
 pub struct Counter<F> {
     connection: Arc<Connection>,
     name: Name,
@@ -66,8 +66,8 @@ pub struct Counted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Swapped {
-    /// `Ok`: the counter had the expected value, which is returned, and now has the new one. `Err`: the counter has the
-    /// returned value, and did not change.
+    /// `Ok` if the counter had the expected value, which is returned, and now has the new one. `Err` with the counter's
+    /// value if it had another one, and did not change.
     pub result: Result<u64, u64>,
     /// The path of the operation.
     pub report: CounterReport,

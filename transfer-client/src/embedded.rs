@@ -17,8 +17,8 @@ struct Running {
     guard: Option<ForkGuard>,
 }
 
-/// The socket at which other processes of this user connect to this process's sidecar. `None` if none runs, and in a forked
-/// child.
+/// The socket at which other processes of this user connect to this process's sidecar. `None` if no sidecar runs, and
+/// in a forked child.
 #[must_use]
 pub fn embedded_socket() -> Option<PathBuf> {
     let running = RUNNING.lock();

@@ -13,7 +13,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// How a client's calls are made: [`Async`] or [`Blocking`].
+/// The way in which a client's calls are made: [`Async`] or [`Blocking`].
 pub trait Face: sealed::Sealed + Send + Sync + Unpin + 'static {}
 
 /// Calls are awaited, on the tokio runtime that the client was connected on.

@@ -23,7 +23,7 @@ pub(crate) struct FetchOptions {
     pub(crate) timeout: Duration,
     pub(crate) require: Option<FabricKind>,
     pub(crate) trace: Option<TraceContext>,
-    /// Whether the caller would watch a notice for the versions that follow.
+    /// Whether the caller can wait on a notice for the next versions.
     pub(crate) watches: bool,
 }
 
@@ -90,7 +90,7 @@ pub struct Fetch<F, T = Tensor> {
     face: PhantomData<F>,
 }
 
-/// Converts what was handed out or found.
+/// Converts a leased or looked-up tensor into the result of the call.
 pub(crate) type Take<T> = fn(Arc<Lease>, FetchedTensor) -> Result<T, Error>;
 
 impl<F: Face, T> Fetch<F, T> {
@@ -136,7 +136,7 @@ pub struct FetchCall<T = Tensor> {
 }
 
 impl<T> FetchCall<T> {
-    /// Waits on the notice of the key's owner. `None` if the sidecar has to be asked.
+    /// Waits on the notice of the key's owner. `None` if the sidecar must be asked.
     fn watch(&mut self) -> Option<Result<T, Error>> {
         let FetchOptions { select, require, timeout, trace, .. } = self.options;
         let (Some(Ok(key)), None) = (&self.key, trace) else { return None };
@@ -186,7 +186,7 @@ pub(crate) fn look_up<T>(
     options: &FetchOptions,
     take: Take<T>,
 ) -> Option<Result<T, Error>> {
-    // A fetch that belongs to a trace has to show there, and only the sidecar reports it.
+    // The trace of a fetch must contain its report, and only the sidecar writes that.
     if options.trace.is_some() {
         return None;
     }

@@ -19,7 +19,7 @@ pub(crate) fn checked<'a>(dtype: DType, dims: &[u64], bytes: &'a [u8]) -> Result
     }
 }
 
-/// The values of an array, as a tensor of one dimension.
+/// Describes the values of an array as a tensor of one dimension.
 pub(crate) fn of_array<'a>(key: &Key, array: &'a dyn Array) -> Result<Source<'a>, Error> {
     let nulls = array.null_count();
     if nulls > 0 {

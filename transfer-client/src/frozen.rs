@@ -56,8 +56,7 @@ impl Frozen {
 
     /// The elements, row-major.
     ///
-    /// # Errors
-    /// [`Error::WrongType`]; [`Error::View`] where bytes of a `bool` tensor are neither 0 nor 1.
+    /// [`Error::WrongType`]; [`Error::View`] if bytes of a `bool` tensor are neither 0 nor 1.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], Error> {
         check::<T>(&self.meta)?;
         Ok(self.bytes.as_slice()?)
@@ -66,15 +65,16 @@ impl Frozen {
     /// A flat Arrow array of the same memory: no byte is copied.
     ///
     /// # Errors
-    /// [`Error::View`] where Arrow has no such array (`bool`, `bf16`, complex, 8-bit floats), or `A` is another type than the tensor's.
+    /// [`Error::View`] if Arrow has no such array (`bool`, `bf16`, complex, 8-bit floats), or `A` is not the tensor's
+    /// type.
     pub fn to_arrow<A: ArrowPrimitiveType>(&self) -> Result<PrimitiveArray<A>, Error> {
         Ok(self.bytes.to_arrow(self.dtype())?)
     }
 
-    /// As [`Frozen::to_arrow`], of the Arrow type that fits the tensor's.
+    /// A flat Arrow array of the same memory, of the Arrow type that matches the tensor's; see [`Frozen::to_arrow`].
     ///
     /// # Errors
-    /// [`Error::View`] where Arrow has no such array.
+    /// [`Error::View`] if Arrow has no such array.
     pub fn to_array(&self) -> Result<ArrayRef, Error> {
         Ok(match self.dtype() {
             DType::I8 => Arc::new(self.to_arrow::<Int8Type>()?),
@@ -92,11 +92,11 @@ impl Frozen {
         })
     }
 
-    /// Makes the tensor writable again, if nothing else holds its memory: no clone, no Arrow array, and no push that
-    /// has not ended.
+    /// Makes the tensor writable again, if nothing else holds its memory: no clone, no Arrow array, and no unfinished
+    /// push.
     ///
     /// # Errors
-    /// The tensor, where something else holds its memory.
+    /// The tensor, if other code still holds its memory.
     pub fn try_into_mut(self) -> Result<TensorMut, Frozen> {
         let Frozen { bytes, meta } = self;
         match Block::thaw(bytes) {
@@ -105,7 +105,7 @@ impl Frozen {
         }
     }
 
-    /// The same memory without the tensor's description.
+    /// Returns the memory without the tensor's description.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         self.bytes

@@ -41,7 +41,7 @@ impl<F: Face> Gate<F> {
         }
     }
 
-    /// Makes a gate that takes that version back, or allocates if the version is gone.
+    /// Makes a gate that takes `version` back, or allocates a tensor if the version is gone.
     pub(crate) fn of(session: Arc<Session>, key: Key, version: u64, meta: TensorMeta) -> Self {
         let stage = Stage::Taking { key: Some(Ok(key)), version: Some(Version(version)), calls: None };
         let instead = Some(meta);
@@ -116,7 +116,7 @@ impl Call for GateCall {
                 Some(Err(e)) => return ControlFlow::Break(Err(e)),
                 None => return ControlFlow::Break(Err(Error::Ended)),
             };
-            // The sidecar does not know the readers from before its restart, and nothing wakes us when they are done.
+            // The sidecar does not know the readers from before its restart, and no event reports that they are done.
             if now < limit && !self.session.home().is_read_no_more(&self.session.formers_of(&key, version)) {
                 if let Stage::Taking { key: place, .. } = &mut self.stage {
                     *place = Some(Ok(key));

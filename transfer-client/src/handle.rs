@@ -72,7 +72,7 @@ impl Handle<Async> {
         Connect::over(socket)
     }
 
-    /// The same session for threads that block. Any thread may use it, except those of the runtime.
+    /// Returns the session's client for threads that block. Any thread may use it, except those of the runtime.
     #[must_use]
     pub fn blocking(&self) -> BlockingClient {
         Handle { connection: self.connection.clone(), about: self.about.clone(), face: PhantomData }
@@ -156,8 +156,8 @@ impl<F: Face> Handle<F> {
         Ok(TensorMut::new(self.session().allocate(meta.len_bytes())?, meta))
     }
 
-    /// As [`Handle::allocate`], but waits up to `timeout` until room becomes free, because tensors are replaced,
-    /// fetched by all their readers, or dropped.
+    /// Allocates a tensor like [`Handle::allocate`], but waits up to `timeout` until room becomes free, because tensors
+    /// are replaced, fetched by all their readers, or dropped.
     pub fn allocate_wait(&self, dtype: DType, dims: impl AsRef<[u64]>, timeout: Duration) -> AllocateWait<F> {
         let meta = TensorMeta::of(dtype, dims.as_ref()).map_err(Error::from);
         AllocateWait::new(self.session(), meta, timeout)
@@ -185,7 +185,7 @@ impl<F: Face> Handle<F> {
         self.push(key, foreign::checked(T::DTYPE, dims.as_ref(), bytemuck::cast_slice(elements)))
     }
 
-    /// As [`Handle::push_slice`], of bytes.
+    /// Publishes bytes from any memory under `key`, as a tensor of `dtype`; see [`Handle::push_slice`].
     pub fn push_bytes<'a>(
         &self,
         key: impl ToKey,

@@ -25,7 +25,7 @@
 //! }
 //! ```
 //!
-//! Without a runtime, the same with [`BlockingClient`] and `call()`:
+//! Without a runtime, use [`BlockingClient`] and `call()`:
 //! ```no_run
 //! # use transfer_client::{BlockingClient, Error};
 //! # fn main() -> Result<(), Error> {
@@ -97,7 +97,7 @@
 //! - [`TensorMut`], [`Frozen`], [`Tensor`]: a writable tensor, an immutable one, a fetched one.
 //! - [`Push`], [`PushMany`], [`Fetch`], [`FetchMany`], [`Order`], [`AllocateWait`], [`Connect`]: calls that are about
 //!   to be made.
-//! - [`Begun`], [`Doorbell`]: calls that are begun now and waited for later, for bindings to other languages.
+//! - [`Begun`], [`Doorbell`]: calls that begin now and are waited for later, for bindings to other languages.
 //! - [`BatchBuilder`], [`ColumnMut`], [`FetchedBatch`], [`FetchedTable`], [`BatchStream`], [`BatchStreamReader`],
 //!   [`FixedShapeTensor`], [`BatchError`]: record batches.
 //! - [`BundleTensor`], [`FetchedBundle`], [`BundleError`]: bundles.

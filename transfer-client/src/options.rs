@@ -107,7 +107,7 @@ macro_rules! push_options {
             self
         }
 
-        /// How long the version stays; the default is until a newer one is published. A version that stays longer is
+        /// The lifetime of the version; the default is until a newer one is published. A version that stays longer is
         /// found beside newer ones by [`Fetch::exactly`](crate::Fetch::exactly), and its memory is not free until then.
         pub fn keep(mut self, until: ::transfer_core::tensor::Until) -> Self {
             self.$($options).+.retention.until = until;
@@ -122,17 +122,18 @@ macro_rules! push_options {
             self
         }
 
-        /// Takes the key from the worker that owns it, on whichever node. The versions of that worker end, except for
-        /// their readers, and its next push fails with [`KeyOwned`](crate::FailureCode::KeyOwned). Versions begin anew.
-        /// Not possible together with `to` another node.
+        /// Takes the key from its owner, on whichever node that worker is. The owner's versions end, except for their
+        /// readers, and its next push fails with [`KeyOwned`](crate::FailureCode::KeyOwned). Versions begin anew. Not
+        /// possible together with `to` another node.
         pub fn takeover(mut self) -> Self {
             self.$($options).+.takeover = true;
             self
         }
 
-        /// Lets workers of this tenant fetch it, too: a user id in digits, or a name of the sidecar's `--tenants`. They
-        /// get a copy in their own memory. Up to 8 tenants, one call for each. It applies at the sidecar where the
-        /// version is published, so it is not possible together with [`to`](Self::to) another node.
+        /// Lets workers of this tenant fetch the version, too: a user id in digits, or a name of the sidecar's
+        /// `--tenants`. They get a copy in their own memory. Up to 8 tenants, one call for each. The option applies at
+        /// the sidecar where the version is published, so it is not possible together with [`to`](Self::to) another
+        /// node.
         pub fn readable_by(mut self, tenant: impl AsRef<str>) -> Self {
             self.$($options).+.add_reader(tenant.as_ref());
             self

@@ -29,7 +29,7 @@ pub(crate) struct Lease {
     hold: Hold,
 }
 
-/// What protects the version.
+/// The protection of the version.
 #[derive(Debug)]
 enum Hold {
     /// A lease of the sidecar.
@@ -120,7 +120,7 @@ impl Tensor {
     /// The elements, row-major.
     ///
     /// # Errors
-    /// [`Error::WrongType`]; [`Error::View`] where bytes of a `bool` tensor are neither 0 nor 1.
+    /// [`Error::WrongType`]; [`Error::View`] if bytes of a `bool` tensor are neither 0 nor 1.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], Error> {
         self.view.as_slice()
     }
@@ -128,20 +128,22 @@ impl Tensor {
     /// A flat Arrow array of the same memory: no byte is copied.
     ///
     /// # Errors
-    /// [`Error::View`] where Arrow has no such array (`bool`, `bf16`, complex, 8-bit floats), or `A` is another type than the tensor's.
+    /// [`Error::View`] if Arrow has no such array (`bool`, `bf16`, complex, 8-bit floats), or `A` is not the tensor's
+    /// type.
     pub fn to_arrow<A: ArrowPrimitiveType>(&self) -> Result<PrimitiveArray<A>, Error> {
         self.view.to_arrow()
     }
 
-    /// As [`Tensor::to_arrow`], of the Arrow type that fits the tensor's.
+    /// A flat Arrow array of the same memory, of the Arrow type that matches the tensor's; see [`Tensor::to_arrow`].
     ///
     /// # Errors
-    /// [`Error::View`] where Arrow has no such array.
+    /// [`Error::View`] if Arrow has no such array.
     pub fn to_array(&self) -> Result<ArrayRef, Error> {
         self.view.to_array()
     }
 
-    /// A private, writable mapping of the tensor's pages. It shows the same bytes; nobody else sees what is written there.
+    /// A private, writable mapping of the tensor's pages. It shows the same bytes; writes are visible to no other
+    /// process.
     ///
     /// # Errors
     /// [`NotPrivate`]: copy the bytes.
@@ -149,7 +151,7 @@ impl Tensor {
         self.view.bytes().map_privately()
     }
 
-    /// The same memory without the tensor's description; it is released with the last view of it.
+    /// Returns the memory without the tensor's description. It is released with the last view of it.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         self.view.into_bytes()

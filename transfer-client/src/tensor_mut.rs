@@ -77,7 +77,7 @@ impl TensorMut {
     /// The elements, row-major.
     ///
     /// # Errors
-    /// [`Error::WrongType`]; [`Error::View`] where bytes of a `bool` tensor are neither 0 nor 1.
+    /// [`Error::WrongType`]; [`Error::View`] if bytes of a `bool` tensor are neither 0 nor 1.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], Error> {
         check::<T>(&self.meta)?;
         Ok(self.block.as_slice()?)
@@ -86,8 +86,8 @@ impl TensorMut {
     /// The elements, row-major and writable.
     ///
     /// # Errors
-    /// As [`TensorMut::as_slice`]. A fresh `bool` tensor may hold bytes that are no `bool`: [`TensorMut::fill_zero`]
-    /// first.
+    /// Those of [`TensorMut::as_slice`]. A fresh `bool` tensor may hold bytes that are no `bool`: call
+    /// [`TensorMut::fill_zero`] first.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], Error> {
         check::<T>(&self.meta)?;
         Ok(self.block.as_mut_slice()?)

@@ -7,8 +7,8 @@ use crate::{Handle, TensorMut};
 use std::collections::VecDeque;
 use transfer_core::tensor::{Key, TensorMeta, Until};
 
-/// Two buffers of one key that take turns, for a producer that writes out of place: while readers have the one, the
-/// other is written.
+/// Two buffers of one key that take turns, for a producer that writes out of place: it writes one buffer while readers
+/// read the other.
 ///
 /// # Three ways to publish changing weights
 /// A published tensor is immutable, so weights that are updated in place cannot be published directly. There are three
@@ -16,8 +16,8 @@ use transfer_core::tensor::{Key, TensorMeta, Until};
 ///
 /// | way | costs | the update waits |
 /// |---|---|---|
-/// | [`push_snapshot`](Handle::push_snapshot) | a copy for each version, which the report counts | for room in the arena |
-/// | [`gate`](Handle::gate) | no copy, and fetches wait while the update is made | for all readers of the newest version |
+/// | [`push_snapshot`](Handle::push_snapshot) | a copy per version, which the report counts | for room in the arena |
+/// | [`gate`](Handle::gate) | no copy, and fetches wait during the update | for all readers of the newest version |
 /// | [`TwoBuffers`] | no copy, twice the memory | for the readers of the version before the newest |
 ///
 /// ```no_run

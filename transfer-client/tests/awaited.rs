@@ -1,4 +1,4 @@
-//! The async face, against a sidecar of the test's own.
+//! The async client against a sidecar that the test plays.
 #![allow(clippy::unwrap_used, reason = "test")]
 
 mod sidecar;
@@ -32,10 +32,10 @@ async fn told(sidecar: &Sidecar, expected: impl Fn(&sidecar::Heard) -> bool) {
 }
 
 #[tokio::test]
-async fn push_and_fetch() {
+async fn pushed_tensor_is_fetched() {
     let (sidecar, client) = start(Honest::default(), 1 << 20).await;
     let free = client.arena_free_bytes();
-    // A fetch may come before its push.
+    // A fetch may be sent before its push.
     let early = tokio::spawn(client.fetch("w").exactly(1).into_future());
     let mut w = client.allocate(DType::F64, [2]).unwrap();
     w.as_mut_slice::<f64>().unwrap().copy_from_slice(&[1.0, 2.0]);
@@ -84,7 +84,7 @@ async fn allocations_wait_and_give_up_in_time() {
 }
 
 #[tokio::test]
-async fn a_full_ring_is_waited_for() {
+async fn calls_wait_for_a_full_ring() {
     let (sidecar, client) = start(Honest::default(), 1 << 20).await;
     sidecar.set_deaf(true);
     let tensors: Vec<_> = (0..2000).map(|i| (format!("key-{i}"), client.allocate(DType::U8, [1]).unwrap())).collect();
@@ -138,7 +138,7 @@ async fn tasks_and_threads_share_a_session() {
 }
 
 #[tokio::test]
-async fn when_the_sidecar_dies_futures_fail() {
+async fn futures_fail_when_the_sidecar_dies() {
     let (mut sidecar, client) = start(Honest::default(), 1 << 20).await;
     let waiting = tokio::spawn(client.fetch("never").into_future());
     told(&sidecar, |heard| heard.requests == 1).await;
@@ -148,7 +148,7 @@ async fn when_the_sidecar_dies_futures_fail() {
 }
 
 #[tokio::test]
-async fn nobody_listens() {
+async fn connect_fails_without_a_listener() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("worker.sock");
     let e = Client::connect(&path).await.unwrap_err();

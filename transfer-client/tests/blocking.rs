@@ -1,4 +1,4 @@
-//! The blocking face, against a sidecar of the test's own.
+//! The blocking client against a sidecar that the test plays.
 #![allow(clippy::unwrap_used, reason = "test")]
 
 mod sidecar;
@@ -184,7 +184,7 @@ fn arrays_in_the_arena_are_pushed_in_place() {
     assert_eq!(array.values().as_ptr().cast(), frozen.as_bytes().as_ptr());
 
     let whole = client.push_array("whole", &array).call().unwrap();
-    // 16 elements in are 64 bytes in, where a push can start; 1 element in is not.
+    // A slice from element 16 starts at byte 64, where a push can start; a slice from element 1 is copied.
     let part = client.push_array("part", &array.slice(16, 8)).call().unwrap();
     let moved = client.push_array("moved", &array.slice(1, 8)).call().unwrap();
     let again = client.push_frozen("again", &frozen).call().unwrap();

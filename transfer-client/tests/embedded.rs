@@ -32,7 +32,7 @@ fn start_and_drop(future: impl IntoFuture) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_that_are_given_up_disturb_nobody_and_leave_nothing_behind() {
+async fn abandoned_calls_disturb_no_other_and_leave_nothing_behind() {
     const ROUNDS: u64 = 200;
     let writer = Client::embedded().name("writer").arena_bytes(1 << 20).await.unwrap();
     let reader = Client::embedded().name("another reader").arena_bytes(0).await.unwrap();
@@ -44,7 +44,7 @@ async fn calls_that_are_given_up_disturb_nobody_and_leave_nothing_behind() {
                     let t = writer.allocate_wait(DType::U64, [32], Duration::from_secs(20));
                     let mut t = t.await.unwrap();
                     t.as_mut_slice::<u64>().unwrap().fill(round);
-                    // Asked for before it is there.
+                    // The fetch is sent before its version is pushed.
                     let fetched = tokio::spawn(reader.fetch(&key).exactly(round).into_future());
                     tokio::task::yield_now().await;
                     start_and_drop(reader.fetch(&key));

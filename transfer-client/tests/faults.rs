@@ -85,7 +85,7 @@ fn unasked_answers_end_the_session() {
 }
 
 #[test]
-fn when_the_sidecar_dies_calls_fail_and_memory_stays_readable() {
+fn calls_fail_and_memory_stays_readable_when_the_sidecar_dies() {
     let (mut sidecar, client) = start(Honest::default(), 1 << 20);
     let mut t = client.allocate(DType::U8, [9]).unwrap();
     t.as_mut_bytes().copy_from_slice(b"immutable");
@@ -181,7 +181,7 @@ fn waits_for_a_full_ring_end_at_their_deadline() {
         results.into_iter().map(|r| r.unwrap_err().into_parts()).partition(|(_, tensor)| tensor.is_none());
     assert!(!sent.is_empty() && !not_sent.is_empty());
     assert!(not_sent.iter().all(|(e, _)| matches!(e, Error::NoAnswer { .. })));
-    // When the sidecar reads again, everything ends, also the pushes that were given up.
+    // When the sidecar reads again, all calls end, and so do the abandoned pushes.
     sidecar.set_deaf(false);
     client.fetch("k0").call().unwrap();
     let sent = sent.len() as i64;

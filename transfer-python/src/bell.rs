@@ -1,4 +1,4 @@
-//! What asyncio waits on: the session's descriptor, and one that the wakers of calls ring.
+//! The descriptors on which asyncio waits: the session's, and one that the wakers of calls ring.
 
 use crate::client::Client;
 use crate::errors;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 use transfer_client::Doorbell;
 
-/// Which calls may go on. Wakers run on any thread, without the interpreter's lock.
+/// The calls that can continue. Wakers run on any thread, without the interpreter's lock.
 #[derive(Debug)]
 struct Woken {
     numbers: Mutex<Vec<u64>>,
@@ -20,7 +20,7 @@ struct Woken {
 
 impl Woken {
     fn ring(&self) {
-        // It is full where nobody has looked for 2^64 rings.
+        // The counter is full only after 2^64 rings without a read.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 }
@@ -47,7 +47,7 @@ impl Wake for Serve {
     }
 }
 
-/// What an event loop watches for one session of a client.
+/// The descriptors that an event loop watches for one session of a client.
 #[pyclass(frozen, module = "transferd")]
 pub(crate) struct Bell {
     woken: Arc<Woken>,
@@ -63,7 +63,7 @@ impl Bell {
 
 #[pymethods]
 impl Bell {
-    /// A bell for the session that the client has now.
+    /// Makes a bell for the current session of the client.
     #[new]
     fn new(py: Python<'_>, client: &Client) -> PyResult<Bell> {
         let handle = client.handle(py)?;
@@ -74,18 +74,19 @@ impl Bell {
         Ok(Bell { woken, socket, doorbell })
     }
 
-    /// The descriptors to watch: when one is readable, `serve()` is to be called.
+    /// The descriptors to watch. When one is readable, call `serve()`.
     fn descriptors(&self) -> (i32, i32) {
         (self.socket.as_raw_fd(), self.woken.event.as_raw_fd())
     }
 
-    /// Which run of the sidecar it belongs to.
+    /// The incarnation of the sidecar that the bell belongs to.
     #[getter]
     fn incarnation(&self) -> u64 {
         self.doorbell.incarnation()
     }
 
-    /// Takes what has come. Answers the numbers of the calls that may go on, and whether the session is still there.
+    /// Handles the answers that have arrived. Returns the numbers of the calls that can continue, and whether the
+    /// session is still open.
     fn serve(&self, py: Python<'_>) -> PyResult<(Vec<u64>, bool)> {
         let mut count = [0; 8];
         match rustix::io::read(&self.woken.event, &mut count) {

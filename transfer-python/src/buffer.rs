@@ -1,4 +1,4 @@
-//! Memory of the arena that Python writes.
+//! Writable memory of the arena.
 
 use crate::errors;
 use crate::memory::{Memory, Written};
@@ -14,13 +14,13 @@ use std::sync::Arc;
 use transfer_client::{TensorMeta, TensorMut};
 use transfer_memory::forked::ForkGuard;
 
-/// Memory of the arena that is written: what `empty` and `produce` give. `push` takes it, by reference.
+/// Writable memory of the arena, made by `empty` and `produce`. `push` takes it, by reference.
 ///
-/// It begins with what an earlier tensor left there. While a view of it lives (`numpy()`, `torch()`, a memoryview), pushing it raises
-/// `StillExported`.
+/// Its contents are left over from an earlier tensor. While a view of it lives (`numpy()`, `torch()`, a memoryview),
+/// pushing it raises `StillExported`.
 #[pyclass(frozen, module = "transferd")]
 pub(crate) struct Buffer {
-    /// `None` once it was pushed. Views have clones of the `Arc`; only this one is there where there are none.
+    /// `None` once it was pushed. Views have clones of the `Arc`; without views this is its only owner.
     written: Mutex<Option<Arc<Written>>>,
     meta: TensorMeta,
     guard: Arc<ForkGuard>,
@@ -29,7 +29,7 @@ pub(crate) struct Buffer {
 impl Buffer {
     pub(crate) fn new(mut tensor: TensorMut, guard: Arc<ForkGuard>) -> Buffer {
         if tensor.dtype() == transfer_client::DType::Bool {
-            // What was left there may be no bool.
+            // The left-over bytes may be no valid bools.
             tensor.fill_zero();
         }
         let meta = tensor.meta().clone();
@@ -40,7 +40,7 @@ impl Buffer {
         &self.meta
     }
 
-    /// The memory, kept by what is returned.
+    /// The memory. The returned `Arc` keeps it.
     pub(crate) fn written(&self, py: Python<'_>) -> PyResult<Arc<Written>> {
         let written = self.written.lock().clone();
         written.ok_or_else(|| errors::own(py, "pushed", "this buffer was pushed: it has no memory any more"))
@@ -50,7 +50,7 @@ impl Buffer {
         Ok(Memory::Written(self.written(py)?))
     }
 
-    /// Takes the tensor out. With `aliases` also while there are views.
+    /// Takes the tensor out. With `aliases`, it is taken even while there are views.
     pub(crate) fn take(&self, py: Python<'_>, aliases: bool) -> PyResult<TensorMut> {
         if self.guard.is_forked() {
             return Err(errors::forked(py));
@@ -66,7 +66,7 @@ impl Buffer {
         tensor.ok_or_else(|| errors::own(py, "pushed", "this buffer was pushed already"))
     }
 
-    /// The push failed: it is writable again.
+    /// Makes the buffer writable again after its push has failed.
     pub(crate) fn put_back(&self, tensor: TensorMut) {
         *self.written.lock() = Some(Written::new(tensor, self.guard.clone()));
     }
@@ -92,14 +92,14 @@ impl Buffer {
         self.meta.len_bytes()
     }
 
-    /// Whether it was pushed, and has no memory any more.
+    /// Whether it was pushed, and has no memory left.
     #[getter]
     fn pushed(&self) -> bool {
         self.written.lock().is_none()
     }
 
     /// # Safety
-    /// As Python calls it.
+    /// The contract of the slot in Python's C API.
     #[expect(unsafe_code, reason = "a slot of Python's")]
     unsafe fn __getbuffer__(slf: &Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let memory = slf.get().memory(slf.py())?;
@@ -108,19 +108,19 @@ impl Buffer {
     }
 
     /// # Safety
-    /// As Python calls it.
+    /// The contract of the slot in Python's C API.
     #[expect(unsafe_code, reason = "a slot of Python's")]
     unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
         // SAFETY: Python hands back what `__getbuffer__` has filled, once.
         unsafe { pybuffer::release(view) };
     }
 
-    /// Its bytes, as an object of the buffer protocol.
+    /// The bytes, as an object of the buffer protocol.
     fn _raw(&self, py: Python<'_>) -> PyResult<Raw> {
         Ok(Raw::new(self.memory(py)?))
     }
 
-    /// A writable array of numpy that shares the memory. Needs numpy, and ml_dtypes for bfloat16 and 8-bit floats.
+    /// A writable numpy array that shares the memory. Needs numpy, and ml_dtypes for bfloat16 and 8-bit floats.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         arrays(slf.py())?.call_method1("view", (slf,))
     }
@@ -134,7 +134,7 @@ impl Buffer {
         arrays(slf.py())?.call_method1("array", (slf, dtype, copy))
     }
 
-    /// A writable tensor of torch that shares the memory.
+    /// A writable torch tensor that shares the memory.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
     }

@@ -29,7 +29,7 @@ pub(crate) struct Client {
     node: String,
 }
 
-/// Where processes of this user connect to the sidecar that runs in this one; None where none does.
+/// The socket at which processes of this user connect to the sidecar in this process; None if none runs.
 #[pyfunction]
 #[pyo3(name = "_embedded_socket")]
 pub(crate) fn embedded_socket() -> Option<PathBuf> {
@@ -37,7 +37,7 @@ pub(crate) fn embedded_socket() -> Option<PathBuf> {
 }
 
 impl Client {
-    /// The client of now. Errors: this is a forked child, or it was closed.
+    /// The current client. Errors: this is a forked child, or the client was closed.
     pub(crate) fn handle(&self, py: Python<'_>) -> PyResult<BlockingClient> {
         if self.guard.is_forked() {
             return Err(errors::forked(py));
@@ -51,7 +51,7 @@ impl Client {
     }
 }
 
-/// Connects on a thread of its own, so that signals are heard meanwhile.
+/// Connects on a separate thread, so that signals are handled meanwhile.
 fn connect(py: Python<'_>, connect: transfer_client::Connect<transfer_client::Blocking>) -> PyResult<BlockingClient> {
     let started = Instant::now();
     let (sender, receiver) = channel();
@@ -106,7 +106,7 @@ impl Client {
         Ok(Client { handle: Mutex::new(Ours::new(handle, guard.clone())), guard, name, node })
     }
 
-    /// Ends the session with the last call and the last fetched tensor. What was fetched stays readable.
+    /// Ends the session with the last call and the last fetched tensor. Fetched tensors stay readable.
     fn close(&self, py: Python<'_>) {
         if !self.guard.is_forked() {
             let handle = self.handle.lock().take();
@@ -121,13 +121,13 @@ impl Client {
         !self.guard.is_forked() && self.handle.lock().get().is_none()
     }
 
-    /// Why the session is over, in words; None while the sidecar is there.
+    /// The reason why the session is over, as text; None while the sidecar runs.
     #[getter]
     fn gone(&self, py: Python<'_>) -> PyResult<Option<String>> {
         Ok(self.handle(py)?.gone().map(|gone| gone.to_string()))
     }
 
-    /// Which run of the sidecar this is a session with: another number after it was restarted.
+    /// The incarnation of the sidecar: another number after a restart.
     #[getter]
     fn incarnation(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.handle(py)?.incarnation())
@@ -139,7 +139,7 @@ impl Client {
         Ok(self.handle(py)?.arena_bytes())
     }
 
-    /// What is free in the arena, in however many pieces, in bytes.
+    /// The free length of the arena, in all pieces together, in bytes.
     #[getter]
     fn arena_free_bytes(&self, py: Python<'_>) -> PyResult<u64> {
         let handle = self.handle(py)?;
@@ -149,12 +149,13 @@ impl Client {
 
     /// Fetches the tensor under `key`, and waits until there is one.
     ///
-    /// Without `at_least` and `exactly` it is the newest version. `at_least` is the newest, once it is that one or later; `exactly` that one
-    /// and no other. It takes at most `timeout` seconds, the wait for the version included; None is for ever. `require` names the fabric
-    /// ("local", "shm", "tcp", "verbs") that has to carry it, `trace` is a traceparent.
+    /// Without `at_least` and `exactly`, it fetches the newest version. `at_least` fetches the newest version once it
+    /// is this one or later; `exactly` fetches only this one. `timeout` is in seconds, and includes the wait for the
+    /// version; None is unlimited. `require` names the fabric ("local", "shm", "tcp", "verbs") that must carry the
+    /// tensor. `trace` is a traceparent.
     ///
-    /// Returns a `Tensor`: read-only, and with no copy where the fabric allows. Raises `Timeout`, `VersionGone`, `PermissionDenied`,
-    /// `PeerLost`, `RequireUnmet`, `SidecarGone`, `Forked`.
+    /// Returns a `Tensor`: read-only, and without a copy where the fabric allows. Raises `Timeout`, `VersionGone`,
+    /// `PermissionDenied`, `PeerLost`, `RequireUnmet`, `SidecarGone`, `Forked`.
     #[pyo3(signature = (key, *, at_least = None, exactly = None, timeout = Some(options::DEFAULT_SECONDS), require = None, trace = None),
         text_signature = "($self, key, *, at_least=None, exactly=None, timeout=30.0, require=None, trace=None)")]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
@@ -172,7 +173,7 @@ impl Client {
         run(py, self.begin_fetch(py, key, &which)?)
     }
 
-    /// Begins a fetch, and returns it as a `Pending`. Takes what `fetch` takes.
+    /// Begins a fetch, and returns it as a `Pending`. Its arguments are those of `fetch`.
     #[pyo3(signature = (key, *, at_least = None, exactly = None, timeout = Some(options::DEFAULT_SECONDS), require = None, trace = None),
         text_signature = "($self, key, *, at_least=None, exactly=None, timeout=30.0, require=None, trace=None)")]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
@@ -251,7 +252,7 @@ impl Client {
         let handle = self.handle(py)?;
         match handle.allocate(dtype, &shape) {
             Ok(tensor) => return Ok(Pending::ready(Py::new(py, Buffer::new(tensor, guard))?.into_any())),
-            // Something may have come back that nobody has looked at.
+            // Memory may have been returned in an answer that no thread has handled yet.
             Err(_) => handle.take_answers(),
         }
         let begun = handle.allocate_wait(dtype, &shape, timeout).begin();
@@ -262,7 +263,7 @@ impl Client {
         })))
     }
 
-    /// Pushes what `buffer` holds, of which `copied` bytes were copied there before.
+    /// Pushes the contents of `buffer`. `copied` bytes of them were copied there before.
     fn _push(
         &self,
         py: Python<'_>,
@@ -292,8 +293,8 @@ impl Client {
         Ok(Pending::new(going(push.begin(), move |py, result| pushed(py, result, &about, 0, None))))
     }
 
-    /// Pushes these buffers as one version, of which `copied` bytes were copied there before. All of them are taken, or none. A push that
-    /// fails gives them back.
+    /// Pushes these buffers as one version. `copied` bytes of them were copied there before. Either all buffers are
+    /// taken, or none. A failed push gives them back.
     #[expect(clippy::too_many_arguments, reason = "each is an argument of one call")]
     fn _push_bundle(
         &self,
@@ -322,7 +323,7 @@ impl Client {
         let mut taken = Ours::new(buffers.zip(frozen).collect::<Vec<_>>(), self.guard.clone());
         Ok(Pending::new(going(push.begin(), move |py, result| {
             if result.is_err() {
-                // The buffers whose memory nobody else can reach.
+                // The buffers whose memory no other code can reach.
                 for (buffer, frozen) in taken.take().into_iter().flatten() {
                     if let Ok(tensor) = frozen.try_into_mut() {
                         buffer.get().put_back(tensor);
@@ -427,7 +428,7 @@ impl Client {
     }
 }
 
-/// Which version, how long, and over what.
+/// The version, time-out and fabric of a fetch.
 struct Which<'a> {
     at_least: Option<u64>,
     exactly: Option<u64>,
@@ -458,7 +459,7 @@ impl Which<'_> {
     }
 }
 
-/// The same, out of the keyword arguments of a call.
+/// The version, time-out and fabric of a fetch, from the keyword arguments of a call.
 struct FetchOptions {
     at_least: Option<u64>,
     exactly: Option<u64>,
@@ -507,7 +508,8 @@ pub(crate) fn about_of(about: &(String, Instant)) -> About<'_> {
     About { key: Some(&about.0), waited: Some(about.1.elapsed()) }
 }
 
-/// What a push ended with. One that failed gives the buffer its memory back, where nobody else can reach that.
+/// Converts the result of a push. After a failed push the buffer gets its memory back, if no other process can reach
+/// that.
 pub(crate) fn pushed(
     py: Python<'_>,
     result: Result<Pushed, PushError>,

@@ -99,14 +99,14 @@ impl Barrier {
     }
 }
 
-/// A round of a barrier that is complete.
+/// A complete round of a barrier.
 #[pyclass(frozen, module = "transferd")]
 #[derive(Debug)]
 pub(crate) struct Round {
-    /// Which one; 0 is the first.
+    /// The number of the round; 0 is the first.
     #[pyo3(get)]
     number: u64,
-    /// Whether this caller was the last to arrive. Exactly one of a round is.
+    /// Whether this caller was the last to arrive. That is true for exactly one caller of a round.
     #[pyo3(get)]
     leader: bool,
 }

@@ -1,4 +1,4 @@
-//! DLPack (dlpack.h, version 1.0): capsules given away and taken.
+//! DLPack (dlpack.h, version 1.0): export and import of capsules.
 
 #![expect(unsafe_code, reason = "DLPack is a struct of C")]
 
@@ -14,7 +14,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use transfer_client::{DType, PrivateBytes, Tensor, TensorMeta};
 
-/// `kDLCPU`, and its number.
+/// `kDLCPU`, and the number of the device.
 pub(crate) const CPU: (i32, i32) = (1, 0);
 
 /// `kDLCUDAHost`: the host's memory, pinned by CUDA.
@@ -61,7 +61,7 @@ struct ManagedVersioned {
     tensor: DlTensor,
 }
 
-/// What a consumer asks of `__dlpack__`.
+/// The arguments of `__dlpack__`.
 pub(crate) struct Asked {
     versioned: bool,
     copy: bool,
@@ -82,7 +82,7 @@ impl Asked {
                         return Err(PyBufferError::new_err("the tensor lies in the host's memory, device (1, 0)"));
                     }
                 }
-                // Of devices.
+                // Streams exist only for devices.
                 "stream" => {}
                 other => {
                     let text = format!("__dlpack__ has no argument {other:?}");
@@ -95,7 +95,7 @@ impl Asked {
     }
 }
 
-/// What an export keeps.
+/// The memory that an export keeps.
 enum Kept {
     Fetched(#[expect(dead_code, reason = "keeps the memory")] Arc<Ours<Tensor>>),
     Private(#[expect(dead_code, reason = "keeps the memory")] Ours<PrivateBytes>),
@@ -103,17 +103,18 @@ enum Kept {
     Copied(#[expect(dead_code, reason = "keeps the memory")] Vec<u64>),
 }
 
-/// What the context of a managed tensor points to.
+/// The target of a managed tensor's context.
 struct Export {
     _kept: Kept,
     layout: Layout,
 }
 
-// The deleters run on any thread, without the interpreter's lock, and after the interpreter's end: they touch nothing of Python's.
+// The deleters run on any thread, without the interpreter's lock, and after the interpreter's end, so they use no
+// Python object.
 
 unsafe extern "C" fn delete(managed: *mut Managed) {
     if !managed.is_null() {
-        // SAFETY: the consumer hands back, once, what `capsule` has made of two boxes.
+        // SAFETY: the consumer returns, once, the pointer that `capsule` has made of two boxes.
         unsafe {
             let managed = Box::from_raw(managed);
             drop(Box::from_raw(managed.context.cast::<Export>()));
@@ -131,9 +132,9 @@ unsafe extern "C" fn delete_versioned(managed: *mut ManagedVersioned) {
     }
 }
 
-/// Deletes what nobody has taken: a consumer renames the capsule.
+/// Deletes the tensor of a capsule that no consumer has taken; a consumer renames the capsule.
 unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls this with the capsule, which has the name that it was made with, or a consumer's.
+    // SAFETY: Python calls this with the capsule, which has its original name or a consumer's.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, UNVERSIONED.as_ptr()) == 1 {
             delete(ffi::PyCapsule_GetPointer(capsule, UNVERSIONED.as_ptr()).cast());
@@ -174,7 +175,8 @@ fn capsule<'py>(
         (Box::into_raw(Box::new(Managed { tensor, context, deleter: Some(delete) })).cast(), UNVERSIONED)
     };
     let managed = NonNull::new(managed).ok_or_else(|| PyBufferError::new_err("no memory"))?;
-    // SAFETY: the pointer is good until a deleter runs, and the destructor runs it where no consumer has taken that over.
+    // SAFETY: the pointer is valid until a deleter runs, and the destructor runs it if no consumer has taken the
+    // tensor.
     let made = unsafe { PyCapsule::new_with_pointer_and_destructor(py, managed.cast(), name, Some(drop_capsule)) };
     Ok(made?.into_any())
 }
@@ -182,12 +184,12 @@ fn capsule<'py>(
 /// A copy of bytes, at the alignment of the largest element.
 fn copied(bytes: &[u8]) -> Vec<u64> {
     let mut copy = vec![0u64; bytes.len().div_ceil(8).max(1)];
-    // SAFETY: the copy is at least as long, and its own memory.
+    // SAFETY: the copy is at least as long, and does not overlap the source.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), copy.as_mut_ptr().cast(), bytes.len()) };
     copy
 }
 
-/// A fetched tensor's capsule, and how many bytes were copied for it.
+/// Makes a fetched tensor's capsule. Returns also the number of bytes that were copied for it.
 pub(crate) fn export_fetched<'py>(
     py: Python<'py>,
     kept: &Arc<Ours<Tensor>>,
@@ -214,7 +216,7 @@ pub(crate) fn export_fetched<'py>(
     Ok((capsule, bytes.len() as u64))
 }
 
-/// A buffer's capsule: its own memory, writable.
+/// Makes a buffer's capsule, which shares its writable memory.
 pub(crate) fn export_written<'py>(
     py: Python<'py>,
     written: Arc<Written>,
@@ -224,7 +226,7 @@ pub(crate) fn export_written<'py>(
     let (address, len) = crate::memory::Memory::Written(written.clone()).address();
     let pointer = ptr::with_exposed_provenance_mut::<c_void>(address);
     if asked.copy {
-        // SAFETY: the buffer's bytes, which are kept meanwhile.
+        // SAFETY: these are the buffer's bytes, which are kept meanwhile.
         let mut copy = copied(unsafe { std::slice::from_raw_parts(pointer.cast(), len) });
         let pointer = copy.as_mut_ptr().cast();
         return capsule(py, pointer, meta, Kept::Copied(copy), IS_COPIED, asked.versioned);
@@ -232,15 +234,15 @@ pub(crate) fn export_written<'py>(
     capsule(py, pointer, meta, Kept::Written(written), 0, asked.versioned)
 }
 
-/// A managed tensor of somebody else's, deleted when this is dropped.
+/// A managed tensor of another library. It is deleted when this is dropped.
 pub(crate) enum Taken {
     Versioned(NonNull<ManagedVersionedOpaque>),
     Unversioned(NonNull<ManagedOpaque>),
 }
 
-/// The name of a private struct, for those who only keep it.
+/// Hides the private struct from code that only keeps it.
 pub(crate) struct ManagedVersionedOpaque(ManagedVersioned);
-/// As above.
+/// Hides the private struct from code that only keeps it.
 pub(crate) struct ManagedOpaque(Managed);
 
 // SAFETY: the struct is only read, and DLPack's deleters may be called on any thread.
@@ -250,7 +252,7 @@ unsafe impl Sync for Taken {}
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        // SAFETY: taken out of a capsule that was renamed, so that this is the only one to delete it.
+        // SAFETY: the tensor was taken out of a capsule that was renamed, so this is the only code that deletes it.
         unsafe {
             match self {
                 Taken::Versioned(managed) => {
@@ -281,7 +283,7 @@ pub(crate) fn take(value: &Bound<'_, PyAny>) -> PyResult<(Taken, Strided, DType)
     let asked = PyDict::new(py);
     asked.set_item("max_version", (1, 0))?;
     let made = match value.call_method("__dlpack__", (), Some(&asked)) {
-        // It is from before version 1.0.
+        // The producer predates version 1.0.
         Err(e) if e.is_instance_of::<pyo3::exceptions::PyTypeError>(py) => value.call_method0("__dlpack__")?,
         made => made?,
     };
@@ -289,7 +291,7 @@ pub(crate) fn take(value: &Bound<'_, PyAny>) -> PyResult<(Taken, Strided, DType)
     let (taken, tensor) = if capsule.is_valid_checked(Some(VERSIONED)) {
         let managed = capsule.pointer_checked(Some(VERSIONED))?.cast::<ManagedVersionedOpaque>();
         rename(&capsule, c"used_dltensor_versioned")?;
-        // SAFETY: a capsule of this name points to such a struct, which is ours to delete now.
+        // SAFETY: a capsule of this name points to such a struct, and this is now its only owner.
         (Taken::Versioned(managed), unsafe { &raw const (*managed.as_ptr()).0.tensor })
     } else {
         let managed = capsule.pointer_checked(Some(UNVERSIONED))?.cast::<ManagedOpaque>();
@@ -297,7 +299,7 @@ pub(crate) fn take(value: &Bound<'_, PyAny>) -> PyResult<(Taken, Strided, DType)
         // SAFETY: as above.
         (Taken::Unversioned(managed), unsafe { &raw const (*managed.as_ptr()).0.tensor })
     };
-    // SAFETY: it is there until `taken` is dropped. Of a version above 1 nothing but the deleter is known.
+    // SAFETY: the struct lives until `taken` is dropped. Above version 1, only its version and its deleter are known.
     let tensor = unsafe {
         if let Taken::Versioned(managed) = &taken
             && (*managed.as_ptr()).0.major > 1
@@ -315,7 +317,7 @@ pub(crate) fn take(value: &Bound<'_, PyAny>) -> PyResult<(Taken, Strided, DType)
     let rank = usize::try_from(tensor.ndim).unwrap_or(0);
     let list = |from: *const i64| match from.is_null() || rank == 0 {
         true => None,
-        // SAFETY: as many numbers as there are dimensions.
+        // SAFETY: the array has one number for each dimension.
         false => Some(unsafe { std::slice::from_raw_parts(from, rank) }),
     };
     let dims: Vec<u64> =
@@ -327,7 +329,7 @@ pub(crate) fn take(value: &Bound<'_, PyAny>) -> PyResult<(Taken, Strided, DType)
 }
 
 fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
-    // SAFETY: a capsule, a name that lives for ever, and the interpreter's lock.
+    // SAFETY: the arguments are a capsule and a static name, and this thread holds the interpreter's lock.
     match unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), name.as_ptr()) } {
         0 => Ok(()),
         _ => Err(PyErr::fetch(capsule.py())),

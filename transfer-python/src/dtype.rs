@@ -5,7 +5,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
 use transfer_client::DType;
 
-/// Each element type: numpy's name, DLPack's code (dlpack.h, `DLDataTypeCode`), and the format of the struct module where that has one.
+/// Each element type: numpy's name, DLPack's code (dlpack.h, `DLDataTypeCode`), and the format of the struct module if
+/// there is one.
 const TYPES: [(DType, &str, u8, Option<&std::ffi::CStr>); 16] = [
     (DType::Bool, "bool", 6, Some(c"?")),
     (DType::I8, "int8", 0, Some(c"b")),
@@ -26,7 +27,7 @@ const TYPES: [(DType, &str, u8, Option<&std::ffi::CStr>); 16] = [
 ];
 
 fn row(dtype: DType) -> &'static (DType, &'static str, u8, Option<&'static std::ffi::CStr>) {
-    // A type from the future is bytes.
+    // An unknown type of a later version is shown as bytes.
     TYPES.iter().find(|(d, ..)| *d == dtype).unwrap_or(&TYPES[2])
 }
 
@@ -35,12 +36,12 @@ pub(crate) fn name(dtype: DType) -> &'static str {
     row(dtype).1
 }
 
-/// The format of the struct module, where it has one.
+/// The format of the struct module, if there is one.
 pub(crate) fn format(dtype: DType) -> Option<&'static std::ffi::CStr> {
     row(dtype).3
 }
 
-/// The codes of DLPack: kind and bits.
+/// The codes of DLPack: the kind, and the number of bits.
 pub(crate) fn to_dlpack(dtype: DType) -> (u8, u8) {
     (row(dtype).2, (dtype.size_bytes() * 8) as u8)
 }
@@ -63,7 +64,7 @@ pub(crate) fn from_name(name: &str) -> Option<DType> {
     TYPES.iter().find(|(_, numpy, ..)| *numpy == name).map(|row| row.0).or_else(|| DType::from_name(name))
 }
 
-/// The element type of a format of the struct module, in memory order, with this many bytes to an element.
+/// The element type of a format of the struct module, in memory order, with elements of `item_bytes`.
 pub(crate) fn from_format(format: &str, item_bytes: usize) -> Option<DType> {
     let native = if cfg!(target_endian = "little") { '<' } else { '>' };
     let code = format.trim_start_matches(['@', '=', native]);
@@ -82,14 +83,15 @@ pub(crate) fn from_format(format: &str, item_bytes: usize) -> Option<DType> {
     (found.size_bytes() as usize == item_bytes).then_some(found)
 }
 
-/// What a caller means by `dtype`: a name, a type of numpy, ml_dtypes or torch, or one of those libraries' scalar classes.
+/// The element type that a caller's `dtype` stands for: a name, a type of numpy, ml_dtypes or torch, or one of those
+/// libraries' scalar classes.
 pub(crate) fn of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
     let text = if let Ok(text) = dtype.cast::<PyString>() {
         text.to_string()
     } else if let Ok(class) = dtype.cast::<PyType>() {
         class.name()?.to_string()
     } else if let Ok(name) = dtype.getattr("name").and_then(|name| name.extract::<String>()) {
-        // numpy writes the order of bytes elsewhere.
+        // numpy reports the byte order in another attribute.
         let order = dtype.getattr("byteorder").and_then(|order| order.extract::<String>()).unwrap_or_default();
         format!("{}{name}", order.trim_matches(['=', '|', '<']))
     } else {

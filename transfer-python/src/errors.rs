@@ -5,7 +5,7 @@ use pyo3::sync::PyOnceLock;
 use std::time::Duration;
 use transfer_client::{Error, FailureCode, Fault};
 
-/// Raises by the function that makes errors there.
+/// Makes an exception, by the Python function that makes all errors of the package.
 fn make(py: Python<'_>, code: &str, text: &str, can_retry: bool, fault: &str, about: &About<'_>) -> PyErr {
     static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let made = MAKE.import(py, "transferd._errors", "make").and_then(|make| {
@@ -18,14 +18,14 @@ fn make(py: Python<'_>, code: &str, text: &str, can_retry: bool, fault: &str, ab
     }
 }
 
-/// What a call was about.
+/// The subject of a call, for its error.
 #[derive(Debug, Default)]
 pub(crate) struct About<'a> {
     pub(crate) key: Option<&'a str>,
     pub(crate) waited: Option<Duration>,
 }
 
-/// The error of a call.
+/// Makes the exception for a failed call.
 pub(crate) fn raise(py: Python<'_>, error: &Error, about: &About<'_>) -> PyErr {
     let fault = match error.fault() {
         Fault::Caller => "caller",
@@ -35,17 +35,17 @@ pub(crate) fn raise(py: Python<'_>, error: &Error, about: &About<'_>) -> PyErr {
     make(py, &code(error), &error.to_string(), error.can_retry(), fault, about)
 }
 
-/// An error that is this module's own, and the caller's fault.
+/// Makes the exception for an error of this module that is the caller's fault.
 pub(crate) fn own(py: Python<'_>, code: &str, text: &str) -> PyErr {
     make(py, code, text, false, "caller", &About::default())
 }
 
-/// An argument that cannot be.
+/// Makes the exception for an invalid argument.
 pub(crate) fn invalid(py: Python<'_>, text: &str) -> PyErr {
     own(py, "invalid", text)
 }
 
-/// A client, or memory, of the process that this one was forked from.
+/// Makes the exception for the use of a client, or memory, of the parent in a forked child.
 pub(crate) fn forked(py: Python<'_>) -> PyErr {
     raise(py, &Error::Forked, &About::default())
 }

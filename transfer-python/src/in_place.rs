@@ -1,4 +1,4 @@
-//! Weights that are updated in place: what is taken back, and two buffers that take turns.
+//! Weights that are updated in place: versions that are taken back, and two buffers that take turns.
 
 use crate::buffer::Buffer;
 use crate::client::{Client, about_of, pushed};

@@ -1,15 +1,19 @@
 //! The native half of the Python package `transferd`: the module `transferd._native`.
 //!
-//! Python code around it (`python/transferd`) decides what a value is and gives the calls their shape; what touches memory or waits is here.
-//! There is no runtime in it: a call that waits lets go of the interpreter's lock, and looks for signals every 40 ms; asyncio waits on the
-//! session's descriptor.
+//! The Python code around it (`python/transferd`) classifies values and defines the calls' signatures. Everything that
+//! touches memory or waits is here. The module has no runtime. A call that waits releases the interpreter's lock, and
+//! checks for signals every 40 ms; asyncio waits on the session's descriptor.
 //!
 //! # Layout
-//! - `client`: the client, and its calls; `options`: what they are told; `pending`: a call under way; `bell`: what asyncio waits on.
-//! - `memory`: what an export keeps, in which process; `buffer`, `tensor`: the two kinds of it that Python sees; `report`: how a call went.
-//! - `dlpack`, `pybuffer`, `table`: memory given away and taken by DLPack, by the buffer protocol, and as Arrow's C structs. Unsafe code is
-//!   there, and in no other file. `strided`: copies what does not lie in one piece.
-//! - `dtype`: names of element types; `errors`: the classes that are raised; `programs`: transferd and transferctl; `counters`, `in_place`, `streams`: what their names say.
+//! - `client`: the client, and its calls; `options`: their options; `pending`: a call in progress; `bell`: the
+//!   descriptors on which asyncio waits.
+//! - `memory`: the memory that an export keeps; `buffer`, `tensor`: its two kinds in Python; `report`: the report of a
+//!   call.
+//! - `dlpack`, `pybuffer`, `table`: memory exported and imported by DLPack, by the buffer protocol, and as Arrow's C
+//!   structs. Unsafe code is in these files, in `strided`, and in the buffer slots of `buffer` and `tensor`. `strided`:
+//!   copies of elements that may not lie in one piece.
+//! - `dtype`: names of element types; `errors`: the raised classes; `programs`: transferd and transferctl; `counters`:
+//!   counters and barriers; `in_place`: weights that are updated in place; `streams`: streams of record batches.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! What an export keeps: one `Arc`, which may be dropped on any thread, with or without the interpreter's lock, and at its end.
+//! The memory that an export keeps: one `Arc`, which may be dropped on any thread, with or without the interpreter's
+//! lock, and after the interpreter's end.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -6,8 +7,8 @@ use transfer_client::{Tensor, TensorMeta, TensorMut};
 use transfer_memory::forked::ForkGuard;
 use transfer_memory::segment::Mapping;
 
-/// What belongs to the process that made it: in a forked child its drop does nothing. A lock of the parent may be held there by a thread that the
-/// child does not have.
+/// A value that belongs to the process that made it. In a forked child its drop does nothing, because a thread of the
+/// parent, which the child does not have, may have held a lock.
 #[derive(Debug)]
 pub(crate) struct Ours<T> {
     value: Option<T>,
@@ -40,10 +41,10 @@ impl<T> Drop for Ours<T> {
     }
 }
 
-/// A tensor that is being written, and who sees its memory: whoever has a clone of the `Arc` around this.
+/// A tensor that is being written. Every holder of a clone of the `Arc` around this sees its memory.
 #[derive(Debug)]
 pub(crate) struct Written {
-    /// `None` once it was pushed all the same: then what sees the memory keeps it mapped, and no more.
+    /// `None` once the tensor was pushed despite its views. The views then keep only the mapping.
     tensor: Mutex<Ours<TensorMut>>,
     address: usize,
     meta: TensorMeta,
@@ -57,18 +58,18 @@ impl Written {
         Arc::new(Written { tensor: Mutex::new(Ours::new(tensor, guard)), address, meta, _mapping: mapping })
     }
 
-    /// The tensor, which this has no more.
+    /// Takes the tensor out.
     pub(crate) fn take(&self) -> Option<TensorMut> {
         self.tensor.lock().take()
     }
 }
 
-/// Memory that can be exported. A clone keeps it.
+/// Memory that can be exported. A clone keeps it mapped.
 #[derive(Debug, Clone)]
 pub(crate) enum Memory {
-    /// Of a fetched tensor: read-only.
+    /// The memory of a fetched tensor: read-only.
     Fetched(Arc<Ours<Tensor>>),
-    /// Of a buffer.
+    /// The memory of a buffer.
     Written(Arc<Written>),
 }
 
@@ -80,7 +81,7 @@ impl Memory {
         }
     }
 
-    /// Where it begins, and how many bytes there are.
+    /// The start address, and the length in bytes.
     pub(crate) fn address(&self) -> (usize, usize) {
         match self {
             Memory::Fetched(tensor) => tensor.get().map_or((0, 0), |tensor| {
@@ -96,7 +97,7 @@ impl Memory {
     }
 }
 
-/// A tensor's dimensions and the strides of one that lies row-major, both in elements.
+/// A tensor's dimensions, and its row-major strides, both in elements.
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub(crate) shape: Vec<i64>,
@@ -105,7 +106,7 @@ pub(crate) struct Layout {
 
 impl Layout {
     pub(crate) fn of(meta: &TensorMeta) -> Layout {
-        // A shape of more than 2^63 elements has no memory, and 0 elements in all.
+        // A dimension of 2^63 or more occurs only in a shape with 0 elements, which needs no memory.
         let shape: Vec<i64> = meta.shape().dims().iter().map(|n| i64::try_from(*n).unwrap_or(i64::MAX)).collect();
         let mut strides = vec![1i64; shape.len()];
         for at in (1..shape.len()).rev() {

@@ -1,4 +1,4 @@
-//! What calls are told.
+//! Options of calls.
 
 use crate::errors;
 use pyo3::exceptions::PyTypeError;
@@ -8,10 +8,10 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 use transfer_client::{Blocking, FabricKind, Push, TraceContext, Until};
 
-/// "For ever".
+/// An unlimited time-out.
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// How long a call may take where the caller does not say, in seconds.
+/// The default time-out of a call, in seconds.
 pub(crate) const DEFAULT_SECONDS: f64 = 30.0;
 
 /// Seconds as a duration; None and infinity are a year.
@@ -25,7 +25,7 @@ pub(crate) fn duration(py: Python<'_>, seconds: Option<f64>) -> PyResult<Duratio
     }
 }
 
-/// A fabric's name.
+/// Parses a fabric's name.
 pub(crate) fn fabric(py: Python<'_>, name: Option<&str>) -> PyResult<Option<FabricKind>> {
     let find = |name: &str| {
         let known = FabricKind::ALL.map(FabricKind::name).join(", ");
@@ -35,12 +35,12 @@ pub(crate) fn fabric(py: Python<'_>, name: Option<&str>) -> PyResult<Option<Fabr
     name.map(find).transpose()
 }
 
-/// A `traceparent`.
+/// Parses a `traceparent`.
 pub(crate) fn trace(py: Python<'_>, text: Option<&str>) -> PyResult<Option<TraceContext>> {
     text.map(|text| text.parse::<TraceContext>().map_err(|e| errors::invalid(py, &e.to_string()))).transpose()
 }
 
-/// What a push is told.
+/// The options of a push.
 #[derive(Debug)]
 pub(crate) struct PushOptions {
     version: Option<u64>,
@@ -55,7 +55,7 @@ pub(crate) struct PushOptions {
 }
 
 impl PushOptions {
-    /// Out of the keyword arguments of a call.
+    /// Reads the keyword arguments of a call.
     pub(crate) fn read(options: &Bound<'_, PyDict>) -> PyResult<PushOptions> {
         let py = options.py();
         let mut read = PushOptions {
@@ -113,7 +113,7 @@ impl PushOptions {
     }
 }
 
-/// "replaced", "deleted", or how often it is to be fetched.
+/// Parses "replaced", "deleted", or the number of fetches.
 fn keep(value: &Bound<'_, PyAny>) -> PyResult<Option<Until>> {
     if let Ok(times) = value.extract::<u32>() {
         let times = NonZeroU32::new(times);

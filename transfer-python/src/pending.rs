@@ -1,4 +1,4 @@
-//! A call under way.
+//! Calls in progress.
 
 use crate::bell::Bell;
 use crate::errors;
@@ -13,18 +13,18 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_client::Begun;
 
-/// A thread that waits looks for signals this often: Ctrl-C ends a wait within 50 ms.
+/// The interval at which a waiting thread checks for signals, so that Ctrl-C ends a wait within 50 ms.
 const SLICE: Duration = Duration::from_millis(40);
 
-/// Another thread waits for the same call: this one looks again so much later.
+/// The pause before another check while another thread waits for the same call.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A call of some kind, and what becomes of its answer.
+/// A call of any kind, with the conversion of its answer.
 pub(crate) trait Going: Send {
-    /// Goes on without waiting.
+    /// Continues without waiting.
     fn poll(&mut self, py: Python<'_>, waker: &Waker) -> ControlFlow<PyResult<Py<PyAny>>, Instant>;
 
-    /// Waits, without the interpreter's lock.
+    /// Waits at most for `time`, without the interpreter's lock.
     fn wait(&mut self, py: Python<'_>, time: Duration) -> Option<PyResult<Py<PyAny>>>;
 }
 
@@ -61,7 +61,7 @@ fn ended(py: Python<'_>) -> PyErr {
     errors::own(py, "cancelled", "the call was given up")
 }
 
-/// A call with what is made of its answer.
+/// Joins a call and the conversion of its answer.
 pub(crate) fn going<T: Send + 'static>(
     begun: Begun<'static, T>,
     finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
@@ -69,9 +69,9 @@ pub(crate) fn going<T: Send + 'static>(
     Box::new(Op { begun, finish: Some(finish) })
 }
 
-/// Waits for a call on this thread. A signal's handler that raises ends the wait, and gives the call up.
+/// Waits for a call on this thread. If the handler of a signal raises, the wait ends and the call is given up.
 pub(crate) fn run(py: Python<'_>, mut going: Box<dyn Going>) -> PyResult<Py<PyAny>> {
-    // What is found at once takes no wait, and no change of the interpreter's lock.
+    // A result that is there at once needs no wait, and no release of the interpreter's lock.
     if let ControlFlow::Break(result) = going.poll(py, Waker::noop()) {
         return result;
     }
@@ -85,13 +85,15 @@ pub(crate) fn run(py: Python<'_>, mut going: Box<dyn Going>) -> PyResult<Py<PyAn
 
 enum State {
     Going(Box<dyn Going>),
-    /// A thread waits for it.
+    /// A thread is waiting for it, or taking a step.
     Busy,
-    /// An error knows the frames that it went through, and they may know this call: the collector of garbage looks here.
+    /// An error refers to the frames that it passed, and those may refer to this call, so the garbage collector must
+    /// see it.
     Ended(Result<Py<PyAny>, Py<PyBaseException>>),
 }
 
-/// A call under way, from `fetch_later`. Dropping it, or `cancel()`, gives the call up; what it may still bring is released.
+/// A call in progress, made by `fetch_later`. Dropping it, or `cancel()`, gives the call up, and a late result is
+/// released.
 #[pyclass(frozen, module = "transferd")]
 pub(crate) struct Pending(Mutex<State>);
 
@@ -100,12 +102,12 @@ impl Pending {
         Pending(Mutex::new(State::Going(going)))
     }
 
-    /// One that has ended.
+    /// Makes a call that has ended.
     pub(crate) fn ready(value: Py<PyAny>) -> Pending {
         Pending(Mutex::new(State::Ended(Ok(value))))
     }
 
-    /// Takes the first step, so that the call is under way.
+    /// Takes the first step, which sends the call.
     pub(crate) fn begin(&self, py: Python<'_>) {
         let _ = self.step(py, Waker::noop());
     }
@@ -114,7 +116,7 @@ impl Pending {
         std::mem::replace(&mut *self.0.lock(), State::Busy)
     }
 
-    /// Puts back what a step has left. Answers it where it has ended.
+    /// Puts the state back after a step. Returns the result if the call has ended.
     fn put(&self, py: Python<'_>, state: State) -> Option<PyResult<Py<PyAny>>> {
         let answer = match &state {
             State::Ended(Ok(value)) => Some(Ok(value.clone_ref(py))),
@@ -125,7 +127,7 @@ impl Pending {
         answer
     }
 
-    /// One step. `None`: another thread is in one.
+    /// Takes one step. `None` if another thread is taking one.
     fn step(&self, py: Python<'_>, waker: &Waker) -> Option<ControlFlow<PyResult<Py<PyAny>>, Instant>> {
         let (state, at) = match self.take() {
             State::Going(mut going) => match going.poll(py, waker) {
@@ -176,20 +178,21 @@ impl Pending {
         *self.0.lock() = State::Busy;
     }
 
-    /// `Pending[Tensor]`, as annotations have it.
+    /// `Pending[Tensor]`, for annotations.
     #[classmethod]
     fn __class_getitem__<'py>(class: &Bound<'py, PyType>, _item: &Bound<'py, PyAny>) -> Bound<'py, PyType> {
         class.clone()
     }
 
-    /// Whether the call has ended, so that `result()` waits for nothing.
+    /// Whether the call has ended, so that `result()` returns without waiting.
     fn done(&self, py: Python<'_>) -> bool {
         self.wait(py, Duration::ZERO).is_some()
     }
 
-    /// What the call ended with: waits for it, at most `timeout` seconds, for as long as the call may take where that is None.
+    /// The result of the call. Waits for it, at most `timeout` seconds; None waits as long as the call may take.
     ///
-    /// Raises what the call raises, and `Timeout` where it has not ended by then: it goes on, and can be waited for again.
+    /// Raises the error of the call, or `Timeout` if the call has not ended by then. It stays in progress, and can be
+    /// waited for again.
     #[pyo3(signature = (timeout = None))]
     fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
         let started = Instant::now();
@@ -207,7 +210,7 @@ impl Pending {
         }
     }
 
-    /// Gives the call up.
+    /// Gives up the call.
     fn cancel(&self, py: Python<'_>) {
         let state = self.take();
         match state {
@@ -219,8 +222,8 @@ impl Pending {
         }
     }
 
-    /// One step for an event loop: None once it has ended, so that `result()` waits for nothing; else the seconds after which it is to be called
-    /// again, unless `bell` names `number` before.
+    /// Takes one step for an event loop. Returns None if the call has ended, so that `result()` returns without
+    /// waiting. Otherwise returns the seconds after which to call this again, unless `bell` names `number` earlier.
     fn _step(&self, py: Python<'_>, bell: &Bell, number: u64) -> Option<f64> {
         match self.step(py, &bell.waker(number)) {
             Some(ControlFlow::Break(_)) => None,

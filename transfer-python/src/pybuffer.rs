@@ -1,4 +1,4 @@
-//! The buffer protocol (PEP 3118): memory given to Python, and taken from it.
+//! The buffer protocol (PEP 3118): export of memory to Python, and import from it.
 
 #![expect(unsafe_code, reason = "the buffer protocol is a struct of C")]
 
@@ -15,7 +15,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use transfer_client::{DType, TensorMeta};
 
-/// The bytes of a tensor or buffer: what a view of numpy keeps.
+/// The bytes of a tensor or buffer, which a numpy view keeps.
 #[pyclass(frozen, module = "transferd")]
 pub(crate) struct Raw(Memory);
 
@@ -28,7 +28,7 @@ impl Raw {
 #[pymethods]
 impl Raw {
     /// # Safety
-    /// As Python calls it.
+    /// The contract of the slot in Python's C API.
     unsafe fn __getbuffer__(slf: &Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let len = slf.get().0.address().1 as ffi::Py_ssize_t;
         let shape = Shape { format: Some(c"B"), item_bytes: 1, dims: vec![len], strides: vec![1] };
@@ -37,7 +37,7 @@ impl Raw {
     }
 
     /// # Safety
-    /// As Python calls it.
+    /// The contract of the slot in Python's C API.
     unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
         // SAFETY: Python hands back what `export` has filled, once.
         unsafe { release(view) };
@@ -51,7 +51,7 @@ struct Shape {
     strides: Vec<ffi::Py_ssize_t>,
 }
 
-/// What a view keeps until it is released.
+/// The data that a view keeps until it is released.
 struct Exported {
     _memory: Memory,
     dims: Vec<ffi::Py_ssize_t>,
@@ -61,7 +61,7 @@ struct Exported {
 /// Fills `view` with a tensor's elements.
 ///
 /// # Safety
-/// `view` is what Python's slot `bf_getbuffer` gives: null, or a `Py_buffer` to be filled.
+/// `view` is the argument of Python's slot `bf_getbuffer`: null, or a `Py_buffer` to be filled.
 pub(crate) unsafe fn export_elements(
     owner: &Bound<'_, PyAny>,
     view: *mut ffi::Py_buffer,
@@ -81,7 +81,7 @@ pub(crate) unsafe fn export_elements(
 }
 
 /// # Safety
-/// As `export_elements`.
+/// That of `export_elements`.
 unsafe fn export(
     owner: &Bound<'_, PyAny>,
     view: *mut ffi::Py_buffer,
@@ -89,7 +89,7 @@ unsafe fn export(
     memory: Memory,
     shape: Shape,
 ) -> PyResult<()> {
-    // SAFETY: null, or a struct that Python lets us write.
+    // SAFETY: the pointer is null, or a struct that Python lets this function write.
     let Some(view) = (unsafe { view.as_mut() }) else {
         return Err(PyBufferError::new_err("there is no view to fill"));
     };
@@ -122,41 +122,42 @@ unsafe fn export(
     Ok(())
 }
 
-/// Drops what a view has kept.
+/// Drops the data that a view has kept.
 ///
 /// # Safety
 /// `export` has filled `view`, and this is called once for it.
 pub(crate) unsafe fn release(view: *mut ffi::Py_buffer) {
-    // SAFETY: `export` has put such a box there.
+    // SAFETY: `export` has stored such a box there.
     drop(unsafe { Box::from_raw((*view).internal.cast::<Exported>()) });
 }
 
-/// Somebody's view, which is released when this is dropped.
+/// A view of another object's memory. It is released when this is dropped.
 struct Taken(Box<ffi::Py_buffer>);
 
-// SAFETY: the struct is only read, and released with the interpreter's lock; what it points to belongs to Python's object, which it keeps.
+// SAFETY: the struct is only read, and released with the interpreter's lock; its memory belongs to the Python object,
+// which the view keeps.
 unsafe impl Send for Taken {}
 // SAFETY: as above.
 unsafe impl Sync for Taken {}
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        // Where there is no interpreter any more there is nothing to be given back.
+        // Without an interpreter there is nothing to release.
         let _ = Python::try_attach(|_| {
-            // SAFETY: filled by PyObject_GetBuffer, released once, with the interpreter's lock.
+            // SAFETY: PyObject_GetBuffer has filled the view. It is released once, with the interpreter's lock.
             unsafe { ffi::PyBuffer_Release(&raw mut *self.0) }
         });
     }
 }
 
 enum Source {
-    /// Held for its drop.
+    /// Kept only for its drop.
     View(#[expect(dead_code, reason = "keeps the memory")] Taken),
     Dlpack(#[expect(dead_code, reason = "keeps the memory")] dlpack::Taken),
     Ours(#[expect(dead_code, reason = "keeps the memory")] Memory),
 }
 
-/// Memory that somebody else has allocated, to be copied into the arena.
+/// Memory from outside the arena, to be copied into it.
 #[pyclass(frozen, module = "transferd")]
 pub(crate) struct Foreign {
     elements: Strided,
@@ -166,8 +167,8 @@ pub(crate) struct Foreign {
 
 #[pymethods]
 impl Foreign {
-    /// The memory of `value`: a tensor or buffer of this module, or anything with the buffer protocol or DLPack. `dtype` is what its elements
-    /// are where the buffer protocol cannot say it.
+    /// The memory of `value`: a tensor or buffer of this module, or any object with the buffer protocol or DLPack.
+    /// `dtype` is the type of its elements, for types that the buffer protocol cannot express.
     #[new]
     #[pyo3(signature = (value, dtype = None))]
     fn new(value: &Bound<'_, PyAny>, dtype: Option<&Bound<'_, PyAny>>) -> PyResult<Foreign> {
@@ -178,7 +179,7 @@ impl Foreign {
         if let Ok(buffer) = value.cast::<Buffer>() {
             return of_memory(value.py(), buffer.get().memory(value.py())?);
         }
-        // SAFETY: an object, with the interpreter's lock.
+        // SAFETY: `value` is an object, and this thread holds the interpreter's lock.
         let has_buffer = unsafe { ffi::PyObject_CheckBuffer(value.as_ptr()) } != 0;
         match has_buffer.then(|| view_of(value)) {
             Some(Ok(view)) => of_view(value.py(), view, dtype),
@@ -209,17 +210,19 @@ impl Foreign {
         dtype::name(self.dtype)
     }
 
-    /// Copies it into `buffer`, which has the same shape, without the interpreter's lock. Answers how many bytes that were.
+    /// Copies it into `buffer`, which has the same shape, without the interpreter's lock. Returns the number of copied
+    /// bytes.
     fn copy_to(&self, py: Python<'_>, buffer: &Buffer) -> PyResult<u64> {
         let meta: &TensorMeta = buffer.meta();
         if meta.dtype() != self.dtype || meta.shape().dims() != self.elements.dims() {
             return Err(errors::invalid(py, &format!("{} does not fit into {meta}", self.elements)));
         }
-        // Nobody can push it meanwhile.
+        // This reference prevents a push meanwhile.
         let memory = buffer.memory(py)?;
         let (address, len) = memory.address();
-        // SAFETY: the buffer has as many bytes as its description says, which is the source's; both are kept until the copy is done. The source
-        // is another object's memory: an arena's buffer overlaps only itself, and then the copy changes nothing.
+        // SAFETY: the buffer has the length of its description, which is the source's; both are kept until the copy is
+        // done. The source is another object's memory: an arena's buffer overlaps only itself, and then the copy
+        // changes nothing.
         py.detach(|| unsafe { strided::copy(&self.elements, ptr::with_exposed_provenance_mut(address), len) });
         drop(memory);
         Ok(len as u64)
@@ -234,7 +237,7 @@ fn of_memory(py: Python<'_>, memory: Memory) -> PyResult<Foreign> {
 
 fn view_of(value: &Bound<'_, PyAny>) -> PyResult<Taken> {
     let mut view = Box::new(ffi::Py_buffer::new());
-    // SAFETY: an object and a struct to be filled, with the interpreter's lock.
+    // SAFETY: the arguments are an object and a struct to be filled, and this thread holds the interpreter's lock.
     if unsafe { ffi::PyObject_GetBuffer(value.as_ptr(), &raw mut *view, ffi::PyBUF_FULL_RO) } != 0 {
         return Err(PyErr::fetch(value.py()));
     }
@@ -249,7 +252,7 @@ fn of_view(py: Python<'_>, taken: Taken, dtype: Option<DType>) -> PyResult<Forei
     let format = if view.format.is_null() {
         "B".into()
     } else {
-        // SAFETY: a string of C that lives as long as the view.
+        // SAFETY: the format is a C string that lives as long as the view.
         unsafe { CStr::from_ptr(view.format) }.to_string_lossy()
     };
     let found = dtype.or_else(|| dtype::from_format(&format, view.itemsize as usize));
@@ -260,7 +263,7 @@ fn of_view(py: Python<'_>, taken: Taken, dtype: Option<DType>) -> PyResult<Forei
     let rank = usize::try_from(view.ndim).unwrap_or(0);
     let list = |from: *const ffi::Py_ssize_t| match from.is_null() {
         true => None,
-        // SAFETY: as many numbers as there are dimensions, which live as long as the view.
+        // SAFETY: the array has one number for each dimension, and lives as long as the view.
         false => Some(unsafe { std::slice::from_raw_parts(from, rank) }.to_vec()),
     };
     let dims: Vec<u64> = match list(view.shape) {

@@ -1,8 +1,8 @@
-//! How a call went.
+//! Reports of calls.
 
 use pyo3::prelude::*;
 
-/// How a transfer went: what carried it, what was copied, and where the time went. Times are in seconds.
+/// The report of a transfer: its fabric, the copied bytes, and the time of each part. Times are in seconds.
 #[pyclass(frozen, module = "transferd")]
 #[derive(Debug)]
 pub(crate) struct Report(transfer_client::Report);
@@ -15,7 +15,7 @@ impl Report {
 
 #[pymethods]
 impl Report {
-    /// What carried it: "local" (by reference), "shm", "tcp" or "verbs".
+    /// The fabric: "local" (by reference), "shm", "tcp" or "verbs".
     #[getter]
     fn fabric(&self) -> &'static str {
         self.0.fabric.name()
@@ -27,13 +27,13 @@ impl Report {
         self.0.bytes
     }
 
-    /// Bytes that a CPU copied, on both sides together. The kernel's copies in a socket count.
+    /// The bytes that CPUs copied, on both sides together. The kernel's copies in a socket count.
     #[getter]
     fn copied(&self) -> u64 {
         self.0.copied
     }
 
-    /// Seconds from the request until it was on its way.
+    /// Seconds from the request until the transfer was on its way.
     #[getter]
     fn queued(&self) -> f64 {
         self.0.queued.as_secs_f64()
@@ -45,13 +45,13 @@ impl Report {
         self.0.waited.as_secs_f64()
     }
 
-    /// Seconds from there until it was here.
+    /// Seconds from the departure of the transfer to its arrival.
     #[getter]
     fn flew(&self) -> f64 {
         self.0.flew.as_secs_f64()
     }
 
-    /// Of a fetch: the trace context of the push, as a `traceparent`, where that push had one.
+    /// For a fetch: the trace context of the push, as a `traceparent`, if the push had one.
     #[getter]
     fn origin(&self) -> Option<String> {
         self.0.origin.map(|origin| origin.to_string())
@@ -62,20 +62,20 @@ impl Report {
     }
 }
 
-/// A tensor that was pushed.
+/// A pushed tensor.
 #[pyclass(frozen, module = "transferd")]
 #[derive(Debug)]
 pub(crate) struct Pushed {
-    /// The version that it got.
+    /// The version of the push.
     #[pyo3(get)]
     version: u64,
-    /// How the push went.
+    /// The report of the push.
     #[pyo3(get)]
     report: Py<Report>,
 }
 
 impl Pushed {
-    /// `copied` bytes were copied into the arena before.
+    /// Makes the result of a push. `copied` bytes were copied into the arena before.
     pub(crate) fn new(py: Python<'_>, pushed: transfer_client::Pushed, copied: u64) -> PyResult<Pushed> {
         let mut report = pushed.report;
         report.copied += copied;

@@ -64,7 +64,7 @@ impl StreamReader {
 
 #[pymethods]
 impl StreamReader {
-    /// The next batch; None at the end, or an answer that is None.
+    /// Begins to fetch the next batch. None if the end has been read. The call that reads the end has the result None.
     fn _next(&self) -> Option<Pending> {
         if self.reader.lock().has_ended() {
             return None;

@@ -1,4 +1,4 @@
-//! Copies of elements that need not lie in one piece.
+//! Copies of elements that may not lie in one piece.
 
 #![expect(unsafe_code, reason = "reads memory that others have allocated")]
 
@@ -6,7 +6,7 @@ use std::fmt;
 use std::ptr;
 use transfer_client::TensorMeta;
 
-/// Where elements lie: an address, dimensions, and how far apart they are in each, in bytes.
+/// The layout of elements: an address, the dimensions, and the stride of each dimension, in bytes.
 #[derive(Debug)]
 pub(crate) struct Strided {
     address: usize,
@@ -22,13 +22,13 @@ impl fmt::Display for Strided {
 }
 
 impl Strided {
-    /// Without `strides` the elements lie row-major.
+    /// Makes a layout. Without `strides` the elements lie row-major.
     pub(crate) fn new(address: usize, dims: Vec<u64>, strides: Option<Vec<isize>>, item_bytes: usize) -> Strided {
         let strides = strides.unwrap_or_else(|| row_major(&dims, item_bytes));
         Strided { address, dims, strides, item_bytes }
     }
 
-    /// What lies row-major at `address`.
+    /// The layout of a row-major tensor at `address`.
     pub(crate) fn contiguous(address: usize, meta: &TensorMeta) -> Strided {
         Strided::new(address, meta.shape().dims().to_vec(), None, meta.dtype().size_bytes() as usize)
     }
@@ -37,7 +37,7 @@ impl Strided {
         &self.dims
     }
 
-    /// From which dimension on the elements lie in one piece, and how long a piece is, in bytes.
+    /// The first dimension from which on the elements lie in one piece, and the length of such a piece, in bytes.
     fn pieces(&self) -> (usize, usize) {
         let (mut bytes, mut from) = (self.item_bytes, self.dims.len());
         while from > 0 && (self.dims[from - 1] == 1 || self.strides[from - 1] == bytes as isize) {
@@ -59,8 +59,8 @@ fn row_major(dims: &[u64], item_bytes: usize) -> Vec<isize> {
 /// Copies the elements to `to`, row-major.
 ///
 /// # Safety
-/// The elements are valid for reads; `to` is valid for writes of `len` bytes, which is what they take. The two may overlap only where they are
-/// the same.
+/// The elements are valid for reads. `to` is valid for writes of `len` bytes, the length of all elements. The two may
+/// overlap only if they are the same memory.
 pub(crate) unsafe fn copy(from: &Strided, to: *mut u8, len: usize) {
     if len == 0 {
         return;
@@ -74,10 +74,10 @@ pub(crate) unsafe fn copy(from: &Strided, to: *mut u8, len: usize) {
 /// Copies the part of the elements that begins at `source` from dimension `at` on, and moves `to` behind it.
 ///
 /// # Safety
-/// As `copy`.
+/// That of `copy`.
 unsafe fn copy_pieces(source: *const u8, from: &Strided, at: usize, outer: usize, piece: usize, to: &mut *mut u8) {
     if at == outer {
-        // SAFETY: a piece of the elements, and as much room.
+        // SAFETY: `source` is a piece of the elements, and `to` has as much room.
         unsafe {
             ptr::copy(source, *to, piece);
             *to = to.add(piece);
@@ -98,23 +98,23 @@ unsafe fn copy_pieces(source: *const u8, from: &Strided, at: usize, outer: usize
         return;
     }
     for i in 0..count {
-        // SAFETY: the elements of this index.
+        // SAFETY: these are the elements of this index.
         unsafe { copy_pieces(source.offset(stride * i as isize), from, at + 1, outer, piece, to) };
     }
 }
 
-/// Copies `count` elements of `N` bytes that lie `stride` bytes apart. Answers where the next one goes.
+/// Copies `count` elements of `N` bytes that lie `stride` bytes apart. Returns the address behind the last copy.
 ///
 /// # Safety
-/// They are valid for reads, and `to` for writes of as many.
+/// The elements are valid for reads, and `to` for writes of as many bytes.
 unsafe fn copy_items<const N: usize>(source: *const u8, stride: isize, count: usize, to: *mut u8) -> *mut u8 {
     for i in 0..count {
-        // SAFETY: the element of this index, and its place. Neither need be aligned.
+        // SAFETY: this is the element of this index, and its place. Neither need be aligned.
         unsafe {
             let item = source.offset(stride * i as isize).cast::<[u8; N]>().read_unaligned();
             to.add(i * N).cast::<[u8; N]>().write_unaligned(item);
         }
     }
-    // SAFETY: at most one past the end.
+    // SAFETY: the result is at most one past the end.
     unsafe { to.add(count * N) }
 }

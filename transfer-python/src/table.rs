@@ -18,12 +18,12 @@ fn refused(py: Python<'_>, error: &ArrowError) -> PyErr {
     errors::invalid(py, &format!("not a table of Arrow: {error}"))
 }
 
-/// Takes the struct out of a capsule, which is left with one that is released.
+/// Takes the struct out of a capsule. The capsule then contains a released struct.
 fn take<T>(capsule: &Bound<'_, PyAny>, name: &std::ffi::CStr, take: impl FnOnce(NonNull<T>) -> T) -> PyResult<T> {
     Ok(take(capsule.cast::<PyCapsule>()?.pointer_checked(Some(name))?.cast()))
 }
 
-/// Record batches of one schema, taken from anything with Arrow's capsules.
+/// Record batches of one schema, taken from any object with Arrow's capsules.
 #[pyclass(frozen, module = "transferd")]
 pub(crate) struct Rows {
     schema: SchemaRef,
@@ -42,13 +42,13 @@ impl Rows {
 
 #[pymethods]
 impl Rows {
-    /// The rows of `value`: of a schema none.
+    /// The rows of `value`. A schema has no rows.
     #[new]
     fn new(value: &Bound<'_, PyAny>) -> PyResult<Rows> {
         let py = value.py();
         if value.hasattr("__arrow_c_array__")? {
             let made = value.call_method0("__arrow_c_array__")?.cast_into::<PyTuple>()?;
-            // SAFETY: capsules of these names point to such structs, which the caller may move out of.
+            // SAFETY: capsules of these names point to such structs, and the caller may move out of them.
             let (schema, array) = unsafe {
                 let schema: FFI_ArrowSchema =
                     take(&made.get_item(0)?, c"arrow_schema", |p| FFI_ArrowSchema::from_raw(p.as_ptr()))?;
@@ -56,7 +56,7 @@ impl Rows {
                     take(&made.get_item(1)?, c"arrow_array", |p| FFI_ArrowArray::from_raw(p.as_ptr()))?;
                 (schema, array)
             };
-            // SAFETY: the producer promises that the array is of that schema.
+            // SAFETY: the producer guarantees that the array has that schema.
             let mut data = unsafe { from_ffi(array, &schema) }.map_err(|e| refused(py, &e))?;
             data.align_buffers();
             let fields = Schema::try_from(&schema).map_err(|e| refused(py, &e))?;
@@ -69,7 +69,7 @@ impl Rows {
             // SAFETY: as above.
             let stream: FFI_ArrowArrayStream =
                 unsafe { take(&made, c"arrow_array_stream", |p| FFI_ArrowArrayStream::from_raw(p.as_ptr()))? };
-            // What reads from a Python object takes the interpreter's lock by itself.
+            // A stream that reads from a Python object takes the interpreter's lock by itself.
             let read = py.detach(|| {
                 let reader = RecordBatchStreamReader::try_new(stream)?;
                 Ok((reader.schema(), reader.collect::<Result<Vec<_>, _>>()?))
@@ -90,9 +90,10 @@ impl Rows {
     }
 }
 
-/// Record batches that were fetched. Anything that takes Arrow's capsules takes it: `pyarrow.table(t)`, `polars.DataFrame(t)`.
+/// Fetched record batches. Any library that accepts Arrow's capsules accepts it: `pyarrow.table(t)`,
+/// `polars.DataFrame(t)`.
 ///
-/// What is made of it shares the memory, and keeps it.
+/// Tables made from it share its memory, and keep it.
 #[pyclass(frozen, module = "transferd")]
 pub(crate) struct Table {
     schema: SchemaRef,
@@ -117,7 +118,7 @@ impl Table {
 
 #[pymethods]
 impl Table {
-    /// How many rows there are.
+    /// The number of rows.
     #[getter]
     fn num_rows(&self) -> usize {
         self.batches.iter().map(RecordBatch::num_rows).sum()
@@ -129,24 +130,24 @@ impl Table {
         self.schema.fields().iter().map(|field| field.name().clone()).collect()
     }
 
-    /// How the fetch went.
+    /// The report of the fetch.
     #[getter]
     fn report(&self) -> Report {
         Report::new(self.report)
     }
 
-    /// A table of pyarrow that shares the memory.
+    /// A pyarrow table that shares the memory.
     fn pyarrow<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("pyarrow")?.call_method1("table", (slf,))
     }
 
-    /// The schema, as a capsule of Arrow.
+    /// The schema, as an Arrow capsule.
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let schema = FFI_ArrowSchema::try_from(self.schema.as_ref()).map_err(|e| refused(py, &e))?;
         Ok(PyCapsule::new_with_value(py, schema, c"arrow_schema")?.into_any())
     }
 
-    /// The batches, as a capsule of Arrow. No other schema than theirs can be had, which the interface allows.
+    /// The batches, as an Arrow capsule. Their schema cannot be changed, which the interface allows.
     #[pyo3(signature = (requested_schema = None))]
     fn __arrow_c_stream__<'py>(
         &self,

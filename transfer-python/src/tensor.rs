@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use transfer_memory::forked::ForkGuard;
 
-/// A fetched tensor: read-only, and where the sidecar has it. Views of it keep its memory, also when this object, its client and its sidecar
-/// are gone.
+/// A fetched tensor: read-only, in the sidecar's memory. Views of it keep that memory, even after this object, its
+/// client and its sidecar are gone.
 #[pyclass(frozen, module = "transferd")]
 pub(crate) struct Tensor {
     tensor: Arc<Ours<transfer_client::Tensor>>,
@@ -24,7 +24,7 @@ pub(crate) struct Tensor {
     exports_copied: AtomicU64,
 }
 
-/// The Python module that makes arrays of numpy.
+/// The Python module that makes numpy arrays.
 pub(crate) fn arrays(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static ARRAYS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let module = ARRAYS.get_or_try_init(py, || Ok::<_, PyErr>(py.import("transferd._arrays")?.into_any().unbind()))?;
@@ -41,7 +41,7 @@ impl Tensor {
     }
 
     fn tensor(&self) -> PyResult<&transfer_client::Tensor> {
-        // It is taken out by nobody but its drop.
+        // Only its drop takes it out.
         self.tensor.get().ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("the tensor is gone"))
     }
 }
@@ -66,26 +66,27 @@ impl Tensor {
         Ok(self.tensor()?.meta().len_bytes())
     }
 
-    /// Which version it is.
+    /// The version.
     #[getter]
     fn version(&self) -> PyResult<u64> {
         Ok(self.tensor()?.version())
     }
 
-    /// How the fetch went.
+    /// The report of the fetch.
     #[getter]
     fn report(&self) -> PyResult<Report> {
         Ok(Report::new(*self.tensor()?.report()))
     }
 
-    /// Bytes that were copied for views of this tensor by DLPack: of small tensors and of huge pages, of which there is no private mapping.
+    /// The bytes that were copied for DLPack views of this tensor. Small tensors are copied, and tensors on huge pages,
+    /// which cannot be mapped privately.
     #[getter]
     fn exports_copied(&self) -> u64 {
         self.exports_copied.load(Ordering::Relaxed)
     }
 
     /// # Safety
-    /// As Python calls it.
+    /// The contract of the slot in Python's C API.
     #[expect(unsafe_code, reason = "a slot of Python's")]
     unsafe fn __getbuffer__(slf: &Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let memory = slf.get().memory();
@@ -94,19 +95,19 @@ impl Tensor {
     }
 
     /// # Safety
-    /// As Python calls it.
+    /// The contract of the slot in Python's C API.
     #[expect(unsafe_code, reason = "a slot of Python's")]
     unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
         // SAFETY: Python hands back what `__getbuffer__` has filled, once.
         unsafe { pybuffer::release(view) };
     }
 
-    /// Its bytes, as an object of the buffer protocol.
+    /// The bytes, as an object of the buffer protocol.
     fn _raw(&self) -> Raw {
         Raw::new(self.memory())
     }
 
-    /// A read-only array of numpy that shares the memory. Needs numpy, and ml_dtypes for bfloat16 and 8-bit floats.
+    /// A read-only numpy array that shares the memory. Needs numpy, and ml_dtypes for bfloat16 and 8-bit floats.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         arrays(slf.py())?.call_method1("view", (slf,))
     }
@@ -120,7 +121,7 @@ impl Tensor {
         arrays(slf.py())?.call_method1("array", (slf, dtype, copy))
     }
 
-    /// A tensor of torch, by DLPack: see `__dlpack__`.
+    /// A torch tensor, by DLPack: see `__dlpack__`.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
     }
@@ -130,8 +131,9 @@ impl Tensor {
         dlpack::CPU
     }
 
-    /// A capsule of DLPack: a private mapping of the tensor's pages, which shows the same bytes with no copy. Who writes there writes to pages of
-    /// its own. Below 64 KiB, and on huge pages, a copy, which `exports_copied` counts.
+    /// A DLPack capsule: a private mapping of the tensor's pages, which shows the same bytes without a copy. Writes go
+    /// to private copies of the pages. Tensors below 64 KiB, and tensors on huge pages, are copied; `exports_copied`
+    /// counts these bytes.
     #[pyo3(signature = (**asked))]
     fn __dlpack__<'py>(&self, py: Python<'py>, asked: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
         let asked = dlpack::Asked::read(py, asked)?;

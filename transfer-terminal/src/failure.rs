@@ -12,7 +12,7 @@ pub fn causes<'a>(first: Option<&'a (dyn Error + 'static)>) -> impl Iterator<Ite
     std::iter::successors(first, |cause: &&'a (dyn Error + 'static)| (*cause).source())
 }
 
-/// The failure and its causes in one line, the first cause last. `words` gives the text of a cause.
+/// Formats the failure and its causes in one line, the root cause last. `words` gives the text of a cause.
 #[must_use]
 pub fn in_one_line(error: &dyn Error, words: impl Fn(&(dyn Error + 'static)) -> String) -> String {
     let mut parts = vec![error.to_string()];
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_said_once_and_the_first_one_last() {
+    fn each_cause_is_printed_once_and_the_root_cause_last() {
         let bottom = Box::new(io::Error::other("no room"));
         let vague = Box::new(Failed { what: "write", source: Box::new(io::Error::other("transport error")) });
         let said = |error: &dyn Error| in_one_line(error, ToString::to_string);

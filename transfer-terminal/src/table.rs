@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_key_widens_no_other_line() {
+    fn long_key_widens_no_other_line() {
         let mut table = Table::new(&["key", ">bytes"]);
         table.row(["k".repeat(512), "1".into()]);
         table.row(["b".into(), "2".into()]);

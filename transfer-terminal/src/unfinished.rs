@@ -123,7 +123,7 @@ mod tests {
 
     type Begin = fn(OwnedFd, &OsStr) -> io::Result<Unfinished>;
 
-    /// Both with and without `O_TMPFILE`, whatever the file system of the tests supports.
+    /// Tests both ways of beginning a file, with and without `O_TMPFILE`, if the file system supports it.
     #[test]
     fn file_gets_its_name_when_it_is_complete_and_no_other_name_stays() {
         for (begin, hidden) in [(Unfinished::begin as Begin, 0), (Unfinished::begin_named, 1)] {

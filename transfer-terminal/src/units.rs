@@ -105,28 +105,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts() {
+    fn counts_have_thousands_separators() {
         for (n, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(count(n), text);
         }
     }
 
     #[test]
-    fn one_is_no_plural() {
+    fn one_is_followed_by_the_singular() {
         for (n, text) in [(0, "0 keys"), (1, "1 key"), (1234, "1,234 keys")] {
             assert_eq!(counted(n, "key", "keys"), text);
         }
     }
 
     #[test]
-    fn ages() {
+    fn ages_are_formatted() {
         for (s, text) in [(12, "12 s"), (303, "5 min 3 s"), (7320, "2 h 2 min"), (3 * 86_400 + 4 * 3600, "3 d 4 h")] {
             assert_eq!(age(Duration::from_secs(s)), text);
         }
     }
 
     #[test]
-    fn short_times() {
+    fn short_times_are_formatted() {
         for (us, text) in
             [(0, "0 µs"), (850, "850 µs"), (12_345, "12.3 ms"), (4_560_000, "4.56 s"), (303_000_000, "5 min 3 s")]
         {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn durations() {
+    fn durations_are_read() {
         for (text, ms) in
             [("500ms", 500), ("10s", 10_000), ("2.5 s", 2500), ("1min", 60_000), ("1h", 3_600_000), ("3", 3000)]
         {

@@ -1,11 +1,11 @@
 //! Micro-benchmarks of single steps of the hot paths. `transfer-bench` measures the whole.
 //!
-//! `cargo bench -p transfer-benches` runs all of them, `cargo bench -p transfer-benches --bench node -- fetch` those of
-//! one file whose name has "fetch" in it. Each line is the median of many short rounds, with the fastest and the
-//! slowest.
+//! `cargo bench -p transfer-benches` runs all of them. `cargo bench -p transfer-benches --bench node -- fetch` runs
+//! those of one file whose names contain "fetch". Each line shows the median of many short rounds, with the fastest and
+//! the slowest.
 //!
 //! - `ring`: a record through a ring in shared memory.
-//! - `allocator`: an allocation and its return.
+//! - `allocator`: the allocation of a range, and its return.
 //! - `messages`: encoding and decoding the messages of sidecars and workers.
 //! - `node`: the state machine's share of a push, a fetch and a release, without any I/O.
 #![forbid(unsafe_code)]
@@ -13,9 +13,9 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// The time of one benchmark, all rounds together.
+/// The time of all rounds of one benchmark together.
 const BUDGET: Duration = Duration::from_millis(1500);
-/// The least time of one round, so that reading the clock does not count.
+/// The least time of one round, so that the time of reading the clock is negligible.
 const ROUND: Duration = Duration::from_millis(10);
 
 /// Runs benchmarks and prints a line for each.
@@ -26,12 +26,12 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Reads the command line: a word that the names must contain; `--test` runs each once, as `cargo test` requests.
+    /// Reads the command line: a word that the names must contain. Without `--bench`, each benchmark runs once.
     #[must_use]
     pub fn from_arguments() -> Runner {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         let filter = arguments.iter().find(|a| !a.starts_with("--")).cloned();
-        // cargo bench says --bench, cargo test does not.
+        // `cargo bench` passes --bench, `cargo test` does not.
         let quick = !arguments.iter().any(|a| a == "--bench");
         Runner { filter, quick }
     }

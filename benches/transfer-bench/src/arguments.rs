@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_command_lines_are_refused() {
         for line in ["juggling", "--runs 0", "--poll sometimes", "completions cmd.exe", "man", "latency man x"] {
             let words = std::iter::once("transfer-bench").chain(line.split_whitespace());
             let error = Arguments::try_parse_from(words).expect_err(line);

@@ -1,28 +1,28 @@
-//! What the suites have in common.
+//! The context that all suites share.
 
 use crate::stage::Stage;
 use indicatif::ProgressBar;
 
-/// The stage, and how much is measured on it.
+/// The stage, and the amount of measurements on it.
 #[derive(Debug)]
 pub struct Bench {
-    /// Where processes are started.
+    /// The stage, which starts processes.
     pub stage: Stage,
-    /// How often each measurement is made.
+    /// The number of runs of each measurement.
     pub runs: u32,
-    /// Whether to ask for less.
+    /// Whether runs are shorter and fewer.
     pub quick: bool,
-    /// Where what is going on is shown.
+    /// The bar that shows the current step.
     pub progress: ProgressBar,
 }
 
 impl Bench {
-    /// Says what is going on, to whoever watches.
+    /// Shows the current step on the bar.
     pub fn says(&self, text: impl Into<String>) {
         self.progress.set_message(text.into());
     }
 
-    /// `long`, or `short` where little is asked for.
+    /// Returns `short` for a quick run, else `long`.
     #[must_use]
     pub fn pick<T>(&self, long: T, short: T) -> T {
         if self.quick { short } else { long }

@@ -1,4 +1,4 @@
-//! Why there are no figures, the exit code for it, and what to do next.
+//! Errors of the benchmark, with their exit codes and advice.
 
 use crate::tied::TiedError;
 use std::io;
@@ -7,32 +7,32 @@ use std::time::Duration;
 use transfer_terminal::exit::Exit;
 use transfer_terminal::failure;
 
-/// See the module.
+/// The reason why there are no figures.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The sidecar's program is not there.
+    /// The sidecar's program is missing.
     #[error("there is no transferd at {}", path.display())]
     NoTransferd {
-        /// Where it was looked for.
+        /// The path where it was expected.
         path: PathBuf,
     },
     /// The operating system refused something.
     #[error("cannot {what}")]
     System {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// A process ended, or could not be understood.
+    /// A process ended before its work was done.
     #[error("{name} has ended ({how}){log}")]
     Ended {
         /// The process.
         name: String,
-        /// How.
+        /// The way in which it ended.
         how: String,
-        /// The end of what it wrote to its standard error, indented, or nothing.
+        /// The end of its standard error, indented; may be empty.
         log: String,
     },
     /// A process failed at its task.
@@ -40,15 +40,15 @@ pub enum BenchError {
     Task {
         /// The process.
         name: String,
-        /// Why, with all causes.
+        /// The failure with all its causes.
         why: String,
     },
-    /// A process answered something that does not fit what was asked.
+    /// The answer of a process does not match its task.
     #[error("{name} said something unexpected: {said}")]
     Unexpected {
         /// The process.
         name: String,
-        /// What it said.
+        /// The answer.
         said: String,
     },
     /// A process did not answer in time.
@@ -56,54 +56,54 @@ pub enum BenchError {
     Silent {
         /// The process.
         name: String,
-        /// How long it was waited for.
+        /// The time-out.
         waited: Duration,
-        /// As in [`BenchError::Ended`].
+        /// The end of its standard error, indented; may be empty.
         log: String,
     },
-    /// A sidecar did not say what is asked of its status.
+    /// The status of a sidecar could not be read, or lacks a part.
     #[error("the status of a sidecar: {why}")]
     Status {
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A sweep that cannot be.
+    /// The options of the sweep are not valid.
     #[error("{why}")]
     Sweep {
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// The chart cannot be drawn.
     #[error("the chart cannot be drawn: {why}")]
     Chart {
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A file, or a directory of them.
+    /// A file or directory failed.
     #[error("cannot {what} {}", path.display())]
     File {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// A program was not started.
+    /// A program could not be started.
     #[error(transparent)]
     Tied(#[from] TiedError),
-    /// The user ended it.
+    /// The user interrupted the benchmark.
     #[error("interrupted")]
     Interrupted,
 }
 
 impl BenchError {
-    /// Names what could not be done.
+    /// Converts an error of the system, with the failed operation, for `map_err`.
     pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> BenchError {
         move |source| BenchError::System { what, source: source.into() }
     }
 
-    /// How the process ends.
+    /// The exit status of the process.
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
@@ -112,14 +112,14 @@ impl BenchError {
         }
     }
 
-    /// The whole story: a line with what failed and its causes, the first cause last, and one with what to do next.
+    /// The text for people: a line with the failure and its causes, the root cause last, and a line with advice.
     #[must_use]
     pub fn for_people(&self) -> String {
         let line = failure::in_one_line(self, ToString::to_string);
         failure::for_people("transfer-bench", &line, self.advice())
     }
 
-    /// What to do next, where there is something.
+    /// The advice, if there is any.
     #[must_use]
     pub fn advice(&self) -> Option<String> {
         match self {

@@ -1,9 +1,9 @@
-//! What a suite finds out: a figure over several runs, beside its baseline and its goal.
+//! Figures: the results of a suite over several runs, beside their baselines and goals.
 
 use serde::Serialize;
 use transfer_terminal::table::Table;
 
-/// What a figure counts.
+/// The unit of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Unit {
     /// Microseconds.
@@ -21,10 +21,10 @@ pub enum Unit {
     /// 2^20 bytes.
     #[serde(rename = "MiB")]
     Mebibytes,
-    /// So many for each of something else.
+    /// A number of things per other thing.
     #[serde(rename = "each")]
     Each,
-    /// Hundredths of a core.
+    /// Hundredths of one core's time.
     #[serde(rename = "% of a core")]
     PercentOfCore,
 }
@@ -43,43 +43,43 @@ impl Unit {
     }
 }
 
-/// How a figure is held against its baseline.
+/// The comparison of a figure with its baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Versus {
-    /// It stands alone.
+    /// No baseline.
     Nothing,
-    /// Divided by it.
+    /// The figure divided by its baseline.
     Ratio,
-    /// Less it.
+    /// The figure minus its baseline.
     Difference,
 }
 
-/// What shall be reached: of the comparison where there is one, else of the figure.
+/// The goal for the comparison, or for the figure itself if it has no baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Goal {
     /// No goal: the figure explains another one.
     Open,
-    /// This or less.
+    /// This value or less.
     AtMost(f64),
-    /// This or more.
+    /// This value or more.
     AtLeast(f64),
 }
 
-/// The middle and the ends of several runs.
+/// The median, the least and the greatest value of several runs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
     /// The median.
     pub median: f64,
-    /// The least.
+    /// The least value.
     pub min: f64,
-    /// The most.
+    /// The greatest value.
     pub max: f64,
 }
 
 impl Spread {
-    /// `None` of no runs.
+    /// Computes the spread; `None` for no runs.
     #[must_use]
     pub fn of(runs: &[f64]) -> Option<Spread> {
         let mut sorted = runs.to_vec();
@@ -90,7 +90,7 @@ impl Spread {
     }
 }
 
-/// The p-th percentile of values in any order; 0 of none.
+/// The p-th percentile of values in any order; 0 if there are none.
 #[must_use]
 pub fn percentile(values: &mut [f64], p: f64) -> f64 {
     values.sort_by(f64::total_cmp);
@@ -98,7 +98,7 @@ pub fn percentile(values: &mut [f64], p: f64) -> f64 {
     values.get(at.saturating_sub(1)).or(values.last()).copied().unwrap_or(0.0)
 }
 
-/// One figure: a value for each run, and for each its baseline's, taken in the same run.
+/// A figure: a value for each run, and the baseline's value of the same run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
     what: String,
@@ -145,7 +145,7 @@ impl Figure {
         self.baseline.push(baseline);
     }
 
-    /// Each run against its own baseline: what disturbed one disturbed the other.
+    /// Compares each run with its own baseline, because a disturbance usually affects both.
     fn compared(&self) -> Vec<f64> {
         let pairs = self.ours.iter().zip(&self.baseline);
         match self.versus {
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spreads_and_percentiles() {
+    fn spreads_and_percentiles_are_computed() {
         assert_eq!(Spread::of(&[]), None);
         assert_eq!(Spread::of(&[3.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 3.0 }));
         assert_eq!(Spread::of(&[4.0, 1.0]).unwrap().median, 2.5);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goal_is_held_against_the_comparison() {
+    fn goal_is_compared_with_the_difference() {
         let mut figure = Figure::beside("x", Unit::Micros, Versus::Difference, Goal::AtMost(5.0));
         assert_eq!(figure.summary().reached, None, "no runs");
         figure.run_beside(24.0, 20.0);

@@ -1,28 +1,31 @@
-//! The usual model of a transfer: `time = n · per_op + bytes / bandwidth`, fitted to what a sweep over lengths measured.
+//! The usual model of a transfer: `time = n · per_op + bytes / bandwidth`, fitted to the results of a sweep over
+//! lengths.
 //!
-//! The sum of the squared *relative* errors is made as small as it can be: by absolute ones, a tensor of 1 GiB would decide alone, and what an
-//! operation costs would be whatever is left of it.
+//! The fit minimizes the sum of the squared *relative* errors. With absolute errors, a tensor of 1 GiB would outweigh
+//! all others, and its error would distort the cost of an operation.
 
 use serde::Serialize;
 
-/// What the bytes of the longest tensor have to add to the cost of an operation, so that they are said to cost anything.
+/// The least share that the bytes of the longest tensor must add to the cost of an operation; below it, bytes count as
+/// free.
 const LEAST_SHARE: f64 = 0.01;
 
-/// A model that was fitted. Neither part of it is below zero.
+/// A fitted model. Neither part of it is negative.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Fit {
-    /// What an operation takes, whatever its length, in microseconds.
+    /// The time of an operation, apart from its bytes, in microseconds.
     pub per_op_us: f64,
-    /// What the bytes take: 10^9 of them in a second. `None` where the time does not grow with the length.
+    /// The bandwidth, in 10^9 bytes per second. `None` if the time does not grow with the length.
     pub gb_per_s: Option<f64>,
-    /// How far the model is from what was measured, as a share of that: half of the lengths are nearer.
+    /// The median of the model's relative errors over all lengths.
     pub usual_error: f64,
-    /// The same of the length where it is furthest.
+    /// The largest relative error of the model.
     pub worst_error: f64,
 }
 
 impl Fit {
-    /// Of the length in bytes and the nanoseconds of an operation, for each length. `None` of fewer than two lengths: a line has two ends.
+    /// Fits the model to points of a length in bytes and the nanoseconds of an operation. `None` for fewer than two
+    /// lengths.
     #[must_use]
     pub fn of(points: &[(u64, f64)]) -> Option<Fit> {
         let points: Vec<(f64, f64)> =
@@ -35,7 +38,8 @@ impl Fit {
         let (one, x, xx, y, xy) = (sum(|_, _| 1.0), sum(|x, _| x), sum(|x, _| x * x), sum(|_, y| y), sum(|x, y| x * y));
         let determinant = one * xx - x * x;
         let (per_op, per_byte) = ((xx * y - x * xy) / determinant, (one * xy - x * y) / determinant);
-        // The best within what can be lies on the edge that was crossed. Less than what can be told from noise is nothing.
+        // If a part would be negative, the best valid fit has 0 there. A share of the bytes below the noise counts as
+        // 0, too.
         let longest = points.iter().map(|(bytes, _)| *bytes).fold(0.0, f64::max);
         let (per_op, per_byte) = match (per_op < 0.0, per_byte * longest <= LEAST_SHARE * per_op) {
             (true, _) => (0.0, xy / xx),
@@ -53,7 +57,7 @@ impl Fit {
         })
     }
 
-    /// What the model says of an operation of that length, in microseconds.
+    /// The model's time of an operation of that length, in microseconds.
     #[must_use]
     pub fn micros(&self, bytes: u64) -> f64 {
         self.per_op_us + self.gb_per_s.map_or(0.0, |rate| bytes as f64 / rate / 1e3)
@@ -64,7 +68,7 @@ impl Fit {
 mod tests {
     use super::*;
 
-    /// 4 KiB to 1 GiB, with a relative error that the model does not know.
+    /// Times of 4 KiB to 1 GiB by the model, each with a relative error.
     fn measured(per_op_us: f64, gb_per_s: f64, error: impl Fn(usize) -> f64) -> Vec<(u64, f64)> {
         let ns = |bytes: u64| per_op_us * 1e3 + bytes as f64 / gb_per_s;
         (0..10).map(|i| (4096u64 << (2 * i), ns(4096 << (2 * i)) * (1.0 + error(i)))).collect()
@@ -75,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn it_finds_what_the_figures_were_made_of() {
+    fn fit_recovers_the_parameters_of_the_model() {
         for (per_op, rate) in [(30.0, 4.0), (1.5, 12.0), (200.0, 0.1), (0.01, 50.0)] {
             let fit = Fit::of(&measured(per_op, rate, |_| 0.0)).unwrap();
             assert!(near(fit.per_op_us, per_op, 1e-6), "{per_op} {rate} {fit:?}");
@@ -86,21 +90,21 @@ mod tests {
     }
 
     #[test]
-    fn noise_moves_it_little_and_is_told() {
+    fn noise_changes_the_fit_little_and_is_reported() {
         let fit = Fit::of(&measured(30.0, 4.0, |i| if i % 2 == 0 { 0.05 } else { -0.05 })).unwrap();
         assert!(near(fit.per_op_us, 30.0, 0.06) && near(fit.gb_per_s.unwrap(), 4.0, 0.06), "{fit:?}");
         assert!((0.02..0.1).contains(&fit.usual_error) && fit.worst_error >= fit.usual_error, "{fit:?}");
     }
 
     #[test]
-    fn one_long_tensor_does_not_decide_what_an_operation_costs() {
-        // The longest one took 10 % more: by absolute errors it would outweigh all others.
+    fn one_long_tensor_does_not_decide_the_cost_of_an_operation() {
+        // The longest one took 10 % more: with absolute errors it would outweigh all others.
         let fit = Fit::of(&measured(30.0, 4.0, |i| if i == 9 { 0.1 } else { 0.0 })).unwrap();
         assert!(near(fit.per_op_us, 30.0, 0.05), "{fit:?}");
     }
 
     #[test]
-    fn no_part_is_below_zero() {
+    fn parts_of_the_fit_are_never_negative() {
         let same = Fit::of(&[(4096, 20_000.0), (1 << 20, 19_000.0), (1 << 30, 18_000.0)]).unwrap();
         assert_eq!(same.gb_per_s, None, "by reference: nothing moves");
         assert!((18.0..20.0).contains(&same.per_op_us), "{same:?}");
@@ -110,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_is_no_line() {
+    fn single_point_has_no_fit() {
         assert_eq!(Fit::of(&[]), None);
         assert_eq!(Fit::of(&[(4096, 1.0)]), None);
         assert_eq!(Fit::of(&[(4096, 1.0), (4096, 2.0)]), None);

@@ -1,17 +1,18 @@
-//! `transfer-bench`: what the system reaches, beside what the machine gives.
+//! `transfer-bench`: the speed of the system, compared with the speed of the machine.
 //!
-//! Each suite starts its own sidecars ([`stage`]) and its own worker processes, which are this program again ([`actor`]), in a temporary
-//! directory. A run measures the system and then its baseline; what is reported are medians over the runs. Whatever happens, no process
-//! and no socket stays behind: every process is tied to this one, and every wait has an end.
+//! Each suite starts its own sidecars ([`stage`]) and its own worker processes, which run this program again
+//! ([`actor`]), in a temporary directory. A run measures the system and then its baseline; the report has medians over
+//! the runs. No process and no socket stays behind: every process is tied to this one, and every wait has a deadline.
 //!
 //! # Layout
-//! - [`arguments`]: the command line. [`run`] does what it says; [`measure`] runs the suites that it names.
-//! - [`suite`]: the list of suites. [`suites`]: what is measured, and how. [`bench`](mod@bench): what they have in common.
+//! - [`arguments`]: the command line. [`run`] executes it; [`measure`] runs the named suites.
+//! - [`suite`]: the list of suites. [`suites`]: the measurements. [`bench`](mod@bench): the context that they share.
 //! - [`actor`]: the processes: workers, and the baselines' bare ones.
-//! - [`stage`]: starting them, asking them, ending them. [`tied`]: programs that end with the one that started them.
-//! - [`figure`]: medians, comparisons, goals. [`fit`]: what an operation costs, and what its bytes do. [`usage`]: what processes have used.
-//! - [`machine`]: where they were taken. [`clock`]: with what.
-//! - [`error`]: what can go wrong, what to do next, and the exit code for it.
+//! - [`stage`]: starts processes, gives them tasks, and ends them. [`tied`]: programs that end with their parent.
+//! - [`figure`]: medians, comparisons, goals. [`fit`]: the cost of an operation, and of its bytes. [`usage`]: the
+//!   processor time of processes.
+//! - [`machine`]: the machine and the build. [`clock`]: the clock.
+//! - [`error`]: errors, with exit codes and advice.
 #![forbid(unsafe_code)]
 
 pub mod actor;
@@ -34,7 +35,7 @@ use clap::CommandFactory;
 use error::BenchError;
 use transfer_terminal::shells;
 
-/// Does what the command line says.
+/// Executes the command line.
 ///
 /// # Errors
 /// Any [`BenchError`]; its exit code is [`BenchError::exit`].

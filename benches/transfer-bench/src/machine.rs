@@ -1,4 +1,4 @@
-//! What a figure depends on besides the code.
+//! The machine and the build, on which all figures depend.
 
 use rustix::system::uname;
 use serde::Serialize;
@@ -10,22 +10,22 @@ use std::fs;
 pub struct Machine {
     /// The CPU's name.
     pub cpu: String,
-    /// CPUs that this process may use.
+    /// The number of CPUs that this process may use.
     pub cores: usize,
     /// Memory in bytes.
     pub memory_bytes: u64,
     /// The kernel's release.
     pub kernel: String,
-    /// Whether shared memory gets huge pages, as the kernel says it.
+    /// The kernel's setting of huge pages for shared memory.
     pub shmem_huge_pages: String,
-    /// Whether other memory gets them.
+    /// The kernel's setting of huge pages for other memory.
     pub huge_pages: String,
-    /// How this program was built.
+    /// The build profile of this program.
     pub build: &'static str,
 }
 
 impl Machine {
-    /// Looks.
+    /// Reads the description of this machine.
     #[must_use]
     pub fn look() -> Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -36,7 +36,7 @@ impl Machine {
         let cpu = field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown".to_owned());
         let kib =
             field(&read("/proc/meminfo"), "MemTotal").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
-        // [chosen] stands in brackets among the choices.
+        // The kernel writes the active choice in brackets.
         let chosen = |path: &str| {
             let text = read(path);
             let choice = text.split(['[', ']']).nth(1).unwrap_or("unknown");

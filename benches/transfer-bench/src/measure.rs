@@ -1,4 +1,4 @@
-//! Runs the suites that the command line names, one after the other, and prints what they find.
+//! Runs the suites that the command line names, one after the other, and prints their results.
 
 use crate::arguments::Options;
 use crate::bench::Bench;
@@ -17,7 +17,7 @@ use transfer_terminal::outln;
 /// Measures and prints.
 ///
 /// # Errors
-/// [`BenchError`] for the first suite that fails; those before it are printed.
+/// The [`BenchError`] of the first suite that fails; the results of the earlier ones are printed.
 pub fn run(options: &Options) -> Result<(), BenchError> {
     if options.sweep.are_given() && !options.suites.is_empty() && !options.suites.contains(&Suite::Sweep) {
         let why = "--min, --max and --svg are for the suite sweep, which is not among those that were named";
@@ -67,7 +67,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     result
 }
 
-/// SIGINT, SIGTERM and SIGHUP end the waiting, and so the run, in order.
+/// Sets a flag at SIGINT, SIGTERM or SIGHUP, which ends all waits, and so the run, in order.
 fn listen_for_interruption() -> Result<(), BenchError> {
     let what = "listen for signals";
     let runtime =
@@ -87,7 +87,7 @@ fn listen_for_interruption() -> Result<(), BenchError> {
         });
         INTERRUPTED.store(true, Ordering::Relaxed);
     };
-    // It ends with the process.
+    // The thread ends with the process.
     std::thread::Builder::new().name("signals".into()).spawn(listen).map_err(BenchError::system(what))?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Processes: started, asked, and ended on every way out.
+//! The processes of a suite: started, given tasks, and ended in every case.
 
 use crate::actor::Task;
 use crate::actor::answer::Answer;
@@ -16,20 +16,20 @@ use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 use transfer_proto::v1::admin_client::AdminClient;
 
-/// Whether the user wants an end.
+/// Whether the user has interrupted the benchmark.
 pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// How long a sidecar may take to start: it prepares its memory.
+/// The time-out of a sidecar's start, in which it prepares its memory.
 const START: Duration = Duration::from_secs(60);
-/// How long a sidecar may take to answer a call. It answers in milliseconds.
+/// The time-out of a call of a sidecar, which usually answers in milliseconds.
 const CALL: Duration = Duration::from_secs(15);
-/// How long a task may take.
+/// The time-out of a task.
 const TASK: Duration = Duration::from_secs(180);
-/// How long a process has to end by itself.
+/// The time that a process has to end by itself.
 const GRACE: Duration = Duration::from_secs(3);
-/// How often a wait looks whether the user wants an end.
+/// The interval at which a wait checks for an interruption.
 const LOOK: Duration = Duration::from_millis(100);
-/// How many lines of a failed process's log are shown.
+/// The number of lines that are shown of a failed process's log.
 const LOG_LINES: usize = 8;
 
 /// A temporary directory, and the programs that are started in it.
@@ -43,7 +43,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// An empty stage. The sidecar's program is beside this one where nothing is said.
+    /// Makes an empty stage. The default for the sidecar's program is `transferd` beside this program.
     ///
     /// # Errors
     /// [`BenchError::NoTransferd`], [`BenchError::System`].
@@ -64,7 +64,7 @@ impl Stage {
         self.directory.path().join(name)
     }
 
-    /// A path in the stage's directory that nobody else was given: for a socket, which can be bound once.
+    /// A new path in the stage's directory, for a socket, which can be bound only once.
     #[must_use]
     pub fn new_path(&self, name: &str) -> PathBuf {
         self.path(&format!("{name}-{}", self.names.fetch_add(1, Ordering::Relaxed)))
@@ -101,7 +101,7 @@ impl Stage {
         Ok(Actor { tasks, process })
     }
 
-    /// A program that ends with this one.
+    /// Makes a command for a program that ends with this one.
     fn tied(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(&self.this_program);
         command.args(["tied", "--parent", &std::process::id().to_string(), "--"]).arg(program);
@@ -113,11 +113,11 @@ impl Stage {
 /// A sidecar that is ready.
 #[derive(Debug)]
 pub struct Sidecar {
-    /// Where its gRPC services are.
+    /// The URL of its gRPC services.
     pub url: String,
     /// The address of its metrics, if it has some.
     pub http: Option<String>,
-    /// Where its workers connect.
+    /// The path of its workers' socket.
     pub socket: PathBuf,
     process: Process,
 }
@@ -129,7 +129,7 @@ impl Sidecar {
         self.process.child.id()
     }
 
-    /// Connects to its Admin service. It has no certificates: it is this program's own, on this host.
+    /// Connects to its Admin service, without certificates, because the sidecar is this program's own, on this host.
     ///
     /// # Errors
     /// [`BenchError::Status`].
@@ -158,7 +158,7 @@ impl Actor {
     /// Gives it a task. The answer is taken with [`Actor::answer`].
     ///
     /// # Errors
-    /// [`BenchError::System`] where it is gone.
+    /// [`BenchError::System`] if the process is gone.
     pub fn tell(&mut self, task: impl Into<Task>) -> Result<(), BenchError> {
         let what = "give a process its task";
         let mut line = serde_json::to_string(&task.into()).map_err(BenchError::system(what))?;
@@ -167,7 +167,7 @@ impl Actor {
         tasks.write_all(line.as_bytes()).map_err(BenchError::system(what))
     }
 
-    /// Waits for its answer.
+    /// Waits for the answer to its task.
     ///
     /// # Errors
     /// Any [`BenchError`].
@@ -181,7 +181,7 @@ impl Actor {
         }
     }
 
-    /// Gives it a task and waits for the answer.
+    /// Gives it a task, and waits for the answer.
     ///
     /// # Errors
     /// Any [`BenchError`].
@@ -206,7 +206,7 @@ impl Process {
         let mut child = command.spawn().map_err(BenchError::system("start a process"))?;
         let (say, said) = channel();
         if let Some(stdout) = child.stdout.take() {
-            // Ends with the process.
+            // The thread ends with the process.
             std::thread::spawn(move || {
                 let lines = BufReader::new(stdout).lines().map_while(Result::ok);
                 lines.take_while(|line| say.send(line.clone()).is_ok()).for_each(drop);
@@ -215,7 +215,7 @@ impl Process {
         Ok(Process { name: name.to_owned(), child, log: log.to_owned(), said })
     }
 
-    /// The next line that it says.
+    /// Waits for the next line of its standard output.
     fn line(&self, patience: Duration) -> Result<String, BenchError> {
         let until = Instant::now() + patience;
         let name = self.name.clone();
@@ -243,12 +243,12 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // An actor ends when nobody can give it tasks; a sidecar has to be told.
+        // An actor ends when its standard input is closed; a sidecar needs a signal.
         drop(self.child.stdin.take());
         if let Some(pid) = Pid::from_raw(self.child.id().cast_signed())
             && matches!(self.child.try_wait(), Ok(None))
         {
-            // Not waited for yet, so the id is still its own.
+            // The process has not been waited for, so the id still belongs to it.
             let _ = kill_process(pid, Signal::TERM);
         }
         let until = Instant::now() + GRACE;

@@ -1,4 +1,4 @@
-//! The list of suites: their names, and what runs each.
+//! The list of suites, with their names and functions.
 
 use crate::bench::Bench;
 use crate::error::BenchError;
@@ -14,7 +14,7 @@ use std::fmt;
 pub enum Suite {
     /// Two workers of one sidecar, both asleep and then both polling, one message each millisecond
     Handover,
-    /// Fetches of what is published on the same host
+    /// Fetches of tensors that are published on the same host
     Lookup,
     /// Copying memory from outside the arena into it
     Copyin,
@@ -28,27 +28,27 @@ pub enum Suite {
     Batch,
     /// A record batch of 40 columns and 64 MiB beside a dense tensor of that size, on one host and over TCP
     Columns,
-    /// 1 MiB between two sidecars over RDMA, and what the device is asked to do; needs a device, and perftest
+    /// 1 MiB between two sidecars over RDMA, and the device's work requests; needs a device, and perftest
     Verbs,
-    /// What listings and metrics take with a million tensors, and what the times of transfers cost
+    /// The cost of listings and metrics with a million tensors, and of measuring the times of transfers
     Watching,
-    /// What a sidecar takes that has nothing to do, and for a million tensors
+    /// The cost of a sidecar with nothing to do, and with a million tensors
     Idle,
-    /// Tensors of 4 KiB to 1 GiB at every place: latency, rate, what they take of CPUs, and the model that fits them
+    /// Tensors of 4 KiB to 1 GiB at every place: latency, rate, processor time, and the model that fits them
     Sweep,
 }
 
-/// What a suite found.
+/// The result of a suite.
 #[derive(Debug)]
 pub enum Found {
-    /// Figures beside their baselines.
+    /// Figures, with their baselines.
     Figures(Vec<Figure>),
-    /// The lines of a sweep.
+    /// The results of a sweep.
     Sweep(Sweep),
 }
 
 impl Found {
-    /// As JSON, with every run.
+    /// The result as JSON, with every run.
     #[must_use]
     pub fn json(&self, suite: Suite) -> Value {
         match self {
@@ -77,7 +77,7 @@ impl Suite {
         self.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned())
     }
 
-    /// Measures it. What the sweep is told is for the sweep alone.
+    /// Runs the suite. `sweep` applies to the suite sweep alone.
     ///
     /// # Errors
     /// Any [`BenchError`].
@@ -99,7 +99,7 @@ impl Suite {
         figures.map(Found::Figures)
     }
 
-    /// Why it cannot be measured on this host.
+    /// The reason why the suite cannot run on this host, if there is one.
     #[must_use]
     pub fn lacks(self) -> Option<String> {
         match self {

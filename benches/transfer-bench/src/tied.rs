@@ -1,4 +1,4 @@
-//! A program that ends when the process that started it does, even if that one was killed with SIGKILL and could not clean up.
+//! A program that ends with its parent process, even if the parent was killed with SIGKILL and could not clean up.
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::ffi::OsString;
@@ -10,10 +10,10 @@ use std::process::Command;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TiedError {
-    /// The kernel does not tie it.
+    /// The kernel refuses to tie it.
     #[error("cannot tie the process to its parent")]
     Tie(#[source] io::Error),
-    /// There is nobody to tie it to.
+    /// The parent is gone.
     #[error("the process that wanted this one is gone")]
     Orphan,
     /// The program cannot be started.
@@ -21,21 +21,22 @@ pub enum TiedError {
     Start {
         /// The program.
         program: OsString,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// Becomes `program`, tied to its parent, whose process id was `parent` when it decided to start this. Returns only if that fails.
+/// Replaces this process by `program`, tied to its parent. `parent` is the process id of the process that started this
+/// one. Returns only if that fails.
 ///
-/// The kernel forgets the tie on a fork and keeps it on an exec. So it cannot be set before this process exists, but it can be set here,
-/// for any program, and without the `unsafe` code between fork and exec that is the usual place for it.
+/// The kernel drops the tie on a fork and keeps it on an exec. So the parent cannot set it in advance, but this process
+/// can set it for any program that it then executes. This avoids the usual `unsafe` code between fork and exec.
 ///
 /// # Errors
 /// [`TiedError`].
 pub fn become_program(parent: u32, program: &OsString, arguments: &[OsString]) -> Result<(), TiedError> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|errno| TiedError::Tie(errno.into()))?;
-    // A parent that died before the line above sends no signal any more.
+    // If the parent died before the line above, it sends no signal.
     if getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs()) != Some(parent) {
         return Err(TiedError::Orphan);
     }

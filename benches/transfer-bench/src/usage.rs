@@ -1,19 +1,19 @@
-//! What processes have used: what the kernel counts for each of their threads.
+//! The processor time and the sleeps of processes, as the kernel counts them for each thread.
 
 use std::fs;
 use std::time::Duration;
 
-/// Of all threads that a process has now. Those that have ended are not in it.
+/// The usage of all threads that a process has now. Threads that have ended are not included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// On a CPU.
+    /// The time on a CPU.
     pub cpu: Duration,
-    /// How often a thread gave up its CPU to wait for something, and so had to be woken.
+    /// The number of times that a thread gave up its CPU to wait, and so had to be woken.
     pub sleeps: u64,
 }
 
 impl Usage {
-    /// Of these processes together.
+    /// The usage of these processes together.
     #[must_use]
     pub fn of(pids: &[u32]) -> Usage {
         let threads = pids.iter().flat_map(|pid| fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten());
@@ -24,7 +24,7 @@ impl Usage {
         })
     }
 
-    /// What was used since.
+    /// The usage since an earlier sample.
     #[must_use]
     pub fn since(self, before: Usage) -> Usage {
         Usage { cpu: self.cpu.saturating_sub(before.cpu), sleeps: self.sleeps.saturating_sub(before.sleeps) }
@@ -47,13 +47,13 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn the_kernels_words_are_understood() {
+    fn proc_files_are_parsed() {
         assert_eq!(cpu_ns("123456 789 12\n"), 123_456);
         assert_eq!(sleeps("Name:\tx\nvoluntary_ctxt_switches:\t42\nnonvoluntary_ctxt_switches:\t7\n"), 42);
         assert_eq!((cpu_ns(""), sleeps("")), (0, 0), "a thread that has ended meanwhile");
     }
 
-    /// The process is a child, for the threads of this one come and go with the other tests.
+    /// A child process is measured, because the threads of this one come and go with the other tests.
     #[test]
     fn usage_counts_sleeps_and_processor_time() {
         let mut shell = Command::new("sh");

@@ -1,4 +1,4 @@
-//! `transfer-bench` as a process: exit codes and messages of a command line that cannot be.
+//! `transfer-bench` as a process: exit codes and messages for invalid command lines.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ fn wrong_use_ends_with_2() {
     ends_with(&["--transferd", "/nowhere/transferd"], 2, &["/nowhere/transferd"]);
     ends_with(&["sweep", "--min", "much"], 2, &["--min", "much", "64MiB"]);
     ends_with(&["tcp", "--svg", "x.svg"], 2, &["--svg", "suite sweep"]);
-    // Before any process is started: what stands for the sidecar here is none.
+    // The errors come before any process is started: this file is no program.
     let sweep = ["sweep", "--transferd", file];
     ends_with(&[&sweep[..], &["--min", "8KiB", "--max", "4KiB"]].concat(), 2, &["--min 8 KiB", "--max 4 KiB"]);
     ends_with(&[&sweep[..], &["--max", "900TiB"]].concat(), 2, &["900 TiB", "available"]);

@@ -1,4 +1,5 @@
-//! Many large tensors, from a producer to a reader on its own node and to one on another: the same two calls for both.
+//! Many large tensors, from a producer to a reader on its own node and to a reader on another one. Both readers make
+//! the same two calls.
 
 use crate::error::Error;
 use crate::event::{Event, Read};
@@ -8,13 +9,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use transfer_client::{Client, DType};
 
-/// How many tensors differ. It bounds the memory that the producer takes, whatever the load, and is beyond any cache.
+/// The number of different contents. It bounds the memory of the producer, whatever the load, and exceeds any cache.
 const CONTENTS: u64 = 8;
 
-/// How much to move.
+/// The amount of data to move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
 pub struct Load {
-    /// How many large tensors the producer publishes.
+    /// The number of large tensors that the producer publishes.
     #[arg(long = "bulk-tensors", value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
     pub tensors: u64,
     /// The size of each, in MiB.
@@ -29,30 +30,31 @@ impl Load {
         self.mib << 20
     }
 
-    /// The load as one tells it to a role.
+    /// The load as command-line flags of a role.
     #[must_use]
     pub fn flags(&self) -> String {
         format!("--bulk-tensors {} --bulk-mib {}", self.tensors, self.mib)
     }
 
-    /// The elements of each tensor: words of eight bytes.
+    /// The number of elements of each tensor: words of eight bytes.
     fn words(&self) -> u64 {
         self.tensor_bytes() / 8
     }
 
-    /// How many of the tensors differ.
+    /// The number of different contents.
     fn contents(&self) -> u64 {
         self.tensors.min(CONTENTS)
     }
 }
 
-/// The producer: publishes every tensor of `load`, and holds them until it is told to end.
+/// The role of the producer: publishes every tensor of `load`, and holds them until it is told to end.
 ///
 /// # Errors
-/// [`Error::Transfer`] if a call fails, [`Error::Interrupted`] if it is told to end earlier, and those of [`Event::emit`].
+/// [`Error::Transfer`] if a call fails, [`Error::Interrupted`] if it is told to end earlier, and those of
+/// [`Event::emit`].
 pub async fn produce(load: Load, sidecar: &Path) -> Result<(), Error> {
     let mut signals = Signals::listen()?;
-    // The arena is the memory that this process shares with its sidecar: all tensors are made in it, and stay in it.
+    // The arena is the memory that this process shares with its sidecar. All tensors are made in it, and stay in it.
     let arena_bytes = load.contents() * load.tensor_bytes();
     let client = Client::connect(sidecar).name("producer").arena_bytes(arena_bytes).await?;
     let publish_all = async {
@@ -60,7 +62,7 @@ pub async fn produce(load: Load, sidecar: &Path) -> Result<(), Error> {
         for content in 0..load.contents() {
             let mut tensor = client.allocate(DType::U64, [load.words()])?;
             fill(content, tensor.as_mut_slice()?);
-            // Nobody writes it any more: from here on it may be cloned, and published as often as one likes.
+            // A frozen tensor is immutable. It may be cloned, and published any number of times.
             contents.push(tensor.freeze());
         }
         for (index, tensor) in (0..load.tensors).zip(contents.iter().cycle()) {
@@ -76,7 +78,7 @@ pub async fn produce(load: Load, sidecar: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// A reader: fetches every tensor of `load`, one at a time, and reads every byte of it.
+/// The role of a reader: fetches every tensor of `load`, one at a time, and reads every byte of it.
 ///
 /// # Errors
 /// [`Error::Transfer`] if a call fails, [`Error::Unexpected`] if a single bit is wrong, and those of [`Event::emit`].
@@ -103,7 +105,7 @@ fn key(index: u64) -> String {
     format!("bulk/{index}")
 }
 
-/// Every word tells which content it belongs to and where: a piece that is lost, doubled or mixed up cannot hide.
+/// Each word contains the number of its content and its place, so lost, repeated or mixed-up pieces are noticed.
 fn word(content: u64, place: usize) -> u64 {
     content << 32 | place as u64
 }
@@ -113,7 +115,7 @@ fn fill(content: u64, words: &mut [u64]) {
 }
 
 fn is_as_filled(content: u64, words: &[u64]) -> bool {
-    // No early end: with it, the compiler could not compare several words at once.
+    // The loop has no early end, so that the compiler can compare several words at once.
     words.iter().enumerate().fold(0, |wrong, (place, w)| wrong | (w ^ word(content, place))) == 0
 }
 
@@ -122,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bit_counts() {
+    fn check_notices_every_changed_bit() {
         let mut words = vec![0; 1000];
         fill(7, &mut words);
         assert!(is_as_filled(7, &words));

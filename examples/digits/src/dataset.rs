@@ -6,7 +6,8 @@ use crate::random::Random;
 use flate2::read::GzDecoder;
 use std::io::Read;
 
-/// The file is small (57 KiB), so it travels inside the program and no role has to be told a path. Source and licence: `data/README.md`.
+/// The file is small (57 KiB), so the program contains it, and no role needs its path. Source and licence:
+/// `data/README.md`.
 const DIGITS_CSV_GZ: &[u8] = include_bytes!("../data/digits.csv.gz");
 
 /// The largest pixel value in the file.
@@ -15,7 +16,7 @@ const PIXEL_MAX: f32 = 16.0;
 /// Pixels along an edge of an image.
 const SIDE: usize = 8;
 
-/// One image and what it shows.
+/// An image and its digit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Example {
     /// 8 by 8 pixels, row by row, from 0 (paper) to 1 (ink).
@@ -25,11 +26,11 @@ pub struct Example {
 }
 
 impl Example {
-    /// The same digit, moved by a random part of a pixel in a random direction: what a pen does anyway. Training on such copies is
-    /// worth about one point of accuracy on digits that the network has never seen.
+    /// The same digit, moved by a random part of a pixel in a random direction, as by a pen. Training on such copies
+    /// gains about one point of accuracy on digits that the network has never seen.
     #[must_use]
     pub fn nudged(&self, random: &mut Random) -> Example {
-        // Offsets 0, 1, 2 stand for -1, 0, 1, which spares the signed arithmetic.
+        // Offsets 0, 1, 2 stand for -1, 0, 1, which avoids signed arithmetic.
         let (across, down, share) = (random.below(3), random.below(3), random.unit());
         let pixels = std::array::from_fn(|index| {
             let (row, column) = (index / SIDE + down, index % SIDE + across);
@@ -44,9 +45,9 @@ impl Example {
 /// The data set, split in two parts that share no row.
 #[derive(Debug, Clone)]
 pub struct Dataset {
-    /// Four fifths, to train on.
+    /// Four fifths, for training.
     pub train: Vec<Example>,
-    /// A fifth, held out: nothing learns from it.
+    /// One fifth, held out from training.
     pub test: Vec<Example>,
 }
 
@@ -57,13 +58,15 @@ impl Dataset {
     /// [`Error::Data`] and [`Error::Io`] if the embedded file is damaged.
     pub fn load(seed: u64) -> Result<Dataset, Error> {
         let mut rows = parse(DIGITS_CSV_GZ)?;
-        // In the file the labels follow a pattern (0, 1, 2, ...), and neighbours are by the same hand: shuffle before any split.
+        // In the file the labels follow a pattern (0, 1, 2, ...), and neighbours are by the same writer, so the rows
+        // are shuffled before the split.
         Random::for_purpose(seed, &[0]).shuffle(&mut rows);
         let test = rows.split_off(rows.len() - rows.len() / 5);
         Ok(Dataset { train: rows, test })
     }
 
-    /// The training examples of worker `rank` of `workers`: every `workers`-th one, so the shards' sizes differ by at most one.
+    /// The training examples of worker `rank` of `workers`: every `workers`-th one, so the shards' sizes differ by at
+    /// most one.
     #[must_use]
     pub fn shard(&self, rank: usize, workers: usize) -> Vec<Example> {
         self.train.iter().skip(rank).step_by(workers).cloned().collect()
@@ -92,11 +95,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_there_and_normalised() {
+    fn all_rows_are_present_and_normalised() {
         let rows = parse(DIGITS_CSV_GZ).unwrap();
         assert_eq!(rows.len(), 1797);
         assert!(rows.iter().all(|row| row.label < 10 && row.pixels.iter().all(|p| (0.0..=1.0).contains(p))));
-        // The counts that the data set's authors publish with it.
+        // The counts that the authors of the data set publish with it.
         let mut counts = [0; 10];
         rows.iter().for_each(|row| counts[row.label] += 1);
         assert_eq!(counts, [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]);
@@ -109,7 +112,7 @@ mod tests {
         let shards = [data.shard(0, 2), data.shard(1, 2)];
         assert_eq!((shards[0].len(), shards[1].len()), (719, 719));
         assert_eq!((&shards[0][0], &shards[1][0], &shards[0][1]), (&data.train[0], &data.train[1], &data.train[2]));
-        // Every digit is held out in some number: the split is not along the labels.
+        // The held-out part contains every digit, so the split does not follow the labels.
         assert!((0..10).all(|digit| data.test.iter().filter(|e| e.label == digit).count() > 20));
     }
 
@@ -137,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_row_is_named() {
+    fn damaged_row_is_refused() {
         assert!(parse_row("1,2,3").is_none());
         let mut row = "0,".repeat(64);
         assert!(parse_row(&format!("{row}9")).is_some());

@@ -18,25 +18,25 @@ use crate::training::{Job, WORKERS};
 use std::path::PathBuf;
 use transfer_client::FabricKind;
 
-/// Where the workers are, by their rank. The parameter server is on A.
+/// The node of each worker, by rank. The parameter server is on A.
 const WORKER_NODES: [Node; WORKERS] = [A, B];
 
-/// What `digits demo` may be told.
+/// The options of `digits demo`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// What to train.
+    /// The job.
     #[command(flatten)]
     pub job: Job,
-    /// How often the job is done in each way; the report has the median time.
+    /// The number of times that the job is done in each way; the report has the median time.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// What to move in bulk.
+    /// The bulk load.
     #[command(flatten)]
     pub load: Load,
-    /// What carries tensors between the nodes: tcp; or verbs, where there is an RDMA device
+    /// The fabric between the nodes: tcp; or verbs, if there is an RDMA device
     #[arg(long, value_name = "FABRIC", default_value = "tcp", value_parser = fabric)]
     pub fabric: FabricKind,
-    /// The sidecar's program; where nothing is said, the one next to this program.
+    /// The sidecar's program. Default: transferd beside this program.
     #[arg(long, value_name = "PATH")]
     pub transferd: Option<PathBuf>,
 }
@@ -49,15 +49,15 @@ fn fabric(text: &str) -> Result<FabricKind, String> {
         .ok_or_else(|| "a fabric between nodes is tcp or verbs".to_owned())
 }
 
-/// Plays all acts and reports. Whatever happens, no process and no socket stays behind.
+/// Runs all parts of the demo, and reports. At the end no process and no socket is left, also after an error.
 ///
 /// # Errors
-/// Everything that a role can fail with, and [`Error::Interrupted`].
+/// The errors of all roles, and [`Error::Interrupted`].
 pub async fn demo(options: &Options) -> Result<Report, Error> {
     let mut signals = Signals::listen()?;
     let mut stage = Stage::new()?;
     let result = tokio::select! {
-        // A terminal's Ctrl-C goes to all processes of the demo. That they end then is no news.
+        // A terminal's Ctrl-C goes to all processes of the demo, so their end is then no error of its own.
         biased;
         () = signals.told_to_end() => Err(Error::Interrupted),
         result = play(&mut stage, options) => result,
@@ -79,7 +79,7 @@ async fn play(stage: &mut Stage, options: &Options) -> Result<Report, Error> {
     let mut transfer = Exchange { name: "transfer", runs: Vec::new() };
     let mut grpc = Exchange { name: "gRPC messages", runs: Vec::new() };
     for _ in 0..options.rounds {
-        // In turns: what slows the machine down for a while slows down all.
+        // The three ways take turns, so that a slow phase of the machine affects all of them.
         let (trained, told) = train_over_transfer(stage, job).await?;
         transfer.runs.push(trained);
         transfers.extend(told);
@@ -90,7 +90,7 @@ async fn play(stage: &mut Stage, options: &Options) -> Result<Report, Error> {
     Ok(Report { job, reference, exchanges: vec![transfer, grpc], server: A.name, transfers, load: options.load, reads })
 }
 
-/// The job in one process.
+/// Does the job in one process.
 async fn train_alone(stage: &mut Stage, job: Job) -> Result<Trained, Error> {
     stage.start_role("reference", &format!("reference {}", job.flags()))?;
     let mut run = Run::new("reference", job.steps);
@@ -98,7 +98,7 @@ async fn train_alone(stage: &mut Stage, job: Job) -> Result<Trained, Error> {
     Ok(run.end()?.0)
 }
 
-/// The job with its parameter server and workers as processes of their own that talk gRPC.
+/// Does the job with a parameter server and workers in separate processes, which exchange gRPC messages.
 async fn train_over_grpc(stage: &mut Stage, job: Job) -> Result<Trained, Error> {
     stage.start_role("grpc-ps", &format!("grpc-ps {}", job.flags()))?;
     let address = match stage.next().await? {
@@ -114,9 +114,10 @@ async fn train_over_grpc(stage: &mut Stage, job: Job) -> Result<Trained, Error> 
     Ok(run.end()?.0)
 }
 
-/// The job with its parameter server and workers as processes on two nodes that exchange tensors through their sidecars.
+/// Does the job with a parameter server and workers in processes on two nodes, which exchange tensors through their
+/// sidecars.
 async fn train_over_transfer(stage: &mut Stage, job: Job) -> Result<(Trained, Vec<Transfers>), Error> {
-    // In any order: a fetch waits for what is not published yet.
+    // The order does not matter: a fetch waits for a version that is not published yet.
     stage.start_role("ps", &format!("ps --sidecar {} {}", A.socket, job.flags()))?;
     for (rank, node) in WORKER_NODES.iter().enumerate() {
         let line = format!("worker --rank {rank} --sidecar {} {}", node.socket, job.flags());
@@ -124,15 +125,15 @@ async fn train_over_transfer(stage: &mut Stage, job: Job) -> Result<(Trained, Ve
     }
     let mut run = Run::new("transfer", job.steps);
     run.follow(stage, WORKERS).await?;
-    // Every worker has what it needs, so the owner of the weights may leave: once it is done, for a worker may see the last version before
-    // its owner hears that it is published.
+    // The workers have left, so the owner of the weights may leave, too, once it has reported. A worker may see the
+    // last version before its owner learns that it is published.
     run.follow_to_transfers_of(stage, "ps").await?;
     stage.tell_to_end("ps");
     run.follow(stage, 1).await?;
     run.end()
 }
 
-/// Large tensors, from a producer on A to a reader on A and then to one on B.
+/// Moves large tensors from a producer on A to a reader on A, and then to one on B.
 async fn move_in_bulk(stage: &mut Stage, load: Load) -> Result<Vec<Read>, Error> {
     let progress = Progress::new("bulk", 3);
     stage.start_role("producer", &format!("bulk-producer --sidecar {} {}", A.socket, load.flags()))?;
@@ -142,7 +143,7 @@ async fn move_in_bulk(stage: &mut Stage, load: Load) -> Result<Vec<Read>, Error>
     }
     let mut reads = Vec::new();
     for (node, done) in [(A, 2), (B, 3)] {
-        // One after the other, so that neither takes the other's time.
+        // The readers run one after the other, so that they do not slow each other down.
         let name = format!("reader-{}", node.name);
         stage.start_role(&name, &format!("bulk-reader --sidecar {} {}", node.socket, load.flags()))?;
         loop {

@@ -1,47 +1,47 @@
-//! What can go wrong in a role.
+//! Errors of a role.
 
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// Why a role gave up.
+/// The reason why a role gave up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A row of the data set is not 64 pixels and a label.
     #[error("line {line} of the data set is not 64 pixels from 0 to 16 and a digit")]
     Data {
-        /// Counted from 1.
+        /// The line, counted from 1.
         line: usize,
     },
-    /// The operating system refused something.
+    /// An operation of the system failed.
     #[error("cannot {doing}")]
     Io {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// The system's answer.
+        /// The cause.
         source: io::Error,
     },
-    /// transfer: a call failed. The error says whose fault it is and whether a retry helps; a training job gives up.
+    /// A call of transfer failed. The error says whose fault it is and whether a retry helps; a training job gives up.
     #[error(transparent)]
     Transfer(#[from] transfer_client::Error),
-    /// gRPC: no connection to the parameter server, or it could not serve.
+    /// gRPC: the parameter server cannot be reached, or could not serve.
     #[error("gRPC transport to the parameter server")]
     Transport(#[from] tonic::transport::Error),
     /// gRPC: the parameter server refused a call.
     #[error("the parameter server refused: {}", .0.message())]
     Refused(#[from] tonic::Status),
-    /// A peer sent something that is not the next thing of the job.
+    /// A peer sent something else than the next message of the job.
     #[error("unexpected {what}")]
     Unexpected {
-        /// What came.
+        /// The unexpected message.
         what: &'static str,
     },
-    /// There is no sidecar to start.
+    /// The sidecar's program is missing.
     #[error("no transferd at {}; build it with `cargo build --release -p transfer-server`, or say where it is with --transferd", .path.display())]
     NoTransferd {
-        /// Where it was looked for.
+        /// The path where it was expected.
         path: PathBuf,
     },
     /// A process of the demo ended before its work was done.
@@ -49,7 +49,7 @@ pub enum Error {
     ChildFailed {
         /// Its name on the stage.
         name: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
         /// Its last lines on standard error.
         log: String,
@@ -62,10 +62,10 @@ pub enum Error {
         /// The line.
         line: String,
     },
-    /// No process of the demo has said anything for too long.
+    /// No process of the demo has written a line for too long.
     #[error("no process has said anything for {patience:?}")]
     Silent {
-        /// How long the demo waits.
+        /// The time-out.
         patience: Duration,
     },
     /// Ctrl-C, SIGTERM, or a closed terminal.
@@ -74,14 +74,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// For `map_err`: an [`Error::Io`] that says what was tried.
+    /// Makes an [`Error::Io`] with the failed operation, for `map_err`.
     pub fn io(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::Io { doing, source }
     }
 }
 
 impl From<transfer_client::PushError> for Error {
-    /// Gives up the tensor that did not get through: whoever pushes it once more would keep it instead.
+    /// Drops the tensor of the failed push. A program that retries would keep it.
     fn from(error: transfer_client::PushError) -> Error {
         Error::Transfer(error.into())
     }

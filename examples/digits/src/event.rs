@@ -1,4 +1,5 @@
-//! What a role tells on standard output: to the demo that started it one JSON object per line, to a person at a terminal a sentence.
+//! The lines that a role writes to standard output: for the demo that started it one JSON object per line, for a person
+//! at a terminal a sentence.
 
 use crate::error::Error;
 use crate::model::Score;
@@ -14,25 +15,25 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// A server can be reached from now on.
+    /// A server can be reached.
     Listening {
-        /// Where.
+        /// Its address.
         address: SocketAddr,
     },
-    /// The parameter server looked at how good its weights are.
+    /// The parameter server has evaluated its weights.
     Progress {
         /// Their version.
         version: u64,
-        /// On the held-out digits.
+        /// The score on the held-out digits.
         score: Score,
     },
     /// The parameter server has made the last version.
     Trained(Trained),
-    /// What a process's transfers came to, told at its end.
+    /// The sum of a process's transfers, written at its end.
     Transfers(Transfers),
     /// The producer of bulk tensors has published them all.
     Published {
-        /// How many.
+        /// The number of tensors.
         tensors: u64,
     },
     /// A reader of bulk tensors has read them all.
@@ -42,28 +43,29 @@ pub enum Event {
 /// The result of a training job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trained {
-    /// From the first update to the last, evaluations left out: no process's start is in it, only steps.
+    /// The time from the first update to the last, without evaluations. It includes the steps alone, and no start of a
+    /// process.
     pub wall: Duration,
-    /// How many steps `wall` holds: one less than the job has.
+    /// The number of steps in `wall`: one less than the job has.
     pub timed_steps: u64,
-    /// On the held-out digits.
+    /// The score on the held-out digits.
     pub score: Score,
-    /// The final weights as bits: a decimal rounding on the way here would hide a difference.
+    /// The final weights as bits, because decimal rounding would hide a difference.
     pub weight_bits: Vec<u32>,
 }
 
-/// What a process's transfers in one direction came to.
+/// The sum of a process's transfers in one direction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transfers {
-    /// The node that the process is on.
+    /// The node of the process.
     pub node: String,
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
     /// Their sum.
     pub tally: Tally,
 }
 
-/// Which way a transfer goes, as its caller sees it.
+/// The direction of a transfer, as its caller sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -71,23 +73,23 @@ pub enum Direction {
     Fetched,
     /// From the caller to the parameter server.
     Pushed,
-    /// From the caller to the memory that its node shares, for whoever may fetch it.
+    /// From the caller to the shared memory of its node, from where any worker may fetch it.
     Published,
 }
 
-/// What a reader of bulk tensors has seen.
+/// The result of a reader of bulk tensors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Read {
-    /// The node that it is on.
+    /// The node of the reader.
     pub node: String,
     /// Its fetches.
     pub tally: Tally,
-    /// How long it then took to read every byte of what was fetched.
+    /// The time in which the reader then read every byte of the fetched tensors.
     pub reading: Duration,
 }
 
 impl Event {
-    /// Writes the event to standard output, now.
+    /// Writes the event to standard output, and flushes it.
     ///
     /// # Errors
     /// [`Error::Io`], usually because the demo is gone.
@@ -125,7 +127,8 @@ impl fmt::Display for Event {
     }
 }
 
-/// Keeps a parameter server's clock and tells its progress. The same for every exchange, so their times can be compared.
+/// Measures the time of a parameter server, and reports its progress. All exchanges use it, so their times can be
+/// compared.
 #[derive(Debug)]
 pub struct Reporter {
     job: Job,
@@ -134,17 +137,17 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// A reporter whose clock starts with the first update.
+    /// Makes a reporter whose clock starts with the first update.
     #[must_use]
     pub fn new(job: Job) -> Reporter {
         Reporter { job, first_update: None, evaluating: Duration::ZERO }
     }
 
-    /// Tells about an update. To be called **before** its result is published: the workers are waiting then, so an evaluation overlaps
-    /// with nobody's work and can be taken off the time exactly.
+    /// Reports an update. Call this **before** its result is published: the workers are waiting then, so an evaluation
+    /// overlaps with no other work, and its time can be subtracted exactly.
     ///
     /// # Errors
-    /// As [`Event::emit`].
+    /// Those of [`Event::emit`].
     pub fn updated(&mut self, server: &Server) -> Result<(), Error> {
         let now = Instant::now();
         let first_update = *self.first_update.get_or_insert(now);
@@ -168,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_survive_the_trip_as_they_are() {
+    fn weights_keep_their_bits_in_an_event() {
         let weights = [0.1f32, -0.0, f32::MIN_POSITIVE, f32::NAN, 1.0 / 3.0];
         let score = Score { loss: 0.1, accuracy: 0.98 };
         let wall = Duration::from_nanos(1_234_567_891);

@@ -22,21 +22,21 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// The whole story: every process of the job on this machine, then a report.
+    /// Runs every process of the job on this machine, and reports.
     Demo(demo::Options),
-    /// The job in one process, with no exchange.
+    /// Does the job in one process, without an exchange.
     Reference {
         #[command(flatten)]
         job: Job,
     },
-    /// The parameter server, over transfer.
+    /// Runs the parameter server, over transfer.
     Ps {
         #[command(flatten)]
         job: Job,
         #[command(flatten)]
         node: Node,
     },
-    /// A worker, over transfer.
+    /// Runs a worker, over transfer.
     Worker {
         #[command(flatten)]
         job: Job,
@@ -52,22 +52,22 @@ enum Role {
         #[command(flatten)]
         node: Node,
     },
-    /// Fetches them and checks every byte.
+    /// Fetches these tensors and checks every byte.
     BulkReader {
         #[command(flatten)]
         load: Load,
         #[command(flatten)]
         node: Node,
     },
-    /// The baseline's parameter server: plain gRPC messages.
+    /// Runs the baseline's parameter server, with plain gRPC messages.
     GrpcPs {
         #[command(flatten)]
         job: Job,
-        /// Where to listen; port 0 takes any free one.
+        /// The address to listen at; port 0 takes any free one.
         #[arg(long, default_value = "127.0.0.1:0")]
         listen: SocketAddr,
     },
-    /// A worker of the baseline.
+    /// Runs a worker of the baseline.
     GrpcWorker {
         #[command(flatten)]
         job: Job,
@@ -88,7 +88,7 @@ enum Role {
     },
 }
 
-/// Which node a role is on: that of the sidecar it connects to.
+/// The node of a role: that of the sidecar to which it connects.
 #[derive(Debug, clap::Args)]
 struct Node {
     /// The socket where the node's transferd listens for workers.
@@ -96,7 +96,7 @@ struct Node {
     sidecar: PathBuf,
 }
 
-// One thread: each role does one thing at a time, and a wake-up of another thread would only add to every step.
+// One thread is enough: each role does one thing at a time, and waking another thread would only slow every step down.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     match run(Arguments::parse().role).await {
@@ -131,7 +131,8 @@ fn rank(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|rank| *rank < WORKERS).ok_or_else(|| format!("a rank is less than {WORKERS}"))
 }
 
-/// An error and what caused it, in one line: tonic says "transport error" for everything and keeps the reason in the cause.
+/// Formats an error and its causes in one line: tonic says "transport error" for everything and keeps the reason in the
+/// cause.
 fn with_causes(error: &Error) -> String {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

@@ -1,14 +1,15 @@
 //! The network: 64 pixels, 128 hidden units (ReLU), 10 digits (softmax), and its gradient.
 //!
-//! All parameters lie in **one** flat `[f32]`, so that one tensor carries the weights and one tensor carries a gradient:
+//! All parameters lie in **one** flat `[f32]`, so that one tensor carries the weights and one tensor carries a
+//! gradient:
 //!
 //! ```text
 //! | w1: 64 x 128 | b1: 128 | w2: 128 x 10 | b2: 10 |      9,610 parameters, 38,440 bytes
 //! ```
 //!
-//! Floating-point addition is not associative, so equal bits need an equal order. Every sum here runs in the order that the source
-//! shows; the compiler may compute several sums side by side (and does), but it never reorders one. `exp` and `log` come from the
-//! `libm` crate, whose results do not depend on the machine's C library.
+//! Floating-point addition is not associative, so equal bits need an equal order. Every sum here runs in the order of
+//! the source. The compiler may compute several sums side by side (and does), but it never reorders one. `exp` and
+//! `log` come from the `libm` crate, whose results do not depend on the machine's C library.
 
 use crate::dataset::Example;
 use crate::random::Random;
@@ -23,7 +24,7 @@ pub const CLASSES: usize = 10;
 /// Weights and biases of both layers.
 pub const PARAMETERS: usize = INPUTS * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES;
 
-/// How good some weights are on some examples.
+/// The quality of weights on some examples.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Score {
     /// Mean cross-entropy, in nats.
@@ -38,7 +39,8 @@ impl fmt::Display for Score {
     }
 }
 
-/// Weights to start from: uniform by He's rule (variance 2 / inputs, which keeps a ReLU's output at the scale of its input), no bias.
+/// The initial weights: uniform by He's rule (variance 2 / inputs, which keeps a ReLU's output at the scale of its
+/// input), without bias.
 #[must_use]
 pub fn initial_weights(seed: u64) -> Vec<f32> {
     let mut random = Random::for_purpose(seed, &[1]);
@@ -51,7 +53,7 @@ pub fn initial_weights(seed: u64) -> Vec<f32> {
     weights
 }
 
-/// The gradient of the mean cross-entropy over `batch` at `weights`, written over `gradient`. Returns that mean.
+/// Writes the gradient of the mean cross-entropy over `batch` at `weights` to `gradient`. Returns that mean.
 ///
 /// # Panics
 /// If `weights` or `gradient` is not of length [`PARAMETERS`].
@@ -66,7 +68,7 @@ pub fn gradient(weights: &[f32], batch: &[Example], gradient: &mut [f32]) -> f32
         let Forward { hidden, probabilities } = forward(&layers, &example.pixels);
         loss -= libm::logf(probabilities[example.label].max(f32::MIN_POSITIVE));
 
-        // Softmax and cross-entropy together have the simplest of derivatives: probability minus truth.
+        // Softmax and cross-entropy together have a simple derivative: probability minus truth.
         let mut d_logits = probabilities;
         d_logits[example.label] -= 1.0;
         d_logits.iter_mut().for_each(|d| *d *= scale);
@@ -74,7 +76,7 @@ pub fn gradient(weights: &[f32], batch: &[Example], gradient: &mut [f32]) -> f32
         add_scaled(sums.b2, 1.0, &d_logits);
         let mut d_hidden = [0.0; HIDDEN];
         for unit in 0..HIDDEN {
-            // A unit that is off passes nothing back, and its outgoing weights had no part in the answer.
+            // A unit that is off passes nothing back, and its outgoing weights did not contribute to the answer.
             if hidden[unit] > 0.0 {
                 add_scaled(&mut sums.w2[unit], hidden[unit], &d_logits);
                 d_hidden[unit] = layers.w2[unit].iter().zip(&d_logits).map(|(w, d)| w * d).sum();
@@ -88,7 +90,7 @@ pub fn gradient(weights: &[f32], batch: &[Example], gradient: &mut [f32]) -> f32
     loss * scale
 }
 
-/// Loss and accuracy on `examples`.
+/// Computes loss and accuracy on `examples`.
 ///
 /// # Panics
 /// If `weights` is not of length [`PARAMETERS`].
@@ -100,13 +102,13 @@ pub fn evaluate(weights: &[f32], examples: &[Example]) -> Score {
         let Forward { probabilities, .. } = forward(&layers, &example.pixels);
         let truth = probabilities[example.label];
         loss -= libm::logf(truth.max(f32::MIN_POSITIVE));
-        // A tie does not count as right: a network of zeros scores nothing.
+        // A tie does not count as right, so a network of zeros scores 0.
         right += usize::from(probabilities.iter().enumerate().all(|(k, &p)| k == example.label || p < truth));
     }
     Score { loss: loss / examples.len() as f32, accuracy: right as f32 / examples.len() as f32 }
 }
 
-/// What a pass through the network leaves for the way back.
+/// The values of a forward pass that the backward pass needs.
 struct Forward {
     hidden: [f32; HIDDEN],
     probabilities: [f32; CLASSES],
@@ -124,7 +126,7 @@ fn forward(layers: &Layers<'_>, pixels: &[f32; INPUTS]) -> Forward {
         add_scaled(&mut logits, unit, row);
     }
 
-    // Softmax; with the largest logit subtracted no exponential overflows.
+    // Softmax. The largest logit is subtracted, so that no exponential overflows.
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut probabilities = logits.map(|logit| libm::expf(logit - largest));
     let sum: f32 = probabilities.iter().sum();
@@ -132,15 +134,16 @@ fn forward(layers: &Layers<'_>, pixels: &[f32; INPUTS]) -> Forward {
     Forward { hidden, probabilities }
 }
 
-/// `sum += factor * row`, element by element: the only inner loop of the network. Its elements are independent of each other, which
-/// is why it may run in vector instructions with no change to any bit.
+/// Computes `sum += factor * row`, element by element: the only inner loop of the network. Its elements are independent
+/// of each other, so it may run in vector instructions without changing any bit.
 fn add_scaled<const N: usize>(sum: &mut [f32; N], factor: f32, row: &[f32; N]) {
     for index in 0..N {
         sum[index] += factor * row[index];
     }
 }
 
-/// A flat parameter vector, seen as its four tensors. Weights lie by input: one row holds what one input contributes to each output.
+/// A flat parameter vector as its four tensors. Weights lie by input: one row holds the contributions of one input to
+/// each output.
 struct Layers<'a> {
     w1: &'a [[f32; HIDDEN]],
     b1: &'a [f32; HIDDEN],
@@ -148,7 +151,7 @@ struct Layers<'a> {
     b2: &'a [f32; CLASSES],
 }
 
-/// As [`Layers`], to write to.
+/// A writable flat parameter vector as its four tensors; see [`Layers`].
 struct LayersMut<'a> {
     w1: &'a mut [[f32; HIDDEN]],
     b1: &'a mut [f32; HIDDEN],
@@ -156,7 +159,8 @@ struct LayersMut<'a> {
     b2: &'a mut [f32; CLASSES],
 }
 
-/// Where the second layer begins. Both layers are rows of equal length whose last one is the bias, so each is cut the same way.
+/// The start of the second layer. Both layers consist of rows of equal length, the last of which is the bias, so both
+/// are cut the same way.
 const SECOND: usize = (INPUTS + 1) * HIDDEN;
 
 impl<'a> Layers<'a> {
@@ -193,7 +197,8 @@ mod tests {
         let loss = gradient(&weights, batch, &mut slope);
         assert_eq!(loss, evaluate(&weights, batch).loss);
 
-        // Finite differences along random directions: each sees all parameters at once, which f32 measures better than single ones.
+        // Finite differences along random directions: each includes all parameters at once, which f32 measures better
+        // than single ones.
         let mut random = Random::new(9);
         for _ in 0..20 {
             let direction: Vec<f32> = (0..PARAMETERS).map(|_| random.symmetric(1.0)).collect();
@@ -208,8 +213,8 @@ mod tests {
     }
 
     #[test]
-    fn each_layer_has_a_slope_of_its_own() {
-        // One coordinate in each of the four tensors, in case a random direction hides a small tensor's mistake.
+    fn gradient_is_right_in_each_layer() {
+        // One coordinate in each of the four tensors, in case a random direction hides an error in a small one.
         let data = Dataset::load(1).unwrap();
         let batch = &data.train[..8];
         let weights = initial_weights(1);
@@ -245,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_knows_nothing_says_so() {
+    fn network_of_zeros_scores_as_a_guess() {
         let data = Dataset::load(1).unwrap();
         let score = evaluate(&vec![0.0; PARAMETERS], &data.test);
         assert!((score.loss - 10f32.ln()).abs() < 1e-4);

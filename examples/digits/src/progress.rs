@@ -1,22 +1,22 @@
-//! A progress bar, or, where standard error is no terminal, lines for a log.
+//! A progress bar. If standard error is no terminal, it writes lines for a log instead.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// See the module. It stays on the screen when it is dropped.
+/// A progress bar, or lines for a log. The bar stays on the screen when this is dropped.
 #[derive(Debug)]
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// Nothing of `length` is done yet.
+    /// Makes a bar of `length`, at 0.
     #[must_use]
     pub fn new(name: &'static str, length: u64) -> Progress {
-        // The template is a constant and right; were it not, a plain bar would do.
+        // The template is a valid constant, so the default is never used.
         let style = ProgressStyle::with_template("{prefix:>10} {bar:32} {pos:>5}/{len} {msg}")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
         Progress(ProgressBar::new(length).with_style(style).with_prefix(name))
     }
 
-    /// So much is done.
+    /// Shows the position and a message.
     pub fn show(&self, position: u64, message: &str) {
         let Progress(bar) = self;
         bar.set_position(position);

@@ -1,19 +1,20 @@
 //! A small random generator, the same on every machine and in every release.
 //!
-//! The example promises weights that are equal bit for bit, so it must not depend on a generator that a library may improve.
+//! The example promises weights that are equal bit for bit, so it cannot use a library's generator, which may change.
 
 /// SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator whose whole sequence follows from `seed`.
+    /// Makes a generator whose whole sequence follows from `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// A generator of its own for one purpose, so that drawing more numbers for one thing shifts nothing for another.
+    /// Makes a separate generator for one purpose, so that drawing more numbers for it does not change the numbers of
+    /// another.
     #[must_use]
     pub fn for_purpose(seed: u64, purpose: &[u64]) -> Random {
         let mut random = Random::new(seed);
@@ -32,17 +33,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Uniform in `0..bound`. The bias is below `bound / 2^64`: nothing that training could notice.
+    /// A uniform number in `0..bound`. The bias is below `bound / 2^64`, which does not affect training.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
     }
 
-    /// Uniform in `0..1`. Made of 24 bits, all of which a `f32` holds exactly.
+    /// A uniform number in `0..1`, made of 24 bits, which a `f32` holds exactly.
     pub fn unit(&mut self) -> f32 {
         (self.next_u64() >> 40) as f32 / (1u32 << 24) as f32
     }
 
-    /// Uniform in `-limit..limit`.
+    /// A uniform number in `-limit..limit`.
     pub fn symmetric(&mut self, limit: f32) -> f32 {
         (self.unit() * 2.0 - 1.0) * limit
     }
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sequence_is_the_published_one() {
+    fn sequence_equals_the_published_one() {
         // The first outputs for seed 1234567, as in the reference implementation's test vectors.
         let mut random = Random::new(1_234_567);
         assert_eq!(random.next_u64(), 6_457_827_717_110_365_317);

@@ -1,20 +1,20 @@
-//! The job in one process, with no exchange at all: what the distributed runs have to reproduce, bit for bit.
+//! The job in one process, without an exchange. The distributed runs have to reproduce its result, bit for bit.
 
 use crate::error::Error;
 use crate::event::Reporter;
 use crate::model;
 use crate::training::{Job, Server, WORKERS, Worker};
 
-/// The role: trains, and tells about it as a parameter server does.
+/// The role: trains, and reports like a parameter server.
 ///
 /// # Errors
-/// As [`train`], and [`Error::Io`] if nobody can be told.
+/// Those of [`train`], and [`Error::Io`] if the report cannot be written.
 pub fn run(job: Job) -> Result<(), Error> {
     let mut reporter = Reporter::new(job);
     train(job, |server| reporter.updated(server)).map(drop)
 }
 
-/// Trains from version 0 to the last and returns the server as it then is. `watch` sees it after every update.
+/// Trains from version 0 to the last one, and returns the server. `watch` is called after every update.
 ///
 /// # Errors
 /// [`Error::Data`] and [`Error::Io`] if the data set is damaged, and those of `watch`.
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn the_goal_is_reached_with_room() {
+    fn goal_is_reached_with_a_margin() {
         let score = train(Job { steps: 600, seed: 1 }, |_| Ok(())).unwrap().score();
         assert!(score.accuracy >= ACCURACY_GOAL, "{score:?} after 600 instead of 1000 steps");
     }

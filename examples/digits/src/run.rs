@@ -1,30 +1,30 @@
-//! A training run as the demo sees it: a progress bar while it goes on, and what came of it.
+//! A training run as the demo sees it: a progress bar, and the result.
 
 use crate::error::Error;
 use crate::event::{Event, Trained, Transfers};
 use crate::progress::Progress;
 use crate::stage::{Happening, Stage};
 
-/// See the module.
+/// A training run that the demo follows.
 #[derive(Debug)]
 pub struct Run {
     progress: Progress,
     trained: Option<Trained>,
-    /// Each with the name of its process.
+    /// The transfers, with the names of their processes.
     transfers: Vec<(String, Transfers)>,
 }
 
 impl Run {
-    /// A run of so many steps, about to start.
+    /// Makes a run of `steps` steps, before its start.
     #[must_use]
     pub fn new(name: &'static str, steps: u64) -> Run {
         Run { progress: Progress::new(name, steps), trained: None, transfers: Vec::new() }
     }
 
-    /// Listens to the run until `processes` more of its processes have left.
+    /// Follows the run until `processes` more of its processes have left.
     ///
     /// # Errors
-    /// Those of [`Stage::next`], and [`Error::Unexpected`] for events that are not of a training run.
+    /// Those of [`Stage::next`], and [`Error::Unexpected`] for events that do not belong to a training run.
     pub async fn follow(&mut self, stage: &mut Stage, mut processes: usize) -> Result<(), Error> {
         while processes > 0 {
             if let (_, Happening::Left) = self.listen(stage).await? {
@@ -34,10 +34,10 @@ impl Run {
         Ok(())
     }
 
-    /// Listens to the run until this process has told of its transfers, which it does at its end.
+    /// Follows the run until this process has reported its transfers, which it does at its end.
     ///
     /// # Errors
-    /// As [`Run::follow`].
+    /// Those of [`Run::follow`].
     pub async fn follow_to_transfers_of(&mut self, stage: &mut Stage, process: &str) -> Result<(), Error> {
         while !self.transfers.iter().any(|(who, _)| who == process) {
             self.listen(stage).await?;
@@ -45,7 +45,7 @@ impl Run {
         Ok(())
     }
 
-    /// Waits for what any process does next, and takes note of it.
+    /// Waits for the next event of any process, and records it.
     async fn listen(&mut self, stage: &mut Stage) -> Result<(String, Happening), Error> {
         let (who, happening) = stage.next().await?;
         match &happening {
@@ -58,10 +58,10 @@ impl Run {
         Ok((who, happening))
     }
 
-    /// What came of it.
+    /// Returns the result of the run.
     ///
     /// # Errors
-    /// [`Error::Unexpected`] if nobody has told.
+    /// [`Error::Unexpected`] if no process has reported a result.
     pub fn end(self) -> Result<(Trained, Vec<Transfers>), Error> {
         let trained = self.trained.ok_or(Error::Unexpected { what: "end of a run without a result" })?;
         Ok((trained, self.transfers.into_iter().map(|(_, transfers)| transfers).collect()))

@@ -1,15 +1,15 @@
-//! How a process is told to end: Ctrl-C, SIGTERM, or its terminal closing.
+//! The signals that tell a process to end: Ctrl-C, SIGTERM, or its terminal closing.
 
 use crate::error::Error;
 use std::task::Poll;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that ask a process to end. From the moment this exists they do not kill it any more; it has to end by itself.
+/// The signals that ask a process to end. Once this exists they no longer kill the process; it has to end by itself.
 #[derive(Debug)]
 pub struct Signals([Signal; 3]);
 
 impl Signals {
-    /// Listens from now on.
+    /// Begins to listen.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -18,7 +18,7 @@ impl Signals {
         Ok(Signals([listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?, listen(SignalKind::hangup())?]))
     }
 
-    /// Waits for any of them.
+    /// Waits for any of the signals.
     pub async fn told_to_end(&mut self) {
         std::future::poll_fn(|context| {
             let told = self.0.iter_mut().any(|signal| signal.poll_recv(context).is_ready());

@@ -1,4 +1,4 @@
-//! The demo's processes: started, listened to, and ended on every way out.
+//! The demo's processes: started, followed, and ended in every case.
 
 use crate::error::Error;
 use crate::event::Event;
@@ -13,23 +13,24 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// How long all processes may be silent before the demo gives up.
+/// The time for which all processes may be silent before the demo gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a process has to end by itself after SIGTERM.
+/// The time that a process has to end by itself after SIGTERM.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long it may take until a process whose sockets are closed is gone.
+/// The time in which a process ends after it has closed its sockets.
 const MOMENT: Duration = Duration::from_millis(200);
-/// How many lines of a failed process's log are shown.
+/// The number of lines that are shown of a failed process's log.
 const LOG_LINES: usize = 12;
 
-/// A temporary directory and the processes that work in it: their sockets and logs have short names there, and go when it does.
+/// A temporary directory, and the processes that work in it. Their sockets and logs have short names there, and are
+/// removed with it.
 #[derive(Debug)]
 pub struct Stage {
     directory: TempDir,
     this_program: PathBuf,
-    /// Everyone who was ever started. A process is known by its place in this list, so nobody is removed from it.
+    /// All processes that were ever started. The index identifies a process, so none is removed.
     actors: Vec<Actor>,
-    /// How many of them are history: what they still have to say reaches nobody.
+    /// The number of dismissed processes at the front of the list. Their further lines are ignored.
     dismissed: usize,
     said: mpsc::UnboundedSender<(usize, Line)>,
     heard: mpsc::UnboundedReceiver<(usize, Line)>,
@@ -43,35 +44,35 @@ struct Actor {
     log: PathBuf,
 }
 
-/// What to expect of a process.
+/// The expected behaviour of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Tells events, and leaves when its work is done.
+    /// Writes events, and leaves when its work is done.
     Role,
-    /// Tells lines of text, and does not leave by itself.
+    /// Writes lines of text, and does not leave by itself.
     Daemon,
 }
 
-/// What comes out of a process's standard output.
+/// The contents of a process's standard output.
 #[derive(Debug)]
 enum Line {
     Text(String),
     End,
 }
 
-/// What a process did.
+/// An event of a process, as the stage sees it.
 #[derive(Debug, PartialEq)]
 pub enum Happening {
-    /// A role told something.
+    /// A role wrote an event.
     Said(Event),
     /// A daemon wrote a line.
     Wrote(String),
-    /// It ended, with success.
+    /// The process ended, with success.
     Left,
 }
 
 impl Stage {
-    /// An empty stage.
+    /// Makes an empty stage.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -82,7 +83,8 @@ impl Stage {
         Ok(Stage { directory, this_program, actors: Vec::new(), dismissed: 0, said, heard })
     }
 
-    /// Starts a role of this program. `line` is what one would type behind the program's name; no word of it may have a space in it.
+    /// Starts a role of this program. `line` has its command line, without the program's name; no word of it may
+    /// contain a space.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -91,7 +93,8 @@ impl Stage {
         self.start(name, Kind::Role, &program, line)
     }
 
-    /// Starts a program that stays until it is told to end, and waits until it writes a line that begins with `ready`. Returns that line.
+    /// Starts a program that stays until it is told to end. Waits until it writes a line that begins with `ready`, and
+    /// returns that line.
     ///
     /// # Errors
     /// [`Error::Io`], those of [`Stage::next`], and [`Error::Unexpected`] if it writes anything else.
@@ -122,7 +125,7 @@ impl Stage {
         let index = self.actors.len();
         let said = self.said.clone();
         if let Some(stdout) = child.stdout.take() {
-            // Ends with the process. Nobody listens any more when the stage is gone, and then nothing is lost.
+            // The task ends with the process. After the stage is dropped, the lines have no reader, and are not needed.
             tokio::spawn(async move {
                 let mut lines = BufReader::new(stdout).lines();
                 while let Ok(Some(line)) = lines.next_line().await {
@@ -135,10 +138,11 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits for the next thing that any process does, and says which one did it.
+    /// Waits for the next event of any process, and returns it with the name of the process.
     ///
     /// # Errors
-    /// [`Error::ChildFailed`] if a process failed or a daemon left, [`Error::NotAnEvent`], and [`Error::Silent`] if nothing happens for a minute.
+    /// [`Error::ChildFailed`] if a process failed or a daemon left, [`Error::NotAnEvent`], and [`Error::Silent`] if
+    /// nothing happens for a minute.
     pub async fn next(&mut self) -> Result<(String, Happening), Error> {
         loop {
             let heard = timeout(PATIENCE, self.heard.recv()).await.map_err(|_| Error::Silent { patience: PATIENCE })?;
@@ -154,10 +158,11 @@ impl Stage {
         }
     }
 
-    /// A process that fails because a daemon has ended may be heard of first, but it is not the one to look at.
+    /// Returns the error of a daemon that has ended, if there is one: it is the cause, even if another process failed
+    /// visibly before.
     async fn cause_of(&mut self, error: Error) -> Error {
         for daemon in self.actors[self.dismissed..].iter_mut().filter(|actor| actor.kind == Kind::Daemon) {
-            // Its sockets close a moment before it is gone.
+            // A daemon's sockets close a moment before it ends.
             if let Ok(Ok(status)) = timeout(MOMENT, daemon.child.wait()).await {
                 return daemon.failed(status);
             }
@@ -165,15 +170,15 @@ impl Stage {
         error
     }
 
-    /// Tells a process to end, with SIGTERM. That it has done so is then told by [`Stage::next`].
+    /// Tells a process to end, with SIGTERM. [`Stage::next`] reports its end.
     pub fn tell_to_end(&self, name: &str) {
-        // Names are used again by later processes.
+        // Later processes may have the name of earlier ones.
         if let Some(actor) = self.actors.iter().rfind(|actor| actor.name == name) {
             actor.terminate();
         }
     }
 
-    /// Ends every process that is still there, the last one first, and waits until it is gone.
+    /// Ends every process that still runs, the last one first, and waits for their ends.
     pub async fn clear(&mut self) {
         for actor in self.actors[self.dismissed..].iter_mut().rev() {
             actor.dismiss().await;
@@ -193,7 +198,7 @@ impl Actor {
             },
             Line::End => {
                 let status = self.child.wait().await.map_err(Error::io("wait for a process"))?;
-                // A daemon that leaves has failed, even if it does not think so.
+                // A daemon that leaves has failed, even with status 0.
                 if !status.success() || self.kind == Kind::Daemon {
                     return Err(self.failed(status));
                 }
@@ -207,9 +212,9 @@ impl Actor {
     }
 
     fn terminate(&self) {
-        // No id: it has ended and been waited for.
+        // Without an id, it has ended and was waited for.
         if let Some(pid) = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
-            // It may end in this very moment; then it needs no signal.
+            // It may end at this moment; then it needs no signal.
             let _ = kill_process(pid, Signal::TERM);
         }
     }

@@ -1,4 +1,4 @@
-//! What many transfers came to. Every single one of them comes with a report of its own; this is their sum.
+//! The sum of many transfers, made from the report of each.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -8,19 +8,19 @@ use transfer_client::Report;
 /// Transfers of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// What carried them. More than one name would mean that the way has changed meanwhile; nothing hides that.
+    /// The fabrics that carried them. Several names mean that the path has changed meanwhile.
     pub fabrics: Vec<String>,
-    /// The tensors' bytes.
+    /// The bytes of the tensors.
     pub bytes: u64,
-    /// Bytes that a CPU copied, on both sides together; what a socket copies in the kernel counts.
+    /// The bytes that CPUs copied, on both sides together; the kernel's copies in a socket count.
     pub copied: u64,
-    /// How long each took.
+    /// The latency of each.
     pub latencies: Vec<Duration>,
 }
 
 impl Tally {
-    /// Adds a transfer. `took` is what its caller has measured around the call; the time in which there was nothing to transfer yet,
-    /// because a fetch came before its push, is taken off.
+    /// Adds a transfer. `took` is the duration of the call, as its caller has measured it. The time in which a fetch
+    /// waited for its version is subtracted.
     pub fn add(&mut self, report: &Report, took: Duration) {
         self.name_fabric(report.fabric.name());
         self.bytes += report.bytes;
@@ -28,12 +28,12 @@ impl Tally {
         self.latencies.push(took.saturating_sub(report.waited));
     }
 
-    /// Whether nothing was moved: the memory was handed over where it lies. A device moves bytes that no CPU copies.
+    /// Whether no byte was moved because the memory was handed over in place. A device moves bytes that no CPU copies.
     pub fn is_by_reference(&self) -> bool {
         self.copied == 0 && self.fabrics.iter().all(|fabric| fabric == "local" || fabric == "shm")
     }
 
-    /// Adds all of another tally.
+    /// Adds the transfers of another tally.
     pub fn merge(&mut self, other: Tally) {
         other.fabrics.iter().for_each(|fabric| self.name_fabric(fabric));
         self.bytes += other.bytes;
@@ -41,7 +41,7 @@ impl Tally {
         self.latencies.extend(other.latencies);
     }
 
-    /// How many transfers there were.
+    /// The number of transfers.
     #[must_use]
     pub fn count(&self) -> usize {
         self.latencies.len()
@@ -52,7 +52,7 @@ impl Tally {
     pub fn percentile(&self, percent: usize) -> Duration {
         let mut sorted = self.latencies.clone();
         sorted.sort_unstable();
-        // The nearest rank: a latency that was really there, with no interpolation.
+        // The nearest rank: a measured latency, without interpolation.
         let rank = (sorted.len() * percent).div_ceil(100);
         sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
     }
@@ -83,17 +83,17 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_a_version_is_no_part_of_its_transfer() {
+    fn latency_excludes_the_wait_for_the_version() {
         let mut tally = Tally::default();
         tally.add(&report(FabricKind::Tcp, 900), Duration::from_micros(1000));
-        // Two processes, two clocks: the difference may come out below zero.
+        // The two processes have different clocks, so the difference may be negative.
         tally.add(&report(FabricKind::Tcp, 1001), Duration::from_micros(1000));
         assert_eq!(tally.latencies, [Duration::from_micros(100), Duration::ZERO]);
         assert_eq!((tally.count(), tally.bytes, tally.copied), (2, 20, 40));
     }
 
     #[test]
-    fn a_change_of_the_fabric_shows() {
+    fn merged_tally_lists_both_fabrics() {
         let [mut sum, mut other] = [Tally::default(), Tally::default()];
         sum.add(&report(FabricKind::Tcp, 0), Duration::ZERO);
         other.add(&report(FabricKind::Shm, 0), Duration::ZERO);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_latencies_that_were_there() {
+    fn percentiles_are_measured_latencies() {
         let latencies = (1..=200).rev().map(Duration::from_micros).collect();
         let tally = Tally { latencies, ..Tally::default() };
         let percentiles = [50, 99, 100].map(|percent| tally.percentile(percent).as_micros());

@@ -1,7 +1,8 @@
-//! The job: what a worker computes, what the parameter server computes, and in which order. Nothing here knows how the two talk.
+//! The job: the computation of a worker and of the parameter server, and the order of their steps. It does not depend
+//! on the exchange between them.
 //!
-//! Synchronous data-parallel SGD. Version 0 of the weights is the initialisation; in step v every worker computes the gradient at
-//! version v over a batch of its own shard, and the server makes version v + 1 out of their average:
+//! Synchronous data-parallel SGD. Version 0 of the weights is the initialisation. In step v every worker computes the
+//! gradient at version v over a batch of its own shard, and the server makes version v + 1 from their average:
 //!
 //! ```text
 //!   worker 0   weights v ──► gradient over a batch of shard 0 ──┐
@@ -9,50 +10,51 @@
 //!   worker 1   weights v ──► gradient over a batch of shard 1 ──┘
 //! ```
 //!
-//! Three programs are built of these two halves: the reference in one process, the job over gRPC messages, and the job over transfer.
+//! Three programs use these two halves: the reference in one process, the job over gRPC messages, and the job over
+//! transfer.
 
 use crate::dataset::{Dataset, Example};
 use crate::error::Error;
 use crate::model::{self, Score};
 use crate::random::Random;
 
-/// How many workers there are. Their gradients are averaged in the order of their ranks, whoever is faster.
+/// The number of workers. Their gradients are averaged in the order of their ranks, whichever arrives first.
 pub const WORKERS: usize = 2;
-/// Examples in one worker's batch.
+/// The number of examples in a worker's batch.
 pub const BATCH: usize = 32;
 /// The step size in the first step. It falls linearly towards 0 in the last, which settles the noise of small batches.
 pub const LEARNING_RATE: f32 = 0.2;
-/// How much of the last movement stays in the next one.
+/// The share of the last movement that stays in the next one.
 pub const MOMENTUM: f32 = 0.9;
 /// The accuracy on held-out digits that the job has to reach.
 pub const ACCURACY_GOAL: f32 = 0.97;
 
-/// What every process of one job has to agree on.
+/// The parameters of a job, which all its processes must share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
 pub struct Job {
     /// Steps to train; the final weights have this version.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: u64,
-    /// Where the split, the first weights and every batch follow from.
+    /// The seed of the split, the first weights and every batch.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
 impl Job {
-    /// The job as one tells it to a role.
+    /// The job as command-line flags of a role.
     #[must_use]
     pub fn flags(&self) -> String {
         format!("--steps {} --seed {}", self.steps, self.seed)
     }
 
-    /// Whether the server looks at the held-out digits after making `version`: some 25 times in a job, the last version included.
+    /// Whether the server evaluates `version` on the held-out digits: some 25 versions of a job, the last one included.
     #[must_use]
     pub fn is_milestone(&self, version: u64) -> bool {
         version == self.steps || version.is_multiple_of(self.steps.div_ceil(25))
     }
 }
 
-/// A worker's half: its share of the examples.
+/// The half of a worker, with its share of the examples.
 #[derive(Debug)]
 pub struct Worker {
     job: Job,
@@ -61,7 +63,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// The worker number `rank`, which is less than [`WORKERS`].
+    /// Makes the worker of this `rank`, which is less than [`WORKERS`].
     ///
     /// # Errors
     /// [`Error::Data`] and [`Error::Io`] if the data set is damaged.
@@ -69,10 +71,10 @@ impl Worker {
         Ok(Worker { job, rank, shard: Dataset::load(job.seed)?.shard(rank, WORKERS) })
     }
 
-    /// Writes the gradient at `weights`, which are those of version `step`, over `gradient`.
+    /// Writes the gradient at `weights`, which have version `step`, to `gradient`.
     pub fn gradient(&self, step: u64, weights: &[f32], gradient: &mut [f32]) {
-        // The batch follows from rank and step alone. A worker has no state, so one that is started again in step 500 goes on as if
-        // nothing had happened.
+        // The batch follows from rank and step alone. A worker has no state, so one that is restarted in step 500
+        // continues unchanged.
         let mut random = Random::for_purpose(self.job.seed, &[2, self.rank as u64, step]);
         let batch: [Example; BATCH] =
             std::array::from_fn(|_| self.shard[random.below(self.shard.len())].nudged(&mut random));
@@ -80,7 +82,7 @@ impl Worker {
     }
 }
 
-/// The parameter server's half: the current weights and how they have been moving.
+/// The half of the parameter server: the current weights, and their last movement.
 #[derive(Debug)]
 pub struct Server {
     job: Job,
@@ -91,7 +93,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server at version 0.
+    /// Makes a server at version 0.
     ///
     /// # Errors
     /// [`Error::Data`] and [`Error::Io`] if the data set is damaged.
@@ -101,7 +103,7 @@ impl Server {
         Ok(Server { job, version: 0, weights: model::initial_weights(job.seed), velocity, test })
     }
 
-    /// Makes the next version out of the workers' gradients at the current one, in the order of their ranks.
+    /// Makes the next version from the workers' gradients at the current one, in the order of their ranks.
     pub fn update(&mut self, gradients: [&[f32]; WORKERS]) {
         let remaining = 1.0 - self.version as f32 / self.job.steps as f32;
         let rate = LEARNING_RATE * remaining;
@@ -114,7 +116,7 @@ impl Server {
         self.version += 1;
     }
 
-    /// How many updates there have been.
+    /// The number of updates so far.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
@@ -126,14 +128,14 @@ impl Server {
         &self.weights
     }
 
-    /// How good they are on the held-out digits.
+    /// The score of the current weights on the held-out digits.
     #[must_use]
     pub fn score(&self) -> Score {
         model::evaluate(&self.weights, &self.test)
     }
 }
 
-/// The sign of a good job: the bits of all weights, for a comparison that no rounding can blur (and in which NaN equals itself).
+/// The bits of all weights, for a comparison without rounding, in which NaN equals itself.
 #[must_use]
 pub fn bits(weights: &[f32]) -> Vec<u32> {
     weights.iter().map(|w| w.to_bits()).collect()

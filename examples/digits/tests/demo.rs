@@ -1,4 +1,4 @@
-//! The demo as a user runs it: real processes, its exit code, and what it leaves behind.
+//! The demo as a user runs it: its processes, its exit code, and the files that it leaves behind.
 #![allow(clippy::unwrap_used, reason = "the helpers of a test may fail as a test does")]
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,10 +8,10 @@ use std::sync::Once;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A bulk that is small, but more than its contents and the landing pool's slots are.
+/// A small bulk load, which still exceeds its contents and the landing pool's slots.
 const SMALL_BULK: [&str; 4] = ["--bulk-tensors", "12", "--bulk-mib", "1"];
 
-/// The demo, with a directory for its temporary files that nobody else uses.
+/// The command of the demo, with its own directory for temporary files.
 fn demo(temporary: &TempDir, arguments: &[&str]) -> Command {
     build_transferd();
     let mut command = Command::new(env!("CARGO_BIN_EXE_digits"));
@@ -19,8 +19,8 @@ fn demo(temporary: &TempDir, arguments: &[&str]) -> Command {
     command
 }
 
-/// Builds the sidecar next to the demo, where that looks for one, unless it is there and up to date: a test of this package does not make
-/// cargo build the programs of others, and an old one must not pass for the new.
+/// Builds the sidecar beside the demo, where the demo looks for it, unless it exists and is up to date. A test of this
+/// package does not make cargo build the programs of others, and the test must not use an outdated one.
 fn build_transferd() {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
@@ -39,14 +39,14 @@ fn build_transferd() {
     });
 }
 
-/// Whether a program is younger than all its sources, which cargo lists next to it: `program: source source ...`. Cargo knows better, but
-/// asked about one package it may choose other features than for all of them, and build half the world again.
+/// Whether a program is newer than all its sources, which cargo lists beside it: `program: source source ...`. Asking
+/// cargo would be more exact, but for one package it may choose other features than for all, and rebuild most of them.
 fn is_up_to_date(program: &Path) -> Option<bool> {
     let modified = |path: &Path| std::fs::metadata(path).ok()?.modified().ok();
     let built = modified(program)?;
     let list = std::fs::read_to_string(program.with_extension("d")).ok()?;
     let (_, sources) = list.split_once(": ")?;
-    // A source that is gone makes a program old, too.
+    // A missing source makes a program outdated, too.
     Some(sources.split_whitespace().all(|source| modified(Path::new(source)).is_some_and(|then| then <= built)))
 }
 
@@ -60,9 +60,10 @@ fn a_full_run_is_good() {
     let output = demo(&temporary, &["--steps", "600", "--rounds", "1"]).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
     assert!(text(&output).contains("yes, bit for bit"), "{}", text(&output));
-    // 600 weights and 600 gradients on A, with no byte copied; 600 of each between the nodes, over the network that was required.
+    // 600 weights and 600 gradients on A, with no byte copied; 600 of each between the nodes, over the required
+    // network.
     let rows = ["A to A 1200 46.1 MB local 0 B", "A to B 600 23.1 MB tcp", "B to A 600 23.1 MB tcp"];
-    // And the bulk.
+    // The bulk load.
     let bulk = ["A to A 12 12.6 MB local 0 B", "A to B 12 12.6 MB tcp"];
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     for row in rows.iter().chain(&bulk) {
@@ -72,22 +73,22 @@ fn a_full_run_is_good() {
 }
 
 #[test]
-fn too_little_training_is_told_by_the_exit_code() {
+fn exit_code_reports_too_little_training() {
     let temporary = TempDir::new().unwrap();
     let output = demo(&temporary, &["--steps", "3", "--rounds", "1"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-    // Bad weights, but the right ones.
+    // The weights are bad, but equal to the reference's.
     assert!(text(&output).contains("yes, bit for bit"), "{}", text(&output));
     assert!(is_empty(temporary.path()));
 }
 
 #[test]
-fn a_polite_end_leaves_nothing_behind() {
+fn sigterm_leaves_nothing_behind() {
     let temporary = TempDir::new().unwrap();
     let (mut running, children) = demo_in_the_middle(&temporary);
     signal(&running, Signal::TERM);
     assert_eq!(running.wait().unwrap().code(), Some(1));
-    // Not "soon gone": the demo has waited for each of them.
+    // The processes must be gone at once, because the demo has waited for each of them.
     assert!(children.iter().all(|child| !child.is_alive()));
     assert!(is_empty(temporary.path()));
 }
@@ -112,12 +113,12 @@ fn the_death_of_a_worker_ends_the_demo() {
 #[test]
 fn the_death_of_a_sidecar_ends_the_demo() {
     let output = killed_in_the_middle("transferd");
-    // Others fail with it, and may be faster; but it is the one to look at.
+    // Other processes fail as well, perhaps earlier, but the demo names the cause.
     assert!(text(&output).contains("transferd-"), "{}", text(&output));
 }
 
 #[test]
-fn without_a_sidecar_it_says_how_to_get_one() {
+fn missing_sidecar_is_reported_with_advice() {
     let temporary = TempDir::new().unwrap();
     let output = demo(&temporary, &["--transferd", "no/such/program"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -125,7 +126,7 @@ fn without_a_sidecar_it_says_how_to_get_one() {
     assert!(is_empty(temporary.path()));
 }
 
-/// What a demo tells when one of its processes of this role is killed. Nothing is left of it then.
+/// Kills a process of this role, and returns the output of the demo. Asserts that no process and no file is left.
 fn killed_in_the_middle(role: &str) -> Output {
     let temporary = TempDir::new().unwrap();
     let (running, children) = demo_in_the_middle(&temporary);
@@ -146,18 +147,18 @@ struct ChildProcess {
 
 impl ChildProcess {
     fn is_alive(&self) -> bool {
-        // A zombie that nobody but the system's first process has to wait for counts as dead.
+        // A zombie, which only the init process has to wait for, counts as dead.
         state_and_parent(self.pid).is_some_and(|(state, _)| state != "Z")
     }
 }
 
-/// A demo whose job would take hours, once all its processes are there.
+/// A demo whose job would take hours, after all its processes have started.
 fn demo_in_the_middle(temporary: &TempDir) -> (Child, Vec<ChildProcess>) {
     let long = ["--steps", "100000000"];
     let running = demo(temporary, &long).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut children = Vec::new();
     let everybody = ["ps", "transferd", "transferd", "worker", "worker"];
-    // A child is first `digits tied`, and only then what it is to be.
+    // A child is first `digits tied`, and then executes its own program.
     while roles(&children) != everybody {
         std::thread::sleep(Duration::from_millis(5));
         children = children_of(running.id().cast_signed());
@@ -178,7 +179,7 @@ fn children_of(parent: i32) -> Vec<ChildProcess> {
     children.filter_map(|pid| Some(ChildProcess { pid, role: role(pid)? })).collect()
 }
 
-/// What a process is: a role of the example, which is the first argument behind the program's name, or another program.
+/// The role of a process: the first argument of the example, or the name of another program.
 fn role(pid: i32) -> Option<String> {
     let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
     let mut words = line.split('\0');
@@ -186,7 +187,7 @@ fn role(pid: i32) -> Option<String> {
     if program == "digits" { words.next().map(str::to_owned) } else { Some(program.to_owned()) }
 }
 
-/// From `/proc/PID/stat`: `pid (name) state parent ...`, where the name may hold anything, a parenthesis included.
+/// Parses `/proc/PID/stat`: `pid (name) state parent ...`. The name may contain any character, including parentheses.
 fn state_and_parent(pid: i32) -> Option<(String, i32)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses() {
+    fn addresses_are_parsed() {
         let unix = |path: &str| Ok(Address::Unix(path.into()));
         let tcp = |url: &str| Ok(Address::Tcp(url.into()));
         assert_eq!("/run/x.sock".parse(), unix("/run/x.sock"));

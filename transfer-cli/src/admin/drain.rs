@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_in_words() {
+    fn progress_is_described() {
         let mut progress = DrainProgress { operations: 3, left_ns: 28_500_000_000, ..DrainProgress::default() };
         progress.set_step(DrainStep::Finishing);
         assert_eq!(as_text(&progress), "finishing: 3 operations of its workers; leaves in 28.5 s at the latest");

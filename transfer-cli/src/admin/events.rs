@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_of_day() {
+    fn clock_shows_the_time_of_day_in_utc() {
         assert_eq!(clock(1_000_000_000_123_456_789), "01:46:40.123Z");
         assert_eq!(clock(0), "00:00:00.000Z");
     }

@@ -75,7 +75,7 @@ impl Target {
             let endpoint = endpoint.connect_timeout(CONNECT);
             match answer {
                 Some(answer) => endpoint.timeout(answer),
-                // A sidecar that is dead, or cut off, is noticed by pings.
+                // Pings detect a sidecar that is dead or cut off.
                 None => endpoint.http2_keep_alive_interval(CONNECT).keep_alive_timeout(CONNECT),
             }
         };
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_the_library() {
+    fn names_match_the_library() {
         use transfer_core::fabric::FabricKind;
         for dtype in transfer_core::tensor::DType::ALL {
             assert_eq!(dtype_name(i32::from(dtype as u8)), dtype.name());

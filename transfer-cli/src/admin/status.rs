@@ -19,7 +19,7 @@ pub struct Options {
     pub json: bool,
 }
 
-/// Asks and prints.
+/// Requests the status, and prints it.
 ///
 /// # Errors
 /// [`Error::Unreachable`], [`Error::Admin`].
@@ -95,7 +95,7 @@ fn as_text(status: &StatusResponse) -> String {
     }
     let mut paths = Table::new(&["carried by", ">transfers", ">bytes", ">copied by a CPU"]);
     let published = counters.published.filter(|published| published.transfers > 0);
-    // Publications without a transfer are part of this table: they are all requests of workers.
+    // Publications without a transfer are part of this table, because all of its rows are requests of workers.
     for (name, p) in counters
         .finished
         .iter()
@@ -200,7 +200,7 @@ fn as_json(status: &StatusResponse) -> Value {
     let published = counters.published.unwrap_or_default();
     json!({
         "node": status.node,
-        // A string: JSON readers that know doubles only would change it.
+        // A string, because JSON readers that store numbers as doubles would change it.
         "incarnation": status.incarnation.to_string(),
         "version": status.version,
         "uptime_ns": status.uptime_ns,

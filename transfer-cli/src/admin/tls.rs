@@ -57,7 +57,7 @@ pub enum TlsError {
         flag: &'static str,
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The cause.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! The authority of a job: a key, and the certificate that says so.
+//! The authority of a job: its key and its certificate.
 
 use super::node::{Node, is_dns_name};
 use super::{CertsError, failed, write_new};
@@ -11,7 +11,7 @@ use x509_parser::pem::Pem;
 /// The days for which a new authority is valid.
 const AUTHORITY_DAYS: u32 = 3650;
 
-/// Certificates are valid from so long before now on: the clocks of other hosts may be behind.
+/// The time before now at which certificates begin to be valid, because the clocks of other hosts may be behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -22,10 +22,11 @@ pub(super) struct Authority {
 }
 
 impl Authority {
-    /// The authority of `ca.pem` and `ca.key` in a folder, which are made if neither is there. Also answers whether it is new.
+    /// Reads the authority from `ca.pem` and `ca.key` in a folder, or makes both if neither exists. Returns also
+    /// whether it is new.
     pub(super) fn in_folder(folder: &Path) -> Result<(Authority, bool), CertsError> {
         let (pem, key) = (folder.join("ca.pem"), folder.join("ca.key"));
-        // A link that leads nowhere is there, too.
+        // A dangling symbolic link counts as existing.
         let is_there = |path: &Path| path.symlink_metadata().is_ok();
         match (is_there(&pem), is_there(&key)) {
             (true, true) => Ok((Authority::read(&pem, &key)?, false)),
@@ -39,7 +40,7 @@ impl Authority {
         let failed = |source| CertsError::Make { name: "the authority".to_owned(), source };
         let key = KeyPair::generate().map_err(failed)?;
         let mut params = valid_for(AUTHORITY_DAYS);
-        // Authorities of several jobs may stand in one file, and are told apart by their names.
+        // One file may contain the authorities of several jobs, so each has a different name.
         let digest = blake3::hash(key.public_key_raw()).to_hex();
         params.distinguished_name.push(DnType::CommonName, format!("transfer authority {}", &digest[..8]));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -74,9 +75,10 @@ impl Authority {
         Ok(Authority { issuer })
     }
 
-    /// A certificate for a node and its key, both as PEM.
+    /// Makes a certificate for a node, and its key, both as PEM.
     ///
-    /// Its names are the URI by which transferd knows the node, the node's name in DNS, where it could be one, and the node's hosts.
+    /// Its names are the URI by which transferd knows the node, the node's name in DNS if it is valid there, and the
+    /// node's hosts.
     pub(super) fn sign(&self, node: &Node, days: u32) -> Result<(String, String), CertsError> {
         let failed = |source| CertsError::Make { name: node.name.clone(), source };
         let in_dns = Some(&node.name).filter(|name| is_dns_name(name) && !node.hosts.contains(name));
@@ -95,7 +97,7 @@ impl Authority {
     }
 }
 
-/// A certificate without names that is valid now.
+/// The parameters of a certificate without names that is valid for `days`.
 fn valid_for(days: u32) -> CertificateParams {
     let (epoch, now) = (rcgen::date_time_ymd(1970, 1, 1), since_epoch());
     let mut params = CertificateParams::default();
@@ -115,7 +117,7 @@ mod tests {
     use x509_parser::extensions::GeneralName;
 
     #[test]
-    fn a_node_s_certificate_has_the_names_and_usages_that_transferd_asks_for() {
+    fn node_certificate_has_the_names_and_usages_that_transferd_requires() {
         let folder = tempfile::tempdir().unwrap();
         let (made, is_new) = Authority::in_folder(folder.path()).unwrap();
         assert!(is_new);
@@ -125,7 +127,7 @@ mod tests {
         let authority = Pem::iter_from_buffer(&authority).next().unwrap().unwrap();
         let authority = authority.parse_x509().unwrap();
         let node = "node_0=10.0.0.1,::1,host-1.example".parse().unwrap();
-        // The authority that was read signs as the one that was made.
+        // The authority that was read from its files signs like the one that was made.
         for (pem, _) in [made, read].map(|authority| authority.sign(&node, 2).unwrap()) {
             let pem = Pem::iter_from_buffer(pem.as_bytes()).next().unwrap().unwrap();
             let found = pem.parse_x509().unwrap();
@@ -148,7 +150,7 @@ mod tests {
                 "{left_s}"
             );
         }
-        // A name that could be one in DNS is one, and stands there once.
+        // A name that is valid in DNS is one of the names, and occurs once.
         let (pem, _) = Authority::in_folder(folder.path()).unwrap().0.sign(&"n=n".parse().unwrap(), 1).unwrap();
         let pem = Pem::iter_from_buffer(pem.as_bytes()).next().unwrap().unwrap();
         let found = pem.parse_x509().unwrap();

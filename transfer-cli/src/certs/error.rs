@@ -1,4 +1,4 @@
-//! What goes wrong with certificates.
+//! Errors of certificates.
 
 use std::io;
 use std::path::PathBuf;
@@ -30,15 +30,15 @@ pub enum CertsError {
         /// The cause.
         source: io::Error,
     },
-    /// One of the two files of the authority is there without the other.
+    /// One of the two files of the authority exists without the other.
     #[error("{} is there, and {} is not", there.display(), missing.display())]
     HalfOfAuthority {
         /// The file that exists.
         there: PathBuf,
-        /// The other one.
+        /// The missing file.
         missing: PathBuf,
     },
-    /// The authority that is there cannot sign.
+    /// The existing authority cannot sign.
     #[error("the authority of {} cannot sign: {why}", path.display())]
     Authority {
         /// The file.

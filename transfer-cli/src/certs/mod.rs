@@ -1,7 +1,8 @@
 //! `certs`: the certificates of a job, made by an authority of its own.
 //!
 //! # Layout
-//! - `node`: what `--node` names. `authority`: the authority, and what it signs. `error`: what goes wrong.
+//! - `node`: the nodes of `--node`. `authority`: the authority, and the certificates that it signs. `error`: the
+//!   errors.
 
 mod authority;
 mod error;
@@ -34,10 +35,10 @@ pub struct Options {
     pub days: u32,
 }
 
-/// Makes the files. No file that exists is changed.
+/// Makes the files. Existing files are not changed.
 ///
 /// # Errors
-/// [`CertsError`]. If a file cannot be written, those before it stay.
+/// [`CertsError`]. If a file cannot be written, the files before it stay.
 pub fn run(options: &Options) -> Result<(), CertsError> {
     let Options { out, nodes, days } = options;
     let files = nodes.iter().map(|node| Files::of(out, node)).collect::<Vec<_>>();
@@ -45,7 +46,7 @@ pub fn run(options: &Options) -> Result<(), CertsError> {
         if nodes[..at].iter().any(|other| other.name == node.name) {
             return Err(CertsError::Twice { name: node.name.clone() });
         }
-        // Before anything is made.
+        // This is checked before any file is made.
         let Files { certificate, key } = &files[at];
         if let Some(path) = [certificate, key].into_iter().find(|path| path.symlink_metadata().is_ok()) {
             return Err(CertsError::Exists { path: path.clone() });
@@ -60,7 +61,7 @@ pub fn run(options: &Options) -> Result<(), CertsError> {
     }
     for (node, Files { certificate, key }) in nodes.iter().zip(&files) {
         let (pem, key_pem) = authority.sign(node, *days)?;
-        // The key first: a sidecar that watches the certificate finds both.
+        // The key is written first, so that a sidecar that watches the certificate finds both.
         write_new(key, &key_pem, 0o600)?;
         write_new(certificate, &pem, 0o644)?;
         let hosts = if node.hosts.is_empty() { String::new() } else { format!(" at {}", node.hosts.join(", ")) };
@@ -91,7 +92,7 @@ fn failed<'a>(what: &'static str, path: &'a Path) -> impl Fn(std::io::Error) -> 
     move |source| CertsError::File { what, path: path.to_owned(), source }
 }
 
-/// Writes a file that is not there yet, with these permissions. If that fails, nothing of it stays.
+/// Writes a new file with these permissions. If that fails, the file is removed.
 fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), CertsError> {
     let mut file = match std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path) {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -100,7 +101,7 @@ fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), CertsError> {
         opened => opened.map_err(failed("make", path))?,
     };
     file.write_all(text.as_bytes()).map_err(|e| {
-        // It was made just now.
+        // This call has made the file.
         let _ = std::fs::remove_file(path);
         failed("write", path)(e)
     })

@@ -1,4 +1,4 @@
-//! What `--node` names.
+//! The nodes of `--node`.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -12,17 +12,17 @@ const RESERVED: &str = "ca";
 /// A node that gets a certificate: `NAME` or `NAME=HOST,...`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Its name, which is also that of its files.
+    /// Its name, and that of its files.
     pub name: String,
     /// Its DNS names and IP addresses.
     pub hosts: Vec<String>,
 }
 
-/// The reason why a text names no node.
+/// The reason why a text is no valid node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotANode {
-    /// The name cannot be one of files and of a URI.
+    /// The name is not valid in file names and in a URI.
     #[error(
         "the node's name {0:?} is not 1 to {MAX_NAME_BYTES} letters, digits, `.`, `_` and `-`, of which the first is a letter or a digit"
     )]
@@ -30,7 +30,7 @@ pub enum NotANode {
     /// The name is that of the authority's files.
     #[error("the name {RESERVED:?} is the authority's; give the node another one")]
     Reserved,
-    /// It is neither an IP address nor a DNS name.
+    /// A host is neither an IP address nor a DNS name.
     #[error(
         "{0:?} is neither an IP address nor a DNS name; give NAME=HOST,HOST, like node-0=10.0.0.1,node-0.example.org"
     )]
@@ -62,7 +62,8 @@ fn is_host(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok() || is_dns_name(text)
 }
 
-/// Whether a text is a host's name in DNS (RFC 1123). One whose last label is a number would be taken for an IP address.
+/// Whether a text is a host name in DNS (RFC 1123). A text whose last label is a number is none, because it would be
+/// taken for an IP address.
 pub(super) fn is_dns_name(text: &str) -> bool {
     let is_label = |label: &str| {
         let right = |c: char| c.is_ascii_alphanumeric() || c == '-';

@@ -48,11 +48,11 @@ pub struct Options {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
-    /// It is fine.
+    /// The checked part works.
     Ok,
-    /// It works, but could be better, or does not work for everything.
+    /// The checked part works, but could be better, or does not work for everything.
     Warn,
-    /// It does not work.
+    /// The checked part does not work.
     Fail,
 }
 
@@ -67,7 +67,7 @@ struct Finding {
     advice: Option<String>,
 }
 
-/// Gathers the facts, judges and prints them.
+/// Gathers the facts, judges them, and prints the findings.
 ///
 /// # Errors
 /// [`Error::Unwell`] if a check failed.

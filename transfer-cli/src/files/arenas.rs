@@ -21,8 +21,9 @@ pub(super) struct Share {
     pub(super) items: Vec<Item>,
 }
 
-/// Connects as one worker if the sidecar grants it an arena for everything, else as several: with half of it, half of
-/// that, and so on. The lists of pieces are the last share: they are published after the others.
+/// Connects as one worker if the sidecar grants it an arena for everything. Otherwise it tries half of that size, a
+/// quarter, and so on, and distributes the tensors over several workers with such arenas. The lists of pieces are the
+/// last share, so they are published after the others.
 pub(super) async fn connect(worker: &Worker, items: Vec<Item>) -> Result<Vec<Share>, Error> {
     let wanted_bytes = arena_for(&items);
     let (first, arena_bytes) = largest(worker, wanted_bytes).await?;
@@ -107,7 +108,7 @@ fn cut(items: Vec<Item>, arena_bytes: u64) -> Result<(Vec<Item>, Vec<Item>), Fil
     Ok((all, lists))
 }
 
-/// Distributes them in order over arenas of that size.
+/// Distributes tensors in order over arenas of that size.
 fn spread(items: Vec<Item>, arena_bytes: u64) -> Vec<Vec<Item>> {
     let mut bins: Vec<(u64, Vec<Item>)> = Vec::new();
     for item in items {

@@ -90,7 +90,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn no_symbolic_link_is_followed_anywhere_on_the_way() {
+    fn symbolic_links_are_followed_nowhere_on_the_path() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir_all(at("root/deep")).unwrap();

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_back_and_judge() {
+    fn digest_lines_are_read_back_and_checked() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let keys = ["plain", "with  two spaces", "line\nend", "\"quoted\""];
         let text: String = keys.iter().map(|key| line(key, &of_bytes(key.as_bytes()))).collect();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_read_in_parts_and_ends_where_it_should() {
+    fn range_is_read_in_parts_and_not_beyond_its_end() {
         let file = tempfile::tempfile().unwrap();
         let bytes: Vec<u8> = (0..3 * CHUNK_BYTES + 17).map(|i| (i % 253) as u8).collect();
         file.write_all_at(&bytes, 0).unwrap();

@@ -98,7 +98,8 @@ impl Fetching {
         Ok(())
     }
 
-    /// Makes jobs for a file each below a directory. A key that cannot be a file name has failed, and the others go on.
+    /// Makes a job for each file below a directory. A key that cannot be a file name counts as failed, and the other
+    /// jobs are made.
     fn below(&self, mut wanted: Vec<Wanted>, story: &mut Story) -> Result<Vec<Job>, Error> {
         let out = &self.options.out;
         wanted.retain(|one| match names::safe(&one.key, self.name_of(&one.key)) {
@@ -160,7 +161,7 @@ impl Fetching {
     /// The descriptions of the tensors, from the list; else all of them are fetched and held. `None` if one is missing.
     async fn describe(&self, wanted: &[Wanted], story: &mut Story) -> Option<(Vec<TensorMeta>, Vec<Option<Tensor>>)> {
         let listed: Option<Vec<_>> = wanted.iter().map(|one| Some(one.listed.as_ref()?.meta.clone())).collect();
-        // Of tensors in pieces only their lists are listed.
+        // For a tensor in pieces, the nodes list only the description of its list.
         let is_unknown =
             |one: &Wanted| listed.is_none() || one.listed.as_ref().is_some_and(|l| pieces::may_be_list(&l.meta));
         let jobs = wanted.iter().filter(|one| is_unknown(one));
@@ -225,7 +226,7 @@ impl Fetching {
             let handle = target.handle()?;
             Ok::<_, FilesError>((Some(target), Some((handle, 0))))
         };
-        // Before the fetch, so that it does not wait for a file that must not be written.
+        // The target is begun before the fetch, so that no fetch waits for a file that must not be written.
         let (target, part) = match to {
             Place::File(path) => begun(self.begin(path).await?)?,
             Place::Below(root, name) => {

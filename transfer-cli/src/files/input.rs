@@ -79,7 +79,7 @@ impl Input {
         result
     }
 
-    /// Reads a range right to where it shall be, and tells of each part how long it was.
+    /// Reads a range straight into `to`, and reports the length of each part.
     pub(super) fn read_into(&self, offset: u64, to: &mut [u8], progress: &dyn Fn(u64)) -> Result<(), FilesError> {
         self.with(|file| {
             let mut at = offset;
@@ -92,7 +92,7 @@ impl Input {
         })
     }
 
-    /// The digest of a range, read anew.
+    /// Computes the digest of a range, which is read again.
     pub(super) fn digest(&self, offset: u64, len: u64) -> Result<Hash, FilesError> {
         self.with(|file| digest::of_range(file, offset, len).map_err(|source| self.failed(source)))
     }

@@ -110,7 +110,7 @@ struct Found {
 
 impl Found {
     fn add(&mut self, wanted: Wanted) {
-        // They come with their tensor.
+        // Pieces are fetched together with their tensor.
         if pieces::is_piece(&wanted.key) {
             return;
         }
@@ -136,6 +136,6 @@ fn listed(tensor: Tensor) -> Wanted {
         let dtype = DType::from_wire(u8::try_from(tensor.dtype).ok()?)?;
         TensorMeta::of(dtype, &tensor.shape).ok()
     });
-    // A description that this program does not know comes with the fetch.
+    // A tensor whose description this program does not know is fetched without one.
     Wanted { key, listed: meta.map(|meta| Listed { version, meta }) }
 }

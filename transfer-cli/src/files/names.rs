@@ -7,7 +7,7 @@ use std::collections::HashSet;
 const MAX_NAME_BYTES: usize = 255;
 
 /// A key without the given prefix, and without the `/` between. A `/` at the beginning of a key stays if there is no
-/// prefix: `/a` is another key than `a`, and must not be the same file.
+/// prefix: `/a` and `a` are different keys, and must not share a file.
 pub(super) fn below<'a>(key: &'a str, prefix: Option<&str>) -> &'a str {
     let Some(prefix) = prefix.filter(|prefix| !prefix.is_empty()) else { return key };
     let rest = key.strip_prefix(prefix.trim_end_matches('/')).and_then(|rest| rest.strip_prefix('/'));

@@ -1,9 +1,8 @@
 //! Files in pieces: a file that is larger than one arena is published as several tensors, and put together again.
 //!
 //! Piece number N of KEY is `KEY/.transferctl-pieces/N`. KEY itself is the list of the pieces, published after all of
-//! them: version, length and digest of each. A fetch takes exactly those versions and checks each digest. So it puts
-//! together what was pushed together, or fails; while a newer version is pushed, it fails with
-//! [`FilesError::PieceGone`].
+//! them: version, length and digest of each. A fetch takes exactly those versions and checks each digest. So it never
+//! combines pieces of different pushes; while a newer version is pushed, it fails with [`FilesError::PieceGone`].
 //!
 //! A list differs from every other tensor by its shape, which no file gets by itself, and by its beginning.
 
@@ -33,12 +32,13 @@ pub(super) fn key_of(key: &str, piece: u64) -> String {
     format!("{key}/{FOLDER}/{piece:05}")
 }
 
-/// Whether a key is that of a piece. No file may have such a key, so it is never mistaken for one.
+/// Whether a key is that of a piece. Files cannot have such a key, so no file is mistaken for a piece.
 pub(super) fn is_piece(key: &str) -> bool {
     key.split('/').any(|name| name == FOLDER)
 }
 
-/// The description of a list of that many pieces. It is as long as the longest one: shorter ones end with spaces.
+/// The description of a list of that many pieces. Its length is that of the longest possible list; shorter lists end
+/// with spaces.
 pub(super) fn list_of(pieces: u64) -> Result<TensorMeta, transfer_core::tensor::InvalidShape> {
     TensorMeta::of(DType::U8, &[BEGINS.len() as u64 + BESIDE_BYTES + pieces * ENTRY_BYTES, 1])
 }

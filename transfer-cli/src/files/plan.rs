@@ -112,7 +112,7 @@ impl Plan {
             (false, None) if is_safetensors() => self.add_safetensors(options, prefix, path, several),
             (false, Some(Format::Safetensors)) => self.add_safetensors(options, prefix, path, several),
             (false, _) => {
-                // One file and its key; or, below a prefix, with its own name.
+                // One file with a given key; or, below a prefix, with its own name.
                 let key = match prefix {
                     Some(key) if !several && options.prefix.is_none() => key.to_owned(),
                     prefix => join(prefix, last_name(path)?),
@@ -132,7 +132,7 @@ impl Plan {
         let path = Path::new("-");
         let known = options.shape.as_ref().map(|shape| shaped(options, path, shape)).transpose()?;
         let (meta, from) = match known {
-            // To verify it, it has to be read twice, so it is kept.
+            // With --verify the input is read twice, so it is kept.
             Some(meta) if !options.verify => (meta, From::Stdin),
             _ => {
                 let mut bytes = Vec::new();
@@ -192,10 +192,10 @@ impl Plan {
     }
 }
 
-/// The size of an arena for these at once, in bytes.
+/// The size of an arena for these tensors at once, in bytes.
 pub(super) fn arena_for(items: &[Item]) -> u64 {
     let bytes = items.iter().map(|item| padded(item.meta.len_bytes().max(1)).unwrap_or(u64::MAX));
-    // Whole pages.
+    // Arenas consist of whole pages.
     let bytes = bytes.fold(0u64, u64::saturating_add).max(1);
     bytes.checked_next_multiple_of(4096).unwrap_or(bytes)
 }

@@ -15,7 +15,7 @@ use transfer_terminal::units::bytes;
 /// The interval of checks of the sidecar while a push stays.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Publishes, reports, and waits.
+/// Publishes the tensors, reports, and waits.
 ///
 /// # Errors
 /// [`Error::Files`], [`Error::Connect`], [`Error::Call`].
@@ -25,7 +25,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
             FilesError::Use("--verify fetches each tensor, and --until fetched:N counts that".to_owned()).into()
         );
     }
-    // Before anything is published, so that an interruption from now on ends it in order.
+    // The signals are handled before anything is published, so that an interruption from now on ends the push in order.
     let interrupted = interruption().map_err(|source| Error::Runtime { source })?;
     let mut interrupted = std::pin::pin!(interrupted);
     let asked = options.clone();
@@ -79,11 +79,12 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     hold(&clients, &options.worker.socket, &story, end).await
 }
 
-/// Stays until `end`, and reports when the sidecar goes and comes back: the published tensors go and come with it.
+/// Holds the tensors until `end`, and reports when the sidecar goes and comes back, because the published tensors go
+/// and come back with it.
 async fn hold(clients: &[Client], socket: &Path, story: &Story, end: impl Future<Output = ()>) -> Result<(), Error> {
     let lost = |gone: Gone| Error::Unpublished { socket: socket.to_owned(), source: gone.into() };
     let (mut end, mut was_away) = (std::pin::pin!(end), false);
-    // Any of them, because the push is incomplete then.
+    // One lost session is enough, because the push is then incomplete.
     let gone = || {
         let mut ends: Vec<Gone> = clients.iter().filter_map(Client::gone).collect();
         let at = ends.iter().position(|gone| *gone != Gone::Away).unwrap_or(0);
@@ -105,7 +106,7 @@ async fn hold(clients: &[Client], socket: &Path, story: &Story, end: impl Future
                 was_away = false;
             }
             (Some(Gone::Away), true) | (None, false) => {}
-            // It does not come back from any other end.
+            // The session does not come back after any other end.
             (Some(gone), _) => return Err(lost(gone)),
         }
     }

@@ -1,8 +1,8 @@
 //! Publishes many tensors, several at a time: each is allocated in the arena, read straight into it, and pushed.
 //!
 //! Room in the arena sets the pace: the next tensor is begun when there is room for it. So if the arena is smaller than
-//! all of them, they go in turns, as fast as fetches, or landings at another node, make room. A wait for room ends
-//! after `--timeout`, and then nothing more is begun.
+//! all tensors together, they take turns, as fast as fetches, or landings at another node, free their memory. A wait
+//! for room ends after `--timeout`, and then no further tensor is begun.
 
 use super::blocking;
 use super::digest::{self, Hash};
@@ -82,7 +82,7 @@ impl Pushing {
                     running.spawn(one(client.clone(), self.options.clone(), item, tensor, story.progress()));
                 }
                 Some(Err(source)) => {
-                    // Pushes under way end normally; for the others there would be no room either.
+                    // Pushes in flight end normally. The other tensors would find no room either.
                     story.failed(Failed::of(&key, Error::Call { what: "push", key: key.clone(), source }));
                     break;
                 }
@@ -182,7 +182,7 @@ async fn one(
     let pushed = push.await.map_err(|e| fail("push", e.into()))?;
 
     if options.verify {
-        // As any other worker would get it: from the node where it has landed.
+        // The tensor is fetched as any other worker would fetch it: from the node where it has landed.
         let fetch = client.fetch(&item.key).exactly(pushed.version).timeout(options.timeout);
         let back = fetch.await.map_err(|e| fail("fetch back", e))?;
         let (from, name) = (item.from.clone(), key.clone());
@@ -191,7 +191,7 @@ async fn one(
             let wanted = match &from {
                 From::File { input, offset } => input.digest(*offset, back.meta().len_bytes())?,
                 From::Memory(bytes) => digest::of_bytes(bytes),
-                // It is not kept; the plan keeps everything that is to be verified.
+                // These sources are not kept; with --verify the plan keeps the standard input in memory.
                 From::Stdin | From::Pieces { .. } => found,
             };
             digest::same(&name, &wanted, &found)
@@ -223,7 +223,7 @@ fn fill(
             read_stdin(to, progress)?;
             0
         }
-        // The list itself is used instead.
+        // The encoded list is published instead.
         From::Pieces { .. } => 0,
     };
     let digest = wants_digest.then(|| digest::of_bytes(tensor.as_bytes()));

@@ -107,23 +107,23 @@ impl Story {
         };
         let bar = ProgressBar::with_draw_target(all_bytes, target);
         set_style(&bar);
-        // Also before anything is counted.
+        // The bar is also drawn before anything is counted.
         bar.enable_steady_tick(TICK);
         let telling = telling.clone();
         Story { what, all, telling, to_stderr, bar, done: 0, bytes: 0, copied: 0, failed: Vec::new(), only: None }
     }
 
-    /// The bar, which is told how many bytes were read or written; from any thread.
+    /// The bar. Any thread may report bytes that were read or written to it.
     pub(super) fn progress(&self) -> ProgressBar {
         self.bar.clone()
     }
 
-    /// Sets the number of transfers, of which some are in pieces.
+    /// Sets the number of transfers. Some of them may be in pieces.
     pub(super) fn count(&mut self, all: usize) {
         self.all = all;
     }
 
-    /// Shows on the bar what is done before anything is counted.
+    /// Shows a step on the bar before anything is counted.
     pub(super) fn preparing(&self, what: String) {
         self.bar.set_message(what);
     }
@@ -187,10 +187,11 @@ impl Story {
         }
     }
 
-    /// Prints the sum. Returns the result. `whole`: the finished transfers count for nothing if one has failed.
+    /// Prints the sum. Returns the result of the command. With `whole`, finished transfers do not count if one has
+    /// failed.
     pub(super) fn end(&mut self, whole: bool) -> Result<(), Error> {
         self.bar.finish_and_clear();
-        // Includes those that were not tried because of a general failure.
+        // This includes the tensors that were not tried because of a general failure.
         let tried = self.done + self.failed.len();
         if let Some(exit) = self.failed.last().copied() {
             self.failed.extend(std::iter::repeat_n(exit, self.all.saturating_sub(tried)));
@@ -231,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_has_a_total_as_soon_as_a_length_is_known() {
+    fn progress_bar_has_a_total_once_a_length_is_known() {
         let telling = Telling { json: false, quiet: true };
         let story = Story::new("fetched", 2, None, &telling, false);
         let bar = story.progress();

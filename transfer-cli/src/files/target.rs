@@ -94,7 +94,7 @@ impl Target {
         }
     }
 
-    /// Gives the file its name, and returns its path. Call [`Handle::store`] before.
+    /// Gives the file its name, and returns its path. Call [`Handle::store`] first.
     pub(crate) fn finish(self) -> Result<PathBuf, FilesError> {
         let Target { path, to, force } = self;
         let failed = |source: io::Error| match source.kind() {
@@ -122,7 +122,7 @@ impl Handle {
         self.write_and_tell(bytes, offset, &|_| ())
     }
 
-    /// As [`Handle::write`], and reports the length of each part.
+    /// Writes bytes at an offset like [`Handle::write`], and reports the length of each part.
     pub(super) fn write_and_tell(&self, bytes: &[u8], offset: u64, progress: &dyn Fn(u64)) -> Result<(), FilesError> {
         if self.is_stream && offset > 0 {
             return Err(self.failed("write", self.has_no_places()));
@@ -209,7 +209,7 @@ mod tests {
         handle.store().unwrap();
         target.finish().unwrap();
         assert_eq!((std::fs::read(&path).unwrap(), names(folder.path())), (b"new".to_vec(), vec!["f".to_owned()]));
-        // As any other new file of this process.
+        // The mode is that of any other new file of this process.
         let plain = folder.path().join("plain");
         std::fs::write(&plain, "").unwrap();
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_given_up_leaves_nothing_and_what_was_there_stays() {
+    fn abandoned_target_leaves_the_old_file_and_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         std::fs::write(&path, b"old").unwrap();
@@ -226,7 +226,7 @@ mod tests {
         target.handle().unwrap().write(b"new", 0).unwrap();
         drop(target);
         assert_eq!((std::fs::read(&path).unwrap(), names(folder.path())), (b"old".to_vec(), vec!["f".to_owned()]));
-        // A file that was made meanwhile is not overwritten either.
+        // A file that another process has made meanwhile is not overwritten either.
         let other = folder.path().join("g");
         let target = Target::begin(&other, false).unwrap();
         std::fs::write(&other, b"theirs").unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_stays_a_link() {
+    fn link_stays_a_link() {
         let folder = tempfile::tempdir().unwrap();
         let (path, link) = (folder.path().join("f"), folder.path().join("link"));
         std::fs::write(&path, b"old").unwrap();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn below_a_directory_no_link_is_followed() {
+    fn links_below_a_directory_are_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::create_dir_all(at("out/plain")).unwrap();
@@ -286,7 +286,7 @@ mod tests {
         assert!(!Path::new("/dev/null").metadata().unwrap().is_file());
         let folder = tempfile::tempdir().unwrap();
         let huge = Target::begin(&folder.path().join("huge"), false).unwrap();
-        // No file may be so long.
+        // No file can be that long.
         assert!(matches!(huge.handle().unwrap().reserve(u64::MAX / 4), Err(FilesError::File { .. })));
         let full = Target::begin("/dev/full".as_ref(), false).unwrap();
         let full = full.handle().unwrap().write(b"x", 0).unwrap_err();

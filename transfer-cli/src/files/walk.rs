@@ -75,7 +75,7 @@ mod tests {
         let names = |below: &Below| below.files.clone();
         assert_eq!(names(&walk(folder.path(), false).unwrap()), ["a", "b/1", "b/c/2"]);
 
-        // Following a link that leads back would never end.
+        // A walk that followed this link would never end.
         std::os::unix::fs::symlink(folder.path(), at("b/loop")).unwrap();
         let said = walk(folder.path(), false).unwrap_err();
         assert!(said.to_string().contains("b/loop is a symbolic link"), "{said}");

@@ -100,7 +100,7 @@ impl FetchedTable {
     }
 }
 
-/// The body of what was pushed as batches.
+/// Finds the body of a version that was pushed as batches.
 pub(super) fn body(lease: Arc<Lease>, tensor: &FetchedTensor) -> Result<Body, Error> {
     let body = Body::new::<BatchError>(lease, tensor)?;
     match body.metadata.is_empty() || BundleTable::is_bundle(&body.metadata) {
@@ -145,7 +145,7 @@ impl<F: Face> Handle<F> {
         self.push(key, source(encoded))
     }
 
-    /// Fetches the record batch under `key`, and waits until there is one. Its arrays share the memory where it tensor,
+    /// Fetches the record batch under `key`, and waits until there is one. Its arrays share the memory where it landed,
     /// or where its owner built it.
     pub fn fetch_batch(&self, key: impl ToKey) -> Fetch<F, FetchedBatch> {
         Fetch::new(self.session(), to_key(&key), take_batch)

@@ -16,7 +16,7 @@ use arrow_schema::SchemaRef;
 /// all bodies.
 pub(super) type Encoded = Pieces<'static>;
 
-/// The encoder of one push, or of the pushes of a stream. Of a dictionary it sends only what is new.
+/// The encoder of one push, or of the pushes of a stream. It sends only the new values of a dictionary.
 pub(super) struct Encoder {
     schema: SchemaRef,
     ipc: StreamEncoder,
@@ -75,8 +75,8 @@ pub(super) const CONTINUATION: [u8; 4] = [0xff; 4];
 /// The end of a stream: a message of length 0.
 pub(super) const END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 
-/// Takes a stream of messages apart. It comes as pieces in order: metadata, buffers, padding. The message of the schema
-/// and the end of the stream are skipped, unless nothing else has come yet.
+/// Takes a stream of messages apart. The stream is a sequence of pieces: metadata, buffers, padding. The message of the
+/// schema and the end of the stream are skipped, unless nothing precedes them.
 fn take_messages(pieces: Vec<Buffer>, encoded: &mut Encoded) -> Result<(), BatchError> {
     let unknown =
         |found| BatchError::Metadata { what: "framing", found, expected: "as this version of arrow-ipc writes it" };

@@ -12,7 +12,8 @@
 //! - The metadata is not trusted. Every range, length, offset, key, and character is checked before an array is made.
 //!
 //! # Layout
-//! - `encode`: batches as messages and buffers, which [`crate::gathered`] pushes, and finds again when they are fetched.
+//! - `encode`: batches as messages and buffers. [`crate::gathered`] pushes them, and finds them again when they are
+//!   fetched.
 //! - `messages`, `arrays`, `schema`: the checks, and batches out of them.
 //! - `calls`: pushes and fetches; `stream`: streams of batches.
 //! - `builder`: arrays that are built in the arena; `tensors`: columns of tensors.

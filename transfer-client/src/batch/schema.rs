@@ -1,4 +1,4 @@
-//! Checks of schemas: what Arrow's own checks assume of a type.
+//! Checks of schemas. Arrow's own checks assume that a type has passed them.
 
 use super::{BatchError, MAX_DEPTH};
 use arrow_schema::{DataType, Field, Schema};

@@ -130,7 +130,7 @@ impl<F: Face> BatchStreamReader<F> {
     /// # Errors
     /// [`Error::Batch`].
     pub fn take(&mut self, raw: NextBatch) -> Result<Option<FetchedBatch>, Error> {
-        // It counts as fetched, whatever its contents are.
+        // The version counts as fetched, even if its contents are invalid.
         self.next += 1;
         let NextBatch { body, version, report } = raw;
         let decoded = self.decoder.decode(&body)?;
@@ -158,8 +158,8 @@ impl BatchStreamReader<Async> {
 }
 
 impl BatchStreamReader<Blocking> {
-    /// Begins to fetch the next batch. [`BatchStreamReader::take`] is to be called with what it brings, before the next one is begun. At the end
-    /// of the stream there is none, and a fetch waits for its deadline.
+    /// Begins to fetch the next batch. Pass the result to [`BatchStreamReader::take`] before the next call of this
+    /// function. After the end of the stream, a fetch waits until its deadline.
     pub fn begin(&self) -> Begun<'static, Result<NextBatch, Error>> {
         self.fetch().begin()
     }

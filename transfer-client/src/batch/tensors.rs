@@ -1,8 +1,8 @@
 //! Columns of tensors: `arrow.fixed_shape_tensor`, a canonical extension type of Arrow.
 //!
-//! A column of it is a fixed-size list with as many numbers as a tensor has, and its field's metadata says the shape
+//! A column of it is a fixed-size list with as many numbers as a tensor has. Its field's metadata contains the shape
 //! (Arrow columnar format, "Canonical Extension Types", "Fixed shape tensor"). arrow-schema 60.1 has a type of that
-//! name whose metadata other libraries do not read, so it is written here by the specification.
+//! name whose metadata other libraries do not read, so this module writes the metadata by the specification.
 
 use super::BatchError;
 use arrow_array::{Array, ArrayRef, FixedSizeListArray, cast::AsArray};

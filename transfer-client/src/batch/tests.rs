@@ -224,7 +224,7 @@ fn forged(change: impl FnOnce(&mut Pairs, &mut Pairs, &mut i64)) -> (Vec<u8>, Ve
 }
 
 #[test]
-fn metadata_that_lies_is_an_error() {
+fn false_metadata_is_an_error() {
     let arena = arena();
     let refused = |change: fn(&mut Pairs, &mut Pairs, &mut i64)| {
         let (metadata, body) = forged(change);
@@ -274,7 +274,7 @@ fn metadata_that_lies_is_an_error() {
 
 /// Nulls in non-nullable fields, in places where Arrow's own conversions would panic or not check.
 #[test]
-fn a_schema_that_lies_about_nulls_is_an_error() {
+fn schema_with_false_nullability_is_an_error() {
     let arena = arena();
     let values = || Arc::new(StringArray::from(vec![Some("a"), None])) as ArrayRef;
     let dictionary = || DictionaryArray::<Int8Type>::try_new(Int8Array::from(vec![0, 1]), values()).unwrap();

@@ -27,14 +27,13 @@ pub(crate) struct Body {
     pub(crate) metadata: Vec<u8>,
     /// The ranges of the body, and their offsets in the body.
     parts: Vec<(u64, Bytes)>,
-    /// No bytes of the fetched memory.
+    /// An empty range of the fetched memory.
     empty: Option<Bytes>,
     pub(crate) len: u64,
 }
 
 impl Body {
-    /// Finds the body of what a fetch returned. `E` is the kind of error for an owner's table that names other ranges than
-    /// it may.
+    /// Finds the body of a fetched tensor. `E` is the error if the owner's table names ranges that it must not name.
     pub(crate) fn new<E: From<OutOfBody>>(lease: Arc<Lease>, tensor: &FetchedTensor) -> Result<Body, Error>
     where
         Error: From<E>,
@@ -87,7 +86,7 @@ impl Body {
         found.ok_or(OutOfBody { offset, len, body_len: self.len })
     }
 
-    /// As [`Body::bytes`], for Arrow.
+    /// The bytes of a range as a buffer of Arrow, if they lie in one piece.
     pub(crate) fn buffer(&self, offset: u64, len: u64) -> Result<Buffer, OutOfBody> {
         if len == 0 && offset <= self.len {
             // An address with the alignment of every type.

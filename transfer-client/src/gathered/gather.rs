@@ -25,7 +25,7 @@ enum Part {
     Lies(ArenaRange),
     /// A range in the block of copied buffers.
     Copied(ArenaRange),
-    /// That many zeros.
+    /// A number of zeros.
     Zeros(u64),
 }
 
@@ -95,9 +95,9 @@ impl Found {
         found
     }
 
-    /// Adds a buffer that lies in the arena. The bytes up to the next multiple of 64 go along if they are zeros, as
-    /// they are behind every allocation. Otherwise zeros from elsewhere replace them, so that no byte is sent that was
-    /// not pushed.
+    /// Adds a buffer that lies in the arena. The bytes up to the next multiple of 64 are included if they are zeros, as
+    /// they are behind every allocation. Otherwise zeros from elsewhere replace them, so that only pushed bytes are
+    /// sent.
     fn lies(&mut self, arena: &Arena, range: SharedRange) {
         let slice = range.slice();
         let missing = padded(slice.len).unwrap_or(slice.len) - slice.len;

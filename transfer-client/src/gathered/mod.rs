@@ -1,4 +1,4 @@
-//! Bodies of many buffers: gathered out of the arena for a push, and found again in what a fetch returns.
+//! Bodies of many buffers: gathered in the arena for a push, and found again in a fetched version.
 //!
 //! A buffer that is frozen in this worker's arena is pushed where it lies; any other is copied into the arena. The push
 //! then names the ranges in a table, see [`transfer_core::wire::ranges`]. On the same node a reader maps these ranges;

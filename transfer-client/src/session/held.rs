@@ -14,8 +14,8 @@ pub(crate) enum Held {
     Shared(SharedRange),
     /// Metadata and a table that this push owns, the frozen ranges that the table names, and the copied ones.
     Gathered { head: Block, ranges: Vec<SharedRange>, copied: Option<Block> },
-    /// A range that the sidecar held before its restart, with what was lent along with it, and the sessions in which it
-    /// was lent.
+    /// A range that the sidecar held before its restart, the other allocations that were lent with it, and the sessions
+    /// in which it was lent.
     Again(Lent, Vec<u64>, Vec<Arc<Former>>),
 }
 
@@ -49,7 +49,7 @@ impl Held {
         }
     }
 
-    /// The other allocations that are lent along, once for each time.
+    /// The other lent allocations of this push; an allocation appears once for each time that it was lent.
     pub(crate) fn along(&self) -> Vec<u64> {
         match self {
             Held::Gathered { ranges, copied, .. } => {
@@ -61,7 +61,7 @@ impl Held {
         }
     }
 
-    /// Earlier sessions in which the sidecar held it.
+    /// The earlier sessions in which the sidecar held the range.
     pub(crate) fn formers(&self) -> Vec<Arc<Former>> {
         match self {
             Held::Again(.., formers) => formers.clone(),
@@ -102,8 +102,8 @@ impl SharedRange {
         range.shared.slice.offset.is_multiple_of(ALIGNMENT).then_some(range)
     }
 
-    /// As [`SharedRange::find`], also for a range that is not aligned for a push of its own: as part of a gathered
-    /// push.
+    /// Finds the range of `len` bytes at `pointer` for a gathered push, even if it is not aligned for a push of its
+    /// own.
     pub(crate) fn find_anywhere(arena: &Arena, pointer: *const u8, len: u64) -> Option<SharedRange> {
         let shared = arena.share(pointer, len)?;
         Some(SharedRange { arena: Some(arena.clone()), shared })

@@ -43,7 +43,7 @@ impl Home {
         self.guard.is_forked()
     }
 
-    /// Whether no tensor of this process, and no other process, still reads the versions of those sessions.
+    /// Whether the versions of those sessions have no reader left, in this process or in another.
     pub(crate) fn is_read_no_more(&self, formers: &[Arc<Former>]) -> bool {
         formers.iter().all(|former| {
             // If the kernel does not answer, a process may still read.

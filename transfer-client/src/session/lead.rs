@@ -18,7 +18,7 @@ use std::time::Instant;
 #[derive(Debug, Default)]
 pub(crate) struct Driver {
     present: AtomicBool,
-    /// It was woken, found a leader, and left the reading to it.
+    /// The driver was woken, found a leader, and left the reading to it.
     passed: AtomicBool,
     waker: std::sync::OnceLock<Waker>,
 }
@@ -62,7 +62,7 @@ impl Session {
             match self.reader.try_lock() {
                 // There is no leader: try again, and lead.
                 Some(reader) => {
-                    // Another thread may have found this thread as the leader for a moment.
+                    // Another thread may have found the lock held by this thread for a moment.
                     drop(reader);
                     baton = true;
                 }
@@ -136,8 +136,8 @@ impl Session {
         }
     }
 
-    /// The driver's part: takes everything that is there, and asks to be rung for the next record. Leaves that to the
-    /// leader if there is one.
+    /// The driver's part: handles all records and messages that have arrived, and asks the sidecar to ring for the next
+    /// one. If there is a leader, it leaves that work to the leader.
     ///
     /// # Errors
     /// The reason why the session is over.

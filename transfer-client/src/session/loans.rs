@@ -12,9 +12,9 @@ use transfer_core::tensor::{Key, Until, Version};
 #[derive(Debug)]
 pub(crate) struct Loan {
     pub(crate) lent: Lent,
-    /// The other allocations that were lent along, once for each time.
+    /// The other lent allocations of the push; an allocation appears once for each time that it was lent.
     pub(crate) along: Vec<u64>,
-    /// Earlier sessions in which it was lent.
+    /// The earlier sessions in which the range was lent.
     pub(crate) formers: Vec<Arc<Former>>,
     /// The push as it was made; its version is set once it is known.
     pub(crate) push: Push,
@@ -23,7 +23,8 @@ pub(crate) struct Loan {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It has no answer yet; or it has failed and is still being read, was replaced, or has landed on another node.
+    /// The push has no answer yet; or its version has failed and is still being read, was replaced, or has landed on
+    /// another node.
     Held,
     /// It is published here; the number gives the order.
     Published(u64),

@@ -11,10 +11,11 @@ use transfer_core::op::{FetchedTensor, Report, Request};
 use transfer_core::tensor::{Key, Select};
 use transfer_memory::board::{HazardPointer, Lookup, NotHeld, NoticeState, Watch, hash_of};
 
-/// The number of attempts of a look-up whose version is replaced meanwhile. Then it asks.
+/// The number of attempts of a look-up whose version is replaced meanwhile. Then the fetch asks the sidecar.
 const TRIES: usize = 3;
 
-/// The number of counters of commands under way. Keys that share a counter only ask a little more often than necessary.
+/// The number of counters of commands under way. If keys share a counter, their fetches ask the sidecar a little more
+/// often than necessary.
 const CHANGES: usize = 32;
 
 /// The commands of this session under way that change a key.
@@ -56,7 +57,7 @@ impl Changes {
 pub(crate) enum Looked {
     /// The version. It does not change until [`Session::clear_hazard`].
     Found(HazardPointer, FetchedTensor),
-    /// Its owner announces it, and the announced version is too old, or is about to change.
+    /// The owner announces the key's versions. The announced version is too old, or is about to change.
     Watch(Watch, NoticeState),
     /// Ask the sidecar.
     Nothing,

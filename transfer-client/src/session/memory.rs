@@ -46,7 +46,7 @@ impl Session {
     /// [`Session::ROOM_POLL`] late. With `last_try`, no room is an error.
     ///
     /// # Errors
-    /// As [`Session::allocate`]; [`Error::SidecarGone`] if waiting is useless.
+    /// Those of [`Session::allocate`]; [`Error::SidecarGone`] if waiting is useless.
     pub(crate) fn allocate_or_wait(
         &self,
         len_bytes: u64,

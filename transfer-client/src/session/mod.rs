@@ -182,7 +182,7 @@ impl Session {
         })
     }
 
-    /// Takes what the sidecar held when this session ended: the published loans in their order, and the others.
+    /// Takes the loans of this session at its end: the published ones in their order, and the others.
     pub(crate) fn take_loans(&self) -> (Vec<Loan>, Vec<Loan>) {
         self.table.lock().loans.take()
     }
@@ -325,8 +325,8 @@ impl Session {
         }
     }
 
-    /// Sends requests that have no answer. Those that do not fit into the ring are sent when the sidecar rings because
-    /// there is room.
+    /// Sends requests that have no answer. Requests that do not fit into the ring wait in the backlog until the sidecar
+    /// rings because there is room.
     fn say(&self, requests: impl Iterator<Item = Request>) {
         if self.gone().is_none() {
             let mut submission = self.submission.lock();

@@ -17,7 +17,7 @@ use transfer_memory::board::NoticeWriter;
 #[derive(Debug)]
 pub(crate) struct Notices {
     session: u64,
-    /// Where the sidecar has a board.
+    /// `None` if the sidecar has no board.
     writer: Option<NoticeWriter>,
     state: Mutex<State>,
 }

@@ -46,7 +46,7 @@ impl Submitting {
 pub(crate) struct Submission {
     producer: Producer,
     record: Vec<u8>,
-    /// Releases and cancellations that found the ring full. They go first.
+    /// Releases and cancellations that found the ring full. They are sent before any other request.
     backlog: VecDeque<Request>,
     notices: Arc<Notices>,
     /// The changes of notices that belong to commands in the ring that are not published yet.

@@ -56,7 +56,7 @@ impl Kind {
 #[derive(Debug)]
 pub(crate) struct Answered {
     pub(crate) answer: Answer,
-    /// The range that belongs to this side again: of a push that has failed, if the sidecar does not keep it, and of a
+    /// The range that belongs to this side again: that of a failed push, if the sidecar does not keep it, and that of a
     /// version that was taken back.
     pub(crate) loan: Option<Box<Loan>>,
 }

@@ -34,7 +34,7 @@ impl Session {
         self.board.is_some() && Watch::is_possible()
     }
 
-    /// Looks a key up, and waits on its owner's notice while that is older than what is wanted.
+    /// Looks a key up. Waits on its owner's notice while the announced version is too old.
     pub(crate) fn watch(
         &self,
         key: &Key,

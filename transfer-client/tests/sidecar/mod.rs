@@ -18,7 +18,7 @@ use transfer_memory::session::{Admission, SidecarEnd, SidecarPolicy};
 
 pub const ARENA: SegmentId = SegmentId(7);
 
-/// How the sidecar answers.
+/// The answers of the sidecar to each request.
 pub trait Script: Send + 'static {
     fn request(&mut self, wire: &mut Wire, request: Request);
 }
@@ -118,7 +118,7 @@ impl Sidecar {
         panic!("{:?}", self.heard());
     }
 
-    /// Ends it as a crash does: the socket closes.
+    /// Ends the sidecar as a crash does: the socket closes.
     pub fn kill(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
@@ -231,7 +231,7 @@ pub fn failed(op: OpId, code: FailureCode, kept: bool) -> Reply {
 #[derive(Default)]
 pub struct Honest {
     published: HashMap<Key, Blob>,
-    /// Leased, and replaced or deleted or not.
+    /// The number of leases of each blob, including blobs that were replaced or deleted.
     leases: BTreeMap<u64, u64>,
     blobs: BTreeMap<u64, Blob>,
     waiting: Vec<(OpId, Fetch)>,

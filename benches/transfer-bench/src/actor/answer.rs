@@ -14,16 +14,16 @@ pub enum Answer {
     Done,
     /// Moments, in nanoseconds of the monotonic clock, or durations in nanoseconds, and the bytes that a CPU copied.
     Times {
-        /// One for each message.
+        /// One moment or duration for each message.
         ns: Vec<u64>,
-        /// In all.
+        /// The copied bytes of all messages together.
         copied: u64,
     },
-    /// Pairs of durations of two ways, in nanoseconds.
+    /// Pairs of durations of two variants, in nanoseconds.
     Pairs(Vec<(u64, u64)>),
-    /// The port at which it listens.
+    /// The port at which the process listens.
     Port(u16),
-    /// It has failed.
+    /// The task has failed.
     Failed(String),
 }
 

@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::thread;
 
-/// A task of a baseline's process.
+/// A task for a process of a baseline.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum BareTask {
     /// Sends one-byte messages to the listener at a path. Answers with the moments just before.
@@ -80,7 +80,7 @@ pub enum BareTask {
         /// The number of messages.
         count: u64,
     },
-    /// For each `bytes` over TCP, sends a message to a path.
+    /// Sends one message to a path for each `bytes` that arrive over TCP.
     RelayIn {
         /// The target; listens there.
         to: PathBuf,
@@ -89,7 +89,8 @@ pub enum BareTask {
         /// The number of messages.
         count: u64,
     },
-    /// Sends a buffer repeatedly over several TCP streams, each its share. Answers with the moment before the first.
+    /// Sends a buffer repeatedly over several TCP streams, each of which carries its share. Answers with the moment
+    /// before the first byte.
     StreamOut {
         /// The target.
         port: u16,
@@ -100,7 +101,7 @@ pub enum BareTask {
         /// The number of times.
         count: u64,
     },
-    /// Receives the same into a buffer. Answers with the moment after the last byte.
+    /// Receives a buffer repeatedly over several TCP streams. Answers with the moment after the last byte.
     StreamIn {
         /// The number of streams.
         streams: usize,
@@ -109,9 +110,9 @@ pub enum BareTask {
         /// The number of times.
         count: u64,
     },
-    /// Copies buffers of this process to others of it. Answers with the duration of each round.
+    /// Copies buffers of this process to other buffers of it. Answers with the duration of each round.
     Copy {
-        /// Each one's length in bytes.
+        /// The length of each buffer in bytes.
         len: usize,
         /// The number of buffers of a round.
         buffers: usize,
@@ -149,7 +150,7 @@ impl Bare {
                     bell.wait()?;
                     let at = now_ns();
                     if let Some(turns) = &turns {
-                        // After the last one, the sender may be gone.
+                        // After the last message, the sender may be gone.
                         let _ = turns.ring();
                     }
                     Ok(at)
@@ -176,7 +177,7 @@ impl Bare {
                 Ok(Answer::Done)
             }
             BareTask::RelayIn { to, bytes, count } => {
-                // The other end comes at any time; connections wait in the queue meanwhile.
+                // The other end may connect at any time; connections wait in the queue.
                 let to = BellListener::bind(&to)?;
                 let mut tcp = self.accept()?;
                 let bell = to.accept()?;

@@ -1,4 +1,4 @@
-//! Many small tensors at once.
+//! Pushes and fetches of many small tensors at once.
 
 use super::answer::{Answer, Failed, PATIENCE};
 use super::bell::{Bell, BellListener};
@@ -7,28 +7,28 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use transfer_client::{BlockingClient, DType, Error, Key, TensorMut};
 
-/// How many batches the producer may be ahead of the consumer: one is written while the other is read.
+/// The number of batches by which the producer may be ahead of the consumer: one is written while the other is read.
 const AHEAD: u64 = 2;
 
 /// Two groups of keys that take turns.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Batches {
-    /// What the keys begin with.
+    /// The prefix of the keys.
     pub prefix: String,
-    /// How many keys a batch has.
+    /// The number of keys of a batch.
     pub keys: usize,
     /// Each tensor's length in bytes.
     pub len: u64,
     /// The versions.
     pub versions: std::ops::Range<u64>,
-    /// Where they land.
+    /// The target worker; `None` if the tensors stay in place.
     pub to: Option<String>,
-    /// Where the consumer says that it has one.
+    /// The path at which the consumer reports each fetched batch.
     pub turns: PathBuf,
 }
 
 impl Batches {
-    /// The keys of the group whose turn it is at this version.
+    /// The keys of the group that takes this version.
     fn keys(&self, version: u64) -> Result<Vec<Key>, Failed> {
         let group = version % 2;
         let keys = (0..self.keys).map(|i| Key::new(&format!("{}/{group}/{i}", self.prefix)));

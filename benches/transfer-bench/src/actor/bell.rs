@@ -1,4 +1,4 @@
-//! One-byte messages over a SOCK_SEQPACKET socket, as the doorbells between a worker and its sidecar are.
+//! One-byte messages over a SOCK_SEQPACKET socket, like the doorbells between a worker and its sidecar.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,14 +11,14 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long anything here may take.
+/// The time-out of every operation in this module.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One end.
+/// One end of a connection.
 #[derive(Debug)]
 pub struct Bell(OwnedFd);
 
-/// A place where the other end connects.
+/// A socket that waits for the other end.
 #[derive(Debug)]
 pub struct BellListener(OwnedFd);
 
@@ -27,7 +27,7 @@ fn socket() -> Result<OwnedFd, Errno> {
 }
 
 impl BellListener {
-    /// Listens at `path`, where nothing is yet.
+    /// Listens at `path`, which must not exist.
     pub fn bind(path: &Path) -> io::Result<BellListener> {
         let fd = socket()?;
         bind(&fd, &SocketAddrUnix::new(path)?)?;
@@ -43,7 +43,7 @@ impl BellListener {
 }
 
 impl Bell {
-    /// Connects to `path`, as soon as somebody listens there.
+    /// Connects to `path`, as soon as a process listens there.
     pub fn connect(path: &Path) -> io::Result<Bell> {
         let (fd, address) = (socket()?, SocketAddrUnix::new(path)?);
         let until = Instant::now() + PATIENCE;
@@ -64,7 +64,7 @@ impl Bell {
         Ok(())
     }
 
-    /// Sleeps until a byte is there, and takes it.
+    /// Sleeps until a byte arrives, and takes it.
     pub fn wait(&self) -> io::Result<()> {
         loop {
             readable(self.0.as_fd())?;
@@ -74,7 +74,7 @@ impl Bell {
         }
     }
 
-    /// Takes a byte, if one is there.
+    /// Takes a byte, if one has arrived.
     pub fn take(&self) -> io::Result<bool> {
         let mut byte = [0u8; 1];
         match recv(&self.0, &mut byte, RecvFlags::DONTWAIT) {

@@ -1,4 +1,4 @@
-//! A record batch of many columns, and a dense tensor of the same size, in turns.
+//! Pushes and fetches of a record batch of many columns, in turns with a dense tensor of the same size.
 
 use super::answer::{Answer, Failed, PATIENCE};
 use crate::clock::now_ns;
@@ -11,30 +11,30 @@ use transfer_client::{BlockingClient, DType, Error, Frozen};
 const DENSE: &str = "columns/dense";
 const BATCH: &str = "columns/batch";
 
-/// What is done with the two.
+/// A task with the batch and the tensor.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Columns {
-    /// Publishes both.
+    /// Publishes the batch and the tensor.
     Publish {
         /// The size of each, in bytes.
         len: u64,
-        /// How many columns the batch has, of 64-bit floats.
+        /// The number of columns of the batch, of 64-bit floats.
         columns: u64,
     },
-    /// Pushes both to a worker elsewhere, in turns. Answers with pairs of how long it took.
+    /// Pushes both to a worker elsewhere, in turns. Answers with pairs of durations.
     Push {
         /// The size of each, in bytes.
         len: u64,
-        /// How many columns the batch has.
+        /// The number of columns of the batch.
         columns: u64,
-        /// How often.
+        /// The number of rounds.
         rounds: u64,
-        /// To whom.
+        /// The target worker.
         to: String,
     },
-    /// Fetches both, in turns. Answers with pairs of how long it took.
+    /// Fetches both, in turns. Answers with pairs of durations.
     Fetch {
-        /// How often.
+        /// The number of rounds.
         rounds: u64,
     },
 }
@@ -82,7 +82,7 @@ impl Columns {
     }
 }
 
-/// A tensor and a batch of that size, in the arena.
+/// Makes a tensor and a batch of `len` bytes each, in the arena.
 fn both(client: &BlockingClient, len: u64, columns: u64) -> Result<(Frozen, RecordBatch), Failed> {
     let mut dense = client.allocate(DType::U8, [len])?;
     dense.as_mut_bytes().fill(3);
@@ -95,13 +95,13 @@ fn both(client: &BlockingClient, len: u64, columns: u64) -> Result<(Frozen, Reco
     Ok((dense.freeze(), builder.finish()?))
 }
 
-/// The batch first, then the tensor.
+/// Measures both calls in each round: first the batch, then the tensor.
 fn in_turns(
     rounds: u64,
     mut dense: impl FnMut() -> Result<(), Error>,
     mut batch: impl FnMut() -> Result<(), Error>,
 ) -> Result<Answer, Failed> {
-    // Names, descriptions and slots come to be known.
+    // The first calls make names, descriptions and slots known, and are not measured.
     dense()?;
     batch()?;
     let mut pairs = Vec::new();

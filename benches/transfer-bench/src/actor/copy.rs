@@ -1,4 +1,4 @@
-//! Copying memory into the arena, and elsewhere with as many threads.
+//! Copies of memory into the arena, and of the same bytes to ordinary memory by as many threads.
 
 use super::answer::{Answer, Failed};
 use crate::clock::now_ns;
@@ -13,7 +13,7 @@ pub(super) fn copy_in(client: &BlockingClient, len: usize, rounds: u64, threads:
     let all = sched_getaffinity(None)?;
     if threads == 1 {
         let mut one = CpuSet::new();
-        // The last one: the first has the interrupts.
+        // The last CPU, because the first one usually handles the interrupts.
         let last = (0..CpuSet::MAX_CPU).rev().find(|cpu| all.is_set(*cpu));
         one.set(last.unwrap_or(0));
         sched_setaffinity(None, &one)?;
@@ -24,7 +24,7 @@ pub(super) fn copy_in(client: &BlockingClient, len: usize, rounds: u64, threads:
 }
 
 fn measure(client: &BlockingClient, len: usize, rounds: u64, threads: usize) -> Result<Answer, Failed> {
-    // Both written once, so that their pages are there.
+    // Both buffers are written once, so that their pages exist.
     let (source, mut sink) = (vec![3u8; len], vec![1u8; len]);
     let mut pairs = Vec::new();
     for round in 0..=rounds {
@@ -35,13 +35,13 @@ fn measure(client: &BlockingClient, len: usize, rounds: u64, threads: usize) -> 
         if pushed.report.copied != len as u64 {
             return Err(format!("{} bytes were copied into the arena instead of {len}", pushed.report.copied).into());
         }
-        // The range is the arena's again.
+        // This returns the range to the arena.
         client.delete("copyin").call()?;
 
         let started = now_ns();
         copy(&source, &mut sink, threads);
         let baseline = now_ns() - started;
-        // The first round finds out where everything lies.
+        // The first round warms up, and does not count.
         if round > 0 {
             pairs.push((ours, baseline));
         }
@@ -49,18 +49,17 @@ fn measure(client: &BlockingClient, len: usize, rounds: u64, threads: usize) -> 
     Ok(Answer::Pairs(pairs))
 }
 
-/// Copies buffers of a process to others, each after the other, `rounds` times. Answers with the duration of each
-/// round.
+/// Copies buffers of a process to others, one after the other, `rounds` times. Answers with the duration of each round.
 pub(super) fn bare(len: usize, buffers: usize, rounds: u64, threads: usize) -> Result<Answer, Failed> {
     let whole = len.checked_mul(buffers).filter(|whole| *whole > 0).ok_or("nothing is copied")?;
-    // Both written once, so that their pages are there.
+    // Both buffers are written once, so that their pages exist.
     let (source, mut sink) = (vec![3u8; whole], vec![1u8; whole]);
     let rounds = (0..=rounds).map(|_| {
         let started = now_ns();
         source.chunks(len).zip(sink.chunks_mut(len)).for_each(|(source, sink)| copy(source, sink, threads));
         now_ns() - started
     });
-    // The first round finds out where everything lies.
+    // The first round warms up, and does not count.
     Ok(Answer::Times { ns: rounds.skip(1).collect(), copied: 0 })
 }
 

@@ -1,13 +1,13 @@
-//! A process of the benchmark: takes a task from its standard input, does it, answers on its standard output, until the
-//! input ends.
+//! A process of the benchmark. It takes a task from its standard input, does it, and answers on its standard output,
+//! until the input ends.
 //!
 //! - [`answer`]: the answers to tasks.
-//! - [`worker`]: the tasks of a worker, with the client.
-//! - [`batches`]: its tasks with many tensors at once.
-//! - [`columns`]: its tasks with a record batch.
-//! - `copy`: copying memory into the arena, and elsewhere.
-//! - [`bare`]: the baselines, which use nothing of this project.
-//! - [`pace`]: when messages are sent.
+//! - [`worker`]: the tasks of a worker, which uses the client.
+//! - [`batches`]: a worker's tasks with many tensors at once.
+//! - [`columns`]: a worker's tasks with a record batch.
+//! - `copy`: copies of memory into the arena, and to ordinary memory.
+//! - [`bare`]: the baselines, which use no part of this project.
+//! - [`pace`]: the moments at which messages are sent.
 //! - [`bell`]: one-byte messages between two processes. `word`: a word of memory that both map.
 
 pub mod answer;
@@ -30,9 +30,9 @@ use worker::WorkerTask;
 /// A task of a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Task {
-    /// As a worker.
+    /// A task for a worker.
     Worker(WorkerTask),
-    /// As part of a baseline.
+    /// A task for a process of a baseline.
     Bare(BareTask),
 }
 
@@ -51,7 +51,7 @@ impl From<BareTask> for Task {
 /// Does tasks until the input ends.
 ///
 /// # Errors
-/// [`BenchError::System`] where the standard streams fail.
+/// [`BenchError::System`] if the standard streams fail.
 pub fn run() -> Result<(), BenchError> {
     let (mut worker, mut bare) = (worker::Worker::default(), bare::Bare::default());
     let mut out = std::io::stdout().lock();

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use transfer_memory::segment::{Access, Lock, Pages, PinnedBudget, Segment, SegmentOptions};
 use transfer_memory::socket::{AddressError, Listener, Message, Socket};
 
-/// As much as is mapped at least.
+/// The length of the mapping in bytes: the smallest page.
 const LEN: u64 = 4096;
 /// The message that carries the descriptor: a message of one byte would be a doorbell.
 const LABEL: &[u8] = b"word";
@@ -54,7 +54,7 @@ pub(super) fn wait(at: &Path, count: u64, turns: Option<PathBuf>, polling: bool)
         }
         let at = now_ns();
         if let Some(turns) = &turns {
-            // After the last one, the sender may be gone.
+            // After the last number, the sender may be gone.
             let _ = turns.ring();
         }
         Ok(at)
@@ -96,7 +96,7 @@ fn sleep(word: &AtomicU32, value: u32) -> io::Result<()> {
         if found == value {
             return Ok(());
         }
-        // Not the private kind, which only threads of one process wake.
+        // Not the private kind, which wakes only threads of the same process.
         match futex::wait(word, futex::Flags::empty(), found, timeout.as_ref()) {
             Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}
             Err(e) => return Err(e.into()),

@@ -27,11 +27,11 @@ pub enum WorkerTask {
         /// The longest polling time of a call before it sleeps; `None`: the client's default.
         spin: Option<Duration>,
     },
-    /// Ends it.
+    /// Ends the session.
     Disconnect,
-    /// Writes that many tensors of that size, and drops them, so that the arena is in use from then on.
+    /// Writes `tensors` tensors of `len` bytes, and drops them, so that the pages of the arena are in use from then on.
     Prefill {
-        /// Each one's length in bytes.
+        /// The length of each tensor in bytes.
         len: u64,
         /// The number.
         tensors: usize,
@@ -49,7 +49,7 @@ pub enum WorkerTask {
         /// The target worker.
         to: Option<String>,
     },
-    /// Fetches versions of a key, one at a time. Answers with the moments just after, and what was copied.
+    /// Fetches versions of a key, one at a time. Answers with the moments just after, and the copied bytes.
     Fetch {
         /// The key.
         key: String,
@@ -72,7 +72,8 @@ pub enum WorkerTask {
         /// The version.
         version: u64,
     },
-    /// Pushes memory that lies outside the arena, and copies it elsewhere too. Answers with the durations of both.
+    /// Pushes memory that lies outside the arena, and copies it to ordinary memory, too. Answers with the durations of
+    /// both.
     CopyIn {
         /// The length in bytes.
         len: usize,
@@ -81,27 +82,27 @@ pub enum WorkerTask {
         /// The number of threads.
         threads: usize,
     },
-    /// Several threads push the same bytes repeatedly, each under its own key. Answers with the first and the last
+    /// Pushes the same bytes repeatedly by several threads, each under its own key. Answers with the first and the last
     /// moment.
     Stream {
         /// The prefix of the keys.
         prefix: String,
-        /// Each tensor's length in bytes.
+        /// The length of each tensor in bytes.
         len: u64,
         /// The number of threads.
         in_flight: usize,
-        /// The number of pushes of each.
+        /// The number of pushes of each thread.
         count: u64,
-        /// The versions start above this.
+        /// The versions begin above this one.
         above: u64,
         /// The target worker.
         to: String,
     },
     /// Pushes batches, up to two ahead of the consumer. Answers with the moment before the first.
     PushBatches(Batches),
-    /// Fetches the same. Answers with the moment after the last.
+    /// Fetches the batches of `PushBatches`. Answers with the moment after the last.
     FetchBatches(Batches),
-    /// A record batch beside a dense tensor.
+    /// A task with a record batch and a dense tensor.
     Columns(Columns),
     /// Publishes many small tensors under keys of 32 bytes. Rank 2, 64 bytes each.
     Publish {
@@ -173,7 +174,7 @@ fn push(
     let mut ticker = pace.start()?;
     let (mut ns, mut copied) = (Vec::new(), 0);
     for version in versions {
-        // Its contents are left over from an earlier tensor: producing is not measured.
+        // Its contents are left over from an earlier tensor, because producing is not measured.
         let tensor = client.allocate_wait(DType::U8, [len], PATIENCE).call()?;
         ticker.wait()?;
         ns.push(now_ns());
@@ -201,7 +202,7 @@ fn fetch(
         copied += tensor.report().copied;
         drop(tensor);
         if let Some(turns) = &turns {
-            // After the last one, the producer may be gone.
+            // After the last version, the producer may be gone.
             let _ = turns.ring();
         }
     }
@@ -240,7 +241,7 @@ fn stream(
     versions: std::ops::Range<u64>,
     to: &str,
 ) -> Result<Answer, Failed> {
-    // One range of the arena for all of them, as the baseline has one buffer.
+    // All pushes share one range of the arena, as the baseline has one buffer.
     let mut tensor = client.allocate(DType::U8, [len])?;
     tensor.as_mut_bytes().fill(3);
     let tensor = tensor.freeze();

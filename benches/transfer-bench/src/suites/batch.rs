@@ -1,4 +1,5 @@
-//! Many 4 KiB tensors with batch calls, under keys that are known by then: while one batch is fetched, the next one is pushed.
+//! Many 4 KiB tensors with batch calls, under keys that are known in advance. While one batch is fetched, the next one
+//! is pushed.
 
 use super::{KIB, MIB, pair, worker};
 use crate::actor::batches::Batches;
@@ -10,10 +11,10 @@ use crate::stage::{Actor, Sidecar};
 
 const LEN: u64 = 4 * KIB;
 const KEYS: usize = 512;
-/// Makes the keys known.
+/// The batches that make the keys known, and do not count.
 const WARM_UP: u64 = 4;
 
-/// Measures.
+/// Runs the suite.
 ///
 /// # Errors
 /// Any [`BenchError`].
@@ -48,19 +49,19 @@ fn measure(
     Ok(())
 }
 
-/// Two workers, of which one pushes batches that the other fetches.
+/// Two workers: one pushes batches, and the other fetches them.
 pub(super) struct Pair {
     producer: Actor,
     consumer: Actor,
     what: String,
-    /// What the tensors are pushed to, if to somebody.
+    /// The target worker of the pushes; `None` if the tensors stay in place.
     to: Option<String>,
     /// The next version.
     version: u64,
 }
 
 impl Pair {
-    /// Starts both, and makes their keys known.
+    /// Starts both workers, and makes their keys known.
     pub(super) fn start(
         bench: &Bench,
         what: &str,
@@ -77,7 +78,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Tensors a second.
+    /// Measures the rate, in tensors per second.
     pub(super) fn rate(&mut self, bench: &Bench) -> Result<f64, BenchError> {
         self.batches(bench, bench.pick(400, 60))
     }

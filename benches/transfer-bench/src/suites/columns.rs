@@ -1,6 +1,7 @@
-//! A record batch of 40 columns and 64 MiB beside a dense tensor of 64 MiB: each is pushed, and fetched, in turns by the same processes.
+//! A record batch of 40 columns and 64 MiB, and a dense tensor of 64 MiB: the same processes push and fetch them in
+//! turns.
 //!
-//! On one host nothing moves, so what is measured is what a batch takes besides: its metadata, its table, and the checks of it all.
+//! On one host no byte moves, so the difference is the cost of the batch's metadata, of its table, and of their checks.
 
 use super::{MIB, gigabytes_per_second, pair, worker};
 use crate::actor::answer::Answer;
@@ -14,7 +15,7 @@ use crate::stage::Actor;
 const LEN: u64 = 64 * MIB;
 const COLUMNS: u64 = 40;
 
-/// Measures.
+/// Runs the suite.
 ///
 /// # Errors
 /// Any [`BenchError`].
@@ -50,7 +51,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     Ok(vec![fetched, pushed, local, copied])
 }
 
-/// How long the batch and the tensor took, in nanoseconds.
+/// The median durations of the batch and of the tensor, in nanoseconds.
 fn medians(actor: &mut Actor, task: Columns) -> Result<(u64, u64), BenchError> {
     let Answer::Pairs(pairs) = actor.ask(WorkerTask::Columns(task))? else { return Ok((0, 0)) };
     let median = |each: fn(&(u64, u64)) -> u64| {

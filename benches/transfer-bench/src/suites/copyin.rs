@@ -1,4 +1,5 @@
-//! A push of memory that lies outside the arena, against memcpy into memory whose pages are there, with as many threads.
+//! A push of memory that lies outside the arena, compared with memcpy into memory whose pages exist, by as many
+//! threads.
 
 use super::{MIB, gigabytes_per_second, worker};
 use crate::actor::answer::Answer;
@@ -8,14 +9,14 @@ use crate::error::BenchError;
 use crate::figure::{Figure, Goal, Spread, Unit, Versus};
 use transfer_terminal::units;
 
-/// Measures.
+/// Runs the suite.
 ///
 /// # Errors
 /// Any [`BenchError`].
 pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     let sidecar = bench.stage.sidecar("node", None, &[])?;
     let mut worker = worker(&bench.stage, &sidecar, "worker", 520 * MIB)?;
-    // Every page of it has been written once.
+    // This writes every page of the arena once.
     worker.ask(WorkerTask::Prefill { len: 512 * MIB, tensors: 1 })?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut figures = Vec::new();

@@ -1,12 +1,14 @@
-//! Two workers of one sidecar hand over a tensor each millisecond; everybody sleeps in between. Then the same with workers that poll.
+//! Two workers of one sidecar hand over a tensor each millisecond, and all processes sleep in between. A second part
+//! measures workers that poll.
 //!
-//! The moments are taken in the two workers, before the call of `push_tensor` and after `fetch` has returned, and stay there until the run is
-//! over. The baseline is the least that the kernel has for two processes: a word that both map, which one stores and wakes, and on which the
-//! other sleeps in `FUTEX_WAIT`.
+//! The two workers take the moments, before the call of `push_tensor` and after `fetch` has returned, and keep them
+//! until the run is over. The baseline is the kernel's cheapest hand-over between two processes: a word that both map.
+//! One process stores it and wakes the other, which sleeps in `FUTEX_WAIT`.
 //!
-//! Where they poll, the workers' calls look for their answers without sleeping, and the baseline's receiver looks at the word. The producer
-//! still sleeps between two messages, in both, and the sidecar waits as `--poll` says: `adaptive`, where nothing is said. For on two cores three
-//! threads that poll would measure how the kernel shares out the cores.
+//! In the second part, the workers' calls poll for their answers, and the baseline's receiver polls the word. The
+//! producer still sleeps between two messages, in the system and in the baseline, and the sidecar waits as `--poll`
+//! says (default: `adaptive`). If the sidecar polled as well, the figures on two cores would show how the kernel shares
+//! them out among three threads.
 
 use super::{GIB, KIB, latencies_us, worker, worker_that_spins};
 use crate::actor::bare::BareTask;
@@ -21,16 +23,16 @@ use std::time::Duration;
 use transfer_terminal::units;
 
 const PACE_NS: u64 = 1_000_000;
-/// Of each run, these many messages are not counted: both sides have to get going.
+/// The first messages of each run, which do not count, because both sides have to start.
 pub(super) const WARM_UP: usize = 20;
-/// One that is published, one that is being read, one that is being written.
+/// One tensor is published, one is being read, and one is being written.
 pub(super) const TENSORS: u64 = 3;
 const KEY: &str = "handover";
-/// How long the calls of a worker poll that is to poll. A sixteenth, to which the client goes down where it has not paid, is more than
-/// [`PACE_NS`] yet.
+/// The polling time of calls in the second part. If polling does not pay, the client reduces it to a sixteenth, which
+/// is still more than [`PACE_NS`].
 const SPIN: Duration = Duration::from_millis(100);
 
-/// Measures.
+/// Runs the suite.
 ///
 /// # Errors
 /// Any [`BenchError`].
@@ -78,7 +80,7 @@ fn of_size(bench: &Bench, len: u64) -> Result<Vec<Figure>, BenchError> {
     Ok(figures)
 }
 
-/// Both workers polling.
+/// Measures with both workers polling.
 fn polling(bench: &Bench, len: u64) -> Result<Vec<Figure>, BenchError> {
     let what = format!("{}, both polling", units::bytes(len));
     let count = messages(bench);
@@ -103,12 +105,12 @@ fn polling(bench: &Bench, len: u64) -> Result<Vec<Figure>, BenchError> {
     Ok(vec![p50, against, p99])
 }
 
-/// How many a run has.
+/// The number of messages of a run.
 fn messages(bench: &Bench) -> u64 {
     bench.pick(1000, 200) + WARM_UP as u64
 }
 
-/// With a consumer of this name, which has never seen the producer's memory before.
+/// Measures with a new consumer of this name, which has not mapped the producer's memory before.
 pub(super) fn hand_over(
     bench: &Bench,
     (sidecar, name): (&Sidecar, &str),
@@ -130,7 +132,7 @@ pub(super) fn hand_over(
     Ok(found)
 }
 
-/// The times from push to fetch, in microseconds, and what was copied.
+/// Returns the times from push to fetch, in microseconds, and the copied bytes.
 fn pass(
     bench: &Bench,
     producer: &mut Actor,
@@ -148,19 +150,21 @@ fn pass(
     })?;
     consumer.tell(WorkerTask::Fetch { key, versions, turns: Some(turns) })?;
     let (fetched, pushed) = (consumer.answer(), producer.answer());
-    // Where both fail, the consumer does because the producer did.
+    // If both fail, the producer's failure is the cause.
     let (pushed, fetched) = (pushed?, fetched?);
     let copied = fetched.copied() + pushed.copied();
     let latencies = latencies_us(&pushed.times(), &fetched.times());
     Ok((latencies.into_iter().skip(WARM_UP).collect(), copied))
 }
 
-/// One in each interval; later where the one before has not arrived by then, so that none is replaced before it is fetched.
+/// One message in each interval, but not before the previous one has arrived, so that no version is replaced before it
+/// is fetched.
 fn pace(turns: &Path) -> Pace {
     Pace { interval_ns: PACE_NS, turns: Some(turns.to_owned()) }
 }
 
-/// The times from the store of a word that two processes map until the other one has it, in microseconds. That one polls or sleeps.
+/// Returns the times from the store of a shared word until the other process sees it, in microseconds. That process
+/// polls or sleeps.
 fn word(bench: &Bench, count: u64, polling: bool) -> Result<Vec<f64>, BenchError> {
     let (at, turns) = (bench.stage.new_path("word"), bench.stage.new_path("turns"));
     let (mut sender, mut receiver) = (bench.stage.actor("sender")?, bench.stage.actor("receiver")?);

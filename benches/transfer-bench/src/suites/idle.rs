@@ -1,8 +1,8 @@
-//! What a sidecar takes that has nothing to do, with eight sessions and two peers; and what each published tensor adds.
+//! The cost of an idle sidecar with eight sessions and two peers, and of each published tensor.
 //!
-//! CPU time is what the scheduler counted for all its threads, in nanoseconds. Memory beside the pools is what is resident and not shared
-//! memory: heap and stacks (RssAnon), program and libraries (RssFile). Pools, arenas, rings and headers are shared memory (RssShmem), and
-//! bounded by the configuration.
+//! CPU time is the scheduler's count for all threads of the sidecar, in nanoseconds. Memory beside the pools is
+//! resident memory that is not shared memory: heap and stacks (RssAnon), program and libraries (RssFile). Pools,
+//! arenas, rings and headers are shared memory (RssShmem), and bounded by the configuration.
 
 use super::{KIB, MIB, worker};
 use crate::actor::pace::Pace;
@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use transfer_terminal::units;
 
 const SESSIONS: usize = 8;
-/// What was started has settled after this long.
+/// The time after which new processes have settled.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Measures: one run, as long as it is; a median of it says no more.
+/// Runs the suite: once, over a long time, because a median would add nothing.
 ///
 /// # Errors
 /// Any [`BenchError`].
@@ -39,7 +39,7 @@ fn idle(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     let workers = (0..SESSIONS).map(|i| worker(stage, &a, &format!("worker-{i}"), 4 * MIB));
     let mut workers = workers.collect::<Result<Vec<Actor>, BenchError>>()?;
     let _others = (worker(stage, &b, "at-b", 0)?, worker(stage, &c, "at-c", 0)?);
-    // So that there are links.
+    // These pushes make the links.
     for (node, to) in ["at-b", "at-c"].into_iter().enumerate() {
         let (key, to) = (format!("idle/{to}"), Some(to.to_owned()));
         let pace = Pace { interval_ns: 1_000_000, turns: None };
@@ -65,7 +65,7 @@ fn idle(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     Ok(vec![cpu, beside, anonymous, shared])
 }
 
-/// At a sidecar with the directory elsewhere, at that directory's host, and at a sidecar that is both.
+/// Measures a sidecar that uses another host's directory, that directory's host, and a sidecar that is both.
 fn published(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     let count: u64 = bench.pick(1_000_000, 100_000);
     let flags = ["--pool-bytes", "1MiB"];
@@ -108,7 +108,7 @@ fn pause(span: Duration) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// What of a process is resident, in bytes.
+/// The resident memory of a process, in bytes.
 struct Memory {
     anonymous: u64,
     files: u64,

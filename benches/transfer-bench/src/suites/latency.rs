@@ -1,7 +1,9 @@
-//! 4 KiB from a worker of one sidecar to a worker of another, over loopback TCP, one in flight: from the call of `push_tensor(..).to(..)` in
-//! one until `fetch` has returned in the other, which tells the first one to go on.
+//! 4 KiB from a worker of one sidecar to a worker of another, over loopback TCP, one in flight. The time counts from
+//! the call of `push_tensor(..).to(..)` in one worker until `fetch` has returned in the other, which then lets the
+//! first one continue.
 //!
-//! The baseline has the same hops with nothing in them: a byte to a process, 4 KiB over TCP to another one, a byte to the receiver.
+//! The baseline has the same hops without this project: a byte to a process, 4 KiB over TCP to another one, a byte to
+//! the receiver.
 
 use super::{KIB, latencies_us, pair, worker};
 use crate::actor::answer::Answer;
@@ -14,10 +16,10 @@ use crate::figure::{Figure, Goal, Unit, Versus, percentile};
 use crate::stage::Actor;
 
 const LEN: u64 = 4 * KIB;
-/// Of each run, these many messages are not counted.
+/// The first messages of each run, which do not count.
 pub(super) const WARM_UP: usize = 50;
 
-/// Measures.
+/// Runs the suite.
 ///
 /// # Errors
 /// Any [`BenchError`].
@@ -42,7 +44,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     Ok(vec![p50, against, p99])
 }
 
-/// The times of pushes by the sender until their fetches at the receiver have returned, in microseconds.
+/// Returns the times from pushes by the sender until their fetches at the receiver have returned, in microseconds.
 pub(super) fn push_to(
     bench: &Bench,
     sender: &mut Actor,
@@ -58,7 +60,7 @@ pub(super) fn push_to(
     Ok(latencies_us(&pushed.times(), &fetched.times()).into_iter().skip(WARM_UP).collect())
 }
 
-/// The times of messages of `len` bytes over TCP between two processes that relay them, in microseconds.
+/// Returns the times of messages of `len` bytes over TCP between two processes that relay them, in microseconds.
 pub(super) fn relays(bench: &Bench, len: u64, count: u64) -> Result<Vec<f64>, BenchError> {
     let path = |what| bench.stage.new_path(what);
     let (from, to, turns) = (path("from"), path("to"), path("turns"));

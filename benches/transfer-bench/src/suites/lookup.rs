@@ -1,6 +1,8 @@
-//! A worker fetches again and again what another has published at the same sidecar: it looks it up on the board, and asks nobody.
+//! A worker repeatedly fetches a tensor that another worker has published at the same sidecar. It finds the tensor on
+//! the board, without asking the sidecar.
 //!
-//! Each fetch is timed by itself, from before the call until the tensor is there; it is dropped after that. The clock's own two calls are in it.
+//! Each fetch is timed by itself, from the call until the tensor is there; dropping the tensor is not included. The two
+//! readings of the clock are.
 
 use super::{GIB, KIB, MIB, worker};
 use crate::actor::pace::Pace;
@@ -10,10 +12,10 @@ use crate::error::BenchError;
 use crate::figure::{Figure, Goal, Unit, percentile};
 use transfer_terminal::units;
 
-/// Of each run, these many fetches are not counted.
+/// The first fetches of each run, which do not count.
 const WARM_UP: usize = 100;
 
-/// Measures.
+/// Runs the suite.
 ///
 /// # Errors
 /// Any [`BenchError`].

@@ -1,17 +1,17 @@
-//! What is measured.
+//! The measurements.
 //!
 //! | suite | the system | its baseline |
 //! |---|---|---|
-//! | [`handover`] | push in one worker until fetch returns in another, one sidecar; all asleep, and the workers polling | a futex, or a polled word, that two processes map |
-//! | [`lookup`] | fetch of what is published at the same sidecar | none: a goal in microseconds |
+//! | [`handover`] | push until fetch returns, one sidecar; workers sleep, then poll | a futex, or a polled word |
+//! | [`lookup`] | fetch of a tensor that is published at the same sidecar | none: a goal in microseconds |
 //! | [`copyin`] | a push of memory that lies outside the arena | memcpy with as many threads |
 //! | [`tcp`] | 64 MiB tensors from sidecar to sidecar | a bare socket copy between two processes |
-//! | [`shm`] | 64 MiB tensors from sidecar to sidecar through shared memory | memcpy, with one thread or with all; by reference: the hand-over within one sidecar |
+//! | [`shm`] | 64 MiB tensors between sidecars by shared memory | memcpy; by reference: the hand-over at one sidecar |
 //! | [`latency`] | 4 KiB from sidecar to sidecar, one in flight | two bare relay processes and a TCP connection |
 //! | [`batch`] | many 4 KiB tensors at once | none: a goal in tensors per second |
 //! | [`columns`] | a record batch of 40 columns and 64 MiB | a dense tensor of that size |
-//! | [`verbs`] | 1 MiB tensors from sidecar to sidecar over RDMA, and what its device is asked to do | perftest's `ib_write_bw` |
-//! | [`watching`] | listings and metrics with a million tensors; batches with the times of the metrics | goals in time; the same batches without |
+//! | [`verbs`] | 1 MiB tensors between sidecars over RDMA, and the device's requests | perftest's `ib_write_bw` |
+//! | [`watching`] | listings and metrics with a million tensors; batches with metrics | goals in time; plain batches |
 //! | [`sweep`] | tensors of all lengths at every place | a bare relay; a bare socket; memcpy |
 //! | [`idle`] | a sidecar with nothing to do, and with a million tensors | none: goals in CPU and bytes |
 
@@ -38,12 +38,12 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// A worker with a session.
+/// Starts a worker with a session.
 fn worker(stage: &Stage, sidecar: &Sidecar, name: &str, arena_bytes: u64) -> Result<Actor, BenchError> {
     worker_that_spins(stage, sidecar, name, arena_bytes, None)
 }
 
-/// The same, whose calls poll for so long before they sleep.
+/// Starts a worker with a session whose calls poll for `spin` before they sleep.
 fn worker_that_spins(
     stage: &Stage,
     sidecar: &Sidecar,
@@ -57,12 +57,12 @@ fn worker_that_spins(
     Ok(actor)
 }
 
-/// Two sidecars that reach each other over TCP only, the first of them with the directory.
+/// Starts two sidecars that reach each other over TCP only. The first one hosts the directory.
 fn pair(stage: &Stage, flags: &[&str]) -> Result<(Sidecar, Sidecar), BenchError> {
     pair_over(stage, "tcp", flags)
 }
 
-/// The same over another fabric only.
+/// Starts two sidecars that reach each other over `fabric` only. The first one hosts the directory.
 fn pair_over(stage: &Stage, fabric: &str, flags: &[&str]) -> Result<(Sidecar, Sidecar), BenchError> {
     let flags = [&["--require", fabric], flags].concat();
     let a = stage.sidecar("a", None, &flags)?;
@@ -75,7 +75,7 @@ fn latencies_us(from: &[u64], to: &[u64]) -> Vec<f64> {
     from.iter().zip(to).map(|(from, to)| to.saturating_sub(*from) as f64 / 1e3).collect()
 }
 
-/// 10^9 bytes in a second.
+/// The rate, in 10^9 bytes per second.
 fn gigabytes_per_second(bytes: u64, ns: u64) -> f64 {
     bytes as f64 / ns.max(1) as f64
 }

@@ -1,6 +1,7 @@
-//! A worker of the other sidecar fetches by reference what a worker publishes each millisecond, as in [`handover`].
+//! A worker publishes a tensor each millisecond, and a worker of another sidecar fetches it by reference, as in
+//! [`handover`].
 //!
-//! The baseline is the same with both workers at one sidecar.
+//! The baseline has both workers at one sidecar.
 
 use super::{KIB, handover, worker};
 use crate::actor::worker::WorkerTask;
@@ -10,7 +11,7 @@ use crate::figure::{Figure, Goal, Unit, Versus, percentile};
 use crate::stage::Sidecar;
 use transfer_terminal::units;
 
-/// Measures between sidecars that share memory.
+/// Runs the measurement between two sidecars that share memory.
 ///
 /// # Errors
 /// Any [`BenchError`].
@@ -27,7 +28,7 @@ pub(super) fn run(bench: &Bench, a: &Sidecar, b: &Sidecar) -> Result<Vec<Figure>
     for run in 0..bench.runs {
         bench.says(format!("{size} by reference, run {} of {}", run + 1, bench.runs));
         let mut measure = |consumer| {
-            // Only filled for what takes long to read.
+            // `hand_over` fills this only for tensors that take long to read.
             let mut read = Figure::alone("read", Unit::GigabytesPerSecond, Goal::Open);
             let versions = next..next + count;
             next += count;

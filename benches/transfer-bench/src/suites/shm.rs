@@ -1,8 +1,8 @@
-//! Between two sidecars of one host through shared memory: 64 MiB tensors from a worker's arena to the landing pool of the other sidecar, as
-//! the suite [`tcp`] sends them, and 4 KiB as [`latency`] does.
+//! Transfers between two sidecars of one host through shared memory: 64 MiB tensors from a worker's arena to the
+//! landing pool of the other sidecar, like those of the suite [`tcp`], and 4 KiB tensors, like those of [`latency`].
 //!
-//! The baseline is memcpy between two buffers of one process, whose pages are there: with one thread, and with as many as there are CPUs;
-//! the better one counts.
+//! The baseline is memcpy between two buffers of one process, whose pages exist: with one thread, and with one for each
+//! CPU; the better one counts.
 
 use super::{MIB, gigabytes_per_second, latency, pair_over, reference, tcp, worker};
 use crate::actor::answer::Answer;
@@ -12,10 +12,10 @@ use crate::error::BenchError;
 use crate::figure::{Figure, Goal, Spread, Unit, Versus, percentile};
 use crate::stage::Actor;
 
-/// Messages of each run that are counted.
+/// The counted messages of each run: usually, and with --quick.
 const MESSAGES: (u64, u64) = (5000, 500);
 
-/// Measures.
+/// Runs the suite.
 ///
 /// # Errors
 /// Any [`BenchError`].
@@ -61,7 +61,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     Ok(std::iter::once(best).chain(each).chain([copied, p50, p99]).chain(referred).collect())
 }
 
-/// What memcpy reaches with so many threads.
+/// Returns the rate of memcpy with that many threads.
 fn memcpy(bench: &Bench, copier: &mut Actor, threads: usize) -> Result<f64, BenchError> {
     let task = WorkerTask::CopyIn { len: tcp::LEN as usize, rounds: bench.pick(7, 3), threads };
     let Answer::Pairs(pairs) = copier.ask(task)? else { return Ok(0.0) };

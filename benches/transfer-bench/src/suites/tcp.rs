@@ -1,8 +1,8 @@
 //! 64 MiB tensors from a worker's arena to the landing pool of another node's sidecar, over loopback TCP.
 //!
-//! Each of 1 to 4 threads pushes the same frozen tensor to the other node again and again, under a key of its own, and each push waits until it has
-//! landed. The baseline sends one 64 MiB buffer as often over 1 to 4 sockets, each its share, to one buffer in another process. Of both, the
-//! best number of streams counts.
+//! Each of 1 to 4 threads repeatedly pushes the same frozen tensor to the other node, under its own key, and each push
+//! waits until the tensor has landed. The baseline sends one 64 MiB buffer as often over 1 to 4 sockets, which share
+//! it, to one buffer in another process. For each, the best number of streams counts.
 
 use super::{MIB, gigabytes_per_second, pair, worker};
 use crate::actor::answer::Answer;
@@ -16,12 +16,12 @@ use crate::stage::Actor;
 pub(super) const LEN: u64 = 64 * MIB;
 pub(super) const STREAMS: std::ops::RangeInclusive<usize> = 1..=4;
 
-/// Measures.
+/// Runs the suite.
 ///
 /// # Errors
 /// Any [`BenchError`].
 pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
-    // Two landing slots for each key.
+    // The pool has room for two landing slots of each key.
     let (a, b) = pair(&bench.stage, &["--pool-bytes", "640MiB"])?;
     let mut sender = worker(&bench.stage, &a, "sender", 2 * LEN)?;
     let _receiver = worker(&bench.stage, &b, "receiver", 0)?;
@@ -36,7 +36,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
         let mut reached = (0f64, 0f64);
         for (streams, figure) in STREAMS.zip(&mut each) {
             bench.says(format!("{streams} streams, run {} of {}", run + 1, bench.runs));
-            // The whole is the same for each number of streams.
+            // The sum of all pushes is the same for each number of streams.
             let pushes = count / streams as u64;
             let (rate, bytes) = ours(&mut sender, streams, pushes, u64::from(run) * 1000 + streams as u64 * 100)?;
             let bare = bare(bench, streams, LEN, count)?;
@@ -49,7 +49,8 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     Ok(std::iter::once(best).chain(each).chain([copied]).collect())
 }
 
-/// Streams tensors of [`LEN`] from this sender to the worker "receiver": the rate, and how many bytes a CPU copied.
+/// Streams tensors of [`LEN`] from this sender to the worker "receiver". Returns the rate, and the bytes that a CPU
+/// copied.
 pub(super) fn ours(sender: &mut Actor, streams: usize, pushes: u64, above: u64) -> Result<(f64, u64), BenchError> {
     let answer = sender.ask(WorkerTask::Stream {
         prefix: "stream".to_owned(),
@@ -67,7 +68,7 @@ pub(super) fn ours(sender: &mut Actor, streams: usize, pushes: u64, above: u64) 
     Ok((rate, copied))
 }
 
-/// The rate of a buffer of `len` bytes that is sent so often over bare sockets.
+/// Returns the rate of a buffer of `len` bytes that is sent `count` times over bare sockets.
 pub(super) fn bare(bench: &Bench, streams: usize, len: u64, count: u64) -> Result<f64, BenchError> {
     let (mut source, mut sink) = (bench.stage.actor("source")?, bench.stage.actor("sink")?);
     let Answer::Port(port) = sink.ask(BareTask::Listen)? else { return Ok(0.0) };

@@ -1,7 +1,7 @@
-//! Two sidecars over RDMA on one device of this host, next to perftest on the same device in the same minute.
+//! Two sidecars over RDMA on one device of this host, compared with perftest on the same device in the same minute.
 //!
-//! Needs a device and perftest's `ib_write_bw`. Where there is none, tests/rdma-vm has a guest with both; it is emulated, so only the
-//! ratios and the counts mean something there.
+//! The suite needs a device and perftest's `ib_write_bw`. For hosts without them, tests/rdma-vm has a guest with both.
+//! That device is emulated, so only the ratios and the counts are meaningful there.
 
 use super::{KIB, MIB, pair_over, worker};
 use crate::actor::batches::Batches;
@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use transfer_proto::v1::{Fabric, FabricState, StatusRequest};
 
 const LEN: u64 = MIB;
-/// Keys that are pushed at a time. Each has two landing slots.
+/// The number of keys that are pushed at a time. Each has two landing slots.
 const STREAMS: usize = 4;
-/// The batches of small tensors.
+/// The length of each tensor in the batches of small tensors, in bytes.
 const SMALL: u64 = 4 * KIB;
 const KEYS: usize = 256;
 
-/// Measures.
+/// Runs the suite.
 ///
 /// # Errors
 /// Any [`BenchError`].
@@ -41,7 +41,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     for run in 0..=bench.runs {
         bench.says(format!("1 MiB, run {run} of {}", bench.runs));
         let ours = stream(&mut sender, pushes, u64::from(run) * 1000)?;
-        // The first makes the slots known.
+        // The first run makes the slots known, and does not count.
         if run > 0 {
             steady.run_beside(ours, port.write_bandwidth(LEN, pushes * STREAMS as u64)?);
         }
@@ -61,7 +61,7 @@ fn stream(sender: &mut Actor, pushes: u64, above: u64) -> Result<f64, BenchError
     })
 }
 
-/// What the two fabrics count while 4 KiB tensors are pushed in a stream.
+/// Compares the counters of both verbs fabrics before and after a stream of 4 KiB pushes.
 fn counted(bench: &Bench, a: &Sidecar, b: &Sidecar, receiver: &mut Actor) -> Result<Vec<Figure>, BenchError> {
     let names = [
         ("WRITEs for each push of 4 KiB", Goal::AtMost(1.0)),
@@ -92,7 +92,7 @@ fn counted(bench: &Bench, a: &Sidecar, b: &Sidecar, receiver: &mut Actor) -> Res
         producer.answer()?;
         let after = (counts(a)?, counts(b)?);
         if run == 0 {
-            // Names and slots are asked for.
+            // The first run asks for names and slots, and does not count.
             continue;
         }
         let more = |side: fn(&(Counts, Counts)) -> &Counts, name: &str| {
@@ -123,7 +123,7 @@ fn counts(sidecar: &Sidecar) -> Result<Counts, BenchError> {
     Ok(state.counts.into_iter().map(|count| (count.name, count.value)).collect())
 }
 
-/// What a sidecar says of its verbs fabric.
+/// The state of a sidecar's verbs fabric.
 fn verbs_of(sidecar: &Sidecar) -> Result<FabricState, BenchError> {
     let what = "ask a sidecar for its status";
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -136,7 +136,7 @@ fn verbs_of(sidecar: &Sidecar) -> Result<FabricState, BenchError> {
     verbs.ok_or_else(|| BenchError::Status { why: "it says nothing of verbs".to_owned() })
 }
 
-/// The port that the sidecars use, as perftest calls it.
+/// The port that the sidecars use, in perftest's terms.
 pub(super) struct Port {
     device: String,
     gid_index: String,
@@ -151,7 +151,7 @@ impl Port {
         Ok(Port { device: setting("device").unwrap_or_default(), gid_index })
     }
 
-    /// One run of perftest's program, in GB/s.
+    /// Runs perftest's program once, and returns its rate in GB/s.
     pub(super) fn write_bandwidth(&self, len: u64, count: u64) -> Result<f64, BenchError> {
         const PROGRAM: &str = "ib_write_bw";
         let (len, count) = (len.to_string(), count.to_string());
@@ -164,7 +164,7 @@ impl Port {
         let mut server = run(None).map_err(BenchError::system(what))?;
         let deadline = Instant::now() + Duration::from_secs(30);
         let output = loop {
-            // The server needs a moment until it listens, and a client that finds nobody ends at once.
+            // The server listens only after a moment, and a client that finds no listener ends at once.
             let client = run(Some("127.0.0.1")).and_then(std::process::Child::wait_with_output);
             let output = client.map_err(BenchError::system(what))?;
             if output.status.success() || Instant::now() > deadline {
@@ -172,7 +172,7 @@ impl Port {
             }
             std::thread::sleep(Duration::from_millis(20));
         };
-        // Where no client came it would wait for ever.
+        // Without a client, the server would wait indefinitely.
         let _ = server.kill();
         server.wait().map_err(BenchError::system(what))?;
         let row = output.lines().rev().map(|line| line.split_whitespace().collect::<Vec<_>>());

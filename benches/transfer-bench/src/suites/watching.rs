@@ -1,5 +1,5 @@
-//! What looking at a sidecar costs: a page of a listing and a scrape of its metrics while a million tensors are published, and how many
-//! tensors move with the times that are taken for the metrics beside how many without.
+//! The cost of observing a sidecar: a page of a listing and a scrape of its metrics while a million tensors are
+//! published, and the rate of tensors with and without the times for the metrics.
 
 use super::batch::Pair;
 use super::{MIB, worker};
@@ -14,10 +14,10 @@ use std::time::Instant;
 use transfer_proto::v1::TensorsRequest;
 use transfer_terminal::units;
 
-/// Looks of each kind in a run.
+/// The number of pages, and of scrapes, of a run.
 const LOOKS: usize = 20;
 
-/// Measures.
+/// Runs the suite.
 ///
 /// # Errors
 /// Any [`BenchError`].
@@ -37,7 +37,7 @@ fn looks(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     let page = |what: &str, size: u32| {
         let time =
             Figure::alone(format!("a page of {what} of {name} tensors, p50"), Unit::Micros, Goal::AtMost(10_000.0));
-        // A sidecar ends a page that takes it long.
+        // A sidecar ends a page early if it takes long.
         (size, time, Figure::alone("  tensors on it", Unit::Each, Goal::Open))
     };
     let mut pages = [page("100", 100), page("1,000", 1000)];
@@ -57,8 +57,8 @@ fn looks(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     Ok(pages.chain([scrape]).collect())
 }
 
-/// How long pages took, one after the other from the first on, each as a client sees it, in microseconds; and how many tensors
-/// were on all of them.
+/// Returns the times of consecutive pages, from the first one on, as a client sees them, in microseconds, and the
+/// number of tensors on all of them.
 fn page_times(node: &Sidecar, page_size: u32) -> Result<(Vec<f64>, usize), BenchError> {
     let what = "ask a sidecar for its tensors";
     let failed = |why: String| BenchError::Status { why };
@@ -78,7 +78,7 @@ fn page_times(node: &Sidecar, page_size: u32) -> Result<(Vec<f64>, usize), Bench
     })
 }
 
-/// How long a scrape took, connecting included, in microseconds.
+/// Returns the time of a scrape, connecting included, in microseconds.
 fn scrape_time(node: &Sidecar) -> Result<f64, BenchError> {
     let what = "scrape a sidecar's metrics";
     let started = Instant::now();
@@ -95,7 +95,7 @@ fn scrape_time(node: &Sidecar) -> Result<f64, BenchError> {
     }
 }
 
-/// Tensors a second between two workers, with the times and without, in turns.
+/// Measures the rate of tensors between two workers, with the times and without, in turns.
 fn times(bench: &Bench) -> Result<Figure, BenchError> {
     let what = "4 KiB tensors of two workers, with the times of the metrics beside without";
     let mut figure = Figure::beside(what, Unit::TensorsPerSecond, Versus::Ratio, Goal::AtLeast(0.98));
@@ -105,7 +105,7 @@ fn times(bench: &Bench) -> Result<Figure, BenchError> {
     let mut without = Pair::start(bench, "without", &without, &without, false)?;
     for run in 1..=bench.runs {
         bench.says(format!("times: run {run} of {}", bench.runs));
-        // Who is first has the warmer machine, or the colder one.
+        // The order changes with each run, because the machine may be warmer or colder for the second one.
         let (ours, baseline) = match run % 2 {
             0 => (with.rate(bench)?, without.rate(bench)?),
             _ => {

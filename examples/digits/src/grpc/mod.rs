@@ -1,7 +1,8 @@
-//! The baseline: the same job with its exchange over plain gRPC messages, as one would write it without transfer.
+//! The baseline: the same job with an exchange by plain gRPC messages, as a program without transfer would do it.
 //!
-//! It is meant to be a fair one: one connection per worker that stays open, TCP_NODELAY, payloads as `bytes` that are not
-//! decoded element by element, and a `GetWeights` that waits on the server for its version instead of polling.
+//! The baseline is meant to be fair: each worker has one connection that stays open, with TCP_NODELAY. Payloads are
+//! `bytes` that are not decoded element by element. `GetWeights` waits on the server for its version instead of
+//! polling.
 
 use prost::bytes::Bytes;
 
@@ -11,18 +12,18 @@ mod worker;
 pub use server::serve;
 pub use worker::work;
 
-/// What tonic makes of `proto/digits.proto`.
+/// The code that tonic generates from `proto/digits.proto`.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used)]
 mod proto {
     tonic::include_proto!("digits.v1");
 }
 
-/// Floats into a message: copied, because a message owns its bytes.
+/// Copies floats into a message, which owns its bytes.
 fn encode(floats: &[f32]) -> Bytes {
     Bytes::copy_from_slice(bytemuck::cast_slice(floats))
 }
 
-/// Floats out of a message: copied again, because a payload may begin at any address and a `f32` may not.
+/// Copies floats out of a message, because a payload may be unaligned for `f32`.
 fn decode(bytes: &[u8]) -> Vec<f32> {
     bytemuck::pod_collect_to_vec(bytes)
 }

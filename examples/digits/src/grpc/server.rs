@@ -14,10 +14,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
-/// Serves one job at `listen` (port 0: any free one), and returns when its last version is made and all answers are out.
+/// Serves one job at `listen` (port 0: any free one). Returns when its last version is made and all answers are sent.
 ///
 /// # Errors
-/// [`Error::Io`] if the address cannot be had, [`Error::Transport`] if serving fails, [`Error::Unexpected`] if a worker is out of step.
+/// [`Error::Io`] if the address is not available, [`Error::Transport`] if serving fails, [`Error::Unexpected`] if a
+/// worker is out of step.
 pub async fn serve(job: Job, listen: SocketAddr) -> Result<(), Error> {
     let listener = TcpListener::bind(listen).await.map_err(Error::io("listen for workers"))?;
     let address = listener.local_addr().map_err(Error::io("learn the address to listen at"))?;
@@ -32,7 +33,8 @@ pub async fn serve(job: Job, listen: SocketAddr) -> Result<(), Error> {
         tonic::transport::Server::builder()
             .add_service(ParameterServerServer::new(Service { published, gradients: gradients_in }))
             .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), async {
-                // Either way, whether training says that it is done or is no more, there is nothing left to serve.
+                // Training sends nothing: the end of the channel means that it is done or has failed, and serving ends
+                // in both cases.
                 let _ = shutdown.await;
             })
             .await
@@ -48,7 +50,7 @@ pub async fn serve(job: Job, listen: SocketAddr) -> Result<(), Error> {
     Ok(())
 }
 
-/// The training loop: two gradients in, one version out.
+/// The training loop: each step makes one version from two gradients.
 async fn train(
     job: Job,
     mut server: Server,

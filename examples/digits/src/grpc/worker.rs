@@ -11,8 +11,8 @@ use std::net::SocketAddr;
 /// Does all steps of worker `rank` with the parameter server at `server`.
 ///
 /// # Errors
-/// [`Error::Transport`] if the server cannot be reached, [`Error::Refused`] if a call fails, [`Error::Unexpected`] if the weights
-/// are not those of this model.
+/// [`Error::Transport`] if the server cannot be reached, [`Error::Refused`] if a call fails, [`Error::Unexpected`] if
+/// the weights do not fit this model.
 pub async fn work(job: Job, rank: usize, server: SocketAddr) -> Result<(), Error> {
     let worker = Worker::new(job, rank)?;
     let mut server = ParameterServerClient::connect(format!("http://{server}")).await?;

@@ -1,4 +1,4 @@
-//! The end of the demo: what has been shown, as tables.
+//! The report at the end of the demo, as tables.
 
 mod units;
 
@@ -10,16 +10,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use units::{bytes, mebibytes, rate, time};
 
-/// One way to exchange tensors, and the runs of the job that used it.
+/// A kind of exchange, and the runs of the job with it.
 #[derive(Debug)]
 pub struct Exchange {
     /// Its name.
     pub name: &'static str,
-    /// What came of each run; at least one.
+    /// The result of each run; at least one.
     pub runs: Vec<Trained>,
 }
 
-/// All that the demo has seen.
+/// The results of the demo.
 #[derive(Debug)]
 pub struct Report {
     /// The job that every run did.
@@ -30,11 +30,11 @@ pub struct Report {
     pub exchanges: Vec<Exchange>,
     /// The node of the parameter server, and of the producer.
     pub server: &'static str,
-    /// What the processes of all runs over transfer told about their transfers.
+    /// The transfers of the processes of all runs over transfer.
     pub transfers: Vec<Transfers>,
-    /// What was moved in bulk.
+    /// The bulk load.
     pub load: Load,
-    /// What its readers told.
+    /// The results of its readers.
     pub reads: Vec<Read>,
 }
 
@@ -46,7 +46,7 @@ impl Exchange {
         self.runs.iter().all(equals)
     }
 
-    /// The run of median wall time: a single one tells more about the machine's mood than about the exchange.
+    /// The run of median wall time, because a single run depends too much on other work of the machine.
     fn median(&self) -> &Trained {
         let mut by_time: Vec<&Trained> = self.runs.iter().collect();
         by_time.sort_by_key(|run| run.wall);
@@ -55,7 +55,7 @@ impl Exchange {
 }
 
 impl Report {
-    /// Whether every run reached the accuracy goal, and the distributed ones with the reference's weights.
+    /// Whether all runs reached the accuracy goal, and the distributed ones have the reference's weights.
     #[must_use]
     pub fn is_good(&self) -> bool {
         let accurate = |run: &Trained| run.score.accuracy >= ACCURACY_GOAL;
@@ -63,14 +63,14 @@ impl Report {
         good(&self.reference) && self.exchanges.iter().all(good)
     }
 
-    /// The workers' transfers: all of one path together.
+    /// The workers' transfers, summed by path.
     fn paths(&self) -> BTreeMap<String, Tally> {
         let mut paths: BTreeMap<String, Tally> = BTreeMap::new();
         for Transfers { node, direction, tally } in &self.transfers {
             let path = match direction {
                 Direction::Fetched => path(self.server, node),
                 Direction::Pushed => path(node, self.server),
-                // That is on its way nowhere yet.
+                // A published tensor has no path yet.
                 Direction::Published => continue,
             };
             paths.entry(path).or_default().merge(tally.clone());
@@ -78,7 +78,7 @@ impl Report {
         paths
     }
 
-    /// What the parameter server published.
+    /// The sum of the parameter server's publications.
     fn published(&self) -> Tally {
         let mut sum = Tally::default();
         let published = self.transfers.iter().filter(|told| told.direction == Direction::Published);
@@ -127,7 +127,7 @@ impl Report {
         writeln!(f, "  {TRANSFERS_HEAD}     moved at  then read at")?;
         for Read { node, tally, reading } in &self.reads {
             write_transfers(f, &path(self.server, node), tally)?;
-            // A rate in bytes for a hand-over that moves none would be a big number and no truth.
+            // A hand-over by reference moves no bytes, so a rate in bytes would be misleading.
             let flying = tally.latencies.iter().sum();
             let moved = if tally.is_by_reference() { "not moved".to_owned() } else { rate(tally.bytes, flying) };
             writeln!(f, "{moved:>13}{:>14}", rate(tally.bytes, *reading))?;
@@ -162,7 +162,7 @@ fn write_run(f: &mut fmt::Formatter<'_>, name: &str, run: &Trained, equal: &str)
 
 const TRANSFERS_HEAD: &str = "path       transfers       bytes   fabric    copied by a CPU        p50        p99";
 
-/// The columns of [`TRANSFERS_HEAD`].
+/// Writes the columns of [`TRANSFERS_HEAD`].
 fn write_transfers(f: &mut fmt::Formatter<'_>, path: &str, tally: &Tally) -> fmt::Result {
     let (count, size, fabric, copied) =
         (tally.count(), bytes(tally.bytes), tally.fabrics.join("+"), bytes(tally.copied));
@@ -207,7 +207,7 @@ mod tests {
                     reading: Duration::from_millis(8),
                 },
                 Read { node: "B".to_owned(), tally: tally("tcp", 64 << 20, 128 << 20, 32000), reading: Duration::ZERO },
-                // No CPU has copied a byte, and a device has moved each of them.
+                // No CPU has copied a byte; a device has moved all of them.
                 Read { node: "C".to_owned(), tally: tally("verbs", 64 << 20, 0, 32000), reading: Duration::ZERO },
             ],
         }
@@ -216,7 +216,7 @@ mod tests {
     #[track_caller]
     fn assert_rows(report: &Report, rows: &[&str]) {
         let text = report.to_string();
-        // Widths are a matter of taste; what stands in a row is not.
+        // The test ignores the widths of the columns.
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         for row in rows {
             assert!(text.lines().any(|line| words(line) == *row), "{row}\n{text}");
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_is_a_network_that_reads_badly() {
+    fn inaccurate_network_is_not_good() {
         assert!(!report(vec![run(0.9, 1, vec![1, 2])]).is_good());
     }
 
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_has_a_row_and_a_snapshot_has_none() {
+    fn each_path_has_a_row_and_a_snapshot_has_none() {
         let report = report(vec![run(0.98, 1, vec![1, 2])]);
         assert_rows(
             &report,
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_moved_has_no_rate() {
+    fn unmoved_tensors_have_no_rate() {
         assert_rows(
             &report(vec![run(0.98, 1, vec![1, 2])]),
             &[

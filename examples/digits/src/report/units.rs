@@ -13,7 +13,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// How fast so many bytes were in that time.
+/// The rate of `bytes` in `time`.
 pub(super) fn rate(bytes: u64, time: Duration) -> String {
     let seconds = time.as_secs_f64();
     if seconds > 0.0 { format!("{:.1} GB/s", bytes as f64 / seconds / 1e9) } else { "-".to_owned() }
@@ -24,7 +24,7 @@ pub(super) fn time(time: Duration) -> String {
     format!("{time:.1?}")
 }
 
-/// A size that is a power of two, mostly.
+/// A size in MiB.
 pub(super) fn mebibytes(mib: u64) -> String {
     if mib.is_multiple_of(1024) { format!("{} GiB", mib / 1024) } else { format!("{mib} MiB") }
 }

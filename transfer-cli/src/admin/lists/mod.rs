@@ -156,7 +156,7 @@ pub(crate) async fn run<L: List>(list: &L) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same for tensors, which can be listed over all nodes.
+/// Lists tensors, at one node or over all nodes.
 pub(crate) use tensors::run as run_tensors;
 
 /// A number, or an empty text if it is 0.

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn no_terminal_is_too_small() {
+    fn frame_is_drawn_on_the_smallest_terminal() {
         for (width, height) in [(1, 1), (10, 3), (40, 10), (80, 24), (300, 5)] {
             let _ = drawn(width, height);
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// The time after which the thread notices that no receiver is left.
+/// The interval at which the thread checks whether it should stop.
 const LOOK_UP: Duration = Duration::from_millis(100);
 
 /// A request by a key.
@@ -46,11 +46,11 @@ impl Keys {
         Ok(Keys { typed, stop })
     }
 
-    /// Waits for the next.
+    /// Waits for the next key.
     pub(super) async fn next(&mut self) -> io::Result<Typed> {
         match self.typed.recv().await {
             Some(typed) => typed,
-            // The thread ends only after it has reported why.
+            // The thread ends only after it has sent the reason.
             None => std::future::pending().await,
         }
     }

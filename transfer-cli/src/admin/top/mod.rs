@@ -47,7 +47,7 @@ fn pause(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Shows what the sidecar does, until `q`, Esc, Ctrl-C or a signal. However it ends, the terminal is restored.
+/// Shows the sidecar's activity, until `q`, Esc, Ctrl-C or a signal. The terminal is restored in every case.
 ///
 /// # Errors
 /// [`Error::Unreachable`], [`Error::Admin`]; [`Error::NoTerminal`], [`Error::Terminal`].
@@ -107,7 +107,7 @@ async fn live(
         }
         let taken = tokio::select! {
             taken = Sample::take(&options.target, admin) => taken,
-            // A stopped sidecar does not answer for long.
+            // Keys are handled meanwhile, because a stopped sidecar does not answer for a long time.
             key = keys.next() => match key.map_err(failed)? {
                 keys::Typed::Quit => return Ok(()),
                 keys::Typed::Redraw => continue,

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_for_each_second_and_survive_a_restart() {
+    fn rates_are_per_second_and_survive_a_restart() {
         let second = Duration::from_secs(1);
         assert_eq!(Rate::of(100, 300, 2 * second), Rate(100.0));
         assert_eq!(Rate::of(100, 50, second), Rate(50.0));

@@ -1,4 +1,4 @@
-//! The validity of certificates. Whether they are trusted, only a handshake shows.
+//! The validity of certificates. Only a handshake shows whether they are trusted.
 
 use super::found;
 use crate::doctor::facts::Facts;

@@ -49,7 +49,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Only --huge-pages uses them.
+/// Checks the pools of huge pages, which only --huge-pages uses.
 pub(super) fn huge_pages(facts: &Facts) -> Vec<Finding> {
     let used: Vec<_> = facts.host.huge_pages.iter().filter(|pool| pool.pages > 0).collect();
     if used.is_empty() {

@@ -5,7 +5,7 @@ use crate::doctor::facts::Facts;
 use crate::doctor::{Finding, Verdict};
 use transfer_terminal::units::bytes;
 
-/// Registered memory is locked memory, so the limit counts for RDMA even with --lock no.
+/// Checks the limit of locked memory. Registered memory is locked, so the limit applies to RDMA even with --lock no.
 pub(super) fn locked_memory(facts: &Facts) -> Vec<Finding> {
     let Ok(status) = &facts.sidecar else { return vec![] };
     let limit = match status.locked_limit_bytes {
@@ -22,7 +22,7 @@ pub(super) fn locked_memory(facts: &Facts) -> Vec<Finding> {
     found("locked memory", Verdict::Warn, text, Some(advice))
 }
 
-/// Checks that the memory that may be pinned exists.
+/// Checks that this host has the memory that may be pinned.
 pub(super) fn pinned(facts: &Facts) -> Vec<Finding> {
     const CHECK: &str = "memory";
     let Ok(status) = &facts.sidecar else { return vec![] };

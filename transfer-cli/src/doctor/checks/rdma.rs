@@ -18,7 +18,7 @@ pub(super) fn verbs_library(facts: &Facts) -> Vec<Finding> {
     }
 }
 
-/// Only --verbs-connect rdma-cm needs it.
+/// Checks the library of the connection manager, which only --verbs-connect rdma-cm needs.
 pub(super) fn cm_library(facts: &Facts) -> Vec<Finding> {
     match (&facts.verbs, &facts.connection_manager) {
         (Err(_), _) => vec![],

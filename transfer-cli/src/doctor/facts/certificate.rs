@@ -64,7 +64,7 @@ zj0EAwIDSQAwRgIhAIt0YX07qUbcAY7nUTrgScuhQb1um0TxBe+iBDtyXUY2AiEA
 ";
 
     #[test]
-    fn what_a_file_holds_is_read() {
+    fn certificates_of_a_file_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cert.pem");
         let look = |text: &str| {

@@ -47,7 +47,7 @@ pub(super) struct Facts {
     pub(super) now_s: i64,
     /// Whether the library of queue pairs works here, or why not.
     pub(super) verbs: Result<(), String>,
-    /// The same for the library of the connection manager.
+    /// Whether the library of the connection manager works here, or why not.
     pub(super) connection_manager: Result<(), String>,
     /// This host's devices, or why there are none.
     pub(super) devices: Result<Vec<DeviceReport>, NoRdma>,
@@ -72,7 +72,7 @@ impl Facts {
         let peer = match &options.with {
             None => None,
             Some(address) => {
-                // Reached like the first one, at another address.
+                // The second sidecar is reached with the same options, at another address.
                 let mut target = options.target.clone();
                 target.admin = address.clone();
                 let sockets = (Some(&socket).filter(|socket| socket.is_open()), options.with_socket.as_deref());

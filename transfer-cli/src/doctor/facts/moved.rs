@@ -80,8 +80,8 @@ pub(crate) async fn there_and_back(socket: &Path, to: &str, bytes: u64) -> Resul
     moved.ok_or_else(|| failed("fetch", transfer_client::Error::Ended))
 }
 
-/// The node of the sidecar at a socket, if that is another run of a sidecar than the one with this status. A socket
-/// that refuses workers is found out by the transfer.
+/// The node of the sidecar at a socket, if it is not the sidecar with this status. If the socket refuses workers, the
+/// later transfer reports that.
 pub(crate) async fn another(socket: &Path, wanted: &StatusResponse) -> Option<String> {
     let client = worker(socket, "who").connect(0).await.ok()?;
     (client.incarnation() != wanted.incarnation).then(|| client.node().to_owned())

@@ -29,7 +29,7 @@ pub(crate) struct Peer {
     pub(crate) data_port: Option<(String, Result<(), String>)>,
     /// The network interface to it, and the largest packet there, in bytes.
     pub(crate) interface: Option<(String, u64)>,
-    /// Bytes from there to here, and from here to there.
+    /// The transfers in both directions, with their results.
     pub(crate) moved: Vec<(Way, Result<Moved, Error>)>,
     /// The first sidecar's reason for its link's fabric, after the transfers.
     pub(crate) why_not_better: Option<String>,
@@ -42,7 +42,7 @@ pub(crate) enum Way {
     There,
     /// From that node to this one.
     Here,
-    /// The same, with a tensor of another worker.
+    /// From that node to this one, with a tensor of another worker.
     HereOf(String),
     /// From this node to that one, to this worker there.
     ThereTo(String),
@@ -165,8 +165,8 @@ async fn one_sided(target: &Target, here: &Path, bytes: u64) -> Vec<(Way, Result
     }
 }
 
-/// A worker of this user there: a tensor that is pushed to it takes room in its node's pool, and does not disturb it
-/// otherwise.
+/// The name of a worker of this user on that node. A tensor that is pushed to it takes room in its node's pool, and
+/// does not disturb it otherwise.
 async fn receiver(target: &Target) -> Option<String> {
     let request = SessionsRequest { page_size: 1000, ..SessionsRequest::default() };
     let page = target.connect().await.ok()?.sessions(request).await.ok()?.into_inner();
@@ -175,8 +175,7 @@ async fn receiver(target: &Target) -> Option<String> {
     page.sessions.iter().find(mine).map(|s| s.worker.clone())
 }
 
-/// The largest tensor there that a fetch does not consume: one that stays until it is replaced, however often it is
-/// fetched.
+/// The largest tensor there that a fetch does not consume: it stays until it is replaced, even if it is fetched.
 async fn published(target: &Target) -> Option<String> {
     let request = TensorsRequest { page_size: 1000, ..TensorsRequest::default() };
     let page = target.connect().await.ok()?.tensors(request).await.ok()?.into_inner();
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_reached_or_not() {
+    fn reachability_of_a_port_is_found() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         assert_eq!(reach(&address), Ok(()));

@@ -96,8 +96,8 @@ fn process(pid: i32) -> Process {
     }
 }
 
-/// The limit that version 1 of control groups reports if there is none: the largest number of whole pages, whatever
-/// their size. No host has as much.
+/// The least limit that stands for none in version 1 of control groups. There the kernel reports the largest number of
+/// whole pages, so the exact value depends on the page size. No host has that much memory.
 const NO_LIMIT_V1: u64 = 1 << 62;
 
 /// The lowest limit on the path from the process's group to the root, since each of them applies. Both versions of
@@ -168,7 +168,7 @@ mod tests {
         std::fs::write(at("pod/sidecar/memory.max"), "8192\n").unwrap();
         assert_eq!(limit(), Some(4096));
         assert_eq!(group_limit("1:cpu:/x\n", root.path()), None);
-        // Version 1, alone or beside version 2; the root says how much is no limit.
+        // Version 1, alone or beside version 2. The value of the root stands for no limit.
         std::fs::create_dir_all(at("memory/docker/7")).unwrap();
         std::fs::write(at("memory/memory.limit_in_bytes"), "9223372036854771712\n").unwrap();
         let v1 = |text: &str| group_limit(text, root.path());

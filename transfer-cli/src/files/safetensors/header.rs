@@ -1,6 +1,6 @@
 //! Parses unchecked headers.
 //!
-//! Nothing in it is trusted: each length is compared with the file's before anything is allocated for it, and the
+//! No part of a header is trusted: each length is compared with the file's before memory is allocated for it, and the
 //! entries must describe every byte of the file exactly once.
 
 use super::{LENGTH_BYTES, MAX_HEADER_BYTES, METADATA, dtype};

@@ -11,7 +11,7 @@ use arrow_schema::{DataType, FieldRef, UnionMode};
 use std::sync::Arc;
 use transfer_memory::view::Element;
 
-/// A column and its children. Its values are in `buffers`, in the order of Arrow's layout.
+/// A column and its children. `buffers` contains its values, in the order of Arrow's layout.
 #[derive(Debug)]
 pub(super) struct Column {
     field: FieldRef,
@@ -22,7 +22,7 @@ pub(super) struct Column {
     buffers: Vec<Room>,
     children: Vec<Column>,
     dictionary: Option<ArrayRef>,
-    /// The end of the last view of a list.
+    /// The end of the last list of a list-view column, in elements of its child.
     closed: usize,
 }
 
@@ -53,7 +53,7 @@ impl Column {
         Ok(column)
     }
 
-    /// Makes room for that many more rows.
+    /// Makes room for `rows` more rows.
     pub(super) fn reserve(&mut self, session: &Session, rows: usize) -> Result<(), Error> {
         if let Some(nulls) = &mut self.nulls {
             nulls.reserve(session, rows)?;
@@ -100,7 +100,7 @@ impl Column {
         self.append_nothing(session)
     }
 
-    /// Appends a place without a value, whose children are never read.
+    /// Appends a row without a value. The children of such a row are never read.
     fn append_nothing(&mut self, session: &Session) -> Result<(), Error> {
         self.len += 1;
         match self.field.data_type().clone() {
@@ -130,7 +130,7 @@ impl Column {
         }
     }
 
-    /// Appends a value below a null: there must be one, and it need not be null itself.
+    /// Appends a value below a null. The child must have an element there, which need not be null itself.
     fn append_below_null(&mut self, session: &Session) -> Result<(), Error> {
         match (self.nulls.is_some(), self.field.data_type()) {
             (false, DataType::Union(..) | DataType::RunEndEncoded(..)) => {
@@ -223,7 +223,7 @@ impl<'a> ColumnMut<'a> {
     /// Appends many values; see [`ColumnMut::append`].
     ///
     /// # Errors
-    /// As [`ColumnMut::append`].
+    /// Those of [`ColumnMut::append`].
     pub fn append_slice<T: ArrowPrimitiveType>(&mut self, values: &[T::Native]) -> Result<(), Error> {
         let data_type = match self.column.field.data_type() {
             DataType::Dictionary(key, _) => key,
@@ -239,7 +239,7 @@ impl<'a> ColumnMut<'a> {
     /// Appends `count` numbers and returns them to be written in place. They contain left-over values.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`]; `T` must be as wide as the column's values.
+    /// Those of [`ColumnMut::append`]; also if `T` is not as wide as the column's values.
     pub fn values_mut<T: Element>(&mut self, count: usize) -> Result<&mut [T], Error> {
         if self.column.field.data_type().primitive_width() != Some(size_of::<T>()) || size_of::<T>() > 8 {
             return Err(self.column.wrong(&format!("values of type {}", T::DTYPE)));
@@ -251,7 +251,7 @@ impl<'a> ColumnMut<'a> {
     /// Appends a boolean.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`].
+    /// Those of [`ColumnMut::append`].
     pub fn append_bool(&mut self, value: bool) -> Result<(), Error> {
         if *self.column.field.data_type() != DataType::Boolean {
             return Err(self.column.wrong("Boolean"));
@@ -263,7 +263,7 @@ impl<'a> ColumnMut<'a> {
     /// Appends a string to a column of strings of any width, or of views.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`].
+    /// Those of [`ColumnMut::append`].
     pub fn append_str(&mut self, value: &str) -> Result<(), Error> {
         match self.column.field.data_type() {
             DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => self.append_any(value.as_bytes()),
@@ -274,7 +274,7 @@ impl<'a> ColumnMut<'a> {
     /// Appends bytes to a column of bytes of any width, of views, or of a fixed size.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`].
+    /// Those of [`ColumnMut::append`].
     pub fn append_bytes(&mut self, value: &[u8]) -> Result<(), Error> {
         match self.column.field.data_type() {
             DataType::Binary | DataType::LargeBinary | DataType::BinaryView => self.append_any(value),
@@ -307,7 +307,7 @@ impl<'a> ColumnMut<'a> {
     /// Appends a null.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`]; also if the column is not nullable.
+    /// Those of [`ColumnMut::append`]; also if the column is not nullable.
     pub fn append_null(&mut self) -> Result<(), Error> {
         self.column.append_null(self.session)
     }
@@ -324,10 +324,10 @@ impl<'a> ColumnMut<'a> {
         }
     }
 
-    /// Ends a list, map, or struct with what was written to its children since the last one ended.
+    /// Ends a list, map, or struct. It contains the elements that were appended to its children since the previous end.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`].
+    /// Those of [`ColumnMut::append`].
     pub fn close(&mut self) -> Result<(), Error> {
         let column = &mut *self.column;
         match column.field.data_type() {
@@ -350,7 +350,7 @@ impl<'a> ColumnMut<'a> {
     /// The column of that variant of a union. Append exactly one value to it.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`].
+    /// Those of [`ColumnMut::append`].
     pub fn variant(&mut self, type_id: i8) -> Result<ColumnMut<'_>, Error> {
         let column = &mut *self.column;
         let DataType::Union(fields, mode) = column.field.data_type() else { return Err(column.wrong("a union")) };
@@ -377,7 +377,7 @@ impl<'a> ColumnMut<'a> {
     /// `rows` rows.
     ///
     /// # Errors
-    /// As [`ColumnMut::append`].
+    /// Those of [`ColumnMut::append`].
     pub fn run(&mut self, rows: usize) -> Result<ColumnMut<'_>, Error> {
         let column = &mut *self.column;
         let DataType::RunEndEncoded(ends, _) = column.field.data_type() else { return Err(column.wrong("runs")) };

@@ -18,7 +18,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Makes room for that many more bytes.
+    /// Makes room for `more` more bytes.
     pub(super) fn reserve(&mut self, session: &Session, more: usize) -> Result<(), Error> {
         let capacity = self.block.as_ref().map_or(0, |block| block.slice().len as usize);
         let needed = self.len.saturating_add(more);
@@ -37,7 +37,7 @@ impl Room {
         Ok(())
     }
 
-    /// Appends that many bytes and returns them. They contain left-over values.
+    /// Appends `count` bytes and returns them. They contain left-over values.
     pub(super) fn next(&mut self, session: &Session, count: usize) -> Result<&mut [u8], Error> {
         self.reserve(session, count)?;
         let at = self.len;
@@ -45,7 +45,7 @@ impl Room {
         Ok(self.block.as_mut().map_or(&mut [], |block| &mut block.as_bytes_mut()[at..at + count]))
     }
 
-    /// Appends that many elements and returns them. The length so far must be a multiple of the element size.
+    /// Appends `count` elements and returns them. The length so far must be a multiple of the element size.
     pub(super) fn next_elements<T: Element>(&mut self, session: &Session, count: usize) -> Result<&mut [T], Error> {
         let bytes = count.saturating_mul(size_of::<T>());
         self.reserve(session, bytes)?;
@@ -106,7 +106,7 @@ impl Bits {
         Ok(())
     }
 
-    /// Appends that many ones.
+    /// Appends `count` ones.
     pub(super) fn push_ones(&mut self, session: &Session, count: usize) -> Result<(), Error> {
         let mut left = count;
         while left > 0 && !self.len.is_multiple_of(8) {

@@ -1,4 +1,4 @@
-//! What the machine gives: the same messages and bytes with nothing of this project in between.
+//! The baselines of the sweep: the same messages and bytes without this project.
 //!
 //! | place | latency | rate |
 //! |---|---|---|
@@ -16,16 +16,16 @@ use crate::bench::Bench;
 use crate::error::BenchError;
 use crate::figure::Spread;
 
-/// What a run found of the machine.
+/// The result of a baseline's run.
 #[derive(Debug, Clone)]
 pub(super) struct Bare {
-    /// One at a time, in microseconds.
+    /// The times of single messages, in microseconds.
     pub latencies_us: Vec<f64>,
-    /// As many as the system moved: nanoseconds for each.
+    /// The nanoseconds of each tensor, for as many tensors as the system moved.
     pub ns: Option<f64>,
 }
 
-/// One run.
+/// Does one run.
 pub(super) fn measure(bench: &Bench, scene: &Scene<'_>) -> Result<Bare, BenchError> {
     let (len, count) = (scene.len, scene.batches * scene.keys);
     let latencies_us = match scene.place {
@@ -43,8 +43,9 @@ pub(super) fn measure(bench: &Bench, scene: &Scene<'_>) -> Result<Bare, BenchErr
     Ok(Bare { latencies_us, ns })
 }
 
-/// The times of one-byte messages through a process that passes them on, in microseconds, over the same kind of socket as a sidecar's
-/// doorbells: each process sleeps in poll or epoll, and takes its byte with one more call, as workers and sidecar do.
+/// Returns the times of one-byte messages through a process that relays them, in microseconds. The sockets are of the
+/// same kind as a sidecar's doorbells: each process sleeps in poll or epoll, and takes its byte with one more call,
+/// like workers and sidecars.
 fn relay(bench: &Bench, count: u64) -> Result<Vec<f64>, BenchError> {
     let path = |what| bench.stage.new_path(what);
     let (from, to, turns) = (path("from"), path("to"), path("turns"));
@@ -58,10 +59,11 @@ fn relay(bench: &Bench, count: u64) -> Result<Vec<f64>, BenchError> {
     Ok(latencies_us(&sent.times(), &received.times()))
 }
 
-/// With one thread or with as many as there are CPUs: the better one counts.
+/// Measures memcpy with one thread, and with one for each CPU; the better one counts.
 fn memcpy(bench: &Bench, scene: &Scene<'_>) -> Result<f64, BenchError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // As many tensors in turns as the system has, so that both find as little in the cache; of long ones, one is more than it holds.
+    // As many tensors take turns as in the system, so that both find equally little in the cache. A single long tensor
+    // exceeds the cache anyway.
     let buffers = if scene.keys > 1 { 3 * scene.keys as usize } else { 1 };
     let mut copier = bench.stage.actor("copier")?;
     let mut best = f64::INFINITY;

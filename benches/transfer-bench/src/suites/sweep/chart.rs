@@ -1,5 +1,5 @@
-//! A sweep as a drawing, for a page: what one tensor takes, and how many bytes go by in a second, over the length. SVG, so that it stays sharp,
-//! can be compared line by line in a repository, and follows the reader's choice of light or dark.
+//! A chart of a sweep, for a page: the time of one tensor, and the bytes per second, over the length. It is SVG, so
+//! that it stays sharp, can be compared line by line in a repository, and follows the reader's choice of light or dark.
 
 use super::place::Place;
 use super::report::{Line, Point, Sweep};
@@ -17,14 +17,14 @@ const SIZE: (u32, u32) = (880, 980);
 const PAPER: RGBColor = RGBColor(255, 255, 255);
 const INK: RGBColor = RGBColor(31, 35, 40);
 const FAINT: RGBColor = RGBColor(216, 222, 228);
-/// The same three in the dark.
+/// The colours of paper, ink and mesh, each with its replacement for dark mode.
 const DARK: [(RGBColor, RGBColor); 3] =
     [(PAPER, RGBColor(13, 17, 23)), (INK, RGBColor(230, 237, 243)), (FAINT, RGBColor(48, 54, 61))];
-/// Apart for those who see no difference between red and green, and visible on both papers.
+/// Colours that differ for readers with red-green blindness, and that are visible on both papers.
 const COLOURS: [RGBColor; 4] =
     [RGBColor(0, 158, 115), RGBColor(204, 121, 167), RGBColor(43, 130, 201), RGBColor(213, 94, 0)];
 
-/// Where a chart will be.
+/// The output file of a chart.
 #[derive(Debug)]
 pub(super) struct File {
     path: PathBuf,
@@ -33,17 +33,17 @@ pub(super) struct File {
 
 #[derive(Debug)]
 enum To {
-    /// It gets its name when it is whole.
+    /// A file that gets its name when it is complete.
     New(Unfinished),
-    /// A pipe or a device: something that other bytes cannot take the place of.
+    /// A pipe or a device, which cannot be replaced.
     Stream(fs::File),
 }
 
 impl File {
-    /// Makes sure that it can be written. What is there already stays until [`File::finish`].
+    /// Makes sure that the file can be written. An existing file stays until [`File::finish`].
     pub(super) fn begin(path: &Path) -> Result<File, BenchError> {
         let failed = |source| BenchError::File { what: "write", path: path.to_owned(), source };
-        // Through a symbolic link: what it leads to is replaced, not the link.
+        // Through a symbolic link: its target is replaced, not the link.
         let path = match path.canonicalize() {
             Ok(path) => path,
             Err(e) if e.kind() == io::ErrorKind::NotFound => path.to_owned(),
@@ -62,7 +62,7 @@ impl File {
         Ok(File { path, to: To::New(file) })
     }
 
-    /// Draws.
+    /// Draws the chart, and writes it.
     pub(super) fn finish(self, sweep: &Sweep, runs: u32) -> Result<(), BenchError> {
         let machine = Machine::look();
         let caption =
@@ -129,13 +129,14 @@ fn draw(sweep: &Sweep, caption: &str) -> Result<String, BenchError> {
     Ok(for_both_papers(&text))
 }
 
-/// What stands above one another: an axis of lengths, an axis of values, and for each place the system and its baseline.
+/// A panel of the chart: an axis of lengths, an axis of values, and for each place a line of the system and one of its
+/// baseline.
 struct Panel<'a> {
     title: &'a str,
     unit: &'a str,
     lines: &'a [&'a Line],
     values: [Value; 2],
-    /// Where no line passes.
+    /// A corner that no line passes.
     legend: SeriesLabelPosition,
 }
 
@@ -150,7 +151,7 @@ impl Panel<'_> {
         else {
             return Ok(());
         };
-        // Whole decades, so that the axis says where it is.
+        // The axis has whole decades, so that its ends have labels.
         let decades = 10f64.powf(least.log10().floor())..10f64.powf((most * 1.001).log10().ceil());
         let keys: Vec<f64> =
             self.lines.first().map_or_else(Vec::new, |line| line.points.iter().map(|p| p.len as f64).collect());
@@ -159,7 +160,7 @@ impl Panel<'_> {
             .margin(16)
             .x_label_area_size(44)
             .y_label_area_size(64)
-            // A single length has room around it.
+            // A single length gets room on both sides.
             .build_cartesian_2d(
                 (shortest / 1.5..longest * 1.5).log_scale().with_key_points(keys),
                 decades.log_scale(),
@@ -224,7 +225,8 @@ fn number(value: f64) -> String {
     }
 }
 
-/// A reader who prefers the dark gets other colours of paper, ink and mesh: rules of a style sheet come before an element's own.
+/// Adds a style sheet for dark mode, with other colours of paper, ink and mesh. Its rules override the attributes of
+/// elements.
 fn for_both_papers(svg: &str) -> String {
     let mut style = "<style>@media (prefers-color-scheme: dark) {".to_owned();
     for (light, dark) in DARK {
@@ -245,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_drawing_with_each_place_its_baseline_and_the_units() {
+    fn chart_shows_each_place_its_baseline_and_the_units() {
         let svg = draw(&sweep(), "a <machine> & its kernel").unwrap();
         let document = roxmltree::Document::parse(&svg).unwrap_or_else(|e| panic!("{e}: {svg}"));
         assert_eq!(document.root_element().tag_name().name(), "svg");
@@ -265,14 +267,14 @@ mod tests {
         ] {
             assert!(texts.iter().any(|text| text == wanted), "{wanted}: {texts:?}");
         }
-        // Three points of each place in the first panel, and of the one that moves bytes in the second.
+        // The first panel has three points of each place, and the second one three of the place that moves bytes.
         let marks = document.descendants().filter(|node| node.has_tag_name("circle")).count();
         assert_eq!(marks, 9);
         assert!(svg.contains("prefers-color-scheme: dark"));
     }
 
     #[test]
-    fn a_sweep_of_one_length_has_a_drawing_too() {
+    fn sweep_of_one_length_has_a_chart() {
         let mut sweep = sweep();
         sweep.lines.iter_mut().for_each(|line| line.points.truncate(1));
         let svg = draw(&sweep, "").unwrap();
@@ -280,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_measured_for_a_chart_that_cannot_be_written() {
+    fn unwritable_chart_is_an_error_at_the_start() {
         let folder = tempfile::tempdir().unwrap();
         let nowhere = folder.path().join("nowhere/chart.svg");
         let error = File::begin(&nowhere).unwrap_err();

@@ -1,10 +1,12 @@
-//! Tensors of all lengths, on one host and between two sidecars by each fabric that this host has.
+//! Tensors of all lengths, on one host and between two sidecars over each fabric that this host has.
 //!
-//! For each length and place: tensors one at a time, which gives the latency, and tensors in batches, two batches ahead of whoever takes
-//! them, which gives the rate and what it took. Then the baseline of the place does the same with nothing of this project in it. Each
-//! length has sidecars of its own, so that none finds the slots, or the pages, of another.
+//! For each length and place, a run measures tensors one at a time, which gives the latency, and tensors in batches,
+//! with the producer two batches ahead, which gives the rate and the processor time. Then the baseline of the place
+//! does the same without this project. Each length has its own sidecars, so that none uses the slots, or the pages, of
+//! another.
 //!
-//! - `place`: the system. `baseline`: the machine. `report`: the figures as a table and as JSON. `chart`: as a drawing.
+//! - `place`: the system. `baseline`: the machine. `report`: the figures as a table and as JSON. `chart`: the figures
+//!   as a drawing.
 
 mod baseline;
 mod chart;
@@ -22,37 +24,39 @@ use report::{Line, Point};
 use std::path::PathBuf;
 use transfer_terminal::units;
 
-/// What the sweep may be told.
+/// The options of the sweep.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct SweepOptions {
-    /// Of the suite sweep: the shortest tensor. Default: 4KiB
+    /// For the suite sweep: the shortest tensor. Default: 4KiB
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub min: Option<u64>,
-    /// Of the suite sweep: the longest tensor. Default: 1GiB, or what there is memory for; with --quick 4MiB
+    /// For the suite sweep: the longest tensor. Default: 1GiB, or the longest that fits into memory; with --quick 4MiB
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub max: Option<u64>,
-    /// Of the suite sweep: a chart of it, to this file
+    /// For the suite sweep: the file for a chart of it
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
 
-/// From one length to the next.
+/// The factor between one length and the next.
 const STEP: u64 = 4;
 const MAX: u64 = 1 << 30;
 const QUICK_MAX: u64 = 4 * MIB;
-/// What a sweep takes of memory, as a multiple of its longest tensor: an arena for three, a pool for four, and the baseline's two.
+/// The memory of a sweep, as a multiple of its longest tensor: an arena for three, a pool for four, and two for the
+/// baseline.
 const MEMORY: u64 = 9;
-/// And whatever the length, for programs and small pools.
+/// The memory that does not depend on the length, for programs and small pools.
 const MEMORY_BESIDE: u64 = 512 * MIB;
 
 impl SweepOptions {
-    /// Whether anything was said.
+    /// Whether any of these options was given.
     #[must_use]
     pub fn are_given(&self) -> bool {
         self.min.is_some() || self.max.is_some() || self.svg.is_some()
     }
 
-    /// The lengths: each four times the one before, and the longest. `available`: bytes of memory that are free for it.
+    /// The lengths: each is four times the previous one, up to the longest. `available` is the available memory, in
+    /// bytes.
     ///
     /// # Errors
     /// [`BenchError::Sweep`].
@@ -62,7 +66,7 @@ impl SweepOptions {
         let min = self.min.unwrap_or(4 * KIB);
         let max = match self.max {
             Some(max) => max,
-            // The largest power that there is room for; no less than what was asked for as the least.
+            // The largest power of two that fits into memory, but no less than the shortest length.
             None => {
                 let most = if quick { QUICK_MAX } else { MAX };
                 min.max(most.min(1 << fits.max(1).ilog2()))
@@ -87,13 +91,13 @@ impl SweepOptions {
     }
 }
 
-/// Measures.
+/// Runs the suite.
 ///
 /// # Errors
 /// Any [`BenchError`].
 pub fn run(bench: &Bench, options: &SweepOptions) -> Result<Sweep, BenchError> {
     let lengths = options.lengths(bench.quick, available())?;
-    // Before anything is measured: where it cannot be written, nobody waits for it.
+    // Before the measurements, so that an error of the file is reported at once.
     let chart = options.svg.as_deref().map(chart::File::begin).transpose()?;
     let mut lines = Vec::new();
     for place in Place::all().into_iter().filter(|place| place.is_here()) {
@@ -124,7 +128,7 @@ fn measure(bench: &Bench, place: Place, len: u64) -> Result<Point, BenchError> {
     Ok(Point { len, under_way: scene.under_way(), runs })
 }
 
-/// Memory that can be had without taking it from anybody.
+/// The available memory, in bytes.
 fn available() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -154,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_is_what_there_is_memory_for() {
+    fn longest_tensor_fits_into_memory() {
         assert_eq!(options(None, None).lengths(false, 4 * GIB).unwrap().last(), Some(&(256 * MIB)));
         let error = options(None, Some(GIB)).lengths(false, 4 * GIB).unwrap_err().to_string();
         assert!(error.contains("1 GiB") && error.contains("9.5 GiB") && error.contains("4 GiB"), "{error}");
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_lengths_are_refused() {
         let error = options(Some(8 * KIB), Some(4 * KIB)).lengths(false, 64 * GIB).unwrap_err();
         assert_eq!(error.exit(), Exit::WrongUse);
         assert_eq!(error.to_string(), "--min 8 KiB is above --max 4 KiB");

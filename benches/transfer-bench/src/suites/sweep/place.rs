@@ -1,4 +1,4 @@
-//! The system: two workers, of one sidecar or of two.
+//! The system at each place: two workers, of one sidecar or of two.
 
 use super::super::{MIB, latencies_us, pair_over, worker};
 use crate::actor::batches::Batches;
@@ -12,17 +12,18 @@ use crate::usage::Usage;
 use std::ops::Range;
 use std::time::Duration;
 
-/// How many bytes a batch has, where its tensors are shorter than that.
+/// The length of a batch in bytes, if its tensors are shorter than that.
 const BATCH: u64 = 16 * MIB;
 const KEYS: Range<u64> = 1..64;
-/// How many batches are pushed before the first one has been taken.
+/// The number of batches by which the producer may be ahead of the consumer.
 const AHEAD: u64 = 2;
-/// Tensors of the latency, and batches: no fewer, so that there is a median, and no more, so that it ends.
+/// The limits of the number of single tensors, and of batches: at least 4, for a median, and at most 4,000, so that a
+/// run ends.
 const TENSORS: Range<u64> = 4..4000;
 const BATCHES: Range<u64> = 4..4000;
 const TO: &str = "consumer";
 
-/// Where the two workers are.
+/// The place of the two workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// Two workers of one sidecar.
@@ -36,13 +37,13 @@ pub enum Place {
 }
 
 impl Place {
-    /// All of them.
+    /// All places.
     #[must_use]
     pub fn all() -> [Place; 4] {
         [Place::OneHost, Place::Shm, Place::Tcp, Place::Verbs]
     }
 
-    /// What it is called in figures.
+    /// The name in figures.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -53,31 +54,31 @@ impl Place {
         }
     }
 
-    /// Whether this host can do it.
+    /// Whether this host supports it.
     #[must_use]
     pub fn is_here(self) -> bool {
         self != Place::Verbs || transfer_verbs::devices().is_ok_and(|devices| !devices.is_empty())
     }
 
-    /// Whether bytes move. By reference, a rate in bytes says nothing.
+    /// Whether bytes move. If they do not, a rate in bytes has no meaning.
     #[must_use]
     pub fn moves_bytes(self) -> bool {
         self != Place::OneHost
     }
 }
 
-/// What a run found of the system.
+/// The result of a run of the system.
 #[derive(Debug, Clone)]
 pub(super) struct Measured {
-    /// One at a time, from the call of push to the return of fetch, in microseconds.
+    /// The times of single tensors, from the call of push to the return of fetch, in microseconds.
     pub latencies_us: Vec<f64>,
-    /// Bytes that a CPU copied, for each byte.
+    /// The bytes that a CPU copied, for each byte of the tensors.
     pub copied: f64,
-    /// In batches: nanoseconds for each tensor.
+    /// The nanoseconds of each tensor in batches.
     pub ns: f64,
-    /// What the workers and the sidecars used for each tensor: on CPUs.
+    /// The CPU time of the workers and the sidecars, for each tensor in batches.
     pub cpu: Duration,
-    /// And how often one of their threads went to sleep for it.
+    /// The number of times that one of their threads went to sleep, for each tensor in batches.
     pub sleeps: f64,
 }
 
@@ -86,9 +87,9 @@ pub(super) struct Scene<'a> {
     bench: &'a Bench,
     pub(super) place: Place,
     pub(super) len: u64,
-    /// Tensors of a batch.
+    /// The number of tensors of a batch.
     pub(super) keys: u64,
-    /// How many tensors, and how many batches, a run has.
+    /// The number of single tensors of a run.
     pub(super) tensors: u64,
     pub(super) batches: u64,
     version: u64,
@@ -98,10 +99,10 @@ pub(super) struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    /// Starts them, and finds out how many tensors fill the time that a run shall take.
+    /// Starts the sidecars and workers, and finds the number of tensors that fill the time of a run.
     pub(super) fn start(bench: &'a Bench, place: Place, len: u64) -> Result<Scene<'a>, BenchError> {
         let keys = (BATCH / len).clamp(KEYS.start, KEYS.end);
-        // Published by the batch before and this one, and being written; each is at least a page.
+        // The tensors of the previous batch, of this one, and those being written; each takes at least a page.
         let room = |tensors: u64| tensors * keys * len.next_multiple_of(4096);
         let (arena, pool) = (room(3) + 16 * MIB, room(2 * AHEAD) + 64 * MIB);
         let texts = [arena, pool, arena + pool + 64 * MIB].map(|bytes| bytes.to_string());
@@ -127,7 +128,7 @@ impl<'a> Scene<'a> {
         producer.ask(WorkerTask::Prefill { len, tensors: 3 * keys as usize })?;
         let (tensors, batches) = (TENSORS.start, BATCHES.start);
         let mut scene = Scene { bench, place, len, keys, tensors, batches, version: 1, sidecars, producer, consumer };
-        // Names are asked for, slots are offered, pages are touched for the first time.
+        // The first run asks for names and slots, and touches pages for the first time.
         scene.measure()?;
         let tried = scene.measure()?;
         let time = bench.pick(4e8, 6e7);
@@ -138,12 +139,12 @@ impl<'a> Scene<'a> {
         Ok(scene)
     }
 
-    /// How many tensors are under way at most, in batches.
+    /// The greatest number of tensors in flight in batches.
     pub(super) fn under_way(&self) -> u64 {
         AHEAD * self.keys
     }
 
-    /// One run.
+    /// Does one run.
     pub(super) fn measure(&mut self) -> Result<Measured, BenchError> {
         let (ns, used) = self.in_batches()?;
         let (latencies_us, copied) = self.one_at_a_time()?;
@@ -188,11 +189,11 @@ impl<'a> Scene<'a> {
     }
 
     fn one_at_a_time(&mut self) -> Result<(Vec<f64>, f64), BenchError> {
-        // One more: until both have begun, the first one waits.
+        // One more version than counted: the first one waits until both workers have begun.
         let versions = self.versions(1 + self.tensors);
         let turns = self.bench.stage.new_path("turns");
         let pace = Pace { interval_ns: 0, turns: Some(turns.clone()) };
-        // A key of the batches: its slots are there, and no others are needed.
+        // A key of the batches, because its slots exist.
         let (key, len) = ("sweep/0/0".to_owned(), self.len);
         self.producer.tell(WorkerTask::Push {
             key: key.clone(),

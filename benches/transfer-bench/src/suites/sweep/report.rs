@@ -9,13 +9,13 @@ use std::fmt;
 use transfer_terminal::table::Table;
 use transfer_terminal::units;
 
-/// What a sweep found.
+/// The result of a sweep.
 #[derive(Debug)]
 pub struct Sweep {
     pub(super) lines: Vec<Line>,
 }
 
-/// One place, over all lengths.
+/// The results at one place, over all lengths.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) place: Place,
@@ -24,7 +24,7 @@ pub(super) struct Line {
     bare_fit: Option<Fit>,
 }
 
-/// One length at one place: the system and its baseline, run by run.
+/// The results of one length at one place: the system and its baseline, run by run.
 #[derive(Debug)]
 pub(super) struct Point {
     pub(super) len: u64,
@@ -38,7 +38,8 @@ impl Line {
             let times = points.iter().filter_map(|point| Some((point.len, of(point)?.median)));
             Fit::of(&times.collect::<Vec<_>>())
         };
-        // By reference, what a batch takes depends on how many tensors it has, and that on their length: one at a time, it does not.
+        // By reference, the time of a batch depends on its number of tensors, which depends on their length. The time
+        // of a single tensor does not.
         let (fit, bare_fit) = match place.moves_bytes() {
             true => (fit_of(Point::ns), fit_of(Point::bare_ns)),
             false => (fit_of(Point::latency_ns), fit_of(Point::bare_latency_ns)),
@@ -52,7 +53,7 @@ impl Point {
         Spread::of(&self.runs.iter().filter_map(|(ours, bare)| of(ours, bare)).collect::<Vec<_>>())
     }
 
-    /// One at a time, in microseconds.
+    /// The p-th percentile of the times of single tensors, in microseconds.
     pub(super) fn latency(&self, p: f64) -> Option<Spread> {
         self.over_runs(|ours, _| Some(percentile(&mut ours.latencies_us.clone(), p)))
     }
@@ -69,7 +70,7 @@ impl Point {
         self.over_runs(|_, bare| Some(1e3 * percentile(&mut bare.latencies_us.clone(), 50.0)))
     }
 
-    /// In batches, for each tensor.
+    /// The nanoseconds of each tensor in batches.
     fn ns(&self) -> Option<Spread> {
         self.over_runs(|ours, _| Some(ours.ns))
     }
@@ -78,7 +79,7 @@ impl Point {
         self.over_runs(|_, bare| bare.ns)
     }
 
-    /// 10^9 bytes in a second.
+    /// The rate, in 10^9 bytes per second.
     pub(super) fn rate(&self) -> Option<Spread> {
         self.over_runs(|ours, _| Some(self.len as f64 / ours.ns))
     }
@@ -87,7 +88,7 @@ impl Point {
         self.over_runs(|_, bare| Some(self.len as f64 / bare.ns?))
     }
 
-    /// Each run against its own baseline.
+    /// Compares each run with its own baseline.
     fn compared(&self) -> Option<Spread> {
         self.over_runs(|ours, bare| Some(bare.ns? / ours.ns))
     }
@@ -137,7 +138,7 @@ impl Point {
 }
 
 impl Sweep {
-    /// All of it; each figure with its median, least and most over the runs.
+    /// The whole sweep; each figure with its median, least and greatest value over the runs.
     #[must_use]
     pub fn json(&self) -> Value {
         let line = |line: &Line| {
@@ -219,7 +220,7 @@ fn micros(us: f64) -> String {
     }
 }
 
-/// To about two digits that count.
+/// Rounds to about two significant digits.
 fn figures(x: f64) -> String {
     match x {
         ..0.001 => format!("{x:.1e}"),
@@ -233,7 +234,7 @@ pub(super) mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// Two runs of two lengths on one host and over TCP, which copies each byte twice.
+    /// Two runs of two lengths, on one host and over TCP, which copies each byte twice.
     pub(in super::super) fn sweep() -> Sweep {
         let point = |place: Place, len: u64| {
             let run = |more: f64| {
@@ -256,7 +257,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn as_json_each_place_has_its_points_and_its_fits() {
+    fn json_has_the_points_and_fits_of_each_place() {
         let json = sweep().json();
         assert_eq!(json[0]["place"], "one host");
         let (local, tcp) = (&json[0]["points"][0], &json[1]["points"][1]);
@@ -287,7 +288,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn as_text_there_is_a_table_for_each_place_and_the_model_below_it() {
+    fn text_has_a_table_for_each_place_and_the_model_below_it() {
         let text = sweep().to_string();
         for words in [
             "one host",
