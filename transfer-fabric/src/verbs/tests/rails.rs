@@ -265,7 +265,7 @@ fn link_survives_the_loss_of_one_of_two_devices() {
 /// A link begins with the rails that are up.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn link_begins_with_the_rails_that_are_up() {
+fn link_begins_with_the_rails_that_are_up_of_two_devices() {
     let mut pair = Pair::new(over(2, &[0, 1], 16, &config()), SLOTS * SLOT_BYTES);
     for victim in 0..2 {
         let network = Network(victim);
