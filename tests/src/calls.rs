@@ -189,7 +189,7 @@ impl PushCall<'_> {
         self.worker.order(Order::Push(self.order), |a| if let Answer::Pushed(p) = a { Some(p) } else { None })
     }
 
-    /// Orders the push again and again, until one fails.
+    /// Orders the push repeatedly, until one fails.
     pub fn storm(self) -> Pending<()> {
         self.worker.order(Order::PushStorm(self.order), done)
     }
@@ -252,7 +252,7 @@ impl FetchCall<'_> {
         self.worker.order(Order::Fetch(self.order), |a| if let Answer::Fetched(f) = a { Some(f) } else { None })
     }
 
-    /// Orders the fetch again and again, until one fails.
+    /// Orders the fetch repeatedly, until one fails.
     pub fn storm(self) -> Pending<()> {
         self.worker.order(Order::FetchStorm(self.order), done)
     }

@@ -237,16 +237,16 @@ pub enum Order {
     /// Fork a child that drops what it inherits, checks that all inherited calls fail, connects at this socket itself,
     /// and fetches this key. Answered with the number of the check that failed, 0 if none.
     Fork(std::path::PathBuf, String),
-    /// Push the tensor again and again, until a push fails.
+    /// Push the tensor repeatedly, until a push fails.
     PushStorm(PushOrder),
-    /// Fetch the newest version again and again and read it, until a fetch fails.
+    /// Fetch and read the newest version repeatedly, until a fetch fails.
     FetchStorm(FetchOrder),
     /// Take back the newest version of a key, and drop it.
     TakeBack(String, Duration),
     /// Publish versions 1 to `last` of weights that are updated in place, as fast as possible. Every element is the
     /// version's number.
     Update(UpdateOrder),
-    /// Fetch the newest version again and again until the last one has come, and check every element of each version
+    /// Fetch the newest version repeatedly until the last one has come, and check every element of each version
     /// twice. Answered with the number of versions seen.
     Watch(UpdateOrder),
     /// Do some rounds of a job, and check every byte. Answered with the time of each round, in microseconds.

@@ -65,7 +65,7 @@ fn expired_pushes_leak_no_memory() {
     scene.end();
 }
 
-/// Three fetches at a time expire, again and again, in a pool that has room for one tensor.
+/// Three fetches at a time expire, round after round, in a pool that has room for one tensor.
 #[test]
 fn expired_fetches_return_the_only_landing_slot() {
     let mut scene = Scene::two_with(&["--pool-bytes", "4MiB"]).with_bystanders();

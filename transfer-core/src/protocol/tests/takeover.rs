@@ -86,7 +86,7 @@ fn outlived_and_landed_keys_can_be_taken_over() {
     }
 }
 
-/// The directory names a node that does not own the key, again and again. The fetch ends before its deadline, with
+/// The directory repeatedly names a node that does not own the key. The fetch ends before its deadline, with
 /// `NotOwner`.
 #[test]
 fn repeatedly_misdirected_fetch_ends_before_its_deadline() {

@@ -309,7 +309,7 @@ fn a_welcome_must_prove_that_the_memory_is_shared() {
     }
 }
 
-/// Random bytes are written over the memory that the two sides share, again and again, while the link works.
+/// Random bytes are written repeatedly over the memory that the two sides share, while the link works.
 #[test]
 fn scribbles_end_the_link_and_nothing_else() {
     let mut scene = Scene::new();

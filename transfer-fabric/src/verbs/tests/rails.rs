@@ -220,7 +220,7 @@ fn end(pair: &mut OverRails, link: Link) {
     }
 }
 
-/// One of two devices loses its network in the middle, again and again. The link lives on with the other device, all
+/// One of two devices repeatedly loses its network during transfers. The link lives on with the other device, all
 /// writes arrive, no byte is wrong, and no byte arrives where nothing is open. A new link has both devices.
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
