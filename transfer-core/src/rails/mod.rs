@@ -82,10 +82,13 @@ pub fn over<M: Clone + 'static>(
     mut inner: Vec<Box<dyn Fabric<Memory = M>>>,
     config: RailsConfig,
 ) -> Result<Box<dyn Fabric<Memory = M>>, RailsError> {
-    match inner.pop() {
-        Some(only) if inner.is_empty() && config.rails == [0] => Ok(Box::new(SingleRail::new(only))),
-        last => Ok(Box::new(MultiRail::new(inner.into_iter().chain(last).collect(), config)?)),
+    if inner.len() == 1
+        && config.rails == [0]
+        && let Some(only) = inner.pop()
+    {
+        return Ok(Box::new(SingleRail::new(only)));
     }
+    Ok(Box::new(MultiRail::new(inner, config)?))
 }
 
 const MAX_RAILS: usize = RailKeys::MAX_RAILS;
