@@ -40,7 +40,15 @@ fn main() -> Result<(), Failed> {
         more_follow: false,
         announced: None,
     };
-    let fetch = Fetch { key, select: Select::Exactly(Version(7)), timeout, require: None, trace: None, watches: false };
+    let fetch = Fetch {
+        key,
+        select: Select::Exactly(Version(7)),
+        timeout,
+        require: None,
+        trace: None,
+        watches: false,
+        excerpt: None,
+    };
     let op = OpId(1);
     for (name, request) in [
         ("push", Request::Command { op, command: Command::Push(push) }),
@@ -96,6 +104,7 @@ fn main() -> Result<(), Failed> {
         select: Select::Exactly(Version(7)),
         metadata_id: 3,
         tenant: number,
+        excerpt: None,
         slot: None,
         trace: None,
     };

@@ -124,6 +124,7 @@ impl Bench {
             require: None,
             trace: self.trace,
             watches: false,
+            excerpt: None,
         };
         let request = Request::Command { op: OpId(self.next), command: Command::Fetch(fetch) };
         self.node.request(self.now(), CONSUMER, request);

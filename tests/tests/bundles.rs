@@ -217,3 +217,87 @@ fn bundle_is_distinguished_from_tensors_and_batches() {
     drop((pusher, far));
     scene.end();
 }
+
+/// Pushes 120 tensors of `len` bytes each as version `version`; the bytes are their number plus the version.
+fn push_many(pusher: &BlockingClient, key: &str, names: impl Fn(usize) -> String, len: u64, version: u64) {
+    let tensors = (0..120).map(|n| {
+        let mut tensor = pusher.allocate(DType::U8, [len]).expect("room");
+        tensor.as_mut_bytes().fill((n as u64 + version) as u8);
+        (names(n), tensor)
+    });
+    pusher.push_bundle(key, tensors).version(version).call().expect("pushed");
+}
+
+#[test]
+fn part_of_a_bundle_moves_alone() {
+    let scene = Scene::two();
+    let pusher = connect(scene.a().socket(), "pusher");
+    let (near, far) = (connect(scene.a().socket(), "near"), connect(scene.b().socket(), "far"));
+    const LEN: u64 = 4096;
+    let name = |n: usize| format!("layer{n}/weight");
+    push_many(&pusher, "policy", name, LEN, 1);
+    // Three tensors, in another order, two of them side by side; and every other one, which takes several requests.
+    let few = vec![name(7), name(3), name(8)];
+    let many: Vec<_> = (0..120).step_by(2).map(name).collect();
+    for version in 1..=3 {
+        for (client, is_near) in [(&near, true), (&far, false)] {
+            for names in [&few, &many] {
+                let part = client.fetch_bundle("policy").only(names).exactly(version).call().expect("fetched");
+                let mut expected: Vec<_> = names
+                    .iter()
+                    .map(|name| name["layer".len()..].split('/').next().unwrap().parse().unwrap())
+                    .collect();
+                expected.sort_unstable();
+                assert_eq!((part.version(), part.len()), (version, expected.len()));
+                for ((found, tensor), n) in part.iter().zip(expected) {
+                    assert_eq!(found, name(n));
+                    assert_eq!(tensor.as_bytes(), vec![(n as u64 + version) as u8; LEN as usize], "{found}");
+                }
+                let report = part.report();
+                let table = report.bytes - names.len() as u64 * LEN;
+                assert!((1..8192).contains(&table), "{report:?}");
+                assert!(!is_near || report.copied == 0);
+                assert_eq!(report.fabric.name(), if is_near { "local" } else { Carrier::chosen().name() });
+            }
+        }
+        if version < 3 {
+            push_many(&pusher, "policy", name, LEN, version + 1);
+        }
+    }
+    // What moved is no more than what was asked for: three times both parts, and their tables, the first one twice.
+    let moved = scene.b().status().links.iter().map(|link| link.bytes_in).sum::<u64>();
+    let asked = 3 * (few.len() + many.len()) as u64 * LEN;
+    assert!((asked..asked + 9 * 8192).contains(&moved), "{moved} bytes moved, {asked} were asked for");
+    drop((pusher, near, far));
+    scene.end();
+}
+
+#[test]
+fn part_of_a_bundle_follows_its_changed_table() {
+    let scene = Scene::two();
+    let pusher = connect(scene.a().socket(), "pusher");
+    let far = connect(scene.b().socket(), "far");
+    let wanted = |version| {
+        let part = far.fetch_bundle("k").only(["t5", "t90"]).at_least(version).call()?;
+        Ok::<_, Error>(part.iter().map(|(name, t)| (name.to_owned(), t.as_bytes().to_vec())).collect::<Vec<_>>())
+    };
+    push_many(&pusher, "k", |n| format!("t{n}"), 64, 1);
+    assert_eq!(wanted(1).expect("fetched")[1], ("t90".to_owned(), vec![91; 64]));
+    // Longer tensors; then the same names in another order; then shorter ones, so that the known ranges lie beyond the
+    // body.
+    push_many(&pusher, "k", |n| format!("t{n}"), 1024, 2);
+    assert_eq!(wanted(2).expect("fetched")[0], ("t5".to_owned(), vec![7; 1024]));
+    push_many(&pusher, "k", |n| format!("t{}", 119 - n), 1024, 3);
+    assert_eq!(wanted(3).expect("fetched")[0], ("t90".to_owned(), vec![29 + 3; 1024]));
+    push_many(&pusher, "k", |n| format!("t{n}"), 1, 4);
+    assert_eq!(wanted(4).expect("fetched"), [("t5".to_owned(), vec![9]), ("t90".to_owned(), vec![94])]);
+    // A name that is gone, and a key that is no bundle.
+    push_many(&pusher, "k", |n| format!("other{n}"), 64, 5);
+    let e = wanted(5).expect_err("the names are gone");
+    assert!(matches!(&e, Error::Bundle(BundleError::NoSuchTensor { name }) if name == "t5" || name == "t90"), "{e}");
+    pusher.push_tensor("dense", tensor(&pusher, DType::U8, &[64], 1)).call().expect("pushed");
+    let e = far.fetch_bundle("dense").only(["t5"]).call().expect_err("no bundle");
+    assert!(e.to_string().contains("has no parts"), "{e}");
+    drop((pusher, far));
+    scene.end();
+}

@@ -166,7 +166,24 @@ fn invalid_bundle_table_fails_at_the_reader() {
     for client in [&near, &far] {
         assert_eq!(client.fetch_bundle("k").call().expect("it is true").len(), 2);
     }
-    // Each byte of the table is replaced. The table is refused, or describes a body of the same length.
+    // A table that lies when it is pushed is refused by the sidecar.
+    for (at, value, says) in
+        [(0, 0, None), (4, 2, Some("layout")), (5, 3, Some("cut short")), (8, 9, Some("at most 4096"))]
+    {
+        let mut lie = table.clone();
+        lie[at] = value;
+        write(&liar, &lie);
+        match says {
+            Some(says) => refused(liar.push("k", HEAD, 128, 2), says),
+            // Metadata of another kind is the reader's concern.
+            None => assert!(matches!(liar.push("other", HEAD, 128, 2), Answer::Pushed { .. })),
+        }
+    }
+    write(&liar, &table);
+    liar.write_table(&[(0, 64), (64, 128)]);
+    refused(liar.push("k", HEAD, 192, 2), "have 128 bytes, its body has 192");
+    liar.write_table(&[(0, 64), (64, 64)]);
+    // Each byte of the table is replaced after the push. The table is refused, or describes a body of the same length.
     for at in 0..table.len() {
         for value in [0, 1, table[at] ^ 0x80, table[at].wrapping_add(1), 0xff] {
             let mut lie = table.clone();
@@ -216,6 +233,7 @@ fn padding_behind_a_slice_is_zero() {
         require: None,
         trace: None,
         watches: false,
+        excerpt: None,
     };
     let Answer::Fetched { tensor: FetchedTensor { slice, meta, ranges: 0, .. }, .. } =
         reader.ask(&Command::Fetch(fetch))

@@ -117,8 +117,15 @@ fn worker_that_never_reads_fills_only_its_own_rings() {
             let op = OpId(submitted + 1);
             let key = Key::new("w").expect("a key");
             record = Writer::reusing(std::mem::take(&mut record).into_vec());
-            let fetch =
-                Fetch { key, select: Select::Latest, timeout: PATIENCE, require: None, trace: None, watches: false };
+            let fetch = Fetch {
+                key,
+                select: Select::Latest,
+                timeout: PATIENCE,
+                require: None,
+                trace: None,
+                watches: false,
+                excerpt: None,
+            };
             write_command(&mut record, op, &Command::Fetch(fetch));
             let fits = silent.submission.try_push(record.as_slice()).expect("the sidecar keeps to the rules");
             silent.submission.publish();

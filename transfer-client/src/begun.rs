@@ -7,7 +7,7 @@
 use crate::face::{Blocking, Call};
 use crate::session::Session;
 use crate::{
-    AllocateWait, Counting, Error, Fetch, FetchMany, Gate, Handle, Order, Push, PushError, Pushed, Tensor, TensorMut,
+    AllocateWait, Counting, Error, Fetch, FetchMany, FetchOnly, FetchedBundle, Gate, Handle, Order, Push, PushError, Pushed, Tensor, TensorMut,
 };
 use rustix::fd::OwnedFd;
 use std::fmt;
@@ -119,6 +119,13 @@ impl<T> Fetch<Blocking, T> {
     where
         T: 'static,
     {
+        Begun::new(self.call.session.clone(), self.call)
+    }
+}
+
+impl FetchOnly<Blocking> {
+    /// Begins the fetch.
+    pub fn begin(self) -> Begun<'static, Result<FetchedBundle, Error>> {
         Begun::new(self.call.session.clone(), self.call)
     }
 }

@@ -14,7 +14,7 @@ use crate::{Error, Frozen, Handle, Tensor, TensorMut};
 use std::sync::Arc;
 use transfer_core::op::FetchedTensor;
 use transfer_core::op::Report;
-use transfer_core::tensor::{DType, TensorMeta, TensorName};
+use transfer_core::tensor::{DType, InvalidExcerpt, TensorMeta, TensorName, Version};
 use transfer_core::wire::bundle::{BundleTable, InvalidBundle};
 use transfer_memory::view::{Bytes, Element};
 
@@ -39,6 +39,15 @@ pub enum BundleError {
         /// The length of the body, in bytes.
         found_bytes: u64,
     },
+    /// The version has no tensor of this name.
+    #[error("the bundle has no tensor {name:?}")]
+    NoSuchTensor {
+        /// The name.
+        name: String,
+    },
+    /// The ranges of some tensors cannot be asked for.
+    #[error(transparent)]
+    Excerpt(#[from] InvalidExcerpt),
     /// A tensor does not lie in the body, or not in one piece.
     #[error("{len} bytes at {offset} are no tensor of a body of {body_len} bytes")]
     OutOfBody {
@@ -123,6 +132,11 @@ pub struct FetchedBundle {
 }
 
 impl FetchedBundle {
+    /// Makes a bundle of the tensors of a table, in its order.
+    pub(crate) fn new(table: BundleTable, tensors: Vec<Tensor>, version: Version, report: Report) -> FetchedBundle {
+        FetchedBundle { table: Arc::new(table), tensors, version: version.0, report }
+    }
+
     /// The tensor of this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Tensor> {
@@ -176,7 +190,7 @@ fn take_bundle(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<FetchedBundle
         Ok(Tensor::of_bundle(bytes, entry.meta.clone(), version, report))
     };
     let tensors = table.entries().iter().map(tensor).collect::<Result<_, BundleError>>()?;
-    Ok(FetchedBundle { table: Arc::new(table), tensors, version: version.0, report })
+    Ok(FetchedBundle::new(table, tensors, version, report))
 }
 
 /// The table and the buffers of these tensors.

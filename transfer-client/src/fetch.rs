@@ -14,7 +14,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Answer, Command, FetchedTensor};
-use transfer_core::tensor::{Key, Select};
+use transfer_core::tensor::{Excerpt, Key, Select};
 use transfer_core::trace::TraceContext;
 
 #[derive(Debug, Clone, Copy)]
@@ -33,9 +33,10 @@ impl FetchOptions {
         FetchOptions { select: Select::Latest, timeout: DEFAULT_TIMEOUT, require: None, trace, watches: false }
     }
 
-    pub(crate) fn command(&self, key: Key) -> Command {
+    /// The command that fetches a version, or this part of it.
+    pub(crate) fn command(&self, key: Key, excerpt: Option<Box<Excerpt>>) -> Command {
         let FetchOptions { select, timeout, require, trace, watches } = *self;
-        Command::Fetch(transfer_core::op::Fetch { key, select, timeout, require, trace, watches })
+        Command::Fetch(transfer_core::op::Fetch { key, select, timeout, require, trace, watches, excerpt })
     }
 }
 
@@ -97,6 +98,13 @@ impl<F: Face, T> Fetch<F, T> {
     pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>, take: Take<T>) -> Self {
         let call = FetchCall { session, key: Some(key), options: FetchOptions::new(), take, calls: None };
         Fetch { call, face: PhantomData }
+    }
+
+    /// Returns what the fetch was made of, for another kind of fetch.
+    pub(crate) fn into_parts(self) -> (Arc<Session>, Result<Key, Error>, FetchOptions) {
+        let FetchCall { session, key, options, .. } = self.call;
+        // A fetch that is not a call yet has its key.
+        (session, key.unwrap_or(Err(Error::Ended)), options)
     }
 
     fetch_options!(call.options);
@@ -165,7 +173,7 @@ impl<T> Call for FetchCall<T> {
                 }
                 let started = Instant::now();
                 let mut calls = Calls::new(self.session.clone(), started, deadline(started, self.options.timeout));
-                calls.add(self.options.command(key), None);
+                calls.add(self.options.command(key, None), None);
                 self.calls.insert(calls)
             }
             (None, Some(Err(e))) => return ControlFlow::Break(Err(e)),

@@ -162,7 +162,7 @@ impl FetchManyCall {
             match key {
                 Ok(key) => match fetch::look_up(&self.session, &key, &self.options, Tensor::new) {
                     Some(found) => self.unsent.push((at, found)),
-                    None => calls.add(self.options.command(key), None),
+                    None => calls.add(self.options.command(key, None), None),
                 },
                 Err(error) => self.unsent.push((at, Err(error))),
             }

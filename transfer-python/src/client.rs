@@ -334,12 +334,22 @@ impl Client {
         })))
     }
 
-    /// Fetches a bundle: its tensors by name, its version, and the report.
-    fn _fetch_bundle(&self, py: Python<'_>, key: &str, options: &Bound<'_, PyDict>) -> PyResult<Pending> {
+    /// Fetches a bundle, or `only` these tensors of it: its tensors by name, its version, and the report.
+    fn _fetch_bundle(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        only: Option<Vec<String>>,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<Pending> {
         let which = FetchOptions::read(options)?;
         let (fetch, about) = (self.handle(py)?.fetch_bundle(key), (key.to_owned(), Instant::now()));
         let (fetch, guard) = (which.borrow().apply(py, fetch)?, self.guard.clone());
-        Ok(Pending::new(going(fetch.begin(), move |py, result| {
+        let begun = match only {
+            Some(names) => fetch.only(names).begin(),
+            None => fetch.begin(),
+        };
+        Ok(Pending::new(going(begun, move |py, result| {
             let bundle = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
             let tensors = PyDict::new(py);
             for (name, tensor) in bundle.iter() {

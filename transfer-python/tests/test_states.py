@@ -75,6 +75,19 @@ def test_a_state_is_copied_into_arrays(c):
     assert not zeros["layer0/w"].any()
 
 
+def test_part_of_a_state_has_only_its_tensors(c):
+    c.push_state("policy", arrays(4))
+    part = c.fetch_state("policy", only=(name for name in ["mask", "layer0/w"]))
+    assert list(part) == [name for name in arrays() if name in ("mask", "layer0/w")]
+    assert all(np.array_equal(tensor.numpy(), arrays(4)[name]) for name, tensor in part.items())
+    assert part.report.bytes < c.fetch_state("policy").report.bytes and part.version == 1
+    assert c.fetch_state("policy", only=[]) == {}
+    with pytest.raises(td.Invalid, match="no tensor 'layer1/w'"):
+        c.fetch_state("policy", only=["layer1/w"])
+    with pytest.raises(TypeError, match="'mask'"):
+        c.fetch_state("policy", only="mask")
+
+
 def test_all_buffers_are_taken_or_none(c):
     made = buffers(c, arrays())
     view = made["mask"].numpy()

@@ -37,6 +37,7 @@ impl Bare {
             require: None,
             trace: None,
             watches: false,
+            excerpt: None,
         };
         write_command(&mut record, OpId(op), &Command::Fetch(fetch));
         self.record = record.into_vec();

@@ -45,6 +45,7 @@ pub(crate) use table::Answered;
 use table::{Effects, Table};
 pub(crate) use watch::WaitEnd;
 
+use crate::part::KnownTables;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::any::Any;
@@ -100,6 +101,8 @@ pub(crate) struct Session {
     space: Waiters,
     followers: Mutex<Vec<Arc<Parker>>>,
     driver: Driver,
+    /// The tables of bundles of which parts were fetched.
+    bundles: Mutex<KnownTables>,
     /// Whether the submission has a backlog.
     backlog: AtomicBool,
     keep: Keep,
@@ -154,6 +157,7 @@ impl Session {
             space: Waiters::default(),
             followers: Mutex::default(),
             driver: Driver::default(),
+            bundles: Mutex::default(),
             backlog: AtomicBool::new(false),
             keep,
         })
@@ -185,6 +189,11 @@ impl Session {
     /// Takes the loans of this session at its end: the published ones in their order, and the others.
     pub(crate) fn take_loans(&self) -> (Vec<Loan>, Vec<Loan>) {
         self.table.lock().loans.take()
+    }
+
+    /// The tables of the bundles of which parts were fetched.
+    pub(crate) fn bundle_tables(&self) -> MutexGuard<'_, KnownTables> {
+        self.bundles.lock()
     }
 
     /// The earlier sessions in which the version that is to be taken back was lent.

@@ -2,7 +2,7 @@
 
 use super::{LeaseId, OpId};
 use crate::fabric::{AtomicOp, FabricKind};
-use crate::tensor::{Key, Name, Retention, Select, TensorMeta, Version};
+use crate::tensor::{Excerpt, Key, Name, Retention, Select, TensorMeta, Version};
 use crate::trace::TraceContext;
 use std::time::Duration;
 
@@ -207,4 +207,6 @@ pub struct Fetch {
     pub trace: Option<TraceContext>,
     /// Whether the worker would wait for the next version by itself, if the key's owner announced it.
     pub watches: bool,
+    /// The part of the version that has to move, where it moves at all. `None`: all of it.
+    pub excerpt: Option<Box<Excerpt>>,
 }

@@ -84,9 +84,18 @@ macro_rules! text_type {
             /// # Errors
             /// [`InvalidName`] where they are no UTF-8, empty or too long.
             pub fn from_bytes(bytes: &[u8]) -> Result<Self, InvalidName> {
+                Ok(Self(Arc::from(Self::check_bytes(bytes)?)))
+            }
+
+            /// Checks bytes that came from outside, and returns them as a text.
+            ///
+            /// # Errors
+            /// [`InvalidName`] where they are no UTF-8, empty or too long.
+            pub fn check_bytes(bytes: &[u8]) -> Result<&str, InvalidName> {
                 let text = std::str::from_utf8(bytes)
                     .map_err(|e| InvalidName::NotUtf8 { what: $what, valid_up_to: e.valid_up_to() })?;
-                Self::new(text)
+                check($what, text)?;
+                Ok(text)
             }
 
             /// The text.

@@ -1,11 +1,13 @@
 //! What is moved: element types, shapes, keys, versions, and how long those stay.
 
 mod dtype;
+mod excerpt;
 mod key;
 mod retention;
 mod shape;
 
 pub use dtype::DType;
+pub use excerpt::{BodyRange, Excerpt, InvalidExcerpt, MAX_EXCERPT_RANGES};
 pub use key::{
     InvalidName, Key, MAX_COUNTER_NAME_BYTES, MAX_KEY_BYTES, Name, ReservedFor, Select, TensorName, Version,
 };

@@ -16,6 +16,7 @@
 use super::{Reader, WireError, Writer};
 use crate::memory::padded;
 use crate::tensor::{TensorMeta, TensorName};
+use std::collections::HashSet;
 
 /// The most tensors in one bundle.
 pub const MAX_TENSORS: usize = 4096;
@@ -53,6 +54,14 @@ pub enum InvalidBundle {
     /// The sum of all lengths does not fit in 63 bits.
     #[error("all tensors of a bundle would have more than 2^63 bytes")]
     TooLarge,
+    /// The tensors do not fill the body.
+    #[error("the tensors of the bundle have {expected_bytes} bytes, its body has {found_bytes}")]
+    WrongLength {
+        /// The length that follows from the table, in bytes.
+        expected_bytes: u64,
+        /// The length of the body, in bytes.
+        found_bytes: u64,
+    },
     /// The bytes of the table are malformed.
     #[error("the table of a bundle is wrong: {0}")]
     Wire(#[from] WireError),
@@ -89,12 +98,9 @@ impl BundleTable {
         }
         let (mut entries, mut body_len) = (Vec::with_capacity(tensors.len()), 0_u64);
         for (name, meta) in tensors {
-            if meta.metadata_bytes() > 0 {
-                return Err(InvalidBundle::NotDense { name, meta });
-            }
-            let end = padded(meta.len_bytes()).and_then(|len| body_len.checked_add(len)).filter(|end| *end < 1 << 63);
+            let end = end_of(body_len, name.as_str(), &meta)?;
             entries.push(BundleEntry { name, meta, offset: body_len });
-            body_len = end.ok_or(InvalidBundle::TooLarge)?;
+            body_len = end;
         }
         let mut by_name: Vec<u16> = (0..u16::try_from(entries.len()).unwrap_or(u16::MAX)).collect();
         let name = |n: u16| &entries[usize::from(n)].name;
@@ -104,6 +110,9 @@ impl BundleTable {
         }
         Ok(BundleTable { entries, by_name, body_len })
     }
+
+    /// The number of bytes at which a bundle is recognised.
+    pub const START_BYTES: u64 = MAGIC.len() as u64;
 
     /// Returns whether the metadata begins like the table of a bundle.
     #[must_use]
@@ -116,27 +125,37 @@ impl BundleTable {
     /// # Errors
     /// [`InvalidBundle`] for bytes that [`BundleTable::to_bytes`] cannot have written.
     pub fn read(metadata: &[u8]) -> Result<BundleTable, InvalidBundle> {
-        let mut r = Reader::new("the table of a bundle", metadata);
-        let magic = r.u32()?;
-        if magic != u32::from_le_bytes(MAGIC) {
-            let (what, value) = ("what a bundle begins with", u64::from(magic));
-            return Err(WireError::Value { what, value, expected: "TBDL" }.into());
-        }
-        let layout = r.u8()?;
-        if layout != LAYOUT {
-            return Err(WireError::Value { what: "layout", value: u64::from(layout), expected: "1" }.into());
-        }
-        let found = r.u32()? as usize;
-        if found > MAX_TENSORS {
-            return Err(InvalidBundle::TooMany { found });
-        }
+        let (found, mut r) = read_head(metadata)?;
         let mut tensors = Vec::with_capacity(found.min(r.rest().len() / MIN_ENTRY_BYTES));
         for _ in 0..found {
-            let name = TensorName::from_bytes(r.text()?).map_err(WireError::from)?;
-            tensors.push((name, r.meta()?));
+            let (name, meta) = read_entry(&mut r)?;
+            tensors.push((TensorName::new(name).map_err(WireError::from)?, meta));
         }
         r.end()?;
         BundleTable::new(tensors)
+    }
+
+    /// Checks a table that a worker wrote, for a body of `body_len` bytes. This is what the sidecar does with a push: it
+    /// keeps nothing of the table, and takes less memory than the table itself has.
+    ///
+    /// # Errors
+    /// [`InvalidBundle`] for bytes that [`BundleTable::to_bytes`] cannot have written, and for another length.
+    pub fn check(metadata: &[u8], body_len: u64) -> Result<(), InvalidBundle> {
+        let (found, mut r) = read_head(metadata)?;
+        let mut names = HashSet::with_capacity(found.min(r.rest().len() / MIN_ENTRY_BYTES));
+        let mut expected_bytes = 0;
+        for _ in 0..found {
+            let (name, meta) = read_entry(&mut r)?;
+            expected_bytes = end_of(expected_bytes, name, &meta)?;
+            if !names.insert(name) {
+                return Err(InvalidBundle::Duplicate { name: TensorName::new(name).map_err(WireError::from)? });
+            }
+        }
+        r.end()?;
+        match expected_bytes == body_len {
+            true => Ok(()),
+            false => Err(InvalidBundle::WrongLength { expected_bytes, found_bytes: body_len }),
+        }
     }
 
     /// Returns the bytes of the table.
@@ -168,6 +187,40 @@ impl BundleTable {
     pub fn body_len(&self) -> u64 {
         self.body_len
     }
+}
+
+/// Reads the fields in front of the entries. Returns the number of entries.
+fn read_head(metadata: &[u8]) -> Result<(usize, Reader<'_>), InvalidBundle> {
+    let mut r = Reader::new("the table of a bundle", metadata);
+    let magic = r.u32()?;
+    if magic != u32::from_le_bytes(MAGIC) {
+        let (what, value) = ("what a bundle begins with", u64::from(magic));
+        return Err(WireError::Value { what, value, expected: "TBDL" }.into());
+    }
+    let layout = r.u8()?;
+    if layout != LAYOUT {
+        return Err(WireError::Value { what: "layout", value: u64::from(layout), expected: "1" }.into());
+    }
+    let found = r.u32()? as usize;
+    match found > MAX_TENSORS {
+        true => Err(InvalidBundle::TooMany { found }),
+        false => Ok((found, r)),
+    }
+}
+
+fn read_entry<'a>(r: &mut Reader<'a>) -> Result<(&'a str, TensorMeta), InvalidBundle> {
+    let name = TensorName::check_bytes(r.text()?).map_err(WireError::from)?;
+    Ok((name, r.meta()?))
+}
+
+/// Returns the offset of the tensor that follows this one, which starts at `offset`.
+fn end_of(offset: u64, name: &str, meta: &TensorMeta) -> Result<u64, InvalidBundle> {
+    if meta.metadata_bytes() > 0 {
+        let name = TensorName::new(name).map_err(WireError::from)?;
+        return Err(InvalidBundle::NotDense { name, meta: meta.clone() });
+    }
+    let end = padded(meta.len_bytes()).and_then(|len| offset.checked_add(len)).filter(|end| *end < 1 << 63);
+    end.ok_or(InvalidBundle::TooLarge)
 }
 
 #[cfg(test)]
@@ -236,17 +289,35 @@ mod tests {
     }
 
     #[test]
+    fn check_accepts_what_can_be_read_and_fits_its_body() {
+        let table = example();
+        assert_eq!(BundleTable::check(&table.to_bytes(), table.body_len()), Ok(()));
+        let says = BundleTable::check(&table.to_bytes(), 64).unwrap_err().to_string();
+        assert_eq!(says, "the tensors of the bundle have 128 bytes, its body has 64");
+        let twice = [(name("w"), f32s(&[1])), (name("w"), f32s(&[1]))];
+        let mut bytes = BundleTable::new(twice[..1].to_vec()).unwrap().to_bytes();
+        bytes[5] = 2;
+        bytes.extend_from_within(9..);
+        assert_eq!(BundleTable::check(&bytes, 128), Err(InvalidBundle::Duplicate { name: name("w") }));
+    }
+
+    #[test]
     fn fuzz_bundle_table() {
         let target = transfer_fuzz::Target::new("bundle-table", [example().to_bytes()]);
         // An entry of five bytes takes up to 200 bytes in memory after reading.
         target.bound(1 << 20).run(|input| match BundleTable::read(input) {
             Ok(table) => {
+                assert_eq!(BundleTable::check(input, table.body_len()), Ok(()));
                 let ends = table.entries().iter().map(|e| e.offset + e.meta.len_bytes());
                 assert!(ends.zip(table.entries().iter().skip(1)).all(|(end, next)| end <= next.offset));
                 assert_eq!(BundleTable::read(&table.to_bytes()), Ok(table.clone()));
                 format!("{} tensors", table.entries().len())
             }
-            Err(e) => e.to_string(),
+            Err(e) => {
+                // Of several errors each may find another one first.
+                assert!(BundleTable::check(input, 0).is_err());
+                e.to_string()
+            }
         });
     }
 }

@@ -1,6 +1,6 @@
 //! Writing and reading little-endian fields.
 
-use crate::tensor::{DType, InvalidName, InvalidShape, MAX_RANK, MetaParts, TensorMeta};
+use crate::tensor::{DType, InvalidExcerpt, InvalidName, InvalidShape, MAX_RANK, MetaParts, TensorMeta};
 
 /// The error for malformed bytes from another process.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +50,9 @@ pub enum WireError {
     /// A shape is not valid.
     #[error(transparent)]
     Shape(#[from] InvalidShape),
+    /// The ranges of an excerpt are not valid.
+    #[error(transparent)]
+    Excerpt(#[from] InvalidExcerpt),
 }
 
 /// A bit beside the rank. If it is set, the length of the metadata follows the dimensions.

@@ -6,7 +6,7 @@
 
 use super::message::{read_atomic, write_atomic};
 use super::ranges::MAX_RANGES;
-use super::{Reader, WireError, Writer};
+use super::{Reader, WireError, Writer, excerpt};
 use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{
@@ -195,6 +195,8 @@ pub fn write_command(w: &mut Writer, op: OpId, command: &Command) {
             w.u8(kind).u64(version).u64(nanos(f.timeout));
             write_require(w, f.require);
             w.u8(u8::from(f.watches));
+            excerpt::write_head(w, f.excerpt.as_deref());
+            excerpt::write_ranges(w, f.excerpt.as_deref());
             TraceContext::write_last(f.trace, w);
         }
         Command::Prepare(p) => {
@@ -307,6 +309,7 @@ fn read_command(kind: u8, r: &mut Reader<'_>) -> Result<Command, WireError> {
                 timeout: Duration::from_nanos(r.u64()?),
                 require: read_require(r)?,
                 watches: r.flag("whether the worker watches notices")?,
+                excerpt: excerpt::read_ranges(excerpt::read_head(r)?, r)?,
                 trace: TraceContext::read_last(r)?,
             })
         }

@@ -37,7 +37,7 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
         flew: Duration::from_nanos(2),
     };
     let (select, timeout) = (Select::AtLeast(Version(9)), Duration::ZERO);
-    let fetch = Fetch { key: key.clone(), select, timeout, require: None, trace: None, watches: true };
+    let fetch = Fetch { key: key.clone(), select, timeout, require: None, trace: None, watches: true, excerpt: None };
     let commands = vec![
         Command::Push(Push {
             key: key.clone(),

@@ -1,16 +1,19 @@
-//! Reads the tables of pushes whose body lies in several ranges of an arena. A table is copied out before it is
-//! checked.
+//! Reads what workers write in front of the bodies of their pushes: the tables of bodies that lie in several ranges of an
+//! arena, and the tables of bundles. All is copied out before it is checked, so that the worker cannot change it
+//! meanwhile.
 
 use super::memory::Memory;
 use std::sync::Arc;
 use transfer_core::drive::Driver;
+use transfer_core::memory::LocalSlice;
 use transfer_core::op::{OpId, Push};
 use transfer_core::protocol::SessionId;
 use transfer_core::time::Time;
+use transfer_core::wire::bundle::{BundleTable, InvalidBundle};
 use transfer_core::wire::ranges::{ArenaRange, read_ranges};
 use transfer_memory::segment::Segment;
 
-/// Buffers for one table, reused for the next.
+/// Buffers for one push, reused for the next.
 #[derive(Default)]
 pub(super) struct Tables {
     bytes: Vec<u8>,
@@ -18,8 +21,9 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Passes a push to the node, with the ranges of its table. The number of ranges was checked when the record was
-    /// read. If the table does not lie within the arena, no ranges are read, and the node reports the error.
+    /// Passes a push to the node, with the ranges of its table, and with the error of its table of a bundle. The number
+    /// of ranges was checked when the record was read. If a table does not lie within the arena, it is not read, and the
+    /// node reports the error.
     pub(super) fn push(
         &mut self,
         driver: &mut Driver<Arc<Segment>>,
@@ -30,14 +34,30 @@ impl Tables {
     ) {
         self.ranges.clear();
         if let Some(table) = driver.node.table_of(session, &push)
-            && let Some(arena) = memory.get(table.segment)
+            && self.copy_out(table, memory)
         {
-            self.bytes.resize(usize::try_from(table.len).unwrap_or(0), 0);
-            // Copied out, so that the worker cannot change the bytes after they were checked.
-            if arena.mapping().copy_out(table.offset, &mut self.bytes).is_ok() {
-                self.ranges.extend(read_ranges(&self.bytes));
-            }
+            self.ranges.extend(read_ranges(&self.bytes));
         }
-        driver.node.push_ranges(now, session, op, push, &self.ranges);
+        let body_len = push.meta.len_bytes() - push.meta.body_offset();
+        let metadata = driver.node.metadata_of(session, &push);
+        let error = metadata.and_then(|metadata| self.check_bundle(metadata, body_len, memory).err());
+        driver.node.push_read(now, session, op, push, &self.ranges, error);
+    }
+
+    /// Checks the table of a bundle. Other metadata is the readers' concern.
+    fn check_bundle(&mut self, metadata: LocalSlice, body_len: u64, memory: &Memory) -> Result<(), InvalidBundle> {
+        let start = LocalSlice { len: metadata.len.min(BundleTable::START_BYTES), ..metadata };
+        let is_bundle = self.copy_out(start, memory) && BundleTable::is_bundle(&self.bytes);
+        match is_bundle && self.copy_out(metadata, memory) {
+            true => BundleTable::check(&self.bytes, body_len),
+            false => Ok(()),
+        }
+    }
+
+    /// Copies a range of an arena into `bytes`. Returns `false` if it does not lie within the arena.
+    fn copy_out(&mut self, slice: LocalSlice, memory: &Memory) -> bool {
+        let Some(arena) = memory.get(slice.segment) else { return false };
+        self.bytes.resize(usize::try_from(slice.len).unwrap_or(0), 0);
+        arena.mapping().copy_out(slice.offset, &mut self.bytes).is_ok()
     }
 }

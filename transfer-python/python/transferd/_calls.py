@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, TypeVar
 
 from . import _native
@@ -112,9 +112,16 @@ def push_state(
 
 
 def fetch_state(
-    client: _native.Client, key: str, into: Mapping[str, Any] | None, options: FetchOptions
+    client: _native.Client,
+    key: str,
+    into: Mapping[str, Any] | None,
+    only: Iterable[str] | None,
+    options: FetchOptions,
 ) -> Call[State]:
-    tensors, version, report = yield client._fetch_bundle(key, dict(options))
+    if isinstance(only, str):
+        raise TypeError(f"only= takes names, such as [{only!r}], not the one string {only!r}")
+    names = None if only is None else list(only)
+    tensors, version, report = yield client._fetch_bundle(key, names, dict(options))
     state = State(tensors, version, report)
     if into is not None:
         state.copy_into(into)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -133,13 +133,20 @@ class Client(_native.Client):
         return wait(_calls.push_state(self, key, state, aliases, options))
 
     def fetch_state(
-        self, key: str, *, into: Mapping[str, Any] | None = None, **options: Unpack[FetchOptions]
+        self,
+        key: str,
+        *,
+        into: Mapping[str, Any] | None = None,
+        only: Iterable[str] | None = None,
+        **options: Unpack[FetchOptions],
     ) -> State:
         """Fetches what `push_state` published: a `State`, that is a dict of `Tensor`s by name, all of one version.
 
-        With `into` they are also copied into its arrays, see `State.copy_into`. The options are those of `fetch`.
+        With `into` they are also copied into its arrays, see `State.copy_into`. With `only`, an iterable of names, the state has these
+        tensors and no others; where the version has to move, only they do, and `report.bytes` counts only them. The options are those of
+        `fetch`. Raises `Invalid` where the state has none of such a name.
         """
-        return wait(_calls.fetch_state(self, key, into, options))
+        return wait(_calls.fetch_state(self, key, into, only, options))
 
     # Tables
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -199,10 +199,15 @@ class Client:
         return await self._loop.run(_calls.push_state(self._client, key, state, aliases, options))
 
     async def fetch_state(
-        self, key: str, *, into: Mapping[str, Any] | None = None, **options: Unpack[FetchOptions]
+        self,
+        key: str,
+        *,
+        into: Mapping[str, Any] | None = None,
+        only: Iterable[str] | None = None,
+        **options: Unpack[FetchOptions],
     ) -> State:
         """As `transferd.Client.fetch_state`."""
-        return await self._loop.run(_calls.fetch_state(self._client, key, into, options))
+        return await self._loop.run(_calls.fetch_state(self._client, key, into, only, options))
 
     async def push_table(self, key: str, table: object, **options: Unpack[PushOptions]) -> Pushed:
         """As `transferd.Client.push_table`."""

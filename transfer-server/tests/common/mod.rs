@@ -186,6 +186,7 @@ impl Worker {
             require,
             trace: None,
             watches: false,
+            excerpt: None,
         }));
         match answer {
             Answer::Fetched { lease, tensor: FetchedTensor { slice, report, .. } } => {

@@ -9,7 +9,7 @@ use crate::plan::GatherList;
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, OperationId, SlotId};
 use crate::protocol::tenant::Tenant;
-use crate::tensor::{Retention, TensorMeta, Until, Version};
+use crate::tensor::{Excerpt, Retention, TensorMeta, Until, Version};
 use crate::trace::TraceContext;
 
 /// A range that readers can reach. It ends with its last reference.
@@ -122,6 +122,25 @@ impl Blob {
     /// Whether its fetches are counted.
     pub(crate) fn counts_fetches(&self) -> bool {
         matches!(self.retention.until, Until::Fetched(_))
+    }
+
+    /// Returns the description of the whole version, or of this part of it.
+    pub(crate) fn meta_of(&self, excerpt: Option<&Excerpt>) -> TensorMeta {
+        excerpt.and_then(|excerpt| excerpt.meta(&self.meta).ok()).unwrap_or_else(|| self.meta.clone())
+    }
+
+    /// Returns the length of the whole version, or of this part of it, in bytes.
+    pub(crate) fn len_of(&self, excerpt: Option<&Excerpt>) -> u64 {
+        match excerpt {
+            None => self.meta.len_bytes(),
+            Some(_) => self.meta_of(excerpt).len_bytes(),
+        }
+    }
+
+    /// Returns the gather list of the whole version, or of this part of it.
+    pub(crate) fn body_of(&self, excerpt: Option<&Excerpt>) -> GatherList {
+        let all = self.body();
+        excerpt.and_then(|excerpt| excerpt.cut(&self.meta, &all)).unwrap_or(all)
     }
 
     /// Returns the gather list that a transfer sends behind its header.

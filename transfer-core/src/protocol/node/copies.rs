@@ -47,7 +47,11 @@ impl Node {
             let text = format!("{kind} is required, but the tensor lies at this worker's own sidecar, which copies it");
             return self.refuse(session, id, Failure::new(FailureCode::RequireUnmet, text));
         }
-        let Some(len) = self.keys.blob(blob).map(|b| b.meta.len_bytes()) else { return };
+        if let Err(failure) = self.has_excerpt(&op.key, blob, op.excerpt()) {
+            return self.refuse(session, id, failure);
+        }
+        let excerpt = op.excerpt().cloned();
+        let Some(len) = self.keys.blob(blob).map(|b| b.len_of(excerpt.as_ref())) else { return };
         let room = self.landing.pool_bytes(reader);
         if padded(len).is_none_or(|len| len > room) {
             let whose = self.config.tenants.in_words(reader);
@@ -57,7 +61,8 @@ impl Node {
         self.keys.hold(blob);
         let key = op.key.clone();
         self.keys.fetch_begins(&key, blob);
-        let copying = self.copies.insert(Copying { op: None, key, from: blob, reader, len, to: None, began: now });
+        let copying =
+            self.copies.insert(Copying { op: None, key, from: blob, excerpt, reader, len, to: None, began: now });
         if let OpKind::Fetch { stage, .. } = &mut op.kind {
             *stage = FetchStage::Copying(copying);
         }
@@ -77,7 +82,7 @@ impl Node {
         let Some((range, to)) = self.landing.allocate(reader, len) else { return false };
         copying.to = Some(range);
         copying.began = self.latest;
-        if let Some(from) = self.keys.blob(copying.from).map(Blob::body) {
+        if let Some(from) = self.keys.blob(copying.from).map(|b| b.body_of(copying.excerpt.as_ref())) {
             self.actions.push(HostAction::Copy { from, to, tag: id.to_u64() });
         }
         true
@@ -99,13 +104,13 @@ impl Node {
     /// Handles the answer to [`HostAction::Copy`]: all bytes are copied.
     pub fn copied(&mut self, now: Time, tag: u64) {
         self.latest = now;
-        let Some(Copying { op, key, from, reader, len, to: Some(range), began }) =
+        let Some(Copying { op, key, from, excerpt, reader, len, to: Some(range), began }) =
             self.copies.remove(Id::from_u64(tag))
         else {
             return;
         };
         let op = op.and_then(|op| self.sessions.finish(op));
-        let made = op.zip(self.keys.blob(from).map(|b| (b.meta.clone(), b.version, b.trace)));
+        let made = op.zip(self.keys.blob(from).map(|b| (b.meta_of(excerpt.as_ref()), b.version, b.trace)));
         let Some((op, (meta, version, trace))) = made else {
             self.landing.free(reader, range);
             return self.copied_from(now, &key, from, false);

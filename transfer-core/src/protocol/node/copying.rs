@@ -4,7 +4,7 @@ use crate::alloc::Allocation;
 use crate::memory::{ALIGNMENT, padded};
 use crate::protocol::ids::{BlobId, OperationId};
 use crate::protocol::tenant::Tenant;
-use crate::tensor::Key;
+use crate::tensor::{Excerpt, Key};
 use crate::time::Time;
 
 /// A copy that waits for room or is in progress.
@@ -13,6 +13,8 @@ pub(super) struct Copying {
     pub(super) op: Option<OperationId>,
     pub(super) key: Key,
     pub(super) from: BlobId,
+    /// The part to copy. `None`: all of it.
+    pub(super) excerpt: Option<Excerpt>,
     /// The tenant of the worker that will read the copy.
     pub(super) reader: Tenant,
     pub(super) len: u64,

@@ -28,13 +28,14 @@ impl Node {
             fetch.select = self.resolve_latest(record, fetch.select);
             match self.keys.pick(record, fetch.select) {
                 Picked::Blob(blob) if self.is_of_another(session, blob) => {
-                    let Fetch { key, select, timeout, require, trace, .. } = fetch;
-                    let kind = OpKind::Fetch { select, stage: FetchStage::Waiting, astray: 0, trace };
+                    let Fetch { key, select, timeout, require, trace, watches: _, excerpt } = fetch;
+                    let kind = OpKind::Fetch { select, stage: FetchStage::Waiting, astray: 0, trace, excerpt };
                     let op = Op { session, id: op, key, since: now, deadline: now + timeout, require, kind };
                     return self.hand_over_copy(now, op, blob);
                 }
                 Picked::Blob(blob) => {
-                    return match self.hand_over(now, session, op, blob, fetch.require, now) {
+                    let (require, excerpt) = (fetch.require, fetch.excerpt.as_deref());
+                    return match self.hand_over(now, session, op, (&fetch.key, blob, excerpt), require, now) {
                         Ok(report) => {
                             let version = self.keys.blob(blob).map_or(Version(0), |b| b.version);
                             self.note_handed_over(now, session, &fetch.key, version, report, fetch.trace);
@@ -61,7 +62,13 @@ impl Node {
             since: now,
             deadline: now + fetch.timeout,
             require: fetch.require,
-            kind: OpKind::Fetch { select: fetch.select, stage: FetchStage::Waiting, astray: 0, trace: fetch.trace },
+            kind: OpKind::Fetch {
+                select: fetch.select,
+                stage: FetchStage::Waiting,
+                astray: 0,
+                trace: fetch.trace,
+                excerpt: fetch.excerpt,
+            },
         });
         match behind {
             Some(record) => {

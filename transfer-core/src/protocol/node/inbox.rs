@@ -27,8 +27,8 @@ impl Node {
                     self.violation(link, &what);
                 }
             }
-            Body::TensorRequest { key, tenant, select, metadata_id, slot, trace } => {
-                self.tensor_request(now, link, index, key, tenant, select, metadata_id, slot, trace);
+            Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, trace } => {
+                self.tensor_request(now, link, index, key, tenant, select, metadata_id, excerpt, slot, trace);
             }
             Body::ByReference { lease, segment, offset, ranges, version, waited_us, meta } => {
                 let referred = Referred { lease, segment, offset, ranges };

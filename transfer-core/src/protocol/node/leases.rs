@@ -10,6 +10,7 @@ use crate::protocol::ids::SessionId;
 use crate::protocol::keys::{Blob, Lent, Source, Unheld};
 use crate::protocol::meters::{Operation, PathId};
 use crate::protocol::slab::Id;
+use crate::tensor::{Excerpt, Key};
 use crate::time::Time;
 use std::time::Duration;
 
@@ -54,13 +55,30 @@ impl Node {
         self.actions.push(HostAction::SegmentUnused { segment });
     }
 
-    /// Answers a fetch with a lease on a blob that lies at this node.
+    /// Checks that a part of this version can be fetched.
+    pub(super) fn has_excerpt(&self, key: &Key, blob: BlobId, excerpt: Option<&Excerpt>) -> Result<(), Failure> {
+        let Some(b) = self.keys.blob(blob).filter(|_| excerpt.is_some()) else { return Ok(()) };
+        if b.meta.metadata_bytes() == 0 {
+            let text = format!("key {key:?} has {}, which has no parts: fetch all of it", b.meta);
+            return Err(Failure::new(FailureCode::Invalid, text));
+        }
+        if b.counts_fetches() {
+            let text = format!(
+                "key {key:?} is kept until it is fetched a number of times, and fetching a part does not count: fetch all of it"
+            );
+            return Err(Failure::new(FailureCode::Invalid, text));
+        }
+        Ok(())
+    }
+
+    /// Answers a fetch with a lease on a blob that lies at this node. The lease is on all of it, whatever the `excerpt`
+    /// is.
     pub(super) fn hand_over(
         &mut self,
         now: Time,
         session: SessionId,
         op: OpId,
-        blob: BlobId,
+        (key, blob, excerpt): (&Key, BlobId, Option<&Excerpt>),
         require: Option<FabricKind>,
         since: Time,
     ) -> Result<Report, Failure> {
@@ -72,7 +90,8 @@ impl Node {
             );
             return Err(Failure::new(FailureCode::RequireUnmet, text));
         }
-        let (bytes, origin) = self.keys.blob(blob).map_or((0, None), |b| (b.meta.len_bytes(), b.trace));
+        self.has_excerpt(key, blob, excerpt)?;
+        let (bytes, origin) = self.keys.blob(blob).map_or((0, None), |b| (b.len_of(excerpt), b.trace));
         let waited = now.since(since);
         let report = Report {
             fabric: FabricKind::Local,

@@ -26,8 +26,16 @@ pub(super) fn too_high(key: &Key, version: Version) -> Option<Failure> {
 
 impl Node {
     /// Handles a worker's push. If the body lies in several ranges, the caller has copied `ranges` out of their table
-    /// in the arena.
-    pub(super) fn push(&mut self, now: Time, session: SessionId, op: OpId, push: Push, ranges: &[ArenaRange]) {
+    /// in the arena. With an `error` of its metadata the push is refused.
+    pub(super) fn push(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        op: OpId,
+        push: Push,
+        ranges: &[ArenaRange],
+        error: Option<Failure>,
+    ) {
         let Some(s) = self.sessions.get(session) else { return };
         let slice = match pushed_slice(s.arena(), &push, ranges) {
             Ok(slice) => slice,
@@ -37,7 +45,8 @@ impl Node {
             Ok(announced) => announced,
             Err(failure) => return self.refuse_push(session, op, &push, failure),
         };
-        let unwelcome = self.draining.then(|| self.is_draining()).or_else(|| self.no_name(session, &push.key));
+        let unwelcome = error.or_else(|| self.draining.then(|| self.is_draining()));
+        let unwelcome = unwelcome.or_else(|| self.no_name(session, &push.key));
         let unwelcome = unwelcome.or_else(|| self.may_push(session, &push.key, push.to.as_ref()).err());
         let unwelcome = unwelcome.or_else(|| push.version.and_then(|version| too_high(&push.key, version)));
         let busy = || self.is_busy(session).or_else(|| self.too_many_ranges(slice.segment, push.ranges));

@@ -26,7 +26,8 @@ impl Node {
     /// speculative share has room.
     pub(super) fn start_pull(&mut self, now: Time, op_id: OperationId, link: LinkId) {
         let Some(op) = self.sessions.op(op_id) else { return };
-        let OpKind::Fetch { select, .. } = op.kind else { return };
+        let OpKind::Fetch { select, ref excerpt, .. } = op.kind else { return };
+        let excerpt = excerpt.clone();
         let (key, require) = (op.key.clone(), op.require.or(self.config.require));
         let Some(domain) = self.sessions.tenant_of(op.session) else { return };
         let Some(l) = self.links.get(link) else { return };
@@ -45,13 +46,14 @@ impl Node {
             );
             return self.fail_op(op_id, Failure::new(FailureCode::Busy, text));
         }
-        let described = self.links.heard(link, &key).cloned();
+        // The length of a part is known only to the owner.
+        let described = self.links.heard(link, &key).filter(|_| excerpt.is_none()).cloned();
         let early = described.as_ref().and_then(|(_, meta)| {
             let (range, bytes) = self.landing.speculate(domain, meta.len_bytes())?;
             Some((range, meta.len_bytes(), bytes))
         });
         let speculative = early.as_ref().map_or(0, |(_, _, bytes)| *bytes);
-        let pull = Pull::new(now, op_id, (key, select), domain, described, speculative);
+        let pull = Pull::new(now, op_id, (key, select, excerpt), domain, described, speculative);
         let Some(pull) = self.transfers.begin_pull(link, pull) else { return };
         self.sessions.set_fetch_stage(op_id, FetchStage::Pulling(link, pull));
         match early {
@@ -72,12 +74,12 @@ impl Node {
     fn ask(&mut self, now: Time, link: LinkId, pull: PullId, slot: Option<SlotGrant>) {
         let Some(p) = self.transfers.pull_mut(link, pull) else { return };
         p.ask(now);
-        let (key, select, reader) = (Name::from(p.key.clone()), p.select, p.domain);
+        let (key, select, excerpt, reader) = (Name::from(p.key.clone()), p.select, p.excerpt.clone(), p.domain);
         let (metadata_id, op) = (p.described.as_ref().map_or(0, |(id, _)| *id), p.op);
         let trace = op.and_then(|op| self.sessions.op(op)).and_then(|op| self.trace_of(op));
         let tenant = self.config.tenants.name(reader);
         let [key, tenant] = self.number(link, [&key, &tenant]);
-        let request = Body::TensorRequest { key, tenant, select, metadata_id, slot, trace };
+        let request = Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, trace };
         self.send(link, Role::Pull, pull.short(), request);
     }
 
@@ -117,7 +119,9 @@ impl Node {
     ) {
         let Some(id) = self.pull_of(link, index) else { return };
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
-        self.links.hear(link, &p.key, metadata_id, meta.clone());
+        if p.excerpt.is_none() {
+            self.links.hear(link, &p.key, metadata_id, meta.clone());
+        }
         if p.state == PullState::Cancelling {
             return;
         }
@@ -245,15 +249,15 @@ impl Node {
         let Some(p) = self.transfers.end_pull(link, id) else { return };
         // A reference needs no slot. Without a description, the next request for this key offers none.
         self.links.forget_heard(link, &p.key);
-        let bytes = meta.len_bytes();
+        let source = Source::Reference { link, lease: referred.lease, ranges: referred.ranges };
+        let origin = p.origin_of(version);
+        let blob = Blob::new(slice, meta, p.domain, source).at(version, origin);
+        let bytes = blob.len_of(p.excerpt.as_deref());
         self.links.carried_in(link, bytes);
         if let Some(slot) = p.slot {
             self.drop_slot(link, slot);
         }
         self.references.begin_reading(slice.segment);
-        let source = Source::Reference { link, lease: referred.lease, ranges: referred.ranges };
-        let origin = p.origin_of(version);
-        let blob = Blob::new(slice, meta, p.domain, source).at(version, origin);
         let blob = self.keys.insert(blob);
         if let Some(op) = p.op.and_then(|op| self.sessions.finish(op)) {
             let waited = Duration::from_micros(waited_us.into());

@@ -9,7 +9,7 @@ use crate::protocol::keys::{Concerned, Record, Waiter};
 use crate::protocol::links::{Out, OutWrite, Purpose};
 use crate::protocol::meters::Operation;
 use crate::protocol::transfers::{OfLink, Serve};
-use crate::tensor::{Key, Select};
+use crate::tensor::{Excerpt, Key, Select};
 use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::SlotGrant;
@@ -28,6 +28,7 @@ impl Node {
         tenant: NameRef,
         mut select: Select,
         metadata_id: u32,
+        excerpt: Option<Box<Excerpt>>,
         slot: Option<SlotGrant>,
         trace: Option<TraceContext>,
     ) {
@@ -56,7 +57,7 @@ impl Node {
             let text = format!("node {:?} answers at most {limit} requests of a peer at a time", self.config.name);
             return self.send(link, Role::Pull, index, Body::ErrorStatus(Failure::new(FailureCode::Busy, text)));
         }
-        let serve = Serve::new(now, (key.clone(), name.id), reader, metadata_id, slot, trace);
+        let serve = Serve::new(now, (key.clone(), name.id), reader, (metadata_id, excerpt), slot, trace);
         self.transfers.begin_serve(link, index, serve);
         match record_id.filter(|id| self.keys.record(*id).is_some_and(Record::is_owned)) {
             Some(record) => {
@@ -70,19 +71,24 @@ impl Node {
     /// Serves a request whose version is published: by reference, by a write, or by a description that asks for a slot.
     pub(super) fn serve_published(&mut self, now: Time, link: LinkId, index: u32, blob: BlobId) {
         let Some(serve) = self.transfers.serve(link, index) else { return };
-        if let Err(failure) = self.may_read(serve.reader(), serve.key(), blob) {
+        let may_read = self.may_read(serve.reader(), serve.key(), blob);
+        if let Err(failure) = may_read.and_then(|()| self.has_excerpt(serve.key(), blob, serve.excerpt())) {
             return self.end_serve(now, link, index, failure);
         }
         let Some(serve) = self.transfers.serve_mut(link, index) else { return };
         let Some(b) = self.keys.hold(blob) else { return };
         serve.publish(now, blob);
-        let (version, meta, key) = (b.version, b.meta.clone(), serve.key().clone());
+        let (version, meta, key) = (b.version, b.meta_of(serve.excerpt()), serve.key().clone());
         self.keys.fetch_begins(&key, blob);
         if self.serve_by_reference(now, link, index) {
             return;
         }
         let Some(serve) = self.transfers.serve_mut(link, index) else { return };
-        let known = self.links.told(link, &key, &meta);
+        // A part's description serves one request, and has no number.
+        let known = match serve.excerpt() {
+            None => self.links.told(link, &key, &meta),
+            Some(_) => Some(0),
+        };
         if serve.fits(meta.len_bytes(), known) {
             return self.write_served(link, index);
         }
@@ -99,7 +105,7 @@ impl Node {
         let Some(blob) = serve.waits_for_slot() else {
             return self.violation(link, &format!("TENSOR_RE_REQUEST for request {index:#x}, which was not told to"));
         };
-        let len = self.keys.blob(blob).map_or(0, |b| b.meta.len_bytes());
+        let len = self.keys.blob(blob).map_or(0, |b| b.len_of(serve.excerpt()));
         if slot.capacity < len {
             let what = format!("its slot for request {index:#x} has {} bytes, {len} are needed", slot.capacity);
             return self.violation(link, &what);
@@ -121,8 +127,8 @@ impl Node {
         let Some((slot, blob)) = serve.write() else { return };
         let Some(b) = self.keys.blob(blob) else { return };
         let (version, origin) = (b.version, b.trace);
-        let header = serve.header(index, &slot, version, b.meta.len_bytes());
-        let body = b.body();
+        let header = serve.header(index, &slot, version, b.len_of(serve.excerpt()));
+        let body = b.body_of(serve.excerpt());
         if let Some(context) = origin {
             self.send(link, Role::Pull, index, Body::Trace { version, context });
         }
@@ -148,7 +154,7 @@ impl Node {
             let (fabric, path) = (l.kind(), l.path());
             let copies = u64::from(l.limits().sender_copies + l.limits().receiver_copies);
             if let Some(blob) = serve.fetching().filter(|_| !serve.is_cancelled()).and_then(|b| self.keys.blob(b)) {
-                let bytes = blob.meta.len_bytes();
+                let bytes = blob.len_of(serve.excerpt());
                 self.links.carried_out(link, bytes);
                 let waited = Duration::from_micros(serve.waited_us.into());
                 let took = now.since(serve.since).saturating_sub(waited);

@@ -10,6 +10,7 @@ use crate::protocol::keys::{Claimant, Owner};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name};
 use crate::time::Time;
+use crate::wire::bundle::InvalidBundle;
 use crate::wire::ranges::{ArenaRange, table_bytes};
 
 impl Node {
@@ -69,12 +70,32 @@ impl Node {
         Some(LocalSlice { segment: s.arena().0, offset, len: table_bytes(push.ranges) })
     }
 
-    /// Handles the push of a body that is made of these ranges of the worker's arena, in order.
-    pub fn push_ranges(&mut self, now: Time, session: SessionId, op: OpId, push: Push, ranges: &[ArenaRange]) {
+    /// Returns where the metadata of a push lies, if it has any. The caller may copy it out of the arena and check it.
+    #[must_use]
+    pub fn metadata_of(&self, session: SessionId, push: &Push) -> Option<LocalSlice> {
+        let s = self.sessions.get(session).filter(|_| push.meta.metadata_bytes() > 0)?;
+        Some(LocalSlice { segment: s.arena().0, offset: push.offset, len: push.meta.metadata_bytes().into() })
+    }
+
+    /// Handles a push whose table and metadata the caller has looked at: the body is made of these ranges of the
+    /// worker's arena, in order. With an `error` of the metadata the push is refused.
+    pub fn push_read(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        op: OpId,
+        push: Push,
+        ranges: &[ArenaRange],
+        error: Option<InvalidBundle>,
+    ) {
         self.latest = now;
         match self.is_under_way(session, op) {
             Some(failure) => self.refuse(session, op, failure),
-            None => self.push(now, session, op, push, ranges),
+            None => {
+                let failure = |error| Failure::new(FailureCode::Invalid, format!("key {:?}: {error}", push.key));
+                let error = error.map(failure);
+                self.push(now, session, op, push, ranges, error);
+            }
         }
     }
 
@@ -103,7 +124,7 @@ impl Node {
             return self.refuse(session, op, failure);
         }
         match command {
-            Command::Push(push) => self.push(now, session, op, push, &[]),
+            Command::Push(push) => self.push(now, session, op, push, &[], None),
             Command::Fetch(fetch) => self.fetch(now, session, op, fetch),
             Command::Prepare(prepare) => self.prepare(now, session, op, prepare),
             Command::TakeBack(command) => self.take_back(now, session, op, command),

@@ -129,7 +129,7 @@ impl Node {
     }
 
     fn hand_over_waited(&mut self, now: Time, record: RecordId, op: &Op, blob: BlobId) {
-        match self.hand_over(now, op.session, op.id, blob, op.require, op.since) {
+        match self.hand_over(now, op.session, op.id, (&op.key, blob, op.excerpt()), op.require, op.since) {
             Ok(report) => {
                 let version = self.keys.blob(blob).map_or(Version(0), |b| b.version);
                 self.note_handed_over(now, op.session, &op.key, version, report, self.trace_of(op));

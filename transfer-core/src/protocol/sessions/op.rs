@@ -3,7 +3,7 @@
 use crate::fabric::{FabricKind, LinkId};
 use crate::op::OpId;
 use crate::protocol::ids::{BlobId, CopyId, OutFlowId, PullId, SessionId};
-use crate::tensor::{Key, Name, Select, TensorMeta, Version};
+use crate::tensor::{Excerpt, Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
 
@@ -26,6 +26,8 @@ pub(crate) enum OpKind {
         astray: u32,
         /// The trace context of the span that asked for the fetch, if there is one.
         trace: Option<TraceContext>,
+        /// The part of the version that the worker asked for. `None`: all of it.
+        excerpt: Option<Box<Excerpt>>,
     },
     Push {
         version: Option<Version>,
@@ -51,6 +53,14 @@ impl Op {
             OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
             OpKind::Push { to, .. } => to.as_ref(),
             OpKind::Prepare { to, .. } => Some(to),
+        }
+    }
+
+    /// Returns the part of the version that a fetch asks for. `None`: all of it, or this is no fetch.
+    pub(crate) fn excerpt(&self) -> Option<&Excerpt> {
+        match &self.kind {
+            OpKind::Fetch { excerpt, .. } => excerpt.as_deref(),
+            OpKind::Push { .. } | OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
         }
     }
 

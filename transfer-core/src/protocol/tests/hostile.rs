@@ -44,6 +44,7 @@ fn messages_that_make_no_sense_end_the_link() {
         select: Select::Exactly(Version(1)),
         metadata_id: 0,
         tenant: unknown,
+        excerpt: None,
         slot: None,
         trace: None,
     };

@@ -210,7 +210,7 @@ const PULL: Machine = Machine {
 fn request(solo: &mut Solo, slot: bool) {
     let (metadata_id, slot) = (u32::from(slot), slot.then(|| grant(8)));
     let select = Select::AtLeast(Version(2));
-    let body = Body::TensorRequest { key: KEY, select, metadata_id, tenant: OURS, slot, trace: None };
+    let body = Body::TensorRequest { key: KEY, select, metadata_id, tenant: OURS, excerpt: None, slot, trace: None };
     solo.hear(Role::Pull, INDEX, body);
 }
 
@@ -246,7 +246,15 @@ const SERVE: Machine = Machine {
         ("Waiting, slot", || {
             let mut solo = owner();
             let (select, slot) = (Select::Latest, None);
-            let body = Body::TensorRequest { key: KEY, select, metadata_id: 0, tenant: OURS, slot, trace: None };
+            let body = Body::TensorRequest {
+                key: KEY,
+                select,
+                metadata_id: 0,
+                tenant: OURS,
+                excerpt: None,
+                slot,
+                trace: None,
+            };
             solo.hear(Role::Pull, INDEX + 1, body);
             solo.hear(Role::Pull, INDEX + 1, Body::Cancel);
             request(&mut solo, true);

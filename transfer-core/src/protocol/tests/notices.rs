@@ -41,7 +41,7 @@ impl Pair {
 
     fn watch(&mut self, r: Worker, op: u64, select: Select) {
         let (key, timeout) = (key("k"), Duration::from_secs(1));
-        let fetch = Fetch { key, select, timeout, require: None, trace: None, watches: true };
+        let fetch = Fetch { key, select, timeout, require: None, trace: None, watches: true, excerpt: None };
         self.command(r, OpId(op), Command::Fetch(fetch));
     }
 

@@ -13,7 +13,7 @@ use crate::protocol::{
 };
 use crate::sim::cluster::Board;
 use crate::sim::{Conditions, MemoryId, SimFabric, SimMemory, World};
-use crate::tensor::{DType, Key, Name, Retention, Select, TensorMeta, Version};
+use crate::tensor::{DType, Excerpt, Key, Name, Retention, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::ranges::ArenaRange;
 use std::collections::BTreeMap;
@@ -193,7 +193,7 @@ impl Pair {
     /// Pushes a body that consists of these ranges.
     pub(super) fn push_ranges(&mut self, worker: Worker, op: u64, push: Push, ranges: &[ArenaRange]) {
         let now = self.world.now();
-        self.nodes[worker.node].node.push_ranges(now, worker.session, OpId(op), push, ranges);
+        self.nodes[worker.node].node.push_read(now, worker.session, OpId(op), push, ranges, None);
     }
 
     /// Pushes a tensor whose bytes are all `fill`.
@@ -237,6 +237,10 @@ impl Pair {
     }
 
     pub(super) fn fetch(&mut self, w: Worker, text: &str, select: Select) -> OpId {
+        self.fetch_part(w, text, select, None)
+    }
+
+    pub(super) fn fetch_part(&mut self, w: Worker, text: &str, select: Select, excerpt: Option<Box<Excerpt>>) -> OpId {
         self.next += 1;
         let op = OpId(self.next);
         let fetch = Fetch {
@@ -246,6 +250,7 @@ impl Pair {
             require: None,
             trace: self.trace,
             watches: false,
+            excerpt,
         };
         self.command(w, op, Command::Fetch(fetch));
         op

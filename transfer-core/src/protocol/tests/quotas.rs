@@ -48,8 +48,15 @@ fn requests_of_one_peer_have_a_quota_and_the_error_says_it() {
     let later = Select::AtLeast(crate::tensor::Version(9));
     for index in 0..3 {
         let (key, slot) = (super::solo::KEY, None);
-        let body =
-            Body::TensorRequest { key, select: later, metadata_id: 0, tenant: super::solo::OURS, slot, trace: None };
+        let body = Body::TensorRequest {
+            key,
+            select: later,
+            metadata_id: 0,
+            tenant: super::solo::OURS,
+            excerpt: None,
+            slot,
+            trace: None,
+        };
         solo.hear(Role::Pull, index, body);
     }
     let Body::ErrorStatus(failure) = &solo.last("ERROR_STATUS").body else { unreachable!() };
@@ -94,6 +101,7 @@ fn a_peer_that_drains_slowly_leaves_header_cells_to_others() {
                 select: Select::Latest,
                 metadata_id: 0,
                 tenant: super::solo::OURS,
+                excerpt: None,
                 slot: None,
                 trace: None,
             };
@@ -152,6 +160,7 @@ fn an_operation_under_way_cannot_be_begun_again() {
             require: None,
             trace: None,
             watches: false,
+            excerpt: None,
         })
     };
     for n in 0..10 {

@@ -2,8 +2,9 @@
 
 use super::pair::{ARENA_BYTES, Pair, Worker, key, name};
 use crate::op::{Answer, Command, FailureCode, FetchedTensor, OpId, Push, Reply};
-use crate::tensor::{DType, Retention, Select, TensorMeta};
+use crate::tensor::{BodyRange, DType, Excerpt, Retention, Select, TensorMeta, Until};
 use crate::wire::ranges::ArenaRange;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 const HEAD: u64 = 4096;
@@ -193,4 +194,112 @@ fn inconsistent_ranges_are_refused() {
     refused(Push { offset: ARENA_BYTES - 128, ..push.clone() }, &ranges, "end within the arena");
     refused(Push { offset: 8, ..push }, &ranges, "multiple of 64");
     pair.ends_clean(&[(w, "w")]);
+}
+
+fn part(metadata: bool, ranges: &[(u64, u64)]) -> Option<Box<Excerpt>> {
+    let ranges = ranges.iter().map(|(offset, len)| BodyRange { offset: *offset, len: *len });
+    Some(Box::new(Excerpt::new(metadata, ranges.collect()).unwrap()))
+}
+
+/// The metadata, the table of its ranges and the body of the only fetch that this worker has an answer to.
+fn fetched(pair: &mut Pair, w: Worker) -> FetchedTensor {
+    match &pair.replies(w)[..] {
+        [Reply::Answer { answer: Answer::Fetched { lease, tensor }, .. }] => {
+            let (lease, tensor) = (*lease, tensor.clone());
+            pair.release(w, lease);
+            tensor
+        }
+        replies => panic!("{replies:?}"),
+    }
+}
+
+#[test]
+fn part_of_a_version_moves_alone() {
+    let mut pair = Pair::new();
+    let (w, near, far) = (pair.worker(0, "w"), pair.worker(0, "near"), pair.worker(1, "far"));
+    let (push, ranges) = gathered(&[(8192, 64), (128, 128), (9024, 64)], None);
+    let landed = fill(&mut pair, w, &ranges);
+    pair.push_ranges(w, 100, push.clone(), &ranges);
+    pair.settle();
+    pair.replies(w);
+    // On this node all of it is handed over by reference, and the report counts the part.
+    pair.fetch_part(near, "k", Select::Latest, part(true, &[(64, 64)]));
+    pair.settle();
+    let tensor = fetched(&mut pair, near);
+    assert_eq!((tensor.ranges, &tensor.meta, tensor.report.bytes), (3, &push.meta, 128 + 64));
+    // At the other node only the part lands.
+    for (metadata, wanted) in
+        [(true, &[][..]), (true, &[(64, 64), (192, 64)]), (false, &[(0, 128)]), (false, &[(128, 64)])]
+    {
+        pair.fetch_part(far, "k", Select::Latest, part(metadata, wanted));
+        pair.settle();
+        let tensor = fetched(&mut pair, far);
+        let mut expected = if metadata { landed[..128].to_vec() } else { Vec::new() };
+        for (offset, len) in wanted {
+            expected.extend(&landed[128 + *offset as usize..][..*len as usize]);
+        }
+        let (bytes, metadata_bytes) = (expected.len() as u64, if metadata { 70 } else { 0 });
+        assert_eq!(
+            (tensor.report.bytes, tensor.meta.len_bytes(), tensor.meta.metadata_bytes()),
+            (bytes, bytes, metadata_bytes)
+        );
+        assert_eq!(pair.memories[1].read(tensor.slice).unwrap(), expected);
+    }
+    // All of it has the description that it had: a part changes nothing for whole fetches.
+    pair.fetch(far, "k", Select::Latest);
+    pair.settle();
+    let tensor = fetched(&mut pair, far);
+    assert_eq!(tensor.meta, push.meta);
+    assert_eq!(pair.memories[1].read(tensor.slice).unwrap(), landed);
+    pair.settle();
+    pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
+}
+
+#[test]
+fn part_beyond_the_body_is_the_metadata_alone() {
+    let mut pair = Pair::new();
+    let (w, far) = (pair.worker(0, "w"), pair.worker(1, "far"));
+    let (push, ranges) = gathered(&[(8192, 64)], None);
+    let landed = fill(&mut pair, w, &ranges);
+    pair.push_ranges(w, 100, push, &ranges);
+    pair.settle();
+    pair.replies(w);
+    pair.fetch_part(far, "k", Select::Latest, part(true, &[(0, 64), (64, 64)]));
+    pair.settle();
+    let tensor = fetched(&mut pair, far);
+    assert_eq!(pair.memories[1].read(tensor.slice).unwrap(), landed[..128]);
+    pair.settle();
+    pair.ends_clean(&[(w, "w"), (far, "far")]);
+}
+
+#[test]
+fn part_of_a_tensor_or_of_a_counted_version_is_refused() {
+    let mut pair = Pair::new();
+    let (w, near, far) = (pair.worker(0, "w"), pair.worker(0, "near"), pair.worker(1, "far"));
+    pair.push(w, "dense", TensorMeta::of(DType::U8, &[64]).unwrap(), 1, None);
+    let (mut push, ranges) = gathered(&[(8192, 64)], None);
+    push.retention = Retention { until: Until::Fetched(NonZeroU32::MIN), ..Retention::default() };
+    fill(&mut pair, w, &ranges);
+    pair.push_ranges(w, 100, push, &ranges);
+    pair.settle();
+    pair.replies(w);
+    for (key, says) in [("dense", "has no parts"), ("k", "a number of times")] {
+        for reader in [near, far] {
+            pair.fetch_part(reader, key, Select::Latest, part(true, &[]));
+            pair.settle();
+            match &pair.replies(reader)[..] {
+                [Reply::Answer { answer: Answer::Failed { failure, .. }, .. }] => {
+                    assert_eq!(failure.code, FailureCode::Invalid);
+                    assert!(failure.text.contains(says), "{failure}");
+                }
+                replies => panic!("{replies:?}"),
+            }
+        }
+    }
+    // The counted fetch is still there.
+    pair.fetch(far, "k", Select::Latest);
+    pair.settle();
+    fetched(&mut pair, far);
+    pair.settle();
+    pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
 }

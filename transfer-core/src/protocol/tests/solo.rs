@@ -216,7 +216,15 @@ impl Solo {
         let timeout = Duration::from_secs(1);
         self.command(
             op,
-            Command::Fetch(Fetch { key: key("k"), select, timeout, require: None, trace: None, watches: false }),
+            Command::Fetch(Fetch {
+                key: key("k"),
+                select,
+                timeout,
+                require: None,
+                trace: None,
+                watches: false,
+                excerpt: None,
+            }),
         );
         if self.controls.iter().any(|c| matches!(c, Control::Directory(DirectoryRequest::Resolve { .. }))) {
             self.controls.clear();

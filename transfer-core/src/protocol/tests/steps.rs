@@ -28,7 +28,15 @@ impl Solo {
     }
 
     fn ask(&mut self, index: u32, select: Select) {
-        let body = Body::TensorRequest { key: KEY, select, metadata_id: 0, tenant: OURS, slot: None, trace: None };
+        let body = Body::TensorRequest {
+            key: KEY,
+            select,
+            metadata_id: 0,
+            tenant: OURS,
+            excerpt: None,
+            slot: None,
+            trace: None,
+        };
         self.hear(Role::Pull, index, body);
     }
 
@@ -99,7 +107,7 @@ fn a_fetch_and_its_end_cost_the_same_however_many_others_wait() {
         let op = OpId(10_000 + n);
         let select = Select::AtLeast(Version(500));
         let timeout = Duration::from_nanos(10);
-        let fetch = Fetch { key: key("k"), select, timeout, require: None, trace: None, watches: false };
+        let fetch = Fetch { key: key("k"), select, timeout, require: None, trace: None, watches: false, excerpt: None };
         let asked = solo.steps(|solo| solo.command(op, Command::Fetch(fetch)));
         let ended = solo.steps(|solo| match n % 2 {
             0 => solo.request(Request::Cancel { op }),

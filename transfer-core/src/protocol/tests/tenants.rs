@@ -279,8 +279,15 @@ fn peer_speaks_only_for_the_tenants_it_may_speak_for() {
         let mut solo = linked();
         solo.push(None, Duration::from_secs(1));
         let (select, slot) = (Select::Latest, None);
-        let body =
-            Body::TensorRequest { key: KEY, tenant: super::solo::OURS, select, metadata_id: 0, slot, trace: None };
+        let body = Body::TensorRequest {
+            key: KEY,
+            tenant: super::solo::OURS,
+            select,
+            metadata_id: 0,
+            excerpt: None,
+            slot,
+            trace: None,
+        };
         solo.hear(Role::Pull, 5, body);
         let answer = solo.sent.last().map(|m| m.body.clone());
         match answer {
@@ -316,11 +323,23 @@ fn a_tenant_that_this_node_does_not_know_is_refused_by_its_name() {
     solo.hear(Role::Pull, 0, body);
     let tenant = crate::wire::message::NameRef { id: 5, generation: 0 };
     let (select, slot) = (Select::Latest, None);
-    solo.hear(Role::Pull, 6, Body::TensorRequest { key: KEY, tenant, select, metadata_id: 0, slot, trace: None });
+    solo.hear(
+        Role::Pull,
+        6,
+        Body::TensorRequest { key: KEY, tenant, select, metadata_id: 0, excerpt: None, slot, trace: None },
+    );
     let Some(Body::ErrorStatus(failure)) = solo.sent.last().map(|m| &m.body) else { panic!("{:?}", solo.sent) };
     assert!(failure.code == FailureCode::PermissionDenied && failure.text.contains("\"train\""), "{failure}");
     assert!(solo.ended.is_none());
-    let body = Body::TensorRequest { key: KEY, tenant: OTHERS, select, metadata_id: 0, slot: None, trace: None };
+    let body = Body::TensorRequest {
+        key: KEY,
+        tenant: OTHERS,
+        select,
+        metadata_id: 0,
+        excerpt: None,
+        slot: None,
+        trace: None,
+    };
     solo.hear(Role::Pull, 7, body);
     let Some(Body::ErrorStatus(failure)) = solo.sent.last().map(|m| &m.body) else { panic!("{:?}", solo.sent) };
     assert!(failure.text.contains("user id 1"), "{failure}");

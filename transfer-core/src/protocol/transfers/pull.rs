@@ -2,7 +2,7 @@
 
 use crate::protocol::ids::{OperationId, PullId, SlotId};
 use crate::protocol::tenant::Tenant;
-use crate::tensor::{Key, Select, TensorMeta, Version};
+use crate::tensor::{Excerpt, Key, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::Header;
@@ -13,6 +13,8 @@ pub(crate) struct Pull {
     pub(crate) op: Option<OperationId>,
     pub(crate) key: Key,
     pub(crate) select: Select,
+    /// The part that was asked for. `None`: all of the version.
+    pub(crate) excerpt: Option<Box<Excerpt>>,
     pub(crate) domain: Tenant,
     pub(crate) state: PullState,
     /// The slot that the peer may write to, or will be allowed to write to.
@@ -46,7 +48,7 @@ impl Pull {
     pub(crate) fn new(
         now: Time,
         op: OperationId,
-        (key, select): (Key, Select),
+        (key, select, excerpt): (Key, Select, Option<Box<Excerpt>>),
         domain: Tenant,
         described: Option<(u32, TensorMeta)>,
         speculative: u64,
@@ -55,6 +57,7 @@ impl Pull {
             op: Some(op),
             key,
             select,
+            excerpt,
             domain,
             state: PullState::Preparing,
             slot: None,

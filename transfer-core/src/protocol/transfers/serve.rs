@@ -2,7 +2,7 @@
 
 use crate::protocol::ids::BlobId;
 use crate::protocol::tenant::Tenant;
-use crate::tensor::{Key, Retention, Version};
+use crate::tensor::{Excerpt, Key, Retention, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::{Header, SlotGrant};
@@ -13,6 +13,8 @@ pub(crate) struct Serve {
     /// The peer's number for the key.
     name: u32,
     metadata_id: u32,
+    /// The part of the version that is asked for. `None`: all of it.
+    excerpt: Option<Box<Excerpt>>,
     /// The tenant whose workers will read it.
     reader: Tenant,
     slot: Option<SlotGrant>,
@@ -39,7 +41,7 @@ impl Serve {
         now: Time,
         (key, name): (Key, u32),
         reader: Tenant,
-        metadata_id: u32,
+        (metadata_id, excerpt): (u32, Option<Box<Excerpt>>),
         slot: Option<SlotGrant>,
         trace: Option<TraceContext>,
     ) -> Serve {
@@ -47,6 +49,7 @@ impl Serve {
             key,
             name,
             metadata_id,
+            excerpt,
             reader,
             slot,
             since: now,
@@ -68,6 +71,11 @@ impl Serve {
     /// Returns the tenant whose workers will read the version.
     pub(crate) fn reader(&self) -> Tenant {
         self.reader
+    }
+
+    /// Returns the part of the version that is asked for. `None`: all of it.
+    pub(crate) fn excerpt(&self) -> Option<&Excerpt> {
+        self.excerpt.as_deref()
     }
 
     /// Whether the version is published.

@@ -41,7 +41,7 @@ fn transfers() -> Transfers {
 }
 
 fn pull() -> Pull {
-    Pull::new(NOW, op(1), (key("k"), Select::AtLeast(Version(2))), READER, Some((4, meta(8))), 0)
+    Pull::new(NOW, op(1), (key("k"), Select::AtLeast(Version(2)), None), READER, Some((4, meta(8))), 0)
 }
 
 #[test]
@@ -81,11 +81,11 @@ fn pull_checks_a_landed_header_against_the_request() {
 
 #[test]
 fn serve_writes_once_and_cancel_waits_for_the_write() {
-    let mut serve = Serve::new(NOW, (key("k"), 7), READER, 4, Some(grant(8)), None);
+    let mut serve = Serve::new(NOW, (key("k"), 7), READER, (4, None), Some(grant(8)), None);
     assert!(serve.fits(8, Some(4)) && !serve.fits(9, Some(4)) && !serve.fits(8, Some(5)) && !serve.fits(8, None));
     assert!(serve.write().is_none(), "its version is not there");
     let blob: BlobId = Id::from_u64(1);
-    let mut serve = Serve::new(NOW, (key("k"), 7), READER, 4, None, None);
+    let mut serve = Serve::new(NOW, (key("k"), 7), READER, (4, None), None, None);
     assert!(!serve.cancel());
     serve.publish(NOW + std::time::Duration::from_micros(5), blob);
     assert_eq!((serve.waited_us, serve.waits_for_slot()), (5, Some(blob)));
@@ -99,7 +99,7 @@ fn serve_writes_once_and_cancel_waits_for_the_write() {
 fn serves_that_wait_for_a_version_are_listed_by_index() {
     let mut transfers = transfers();
     for index in [9, 3, 5] {
-        transfers.begin_serve(LINK, index, Serve::new(NOW, (key("k"), 7), READER, 0, None, None));
+        transfers.begin_serve(LINK, index, Serve::new(NOW, (key("k"), 7), READER, (0, None), None, None));
     }
     transfers.serve_mut(LINK, 5).unwrap().publish(NOW, Id::from_u64(1));
     assert_eq!(transfers.waiting_serves(LINK), [(3, key("k")), (9, key("k"))]);

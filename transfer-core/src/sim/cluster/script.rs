@@ -328,7 +328,15 @@ impl Cluster {
         self.command(
             worker,
             op,
-            Command::Fetch(Fetch { key, select, timeout, require: None, trace: context_of(op.0 as usize), watches }),
+            Command::Fetch(Fetch {
+                key,
+                select,
+                timeout,
+                require: None,
+                trace: context_of(op.0 as usize),
+                watches,
+                excerpt: None,
+            }),
         );
         Ok(())
     }

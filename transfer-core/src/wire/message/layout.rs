@@ -1,7 +1,7 @@
 //! The bytes of a control message.
 //!
 //! ```text
-//! offset  0  layout version  u8    5
+//! offset  0  layout version  u8    7
 //!         1  kind            u8
 //!         2  length          u16   of the whole message
 //!         4  credits         u16   receive slots that the sender of this message gives back
@@ -19,7 +19,7 @@ use crate::tensor::{Name, Select, Version};
 use crate::trace::TraceContext;
 use crate::wire::landing::{SlotGrant, rails_of, read_keys, write_keys};
 use crate::wire::session::{cut, select};
-use crate::wire::{Reader, WireError, Writer, crc32c};
+use crate::wire::{Reader, WireError, Writer, crc32c, excerpt};
 
 const LOAD: u8 = 0;
 const FETCH_ADD: u8 = 1;
@@ -71,7 +71,7 @@ impl Message {
                 write_name(&mut w, *name);
                 w.text(text.as_str());
             }
-            Body::TensorRequest { key, tenant, select, metadata_id, slot, trace } => {
+            Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, trace } => {
                 write_name(&mut w, *key);
                 write_name(&mut w, *tenant);
                 let (kind, version) = match select {
@@ -79,10 +79,13 @@ impl Message {
                     Select::AtLeast(v) => (1, v.0),
                     Select::Exactly(v) => (2, v.0),
                 };
-                w.u8(kind).u8(u8::from(slot.is_some())).u16(0).u32(*metadata_id).u64(version);
+                w.u8(kind).u8(u8::from(slot.is_some()));
+                excerpt::write_head(&mut w, excerpt.as_deref());
+                w.u32(*metadata_id).u64(version);
                 if let Some(slot) = slot {
                     slot.write(&mut w);
                 }
+                excerpt::write_ranges(&mut w, excerpt.as_deref());
                 TraceContext::write_last(*trace, &mut w);
             }
             Body::MetaDataUpdate { version, metadata_id, meta } => {
@@ -205,11 +208,13 @@ impl Message {
             2 => {
                 let (key, tenant) = (read_name(r)?, read_name(r)?);
                 let (kind, has_slot) = (r.u8()?, r.flag("whether a slot follows a TENSOR_REQUEST")?);
-                Reader::zero("zeros of a TENSOR_REQUEST", r.u16()?.into())?;
+                let head = excerpt::read_head(r)?;
                 let metadata_id = r.u32()?;
                 let select = select(kind, r.u64()?)?;
                 let slot = if has_slot { Some(SlotGrant::read(r)?) } else { None };
-                Body::TensorRequest { key, tenant, select, metadata_id, slot, trace: TraceContext::read_last(r)? }
+                let excerpt = excerpt::read_ranges(head, r)?;
+                let trace = TraceContext::read_last(r)?;
+                Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, trace }
             }
             3 => Body::MetaDataUpdate { version: Version(r.u64()?), metadata_id: r.u32()?, meta: r.meta()? },
             4 => Body::TensorReRequest { slot: SlotGrant::read(r)? },
@@ -295,7 +300,7 @@ impl Message {
 mod tests {
     use super::*;
     use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
-    use crate::tensor::{DType, TensorMeta};
+    use crate::tensor::{BodyRange, DType, Excerpt, MAX_EXCERPT_RANGES, TensorMeta};
     use crate::wire::landing::SlotNumber;
     use proptest::prelude::*;
 
@@ -303,6 +308,11 @@ mod tests {
         let keys = RailKeys::new(&vec![Some(RemoteKey(9)); rails]).unwrap();
         let remote = RemoteSlice { address: 1 << 40, len: 4096 + 64, keys };
         SlotGrant { number: SlotNumber::new(5, 1), capacity: 4096, remote }
+    }
+
+    fn widest_excerpt() -> Excerpt {
+        let ranges = (0..MAX_EXCERPT_RANGES as u64).map(|n| BodyRange { offset: n << 40, len: 64 << n.min(20) });
+        Excerpt::new(true, ranges.collect()).unwrap()
     }
 
     fn bodies() -> Vec<Body> {
@@ -315,6 +325,7 @@ mod tests {
                 select: Select::Exactly(Version(4)),
                 metadata_id: 3,
                 tenant: name,
+                excerpt: None,
                 slot: Some(slot(4)),
                 trace: None,
             },
@@ -323,6 +334,7 @@ mod tests {
                 select: Select::Latest,
                 metadata_id: 0,
                 tenant: name,
+                excerpt: Some(Box::new(widest_excerpt())),
                 slot: None,
                 trace: TraceContext::new([7; 16], [8; 8], 1).ok(),
             },

@@ -14,11 +14,11 @@ use super::landing::SlotGrant;
 use crate::fabric::AtomicOp;
 use crate::memory::RemoteSlice;
 use crate::op::Failure;
-use crate::tensor::{Name, Select, TensorMeta, Version};
+use crate::tensor::{Excerpt, Name, Select, TensorMeta, Version};
 use crate::trace::TraceContext;
 
 /// The version of the layout. A peer with another version is refused when it connects.
-pub const LAYOUT_VERSION: u8 = 6;
+pub const LAYOUT_VERSION: u8 = 7;
 
 /// The largest length of a message, in bytes. Every fabric can send this much in one message.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
@@ -119,6 +119,8 @@ pub enum Body {
         metadata_id: u32,
         /// The tenant whose workers will read the version. The owner may answer BY_REFERENCE for them.
         tenant: NameRef,
+        /// The part of the version that is to be sent. `None`: all of it.
+        excerpt: Option<Box<Excerpt>>,
         /// The slot for the version. With `None` the owner sends the description first.
         slot: Option<SlotGrant>,
         /// The trace context of the fetch that asks, if it has one.
