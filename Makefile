@@ -65,7 +65,7 @@ test-python: setup ## Those of the Python package: pytest, its types, its stub
 	$(CARGO) build --workspace
 	scripts/test-python.sh
 
-test-python-all: setup ## Those of the Python package that need torch and jax, which it installs (6 GB)
+test-python-all: setup ## Those of the Python package that need torch, jax, polars and duckdb, which it installs (6 GB)
 	$(CARGO) build --workspace
 	scripts/test-python-all.sh
 
