@@ -7,6 +7,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 DEMO_ARGS ?=
 # What `make test-rdma` runs: words that its suites have in their names. All, where nothing is said.
 RDMA ?=
+# The free-threaded Python that `make wheel` builds for, for instance python3.14t. Where nothing is said, all others.
+WHEEL_PYTHON ?=
 # How long `make soak-rdma` goes on, in seconds, and what it is told else, for instance SOAK_ARGS="--seed 17".
 SOAK ?= 600
 SOAK_ARGS ?=
@@ -56,14 +58,14 @@ test-host: setup test-tools ## Those tests that need no RDMA device
 	CARGO="$(CARGO)" scripts/host-tests.sh $(addsuffix ::,$(SHM_SUITES))
 	scripts/test-python.sh
 
-wheel: setup ## Builds the Python package's wheel into target/wheels, and tries it in an empty environment
-	scripts/wheel.sh
+wheel: setup ## Builds the Python package's wheel into target/wheels, and tries it in an empty environment; WHEEL_PYTHON=python3.14t the one for that
+	scripts/wheel.sh $(WHEEL_PYTHON)
 
 test-python: setup ## Those of the Python package: pytest, its types, its stub
 	$(CARGO) build --workspace
 	scripts/test-python.sh
 
-test-python-all: setup ## Those of the Python package that need torch and jax, which it installs (6 GB)
+test-python-all: setup ## Those of the Python package that need torch, jax, polars and duckdb, which it installs (6 GB)
 	$(CARGO) build --workspace
 	scripts/test-python-all.sh
 

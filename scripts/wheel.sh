@@ -1,28 +1,63 @@
 #!/usr/bin/env bash
-# Builds the wheel of the Python package into target/wheels, installs it in an empty environment, and tries it there.
+# Builds a wheel of the Python package into target/wheels, installs it in an empty environment, and tries it there. Without an argument it is the
+# wheel for every Python from 3.11 on. Free-threaded Python has an ABI of its own, so it needs another wheel: scripts/wheel.sh python3.14t. Where
+# that interpreter is missing the wheel is built all the same, and the last line says that it was not tried.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 wheels=$(realpath -m "${CARGO_TARGET_DIR:-target}")/wheels
+python=${1:-}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+if [ -z "$python" ]; then
+    kind='*-abi3-*' trial=python3 interpreter=()
+elif [[ $(basename "$python") =~ ^python3\.([0-9]+)t$ ]] && [ "${BASH_REMATCH[1]}" -ge 14 ]; then
+    minor=${BASH_REMATCH[1]}
+    kind="*-cp3${minor}t-*" trial=$python interpreter=(--interpreter "$python")
+    if ! command -v "$python" >/dev/null; then
+        trial=
+        # What PyO3 would ask the interpreter (https://pyo3.rs, "Building and distribution", config file).
+        cat >"$scratch/pyo3" <<PYO3
+implementation=CPython
+version=3.$minor
+shared=true
+target_abi=CPython-free_threaded-3.$minor
+pointer_width=$(getconf LONG_BIT)
+build_flags=Py_GIL_DISABLED
+suppress_build_script_link_lines=false
+PYO3
+        export PYO3_CONFIG_FILE=$scratch/pyo3
+    fi
+else
+    printf 'wheel: "%s" is no free-threaded Python of 3.14 or later: say python3.14t, or nothing for the wheel that all others take\n' "$python" >&2
+    exit 2
+fi
+
 venv=$(scripts/python-venv.sh)
+mkdir -p "$wheels"
+find "$wheels" -name "transferd-$kind.whl" -delete
+"$venv/bin/maturin" build --quiet --release --locked --manifest-path transfer-python/Cargo.toml --out "$wheels" "${interpreter[@]}"
+wheel=$(find "$wheels" -name "transferd-$kind.whl")
 
-rm -rf "$wheels"
-"$venv/bin/maturin" build --quiet --release --locked --manifest-path transfer-python/Cargo.toml --out "$wheels"
-wheel=$(echo "$wheels"/*.whl)
-
-trial=$(mktemp -d)
-trap 'rm -rf "$trial"' EXIT
-python3 -m venv "$trial/venv"
-"$trial/venv/bin/pip" install --quiet --disable-pip-version-check --no-index "$wheel" </dev/null
-cd "$trial"
-PATH=$trial/venv/bin:$PATH
-transferd --version
-transferctl --version
-python - <<'END'
+tried=', not tried: this machine has no '$python
+if [ -n "$trial" ]; then
+    tried=
+    "$trial" -m venv "$scratch/venv"
+    "$scratch/venv/bin/pip" install --quiet --disable-pip-version-check --no-index "$wheel" </dev/null
+    cd "$scratch"
+    PATH=$scratch/venv/bin:$PATH
+    transferd --version
+    transferctl --version
+    python - <<'END_OF_TRIAL'
+import sys, sysconfig
 import transferd as td
 
 # Without numpy, or anything else.
 with td.embedded(arena="1MiB") as c:
     c.push("k", b"hello")
     assert bytes(c.fetch("k")) == b"hello" and c.fetch("k").report.copied == 0
-END
-printf 'wheel: %s (%s bytes)\n' "$wheel" "$(stat -c %s "$wheel")"
+if sysconfig.get_config_var("Py_GIL_DISABLED"):
+    assert not sys._is_gil_enabled(), "the module turned the lock on"
+END_OF_TRIAL
+fi
+printf 'wheel: %s (%s bytes)%s\n' "$wheel" "$(stat -c %s "$wheel")" "$tried"

@@ -7,7 +7,8 @@
 use crate::face::{Blocking, Call};
 use crate::session::Session;
 use crate::{
-    AllocateWait, Counting, Error, Fetch, FetchMany, FetchOnly, FetchedBundle, Gate, Handle, Order, Push, PushError, Pushed, Tensor, TensorMut,
+    AllocateWait, Counting, Error, Fetch, FetchMany, FetchOnly, FetchedBundle, Gate, Handle, Order, Push, PushError,
+    Pushed, Tensor, TensorMut,
 };
 use rustix::fd::OwnedFd;
 use std::fmt;

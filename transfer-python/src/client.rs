@@ -4,7 +4,7 @@ use crate::buffer::Buffer;
 use crate::errors::{self, About};
 use crate::memory::Ours;
 use crate::options::{self, PushOptions};
-use crate::pending::{Pending, going, run};
+use crate::pending::{Pending, going, look_up, run};
 use crate::report::Report;
 use crate::tensor::Tensor;
 use crate::{counters, dtype, in_place, streams, table};
@@ -64,7 +64,7 @@ fn connect(py: Python<'_>, connect: transfer_client::Connect<transfer_client::Bl
             Ok(Err(e)) => {
                 return Err(errors::raise(py, &e, &About { key: None, waited: Some(started.elapsed()) }));
             }
-            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Timeout) => look_up(py)?,
             Err(RecvTimeoutError::Disconnected) => return Err(errors::raise(py, &Error::Ended, &About::default())),
         }
     }

@@ -7,6 +7,7 @@ use pyo3::PyTraverseError;
 use pyo3::PyVisit;
 use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 use std::ops::ControlFlow;
 use std::task::Waker;
@@ -79,8 +80,18 @@ pub(crate) fn run(py: Python<'_>, mut going: Box<dyn Going>) -> PyResult<Py<PyAn
         if let Some(result) = going.wait(py, SLICE) {
             return result;
         }
-        py.check_signals()?;
+        look_up(py)?;
     }
+}
+
+/// Does what a thread that waits owes its interpreter: it handles signals, and runs a line of Python.
+///
+/// In free-threaded Python an object whose last reference another thread drops is freed by the thread that made it, and
+/// that does so only while it runs Python. Without this, a thread that waits for room would keep that room.
+pub(crate) fn look_up(py: Python<'_>) -> PyResult<()> {
+    static RUN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    py.check_signals()?;
+    RUN.import(py, "transferd._calls", "run_a_line")?.call0().map(drop)
 }
 
 enum State {
@@ -95,16 +106,26 @@ enum State {
 /// A call in progress, made by `fetch_later`. Dropping it, or `cancel()`, gives the call up, and a late result is
 /// released.
 #[pyclass(frozen, module = "transferd")]
-pub(crate) struct Pending(Mutex<State>);
+pub(crate) struct Pending(Mutex<Shared>);
+
+struct Shared {
+    state: State,
+    /// Whether `cancel()` was called. A thread that has taken the call ends it when it puts it back.
+    is_given_up: bool,
+}
 
 impl Pending {
     pub(crate) fn new(going: Box<dyn Going>) -> Pending {
-        Pending(Mutex::new(State::Going(going)))
+        Pending::with(State::Going(going))
     }
 
     /// Makes a call that has ended.
     pub(crate) fn ready(value: Py<PyAny>) -> Pending {
-        Pending(Mutex::new(State::Ended(Ok(value))))
+        Pending::with(State::Ended(Ok(value)))
+    }
+
+    fn with(state: State) -> Pending {
+        Pending(Mutex::new(Shared { state, is_given_up: false }))
     }
 
     /// Takes the first step, which sends the call.
@@ -113,17 +134,27 @@ impl Pending {
     }
 
     fn take(&self) -> State {
-        std::mem::replace(&mut *self.0.lock(), State::Busy)
+        std::mem::replace(&mut self.0.lock().state, State::Busy)
     }
 
-    /// Puts the state back after a step. Returns the result if the call has ended.
-    fn put(&self, py: Python<'_>, state: State) -> Option<PyResult<Py<PyAny>>> {
+    /// Puts back the state that `take` has returned, unless that was `Busy`. Returns the result if the call has ended.
+    fn put(&self, py: Python<'_>, mut state: State) -> Option<PyResult<Py<PyAny>>> {
+        if matches!(state, State::Going(_)) {
+            let mut shared = self.0.lock();
+            if !shared.is_given_up {
+                shared.state = state;
+                return None;
+            }
+            drop(shared);
+            py.detach(|| drop(state));
+            state = ended_with(py, Err(ended(py)));
+        }
         let answer = match &state {
             State::Ended(Ok(value)) => Some(Ok(value.clone_ref(py))),
             State::Ended(Err(error)) => Some(Err(PyErr::from_value(error.bind(py).clone().into_any()))),
             _ => None,
         };
-        *self.0.lock() = state;
+        self.0.lock().state = state;
         answer
     }
 
@@ -167,7 +198,7 @@ fn ended_with(py: Python<'_>, result: PyResult<Py<PyAny>>) -> State {
 #[pymethods]
 impl Pending {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        match self.0.try_lock().as_deref() {
+        match self.0.try_lock().as_deref().map(|shared| &shared.state) {
             Some(State::Ended(Ok(value))) => visit.call(value),
             Some(State::Ended(Err(error))) => visit.call(error),
             _ => Ok(()),
@@ -175,7 +206,8 @@ impl Pending {
     }
 
     fn __clear__(&self) {
-        *self.0.lock() = State::Busy;
+        // What is dropped may run Python, which must not find the state locked.
+        drop(self.take());
     }
 
     /// `Pending[Tensor]`, for annotations.
@@ -202,7 +234,7 @@ impl Pending {
             if let Some(result) = self.wait(py, left.min(SLICE)) {
                 return result;
             }
-            py.check_signals()?;
+            look_up(py)?;
             if left.is_zero() {
                 let text = format!("the call has not ended within {limit:?}; it goes on");
                 return Err(errors::own(py, "deadline", &text));
@@ -210,15 +242,15 @@ impl Pending {
         }
     }
 
-    /// Gives up the call.
+    /// Gives up the call. Threads that wait for it raise `Error` with the code "cancelled" within 50 ms.
     fn cancel(&self, py: Python<'_>) {
-        let state = self.take();
-        match state {
-            State::Going(going) => {
-                py.detach(|| drop(going));
-                self.put(py, ended_with(py, Err(ended(py))));
-            }
-            state => drop(self.put(py, state)),
+        let state = {
+            let mut shared = self.0.lock();
+            shared.is_given_up = true;
+            std::mem::replace(&mut shared.state, State::Busy)
+        };
+        if !matches!(state, State::Busy) {
+            drop(self.put(py, state));
         }
     }
 

@@ -12,6 +12,7 @@ import threading
 import time
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import transferd as td
 from conftest import GIVE_UP, until
@@ -228,23 +229,59 @@ def resident_bytes():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-def test_many_calls_leave_nothing_behind(sidecar, c, other):
-    def calls(n):
-        for i in range(n):
-            with c.produce("k", 16) as buffer:
-                buffer.numpy()[:] = i
-            tensor = other.fetch("k")
-            tensor.numpy(), np.from_dlpack(tensor)
-            other.fetch_later("none").cancel()
-            if i % 50 == 0:
-                with pytest.raises(td.Timeout):
-                    other.fetch("none", timeout=0)
-                c.push("foreign", np.zeros(100))
+CALLS = int(os.environ.get("TRANSFER_PYTHON_CALLS", 100_000))
+"""How many calls `test_many_calls_leave_nothing_behind` makes: they take 10 s on two cores."""
 
-    calls(500)
+
+def test_many_calls_leave_nothing_behind(sidecar, c, other):
+    table, state = pa.table({"a": list(range(100))}), {"w": np.zeros(16), "b": np.zeros(3)}
+
+    def round_of(i):
+        """Calls of every kind. Answers how many."""
+        with c.produce("k", 16) as buffer:
+            buffer.numpy()[:] = i
+        tensor = other.fetch("k")
+        tensor.numpy(), np.from_dlpack(tensor)
+        c.push("foreign", np.zeros(100))
+        c.push("snapshot", c.empty(8))
+        later = other.fetch_later("foreign")
+        later.result()
+        other.fetch_later("none").cancel()
+        other.fetch_many(["k", "foreign"])
+        c.push_table("table", table)
+        other.fetch_table("table")
+        c.push_state("state", state)
+        other.fetch_state("state")
+        steps.add(1), steps.get(), steps.compare_swap(0, 0)
+        with pytest.raises(td.Timeout):
+            other.fetch("none", timeout=0)
+        return 17
+
+    async def in_a_loop(client, n):
+        for i in range(n):
+            await client.push("async", b"1")
+            await client.fetch("async")
+            task = asyncio.create_task(client.fetch("none"))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def calls(n):
+        made = 0
+        while made < n * 9 // 10:
+            made += round_of(made)
+        asyncio.run(loop(-(-(n - made) // 3)))
+
+    async def loop(n):
+        async with td.aio.connect(sidecar.path, arena="1MiB") as client:
+            await in_a_loop(client, n)
+
+    steps = c.counter("steps")
+    calls(2000)
     until("nothing is under way", lambda: sidecar.held()["operations"] == 0)
+    until("the session of the event loop is over", lambda: sidecar.held()["sessions"] == 2)
     before, memory, free = sidecar.held(), resident_bytes(), c.arena_free_bytes
-    calls(int(os.environ.get("TRANSFER_PYTHON_CALLS", 3000)))
+    calls(CALLS)
     until("all is as before", lambda: sidecar.held() == before)
     until("the arena is as before", lambda: c.arena_free_bytes == free)
     assert resident_bytes() < memory + (8 << 20)

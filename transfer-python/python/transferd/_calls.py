@@ -134,6 +134,10 @@ def one(pending: Pending[T]) -> Call[T]:
     return value
 
 
+def run_a_line() -> None:
+    """Lets the interpreter do on this thread what it does between two lines. Waits in the native half call this."""
+
+
 def wait(call: Call[T]) -> T:
     """Makes a call on this thread."""
     try:

@@ -302,7 +302,7 @@ class TwoBuffers:
 
 
 class BatchWriter:
-    """The writing end of a stream of record batches. As a context manager it ends the stream, but not on an exception."""
+    """The writing end of a stream of record batches, for one thread at a time. As a context manager it ends the stream, but not on an exception."""
 
     def __init__(self, stream: _native.StreamWriter) -> None:
         self._stream = stream
@@ -324,7 +324,7 @@ class BatchWriter:
 
 
 class BatchReader:
-    """The reading end of a stream of record batches: an iterator."""
+    """The reading end of a stream of record batches: an iterator, for one thread at a time."""
 
     def __init__(self, stream: _native.StreamReader) -> None:
         self._stream = stream
