@@ -147,6 +147,7 @@ impl Run {
             if let Some(began) = round.take() {
                 self.meters.rounds += 1;
                 self.meters.busy += instant.saturating_duration_since(began);
+                self.pace.worked(began, instant);
             }
             let now = self.time(instant);
             if let Some(trace) = &self.trace {
@@ -186,9 +187,9 @@ impl Run {
             }
             if active {
                 round = Some(instant);
-                self.pace.active(instant);
             } else if self.pace.should_sleep(instant) {
                 self.sleep(now);
+                self.pace.slept();
                 continue;
             } else {
                 std::thread::yield_now();
