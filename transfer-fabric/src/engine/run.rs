@@ -232,7 +232,7 @@ impl Run {
     /// Carries out the actions of the state machine.
     fn work(&mut self, now: Time) {
         loop {
-            while let Some(work) = self.driver.poll(&mut self.memory) {
+            while let Some(work) = self.driver.poll(now, &mut self.memory) {
                 match work {
                     Work::Host(HostAction::Reply { session, reply }) => {
                         if let Err(why) = self.workers.reply(session, reply, &self.memory) {
