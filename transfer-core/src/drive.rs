@@ -259,13 +259,23 @@ impl<M> Driver<M> {
 
     /// Polls every fabric once and hands their events to the node. Returns whether anything happened.
     pub fn poll_fabrics(&mut self, now: Time, memory: &impl HeaderMemory) -> bool {
+        self.hear_fabrics(now, memory, |fabric, sink| fabric.poll(sink))
+    }
+
+    /// Has `each` report events of every fabric, and hands them to the node. Returns whether anything happened.
+    fn hear_fabrics(
+        &mut self,
+        now: Time,
+        memory: &impl HeaderMemory,
+        each: impl Fn(&mut dyn Fabric<Memory = M>, &mut dyn FnMut(FabricEvent<'_>)) -> bool,
+    ) -> bool {
         let mut active = false;
         let Driver { node, fabrics, posts, atomics, links, .. } = self;
         for (i, fabric) in fabrics.iter_mut().enumerate() {
             let (kind, mut capabilities) = (fabric.kind(), fabric.capabilities().clone());
             capabilities.atomics = *atomics == Some(i);
             let meter = &mut posts[i];
-            active |= fabric.poll(&mut |event| {
+            active |= each(&mut **fabric, &mut |event| {
                 meter.reported(&event);
                 // The same poll may also report the peer's first messages, so the node must know the link before it
                 // gets them.
@@ -302,10 +312,14 @@ impl<M> Driver<M> {
 
     /// Does the actions that concern fabrics, and returns the next one that does not. Returns `None` when no action is
     /// left.
-    pub fn poll(&mut self, memory: &mut impl HeaderMemory) -> Option<Work<M>> {
+    pub fn poll(&mut self, now: Time, memory: &mut impl HeaderMemory) -> Option<Work<M>> {
         loop {
             let Some(action) = self.node.poll_action() else {
                 self.retry_blocked(memory);
+                // What a fabric has granted and revoked by now is acted on in this turn.
+                if self.hear_fabrics(now, memory, |fabric, sink| fabric.report(sink)) {
+                    continue;
+                }
                 return None;
             };
             match action {

@@ -96,7 +96,7 @@ fn invalid_poll_strategy_is_refused() {
         }
         let event = poll(v1::PollStrategy::Event, 0);
         let answer = admin.set_poll(v1::SetPollRequest { poll: Some(event) }).await.unwrap().into_inner();
-        let first = poll(v1::PollStrategy::Adaptive, 20_000);
+        let first = poll(v1::PollStrategy::Adaptive, 200_000);
         assert_eq!((answer.before, answer.now), (Some(first), Some(event)));
         let status = admin.status(v1::StatusRequest {}).await.unwrap().into_inner();
         assert_eq!(status.poll, Some(event));

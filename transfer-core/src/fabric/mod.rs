@@ -206,6 +206,13 @@ pub trait Fabric: Send {
         Vec::new()
     }
 
+    /// Reports the events that are known by now, without sending or receiving: for example the results of grants and
+    /// revokes, on a fabric that makes them at once. So their consequences are posted in the same turn. Everything that
+    /// is not reported here comes with [`poll`](Fabric::poll). Returns whether anything was reported.
+    fn report(&mut self, _sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
+        false
+    }
+
     /// Makes a bounded amount of progress and reports the events. Returns whether anything was reported or moved.
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool;
 

@@ -532,6 +532,15 @@ impl<M: Clone> Fabric for MultiRail<M> {
         sums
     }
 
+    fn report(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
+        let MultiRail { inner, links, .. } = self;
+        let mut any = false;
+        for fabric in inner {
+            any |= fabric.report(&mut |event| links.hear(event, sink));
+        }
+        any
+    }
+
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
         let mut moved = self.links.report(sink);
         let MultiRail { inner, links, .. } = self;

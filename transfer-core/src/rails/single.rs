@@ -123,6 +123,10 @@ impl<F: Fabric + ?Sized> Fabric for SingleRail<F> {
         self.inner.counters()
     }
 
+    fn report(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
+        self.inner.report(sink)
+    }
+
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
         self.inner.poll(sink)
     }

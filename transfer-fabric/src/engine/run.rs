@@ -152,6 +152,7 @@ impl Run {
             if let Some(began) = round.take() {
                 self.meters.rounds += 1;
                 self.meters.busy += instant.saturating_duration_since(began);
+                self.pace.worked(began, instant);
             }
             let now = self.time(instant);
             if let Some(trace) = &self.trace {
@@ -191,9 +192,9 @@ impl Run {
             }
             if active {
                 round = Some(instant);
-                self.pace.active(instant);
             } else if self.pace.should_sleep(instant) {
                 self.sleep(now);
+                self.pace.slept();
                 continue;
             } else {
                 std::thread::yield_now();
@@ -244,7 +245,7 @@ impl Run {
     /// Carries out the actions of the state machine.
     fn work(&mut self, now: Time) {
         loop {
-            while let Some(work) = self.driver.poll(&mut self.memory) {
+            while let Some(work) = self.driver.poll(now, &mut self.memory) {
                 match work {
                     Work::Host(HostAction::Reply { session, reply }) => {
                         if let Err(why) = self.workers.reply(session, reply, &self.memory) {

@@ -11,49 +11,86 @@ pub enum PollStrategy {
     Busy,
     /// Sleep as soon as there is nothing to do.
     Event,
-    /// Poll for up to this long before sleeping, but only while work arrives in shorter intervals than that, so that an
-    /// idle or slow sidecar costs nothing.
+    /// Poll for up to this long before sleeping, but only while the times without work are shorter than that, so that
+    /// an idle or slow sidecar costs nothing, and only while no other thread takes the core.
     Adaptive(Duration),
 }
 
+/// How long the default polls: five wake-ups across cores of 40 µs, which is what a message between two sidecars costs
+/// if every process on its path sleeps. A shorter time would end the polling because of the sleeps of the others.
+const POLL_FOR: Duration = Duration::from_micros(200);
+
 impl Default for PollStrategy {
     fn default() -> Self {
-        PollStrategy::Adaptive(Duration::from_micros(20))
+        PollStrategy::Adaptive(POLL_FOR)
     }
 }
 
 /// Decides whether to keep polling or to sleep.
+#[derive(Debug)]
 pub(super) struct Pace {
     pub(super) strategy: PollStrategy,
-    last_active: Instant,
-    /// A running mean of the time between two pieces of work.
+    /// The end of the last round that had work. Time spent on work is no time without work, however long it was.
+    idle_since: Instant,
+    /// A running mean of the times without work.
     gap: Duration,
+    /// The last round without work, unless the thread has slept since.
+    polled: Option<Instant>,
+    /// Until then the thread does not poll, because another thread needs its core.
+    crowded_until: Option<Instant>,
 }
 
-/// The newest interval has the weight 1 / `MEMORY` in the mean.
+/// The newest time without work has the weight 1 / `MEMORY` in the mean.
 const MEMORY: u32 = 8;
+
+/// No time without work counts more than this many times the polling time, so that a busy moment after a long pause is
+/// noticed within a few messages.
+const LONGEST: u32 = 4;
+
+/// How long the thread does not poll after another thread has taken its core. A thread that polls can lose its core
+/// for a slice of the scheduler, some milliseconds; one that sleeps is woken before threads that compute.
+const CROWDED: Duration = Duration::from_millis(100);
 
 impl Pace {
     pub(super) fn new(strategy: PollStrategy) -> Pace {
-        Pace { strategy, last_active: Instant::now(), gap: Duration::from_secs(1) }
+        let gap = Duration::from_secs(1);
+        Pace { strategy, idle_since: Instant::now(), gap, polled: None, crowded_until: None }
     }
 
-    /// Records that a round had work.
-    pub(super) fn active(&mut self, now: Instant) {
-        let interval = now.saturating_duration_since(self.last_active).min(Duration::from_secs(1));
-        self.gap = (self.gap * (MEMORY - 1) + interval) / MEMORY;
-        self.last_active = now;
-    }
-
-    /// Returns whether to sleep now, after a round without work.
-    pub(super) fn should_sleep(&self, now: Instant) -> bool {
-        match self.strategy {
-            PollStrategy::Busy => false,
-            PollStrategy::Event => true,
-            PollStrategy::Adaptive(limit) => {
-                self.gap > limit || now.saturating_duration_since(self.last_active) > limit
-            }
+    /// Records a round that had work.
+    pub(super) fn worked(&mut self, began: Instant, ended: Instant) {
+        let idle = began.saturating_duration_since(self.idle_since);
+        // Rounds that follow each other directly say nothing about waiting.
+        if !idle.is_zero()
+            && let PollStrategy::Adaptive(limit) = self.strategy
+        {
+            let most = limit * LONGEST;
+            self.gap = (self.gap.min(most) * (MEMORY - 1) + idle.min(most)) / MEMORY;
         }
+        self.idle_since = ended;
+        self.polled = None;
+    }
+
+    /// Returns whether to sleep now, after a round without work that began at `now`.
+    pub(super) fn should_sleep(&mut self, now: Instant) -> bool {
+        let limit = match self.strategy {
+            PollStrategy::Busy => return false,
+            PollStrategy::Event => return true,
+            PollStrategy::Adaptive(limit) => limit,
+        };
+        // A round without work takes a few microseconds, unless another thread runs instead.
+        let last = self.polled.replace(now);
+        if last.is_some_and(|last| now.saturating_duration_since(last) > limit) {
+            self.crowded_until = Some(now + CROWDED);
+        }
+        self.gap > limit
+            || now.saturating_duration_since(self.idle_since) > limit
+            || self.crowded_until.is_some_and(|until| now < until)
+    }
+
+    /// Records that the thread has slept.
+    pub(super) fn slept(&mut self) {
+        self.polled = None;
     }
 }
 
@@ -98,22 +135,81 @@ impl Token for Ready {
 mod tests {
     use super::*;
 
+    const LIMIT: Duration = Duration::from_micros(200);
+
+    /// A pace and a clock.
+    struct Clock {
+        pace: Pace,
+        now: Instant,
+    }
+
+    impl Clock {
+        fn new() -> Clock {
+            let pace = Pace::new(PollStrategy::Adaptive(LIMIT));
+            Clock { now: pace.idle_since, pace }
+        }
+
+        /// Work that comes after `idle`, and takes `busy`.
+        fn work(&mut self, idle: Duration, busy: Duration) {
+            self.pace.slept();
+            let began = self.now + idle;
+            self.now = began + busy;
+            self.pace.worked(began, self.now);
+        }
+
+        fn should_sleep_after(&mut self, idle: Duration) -> bool {
+            self.pace.should_sleep(self.now + idle)
+        }
+    }
+
+    fn us(n: u64) -> Duration {
+        Duration::from_micros(n)
+    }
+
     #[test]
     fn adaptive_polls_only_while_work_comes_fast() {
-        let limit = Duration::from_micros(20);
-        let mut pace = Pace::new(PollStrategy::Adaptive(limit));
-        let mut now = Instant::now();
-        assert!(pace.should_sleep(now), "nothing has come yet");
-        for _ in 0..200 {
-            now += Duration::from_micros(5);
-            pace.active(now);
+        let mut clock = Clock::new();
+        assert!(clock.should_sleep_after(us(1)), "nothing has come yet");
+        for _ in 0..20 {
+            clock.work(us(50), us(5));
         }
-        assert!(!pace.should_sleep(now + Duration::from_micros(10)));
-        assert!(pace.should_sleep(now + Duration::from_micros(30)), "too long since the last work");
-        for _ in 0..100 {
-            now += Duration::from_millis(1);
-            pace.active(now);
+        assert!(!clock.should_sleep_after(us(10)));
+        clock.pace.slept();
+        assert!(clock.should_sleep_after(us(300)), "too long since the last work");
+        for _ in 0..20 {
+            clock.work(us(1000), us(5));
         }
-        assert!(pace.should_sleep(now), "work comes slowly");
+        assert!(clock.should_sleep_after(us(1)), "work comes slowly");
+    }
+
+    #[test]
+    fn adaptive_counts_only_time_without_work() {
+        let mut clock = Clock::new();
+        for _ in 0..20 {
+            clock.work(us(50), us(2000));
+        }
+        assert!(!clock.should_sleep_after(us(10)), "each piece of work was long, and the waits were short");
+    }
+
+    #[test]
+    fn adaptive_sees_no_wait_between_rounds_that_follow_directly() {
+        let mut clock = Clock::new();
+        for _ in 0..20 {
+            clock.work(us(1000), us(5));
+            (0..20).for_each(|_| clock.work(us(0), us(5)));
+        }
+        assert!(clock.should_sleep_after(us(1)), "every wait was long");
+    }
+
+    #[test]
+    fn adaptive_leaves_its_core_to_a_thread_that_has_taken_it() {
+        let mut clock = Clock::new();
+        (0..20).for_each(|_| clock.work(us(50), us(5)));
+        assert!(!clock.should_sleep_after(us(10)));
+        assert!(clock.should_sleep_after(us(3000)), "another thread ran for a slice");
+        (0..20).for_each(|_| clock.work(us(50), us(5)));
+        assert!(clock.should_sleep_after(us(1)), "it may still need the core");
+        (0..2000).for_each(|_| clock.work(us(50), us(5)));
+        assert!(!clock.should_sleep_after(us(1)), "the core was not taken again");
     }
 }

@@ -368,6 +368,10 @@ impl Fabric for ShmFabric {
         Some(self)
     }
 
+    fn report(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
+        self.report_events(sink)
+    }
+
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
         self.progress(sink)
     }

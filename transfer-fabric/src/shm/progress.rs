@@ -17,7 +17,7 @@ impl ShmFabric {
     pub(super) fn progress(&mut self, sink: &mut Sink<'_>) -> bool {
         // The engine acts on these events before anything is sent: a version that has landed reaches its reader before
         // it is acknowledged.
-        if self.report(sink) {
+        if self.report_events(sink) {
             return true;
         }
         let mut moved = self.send();
@@ -25,12 +25,12 @@ impl ShmFabric {
             moved |= self.sockets(sink);
         }
         // Events about a link come before the data that it brings.
-        moved |= self.report(sink);
+        moved |= self.report_events(sink);
         moved |= self.receive(sink);
         moved |= self.check_ends();
         self.check_deadlines();
         // If an acknowledgement is owed, another round follows.
-        moved | self.report(sink) | self.links.values().any(|link| link.is_up() && link.owes_word())
+        moved | self.report_events(sink) | self.links.values().any(|link| link.is_up() && link.owes_word())
     }
 
     fn looks_at_sockets(&mut self) -> bool {
@@ -58,7 +58,7 @@ impl ShmFabric {
                 Source::Pending(number) => self.hear_pending(number),
                 Source::Bell => self.copy_pool.hush(),
                 Source::Link(link) => {
-                    moved |= self.report(sink);
+                    moved |= self.report_events(sink);
                     moved |= self.hear(link, sink);
                 }
             }
@@ -66,7 +66,7 @@ impl ShmFabric {
         moved
     }
 
-    fn report(&mut self, sink: &mut Sink<'_>) -> bool {
+    pub(super) fn report_events(&mut self, sink: &mut Sink<'_>) -> bool {
         let any = !self.reports.is_empty();
         for report in self.reports.drain(..) {
             sink(match report {

@@ -312,6 +312,10 @@ impl Fabric for TcpFabric {
         self.post(link, work, Header::new(Kind::Send, message.len() as u64), Body::Bytes(message.into()))
     }
 
+    fn report(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
+        self.report_events(sink)
+    }
+
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
         self.progress(sink)
     }

@@ -13,7 +13,7 @@ impl TcpFabric {
     pub(super) fn progress(&mut self, sink: &mut Sink<'_>) -> bool {
         // The engine acts on these events before anything is sent: a version that has landed reaches its reader before
         // it is acknowledged.
-        if self.report(sink) {
+        if self.report_events(sink) {
             return true;
         }
         let mut moved = self.send();
@@ -36,7 +36,7 @@ impl TcpFabric {
                     }
                     if ready.readable {
                         // Events about the link come before the data that it brings.
-                        moved |= self.report(sink);
+                        moved |= self.report_events(sink);
                         moved |= self.receive(link, sink);
                     }
                 }
@@ -44,10 +44,10 @@ impl TcpFabric {
         }
         self.check_deadlines();
         // If an acknowledgement is owed, another round follows.
-        moved | self.report(sink) | !self.to_send.is_empty() | !self.to_receive.is_empty()
+        moved | self.report_events(sink) | !self.to_send.is_empty() | !self.to_receive.is_empty()
     }
 
-    fn report(&mut self, sink: &mut Sink<'_>) -> bool {
+    pub(super) fn report_events(&mut self, sink: &mut Sink<'_>) -> bool {
         let any = !self.reports.is_empty();
         for report in self.reports.drain(..) {
             sink(match report {

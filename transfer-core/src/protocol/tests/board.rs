@@ -58,7 +58,7 @@ impl Pair {
     fn order(&mut self, r: Worker) -> Vec<String> {
         use crate::drive::Work;
         let (now, mut order) = (self.world.now(), Vec::new());
-        while let Some(work) = self.nodes[0].poll(&mut self.memories[0]) {
+        while let Some(work) = self.nodes[0].poll(now, &mut self.memories[0]) {
             match work {
                 Work::Host(HostAction::Show(shown)) => {
                     order.push(format!("show {}", shown.version.0));
@@ -316,7 +316,8 @@ fn refused_entry_is_not_tried_again() {
     pair.fetch(r, "k", Select::Latest);
     let mut shown = 0;
     for version in 2..4 {
-        while let Some(work) = pair.nodes[0].poll(&mut pair.memories[0]) {
+        let now = pair.world.now();
+        while let Some(work) = pair.nodes[0].poll(now, &mut pair.memories[0]) {
             if let crate::drive::Work::Host(HostAction::Show(s)) = work {
                 shown += 1;
                 pair.nodes[0].node.not_shown(s.ticket);

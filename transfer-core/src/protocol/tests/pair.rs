@@ -295,7 +295,7 @@ impl Pair {
         loop {
             let mut active = false;
             for i in 0..2 {
-                while let Some(work) = self.nodes[i].poll(&mut self.memories[i]) {
+                while let Some(work) = self.nodes[i].poll(now, &mut self.memories[i]) {
                     active = true;
                     self.work(i, now, work);
                 }

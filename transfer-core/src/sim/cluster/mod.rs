@@ -450,7 +450,7 @@ impl Cluster {
             }
             while let Some(work) = {
                 let n = &mut self.nodes[node];
-                n.driver.poll(&mut n.memory)
+                n.driver.poll(now, &mut n.memory)
             } {
                 self.work(node, work)?;
             }

@@ -271,3 +271,23 @@ fn a_stopped_peer_is_lost() {
     };
     assert!(matches!(&reason, DownReason::Lost(why) if why.contains("nothing for")), "{reason:?}");
 }
+
+/// The engine acts on a grant, and on a revoke, in the turn that asked for it.
+#[test]
+fn grant_and_revoke_are_reported_without_a_poll() {
+    let mut pair = Pair::new(ShmRig::new(), 1 << 16);
+    let id = pair.connect(0).0[1];
+    let fabric = pair.fabric(1);
+    fabric.grant(id, slice(0, 64), GrantAccess::Write, 7).unwrap();
+    let mut granted = None;
+    fabric.report(&mut |event| {
+        if let FabricEvent::Granted { link, tag: 7, remote } = event {
+            granted = (link == id).then_some(remote);
+        }
+    });
+    let key = granted.expect("the grant is reported").key();
+    fabric.revoke(id, key, 7).unwrap();
+    let mut revoked = false;
+    fabric.report(&mut |event| revoked |= matches!(event, FabricEvent::Revoked { tag: 7, .. }));
+    assert!(revoked && !fabric.report(&mut |event| panic!("{event:?}")));
+}

@@ -189,3 +189,29 @@ fn grants_that_end_with_their_segment_are_reported() {
     let revoked = crate::conformance::pair::Heard::Revoked(link.0[1], remote.key(), tag);
     pair.hear(1, "Revoked", |heard| (*heard == revoked).then_some(()));
 }
+
+/// The engine acts on a grant, and on a revoke, in the turn that asked for it.
+#[test]
+fn grant_and_revoke_are_reported_without_a_poll() {
+    fn reported_at_once(rig: impl crate::conformance::Rig) {
+        let mut pair = Pair::new(rig, 1 << 16);
+        let id = pair.connect(0).0[1];
+        let fabric = pair.fabric(1);
+        let range = Pair::<TcpRig>::slice(0, 64);
+        fabric.grant(id, range, GrantAccess::Write, 7).unwrap();
+        let mut granted = None;
+        fabric.report(&mut |event| {
+            if let FabricEvent::Granted { link, tag: 7, remote } = event {
+                granted = (link == id).then_some(remote);
+            }
+        });
+        let key = granted.expect("the grant is reported").key();
+        fabric.revoke(id, key, 7).unwrap();
+        let mut revoked = false;
+        fabric.report(&mut |event| revoked |= matches!(event, FabricEvent::Revoked { tag: 7, .. }));
+        assert!(revoked && !fabric.report(&mut |event| panic!("{event:?}")));
+    }
+    reported_at_once(TcpRig);
+    reported_at_once(crate::conformance::rails::OneRail(TcpRig));
+    reported_at_once(crate::conformance::rails::Railed::new(TcpRig, &[0]));
+}
