@@ -80,6 +80,8 @@ def replica(path: str, mine: int, replicas: int) -> None:
             state = c.fetch_state("policy", into=model.state_dict(), at_least=newest + 1)
             mixed += versions(model.state_dict()) != {state.version} or state.version <= newest
             newest = state.version
+            # The trainer waits at its gate for everyone that holds the version.
+            del state
             seen.add()
         c.push(f"result/{mine}", f"{mixed} {digest(model)}".encode())
         c.barrier("done", replicas + 1).wait()

@@ -21,6 +21,9 @@ use transfer_core::tensor::{Key, Until};
 /// | [`gate`](Handle::gate) | no copy, and fetches wait during the update | for all readers of the newest version |
 /// | [`TwoBuffers`] | no copy, twice the memory | for the readers of the version before the newest |
 ///
+/// Behind a gate a reader must drop its version before it fetches the next one. Otherwise the reader waits for the next
+/// push, and the gate for the reader, until one of them reaches its deadline.
+///
 /// For bundles they are [`push_bundle_snapshot`](Handle::push_bundle_snapshot), [`gate_bundle`](Handle::gate_bundle), and
 /// the two buffers of [`two_bundle_buffers`](Handle::two_bundle_buffers).
 ///

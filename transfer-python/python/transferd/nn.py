@@ -60,6 +60,9 @@ class Shared:
         | "two_buffers" | each byte once | at once; the push waits for the readers of the version before | twice the module's |
         | "snapshot" | each byte once for each name | at once | the module's, and each version that is published or read |
 
+        In the modes "gate" and "two_buffers" a reader must drop its version before it fetches the next one. Otherwise it
+        waits for the next push, and the trainer for the reader, until one of them reaches its deadline.
+
         In the mode "gate" a push calls `gate()` first where the last version was not taken back. In the mode
         "two_buffers" the module moves to the other set of buffers, and `keep` cannot be given.
 
