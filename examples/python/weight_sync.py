@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """A trainer publishes the weights of its torch model while it trains on, and replicas in other processes follow.
 
-After each step the trainer publishes the state dict as one version, by a snapshot: it trains on while the replicas
-copy the version into their own models. Every tensor of the model carries the number of its version, in a last row
+After each step the trainer publishes the state dict as one version, in the memory that the model trains in: nothing is
+copied. It computes the next gradients while the replicas copy the version into their own models, and waits for them at
+the gate, before the weights change. Every tensor of the model carries the number of its version, in a last row
 that no output depends on, so that a state of two versions would be noticed. The check: no replica ever saw one, each
 saw several versions, their numbers only rose, and the last one equals the trainer's weights.
 
@@ -79,6 +80,8 @@ def replica(path: str, mine: int, replicas: int) -> None:
             state = c.fetch_state("policy", into=model.state_dict(), at_least=newest + 1)
             mixed += versions(model.state_dict()) != {state.version} or state.version <= newest
             newest = state.version
+            # The trainer waits at its gate for everyone that holds the version.
+            del state
             seen.add()
         c.push(f"result/{mine}", f"{mixed} {digest(model)}".encode())
         c.barrier("done", replicas + 1).wait()
@@ -91,7 +94,7 @@ def train(c: td.Client, processes: list[SpawnProcess], steps: int) -> bool:
     inputs, wanted = torch.randn(ROWS, INPUTS), torch.randn(ROWS, OUTPUTS)
     counters = [c.counter(f"seen/{mine}") for mine in range(replicas)]
     c.barrier("ready", replicas + 1).wait(timeout=START)
-    losses, step, is_last = [], 0, False
+    losses, step, copied, is_last = [], 0, 0, False
     while not is_last:
         step += 1
         followed = all(counter.get() >= SEEN for counter in counters)
@@ -99,17 +102,18 @@ def train(c: td.Client, processes: list[SpawnProcess], steps: int) -> bool:
         optimizer.zero_grad()
         loss = torch.nn.functional.mse_loss(model(inputs), wanted)
         loss.backward()
+        shared.gate()
         optimizer.step()
         model.number(step, is_last)
-        shared.push("policy", version=step)
+        copied += shared.push("policy", version=step).report.copied
         losses.append(loss.item())
 
     results = [bytes(c.fetch(f"result/{mine}")).decode().split() for mine in range(replicas)]
     mixed, same = sum(int(found) for found, _ in results), all(found == digest(model) for _, found in results)
     seen = ", ".join(str(counter.get()) for counter in counters)
     c.barrier("done", replicas + 1).wait()
-    print(f"{step} versions, of which the replicas saw {seen}; mixed: {mixed}; the last one is the trainer's: {same}")
-    return mixed == 0 and same and followed and losses[-1] < losses[0]
+    print(f"{step} versions, of which the replicas saw {seen}; mixed: {mixed}; copied: {copied}; the last one is the trainer's: {same}")
+    return mixed == 0 and copied == 0 and same and followed and losses[-1] < losses[0]
 
 
 def main() -> bool:

@@ -215,6 +215,8 @@ pub enum Order {
     PushBriefly(PushOrder, Duration),
     /// Fetch, and drop the fetch's future if it is not done after this time. For workers with the async face.
     FetchBriefly(FetchOrder, Duration),
+    /// Fetch a bundle, and hold a tensor of it under its key.
+    HoldBundle(String),
     /// Read a held tensor again.
     Read(String),
     /// Drop a held tensor.

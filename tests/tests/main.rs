@@ -7,6 +7,7 @@
 mod admin;
 mod batches;
 mod bundles;
+mod bundles_in_place;
 mod by_reference;
 mod cluster_lists;
 mod come_back;

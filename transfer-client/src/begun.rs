@@ -159,9 +159,9 @@ impl AllocateWait<Blocking> {
     }
 }
 
-impl Gate<Blocking> {
+impl<T: 'static> Gate<Blocking, T> {
     /// Begins to take the version back.
-    pub fn begin(self) -> Begun<'static, Result<TensorMut, Error>> {
+    pub fn begin(self) -> Begun<'static, Result<T, Error>> {
         Begun::new(self.call.session.clone(), self.call)
     }
 }

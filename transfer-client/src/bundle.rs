@@ -5,12 +5,14 @@
 
 use crate::face::Face;
 use crate::fetch::Fetch;
+use crate::gate::Gate;
 use crate::gathered::{Body, OutOfBody, Piece, Pieces};
 use crate::handle::to_key;
 use crate::keys::ToKey;
 use crate::push::{Push, Source};
+use crate::reclaim::Way;
 use crate::tensor::Lease;
-use crate::{Error, Frozen, Handle, Tensor, TensorMut};
+use crate::{BundleMut, Error, Frozen, Handle, Tensor, TensorMut, TwoBuffers};
 use std::sync::Arc;
 use transfer_core::op::FetchedTensor;
 use transfer_core::op::Report;
@@ -48,6 +50,17 @@ pub enum BundleError {
     /// The ranges of some tensors cannot be asked for.
     #[error(transparent)]
     Excerpt(#[from] InvalidExcerpt),
+    /// A tensor cannot be taken back, because this process may still read its memory. Its version stays published.
+    #[error(
+        "{name:?} of the bundle, {meta}, cannot be taken back: this process still holds its memory, as a frozen tensor or \
+         an array of it, or it was pushed a second time; the version stays published"
+    )]
+    NotAlone {
+        /// The tensor's name.
+        name: String,
+        /// The tensor's description.
+        meta: TensorMeta,
+    },
     /// A tensor does not lie in the body, or not in one piece.
     #[error("{len} bytes at {offset} are no tensor of a body of {body_len} bytes")]
     OutOfBody {
@@ -206,7 +219,7 @@ fn source<'a, N: AsRef<str>, T: Into<BundleTensor<'a>>>(
         }
     }
     let table = BundleTable::new(described).map_err(BundleError::from)?;
-    Ok(Source::Pieces(Box::new(Pieces { metadata: table.to_bytes(), buffers })))
+    Ok(Source::Pieces(Box::new(Pieces { metadata: table.to_bytes(), buffers, apart: true, copied: 0 })))
 }
 
 impl<F: Face> Handle<F> {
@@ -219,6 +232,47 @@ impl<F: Face> Handle<F> {
         tensors: impl IntoIterator<Item = (N, T)>,
     ) -> Push<'a, F> {
         self.push(key, source(tensors))
+    }
+
+    /// Publishes copies of tensors that stay writable as one version: a *snapshot* of weights that are updated in place.
+    /// Each byte is copied once, which the report counts; see [`TwoBuffers`](crate::TwoBuffers) for the other ways.
+    pub fn push_bundle_snapshot<'a, N: AsRef<str>>(
+        &self,
+        key: impl ToKey,
+        tensors: impl IntoIterator<Item = (N, &'a TensorMut)>,
+    ) -> Push<'a, F> {
+        let copied = |(name, tensor): (N, &'a TensorMut)| {
+            (name, BundleTensor { meta: tensor.meta().clone(), piece: Piece::Borrowed(tensor.as_bytes()) })
+        };
+        self.push_bundle(key, tensors.into_iter().map(copied))
+    }
+
+    /// Takes the newest bundle of this worker's own `key` back, to update all its tensors in place without a copy. It
+    /// is [`gate`](Self::gate) for bundles: from the moment of the call no new fetch gets the version, and once all its
+    /// readers are done, its tensors are writable. Either all of them are returned, or none: if the readers take longer
+    /// than the call may, it fails, and the version is published again. A tensor that this process still holds, as a
+    /// [`Frozen`] tensor or an array of it, fails the call with [`BundleError::NotAlone`], and the version stays
+    /// published. [`withdraw`](Self::withdraw) is for tensors that are held.
+    pub fn gate_bundle(&self, key: impl ToKey) -> Gate<F, BundleMut> {
+        Gate::new(self.session(), to_key(&key), Way::BUNDLE)
+    }
+
+    /// Makes two sets of tensors that take turns under `key` as bundles; see [`TwoBuffers`](crate::TwoBuffers).
+    ///
+    /// # Errors
+    /// [`Error::Name`], [`Error::Shape`], [`BundleError::Table`].
+    pub fn two_bundle_buffers<N: AsRef<str>, D: AsRef<[u64]>>(
+        &self,
+        key: impl ToKey,
+        tensors: impl IntoIterator<Item = (N, DType, D)>,
+    ) -> Result<TwoBuffers<F, BundleMut>, Error> {
+        let mut described = Vec::new();
+        for (name, dtype, dims) in tensors {
+            described.push((TensorName::new(name.as_ref())?, TensorMeta::of(dtype, dims.as_ref())?));
+        }
+        let table = BundleTable::new(described).map_err(BundleError::from)?;
+        let layout = table.entries().iter().map(|entry| (entry.name.as_str().to_owned(), entry.meta.clone()));
+        Ok(TwoBuffers::of(self.clone(), to_key(&key)?, layout.collect(), Way::BUNDLE))
     }
 
     /// Fetches the tensors under `key` that were pushed as one version, and waits until there is one. They are

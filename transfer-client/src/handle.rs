@@ -13,6 +13,7 @@ use crate::keys::ToKey;
 use crate::many::{FetchMany, PushMany};
 use crate::order::Order;
 use crate::push::{Push, Source};
+use crate::reclaim::Way;
 use crate::session::{Gone, Session};
 use crate::{Error, Frozen, Tensor, TensorMut, TwoBuffers, foreign};
 use arrow_array::Array;
@@ -212,9 +213,17 @@ impl<F: Face> Handle<F> {
     /// Takes the newest version of this worker's own `key` back, to update it in place without a copy. From the moment
     /// of the call no new fetch gets it. Once all its readers are done, here and on other nodes, it is writable again.
     /// Meanwhile fetches wait for the next push of the key. If the readers take longer than the call may, it fails, and
-    /// the version is published again. A tensor that was pushed as [`Frozen`] cannot be taken back.
+    /// the version is published again. A tensor that was pushed as [`Frozen`] cannot be taken back: the call fails, and
+    /// the version stays published. [`withdraw`](Self::withdraw) is for such tensors.
     pub fn gate(&self, key: impl ToKey) -> Gate<F> {
-        Gate::new(self.session(), to_key(&key))
+        Gate::new(self.session(), to_key(&key), Way::TENSOR)
+    }
+
+    /// Takes the newest version of this worker's own `key` back like [`gate`](Self::gate), and leaves its memory with
+    /// this process's other holders. After it no reader has the version, so a tensor that was pushed as [`Frozen`] can
+    /// become writable with [`Frozen::try_into_mut`], also one of a bundle.
+    pub fn withdraw(&self, key: impl ToKey) -> Gate<F, ()> {
+        Gate::new(self.session(), to_key(&key), Way::KEPT)
     }
 
     /// Makes two buffers of that size that take turns under `key`; see [`TwoBuffers`].
@@ -222,7 +231,8 @@ impl<F: Face> Handle<F> {
     /// # Errors
     /// [`Error::Name`], [`Error::Shape`].
     pub fn two_buffers(&self, key: impl ToKey, dtype: DType, dims: impl AsRef<[u64]>) -> Result<TwoBuffers<F>, Error> {
-        Ok(TwoBuffers::new(self.clone(), to_key(&key)?, TensorMeta::of(dtype, dims.as_ref())?))
+        let layout = [(String::new(), TensorMeta::of(dtype, dims.as_ref())?)];
+        Ok(TwoBuffers::of(self.clone(), to_key(&key)?, layout.into(), Way::TENSOR))
     }
 
     /// Publishes many tensors at once: one access to the ring, one doorbell, one wait.

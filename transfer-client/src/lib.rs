@@ -100,7 +100,8 @@
 //! - [`Begun`], [`Doorbell`]: calls that begin now and are waited for later, for bindings to other languages.
 //! - [`BatchBuilder`], [`ColumnMut`], [`FetchedBatch`], [`FetchedTable`], [`BatchStream`], [`BatchStreamReader`],
 //!   [`FixedShapeTensor`], [`BatchError`]: record batches.
-//! - [`BundleTensor`], [`FetchedBundle`], [`BundleError`]: bundles.
+//! - [`BundleTensor`], [`FetchedBundle`], [`BundleMut`], [`BundleError`]: bundles.
+//! - [`Gate`], [`TwoBuffers`]: tensors and bundles that are updated in place.
 //! - [`Counter`], [`Barrier`], [`Counting`]: counters and barriers of the job, and the calls on them.
 //! - [`Error`], [`PushError`]: what failed, whose fault it is, and whether a retry helps.
 #![forbid(unsafe_code)]
@@ -110,6 +111,7 @@ mod barrier;
 mod batch;
 mod begun;
 mod bundle;
+mod bundle_mut;
 mod calls;
 mod connect;
 mod connection;
@@ -132,6 +134,7 @@ mod options;
 mod order;
 mod part;
 mod push;
+mod reclaim;
 mod session;
 mod tensor;
 mod tensor_mut;
@@ -146,6 +149,7 @@ pub use batch::{
 };
 pub use begun::{Begun, Doorbell};
 pub use bundle::{BundleError, BundleTensor, FetchedBundle};
+pub use bundle_mut::BundleMut;
 pub use connect::Connect;
 pub use counter::{Counted, Counter, Swapped};
 pub use counting::{Counting, CountingCall};

@@ -2,7 +2,7 @@
 
 use crate::calls::{Calls, Ended, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
-use crate::gathered::{Pieces, gather};
+use crate::gathered::{Pieces, copy_apart, gather};
 use crate::options::{PushOptions, push_options};
 use crate::session::{Answered, Held, Session, SharedRange, Submitting};
 use crate::{Error, PushError, TensorMut};
@@ -155,12 +155,16 @@ impl PushCall<'_> {
                 }
                 Ok(Some(Prepared::whole(Held::Own(block), meta)))
             }
-            Some(Source::Pieces(pieces)) => {
+            Some(Source::Pieces(mut pieces)) => {
+                if pieces.apart && !copy_apart(&self.session, &mut pieces, waker, last_try)? {
+                    self.source = Some(Source::Pieces(pieces));
+                    return Ok(None);
+                }
                 let Some(gathered) = gather(&self.session, &pieces, waker, last_try)? else {
                     self.source = Some(Source::Pieces(pieces));
                     return Ok(None);
                 };
-                self.copied = Some(gathered.copied);
+                self.copied = Some(pieces.copied + gathered.copied);
                 Ok(Some(Prepared { held: gathered.held, meta: gathered.meta, ranges: gathered.ranges }))
             }
             None => Ok(None),

@@ -3,9 +3,10 @@
 use crate::face::Face;
 use crate::gate::Gate;
 use crate::push::Push;
-use crate::{Handle, TensorMut};
+use crate::reclaim::{Layout, Way};
+use crate::{BundleMut, Handle, TensorMut};
 use std::collections::VecDeque;
-use transfer_core::tensor::{Key, TensorMeta, Until};
+use transfer_core::tensor::{Key, Until};
 
 /// Two buffers of one key that take turns, for a producer that writes out of place: it writes one buffer while readers
 /// read the other.
@@ -20,6 +21,12 @@ use transfer_core::tensor::{Key, TensorMeta, Until};
 /// | [`gate`](Handle::gate) | no copy, and fetches wait during the update | for all readers of the newest version |
 /// | [`TwoBuffers`] | no copy, twice the memory | for the readers of the version before the newest |
 ///
+/// Behind a gate a reader must drop its version before it fetches the next one. Otherwise the reader waits for the next
+/// push, and the gate for the reader, until one of them reaches its deadline.
+///
+/// For bundles they are [`push_bundle_snapshot`](Handle::push_bundle_snapshot), [`gate_bundle`](Handle::gate_bundle), and
+/// the two buffers of [`two_bundle_buffers`](Handle::two_bundle_buffers).
+///
 /// ```no_run
 /// # use transfer_client::{Client, DType, Error};
 /// # async fn example(client: Client) -> Result<(), Error> {
@@ -33,38 +40,53 @@ use transfer_core::tensor::{Key, TensorMeta, Until};
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct TwoBuffers<F> {
+pub struct TwoBuffers<F, T = TensorMut> {
     client: Handle<F>,
     key: Key,
-    meta: TensorMeta,
+    layout: Layout,
+    way: Way<T>,
     /// The versions of the buffers, the older one first.
     published: VecDeque<u64>,
 }
 
-impl<F: Face> TwoBuffers<F> {
-    pub(crate) fn new(client: Handle<F>, key: Key, meta: TensorMeta) -> Self {
-        TwoBuffers { client, key, meta, published: VecDeque::new() }
+impl<F: Face, T> TwoBuffers<F, T> {
+    pub(crate) fn of(client: Handle<F>, key: Key, layout: Layout, way: Way<T>) -> Self {
+        TwoBuffers { client, key, layout, way, published: VecDeque::new() }
     }
 
     /// Returns the buffer whose turn it is, once its version has no reader left. The newest version stays published
     /// meanwhile. The buffer still has the contents of two versions ago.
-    pub fn turn(&mut self) -> Gate<F> {
-        let session = self.client.session();
-        match self.published.len() {
-            2 => match self.published.front() {
-                Some(version) => Gate::of(session, self.key.clone(), *version, self.meta.clone()),
-                None => Gate::fresh(session, self.meta.clone()),
-            },
-            _ => Gate::fresh(session, self.meta.clone()),
+    pub fn turn(&mut self) -> Gate<F, T> {
+        let (session, layout) = (self.client.session(), self.layout.clone());
+        match self.published.front() {
+            Some(version) if self.published.len() == 2 => {
+                Gate::of(session, self.key.clone(), *version, layout, self.way)
+            }
+            _ => Gate::fresh(session, layout, self.way),
         }
     }
 
-    /// Publishes the buffer as that version, which must be above the last one. It stays until its turn comes again.
-    pub fn push(&mut self, buffer: TensorMut, version: u64) -> Push<'static, F> {
+    fn push_as<'a>(&mut self, version: u64, push: Push<'a, F>) -> Push<'a, F> {
         if self.published.len() == 2 {
             self.published.pop_front();
         }
         self.published.push_back(version);
-        self.client.push_tensor(&self.key, buffer).version(version).keep(Until::Deleted)
+        push.version(version).keep(Until::Deleted)
+    }
+}
+
+impl<F: Face> TwoBuffers<F> {
+    /// Publishes the buffer as that version, which must be above the last one. It stays until its turn comes again.
+    pub fn push(&mut self, buffer: TensorMut, version: u64) -> Push<'static, F> {
+        let push = self.client.push_tensor(&self.key, buffer);
+        self.push_as(version, push)
+    }
+}
+
+impl<F: Face> TwoBuffers<F, BundleMut> {
+    /// Publishes the buffer as that version, which must be above the last one. It stays until its turn comes again.
+    pub fn push(&mut self, buffer: BundleMut, version: u64) -> Push<'static, F> {
+        let push = self.client.push_bundle(&self.key, buffer);
+        self.push_as(version, push)
     }
 }

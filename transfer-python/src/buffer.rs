@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::ffi::c_int;
 use std::sync::Arc;
-use transfer_client::{TensorMeta, TensorMut};
+use transfer_client::{Frozen, TensorMeta, TensorMut};
 use transfer_memory::forked::ForkGuard;
 
 /// Writable memory of the arena, made by `empty` and `produce`. `push` takes it, by reference.
@@ -62,14 +62,34 @@ impl Buffer {
                         aliases=\"allow\"";
             return Err(errors::own(py, "still_exported", text));
         }
-        let tensor = written.take().and_then(|written| written.take());
-        tensor.ok_or_else(|| errors::own(py, "pushed", "this buffer was pushed already"))
+        if !written.as_ref().is_some_and(|written| written.is_writable()) {
+            return Err(pushed_already(py));
+        }
+        written.take().and_then(|written| written.take()).ok_or_else(|| pushed_already(py))
+    }
+
+    /// Freezes the tensor for a push, and keeps its memory.
+    pub(crate) fn publish(&self, py: Python<'_>) -> PyResult<Frozen> {
+        if self.guard.is_forked() {
+            return Err(errors::forked(py));
+        }
+        let frozen = self.written.lock().as_ref().and_then(|written| written.publish());
+        frozen.ok_or_else(|| pushed_already(py))
+    }
+
+    /// Makes what was published writable again. Returns whether it is.
+    pub(crate) fn regain(&self) -> bool {
+        self.written.lock().as_ref().is_some_and(|written| written.regain())
     }
 
     /// Makes the buffer writable again after its push has failed.
     pub(crate) fn put_back(&self, tensor: TensorMut) {
         *self.written.lock() = Some(Written::new(tensor, self.guard.clone()));
     }
+}
+
+fn pushed_already(py: Python<'_>) -> PyErr {
+    errors::own(py, "pushed", "this buffer was pushed already")
 }
 
 #[pymethods]
@@ -92,10 +112,10 @@ impl Buffer {
         self.meta.len_bytes()
     }
 
-    /// Whether it was pushed, and has no memory left.
+    /// Whether it was pushed. It then has no memory left, or must not change until it is taken back.
     #[getter]
     fn pushed(&self) -> bool {
-        self.written.lock().is_none()
+        !self.written.lock().as_ref().is_some_and(|written| written.is_writable())
     }
 
     /// # Safety

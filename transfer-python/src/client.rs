@@ -400,6 +400,47 @@ impl Client {
         Ok(in_place::gate(gate, self.guard.clone(), key))
     }
 
+    fn _gate_bundle(&self, py: Python<'_>, key: &str, timeout: Option<f64>) -> PyResult<Pending> {
+        let gate = self.handle(py)?.gate_bundle(key).timeout(options::duration(py, timeout)?);
+        Ok(in_place::gate_bundle(gate, self.guard.clone(), key))
+    }
+
+    /// Publishes buffers as one version, and leaves their memory with their views. `tensors` has the buffer's index for
+    /// each name; names that are tied have the same one.
+    fn _push_held(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        tensors: Vec<(String, usize)>,
+        buffers: Vec<Bound<'_, Buffer>>,
+        copied: u64,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<Pending> {
+        let (options, handle) = (PushOptions::read(options)?, self.handle(py)?);
+        in_place::push_held(py, &handle, self.guard.clone(), key, &tensors, &buffers, copied, options)
+    }
+
+    fn _regain(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        version: u64,
+        buffers: Vec<Bound<'_, Buffer>>,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let timeout = options::duration(py, timeout)?;
+        Ok(in_place::regain(self.handle(py)?, key, version, buffers, timeout))
+    }
+
+    fn _two_bundle_buffers(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        tensors: Vec<(String, Vec<u64>, Bound<'_, PyAny>)>,
+    ) -> PyResult<in_place::TwoBundleBuffers> {
+        in_place::TwoBundleBuffers::new(self, py, key, tensors)
+    }
+
     fn _two_buffers(
         &self,
         py: Python<'_>,

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use std::time::Duration;
-use transfer_client::{Error, FailureCode, Fault};
+use transfer_client::{BundleError, Error, FailureCode, Fault};
 
 /// Makes an exception, by the Python function that makes all errors of the package.
 fn make(py: Python<'_>, code: &str, text: &str, can_retry: bool, fault: &str, about: &About<'_>) -> PyErr {
@@ -60,7 +60,7 @@ fn code(error: &Error) -> String {
         Error::SidecarGone(_) => "sidecar_gone",
         Error::Forked => "forked",
         Error::NoAnswer { .. } => "no_answer",
-        Error::NotAlone { .. } => "not_alone",
+        Error::NotAlone { .. } | Error::Bundle(BundleError::NotAlone { .. }) => "not_alone",
         Error::OtherClient { .. } => "other_client",
         _ => "invalid",
     };

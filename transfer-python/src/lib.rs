@@ -48,6 +48,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<counters::Counter>()?;
     module.add_class::<counters::Round>()?;
     module.add_class::<in_place::TwoBuffers>()?;
+    module.add_class::<in_place::TwoBundleBuffers>()?;
     module.add_class::<pending::Pending>()?;
     module.add_class::<pybuffer::Foreign>()?;
     module.add_class::<pybuffer::Raw>()?;

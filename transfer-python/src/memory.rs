@@ -3,7 +3,7 @@
 
 use parking_lot::Mutex;
 use std::sync::Arc;
-use transfer_client::{Tensor, TensorMeta, TensorMut};
+use transfer_client::{Frozen, Tensor, TensorMeta, TensorMut};
 use transfer_memory::forked::ForkGuard;
 use transfer_memory::segment::Mapping;
 
@@ -31,6 +31,10 @@ impl<T> Ours<T> {
     pub(crate) fn take(&mut self) -> Option<T> {
         self.value.take()
     }
+
+    pub(crate) fn set(&mut self, value: T) {
+        self.value = Some(value);
+    }
 }
 
 impl<T> Drop for Ours<T> {
@@ -41,11 +45,19 @@ impl<T> Drop for Ours<T> {
     }
 }
 
+/// The tensor behind a buffer.
+#[derive(Debug)]
+enum Held {
+    Writable(TensorMut),
+    /// It is published, and stays with its views.
+    Published(Frozen),
+}
+
 /// A tensor that is being written. Every holder of a clone of the `Arc` around this sees its memory.
 #[derive(Debug)]
 pub(crate) struct Written {
     /// `None` once the tensor was pushed despite its views. The views then keep only the mapping.
-    tensor: Mutex<Ours<TensorMut>>,
+    tensor: Mutex<Ours<Held>>,
     address: usize,
     meta: TensorMeta,
     _mapping: Arc<Mapping>,
@@ -55,12 +67,56 @@ impl Written {
     pub(crate) fn new(mut tensor: TensorMut, guard: Arc<ForkGuard>) -> Arc<Written> {
         let (address, meta) = (tensor.as_mut_bytes().as_mut_ptr().expose_provenance(), tensor.meta().clone());
         let mapping = tensor.mapping().clone();
-        Arc::new(Written { tensor: Mutex::new(Ours::new(tensor, guard)), address, meta, _mapping: mapping })
+        Arc::new(Written {
+            tensor: Mutex::new(Ours::new(Held::Writable(tensor), guard)),
+            address,
+            meta,
+            _mapping: mapping,
+        })
     }
 
-    /// Takes the tensor out.
+    /// Whether it can be pushed.
+    pub(crate) fn is_writable(&self) -> bool {
+        matches!(self.tensor.lock().get(), Some(Held::Writable(_)))
+    }
+
+    /// Takes a writable tensor out.
     pub(crate) fn take(&self) -> Option<TensorMut> {
-        self.tensor.lock().take()
+        let mut held = self.tensor.lock();
+        match held.take()? {
+            Held::Writable(tensor) => Some(tensor),
+            published => {
+                held.set(published);
+                None
+            }
+        }
+    }
+
+    /// Freezes a writable tensor for a push. The memory also stays with this.
+    pub(crate) fn publish(&self) -> Option<Frozen> {
+        let mut held = self.tensor.lock();
+        let (frozen, now) = match held.take()? {
+            Held::Writable(tensor) => {
+                let frozen = tensor.freeze();
+                (Some(frozen.clone()), Held::Published(frozen))
+            }
+            published => (None, published),
+        };
+        held.set(now);
+        frozen
+    }
+
+    /// Makes a published tensor writable again. Returns whether it is: not while the sidecar holds it.
+    pub(crate) fn regain(&self) -> bool {
+        let mut held = self.tensor.lock();
+        let now = match held.take() {
+            Some(Held::Published(frozen)) => frozen.try_into_mut().map_or_else(Held::Published, Held::Writable),
+            Some(writable) => writable,
+            None => return false,
+        };
+        let is_writable = matches!(now, Held::Writable(_));
+        held.set(now);
+        is_writable
     }
 }
 

@@ -138,6 +138,48 @@ def test_a_reader_sees_no_mix_of_versions(c, other):
     assert seen and all(seen)
 
 
+def test_a_state_is_gated_and_nothing_is_copied(c, other):
+    free = c.arena_free_bytes
+    c.push_state("policy", buffers(c, arrays(1)), version=1)
+    held = other.fetch_state("policy")
+    with pytest.raises(td.Timeout, match="published again"):
+        c.gate_state("policy", timeout=0.05)
+    assert same(other.fetch_state("policy", exactly=1), arrays(1))
+    del held
+    for version in (2, 3):
+        taken = c.gate_state("policy", timeout=GIVE_UP)
+        assert list(taken) == list(arrays())
+        for name, array in arrays(version).items():
+            taken[name].numpy()[...] = array
+        assert c.push_state("policy", taken, version=version).report.copied == 0
+        assert same(other.fetch_state("policy", at_least=version), arrays(version))
+    with pytest.raises(td.Error, match="is no bundle") as e:
+        c.push("tensor", np.ones(2))
+        c.gate_state("tensor")
+    assert e.value.code == "invalid"
+    c.delete("policy")
+    c.delete("tensor")
+    del taken
+    until("all memory came back", lambda: c.arena_free_bytes == free)
+
+
+def test_two_state_buffers_take_turns_and_a_snapshot_is_a_copy(c, other):
+    layout = {name: (array.shape, array.dtype) for name, array in arrays().items()}
+    turns = c.two_state_buffers("turns", layout)
+    live = buffers(c, arrays(0))
+    for version in range(1, 6):
+        turn = turns.turn(timeout=GIVE_UP)
+        for name, array in arrays(version).items():
+            turn[name].numpy()[...] = live[name].numpy()[...] = array
+        assert turns.push(turn, version).report.copied == 0
+        copied = c.push_state_snapshot("copies", live, version=version).report.copied
+        assert copied == sum(array.nbytes for array in arrays().values())
+        assert same(other.fetch_state("turns", exactly=version), arrays(version))
+        assert same(other.fetch_state("copies", at_least=version), arrays(version))
+    assert same(other.fetch_state("turns", exactly=4), arrays(4))
+    assert not any(buffer.pushed for buffer in live.values())
+
+
 def test_a_state_is_told_from_other_things(c):
     c.push_state("state", {"t": np.ones(2)})
     c.push("tensor", np.ones(2))
@@ -155,6 +197,11 @@ async def awaited(path: str) -> None:
     async with td.aio.connect(path) as client:
         await client.push_state("awaited", arrays(9))
         assert same(await client.fetch_state("awaited"), arrays(9))
+        taken = await client.gate_state("awaited")
+        await client.push_state_snapshot("awaited", taken)
+        turns = client.two_state_buffers("turns", {"w": ((3,), "float32")})
+        await turns.push(await turns.turn(), 1)
+        assert list(await client.fetch_state("turns")) == ["w"]
 
 
 def test_states_are_awaited(c):

@@ -107,10 +107,80 @@ def test_tied_parameters_stay_tied(c):
     assert (module.second == 5).all() and (module.out.weight == 6).all()
 
 
-def test_a_push_is_a_snapshot(c, other):
+def test_a_gated_push_copies_nothing_and_the_module_changes_after_its_readers(c, other):
     module = Tied()
     optimizer = torch.optim.Adam(module.parameters())
     shared = td.nn.share_(c, module)
+    free = c.arena_free_bytes
+    assert shared.mode == "gate"
+    for version in (1, 2, 3):
+        shared.gate()
+        train(module, optimizer, 1)
+        expected = kept(module)
+        pushed = shared.push("policy", version=version)
+        assert (pushed.version, pushed.report.copied) == (version, 0)
+        state = other.fetch_state("policy", at_least=version)
+        assert equal({name: tensor.torch() for name, tensor in state.items()}, expected)
+        with pytest.raises(td.Timeout, match="published again"):
+            shared.gate(timeout=0.05)
+        assert equal({name: tensor.torch() for name, tensor in state.items()}, expected)
+        del state
+    # Pushing it again takes the version back first.
+    assert shared.push("policy").version == 4
+    train(module, optimizer, 1)
+    with pytest.raises(td.Invalid, match="was changed while version 4 of 'policy' was published"):
+        shared.gate()
+    shared.push("policy")
+    assert module.out.weight is module.embed.weight
+    c.delete("policy")
+    until("the version has ended", lambda: not c.gone and _gated(shared))
+    train(module, optimizer, 1)
+    assert c.arena_free_bytes == free
+
+
+def _gated(shared) -> bool:
+    try:
+        shared.gate(timeout=0.05)
+    except td.Error:
+        return False
+    return True
+
+
+def test_a_push_with_two_buffers_lets_the_module_change_at_once(c, other):
+    module = Tied()
+    optimizer = torch.optim.Adam(module.parameters())
+    shared = td.nn.share_(c, module, mode="two_buffers")
+    state = None
+    for version in range(1, 6):
+        train(module, optimizer, 1)
+        expected = kept(module)
+        if state is not None:
+            with pytest.raises(td.Timeout):
+                shared.push("policy", version=version, timeout=0.05)
+        del state
+        pushed = shared.push("policy", version=version)
+        assert (pushed.version, pushed.report.copied) == (version, shared.nbytes)
+        state = other.fetch_state("policy", at_least=version)
+        with torch.no_grad():
+            module.turned.add_(1)
+        assert equal({name: tensor.torch() for name, tensor in state.items()}, expected)
+        with torch.no_grad():
+            module.turned.sub_(1)
+        assert all(lies_in(shared.buffers[name], value) for name, value in module.state_dict().items())
+    assert module.out.weight is module.embed.weight
+    with pytest.raises(td.Invalid, match="keep cannot be given"):
+        shared.push("policy", keep="deleted")
+
+
+def test_a_mode_that_does_not_exist_is_refused(c):
+    with pytest.raises(ValueError, match="mode is .*, not 'copy'"):
+        td.nn.share_(c, Tied(), mode="copy")
+
+
+def test_a_push_is_a_snapshot(c, other):
+    module = Tied()
+    optimizer = torch.optim.Adam(module.parameters())
+    shared = td.nn.share_(c, module, mode="snapshot")
     published, states = [], []
     for version in (1, 2, 3):
         train(module, optimizer, 1)

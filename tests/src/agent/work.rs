@@ -18,6 +18,12 @@ impl Agent {
             Order::Fetch(fetch) => self.fetch(&fetch).map(Answer::Fetched),
             Order::PushBriefly(push, patience) => self.push_briefly(&push, patience),
             Order::FetchBriefly(fetch, patience) => self.fetch_briefly(&fetch, patience),
+            Order::HoldBundle(key) => {
+                let bundle = self.client.fetch_bundle(&key).call().map_err(|e| trouble(&e))?;
+                let (_, tensor) = bundle.iter().next().ok_or_else(|| unknown("tensor in the bundle"))?;
+                lock(&self.held).insert(key, tensor.clone());
+                Ok(Answer::Done)
+            }
             Order::Read(name) => {
                 let tensor = lock(&self.held).get(&name).cloned();
                 tensor.map(|t| Answer::Sum(pattern::sum(t.as_bytes()))).ok_or_else(|| unknown(&name))

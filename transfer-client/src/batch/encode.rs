@@ -43,7 +43,7 @@ impl Encoder {
         &mut self,
         batches: impl IntoIterator<Item = &'a RecordBatch>,
     ) -> Result<Encoded, BatchError> {
-        let mut encoded = Encoded { metadata: self.schema_message.clone(), buffers: Vec::new() };
+        let mut encoded = Encoded { metadata: self.schema_message.clone(), ..Encoded::default() };
         for batch in batches {
             if batch.schema_ref() != &self.schema {
                 let (expected, found) = (self.schema.to_string(), batch.schema_ref().to_string());
@@ -61,7 +61,7 @@ impl Encoder {
 
     /// Encodes the end of a stream.
     pub(super) fn end(&self) -> Encoded {
-        Encoded { metadata: [&self.schema_message[..], &END[..]].concat(), buffers: Vec::new() }
+        Encoded { metadata: [&self.schema_message[..], &END[..]].concat(), ..Encoded::default() }
     }
 }
 

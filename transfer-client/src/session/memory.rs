@@ -72,10 +72,15 @@ impl Session {
         self.arena().take_back(lent.allocation).ok()
     }
 
+    /// Wakes the calls that wait for room in the arena.
+    pub(crate) fn room_is_free(&self) {
+        self.room.wake_all();
+    }
+
     /// Takes back a range that the sidecar has returned.
     pub(crate) fn give_back(&self, loan: Loan) {
         // It is in the loans, so it was lent.
         let _ = self.home.take_in(loan);
-        self.room.wake_all();
+        self.room_is_free();
     }
 }

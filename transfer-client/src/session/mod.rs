@@ -56,7 +56,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 use transfer_core::memory::LocalSlice;
-use transfer_core::op::{LeaseId, OpId, Request};
+use transfer_core::op::{LeaseId, OpId, Push, Request};
 use transfer_core::tensor::{Key, Version};
 use transfer_memory::Errno;
 use transfer_memory::arena::Arena;
@@ -199,6 +199,11 @@ impl Session {
     /// The earlier sessions in which the version that is to be taken back was lent.
     pub(crate) fn formers_of(&self, key: &Key, version: Option<Version>) -> Vec<Arc<Former>> {
         self.table.lock().loans.find(key, version).map_or_else(Vec::new, |loan| loan.formers.clone())
+    }
+
+    /// The published version of a key: that one, or the newest. `None` if this session has not published it.
+    pub(crate) fn published(&self, key: &Key, version: Option<Version>) -> Option<(Lent, Push)> {
+        self.table.lock().loans.find(key, version).map(|loan| (loan.lent, loan.push.clone()))
     }
 
     /// Records that the restarted sidecar refuses this worker.

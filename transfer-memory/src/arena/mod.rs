@@ -57,6 +57,13 @@ struct Entry {
     lent: u32,
 }
 
+impl Entry {
+    /// Whether the sidecar holds it, once, and nothing else does.
+    fn is_lent_alone(&self) -> bool {
+        self.lent == 1 && self.holder == LocalHolder::Nobody
+    }
+}
+
 /// The holder of an allocation in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LocalHolder {
@@ -158,13 +165,52 @@ impl Arena {
     pub fn take_back(&self, offset: u64) -> Result<Block, NotLent> {
         let mut state = self.0.state.lock();
         match state.entries.get_mut(&offset) {
-            Some(entry) if entry.lent == 1 && entry.holder == LocalHolder::Nobody => {
+            Some(entry) if entry.is_lent_alone() => {
                 entry.lent = 0;
                 entry.holder = LocalHolder::Writer;
                 Ok(Block::new(self.clone(), offset, entry.allocation.len()))
             }
             _ => Err(NotLent { arena: self.0.id, offset }),
         }
+    }
+
+    /// Takes allocations back from the sidecar like [`Arena::take_back`]: all of them, or none.
+    ///
+    /// # Errors
+    /// [`NotLent`] with the first allocation that the sidecar does not hold, or of which it is not the only holder.
+    pub fn take_back_all(&self, offsets: &[u64]) -> Result<Vec<Block>, NotLent> {
+        let mut state = self.0.state.lock();
+        let mut lens = Vec::with_capacity(offsets.len());
+        for offset in offsets {
+            match state.entries.get_mut(offset).filter(|entry| entry.is_lent_alone()) {
+                Some(entry) => {
+                    entry.lent = 0;
+                    entry.holder = LocalHolder::Writer;
+                    lens.push(entry.allocation.len());
+                }
+                None => {
+                    for taken in &offsets[..lens.len()] {
+                        if let Some(entry) = state.entries.get_mut(taken) {
+                            entry.lent = 1;
+                            entry.holder = LocalHolder::Nobody;
+                        }
+                    }
+                    return Err(NotLent { arena: self.0.id, offset: *offset });
+                }
+            }
+        }
+        drop(state);
+        let blocks = offsets.iter().zip(lens);
+        Ok(blocks.map(|(offset, len)| Block::new(self.clone(), *offset, len)).collect())
+    }
+
+    /// The length of the allocation that starts at `offset`, and whether [`Arena::take_back`] would return it. `None`
+    /// if no allocation starts there.
+    #[must_use]
+    pub fn lent_at(&self, offset: u64) -> Option<(u64, bool)> {
+        let state = self.0.state.lock();
+        let entry = state.entries.get(&offset)?;
+        Some((entry.allocation.len(), entry.is_lent_alone()))
     }
 
     /// The number of the arena's segment.

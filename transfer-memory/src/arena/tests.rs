@@ -87,6 +87,28 @@ fn lent_blocks_come_back_from_the_sidecar_only() {
 }
 
 #[test]
+fn lent_blocks_are_taken_back_together_or_not_at_all() {
+    let arena = arena();
+    let lent: Vec<u64> = [100, 1, 64].map(|len| arena.allocate(len).unwrap().lend().offset).into();
+    let frozen = arena.allocate(8).unwrap().freeze();
+    let held = arena.share(frozen.as_ptr(), 8).unwrap().allocation;
+    assert_eq!([lent[0], held, 8].map(|at| arena.lent_at(at)), [Some((100, true)), Some((8, false)), None]);
+    for refused in [held, lent[0], 8] {
+        let e = arena.take_back_all(&[lent[0], lent[1], refused, lent[2]]).unwrap_err();
+        assert_eq!(e, NotLent { arena: SegmentId(5), offset: refused });
+        assert!(lent.iter().all(|offset| arena.lent_at(*offset).unwrap().1), "all are lent as before");
+    }
+    let blocks = arena.take_back_all(&lent).unwrap();
+    assert_eq!(
+        blocks.iter().map(|b| (b.slice().offset, b.slice().len)).collect::<Vec<_>>(),
+        [(lent[0], 100), (lent[1], 1), (lent[2], 64)]
+    );
+    drop((blocks, frozen));
+    arena.give_back(held).unwrap();
+    assert_eq!(arena.used_bytes(), 0);
+}
+
+#[test]
 fn frozen_blocks_can_be_shared_by_pointer_and_outlive_either_holder() {
     let arena = arena();
     let mut block = arena.allocate(400).unwrap();

@@ -21,7 +21,7 @@ of the interpreter's lock, and ends with Ctrl-C. In a forked child an inherited 
 
 from . import aio, nn
 from ._calls import FetchOptions, PushOptions
-from ._client import Barrier, BatchReader, BatchWriter, Client, Counter, Producing, TwoBuffers, connect, embedded
+from ._client import Barrier, BatchReader, BatchWriter, Client, Counter, Producing, TwoBuffers, TwoStateBuffers, connect, embedded
 from ._errors import (
     ArenaFull,
     Error,
@@ -69,6 +69,7 @@ __all__ = [
     "Tensor",
     "Timeout",
     "TwoBuffers",
+    "TwoStateBuffers",
     "VersionGone",
     "__version__",
     "aio",

@@ -90,6 +90,24 @@ def push_snapshot(client: _native.Client, key: str, buffer: Buffer, options: Pus
     return pushed
 
 
+def push_state_snapshot(
+    client: _native.Client, key: str, state: Mapping[str, Buffer], options: PushOptions
+) -> Call[Pushed]:
+    copies, copied = {}, 0
+    for name, buffer in state.items():
+        copies[name], bytes_copied = yield from _copied(client, buffer, options.get("timeout", 30.0))
+        copied += bytes_copied
+    pushed: Pushed = yield client._push_bundle(key, list(copies), list(copies.values()), False, copied, dict(options))
+    return pushed
+
+
+def two_state_buffers(
+    client: _native.Client, key: str, tensors: Mapping[str, tuple[Sequence[int], object]]
+) -> _native.TwoBundleBuffers:
+    described = [(name, list(shape), dtype) for name, (shape, dtype) in tensors.items()]
+    return client._two_bundle_buffers(key, described)
+
+
 def push_table(client: _native.Client, key: str, table: object, options: PushOptions) -> Call[Pushed]:
     pushed: Pushed = yield client._push_table(key, _native.Rows(table), dict(options))
     return pushed

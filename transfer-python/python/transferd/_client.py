@@ -192,6 +192,24 @@ class Client(_native.Client):
         """Two buffers that take turns under `key`: while readers have the one, the other is written."""
         return TwoBuffers(self._two_buffers(key, list(shape), dtype))
 
+    def push_state_snapshot(self, key: str, state: Mapping[str, Buffer], **options: Unpack[PushOptions]) -> Pushed:
+        """Publishes copies of buffers that stay writable as one version. The options are those of `push`."""
+        return wait(_calls.push_state_snapshot(self, key, state, options))
+
+    def gate_state(self, key: str, *, timeout: float | None = 30.0) -> dict[str, Buffer]:
+        """Takes the newest state under this worker's own `key` back, to be updated in place, once it has no readers.
+
+        Returns its buffers by name. Fetches wait for the next push meanwhile. Where the readers take longer, it raises
+        `Timeout`, and the version is published again.
+        """
+        return wait(_calls.one(self._gate_bundle(key, timeout)))
+
+    def two_state_buffers(
+        self, key: str, tensors: Mapping[str, tuple[Sequence[int], object]]
+    ) -> TwoStateBuffers:
+        """Two sets of buffers that take turns under `key` as states. `tensors` has the shape and element type of each name."""
+        return TwoStateBuffers(_calls.two_state_buffers(self, key, tensors))
+
 
 @atexit.register
 def _leave_no_folder() -> None:
@@ -299,6 +317,21 @@ class TwoBuffers:
     def push(self, buffer: Buffer, version: int, *, timeout: float | None = 30.0) -> Pushed:
         """Publishes the buffer as that version. It stays until its turn comes again."""
         return wait(_calls.one(self._buffers._push(buffer, version, timeout)))
+
+
+class TwoStateBuffers:
+    """Two sets of buffers of one key that take turns as states; see `Client.two_state_buffers`."""
+
+    def __init__(self, buffers: _native.TwoBundleBuffers) -> None:
+        self._buffers = buffers
+
+    def turn(self, *, timeout: float | None = 30.0) -> dict[str, Buffer]:
+        """The buffers whose turn it is, by name, once their version has no readers. They hold what was written two versions ago."""
+        return wait(_calls.one(self._buffers._turn(timeout)))
+
+    def push(self, buffers: Mapping[str, Buffer], version: int, *, timeout: float | None = 30.0) -> Pushed:
+        """Publishes the buffers as that version. It stays until their turn comes again. A push that fails frees them."""
+        return wait(_calls.one(self._buffers._push(list(buffers), list(buffers.values()), version, timeout)))
 
 
 class BatchWriter:

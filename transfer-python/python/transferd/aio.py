@@ -20,7 +20,7 @@ from ._state import State
 
 T = TypeVar("T")
 
-__all__ = ["Barrier", "BatchReader", "BatchWriter", "Client", "Connecting", "Counter", "Producing", "TwoBuffers", "connect", "embedded"]
+__all__ = ["Barrier", "BatchReader", "BatchWriter", "Client", "Connecting", "Counter", "Producing", "TwoBuffers", "TwoStateBuffers", "connect", "embedded"]
 
 
 class _Waiting:
@@ -241,6 +241,22 @@ class Client:
         """As `transferd.Client.two_buffers`."""
         return TwoBuffers(self._loop, self._client._two_buffers(key, list(shape), dtype))
 
+    async def push_state_snapshot(
+        self, key: str, state: Mapping[str, Buffer], **options: Unpack[PushOptions]
+    ) -> Pushed:
+        """As `transferd.Client.push_state_snapshot`."""
+        return await self._loop.run(_calls.push_state_snapshot(self._client, key, state, options))
+
+    async def gate_state(self, key: str, *, timeout: float | None = 30.0) -> dict[str, Buffer]:
+        """As `transferd.Client.gate_state`."""
+        return await self._loop.wait(self._client._gate_bundle(key, timeout))
+
+    def two_state_buffers(
+        self, key: str, tensors: Mapping[str, tuple[Sequence[int], object]]
+    ) -> TwoStateBuffers:
+        """As `transferd.Client.two_state_buffers`."""
+        return TwoStateBuffers(self._loop, _calls.two_state_buffers(self._client, key, tensors))
+
 
 class Producing:
     """A tensor that is being written, and is pushed at the end; see `Client.produce`."""
@@ -326,6 +342,21 @@ class TwoBuffers:
     async def push(self, buffer: Buffer, version: int, *, timeout: float | None = 30.0) -> Pushed:
         """Publishes the buffer as that version."""
         return await self._loop.wait(self._buffers._push(buffer, version, timeout))
+
+
+class TwoStateBuffers:
+    """As `transferd.TwoStateBuffers`."""
+
+    def __init__(self, loop: _Loop, buffers: _native.TwoBundleBuffers) -> None:
+        self._loop, self._buffers = loop, buffers
+
+    async def turn(self, *, timeout: float | None = 30.0) -> dict[str, Buffer]:
+        """The buffers whose turn it is, once their version has no readers."""
+        return await self._loop.wait(self._buffers._turn(timeout))
+
+    async def push(self, buffers: Mapping[str, Buffer], version: int, *, timeout: float | None = 30.0) -> Pushed:
+        """Publishes the buffers as that version."""
+        return await self._loop.wait(self._buffers._push(list(buffers), list(buffers.values()), version, timeout))
 
 
 class BatchWriter:

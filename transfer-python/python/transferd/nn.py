@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
-from ._calls import PushOptions
+from . import _calls
+from ._calls import PushOptions, wait
 from ._client import Client
 from ._errors import Invalid
 from ._native import Buffer, Pushed
@@ -14,19 +15,28 @@ from ._native import Buffer, Pushed
 __all__ = ["Shared", "share_"]
 
 
+Mode = Literal["gate", "two_buffers", "snapshot"]
+
+
 class Shared:
     """A module of torch whose parameters and buffers lie in the arena. `share_` makes one."""
 
     def __init__(
-        self, client: Client, module: Any, buffers: Mapping[str, Buffer], addresses: Mapping[str, int]
+        self, client: Client, module: Any, buffers: Mapping[str, Buffer], addresses: Mapping[str, int], mode: Mode
     ) -> None:
-        self._client, self._module = client, module
+        self._client, self._module, self._mode = client, module, mode
         self._buffers, self._addresses = dict(buffers), dict(addresses)
+        self._published: _Published | None = None
 
     @property
     def module(self) -> Any:
         """The module."""
         return self._module
+
+    @property
+    def mode(self) -> Mode:
+        """How `push` publishes: "gate", "two_buffers" or "snapshot"."""
+        return self._mode
 
     @property
     def buffers(self) -> Mapping[str, Buffer]:
@@ -38,23 +48,101 @@ class Shared:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes of the arena the module takes."""
-        return sum(buffer.nbytes for buffer in {id(buffer): buffer for buffer in self._buffers.values()}.values())
+        """How many bytes of the arena the module takes; in the mode "two_buffers" it takes them twice after a push."""
+        return sum(buffer.nbytes for buffer in _once(self._buffers))
 
     def push(self, key: str, **options: Unpack[PushOptions]) -> Pushed:
-        """Publishes a snapshot of the state dict as one version, for `Client.fetch_state`.
+        """Publishes the state dict as one version, for `Client.fetch_state`. The options are those of `Client.push`.
 
-        Every byte is copied once, inside of the arena, and `report.copied` counts it; a tied entry is copied for each
-        of its names. So the arena needs room for the module, and for each version that is published or being read. No
-        other thread may change the module meanwhile; when this returns it may change. The options are those of
-        `Client.push`.
+        | mode | copies | the module may change | memory |
+        |---|---|---|---|
+        | "gate" | nothing | after `gate()`, which waits for the readers of the version | the module's |
+        | "two_buffers" | each byte once | at once; the push waits for the readers of the version before | twice the module's |
+        | "snapshot" | each byte once for each name | at once | the module's, and each version that is published or read |
 
-        Raises what `Client.push_state` raises, and `Invalid` where an entry has left the arena (by `module.to()`,
-        `half()`, or `load_state_dict(assign=True)`), was added or removed, or was published by reference.
+        In the modes "gate" and "two_buffers" a reader must drop its version before it fetches the next one. Otherwise it
+        waits for the next push, and the trainer for the reader, until one of them reaches its deadline.
+
+        In the mode "gate" a push calls `gate()` first where the last version was not taken back. In the mode
+        "two_buffers" the module moves to the other set of buffers, and `keep` cannot be given.
+
+        Raises what `Client.push_state` raises, `Timeout` where readers take longer than `timeout`, and `Invalid` where an
+        entry has left the arena (by `module.to()`, `half()`, or `load_state_dict(assign=True)`), was added or removed, or
+        was published by reference. No other thread may change the module during a push.
         """
+        timeout = options.get("timeout", 30.0)
+        if self._mode == "gate":
+            self.gate(timeout=timeout)
         state = self._module.state_dict(keep_vars=True)
         self._check(state)
-        return self._client.push_state(key, {name: value.detach() for name, value in state.items()}, **options)
+        if self._mode == "snapshot":
+            return self._client.push_state(key, {name: value.detach() for name, value in state.items()}, **options)
+        if self._mode == "gate":
+            return self._push_held(key, state, 0, options)
+        if "keep" in options:
+            raise Invalid('keep cannot be given with mode="two_buffers": a version stays until its turn comes again')
+        spare = self._spare(timeout)
+        pushed = self._push_held(key, state, self.nbytes, {**options, "keep": "deleted"})
+        self._move_to(spare, state)
+        return pushed
+
+    def gate(self, *, timeout: float | None = 30.0) -> None:
+        """Waits until the version that was published last has no readers, and takes it back: the module may change.
+
+        Fetches wait for the next push from then on. It does nothing where no version is published, and in the other
+        modes. Raises `Timeout` where the readers take longer, and the version stays published. Raises `Invalid` where
+        the module was changed while the version was published: its readers may have seen the change.
+        """
+        if self._mode != "gate" or (published := self._published) is None:
+            return
+        state = self._module.state_dict(keep_vars=True)
+        changed = [name for name, counter in published.counters.items() if _counter(state.get(name)) != counter]
+        self._take_back(published, timeout)
+        if changed:
+            raise Invalid(
+                f"{changed[0]!r} was changed while version {published.version} of {published.key!r} was published, and"
+                " its readers may have seen that: call gate() before the module changes"
+            )
+
+    def _push_held(self, key: str, state: Mapping[str, Any], copied: int, options: PushOptions) -> Pushed:
+        buffers = _once(self._buffers)
+        places = {id(buffer): at for at, buffer in enumerate(buffers)}
+        named = [(name, places[id(buffer)]) for name, buffer in self._buffers.items()]
+        counters = {name: _counter(value) for name, value in state.items()}
+        pushed = wait(_calls.one(self._client._push_held(key, named, buffers, copied, dict(options))))
+        self._published = _Published(key, pushed.version, buffers, dict(self._buffers), counters)
+        return pushed
+
+    def _take_back(self, published: _Published, timeout: float | None) -> None:
+        wait(_calls.one(self._client._regain(published.key, published.version, published.buffers, timeout)))
+        self._published = None
+
+    def _spare(self, timeout: float | None) -> dict[str, Buffer]:
+        """The set of buffers that the module does not use, once no version of it is read."""
+        if (published := self._published) is not None:
+            self._take_back(published, timeout)
+            return published.named
+        made: dict[int, Buffer] = {}
+        for name, buffer in self._buffers.items():
+            if id(buffer) not in made:
+                made[id(buffer)] = self._client.empty(buffer.shape, buffer.dtype, timeout=timeout)
+        return {name: made[id(buffer)] for name, buffer in self._buffers.items()}
+
+    def _move_to(self, buffers: dict[str, Buffer], state: Mapping[str, Any]) -> None:
+        """Copies the module into these buffers, and makes them its memory."""
+        import torch
+
+        views: dict[int, Any] = {}
+        for name, value in state.items():
+            buffer = buffers[name]
+            if id(buffer) not in views:
+                views[id(buffer)] = buffer.torch()
+                with torch.no_grad():
+                    views[id(buffer)].copy_(value)
+        for name, value in state.items():
+            value.data = views[id(buffers[name])]
+        self._buffers = buffers
+        self._addresses = {name: views[id(buffer)].data_ptr() for name, buffer in buffers.items()}
 
     def _check(self, state: Mapping[str, Any]) -> None:
         """Fails where the module is not any more what `share_` has moved."""
@@ -74,7 +162,27 @@ class Shared:
         return f"<Shared {type(self._module).__name__} of {len(self._buffers)} entries, {self.nbytes} bytes>"
 
 
-def share_(client: Client, module: Any, *, timeout: float | None = 0.0) -> Shared:
+class _Published(NamedTuple):
+    """The version that is published, and its memory."""
+
+    key: str
+    version: int
+    buffers: list[Buffer]
+    named: dict[str, Buffer]
+    counters: dict[str, int]
+
+
+def _once(buffers: Mapping[str, Buffer]) -> list[Buffer]:
+    """The buffers, tied ones once."""
+    return list({id(buffer): buffer for buffer in buffers.values()}.values())
+
+
+def _counter(value: Any) -> int:
+    """Torch's count of the changes of a tensor; 0 for tensors of inference mode, which have none."""
+    return -1 if value is None else 0 if value.is_inference() else int(value._version)
+
+
+def share_(client: Client, module: Any, *, mode: Mode = "gate", timeout: float | None = 0.0) -> Shared:
     """Moves the parameters and buffers of a torch module into the arena of `client`, in place.
 
     What is moved are the entries of `module.state_dict()`. The parameters stay the same objects, with the same values
@@ -82,6 +190,10 @@ def share_(client: Client, module: Any, *, timeout: float | None = 0.0) -> Share
     parameters stay tied. What was not contiguous lies row-major afterwards. The module keeps the memory, also when the
     client is closed. As with torch's own `share_memory_`, a forked child does not get a copy of the parameters: it sees
     the same memory.
+
+    `mode` says how `Shared.push` publishes. "gate", the default, copies nothing: call `Shared.gate` before the module
+    changes, which waits for the readers of the version. With "two_buffers" the module changes at once, for twice the
+    memory and one copy. With "snapshot" each version is a copy.
 
     Where there is no room, it waits up to `timeout` seconds. Raises `ArenaFull`, and `Invalid` where an entry cannot be
     moved: one that is no tensor, is on a device, is sparse, has an element type that `Client.empty` does not know, or
@@ -94,6 +206,8 @@ def share_(client: Client, module: Any, *, timeout: float | None = 0.0) -> Share
         raise TypeError(f"share_ takes a transferd.Client, and then a module, not a {found}")
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"share_ moves a torch.nn.Module, not a {type(module).__name__}")
+    if mode not in ("gate", "two_buffers", "snapshot"):
+        raise ValueError(f'mode is "gate", "two_buffers" or "snapshot", not {mode!r}')
     state = module.state_dict(keep_vars=True)
     own = {id(value) for value in (*module.parameters(), *module.buffers())}
     for name, value in state.items():
@@ -113,7 +227,7 @@ def share_(client: Client, module: Any, *, timeout: float | None = 0.0) -> Share
     for name, value in state.items():
         value.data = views[name]
     in_order = {name: buffers[name] for name in state}
-    return Shared(client, module, in_order, {name: view.data_ptr() for name, view in views.items()})
+    return Shared(client, module, in_order, {name: view.data_ptr() for name, view in views.items()}, mode)
 
 
 def _refuse(torch: Any, name: str, value: Any) -> None:
