@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints the folder of an environment of Python that has what the Python package is built and tested with. Makes it in the target folder where it is
-# not there, with pip. With the word `all` it is another one, which has torch and jax as well.
+# not there, with pip. With the word `all` it is another one, which has torch, jax, polars and duckdb as well.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=$(realpath -m "${CARGO_TARGET_DIR:-target}")/python

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the Python package with torch and jax: transfer-python/tests_all, with the examples and the recipes of docs/python.md that need them. They
+# Tests the Python package with torch, jax, polars and duckdb: transfer-python/tests_all, with the examples and the recipes of docs/python.md that need them. They
 # are large (6 GB in the target folder), so `make test` does not install them. The module and the programs are those that cargo has built. Its
 # arguments are pytest's: scripts/test-python-all.sh -k digits
 set -euo pipefail
