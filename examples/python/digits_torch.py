@@ -2,11 +2,11 @@
 """Trains a model of torch on handwritten digits: a parameter server and its workers, each a process, through one
 sidecar.
 
-In each step the server publishes the state dict of its model, which lies in the arena; each worker fetches it into
-its own model, computes the gradients of its share of the rows, and publishes those as one version; the server adds
-them in the workers' order, and its optimizer makes a step. The check: the model equals, bit for bit, the one that a
-single process trains, and most of the held-out digits are read right. The data, and how they are shared out, are
-those of digits.py.
+In each step the server publishes the state dict of its model, which lies in the arena, with no copy; each worker
+fetches it into its own model, computes the gradients of its share of the rows, and publishes those as one version;
+the server adds them in the workers' order, and its optimizer makes a step. The check: the model equals, bit for bit,
+the one that a single process trains, and most of the held-out digits are read right. The data, and how they are
+shared out, are those of digits.py.
 
     examples/python/digits_torch.py [--socket PATH] [--workers N] [--steps N]
 
@@ -78,6 +78,7 @@ def serve(c: td.Client, workers: int, steps: int) -> torch.nn.Module:
     for step in range(1, steps + 1):
         shared.push("weights", version=step)
         states = [c.fetch_state(f"gradients/{number}", at_least=step, timeout=START) for number in range(workers)]
+        shared.gate()
         update(model, optimizer, [{name: tensor.torch() for name, tensor in state.items()} for state in states])
     c.barrier("done", workers + 1).wait()
     return model
