@@ -62,7 +62,7 @@ impl Node {
     }
 
     /// Returns where the table of a push lies, if its body is made of several ranges. The caller copies the table out
-    /// of the arena and hands the push to [`Node::push_ranges`].
+    /// of the arena and hands the push to [`Node::push_read`].
     #[must_use]
     pub fn table_of(&self, session: SessionId, push: &Push) -> Option<LocalSlice> {
         let s = self.sessions.get(session).filter(|_| push.ranges > 0)?;
