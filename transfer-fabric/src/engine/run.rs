@@ -65,11 +65,6 @@ pub(super) struct Run {
     stopping: bool,
 }
 
-/// A moment as the time that has passed since `started`.
-fn time_since(started: Instant, now: Instant) -> Time {
-    Time(u64::try_from(now.saturating_duration_since(started).as_nanos()).unwrap_or(u64::MAX))
-}
-
 impl Run {
     pub(super) fn new(
         node: Node,
@@ -139,7 +134,7 @@ impl Run {
     }
 
     fn time(&self, now: Instant) -> Time {
-        time_since(self.started, now)
+        Time(u64::try_from(now.saturating_duration_since(self.started).as_nanos()).unwrap_or(u64::MAX))
     }
 
     pub(super) fn run(mut self) {
@@ -207,19 +202,13 @@ impl Run {
     }
 
     /// Takes requests of workers. Returns whether there were any.
-    ///
-    /// A command may have arrived after the round began, and its deadline counts from its arrival: no call may end
-    /// earlier than its caller measures. So the clock is read again for each command.
     fn take(&mut self, now: Time, how: Take) -> bool {
-        let Run { workers, driver, broken, memory, tables, boards, started, .. } = self;
+        let Run { workers, driver, broken, memory, tables, boards, .. } = self;
         let take = |session, request| match request {
             Request::Command { op, command: Command::Push(push) }
                 if push.ranges > 0 || push.meta.metadata_bytes() > 0 =>
             {
-                tables.push(driver, time_since(*started, Instant::now()), session, (op, push), memory);
-            }
-            Request::Command { .. } => {
-                driver.request(time_since(*started, Instant::now()), session, request, memory);
+                tables.push(driver, now, session, (op, push), memory);
             }
             Request::Unmarked { ticket } => {
                 if boards.hazard_cleared(session, ticket) {
