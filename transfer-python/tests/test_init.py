@@ -375,7 +375,7 @@ def test_a_port_that_another_program_has_is_named(folder):
         # It begins as soon as the port is free.
         with job.rank(0) as first:
             log = job.the_folder() / "log"
-            until("it has met the other program", lambda: "Address already in use" in log.read_text())
+            until("it has met the other program", lambda: log.exists() and "Address already in use" in log.read_text())
             other.close()
             first.ready()
 
