@@ -2,6 +2,8 @@
 
 use crate::connection::{Connection, Way};
 use crate::driver;
+#[cfg(feature = "embedded")]
+use crate::embedded::NodeConfig;
 use crate::face::{Async, Blocking, Face};
 use crate::session::{Keep, Session};
 use crate::{Error, Handle};
@@ -34,7 +36,7 @@ enum Target {
     Path(PathBuf),
     Socket(Socket),
     #[cfg(feature = "embedded")]
-    Embedded,
+    Embedded(Option<NodeConfig>),
 }
 
 /// A session that is about to begin. Set its options, then `.await` it, or `.call()` it for a
@@ -61,8 +63,8 @@ impl<F: Face> Connect<F> {
     }
 
     #[cfg(feature = "embedded")]
-    pub(crate) fn embedded() -> Self {
-        Connect::to(Target::Embedded)
+    pub(crate) fn embedded(config: Option<NodeConfig>) -> Self {
+        Connect::to(Target::Embedded(config))
     }
 
     fn to(target: Target) -> Self {
@@ -134,8 +136,8 @@ impl<F: Face> Connect<F> {
             }
             Target::Socket(socket) => (WorkerEnd::join(socket, &options), None),
             #[cfg(feature = "embedded")]
-            Target::Embedded => {
-                let (sidecar, path) = crate::embedded::sidecar()?;
+            Target::Embedded(config) => {
+                let (sidecar, path) = crate::embedded::sidecar(config.as_ref())?;
                 (WorkerEnd::connect(&path, &options), Some(sidecar))
             }
         };

@@ -6,6 +6,8 @@ use crate::connect::Connect;
 use crate::connection::Connection;
 use crate::counter::Counter;
 use crate::counting::Counting;
+#[cfg(feature = "embedded")]
+use crate::embedded::NodeConfig;
 use crate::face::{Async, Blocking, Face};
 use crate::fetch::Fetch;
 use crate::gate::Gate;
@@ -65,7 +67,18 @@ impl Handle<Async> {
     /// embedded clients of a process share it; give each its own name.
     #[cfg(feature = "embedded")]
     pub fn embedded() -> Connect<Async> {
-        Connect::embedded()
+        Connect::embedded(None)
+    }
+
+    /// Connects to a sidecar inside this process that is a node of a cluster: it has a listener, a place in the directory,
+    /// peers and all fabrics, and other nodes may have a sidecar inside or beside their workers. It is started if needed,
+    /// and ends with its last client. All embedded clients of a process share it; who asks for another configuration than
+    /// it has gets [`Error::NotStarted`], which names the difference.
+    ///
+    /// Other processes of this user connect at [`crate::embedded_socket`].
+    #[cfg(feature = "embedded")]
+    pub fn embedded_with(config: NodeConfig) -> Connect<Async> {
+        Connect::embedded(Some(config))
     }
 
     /// Begins a session over a connected socket.
@@ -89,7 +102,13 @@ impl Handle<Blocking> {
     /// Connects to a sidecar inside this process; see [`Client::embedded`].
     #[cfg(feature = "embedded")]
     pub fn embedded() -> Connect<Blocking> {
-        Connect::embedded()
+        Connect::embedded(None)
+    }
+
+    /// Connects to a sidecar inside this process that is a node of a cluster; see [`Client::embedded_with`].
+    #[cfg(feature = "embedded")]
+    pub fn embedded_with(config: NodeConfig) -> Connect<Blocking> {
+        Connect::embedded(Some(config))
     }
 
     /// Begins a session over a connected socket.

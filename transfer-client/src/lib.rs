@@ -37,7 +37,8 @@
 //! ```
 //!
 //! With the feature `embedded`, `Client::embedded()` replaces `Client::connect(path)` and runs a sidecar inside the
-//! process, for programs of one process, for examples and for tests.
+//! process, for programs of one process, for examples and for tests. `Client::embedded_with(config)` makes it a node of a
+//! cluster.
 //!
 //! # Record batches
 //! Arrow record batches are pushed in place, and read where they landed. [`BatchBuilder`] builds batches in the arena.
@@ -154,7 +155,7 @@ pub use connect::Connect;
 pub use counter::{Counted, Counter, Swapped};
 pub use counting::{Counting, CountingCall};
 #[cfg(feature = "embedded")]
-pub use embedded::embedded_socket;
+pub use embedded::{NodeConfig, SidecarAddresses, embedded_addresses, embedded_socket};
 pub use error::{Error, Fault, PushError};
 pub use face::{Async, Blocking, Face, Running};
 pub use fetch::Fetch;

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-use transfer_client::{BlockingClient, Error, Fetch, PushError, Pushed, TensorMut};
+use transfer_client::{BlockingClient, Error, Fetch, NodeConfig, PushError, Pushed, TensorMut};
 use transfer_memory::forked::ForkGuard;
 
 /// A session with the sidecar of this node.
@@ -34,6 +34,13 @@ pub(crate) struct Client {
 #[pyo3(name = "_embedded_socket")]
 pub(crate) fn embedded_socket() -> Option<PathBuf> {
     transfer_client::embedded_socket()
+}
+
+/// The address, as host and port, at which other nodes reach this process's sidecar.
+#[pyfunction]
+#[pyo3(name = "_embedded_address")]
+pub(crate) fn embedded_address() -> Option<String> {
+    transfer_client::embedded_addresses()?.grpc.map(|address| address.to_string())
 }
 
 impl Client {
@@ -73,7 +80,8 @@ fn connect(py: Python<'_>, connect: transfer_client::Connect<transfer_client::Bl
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (path, *, name = None, arena_bytes = None, timeout = None, spin = None, come_back = true))]
+    #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
+    #[pyo3(signature = (path, *, name = None, arena_bytes = None, timeout = None, spin = None, come_back = true, sidecar = None))]
     fn new(
         py: Python<'_>,
         path: Option<PathBuf>,
@@ -82,10 +90,16 @@ impl Client {
         timeout: Option<f64>,
         spin: Option<f64>,
         come_back: bool,
+        sidecar: Option<(String, Vec<(String, String)>)>,
     ) -> PyResult<Client> {
-        let mut begin = match path {
-            Some(path) => BlockingClient::connect(path),
-            None => BlockingClient::embedded(),
+        let mut begin = match (path, sidecar) {
+            (Some(path), _) => BlockingClient::connect(path),
+            (None, None) => BlockingClient::embedded(),
+            (None, Some((node, settings))) => {
+                let config =
+                    settings.into_iter().fold(NodeConfig::new(node), |config, (key, value)| config.set(key, value));
+                BlockingClient::embedded_with(config)
+            }
         };
         begin = begin.come_back(come_back);
         if let Some(name) = name {

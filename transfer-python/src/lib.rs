@@ -61,5 +61,6 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tensor::Tensor>()?;
     module.add_function(wrap_pyfunction!(programs::transferd, module)?)?;
     module.add_function(wrap_pyfunction!(programs::transferctl, module)?)?;
+    module.add_function(wrap_pyfunction!(client::embedded_address, module)?)?;
     module.add_function(wrap_pyfunction!(client::embedded_socket, module)?)
 }

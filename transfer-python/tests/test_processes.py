@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import pickle
+import subprocess
 import sys
 import threading
 import traceback
@@ -119,6 +121,55 @@ def test_an_embedded_sidecar_in_a_forked_child():
 
         assert in_child(child)
         assert bytes(c.fetch("w")) == b"hello"
+
+
+@pytest.mark.parametrize("fabric", ["tcp", "shm"])
+def test_embedded_sidecars_of_two_processes_are_nodes_of_one_cluster(fabric):
+    settings = {"listen": "127.0.0.1:0", "pool_bytes": "16MiB", "verbs": "off", "shm": "on" if fabric == "shm" else "off"}
+    with td.embedded(arena="1MiB", sidecar={"node": "trainer-0", **settings}) as c:
+        assert c.node == "trainer-0"
+        directory = f"http://{td.embedded_address()}"
+        other = """
+import json, sys
+import transferd as td
+
+with td.embedded(arena="1MiB", sidecar=json.loads(sys.argv[1])) as c:
+    w = c.fetch("w")
+    assert bytes(w) == b"hello" and w.report.fabric == sys.argv[2], w.report
+    c.push("answer", b"hello yourself")
+    assert bytes(c.fetch("done")) == b"1"
+"""
+        c.push("w", b"hello")
+        theirs = json.dumps({"node": "trainer-1", "directory": directory, **settings})
+        child = subprocess.Popen([sys.executable, "-c", other, theirs, fabric])
+        try:
+            answer = c.fetch("answer", timeout=GIVE_UP)
+            assert bytes(answer) == b"hello yourself" and answer.report.fabric == fabric, answer.report
+            c.push("done", b"1")
+            assert child.wait(GIVE_UP) == 0
+            # It holds the sidecar.
+            del answer
+        finally:
+            child.kill()
+            child.wait()
+    assert td.embedded_address() is None
+
+
+def test_wrong_settings_of_an_embedded_sidecar_are_named():
+    for settings, expected in [
+        ({"node": "n", "listne": "127.0.0.1:0"}, 'the key "listne" is none that transferd knows; "listen" is one'),
+        ({"node": "n", "listen": "here"}, 'listen = "here": an address is IP:PORT'),
+        ({"node": "n", "socket": "/tmp/s"}, "socket is for the program transferd"),
+        ({"node": "n", "huge_pages": "perhaps"}, 'huge_pages = "perhaps": it can be true, false'),
+    ]:
+        with pytest.raises(td.Error) as error:
+            td.embedded(sidecar=settings)
+        assert expected in str(error.value)
+    with pytest.raises(ValueError, match='"node" is None'):
+        td.embedded(sidecar={"listen": "127.0.0.1:0"})
+    with td.embedded(sidecar={"node": "n", "huge_pages": False, "pool_bytes": 1 << 20}):
+        with pytest.raises(td.Error, match='its pool_bytes is "1048576", not "2097152"'):
+            td.embedded(sidecar={"node": "n", "huge_pages": False, "pool_bytes": 2 << 20})
 
 
 def worker(client, key, queue):

@@ -21,7 +21,19 @@ of the interpreter's lock, and ends with Ctrl-C. In a forked child an inherited 
 
 from . import aio, nn
 from ._calls import FetchOptions, PushOptions
-from ._client import Barrier, BatchReader, BatchWriter, Client, Counter, Producing, TwoBuffers, TwoStateBuffers, connect, embedded
+from ._client import (
+    Barrier,
+    BatchReader,
+    BatchWriter,
+    Client,
+    Counter,
+    Producing,
+    TwoBuffers,
+    TwoStateBuffers,
+    connect,
+    embedded,
+    embedded_address,
+)
 from ._errors import (
     ArenaFull,
     Error,
@@ -75,6 +87,7 @@ __all__ = [
     "aio",
     "connect",
     "embedded",
+    "embedded_address",
     "init",
     "nn",
 ]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 from . import _native
 from ._arrays import foreign
@@ -174,6 +174,25 @@ def wait(call: Call[T]) -> T:
 
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+# Of a sidecar inside of this process.
+Settings: TypeAlias = Mapping[str, str | int | float | bool | Sequence[str]]
+
+
+def to_settings(sidecar: Settings | None) -> tuple[str, list[tuple[str, str]]] | None:
+    """The node's name, and pairs of a key and a value of `transferd`'s configuration file: several for a list."""
+    if sidecar is None:
+        return None
+    if not isinstance(node := sidecar.get("node"), str):
+        raise ValueError(f'sidecar: "node" is {node!r}, where the name of this process in the cluster is needed, such as "trainer-0"')
+    pairs: list[tuple[str, str]] = []
+    for key, value in sidecar.items():
+        if key == "node":
+            continue
+        values = [value] if isinstance(value, (str, int, float)) else list(value)
+        pairs += [(key, str(one).lower() if isinstance(one, bool) else str(one)) for one in values]
+    return node, pairs
 
 
 def to_bytes(size: int | str | None) -> int | None:

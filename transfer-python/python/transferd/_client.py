@@ -34,11 +34,18 @@ class Client(_native.Client):
         timeout: float | None = None,
         spin: float | None = None,
         come_back: bool = True,
+        sidecar: _calls.Settings | None = None,
     ) -> Self:
         where = None if path is None else os.fspath(path)
-        arena_bytes = _calls.to_bytes(arena)
         self = super().__new__(
-            cls, where, name=name, arena_bytes=arena_bytes, timeout=timeout, spin=spin, come_back=come_back
+            cls,
+            where,
+            name=name,
+            arena_bytes=_calls.to_bytes(arena),
+            timeout=timeout,
+            spin=spin,
+            come_back=come_back,
+            sidecar=_calls.to_settings(sidecar),
         )
         # A sidecar of this process is found by others at its socket.
         where = where or _native._embedded_socket()
@@ -395,10 +402,28 @@ def connect(
 
 
 def embedded(
-    *, name: str | None = None, arena: int | str | None = None, timeout: float | None = None, spin: float | None = None
+    *,
+    name: str | None = None,
+    arena: int | str | None = None,
+    timeout: float | None = None,
+    spin: float | None = None,
+    sidecar: _calls.Settings | None = None,
 ) -> Client:
     """Connects to a sidecar inside of this process, which is started where there is none yet, and ends with its last client.
 
     All embedded clients of a process share it; its children connect to `client.path`.
+
+    With `sidecar` it is a node of a cluster, beside the `transferd` of other nodes and other processes like this one. These are settings of
+    `transferd` by the keys of its configuration file: "node", the name of this process in the cluster, and for example "listen" and "directory":
+
+        c = td.embedded(sidecar={"node": "trainer-0", "listen": "10.0.0.1:7471", "directory": "http://10.0.0.2:7471"})
+
+    Raises `Error` where a setting is wrong, with its key, and where this process has one with other settings.
     """
-    return Client(None, name=name, arena=arena, timeout=timeout, spin=spin)
+    return Client(None, name=name, arena=arena, timeout=timeout, spin=spin, sidecar=sidecar)
+
+
+def embedded_address() -> str | None:
+    """The host and port at which other nodes reach the sidecar of this process: their "directory" is "http://" and this. None where there is
+    none, or where it does not listen."""
+    return _native._embedded_address()

@@ -29,6 +29,7 @@ __all__ = [
     "TwoBuffers",
     "TwoBundleBuffers",
     "__version__",
+    "_embedded_address",
     "_embedded_socket",
     "_transferctl",
     "_transferd",
@@ -36,6 +37,7 @@ __all__ = [
 
 __version__: str
 
+def _embedded_address() -> str | None: ...
 def _embedded_socket() -> str | None: ...
 def _transferd(words: Sequence[str]) -> int: ...
 def _transferctl(words: Sequence[str]) -> int: ...
@@ -51,6 +53,7 @@ class Client:
         timeout: float | None = None,
         spin: float | None = None,
         come_back: bool = True,
+        sidecar: tuple[str, Sequence[tuple[str, str]]] | None = None,
     ) -> Self: ...
     @property
     def name(self) -> str: ...

@@ -429,6 +429,12 @@ def connect(
     return Connecting(path, {"name": name, "arena": arena, "timeout": timeout, "come_back": come_back})
 
 
-def embedded(*, name: str | None = None, arena: int | str | None = None, timeout: float | None = None) -> Connecting:
+def embedded(
+    *,
+    name: str | None = None,
+    arena: int | str | None = None,
+    timeout: float | None = None,
+    sidecar: _calls.Settings | None = None,
+) -> Connecting:
     """As `transferd.embedded`."""
-    return Connecting(None, {"name": name, "arena": arena, "timeout": timeout})
+    return Connecting(None, {"name": name, "arena": arena, "timeout": timeout, "sidecar": sidecar})

@@ -86,7 +86,7 @@ pub enum FileError {
     },
 }
 
-fn nearest(near: &Option<String>) -> String {
+pub(super) fn nearest(near: &Option<String>) -> String {
     match near {
         Some(near) => format!("; {near:?} is one"),
         None => "; docs/configuration.md and `transferd --print-config` list them".to_owned(),
@@ -176,11 +176,10 @@ impl Entry {
         }
         let flag = format!("--{}", self.key.replace('_', "-"));
         let words: Vec<String> = texts.iter().map(|text| format!("{flag}={text}")).collect();
-        let alone = std::iter::once("transferd".to_owned()).chain(words.iter().cloned());
-        match judge.0.try_get_matches_from_mut(alone) {
-            Ok(_) => Ok(words),
-            Err(e) => Err(wrong(in_short(&e))),
-        }
+        judge
+            .parse(std::iter::once("transferd").chain(words.iter().map(String::as_str)))
+            .map_err(|e| wrong(in_short(&e)))?;
+        Ok(words)
     }
 }
 
@@ -191,6 +190,11 @@ impl Judge {
     pub(super) fn new() -> Judge {
         // The parser ignores the environment, because errors in the environment are not errors of the file.
         Judge(command().mut_args(|arg| arg.env(None::<&str>)))
+    }
+
+    /// Parses a command line, whose first word is the program's name.
+    pub(super) fn parse<'a>(&mut self, words: impl IntoIterator<Item = &'a str>) -> Result<(), clap::Error> {
+        self.0.try_get_matches_from_mut(words).map(|_| ())
     }
 }
 
@@ -211,7 +215,7 @@ pub(super) fn in_short(error: &clap::Error) -> String {
 }
 
 /// Returns the known key with the most similar name, as the parser of the command line suggests it.
-fn suggestion(key: &str) -> Option<String> {
+pub(super) fn suggestion(key: &str) -> Option<String> {
     let word = format!("--{}=x", key.replace('_', "-"));
     let error = command().try_get_matches_from(["transferd", &word]).err()?;
     match error.get(ContextKind::SuggestedArg)? {

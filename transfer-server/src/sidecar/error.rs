@@ -1,6 +1,6 @@
 //! Errors of the start of a sidecar.
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, SettingError};
 use crate::security::TlsError;
 use std::io;
 use std::path::PathBuf;
@@ -15,6 +15,9 @@ pub enum StartError {
     /// The configuration is not valid.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The settings of a sidecar inside this process are not valid.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
     /// The certificates are not usable.
     #[error(transparent)]
     Tls(#[from] TlsError),

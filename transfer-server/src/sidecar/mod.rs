@@ -14,11 +14,12 @@ mod verbs;
 pub use error::StartError;
 pub(crate) use fabrics::check as check_required;
 
-use crate::config::{Config, Loaded};
+use crate::config::{self, Config, Loaded};
 use crate::reload::{Live, ReloadError, Reloaded};
 use parts::Parts;
 use std::fmt;
 use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -97,11 +98,23 @@ impl Sidecar {
     /// # Errors
     /// [`StartError`].
     pub fn embedded(node: Name) -> Result<Sidecar, StartError> {
-        let directory = tempfile::Builder::new()
-            .prefix("transfer-")
-            .tempdir()
-            .map_err(|source| StartError::System { what: "making a temporary directory", source })?;
-        let config = Config::single(node, &directory.path().join("worker.sock"));
+        let (directory, socket) = private_socket()?;
+        Sidecar::start_in(Config::single(node, &socket), Some(directory))
+    }
+
+    /// Starts a sidecar inside a worker's process, with the settings of a node: pairs of a key of `transferd`'s file
+    /// and a value. It has its listener, its place in the directory, its peers and all fabrics. Its workers'
+    /// socket is in a directory that only this user can enter.
+    ///
+    /// # Errors
+    /// [`StartError::Setting`] for settings that are not valid, and the errors of [`Sidecar::start`].
+    pub fn in_process(settings: &[(String, String)]) -> Result<Sidecar, StartError> {
+        let (directory, socket) = private_socket()?;
+        let mut config = config::in_process(settings, &socket)?;
+        // By default that is the directory of the workers' socket, where nobody could be met.
+        if config.shm.directory.is_none() {
+            config.shm.directory = meeting_place();
+        }
         Sidecar::start_in(config, Some(directory))
     }
 
@@ -182,5 +195,36 @@ impl Sidecar {
 impl Drop for Sidecar {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Makes a directory that only this user can enter, and returns it with the path of a socket in it.
+fn private_socket() -> Result<(TempDir, PathBuf), StartError> {
+    let directory = tempfile::Builder::new().prefix("transfer-").tempdir();
+    let directory = directory.map_err(|source| StartError::System { what: "making a temporary directory", source })?;
+    let socket = directory.path().join("worker.sock");
+    Ok((directory, socket))
+}
+
+/// Makes the directory in which a user's processes meet, and returns it: in that of the user's session, or in the one for
+/// temporary files. `None` if it belongs to somebody else, or others may enter it.
+fn meeting_place() -> Option<PathBuf> {
+    let user = rustix::process::getuid().as_raw();
+    let place = match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(session) if !session.is_empty() => PathBuf::from(session).join("transfer"),
+        _ => std::env::temp_dir().join(format!("transfer-{user}")),
+    };
+    // It may be there; what counts is what is there.
+    let _ = std::fs::DirBuilder::new().mode(0o700).create(&place);
+    match std::fs::symlink_metadata(&place) {
+        Ok(found) if found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0 => Some(place),
+        found => {
+            tracing::warn!(
+                ?place,
+                ?found,
+                "no directory for this user alone: shared memory is used where shm_dir names one"
+            );
+            None
+        }
     }
 }
