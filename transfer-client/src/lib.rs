@@ -158,6 +158,8 @@ pub use counting::{Counting, CountingCall};
 pub use embedded::embedded_socket;
 pub use error::{Error, Fault, PushError};
 pub use exchange::{Bounds, By, PartitionError};
+#[doc(hidden)]
+pub use exchange::{MeasureError, MeasuredTask};
 pub use face::{Async, Blocking, Face, Running};
 pub use fetch::Fetch;
 pub use frozen::Frozen;

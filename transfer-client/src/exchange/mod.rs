@@ -6,12 +6,19 @@
 
 #[allow(dead_code, reason = "used by the tasks of an exchange")]
 mod block;
+#[cfg(test)]
+mod block_tests;
+mod measured;
 #[allow(dead_code, reason = "used by the tasks of an exchange")]
 mod order;
+#[cfg(test)]
+mod order_tests;
 mod partition;
 #[allow(dead_code, reason = "used by the tasks of an exchange")]
 mod scatter;
 #[cfg(test)]
 mod testing;
 
+#[doc(hidden)]
+pub use measured::{MeasureError, MeasuredTask};
 pub use partition::{Bounds, By, PartitionError};
