@@ -198,13 +198,28 @@ fn a_row_that_is_larger_than_a_block_has_its_own() {
     }
 }
 
+#[test]
+fn one_long_value_does_not_scatter_the_rows_behind_it() {
+    let arena = arena(64);
+    let large = "x".repeat(3 << 20);
+    let texts = [large.as_str()].into_iter().chain(["short"; 12]);
+    let batch =
+        RecordBatch::try_from_iter([("t", Arc::new(StringArray::from_iter_values(texts)) as ArrayRef)]).unwrap();
+    let (reader, finished) = task(&arena, &batch, By::RoundRobin, 1);
+    let rows: Vec<u64> = finished.partitions[0].iter().map(super::Block::rows).collect();
+    assert_eq!(rows, [1, 12]);
+    check(&[(batch.clone(), vec![0; 13])], batch.schema_ref(), &decoded(&reader, finished));
+}
+
 /// A partition whose strings are longer than those of others still has blocks without much room for nothing.
 #[test]
 fn blocks_of_long_strings_are_full_too() {
     let arena = arena(64);
     let len = |row: usize| if row.is_multiple_of(4) { 400 } else { 3 };
-    let texts = StringArray::from_iter_values((0..8000).map(|row| "y".repeat(len(row))));
-    let batch = RecordBatch::try_from_iter([("t", Arc::new(texts) as ArrayRef)]).unwrap();
+    let texts: ArrayRef = Arc::new(StringArray::from_iter_values((0..8000).map(|row| "y".repeat(len(row)))));
+    let numbers = numbers(8000, 12);
+    let names = (0..12).map(|n| format!("c{n}")).zip(numbers.columns().to_vec());
+    let batch = RecordBatch::try_from_iter(names.chain([("t".to_owned(), texts)])).unwrap();
     let mut writer = Task::new(&arena, batch.schema_ref(), 4, 0, LARGEST_BLOCK_BYTES);
     for _ in 0..10 {
         writer.write(&batch, By::RoundRobin);
@@ -212,8 +227,11 @@ fn blocks_of_long_strings_are_full_too() {
     let (_, finished) = writer.finish();
     for (partition, text) in [(0, 400), (1, 3)] {
         let bytes: u64 = finished.partitions[partition].iter().map(super::Block::len_bytes).sum();
-        let needed = 20_000 * (text + 8);
+        let needed = 20_000 * (text + 8 + 12 * 8);
         assert!(bytes < needed * 115 / 100, "{bytes} bytes for {needed}, partition {partition}");
+        // As many as it takes to double, and one for each further MiB.
+        let (found, most) = (finished.partitions[partition].len(), 3 + needed * 105 / 100 / (1 << 20));
+        assert!(found as u64 <= most, "{found} blocks for {needed} bytes, at most {most}");
     }
 }
 
