@@ -214,7 +214,7 @@ impl Packed {
             bytes[end..at].fill(0);
         }
         bytes[at..len].fill(0);
-        Block::new(tensor, len, rows.len() as u64)
+        Block::new(tensor, len)
     }
 }
 
