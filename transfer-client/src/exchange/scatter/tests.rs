@@ -362,3 +362,27 @@ fn rows_that_are_far_apart_are_in_different_blocks() {
         assert_eq!(blocks, [[[0], [far]], [[1], [far + 1]]]);
     }
 }
+
+#[test]
+fn blocks_of_rows_that_waited_are_full_too() {
+    let arena = arena(64);
+    let item = Arc::new(Field::new("item", DataType::Int64, true));
+    let lists = |rows: i64| {
+        let numbers = Arc::new(Int64Array::from_iter_values(0..rows * 15));
+        let lengths = arrow_buffer::OffsetBuffer::from_repeated_length(15, rows as usize);
+        let lists: ArrayRef = Arc::new(ListArray::new(item.clone(), lengths, numbers, None));
+        RecordBatch::try_from_iter([("l", lists)]).unwrap()
+    };
+    // 4 MiB in one batch, and in many small ones.
+    for (rows, batches, most) in [(32_768, 1, 5), (32, 1024, 13)] {
+        let batch = lists(rows);
+        let mut writer = Task::new(&arena, batch.schema_ref(), 1, 0, LARGEST_BLOCK_BYTES);
+        for _ in 0..batches {
+            writer.write(&batch, By::RoundRobin);
+        }
+        let (_, finished) = writer.finish();
+        let lens: Vec<u64> = finished.partitions[0].iter().map(super::Block::len_bytes).collect();
+        assert!(lens.len() <= most && lens.iter().sum::<u64>() < (4 << 20) * 105 / 100, "{lens:?}");
+        assert!(lens.iter().all(|len| *len < (1 << 20) * 105 / 100), "{lens:?}");
+    }
+}
