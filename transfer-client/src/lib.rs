@@ -121,6 +121,7 @@ mod driver;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod error;
+mod exchange;
 mod face;
 mod fetch;
 mod foreign;
@@ -156,6 +157,7 @@ pub use counting::{Counting, CountingCall};
 #[cfg(feature = "embedded")]
 pub use embedded::embedded_socket;
 pub use error::{Error, Fault, PushError};
+pub use exchange::{Bounds, By, PartitionError};
 pub use face::{Async, Blocking, Face, Running};
 pub use fetch::Fetch;
 pub use frozen::Frozen;
