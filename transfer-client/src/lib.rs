@@ -157,7 +157,10 @@ pub use counting::{Counting, CountingCall};
 #[cfg(feature = "embedded")]
 pub use embedded::embedded_socket;
 pub use error::{Error, Fault, PushError};
-pub use exchange::{Bounds, By, PartitionError};
+pub use exchange::{
+    Bounds, By, Committed, End, Exchange, ExchangeBuilder, ExchangeCall, ExchangeError, ExchangeTask, Partition,
+    PartitionError,
+};
 pub use face::{Async, Blocking, Face, Running};
 pub use fetch::Fetch;
 pub use frozen::Frozen;
