@@ -19,6 +19,7 @@ mod descriptors;
 mod doctor;
 mod documents;
 mod embedded;
+mod exchange;
 mod files;
 mod forked;
 mod full_pools;

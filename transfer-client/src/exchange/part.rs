@@ -237,7 +237,9 @@ impl Shared {
     ) -> Result<(Vec<transfer_memory::view::Bytes>, Option<FetchedTensor>), Error> {
         let Some(range) = range_of(wanted) else { return Ok((Vec::new(), None)) };
         let excerpt = Excerpt::new(false, vec![range]).map_err(BundleError::from)?;
-        let (body, tensor) = fetch_part(io, key, excerpt, io.left(io.timeout())).await?;
+        let (body, mut tensor) = fetch_part(io, key, excerpt, io.left(io.timeout())).await?;
+        // Where it is read by reference, all of it is there, whatever was asked for.
+        tensor.report.bytes = tensor.report.bytes.min(range.len);
         Ok((take(&body, Some(range), wanted, places)?, Some(tensor)))
     }
 
