@@ -231,6 +231,7 @@ impl Error {
                 _ => Fault::Nobody,
             },
             Error::ArenaFull { .. } => Fault::Nobody,
+            Error::Exchange(error) if error.can_retry() => Fault::Nobody,
             Error::Connect(_) | Error::NotStarted { .. } | Error::SidecarGone(_) | Error::NoAnswer { .. } => {
                 Fault::Operator
             }
