@@ -24,6 +24,9 @@ pub(super) const AT_ONCE: usize = 64;
 /// The longest time after which a flow is polled again.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
+/// The time-out of flows that are parts of other calls.
+const LONG: Duration = Duration::from_secs(3600);
+
 /// The time of a flow.
 #[derive(Debug)]
 struct Times {
@@ -148,8 +151,10 @@ impl<U: Future> Either<U> {
 /// A future of calls of one session, as a call.
 pub struct Flow<T> {
     io: Io,
-    future: Option<Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>>,
+    future: Option<Steps<T>>,
 }
+
+type Steps<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 impl<T> Flow<T> {
     pub(super) fn new<U>(session: Arc<Session>, make: impl FnOnce(Io) -> U) -> Flow<T>
@@ -162,6 +167,12 @@ impl<T> Flow<T> {
 
     pub(super) fn set_timeout(&mut self, timeout: Duration) {
         self.io.times.lock().timeout = timeout;
+    }
+
+    /// Makes it a part of other calls, whose time-outs count.
+    pub(super) fn for_long(mut self) -> Self {
+        self.set_timeout(LONG);
+        self
     }
 
     /// Runs on this thread.

@@ -15,13 +15,18 @@ use crate::part::fetched;
 use crate::session::Session;
 use crate::{Blocking, Error, Tensor};
 use parking_lot::Mutex;
+use std::future::poll_fn;
 use std::ops::{ControlFlow, Range};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 use transfer_core::op::{FailureCode, FetchedTensor};
 use transfer_core::tensor::{BodyRange, DType, Excerpt, Key, TensorMeta};
 use transfer_core::wire::bundle::BundleTable;
+
+/// The time between two looks whether a version that is being fetched is still there.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// A fetch of a part of a version.
 struct FetchPart {
@@ -65,7 +70,8 @@ pub(super) async fn fetch_note(io: &Io, key: Key, timeout: Duration) -> Result<O
 pub(super) async fn fetch_record(io: &Io, key: Key, name: &str, timeout: Duration) -> Result<Record, Error> {
     let tensor = io.run(Fetch::<Blocking>::new(io.session(), Ok(key), Tensor::new).timeout(timeout).call).await?;
     // A copy, so that it cannot change after the check.
-    Ok(Record::read(name, &tensor.as_bytes().to_vec())?)
+    let bytes = tensor.as_bytes().to_vec();
+    Ok(Record::read(name, &bytes)?)
 }
 
 /// A committed attempt: where its blocks are.
@@ -167,7 +173,9 @@ impl Shared {
         let [schema, starts] = &heads[..] else { return Err(damaged("its bundle lacks the schema")) };
         let starts = Starts::read(starts, self.partitions())
             .ok_or_else(|| damaged("the numbers of its blocks are not those of the partitions"))?;
-        let reader = if schema.is_empty() { None } else { Some(BlockReader::new(schema)?) };
+        // A copy, so that it cannot change after the check.
+        let schema = schema.to_vec();
+        let reader = if schema.is_empty() { None } else { Some(BlockReader::new(&schema)?) };
         let count = starts.blocks().div_ceil(super::manifest::BLOCKS_PER_BUNDLE).max(1);
         let mut bundles = Vec::new();
         bundles.resize_with(count as usize, Mutex::default);
@@ -237,7 +245,8 @@ impl Shared {
     ) -> Result<(Vec<transfer_memory::view::Bytes>, Option<FetchedTensor>), Error> {
         let Some(range) = range_of(wanted) else { return Ok((Vec::new(), None)) };
         let excerpt = Excerpt::new(false, vec![range]).map_err(BundleError::from)?;
-        let (body, mut tensor) = fetch_part(io, key, excerpt, io.left(io.timeout())).await?;
+        let fetched = fetch_part(io, key.clone(), excerpt, io.left(io.timeout()));
+        let (body, mut tensor) = first(fetched, gone(io, key)).await?;
         // Where it is read by reference, all of it is there, whatever was asked for.
         tensor.report.bytes = tensor.report.bytes.min(range.len);
         Ok((take(&body, Some(range), wanted, places)?, Some(tensor)))
@@ -246,6 +255,28 @@ impl Shared {
     fn damaged(&self, (task, attempt): (u32, u32), why: &'static str) -> Error {
         ExchangeError::Damaged { name: self.name.clone(), task, attempt, why }.into()
     }
+}
+
+/// Returns once nobody publishes this key, with the error that says so. A fetch of a large part has a long time-out, and
+/// would take all of it to find out.
+async fn gone<T>(io: &Io, key: Key) -> Result<T, Error> {
+    loop {
+        io.sleep_until(Instant::now() + LOOK).await;
+        match fetch_part(io, key.clone(), Excerpt::metadata(), ABSENT).await {
+            Err(e) if absence(&e) == Some(Absence::Certain) => return Err(e),
+            _ => {}
+        }
+    }
+}
+
+/// Runs two futures, and returns the output of the one that ends first.
+async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = T>) -> T {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    poll_fn(|cx| match one.as_mut().poll(cx) {
+        Poll::Pending => other.as_mut().poll(cx),
+        ready => ready,
+    })
+    .await
 }
 
 /// Whether a fetch was too slow, of a version that is there.

@@ -311,7 +311,7 @@ impl Reader {
                 Some(known) => Ok(Some(known.number)),
                 None => shared.locate(&io, task, patience).await,
             });
-            self.locating.push((task, flow));
+            self.locating.push((task, flow.for_long()));
         }
         let (mut moved, mut at) = (false, 0);
         while let Some((task, flow)) = self.locating.get_mut(at) {
@@ -348,7 +348,7 @@ impl Reader {
         {
             let shared = shared.clone();
             let flow = Flow::new(io.session(), async move |io: Io| shared.deliver(&io, task, partition, attempt).await);
-            self.fetching.push((task, flow));
+            self.fetching.push((task, flow.for_long()));
         }
         let (mut moved, mut at) = (false, 0);
         while let Some((task, flow)) = self.fetching.get_mut(at) {

@@ -33,6 +33,8 @@ pub struct ExchangeTask<F> {
     user: Arc<User>,
     task: u32,
     attempt: u32,
+    /// What the task's word said at the beginning: no attempt has committed, or a lost one.
+    begun_at: Word,
     written: Arc<Mutex<Written>>,
     face: PhantomData<F>,
 }
@@ -69,9 +71,8 @@ impl<F: Face> ExchangeTask<F> {
         shared.check_task(task)?;
         shared.check_attempt(task, attempt)?;
         shared.check()?;
-        let attempt_of = Deciding { io, shared, task, attempt };
-        attempt_of.expected().await?;
-        Ok(ExchangeTask { task, attempt, written: Arc::default(), face: PhantomData, user })
+        let begun_at = Deciding { io, shared, task, attempt }.expected(Word::Open).await?;
+        Ok(ExchangeTask { task, attempt, begun_at, written: Arc::default(), face: PhantomData, user })
     }
 
     /// The number of the task.
@@ -131,13 +132,13 @@ impl<F: Face> ExchangeTask<F> {
     /// Makes this attempt the task, if no other attempt was faster: then it fails with [`ExchangeError::Committed`], and
     /// what it wrote is dropped. If the call fails otherwise, or is given up, either all or nothing is committed.
     pub fn commit(self) -> ExchangeCall<F, Committed> {
-        let ExchangeTask { user, task, attempt, written, .. } = self;
+        let ExchangeTask { user, task, attempt, begun_at, written, .. } = self;
         let session = user.0.connection.session();
         ExchangeCall::new(session, async move |io: Io| {
             let shared = &user.0;
             let writing = Writing::begin(&written, shared, task)?;
             let (finished, schema) = writing.finish(&io).await?;
-            Deciding { io: &io, shared, task, attempt }.commit(finished, &schema).await
+            Deciding { io: &io, shared, task, attempt }.commit(begun_at, finished, &schema).await
         })
     }
 }
@@ -203,13 +204,15 @@ struct Deciding<'a> {
 }
 
 impl Deciding<'_> {
-    /// The value that the task's word has if this attempt may still win.
+    /// What the task's word says, if this attempt may still win. `known` is what it may say without a further look.
     ///
     /// # Errors
     /// [`ExchangeError::Committed`], [`ExchangeError::AttemptUsed`], [`ExchangeError::Over`].
-    async fn expected(&self) -> Result<Word, Error> {
+    async fn expected(&self, known: Word) -> Result<Word, Error> {
         let word = self.shared.look(self.io, self.task).await?;
-        self.may_replace(word).await?;
+        if word != known {
+            self.may_replace(word).await?;
+        }
         Ok(word)
     }
 
@@ -228,9 +231,9 @@ impl Deciding<'_> {
         }
     }
 
-    async fn commit(&self, finished: Finished, schema: &[u8]) -> Result<Committed, Error> {
+    async fn commit(&self, begun_at: Word, finished: Finished, schema: &[u8]) -> Result<Committed, Error> {
         let Deciding { io, shared, task, attempt } = *self;
-        let expected = self.expected().await?;
+        let expected = self.expected(begun_at).await?;
         let starts =
             Starts::of((0..shared.partitions() as usize).map(|p| finished.partitions.get(p).map_or(0, Vec::len)));
         let count = starts.blocks().div_ceil(BLOCKS_PER_BUNDLE).max(1);

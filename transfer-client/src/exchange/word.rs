@@ -13,6 +13,7 @@ use super::flow::Io;
 use crate::Error;
 use crate::counting::Counting;
 use crate::face::Blocking;
+use crate::options::DEFAULT_TIMEOUT;
 use transfer_core::fabric::AtomicOp;
 use transfer_core::op::{Answer, CounterAsk};
 use transfer_core::tensor::Name;
@@ -80,7 +81,7 @@ impl Place {
             _ => None,
         };
         let call = Counting::<Blocking, _>::new(&io.session(), Ok(name), CounterAsk::Open, take);
-        io.run(call.timeout(io.left(io.timeout())).call).await
+        io.run(call.timeout(io.left(DEFAULT_TIMEOUT)).call).await
     }
 
     pub(super) async fn read(&self, io: &Io) -> Result<u64, Error> {
@@ -111,7 +112,7 @@ impl Place {
             _ => None,
         };
         let call = Counting::<Blocking, _>::new(&io.session(), Ok(self.name.clone()), ask, take);
-        io.run(call.timeout(io.left(io.timeout())).call).await
+        io.run(call.timeout(io.left(DEFAULT_TIMEOUT)).call).await
     }
 }
 
