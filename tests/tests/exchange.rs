@@ -36,7 +36,9 @@ fn scenes() -> Vec<Scene> {
 /// A row: its task, its attempt, and its number there.
 type Row = (u32, u32, u64);
 
-/// Rows, and the partition of each.
+/// Rows, with the partition of each.
+type Rows = Vec<(u32, Row)>;
+
 fn batch(rows: &[(u32, Row)]) -> RecordBatch {
     let column = |of: fn(&(u32, Row)) -> u32| Arc::new(UInt32Array::from_iter_values(rows.iter().map(of))) as ArrayRef;
     let n = Arc::new(UInt64Array::from_iter_values(rows.iter().map(|(_, (_, _, n))| *n))) as ArrayRef;
@@ -109,8 +111,8 @@ fn rows_of_a_partition_are_those_of_the_committed_attempts() {
             let join = |client: &BlockingClient| client.exchange("x").join().call().expect("joined");
             let exchanges: Vec<_> = std::iter::once(exchange).chain(clients[1..].iter().map(join)).collect();
             assert_eq!((exchanges[3].partitions(), exchanges[3].tasks()), (PARTITIONS, TASKS));
-            let mut model: BTreeMap<u32, Vec<(u32, Row)>> = BTreeMap::new();
-            let mut open: Vec<(ExchangeTask<Blocking>, Vec<(u32, Row)>)> = Vec::new();
+            let mut model: BTreeMap<u32, Rows> = BTreeMap::new();
+            let mut open: Vec<(ExchangeTask<Blocking>, Rows)> = Vec::new();
             let mut attempts = [0; TASKS as usize];
             while model.len() < TASKS as usize {
                 if open.len() < 8 && random.random_ratio(2, 3) {

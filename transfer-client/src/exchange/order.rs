@@ -50,6 +50,7 @@ impl Ordered {
     }
 
     /// The number of rows.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.order.len()
     }

@@ -1,5 +1,6 @@
 //! Tasks: writing rows, and committing them.
 
+use super::block::Block;
 use super::flow::{ExchangeCall, Io};
 use super::keeper::User;
 use super::manifest::{BLOCKS_PER_BUNDLE, HEADS, Starts};
@@ -240,8 +241,9 @@ impl Deciding<'_> {
         let keys = (0..count).map(|n| shared.bundle_key((task, attempt), n)).collect::<Result<Vec<_>, _>>()?;
         let rows = finished.rows;
         let blocks: Vec<_> = finished.partitions.into_iter().flatten().collect();
-        let bytes = blocks.iter().map(|block| block.len_bytes()).sum();
-        let mut blocks = blocks.into_iter().map(|block| block.into_frozen()).enumerate();
+        let bytes = blocks.iter().map(Block::len_bytes).sum();
+        debug_assert_eq!(blocks.iter().map(Block::rows).sum::<u64>(), rows, "the rows of all blocks");
+        let mut blocks = blocks.into_iter().map(Block::into_frozen).enumerate();
 
         let note = shared.note_key(task)?;
         // The keeper deletes these keys at the end, also if this call is given up.

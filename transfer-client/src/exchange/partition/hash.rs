@@ -41,12 +41,12 @@ pub(super) fn choose(
 }
 
 /// A type that cannot be hashed.
-struct NoHash(DataType);
+pub(super) struct NoHash(pub(super) DataType);
 
-type Hashes = Result<Vec<u64>, NoHash>;
+pub(super) type Hashes = Result<Vec<u64>, NoHash>;
 
 /// The hash of each value.
-fn hashes(array: &dyn Array) -> Hashes {
+pub(super) fn hashes(array: &dyn Array) -> Hashes {
     let number = |number| xxh64_u64(number, 0);
     let mut hashes: Vec<u64> = match array.data_type() {
         DataType::Null => vec![0; array.len()],

@@ -91,3 +91,6 @@ fn find<'a>(batch: &'a RecordBatch, column: &str) -> Result<&'a ArrayRef, Partit
         PartitionError::NoColumn { column: column.to_owned(), columns: columns.join(", ") }
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,9 @@ use crate::TensorMut;
 use arrow_array::RecordBatch;
 use std::ops::Range;
 
+/// The number of rows of a block from which they are copied a column at a time.
+const FEW_ROWS: usize = 32;
+
 /// The open blocks of a task.
 #[derive(Debug)]
 pub(super) struct Direct {
@@ -121,23 +124,19 @@ impl Direct {
         for (New { partition, shape, first_row }, tensor) in new.into_iter().zip(tensors) {
             fresh.push((partition, Building::new(tensor, shape, &self.layout, first_row)));
         }
-        for (at, (slot, source)) in self.layout.slots().iter().zip(&sources).enumerate() {
+        let slots: Vec<(usize, (&Slot, &Source))> = self.layout.slots().iter().zip(&sources).enumerate().collect();
+        // With few rows for each block, finding the block costs more than finding the column.
+        let slots_at_once = if groups.rows.len() < parts.len() * FEW_ROWS { slots.len() } else { 1 };
+        for slots in slots.chunks(slots_at_once) {
             for Part { partition, rows, new } in &parts {
-                let block = match new {
-                    None => self.open[*partition].as_mut(),
-                    Some(new) => fresh.get_mut(*new).map(|(_, block)| block),
-                };
-                if let Some(block) = block {
-                    block.append(at, *slot, source, &groups.rows[rows.clone()], first_row);
+                let Some(block) = block(&mut self.open, &mut fresh, *partition, *new) else { continue };
+                for (at, (slot, source)) in slots {
+                    block.append(*at, **slot, source, &groups.rows[rows.clone()], first_row);
                 }
             }
         }
         for Part { partition, rows, new } in &parts {
-            let block = match new {
-                None => self.open[*partition].as_mut(),
-                Some(new) => fresh.get_mut(*new).map(|(_, block)| block),
-            };
-            if let Some(block) = block {
+            if let Some(block) = block(&mut self.open, &mut fresh, *partition, *new) {
                 block.added(rows.len());
             }
         }
@@ -152,6 +151,19 @@ impl Direct {
         for (open, complete) in self.open.into_iter().zip(complete) {
             complete.extend(open.map(|open| open.close(&self.layout)));
         }
+    }
+}
+
+/// The block of a part: the new one of that index, or the open one.
+fn block<'a>(
+    open: &'a mut [Option<Building>],
+    fresh: &'a mut [(usize, Building)],
+    partition: usize,
+    new: Option<usize>,
+) -> Option<&'a mut Building> {
+    match new {
+        None => open.get_mut(partition)?.as_mut(),
+        Some(new) => fresh.get_mut(new).map(|(_, block)| block),
     }
 }
 
