@@ -218,7 +218,7 @@ fn dropped_attempt_leaves_nothing() {
     let scene = Scene::one();
     let client = connect(&scene, 0, "one");
     let free = client.arena_free_bytes();
-    let exchange = client.exchange("x").partitions(3).open().call().expect("opened");
+    let exchange = client.exchange("x").partitions(3).tasks(3).open().call().expect("opened");
     let before = client.arena_free_bytes();
     let mut writer = exchange.task(0, 0).call().expect("begun");
     write(&mut writer, &[(0, (0, 0, 1)), (2, (0, 0, 2))], 9);
@@ -230,6 +230,18 @@ fn dropped_attempt_leaves_nothing() {
     again.commit().call().expect("nobody else has");
     assert_eq!(read(exchange.partition(0)).expect("read"), [(0, (0, 1, 1))]);
     assert_eq!(read(exchange.partition(2)).expect("read"), []);
+    // One that has lost.
+    let mut late = exchange.task(1, 0).call().expect("begun");
+    write(&mut late, &[(0, (1, 0, 1))], 9);
+    let mut early = exchange.task(1, 1).call().expect("begun");
+    write(&mut early, &[(0, (1, 1, 1))], 9);
+    early.commit().call().expect("nobody else has");
+    exchange.task(2, 0).call().expect("begun").commit().call().expect("nobody else has");
+    assert!(late.commit().call().is_err_and(|e| is_committed(&e)));
+    assert_eq!(read(exchange.partition(0)).expect("read"), [(0, (0, 1, 1)), (0, (1, 1, 1))]);
+    // The record, and a note and a bundle for each task.
+    let published = || scene.a().admin().tensors("exchange/x").expect("it answers").len();
+    assert_eq!(poll(|| if published() == 7 { Ok(()) } else { Err(published()) }), Ok(()));
     // The last handle of the opener ends it, too.
     drop(exchange);
     until_free(&client, free);
