@@ -125,7 +125,9 @@ impl Staged {
     /// Adds rows to what waits, and packs it if it is enough for a block.
     fn add(&self, next: &mut Next, taken: Taken, plan: &mut Plan) -> Result<(), BatchError> {
         let first = self.waiting(next).next().map(Taken::first);
-        if first.is_some_and(|first| taken.last() - first > u64::from(u32::MAX)) {
+        let is_far = |first| taken.last() - first > u64::from(u32::MAX);
+        let is_too_much = next.stage.bytes + taken.bytes > next.stage.target + next.stage.target / 8;
+        if first.is_some_and(|first| is_far(first) || is_too_much) {
             self.pack(next, plan)?;
         }
         next.stage.bytes += taken.bytes;
