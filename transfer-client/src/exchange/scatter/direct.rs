@@ -55,6 +55,8 @@ struct Room<'a> {
 
 impl Direct {
     pub(super) fn new(layout: Layout, partitions: usize, largest_block: usize) -> Direct {
+        // Of a schema with thousands of columns, a message alone may be larger.
+        let largest_block = largest_block.max((layout.overhead() * 8).next_power_of_two());
         Direct { layout, largest_block, open: (0..partitions).map(|_| None).collect() }
     }
 

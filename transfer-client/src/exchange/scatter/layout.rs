@@ -169,7 +169,7 @@ impl Layout {
     }
 
     /// The bytes of a block besides its rows, at most.
-    fn overhead(&self) -> usize {
+    pub(super) fn overhead(&self) -> usize {
         HEADER_BYTES + self.message_len + (self.slots.len() + 1) * (ALIGNMENT + 8)
     }
 

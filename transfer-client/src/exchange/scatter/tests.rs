@@ -386,3 +386,14 @@ fn blocks_of_rows_that_waited_are_full_too() {
         assert!(lens.iter().all(|len| *len < (1 << 20) * 105 / 100), "{lens:?}");
     }
 }
+
+#[test]
+fn rows_of_thousands_of_columns_share_blocks() {
+    let arena = arena(64);
+    let batch = numbers(40, 8000);
+    let (reader, finished) = task(&arena, &batch, By::RoundRobin, 2);
+    let decoded = decoded(&reader, finished);
+    assert!(decoded.iter().all(|blocks| blocks.len() == 1), "{} blocks", decoded[0].len());
+    let rows: Vec<_> = (0..40).map(|row| row % 2).collect();
+    check(&[(batch.clone(), rows)], batch.schema_ref(), &decoded);
+}
