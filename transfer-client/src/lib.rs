@@ -179,8 +179,6 @@ pub use exchange::{
     Bounds, By, Committed, End, Exchange, ExchangeBuilder, ExchangeCall, ExchangeError, ExchangeTask, Partition,
     PartitionError,
 };
-#[doc(hidden)]
-pub use exchange::{MeasureError, MeasuredTask};
 pub use face::{Async, Blocking, Face, Running};
 pub use fetch::Fetch;
 pub use frozen::Frozen;

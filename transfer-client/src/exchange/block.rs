@@ -104,22 +104,16 @@ pub(super) fn record_batch_message(
 #[derive(Debug)]
 pub(crate) struct Block {
     frozen: Frozen,
-    rows: u64,
 }
 
 impl Block {
     /// Takes the first `len` bytes of a tensor as a block.
-    pub(super) fn new(tensor: TensorMut, len: usize, rows: u64) -> Block {
+    pub(super) fn new(tensor: TensorMut, len: usize) -> Block {
         let frozen = tensor.freeze();
         // A block is no longer than the tensor it lies in, and one dimension of bytes is always valid.
         let used = frozen.bytes().slice(0..len).zip(TensorMeta::of(DType::U8, &[len as u64]).ok());
         let frozen = used.map_or(frozen, |(bytes, meta)| Frozen::new(bytes, meta));
-        Block { frozen, rows }
-    }
-
-    /// The number of its rows.
-    pub(crate) fn rows(&self) -> u64 {
-        self.rows
+        Block { frozen }
     }
 
     /// Its length, in bytes.

@@ -111,6 +111,11 @@ fn wrong_headers_are_refused() {
         let e = decode(&wrong).unwrap_err();
         assert!(matches!(e, BatchError::Metadata { what: "a row number of a block", .. }), "{e}");
     }
+    let mut wrong = block.clone();
+    wrong[16] = 16;
+    wrong[numbers + 60..numbers + 64].copy_from_slice(&99_u32.to_le_bytes());
+    let e = decode(&wrong).unwrap_err();
+    assert!(matches!(e, BatchError::Metadata { what: "the number of rows of a block", found: 15, .. }), "{e}");
     for len in [0, 7, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1, block.len() / 2, block.len() - 64] {
         assert!(decode(&block[..len]).is_err(), "{len}");
     }

@@ -20,7 +20,7 @@
 //! - `open`: opening and joining. `task`: writing and committing. `read`: a partition. `keeper`: the end.
 //! - `names`, `record`, `manifest`, `word`: the keys, and what lies under them. `part`: fetching it. `shared`: what all
 //!   handles of an exchange share.
-//! - `flow`: calls that consist of many calls. `measured`: partitioning alone, for benchmarks.
+//! - `flow`: calls that consist of many calls.
 
 mod block;
 #[cfg(test)]
@@ -29,7 +29,6 @@ mod error;
 mod flow;
 mod keeper;
 mod manifest;
-mod measured;
 mod names;
 mod open;
 mod order;
@@ -48,8 +47,6 @@ mod word;
 
 pub use error::{End, ExchangeError};
 pub use flow::ExchangeCall;
-#[doc(hidden)]
-pub use measured::{MeasureError, MeasuredTask};
 pub use open::{Exchange, ExchangeBuilder};
 pub use partition::{Bounds, By, PartitionError};
 pub use read::Partition;

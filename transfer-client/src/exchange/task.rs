@@ -242,7 +242,6 @@ impl Deciding<'_> {
         let rows = finished.rows;
         let blocks: Vec<_> = finished.partitions.into_iter().flatten().collect();
         let bytes = blocks.iter().map(Block::len_bytes).sum();
-        debug_assert_eq!(blocks.iter().map(Block::rows).sum::<u64>(), rows, "the rows of all blocks");
         let mut blocks = blocks.into_iter().map(Block::into_frozen).enumerate();
 
         let note = shared.note_key(task)?;

@@ -123,7 +123,7 @@ impl Building {
             body_at: body_at as u64,
         };
         write_head(bytes, &header, &message, layout.message_len());
-        Block::new(tensor, end, rows as u64)
+        Block::new(tensor, end)
     }
 }
 

@@ -72,8 +72,8 @@ pub(super) fn bits(to: &mut [u8], at: usize, from: &BooleanBuffer, rows: &[u32],
 
 /// Writes bits behind the first `at` bits. Returns the number of zeros among them.
 fn set(to: &mut [u8], mut at: usize, bits: impl Iterator<Item = bool>) -> usize {
-    // The bits of a byte above `at` are left over from an earlier tensor.
-    let mut byte = if at.is_multiple_of(8) { 0 } else { to[at / 8] & ((1 << (at % 8)) - 1) };
+    // The bits above `at` of a byte that was begun are zeros.
+    let mut byte = if at.is_multiple_of(8) { 0 } else { to[at / 8] };
     let mut zeros = 0;
     for bit in bits {
         byte |= u8::from(bit) << (at % 8);

@@ -4,6 +4,9 @@ use super::super::block::{HEADER_BYTES, record_batch_message};
 use crate::gathered::ALIGNMENT;
 use arrow_schema::{DataType, Schema};
 
+/// The number of rows for which a block has room at least, unless their values of fixed width are too long for it.
+const FEWEST_ROWS: usize = 16;
+
 /// Sizes of blocks are multiples of a page.
 const PAGE: usize = 4096;
 
@@ -173,19 +176,17 @@ impl Layout {
     /// Makes the shape of a block of `target` bytes, for rows that have about `mean` bytes in each `Data`, and of which
     /// the first has `first`. The block has room for that one, even if it has to be larger for it.
     pub(super) fn shape(&self, target: usize, mean: &[usize], first: &[usize]) -> Shape {
-        let fixed_bits = self.bits_per_row as u128;
-        let bits = fixed_bits + mean.iter().map(|bytes| *bytes as u128 * 8).sum::<u128>();
+        // A few very long values do not make a block for each row.
+        let most = target / FEWEST_ROWS / mean.len().max(1);
+        let mean: Vec<usize> = mean.iter().map(|bytes| *bytes.min(&most)).collect();
+        let bits = self.bits_per_row as u128 + mean.iter().map(|bytes| *bytes as u128 * 8).sum::<u128>();
         let room = target.saturating_sub(self.overhead()) as u128 * 8;
         let mut rows = (room / bits.max(1)).min(u128::from(u32::MAX)).max(1) as usize;
         loop {
-            let room = first.iter().zip(mean).map(|(first, mean)| rows.saturating_mul(*mean).max(*first)).collect();
+            let room = first.iter().zip(&mean).map(|(first, mean)| rows.saturating_mul(*mean).max(*first)).collect();
             let shape = self.place(rows, room, target);
             if shape.size <= target || rows == 1 {
-                break match rows {
-                    // Larger than the others: a block for this row alone.
-                    1 if shape.size > target => self.place(1, first.to_vec(), 0),
-                    _ => shape,
-                };
+                break shape;
             }
             rows /= 2;
         }

@@ -23,9 +23,9 @@ pub(super) struct Staged {
 }
 
 /// The rows of a partition that wait.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Stage {
-    taken: Vec<Arc<Taken>>,
+    taken: Vec<Taken>,
     bytes: usize,
     /// The number of bytes from which they are a block.
     target: usize,
@@ -37,13 +37,24 @@ struct Taken {
     batch: RecordBatch,
     /// Their numbers within the task.
     rows: Vec<u64>,
+    bytes: usize,
 }
 
-/// The stages as they are after a batch, and the rows of it and of earlier ones that are a block now.
-#[derive(Debug)]
+/// What waits after a batch, and the rows of it and of earlier ones that are a block now.
+#[derive(Debug, Default)]
 pub(super) struct Plan {
-    stages: Vec<(usize, Stage)>,
+    next: Vec<Next>,
     packed: Vec<(usize, Packed)>,
+}
+
+/// What waits in a partition.
+#[derive(Debug)]
+struct Next {
+    partition: usize,
+    /// Whether that which waited before is a block now.
+    is_packed: bool,
+    /// The rows that wait, behind those that waited before unless they are a block.
+    stage: Stage,
 }
 
 /// An encoded block, still on the heap.
@@ -56,8 +67,8 @@ struct Packed {
 
 impl Staged {
     pub(super) fn new(partitions: usize, largest_block: usize) -> Staged {
-        let stage = Stage { taken: Vec::new(), bytes: 0, target: FIRST_BLOCK_BYTES };
-        Staged { largest_block, stages: vec![stage; partitions] }
+        let stage = || Stage { taken: Vec::new(), bytes: 0, target: FIRST_BLOCK_BYTES };
+        Staged { largest_block, stages: (0..partitions).map(|_| stage()).collect() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -70,36 +81,85 @@ impl Staged {
         groups: &Groups,
         first_row: u64,
     ) -> Result<(Vec<u64>, Plan), BatchError> {
-        let row_bytes = (bytes_of(batch) / batch.num_rows().max(1)).max(1);
-        let mut plan = Plan { stages: Vec::new(), packed: Vec::new() };
+        let mut plan = Plan::default();
         for (partition, range) in groups.ranges() {
-            let mut stage = self.stages[partition].clone();
-            let mut left = &groups.rows[range];
-            while !left.is_empty() {
-                let (rows, after) = left.split_at(left.len().min((stage.target / row_bytes).max(1)));
-                left = after;
-                let taken = Taken::new(batch, rows, first_row).map_err(failed)?;
-                let reaches = |first: &Arc<Taken>| taken.last() - first.first() <= u64::from(u32::MAX);
-                if !stage.taken.first().is_none_or(reaches) {
-                    stage.pack(partition, self.largest_block, &mut plan.packed)?;
-                }
-                stage.bytes += bytes_of(&taken.batch) + taken.rows.len() * 4;
-                stage.taken.push(Arc::new(taken));
-                if stage.bytes >= stage.target {
-                    stage.pack(partition, self.largest_block, &mut plan.packed)?;
-                }
-            }
-            plan.stages.push((partition, stage));
+            self.stage(partition, batch, &groups.rows[range], first_row, &mut plan)?;
         }
         Ok((plan.sizes(), plan))
     }
 
+    /// Takes rows of a partition, as many at once as a block has.
+    fn stage(
+        &self,
+        partition: usize,
+        batch: &RecordBatch,
+        rows: &[u32],
+        first_row: u64,
+        plan: &mut Plan,
+    ) -> Result<(), BatchError> {
+        let waited = &self.stages[partition];
+        let all = Taken::new(batch, rows, first_row).map_err(failed)?;
+        // A power of two, unless that would be too large.
+        let needed = (waited.bytes + all.bytes).min(self.largest_block).next_power_of_two();
+        let target = waited.target.max(needed).min(self.largest_block);
+        let stage = Stage { taken: Vec::new(), bytes: waited.bytes, target };
+        let mut next = Next { partition, is_packed: false, stage };
+        let mut left = match all.bytes > target {
+            true => rows,
+            false => {
+                self.add(&mut next, all, plan)?;
+                plan.next.push(next);
+                return Ok(());
+            }
+        };
+        while !left.is_empty() {
+            let count = next.stage.target as u128 * rows.len() as u128 / all.bytes as u128;
+            let (rows, after) = left.split_at(left.len().min(count.max(1) as usize));
+            left = after;
+            self.add(&mut next, Taken::new(batch, rows, first_row).map_err(failed)?, plan)?;
+        }
+        plan.next.push(next);
+        Ok(())
+    }
+
+    /// Adds rows to what waits, and packs it if it is enough for a block.
+    fn add(&self, next: &mut Next, taken: Taken, plan: &mut Plan) -> Result<(), BatchError> {
+        let first = self.waiting(next).next().map(Taken::first);
+        let is_far = |first| taken.last() - first > u64::from(u32::MAX);
+        let is_too_much = next.stage.bytes + taken.bytes > next.stage.target + next.stage.target / 8;
+        if first.is_some_and(|first| is_far(first) || is_too_much) {
+            self.pack(next, plan)?;
+        }
+        next.stage.bytes += taken.bytes;
+        next.stage.taken.push(taken);
+        match next.stage.bytes >= next.stage.target {
+            true => self.pack(next, plan),
+            false => Ok(()),
+        }
+    }
+
+    /// What waits in a partition, in its order.
+    fn waiting<'a>(&'a self, next: &'a Next) -> impl Iterator<Item = &'a Taken> {
+        let before = if next.is_packed { &[][..] } else { &self.stages[next.partition].taken };
+        before.iter().chain(&next.stage.taken)
+    }
+
+    /// Makes a block of what waits.
+    fn pack(&self, next: &mut Next, plan: &mut Plan) -> Result<(), BatchError> {
+        pack(next.partition, &self.waiting(next).collect::<Vec<_>>(), &mut plan.packed)?;
+        let target = next.stage.target.saturating_mul(2).min(self.largest_block);
+        next.stage = Stage { taken: Vec::new(), bytes: 0, target };
+        next.is_packed = true;
+        Ok(())
+    }
+
     pub(super) fn prepare_rest(&self) -> Result<(Vec<u64>, Plan), BatchError> {
-        let mut plan = Plan { stages: Vec::new(), packed: Vec::new() };
+        let mut plan = Plan::default();
         for (partition, stage) in self.stages.iter().enumerate().filter(|(_, stage)| !stage.taken.is_empty()) {
-            let mut stage = stage.clone();
-            stage.pack(partition, self.largest_block, &mut plan.packed)?;
-            plan.stages.push((partition, stage));
+            let stage = Stage { taken: Vec::new(), bytes: stage.bytes, target: stage.target };
+            let mut next = Next { partition, is_packed: false, stage };
+            self.pack(&mut next, &mut plan)?;
+            plan.next.push(next);
         }
         Ok((plan.sizes(), plan))
     }
@@ -108,8 +168,13 @@ impl Staged {
         for ((partition, packed), tensor) in plan.packed.into_iter().zip(tensors) {
             complete[partition].push(packed.write(tensor));
         }
-        for (partition, stage) in plan.stages {
-            self.stages[partition] = stage;
+        for Next { partition, is_packed, stage: Stage { taken, bytes, target } } in plan.next {
+            let stage = &mut self.stages[partition];
+            if is_packed {
+                stage.taken.clear();
+            }
+            stage.taken.extend(taken);
+            (stage.bytes, stage.target) = (bytes, target);
         }
     }
 }
@@ -120,23 +185,9 @@ impl Plan {
     }
 }
 
-impl Stage {
-    /// Makes a block of what waits: several if Arrow cannot put it together, as with dictionaries that together have more
-    /// values than keys.
-    fn pack(
-        &mut self,
-        partition: usize,
-        largest_block: usize,
-        packed: &mut Vec<(usize, Packed)>,
-    ) -> Result<(), BatchError> {
-        let taken = std::mem::take(&mut self.taken);
-        self.bytes = 0;
-        self.target = self.target.saturating_mul(2).min(largest_block);
-        pack(partition, &taken, packed)
-    }
-}
-
-fn pack(partition: usize, taken: &[Arc<Taken>], packed: &mut Vec<(usize, Packed)>) -> Result<(), BatchError> {
+/// Makes a block of these rows: several if Arrow cannot put them together, as with dictionaries that together have more
+/// values than keys.
+fn pack(partition: usize, taken: &[&Taken], packed: &mut Vec<(usize, Packed)>) -> Result<(), BatchError> {
     let Some(first) = taken.first() else { return Ok(()) };
     let schema = first.batch.schema_ref();
     let together = match taken {
@@ -163,7 +214,8 @@ impl Taken {
         let columns = columns.collect::<Result<Vec<_>, ArrowError>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
         let batch = RecordBatch::try_new_with_options(batch.schema(), columns, &options)?;
-        Ok(Taken { batch, rows: rows.iter().map(|row| first_row + u64::from(*row)).collect() })
+        let bytes = (bytes_of(&batch) + rows.len() * 4).max(1);
+        Ok(Taken { batch, rows: rows.iter().map(|row| first_row + u64::from(*row)).collect(), bytes })
     }
 
     fn first(&self) -> u64 {
@@ -214,7 +266,7 @@ impl Packed {
             bytes[end..at].fill(0);
         }
         bytes[at..len].fill(0);
-        Block::new(tensor, len, rows.len() as u64)
+        Block::new(tensor, len)
     }
 }
 

@@ -16,12 +16,7 @@ use transfer_memory::arena::Arena;
 
 fn decoded(reader: &BlockReader, finished: Finished) -> Vec<Vec<Decoded>> {
     let blocks = finished.partitions.into_iter();
-    let decode = |block: super::Block| {
-        let rows = block.rows();
-        let decoded = reader.decode_bytes(block.into_frozen().bytes()).unwrap();
-        assert_eq!(decoded.batch().num_rows() as u64, rows);
-        decoded
-    };
+    let decode = |block: super::Block| reader.decode_bytes(block.into_frozen().bytes()).unwrap();
     blocks.map(|blocks| blocks.into_iter().map(decode).collect()).collect()
 }
 
@@ -198,13 +193,28 @@ fn a_row_that_is_larger_than_a_block_has_its_own() {
     }
 }
 
+#[test]
+fn one_long_value_does_not_scatter_the_rows_behind_it() {
+    let arena = arena(64);
+    let large = "x".repeat(3 << 20);
+    let texts = [large.as_str()].into_iter().chain(["short"; 12]);
+    let batch =
+        RecordBatch::try_from_iter([("t", Arc::new(StringArray::from_iter_values(texts)) as ArrayRef)]).unwrap();
+    let (reader, finished) = task(&arena, &batch, By::RoundRobin, 1);
+    let decoded = decoded(&reader, finished);
+    assert_eq!(decoded[0].iter().map(|block| block.batch().num_rows()).collect::<Vec<_>>(), [1, 12]);
+    check(&[(batch.clone(), vec![0; 13])], batch.schema_ref(), &decoded);
+}
+
 /// A partition whose strings are longer than those of others still has blocks without much room for nothing.
 #[test]
 fn blocks_of_long_strings_are_full_too() {
     let arena = arena(64);
     let len = |row: usize| if row.is_multiple_of(4) { 400 } else { 3 };
-    let texts = StringArray::from_iter_values((0..8000).map(|row| "y".repeat(len(row))));
-    let batch = RecordBatch::try_from_iter([("t", Arc::new(texts) as ArrayRef)]).unwrap();
+    let texts: ArrayRef = Arc::new(StringArray::from_iter_values((0..8000).map(|row| "y".repeat(len(row)))));
+    let numbers = numbers(8000, 12);
+    let names = (0..12).map(|n| format!("c{n}")).zip(numbers.columns().to_vec());
+    let batch = RecordBatch::try_from_iter(names.chain([("t".to_owned(), texts)])).unwrap();
     let mut writer = Task::new(&arena, batch.schema_ref(), 4, 0, LARGEST_BLOCK_BYTES);
     for _ in 0..10 {
         writer.write(&batch, By::RoundRobin);
@@ -212,8 +222,11 @@ fn blocks_of_long_strings_are_full_too() {
     let (_, finished) = writer.finish();
     for (partition, text) in [(0, 400), (1, 3)] {
         let bytes: u64 = finished.partitions[partition].iter().map(super::Block::len_bytes).sum();
-        let needed = 20_000 * (text + 8);
+        let needed = 20_000 * (text + 8 + 12 * 8);
         assert!(bytes < needed * 115 / 100, "{bytes} bytes for {needed}, partition {partition}");
+        // As many as it takes to double, and one for each further MiB.
+        let (found, most) = (finished.partitions[partition].len(), 3 + needed * 105 / 100 / (1 << 20));
+        assert!(found as u64 <= most, "{found} blocks for {needed} bytes, at most {most}");
     }
 }
 
@@ -347,5 +360,29 @@ fn rows_that_are_far_apart_are_in_different_blocks() {
         let blocks: Vec<Vec<Vec<u64>>> = blocks.iter().map(|blocks| blocks.iter().map(numbers).collect()).collect();
         let far = (1 << 32) + 1;
         assert_eq!(blocks, [[[0], [far]], [[1], [far + 1]]]);
+    }
+}
+
+#[test]
+fn blocks_of_rows_that_waited_are_full_too() {
+    let arena = arena(64);
+    let item = Arc::new(Field::new("item", DataType::Int64, true));
+    let lists = |rows: i64| {
+        let numbers = Arc::new(Int64Array::from_iter_values(0..rows * 15));
+        let lengths = arrow_buffer::OffsetBuffer::from_repeated_length(15, rows as usize);
+        let lists: ArrayRef = Arc::new(ListArray::new(item.clone(), lengths, numbers, None));
+        RecordBatch::try_from_iter([("l", lists)]).unwrap()
+    };
+    // 4 MiB in one batch, and in many small ones.
+    for (rows, batches, most) in [(32_768, 1, 5), (32, 1024, 13)] {
+        let batch = lists(rows);
+        let mut writer = Task::new(&arena, batch.schema_ref(), 1, 0, LARGEST_BLOCK_BYTES);
+        for _ in 0..batches {
+            writer.write(&batch, By::RoundRobin);
+        }
+        let (_, finished) = writer.finish();
+        let lens: Vec<u64> = finished.partitions[0].iter().map(super::Block::len_bytes).collect();
+        assert!(lens.len() <= most && lens.iter().sum::<u64>() < (4 << 20) * 105 / 100, "{lens:?}");
+        assert!(lens.iter().all(|len| *len < (1 << 20) * 105 / 100), "{lens:?}");
     }
 }
