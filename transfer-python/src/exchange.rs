@@ -103,7 +103,11 @@ impl Exchange {
                 .ok_or_else(|| errors::invalid(py, "a batch has at least one row: rows_per_batch is 0"))?;
             reader = reader.in_order_of(seed).rows_per_batch(rows).from_position(position);
         }
-        Ok(ExchangeReader { partition, name: self.0.name().to_owned(), reader: std::sync::Arc::new(Mutex::new(reader)) })
+        Ok(ExchangeReader {
+            partition,
+            name: self.0.name().to_owned(),
+            reader: std::sync::Arc::new(Mutex::new(reader)),
+        })
     }
 
     fn _release(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
