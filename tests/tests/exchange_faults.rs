@@ -259,10 +259,13 @@ fn exchange_ends_with_its_home_and_nobody_wins_twice() {
     scene.nodes[1].kill();
     scene.nodes[1].restart();
     scene.b().until("it is back", |s| s.sessions.iter().any(|s| s.worker == "opener"));
-    // The word is lost: no attempt can commit any more.
+    // The words are lost, and no attempt can commit any more: neither one whose word this worker knew...
     let order = ShuffleOrder::Commit { name: "x".into(), task: 1, attempt: 0 };
     let trouble = other.order(order).trouble();
     assert!(trouble.kind == "Over" || trouble.can_retry, "{trouble}");
+    // ... nor one whose word is made anew.
+    let order = ShuffleOrder::Write { name: "x".into(), task: 2, attempt: 0, rows: ROWS };
+    other.order(order).trouble().expect("Over", &["\"x\""]);
     until_free(&mut other, free);
     other.read(0, false).trouble().expect("Over", &["\"x\""]);
     // Another exchange of this name can be opened, by another worker.

@@ -63,6 +63,10 @@ pub(super) struct User(pub(super) Arc<Shared>);
 
 impl Drop for User {
     fn drop(&mut self) {
+        // A thread of the parent may have held the lock, and a child does not have that thread.
+        if self.0.is_forked() {
+            return;
+        }
         self.0.bell.state.lock().left = true;
         self.0.bell.ring();
     }

@@ -21,7 +21,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
-use transfer_core::op::{FailureCode, FetchedTensor};
+use transfer_core::op::{FailureCode, FetchedTensor, Report};
 use transfer_core::tensor::{BodyRange, DType, Excerpt, Key, TensorMeta};
 use transfer_core::wire::bundle::BundleTable;
 
@@ -89,9 +89,8 @@ pub(super) struct Attempt {
 pub(super) struct Blocks {
     pub(super) attempt: Arc<Attempt>,
     pub(super) tensors: Vec<Tensor>,
-    /// What was moved, and what a CPU copied, in bytes.
-    pub(super) bytes: u64,
-    pub(super) copied: u64,
+    /// The report of their fetches together. `None` if there are no blocks.
+    pub(super) report: Option<Report>,
 }
 
 /// What was found of a task.
@@ -154,7 +153,7 @@ impl Shared {
                 attempt
             }
         };
-        let mut blocks = Blocks { attempt: attempt.clone(), tensors: Vec::new(), bytes: 0, copied: 0 };
+        let mut blocks = Blocks { attempt: attempt.clone(), tensors: Vec::new(), report: None };
         for (bundle, within) in by_bundle(attempt.starts.of_partition(partition)) {
             self.add_blocks(io, task, bundle, within, &mut blocks).await?;
         }
@@ -230,8 +229,9 @@ impl Shared {
             let meta = TensorMeta::of(DType::U8, &[bytes.len() as u64])?;
             blocks.tensors.push(Tensor::of_bundle(bytes, meta, tensor.version, tensor.report));
         }
-        blocks.bytes += tensor.report.bytes;
-        blocks.copied += tensor.report.copied;
+        let (bytes, copied) = blocks.report.map_or((0, 0), |before| (before.bytes, before.copied));
+        let report = tensor.report;
+        blocks.report = Some(Report { bytes: report.bytes + bytes, copied: report.copied + copied, ..report });
         Ok(())
     }
 

@@ -22,6 +22,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
+use transfer_core::op::Report;
 
 /// The most tasks of a partition whose commits are waited for at the same time. The others take turns.
 const MOST_AWAITED: usize = 32;
@@ -66,8 +67,8 @@ struct Reader {
     /// The first schema, and the task that has it.
     schema: Option<(u32, SchemaRef)>,
     order: Order,
-    bytes: u64,
-    copied: u64,
+    /// The report of what has come last, and of all together.
+    reports: Option<(Report, Report)>,
 }
 
 /// The order of the rows.
@@ -143,11 +144,17 @@ impl<F: Face> Partition<F> {
         }
     }
 
-    /// The number of bytes that were fetched so far, and how many of them a CPU copied.
+    /// The report of the fetch that came last, of the blocks of one task, which may be ahead of the batch that was returned
+    /// last. `None` before the first one.
     #[must_use]
-    pub fn fetched_and_copied(&self) -> (u64, u64) {
-        let reader = self.reader.lock();
-        (reader.bytes, reader.copied)
+    pub fn report(&self) -> Option<Report> {
+        self.reader.lock().reports.map(|(last, _)| last)
+    }
+
+    /// The report of all fetches so far: their bytes, and what was copied, are added.
+    #[must_use]
+    pub fn report_of_all(&self) -> Option<Report> {
+        self.reader.lock().reports.map(|(_, all)| all)
     }
 
     fn next_call(&mut self) -> ExchangeCall<F, Option<RecordBatch>> {
@@ -398,8 +405,10 @@ impl Reader {
             None => self.schema = Some((task, reader.schema().clone())),
         }
         let decoded = blocks.tensors.iter().map(|tensor| reader.decode(tensor)).collect::<Result<VecDeque<_>, _>>()?;
-        self.bytes += blocks.bytes;
-        self.copied += blocks.copied;
+        if let Some(last) = blocks.report {
+            let (bytes, copied) = self.reports.map_or((0, 0), |(_, all)| (all.bytes, all.copied));
+            self.reports = Some((last, Report { bytes: bytes + last.bytes, copied: copied + last.copied, ..last }));
+        }
         if !decoded.is_empty() {
             self.come.push_back((task, decoded));
         }

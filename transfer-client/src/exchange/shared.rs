@@ -10,6 +10,7 @@ use super::{End, ExchangeError};
 use crate::connection::Connection;
 use crate::order::Order;
 use crate::push::{Push, Source};
+use crate::session::Home;
 use crate::{Blocking, Error};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub(super) struct Shared {
     pub(super) name: String,
     pub(super) record: Record,
     pub(super) connection: Arc<Connection>,
+    home: Arc<Home>,
     /// Whether this handle has opened the exchange.
     pub(super) is_opener: bool,
     /// When the exchange ends by itself; only its opener knows.
@@ -75,13 +77,13 @@ impl Shared {
         places: Vec<Place>,
         deadline: Option<Instant>,
     ) -> Shared {
-        let tasks = record.words.len();
+        let (tasks, home) = (record.words.len(), connection.session().home().clone());
         let is_opener = !places.is_empty();
         let mut words: Vec<_> = places.into_iter().map(|place| Mutex::new(Some(place))).collect();
         words.resize_with(tasks, Mutex::default);
         let known = (0..tasks).map(|_| Mutex::default()).collect();
         let (held, bell) = (Mutex::default(), Bell::default());
-        Shared { name, record, connection, is_opener, deadline, words, known, held, bell }
+        Shared { name, record, connection, home, is_opener, deadline, words, known, held, bell }
     }
 
     pub(super) fn id(&self) -> Id {
@@ -94,6 +96,11 @@ impl Shared {
 
     pub(super) fn partitions(&self) -> u32 {
         self.record.partitions
+    }
+
+    /// Whether this process is a forked child of the one that has opened or joined the exchange.
+    pub(super) fn is_forked(&self) -> bool {
+        self.home.is_forked()
     }
 
     // ---- its end ----
@@ -357,6 +364,9 @@ impl Holding {
 
 impl Drop for Holding {
     fn drop(&mut self) {
+        if self.shared.is_forked() {
+            return;
+        }
         let mut held = self.shared.held.lock();
         let number = self.number;
         if let Some(published) = held.list.iter_mut().find(|p| p.number == number) {
