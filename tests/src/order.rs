@@ -204,6 +204,39 @@ pub struct JobOrder {
     pub lens: Vec<u64>,
 }
 
+/// A step of an exchange of record batches.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum ShuffleOrder {
+    Open {
+        name: String,
+        partitions: u32,
+        tasks: u32,
+        deadline: Option<Duration>,
+    },
+    Join(String),
+    /// Write this many rows, whose partitions take turns, and do not commit.
+    Write {
+        name: String,
+        task: u32,
+        attempt: u32,
+        rows: u64,
+    },
+    Commit {
+        name: String,
+        task: u32,
+        attempt: u32,
+    },
+    /// Read a partition, and hold its batches or drop them. Answered with task, attempt and number of each row, sorted.
+    Read {
+        name: String,
+        partition: u32,
+        hold: bool,
+        timeout: Duration,
+    },
+    Release(String),
+}
+
 /// An order to a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Order {
@@ -255,6 +288,8 @@ pub enum Order {
     Job(JobOrder),
     /// Begin an exchange. Answered at once.
     Exchange(ExchangeOrder),
+    /// Take part in an exchange of record batches.
+    Shuffle(ShuffleOrder),
     /// Return the number of rounds that are done.
     Rounds,
     /// Begin no further round, for a leader. Answered after the running round, with its version.
@@ -281,6 +316,8 @@ pub enum Answer {
     Number(u64),
     /// The time of each round of a job, in microseconds.
     Times(Vec<u64>),
+    /// Task, attempt and number of rows of an exchange.
+    Rows(Vec<(u32, u32, u64)>),
     /// The home of a counter.
     Home(String),
     Counted(Counted),

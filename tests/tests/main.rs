@@ -19,6 +19,8 @@ mod descriptors;
 mod doctor;
 mod documents;
 mod embedded;
+mod exchange;
+mod exchange_faults;
 mod files;
 mod forked;
 mod full_pools;

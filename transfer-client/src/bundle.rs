@@ -207,7 +207,7 @@ fn take_bundle(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<FetchedBundle
 }
 
 /// The table and the buffers of these tensors.
-fn source<'a, N: AsRef<str>, T: Into<BundleTensor<'a>>>(
+pub(crate) fn source<'a, N: AsRef<str>, T: Into<BundleTensor<'a>>>(
     tensors: impl IntoIterator<Item = (N, T)>,
 ) -> Result<Source<'a>, Error> {
     let (mut described, mut buffers) = (Vec::new(), Vec::new());

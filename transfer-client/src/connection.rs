@@ -6,8 +6,9 @@
 
 use crate::calls::{Calls, deadline};
 use crate::driver;
+use crate::exchange::WordNumbers;
 use crate::session::{Answered, Former, Gone, Held, Loan, Session};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -37,17 +38,25 @@ pub(crate) struct Way {
     pub(crate) runtime: Option<Handle>,
 }
 
-/// The current session of a client.
+/// The current session of a client, and what outlasts it.
 #[derive(Debug)]
-pub(crate) struct Connection(Mutex<Arc<Session>>);
+pub(crate) struct Connection {
+    session: Mutex<Arc<Session>>,
+    words: Mutex<WordNumbers>,
+}
 
 impl Connection {
     pub(crate) fn new(session: Arc<Session>) -> Arc<Connection> {
-        Arc::new(Connection(Mutex::new(session)))
+        Arc::new(Connection { session: Mutex::new(session), words: Mutex::default() })
     }
 
     pub(crate) fn session(&self) -> Arc<Session> {
-        self.0.lock().clone()
+        self.session.lock().clone()
+    }
+
+    /// The numbers of the counters that this worker uses for exchanges.
+    pub(crate) fn words(&self) -> MutexGuard<'_, WordNumbers> {
+        self.words.lock()
     }
 
     /// Starts the thread that reconnects. It ends with the connection.
@@ -84,7 +93,7 @@ fn stays(connection: &Weak<Connection>, way: &Way) -> Option<()> {
         pause = (pause * 2).min(PAUSES.1);
     };
     tracing::info!(worker = %way.name, incarnation = next.incarnation(), "back after a restart of the sidecar");
-    *connection.upgrade()?.0.lock() = next.clone();
+    *connection.upgrade()?.session.lock() = next.clone();
     for mut loan in held {
         loan.formers.push(former.clone());
         next.give_back(loan);

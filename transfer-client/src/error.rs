@@ -1,7 +1,7 @@
 //! Errors, sorted by fault, and by whether a retry helps.
 
 use crate::session::Gone;
-use crate::{BatchError, BundleError, TensorMut};
+use crate::{BatchError, BundleError, ExchangeError, TensorMut};
 use std::fmt;
 use std::time::Duration;
 use transfer_core::op::{Failure, FailureCode};
@@ -84,6 +84,9 @@ pub enum Error {
     /// A bundle is not valid.
     #[error(transparent)]
     Bundle(#[from] BundleError),
+    /// An exchange.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
     /// The request is larger than the whole arena.
     #[error(
         "{} do not fit into an arena of {}; ask for a larger one with arena_bytes() at connect",
@@ -198,6 +201,7 @@ impl Error {
     pub fn can_retry(&self) -> bool {
         match self {
             Error::Failed(failure) => failure.code.can_retry(),
+            Error::Exchange(error) => error.can_retry(),
             Error::ArenaFull { .. } | Error::NoAnswer { .. } | Error::SidecarGone(Gone::Away) => true,
             Error::Connect(SessionError::Refused(refusal)) => refusal.code.is_temporary(),
             Error::Connect(SessionError::Address(_) | SessionError::Socket(_)) => true,
@@ -227,6 +231,7 @@ impl Error {
                 _ => Fault::Nobody,
             },
             Error::ArenaFull { .. } => Fault::Nobody,
+            Error::Exchange(error) if error.can_retry() => Fault::Nobody,
             Error::Connect(_) | Error::NotStarted { .. } | Error::SidecarGone(_) | Error::NoAnswer { .. } => {
                 Fault::Operator
             }

@@ -127,6 +127,15 @@ impl<F: Face> Handle<F> {
         self.connection.session()
     }
 
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// This worker's name, as others check it.
+    pub(crate) fn worker(&self) -> &Name {
+        &self.about.name
+    }
+
     /// This worker's name.
     #[must_use]
     pub fn name(&self) -> &str {

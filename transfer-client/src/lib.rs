@@ -67,6 +67,23 @@
 //! # }
 //! ```
 //!
+//! # Exchanges
+//! Rows of record batches move from tasks to partitions. Of several attempts of a task one wins. See [`Exchange`].
+//! ```no_run
+//! # use transfer_client::{By, Client, Error};
+//! # async fn example(client: Client, batch: arrow_array::RecordBatch) -> Result<(), Error> {
+//! let exchange = client.exchange("epoch-3").join().await?;
+//! let mut task = exchange.task(2, 0).await?;
+//! task.write(&batch, By::Random(7)).await?;
+//! task.commit().await?;
+//! let mut rows = exchange.partition(17);
+//! while let Some(batch) = rows.next().await? {
+//!     println!("{} rows", batch.num_rows());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Counters and barriers
 //! A counter exists once in the whole job, and so does a barrier; see [`Counter`] and [`Barrier`].
 //! ```no_run
@@ -104,6 +121,7 @@
 //! - [`BundleTensor`], [`FetchedBundle`], [`BundleMut`], [`BundleError`]: bundles.
 //! - [`Gate`], [`TwoBuffers`]: tensors and bundles that are updated in place.
 //! - [`Counter`], [`Barrier`], [`Counting`]: counters and barriers of the job, and the calls on them.
+//! - [`Exchange`], [`ExchangeTask`], [`Partition`], [`By`], [`Bounds`], [`ExchangeError`]: exchanges.
 //! - [`Error`], [`PushError`]: what failed, whose fault it is, and whether a retry helps.
 #![forbid(unsafe_code)]
 
@@ -122,6 +140,7 @@ mod driver;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod error;
+mod exchange;
 mod face;
 mod fetch;
 mod foreign;
@@ -157,6 +176,10 @@ pub use counting::{Counting, CountingCall};
 #[cfg(feature = "embedded")]
 pub use embedded::{NodeConfig, SidecarAddresses, embedded_addresses, embedded_socket};
 pub use error::{Error, Fault, PushError};
+pub use exchange::{
+    Bounds, By, Committed, End, Exchange, ExchangeBuilder, ExchangeCall, ExchangeError, ExchangeTask, Partition,
+    PartitionError,
+};
 pub use face::{Async, Blocking, Face, Running};
 pub use fetch::Fetch;
 pub use frozen::Frozen;

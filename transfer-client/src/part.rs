@@ -359,7 +359,7 @@ impl Call for FetchOnlyCall {
 }
 
 /// The body of an answer.
-fn fetched(session: &Arc<Session>, ended: crate::calls::Ended) -> Result<(Body, FetchedTensor), Error> {
+pub(crate) fn fetched(session: &Arc<Session>, ended: crate::calls::Ended) -> Result<(Body, FetchedTensor), Error> {
     match ended.and_then(Answered::success)? {
         Answer::Fetched { lease, tensor } => {
             let body = Body::new::<BundleError>(Lease::handed_out(session, lease), &tensor)?;

@@ -7,7 +7,7 @@ use crate::options::{self, PushOptions};
 use crate::pending::{Pending, going, look_up, run};
 use crate::report::Report;
 use crate::tensor::Tensor;
-use crate::{counters, dtype, in_place, streams, table};
+use crate::{counters, dtype, exchange, in_place, streams, table};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -463,6 +463,23 @@ impl Client {
         dtype: &Bound<'_, PyAny>,
     ) -> PyResult<in_place::TwoBuffers> {
         in_place::TwoBuffers::new(self, py, key, &shape, dtype)
+    }
+
+    #[pyo3(signature = (name, partitions, tasks, deadline, timeout))]
+    fn _open_exchange(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        partitions: u32,
+        tasks: u32,
+        deadline: Option<f64>,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        exchange::open(self, py, name, (partitions, tasks), deadline, timeout)
+    }
+
+    fn _join_exchange(&self, py: Python<'_>, name: &str, timeout: Option<f64>) -> PyResult<Pending> {
+        exchange::join(self, py, name, timeout)
     }
 
     fn _push_stream(

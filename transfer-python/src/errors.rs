@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use std::time::Duration;
-use transfer_client::{BundleError, Error, FailureCode, Fault};
+use transfer_client::{BundleError, Error, ExchangeError, FailureCode, Fault};
 
 /// Makes an exception, by the Python function that makes all errors of the package.
 fn make(py: Python<'_>, code: &str, text: &str, can_retry: bool, fault: &str, about: &About<'_>) -> PyErr {
@@ -32,7 +32,12 @@ pub(crate) fn raise(py: Python<'_>, error: &Error, about: &About<'_>) -> PyErr {
         Fault::Operator => "operator",
         _ => "nobody",
     };
-    make(py, &code(error), &error.to_string(), error.can_retry(), fault, about)
+    let made = make(py, &code(error), &error.to_string(), error.can_retry(), fault, about);
+    if let Error::Exchange(ExchangeError::Lost { tasks, .. }) = error {
+        // If this fails, the text still names them.
+        let _ = made.value(py).setattr("tasks", tasks.clone());
+    }
+    made
 }
 
 /// Makes the exception for an error of this module that is the caller's fault.
@@ -62,6 +67,15 @@ fn code(error: &Error) -> String {
         Error::NoAnswer { .. } => "no_answer",
         Error::NotAlone { .. } | Error::Bundle(BundleError::NotAlone { .. }) => "not_alone",
         Error::OtherClient { .. } => "other_client",
+        Error::Exchange(error) => match error {
+            ExchangeError::Lost { .. } => "lost",
+            ExchangeError::Committed { .. } => "committed",
+            ExchangeError::AttemptUsed { .. } => "attempt_used",
+            ExchangeError::NotCommitted { .. } => "not_committed",
+            ExchangeError::Over { .. } => "over",
+            ExchangeError::Exists { .. } => "exists",
+            _ => "invalid",
+        },
         _ => "invalid",
     };
     name.to_owned()

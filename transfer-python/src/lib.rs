@@ -13,7 +13,8 @@
 //!   structs. Unsafe code is in these files, in `strided`, and in the buffer slots of `buffer` and `tensor`. `strided`:
 //!   copies of elements that may not lie in one piece.
 //! - `dtype`: names of element types; `errors`: the raised classes; `programs`: transferd and transferctl; `counters`:
-//!   counters and barriers; `in_place`: weights that are updated in place; `streams`: streams of record batches.
+//!   counters and barriers; `in_place`: weights that are updated in place; `streams`: streams of record batches;
+//!   `exchange`: exchanges of them.
 
 #![deny(unsafe_code)]
 
@@ -24,6 +25,7 @@ mod counters;
 mod dlpack;
 mod dtype;
 mod errors;
+mod exchange;
 mod in_place;
 mod memory;
 mod options;
@@ -47,6 +49,9 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<counters::Barrier>()?;
     module.add_class::<counters::Counter>()?;
     module.add_class::<counters::Round>()?;
+    module.add_class::<exchange::Exchange>()?;
+    module.add_class::<exchange::ExchangeReader>()?;
+    module.add_class::<exchange::ExchangeTask>()?;
     module.add_class::<in_place::TwoBuffers>()?;
     module.add_class::<in_place::TwoBundleBuffers>()?;
     module.add_class::<pending::Pending>()?;

@@ -116,6 +116,14 @@ impl Table {
     }
 }
 
+impl Table {
+    /// Rows of an exchange, and the report of the fetch that brought the last of them.
+    pub(crate) fn of_rows(batch: RecordBatch, report: transfer_client::Report) -> Table {
+        // What a task has committed is the only version of its key.
+        Table { schema: batch.schema(), batches: vec![batch], version: 1, report }
+    }
+}
+
 #[pymethods]
 impl Table {
     /// The number of rows.

@@ -11,6 +11,7 @@ mod forked;
 mod in_place;
 mod job;
 mod memory;
+mod shuffle;
 pub(crate) mod vandal;
 pub(crate) mod work;
 
@@ -33,6 +34,7 @@ struct Agent {
     held: Mutex<HashMap<String, Tensor>>,
     counters: Mutex<HashMap<String, Counter<Blocking>>>,
     exchange: Mutex<Option<Arc<Exchange>>>,
+    shuffles: Mutex<shuffle::Shuffles>,
 }
 
 /// The program's main function.
@@ -72,7 +74,8 @@ fn connect(socket: &str, name: &str, arena: u64, is_async: bool, comes_back: boo
             (client.blocking(), Some((runtime, client)))
         }
     };
-    Ok(Agent { client, face, held: Mutex::default(), counters: Mutex::default(), exchange: Mutex::default() })
+    let (held, counters, exchange) = (Mutex::default(), Mutex::default(), Mutex::default());
+    Ok(Agent { client, face, held, counters, exchange, shuffles: Mutex::default() })
 }
 
 fn work(agent: Result<Agent, Error>) -> ExitCode {

@@ -67,6 +67,7 @@ impl Agent {
                 exchange.start(self);
                 Ok(Answer::Done)
             }
+            Order::Shuffle(order) => self.shuffle(order),
             Order::Rounds => self.exchange()?.rounds().map(Answer::Number),
             Order::Hold => self.exchange()?.hold().map(Answer::Number),
             Order::FinishWith(last) => {
@@ -267,10 +268,12 @@ fn unknown(what: &str) -> Trouble {
 
 /// Returns what a caller sees of an error: its kind, its fault, whether a retry can help, and its text.
 pub(crate) fn trouble(error: &Error) -> Trouble {
-    let kind = match error.failure_code() {
-        Some(code) => format!("{code:?}"),
-        // The variant's name is the first word that Debug prints.
-        None => format!("{error:?}").split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned(),
+    // The variant's name is the first word that Debug prints.
+    let first = |text: String| text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned();
+    let kind = match (error.failure_code(), error) {
+        (Some(code), _) => format!("{code:?}"),
+        (None, Error::Exchange(error)) => first(format!("{error:?}")),
+        (None, error) => first(format!("{error:?}")),
     };
     let (fault, can_retry) = (format!("{:?}", error.fault()), error.can_retry());
     Trouble { kind, fault, can_retry, text: error.to_string() }

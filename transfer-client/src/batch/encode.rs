@@ -14,10 +14,10 @@ use arrow_schema::SchemaRef;
 
 /// Encoded batches, ready to be pushed: the metadata is the messages without their bodies, and the buffers are those of
 /// all bodies.
-pub(super) type Encoded = Pieces<'static>;
+pub(crate) type Encoded = Pieces<'static>;
 
 /// The encoder of one push, or of the pushes of a stream. It sends only the new values of a dictionary.
-pub(super) struct Encoder {
+pub(crate) struct Encoder {
     schema: SchemaRef,
     ipc: StreamEncoder,
     /// The message of the schema, at the front of every push.
@@ -26,7 +26,7 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    pub(super) fn new(schema: &SchemaRef) -> Result<Encoder, BatchError> {
+    pub(crate) fn new(schema: &SchemaRef) -> Result<Encoder, BatchError> {
         check_schema(schema)?;
         let ipc = || {
             let options = IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5)?;
@@ -39,7 +39,7 @@ impl Encoder {
         Ok(Encoder { schema: schema.clone(), ipc, schema_message: head.metadata, has_views_below_runs })
     }
 
-    pub(super) fn encode<'a>(
+    pub(crate) fn encode<'a>(
         &mut self,
         batches: impl IntoIterator<Item = &'a RecordBatch>,
     ) -> Result<Encoded, BatchError> {
@@ -59,6 +59,11 @@ impl Encoder {
         Ok(encoded)
     }
 
+    /// The message of the schema, which precedes the messages of every push.
+    pub(crate) fn into_schema_message(self) -> Vec<u8> {
+        self.schema_message
+    }
+
     /// Encodes the end of a stream.
     pub(super) fn end(&self) -> Encoded {
         Encoded { metadata: [&self.schema_message[..], &END[..]].concat(), ..Encoded::default() }
@@ -70,7 +75,7 @@ fn failed(e: arrow_schema::ArrowError) -> BatchError {
 }
 
 /// The marker in front of every message's length.
-pub(super) const CONTINUATION: [u8; 4] = [0xff; 4];
+pub(crate) const CONTINUATION: [u8; 4] = [0xff; 4];
 
 /// The end of a stream: a message of length 0.
 pub(super) const END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];

@@ -120,7 +120,7 @@ impl From<OutOfBody> for BatchError {
 
 impl BatchError {
     /// Converts Arrow's error, for `map_err`.
-    pub(super) fn arrow(what: &'static str) -> impl Fn(ArrowError) -> BatchError {
+    pub(crate) fn arrow(what: &'static str) -> impl Fn(ArrowError) -> BatchError {
         move |e| BatchError::Arrow { what, why: e.to_string() }
     }
 }

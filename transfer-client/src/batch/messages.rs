@@ -20,8 +20,8 @@ const MAX_TABLES: usize = 1 << 16;
 
 /// The state of decoding: of one push, or of the pushes of a stream so far.
 #[derive(Debug, Default)]
-pub(super) struct Decoder {
-    schema: Option<Known>,
+pub(crate) struct Decoder {
+    schema: Option<Arc<Known>>,
     dictionaries: HashMap<i64, ArrayRef>,
 }
 
@@ -36,15 +36,20 @@ struct Known {
 
 /// The result of one push.
 #[derive(Debug)]
-pub(super) struct Decoded {
-    pub(super) schema: SchemaRef,
-    pub(super) batches: Vec<RecordBatch>,
+pub(crate) struct Decoded {
+    pub(crate) schema: SchemaRef,
+    pub(crate) batches: Vec<RecordBatch>,
     /// Whether it was the last of its stream.
     pub(super) ended: bool,
 }
 
 impl Decoder {
-    pub(super) fn decode(&mut self, body: &Body) -> Result<Decoded, BatchError> {
+    /// A decoder of other messages with the same schema, which do not have to repeat it.
+    pub(crate) fn again(&self) -> Decoder {
+        Decoder { schema: self.schema.clone(), dictionaries: HashMap::new() }
+    }
+
+    pub(crate) fn decode(&mut self, body: &Body) -> Result<Decoded, BatchError> {
         let mut rest = &body.metadata[..];
         let (mut batches, mut ended, mut at) = (Vec::new(), false, 0);
         while let Some((prefix, after)) = rest.split_first_chunk::<8>() {
@@ -142,7 +147,8 @@ impl Decoder {
         }
         let mut dictionaries = HashMap::new();
         schema.fields().iter().try_for_each(|field| name_dictionaries(field, &mut dictionaries))?;
-        self.schema = Some(Known { schema: Arc::new(schema), message: bytes.clone(), dictionaries });
+        let known = Known { schema: Arc::new(schema), message: bytes.clone(), dictionaries };
+        self.schema = Some(Arc::new(known));
         Ok(())
     }
 

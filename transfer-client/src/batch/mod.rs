@@ -36,6 +36,9 @@ pub use error::BatchError;
 pub use stream::{BatchStream, BatchStreamReader, NextBatch};
 pub use tensors::FixedShapeTensor;
 
+pub(crate) use encode::{CONTINUATION, Encoder};
+pub(crate) use messages::Decoder;
+
 use crate::gathered::ALIGNMENT;
 
 /// The greatest depth of types: that of the verifier of flatbuffers.

@@ -65,8 +65,7 @@ impl Body {
         }
     }
 
-    /// Makes a body that was not fetched.
-    #[cfg(test)]
+    /// Makes a body of metadata and pieces that are there already.
     pub(crate) fn of(metadata: Vec<u8>, pieces: impl IntoIterator<Item = Bytes>) -> Body {
         let mut len = 0;
         let parts = pieces.into_iter().map(|piece| {

@@ -146,6 +146,37 @@ def fetch_state(
     return state
 
 
+def partitioning(
+    how: dict[str, object],
+) -> tuple[str, list[str] | int | None, _native.Rows | None]:
+    """What chooses the partitions of rows, of the arguments of a write."""
+    chosen = [(name, value) for name, value in how.items() if value is not None]
+    if len(chosen) > 1:
+        raise TypeError(f"rows are partitioned by one of {', '.join(how)}, not by {' and '.join(name for name, _ in chosen)}")
+    for name, value in chosen:
+        if name == "range":
+            return name, None, _native.Rows(value)
+        if name == "random":
+            if not isinstance(value, int):
+                raise TypeError(f"random= takes a seed, a number, not {value!r}")
+            return name, value, None
+        columns = [value] if isinstance(value, str) else value
+        if not isinstance(columns, Sequence) or not all(isinstance(column, str) for column in columns):
+            raise TypeError(f"{name}= takes names of columns, not {value!r}")
+        return name, list(columns), None
+    return "round_robin", None, None
+
+
+def write_rows(
+    task: _native.ExchangeTask, table: object, how: dict[str, object], timeout: float | None
+) -> Call[None]:
+    name, by, bounds = partitioning(how)
+    rows, batch = _native.Rows(table), 0
+    while (pending := task._write(rows, batch, name, by, bounds, timeout)) is not None:
+        yield pending
+        batch += 1
+
+
 def one(pending: Pending[T]) -> Call[T]:
     """A call of one step."""
     value: T = yield pending

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 Fault = Literal["caller", "nobody", "operator"]
@@ -80,6 +81,28 @@ class PermissionDenied(Error, PermissionError):
     """The tensor belongs to another tenant, or the sidecar that `init` found to another user."""
 
 
+class Committed(Error):
+    """Another attempt of the task has committed. This one is dropped."""
+
+
+class Lost(Error):
+    """What some tasks of an exchange have committed is lost. Run `tasks` again, each as another attempt; then read on."""
+
+    tasks: list[int]
+    """The numbers of the tasks, in rising order."""
+
+    def __init__(self, *arguments: object, tasks: Sequence[int] = ()) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.tasks = list(tasks)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (*super().__reduce__(), {"tasks": self.tasks})
+
+
+class ExchangeOver(Error):
+    """The exchange was released, or its deadline has passed, or the worker that opened it is gone."""
+
+
 class Invalid(Error, ValueError):
     """An argument that cannot be; the text says what would be right."""
 
@@ -102,6 +125,10 @@ _CLASSES: dict[str, type[Error]] = {
     "forked": Forked,
     "still_exported": StillExported,
     "permission_denied": PermissionDenied,
+    "committed": Committed,
+    "lost": Lost,
+    "not_committed": Timeout,
+    "over": ExchangeOver,
     "invalid": Invalid,
 }
 

@@ -20,7 +20,7 @@ from ._state import State
 
 T = TypeVar("T")
 
-__all__ = ["Barrier", "BatchReader", "BatchWriter", "Client", "Connecting", "Counter", "Producing", "TwoBuffers", "TwoStateBuffers", "connect", "embedded"]
+__all__ = ["Barrier", "BatchReader", "BatchWriter", "Client", "Connecting", "Counter", "Exchange", "ExchangeReader", "ExchangeTask", "Producing", "TwoBuffers", "TwoStateBuffers", "connect", "embedded"]
 
 
 class _Waiting:
@@ -225,6 +225,23 @@ class Client:
         """As `transferd.Client.fetch_stream`, with `async for`."""
         return BatchReader(self._loop, self._client._fetch_stream(key, timeout))
 
+    async def exchange(
+        self,
+        name: str,
+        *,
+        partitions: int,
+        tasks: int,
+        deadline: float | None = None,
+        timeout: float | None = 30.0,
+    ) -> Exchange:
+        """As `transferd.Client.exchange`."""
+        native = await self._loop.wait(self._client._open_exchange(name, partitions, tasks, deadline, timeout))
+        return Exchange(self._loop, native)
+
+    async def join_exchange(self, name: str, *, timeout: float | None = 30.0) -> Exchange:
+        """As `transferd.Client.join_exchange`."""
+        return Exchange(self._loop, await self._loop.wait(self._client._join_exchange(name, timeout)))
+
     async def counter(self, name: str, *, timeout: float | None = 30.0) -> Counter:
         """As `transferd.Client.counter`."""
         return Counter(self._loop, await self._loop.wait(self._client._counter(name, timeout)))
@@ -389,6 +406,129 @@ class BatchReader:
         if batch is None:
             raise StopAsyncIteration
         return batch
+
+
+class Exchange:
+    """As `transferd.Exchange`."""
+
+    def __init__(self, loop: _Loop, exchange: _native.Exchange) -> None:
+        self._loop, self._exchange = loop, exchange
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._exchange.name
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions."""
+        return self._exchange.partitions
+
+    @property
+    def tasks(self) -> int:
+        """The number of tasks."""
+        return self._exchange.tasks
+
+    async def task(self, task: int, attempt: int = 0, *, timeout: float | None = 30.0) -> ExchangeTask:
+        """As `transferd.Exchange.task`."""
+        return ExchangeTask(self._loop, await self._loop.wait(self._exchange._task(task, attempt, timeout)))
+
+    def partition(
+        self,
+        partition: int,
+        *,
+        order: int | None = None,
+        position: int = 0,
+        rows_per_batch: int = 8192,
+        timeout: float | None = 30.0,
+    ) -> ExchangeReader:
+        """As `transferd.Exchange.partition`, for `async for`."""
+        native = self._exchange._partition(partition, order, position, rows_per_batch, timeout)
+        return ExchangeReader(self._loop, native)
+
+    async def release(self, *, timeout: float | None = 30.0) -> None:
+        """As `transferd.Exchange.release`."""
+        await self._loop.wait(self._exchange._release(timeout))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.release()
+
+
+class ExchangeTask:
+    """As `transferd.ExchangeTask`."""
+
+    def __init__(self, loop: _Loop, task: _native.ExchangeTask) -> None:
+        self._loop, self._task = loop, task
+
+    @property
+    def task(self) -> int:
+        """The number of the task."""
+        return self._task.task
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt."""
+        return self._task.attempt
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that were written."""
+        return self._task.rows
+
+    async def write(
+        self,
+        table: object,
+        *,
+        hash: str | Sequence[str] | None = None,
+        column: str | None = None,
+        range: object | None = None,
+        random: int | None = None,
+        timeout: float | None = 30.0,
+    ) -> None:
+        """As `transferd.ExchangeTask.write`."""
+        how = {"hash": hash, "column": column, "range": range, "random": random}
+        await self._loop.run(_calls.write_rows(self._task, table, how, timeout))
+
+    async def commit(self, *, timeout: float | None = 30.0) -> int:
+        """As `transferd.ExchangeTask.commit`."""
+        return await self._loop.wait(self._task._commit(timeout))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.commit()
+        else:
+            self._task.drop()
+
+
+class ExchangeReader:
+    """As `transferd.ExchangeReader`, for `async for`. A read that is cancelled loses no rows."""
+
+    def __init__(self, loop: _Loop, reader: _native.ExchangeReader) -> None:
+        self._loop, self._reader = loop, reader
+
+    @property
+    def position(self) -> int:
+        """The number of rows of an `order` that were read."""
+        return self._reader.position
+
+    def __aiter__(self) -> AsyncIterator[Table]:
+        return self
+
+    async def __anext__(self) -> Table:
+        table = await self._loop.wait(self._reader._next())
+        if table is None:
+            raise StopAsyncIteration
+        return table
 
 
 class Connecting:

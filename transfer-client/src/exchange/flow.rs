@@ -1,0 +1,262 @@
+//! Calls that consist of many calls: a future of the calls of one session, for both faces.
+//!
+//! A future of this module needs no runtime. Whoever polls it gives it a waker, and asks when to poll it again in any
+//! case; so one text serves the async face, the blocking face, and calls that are waited for in slices.
+
+use crate::calls::deadline;
+use crate::face::{Async, Blocking, Call, Face, Running, block};
+use crate::options::DEFAULT_TIMEOUT;
+use crate::session::Session;
+use crate::{Begun, Error};
+use parking_lot::Mutex;
+use std::fmt;
+use std::future::{Future, IntoFuture, poll_fn};
+use std::marker::PhantomData;
+use std::ops::ControlFlow;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// The most calls of one flow that are under way at the same time.
+pub(super) const AT_ONCE: usize = 64;
+
+/// The longest time after which a flow is polled again.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// The time-out of flows that are parts of other calls.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// The time of a flow.
+#[derive(Debug)]
+struct Times {
+    timeout: Duration,
+    started: Option<Instant>,
+    /// The earliest moment at which one of the calls has to be polled again.
+    again: Option<Instant>,
+}
+
+/// The session of a flow, and its time. Every call of the flow is made by it.
+#[derive(Debug, Clone)]
+pub(super) struct Io {
+    session: Arc<Session>,
+    times: Arc<Mutex<Times>>,
+}
+
+impl Io {
+    fn new(session: Arc<Session>) -> Io {
+        let times = Times { timeout: DEFAULT_TIMEOUT, started: None, again: None };
+        Io { session, times: Arc::new(Mutex::new(times)) }
+    }
+
+    pub(super) fn session(&self) -> Arc<Session> {
+        self.session.clone()
+    }
+
+    /// The deadline of the flow. Its time begins with the first call of this function.
+    pub(super) fn limit(&self) -> Instant {
+        let mut times = self.times.lock();
+        let started = *times.started.get_or_insert_with(Instant::now);
+        deadline(started, times.timeout)
+    }
+
+    /// The time that is left until the deadline, at most this much.
+    pub(super) fn left(&self, at_most: Duration) -> Duration {
+        self.limit().saturating_duration_since(Instant::now()).min(at_most)
+    }
+
+    /// The time-out of the flow.
+    pub(super) fn timeout(&self) -> Duration {
+        self.times.lock().timeout
+    }
+
+    /// Asks to be polled at this moment in any case.
+    pub(super) fn poll_at(&self, at: Instant) {
+        let mut times = self.times.lock();
+        times.again = Some(times.again.map_or(at, |again| again.min(at)));
+    }
+
+    /// Makes a call.
+    pub(super) async fn run<C: Call>(&self, mut call: C) -> C::Output {
+        poll_fn(|cx| match call.step(cx.waker()) {
+            ControlFlow::Break(output) => Poll::Ready(output),
+            ControlFlow::Continue(at) => {
+                self.poll_at(at);
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    /// Sleeps until this moment.
+    pub(super) async fn sleep_until(&self, at: Instant) {
+        poll_fn(|_| match Instant::now() >= at {
+            true => Poll::Ready(()),
+            false => {
+                self.poll_at(at);
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+
+    /// Runs all these futures, [`AT_ONCE`] at a time. Their results are in the same order.
+    pub(super) async fn all<T, U: Future>(
+        &self,
+        items: impl IntoIterator<Item = T>,
+        make: impl Fn(T) -> U,
+    ) -> Vec<U::Output> {
+        let mut items = items.into_iter().peekable();
+        let mut done = Vec::new();
+        while items.peek().is_some() {
+            let mut running: Vec<_> =
+                items.by_ref().take(AT_ONCE).map(|item| Either::Runs(Box::pin(make(item)))).collect();
+            poll_fn(|cx| {
+                let pending = running.iter_mut().map(|one| one.poll(cx)).filter(|ended| !ended).count();
+                if pending == 0 { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            done.extend(running.into_iter().filter_map(Either::into_output));
+        }
+        done
+    }
+}
+
+/// A future, or its output.
+enum Either<U: Future> {
+    Runs(Pin<Box<U>>),
+    Ended(U::Output),
+}
+
+impl<U: Future> Either<U> {
+    /// Polls the future. Returns whether it has ended.
+    fn poll(&mut self, cx: &mut Context<'_>) -> bool {
+        if let Either::Runs(future) = self {
+            match future.as_mut().poll(cx) {
+                Poll::Ready(output) => *self = Either::Ended(output),
+                Poll::Pending => return false,
+            }
+        }
+        true
+    }
+
+    fn into_output(self) -> Option<U::Output> {
+        match self {
+            Either::Ended(output) => Some(output),
+            Either::Runs(_) => None,
+        }
+    }
+}
+
+/// A future of calls of one session, as a call.
+pub struct Flow<T> {
+    io: Io,
+    future: Option<Steps<T>>,
+}
+
+type Steps<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+impl<T> Flow<T> {
+    pub(super) fn new<U>(session: Arc<Session>, make: impl FnOnce(Io) -> U) -> Flow<T>
+    where
+        U: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let io = Io::new(session);
+        Flow { future: Some(Box::pin(make(io.clone()))), io }
+    }
+
+    pub(super) fn set_timeout(&mut self, timeout: Duration) {
+        self.io.times.lock().timeout = timeout;
+    }
+
+    /// Makes it a part of other calls, whose time-outs count.
+    pub(super) fn for_long(mut self) -> Self {
+        self.set_timeout(LONG);
+        self
+    }
+
+    /// Runs on this thread.
+    pub(super) fn block(self) -> Result<T, Error> {
+        let session = self.io.session();
+        block(&session, self)
+    }
+}
+
+impl<T> Call for Flow<T> {
+    type Output = Result<T, Error>;
+
+    fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
+        let Some(future) = &mut self.future else { return ControlFlow::Break(Err(Error::Ended)) };
+        self.io.times.lock().again = None;
+        match future.as_mut().poll(&mut Context::from_waker(waker)) {
+            Poll::Ready(output) => {
+                self.future = None;
+                ControlFlow::Break(output)
+            }
+            Poll::Pending => {
+                let again = self.io.times.lock().again;
+                ControlFlow::Continue(again.unwrap_or_else(|| Instant::now() + LONGEST_WAIT))
+            }
+        }
+    }
+
+    fn needs_timer(&self) -> bool {
+        true
+    }
+}
+
+impl<T> fmt::Debug for Flow<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Flow").finish_non_exhaustive()
+    }
+}
+
+/// A call of an exchange that returns a `T`: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
+#[derive(Debug)]
+#[must_use = "a call is made by `.await`, or by `.call()`"]
+pub struct ExchangeCall<F, T> {
+    flow: Flow<T>,
+    face: PhantomData<F>,
+}
+
+impl<F: Face, T> ExchangeCall<F, T> {
+    pub(super) fn new<U>(session: Arc<Session>, make: impl FnOnce(Io) -> U) -> Self
+    where
+        U: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        ExchangeCall { flow: Flow::new(session, make), face: PhantomData }
+    }
+
+    /// The time-out of the call, 30 s by default.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.flow.set_timeout(timeout);
+        self
+    }
+}
+
+impl<T> IntoFuture for ExchangeCall<Async, T> {
+    type Output = Result<T, Error>;
+    type IntoFuture = Running<Flow<T>>;
+
+    fn into_future(self) -> Running<Flow<T>> {
+        Running::new(self.flow)
+    }
+}
+
+impl<T> ExchangeCall<Blocking, T> {
+    /// Makes the call.
+    ///
+    /// # Errors
+    /// Any [`Error`].
+    pub fn call(self) -> Result<T, Error> {
+        self.flow.block()
+    }
+
+    /// Begins the call.
+    pub fn begin(self) -> Begun<'static, Result<T, Error>>
+    where
+        T: 'static,
+    {
+        Begun::new(self.flow.io.session(), self.flow)
+    }
+}

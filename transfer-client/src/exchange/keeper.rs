@@ -1,0 +1,207 @@
+//! The keeper: the thread that ends an exchange.
+//!
+//! Each process that has opened or joined an exchange has one keeper for it. It sleeps, and looks about once a second
+//! whether the exchange is over. It does not wait for that in the session: a thread that waits there reads for all the
+//! others, and each of their calls would take one more wake-up. At the end it deletes what this process has published.
+
+use super::End;
+use super::flow::{Flow, Io};
+use super::part::fetch_record;
+use super::shared::{ABSENT, Absence, Fate, Shared, absence};
+use super::word::Word;
+use crate::Error;
+use crate::session::Gone;
+use parking_lot::{Condvar, Mutex};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The time between two looks.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Wakes the keeper.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    state: Mutex<State>,
+    rung: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    rung: bool,
+    /// Whether all handles of the exchange were dropped.
+    left: bool,
+    /// Whether the keeper has ended.
+    done: bool,
+}
+
+impl Bell {
+    pub(super) fn ring(&self) {
+        self.state.lock().rung = true;
+        self.rung.notify_one();
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.state.lock().done
+    }
+
+    fn has_left(&self) -> bool {
+        self.state.lock().left
+    }
+
+    /// Sleeps until the bell rings, or this moment.
+    fn wait(&self, until: Instant) {
+        let mut state = self.state.lock();
+        while !state.rung && !self.rung.wait_until(&mut state, until).timed_out() {}
+        state.rung = false;
+    }
+}
+
+/// The handles of an exchange in this process.
+#[derive(Debug)]
+pub(super) struct User(pub(super) Arc<Shared>);
+
+impl Drop for User {
+    fn drop(&mut self) {
+        // A thread of the parent may have held the lock, and a child does not have that thread.
+        if self.0.is_forked() {
+            return;
+        }
+        self.0.bell.state.lock().left = true;
+        self.0.bell.ring();
+    }
+}
+
+/// Starts the keeper of an exchange.
+pub(super) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
+    let shared = shared.clone();
+    let thread = std::thread::Builder::new().name("transfer-exchg".into()).stack_size(512 << 10);
+    thread.spawn(move || keep(&shared)).map(drop)
+}
+
+fn keep(shared: &Arc<Shared>) {
+    let mut keeper = Keeper { shared, absent_since: None, turn: 0 };
+    while keeper.round().is_continue() {
+        let at = Instant::now() + PAUSE;
+        shared.bell.wait(shared.deadline.map_or(at, |deadline| at.min(deadline)));
+    }
+    shared.bell.state.lock().done = true;
+}
+
+struct Keeper<'a> {
+    shared: &'a Arc<Shared>,
+    /// Since when the record of the exchange was not found.
+    absent_since: Option<Instant>,
+    /// Which task is looked at next.
+    turn: usize,
+}
+
+impl Keeper<'_> {
+    fn round(&mut self) -> ControlFlow<()> {
+        let shared = self.shared;
+        let session = shared.connection.session();
+        match session.gone() {
+            None => {}
+            // A new session follows, with what was published.
+            Some(Gone::Away) => return ControlFlow::Continue(()),
+            Some(_) => return ControlFlow::Break(()),
+        }
+        if shared.is_opener && shared.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            shared.end(End::Deadline);
+        }
+        if shared.is_opener && shared.bell.has_left() {
+            shared.end(End::Released);
+        }
+        if shared.ended().is_none() {
+            if shared.bell.has_left() && !shared.holds() {
+                return ControlFlow::Break(());
+            }
+            let (of, turn) = (shared.clone(), self.turn);
+            self.turn = self.turn.wrapping_add(1);
+            match Flow::new(session.clone(), async move |io| look(&io, &of, turn).await).block() {
+                Ok(Record::Found) => self.absent_since = None,
+                Ok(Record::Absent) => {
+                    let since = *self.absent_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= ABSENT {
+                        shared.end(End::OpenerGone);
+                    }
+                }
+                Ok(Record::Unknown) => {}
+                Err(e) => tracing::debug!(exchange = shared.name, "not looked at: {e}"),
+            }
+        }
+        let Some(why) = shared.ended() else { return ControlFlow::Continue(()) };
+        let of = shared.clone();
+        let done = Flow::new(session, async move |io| finish(&io, &of, why).await).block();
+        match done {
+            Ok(true) => ControlFlow::Break(()),
+            Ok(false) => ControlFlow::Continue(()),
+            Err(e) => {
+                tracing::debug!(exchange = shared.name, "not ended yet: {e}");
+                ControlFlow::Continue(())
+            }
+        }
+    }
+}
+
+/// What was found under the key of the exchange.
+enum Record {
+    Found,
+    Absent,
+    Unknown,
+}
+
+/// Looks at what this process has published, and whether the exchange is still there.
+async fn look(io: &Io, shared: &Arc<Shared>, turn: usize) -> Result<Record, Error> {
+    for (number, task, attempt) in shared.undecided(Fate::Unknown) {
+        match shared.look(io, task).await? {
+            Word::Committed(by) if by == attempt => shared.decide(number, Fate::Committed),
+            _ => drop_published(io, shared, number).await,
+        }
+    }
+    // A lost attempt may have been replaced by another one.
+    let committed = shared.undecided(Fate::Committed);
+    match committed.get(turn.checked_rem(committed.len()).unwrap_or(0)) {
+        Some((number, task, attempt)) => {
+            if shared.look(io, *task).await? != Word::Committed(*attempt) {
+                drop_published(io, shared, *number).await;
+            }
+        }
+        None => {
+            shared.look(io, (turn % shared.tasks() as usize) as u32).await?;
+        }
+    }
+    if shared.is_opener {
+        return Ok(Record::Found);
+    }
+    match fetch_record(io, shared.record_key()?, &shared.name, PAUSE).await {
+        Ok(record) if record.id == shared.id() => Ok(Record::Found),
+        Ok(_) => {
+            shared.end(End::Released);
+            Ok(Record::Found)
+        }
+        Err(e) => match absence(&e) {
+            Some(Absence::Certain | Absence::Perhaps) => Ok(Record::Absent),
+            None => Ok(Record::Unknown),
+        },
+    }
+}
+
+async fn drop_published(io: &Io, shared: &Arc<Shared>, number: u64) {
+    if let Some(published) = shared.take(number) {
+        shared.delete(io, published.keys).await;
+    }
+}
+
+/// Ends the exchange: its opener ends it for all, and each process deletes what it has published. Returns whether
+/// nothing is left to delete.
+async fn finish(io: &Io, shared: &Arc<Shared>, why: End) -> Result<bool, Error> {
+    if shared.is_opener {
+        // Who joins from now on waits for the next exchange of this name.
+        shared.delete(io, vec![shared.record_key()?]).await;
+        shared.close_words(io, why).await;
+    }
+    let keys = shared.take_all().into_iter().flat_map(|published| published.keys).collect();
+    shared.delete(io, keys).await;
+    Ok(!shared.holds())
+}

@@ -1,0 +1,304 @@
+//! Fetching: notes, and parts of the bundles of a committed attempt.
+
+use super::flow::Io;
+use super::manifest::{Places, Starts, by_bundle, range_of};
+use super::record::Record;
+use super::shared::{ABSENT, Absence, Shared, absence};
+use super::word::Word;
+use super::{BlockReader, ExchangeError};
+use crate::bundle::BundleError;
+use crate::calls::{Calls, deadline};
+use crate::face::Call;
+use crate::fetch::{Fetch, FetchOptions};
+use crate::gathered::Body;
+use crate::part::fetched;
+use crate::session::Session;
+use crate::{Blocking, Error, Tensor};
+use parking_lot::Mutex;
+use std::future::poll_fn;
+use std::ops::{ControlFlow, Range};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+use transfer_core::op::{FailureCode, FetchedTensor, Report};
+use transfer_core::tensor::{BodyRange, DType, Excerpt, Key, TensorMeta};
+use transfer_core::wire::bundle::BundleTable;
+
+/// The time between two looks whether a version that is being fetched is still there.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// A fetch of a part of a version.
+struct FetchPart {
+    session: Arc<Session>,
+    calls: Calls,
+}
+
+impl Call for FetchPart {
+    type Output = Result<(Body, FetchedTensor), Error>;
+
+    fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
+        self.calls.step(waker).map_break(|()| fetched(&self.session, self.calls.take_one()))
+    }
+
+    fn needs_timer(&self) -> bool {
+        self.calls.needs_timer()
+    }
+}
+
+/// Fetches a part of the newest version of a key.
+pub(super) async fn fetch_part(
+    io: &Io,
+    key: Key,
+    excerpt: Excerpt,
+    timeout: Duration,
+) -> Result<(Body, FetchedTensor), Error> {
+    let (session, started) = (io.session(), Instant::now());
+    let mut calls = Calls::new(session.clone(), started, deadline(started, timeout));
+    let options = FetchOptions { timeout, ..FetchOptions::new() };
+    calls.add(options.command(key, Some(Box::new(excerpt))), None);
+    io.run(FetchPart { session, calls }).await
+}
+
+/// Fetches the note of a task: the number of the attempt that has committed.
+pub(super) async fn fetch_note(io: &Io, key: Key, timeout: Duration) -> Result<Option<u32>, Error> {
+    let tensor = io.run(Fetch::<Blocking>::new(io.session(), Ok(key), Tensor::new).timeout(timeout).call).await?;
+    Ok(tensor.as_bytes().try_into().ok().map(u32::from_le_bytes))
+}
+
+/// Fetches the record of an exchange.
+pub(super) async fn fetch_record(io: &Io, key: Key, name: &str, timeout: Duration) -> Result<Record, Error> {
+    let tensor = io.run(Fetch::<Blocking>::new(io.session(), Ok(key), Tensor::new).timeout(timeout).call).await?;
+    // A copy, so that it cannot change after the check.
+    let bytes = tensor.as_bytes().to_vec();
+    Ok(Record::read(name, &bytes)?)
+}
+
+/// A committed attempt: where its blocks are.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) number: u32,
+    starts: Starts,
+    /// The places in each bundle, once its table was read.
+    bundles: Vec<Mutex<Option<Arc<Places>>>>,
+    /// `None` if the task has written nothing.
+    pub(super) reader: Option<BlockReader>,
+}
+
+/// The blocks of one task for one partition.
+pub(super) struct Blocks {
+    pub(super) attempt: Arc<Attempt>,
+    pub(super) tensors: Vec<Tensor>,
+    /// The report of their fetches together. `None` if there are no blocks.
+    pub(super) report: Option<Report>,
+}
+
+/// What was found of a task.
+pub(super) enum Found {
+    Blocks(Blocks),
+    /// It has not committed.
+    NotYet,
+    /// It has committed, and is lost.
+    Lost,
+}
+
+impl Shared {
+    /// Looks for the attempt that has committed a task, and waits a while for it.
+    pub(super) async fn locate(&self, io: &Io, task: u32, patience: Duration) -> Result<Option<u32>, Error> {
+        match fetch_note(io, self.note_key(task)?, patience).await {
+            // A note may be of an attempt that was lost since; then its blocks are not found.
+            Ok(Some(attempt)) => return Ok(Some(attempt)),
+            Ok(None) => {}
+            Err(e) if absence(&e).is_some() || is_slow(&e) => {}
+            Err(e) => return Err(e),
+        }
+        match self.look(io, task).await? {
+            Word::Committed(attempt) => Ok(Some(attempt)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Fetches the blocks of a task for a partition, which `attempt` has committed.
+    pub(super) async fn deliver(&self, io: &Io, task: u32, partition: u32, mut attempt: u32) -> Result<Found, Error> {
+        let mut since = Instant::now();
+        loop {
+            let failed = match self.blocks(io, task, partition, attempt).await {
+                Ok(blocks) => return Ok(Found::Blocks(blocks)),
+                Err(e) => e,
+            };
+            let Some(absence) = absence(&failed) else { return Err(failed) };
+            self.know(task, None);
+            match self.look(io, task).await? {
+                Word::Committed(now) if now != attempt => {
+                    (attempt, since) = (now, Instant::now());
+                    continue;
+                }
+                Word::Committed(_) if absence == Absence::Certain || since.elapsed() >= ABSENT => {
+                    return Ok(Found::Lost);
+                }
+                Word::Committed(_) => {}
+                _ => return Ok(Found::NotYet),
+            }
+            io.sleep_until(Instant::now() + Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn blocks(&self, io: &Io, task: u32, partition: u32, number: u32) -> Result<Blocks, Error> {
+        let known = self.known(task).filter(|known| known.number == number);
+        let attempt = match known {
+            Some(attempt) => attempt,
+            None => {
+                let attempt = Arc::new(self.read_attempt(io, task, number).await?);
+                self.know(task, Some(attempt.clone()));
+                attempt
+            }
+        };
+        let mut blocks = Blocks { attempt: attempt.clone(), tensors: Vec::new(), report: None };
+        for (bundle, within) in by_bundle(attempt.starts.of_partition(partition)) {
+            self.add_blocks(io, task, bundle, within, &mut blocks).await?;
+        }
+        Ok(blocks)
+    }
+
+    /// Reads the table, the schema and the numbers of the blocks of an attempt.
+    async fn read_attempt(&self, io: &Io, task: u32, number: u32) -> Result<Attempt, Error> {
+        let damaged = |why| self.damaged((task, number), why);
+        let key = self.bundle_key((task, number), 0)?;
+        let (body, places) = self.read_table(io, (task, number), 0).await?;
+        let heads = match body {
+            Some(whole) => take(&whole, None, places.heads(), &places)?,
+            None => self.fetch_places(io, key, places.heads(), &places).await?.0,
+        };
+        let [schema, starts] = &heads[..] else { return Err(damaged("its bundle lacks the schema")) };
+        let starts = Starts::read(starts, self.partitions())
+            .ok_or_else(|| damaged("the numbers of its blocks are not those of the partitions"))?;
+        // A copy, so that it cannot change after the check.
+        let schema = schema.to_vec();
+        let reader = if schema.is_empty() { None } else { Some(BlockReader::new(&schema)?) };
+        let count = starts.blocks().div_ceil(super::manifest::BLOCKS_PER_BUNDLE).max(1);
+        let mut bundles = Vec::new();
+        bundles.resize_with(count as usize, Mutex::default);
+        bundles[0] = Mutex::new(Some(Arc::new(places)));
+        Ok(Attempt { number, starts, bundles, reader })
+    }
+
+    /// Reads the table of a bundle. Also returns the body, if all of it has come.
+    async fn read_table(&self, io: &Io, of: (u32, u32), bundle: u32) -> Result<(Option<Body>, Places), Error> {
+        let key = self.bundle_key(of, bundle)?;
+        let (body, tensor) = loop {
+            // The time is short, so that a key that nobody publishes is noticed. A table that is slow comes later.
+            match fetch_part(io, key.clone(), Excerpt::metadata(), io.left(ABSENT)).await {
+                Err(e) if is_slow(&e) && Instant::now() < io.limit() => {}
+                fetched => break fetched?,
+            }
+        };
+        if !BundleTable::is_bundle(&body.metadata) {
+            return Err(BundleError::NotABundle { meta: tensor.meta }.into());
+        }
+        let table = BundleTable::read(&body.metadata).map_err(BundleError::from)?;
+        let places = Places::of(&table, bundle == 0).ok_or_else(|| self.damaged(of, "its bundle has other tensors"))?;
+        Ok(((body.len == places.body_len).then_some(body), places))
+    }
+
+    async fn add_blocks(
+        &self,
+        io: &Io,
+        task: u32,
+        bundle: u32,
+        within: Range<usize>,
+        blocks: &mut Blocks,
+    ) -> Result<(), Error> {
+        let attempt = blocks.attempt.clone();
+        let of = (task, attempt.number);
+        let Some(known) = attempt.bundles.get(bundle as usize) else {
+            return Err(self.damaged(of, "its blocks are in more bundles than it has"));
+        };
+        let found = known.lock().clone();
+        let places = match found {
+            Some(places) => places,
+            None => {
+                let places = Arc::new(self.read_table(io, of, bundle).await?.1);
+                *known.lock() = Some(places.clone());
+                places
+            }
+        };
+        let wanted = places.blocks(within).ok_or_else(|| self.damaged(of, "its bundle has too few blocks"))?;
+        let (bytes, tensor) = self.fetch_places(io, self.bundle_key(of, bundle)?, wanted, &places).await?;
+        let Some(tensor) = tensor else { return Ok(()) };
+        for bytes in bytes {
+            let meta = TensorMeta::of(DType::U8, &[bytes.len() as u64])?;
+            blocks.tensors.push(Tensor::of_bundle(bytes, meta, tensor.version, tensor.report));
+        }
+        let (bytes, copied) = blocks.report.map_or((0, 0), |before| (before.bytes, before.copied));
+        let report = tensor.report;
+        blocks.report = Some(Report { bytes: report.bytes + bytes, copied: report.copied + copied, ..report });
+        Ok(())
+    }
+
+    /// Fetches neighbours of a bundle: nothing else moves.
+    async fn fetch_places(
+        &self,
+        io: &Io,
+        key: Key,
+        wanted: &[(u64, u64)],
+        places: &Places,
+    ) -> Result<(Vec<transfer_memory::view::Bytes>, Option<FetchedTensor>), Error> {
+        let Some(range) = range_of(wanted) else { return Ok((Vec::new(), None)) };
+        let excerpt = Excerpt::new(false, vec![range]).map_err(BundleError::from)?;
+        let fetched = fetch_part(io, key.clone(), excerpt, io.left(io.timeout()));
+        let (body, mut tensor) = first(fetched, gone(io, key)).await?;
+        // Where it is read by reference, all of it is there, whatever was asked for.
+        tensor.report.bytes = tensor.report.bytes.min(range.len);
+        Ok((take(&body, Some(range), wanted, places)?, Some(tensor)))
+    }
+
+    fn damaged(&self, (task, attempt): (u32, u32), why: &'static str) -> Error {
+        ExchangeError::Damaged { name: self.name.clone(), task, attempt, why }.into()
+    }
+}
+
+/// Returns once nobody publishes this key, with the error that says so. A fetch of a large part has a long time-out, and
+/// would take all of it to find out.
+async fn gone<T>(io: &Io, key: Key) -> Result<T, Error> {
+    loop {
+        io.sleep_until(Instant::now() + LOOK).await;
+        match fetch_part(io, key.clone(), Excerpt::metadata(), ABSENT).await {
+            Err(e) if absence(&e) == Some(Absence::Certain) => return Err(e),
+            _ => {}
+        }
+    }
+}
+
+/// Runs two futures, and returns the output of the one that ends first.
+async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = T>) -> T {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    poll_fn(|cx| match one.as_mut().poll(cx) {
+        Poll::Pending => other.as_mut().poll(cx),
+        ready => ready,
+    })
+    .await
+}
+
+/// Whether a fetch was too slow, of a version that is there.
+pub(super) fn is_slow(error: &Error) -> bool {
+    matches!(error.failure_code(), Some(FailureCode::Deadline | FailureCode::PoolFull))
+}
+
+/// Takes neighbours out of a body, which is the whole one or this range of it.
+fn take(
+    body: &Body,
+    range: Option<BodyRange>,
+    wanted: &[(u64, u64)],
+    places: &Places,
+) -> Result<Vec<transfer_memory::view::Bytes>, Error> {
+    let start = match range {
+        _ if body.len == places.body_len => 0,
+        Some(range) if body.len == range.len => range.offset,
+        _ => {
+            let (expected_bytes, found_bytes) = (range.map_or(places.body_len, |range| range.len), body.len);
+            return Err(BundleError::WrongLength { expected_bytes, found_bytes }.into());
+        }
+    };
+    let bytes = wanted.iter().map(|(offset, len)| body.bytes(offset - start, *len));
+    Ok(bytes.collect::<Result<_, _>>().map_err(BundleError::from)?)
+}

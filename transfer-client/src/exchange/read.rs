@@ -1,0 +1,425 @@
+//! Reading a partition.
+
+use super::ExchangeError;
+use super::block::Decoded;
+use super::flow::{ExchangeCall, Flow, Io};
+use super::keeper::User;
+use super::order::Ordered;
+use super::part::{Blocks, Found};
+use super::shared::Shared;
+use crate::face::{Async, Blocking, Call, Face};
+use crate::options::DEFAULT_TIMEOUT;
+use crate::{Begun, Error};
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::future::poll_fn;
+use std::marker::PhantomData;
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+use transfer_core::op::Report;
+
+/// The most tasks of a partition whose commits are waited for at the same time. The others take turns.
+const MOST_AWAITED: usize = 32;
+
+/// The most tasks of a partition whose blocks are fetched at the same time, or wait to be taken.
+const MOST_FETCHED: usize = 4;
+
+/// How long a commit is waited for before the task's word is read: if all tasks are waited for, and if they take turns.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
+
+/// The number of rows of a batch of [`Partition::in_order_of`].
+const ROWS_PER_BATCH: NonZeroUsize = NonZeroUsize::new(8192).expect("not 0");
+
+/// The rows of a partition: batches, in the order in which tasks commit, or in [an order of their
+/// own](Partition::in_order_of). Several tasks are fetched at the same time. On one host the batches lie in the memory of
+/// the workers that wrote them, and no byte is copied.
+///
+/// Another `Partition` reads the same rows again.
+pub struct Partition<F> {
+    user: Arc<User>,
+    partition: u32,
+    timeout: Duration,
+    reader: Arc<Mutex<Reader>>,
+    face: PhantomData<F>,
+}
+
+/// The state of a partition.
+#[derive(Default)]
+struct Reader {
+    begun: bool,
+    /// Whether a call is under way.
+    busy: bool,
+    /// The tasks that are waiting for their turn.
+    todo: VecDeque<u32>,
+    locating: Vec<(u32, Flow<Option<u32>>)>,
+    /// The tasks that have committed, with their attempts.
+    located: VecDeque<(u32, u32)>,
+    fetching: Vec<(u32, Flow<Found>)>,
+    /// The blocks that have come: a list for each task.
+    come: VecDeque<(u32, VecDeque<Decoded>)>,
+    lost: BTreeSet<u32>,
+    /// The first schema, and the task that has it.
+    schema: Option<(u32, SchemaRef)>,
+    order: Order,
+    /// The report of what has come last, and of all together.
+    reports: Option<(Report, Report)>,
+}
+
+/// The order of the rows.
+#[derive(Default)]
+enum Order {
+    /// As tasks commit.
+    #[default]
+    Coming,
+    /// Of this seed, from this row on. The rows of the tasks that have come are collected.
+    Collecting {
+        seed: u64,
+        position: usize,
+        rows_per_batch: NonZeroUsize,
+        blocks: Vec<(u32, Decoded)>,
+    },
+    Ordered(Ordered),
+}
+
+impl<F> fmt::Debug for Partition<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Partition").field("of", &self.user.0).field("partition", &self.partition).finish()
+    }
+}
+
+impl<F: Face> Partition<F> {
+    pub(super) fn new(user: Arc<User>, partition: u32) -> Self {
+        Partition { user, partition, timeout: DEFAULT_TIMEOUT, reader: Arc::default(), face: PhantomData }
+    }
+
+    /// The time-out of each batch, 30 s by default.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Reads the rows in an order that only the seed chooses: with the same tasks it is the same in every run, whichever
+    /// attempts and nodes wrote them. Batches have 8,192 rows; see [`rows_per_batch`](Self::rows_per_batch). It begins
+    /// when all tasks have committed, and holds all of the partition.
+    #[must_use]
+    pub fn in_order_of(self, seed: u64) -> Self {
+        let collecting = Order::Collecting { seed, position: 0, rows_per_batch: ROWS_PER_BATCH, blocks: Vec::new() };
+        self.reader.lock().order = collecting;
+        self
+    }
+
+    /// Goes on from this row of [`in_order_of`](Self::in_order_of), as [`position`](Self::position) said it before.
+    #[must_use]
+    pub fn from_position(self, at: u64) -> Self {
+        if let Order::Collecting { position, .. } = &mut self.reader.lock().order {
+            *position = usize::try_from(at).unwrap_or(usize::MAX);
+        }
+        self
+    }
+
+    /// The number of rows of each batch of [`in_order_of`](Self::in_order_of).
+    #[must_use]
+    pub fn rows_per_batch(self, rows: NonZeroUsize) -> Self {
+        if let Order::Collecting { rows_per_batch, .. } = &mut self.reader.lock().order {
+            *rows_per_batch = rows;
+        }
+        self
+    }
+
+    /// The number of rows of [`in_order_of`](Self::in_order_of) that were read. A partition that is read later goes on
+    /// [from there](Self::from_position).
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        match &self.reader.lock().order {
+            Order::Coming => 0,
+            Order::Collecting { position, .. } => *position as u64,
+            Order::Ordered(ordered) => ordered.position() as u64,
+        }
+    }
+
+    /// The report of the fetch that came last, of the blocks of one task, which may be ahead of the batch that was returned
+    /// last. `None` before the first one.
+    #[must_use]
+    pub fn report(&self) -> Option<Report> {
+        self.reader.lock().reports.map(|(last, _)| last)
+    }
+
+    /// The report of all fetches so far: their bytes, and what was copied, are added.
+    #[must_use]
+    pub fn report_of_all(&self) -> Option<Report> {
+        self.reader.lock().reports.map(|(_, all)| all)
+    }
+
+    fn next_call(&mut self) -> ExchangeCall<F, Option<RecordBatch>> {
+        let (user, partition, reader) = (self.user.clone(), self.partition, self.reader.clone());
+        let session = user.0.connection.session();
+        let reading = Reading::begin(reader, &user.0, partition);
+        let call = ExchangeCall::new(session, async move |io: Io| reading?.next(&io, &user.0, partition).await);
+        call.timeout(self.timeout)
+    }
+}
+
+impl Partition<Async> {
+    /// The next batch; `None` at the end. A call that is given up loses nothing.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Lost`] with the tasks that have to run again; a later call reads on. Any other [`Error`].
+    pub async fn next(&mut self) -> Result<Option<RecordBatch>, Error> {
+        self.next_call().await
+    }
+}
+
+impl Partition<Blocking> {
+    /// The next batch; `None` at the end.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Lost`] with the tasks that have to run again; a later call reads on. Any other [`Error`].
+    #[expect(clippy::should_implement_trait, reason = "an iterator of results would go on after an error")]
+    pub fn next(&mut self) -> Result<Option<RecordBatch>, Error> {
+        self.next_call().call()
+    }
+
+    /// Begins to read the next batch.
+    pub fn begin(&mut self) -> Begun<'static, Result<Option<RecordBatch>, Error>> {
+        self.next_call().begin()
+    }
+}
+
+/// The right to read.
+struct Reading(Arc<Mutex<Reader>>);
+
+impl Reading {
+    fn begin(reader: Arc<Mutex<Reader>>, shared: &Shared, partition: u32) -> Result<Reading, Error> {
+        let (name, partitions) = (shared.name.clone(), shared.partitions());
+        if partition >= partitions {
+            return Err(ExchangeError::NoSuchPartition { name, partition, partitions }.into());
+        }
+        if std::mem::replace(&mut reader.lock().busy, true) {
+            return Err(ExchangeError::Busy { name, what: format!("partition {partition}") }.into());
+        }
+        Ok(Reading(reader))
+    }
+
+    async fn next(self, io: &Io, shared: &Arc<Shared>, partition: u32) -> Result<Option<RecordBatch>, Error> {
+        let started = Instant::now();
+        let limit = io.limit();
+        poll_fn(|cx| {
+            let mut reader = self.0.lock();
+            if let ControlFlow::Break(next) = reader.step(io, shared, partition, cx.waker()) {
+                return Poll::Ready(next);
+            }
+            if Instant::now() >= limit {
+                let (name, waited) = (shared.name.clone(), started.elapsed());
+                let tasks = reader.missing();
+                return Poll::Ready(Err(ExchangeError::NotCommitted { name, partition, tasks, waited }.into()));
+            }
+            io.poll_at(limit);
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.lock().busy = false;
+    }
+}
+
+impl Reader {
+    /// Continues as far as possible without waiting.
+    fn step(
+        &mut self,
+        io: &Io,
+        shared: &Arc<Shared>,
+        partition: u32,
+        waker: &Waker,
+    ) -> ControlFlow<Result<Option<RecordBatch>, Error>> {
+        if !std::mem::replace(&mut self.begun, true) {
+            // Each partition begins with another task, so that not all readers begin at the same node.
+            let tasks = shared.tasks();
+            self.todo = (0..tasks).map(|n| (n + partition % tasks) % tasks).collect();
+        }
+        loop {
+            if let Err(e) = shared.check() {
+                return ControlFlow::Break(Err(e));
+            }
+            if let Some(next) = self.ready().transpose() {
+                return ControlFlow::Break(next.map(Some));
+            }
+            let moved = match self.locate(io, shared, waker) {
+                Ok(located) => self.fetch(io, shared, partition, waker).map(|fetched| located || fetched),
+                Err(e) => Err(e),
+            };
+            match moved {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(e) => return ControlFlow::Break(Err(e)),
+            }
+            let waits = !self.located.is_empty() || !self.fetching.is_empty();
+            if !waits && !self.lost.is_empty() {
+                let tasks: Vec<_> = std::mem::take(&mut self.lost).into_iter().collect();
+                // The next call looks for later attempts of them.
+                self.todo.extend(&tasks);
+                return ControlFlow::Break(Err(ExchangeError::Lost { name: shared.name.clone(), tasks }.into()));
+            }
+            if waits || !self.locating.is_empty() || !self.todo.is_empty() {
+                return ControlFlow::Continue(());
+            }
+            match std::mem::take(&mut self.order) {
+                // All tasks have come.
+                Order::Collecting { seed, position, rows_per_batch, blocks } => {
+                    let Some((_, schema)) = &self.schema else { return ControlFlow::Break(Ok(None)) };
+                    let mut ordered = Ordered::new(schema.clone(), seed, blocks, rows_per_batch);
+                    ordered.seek(position);
+                    self.order = Order::Ordered(ordered);
+                }
+                order => {
+                    self.order = order;
+                    return ControlFlow::Break(Ok(None));
+                }
+            }
+        }
+    }
+
+    /// The next batch of what has come.
+    fn ready(&mut self) -> Result<Option<RecordBatch>, Error> {
+        if let Order::Ordered(ordered) = &mut self.order {
+            return Ok(ordered.next()?);
+        }
+        while let Some((task, blocks)) = self.come.front_mut() {
+            let (task, next) = (*task, blocks.pop_front());
+            match (next, &mut self.order) {
+                (None, _) => drop(self.come.pop_front()),
+                (Some(block), Order::Collecting { blocks, .. }) => blocks.push((task, block)),
+                (Some(block), _) => return Ok(Some(block.into_batch())),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits for commits. Returns whether something has happened.
+    fn locate(&mut self, io: &Io, shared: &Arc<Shared>, waker: &Waker) -> Result<bool, Error> {
+        // If all can be waited for at the same time, none has to make room for another one.
+        let all = self.locating.len() + self.todo.len() <= MOST_AWAITED;
+        let patience = if all { PATIENCE.0 } else { PATIENCE.1 };
+        while self.locating.len() < MOST_AWAITED
+            && let Some(task) = self.todo.pop_front()
+        {
+            let shared = shared.clone();
+            let flow = Flow::new(io.session(), async move |io: Io| match shared.known(task) {
+                Some(known) => Ok(Some(known.number)),
+                None => shared.locate(&io, task, patience).await,
+            });
+            self.locating.push((task, flow.for_long()));
+        }
+        let (mut moved, mut at) = (false, 0);
+        while let Some((task, flow)) = self.locating.get_mut(at) {
+            let task = *task;
+            match flow.step(waker) {
+                ControlFlow::Continue(again) => {
+                    io.poll_at(again);
+                    at += 1;
+                    continue;
+                }
+                ControlFlow::Break(Ok(Some(attempt))) => {
+                    self.located.push_back((task, attempt));
+                    moved = true;
+                }
+                ControlFlow::Break(Ok(None)) => {
+                    self.todo.push_back(task);
+                    moved = true;
+                }
+                ControlFlow::Break(Err(e)) => {
+                    self.todo.push_back(task);
+                    drop(self.locating.swap_remove(at));
+                    return Err(e);
+                }
+            }
+            drop(self.locating.swap_remove(at));
+        }
+        Ok(moved)
+    }
+
+    /// Fetches blocks. Returns whether something has happened.
+    fn fetch(&mut self, io: &Io, shared: &Arc<Shared>, partition: u32, waker: &Waker) -> Result<bool, Error> {
+        while self.fetching.len() + self.come.len() < MOST_FETCHED
+            && let Some((task, attempt)) = self.located.pop_front()
+        {
+            let shared = shared.clone();
+            let flow = Flow::new(io.session(), async move |io: Io| shared.deliver(&io, task, partition, attempt).await);
+            self.fetching.push((task, flow.for_long()));
+        }
+        let (mut moved, mut at) = (false, 0);
+        while let Some((task, flow)) = self.fetching.get_mut(at) {
+            let task = *task;
+            let ended = match flow.step(waker) {
+                ControlFlow::Continue(again) => {
+                    io.poll_at(again);
+                    at += 1;
+                    continue;
+                }
+                ControlFlow::Break(ended) => ended,
+            };
+            drop(self.fetching.swap_remove(at));
+            moved = true;
+            match ended {
+                Ok(Found::Blocks(blocks)) => self.take(shared, task, &blocks)?,
+                Ok(Found::NotYet) => self.todo.push_back(task),
+                Ok(Found::Lost) => drop(self.lost.insert(task)),
+                Err(e) => {
+                    self.todo.push_back(task);
+                    return Err(e);
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Takes the blocks of a task: all of them, or none.
+    fn take(&mut self, shared: &Shared, task: u32, blocks: &Blocks) -> Result<(), Error> {
+        let taken = self.decode(shared, task, blocks);
+        if taken.is_err() {
+            self.todo.push_back(task);
+        }
+        taken
+    }
+
+    fn decode(&mut self, shared: &Shared, task: u32, blocks: &Blocks) -> Result<(), Error> {
+        let Some(reader) = &blocks.attempt.reader else { return Ok(()) };
+        match &self.schema {
+            Some((first, schema)) if schema != reader.schema() => {
+                let (expected, found) = (schema.to_string(), reader.schema().to_string());
+                return Err(
+                    ExchangeError::Schemas { name: shared.name.clone(), first: *first, expected, task, found }.into()
+                );
+            }
+            Some(_) => {}
+            None => self.schema = Some((task, reader.schema().clone())),
+        }
+        let decoded = blocks.tensors.iter().map(|tensor| reader.decode(tensor)).collect::<Result<VecDeque<_>, _>>()?;
+        if let Some(last) = blocks.report {
+            let (bytes, copied) = self.reports.map_or((0, 0), |(_, all)| (all.bytes, all.copied));
+            self.reports = Some((last, Report { bytes: bytes + last.bytes, copied: copied + last.copied, ..last }));
+        }
+        if !decoded.is_empty() {
+            self.come.push_back((task, decoded));
+        }
+        Ok(())
+    }
+
+    /// The tasks that have not come.
+    fn missing(&self) -> Vec<u32> {
+        let under_way = self.locating.iter().map(|(task, _)| *task).chain(self.fetching.iter().map(|(task, _)| *task));
+        let all = under_way.chain(self.todo.iter().copied()).chain(self.located.iter().map(|(task, _)| *task));
+        let all: BTreeSet<_> = all.collect();
+        all.into_iter().collect()
+    }
+}

@@ -1,0 +1,330 @@
+//! Rows that wait on the heap until there are enough of them for a block, for schemas with a type that only Arrow's own
+//! kernels can take apart.
+
+use super::{Block, FIRST_BLOCK_BYTES, Groups};
+use crate::batch::Encoder;
+use crate::exchange::block::{HEADER_BYTES, Header, write_head};
+use crate::gathered::{ALIGNMENT, Pieces};
+use crate::{BatchError, TensorMut};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array, make_array};
+use arrow_data::transform::MutableArrayData;
+use arrow_schema::{ArrowError, DataType};
+use arrow_select::concat::concat_batches;
+use arrow_select::dictionary::garbage_collect_any_dictionary;
+use arrow_select::take::take;
+use std::sync::Arc;
+
+/// The rows of a task that wait on the heap.
+#[derive(Debug)]
+pub(super) struct Staged {
+    largest_block: usize,
+    stages: Vec<Stage>,
+}
+
+/// The rows of a partition that wait.
+#[derive(Debug)]
+struct Stage {
+    taken: Vec<Taken>,
+    bytes: usize,
+    /// The number of bytes from which they are a block.
+    target: usize,
+}
+
+/// Rows of one batch.
+#[derive(Debug)]
+struct Taken {
+    batch: RecordBatch,
+    /// Their numbers within the task.
+    rows: Vec<u64>,
+    bytes: usize,
+}
+
+/// What waits after a batch, and the rows of it and of earlier ones that are a block now.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    next: Vec<Next>,
+    packed: Vec<(usize, Packed)>,
+}
+
+/// What waits in a partition.
+#[derive(Debug)]
+struct Next {
+    partition: usize,
+    /// Whether that which waited before is a block now.
+    is_packed: bool,
+    /// The rows that wait, behind those that waited before unless they are a block.
+    stage: Stage,
+}
+
+/// An encoded block, still on the heap.
+#[derive(Debug)]
+struct Packed {
+    messages: Vec<u8>,
+    body: Pieces<'static>,
+    rows: Vec<u64>,
+}
+
+impl Staged {
+    pub(super) fn new(partitions: usize, largest_block: usize) -> Staged {
+        let stage = || Stage { taken: Vec::new(), bytes: 0, target: FIRST_BLOCK_BYTES };
+        Staged { largest_block, stages: (0..partitions).map(|_| stage()).collect() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.stages.iter().all(|stage| stage.taken.is_empty())
+    }
+
+    pub(super) fn prepare(
+        &self,
+        batch: &RecordBatch,
+        groups: &Groups,
+        first_row: u64,
+    ) -> Result<(Vec<u64>, Plan), BatchError> {
+        let mut plan = Plan::default();
+        for (partition, range) in groups.ranges() {
+            self.stage(partition, batch, &groups.rows[range], first_row, &mut plan)?;
+        }
+        Ok((plan.sizes(), plan))
+    }
+
+    /// Takes rows of a partition, as many at once as a block has.
+    fn stage(
+        &self,
+        partition: usize,
+        batch: &RecordBatch,
+        rows: &[u32],
+        first_row: u64,
+        plan: &mut Plan,
+    ) -> Result<(), BatchError> {
+        let waited = &self.stages[partition];
+        let all = Taken::new(batch, rows, first_row).map_err(failed)?;
+        // A power of two, unless that would be too large.
+        let needed = (waited.bytes + all.bytes).min(self.largest_block).next_power_of_two();
+        let target = waited.target.max(needed).min(self.largest_block);
+        let stage = Stage { taken: Vec::new(), bytes: waited.bytes, target };
+        let mut next = Next { partition, is_packed: false, stage };
+        let mut left = match all.bytes > target {
+            true => rows,
+            false => {
+                self.add(&mut next, all, plan)?;
+                plan.next.push(next);
+                return Ok(());
+            }
+        };
+        while !left.is_empty() {
+            let count = next.stage.target as u128 * rows.len() as u128 / all.bytes as u128;
+            let (rows, after) = left.split_at(left.len().min(count.max(1) as usize));
+            left = after;
+            self.add(&mut next, Taken::new(batch, rows, first_row).map_err(failed)?, plan)?;
+        }
+        plan.next.push(next);
+        Ok(())
+    }
+
+    /// Adds rows to what waits, and packs it if it is enough for a block.
+    fn add(&self, next: &mut Next, taken: Taken, plan: &mut Plan) -> Result<(), BatchError> {
+        let first = self.waiting(next).next().map(Taken::first);
+        let is_far = |first| taken.last() - first > u64::from(u32::MAX);
+        let is_too_much = next.stage.bytes + taken.bytes > next.stage.target + next.stage.target / 8;
+        if first.is_some_and(|first| is_far(first) || is_too_much) {
+            self.pack(next, plan)?;
+        }
+        next.stage.bytes += taken.bytes;
+        next.stage.taken.push(taken);
+        match next.stage.bytes >= next.stage.target {
+            true => self.pack(next, plan),
+            false => Ok(()),
+        }
+    }
+
+    /// What waits in a partition, in its order.
+    fn waiting<'a>(&'a self, next: &'a Next) -> impl Iterator<Item = &'a Taken> {
+        let before = if next.is_packed { &[][..] } else { &self.stages[next.partition].taken };
+        before.iter().chain(&next.stage.taken)
+    }
+
+    /// Makes a block of what waits.
+    fn pack(&self, next: &mut Next, plan: &mut Plan) -> Result<(), BatchError> {
+        pack(next.partition, &self.waiting(next).collect::<Vec<_>>(), &mut plan.packed)?;
+        let target = next.stage.target.saturating_mul(2).min(self.largest_block);
+        next.stage = Stage { taken: Vec::new(), bytes: 0, target };
+        next.is_packed = true;
+        Ok(())
+    }
+
+    pub(super) fn prepare_rest(&self) -> Result<(Vec<u64>, Plan), BatchError> {
+        let mut plan = Plan::default();
+        for (partition, stage) in self.stages.iter().enumerate().filter(|(_, stage)| !stage.taken.is_empty()) {
+            let stage = Stage { taken: Vec::new(), bytes: stage.bytes, target: stage.target };
+            let mut next = Next { partition, is_packed: false, stage };
+            self.pack(&mut next, &mut plan)?;
+            plan.next.push(next);
+        }
+        Ok((plan.sizes(), plan))
+    }
+
+    pub(super) fn place(&mut self, plan: Plan, tensors: Vec<TensorMut>, complete: &mut [Vec<Block>]) {
+        for ((partition, packed), tensor) in plan.packed.into_iter().zip(tensors) {
+            complete[partition].push(packed.write(tensor));
+        }
+        for Next { partition, is_packed, stage: Stage { taken, bytes, target } } in plan.next {
+            let stage = &mut self.stages[partition];
+            if is_packed {
+                stage.taken.clear();
+            }
+            stage.taken.extend(taken);
+            (stage.bytes, stage.target) = (bytes, target);
+        }
+    }
+}
+
+impl Plan {
+    fn sizes(&self) -> Vec<u64> {
+        self.packed.iter().map(|(_, packed)| packed.len() as u64).collect()
+    }
+}
+
+/// Makes a block of these rows: several if Arrow cannot put them together, as with dictionaries that together have more
+/// values than keys.
+fn pack(partition: usize, taken: &[&Taken], packed: &mut Vec<(usize, Packed)>) -> Result<(), BatchError> {
+    let Some(first) = taken.first() else { return Ok(()) };
+    let schema = first.batch.schema_ref();
+    let together = match taken {
+        [one] => Ok(one.batch.clone()),
+        many => concat_batches(schema, many.iter().map(|taken| &taken.batch)),
+    };
+    let Ok(batch) = together else {
+        let (before, after) = taken.split_at(taken.len() / 2);
+        pack(partition, before, packed)?;
+        return pack(partition, after, packed);
+    };
+    let mut encoder = Encoder::new(schema)?;
+    let mut body = encoder.encode([&batch])?;
+    let messages = std::mem::take(&mut body.metadata).split_off(encoder.into_schema_message().len());
+    let rows = taken.iter().flat_map(|taken| taken.rows.iter().copied()).collect();
+    packed.push((partition, Packed { messages, body, rows }));
+    Ok(())
+}
+
+impl Taken {
+    fn new(batch: &RecordBatch, rows: &[u32], first_row: u64) -> Result<Taken, ArrowError> {
+        let indices = UInt32Array::from(rows.to_vec());
+        let columns = batch.columns().iter().map(|column| compact(take(column, &indices, None)?));
+        let columns = columns.collect::<Result<Vec<_>, ArrowError>>()?;
+        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+        let batch = RecordBatch::try_new_with_options(batch.schema(), columns, &options)?;
+        let bytes = (bytes_of(&batch) + rows.len() * 4).max(1);
+        Ok(Taken { batch, rows: rows.iter().map(|row| first_row + u64::from(*row)).collect(), bytes })
+    }
+
+    fn first(&self) -> u64 {
+        self.rows.first().copied().unwrap_or(0)
+    }
+
+    fn last(&self) -> u64 {
+        self.rows.last().copied().unwrap_or(0)
+    }
+}
+
+impl Packed {
+    fn row_numbers_at(&self) -> usize {
+        (HEADER_BYTES + self.messages.len()).next_multiple_of(ALIGNMENT)
+    }
+
+    fn body_at(&self) -> usize {
+        (self.row_numbers_at() + self.rows.len() * 4).next_multiple_of(ALIGNMENT)
+    }
+
+    fn len(&self) -> usize {
+        self.body_at() + self.body.body_len()
+    }
+
+    fn write(self, mut tensor: TensorMut) -> Block {
+        let (row_numbers_at, body_at, len) = (self.row_numbers_at(), self.body_at(), self.len());
+        let Packed { messages, body, rows } = self;
+        let first_row = rows.first().copied().unwrap_or(0);
+        let bytes = tensor.as_mut_bytes();
+        let header = Header {
+            rows: rows.len() as u64,
+            first_row,
+            row_numbers_at: row_numbers_at as u64,
+            body_at: body_at as u64,
+        };
+        write_head(bytes, &header, &messages, messages.len());
+        let (numbers, rest) = bytes[row_numbers_at..body_at].split_at_mut(rows.len() * 4);
+        for (place, row) in numbers.as_chunks_mut::<4>().0.iter_mut().zip(&rows) {
+            // Fits: a stage is packed before its numbers are too far apart.
+            *place = ((row - first_row) as u32).to_ne_bytes();
+        }
+        rest.fill(0);
+        let mut at = body_at;
+        for buffer in &body.buffers {
+            let end = at + buffer.len();
+            bytes[at..end].copy_from_slice(buffer);
+            at = end.next_multiple_of(ALIGNMENT);
+            bytes[end..at].fill(0);
+        }
+        bytes[at..len].fill(0);
+        Block::new(tensor, len)
+    }
+}
+
+fn failed(e: ArrowError) -> BatchError {
+    BatchError::arrow("the rows of a partition cannot be taken")(e)
+}
+
+/// The bytes of a batch, about.
+fn bytes_of(batch: &RecordBatch) -> usize {
+    let bytes_of =
+        |column: &ArrayRef| column.to_data().get_slice_memory_size().unwrap_or_else(|_| column.get_array_memory_size());
+    batch.columns().iter().map(bytes_of).sum()
+}
+
+/// Whether rows that were taken may still hold values of other rows.
+fn holds_others(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Utf8View
+        | DataType::BinaryView
+        | DataType::Dictionary(..)
+        | DataType::ListView(_)
+        | DataType::LargeListView(_) => true,
+        DataType::List(f) | DataType::LargeList(f) | DataType::FixedSizeList(f, _) | DataType::Map(f, _) => {
+            holds_others(f.data_type())
+        }
+        DataType::Struct(fields) => fields.iter().any(|f| holds_others(f.data_type())),
+        DataType::Union(fields, _) => fields.iter().any(|(_, f)| holds_others(f.data_type())),
+        DataType::RunEndEncoded(_, values) => holds_others(values.data_type()),
+        _ => false,
+    }
+}
+
+/// Drops the values of other rows: otherwise each block would have all strings of a batch, or its whole dictionary.
+fn compact(array: ArrayRef) -> Result<ArrayRef, ArrowError> {
+    if !holds_others(array.data_type()) {
+        return Ok(array);
+    }
+    match array.data_type() {
+        DataType::Utf8View => Ok(Arc::new(array.as_string_view().gc())),
+        DataType::BinaryView => Ok(Arc::new(array.as_binary_view().gc())),
+        DataType::Dictionary(..) => {
+            let small = garbage_collect_any_dictionary(array.as_any_dictionary())?;
+            let small = small.as_any_dictionary();
+            Ok(small.with_values(compact(small.values().clone())?))
+        }
+        DataType::ListView(_) | DataType::LargeListView(_) => {
+            let data = array.to_data();
+            let mut copied = MutableArrayData::new(vec![&data], false, data.len());
+            (0..data.len()).try_for_each(|row| copied.try_extend(0, row, row + 1))?;
+            compact_children(make_array(copied.freeze()))
+        }
+        _ => compact_children(array),
+    }
+}
+
+fn compact_children(array: ArrayRef) -> Result<ArrayRef, ArrowError> {
+    let data = array.to_data();
+    let children = data.child_data().iter().map(|child| Ok(compact(make_array(child.clone()))?.to_data()));
+    let children = children.collect::<Result<Vec<_>, ArrowError>>()?;
+    Ok(make_array(data.into_builder().child_data(children).build()?))
+}

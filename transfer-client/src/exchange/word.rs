@@ -1,0 +1,168 @@
+//! The word of a task: a counter that decides which attempt has committed.
+//!
+//! | bits | contents |
+//! |---|---|
+//! | 32 to 63 | the exchange's stamp, which is not 0 |
+//! | 0 to 31 | 0: no attempt has committed. `n`: attempt `n - 1` has. The two highest numbers: the exchange was released, or its deadline has passed |
+//!
+//! A counter that was made anew has the value 0, which no exchange has. So the loss of an exchange's home is seen, and a
+//! second attempt cannot win after it.
+
+use super::End;
+use super::flow::Io;
+use crate::Error;
+use crate::counting::Counting;
+use crate::face::Blocking;
+use crate::options::DEFAULT_TIMEOUT;
+use transfer_core::fabric::AtomicOp;
+use transfer_core::op::{Answer, CounterAsk};
+use transfer_core::tensor::Name;
+
+const RELEASED: u32 = u32::MAX;
+const DEADLINE: u32 = u32::MAX - 1;
+
+/// The highest number of an attempt.
+pub(super) const MAX_ATTEMPT: u32 = DEADLINE - 2;
+
+/// The value of a task's word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    /// No attempt has committed.
+    Open,
+    /// This attempt has.
+    Committed(u32),
+    /// The exchange is over.
+    Over(End),
+    /// The word belongs to another exchange.
+    OfAnother,
+    /// The word has lost its value.
+    Lost,
+}
+
+impl Word {
+    /// The value for an exchange with this stamp. A word that is lost, or is another exchange's, has none.
+    pub(super) fn value(self, stamp: u32) -> u64 {
+        let low = match self {
+            Word::Open => 0,
+            Word::Committed(attempt) => attempt + 1,
+            Word::Over(End::Deadline) => DEADLINE,
+            Word::Over(_) => RELEASED,
+            Word::OfAnother | Word::Lost => return 0,
+        };
+        u64::from(stamp) << 32 | u64::from(low)
+    }
+
+    pub(super) fn of(value: u64, stamp: u32) -> Word {
+        match (value >> 32, value as u32) {
+            (0, _) => Word::Lost,
+            (found, _) if found != u64::from(stamp) => Word::OfAnother,
+            (_, 0) => Word::Open,
+            (_, RELEASED) => Word::Over(End::Released),
+            (_, DEADLINE) => Word::Over(End::Deadline),
+            (_, n) => Word::Committed(n - 1),
+        }
+    }
+}
+
+/// The counter of a word.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    name: Name,
+    home: Name,
+    identity: u64,
+}
+
+impl Place {
+    /// Finds a counter. If there is none of this name, it is made.
+    pub(super) async fn find(io: &Io, name: Name) -> Result<Place, Error> {
+        let found = name.clone();
+        let take = |answer| match answer {
+            Answer::CounterOpened { home, identity } => Some(Place { name: found, home, identity }),
+            _ => None,
+        };
+        let call = Counting::<Blocking, _>::new(&io.session(), Ok(name), CounterAsk::Open, take);
+        io.run(call.timeout(io.left(DEFAULT_TIMEOUT)).call).await
+    }
+
+    pub(super) async fn read(&self, io: &Io) -> Result<u64, Error> {
+        self.operate(io, AtomicOp::Load).await
+    }
+
+    /// Sets the word to `new` if it is `expected`. Returns what it was.
+    pub(super) async fn swap(&self, io: &Io, expected: u64, new: u64) -> Result<u64, Error> {
+        self.operate(io, AtomicOp::CompareSwap { expected, new }).await
+    }
+
+    /// Sets the word to `new`, whatever it is.
+    pub(super) async fn set(&self, io: &Io, new: u64) -> Result<(), Error> {
+        let mut expected = self.read(io).await?;
+        while expected != new {
+            match self.swap(io, expected, new).await? {
+                found if found == expected => break,
+                found => expected = found,
+            }
+        }
+        Ok(())
+    }
+
+    async fn operate(&self, io: &Io, op: AtomicOp) -> Result<u64, Error> {
+        let ask = CounterAsk::Operate { home: self.home.clone(), identity: self.identity, op };
+        let take = |answer| match answer {
+            Answer::Counted { old, .. } => Some(old),
+            _ => None,
+        };
+        let call = Counting::<Blocking, _>::new(&io.session(), Ok(self.name.clone()), ask, take);
+        io.run(call.timeout(io.left(DEFAULT_TIMEOUT)).call).await
+    }
+}
+
+/// The numbers of the words that a worker has, and uses for one exchange after the other.
+#[derive(Debug, Default)]
+pub(crate) struct WordNumbers {
+    free: Vec<u32>,
+    made: u32,
+}
+
+impl WordNumbers {
+    pub(super) fn take(&mut self, count: u32) -> Vec<u32> {
+        let mut next = || {
+            self.free.pop().unwrap_or_else(|| {
+                self.made += 1;
+                self.made - 1
+            })
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    pub(super) fn give_back(&mut self, numbers: &[u32]) {
+        self.free.extend_from_slice(numbers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_read_back_and_no_word_is_zero() {
+        let over = [End::Released, End::Deadline].map(Word::Over);
+        for word in [Word::Open, Word::Committed(0), Word::Committed(MAX_ATTEMPT)].into_iter().chain(over) {
+            assert_eq!(Word::of(word.value(7), 7), word);
+            assert_eq!(Word::of(word.value(7), 8), Word::OfAnother);
+            assert_ne!(word.value(1), 0);
+        }
+        assert_eq!(Word::of(0, 7), Word::Lost);
+    }
+
+    #[test]
+    fn numbers_are_used_again_and_never_twice_at_a_time() {
+        let mut numbers = WordNumbers::default();
+        let first = numbers.take(3);
+        let second = numbers.take(2);
+        assert_eq!((first.clone(), second), (vec![0, 1, 2], vec![3, 4]));
+        numbers.give_back(&first);
+        let mut third = numbers.take(4);
+        third.sort_unstable();
+        assert_eq!(third, [0, 1, 2, 5]);
+    }
+}

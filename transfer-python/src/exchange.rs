@@ -1,0 +1,233 @@
+//! Exchanges of record batches.
+
+use crate::client::{Client, about_of};
+use crate::pending::{Pending, going};
+use crate::table::{Rows, Table};
+use crate::{errors, options};
+use arrow_array::RecordBatch;
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use std::num::NonZeroUsize;
+use std::time::Instant;
+use transfer_client::{Blocking, Bounds, By, Error, ExchangeBuilder};
+
+/// An exchange of record batches between workers.
+#[pyclass(frozen, module = "transferd._native")]
+pub(crate) struct Exchange(transfer_client::Exchange<Blocking>);
+
+pub(crate) fn open(
+    client: &Client,
+    py: Python<'_>,
+    name: &str,
+    (partitions, tasks): (u32, u32),
+    deadline: Option<f64>,
+    timeout: Option<f64>,
+) -> PyResult<Pending> {
+    let mut builder = client.handle(py)?.exchange(name).partitions(partitions).tasks(tasks);
+    if deadline.is_some() {
+        builder = builder.deadline(options::duration(py, deadline)?);
+    }
+    made(py, name, builder, ExchangeBuilder::open, timeout)
+}
+
+pub(crate) fn join(client: &Client, py: Python<'_>, name: &str, timeout: Option<f64>) -> PyResult<Pending> {
+    made(py, name, client.handle(py)?.exchange(name), ExchangeBuilder::join, timeout)
+}
+
+type Call<T> = transfer_client::ExchangeCall<Blocking, T>;
+
+fn made(
+    py: Python<'_>,
+    name: &str,
+    builder: ExchangeBuilder<Blocking>,
+    make: fn(ExchangeBuilder<Blocking>) -> Call<transfer_client::Exchange<Blocking>>,
+    timeout: Option<f64>,
+) -> PyResult<Pending> {
+    begun(py, name, make(builder), timeout, |py, exchange| Ok(Py::new(py, Exchange(exchange))?.into_any()))
+}
+
+/// Begins a call.
+fn begun<T: Send + 'static>(
+    py: Python<'_>,
+    name: &str,
+    call: Call<T>,
+    timeout: Option<f64>,
+    finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+) -> PyResult<Pending> {
+    let about = (name.to_owned(), Instant::now());
+    let begun = call.timeout(options::duration(py, timeout)?).begin();
+    Ok(Pending::new(going(begun, move |py, result: Result<T, Error>| {
+        finish(py, result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?)
+    })))
+}
+
+#[pymethods]
+impl Exchange {
+    /// The name.
+    #[getter]
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// The number of partitions.
+    #[getter]
+    fn partitions(&self) -> u32 {
+        self.0.partitions()
+    }
+
+    /// The number of tasks.
+    #[getter]
+    fn tasks(&self) -> u32 {
+        self.0.tasks()
+    }
+
+    fn _task(&self, py: Python<'_>, task: u32, attempt: u32, timeout: Option<f64>) -> PyResult<Pending> {
+        let name = self.0.name().to_owned();
+        begun(py, self.0.name(), self.0.task(task, attempt), timeout, move |py, writer| {
+            Ok(Py::new(py, ExchangeTask { task, attempt, name, writer: Mutex::new(Some(writer)) })?.into_any())
+        })
+    }
+
+    fn _partition(
+        &self,
+        py: Python<'_>,
+        partition: u32,
+        order: Option<u64>,
+        position: u64,
+        rows_per_batch: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<ExchangeReader> {
+        let mut reader = self.0.partition(partition).timeout(options::duration(py, timeout)?);
+        if let Some(seed) = order {
+            let rows = NonZeroUsize::new(rows_per_batch)
+                .ok_or_else(|| errors::invalid(py, "a batch has at least one row: rows_per_batch is 0"))?;
+            reader = reader.in_order_of(seed).rows_per_batch(rows).from_position(position);
+        }
+        Ok(ExchangeReader {
+            partition,
+            name: self.0.name().to_owned(),
+            reader: std::sync::Arc::new(Mutex::new(reader)),
+        })
+    }
+
+    fn _release(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
+        begun(py, self.0.name(), self.0.release(), timeout, |py, ()| Ok(py.None()))
+    }
+}
+
+/// One attempt of a task.
+#[pyclass(frozen, module = "transferd._native")]
+pub(crate) struct ExchangeTask {
+    #[pyo3(get)]
+    task: u32,
+    #[pyo3(get)]
+    attempt: u32,
+    name: String,
+    /// `None` once it has committed or was dropped.
+    writer: Mutex<Option<transfer_client::ExchangeTask<Blocking>>>,
+}
+
+/// What chooses the partition of a row.
+#[derive(FromPyObject)]
+enum Partitioning {
+    #[pyo3(transparent)]
+    Columns(Vec<String>),
+    #[pyo3(transparent)]
+    Seed(u64),
+}
+
+fn ended(py: Python<'_>) -> PyErr {
+    errors::own(py, "closed", "this attempt has been committed or dropped")
+}
+
+#[pymethods]
+impl ExchangeTask {
+    /// The number of rows that were written.
+    #[getter]
+    fn rows(&self) -> u64 {
+        self.writer.lock().as_ref().map_or(0, transfer_client::ExchangeTask::rows)
+    }
+
+    /// Writes one batch after the other. `how` is "hash", "column", "random", "range" or "round_robin".
+    fn _write(
+        &self,
+        py: Python<'_>,
+        rows: &Rows,
+        batch: usize,
+        how: &str,
+        by: Option<Partitioning>,
+        bounds: Option<&Rows>,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<Pending>> {
+        let Some(batch) = rows.batches().get(batch) else { return Ok(None) };
+        let mut writer = self.writer.lock();
+        let writer = writer.as_mut().ok_or_else(|| ended(py))?;
+        let columns: Vec<&str> = match &by {
+            Some(Partitioning::Columns(columns)) => columns.iter().map(String::as_str).collect(),
+            _ => Vec::new(),
+        };
+        let bounds = bounds.map(|bounds| bounds_of(py, bounds)).transpose()?;
+        let by = match (how, &by, &bounds) {
+            ("hash", ..) => By::Hash(&columns),
+            ("column", ..) if columns.len() == 1 => By::Column(columns[0]),
+            ("random", Some(Partitioning::Seed(seed)), _) => By::Random(*seed),
+            ("range", _, Some(bounds)) => By::Range(bounds),
+            ("round_robin", ..) => By::RoundRobin,
+            _ => return Err(errors::invalid(py, &format!("rows cannot be partitioned by {how:?} like this"))),
+        };
+        begun(py, &self.name, writer.write(batch, by), timeout, |py, ()| Ok(py.None())).map(Some)
+    }
+
+    fn _commit(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
+        let writer = self.writer.lock().take().ok_or_else(|| ended(py))?;
+        begun(py, &self.name, writer.commit(), timeout, |py, committed| {
+            Ok(committed.rows.into_pyobject(py)?.into_any().unbind())
+        })
+    }
+
+    /// Drops what was written.
+    fn drop(&self) {
+        drop(self.writer.lock().take());
+    }
+}
+
+/// Bounds of a table: its columns are those that rows are compared by.
+fn bounds_of(py: Python<'_>, rows: &Rows) -> PyResult<Bounds> {
+    let batch = match rows.batches() {
+        [batch] => batch.clone(),
+        _ => return Err(errors::invalid(py, "bounds are one record batch: one row for each bound")),
+    };
+    let names = batch.schema().fields().iter().map(|field| field.name().clone()).collect::<Vec<_>>();
+    Bounds::new(names, batch.columns().to_vec()).map_err(|e| errors::invalid(py, &e.to_string()))
+}
+
+/// The reader of a partition.
+#[pyclass(frozen, module = "transferd._native")]
+pub(crate) struct ExchangeReader {
+    #[pyo3(get)]
+    partition: u32,
+    name: String,
+    reader: std::sync::Arc<Mutex<transfer_client::Partition<Blocking>>>,
+}
+
+#[pymethods]
+impl ExchangeReader {
+    /// The number of rows that were read, if they have an order.
+    #[getter]
+    fn position(&self) -> u64 {
+        self.reader.lock().position()
+    }
+
+    /// Begins to read the next batch. The result is None at the end.
+    fn _next(&self) -> Pending {
+        let (reader, about) = (self.reader.clone(), (self.name.clone(), Instant::now()));
+        let begun = self.reader.lock().begin();
+        Pending::new(going(begun, move |py, next: Result<Option<RecordBatch>, Error>| {
+            let next = next.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
+            match next.zip(reader.lock().report()) {
+                Some((batch, report)) => Ok(Py::new(py, Table::of_rows(batch, report))?.into_any()),
+                None => Ok(py.None()),
+            }
+        }))
+    }
+}
