@@ -18,7 +18,15 @@ fn every_failure_code_is_explained() {
 #[test]
 fn every_link_leads_to_a_file_and_a_heading_that_exist() {
     let mut pages = markdown(&root());
-    for folder in ["docs", "docs/adr", "packaging", "tests/rdma-vm", "tests/fresh-machine", "examples/digits"] {
+    for folder in [
+        "docs",
+        "docs/adr",
+        "packaging",
+        "tests/rdma-vm",
+        "tests/fresh-machine",
+        "examples/digits",
+        "examples/epoch_shuffle",
+    ] {
         pages.extend(markdown(&root().join(folder)));
     }
     assert!(pages.len() > 10, "only {pages:?} were found");

@@ -148,17 +148,17 @@ impl ExchangeTask {
         self.writer.lock().as_ref().map_or(0, transfer_client::ExchangeTask::rows)
     }
 
-    /// Writes one batch after the other. `how` is "hash", "column", "random", "range" or "round_robin".
+    /// Begins to write a batch of `rows`. None if it has no such batch. `how` is one of "hash", "column", "random", "range"
+    /// and "round_robin", with columns or a seed, and with bounds.
     fn _write(
         &self,
         py: Python<'_>,
         rows: &Rows,
         batch: usize,
-        how: &str,
-        by: Option<Partitioning>,
-        bounds: Option<&Rows>,
+        how: (String, Option<Partitioning>, Option<Py<Rows>>),
         timeout: Option<f64>,
     ) -> PyResult<Option<Pending>> {
+        let (how, by, bounds) = how;
         let Some(batch) = rows.batches().get(batch) else { return Ok(None) };
         let mut writer = self.writer.lock();
         let writer = writer.as_mut().ok_or_else(|| ended(py))?;
@@ -166,8 +166,8 @@ impl ExchangeTask {
             Some(Partitioning::Columns(columns)) => columns.iter().map(String::as_str).collect(),
             _ => Vec::new(),
         };
-        let bounds = bounds.map(|bounds| bounds_of(py, bounds)).transpose()?;
-        let by = match (how, &by, &bounds) {
+        let bounds = bounds.map(|bounds| bounds_of(py, bounds.get())).transpose()?;
+        let by = match (how.as_str(), &by, &bounds) {
             ("hash", ..) => By::Hash(&columns),
             ("column", ..) if columns.len() == 1 => By::Column(columns[0]),
             ("random", Some(Partitioning::Seed(seed)), _) => By::Random(*seed),

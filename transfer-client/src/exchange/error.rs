@@ -127,7 +127,7 @@ pub enum ExchangeError {
         /// The task.
         task: u32,
         /// The reason.
-        source: PartitionError,
+        source: Box<PartitionError>,
     },
     /// Two tasks wrote batches of different schemas.
     #[error(
@@ -140,11 +140,11 @@ pub enum ExchangeError {
         /// The task that was read first.
         first: u32,
         /// Its fields.
-        expected: String,
+        expected: Box<str>,
         /// The task that differs.
         task: u32,
         /// Its fields.
-        found: String,
+        found: Box<str>,
     },
     /// What a task has committed is damaged.
     #[error("what attempt {attempt} of task {task} of exchange {name:?} has committed cannot be read: {why}")]

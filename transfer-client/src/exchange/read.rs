@@ -396,7 +396,7 @@ impl Reader {
         let Some(reader) = &blocks.attempt.reader else { return Ok(()) };
         match &self.schema {
             Some((first, schema)) if schema != reader.schema() => {
-                let (expected, found) = (schema.to_string(), reader.schema().to_string());
+                let (expected, found) = (schema.to_string().into(), reader.schema().to_string().into());
                 return Err(
                     ExchangeError::Schemas { name: shared.name.clone(), first: *first, expected, task, found }.into()
                 );

@@ -114,7 +114,11 @@ impl<F: Face> ExchangeTask<F> {
     fn prepare(&self, batch: &RecordBatch, by: &By<'_>) -> Result<(Placement, Writing), Error> {
         let shared = &self.user.0;
         let writing = Writing::begin(&self.written, shared, self.task)?;
-        let failed = |source| ExchangeError::Partition { name: shared.name.clone(), task: self.task, source };
+        let failed = |source: PartitionError| ExchangeError::Partition {
+            name: shared.name.clone(),
+            task: self.task,
+            source: source.into(),
+        };
         let mut written = self.written.lock();
         let scatter = match &mut written.scatter {
             Some(scatter) => scatter,

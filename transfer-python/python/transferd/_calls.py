@@ -170,9 +170,8 @@ def partitioning(
 def write_rows(
     task: _native.ExchangeTask, table: object, how: dict[str, object], timeout: float | None
 ) -> Call[None]:
-    name, by, bounds = partitioning(how)
-    rows, batch = _native.Rows(table), 0
-    while (pending := task._write(rows, batch, name, by, bounds, timeout)) is not None:
+    by, rows, batch = partitioning(how), _native.Rows(table), 0
+    while (pending := task._write(rows, batch, by, timeout)) is not None:
         yield pending
         batch += 1
 

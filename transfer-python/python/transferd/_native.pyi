@@ -305,9 +305,7 @@ class ExchangeTask:
         self,
         rows: Rows,
         batch: int,
-        how: str,
-        by: list[str] | int | None,
-        bounds: Rows | None,
+        how: tuple[str, list[str] | int | None, Rows | None],
         timeout: float | None,
     ) -> Pending[None] | None: ...
     def _commit(self, timeout: float | None) -> Pending[int]: ...
