@@ -548,14 +548,14 @@ fn writing_waits_for_room_until_its_time_out() {
     assert!(matches!(full, Error::ArenaFull { .. }) && full.can_retry(), "{full}");
     let written = task.rows();
     assert!(written >= 20_000 && written.is_multiple_of(10_000), "{written}: each batch as a whole");
-    // Another thread makes room: a task of an exchange that is dropped.
-    let room = std::thread::scope(|scope| {
-        let mut other = exchange.task(0, 1).call().expect("begun");
-        let waiting = scope.spawn(move || other.write(&batch(&rows), By::RoundRobin).call().map(|()| other.rows()));
-        drop(task);
-        waiting.join().expect("no panic")
-    });
-    assert_eq!(room.expect("there is room now"), 10_000);
+    // Another attempt waits for the room that this one has.
+    let mut other = exchange.task(0, 1).call().expect("begun");
+    let mut waiting = other.write(&batch(&rows), By::RoundRobin).timeout(transfer_tests::PATIENCE).begin();
+    assert!(waiting.wait(Duration::from_millis(50)).is_none(), "there is no room");
+    drop(task);
+    waiting.wait(transfer_tests::PATIENCE).expect("it ends").expect("there is room now");
+    assert_eq!(other.rows(), 10_000);
+    drop(other);
     exchange.release().call().expect("it is its own");
     until_free(&client, free);
     drop((exchange, client));
