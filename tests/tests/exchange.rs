@@ -558,6 +558,6 @@ fn writing_waits_for_room_until_its_time_out() {
     drop(other);
     exchange.release().call().expect("it is its own");
     until_free(&client, free);
-    drop((exchange, client));
+    drop((waiting, exchange, client));
     scene.end();
 }

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::worker::{EPOCHS, Start, WORKERS, rows};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -92,7 +92,9 @@ fn worker(socket: &PathBuf, rank: u32, mut killed: Option<(u32, u64)>) -> Result
         let Start { rank, attempt, epoch, position } = start;
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("worker").arg(socket).args([rank, attempt, epoch].map(|n| n.to_string()));
-        let mut child = Process(command.arg(position.to_string()).stdout(Stdio::piped()).spawn()?);
+        let mut child =
+            Process(command.arg(position.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
+        let mut steps = child.0.stdin.take().ok_or("a process without input")?;
         for line in reader(&mut child.0)?.lines() {
             let line = line?;
             let numbers = line.split_once(' ').and_then(|(epoch, row)| Some((epoch.parse().ok()?, row.parse().ok()?)));
@@ -101,6 +103,8 @@ fn worker(socket: &PathBuf, rank: u32, mut killed: Option<(u32, u64)>) -> Result
             start = Start { epoch, position: seen[epoch as usize].len() as u64, ..start };
             if killed.is_some_and(|at| at == (epoch, start.position)) {
                 child.0.kill()?;
+            } else {
+                writeln!(steps)?;
             }
         }
         let status = child.0.wait()?;

@@ -92,12 +92,9 @@ fn train(client: &BlockingClient, digits: &RecordBatch, of: Start, epoch: u32, f
             Err(transfer_client::Error::Exchange(ExchangeError::Lost { .. })) => continue,
             Err(e) => return Err(e.into()),
         };
-        // A step of training would be here.
-        let mut said = std::io::stdout().lock();
         for row in batch.column(0).as_primitive::<UInt32Type>().values() {
-            writeln!(said, "{epoch} {row}")?;
+            step(epoch, *row)?;
         }
-        said.flush()?;
     }
 
     // What this worker has committed stays until all have seen their rows.
@@ -106,6 +103,18 @@ fn train(client: &BlockingClient, digits: &RecordBatch, of: Start, epoch: u32, f
         exchange.release().call()?;
     }
     Ok(())
+}
+
+/// A step of training: says the row, and waits until the job has seen it. A worker that is killed has not gone further
+/// than that.
+fn step(epoch: u32, row: u32) -> Result<(), Error> {
+    let mut said = std::io::stdout().lock();
+    writeln!(said, "{epoch} {row}")?;
+    said.flush()?;
+    match std::io::stdin().read_line(&mut String::new())? {
+        0 => Err("the job has gone".into()),
+        _ => Ok(()),
+    }
 }
 
 /// Writes this worker's digits, unless an earlier process of it has done so and they are still there.
