@@ -28,6 +28,8 @@ pub enum Suite {
     Batch,
     /// A record batch of 40 columns and 64 MiB beside a dense tensor of that size, on one host and over TCP
     Columns,
+    /// 2 GB of records, partitioned and read by four workers at two sidecars, through shared memory and over TCP
+    Exchange,
     /// 1 MiB between two sidecars over RDMA, and the device's work requests; needs a device, and perftest
     Verbs,
     /// The cost of listings and metrics with a million tensors, and of measuring the times of transfers
@@ -92,6 +94,7 @@ impl Suite {
             Suite::Latency => suites::latency::run(bench),
             Suite::Batch => suites::batch::run(bench),
             Suite::Columns => suites::columns::run(bench),
+            Suite::Exchange => suites::exchange::run(bench),
             Suite::Verbs => suites::verbs::run(bench),
             Suite::Watching => suites::watching::run(bench),
             Suite::Idle => suites::idle::run(bench),

@@ -21,6 +21,19 @@ pub enum Answer {
     },
     /// Pairs of durations of two variants, in nanoseconds.
     Pairs(Vec<(u64, u64)>),
+    /// What a worker has done in an exchange. The moments are nanoseconds of the monotonic clock.
+    Shuffled {
+        /// The moment before the first write.
+        started: u64,
+        /// The moment after the commit.
+        committed: u64,
+        /// The moment after the last row.
+        ended: u64,
+        /// The rows that were read.
+        rows: u64,
+        /// The bytes that a CPU copied for the reads.
+        copied: u64,
+    },
     /// The port at which the process listens.
     Port(u16),
     /// The task has failed.

@@ -5,6 +5,7 @@
 //! - [`worker`]: the tasks of a worker, which uses the client.
 //! - [`batches`]: a worker's tasks with many tensors at once.
 //! - [`columns`]: a worker's tasks with a record batch.
+//! - [`shuffle`]: a worker's tasks in an exchange.
 //! - `copy`: copies of memory into the arena, and to ordinary memory.
 //! - [`bare`]: the baselines, which use no part of this project.
 //! - [`pace`]: the moments at which messages are sent.
@@ -17,6 +18,7 @@ pub mod bell;
 pub mod columns;
 mod copy;
 pub mod pace;
+pub mod shuffle;
 mod word;
 pub mod worker;
 

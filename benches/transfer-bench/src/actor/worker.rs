@@ -6,6 +6,7 @@ use super::bell::Bell;
 use super::columns::Columns;
 use super::copy;
 use super::pace::Pace;
+use super::shuffle::{Shuffle, Shuffler};
 use crate::clock::now_ns;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -104,6 +105,8 @@ pub enum WorkerTask {
     FetchBatches(Batches),
     /// A task with a record batch and a dense tensor.
     Columns(Columns),
+    /// A task in an exchange of record batches.
+    Shuffle(Shuffle),
     /// Publishes many small tensors under keys of 32 bytes. Rank 2, 64 bytes each.
     Publish {
         /// The number.
@@ -115,6 +118,7 @@ pub enum WorkerTask {
 #[derive(Debug, Default)]
 pub(super) struct Worker {
     client: Option<BlockingClient>,
+    shuffler: Shuffler,
 }
 
 impl Worker {
@@ -129,7 +133,7 @@ impl Worker {
                 return Ok(Answer::Done);
             }
             WorkerTask::Disconnect => {
-                self.client = None;
+                *self = Worker::default();
                 return Ok(Answer::Done);
             }
             _ => {}
@@ -151,6 +155,7 @@ impl Worker {
             WorkerTask::PushBatches(batches) => batches.push(client),
             WorkerTask::FetchBatches(batches) => batches.fetch(client),
             WorkerTask::Columns(columns) => columns.perform(client),
+            WorkerTask::Shuffle(task) => self.shuffler.perform(task, client),
             WorkerTask::Publish { count } => batches::publish(client, count),
         }
     }

@@ -10,6 +10,7 @@
 //! | [`latency`] | 4 KiB from sidecar to sidecar, one in flight | two bare relay processes and a TCP connection |
 //! | [`batch`] | many 4 KiB tensors at once | none: a goal in tensors per second |
 //! | [`columns`] | a record batch of 40 columns and 64 MiB | a dense tensor of that size |
+//! | [`exchange`] | 2 GB of records, partitioned and read by four workers | the partitioning alone; a bare socket |
 //! | [`verbs`] | 1 MiB tensors between sidecars over RDMA, and the device's requests | perftest's `ib_write_bw` |
 //! | [`watching`] | listings and metrics with a million tensors; batches with metrics | goals in time; plain batches |
 //! | [`sweep`] | tensors of all lengths at every place | a bare relay; a bare socket; memcpy |
@@ -18,6 +19,7 @@
 pub mod batch;
 pub mod columns;
 pub mod copyin;
+pub mod exchange;
 pub mod handover;
 pub mod idle;
 pub mod latency;
