@@ -131,7 +131,7 @@ impl Shuffler {
             let mut reader = exchange.partition(partition).timeout(PATIENCE);
             while let Some(batch) = reader.next()? {
                 rows += batch.num_rows() as u64;
-                batch.columns().iter().for_each(|column| read(column));
+                batch.columns().iter().for_each(read);
             }
             copied += reader.report_of_all().map_or(0, |report| report.copied);
         }
