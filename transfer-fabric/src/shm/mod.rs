@@ -56,6 +56,7 @@ mod shared;
 mod tests;
 
 use crate::device;
+use crate::owed::SentCounts;
 use crate::pending::PendingConnections;
 use crate::poller::{Poller, Source};
 use crate::regions::Regions;
@@ -174,6 +175,7 @@ pub struct ShmFabric {
     pending: PendingConnections<u32, PendingConnection>,
     links: HashMap<LinkId, Link>,
     reports: VecDeque<Report>,
+    counts: SentCounts,
     /// No deadline passes before this moment.
     alarm: Option<Instant>,
     /// The number of rounds that still have to check the sockets, whatever the rings say.
@@ -222,6 +224,7 @@ impl ShmFabric {
             pending: PendingConnections::new(),
             links: HashMap::new(),
             reports: VecDeque::new(),
+            counts: SentCounts::default(),
             alarm: None,
             watchful: 0,
             rounds: 0,
@@ -398,6 +401,10 @@ impl Fabric for ShmFabric {
             ("copy threads", threads),
             ("references", references.into()),
         ]
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.counts.named()
     }
 }
 

@@ -44,6 +44,7 @@ mod wire;
 pub use tls::TlsSource;
 
 use crate::device;
+use crate::owed::SentCounts;
 use crate::pending::PendingConnections;
 use crate::poller::{self, Poller, Source};
 use crate::regions::Regions;
@@ -138,6 +139,7 @@ pub struct TcpFabric {
     to_send: Vec<LinkId>,
     /// Links that may have received bytes that the socket no longer reports.
     to_receive: Vec<LinkId>,
+    counts: SentCounts,
     partings: VecDeque<Parting>,
     reports: VecDeque<Report>,
     /// No deadline passes before this moment.
@@ -186,6 +188,7 @@ impl TcpFabric {
             links: HashMap::new(),
             to_send: Vec::new(),
             to_receive: Vec::new(),
+            counts: SentCounts::default(),
             partings: VecDeque::new(),
             reports: VecDeque::new(),
             alarm: None,
@@ -332,5 +335,9 @@ impl Fabric for TcpFabric {
     fn describe(&self) -> Vec<(&'static str, String)> {
         let encryption = if self.config.tls.is_some() { "TLS 1.3, with certificates of both sides" } else { "none" };
         vec![("address", self.address.to_string()), ("encryption", encryption.to_owned())]
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.counts.named()
     }
 }

@@ -8,8 +8,8 @@ use transfer_core::fabric::{FabricEvent, LinkId};
 type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
 
 impl TcpFabric {
-    /// Sends, then receives. What a round receives is acknowledged in the next one, so that the engine acts on it
-    /// first, and so that an answer can carry the acknowledgement.
+    /// Sends, then receives. What a round receives is acknowledged in the next one or later ([`crate::owed`]), so that
+    /// the engine acts on it first, and so that an answer can carry the acknowledgement.
     pub(super) fn progress(&mut self, sink: &mut Sink<'_>) -> bool {
         // The engine acts on these events before anything is sent: a version that has landed reaches its reader before
         // it is acknowledged.
@@ -77,13 +77,19 @@ impl TcpFabric {
             return true;
         }
         let result = link.receive(&self.regions, self.config.round_bytes, sink);
-        let (has_more, to_send) =
-            (link.has_more(), link.inbox.placed() > link.outbox.placed_told() || !link.is_drained());
+        let (has_more, to_send) = (link.has_more(), link.must_acknowledge() || !link.is_drained());
+        let owes = link.owes_without_limit();
         if has_more && !self.to_receive.contains(&id) {
             self.to_receive.push(id);
         }
         if to_send {
             self.list(id);
+        }
+        if owes {
+            let due = self.deadline_after(crate::owed::WITHIN);
+            if let Some(link) = self.links.get_mut(&id) {
+                link.owed.limit(due);
+            }
         }
         match result {
             Ok(moved) => moved,
@@ -102,6 +108,7 @@ impl TcpFabric {
             link.listed = false;
             let was_watched = link.watched;
             let result = link.send(self.config.round_bytes);
+            self.counts.take_from(&mut link.outbox.counts);
             let (blocked, empty) = (link.blocked, link.is_drained());
             if blocked != was_watched {
                 link.watched = blocked;

@@ -291,3 +291,18 @@ fn grant_and_revoke_are_reported_without_a_poll() {
     fabric.report(&mut |event| revoked |= matches!(event, FabricEvent::Revoked { tag: 7, .. }));
     assert!(revoked && !fabric.report(&mut |event| panic!("{event:?}")));
 }
+
+#[test]
+fn messages_are_acknowledged_by_the_next_frame() {
+    crate::conformance::acknowledging::messages_are_acknowledged_by_the_next_frame(ShmRig::new());
+}
+
+#[test]
+fn one_sided_messages_are_completed() {
+    crate::conformance::acknowledging::one_sided_messages_are_completed(ShmRig::new());
+}
+
+#[test]
+fn writes_are_acknowledged_at_once() {
+    crate::conformance::acknowledging::writes_are_acknowledged_at_once(ShmRig::new());
+}

@@ -215,3 +215,18 @@ fn grant_and_revoke_are_reported_without_a_poll() {
     reported_at_once(crate::conformance::rails::OneRail(TcpRig));
     reported_at_once(crate::conformance::rails::Railed::new(TcpRig, &[0]));
 }
+
+#[test]
+fn messages_are_acknowledged_by_the_next_frame() {
+    crate::conformance::acknowledging::messages_are_acknowledged_by_the_next_frame(TcpRig);
+}
+
+#[test]
+fn one_sided_messages_are_completed() {
+    crate::conformance::acknowledging::one_sided_messages_are_completed(TcpRig);
+}
+
+#[test]
+fn writes_are_acknowledged_at_once() {
+    crate::conformance::acknowledging::writes_are_acknowledged_at_once(TcpRig);
+}
