@@ -178,8 +178,8 @@ pub struct ShmFabric {
     counts: SentCounts,
     /// No deadline passes before this moment.
     alarm: Option<Instant>,
-    /// The number of rounds that still have to check the sockets, whatever the rings say.
-    watchful: u8,
+    /// Whether the next round has to check the sockets, whatever the rings say.
+    watchful: bool,
     rounds: u8,
     /// Declared last: its threads end once nothing can give them work.
     copy_pool: CopyPool,
@@ -226,7 +226,7 @@ impl ShmFabric {
             reports: VecDeque::new(),
             counts: SentCounts::default(),
             alarm: None,
-            watchful: 0,
+            watchful: false,
             rounds: 0,
             copy_pool,
         })
@@ -384,9 +384,12 @@ impl Fabric for ShmFabric {
             // If something has come by now, the poll that follows finds it.
             link.asleep = link.shared.incoming.prepare_sleep();
         }
-        // The poll that follows checks the sockets, and so does the one after the sleep.
-        self.watchful = 2;
+        // What comes over a socket ends the wait, and the wait reports it.
         self.poller.wake_at(self.alarm);
+    }
+
+    fn woken(&mut self) {
+        self.watchful = true;
     }
 
     fn wait_fds(&self) -> Vec<BorrowedFd<'_>> {

@@ -35,8 +35,7 @@ impl ShmFabric {
 
     fn looks_at_sockets(&mut self) -> bool {
         self.rounds = (self.rounds + 1) % LOOK_EVERY;
-        let was_watchful = self.watchful > 0;
-        self.watchful = self.watchful.saturating_sub(1);
+        let was_watchful = std::mem::take(&mut self.watchful);
         let connecting = || {
             let greeting = |stage: &Stage| matches!(stage, Stage::Greeting { .. });
             !self.waiting.is_empty()
@@ -144,7 +143,7 @@ impl ShmFabric {
             match result {
                 Ok(sent) => moved |= sent,
                 // The socket may hold the peer's farewell, which says more.
-                Err(DownReason::Lost(_)) => self.watchful = 1,
+                Err(DownReason::Lost(_)) => self.watchful = true,
                 Err(reason) => ended.push((*id, reason)),
             }
         }

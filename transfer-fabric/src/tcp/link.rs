@@ -46,6 +46,8 @@ pub(super) struct Link {
     pub(super) watch: PeerWatch<u64>,
     /// The acknowledgements that the peer has not been sent.
     pub(super) owed: Owed,
+    /// Whether the socket was read to its end by the last look.
+    pub(super) dry: bool,
     /// Whether the socket took no more.
     pub(super) blocked: bool,
     /// Whether the socket is watched for room.
@@ -68,6 +70,7 @@ impl Link {
             signs: 0,
             watch: PeerWatch::off(),
             owed: Owed::default(),
+            dry: false,
             blocked: false,
             watched: false,
             listed: false,
@@ -131,6 +134,7 @@ impl Link {
             self.signs += u64::from(bytes > 0);
             left = left.saturating_sub(bytes);
             if !more || left == 0 {
+                self.dry = !more;
                 return Ok(left < limit);
             }
         }

@@ -14,6 +14,7 @@
 //! - `link`: both directions, and the works in flight.
 //! - `socket`, `iovec`: system calls; all unsafe calls are in `iovec`.
 //! - `connecting`, `progress`, `ending`: the fabric's work on its links at each stage of their lives.
+//! - `attention`: which sockets a round looks at.
 //!
 //! # How a link begins
 //! The initiator's offer contains a random token T1. The acceptor answers with a random T2 and the address of its
@@ -26,6 +27,7 @@
 //! A link ends in good order with a Bye, or after a mistake of the peer with a Refuse that names the mistake. Either
 //! is the last frame, and follows at most the rest of a frame that was partly sent. From then on nothing is placed.
 
+mod attention;
 mod connecting;
 mod ending;
 mod frame;
@@ -48,6 +50,7 @@ use crate::owed::SentCounts;
 use crate::pending::PendingConnections;
 use crate::poller::{self, Poller, Source};
 use crate::regions::Regions;
+use attention::Attention;
 use connecting::{PendingConnection, Waiting};
 use ending::Parting;
 use frame::{Header, Kind};
@@ -139,6 +142,7 @@ pub struct TcpFabric {
     to_send: Vec<LinkId>,
     /// Links that may have received bytes that the socket no longer reports.
     to_receive: Vec<LinkId>,
+    attention: Attention,
     counts: SentCounts,
     partings: VecDeque<Parting>,
     reports: VecDeque<Report>,
@@ -188,6 +192,7 @@ impl TcpFabric {
             links: HashMap::new(),
             to_send: Vec::new(),
             to_receive: Vec::new(),
+            attention: Attention::default(),
             counts: SentCounts::default(),
             partings: VecDeque::new(),
             reports: VecDeque::new(),
@@ -325,7 +330,12 @@ impl Fabric for TcpFabric {
 
     fn arm(&mut self) {
         // Sockets wake the thread by themselves. Only deadlines need the timer.
+        self.attention.arm();
         self.poller.wake_at(self.alarm);
+    }
+
+    fn woken(&mut self) {
+        self.attention.wake();
     }
 
     fn wait_fds(&self) -> Vec<BorrowedFd<'_>> {

@@ -1,8 +1,10 @@
 //! One round of the fabric's work.
 
+use super::attention::Look;
 use super::link::Stage;
 use super::poller::Source;
 use super::{Report, TcpFabric};
+use smallvec::SmallVec;
 use transfer_core::fabric::{FabricEvent, LinkId};
 
 type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
@@ -20,6 +22,37 @@ impl TcpFabric {
         for link in std::mem::take(&mut self.to_receive) {
             moved |= self.receive(link, sink);
         }
+        moved |= self.look(sink);
+        self.check_deadlines();
+        // If the peer waits for an acknowledgement, another round follows.
+        moved | self.report_events(sink) | !self.to_send.is_empty() | !self.to_receive.is_empty()
+    }
+
+    /// Receives what has come. Returns whether there was anything.
+    fn look(&mut self, sink: &mut Sink<'_>) -> bool {
+        let links = &self.links;
+        let can_read = |id| links.get(&id).is_some_and(|link| matches!(link.stage, Stage::Up) && !link.watched);
+        match self.attention.next(can_read) {
+            Look::Nowhere => false,
+            Look::At { link, query } => {
+                // Events about a link come before the data that it brings.
+                let told = self.report_events(sink);
+                if self.receive(link, sink) {
+                    self.attention.read(self.links.get(&link).is_some_and(|link| link.dry));
+                    true
+                } else {
+                    told | (query && self.query(sink))
+                }
+            }
+            Look::Everywhere => self.query(sink),
+        }
+    }
+
+    /// Asks the kernel which sockets have something, and handles it.
+    fn query(&mut self, sink: &mut Sink<'_>) -> bool {
+        let mut moved = false;
+        let mut readable = SmallVec::<[LinkId; 2]>::new();
+        self.attention.query();
         for ready in self.poller.ready() {
             match ready.token {
                 Source::Listener => self.accept_pending(),
@@ -35,6 +68,7 @@ impl TcpFabric {
                         self.unblock(link);
                     }
                     if ready.readable {
+                        readable.push(link);
                         // Events about the link come before the data that it brings.
                         moved |= self.report_events(sink);
                         moved |= self.receive(link, sink);
@@ -42,9 +76,8 @@ impl TcpFabric {
                 }
             }
         }
-        self.check_deadlines();
-        // If an acknowledgement is owed, another round follows.
-        moved | self.report_events(sink) | !self.to_send.is_empty() | !self.to_receive.is_empty()
+        self.attention.found(&readable);
+        moved
     }
 
     pub(super) fn report_events(&mut self, sink: &mut Sink<'_>) -> bool {

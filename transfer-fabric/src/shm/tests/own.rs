@@ -268,6 +268,7 @@ fn a_stopped_peer_is_lost() {
         let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
         let long = rustix::time::Timespec { tv_sec: 20, tv_nsec: 0 };
         assert_eq!(rustix::event::poll(&mut fds, Some(&long)).unwrap(), 1, "nothing wakes it");
+        fabric.woken();
     };
     assert!(matches!(&reason, DownReason::Lost(why) if why.contains("nothing for")), "{reason:?}");
 }

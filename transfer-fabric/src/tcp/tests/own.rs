@@ -101,6 +101,7 @@ fn a_blocked_link_sleeps() {
         if rustix::event::poll(&mut fds, Some(&quiet)).unwrap() == 0 {
             break;
         }
+        fabric.woken();
     }
     assert!(fabric.links.values().all(|link| link.blocked && link.watched));
     pair.write_done(0, link, work);
@@ -147,6 +148,7 @@ fn passed_deadline_does_not_keep_the_thread_awake() {
         rustix::event::poll(&mut fds, wait).unwrap() > 0
     };
     assert!(ready(fabric, None));
+    fabric.woken();
     while fabric.poll(&mut |event| panic!("{event:?}")) {}
     fabric.arm();
     let quiet = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
