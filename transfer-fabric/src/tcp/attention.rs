@@ -10,7 +10,7 @@ use transfer_core::fabric::LinkId;
 /// All sockets are queried at least once in this many rounds while the direct reads find something.
 const QUERY_BUSY: u8 = 16;
 
-/// All sockets are queried once in this many rounds while the direct reads find nothing.
+/// All sockets are queried once in this many rounds while the looks find nothing.
 const QUERY_IDLE: u8 = 4;
 
 /// The number of looks in a row that have to find the same link, and no other, before it is read directly.
@@ -34,6 +34,8 @@ pub(super) struct Attention {
     streak: u8,
     /// The number of rounds since the last query.
     rounds: u8,
+    /// Whether the last query has found nothing.
+    quiet: bool,
     /// Whether the busy link's socket was read to its end in the last round.
     dry: bool,
     /// The number of rounds for which a wait looks.
@@ -67,6 +69,7 @@ impl Attention {
             return Look::Nowhere;
         }
         match self.busy.filter(|link| self.streak >= STREAK && can_read(*link)) {
+            None if self.quiet && !woken && self.rounds < QUERY_IDLE => Look::Nowhere,
             None => Look::Everywhere,
             Some(_) if dry && !woken => Look::Nowhere,
             Some(link) => Look::At { link, query: woken || self.rounds >= QUERY_IDLE },
@@ -81,9 +84,15 @@ impl Attention {
     /// A query is made.
     pub(super) fn query(&mut self) {
         self.rounds = 0;
+        self.quiet = true;
     }
 
-    /// A query has found these links readable.
+    /// The query has found something.
+    pub(super) fn found_some(&mut self) {
+        self.quiet = false;
+    }
+
+    /// The query has found these links readable.
     pub(super) fn found(&mut self, readable: &[LinkId]) {
         match readable {
             [] => {}
@@ -107,9 +116,26 @@ mod tests {
         for _ in 0..STREAK {
             assert_eq!(attention.next(|_| true), Look::Everywhere);
             attention.query();
+            attention.found_some();
             attention.found(&[A]);
         }
         attention
+    }
+
+    #[test]
+    fn without_a_busy_link_all_are_queried_seldom_while_nothing_comes() {
+        let mut attention = Attention::default();
+        assert_eq!(attention.next(|_| true), Look::Everywhere);
+        attention.query();
+        let looks: Vec<_> = (0..QUERY_IDLE).map(|_| attention.next(|_| true)).collect();
+        assert_eq!(looks.last(), Some(&Look::Everywhere));
+        assert_eq!(looks.iter().filter(|look| **look == Look::Nowhere).count(), usize::from(QUERY_IDLE) - 1);
+        attention.query();
+        attention.wake();
+        assert_eq!(attention.next(|_| true), Look::Everywhere, "the caller's wait has found something");
+        attention.query();
+        attention.found_some();
+        assert_eq!(attention.next(|_| true), Look::Everywhere, "more may have come");
     }
 
     #[test]
@@ -123,6 +149,7 @@ mod tests {
         assert_eq!(looks[3], Look::At { link: A, query: true }, "nothing was found in these rounds");
         assert_eq!(looks[15], Look::Everywhere, "even if the busy link always has something");
         attention.query();
+        attention.found_some();
         assert_eq!(attention.next(|_| false), Look::Everywhere, "it cannot be read");
     }
 
@@ -167,6 +194,7 @@ mod tests {
             attention.found(&[B]);
             assert_eq!(attention.next(|_| true), Look::Everywhere);
             attention.query();
+            attention.found_some();
         }
     }
 }

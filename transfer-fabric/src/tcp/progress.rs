@@ -54,6 +54,7 @@ impl TcpFabric {
         let mut readable = SmallVec::<[LinkId; 2]>::new();
         self.attention.query();
         for ready in self.poller.ready() {
+            self.attention.found_some();
             match ready.token {
                 Source::Listener => self.accept_pending(),
                 Source::Timer => {
