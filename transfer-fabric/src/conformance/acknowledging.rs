@@ -16,6 +16,10 @@ fn message<R: Rig>(pair: &mut Pair<R>, from: usize, link: Link, bytes: &[u8]) {
     pair.post_send(from, link, bytes).unwrap();
     let came = Heard::Message(link.0[1 - from], bytes.to_vec());
     pair.hear(1 - from, "Message", |heard| (*heard == came).then_some(()));
+    // The receiver answers a few rounds later, if it does.
+    for _ in 0..5 {
+        pair.round_of(1 - from);
+    }
 }
 
 /// A question and its answer are two frames, and their acknowledgements none: the next frame carries them.
