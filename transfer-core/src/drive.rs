@@ -61,6 +61,8 @@ pub struct Driver<M> {
     /// devices are not atomic to each other.
     atomics: Option<usize>,
     links: BTreeMap<LinkId, LinkState>,
+    /// The links with blocked posts.
+    blocked: Vec<LinkId>,
     next_link: u32,
     next_foreign: u32,
 }
@@ -103,6 +105,7 @@ impl<M> Driver<M> {
             posts,
             atomics,
             links: BTreeMap::new(),
+            blocked: Vec::new(),
             next_link: 1,
             next_foreign: SegmentId::FIRST_FOREIGN,
         }
@@ -381,6 +384,7 @@ impl<M> Driver<M> {
             Err(PostError::Full(_)) => {
                 self.posts[state.fabric].full += 1;
                 state.blocked.push_back(post);
+                self.blocked.push(link);
             }
             // The fabric reports `LinkDown` as an event. The node settles its posts then.
             Err(PostError::LinkDown(_)) => {}
@@ -388,9 +392,12 @@ impl<M> Driver<M> {
         }
     }
 
+    /// Posts what found a send queue full, as far as there is room now. Costs nothing for links without such posts.
     fn retry_blocked(&mut self, memory: &mut impl HeaderMemory) {
-        let Driver { node, links, fabrics, posts, .. } = self;
-        for state in links.values_mut() {
+        let Driver { node, links, fabrics, posts, blocked, .. } = self;
+        blocked.retain(|link| {
+            // A link that has ended meanwhile has nothing to post.
+            let Some(state) = links.get_mut(link) else { return false };
             while let Some(post) = state.blocked.front() {
                 match try_post(&mut *fabrics[state.fabric], post, memory) {
                     Err(PostError::Full(_)) => break,
@@ -400,7 +407,8 @@ impl<M> Driver<M> {
                 }
                 state.blocked.pop_front();
             }
-        }
+            !state.blocked.is_empty()
+        });
     }
 }
 

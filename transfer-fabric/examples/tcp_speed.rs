@@ -60,6 +60,7 @@ fn step(fabric: &mut TcpFabric, sink: &mut dyn FnMut(FabricEvent<'_>)) -> Result
         && let [fd] = fabric.wait_fds()[..]
     {
         poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None)?;
+        fabric.woken();
     }
     Ok(())
 }

@@ -88,6 +88,7 @@ fn step(fabric: &mut TcpFabric, bell: Option<&UnixStream>, sink: &mut dyn FnMut(
         let mut fds = vec![PollFd::from_borrowed_fd(fd, PollFlags::IN)];
         fds.extend(bell.map(|bell| PollFd::new(bell, PollFlags::IN)));
         poll(&mut fds, None)?;
+        fabric.woken();
     }
     Ok(())
 }

@@ -70,6 +70,7 @@ fn step(fabric: &mut VerbsFabric, wait: Wait, sink: &mut dyn FnMut(FabricEvent<'
         let fds = fabric.wait_fds();
         let mut fds: Vec<_> = fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         poll(&mut fds, None)?;
+        fabric.woken();
     }
     Ok(())
 }

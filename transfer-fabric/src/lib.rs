@@ -17,6 +17,7 @@
 pub mod conformance;
 pub mod engine;
 mod epoll;
+mod owed;
 mod peer_watch;
 mod pending;
 mod poller;

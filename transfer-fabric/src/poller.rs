@@ -84,9 +84,11 @@ impl Poller {
         self.epoll.wait(Some(Duration::ZERO))
     }
 
-    /// Makes the descriptor readable at that time. `None` switches the timer off.
+    /// Makes the descriptor readable at that time, or earlier if it is set for an earlier one: a wake-up too many, once,
+    /// costs less than a call for each time that the deadline moves.
     pub(crate) fn wake_at(&mut self, at: Option<Instant>) {
-        if at != self.set_for {
+        let is_set = self.set_for.is_some_and(|set| at.is_none_or(|at| set <= at));
+        if at != self.set_for && !is_set {
             self.set_for = at;
             self.set_timer(at.map(|at| at.saturating_duration_since(Instant::now())));
         }

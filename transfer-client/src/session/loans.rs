@@ -3,7 +3,8 @@
 
 use super::Lent;
 use super::home::Former;
-use std::collections::{BTreeMap, HashMap};
+use hashbrown::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use transfer_core::op::{OpId, Push};
 use transfer_core::tensor::{Key, Until, Version};
@@ -52,7 +53,11 @@ impl Loans {
         self.next += 1;
         loan.state = State::Published(self.next);
         loan.push.version = Some(version);
-        let ops = self.published.entry(loan.push.key.clone()).or_default();
+        // The key is copied only for its first version.
+        let ops = match self.published.get_mut(&loan.push.key) {
+            Some(ops) => ops,
+            None => self.published.entry(loan.push.key.clone()).or_default(),
+        };
         ops.retain(|op| match self.by_push.get_mut(op) {
             // A version that stays until it is replaced is replaced now.
             Some(before) if before.push.retention.until == Until::Replaced => {

@@ -5,9 +5,9 @@
 //! way, and the version must stay on this node, in one piece, until it is replaced or deleted.
 
 use super::look_up::Changes;
+use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
-use std::collections::HashMap;
 use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Announced, Command, MAX_NOTICES, Push, announced_ticket};
 use transfer_core::tensor::{Key, TensorMeta, Until, Version};

@@ -90,7 +90,8 @@ pub struct Offer(pub Vec<u8>);
 /// [`FabricEvent::Connected`] when the link can be used, or [`FabricEvent::LinkDown`].
 ///
 /// *Working*: post and grant in any order, and call [`poll`](Fabric::poll) often. Before sleeping, call
-/// [`arm`](Fabric::arm), poll once more, and wait until one of [`wait_fds`](Fabric::wait_fds) is readable.
+/// [`arm`](Fabric::arm), poll once more, and wait until one of [`wait_fds`](Fabric::wait_fds) is readable. If one is,
+/// call [`woken`](Fabric::woken) before the next poll.
 pub trait Fabric: Send {
     /// The form in which this fabric gets a segment's memory.
     type Memory;
@@ -218,6 +219,10 @@ pub trait Fabric: Send {
 
     /// Requests that one of [`wait_fds`](Fabric::wait_fds) become readable when [`poll`](Fabric::poll) has work again.
     fn arm(&mut self);
+
+    /// Tells the fabric that one of [`wait_fds`](Fabric::wait_fds) was readable. A look at a socket is a system call, so
+    /// a fabric may look less often after a wait that has not reported it.
+    fn woken(&mut self) {}
 
     /// Returns the descriptors to wait on. They do not change during the fabric's life. The list is empty for a fabric
     /// that must be polled, such as the simulated one.

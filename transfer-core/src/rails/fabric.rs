@@ -557,6 +557,12 @@ impl<M: Clone> Fabric for MultiRail<M> {
         }
     }
 
+    fn woken(&mut self) {
+        for fabric in &mut self.inner {
+            fabric.woken();
+        }
+    }
+
     fn wait_fds(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
         self.inner.iter().flat_map(|fabric| fabric.wait_fds()).collect()
     }

@@ -135,6 +135,10 @@ impl<F: Fabric + ?Sized> Fabric for SingleRail<F> {
         self.inner.arm();
     }
 
+    fn woken(&mut self) {
+        self.inner.woken();
+    }
+
     fn wait_fds(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
         self.inner.wait_fds()
     }

@@ -6,6 +6,8 @@
 
 #![allow(missing_docs, clippy::missing_panics_doc, clippy::unwrap_used, reason = "tests, used by tests only")]
 
+#[cfg(test)]
+pub mod acknowledging;
 pub mod atomics;
 pub mod connecting;
 pub mod memory;

@@ -77,9 +77,9 @@ impl Run {
         let system = |why: rustix::io::Errno| EngineError::System { what: "epoll", why: why.into() };
         let sleeper = Epoll::new().map_err(system)?;
         sleeper.add(&bell, Ready::Bell).map_err(system)?;
-        for fabric in &fabrics {
+        for (place, fabric) in (0..=u8::MAX).zip(&fabrics) {
             for fd in fabric.wait_fds() {
-                sleeper.add(fd, Ready::Fabric).map_err(system)?;
+                sleeper.add(fd, Ready::Fabric(place)).map_err(system)?;
             }
         }
         let now = Instant::now();
@@ -339,7 +339,11 @@ impl Run {
         self.looked_up = Instant::now();
         for ready in self.sleeper.wait(timeout).into_iter().map(|event| event.token) {
             match ready {
-                Ready::Fabric => {}
+                Ready::Fabric(place) => {
+                    if let Some(fabric) = self.driver.fabrics().get_mut(usize::from(place)) {
+                        fabric.woken();
+                    }
+                }
                 Ready::Bell => {
                     // Every round checks for commands anyway.
                     let _ = rustix::io::read(&*self.bell, &mut [0; 8]);

@@ -99,22 +99,24 @@ impl Pace {
 pub(super) enum Ready {
     /// The bell: a command has come. It must be read to reset it.
     Bell,
-    /// A fabric. Every round polls it anyway.
-    Fabric,
+    /// The fabric at this place.
+    Fabric(u8),
     /// The socket of this session.
     Socket(u64),
     /// The process of this session has ended.
     Process(u64),
 }
 
-const FABRIC: u64 = u64::MAX;
-const BELL: u64 = u64::MAX - 1;
+const BELL: u64 = u64::MAX;
+/// The fabric at place 0. Each of the others is one less.
+const FABRIC: u64 = u64::MAX - 1;
+const LAST_FABRIC: u64 = FABRIC - u8::MAX as u64;
 const PROCESS: u64 = 1 << 63;
 
 impl Token for Ready {
     fn to_u64(self) -> u64 {
         match self {
-            Ready::Fabric => FABRIC,
+            Ready::Fabric(place) => FABRIC - u64::from(place),
             Ready::Bell => BELL,
             Ready::Process(session) => session | PROCESS,
             Ready::Socket(session) => session & !PROCESS,
@@ -123,8 +125,8 @@ impl Token for Ready {
 
     fn from_u64(number: u64) -> Ready {
         match number {
-            FABRIC => Ready::Fabric,
             BELL => Ready::Bell,
+            n if n >= LAST_FABRIC => Ready::Fabric((FABRIC - n) as u8),
             n if n & PROCESS != 0 => Ready::Process(n & !PROCESS),
             n => Ready::Socket(n),
         }

@@ -4,9 +4,10 @@ use super::memory::Memory;
 use super::meters::EngineMeters;
 use super::wait::Ready;
 use crate::epoll::Epoll;
+use hashbrown::{HashMap, HashSet};
 use rustix::io::Errno;
 use std::any::Any;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -89,6 +90,8 @@ pub(super) struct Workers {
     notices: Notices,
     /// Sessions with something to publish.
     touched: Vec<SessionId>,
+    /// Sessions with a backlog.
+    delayed: BTreeSet<SessionId>,
     scratch: Vec<u8>,
     /// The counts that concern workers.
     meters: EngineMeters,
@@ -150,6 +153,7 @@ impl Workers {
     /// Evicts a worker. Keeps its socket and its pidfd, to notice its end.
     pub(super) fn evict(&mut self, id: SessionId) {
         let Some(Worker { socket, pidfd, place, arena, .. }) = self.by_id.remove(&id) else { return };
+        self.delayed.remove(&id);
         socket.hang_up();
         self.evicted.insert(id, Evicted { socket, pidfd, _place: place });
         if let Some((notices, _)) = self.notices.remove(&arena) {
@@ -167,7 +171,7 @@ impl Workers {
 
     /// Returns the number of replies that wait for their workers to read.
     pub(super) fn backlog(&self) -> u64 {
-        self.by_id.values().map(|w| w.backlog.len() as u64).sum()
+        self.delayed.iter().filter_map(|id| self.by_id.get(id)).map(|w| w.backlog.len() as u64).sum()
     }
 
     /// Takes requests out of the rings, and adds each worker that violates the protocol to `broken`, with the reason.
@@ -194,7 +198,9 @@ impl Workers {
                 continue;
             }
             match worker.take(how, meters, &mut buffer, |request| each(*id, request)) {
-                Ok(some) => active |= some,
+                // Only records that were popped make room for a worker that waits for it.
+                Ok(false) => continue,
+                Ok(true) => active = true,
                 Err(why) => broken.push((*id, why)),
             }
             if worker.submission.should_wake() {
@@ -229,6 +235,7 @@ impl Workers {
         if !worker.backlog.is_empty() || !worker.write(&reply, memory, &self.notices, &mut self.scratch)? {
             self.meters.replies_delayed += 1;
             worker.backlog.push_back(reply);
+            self.delayed.insert(id);
         }
         Ok(())
     }
@@ -245,7 +252,7 @@ impl Workers {
 
     /// Returns whether a reply waits for its worker to read.
     pub(super) fn has_backlog(&self) -> bool {
-        self.by_id.values().any(|w| !w.backlog.is_empty())
+        !self.delayed.is_empty()
     }
 
     /// Publishes the written replies, and wakes the sleeping workers.
@@ -266,12 +273,11 @@ impl Workers {
             }
         }
         self.touched.clear();
-        for (id, worker) in &mut self.by_id {
-            if worker.backlog.is_empty() {
-                continue;
-            }
+        let Workers { by_id, delayed, notices, scratch, meters, .. } = self;
+        delayed.retain(|id| {
+            let Some(worker) = by_id.get_mut(id) else { return false };
             while let Some(reply) = worker.backlog.pop_front() {
-                match worker.write(&reply, memory, &self.notices, &mut self.scratch) {
+                match worker.write(&reply, memory, notices, scratch) {
                     Ok(true) => {}
                     Ok(false) => {
                         worker.backlog.push_front(reply);
@@ -285,10 +291,11 @@ impl Workers {
             }
             worker.completion.publish();
             if worker.completion.should_wake() {
-                self.meters.doorbells_rung += 1;
+                meters.doorbells_rung += 1;
                 let _ = worker.socket.ring();
             }
-        }
+            !worker.backlog.is_empty()
+        });
     }
 
     /// Announces that this thread will sleep. Returns `false` if requests have arrived.

@@ -127,6 +127,10 @@ impl ShmFabric {
         for id in late_to_greet {
             self.end(id, late("the peer did not answer"));
         }
+        // What is late is acknowledged in the next round.
+        for link in self.links.values_mut() {
+            link.owed.expire(now);
+        }
         self.check_watches(now);
         self.alarm = self.next_deadline();
     }
@@ -138,7 +142,7 @@ impl ShmFabric {
         });
         let links = self.links.values().filter_map(|link| match link.stage {
             Stage::Greeting { deadline, .. } => Some(deadline),
-            Stage::Up => link.watch.due(),
+            Stage::Up => link.watch.due().into_iter().chain(link.owed.due()).min(),
             Stage::Ending { .. } => None,
         });
         let pending = self.pending.iter().map(|connection| connection.deadline);

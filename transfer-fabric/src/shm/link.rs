@@ -7,6 +7,7 @@ use super::note::{Nonce, Note};
 use super::quota::Mapped;
 use super::record::{Element, Encoded, Record, Write};
 use super::shared::Shared;
+use crate::owed::{Owed, SentCounts};
 use crate::peer_watch::PeerWatch;
 use crate::regions::Regions;
 use crate::token::Token;
@@ -57,6 +58,8 @@ pub(super) struct Link {
     /// The number of the peer's works that are placed, and the number that the peer was told.
     pub(super) placed: u64,
     pub(super) placed_told: u64,
+    pub(super) owed: Owed,
+    pub(super) counts: SentCounts,
     /// The number of this side's works that the peer says are placed.
     pub(super) peer_placed: u64,
     /// This side's segments that the peer knows. Both sides name them by their numbers on this side, which are never
@@ -120,6 +123,8 @@ impl Link {
             done: 0,
             placed: 0,
             placed_told: 0,
+            owed: Owed::default(),
+            counts: SentCounts::default(),
             peer_placed: 0,
             passed: HashSet::new(),
             namespace: own_namespace,
@@ -306,6 +311,8 @@ impl Link {
     pub(super) fn push(&mut self, record: &Record, message: &[u8]) {
         let encoded = Encoded::new(record, message, self.placed);
         self.placed_told = self.placed;
+        self.owed.told(self.placed, self.placed_told);
+        self.counts.count(*record == Record::Ack);
         let pushed = self.outbox.is_empty() && self.shared.out.try_push(encoded.bytes()).unwrap_or(false);
         if !pushed {
             // This also happens if the peer has broken the ring: the next `send` reports that.

@@ -56,6 +56,7 @@ mod shared;
 mod tests;
 
 use crate::device;
+use crate::owed::SentCounts;
 use crate::pending::PendingConnections;
 use crate::poller::{Poller, Source};
 use crate::regions::Regions;
@@ -174,10 +175,11 @@ pub struct ShmFabric {
     pending: PendingConnections<u32, PendingConnection>,
     links: HashMap<LinkId, Link>,
     reports: VecDeque<Report>,
+    counts: SentCounts,
     /// No deadline passes before this moment.
     alarm: Option<Instant>,
-    /// The number of rounds that still have to check the sockets, whatever the rings say.
-    watchful: u8,
+    /// Whether the next round has to check the sockets, whatever the rings say.
+    watchful: bool,
     rounds: u8,
     /// Declared last: its threads end once nothing can give them work.
     copy_pool: CopyPool,
@@ -222,8 +224,9 @@ impl ShmFabric {
             pending: PendingConnections::new(),
             links: HashMap::new(),
             reports: VecDeque::new(),
+            counts: SentCounts::default(),
             alarm: None,
-            watchful: 0,
+            watchful: false,
             rounds: 0,
             copy_pool,
         })
@@ -381,9 +384,12 @@ impl Fabric for ShmFabric {
             // If something has come by now, the poll that follows finds it.
             link.asleep = link.shared.incoming.prepare_sleep();
         }
-        // The poll that follows checks the sockets, and so does the one after the sleep.
-        self.watchful = 2;
+        // What comes over a socket ends the wait, and the wait reports it.
         self.poller.wake_at(self.alarm);
+    }
+
+    fn woken(&mut self) {
+        self.watchful = true;
     }
 
     fn wait_fds(&self) -> Vec<BorrowedFd<'_>> {
@@ -398,6 +404,10 @@ impl Fabric for ShmFabric {
             ("copy threads", threads),
             ("references", references.into()),
         ]
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.counts.named()
     }
 }
 

@@ -12,8 +12,8 @@ const LOOK_EVERY: u8 = 16;
 type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
 
 impl ShmFabric {
-    /// Sends, then receives. What a round receives is acknowledged in the next one, so that the engine acts on it
-    /// first, and so that an answer can carry the acknowledgement.
+    /// Sends, then receives. What a round receives is acknowledged in the next one or later ([`crate::owed`]), so that
+    /// the engine acts on it first, and so that an answer can carry the acknowledgement.
     pub(super) fn progress(&mut self, sink: &mut Sink<'_>) -> bool {
         // The engine acts on these events before anything is sent: a version that has landed reaches its reader before
         // it is acknowledged.
@@ -30,13 +30,12 @@ impl ShmFabric {
         moved |= self.check_ends();
         self.check_deadlines();
         // If an acknowledgement is owed, another round follows.
-        moved | self.report_events(sink) | self.links.values().any(|link| link.is_up() && link.owes_word())
+        moved | self.report_events(sink) | self.links.values().any(|link| link.is_up() && link.must_acknowledge())
     }
 
     fn looks_at_sockets(&mut self) -> bool {
         self.rounds = (self.rounds + 1) % LOOK_EVERY;
-        let was_watchful = self.watchful > 0;
-        self.watchful = self.watchful.saturating_sub(1);
+        let was_watchful = std::mem::take(&mut self.watchful);
         let connecting = || {
             let greeting = |stage: &Stage| matches!(stage, Stage::Greeting { .. });
             !self.waiting.is_empty()
@@ -112,10 +111,20 @@ impl ShmFabric {
         let means = Means { regions, copy_pool, max_mapped_bytes: config.max_mapped_bytes };
         let mut moved = false;
         let mut ended: Vec<(LinkId, DownReason)> = Vec::new();
+        let mut owing = Vec::new();
         for (id, link) in links.iter_mut().filter(|(_, link)| link.is_up()) {
             match link.receive(means, config.round_bytes, sink) {
                 Ok(any) => moved |= any,
                 Err(reason) => ended.push((*id, link.farewell.take().unwrap_or(reason))),
+            }
+            if link.owes_without_limit() {
+                owing.push(*id);
+            }
+        }
+        for id in owing {
+            let due = self.deadline_after(crate::owed::WITHIN);
+            if let Some(link) = self.links.get_mut(&id) {
+                link.owed.limit(due);
             }
         }
         for (id, reason) in ended {
@@ -129,10 +138,12 @@ impl ShmFabric {
         let mut moved = false;
         let mut ended: Vec<(LinkId, DownReason)> = Vec::new();
         for (id, link) in self.links.iter_mut().filter(|(_, link)| link.is_up()) {
-            match link.send() {
+            let result = link.send();
+            self.counts.take_from(&mut link.counts);
+            match result {
                 Ok(sent) => moved |= sent,
                 // The socket may hold the peer's farewell, which says more.
-                Err(DownReason::Lost(_)) => self.watchful = 1,
+                Err(DownReason::Lost(_)) => self.watchful = true,
                 Err(reason) => ended.push((*id, reason)),
             }
         }

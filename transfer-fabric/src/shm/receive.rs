@@ -180,6 +180,7 @@ impl Link {
 
     fn placed(&mut self, immediate: Option<u32>, len_bytes: u64, sink: &mut Sink<'_>) -> Result<(), DownReason> {
         self.placed += 1;
+        self.owed.write_placed(self.placed);
         if let Some(value) = immediate {
             let copied = std::mem::take(&mut self.copied);
             sink(FabricEvent::Immediate { link: self.id, value, len_bytes, copied });

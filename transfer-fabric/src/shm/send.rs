@@ -10,8 +10,8 @@ fn broken(error: RingError) -> DownReason {
 }
 
 impl Link {
-    /// Shows the peer the posted records, or else an acknowledgement if one is due. Returns whether anything was
-    /// shown, or can be shown by now.
+    /// Shows the peer the posted records, or else an acknowledgement if the peer waits for one. Returns whether anything
+    /// was shown, or can be shown by now.
     pub(super) fn send(&mut self) -> Result<bool, DownReason> {
         while let Some(record) = self.outbox.front() {
             if !self.shared.out.try_push(record).map_err(broken)? {
@@ -20,7 +20,7 @@ impl Link {
             self.unpublished = true;
             self.outbox.pop_front();
         }
-        if self.owes_word() {
+        if self.must_acknowledge() {
             self.push(&Record::Ack, &[]);
         }
         // The peer wakes this side when there is room. If there is room by now, the peer does not, and the next round
@@ -39,9 +39,14 @@ impl Link {
         Ok(true)
     }
 
-    /// Returns whether an acknowledgement is due that no other record will carry.
-    pub(super) fn owes_word(&self) -> bool {
-        self.outbox.is_empty() && self.placed > self.placed_told
+    /// Returns whether the peer waits for an acknowledgement that no record carries so far.
+    pub(super) fn must_acknowledge(&self) -> bool {
+        self.outbox.is_empty() && self.owed.is_urgent(self.placed, self.placed_told)
+    }
+
+    /// Returns whether an acknowledgement is owed that has no time limit yet.
+    pub(super) fn owes_without_limit(&self) -> bool {
+        self.owed.due().is_none() && self.placed > self.placed_told
     }
 
     pub(super) fn ring(&self) -> Result<(), DownReason> {

@@ -159,16 +159,23 @@ impl TcpFabric {
             self.reports.push_back(Report::Down { link, reason: late("the peer did not come") });
         }
         let (mut late_to_greet, mut late_to_end, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        let mut to_acknowledge = Vec::new();
         for link in self.links.values_mut() {
             match link.stage {
                 _ if link.deadline().is_none_or(|deadline| now < deadline) => {}
                 Stage::Ending { .. } => late_to_end.push(link.id),
                 Stage::Up => {
+                    if link.owed.expire(now) {
+                        to_acknowledge.push(link.id);
+                    }
                     let why = link.watch.check(now, link.in_flight.len(), link.signs, self.config.peer_timeout);
                     lost.extend(why.map(|why| (link.id, why)));
                 }
                 _ => late_to_greet.push(link.id),
             }
+        }
+        for id in to_acknowledge {
+            self.list(id);
         }
         for id in late_to_greet {
             self.end(id, late("the peer did not answer"));

@@ -18,8 +18,9 @@ use transfer_memory::segment::MapError;
 const STAGING_BYTES: usize = 64 << 10;
 
 /// After a body of at least this length, only [`STAGING_AFTER_LARGE`] bytes are received into staging: the next body
-/// is probably as large, and its staged bytes are copied once more.
-const LARGE_BODY: u64 = 128 << 10;
+/// is probably as large, and its staged bytes are copied once more. While such bodies follow each other this costs no
+/// call: the one that receives a body also receives the header of the next.
+const LARGE_BODY: u64 = 32 << 10;
 const STAGING_AFTER_LARGE: usize = 4 << 10;
 
 /// A mistake of the peer.

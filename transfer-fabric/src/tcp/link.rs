@@ -5,6 +5,7 @@ use super::inbox::{Arrival, Inbox};
 use super::outbox::{Body, Outbox};
 use super::tls::{Session, Tokens};
 use super::wire::Wire;
+use crate::owed::Owed;
 use crate::peer_watch::PeerWatch;
 use crate::regions::Regions;
 use crate::token::Token;
@@ -43,6 +44,10 @@ pub(super) struct Link {
     /// sign.
     pub(super) signs: u64,
     pub(super) watch: PeerWatch<u64>,
+    /// The acknowledgements that the peer has not been sent.
+    pub(super) owed: Owed,
+    /// Whether the socket was read to its end by the last look.
+    pub(super) dry: bool,
     /// Whether the socket took no more.
     pub(super) blocked: bool,
     /// Whether the socket is watched for room.
@@ -64,6 +69,8 @@ impl Link {
             done: 0,
             signs: 0,
             watch: PeerWatch::off(),
+            owed: Owed::default(),
+            dry: false,
             blocked: false,
             watched: false,
             listed: false,
@@ -80,10 +87,11 @@ impl Link {
         self.tls.as_ref().is_some_and(|tls| tls.has_more())
     }
 
-    /// Returns the time by which the link has to be connected, or have ended, or its peer have given a sign of life.
+    /// Returns the time by which the link has to be connected, or have ended, or its peer have given a sign of life or
+    /// be sent an acknowledgement.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Up => self.watch.due(),
+            Stage::Up => self.watch.due().into_iter().chain(self.owed.due()).min(),
             Stage::Securing { deadline, .. }
             | Stage::Greeting { deadline, .. }
             | Stage::Proving { deadline, .. }
@@ -126,6 +134,7 @@ impl Link {
             self.signs += u64::from(bytes > 0);
             left = left.saturating_sub(bytes);
             if !more || left == 0 {
+                self.dry = !more;
                 return Ok(left < limit);
             }
         }
@@ -160,6 +169,7 @@ impl Link {
                 None => return Ok(()),
                 Some(Arrival::Placed { immediate, len }) => {
                     self.expect_up("a write")?;
+                    self.owed.write_placed(self.inbox.placed());
                     if let Some(value) = immediate {
                         sink(FabricEvent::Immediate { link, value, len_bytes: len, copied: self.inbox.take_copied() });
                     }
@@ -228,11 +238,21 @@ impl Link {
         Ok(())
     }
 
-    /// Sends up to about `limit` bytes of the queue, or an acknowledgement if the queue is empty and one is due.
-    /// Returns whether anything was sent.
+    /// Returns whether the peer waits for an acknowledgement that no frame carries so far.
+    pub(super) fn must_acknowledge(&self) -> bool {
+        self.outbox.is_empty() && self.owed.is_urgent(self.inbox.placed(), self.outbox.placed_told())
+    }
+
+    /// Returns whether an acknowledgement is owed that has no time limit yet.
+    pub(super) fn owes_without_limit(&self) -> bool {
+        self.owed.due().is_none() && self.inbox.placed() > self.outbox.placed_told()
+    }
+
+    /// Sends up to about `limit` bytes of the queue, or an acknowledgement if the queue is empty and the peer waits for
+    /// one. Returns whether anything was sent.
     pub(super) fn send(&mut self, limit: usize) -> Result<bool, DownReason> {
         let placed = self.inbox.placed();
-        if self.outbox.is_empty() && placed > self.outbox.placed_told() {
+        if self.must_acknowledge() {
             self.outbox.push_bytes(Kind::Ack, &[]);
         }
         let mut wire = Wire::new(&self.socket, self.tls.as_deref_mut());
@@ -247,6 +267,7 @@ impl Link {
             self.blocked = sent.blocked;
             left = left.saturating_sub(sent.bytes);
         }
+        self.owed.told(placed, self.outbox.placed_told());
         Ok(left < limit)
     }
 }

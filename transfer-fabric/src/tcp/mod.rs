@@ -14,6 +14,7 @@
 //! - `link`: both directions, and the works in flight.
 //! - `socket`, `iovec`: system calls; all unsafe calls are in `iovec`.
 //! - `connecting`, `progress`, `ending`: the fabric's work on its links at each stage of their lives.
+//! - `attention`: which sockets a round looks at.
 //!
 //! # How a link begins
 //! The initiator's offer contains a random token T1. The acceptor answers with a random T2 and the address of its
@@ -26,6 +27,7 @@
 //! A link ends in good order with a Bye, or after a mistake of the peer with a Refuse that names the mistake. Either
 //! is the last frame, and follows at most the rest of a frame that was partly sent. From then on nothing is placed.
 
+mod attention;
 mod connecting;
 mod ending;
 mod frame;
@@ -44,9 +46,11 @@ mod wire;
 pub use tls::TlsSource;
 
 use crate::device;
+use crate::owed::SentCounts;
 use crate::pending::PendingConnections;
 use crate::poller::{self, Poller, Source};
 use crate::regions::Regions;
+use attention::Attention;
 use connecting::{PendingConnection, Waiting};
 use ending::Parting;
 use frame::{Header, Kind};
@@ -138,6 +142,8 @@ pub struct TcpFabric {
     to_send: Vec<LinkId>,
     /// Links that may have received bytes that the socket no longer reports.
     to_receive: Vec<LinkId>,
+    attention: Attention,
+    counts: SentCounts,
     partings: VecDeque<Parting>,
     reports: VecDeque<Report>,
     /// No deadline passes before this moment.
@@ -186,6 +192,8 @@ impl TcpFabric {
             links: HashMap::new(),
             to_send: Vec::new(),
             to_receive: Vec::new(),
+            attention: Attention::default(),
+            counts: SentCounts::default(),
             partings: VecDeque::new(),
             reports: VecDeque::new(),
             alarm: None,
@@ -322,7 +330,12 @@ impl Fabric for TcpFabric {
 
     fn arm(&mut self) {
         // Sockets wake the thread by themselves. Only deadlines need the timer.
+        self.attention.arm();
         self.poller.wake_at(self.alarm);
+    }
+
+    fn woken(&mut self) {
+        self.attention.wake();
     }
 
     fn wait_fds(&self) -> Vec<BorrowedFd<'_>> {
@@ -332,5 +345,9 @@ impl Fabric for TcpFabric {
     fn describe(&self) -> Vec<(&'static str, String)> {
         let encryption = if self.config.tls.is_some() { "TLS 1.3, with certificates of both sides" } else { "none" };
         vec![("address", self.address.to_string()), ("encryption", encryption.to_owned())]
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.counts.named()
     }
 }

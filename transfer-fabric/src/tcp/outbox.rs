@@ -3,6 +3,7 @@
 use super::frame::{HEADER_BYTES, Header, Kind, MAX_TEXT_BYTES};
 use super::iovec::{MAX_ELEMENTS, SendList};
 use super::wire::{Wire, WireError};
+use crate::owed::SentCounts;
 use crate::regions::Piece;
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -81,6 +82,7 @@ pub(super) struct Outbox {
     front_sent: u64,
     works_sent: u64,
     placed_told: u64,
+    pub(super) counts: SentCounts,
 }
 
 impl Outbox {
@@ -167,6 +169,7 @@ impl Outbox {
             }
             sent -= left;
             self.works_sent += u64::from(front.is_work());
+            self.counts.count(front.header.kind == Kind::Ack);
             self.front_sent = 0;
             self.frames.pop_front();
         }

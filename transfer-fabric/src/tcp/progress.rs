@@ -1,15 +1,17 @@
 //! One round of the fabric's work.
 
+use super::attention::Look;
 use super::link::Stage;
 use super::poller::Source;
 use super::{Report, TcpFabric};
+use smallvec::SmallVec;
 use transfer_core::fabric::{FabricEvent, LinkId};
 
 type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
 
 impl TcpFabric {
-    /// Sends, then receives. What a round receives is acknowledged in the next one, so that the engine acts on it
-    /// first, and so that an answer can carry the acknowledgement.
+    /// Sends, then receives. What a round receives is acknowledged in the next one or later ([`crate::owed`]), so that
+    /// the engine acts on it first, and so that an answer can carry the acknowledgement.
     pub(super) fn progress(&mut self, sink: &mut Sink<'_>) -> bool {
         // The engine acts on these events before anything is sent: a version that has landed reaches its reader before
         // it is acknowledged.
@@ -20,7 +22,39 @@ impl TcpFabric {
         for link in std::mem::take(&mut self.to_receive) {
             moved |= self.receive(link, sink);
         }
+        moved |= self.look(sink);
+        self.check_deadlines();
+        // If the peer waits for an acknowledgement, another round follows.
+        moved | self.report_events(sink) | !self.to_send.is_empty() | !self.to_receive.is_empty()
+    }
+
+    /// Receives what has come. Returns whether there was anything.
+    fn look(&mut self, sink: &mut Sink<'_>) -> bool {
+        let links = &self.links;
+        let can_read = |id| links.get(&id).is_some_and(|link| matches!(link.stage, Stage::Up) && !link.watched);
+        match self.attention.next(can_read) {
+            Look::Nowhere => false,
+            Look::At { link, query } => {
+                // Events about a link come before the data that it brings.
+                let told = self.report_events(sink);
+                if self.receive(link, sink) {
+                    self.attention.read(self.links.get(&link).is_some_and(|link| link.dry));
+                    true
+                } else {
+                    told | (query && self.query(sink))
+                }
+            }
+            Look::Everywhere => self.query(sink),
+        }
+    }
+
+    /// Asks the kernel which sockets have something, and handles it.
+    fn query(&mut self, sink: &mut Sink<'_>) -> bool {
+        let mut moved = false;
+        let mut readable = SmallVec::<[LinkId; 2]>::new();
+        self.attention.query();
         for ready in self.poller.ready() {
+            self.attention.found_some();
             match ready.token {
                 Source::Listener => self.accept_pending(),
                 Source::Timer => {
@@ -35,6 +69,7 @@ impl TcpFabric {
                         self.unblock(link);
                     }
                     if ready.readable {
+                        readable.push(link);
                         // Events about the link come before the data that it brings.
                         moved |= self.report_events(sink);
                         moved |= self.receive(link, sink);
@@ -42,9 +77,8 @@ impl TcpFabric {
                 }
             }
         }
-        self.check_deadlines();
-        // If an acknowledgement is owed, another round follows.
-        moved | self.report_events(sink) | !self.to_send.is_empty() | !self.to_receive.is_empty()
+        self.attention.found(&readable);
+        moved
     }
 
     pub(super) fn report_events(&mut self, sink: &mut Sink<'_>) -> bool {
@@ -77,13 +111,19 @@ impl TcpFabric {
             return true;
         }
         let result = link.receive(&self.regions, self.config.round_bytes, sink);
-        let (has_more, to_send) =
-            (link.has_more(), link.inbox.placed() > link.outbox.placed_told() || !link.is_drained());
+        let (has_more, to_send) = (link.has_more(), link.must_acknowledge() || !link.is_drained());
+        let owes = link.owes_without_limit();
         if has_more && !self.to_receive.contains(&id) {
             self.to_receive.push(id);
         }
         if to_send {
             self.list(id);
+        }
+        if owes {
+            let due = self.deadline_after(crate::owed::WITHIN);
+            if let Some(link) = self.links.get_mut(&id) {
+                link.owed.limit(due);
+            }
         }
         match result {
             Ok(moved) => moved,
@@ -102,6 +142,7 @@ impl TcpFabric {
             link.listed = false;
             let was_watched = link.watched;
             let result = link.send(self.config.round_bytes);
+            self.counts.take_from(&mut link.outbox.counts);
             let (blocked, empty) = (link.blocked, link.is_drained());
             if blocked != was_watched {
                 link.watched = blocked;

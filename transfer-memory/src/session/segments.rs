@@ -3,9 +3,9 @@
 use super::SessionError;
 use crate::segment::{Mapping, ReferenceMarks, Segment};
 use crate::view::{Bytes, Owner};
+use hashbrown::HashMap;
 use parking_lot::RwLock;
 use rustix::fd::OwnedFd;
-use std::collections::HashMap;
 use std::sync::Arc;
 use transfer_core::memory::{LocalSlice, SegmentId};
 

@@ -268,6 +268,7 @@ fn a_stopped_peer_is_lost() {
         let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
         let long = rustix::time::Timespec { tv_sec: 20, tv_nsec: 0 };
         assert_eq!(rustix::event::poll(&mut fds, Some(&long)).unwrap(), 1, "nothing wakes it");
+        fabric.woken();
     };
     assert!(matches!(&reason, DownReason::Lost(why) if why.contains("nothing for")), "{reason:?}");
 }
@@ -290,4 +291,19 @@ fn grant_and_revoke_are_reported_without_a_poll() {
     let mut revoked = false;
     fabric.report(&mut |event| revoked |= matches!(event, FabricEvent::Revoked { tag: 7, .. }));
     assert!(revoked && !fabric.report(&mut |event| panic!("{event:?}")));
+}
+
+#[test]
+fn messages_are_acknowledged_by_the_next_frame() {
+    crate::conformance::acknowledging::messages_are_acknowledged_by_the_next_frame(ShmRig::new());
+}
+
+#[test]
+fn one_sided_messages_are_completed() {
+    crate::conformance::acknowledging::one_sided_messages_are_completed(ShmRig::new());
+}
+
+#[test]
+fn writes_are_acknowledged_at_once() {
+    crate::conformance::acknowledging::writes_are_acknowledged_at_once(ShmRig::new());
 }

@@ -142,6 +142,7 @@ fn a_blocked_link_sleeps() {
         if rustix::event::poll(&mut fds, Some(&quiet)).unwrap() == 0 {
             break;
         }
+        fabric.woken();
     }
     assert!(fabric.links.values().all(|link| link.blocked && link.watched));
     pair.write_done(0, link, work);

@@ -94,6 +94,7 @@ fn a_late_token_is_refused_and_its_link_is_down() {
     let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
     let long = rustix::time::Timespec { tv_sec: 20, tv_nsec: 0 };
     assert_eq!(rustix::event::poll(&mut fds, Some(&long)), Ok(1));
+    fabric.woken();
     assert!(matches!(down(&mut fabric), DownReason::NotConnected(_)));
     let mut peer = TcpStream::connect(fabric.address()).unwrap();
     peer.write_all(&hello(&token)).unwrap();

@@ -56,6 +56,32 @@ fn copies_are_counted() {
     }
 }
 
+/// Bodies that are received in one call can be staged. After the first large one, only their beginnings are.
+#[test]
+fn large_bodies_in_a_row_are_received_in_place() {
+    let (count, beginning) = (20, (4 << 10) + 100);
+    for len in [32 << 10, 64 << 10, 100_000] {
+        let mut pair = Pair::new(TcpRig, len);
+        let link = pair.connect(0);
+        let remote = pair.grant(1, link, Pair::<TcpRig>::slice(0, len));
+        for _ in 0..count {
+            pair.post_write(0, link, &[Pair::<TcpRig>::slice(0, len)], remote, Some(1)).unwrap();
+        }
+        let mut copied = Vec::new();
+        while copied.len() < count {
+            pair.fabric(0).poll(&mut |_| ());
+            pair.fabric(1).poll(&mut |event| {
+                if let FabricEvent::Immediate { copied: bytes, .. } = event {
+                    copied.push(bytes);
+                }
+            });
+        }
+        // The first body teaches the receiver, and the second may have come with it.
+        let later = &copied[2..];
+        assert!(later.iter().all(|bytes| (len..=len + beginning).contains(bytes)), "{copied:?} of {len}");
+    }
+}
+
 /// A link that has much to send waits for room, and does not keep the thread awake.
 #[test]
 fn a_blocked_link_sleeps() {
@@ -75,6 +101,7 @@ fn a_blocked_link_sleeps() {
         if rustix::event::poll(&mut fds, Some(&quiet)).unwrap() == 0 {
             break;
         }
+        fabric.woken();
     }
     assert!(fabric.links.values().all(|link| link.blocked && link.watched));
     pair.write_done(0, link, work);
@@ -121,6 +148,7 @@ fn passed_deadline_does_not_keep_the_thread_awake() {
         rustix::event::poll(&mut fds, wait).unwrap() > 0
     };
     assert!(ready(fabric, None));
+    fabric.woken();
     while fabric.poll(&mut |event| panic!("{event:?}")) {}
     fabric.arm();
     let quiet = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -214,4 +242,19 @@ fn grant_and_revoke_are_reported_without_a_poll() {
     reported_at_once(TcpRig);
     reported_at_once(crate::conformance::rails::OneRail(TcpRig));
     reported_at_once(crate::conformance::rails::Railed::new(TcpRig, &[0]));
+}
+
+#[test]
+fn messages_are_acknowledged_by_the_next_frame() {
+    crate::conformance::acknowledging::messages_are_acknowledged_by_the_next_frame(TcpRig);
+}
+
+#[test]
+fn one_sided_messages_are_completed() {
+    crate::conformance::acknowledging::one_sided_messages_are_completed(TcpRig);
+}
+
+#[test]
+fn writes_are_acknowledged_at_once() {
+    crate::conformance::acknowledging::writes_are_acknowledged_at_once(TcpRig);
 }

@@ -1,0 +1,112 @@
+//! Decides when a link's receiver acknowledges what it has placed.
+//!
+//! Every frame carries the number of placed works, so an acknowledgement of its own is only needed if a peer waits for
+//! it. A peer waits for the completion of a *write*, because it holds memory until then. Nobody waits for the completion
+//! of a *message*: its bytes were copied when it was posted. So messages are acknowledged by the next frame, whatever it
+//! carries, unless [`MOST`] are owed or [`WITHIN`] has passed. So a stream in one direction does not fill its send queue,
+//! and a peer that has posted something gets a sign of life.
+
+use std::time::{Duration, Instant};
+
+/// The number of owed works that are acknowledged at once. Send queues and receive slots are many times larger.
+pub(crate) const MOST: u64 = 16;
+
+/// The time after which a message is acknowledged even if no frame is sent. Several times longer than an answer takes,
+/// and short beside the time after which a silent peer is lost.
+pub(crate) const WITHIN: Duration = Duration::from_millis(10);
+
+/// What a fabric has sent: frames, or records of a ring, and those that only acknowledge.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct SentCounts {
+    pub(crate) frames: u64,
+    pub(crate) acknowledgements: u64,
+}
+
+impl SentCounts {
+    pub(crate) fn count(&mut self, is_acknowledgement: bool) {
+        self.frames += 1;
+        self.acknowledgements += u64::from(is_acknowledgement);
+    }
+
+    /// Moves the counts of a link here.
+    pub(crate) fn take_from(&mut self, link: &mut SentCounts) {
+        let SentCounts { frames, acknowledgements } = std::mem::take(link);
+        self.frames += frames;
+        self.acknowledgements += acknowledgements;
+    }
+
+    pub(crate) fn named(self) -> Vec<(&'static str, u64)> {
+        vec![("frames", self.frames), ("acknowledgements", self.acknowledgements)]
+    }
+}
+
+/// What one link owes its peer. The callers pass the numbers of works placed so far, and of those that the peer was
+/// told.
+#[derive(Debug, Default)]
+pub(crate) struct Owed {
+    /// The number of works placed up to the last write.
+    last_write: u64,
+    due: Option<Instant>,
+    /// Whether the time has passed.
+    late: bool,
+}
+
+impl Owed {
+    /// Records that the work with this number, a write, was placed.
+    pub(crate) fn write_placed(&mut self, number: u64) {
+        self.last_write = number;
+    }
+
+    /// Returns whether the peer has to be told now.
+    pub(crate) fn is_urgent(&self, placed: u64, told: u64) -> bool {
+        placed > told && (self.late || self.last_write > told || placed - told >= MOST)
+    }
+
+    /// Returns the time at which the peer has to be told.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Sets the time at which the peer has to be told.
+    pub(crate) fn limit(&mut self, due: Instant) {
+        self.due = Some(due);
+    }
+
+    /// Returns whether the time is up. From then on the acknowledgement is urgent.
+    pub(crate) fn expire(&mut self, now: Instant) -> bool {
+        let late = self.due.take_if(|due| *due <= now).is_some();
+        self.late |= late;
+        late
+    }
+
+    /// Records that the peer was told of works.
+    pub(crate) fn told(&mut self, placed: u64, told: u64) {
+        if told == placed {
+            (self.due, self.late) = (None, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_is_urgent_and_messages_are_when_they_are_many_or_old() {
+        let mut owed = Owed::default();
+        assert!(!owed.is_urgent(0, 0), "nothing is owed");
+        assert!(!owed.is_urgent(MOST - 1, 0) && owed.is_urgent(MOST, 0));
+        owed.write_placed(3);
+        assert!(owed.is_urgent(3, 2) && owed.is_urgent(5, 2), "a write");
+        assert!(!owed.is_urgent(5, 3), "only the messages behind it");
+        let now = Instant::now();
+        owed.limit(now + WITHIN);
+        assert!(!owed.expire(now) && owed.due() == Some(now + WITHIN));
+        assert!(owed.expire(now + WITHIN) && owed.is_urgent(5, 3), "late");
+        assert_eq!(owed.due(), None, "it has expired once");
+        owed.told(5, 4);
+        assert!(owed.is_urgent(5, 4), "the peer was told of a part");
+        owed.told(5, 5);
+        assert!(!owed.is_urgent(6, 5), "a new one is not late");
+    }
+}
