@@ -36,6 +36,7 @@ mod metrics;
 mod node_names;
 mod other_language;
 mod other_user;
+mod perf;
 mod pieces;
 mod prepared;
 mod program_pages;

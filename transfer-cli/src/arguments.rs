@@ -1,6 +1,6 @@
 //! The command line of `transferctl`.
 
-use crate::{admin, certs, devices, doctor, files};
+use crate::{admin, certs, devices, doctor, files, perf};
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
@@ -53,6 +53,8 @@ pub enum Command {
     Poll(admin::poll::Options),
     /// Show the RDMA devices of this host, like ibv_devices, ibv_devinfo and ibstat
     Devices(devices::Options),
+    /// Measure RDMA operations between two hosts, like perftest
+    Perf(Box<perf::Options>),
     /// Check this host and its sidecar, and advise what to do
     Doctor(doctor::Options),
     /// Make certificates for the nodes of a job, and an authority that signs them

@@ -5,6 +5,7 @@ use crate::admin::tls::TlsError;
 use crate::certs::CertsError;
 use crate::devices::NoRdma;
 use crate::files::error::FilesError;
+use crate::perf::error::PerfError;
 use std::error::Error as _;
 use std::io;
 use std::path::PathBuf;
@@ -125,6 +126,9 @@ pub enum Error {
     /// An error of a file.
     #[error(transparent)]
     Files(#[from] FilesError),
+    /// A measurement of RDMA operations failed.
+    #[error(transparent)]
+    Perf(#[from] PerfError),
     /// The runtime could not be started.
     #[error("cannot start")]
     Runtime {
@@ -158,6 +162,7 @@ impl Error {
             Error::Unwell { .. } => Exit::Unwell,
             Error::Certs(error) => error.exit(),
             Error::Files(error) => error.exit(),
+            Error::Perf(error) => error.exit(),
             _ => Exit::Failed,
         }
     }
@@ -227,6 +232,7 @@ impl Error {
             Error::NoTerminal => "`transferctl top --once` prints one frame as text, `transferctl watch` refreshes a list.".to_owned(),
             Error::Certs(error) => return error.advice(),
             Error::Files(error) => return error.advice(),
+            Error::Perf(error) => return error.advice(),
             Error::NoRdma(why) => why.advice().to_owned(),
             Error::BenchHasMoved => "It takes what `transferctl bench` took: transfer-bench latency --quick.".to_owned(),
             _ => return None,

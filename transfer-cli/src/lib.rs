@@ -7,6 +7,7 @@
 //! - [`devices`]: `devices`, the RDMA devices of this host. It needs no sidecar.
 //! - [`doctor`]: `doctor`, a list of checks.
 //! - [`files`]: `push` and `fetch`, as a worker of the sidecar.
+//! - [`perf`]: `perf`, rates and times of RDMA operations. It needs no sidecar.
 //! - [`error`]: errors, with advice and exit codes.
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ pub mod devices;
 pub mod doctor;
 pub mod error;
 pub mod files;
+pub mod perf;
 
 use arguments::{Arguments, Command};
 use clap::CommandFactory;
@@ -61,6 +63,7 @@ pub fn run(arguments: Arguments) -> Result<(), Error> {
         Command::Certs(options) => Ok(certs::run(&options)?),
         Command::Devices(options) => Ok(devices::run(&options)?),
         Command::Doctor(options) => in_runtime(doctor::run(&options)),
+        Command::Perf(options) => Ok(perf::run(&options)?),
         Command::Push(options) => in_runtime(files::push::run(&options)),
         Command::Fetch(options) => in_runtime(files::fetch::run(&options)),
         Command::Completions { shell } => {

@@ -1,6 +1,7 @@
 //! The common parts of the terminal programs: `transferctl`, the tool for operators, and `transfer-bench`.
 //!
 //! # Layout
+//! - [`chart`]: charts of measurements, as SVG.
 //! - [`exit`]: the exit codes.
 //! - [`failure`]: error texts for people.
 //! - [`output`]: standard output whose reader may go; [`out!`] and [`outln!`] print to it.
@@ -9,6 +10,7 @@
 //! - [`shells`]: completions and manual pages.
 #![forbid(unsafe_code)]
 
+pub mod chart;
 pub mod exit;
 pub mod failure;
 pub mod output;

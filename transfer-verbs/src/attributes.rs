@@ -92,3 +92,27 @@ pub struct SendAttributes {
     /// The most READs and atomics in flight.
     pub max_rd_atomic: u8,
 }
+
+/// RESET to INIT of a datagram queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DatagramAttributes {
+    /// The port, counted from 1.
+    pub port: u8,
+    /// The partition: an index into the port's table.
+    pub pkey_index: u16,
+    /// The queue key: messages with another one are dropped.
+    pub queue_key: u32,
+}
+
+/// INIT to RTR of an unreliable queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnreliableAttributes {
+    /// The address of the peer's port.
+    pub destination: Destination,
+    /// The peer's queue pair, 24 bits.
+    pub queue_pair: u32,
+    /// The number of the peer's first packet, 24 bits.
+    pub packet_number: u32,
+    /// The largest packet: the smaller of the two ends' largest packets.
+    pub path_mtu: Mtu,
+}

@@ -7,21 +7,25 @@
 //! # Guarantees
 //! - Every object keeps alive what it was made from (a region its domain, a domain its context), so they can be dropped
 //!   in any order.
-//! - A queue pair's state is its type: operations that a state does not allow do not compile.
+//! - A queue pair's state and its kind (RC, UC, UD) are its type: operations that a state does not allow, or that a kind
+//!   does not have, do not compile.
 //! - Local and remote keys are different types, and an [`Element`] of a gather list comes only from the region that it
 //!   lies in.
 //! - Memory that a device may access stays mapped as long as it is registered ([`DeviceMemory`]).
 //!
 //! # Layout
 //! - [`devices`], [`Context`], [`Port`], [`Gid`]: the hardware; [`choose`] picks by rule, [`report`] describes it all.
-//! - [`ProtectionDomain`], [`MemoryRegion`], [`MemoryWindow`]: memory and its keys.
+//! - [`ProtectionDomain`], [`MemoryRegion`], [`MemoryWindow`]: memory and its keys. [`Buffer`]: some memory.
 //! - [`CompletionChannel`], [`CompletionQueue`], [`Completion`]: completions.
-//! - [`QueuePair`], [`SendList`], [`ReceiveList`], [`SharedReceiveQueue`]: work requests.
+//! - [`QueuePair`], [`SendList`], [`ReceiveList`], [`SharedReceiveQueue`]: work requests. [`Reliable`], [`Unreliable`],
+//!   [`Datagram`]: the kinds of queue pairs. [`AddressHandle`]: the way to a port, for datagrams.
 //! - [`cm`]: connections by librdmacm, for queue pairs that this crate makes.
 //! - `sys`: the two libraries' functions, looked up at run time.
 
+mod address_handle;
 mod async_events;
 mod attributes;
+mod buffer;
 mod channel;
 pub mod choose;
 pub mod cm;
@@ -40,13 +44,20 @@ mod receive_list;
 mod region;
 pub mod report;
 mod send_list;
+mod send_request;
 mod shared_receive_queue;
 mod status;
 mod sys;
+mod transport;
 mod window;
 
+pub use address_handle::{AddressHandle, ROUTING_HEADER_BYTES};
 pub use async_events::{AsyncEvent, AsyncEvents, AsyncSource};
-pub use attributes::{Destination, InitAttributes, ReceiveAttributes, RemoteAccess, SendAttributes};
+pub use attributes::{
+    DatagramAttributes, Destination, InitAttributes, ReceiveAttributes, RemoteAccess, SendAttributes,
+    UnreliableAttributes,
+};
+pub use buffer::{Buffer, OutOfBounds};
 pub use channel::CompletionChannel;
 pub use completion::{Completion, Done, Opcode};
 pub use completion_queue::CompletionQueue;
@@ -63,8 +74,10 @@ pub use queue_pair::{
 };
 pub use receive_list::ReceiveList;
 pub use region::{Access, DeviceMemory, Element, MemoryRegion};
-pub use send_list::{Data, SendKind, SendList, SendRequest};
+pub use send_list::SendList;
+pub use send_request::{Data, DatagramRequest, SendKind, SendRequest, UnreliableKind, UnreliableRequest};
 pub use shared_receive_queue::{SharedReceiveQueue, SharedReceiveQueueOptions};
 pub use status::Status;
 pub use sys::{Unavailable, available};
+pub use transport::{Connected, Datagram, Reliable, Transport, Unreliable};
 pub use window::MemoryWindow;

@@ -1,120 +1,83 @@
 //! Work requests to be posted together.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::{fmt, mem, ptr};
 
 use rdma_sys::ibv_wr_opcode::*;
-use rdma_sys::{atomic_t, bind_mw_t, ibv_mw_bind_info, ibv_send_flags, ibv_send_wr, ibv_sge, rdma_t};
+use rdma_sys::{atomic_t, bind_mw_t, ibv_mw_bind_info, ibv_send_flags, ibv_send_wr, ibv_sge, rdma_t, ud_t};
 
 use crate::receive_list::{Untaken, index_of};
-use crate::{Element, MemoryRegion, MemoryWindow, ProtectionDomain, RemoteAccess, RemoteKey, region, window};
+use crate::{
+    Data, Datagram, DatagramRequest, Element, ProtectionDomain, Reliable, RemoteKey, SendKind, SendRequest, Transport,
+    Unreliable, UnreliableKind, UnreliableRequest, address_handle, region, window,
+};
 
-/// The source of the bytes of a SEND or WRITE.
-#[derive(Clone, Copy, Debug)]
-pub enum Data<'a> {
-    /// Ranges of registered memory, read by the device until the work request completes.
-    Gather(&'a [Element]),
-    /// Bytes that are copied into the work request one behind the other when it is pushed, so that the memory may be
-    /// changed at once. Their sum is at most the queue pair's `max_inline`.
-    Inline(&'a [&'a [u8]]),
-}
-
-/// The operation of a work request.
-#[derive(Clone, Copy, Debug)]
-pub enum SendKind<'a> {
-    /// A message for the peer's oldest receive.
-    Send {
-        /// The message.
-        data: Data<'a>,
-        /// The immediate that is sent with it.
-        immediate: Option<u32>,
-    },
-    /// Bytes for the peer's memory.
-    Write {
-        /// The bytes.
-        data: Data<'a>,
-        /// The address of the target.
-        address: u64,
-        /// The key that opens it.
-        key: RemoteKey,
-        /// The immediate that the peer gets when all bytes are there; it uses the peer's oldest receive.
-        immediate: Option<u32>,
-    },
-    /// Bytes from the peer's memory.
-    Read {
-        /// The memory to read into.
-        into: &'a [Element],
-        /// The address to read from.
-        address: u64,
-        /// The key that opens it.
-        key: RemoteKey,
-    },
-    /// Adds to a word of 8 bytes in the peer's memory.
-    FetchAdd {
-        /// The memory for the value before, 8 bytes.
-        into: Element,
-        /// The word, at a multiple of 8.
-        address: u64,
-        /// The key that opens it.
-        key: RemoteKey,
-        /// The number to add; the sum wraps.
-        add: u64,
-    },
-    /// Sets a word of 8 bytes in the peer's memory if it has a certain value.
-    CompareSwap {
-        /// The memory for the value before, 8 bytes.
-        into: Element,
-        /// The word, at a multiple of 8.
-        address: u64,
-        /// The key that opens it.
-        key: RemoteKey,
-        /// The value that it has to have.
-        compare: u64,
-        /// The value that it gets.
-        swap: u64,
-    },
-    /// Opens a window under its [`next_key`](MemoryWindow::next_key), which changes when the request is posted.
-    BindWindow {
-        /// The window, which is not open.
-        window: &'a MemoryWindow,
-        /// The region, registered with `window_bind`.
-        region: &'a MemoryRegion,
-        /// The start of the range in the region.
-        offset: usize,
-        /// The length of the range.
-        len_bytes: usize,
-        /// The operations that the peer may do.
-        access: RemoteAccess,
-    },
-    /// Closes the window that is open under this key.
-    LocalInvalidate {
-        /// The window's key.
-        key: RemoteKey,
-    },
-}
-
-/// A work request.
-#[derive(Clone, Copy, Debug)]
-pub struct SendRequest<'a> {
-    /// The id that comes back with the completion.
-    pub work_id: u64,
-    /// Whether it has a completion when it succeeds. It always has one when it fails.
-    pub signaled: bool,
-    /// Whether it waits for earlier READs and atomics.
-    pub fence: bool,
-    /// The operation.
-    pub kind: SendKind<'a>,
-}
-
-/// A list of work requests, which is posted in order with one call (one doorbell) and can be used again. A window may
-/// be bound only once in a list.
-#[derive(Default)]
-pub struct SendList {
+/// A list of work requests for a queue pair of the kind `T`, which is posted in order with one call (one doorbell) and
+/// can be used again. A window may be bound only once in a list.
+///
+/// It takes the operations that the kind has. An unreliable queue pair has no READ, atomic operation or window:
+///
+/// ```
+/// # use transfer_verbs::*;
+/// fn wrote(list: &mut SendList<Unreliable>, address: u64, key: RemoteKey) {
+///     let kind = UnreliableKind::Write { data: Data::Inline(&[b"x"]), address, key, immediate: None };
+///     list.push(UnreliableRequest { work_id: 1, signaled: true, kind });
+/// }
+/// ```
+///
+/// ```compile_fail
+/// # use transfer_verbs::*;
+/// fn read(list: &mut SendList<Unreliable>, into: &[Element], address: u64, key: RemoteKey) {
+///     let kind = UnreliableKind::Read { into, address, key };
+///     list.push(UnreliableRequest { work_id: 1, signaled: true, kind });
+/// }
+/// ```
+///
+/// ```compile_fail
+/// # use transfer_verbs::*;
+/// fn reliable(list: &mut SendList<Unreliable>, into: &[Element], address: u64, key: RemoteKey) {
+///     let kind = SendKind::Read { into, address, key };
+///     list.push(SendRequest { work_id: 1, signaled: true, fence: false, kind });
+/// }
+/// ```
+///
+/// A datagram is a SEND, and has an address:
+///
+/// ```
+/// # use transfer_verbs::*;
+/// fn sent(list: &mut SendList<Datagram>, to: &AddressHandle) {
+///     let data = Data::Inline(&[b"x"]);
+///     list.push(DatagramRequest {
+///         work_id: 1, signaled: true, data, immediate: None, to, queue_pair: 17, queue_key: 1,
+///     });
+/// }
+/// ```
+///
+/// ```compile_fail
+/// # use transfer_verbs::*;
+/// fn wrote(list: &mut SendList<Datagram>, address: u64, key: RemoteKey) {
+///     let kind = UnreliableKind::Write { data: Data::Inline(&[b"x"]), address, key, immediate: None };
+///     list.push(UnreliableRequest { work_id: 1, signaled: true, kind });
+/// }
+/// ```
+///
+/// ```compile_fail
+/// # use transfer_verbs::*;
+/// fn without_address(list: &mut SendList<Datagram>) {
+///     let data = Data::Inline(&[b"x"]);
+///     list.push(DatagramRequest { work_id: 1, signaled: true, data, immediate: None, queue_pair: 17, queue_key: 1 });
+/// }
+/// ```
+pub struct SendList<T: Transport = Reliable> {
     requests: Vec<ibv_send_wr>,
     elements: Vec<ibv_sge>,
     /// Inline data, which the elements of inline requests name by its place here until the list is posted.
     bytes: Vec<u8>,
     binds: Vec<Bind>,
+    /// Those that the requests point to; neighbours differ.
+    handles: Vec<Arc<address_handle::Inner>>,
+    transport: PhantomData<T>,
 }
 
 struct Bind {
@@ -124,36 +87,40 @@ struct Bind {
     key: RemoteKey,
 }
 
-// SAFETY: the pointers in the requests point into the same list, or to windows and regions that `binds` holds. They are
-// set, and followed, only while the list is posted, which takes it mutably.
-unsafe impl Send for SendList {}
+// SAFETY: the pointers in the requests point into the same list, or to windows, regions and address handles that it
+// holds. They are set, and followed, only while the list is posted, which takes it mutably.
+unsafe impl<T: Transport> Send for SendList<T> {}
 // SAFETY: as above: a shared list's pointers are not followed.
-unsafe impl Sync for SendList {}
+unsafe impl<T: Transport> Sync for SendList<T> {}
+
+impl<T: Transport> Default for SendList<T> {
+    fn default() -> Self {
+        Self {
+            requests: Vec::new(),
+            elements: Vec::new(),
+            bytes: Vec::new(),
+            binds: Vec::new(),
+            handles: Vec::new(),
+            transport: PhantomData,
+        }
+    }
+}
 
 impl SendList {
-    /// Makes an empty list.
+    /// Makes an empty list for a reliable queue pair. Those of the other kinds are made by `default`.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds a work request at the end.
     pub fn push(&mut self, request: SendRequest<'_>) {
-        // SAFETY: plain numbers and pointers, for which zeros are valid.
-        let mut raw: ibv_send_wr = unsafe { mem::zeroed() };
-        raw.wr_id = request.work_id;
-        let flag = |set: bool, flag: ibv_send_flags| if set { flag.0 } else { 0 };
-        raw.send_flags = flag(request.signaled, ibv_send_flags::IBV_SEND_SIGNALED)
-            | flag(request.fence, ibv_send_flags::IBV_SEND_FENCE);
+        let mut raw = raw(request.work_id, request.signaled);
+        if request.fence {
+            raw.send_flags |= ibv_send_flags::IBV_SEND_FENCE.0;
+        }
         match request.kind {
-            SendKind::Send { data, immediate } => {
-                self.data(&mut raw, data);
-                raw.opcode = opcode(&mut raw, immediate, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM);
-            }
-            SendKind::Write { data, address, key, immediate } => {
-                self.data(&mut raw, data);
-                raw.wr.rdma = rdma_t { remote_addr: address, rkey: key.0 };
-                raw.opcode = opcode(&mut raw, immediate, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM);
-            }
+            SendKind::Send { data, immediate } => self.send(&mut raw, data, immediate),
+            SendKind::Write { data, address, key, immediate } => self.write(&mut raw, data, address, key, immediate),
             SendKind::Read { into, address, key } => {
                 self.data(&mut raw, Data::Gather(into));
                 raw.wr.rdma = rdma_t { remote_addr: address, rkey: key.0 };
@@ -192,7 +159,37 @@ impl SendList {
         }
         self.requests.push(raw);
     }
+}
 
+impl SendList<Unreliable> {
+    /// Adds a work request at the end.
+    pub fn push(&mut self, request: UnreliableRequest<'_>) {
+        let mut raw = raw(request.work_id, request.signaled);
+        match request.kind {
+            UnreliableKind::Send { data, immediate } => self.send(&mut raw, data, immediate),
+            UnreliableKind::Write { data, address, key, immediate } => {
+                self.write(&mut raw, data, address, key, immediate);
+            }
+        }
+        self.requests.push(raw);
+    }
+}
+
+impl SendList<Datagram> {
+    /// Adds a work request at the end.
+    pub fn push(&mut self, request: DatagramRequest<'_>) {
+        let mut raw = raw(request.work_id, request.signaled);
+        self.send(&mut raw, request.data, request.immediate);
+        let handle = &request.to.0;
+        raw.wr.ud = ud_t { ah: handle.raw.raw(), remote_qpn: request.queue_pair, remote_qkey: request.queue_key };
+        if self.handles.last().is_none_or(|last| !Arc::ptr_eq(last, handle)) {
+            self.handles.push(handle.clone());
+        }
+        self.requests.push(raw);
+    }
+}
+
+impl<T: Transport> SendList<T> {
     /// Returns the number of work requests in the list.
     pub fn len(&self) -> usize {
         self.requests.len()
@@ -209,6 +206,7 @@ impl SendList {
         self.elements.clear();
         self.bytes.clear();
         self.binds.clear();
+        self.handles.clear();
     }
 
     /// Makes the last work request complete when it succeeds, however it was pushed. This serves lists whose end is
@@ -217,6 +215,17 @@ impl SendList {
         if let Some(last) = self.requests.last_mut() {
             last.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
         }
+    }
+
+    fn send(&mut self, raw: &mut ibv_send_wr, data: Data<'_>, immediate: Option<u32>) {
+        self.data(raw, data);
+        raw.opcode = opcode(raw, immediate, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM);
+    }
+
+    fn write(&mut self, raw: &mut ibv_send_wr, data: Data<'_>, address: u64, key: RemoteKey, immediate: Option<u32>) {
+        self.data(raw, data);
+        raw.wr.rdma = rdma_t { remote_addr: address, rkey: key.0 };
+        raw.opcode = opcode(raw, immediate, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM);
     }
 
     fn data(&mut self, raw: &mut ibv_send_wr, data: Data<'_>) {
@@ -250,12 +259,13 @@ impl SendList {
         if len == 0 {
             return Ok(());
         }
-        // A window or region of another device would be read under another lock than is held here, or its number would
-        // be taken for that of one of this device.
+        // A window, region or address handle of another device would be read under another lock than is held here, or
+        // its number would be taken for that of one of this device.
         let foreign = |bind: &Bind| {
             !(Arc::ptr_eq(&bind.window.domain.0, &domain.0) && Arc::ptr_eq(&bind.region.domain.0, &domain.0))
         };
-        if self.binds.iter().any(foreign) {
+        let is_foreign = |handle: &Arc<address_handle::Inner>| !Arc::ptr_eq(&handle.domain.0, &domain.0);
+        if self.binds.iter().any(foreign) || self.handles.iter().any(is_foreign) {
             self.clear();
             return Err(Untaken::new(libc::EINVAL, 0, len));
         }
@@ -284,6 +294,17 @@ impl SendList {
     }
 }
 
+/// Makes a work request without an operation.
+fn raw(work_id: u64, signaled: bool) -> ibv_send_wr {
+    // SAFETY: plain numbers and pointers, for which zeros are valid.
+    let mut raw: ibv_send_wr = unsafe { mem::zeroed() };
+    raw.wr_id = work_id;
+    if signaled {
+        raw.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+    }
+    raw
+}
+
 /// Returns the operation without or with the immediate, and stores the immediate, in network order.
 fn opcode(raw: &mut ibv_send_wr, immediate: Option<u32>, without: u32, with: u32) -> u32 {
     let Some(immediate) = immediate else { return without };
@@ -291,7 +312,7 @@ fn opcode(raw: &mut ibv_send_wr, immediate: Option<u32>, without: u32, with: u32
     with
 }
 
-impl fmt::Debug for SendList {
+impl<T: Transport> fmt::Debug for SendList<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} work requests", self.len())
     }

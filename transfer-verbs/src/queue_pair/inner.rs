@@ -2,14 +2,14 @@
 
 use std::{io, mem};
 
-use rdma_sys::{ibv_qp, ibv_qp_init_attr, ibv_qp_type};
+use rdma_sys::{ibv_qp, ibv_qp_init_attr};
 
 use super::QueuePairOptions;
 use super::step::{Step, Wrong};
 use crate::sys::Handle;
 use crate::{
-    CompletionQueue, ModifyError, PostError, ProtectionDomain, ReceiveList, SendList, SharedReceiveQueue, VerbsError,
-    receive_list,
+    CompletionQueue, ModifyError, PostError, ProtectionDomain, ReceiveList, SendList, SharedReceiveQueue, Transport,
+    VerbsError, receive_list,
 };
 
 pub(super) struct Inner {
@@ -23,7 +23,10 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    pub(super) fn create(domain: &ProtectionDomain, options: &QueuePairOptions) -> Result<Self, VerbsError> {
+    pub(super) fn create<T: Transport>(
+        domain: &ProtectionDomain,
+        options: &QueuePairOptions,
+    ) -> Result<Self, VerbsError> {
         let context = domain.context();
         let device = context.device_name();
         let limits = context.limits();
@@ -56,7 +59,7 @@ impl Inner {
         attr.cap.max_send_sge = options.max_send_elements;
         attr.cap.max_recv_sge = options.max_receive_elements;
         attr.cap.max_inline_data = options.max_inline;
-        attr.qp_type = ibv_qp_type::IBV_QPT_RC;
+        attr.qp_type = T::CODE;
         // SAFETY: the domain and the queues are alive, of one context, and kept by what is made here.
         let raw = Handle::new(unsafe { (context.0.functions.ibv_create_qp)(domain.0.raw.raw(), &mut attr) })
             .map_err(|why| VerbsError::because(device, "ibv_create_qp", why))?;
@@ -104,10 +107,11 @@ impl Inner {
         posted.map_err(|untaken| self.untaken(&untaken))
     }
 
-    pub(super) fn post_send(&mut self, list: &mut SendList) -> Result<(), PostError> {
+    /// Posts a list of the kind `T`, which must be that of the queue pair.
+    pub(super) fn post_send<T: Transport>(&mut self, list: &mut SendList<T>) -> Result<(), PostError> {
         let posted = list.post(&self.domain, |first, refused| {
-            // SAFETY: as for receives. Inline bytes are in the list, and windows and regions that are bound are held by
-            // it.
+            // SAFETY: as for receives. Inline bytes are in the list; windows and regions that are bound, and address
+            // handles, are held by it. Its requests are those of the queue pair's kind.
             unsafe { rdma_sys::ibv_post_send(self.raw.raw(), first, refused) }
         });
         posted.map_err(|untaken| self.untaken(&untaken))

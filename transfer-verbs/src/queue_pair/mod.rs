@@ -1,19 +1,20 @@
-//! Reliable connected queue pairs, whose state is their type.
-
+//! Queue pairs, whose state and kind are their type.
 //!
 //! - `inner`: the library's object.
 //! - `step`: the attributes of a transition, and the one that is to blame for a refusal.
+//! - `unreliable`: the transitions of unreliable queue pairs and of those for datagrams.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use crate::{
-    CompletionQueue, InitAttributes, ModifyError, PostError, ProtectionDomain, ReceiveAttributes, ReceiveList,
-    SendAttributes, SendList, SharedReceiveQueue, Transition, VerbsError, cm,
+    CompletionQueue, Connected, InitAttributes, ModifyError, PostError, ProtectionDomain, ReceiveAttributes,
+    ReceiveList, Reliable, SendAttributes, SendList, SharedReceiveQueue, Transition, Transport, VerbsError, cm,
 };
 
 mod inner;
 mod step;
+mod unreliable;
 
 use inner::Inner;
 use step::{Step, Wrong};
@@ -72,7 +73,7 @@ macro_rules! states {
 }
 states!(Reset, Init, ReadyToReceive, ReadyToSend, Errored; receives: Init, ReadyToReceive, ReadyToSend);
 
-/// A queue pair in the state `S`. The device can also move it to its error state by itself. A failed completion shows
+/// A queue pair of the kind `T` in the state `S`. The device can also move it to its error state by itself. A failed completion shows
 /// that; the type does not.
 ///
 /// Drop the windows that are bound to a queue pair before the queue pair: some devices (rxe) take a minute to destroy
@@ -127,6 +128,22 @@ states!(Reset, Init, ReadyToReceive, ReadyToSend, Errored; receives: Init, Ready
 /// }
 /// ```
 ///
+/// A list of another kind is refused, and so is a step that a kind does not have:
+///
+/// ```compile_fail
+/// # use transfer_verbs::{QueuePair, ReadyToSend, SendList, Unreliable};
+/// fn of_another_kind(pair: &mut QueuePair<ReadyToSend, Unreliable>, list: &mut SendList) {
+///     pair.post_send(list);
+/// }
+/// ```
+///
+/// ```compile_fail
+/// # use transfer_verbs::{Datagram, Init, QueuePair, ReceiveAttributes};
+/// fn connected(pair: QueuePair<Init, Datagram>, attributes: &ReceiveAttributes) {
+///     pair.ready_to_receive(attributes);
+/// }
+/// ```
+///
 /// Allowed:
 ///
 /// ```
@@ -139,43 +156,53 @@ states!(Reset, Init, ReadyToReceive, ReadyToSend, Errored; receives: Init, Ready
 ///     pair.post_receive(receives)?;
 ///     pair.post_send(sends)
 /// }
+///
+/// # use transfer_verbs::{Datagram, Init, ModifyError};
+/// fn for_datagrams(
+///     pair: QueuePair<Init, Datagram>,
+///     sends: &mut SendList<Datagram>,
+/// ) -> Result<(), Box<dyn std::error::Error>> {
+///     let mut pair = pair.ready_to_receive()?.ready_to_send(0)?;
+///     Ok(pair.post_send(sends)?)
+/// }
 /// ```
-pub struct QueuePair<S: QueuePairState> {
+pub struct QueuePair<S: QueuePairState, T: Transport = Reliable> {
     inner: Box<Inner>,
-    state: PhantomData<S>,
+    types: PhantomData<(S, T)>,
 }
 
 /// A queue pair that did not change its state, and the reason.
 #[derive(Debug)]
-pub struct Refused<S: QueuePairState> {
+pub struct Refused<S: QueuePairState, T: Transport = Reliable> {
     /// The unchanged queue pair.
-    pub queue_pair: QueuePair<S>,
+    pub queue_pair: QueuePair<S, T>,
     /// The reason.
     pub error: Box<ModifyError>,
 }
 
-impl<S: QueuePairState> From<Refused<S>> for ModifyError {
-    fn from(refused: Refused<S>) -> Self {
+impl<S: QueuePairState, T: Transport> From<Refused<S, T>> for ModifyError {
+    fn from(refused: Refused<S, T>) -> Self {
         *refused.error
     }
 }
 
-impl<S: QueuePairState> fmt::Display for Refused<S> {
+impl<S: QueuePairState, T: Transport> fmt::Display for Refused<S, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
 }
 
-impl<S: QueuePairState> std::error::Error for Refused<S> {}
+impl<S: QueuePairState, T: Transport> std::error::Error for Refused<S, T> {}
 
-impl<S: QueuePairState> fmt::Debug for QueuePair<S> {
+impl<S: QueuePairState, T: Transport> fmt::Debug for QueuePair<S, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = std::any::type_name::<S>().rsplit(':').next().unwrap_or_default();
-        write!(f, "queue pair {} ({state})", self.inner.number)
+        let word = |name: &'static str| name.rsplit(':').next().unwrap_or_default();
+        let (kind, state) = (word(std::any::type_name::<T>()), word(std::any::type_name::<S>()));
+        write!(f, "queue pair {} ({kind}, {state})", self.inner.number)
     }
 }
 
-impl<S: QueuePairState> QueuePair<S> {
+impl<S: QueuePairState, T: Transport> QueuePair<S, T> {
     /// Its number, which the peer needs, and which its completions carry.
     pub fn number(&self) -> u32 {
         self.inner.number
@@ -187,29 +214,38 @@ impl<S: QueuePairState> QueuePair<S> {
     }
 
     /// Stops the queue pair: requests in flight are flushed, and nothing arrives after the return.
-    pub fn into_error(self) -> Result<QueuePair<Errored>, Refused<S>> {
+    pub fn into_error(self) -> Result<QueuePair<Errored, T>, Refused<S, T>> {
         self.step(Step::error())
     }
 
-    /// Takes a step that ends in the state `T`.
-    fn step<T: QueuePairState>(mut self, step: Result<Step, Wrong>) -> Result<QueuePair<T>, Refused<S>> {
+    /// Takes a step that ends in the state `N`.
+    fn step<N: QueuePairState>(mut self, step: Result<Step, Wrong>) -> Result<QueuePair<N, T>, Refused<S, T>> {
         match self.inner.modify(step) {
-            Ok(()) => Ok(QueuePair { inner: self.inner, state: PhantomData }),
+            Ok(()) => Ok(QueuePair { inner: self.inner, types: PhantomData }),
             Err(error) => Err(Refused { queue_pair: self, error: Box::new(error) }),
         }
     }
 }
 
-impl QueuePair<Reset> {
-    /// Makes a queue pair. All objects in `options` must be of the same device.
-    pub fn create(domain: &ProtectionDomain, options: &QueuePairOptions) -> Result<Self, VerbsError> {
-        Ok(Self { inner: Box::new(Inner::create(domain, options)?), state: PhantomData })
+impl<T: Transport> QueuePair<Reset, T> {
+    /// Makes a queue pair of the kind `T`. All objects in `options` must be of the same device.
+    pub fn of_kind(domain: &ProtectionDomain, options: &QueuePairOptions) -> Result<Self, VerbsError> {
+        Ok(Self { inner: Box::new(Inner::create::<T>(domain, options)?), types: PhantomData })
     }
+}
 
+impl<T: Connected> QueuePair<Reset, T> {
     /// Moves from RESET to INIT.
-    pub fn init(self, attributes: &InitAttributes) -> Result<QueuePair<Init>, Refused<Reset>> {
+    pub fn init(self, attributes: &InitAttributes) -> Result<QueuePair<Init, T>, Refused<Reset, T>> {
         let step = Step::init(attributes, self.inner.domain.context());
         self.step(step)
+    }
+}
+
+impl QueuePair<Reset> {
+    /// Makes a reliable queue pair. All objects in `options` must be of the same device.
+    pub fn create(domain: &ProtectionDomain, options: &QueuePairOptions) -> Result<Self, VerbsError> {
+        Self::of_kind(domain, options)
     }
 
     /// Moves from RESET to INIT, as a connection of librdmacm requires.
@@ -250,16 +286,16 @@ impl QueuePair<ReadyToReceive> {
     }
 }
 
-impl<S: Receives> QueuePair<S> {
+impl<S: Receives, T: Transport> QueuePair<S, T> {
     /// Posts the receives and empties the list, even if not all were accepted.
     pub fn post_receive(&mut self, list: &mut ReceiveList) -> Result<(), PostError> {
         self.inner.post_receive(list)
     }
 }
 
-impl QueuePair<ReadyToSend> {
+impl<T: Transport> QueuePair<ReadyToSend, T> {
     /// Posts the work requests, in order and with one call, and empties the list, even if not all were accepted.
-    pub fn post_send(&mut self, list: &mut SendList) -> Result<(), PostError> {
+    pub fn post_send(&mut self, list: &mut SendList<T>) -> Result<(), PostError> {
         self.inner.post_send(list)
     }
 }

@@ -8,7 +8,8 @@ use std::{io, mem};
 use rdma_sys::{ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
 
 use crate::{
-    Context, Gid, InitAttributes, LinkLayer, Mtu, QueuePairState, ReceiveAttributes, SendAttributes, Transition, cm,
+    Context, Gid, InitAttributes, LinkLayer, Mtu, QueuePairState, ReceiveAttributes, SendAttributes, Transition,
+    address_handle, cm,
 };
 
 pub(super) struct Step {
@@ -27,7 +28,10 @@ pub(super) struct Wrong {
 }
 
 /// Returns an error for the first attribute that is out of its range, with the right values.
-fn in_range(transition: Transition, attributes: &[(&'static str, u32, u32, u32, &str)]) -> Result<(), Wrong> {
+pub(super) fn in_range(
+    transition: Transition,
+    attributes: &[(&'static str, u32, u32, u32, &str)],
+) -> Result<(), Wrong> {
     for &(attribute, value, least, most, note) in attributes {
         if !(least..=most).contains(&value) {
             let value = format!("{value} ({least} to {most} would be right{note})");
@@ -37,10 +41,10 @@ fn in_range(transition: Transition, attributes: &[(&'static str, u32, u32, u32, 
     Ok(())
 }
 
-const LARGEST_24_BITS: u32 = 0xff_ffff;
+pub(super) const LARGEST_24_BITS: u32 = 0xff_ffff;
 
 impl Step {
-    fn new(transition: Transition, state: ibv_qp_state::Type, mask: &[ibv_qp_attr_mask]) -> Self {
+    pub(super) fn new(transition: Transition, state: ibv_qp_state::Type, mask: &[ibv_qp_attr_mask]) -> Self {
         // SAFETY: plain numbers, for which zeros are valid.
         let mut attributes: ibv_qp_attr = unsafe { mem::zeroed() };
         attributes.qp_state = state;
@@ -107,17 +111,7 @@ impl Step {
         attributes.rq_psn = wanted.packet_number;
         attributes.max_dest_rd_atomic = wanted.max_rd_atomic;
         attributes.min_rnr_timer = wanted.min_rnr_timer;
-        attributes.ah_attr.dlid = destination.lid;
-        attributes.ah_attr.sl = destination.service_level;
-        attributes.ah_attr.port_num = port;
-        if let Some(gid) = destination.gid {
-            attributes.ah_attr.is_global = 1;
-            attributes.ah_attr.grh.dgid.raw = gid.0;
-            attributes.ah_attr.grh.sgid_index = destination.gid_index;
-            attributes.ah_attr.grh.hop_limit = destination.hop_limit;
-            attributes.ah_attr.grh.traffic_class = destination.traffic_class;
-            attributes.ah_attr.grh.flow_label = destination.flow_label;
-        }
+        address_handle::fill(&mut attributes.ah_attr, destination, port);
         Ok(step)
     }
 

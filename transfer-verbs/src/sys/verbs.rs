@@ -23,6 +23,8 @@ library! {
         fn ibv_query_pkey(context: *mut ibv_context, port: u8, index: c_int, key: *mut __be16) -> c_int;
         fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
         fn ibv_dealloc_pd(domain: *mut ibv_pd) -> c_int;
+        fn ibv_create_ah(domain: *mut ibv_pd, attributes: *mut ibv_ah_attr) -> *mut ibv_ah;
+        fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int;
         fn ibv_reg_mr(domain: *mut ibv_pd, address: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr;
         fn ibv_dereg_mr(region: *mut ibv_mr) -> c_int;
         fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
