@@ -18,7 +18,7 @@ START = f"import ray\nray.init(num_cpus={NODE['num_cpus']}, object_store_memory=
 
 
 def recipes():
-    for heading, text in re.findall(r"^# ?#? (.*?)$(.*?)(?=^## |\Z)", PAGE, re.M | re.S):
+    for heading, text in re.findall(r"^##? (.*?)$(.*?)(?=^## |\Z)", PAGE, re.M | re.S):
         code = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S))
         if code:
             yield pytest.param(code.replace("ray.init()\n", START, 1), id=heading)
@@ -31,6 +31,15 @@ def test_a_recipe_does_what_it_says(tmp_path, code):
     script.write_text(code)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, code + done.stdout + done.stderr
+    until("its sidecars have ended", lambda: folders() == before)
+
+
+@pytest.mark.parametrize("name", ["ray_weight_sync", "ray_shuffle"])
+def test_an_example_ends_well_on_two_nodes(cluster, name):
+    before = folders()
+    command = [sys.executable, str(ROOT / f"examples/python/{name}.py"), "--address", cluster.address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "True" in done.stdout and "False" not in done.stdout, done.stdout + done.stderr
     until("its sidecars have ended", lambda: folders() == before)
 
 

@@ -54,7 +54,8 @@ def test_each_node_has_a_sidecar_that_its_workers_find(cluster):
     workers = [Worker.options(**on(node)).remote() for node in nodes()]
     names = [f"node-{node[:16]}" for node in nodes()]
     assert ray.get([worker.node.remote() for worker in workers]) == names
-    assert tr.client() is tr.init() and tr.client().node == names[0]
+    tr.init()
+    assert tr.client() is tr.client() and tr.client().node == names[0]
     ray.get(workers[0].push.remote("greeting"))
     assert ray.get(workers[1].fetch.remote("greeting")) == b"hello"
 
@@ -116,7 +117,8 @@ def pushes(worker) -> bool:
 DRIVER = """
 import sys, ray, transferd.ray as tr
 ray.init(address=sys.argv[1], log_to_driver=False)
-c = tr.init(arena="16MiB")
+tr.init(arena="16MiB")
+c = tr.client()
 c.push("k", b"hello")
 print(c.path, flush=True)
 sys.stdin.readline()

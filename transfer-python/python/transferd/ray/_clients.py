@@ -20,23 +20,37 @@ _PAUSE = 0.1
 
 _lock = threading.Lock()
 _clients: dict[tuple[int, Place], Client] = {}
+_readers: dict[tuple[int, Place], Client] = {}
 
 
 def client(*, timeout: float = 60.0) -> Client:
     """The client of this process, in a driver, task or actor of a job whose driver has called `init`. It is made once, and stays.
 
-    It is connected to the sidecar of this node. A process of a node that has just joined waits up to `timeout` seconds for it, and then
-    raises `Timeout`.
+    It is connected to the sidecar of this node, with the arena that `init` was told. A process of a node that has just joined waits up to
+    `timeout` seconds for it, and then raises `Timeout`.
     """
+    return _found(_clients, timeout, None)
+
+
+def reader(*, timeout: float = 60.0) -> Client:
+    """The same, or a client without an arena: an arena is memory, and who only fetches needs none."""
+    key = (os.getpid(), here())
+    with _lock:
+        found = _clients.get(key)
+    return found if found is not None and not found.closed else _found(_readers, timeout, 0)
+
+
+def _found(among: dict[tuple[int, Place], Client], timeout: float, arena: int | None) -> Client:
     place = here()
     with _lock:
-        found = _clients.get((os.getpid(), place))
+        found = among.get((os.getpid(), place))
         if found is None or found.closed:
-            found = _clients[os.getpid(), place] = _connect(place, timeout)
+            found = among[os.getpid(), place] = connect_to(place, timeout, arena)
         return found
 
 
-def _connect(place: Place, timeout: float) -> Client:
+def connect_to(place: Place, timeout: float, arena: int | None) -> Client:
+    """A new client of this node's sidecar, with an arena of so many bytes, or with that of `init`."""
     started = time.monotonic()
 
     def give_up(what: str) -> None:
@@ -48,7 +62,7 @@ def _connect(place: Place, timeout: float) -> Client:
     while True:
         place.folder.wait(give_up)
         try:
-            return connect(place.folder.socket, arena=arena_of(place.folder))
+            return connect(place.folder.socket, arena=arena_of(place.folder) if arena is None else arena)
         except (FileNotFoundError, SidecarGone) as error:
             # It has ended since, and is started anew.
             give_up(str(error))
@@ -74,10 +88,16 @@ def looks() -> str:
     return f"ray/{here().job}/looks"
 
 
+def attempts() -> str:
+    """The counter of a job that gives each attempt of a task of an exchange a number of its own. `init` makes it."""
+    return f"ray/{here().job}/attempts"
+
+
 def forget() -> None:
     """Closes the clients of this process."""
     with _lock:
-        for (process, _), found in list(_clients.items()):
+        for (process, _), found in (*_clients.items(), *_readers.items()):
             if process == os.getpid():
                 found.close()
         _clients.clear()
+        _readers.clear()

@@ -182,7 +182,7 @@ class Transport(TensorTransportManager):  # type: ignore[misc]
             if obj_id in self._aborted:
                 del self._aborted[obj_id]
                 raise _failed(obj_id, metadata, "Ray has aborted it")
-        pending = self.fetch(_clients.client(), metadata) if metadata.tensor_meta else []
+        pending = self.fetch(_clients.reader(), metadata) if metadata.tensor_meta else []
         fetch = Fetch(next(self._numbers), obj_id, metadata, pending, target_buffers)
         with self._lock:
             self._fetches[fetch.number] = fetch
@@ -240,7 +240,7 @@ def _result(fetch: Fetch, pending: _native.Pending[Any], deadline: float) -> Any
 
 def _has_ended(metadata: Metadata) -> bool:
     """Whether the process that had published it is known to have ended: it may be that nobody can be asked."""
-    client = _clients.client()
+    client = _clients.reader()
     try:
         client.fetch(_life_of(metadata), timeout=_LOOK)
     except Error as error:

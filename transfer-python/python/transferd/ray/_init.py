@@ -11,7 +11,6 @@ from typing import Any
 
 from .. import _child
 from .._calls import to_bytes
-from .._client import Client
 from .._errors import Error, Invalid
 from .._torchrun import with_port
 from . import _clients, _found
@@ -44,10 +43,10 @@ _lock = threading.Lock()
 _job: _Job | None = None
 
 
-def init(*, arena: int | str = "256MiB", sidecar: Settings | None = None, timeout: float = 60.0) -> Client:
-    """Starts a sidecar on each node of the cluster, for the job of this driver, and answers the driver's client.
+def init(*, arena: int | str = "256MiB", sidecar: Settings | None = None, timeout: float = 60.0) -> None:
+    """Starts a sidecar on each node of the cluster, for the job of this driver.
 
-    Call it once in the driver, after `ray.init()`. Tasks and actors of the job call `client()`. Each sidecar belongs to an actor of this
+    Call it once in the driver, after `ray.init()`. The driver, and tasks and actors of the job, call `client()`. Each sidecar belongs to an actor of this
     job and ends with it; a node that joins later gets one within seconds. The sidecar of the head node hosts the directory. The sidecars
     identify each other by certificates of an authority that is made here, for this job alone.
 
@@ -55,7 +54,7 @@ def init(*, arena: int | str = "256MiB", sidecar: Settings | None = None, timeou
     `transferd`'s configuration file: `{"pinned_limit": "64GiB"}`. They have to be ready within `timeout` seconds.
 
     The tensor transports are registered, too, see `register`. Raises `Invalid` where a setting cannot be, `SidecarGone` with the end of
-    the log where a sidecar does not start, and `RayUnusable`. Another call in the same job answers the same client.
+    the log where a sidecar does not start, and `RayUnusable`. Another call in the same job does nothing.
     """
     global _job
     settings = dict(sidecar or {})
@@ -74,9 +73,8 @@ def init(*, arena: int | str = "256MiB", sidecar: Settings | None = None, timeou
                 job, _job = _job, None
                 job.end()
                 raise
-    client = _clients.client(timeout=timeout)
-    client.counter(_clients.looks(), timeout=timeout)
-    return client
+            for name in (_clients.looks(), _clients.attempts()):
+                _clients.reader(timeout=timeout).counter(name, timeout=timeout)
 
 
 def shutdown() -> None:
