@@ -26,7 +26,7 @@ export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # What the demo's programs are built with (Cargo.toml).
 DEMO_PROFILE := demo
 .DEFAULT_GOAL := help
-.PHONY: help demo pictures check test test-all test-tools test-host test-rdma test-packaging test-python test-python-all wheel soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
+.PHONY: help demo pictures check test test-all test-tools test-host test-rdma test-packaging test-python test-python-all test-ray wheel soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
 
 help: ## Shows this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -68,6 +68,10 @@ test-python: setup ## Those of the Python package: pytest, its types, its stub
 test-python-all: setup ## Those of the Python package that need torch, jax, polars and duckdb, which it installs (6 GB)
 	$(CARGO) build --workspace
 	scripts/test-python-all.sh
+
+test-ray: setup ## Those of transferd.ray, with a cluster of Ray on this host; it installs Ray, and what test-python-all does
+	$(CARGO) build --workspace
+	scripts/test-ray.sh
 
 test-tools:
 	@scripts/test-tools.sh

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prints the folder of an environment of Python that has what the Python package is built and tested with. Makes it in the target folder where it is
-# not there, with pip. With the word `all` it is another one, which has torch, jax, polars and duckdb as well.
+# not there, with pip. With the word `all` it is another one, which has torch, jax, polars and duckdb as well; with the word `ray` one that has Ray, and
+# finds torch in that one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=$(realpath -m "${CARGO_TARGET_DIR:-target}")/python
@@ -8,7 +9,8 @@ tests=transfer-python/tests
 case ${1:-} in
     '') name=transferd needs=("$tests/requirements.txt") ;;
     all) name=transferd-all needs=("$tests/requirements.txt" "$tests/requirements-all.txt") ;;
-    *) printf '%s: "%s" is no environment: say `all`, or nothing\n' "$0" "$1" >&2 && exit 2 ;;
+    ray) name=transferd-ray needs=("$tests/requirements.txt" "$tests/requirements-ray.txt") ;;
+    *) printf '%s: "%s" is no environment: say `all`, `ray`, or nothing\n' "$0" "$1" >&2 && exit 2 ;;
 esac
 venv=$folder/$name-$(cat "${needs[@]}" | sha256sum | cut -c 1-12)
 pip=("$venv/bin/pip" install --quiet --disable-pip-version-check --only-binary :all:)
@@ -26,6 +28,15 @@ install_all() {
     fi
 }
 
+# torch is there once: this environment looks into the other one for what it does not have.
+install_ray() {
+    local all packages=lib/python*/site-packages
+    all=$(scripts/python-venv.sh all)
+    "${pip[@]}" --requirement "$tests/requirements-ray.txt" --constraint "$tests/requirements.txt" </dev/null >&2
+    printf '%s\n' "$all"/$packages >"$(echo "$venv"/$packages)/transferd-all.pth"
+    "$venv/bin/python" -c 'import ray, torch'
+}
+
 mkdir -p "$folder"
 # Two may want it at once.
 exec 9>"$venv.lock"
@@ -33,7 +44,10 @@ flock 9
 if [ ! -e "$venv/ready" ]; then
     python3 -m venv --clear "$venv" >&2
     "${pip[@]}" --requirement "$tests/requirements.txt" </dev/null >&2
-    if [ "$name" = transferd-all ]; then install_all; fi
+    case $name in
+        transferd-all) install_all ;;
+        transferd-ray) install_ray ;;
+    esac
     touch "$venv/ready"
 fi
 printf '%s\n' "$venv"

@@ -1,4 +1,4 @@
-"""The folder in which the ranks of a node find their sidecar."""
+"""The folder in which the processes of a node find their sidecar."""
 
 from __future__ import annotations
 
@@ -26,8 +26,23 @@ _LOCK, _FAILED = "lock", "failed"
 GiveUp = Callable[[str], None]
 
 
+class Starter(NamedTuple):
+    """Who starts the sidecar in a folder, in the words of errors."""
+
+    name: str
+    """Such as "local rank 0"."""
+    taken: str
+    """What to do if another sidecar lives in the folder."""
+
+
+RANK_0 = Starter(
+    "local rank 0",
+    "Two jobs need names of their own: torchrun --rdzv-id. A child of local rank 0 uses td.connect(client.path)",
+)
+
+
 class _Failure(NamedTuple):
-    """What local rank 0 has said."""
+    """What the starter has said."""
 
     text: str
     lives: bool
@@ -49,12 +64,13 @@ def parent() -> str:
 class Folder:
     """A folder of mode 0700 that belongs to this user, for the sidecar of one node of one start of a job.
 
-    - `lock` is locked by local rank 0 while it starts the sidecar, and then by the sidecar while it lives.
+    - `lock` is locked by the process that starts the sidecar, and then by the sidecar while it lives.
     - `worker.sock` and `admin.sock` are the sidecar's sockets, `log` is its log.
-    - `failed` says why local rank 0 could not start the sidecar.
+    - `failed` says why the sidecar could not be started.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, starter: Starter = RANK_0) -> None:
+        self._starter = starter
         self.path = os.path.join(parent(), f"transferd-{os.geteuid()}-{name}")
         longest = len(os.fsencode(self.path)) + 1 + _MAX_NAME_BYTES
         if longest > _MAX_PATH_BYTES:
@@ -117,8 +133,7 @@ class Folder:
             os.close(lock)
             give_up(
                 f"a sidecar already runs in {self.path}, which process {holder} has started. It ends with that "
-                f"process. Two jobs need names of their own: torchrun --rdzv-id. A child of local rank 0 uses "
-                f"td.connect(client.path)"
+                f"process. {self._starter.taken}"
             )
             time.sleep(PAUSE)
 
@@ -137,7 +152,7 @@ class Folder:
                 os.unlink(self.file(name))
 
     def tell_failure(self, text: str) -> None:
-        """Tells the other ranks that there will be no sidecar, and why. Only who has taken the folder may."""
+        """Tells the others that there will be no sidecar, and why. Only who has taken the folder may."""
         new = self.file(f"{_FAILED}.new")
         # It stays open and locked while this process lives, by which the others know that it is of this start.
         file = os.open(new, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -180,15 +195,16 @@ class Folder:
         return True
 
     def wait(self, give_up: GiveUp) -> None:
-        """Waits until the sidecar that local rank 0 starts listens at the socket. Raises `SidecarGone` where it cannot start it."""
+        """Waits until the sidecar listens at the socket. Raises `SidecarGone` where its starter could not start it."""
+        starter = self._starter.name
         before = self._failure() if self.is_there() else None
         while not (self.is_there() and self.answers()):
             failure = self._failure()
             # What was there before may be of an earlier start.
             if failure and (failure.lives or before is None or failure.written != before.written):
-                text = f"local rank 0 did not start the sidecar at {self.socket}: {failure.text}"
+                text = f"{starter} did not start the sidecar at {self.socket}: {failure.text}"
                 raise SidecarGone(text, "not_started", False, "operator")
-            said = f"local rank 0 said: {failure.text}" if failure else "local rank 0, which starts it, did not say why"
+            said = f"{starter} said: {failure.text}" if failure else f"{starter}, which starts it, did not say why"
             give_up(f"no sidecar listens at {self.socket}; {said}")
             time.sleep(PAUSE)
 

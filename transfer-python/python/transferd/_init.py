@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 
-from . import _programs
+from . import _child
 from ._client import Client, connect
-from ._errors import SidecarGone, Timeout
-from ._folder import PAUSE, Folder, GiveUp
+from ._errors import Timeout
+from ._folder import Folder, GiveUp
 from ._torchrun import Directory, Job, read, with_port
-
-# How much of a sidecar's log an error repeats, in bytes.
-_LOG_TAIL_BYTES = 2000
 
 _starts = threading.Lock()
 _running: tuple[int, str, subprocess.Popen[bytes]] | None = None
@@ -93,76 +87,15 @@ def _start(job: Job, folder: Folder, lock: int, give_up: GiveUp) -> subprocess.P
         flags += ["--listen", with_port(own, directory.port if job.group_rank == 0 else 0)]
         for flag, file in zip(("--tls-cert", "--tls-key", "--tls-ca"), directory.tls or (), strict=False):
             flags += [flag, file]
-    child = _run(folder, flags, lock, directory, give_up)
+    described = None if directory is None else directory.described
+    child = _child.run(folder, flags, lock, described, give_up)
     try:
-        if directory is not None and job.group_rank != 0:
-            _wait_until_attached(job, directory, folder, give_up)
+        if described is not None and job.group_rank != 0:
+            _child.wait_until_attached(job.node, described, folder, give_up)
     except BaseException:
-        _end(child)
+        _child.end(child)
         raise
     return child
-
-
-def _run(
-    folder: Folder, flags: list[str], lock: int, directory: Directory | None, give_up: GiveUp
-) -> subprocess.Popen[bytes]:
-    """Runs the sidecar as a child that ends with this process. Answers when workers can connect to it."""
-    command = _programs.command("sidecar_of_parent", str(os.getpid()), folder.path, *flags)
-    not_ready = "the sidecar of this node is not ready"
-    while True:
-        with open(folder.log, "wb") as log:
-            # Ctrl-C at the terminal is for the ranks; the sidecar ends after them.
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                pass_fds=(lock,),
-                start_new_session=True,
-            )
-        try:
-            ready = _is_ready(child, lambda: give_up(f"{not_ready}{_log(folder, directory)}"))
-        except BaseException:
-            _end(child)
-            raise
-        if ready:
-            return child
-        what = f"the sidecar of this node ended with status {child.returncode}{_log(folder, directory)}"
-        if "Address already in use" not in what:
-            raise _not_started(what)
-        # The sidecar of an earlier start of the job may have the port, and still end.
-        give_up(what)
-        not_ready = f"{what}. It was started again, and is not ready"
-        time.sleep(PAUSE)
-
-
-def _is_ready(child: subprocess.Popen[bytes], give_up: Callable[[], None]) -> bool:
-    """Waits until the sidecar says that it is ready. `False`: it has ended."""
-    assert child.stdout is not None
-    with child.stdout as out:
-        waiting = select.poll()
-        waiting.register(out, select.POLLIN)
-        while not waiting.poll(PAUSE * 1000):
-            give_up()
-        # It writes the line at once.
-        if out.readline().startswith(b"transferd ready"):
-            return True
-    child.wait()
-    return False
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    child.kill()
-    child.wait()
-
-
-def _log(folder: Folder, directory: Directory | None) -> str:
-    """The end of an error: what the sidecar has said, and what it was told of the directory."""
-    with open(folder.log, "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
-        said = file.read().decode(errors="replace").strip() or "nothing"
-    where = "" if directory is None else f". {directory.described}"
-    return f"{where}. Its log {folder.log} says: {said}"
 
 
 def _own_address(directory: Directory) -> str:
@@ -172,23 +105,3 @@ def _own_address(directory: Directory) -> str:
         # This sends nothing.
         probe.connect((directory.address, directory.port))
         return str(probe.getsockname()[0])
-
-
-def _wait_until_attached(job: Job, directory: Directory, folder: Folder, give_up: GiveUp) -> None:
-    """Waits until the directory knows this node: before that, keys of other nodes are not found."""
-    command = _programs.command("transferctl", "status", "--json", "--admin", folder.admin)
-    pause = PAUSE
-    while True:
-        status = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        if status.returncode != 0:
-            raise _not_started(f"the sidecar of {job.node} does not answer: {status.stderr.strip()}")
-        state = json.loads(status.stdout)["directory"]
-        if state["attached"]:
-            return
-        give_up(f"{job.node} is not attached to the directory: {state['why_not']}. {directory.described}")
-        time.sleep(pause)
-        pause = min(2 * pause, 1.0)
-
-
-def _not_started(text: str) -> SidecarGone:
-    return SidecarGone(text, "not_started", False, "operator")

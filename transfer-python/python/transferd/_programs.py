@@ -34,7 +34,25 @@ def sidecar_of_parent() -> NoReturn:
 
     The arguments are that process's id, the folder of the sidecar's socket, and the sidecar's own. The folder is removed at an orderly end.
     """
-    parent, folder = int(sys.argv[1]), sys.argv[2]
+    _run_until(_parent())
+
+
+def sidecar_of_grandparent() -> NoReturn:
+    """The same, in a child of this process, which waits for it and ends with its status.
+
+    Workers of Ray kill their children before they exit. So this process is killed, and the sidecar still stops in order.
+    """
+    ended = _parent()
+    if (child := os.fork()) == 0:
+        _run_until(ended)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    # As shells say that a signal has ended a process.
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+def _parent() -> int:
+    """A descriptor of the process that has started this one."""
+    parent = int(sys.argv[1])
     try:
         ended = os.pidfd_open(parent)
     except ProcessLookupError:
@@ -42,6 +60,12 @@ def sidecar_of_parent() -> NoReturn:
     # Where the parent has ended, another process may have its id by now.
     if os.getppid() != parent:
         sys.exit(0)
+    return ended
+
+
+def _run_until(ended: int) -> NoReturn:
+    """Runs the sidecar until the process behind the descriptor ends."""
+    folder = sys.argv[2]
     threading.Thread(target=_stop_after, args=(ended,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     status = _native._transferd(["transferd", *sys.argv[3:]])
