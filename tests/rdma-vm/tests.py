@@ -45,6 +45,7 @@ OVER_VERBS = {
     'full_pools': ('push_waits_for_room_in_a_full_arena',),
     'killed_workers': (),
     'lost_peers': (),
+    'ping': ('slower_fabric',),
     'prepared': (),
     'round_trips': ('on_one_node',),
     'tenants': ('configured_tenant', 'sidecar_of_another_user'),

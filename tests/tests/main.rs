@@ -37,6 +37,7 @@ mod node_names;
 mod other_language;
 mod other_user;
 mod pieces;
+mod ping;
 mod prepared;
 mod program_pages;
 mod pyarrow;

@@ -51,6 +51,8 @@ pub enum Command {
     LogLevel(admin::changes::LogLevel),
     /// Show or change the poll strategy of the sidecar's data plane: busy, event, adaptive
     Poll(admin::poll::Options),
+    /// Measure round trips to another node over the data plane, and show which fabric carries them, and why no better one
+    Ping(admin::ping::Options),
     /// Show the RDMA devices of this host, like ibv_devices, ibv_devinfo and ibstat
     Devices(devices::Options),
     /// Check this host and its sidecar, and advise what to do
@@ -200,6 +202,11 @@ mod tests {
             "poll --for-us 10",
             "poll adaptive --for-us 0",
             "devices extra",
+            "ping",
+            "ping b c",
+            "ping b --count 0",
+            "ping b --interval soon",
+            "ping b --timeout 10s",
             "tensors --page-size 1001",
             "tensors --limit 0",
             "segments --kind cloud",

@@ -58,6 +58,7 @@ pub fn run(arguments: Arguments) -> Result<(), Error> {
         Command::Evict(options) => in_runtime(admin::changes::evict(&options)),
         Command::LogLevel(options) => in_runtime(admin::changes::log_level(&options)),
         Command::Poll(options) => in_runtime(admin::poll::run(&options)),
+        Command::Ping(options) => in_runtime(admin::ping::run(&options)),
         Command::Certs(options) => Ok(certs::run(&options)?),
         Command::Devices(options) => Ok(devices::run(&options)?),
         Command::Doctor(options) => in_runtime(doctor::run(&options)),

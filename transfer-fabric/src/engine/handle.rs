@@ -5,8 +5,10 @@
 //! a call.
 
 use super::listing::{Listing, PageFrom};
+use super::pings::PingError;
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 use transfer_core::fabric::{FabricError, FabricKind, LinkId, Offer};
 use transfer_core::memory::SegmentId;
 use transfer_core::protocol::{
@@ -171,6 +173,13 @@ pub enum EngineCommand {
         place: u64,
         /// Receives the length of one slot for each key whose slots were recalled.
         answer: Answer<Page<u64>>,
+    },
+    /// Measure the time between a PING on a link and its PONG.
+    Ping {
+        /// The link.
+        link: LinkId,
+        /// Receives the time.
+        answer: Answer<Result<Duration, PingError>>,
     },
     /// Begin a drain: accept nothing new.
     Drain,

@@ -12,6 +12,7 @@
 //! - `boards`: versions that workers look up in shared memory.
 //! - `memory`: the segments by number, and the landing headers in them.
 //! - `meters`: the counts of the thread.
+//! - `pings`: round trips to peers.
 //! - `tables`: bodies in several ranges of an arena.
 //! - `trace`: finished transfers, for another thread.
 //! - `wait`: the decision between polling and sleeping, and the sleep.
@@ -23,6 +24,7 @@ mod listing;
 mod looked_up;
 mod memory;
 mod meters;
+mod pings;
 mod run;
 mod tables;
 mod trace;
@@ -33,6 +35,7 @@ pub use boards::BoardMeters;
 pub use handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription, PeerInfo};
 pub use listing::{Listing, PageFrom, SegmentRole, SegmentStatus};
 pub use meters::{EngineMeters, Measured};
+pub use pings::PingError;
 pub use trace::TraceSink;
 pub use wait::PollStrategy;
 

@@ -6,6 +6,7 @@ use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDe
 use super::listing::SegmentRole;
 use super::memory::Memory;
 use super::meters::{EngineMeters, Measured};
+use super::pings::Pings;
 use super::tables::Tables;
 use super::trace::TraceSink;
 use super::wait::{Pace, PollStrategy, Ready};
@@ -61,6 +62,7 @@ pub(super) struct Run {
     /// The calls of peers for landing slots that are not answered yet.
     calls: HashMap<u64, Answer<Option<Vec<BufferAnswer>>>>,
     next_call: u64,
+    pings: Pings,
     copies: Copies,
     stopping: bool,
 }
@@ -101,6 +103,7 @@ impl Run {
             broken: Vec::new(),
             calls: HashMap::new(),
             next_call: 0,
+            pings: Pings::default(),
             copies: Copies::default(),
             stopping: false,
         })
@@ -269,6 +272,7 @@ impl Run {
                             answer(Some(answers));
                         }
                     }
+                    Work::Host(HostAction::Ponged { token, lost }) => self.pings.end(token, lost),
                     Work::Host(HostAction::Control(control)) => self.control(control),
                 }
             }
@@ -420,6 +424,7 @@ impl Run {
             EngineCommand::List { from, listing } => self.list(now, from, listing),
             EngineCommand::Delete { key, only, answer } => answer(driver.node.delete_key(now, &key, only)),
             EngineCommand::Evict { domain, place, answer } => answer(driver.node.evict(domain, place)),
+            EngineCommand::Ping { link, answer } => self.pings.begin(&mut driver.node, link, answer),
             EngineCommand::Drain => driver.node.drain(now),
             EngineCommand::Unfinished(answer) => answer(driver.node.unfinished()),
             EngineCommand::SetPoll(strategy) => self.pace.strategy = strategy,

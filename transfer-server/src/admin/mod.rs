@@ -3,11 +3,13 @@
 //! # Layout
 //! - `status`: the overview, and the sidecar's health.
 //! - `nodes`: the directory's view of the cluster.
+//! - `ping`: round trips to other nodes.
 //! - `lists`: the entries of lists, as messages. `paging`: the pages of lists.
 
 mod lists;
 mod nodes;
 pub(crate) mod paging;
+mod ping;
 mod status;
 
 use crate::directory::DirectoryClient;
@@ -193,6 +195,10 @@ impl v1::admin_server::Admin for AdminService {
     async fn events(&self, request: Request<v1::EventsRequest>) -> Result<Response<Self::EventsStream>, Status> {
         let stream = self.0.events.stream(request.into_inner().after, self.0.stopping.clone())?;
         Ok(Response::new(stream))
+    }
+
+    async fn ping(&self, request: Request<v1::PingRequest>) -> Result<Response<v1::PingResponse>, Status> {
+        self.0.ping(request.into_inner()).await.map(Response::new)
     }
 
     async fn delete(&self, request: Request<v1::DeleteRequest>) -> Result<Response<v1::DeleteResponse>, Status> {

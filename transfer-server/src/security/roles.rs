@@ -49,6 +49,7 @@ const NEEDS: &[(&str, Need)] = &[
     ("/transfer.v1.Admin/Transfers", Need::ReadOfTenant),
     ("/transfer.v1.Admin/Quarantine", Need::ReadOfTenant),
     ("/transfer.v1.Admin/Events", Need::Read),
+    ("/transfer.v1.Admin/Ping", Need::Read),
     ("/transfer.v1.Admin/Delete", Need::AdministerOfTenant),
     ("/transfer.v1.Admin/Drain", Need::Administer),
     ("/transfer.v1.Admin/Evict", Need::AdministerOfTenant),
