@@ -13,6 +13,7 @@ mod cluster_lists;
 mod come_back;
 mod configuration;
 mod containers;
+mod copy;
 mod counters;
 mod deadlines;
 mod descriptors;

@@ -63,6 +63,8 @@ pub enum Command {
     Push(files::push_options::Options),
     /// Fetch tensors into files
     Fetch(files::fetch_options::Options),
+    /// Copy a file to another node, whose sidecar has a folder for that
+    Copy(files::copy_options::Options),
     /// Generate shell completions
     Completions {
         /// The shell.
@@ -168,7 +170,7 @@ mod tests {
             let help = command.render_long_help().to_string();
             let (own, connection) = help.split_once("Connection:").unwrap_or((&help, ""));
             let has = |text: &str, flag: &str| text.lines().any(|line| line.trim_start().starts_with(flag));
-            for flag in ["--admin <", "--tls-ca", "--tls-name", "--socket <"] {
+            for flag in ["--admin <", "--to-admin <", "--tls-ca", "--tls-name", "--socket <"] {
                 assert!(!has(own, flag), "{}: {flag} is no flag of its own", command.get_name());
             }
             assert!(!has(connection, "--json") && !has(connection, "--limit"), "{}", command.get_name());
@@ -202,6 +204,14 @@ mod tests {
             "poll --for-us 10",
             "poll adaptive --for-us 0",
             "devices extra",
+            "copy f",
+            "copy f b",
+            "copy f :p",
+            "copy f b:p --message-size 1KiB",
+            "copy f b:p --quiet --json",
+            "copy f b:p --compare rsync",
+            "copy f b:p --compare-to x:y",
+            "copy f b:p --compare cp --compare-to y",
             "ping",
             "ping b c",
             "ping b --count 0",

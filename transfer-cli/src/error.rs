@@ -184,6 +184,7 @@ impl Error {
                 tonic::Code::InvalidArgument => Exit::WrongUse,
                 tonic::Code::DeadlineExceeded => Exit::TimedOut,
                 tonic::Code::NotFound => Exit::NotFound,
+                tonic::Code::DataLoss => Exit::NotVerified,
                 _ => Exit::Failed,
             },
             Error::Connect { source, .. } if source.can_retry() && !is_refused(source) => Exit::Unreachable,

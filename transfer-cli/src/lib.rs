@@ -6,7 +6,7 @@
 //! - [`certs`]: `certs`, the certificates of a job. It needs no sidecar.
 //! - [`devices`]: `devices`, the RDMA devices of this host. It needs no sidecar.
 //! - [`doctor`]: `doctor`, a list of checks.
-//! - [`files`]: `push` and `fetch`, as a worker of the sidecar.
+//! - [`files`]: `push`, `fetch` and `copy`, as a worker of the sidecar.
 //! - [`error`]: errors, with advice and exit codes.
 #![forbid(unsafe_code)]
 
@@ -64,6 +64,7 @@ pub fn run(arguments: Arguments) -> Result<(), Error> {
         Command::Doctor(options) => in_runtime(doctor::run(&options)),
         Command::Push(options) => in_runtime(files::push::run(&options)),
         Command::Fetch(options) => in_runtime(files::fetch::run(&options)),
+        Command::Copy(options) => in_runtime(files::copy::run(&options)),
         Command::Completions { shell } => {
             shells::completions(Arguments::command(), shell);
             Ok(())

@@ -10,7 +10,7 @@ use transfer_core::tensor::{Key, Name};
 
 pub(crate) use transfer_fabric::engine::{
     Answer, ControlRequest, EngineCommand, EngineGone, FabricDescription, Listing, Measured, PageFrom, PeerInfo,
-    PingError,
+    PingError, ReaderReply, ReaderSink,
 };
 
 /// The time-out of an answer. The engine answers between two rounds of its loop; only memory registration takes long.

@@ -1,6 +1,7 @@
-//! The common parts of the terminal programs: `transferctl`, the tool for operators, and `transfer-bench`.
+//! The common parts of the programs: `transferctl`, the tool for operators, `transfer-bench`, and some of `transferd`.
 //!
 //! # Layout
+//! - [`cpu`]: the CPU time of the process.
 //! - [`exit`]: the exit codes.
 //! - [`failure`]: error texts for people.
 //! - [`output`]: standard output whose reader may go; [`out!`] and [`outln!`] print to it.
@@ -9,6 +10,7 @@
 //! - [`shells`]: completions and manual pages.
 #![forbid(unsafe_code)]
 
+pub mod cpu;
 pub mod exit;
 pub mod failure;
 pub mod output;
