@@ -105,6 +105,14 @@ def looks(pb, a):
     assert (link.link, link.incarnation) == (peer.link, peer.incarnation) and link.bytes_out > 0, (link, peer)
     assert a.all("Links", pb.LinksRequest(peer="c"), "links")[0] == []
 
+    ping = a.Ping(pb.PingRequest(node="b", timeout_ns=9 * 10**9), timeout=SOON)
+    assert (ping.link, ping.fabric, ping.why) == (link.link, link.fabric, link.why) and ping.round_trip_ns > 0, ping
+    assert "node a is this node itself" in refused(grpc.StatusCode.INVALID_ARGUMENT, a.Ping, pb.PingRequest(node="a"))
+    assert "timeout_ns" in refused(grpc.StatusCode.INVALID_ARGUMENT, a.Ping, pb.PingRequest(node="b", timeout_ns=10**10))
+
+    text = refused(grpc.StatusCode.FAILED_PRECONDITION, a.Copy, pb.CopyRequest(path="x", message_bytes=4096, key="k", **{"from": "b"}))
+    assert "--copy-folder" in text, text
+
     segments, _ = a.all("Segments", pb.SegmentsRequest(page_size=1), "segments")
     kinds = sorted(s.kind for s in segments)
     assert kinds == [pb.SEGMENT_KIND_ARENA, pb.SEGMENT_KIND_POOL, pb.SEGMENT_KIND_HEADERS], segments

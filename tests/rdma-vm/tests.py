@@ -40,11 +40,14 @@ done"""
 # The modules of the end-to-end tests that hold whatever carries, and which of their tests use no carrier.
 OVER_VERBS = {
     'batches': (),
+    'copy': ('limits_are', 'full_disk', 'without_a', 'a_folder_that', 'that_lies', 'with_certificates', 'another_tenant', 'over_rdma',
+             'nothing_is', 'no_path', 'that_changes', 'killed'),
     'counters': ('of_one_node',),
     'deadlines': (),
     'full_pools': ('push_waits_for_room_in_a_full_arena',),
     'killed_workers': (),
     'lost_peers': (),
+    'ping': ('slower_fabric',),
     'prepared': (),
     'round_trips': ('on_one_node',),
     'tenants': ('configured_tenant', 'sidecar_of_another_user'),

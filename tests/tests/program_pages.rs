@@ -72,7 +72,9 @@ fn the_examples_of_transfer_bench_do_what_its_page_says() {
 fn the_examples_of_transferctl_do_what_its_page_says() {
     let examples = examples_of("transferctl.md");
     let arguments: &[&str] = &["--listen", "127.0.0.1:0", "--pool-bytes", "16MiB"];
-    let scene = Scene::over(Carrier::Tcp, &[arguments, arguments]);
+    let copies = tempfile::tempdir().unwrap();
+    let more = [arguments, &["--copy-folder", copies.path().to_str().unwrap()]].concat();
+    let scene = Scene::over(Carrier::Tcp, &[arguments, &more]);
     let folder = tempfile::tempdir().unwrap();
     let programs = programs::transferctl().parent().unwrap().to_owned();
     let environment = [

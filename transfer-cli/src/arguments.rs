@@ -51,6 +51,8 @@ pub enum Command {
     LogLevel(admin::changes::LogLevel),
     /// Show or change the poll strategy of the sidecar's data plane: busy, event, adaptive
     Poll(admin::poll::Options),
+    /// Measure round trips to another node over the data plane, and show which fabric carries them, and why no better one
+    Ping(admin::ping::Options),
     /// Show the RDMA devices of this host, like ibv_devices, ibv_devinfo and ibstat
     Devices(devices::Options),
     /// Measure RDMA operations between two hosts, like perftest
@@ -63,6 +65,8 @@ pub enum Command {
     Push(files::push_options::Options),
     /// Fetch tensors into files
     Fetch(files::fetch_options::Options),
+    /// Copy a file to another node, whose sidecar has a folder for that
+    Copy(files::copy_options::Options),
     /// Generate shell completions
     Completions {
         /// The shell.
@@ -168,7 +172,7 @@ mod tests {
             let help = command.render_long_help().to_string();
             let (own, connection) = help.split_once("Connection:").unwrap_or((&help, ""));
             let has = |text: &str, flag: &str| text.lines().any(|line| line.trim_start().starts_with(flag));
-            for flag in ["--admin <", "--tls-ca", "--tls-name", "--socket <"] {
+            for flag in ["--admin <", "--to-admin <", "--tls-ca", "--tls-name", "--socket <"] {
                 assert!(!has(own, flag), "{}: {flag} is no flag of its own", command.get_name());
             }
             assert!(!has(connection, "--json") && !has(connection, "--limit"), "{}", command.get_name());
@@ -202,6 +206,19 @@ mod tests {
             "poll --for-us 10",
             "poll adaptive --for-us 0",
             "devices extra",
+            "copy f",
+            "copy f b",
+            "copy f :p",
+            "copy f b:p --message-size 1KiB",
+            "copy f b:p --quiet --json",
+            "copy f b:p --compare rsync",
+            "copy f b:p --compare-to x:y",
+            "copy f b:p --compare cp --compare-to y",
+            "ping",
+            "ping b c",
+            "ping b --count 0",
+            "ping b --interval soon",
+            "ping b --timeout 10s",
             "tensors --page-size 1001",
             "tensors --limit 0",
             "segments --kind cloud",

@@ -44,6 +44,42 @@ pub enum Error {
         /// The number of nodes.
         nodes: usize,
     },
+    /// No node has that name or address.
+    #[error("no node has the name or the address {host:?}; there are: {nodes}{why}")]
+    NoSuchNode {
+        /// The name or address.
+        host: String,
+        /// The nodes.
+        nodes: String,
+        /// The reason why these may not be all.
+        why: String,
+    },
+    /// Several nodes have that address.
+    #[error("the nodes {nodes} are all at {host}: give one of these names, or the port too")]
+    SeveralNodes {
+        /// The address.
+        host: String,
+        /// The nodes.
+        nodes: String,
+    },
+    /// A node cannot be asked.
+    #[error("node {node} cannot be asked: {why}")]
+    NodeAway {
+        /// The node.
+        node: String,
+        /// The reason.
+        why: String,
+    },
+    /// Some pings were not answered. Each was reported.
+    #[error("{lost} of {sent} pings of node {node} were not answered")]
+    PingsLost {
+        /// The node.
+        node: String,
+        /// The number of pings that were not answered.
+        lost: u64,
+        /// The number of pings.
+        sent: u64,
+    },
     /// A drained sidecar has left with unfinished work.
     #[error("the deadline of the drain came first: the sidecar leaves with {left}")]
     Overdue {
@@ -152,10 +188,15 @@ impl Error {
                 tonic::Code::InvalidArgument => Exit::WrongUse,
                 tonic::Code::DeadlineExceeded => Exit::TimedOut,
                 tonic::Code::NotFound => Exit::NotFound,
+                tonic::Code::DataLoss => Exit::NotVerified,
                 _ => Exit::Failed,
             },
             Error::Connect { source, .. } if source.can_retry() && !is_refused(source) => Exit::Unreachable,
             Error::Connect { source, .. } | Error::Call { source, .. } => of_call(source),
+            Error::NoSuchNode { .. } | Error::SeveralNodes { .. } => Exit::WrongUse,
+            Error::NodeAway { .. } => Exit::Unreachable,
+            Error::PingsLost { lost, sent, .. } if lost < sent => Exit::PartlyDone,
+            Error::PingsLost { .. } => Exit::Unreachable,
             Error::PollFor { .. } | Error::NoTerminal | Error::Tls(_) | Error::BenchHasMoved => Exit::WrongUse,
             Error::NoRdma(_) => Exit::NoRdma,
             Error::NotAllNodes { .. } => Exit::PartlyDone,
@@ -228,6 +269,9 @@ impl Error {
             Error::NotAllNodes { .. } => {
                 "Start those nodes again, or wait until the directory has forgotten them: an hour. Without --cluster, or with --one-node, the \
                  node at --admin alone is asked.".to_owned()
+            }
+            Error::PingsLost { .. } | Error::NodeAway { .. } => {
+                "`transferctl doctor` says what is wrong with the sidecar, its directory and its links.".to_owned()
             }
             Error::NoTerminal => "`transferctl top --once` prints one frame as text, `transferctl watch` refreshes a list.".to_owned(),
             Error::Certs(error) => return error.advice(),

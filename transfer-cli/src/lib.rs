@@ -6,7 +6,7 @@
 //! - [`certs`]: `certs`, the certificates of a job. It needs no sidecar.
 //! - [`devices`]: `devices`, the RDMA devices of this host. It needs no sidecar.
 //! - [`doctor`]: `doctor`, a list of checks.
-//! - [`files`]: `push` and `fetch`, as a worker of the sidecar.
+//! - [`files`]: `push`, `fetch` and `copy`, as a worker of the sidecar.
 //! - [`perf`]: `perf`, rates and times of RDMA operations. It needs no sidecar.
 //! - [`error`]: errors, with advice and exit codes.
 #![forbid(unsafe_code)]
@@ -60,12 +60,14 @@ pub fn run(arguments: Arguments) -> Result<(), Error> {
         Command::Evict(options) => in_runtime(admin::changes::evict(&options)),
         Command::LogLevel(options) => in_runtime(admin::changes::log_level(&options)),
         Command::Poll(options) => in_runtime(admin::poll::run(&options)),
+        Command::Ping(options) => in_runtime(admin::ping::run(&options)),
         Command::Certs(options) => Ok(certs::run(&options)?),
         Command::Devices(options) => Ok(devices::run(&options)?),
         Command::Doctor(options) => in_runtime(doctor::run(&options)),
         Command::Perf(options) => Ok(perf::run(&options)?),
         Command::Push(options) => in_runtime(files::push::run(&options)),
         Command::Fetch(options) => in_runtime(files::fetch::run(&options)),
+        Command::Copy(options) => in_runtime(files::copy::run(&options)),
         Command::Completions { shell } => {
             shells::completions(Arguments::command(), shell);
             Ok(())

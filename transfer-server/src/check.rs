@@ -4,7 +4,7 @@ use crate::StartError;
 use crate::config::{Config, LoadError, Loaded};
 use crate::observe::logging::{self, LogError};
 use crate::security::Prepared;
-use crate::sidecar::check_required;
+use crate::sidecar::{check_required, folder_for_copies};
 use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -35,6 +35,7 @@ pub fn check(loaded: &Loaded) -> Result<Vec<String>, CheckError> {
     logging::check_filter(&loaded.flags.log.filter)?;
     Prepared::of(&config).map_err(StartError::from)?;
     check_required(&config).map_err(StartError::from)?;
+    folder_for_copies(&config)?;
     let mut remarks = Vec::new();
     remarks.extend(more_than_the_host(&config, memory_bytes()));
     match is_running(&config)? {

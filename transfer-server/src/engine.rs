@@ -10,6 +10,7 @@ use transfer_core::tensor::{Key, Name};
 
 pub(crate) use transfer_fabric::engine::{
     Answer, ControlRequest, EngineCommand, EngineGone, FabricDescription, Listing, Measured, PageFrom, PeerInfo,
+    PingError, ReaderReply, ReaderSink,
 };
 
 /// The time-out of an answer. The engine answers between two rounds of its loop; only memory registration takes long.
@@ -131,6 +132,17 @@ impl EngineClient {
 
     pub(crate) async fn evict(&self, domain: Option<Tenant>, place: u64) -> Result<Page<u64>, EngineError> {
         self.ask(|answer| EngineCommand::Evict { domain, place, answer }).await
+    }
+
+    /// Returns the time between a PING on a link and its PONG. `None`: there was no PONG within `timeout`, which is at
+    /// most ten seconds.
+    pub(crate) async fn ping(
+        &self,
+        link: LinkId,
+        timeout: Duration,
+    ) -> Result<Option<Result<Duration, PingError>>, EngineError> {
+        let asked = self.ask(|answer| EngineCommand::Ping { link, answer });
+        tokio::time::timeout(timeout, asked).await.ok().transpose()
     }
 
     /// Starts a drain, or asks for its state. Returns the work that is left to finish.

@@ -24,6 +24,7 @@ mod admin;
 mod check;
 pub mod config;
 mod control;
+mod copying;
 pub mod directory;
 mod drain;
 mod engine;

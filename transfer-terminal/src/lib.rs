@@ -1,7 +1,8 @@
-//! The common parts of the terminal programs: `transferctl`, the tool for operators, and `transfer-bench`.
+//! The common parts of the programs: `transferctl`, the tool for operators, `transfer-bench`, and some of `transferd`.
 //!
 //! # Layout
 //! - [`chart`]: charts of measurements, as SVG.
+//! - [`cpu`]: the CPU time of the process.
 //! - [`exit`]: the exit codes.
 //! - [`failure`]: error texts for people.
 //! - [`output`]: standard output whose reader may go; [`out!`] and [`outln!`] print to it.
@@ -11,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod chart;
+pub mod cpu;
 pub mod exit;
 pub mod failure;
 pub mod output;

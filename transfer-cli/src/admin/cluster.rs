@@ -106,22 +106,89 @@ async fn rest(
     }
 }
 
-/// The nodes that can be asked, with their addresses; the others are in [`NodesAsked`].
-async fn nodes(target: &Target) -> Result<(Vec<(String, Target)>, NodesAsked), Error> {
+/// The pages of the cluster's nodes.
+async fn pages(target: &Target) -> Result<Vec<NodesResponse>, Error> {
     let mut admin = target.connect().await?;
-    let (mut nodes, mut asked, mut page_token) = (Vec::new(), NodesAsked::default(), String::new());
+    let (mut pages, mut page_token) = (Vec::new(), String::new());
     loop {
         let request = NodesRequest { page_size: 1000, page_token };
         let page = admin.nodes(request).await.map_err(|e| target.answered(e))?.into_inner();
-        sort(&page, target, &mut nodes, &mut asked);
-        page_token = page.next_page_token;
+        page_token = page.next_page_token.clone();
+        pages.push(page);
         if page_token.is_empty() {
-            // The directory may not know it yet.
-            if nodes.iter().all(|(node, _)| *node != page.asked) {
-                nodes.push((page.asked, target.clone()));
-                asked.nodes += 1;
-            }
-            return Ok((nodes, asked));
+            return Ok(pages);
+        }
+    }
+}
+
+/// The nodes that can be asked, with their addresses; the others are in [`NodesAsked`].
+async fn nodes(target: &Target) -> Result<(Vec<(String, Target)>, NodesAsked), Error> {
+    let (mut nodes, mut asked) = (Vec::new(), NodesAsked::default());
+    let pages = pages(target).await?;
+    pages.iter().for_each(|page| sort(page, target, &mut nodes, &mut asked));
+    // The directory may not know it yet.
+    if let Some(page) = pages.last().filter(|page| nodes.iter().all(|(node, _)| *node != page.asked)) {
+        nodes.push((page.asked.clone(), target.clone()));
+        asked.nodes += 1;
+    }
+    Ok((nodes, asked))
+}
+
+/// A node that a command line names.
+#[derive(Debug, Clone)]
+pub(crate) struct Host {
+    /// Its name.
+    pub(crate) node: String,
+    /// The node at the address of the command.
+    pub(crate) asked: String,
+    /// Where its services are.
+    pub(crate) target: Target,
+}
+
+/// Finds the node that has this name, or this address with or without its port.
+///
+/// # Errors
+/// [`Error::NoSuchNode`], [`Error::SeveralNodes`], [`Error::NodeAway`], and those of the sidecar at `target`.
+pub(crate) async fn find(target: &Target, host: &str) -> Result<Host, Error> {
+    let host = host.strip_prefix("http://").or_else(|| host.strip_prefix("https://")).unwrap_or(host);
+    let pages = pages(target).await?;
+    let nodes: Vec<&Node> = pages.iter().flat_map(|page| &page.nodes).collect();
+    let node = choose(&nodes, host)?;
+    let why_not_all = || pages.iter().map(|page| page.why_not_all.as_str()).find(|why| !why.is_empty());
+    let Some(node) = node else {
+        let nodes = nodes.iter().map(|node| node.node.as_str()).collect::<Vec<_>>().join(", ");
+        let why = why_not_all().map(|why| format!("; and not all are known: {why}")).unwrap_or_default();
+        return Err(Error::NoSuchNode { host: host.to_owned(), nodes, why });
+    };
+    let (mut found, mut away) = (Vec::new(), NodesAsked::default());
+    let tls = pages.iter().any(|page| page.tls);
+    let asked = pages.first().map(|page| page.asked.clone()).unwrap_or_default();
+    let page = NodesResponse { nodes: vec![node.clone()], asked: asked.clone(), tls, ..NodesResponse::default() };
+    sort(&page, target, &mut found, &mut away);
+    match (found.pop(), away.missing.pop()) {
+        (Some((node, target)), _) => Ok(Host { node, asked, target }),
+        (None, away) => {
+            Err(Error::NodeAway { node: node.node.clone(), why: away.map(|away| away.why).unwrap_or_default() })
+        }
+    }
+}
+
+/// The node that `host` names: by its name, else by its address.
+fn choose<'a>(nodes: &[&'a Node], host: &str) -> Result<Option<&'a Node>, Error> {
+    if let Some(node) = nodes.iter().find(|node| node.node == host) {
+        return Ok(Some(node));
+    }
+    let is_at = |node: &&&Node| {
+        let without_port = node.address.rsplit_once(':').map_or("", |(host, _)| host);
+        node.address == host || without_port == host || without_port.trim_matches(['[', ']']) == host
+    };
+    let at: Vec<&'a Node> = nodes.iter().filter(is_at).copied().filter(|node| !node.address.is_empty()).collect();
+    match at[..] {
+        [] => Ok(None),
+        [node] => Ok(Some(node)),
+        _ => {
+            let nodes = at.iter().map(|node| node.node.as_str()).collect::<Vec<_>>().join(", ");
+            Err(Error::SeveralNodes { host: host.to_owned(), nodes })
         }
     }
 }
@@ -155,6 +222,30 @@ fn sort(page: &NodesResponse, own: &Target, nodes: &mut Vec<(String, Target)>, a
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn host_is_a_name_or_an_address() {
+        let node = |node: &str, address: &str| Node {
+            node: node.to_owned(),
+            address: address.to_owned(),
+            incarnation: 1,
+            lost_ns: None,
+        };
+        let nodes = [
+            node("a", "10.0.0.1:7471"),
+            node("b", "10.0.0.2:7471"),
+            node("c", "10.0.0.2:7472"),
+            node("d", ""),
+            node("6", "[fe80::1]:1"),
+        ];
+        let nodes: Vec<&Node> = nodes.iter().collect();
+        let found = |host: &str| choose(&nodes, host).unwrap().map(|node| node.node.as_str());
+        assert_eq!((found("a"), found("10.0.0.1"), found("10.0.0.1:7471")), (Some("a"), Some("a"), Some("a")));
+        assert_eq!((found("10.0.0.2:7472"), found("d"), found("fe80::1")), (Some("c"), Some("d"), Some("6")));
+        assert_eq!((found(""), found("10.0.0"), found("e")), (None, None, None));
+        let several = choose(&nodes, "10.0.0.2").unwrap_err();
+        assert!(matches!(&several, Error::SeveralNodes { nodes, .. } if nodes == "b, c"), "{several:?}");
+    }
 
     #[test]
     fn each_node_is_asked_at_its_address_or_named_with_a_reason() {

@@ -5,6 +5,7 @@
 //! - [`status`]: the overview. [`lists`]: the lists.
 //! - `cluster`: lists over all nodes.
 //! - [`changes`], [`drain`], [`poll`]: what an operator can change.
+//! - [`ping`]: round trips to another node.
 //! - [`events`]: the events. [`watch`]: a list, refreshed periodically. [`top`]: a live screen.
 
 pub mod address;
@@ -13,6 +14,7 @@ pub(crate) mod cluster;
 pub mod drain;
 pub mod events;
 pub mod lists;
+pub mod ping;
 pub mod poll;
 pub mod status;
 pub mod tls;

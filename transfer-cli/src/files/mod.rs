@@ -1,8 +1,10 @@
-//! Files in and out: `push` and `fetch`, as a worker of the sidecar.
+//! Files in and out: `push`, `fetch` and `copy`, as a worker of the sidecar.
 //!
 //! # Layout
 //! - [`push_options`], [`fetch_options`]: the options of the two commands. [`push`], [`fetch`]: their steps.
 //! - `plan`: the tensors of a push; `walk`, `beneath`: the files below a directory; `pushing`: publishing them.
+//! - [`copy_options`], [`copy`]: a file for the folder of another sidecar; `compare`: its times beside
+//!   those of other programs.
 //! - `pieces`: tensors that are larger than an arena; `arenas`: their distribution over several.
 //! - `keys`: the tensors of a fetch; `names`: the names of their files; `fetching`: fetching and writing them.
 //! - `input`, `target`: a file to read, and a file to write.
@@ -11,6 +13,9 @@
 
 mod arenas;
 mod beneath;
+mod compare;
+pub mod copy;
+pub mod copy_options;
 mod digest;
 pub mod error;
 pub mod fetch;

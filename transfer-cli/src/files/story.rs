@@ -50,6 +50,41 @@ impl Failed {
     }
 }
 
+/// The bar of one long transfer.
+pub(super) struct Progress(ProgressBar);
+
+impl Progress {
+    pub(super) fn new(all_bytes: u64, telling: &Telling) -> Progress {
+        let bar = ProgressBar::with_draw_target(Some(all_bytes), draw_target(telling));
+        set_style(&bar);
+        bar.enable_steady_tick(TICK);
+        Progress(bar)
+    }
+
+    /// Shows that this many bytes are done.
+    pub(super) fn at(&self, bytes: u64) {
+        self.0.set_position(bytes);
+    }
+
+    pub(super) fn end(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Draws only on a terminal, and not at all if the user wants quiet.
+fn draw_target(telling: &Telling) -> ProgressDrawTarget {
+    match telling.quiet {
+        true => ProgressDrawTarget::hidden(),
+        false => ProgressDrawTarget::stderr(),
+    }
+}
+
 /// The interval at which an unchanged bar is drawn.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -100,12 +135,7 @@ impl Story {
         telling: &Telling,
         to_stderr: bool,
     ) -> Story {
-        // Draws only on a terminal.
-        let target = match telling.quiet {
-            true => ProgressDrawTarget::hidden(),
-            false => ProgressDrawTarget::stderr(),
-        };
-        let bar = ProgressBar::with_draw_target(all_bytes, target);
+        let bar = ProgressBar::with_draw_target(all_bytes, draw_target(telling));
         set_style(&bar);
         // The bar is also drawn before anything is counted.
         bar.enable_steady_tick(TICK);

@@ -171,6 +171,13 @@ pub enum HostAction {
         /// One answer for each request, in any order.
         answers: Vec<super::control::BufferAnswer>,
     },
+    /// Tell who sent a PING that its PONG has come; see [`super::Node::ping`].
+    Ponged {
+        /// The token of the PING.
+        token: u64,
+        /// Why no PONG comes: the link is gone.
+        lost: Option<String>,
+    },
     /// Find out whether any process still reads the segment over a link that is lost, and call
     /// [`super::Node::readers_answered`].
     AskReaders {

@@ -18,6 +18,7 @@
 //! - `counters`: named counters and barriers of the job.
 //! - `sessions`: workers, their operations and deadlines, their leases and arenas.
 //! - `references`: memory of one node that workers of another node read in place.
+//! - `pings`: round trips that an operator measures.
 //!
 //! The ground, which all machines use:
 //! - `ids`, `slab`: ids of entries, and tables of entries.
@@ -42,6 +43,7 @@ mod limits;
 mod links;
 mod meters;
 mod node;
+mod pings;
 mod references;
 mod sessions;
 mod slab;
@@ -66,6 +68,7 @@ pub use node::Node;
 pub use node::drain::Unfinished;
 pub use node::listing::{TensorFilter, TransferFilter};
 pub use node::operator::{Deleted, NotDeleted};
+pub use node::ping::NotPinged;
 pub use snapshot::{
     Carried, EndedTransfer, LinkStatus, LinkWork, Page, PathStatus, PoolStatus, PublishedStatus, QuarantineStatus,
     SessionStatus, Snapshot, TensorStatus, TransferStatus,

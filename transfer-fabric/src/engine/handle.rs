@@ -5,10 +5,14 @@
 //! a call.
 
 use super::listing::{Listing, PageFrom};
+use super::pings::PingError;
+use super::readers::ReaderSink;
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 use transfer_core::fabric::{FabricError, FabricKind, LinkId, Offer};
 use transfer_core::memory::SegmentId;
+use transfer_core::op::Request;
 use transfer_core::protocol::{
     BufferAnswer, BufferAsk, Deleted, DirectoryNews, NotDeleted, Page, SessionId, Snapshot, Tenant, Unfinished,
 };
@@ -55,6 +59,33 @@ pub enum EngineCommand {
         /// Dropped when the sidecar closes the session's socket. The socket of an evicted worker stays open until the
         /// worker closes its end or exits.
         place: Box<dyn Any + Send>,
+    },
+    /// Open a session of the sidecar's own. Its requests are [`EngineCommand::Reader`].
+    OpenReader {
+        /// Its number, which no other session has or had.
+        session: SessionId,
+        /// Its name in lists.
+        name: Name,
+        /// Its tenant, which has a pool.
+        domain: Tenant,
+        /// A number that no segment has or had.
+        arena: SegmentId,
+        /// Receives its replies.
+        sink: ReaderSink,
+    },
+    /// A request of a reader: a fetch, a cancellation, a release. Ignored if its session has ended.
+    Reader {
+        /// The reader's session.
+        session: SessionId,
+        /// The request.
+        request: Request,
+    },
+    /// End the session of a reader, with its fetches and leases.
+    CloseReader {
+        /// The session.
+        session: SessionId,
+        /// The reason.
+        why: String,
     },
     /// News of the directory.
     Directory(DirectoryNews),
@@ -171,6 +202,13 @@ pub enum EngineCommand {
         place: u64,
         /// Receives the length of one slot for each key whose slots were recalled.
         answer: Answer<Page<u64>>,
+    },
+    /// Measure the time between a PING on a link and its PONG.
+    Ping {
+        /// The link.
+        link: LinkId,
+        /// Receives the time.
+        answer: Answer<Result<Duration, PingError>>,
     },
     /// Begin a drain: accept nothing new.
     Drain,

@@ -12,6 +12,8 @@
 //! - `boards`: versions that workers look up in shared memory.
 //! - `memory`: the segments by number, and the landing headers in them.
 //! - `meters`: the counts of the thread.
+//! - `pings`: round trips to peers.
+//! - `readers`: sessions of the sidecar's own services.
 //! - `tables`: bodies in several ranges of an arena.
 //! - `trace`: finished transfers, for another thread.
 //! - `wait`: the decision between polling and sleeping, and the sleep.
@@ -23,6 +25,8 @@ mod listing;
 mod looked_up;
 mod memory;
 mod meters;
+mod pings;
+mod readers;
 mod run;
 mod tables;
 mod trace;
@@ -33,6 +37,8 @@ pub use boards::BoardMeters;
 pub use handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription, PeerInfo};
 pub use listing::{Listing, PageFrom, SegmentRole, SegmentStatus};
 pub use meters::{EngineMeters, Measured};
+pub use pings::PingError;
+pub use readers::{ReaderReply, ReaderSink};
 pub use trace::TraceSink;
 pub use wait::PollStrategy;
 

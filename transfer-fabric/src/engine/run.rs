@@ -6,6 +6,8 @@ use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDe
 use super::listing::SegmentRole;
 use super::memory::Memory;
 use super::meters::{EngineMeters, Measured};
+use super::pings::Pings;
+use super::readers::Readers;
 use super::tables::Tables;
 use super::trace::TraceSink;
 use super::wait::{Pace, PollStrategy, Ready};
@@ -61,6 +63,8 @@ pub(super) struct Run {
     /// The calls of peers for landing slots that are not answered yet.
     calls: HashMap<u64, Answer<Option<Vec<BufferAnswer>>>>,
     next_call: u64,
+    pings: Pings,
+    readers: Readers,
     copies: Copies,
     stopping: bool,
 }
@@ -101,6 +105,8 @@ impl Run {
             broken: Vec::new(),
             calls: HashMap::new(),
             next_call: 0,
+            pings: Pings::default(),
+            readers: Readers::default(),
             copies: Copies::default(),
             stopping: false,
         })
@@ -237,6 +243,9 @@ impl Run {
             while let Some(work) = self.driver.poll(now, &mut self.memory) {
                 match work {
                     Work::Host(HostAction::Reply { session, reply }) => {
+                        if self.readers.reply(session, &reply, &self.memory) {
+                            continue;
+                        }
                         if let Err(why) = self.workers.reply(session, reply, &self.memory) {
                             self.broken.push((session, why));
                         }
@@ -269,6 +278,7 @@ impl Run {
                             answer(Some(answers));
                         }
                     }
+                    Work::Host(HostAction::Ponged { token, lost }) => self.pings.end(token, lost),
                     Work::Host(HostAction::Control(control)) => self.control(control),
                 }
             }
@@ -305,6 +315,9 @@ impl Run {
     /// Evicts a worker. Its process may still run and read. The versions that it reads do not change until it releases
     /// them or ends.
     fn evict_session(&mut self, now: Time, session: SessionId, why: &str) {
+        if self.readers.close(session) {
+            return self.driver.node.session_closed(now, session, why);
+        }
         self.boards.evict(session);
         self.workers.evict(session);
         self.driver.node.session_evicted(now, session, why);
@@ -387,6 +400,21 @@ impl Run {
                 }
             }
             EngineCommand::OpenSession { end, domain, place } => self.open_session(*end, domain, place),
+            EngineCommand::OpenReader { session, name, domain, arena, sink } => {
+                tracing::info!(reader = %name, session = session.0, "session open");
+                self.readers.open(session, sink);
+                driver.node.session_opened(session, name, domain, arena, 0);
+            }
+            EngineCommand::Reader { session, request } => {
+                if self.readers.has(session) {
+                    driver.request(now, session, request, &self.memory);
+                }
+            }
+            EngineCommand::CloseReader { session, why } => {
+                if self.readers.close(session) {
+                    driver.node.session_closed(now, session, &why);
+                }
+            }
             EngineCommand::Directory(news) => {
                 if let DirectoryNews::KeyLost { key, owner } = &news {
                     tracing::info!(key = key.as_str(), %owner, "the directory has entered another owner of a key");
@@ -424,6 +452,7 @@ impl Run {
             EngineCommand::List { from, listing } => self.list(now, from, listing),
             EngineCommand::Delete { key, only, answer } => answer(driver.node.delete_key(now, &key, only)),
             EngineCommand::Evict { domain, place, answer } => answer(driver.node.evict(domain, place)),
+            EngineCommand::Ping { link, answer } => self.pings.begin(&mut driver.node, link, answer),
             EngineCommand::Drain => driver.node.drain(now),
             EngineCommand::Unfinished(answer) => answer(driver.node.unfinished()),
             EngineCommand::SetPoll(strategy) => self.pace.strategy = strategy,

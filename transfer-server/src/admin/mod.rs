@@ -3,13 +3,17 @@
 //! # Layout
 //! - `status`: the overview, and the sidecar's health.
 //! - `nodes`: the directory's view of the cluster.
+//! - `ping`: round trips to other nodes. `copy`: files that other nodes copy here.
 //! - `lists`: the entries of lists, as messages. `paging`: the pages of lists.
 
+mod copy;
 mod lists;
 mod nodes;
 pub(crate) mod paging;
+mod ping;
 mod status;
 
+use crate::copying::Copies;
 use crate::directory::DirectoryClient;
 use crate::drain::Drain;
 use crate::engine::{EngineClient, EngineError, Listing};
@@ -17,7 +21,7 @@ use crate::events::Events;
 use crate::observe::logging::{LogControl, LogError};
 use crate::peering::{Identity, Links};
 use crate::poll::{self, PollControl};
-use crate::security::{Scope, Security};
+use crate::security::{Caller, Scope, Security};
 use paging::PageRequest;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,6 +51,7 @@ pub(crate) struct AdminState {
     pub(crate) events: Events,
     pub(crate) drain: Drain,
     pub(crate) security: Security,
+    pub(crate) copies: Copies,
     /// The rule of trust among peers, in words; empty if there can be no peers.
     pub(crate) believes: String,
     /// Becomes true when streams have to end.
@@ -193,6 +198,17 @@ impl v1::admin_server::Admin for AdminService {
     async fn events(&self, request: Request<v1::EventsRequest>) -> Result<Response<Self::EventsStream>, Status> {
         let stream = self.0.events.stream(request.into_inner().after, self.0.stopping.clone())?;
         Ok(Response::new(stream))
+    }
+
+    async fn ping(&self, request: Request<v1::PingRequest>) -> Result<Response<v1::PingResponse>, Status> {
+        self.0.ping(request.into_inner()).await.map(Response::new)
+    }
+
+    type CopyStream = ReceiverStream<Result<v1::CopyProgress, Status>>;
+
+    async fn copy(&self, request: Request<v1::CopyRequest>) -> Result<Response<Self::CopyStream>, Status> {
+        let caller = request.extensions().get::<Caller>().cloned();
+        self.0.copy(caller.as_ref(), request.into_inner()).await.map(|told| Response::new(ReceiverStream::new(told)))
     }
 
     async fn delete(&self, request: Request<v1::DeleteRequest>) -> Result<Response<v1::DeleteResponse>, Status> {

@@ -21,6 +21,7 @@ impl AdminState {
         let snapshot = engine.snapshot().await.map_err(unavailable)?;
         let descriptions = engine.describe().await.map_err(unavailable)?;
         let (state, reasons) = self.state(&snapshot);
+        let [cpu, _] = transfer_terminal::cpu::of_process_and_children();
         let pools = snapshot.pools.iter().map(|p| v1::Pool {
             uid: uid_of(p.domain),
             tenant: p.tenant.to_string(),
@@ -53,6 +54,8 @@ impl AdminState {
                 refused_handshakes: tls.refused,
             }),
             believes: self.believes.clone(),
+            cpu_user_ns: nanos(cpu.user),
+            cpu_system_ns: nanos(cpu.system),
             time_unix_ns: UNIX_EPOCH.elapsed().map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
         })
     }

@@ -1,8 +1,8 @@
 //! The command line of `transferd`, and the environment.
 
 use super::{
-    Config, ConfigError, DEFAULT_BOARD_ENTRIES, DEFAULT_MAX_ARENA, DEFAULT_TCP_RAILS, DirectoryPlace, LEAST,
-    LimitsConfig, Locking, Poll, SecurityConfig, ShmConfig, Size, SourceFlags, TenantsConfig, VerbsConfig,
+    Config, ConfigError, CopyConfig, DEFAULT_BOARD_ENTRIES, DEFAULT_MAX_ARENA, DEFAULT_TCP_RAILS, DirectoryPlace,
+    LEAST, LimitsConfig, Locking, Poll, SecurityConfig, ShmConfig, Size, SourceFlags, TenantsConfig, VerbsConfig,
 };
 use crate::observe::WatchConfig;
 use crate::observe::logging::LogFlags;
@@ -121,6 +121,10 @@ pub struct Flags {
     #[command(flatten)]
     pub tenants: TenantsConfig,
 
+    /// Files that other nodes copy here.
+    #[command(flatten)]
+    pub copies: CopyConfig,
+
     /// RDMA between nodes.
     #[command(flatten)]
     pub verbs: VerbsConfig,
@@ -195,6 +199,7 @@ impl Flags {
             shm: self.shm,
             security: self.security,
             tenants: self.tenants,
+            copies: self.copies,
             limits: self.limits,
         };
         config.check()?;

@@ -1,5 +1,6 @@
 //! The configuration of a sidecar.
 
+mod copying;
 #[cfg(test)]
 mod docs;
 mod error;
@@ -14,6 +15,7 @@ mod source;
 mod tenants;
 mod verbs;
 
+pub use copying::{CopyConfig, CopyRole};
 pub use error::ConfigError;
 pub use file::FileError;
 pub use flags::Flags;
@@ -140,6 +142,8 @@ pub struct Config {
     pub security: SecurityConfig,
     /// Tenants.
     pub tenants: TenantsConfig,
+    /// Files that other nodes copy here.
+    pub copies: CopyConfig,
     /// The limits of keys and versions.
     pub limits: LimitsConfig,
 }
@@ -174,6 +178,7 @@ impl Config {
             shm: ShmConfig::default(),
             security: SecurityConfig::default(),
             tenants: TenantsConfig::default(),
+            copies: CopyConfig::default(),
             limits: LimitsConfig::default(),
         }
     }
@@ -198,7 +203,7 @@ impl Config {
         }
         self.check_paths()?;
         self.security.check()?;
-        self.tenants.tenancy()?;
+        self.copies.check(&self.tenants.tenancy()?)?;
         self.check_addresses()?;
         self.watch.check(self.security.insecure)?;
         self.check_directory()?;

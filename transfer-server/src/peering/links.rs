@@ -1,6 +1,7 @@
 //! Carries out the decisions of [`super::state`]: calls, waits, and commands to the engine.
 
 use super::choice::{self, Identity};
+use super::reaching::Reaching;
 use super::state::{Action, Attempt, Peers, Verdict};
 use crate::directory::DirectoryClient;
 use crate::drain::Drain;
@@ -80,6 +81,7 @@ struct Shared {
     incarnations: Mutex<HashMap<Name, u64>>,
     /// The peer's number for each link, and the proof with which the link was made.
     made: Mutex<HashMap<LinkId, Made>>,
+    reaching: Reaching,
     engine: EngineClient,
     directory: DirectoryClient,
     drain: Drain,
@@ -101,6 +103,7 @@ impl Links {
             peers,
             incarnations: Mutex::default(),
             made: Mutex::default(),
+            reaching: Reaching::default(),
             engine,
             directory,
             drain,
@@ -117,6 +120,25 @@ impl Links {
     /// Records that a link is up.
     pub(crate) fn link_up(&self, peer: &Name, link: LinkId) {
         self.0.peers.lock().link_up(peer, link);
+        self.0.reaching.end(peer, &Ok(link));
+    }
+
+    /// Returns the link to a peer. Makes one if there is none.
+    ///
+    /// # Errors
+    /// The reason why no link can be made.
+    pub(crate) async fn reach(&self, peer: &Name) -> Result<LinkId, String> {
+        // Registered first, so that a link that comes up in this moment is not missed.
+        let reached = self.0.reaching.begin(peer);
+        let action = {
+            let mut peers = self.0.peers.lock();
+            if let Some(link) = peers.link_to(peer) {
+                return Ok(link);
+            }
+            peers.wanted(peer)
+        };
+        self.act(action);
+        reached.await.unwrap_or_else(|_| Err("the sidecar is stopping".to_owned()))
     }
 
     /// Records that a link is dead.
@@ -132,6 +154,7 @@ impl Links {
             None => {}
             Some(Action::Fail { peer, link, why }) => {
                 tracing::warn!(%peer, why, "no link");
+                self.0.reaching.end(&peer, &Err(why.clone()));
                 // An engine that has ended needs no news.
                 let _ = self.0.engine.send(EngineCommand::ConnectFailed { peer, link, why });
             }

@@ -1,10 +1,12 @@
 //! Links to other sidecars: the rule that decides which side calls, and whether a call has failed.
 //!
-//! [`state`] decides, without I/O. [`links`] carries the decisions out. [`service`] answers calls.
+//! [`state`] decides, without I/O. [`links`] carries the decisions out. [`service`] answers calls. [`reaching`] wakes
+//! callers that wait for a link.
 
 mod buffers;
 mod choice;
 mod links;
+mod reaching;
 mod service;
 mod state;
 

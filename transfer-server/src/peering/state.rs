@@ -142,6 +142,14 @@ impl Peers {
         (page, next)
     }
 
+    /// Returns the link to a peer, if it is up.
+    pub(crate) fn link_to(&self, peer: &Name) -> Option<LinkId> {
+        match self.peers.get(peer)?.stage {
+            Stage::Up { link, .. } => Some(link),
+            _ => None,
+        }
+    }
+
     fn next_attempt(&mut self) -> Attempt {
         self.last_attempt += 1;
         Attempt(self.last_attempt)

@@ -32,7 +32,7 @@ pub(crate) use caller::Caller;
 pub(crate) use connect::Expected;
 pub(crate) use guard::{GuardLayer, Scope};
 pub use material::TlsError;
-pub(crate) use roles::Policy;
+pub(crate) use roles::{Need, Policy};
 pub(crate) use watch::watch;
 
 use crate::config::{Config, SecurityConfig, Tenancy};

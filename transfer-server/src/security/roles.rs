@@ -49,6 +49,9 @@ const NEEDS: &[(&str, Need)] = &[
     ("/transfer.v1.Admin/Transfers", Need::ReadOfTenant),
     ("/transfer.v1.Admin/Quarantine", Need::ReadOfTenant),
     ("/transfer.v1.Admin/Events", Need::Read),
+    ("/transfer.v1.Admin/Ping", Need::Read),
+    // The call itself asks for the role that --copy-role names.
+    ("/transfer.v1.Admin/Copy", Need::ReadOfTenant),
     ("/transfer.v1.Admin/Delete", Need::AdministerOfTenant),
     ("/transfer.v1.Admin/Drain", Need::Administer),
     ("/transfer.v1.Admin/Evict", Need::AdministerOfTenant),

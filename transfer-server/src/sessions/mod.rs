@@ -5,10 +5,12 @@ mod places;
 
 pub(crate) use acceptor::Acceptor;
 
+use crate::admin::uid_of;
 use crate::config::{SessionLimits, Tenancy};
+use crate::copying::CopyError;
 use crate::directory::{Ask, DirectoryClient};
 use crate::drain::Drain;
-use crate::engine::{EngineClient, EngineCommand};
+use crate::engine::{EngineClient, EngineCommand, ReaderSink};
 use crate::events::Events;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
@@ -225,6 +227,30 @@ impl Sessions {
                 false => held.lost_to = Some(node),
             }
         }
+    }
+
+    /// Opens a session of the sidecar itself, for a tenant. Blocks while the tenant's landing pool is made.
+    ///
+    /// # Errors
+    /// [`CopyError::Stopping`], [`CopyError::NoPool`].
+    pub(crate) fn open_reader(&self, name: &Name, tenant: Tenant, sink: ReaderSink) -> Result<SessionId, CopyError> {
+        let shared = &*self.0;
+        if shared.drain.is_under_way() {
+            return Err(CopyError::Stopping);
+        }
+        shared.pool_for(tenant).map_err(|e| CopyError::NoPool(e.to_string()))?;
+        let session = SessionId(shared.next_session.fetch_add(1, Ordering::Relaxed));
+        let (name, arena) = (name.clone(), shared.next_segment());
+        let opened = v1::SessionOpened {
+            session: session.0,
+            worker: name.to_string(),
+            uid: uid_of(tenant),
+            tenant: shared.tenancy.tenants().name(tenant).to_string(),
+        };
+        let text = format!("session {} of the sidecar itself is open, as {name}", session.0);
+        shared.events.tell(text, What::SessionOpened(opened));
+        let opened = shared.engine.send(EngineCommand::OpenReader { session, name, domain: tenant, arena, sink });
+        opened.map(|()| session).map_err(|_| CopyError::Stopping)
     }
 
     /// Returns the number of sessions that were refused at a limit.

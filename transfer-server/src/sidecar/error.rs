@@ -42,6 +42,14 @@ pub enum StartError {
         /// The error of the system.
         source: io::Error,
     },
+    /// The folder for copies cannot be opened.
+    #[error("--copy-folder {}: cannot open it: {source}; it has to be a folder that the sidecar's user may read and write", path.display())]
+    CopyFolder {
+        /// The folder.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
     /// The tcp fabric does not start.
     #[error("--data-listen {address}: {source}")]
     Fabric {

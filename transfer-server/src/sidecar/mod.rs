@@ -13,6 +13,7 @@ mod verbs;
 
 pub use error::StartError;
 pub(crate) use fabrics::check as check_required;
+pub(crate) use parts::folder_for_copies;
 
 use crate::config::{self, Config, Loaded};
 use crate::reload::{Live, ReloadError, Reloaded};

@@ -3,7 +3,8 @@
 
 use super::fabrics::{Fabrics, Start};
 use super::{Addresses, StartError, shm};
-use crate::config::{AllLimits, Config, DirectoryPlace, Locking};
+use crate::config::{AllLimits, Config, CopyConfig, DirectoryPlace, Locking};
+use crate::copying::Folder;
 use crate::engine::ControlRequest;
 use crate::observe::{self, Records};
 use crate::peering::Identity;
@@ -12,7 +13,7 @@ use crate::security::{Prepared, Security};
 use crate::unix::{self, SocketPath};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
@@ -53,6 +54,8 @@ pub(super) struct Parts {
     pub(super) records: Records,
     pub(super) poll: PollStrategy,
     pub(super) security: Security,
+    /// The folder for files that are copied here, and its limits.
+    pub(super) copies: (Option<Folder>, CopyConfig),
     pub(super) requests: mpsc::UnboundedReceiver<ControlRequest>,
 }
 
@@ -62,6 +65,7 @@ impl Parts {
         config.check()?;
         // The certificates are read before anything is bound, because that often fails.
         let security = Security::new(config.node.clone(), Prepared::of(&config)?);
+        let folder = folder_for_copies(&config)?;
         let budget = PinnedBudget::new(config.pinned_limit.0);
         let lock = match config.lock {
             Locking::Try => Lock::Try,
@@ -152,9 +156,17 @@ impl Parts {
             records,
             poll,
             security,
+            copies: (folder, config.copies),
             requests,
         })
     }
+}
+
+/// Opens the folder for files that are copied here, if there is one.
+pub(crate) fn folder_for_copies(config: &Config) -> Result<Option<Folder>, StartError> {
+    let open =
+        |path: &PathBuf| Folder::open(path).map_err(|source| StartError::CopyFolder { path: path.clone(), source });
+    config.copies.folder.as_ref().map(open).transpose()
 }
 
 /// Makes the socket at which other sidecars of this host prove their user. Without it they may speak for no tenant, so

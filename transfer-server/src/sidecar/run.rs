@@ -5,6 +5,7 @@ use super::parts::Parts;
 use crate::admin::{AdminService, AdminState};
 use crate::config::{ConfigError, DirectoryPlace};
 use crate::control::Control;
+use crate::copying::Copies;
 use crate::directory::{Directory, DirectoryClient, Hello, Place};
 use crate::drain::Drain;
 use crate::engine::EngineClient;
@@ -86,6 +87,7 @@ impl Running {
         let Parts { addresses, identity, advertised, directory, replace, policy, pool, board_entries, workers, .. } =
             parts;
         let Parts { grpc, admin, siblings, http, engine, records, poll, requests, security, limits, .. } = parts;
+        let (folder, copies) = parts.copies;
         let export = records.export.clone();
         let budget = policy.budget.clone();
         let handle = engine.handle().clone();
@@ -131,6 +133,7 @@ impl Running {
             events.clone(),
             drain.clone(),
         );
+        let copies = Copies::new(folder, &copies, security.tenancy(), client.clone(), sessions.clone());
         let control = Control {
             engine: client.clone(),
             directory: directory.clone(),
@@ -165,6 +168,7 @@ impl Running {
             events,
             drain: drain.clone(),
             security: security.clone(),
+            copies,
             believes,
             stopping: stopping.clone(),
         };

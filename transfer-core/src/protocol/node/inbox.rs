@@ -81,7 +81,10 @@ impl Node {
             }
             Body::CounterEnded { name } => self.counter_ended_there(link, name),
             Body::Ping => self.send(link, role, index, Body::Pong),
-            Body::Pong => self.pong(link, index),
+            Body::Pong => match role {
+                Role::Push => self.pong(link, index),
+                Role::Pull | Role::Counter => self.operator_pong(link, index),
+            },
             Body::Ack => {}
             Body::Goodbye { text } => self.disconnect(link, DownReason::PeerClosed(text)),
         }
@@ -118,6 +121,7 @@ impl Node {
             }
         }
         self.calls_lost(link);
+        self.pings_lost(link, &reason.to_string());
         self.count(now, |counters| counters.link_down(link, &unsent, &reason.to_string()));
         if let Some(references) = references {
             #[cfg(test)]

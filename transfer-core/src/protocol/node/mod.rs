@@ -20,7 +20,7 @@
 //! - `counters`: events of counters and barriers, and their effects.
 //! - `status`, `listing`: the state that a node shows. `events`, `ended`: events that it reports, and records of ended
 //!   transfers.
-//! - `drain`, `operator`: draining the node, and what an operator ends.
+//! - `drain`, `operator`, `ping`: draining the node, what an operator ends, and the round trips that it measures.
 
 mod boards;
 #[cfg(test)]
@@ -44,6 +44,7 @@ mod name_lost;
 pub(super) mod operator;
 mod ops;
 mod outbox;
+pub(super) mod ping;
 mod prepare;
 mod publish;
 mod pull;
@@ -75,6 +76,7 @@ use crate::protocol::keys::Keys;
 use crate::protocol::landing::Landing;
 use crate::protocol::links::{Before, Link, Links};
 use crate::protocol::meters::Meters;
+use crate::protocol::pings::Pings;
 use crate::protocol::references::References;
 use crate::protocol::sessions::Sessions;
 use crate::protocol::slab::{Id, Slab};
@@ -106,6 +108,7 @@ pub struct Node {
     actions: Actions,
     pub(super) transfers: Transfers,
     counters: Counters,
+    pings: Pings,
     pub(super) references: References,
     meters: Meters,
     /// Transfers that have ended. `None` while tracing is off.
@@ -144,6 +147,7 @@ impl Node {
             actions: Actions::default(),
             transfers: Transfers::default(),
             counters,
+            pings: Pings::default(),
             references,
             meters,
             ended: None,

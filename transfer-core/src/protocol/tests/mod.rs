@@ -10,6 +10,7 @@ mod machines;
 mod notices;
 mod pair;
 mod picture;
+mod pings;
 mod published_again;
 mod pulls;
 mod pushes;

@@ -79,6 +79,8 @@ pub(super) struct Pair {
     /// questions.
     pub(super) still_reads: bool,
     pub(super) asked: u32,
+    /// The answered and lost pings of operators, each with its node and token.
+    pub(super) ponged: Vec<(usize, u64, Option<String>)>,
 }
 
 impl Pair {
@@ -143,6 +145,7 @@ impl Pair {
             kept: Default::default(),
             still_reads: false,
             asked: 0,
+            ponged: Vec::new(),
         }
     }
 
@@ -339,6 +342,7 @@ impl Pair {
                 let link = self.links[1 - i].unwrap();
                 self.nodes[1 - i].node.buffers_prepared(now, link, answers);
             }
+            Work::Host(HostAction::Ponged { token, lost }) => self.ponged.push((i, token, lost)),
             Work::Host(HostAction::Control(control)) => self.control(i, now, control),
         }
     }

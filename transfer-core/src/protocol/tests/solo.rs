@@ -43,6 +43,8 @@ pub(super) struct Solo {
     revokes: VecDeque<(RemoteKey, u64)>,
     pub(super) controls: Vec<Control>,
     pub(super) replies: Vec<Reply>,
+    /// The answered and lost pings of operators.
+    pub(super) ponged: Vec<(u64, Option<String>)>,
     /// The reason with which the node ended the link.
     pub(super) ended: Option<DownReason>,
     taken: Option<Allocation>,
@@ -71,6 +73,7 @@ impl Solo {
             revokes: VecDeque::new(),
             controls: Vec::new(),
             replies: Vec::new(),
+            ponged: Vec::new(),
             ended: None,
             taken: None,
             unread: 0,
@@ -100,6 +103,7 @@ impl Solo {
                 Action::Post(Post::Share { segment, .. }) => self.shares.push(segment),
                 Action::Host(HostAction::Control(control)) => self.controls.push(control),
                 Action::Host(HostAction::Reply { reply, .. }) => self.replies.push(reply),
+                Action::Host(HostAction::Ponged { token, lost }) => self.ponged.push((token, lost)),
                 Action::Fabric(FabricAction::Disconnect { reason, .. }) => self.ended = Some(reason),
                 _ => {}
             }
