@@ -6,7 +6,7 @@ use super::keeper::User;
 use super::manifest::{BLOCKS_PER_BUNDLE, HEADS, Starts};
 use super::partition::PartitionError;
 use super::scatter::{Finished, LARGEST_BLOCK_BYTES, Placement, Scatter};
-use super::shared::{Holding, Shared, push, push_bytes};
+use super::shared::{Holding, How, Shared, push, push_bytes};
 use super::word::Word;
 use super::{By, ExchangeError};
 use crate::allocate::AllocateWait;
@@ -21,7 +21,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer_core::op::FailureCode;
-use transfer_core::tensor::{DType, TensorMeta};
+use transfer_core::tensor::{DType, Key, Life, TensorMeta};
 
 /// The time after which the word of a task is read again when its home did not say whether it was swapped.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -248,7 +248,7 @@ impl Deciding<'_> {
         let bytes = blocks.iter().map(Block::len_bytes).sum();
         let mut blocks = blocks.into_iter().map(Block::into_frozen).enumerate();
 
-        let note = shared.note_key(task)?;
+        let (mark, note) = (shared.mark_key((task, attempt))?, shared.note_key(task)?);
         // The keeper deletes these keys at the end, also if this call is given up.
         let holding = shared.hold(task, attempt, keys.clone())?;
         for (n, key) in keys.into_iter().enumerate() {
@@ -260,7 +260,7 @@ impl Deciding<'_> {
             }
             let blocks = blocks.by_ref().take(BLOCKS_PER_BUNDLE as usize);
             tensors.extend(blocks.map(|(n, block)| (n.to_string(), BundleTensor::from(&block))));
-            if let Err(e) = push(io, key, source(tensors)?, false).await {
+            if let Err(e) = push(io, key, source(tensors)?, How::New(Life::Parent)).await {
                 holding.delete(io).await;
                 return Err(match e.failure_code() {
                     Some(FailureCode::KeyOwned | FailureCode::VersionNotRising) => {
@@ -277,7 +277,7 @@ impl Deciding<'_> {
             }
             return Err(e);
         }
-        self.tell(holding, note).await;
+        self.tell(holding, mark, note).await;
         Ok(Committed { rows, bytes })
     }
 
@@ -316,11 +316,15 @@ impl Deciding<'_> {
         }
     }
 
-    /// Tells the readers. They would find out by themselves, later.
-    async fn tell(&self, holding: Holding, note: transfer_core::tensor::Key) {
+    /// Marks the attempt, so that its rows outlive this worker, and tells the readers. They would find out by
+    /// themselves, later.
+    async fn tell(&self, holding: Holding, mark: Key, note: Key) {
         let Deciding { io, shared, task, attempt } = *self;
-        holding.committed(note.clone());
-        if let Err(e) = push_bytes(io, note, &attempt.to_le_bytes(), true).await {
+        holding.committed([mark.clone(), note.clone()]);
+        if let Err(e) = push_bytes(io, mark, &[1], How::New(Life::Parent)).await {
+            tracing::debug!(exchange = shared.name, task, attempt, "committed, and lost with this worker: {e}");
+        }
+        if let Err(e) = push_bytes(io, note, &attempt.to_le_bytes(), How::TakenOver).await {
             tracing::debug!(exchange = shared.name, task, attempt, "committed, and readers are not told: {e}");
         }
     }

@@ -18,6 +18,7 @@
 //! - `counters`: named counters and barriers of the job.
 //! - `sessions`: workers, their operations and deadlines, their leases and arenas.
 //! - `references`: memory of one node that workers of another node read in place.
+//! - `parents`: versions that have outlived their worker, and stay as long as another key is published.
 //!
 //! The ground, which all machines use:
 //! - `ids`, `slab`: ids of entries, and tables of entries.
@@ -42,6 +43,7 @@ mod limits;
 mod links;
 mod meters;
 mod node;
+mod parents;
 mod references;
 mod sessions;
 mod slab;

@@ -207,7 +207,7 @@ mod tests {
             let slot = SlotNumber(n);
             let (version, body_len) = (Version(m), m);
             let retention =
-                Retention { until: NonZeroU32::new(n).map_or(Until::Deleted, Until::Fetched), life: Life::Session };
+                Retention { until: NonZeroU32::new(n).map_or(Until::Deleted, Until::Fetched), life: Life::Session, ..Retention::default() };
             let header = Header {
                 slot,
                 index: n,
@@ -249,7 +249,7 @@ mod tests {
             pieces: 5,
             waited_us: 6,
             name: 8,
-            retention: Retention { until: Until::Deleted, life: Life::Sidecar },
+            retention: Retention { until: Until::Deleted, life: Life::Sidecar, ..Retention::default() },
         };
         let bytes = h.encode();
         assert_eq!(Header::decode(&bytes), Ok(h));

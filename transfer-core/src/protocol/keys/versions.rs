@@ -186,7 +186,7 @@ impl Keys {
     /// returns whether any versions are left.
     pub(crate) fn versions_to_end(&self, record: RecordId, but_outliving: bool) -> (Vec<BlobId>, bool) {
         let all = self.records.get(record).into_iter().flat_map(|r| r.versions());
-        let stays = |id: &BlobId| self.blobs.get(*id).is_some_and(|b| b.retention.life == Life::Sidecar);
+        let stays = |id: &BlobId| self.blobs.get(*id).is_some_and(|b| b.retention.life != Life::Session);
         let (left, ending): (Vec<_>, _) = all.partition(|id| but_outliving && stays(id));
         (ending, !left.is_empty())
     }

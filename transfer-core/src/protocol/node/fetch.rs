@@ -110,6 +110,7 @@ impl Node {
     pub(in crate::protocol) fn located(&mut self, now: Time, key: &Key, node: &Name, sequence: u64) {
         let mine = *node == self.config.name;
         if !mine {
+            self.parents.located(key);
             self.keys.remember_location(key, node, sequence);
         }
         let Some(id) = self.keys.find(key) else { return };

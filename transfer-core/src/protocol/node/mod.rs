@@ -9,6 +9,7 @@
 //!   and how they end.
 //! - `boards`: versions that workers find without asking.
 //! - `limits`, `tenants`: how much a worker or a tenant may have, and which tenants have access.
+//! - `parents`: versions that stay with the parent of their key.
 //! - `take_back`: a version whose memory its worker wants to write again. `leases`: how memory is handed to workers and
 //!   returned.
 //! - `slots`, `recall`: what follows a grant, a landing and freed room; slots that are called back.
@@ -44,6 +45,7 @@ mod name_lost;
 pub(super) mod operator;
 mod ops;
 mod outbox;
+mod parents;
 mod prepare;
 mod publish;
 mod pull;
@@ -75,6 +77,7 @@ use crate::protocol::keys::Keys;
 use crate::protocol::landing::Landing;
 use crate::protocol::links::{Before, Link, Links};
 use crate::protocol::meters::Meters;
+use crate::protocol::parents::Parents;
 use crate::protocol::references::References;
 use crate::protocol::sessions::Sessions;
 use crate::protocol::slab::{Id, Slab};
@@ -107,6 +110,7 @@ pub struct Node {
     pub(super) transfers: Transfers,
     counters: Counters,
     pub(super) references: References,
+    pub(super) parents: Parents,
     meters: Meters,
     /// Transfers that have ended. `None` while tracing is off.
     ended: Option<Vec<EndedTransfer>>,
@@ -145,6 +149,7 @@ impl Node {
             transfers: Transfers::default(),
             counters,
             references,
+            parents: Parents::default(),
             meters,
             ended: None,
             latest: Time(0),
@@ -192,17 +197,19 @@ impl Node {
     /// Returns the latest time at which [`Node::timeout`] has to be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        self.sessions.next_deadline().into_iter().chain(self.references.look_at()).min()
+        let looks = self.references.look_at().into_iter().chain(self.parents.look_at());
+        self.sessions.next_deadline().into_iter().chain(looks).min()
     }
 
-    /// Handles the passing of time: ends the operations whose deadline has passed, and looks for readers of the memory
-    /// that lost peers held.
+    /// Handles the passing of time: ends the operations whose deadline has passed, looks for readers of the memory that
+    /// lost peers held, and for the parents with which versions stay.
     pub fn timeout(&mut self, now: Time) {
         self.latest = now;
         while let Some(op) = self.sessions.take_due(now) {
             self.deadline(now, op);
         }
         self.references.look_after(now, &mut self.actions);
+        self.look_for_parents(now);
     }
 
     /// Adds the landing pool of a tenant. The segment is registered memory.
