@@ -171,8 +171,8 @@ impl Drop for Numbers<'_> {
 /// - **The first attempt that commits is the task.** Others are dropped whole. So a task may run several times, on
 ///   different nodes, one after the other or at the same time.
 /// - **Readers need not wait for all tasks.** A partition's rows come as tasks commit, and can be read again.
-/// - **What is written stays in the arena of the worker that wrote it**, until the exchange is over. If that worker or
-///   its sidecar is gone, readers get [`ExchangeError::Lost`] with the tasks to run again.
+/// - **What is committed outlives the worker that wrote it.** It stays at that worker's sidecar, in memory or on disk,
+///   until the exchange is over. If the sidecar is gone, readers get [`ExchangeError::Lost`] with the tasks to run again.
 /// - **It is over** when its opener releases it or drops all its handles, at its deadline, or when its opener is gone.
 ///   All memory is free about a second later.
 pub struct Exchange<F> {

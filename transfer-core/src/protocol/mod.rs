@@ -18,6 +18,7 @@
 //! - `counters`: named counters and barriers of the job.
 //! - `sessions`: workers, their operations and deadlines, their leases and arenas.
 //! - `references`: memory of one node that workers of another node read in place.
+//! - `spill`: versions that are written to disk.
 //! - `parents`: versions that have outlived their worker, and stay as long as another key is published.
 //!
 //! The ground, which all machines use:
@@ -48,6 +49,7 @@ mod references;
 mod sessions;
 mod slab;
 mod snapshot;
+mod spill;
 mod tenant;
 #[cfg(test)]
 mod tests;
@@ -72,4 +74,5 @@ pub use snapshot::{
     Carried, EndedTransfer, LinkStatus, LinkWork, Page, PathStatus, PoolStatus, PublishedStatus, QuarantineStatus,
     SessionStatus, Snapshot, TensorStatus, TransferStatus,
 };
+pub use spill::{SpillConfig, SpillId, SpillStatus};
 pub use tenant::{InvalidTenant, Tenant, Tenants, Vouches};

@@ -11,6 +11,7 @@ use super::trace::TraceSink;
 use super::wait::{Pace, PollStrategy, Ready};
 use super::workers::{Ends, Take, Workers};
 use super::{BoxedFabric, COUNTER_SEGMENT, EngineError};
+use crate::disk::Disk;
 use crate::epoll::Epoll;
 use crossbeam_channel::Receiver;
 use hashbrown::HashMap;
@@ -62,6 +63,7 @@ pub(super) struct Run {
     calls: HashMap<u64, Answer<Option<Vec<BufferAnswer>>>>,
     next_call: u64,
     copies: Copies,
+    pub(super) disk: Option<Disk>,
     stopping: bool,
 }
 
@@ -102,6 +104,7 @@ impl Run {
             calls: HashMap::new(),
             next_call: 0,
             copies: Copies::default(),
+            disk: None,
             stopping: false,
         })
     }
@@ -182,6 +185,10 @@ impl Run {
                     self.work(now);
                 }
             }
+            if self.disk_done(now) {
+                active = true;
+                self.work(now);
+            }
             if let Some(trace) = &self.trace {
                 trace.end(&mut self.driver.node, self.started);
             }
@@ -259,6 +266,17 @@ impl Run {
                     }
                     Work::SegmentKept { segment, memory } => self.memory.insert(segment, memory, SegmentRole::Peer),
                     Work::Host(HostAction::Copy { from, to, tag }) => self.copies.add(from, to, tag),
+                    Work::Host(HostAction::SpillWrite { id, tenant, from, len }) => {
+                        self.write_to_disk(now, id, tenant, &from, len);
+                    }
+                    Work::Host(HostAction::SpillRead { id, from, to, tag }) => {
+                        self.read_from_disk(now, id, &from, to, tag)
+                    }
+                    Work::Host(HostAction::SpillFree { id }) => {
+                        if let Some(disk) = &self.disk {
+                            disk.free(id);
+                        }
+                    }
                     Work::Host(HostAction::AskReaders { segment, mark }) => {
                         // A segment that is gone has no readers.
                         let read = self.memory.get(segment).is_some_and(|memory| memory.is_referenced(mark));

@@ -2,7 +2,7 @@
 
 use super::{
     Config, ConfigError, DEFAULT_BOARD_ENTRIES, DEFAULT_MAX_ARENA, DEFAULT_TCP_RAILS, DirectoryPlace, LEAST,
-    LimitsConfig, Locking, Poll, SecurityConfig, ShmConfig, Size, SourceFlags, TenantsConfig, VerbsConfig,
+    LimitsConfig, Locking, Poll, SecurityConfig, ShmConfig, Size, SourceFlags, SpillConfig, TenantsConfig, VerbsConfig,
 };
 use crate::observe::WatchConfig;
 use crate::observe::logging::LogFlags;
@@ -129,6 +129,10 @@ pub struct Flags {
     #[command(flatten)]
     pub shm: ShmConfig,
 
+    /// Rows of exchanges on disk.
+    #[command(flatten)]
+    pub spill: SpillConfig,
+
     /// The configuration itself.
     #[command(flatten)]
     pub source: SourceFlags,
@@ -193,6 +197,7 @@ impl Flags {
             verbs: self.verbs,
             watch: self.watch,
             shm: self.shm,
+            spill: self.spill,
             security: self.security,
             tenants: self.tenants,
             limits: self.limits,

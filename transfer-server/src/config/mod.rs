@@ -11,6 +11,7 @@ mod security;
 mod shm;
 mod size;
 mod source;
+mod spill;
 mod tenants;
 mod verbs;
 
@@ -25,6 +26,7 @@ pub use security::{NamePattern, NotAPattern, SecurityConfig};
 pub use shm::{ShmConfig, UseReferences, UseShm};
 pub use size::{NotASize, Size};
 pub use source::{LoadError, Loaded, Origin, Setting, SourceFlags, load};
+pub use spill::SpillConfig;
 pub(crate) use tenants::Tenancy;
 pub use tenants::{NotARule, PeerTenants, PrefixRule, TenantAdmin, TenantIds, TenantsConfig};
 pub use verbs::{DeviceName, IsolationChoice, NotADevice, UseVerbs, VerbsConfig, VerbsConnect};
@@ -136,6 +138,8 @@ pub struct Config {
     pub watch: WatchConfig,
     /// Shared memory between the sidecars of one host.
     pub shm: ShmConfig,
+    /// Rows of exchanges on disk.
+    pub spill: SpillConfig,
     /// Certificates and roles.
     pub security: SecurityConfig,
     /// Tenants.
@@ -172,6 +176,7 @@ impl Config {
             verbs: VerbsConfig::default(),
             watch: WatchConfig::nobody(),
             shm: ShmConfig::default(),
+            spill: SpillConfig::default(),
             security: SecurityConfig::default(),
             tenants: TenantsConfig::default(),
             limits: LimitsConfig::default(),
@@ -203,6 +208,7 @@ impl Config {
         self.watch.check(self.security.insecure)?;
         self.check_directory()?;
         self.verbs.check()?;
+        self.spill.check()?;
         self.check_memory()
     }
 

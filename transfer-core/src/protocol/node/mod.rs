@@ -18,6 +18,7 @@
 //!   owner's memory.
 //! - `push_out`, `push_in`, `prepare`: the two sides of a push to another node, and slots for many keys at once.
 //! - `copies`, `copying`: copies of tensors for workers of another tenant.
+//! - `spill`: versions that are written to disk.
 //! - `counters`: events of counters and barriers, and their effects.
 //! - `status`, `listing`: the state that a node shows. `events`, `ended`: events that it reports, and records of ended
 //!   transfers.
@@ -56,6 +57,7 @@ mod references;
 mod serve;
 mod session;
 mod slots;
+mod spill;
 mod status;
 mod take_back;
 mod tenants;
@@ -81,6 +83,7 @@ use crate::protocol::parents::Parents;
 use crate::protocol::references::References;
 use crate::protocol::sessions::Sessions;
 use crate::protocol::slab::{Id, Slab};
+use crate::protocol::spill::Spills;
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::Transfers;
 use crate::tensor::Name;
@@ -111,6 +114,7 @@ pub struct Node {
     counters: Counters,
     pub(super) references: References,
     pub(super) parents: Parents,
+    pub(super) spills: Spills,
     meters: Meters,
     /// Transfers that have ended. `None` while tracing is off.
     ended: Option<Vec<EndedTransfer>>,
@@ -139,6 +143,7 @@ impl Node {
         let links = Links::new(&config, headers);
         let references = References::new(&config);
         let counters = Counters::new(&config);
+        let spills = Spills::new(config.spill);
         Node {
             config,
             sessions: Sessions::default(),
@@ -150,6 +155,7 @@ impl Node {
             counters,
             references,
             parents: Parents::default(),
+            spills,
             meters,
             ended: None,
             latest: Time(0),
@@ -185,6 +191,7 @@ impl Node {
             self.landing.settle();
             self.serve_pool_waiters();
             self.landing.settle();
+            self.spill();
             self.flush_asks();
             self.links.flush(&mut self.actions);
         }
@@ -197,7 +204,8 @@ impl Node {
     /// Returns the latest time at which [`Node::timeout`] has to be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        let looks = self.references.look_at().into_iter().chain(self.parents.look_at());
+        let looks =
+            self.references.look_at().into_iter().chain(self.parents.look_at()).chain(self.spills.paused_until());
         self.sessions.next_deadline().into_iter().chain(looks).min()
     }
 
@@ -210,6 +218,7 @@ impl Node {
         }
         self.references.look_after(now, &mut self.actions);
         self.look_for_parents(now);
+        self.spills.timeout(now);
     }
 
     /// Adds the landing pool of a tenant. The segment is registered memory.

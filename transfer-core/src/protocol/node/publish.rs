@@ -232,6 +232,7 @@ impl Node {
         // The operation's reference becomes the publication's. The waiters are served before the pusher is answered,
         // because they have waited longer.
         self.publish(now, record, blob, version);
+        self.may_be_spilled(op.session, &op.key, blob);
         let (operation, session, path) = (Operation::Push, op.session, PathId::HERE);
         self.meters.finished(operation, path, &report);
         let (key, version, outcome, since, trace) = (&op.key, Some(version), Ok(report), op.since, self.trace_of(&op));

@@ -100,7 +100,7 @@ impl Node {
             (Picked::NotYet, _) => {}
             (Picked::Blob(blob), Waiter::Local(id)) => {
                 if let Some(op) = self.sessions.finish(id) {
-                    match self.is_of_another(op.session, blob) {
+                    match self.needs_copy(op.session, blob) {
                         true => self.hand_over_copy(now, op, blob),
                         false => self.hand_over_waited(now, record, &op, blob),
                     }

@@ -70,12 +70,7 @@ impl Parents {
     /// Begins a look, if it is due. `stays` says whether a key is still to be kept with its parent, and `is_here`
     /// whether a key is published at this node. Returns the parents for which the directory is asked. If there are any,
     /// [`answered`](Parents::answered) follows once it has answered.
-    pub(super) fn look(
-        &mut self,
-        now: Time,
-        stays: impl Fn(&Key) -> bool,
-        is_here: impl Fn(&Key) -> bool,
-    ) -> Vec<Key> {
+    pub(super) fn look(&mut self, now: Time, stays: impl Fn(&Key) -> bool, is_here: impl Fn(&Key) -> bool) -> Vec<Key> {
         if self.look_at().is_none_or(|at| at > now) {
             return Vec::new();
         }

@@ -19,6 +19,7 @@ mod references;
 mod retention;
 mod shown;
 mod solo;
+mod spill;
 mod steps;
 mod tables;
 mod take_back;
