@@ -198,11 +198,11 @@ fn one_of_two_attempts_that_race_wins() {
             (run(&opened, 0), other.join().expect("no error"))
         });
         assert!(first.is_disjoint(&second));
-        // The record, and a note and a bundle for each task: those that lost have left nothing.
+        // The record and the anchor, and a note, a mark and a bundle for each task: those that lost have left nothing.
         let published = || -> usize {
             scene.nodes.iter().map(|node| node.admin().tensors("exchange/race").expect("it answers").len()).sum()
         };
-        let expected = 1 + 2 * TASKS as usize;
+        let expected = 2 + 3 * TASKS as usize;
         assert_eq!(poll(|| if published() == expected { Ok(()) } else { Err(published()) }), Ok(()));
         assert_eq!(first.len() + second.len(), TASKS as usize);
         let expected: Vec<_> =
@@ -244,9 +244,9 @@ fn dropped_attempt_leaves_nothing() {
     assert!(late.commit().call().is_err_and(|e| is_committed(&e)));
     assert_eq!(read(exchange.partition(0)).expect("read"), [(0, (0, 1, 1)), (0, (1, 1, 1))]);
     assert_eq!(read(exchange.partition(2)).expect("read"), []);
-    // The record, and a note and a bundle for each task.
+    // The record and the anchor, and a note, a mark and a bundle for each task.
     let published = || scene.a().admin().tensors("exchange/x").expect("it answers").len();
-    assert_eq!(poll(|| if published() == 7 { Ok(()) } else { Err(published()) }), Ok(()));
+    assert_eq!(poll(|| if published() == 11 { Ok(()) } else { Err(published()) }), Ok(()));
     // The last handle of the opener ends it, too.
     drop(exchange);
     until_free(&client, free);

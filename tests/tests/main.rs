@@ -21,6 +21,7 @@ mod doctor;
 mod documents;
 mod embedded;
 mod exchange;
+mod exchange_disk;
 mod exchange_faults;
 mod files;
 mod forked;

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Instant;
 use transfer_core::op::{Answer, Command, Report};
-use transfer_core::tensor::{Key, TensorMeta};
+use transfer_core::tensor::{Key, Life, Spill, TensorMeta};
 
 /// The result of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +75,18 @@ impl<'a, F: Face> Push<'a, F> {
     }
 
     push_options!(call.options);
+
+    /// What the version must not outlive.
+    pub(crate) fn life(mut self, life: Life) -> Self {
+        self.call.options.retention.life = life;
+        self
+    }
+
+    /// Whether the version may be written to disk.
+    pub(crate) fn spill(mut self, spill: Spill) -> Self {
+        self.call.options.retention.spill = spill;
+        self
+    }
 }
 
 impl<'a> IntoFuture for Push<'a, Async> {

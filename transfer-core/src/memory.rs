@@ -24,10 +24,16 @@ impl SegmentId {
     /// The first number for a segment of a peer. These numbers count down; the numbers of this node's own segments
     /// count up.
     pub const FIRST_FOREIGN: u32 = u32::MAX - 1;
+
+    /// No segment: what lies here is on disk. Neither kind of numbers comes to this one.
+    pub const DISK: SegmentId = SegmentId(1 << 31);
 }
 
 impl fmt::Display for SegmentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == SegmentId::DISK {
+            return f.write_str("disk");
+        }
         match SegmentId::FIRST_FOREIGN.checked_sub(self.0) {
             Some(n) if n <= SegmentId::FIRST_FOREIGN / 2 => write!(f, "segment {} of a peer", n + 1),
             _ => write!(f, "segment {}", self.0),

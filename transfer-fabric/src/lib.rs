@@ -2,6 +2,7 @@
 //!
 //! # Layout
 //! - [`engine`]: the data-plane thread.
+//! - `disk`: versions on disk, and the thread that writes and reads them.
 //! - [`tcp`]: the fabric over TCP sockets.
 //! - [`shm`]: the fabric through shared memory, between two sidecars of one host.
 //! - [`verbs`]: the fabric over RDMA.
@@ -15,6 +16,7 @@
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod disk;
 pub mod engine;
 mod epoll;
 mod owed;

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import socket
 import subprocess
 import sys
 
 import pyarrow as pa
 import pytest
 import transferd as td
-from conftest import GIVE_UP, until
+from conftest import GIVE_UP, Sidecar, until
 
 P, T = 4, 3
 
@@ -127,14 +128,35 @@ with td.connect(sys.argv[1], arena="4MiB").join_exchange("lost").task(1) as writ
 """
 
 
-def test_lost_tasks_are_named_and_run_again(c, sidecar):
-    with c.exchange("lost", partitions=1, tasks=3) as x:
+def test_what_a_process_has_committed_outlives_it(c, sidecar):
+    with c.exchange("lost", partitions=1, tasks=2) as x:
+        with x.task(0) as writer:
+            writer.write(table(0))
+        subprocess.run([sys.executable, "-c", VICTIM, sidecar.path], check=True)
+        until("it is gone", lambda: sidecar.counters()["sessions"] == 1)
+        assert len(rows(x.partition(0))) == 1001
+    until("nothing of it is left", lambda: sidecar.counters()["tensors"] == 0)
+
+
+def test_lost_tasks_are_named_and_run_again(folder):
+    (folder / "a").mkdir()
+    (folder / "b").mkdir()
+    ports = []
+    for _ in "ab":
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            ports.append(free.getsockname()[1])
+    listen = [f"127.0.0.1:{port}" for port in ports]
+    a = Sidecar(folder / "a", "--node", "a", "--listen", listen[0])
+    b = Sidecar(folder / "b", "--node", "b", "--listen", listen[1], "--directory", f"http://{listen[0]}")
+    with td.connect(a.path) as c, c.exchange("lost", partitions=1, tasks=3) as x:
         for task in (0, 2):
             with x.task(task) as writer:
                 writer.write(table(task))
-        # What a process has committed ends with it.
-        subprocess.run([sys.executable, "-c", VICTIM, sidecar.path], check=True)
-        reader, found = x.partition(0), []
+        # What a process has committed ends with its sidecar.
+        subprocess.run([sys.executable, "-c", VICTIM, b.path], check=True)
+        b.kill()
+        reader, found = x.partition(0, timeout=60), []
         with pytest.raises(td.Lost, match="task 1") as lost:
             found.extend(reader)
         assert lost.value.tasks == [1] and lost.value.can_retry
@@ -144,6 +166,7 @@ def test_lost_tasks_are_named_and_run_again(c, sidecar):
             writer.write(table(1))
         found.extend(reader)
         assert len(rows(found)) == 3000
+    a.stop()
 
 
 def test_an_event_loop_reads_while_it_writes(sidecar):

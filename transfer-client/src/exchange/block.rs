@@ -122,8 +122,8 @@ impl Block {
     }
 
     /// The tensor of its bytes, to be pushed.
-    pub(crate) fn into_frozen(self) -> Frozen {
-        self.frozen
+    pub(crate) fn frozen(&self) -> &Frozen {
+        &self.frozen
     }
 }
 

@@ -35,7 +35,8 @@ fn example(arena: &Arena, types: &[DataType]) -> (Vec<u8>, Vec<u8>) {
     writer.write(&batch(&mut rng, &schema, 0, 30), By::RoundRobin);
     let message = writer.scatter.schema_message().to_vec();
     let (_, mut finished) = writer.finish();
-    let block = finished.partitions[1].remove(0).into_frozen();
+    let block = finished.partitions[1].remove(0);
+    let block = block.frozen();
     (message, block.as_bytes().to_vec())
 }
 

@@ -158,9 +158,9 @@ pub enum ExchangeError {
         /// What is wrong.
         why: &'static str,
     },
-    /// These tasks have committed, and what they wrote is lost with a worker or a sidecar. All other tasks stay
+    /// These tasks have committed, and what they wrote is lost with a sidecar or on its disk. All other tasks stay
     /// readable. Run these again, each with the number of a new attempt; then read on.
-    #[error("exchange {name:?} has lost what {} wrote, with a worker or its sidecar: run {} again", Tasks(tasks), if tasks.len() == 1 { "it" } else { "them" })]
+    #[error("exchange {name:?} has lost what {} wrote, with a sidecar or its disk: run {} again", Tasks(tasks), if tasks.len() == 1 { "it" } else { "them" })]
     Lost {
         /// The exchange.
         name: String,

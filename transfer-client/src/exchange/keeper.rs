@@ -198,7 +198,7 @@ async fn drop_published(io: &Io, shared: &Arc<Shared>, number: u64) {
 async fn finish(io: &Io, shared: &Arc<Shared>, why: End) -> Result<bool, Error> {
     if shared.is_opener {
         // Who joins from now on waits for the next exchange of this name.
-        shared.delete(io, vec![shared.record_key()?]).await;
+        shared.delete(io, vec![shared.record_key()?, shared.anchor_key()?]).await;
         shared.close_words(io, why).await;
     }
     let keys = shared.take_all().into_iter().flat_map(|published| published.keys).collect();

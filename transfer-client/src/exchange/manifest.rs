@@ -1,9 +1,11 @@
 //! The bundles of a committed attempt: which blocks of which partition are where.
 //!
-//! An attempt is one bundle, or several if it has more blocks than fit into one. The blocks are numbered in the order of
-//! their partitions, and lie in this order one behind the other, [`BLOCKS_PER_BUNDLE`] in each bundle. The first bundle
-//! begins with two more tensors: the schema, and for each partition the number of its first block, with the number of
-//! all blocks at the end.
+//! An attempt has bundle 0, and as many others as it needs. In each bundle the blocks lie in the order of their
+//! partitions, one behind the other, at most [`BLOCKS_PER_BUNDLE`]. So those of one partition are one range. Bundle 0 begins
+//! with two more tensors: the schema, and the list of the bundles.
+//!
+//! The list has, for each bundle, its number as 32 bits, and for each partition the number of its blocks there as 16 bits.
+//! The rows of a partition are in the order of the list.
 
 use super::record::u32_at;
 use transfer_core::memory::padded;
@@ -16,58 +18,71 @@ pub(super) const BLOCKS_PER_BUNDLE: u32 = 2000;
 /// The tensors of the first bundle that are no blocks.
 pub(super) const HEADS: [&str; 2] = ["schema", "blocks"];
 
-/// The number of the first block of each partition, and of all blocks.
+/// The number of the first block of each partition in a bundle, and of all its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Starts(Vec<u32>);
 
 impl Starts {
-    pub(super) fn of(blocks: impl IntoIterator<Item = usize>) -> Starts {
+    /// The blocks belong to these partitions, which ascend.
+    pub(super) fn of(partitions: u32, blocks: impl IntoIterator<Item = usize>) -> Starts {
+        let mut counts = vec![0_u16; partitions as usize];
+        for partition in blocks {
+            if let Some(count) = counts.get_mut(partition) {
+                *count = count.saturating_add(1);
+            }
+        }
+        Starts::of_counts(counts)
+    }
+
+    fn of_counts(counts: impl IntoIterator<Item = u16>) -> Starts {
         let mut starts = vec![0_u32];
-        for count in blocks {
+        for count in counts {
             let last = starts.last().copied().unwrap_or(0);
-            starts.push(last.saturating_add(u32::try_from(count).unwrap_or(u32::MAX)));
+            starts.push(last + u32::from(count));
         }
         Starts(starts)
     }
 
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
-        self.0.iter().flat_map(|start| start.to_le_bytes()).collect()
-    }
-
-    /// Reads what another worker wrote for this many partitions.
-    pub(super) fn read(bytes: &[u8], partitions: u32) -> Option<Starts> {
-        if bytes.len() != (partitions as usize + 1) * 4 {
-            return None;
-        }
-        let starts: Vec<_> = (0..=partitions as usize).map(|at| u32_at(bytes, at * 4)).collect();
-        (starts.is_sorted() && starts[0] == 0).then_some(Starts(starts))
-    }
-
-    /// The numbers of the blocks of a partition: the first, and the one behind the last.
-    pub(super) fn of_partition(&self, partition: u32) -> (u32, u32) {
-        let at = |at: usize| self.0.get(at).copied().unwrap_or(0);
-        (at(partition as usize), at(partition as usize + 1))
+    /// The places of the blocks of a partition.
+    pub(super) fn of_partition(&self, partition: u32) -> std::ops::Range<usize> {
+        let at = |at: usize| self.0.get(at).copied().unwrap_or(0) as usize;
+        at(partition as usize)..at(partition as usize + 1)
     }
 
     /// The number of all blocks.
-    pub(super) fn blocks(&self) -> u32 {
+    fn blocks(&self) -> u32 {
         self.0.last().copied().unwrap_or(0)
     }
 }
 
-/// Splits the numbers of blocks by the bundles in which they are: the bundle, and the numbers within it.
-pub(super) fn by_bundle((from, to): (u32, u32)) -> impl Iterator<Item = (u32, std::ops::Range<usize>)> {
-    let mut next = from;
-    std::iter::from_fn(move || {
-        (next < to).then(|| {
-            let bundle = next / BLOCKS_PER_BUNDLE;
-            let start = bundle * BLOCKS_PER_BUNDLE;
-            let end = to.min(start.saturating_add(BLOCKS_PER_BUNDLE));
-            let within = (next - start) as usize..(end - start) as usize;
-            next = end;
-            (bundle, within)
-        })
-    })
+/// The bundles of an attempt: their numbers, and which blocks they have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Bundles(pub(super) Vec<(u32, Starts)>);
+
+impl Bundles {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (number, Starts(starts)) in &self.0 {
+            bytes.extend(number.to_le_bytes());
+            bytes.extend(starts.windows(2).flat_map(|w| ((w[1] - w[0]) as u16).to_le_bytes()));
+        }
+        bytes
+    }
+
+    /// Reads what another worker wrote for this many partitions.
+    pub(super) fn read(bytes: &[u8], partitions: u32) -> Option<Bundles> {
+        let each = 4 + partitions as usize * 2;
+        let chunks = bytes.chunks_exact(each);
+        if !chunks.remainder().is_empty() {
+            return None;
+        }
+        let read = chunks.map(|bytes| {
+            let counts = bytes[4..].as_chunks::<2>().0.iter().map(|count| u16::from_le_bytes(*count));
+            (u32_at(bytes, 0), Starts::of_counts(counts))
+        });
+        let bundles: Vec<_> = read.collect();
+        bundles.iter().all(|(_, starts)| starts.blocks() <= BLOCKS_PER_BUNDLE).then_some(Bundles(bundles))
+    }
 }
 
 /// The tensors of one bundle: their places in its body.
@@ -115,35 +130,34 @@ mod tests {
     use super::*;
     use transfer_fuzz::Target;
 
-    #[test]
-    fn blocks_are_found_in_their_bundles() {
-        const N: u32 = BLOCKS_PER_BUNDLE;
-        let found = |from, to| by_bundle((from, to)).collect::<Vec<_>>();
-        assert_eq!(found(3, 3), []);
-        assert_eq!(found(3, 5), [(0, 3..5)]);
-        let whole = 0..N as usize;
-        assert_eq!(found(N - 1, 2 * N + 1), [(0, N as usize - 1..N as usize), (1, whole), (2, 0..1)]);
+    fn some() -> Bundles {
+        Bundles(vec![(3, Starts::of(4, [1, 1, 1, 3, 3])), (0, Starts::of(4, [2]))])
     }
 
     #[test]
-    fn starts_read_back() {
-        let starts = Starts::of([0, 3, 0, 2]);
-        assert_eq!(Starts::read(&starts.to_bytes(), 4), Some(starts.clone()));
-        assert_eq!([0, 1, 2, 3].map(|p| starts.of_partition(p)), [(0, 0), (0, 3), (3, 3), (3, 5)]);
-        assert_eq!((starts.blocks(), starts.of_partition(9)), (5, (0, 0)));
-        assert_eq!(Starts::read(&starts.to_bytes(), 3), None);
+    fn lists_of_bundles_read_back() {
+        let bundles = some();
+        assert_eq!(Bundles::read(&bundles.to_bytes(), 4), Some(bundles.clone()));
+        let starts = &bundles.0[0].1;
+        assert_eq!([0, 1, 2, 3, 9].map(|p| starts.of_partition(p)), [0..0, 0..3, 3..3, 3..5, 0..0]);
+        assert_eq!(Bundles::read(&bundles.to_bytes(), 3), None);
+        assert_eq!(Bundles::read(&[], 3), Some(Bundles::default()));
+        let many = Bundles(vec![(0, Starts::of(1, vec![0; BLOCKS_PER_BUNDLE as usize + 1]))]);
+        assert_eq!(Bundles::read(&many.to_bytes(), 1), None);
     }
 
     #[test]
     fn fuzz_exchange_starts() {
-        Target::new("exchange_starts", [Starts::of([0, 3, 0, 2]).to_bytes()]).run(|bytes| {
-            let Some(starts) = Starts::read(bytes, 4) else { return "refused".into() };
-            assert_eq!(starts.to_bytes(), bytes);
-            for partition in 0..4 {
-                let (from, to) = starts.of_partition(partition);
-                assert!(from <= to && to <= starts.blocks());
+        Target::new("exchange_starts", [some().to_bytes()]).run(|bytes| {
+            let Some(bundles) = Bundles::read(bytes, 4) else { return "refused".into() };
+            assert_eq!(bundles.to_bytes(), bytes);
+            for (_, starts) in &bundles.0 {
+                for partition in 0..4 {
+                    let places = starts.of_partition(partition);
+                    assert!(places.start <= places.end && places.end <= BLOCKS_PER_BUNDLE as usize);
+                }
             }
-            format!("{} blocks", starts.blocks().min(9))
+            format!("{} bundles", bundles.0.len().min(9))
         });
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! It is a library on keys, bundles and counters: no message of the protocol knows of it.
 //! - **Its opener** draws a random identity, makes one counter word for each task, and publishes a record that names
-//!   them. Who joins fetches the record. All other names contain the identity, so that the next exchange of the same
+//!   them, and an anchor, with which all else stays. Who joins fetches the record. All other names contain the identity, so that the next exchange of the same
 //!   name has nothing in common with this one.
 //! - **A task** copies each row once, into blocks of its partition that lie in the arena. Nobody sees them before the
 //!   commit.
@@ -11,13 +11,14 @@
 //!   a key of the task then wakes the readers.
 //! - **A reader** waits for the notes, and looks at the words now and then. Of each task's bundles it fetches the blocks of
 //!   its partition, which are one range. If nobody publishes what a word says was committed, the task is lost.
+//! - **A mark** of the attempt that has won keeps its bundles when its worker dies. Without a mark they end with the worker.
 //! - **A keeper**, one thread for each exchange in a process, deletes what the process has published when the exchange is
 //!   over.
 //!
 //! # Layout
 //! - `partition`: the partition of each row. `scatter`: rows, copied into blocks of their partitions. `block`: what a
 //!   block is, and how it is read. `order`: the rows of a partition in an order of their own.
-//! - `open`: opening and joining. `task`: writing and committing. `read`: a partition. `keeper`: the end.
+//! - `open`: opening and joining. `task`: writing and committing. `pieces`: publishing rows before the commit. `read`: a partition. `keeper`: the end.
 //! - `names`, `record`, `manifest`, `word`: the keys, and what lies under them. `part`: fetching it. `shared`: what all
 //!   handles of an exchange share.
 //! - `flow`: calls that consist of many calls.
@@ -36,6 +37,7 @@ mod order;
 mod order_tests;
 mod part;
 mod partition;
+mod pieces;
 mod read;
 mod record;
 mod scatter;

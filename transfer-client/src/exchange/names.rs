@@ -63,9 +63,21 @@ pub(super) fn note_key(name: &str, id: Id, task: u32) -> Result<Key, Error> {
     Ok(Key::new(&format!("exchange/{name}/{id}/{task}"))?)
 }
 
+/// The key of the anchor, which the opener publishes as long as the exchange is open. It is the parent of the keys of
+/// notes and marks: what tasks have committed stays as long as the anchor.
+pub(super) fn anchor_key(name: &str, id: Id) -> Result<Key, Error> {
+    Ok(Key::new(&format!("exchange/{name}/{id}"))?)
+}
+
+/// The key of the mark of an attempt that has committed. It is the parent of the keys of its bundles, which stay as long
+/// as the mark. So what an attempt has published before its worker died stays only if it has committed.
+pub(super) fn mark_key(name: &str, id: Id, (task, attempt): (u32, u32)) -> Result<Key, Error> {
+    Ok(Key::new(&format!("exchange/{name}/{id}/{task}.{attempt}"))?)
+}
+
 /// The key of a bundle of an attempt.
 pub(super) fn bundle_key(name: &str, id: Id, (task, attempt): (u32, u32), bundle: u32) -> Result<Key, Error> {
-    Ok(Key::new(&format!("exchange/{name}/{id}/{task}/{attempt}/{bundle}"))?)
+    Ok(Key::new(&format!("exchange/{name}/{id}/{task}.{attempt}/{bundle}"))?)
 }
 
 /// The name of a counter that holds the word of a task. A worker uses its counters for one exchange after the other,

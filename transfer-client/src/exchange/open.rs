@@ -2,21 +2,22 @@
 
 use super::flow::{ExchangeCall, Io};
 use super::keeper::{self, User};
-use super::names::{Id, MAX_PARTITIONS, MAX_TASKS, record_key, word_name};
+use super::names::{Id, MAX_PARTITIONS, MAX_TASKS, anchor_key, record_key, word_name};
 use super::part::fetch_record;
 use super::record::Record;
-use super::shared::{Shared, push_bytes};
+use super::shared::{How, Shared, push_bytes};
 use super::word::{Place, Word};
 use super::{End, ExchangeError, ExchangeTask, Partition};
 use crate::connection::Connection;
 use crate::face::Face;
-use crate::{Error, Handle};
+use crate::order::Order;
+use crate::{Blocking, Error, Handle};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use transfer_core::op::FailureCode;
-use transfer_core::tensor::Name;
+use transfer_core::op::{Command, FailureCode};
+use transfer_core::tensor::{Life, Name};
 use transfer_memory::Errno;
 use transfer_memory::session::SessionError;
 use transfer_memory::socket::SocketError;
@@ -88,7 +89,7 @@ impl<F: Face> ExchangeBuilder<F> {
         });
         let places = places.await.into_iter().collect::<Result<Vec<_>, _>>()?;
         let record = Record { id, partitions, opener: worker.clone(), words: words.numbers.clone() };
-        match push_bytes(&io, key, &record.to_bytes(), false).await {
+        match push_bytes(&io, key.clone(), &record.to_bytes(), How::New(Life::Session)).await {
             Ok(()) => {}
             Err(Error::Failed(failure)) if failure.code == FailureCode::KeyOwned => {
                 return Err(ExchangeError::Exists { name, owner: failure.text }.into());
@@ -99,6 +100,12 @@ impl<F: Face> ExchangeBuilder<F> {
             Err(e) => return Err(e),
         }
         words.keep();
+        // Nobody can have committed anything by now that stays with it.
+        if let Err(e) = push_bytes(&io, anchor_key(&name, id)?, &[1], How::New(Life::Session)).await {
+            let order = Order::<Blocking>::new(io.session(), Ok(Command::Delete { key }));
+            io.run(order.call).await?;
+            return Err(e);
+        }
         let deadline = deadline.map(|deadline| crate::calls::deadline(opened, deadline));
         Exchange::new(Shared::new(name, record, connection, places, deadline))
     }
@@ -164,8 +171,8 @@ impl Drop for Numbers<'_> {
 /// - **The first attempt that commits is the task.** Others are dropped whole. So a task may run several times, on
 ///   different nodes, one after the other or at the same time.
 /// - **Readers need not wait for all tasks.** A partition's rows come as tasks commit, and can be read again.
-/// - **What is written stays in the arena of the worker that wrote it**, until the exchange is over. If that worker or
-///   its sidecar is gone, readers get [`ExchangeError::Lost`] with the tasks to run again.
+/// - **What is committed outlives the worker that wrote it.** It stays at that worker's sidecar, in memory or on disk,
+///   until the exchange is over. If the sidecar is gone, readers get [`ExchangeError::Lost`] with the tasks to run again.
 /// - **It is over** when its opener releases it or drops all its handles, at its deadline, or when its opener is gone.
 ///   All memory is free about a second later.
 pub struct Exchange<F> {

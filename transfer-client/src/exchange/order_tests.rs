@@ -29,7 +29,7 @@ fn blocks(
         batches.iter().for_each(|batch| writer.write(batch, By::Hash(&["id"])));
         let (reader, mut finished) = writer.finish();
         let blocks = finished.partitions.remove(1).into_iter();
-        all.extend(blocks.map(|block| (task, reader.decode_bytes(block.into_frozen().bytes()).unwrap())));
+        all.extend(blocks.map(|block| (task, reader.decode_bytes(block.frozen().bytes()).unwrap())));
     }
     all.shuffle(rng);
     all

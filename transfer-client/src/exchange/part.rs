@@ -1,7 +1,7 @@
 //! Fetching: notes, and parts of the bundles of a committed attempt.
 
 use super::flow::Io;
-use super::manifest::{Places, Starts, by_bundle, range_of};
+use super::manifest::{Bundles, Places, Starts, range_of};
 use super::record::Record;
 use super::shared::{ABSENT, Absence, Shared, absence};
 use super::word::Word;
@@ -16,7 +16,7 @@ use crate::session::Session;
 use crate::{Blocking, Error, Tensor};
 use parking_lot::Mutex;
 use std::future::poll_fn;
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -78,11 +78,18 @@ pub(super) async fn fetch_record(io: &Io, key: Key, name: &str, timeout: Duratio
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) number: u32,
-    starts: Starts,
-    /// The places in each bundle, once its table was read.
-    bundles: Vec<Mutex<Option<Arc<Places>>>>,
+    bundles: Vec<OfBundle>,
     /// `None` if the task has written nothing.
     pub(super) reader: Option<BlockReader>,
+}
+
+/// A bundle of an attempt.
+#[derive(Debug)]
+struct OfBundle {
+    number: u32,
+    starts: Starts,
+    /// The places of its blocks, once its table was read.
+    places: Mutex<Option<Arc<Places>>>,
 }
 
 /// The blocks of one task for one partition.
@@ -154,8 +161,27 @@ impl Shared {
             }
         };
         let mut blocks = Blocks { attempt: attempt.clone(), tensors: Vec::new(), report: None };
-        for (bundle, within) in by_bundle(attempt.starts.of_partition(partition)) {
-            self.add_blocks(io, task, bundle, within, &mut blocks).await?;
+        let of = (task, number);
+        let mut wanted = Vec::new();
+        for (at, bundle) in attempt.bundles.iter().enumerate() {
+            if !bundle.starts.of_partition(partition).is_empty() {
+                wanted.push(at);
+            }
+        }
+        let attempt = &attempt;
+        let fetched = io.all(wanted, async |at| match attempt.bundles.get(at) {
+            Some(bundle) => self.blocks_of(io, of, bundle, partition).await.map(Some),
+            None => Ok(None),
+        });
+        for fetched in fetched.await {
+            let Some((bytes, tensor)) = fetched? else { continue };
+            for bytes in bytes {
+                let meta = TensorMeta::of(DType::U8, &[bytes.len() as u64])?;
+                blocks.tensors.push(Tensor::of_bundle(bytes, meta, tensor.version, tensor.report));
+            }
+            let (bytes, copied) = blocks.report.map_or((0, 0), |before| (before.bytes, before.copied));
+            let report = tensor.report;
+            blocks.report = Some(Report { bytes: report.bytes + bytes, copied: report.copied + copied, ..report });
         }
         Ok(blocks)
     }
@@ -169,17 +195,42 @@ impl Shared {
             Some(whole) => take(&whole, None, places.heads(), &places)?,
             None => self.fetch_places(io, key, places.heads(), &places).await?.0,
         };
-        let [schema, starts] = &heads[..] else { return Err(damaged("its bundle lacks the schema")) };
-        let starts = Starts::read(starts, self.partitions())
+        let [schema, bundles] = &heads[..] else { return Err(damaged("its bundle lacks the schema")) };
+        // A copy, so that it cannot change after the check.
+        let Bundles(bundles) = Bundles::read(&bundles.to_vec(), self.partitions())
             .ok_or_else(|| damaged("the numbers of its blocks are not those of the partitions"))?;
         // A copy, so that it cannot change after the check.
         let schema = schema.to_vec();
         let reader = if schema.is_empty() { None } else { Some(BlockReader::new(&schema)?) };
-        let count = starts.blocks().div_ceil(super::manifest::BLOCKS_PER_BUNDLE).max(1);
-        let mut bundles = Vec::new();
-        bundles.resize_with(count as usize, Mutex::default);
-        bundles[0] = Mutex::new(Some(Arc::new(places)));
-        Ok(Attempt { number, starts, bundles, reader })
+        let places = Arc::new(places);
+        let bundle = |(number, starts)| {
+            let places = Mutex::new((number == 0).then(|| places.clone()));
+            OfBundle { number, starts, places }
+        };
+        Ok(Attempt { number, bundles: bundles.into_iter().map(bundle).collect(), reader })
+    }
+
+    /// Whether all bundles of an attempt are there. Its bundle 0 is.
+    ///
+    /// # Errors
+    /// Any [`Error`] that does not tell.
+    pub(super) async fn are_there(&self, io: &Io, (task, number): (u32, u32)) -> Result<bool, Error> {
+        let attempt = match self.read_attempt(io, task, number).await {
+            Ok(attempt) => attempt,
+            Err(e) if absence(&e).is_some() => return Ok(false),
+            Err(e) => return Err(e),
+        };
+        let others: Vec<u32> =
+            attempt.bundles.iter().map(|bundle| bundle.number).filter(|number| *number != 0).collect();
+        let found = io.all(others, async |bundle| self.read_table(io, (task, number), bundle).await.map(drop));
+        for found in found.await {
+            match found {
+                Err(e) if absence(&e).is_some() => return Ok(false),
+                Err(e) if is_slow(&e) => {}
+                found => found?,
+            }
+        }
+        Ok(true)
     }
 
     /// Reads the table of a bundle. Also returns the body, if all of it has come.
@@ -200,39 +251,27 @@ impl Shared {
         Ok(((body.len == places.body_len).then_some(body), places))
     }
 
-    async fn add_blocks(
+    /// Fetches the blocks of a bundle for a partition.
+    async fn blocks_of(
         &self,
         io: &Io,
-        task: u32,
-        bundle: u32,
-        within: Range<usize>,
-        blocks: &mut Blocks,
-    ) -> Result<(), Error> {
-        let attempt = blocks.attempt.clone();
-        let of = (task, attempt.number);
-        let Some(known) = attempt.bundles.get(bundle as usize) else {
-            return Err(self.damaged(of, "its blocks are in more bundles than it has"));
-        };
-        let found = known.lock().clone();
+        of: (u32, u32),
+        bundle: &OfBundle,
+        partition: u32,
+    ) -> Result<(Vec<transfer_memory::view::Bytes>, FetchedTensor), Error> {
+        let found = bundle.places.lock().clone();
         let places = match found {
             Some(places) => places,
             None => {
-                let places = Arc::new(self.read_table(io, of, bundle).await?.1);
-                *known.lock() = Some(places.clone());
+                let places = Arc::new(self.read_table(io, of, bundle.number).await?.1);
+                *bundle.places.lock() = Some(places.clone());
                 places
             }
         };
-        let wanted = places.blocks(within).ok_or_else(|| self.damaged(of, "its bundle has too few blocks"))?;
-        let (bytes, tensor) = self.fetch_places(io, self.bundle_key(of, bundle)?, wanted, &places).await?;
-        let Some(tensor) = tensor else { return Ok(()) };
-        for bytes in bytes {
-            let meta = TensorMeta::of(DType::U8, &[bytes.len() as u64])?;
-            blocks.tensors.push(Tensor::of_bundle(bytes, meta, tensor.version, tensor.report));
-        }
-        let (bytes, copied) = blocks.report.map_or((0, 0), |before| (before.bytes, before.copied));
-        let report = tensor.report;
-        blocks.report = Some(Report { bytes: report.bytes + bytes, copied: report.copied + copied, ..report });
-        Ok(())
+        let wanted = places.blocks(bundle.starts.of_partition(partition));
+        let wanted = wanted.ok_or_else(|| self.damaged(of, "its bundle has too few blocks"))?;
+        let (bytes, tensor) = self.fetch_places(io, self.bundle_key(of, bundle.number)?, wanted, &places).await?;
+        Ok((bytes, tensor.ok_or_else(|| self.damaged(of, "its bundle has empty blocks"))?))
     }
 
     /// Fetches neighbours of a bundle: nothing else moves.

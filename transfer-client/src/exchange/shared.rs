@@ -2,7 +2,7 @@
 
 use super::flow::Io;
 use super::keeper::Bell;
-use super::names::{Id, bundle_key, note_key, record_key, word_name};
+use super::names::{Id, anchor_key, bundle_key, mark_key, note_key, record_key, word_name};
 use super::part::{Attempt, fetch_part, is_slow};
 use super::record::Record;
 use super::word::{MAX_ATTEMPT, Place, Word};
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer_core::op::{Command, FailureCode};
-use transfer_core::tensor::{DType, Excerpt, Key, TensorMeta};
+use transfer_core::tensor::{DType, Excerpt, Key, Life, Spill, TensorMeta};
 
 /// The time after which what nobody publishes counts as lost. A directory that starts anew knows all keys again within
 /// less.
@@ -61,7 +61,9 @@ pub(super) struct Published {
 /// What becomes of what an attempt has published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// A call decides about it at this moment.
+    /// The attempt is being written, and no call is under way. The end of the exchange takes it.
+    Writing,
+    /// A call publishes it, or decides about it, at this moment.
     Deciding,
     /// The call was given up. The word of the task says it.
     Unknown,
@@ -220,6 +222,14 @@ impl Shared {
         note_key(&self.name, self.id(), task)
     }
 
+    pub(super) fn anchor_key(&self) -> Result<Key, Error> {
+        anchor_key(&self.name, self.id())
+    }
+
+    pub(super) fn mark_key(&self, of: (u32, u32)) -> Result<Key, Error> {
+        mark_key(&self.name, self.id(), of)
+    }
+
     pub(super) fn bundle_key(&self, of: (u32, u32), bundle: u32) -> Result<Key, Error> {
         bundle_key(&self.name, self.id(), of, bundle)
     }
@@ -234,7 +244,7 @@ impl Shared {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match fetch_part(io, key.clone(), Excerpt::metadata(), left).await {
-                Ok(_) => return Ok(true),
+                Ok(_) => return self.are_there(io, of).await,
                 Err(e) => match absence(&e) {
                     Some(Absence::Certain) => return Ok(false),
                     Some(Absence::Perhaps) if Instant::now() >= until => return Ok(false),
@@ -346,11 +356,36 @@ pub(super) struct Holding {
 }
 
 impl Holding {
-    /// Keeps what the attempt has published, and the note that it is about to publish, until the exchange is over.
-    pub(super) fn committed(self, note: Key) {
+    /// Notes a key that the attempt is about to publish.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Over`].
+    pub(super) fn add(&self, key: Key) -> Result<(), Error> {
+        let mut held = self.shared.held.lock();
+        if let Some(why) = held.end {
+            return Err(self.shared.over(why));
+        }
+        if let Some(published) = held.list.iter_mut().find(|p| p.number == self.number) {
+            published.fate = Fate::Deciding;
+            published.keys.push(key);
+        }
+        Ok(())
+    }
+
+    /// No call is under way: the end of the exchange may take what the attempt has published.
+    pub(super) fn rest(&self) {
+        self.shared.decide(self.number, Fate::Writing);
+        if self.shared.ended().is_some() {
+            self.shared.bell.ring();
+        }
+    }
+
+    /// Keeps what the attempt has published, and the mark and the note that it is about to publish, until the exchange
+    /// is over.
+    pub(super) fn committed(self, more: [Key; 2]) {
         if let Some(published) = self.shared.held.lock().list.iter_mut().find(|p| p.number == self.number) {
             published.fate = Fate::Committed;
-            published.keys.push(note);
+            published.keys.extend(more);
         }
     }
 
@@ -370,7 +405,7 @@ impl Drop for Holding {
         let mut held = self.shared.held.lock();
         let number = self.number;
         if let Some(published) = held.list.iter_mut().find(|p| p.number == number) {
-            if published.fate == Fate::Deciding {
+            if matches!(published.fate, Fate::Deciding | Fate::Writing) {
                 published.fate = Fate::Unknown;
             }
             drop(held);
@@ -399,15 +434,31 @@ pub(super) fn absence(error: &Error) -> Option<Absence> {
     }
 }
 
-/// Publishes bytes as version 1 of a key that nobody has, or takes it over.
-pub(super) async fn push_bytes(io: &Io, key: Key, bytes: &[u8], takeover: bool) -> Result<(), Error> {
-    let meta = TensorMeta::of(DType::U8, &[bytes.len() as u64])?;
-    push(io, key, Source::Bytes(bytes, meta), takeover).await
+/// How a key is published.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum How {
+    /// As version 1 of a key that nobody has.
+    New(Life),
+    /// As version 1 of a key that nobody has. It stays with its parent, and may be written to disk.
+    Rows(Spill),
+    /// Whoever has the key. It stays with its parent.
+    TakenOver,
 }
 
-/// Publishes as version 1 of a key that nobody has, or takes it over.
-pub(super) async fn push(io: &Io, key: Key, source: Source<'_>, takeover: bool) -> Result<(), Error> {
+/// Publishes bytes.
+pub(super) async fn push_bytes(io: &Io, key: Key, bytes: &[u8], how: How) -> Result<(), Error> {
+    let meta = TensorMeta::of(DType::U8, &[bytes.len() as u64])?;
+    push(io, key, Source::Bytes(bytes, meta), how).await
+}
+
+/// Publishes.
+pub(super) async fn push(io: &Io, key: Key, source: Source<'_>, how: How) -> Result<(), Error> {
     let push = Push::<Blocking>::new(io.session(), Ok(key), Ok(source)).timeout(io.left(io.timeout()));
-    io.run(if takeover { push.takeover() } else { push.version(1) }.call).await?;
+    let push = match how {
+        How::New(life) => push.version(1).life(life),
+        How::Rows(spill) => push.version(1).life(Life::Parent).spill(spill),
+        How::TakenOver => push.takeover().life(Life::Parent),
+    };
+    io.run(push.call).await?;
     Ok(())
 }

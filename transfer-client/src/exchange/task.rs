@@ -3,16 +3,16 @@
 use super::block::Block;
 use super::flow::{ExchangeCall, Io};
 use super::keeper::User;
-use super::manifest::{BLOCKS_PER_BUNDLE, HEADS, Starts};
+use super::manifest::{BLOCKS_PER_BUNDLE, Bundles, HEADS, Starts};
 use super::partition::PartitionError;
-use super::scatter::{Finished, LARGEST_BLOCK_BYTES, Placement, Scatter};
-use super::shared::{Holding, Shared, push, push_bytes};
+use super::pieces::Of;
+use super::scatter::{Chosen, LARGEST_BLOCK_BYTES, Placement, Scatter};
+use super::shared::{Holding, How, Shared, push, push_bytes};
 use super::word::Word;
 use super::{By, ExchangeError};
-use crate::allocate::AllocateWait;
 use crate::bundle::{BundleTensor, source};
 use crate::face::Face;
-use crate::{Blocking, Error, TensorMut};
+use crate::{Error, TensorMut};
 use arrow_array::RecordBatch;
 use parking_lot::Mutex;
 use std::fmt;
@@ -21,7 +21,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer_core::op::FailureCode;
-use transfer_core::tensor::{DType, TensorMeta};
+use transfer_core::tensor::{DType, Key, Life, Spill};
 
 /// The time after which the word of a task is read again when its home did not say whether it was swapped.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -42,11 +42,19 @@ pub struct ExchangeTask<F> {
 
 /// The rows of an attempt.
 #[derive(Default)]
-struct Written {
+pub(super) struct Written {
     /// Begun by the first batch, whose schema it has.
-    scatter: Option<Scatter>,
+    pub(super) scatter: Option<Scatter>,
     /// Whether a call is under way.
     busy: bool,
+    /// What was published so far.
+    pub(super) holding: Option<Holding>,
+    /// The bundles that were published so far, the length of their blocks, and the last number that was used.
+    pub(super) bundles: Bundles,
+    pub(super) bytes: u64,
+    pub(super) last_bundle: u32,
+    /// Room for the table of the next bundle.
+    pub(super) reserve: Option<TensorMut>,
 }
 
 /// The result of a commit.
@@ -100,18 +108,17 @@ impl<F: Face> ExchangeTask<F> {
     pub fn write(&mut self, batch: &RecordBatch, by: By<'_>) -> ExchangeCall<F, ()> {
         let shared = &self.user.0;
         let session = shared.connection.session();
-        let prepared = self.prepare(batch, &by);
-        let user = self.user.clone();
+        let chosen = self.choose(batch, &by);
+        let (user, task, attempt) = (self.user.clone(), self.task, self.attempt);
         ExchangeCall::new(session, async move |io: Io| {
-            let (placement, writing) = prepared?;
-            user.0.check()?;
-            let blocks = allocate(&io, placement.sizes()).await?;
-            writing.place(placement, blocks);
-            Ok(())
+            let (chosen, writing) = chosen?;
+            let shared = &user.0;
+            shared.check()?;
+            writing.write(Of { io: &io, shared, task, attempt }, chosen).await
         })
     }
 
-    fn prepare(&self, batch: &RecordBatch, by: &By<'_>) -> Result<(Placement, Writing), Error> {
+    fn choose(&self, batch: &RecordBatch, by: &By<'_>) -> Result<(Chosen, Writing), Error> {
         let shared = &self.user.0;
         let writing = Writing::begin(&self.written, shared, self.task)?;
         let failed = |source: PartitionError| ExchangeError::Partition {
@@ -129,9 +136,9 @@ impl<F: Face> ExchangeTask<F> {
                 none.insert(scatter.map_err(|e| failed(PartitionError::Batch(e)))?)
             }
         };
-        let placement = scatter.prepare(batch, by).map_err(failed)?;
+        let chosen = scatter.choose(batch, by).map_err(failed)?;
         drop(written);
-        Ok((placement, writing))
+        Ok((chosen, writing))
     }
 
     /// Makes this attempt the task, if no other attempt was faster: then it fails with [`ExchangeError::Committed`], and
@@ -142,25 +149,14 @@ impl<F: Face> ExchangeTask<F> {
         ExchangeCall::new(session, async move |io: Io| {
             let shared = &user.0;
             let writing = Writing::begin(&written, shared, task)?;
-            let (finished, schema) = writing.finish(&io).await?;
-            Deciding { io: &io, shared, task, attempt }.commit(begun_at, finished, &schema).await
+            writing.write_rest(Of { io: &io, shared, task, attempt }).await?;
+            Deciding { io: &io, shared, task, attempt }.commit(begun_at, &writing).await
         })
     }
 }
 
-/// Allocates blocks, and waits for room.
-async fn allocate(io: &Io, sizes: &[u64]) -> Result<Vec<TensorMut>, Error> {
-    let mut blocks = Vec::with_capacity(sizes.len());
-    for size in sizes {
-        let meta = TensorMeta::of(DType::U8, &[*size])?;
-        let wait = AllocateWait::<Blocking>::new(io.session(), Ok(meta), io.left(io.timeout()));
-        blocks.push(io.run(wait.call).await?);
-    }
-    Ok(blocks)
-}
-
 /// The right to write.
-struct Writing(Arc<Mutex<Written>>);
+pub(super) struct Writing(pub(super) Arc<Mutex<Written>>);
 
 impl Writing {
     fn begin(written: &Arc<Mutex<Written>>, shared: &Shared, task: u32) -> Result<Writing, Error> {
@@ -171,26 +167,10 @@ impl Writing {
         Ok(Writing(written.clone()))
     }
 
-    fn place(&self, placement: Placement, blocks: Vec<TensorMut>) {
+    pub(super) fn place(&self, placement: Placement, blocks: Vec<TensorMut>) {
         if let Some(scatter) = &mut self.0.lock().scatter {
             scatter.place(placement, blocks);
         }
-    }
-
-    /// Ends the writing. Also returns the message of the schema, which is empty if nothing was written.
-    async fn finish(self, io: &Io) -> Result<(Finished, Vec<u8>), Error> {
-        let rest = self.0.lock().scatter.as_ref().map(Scatter::prepare_rest).transpose()?;
-        if let Some(rest) = rest {
-            let blocks = allocate(io, rest.sizes()).await?;
-            self.place(rest, blocks);
-        }
-        Ok(match self.0.lock().scatter.take() {
-            Some(scatter) => {
-                let schema = scatter.schema_message().to_vec();
-                (scatter.finish(), schema)
-            }
-            None => (Finished { rows: 0, partitions: Vec::new() }, Vec::new()),
-        })
     }
 }
 
@@ -236,40 +216,17 @@ impl Deciding<'_> {
         }
     }
 
-    async fn commit(&self, begun_at: Word, finished: Finished, schema: &[u8]) -> Result<Committed, Error> {
+    async fn commit(&self, begun_at: Word, writing: &Writing) -> Result<Committed, Error> {
         let Deciding { io, shared, task, attempt } = *self;
         let expected = self.expected(begun_at).await?;
-        let starts =
-            Starts::of((0..shared.partitions() as usize).map(|p| finished.partitions.get(p).map_or(0, Vec::len)));
-        let count = starts.blocks().div_ceil(BLOCKS_PER_BUNDLE).max(1);
-        let keys = (0..count).map(|n| shared.bundle_key((task, attempt), n)).collect::<Result<Vec<_>, _>>()?;
-        let rows = finished.rows;
-        let blocks: Vec<_> = finished.partitions.into_iter().flatten().collect();
-        let bytes = blocks.iter().map(Block::len_bytes).sum();
-        let mut blocks = blocks.into_iter().map(Block::into_frozen).enumerate();
-
         let note = shared.note_key(task)?;
-        // The keeper deletes these keys at the end, also if this call is given up.
-        let holding = shared.hold(task, attempt, keys.clone())?;
-        for (n, key) in keys.into_iter().enumerate() {
-            let starts = starts.to_bytes();
-            let heads = [(HEADS[0], schema), (HEADS[1], &starts)].into_iter().filter(|_| n == 0);
-            let mut tensors = Vec::new();
-            for (name, bytes) in heads {
-                tensors.push((name.to_owned(), BundleTensor::from_bytes(DType::U8, [bytes.len() as u64], bytes)?));
+        let mark = shared.mark_key((task, attempt))?;
+        let (holding, committed) = self.publish(writing).await.map_err(|e| match e.failure_code() {
+            Some(FailureCode::KeyOwned | FailureCode::VersionNotRising) => {
+                ExchangeError::AttemptUsed { name: shared.name.clone(), task, attempt }.into()
             }
-            let blocks = blocks.by_ref().take(BLOCKS_PER_BUNDLE as usize);
-            tensors.extend(blocks.map(|(n, block)| (n.to_string(), BundleTensor::from(&block))));
-            if let Err(e) = push(io, key, source(tensors)?, false).await {
-                holding.delete(io).await;
-                return Err(match e.failure_code() {
-                    Some(FailureCode::KeyOwned | FailureCode::VersionNotRising) => {
-                        ExchangeError::AttemptUsed { name: shared.name.clone(), task, attempt }.into()
-                    }
-                    _ => e,
-                });
-            }
-        }
+            _ => e,
+        })?;
         if let Err(e) = self.decide(expected).await {
             // If nobody knows whether the attempt has won, the keeper finds out.
             if matches!(e, Error::Exchange(_)) {
@@ -277,8 +234,61 @@ impl Deciding<'_> {
             }
             return Err(e);
         }
-        self.tell(holding, note).await;
-        Ok(Committed { rows, bytes })
+        self.tell(holding, mark, note).await;
+        Ok(committed)
+    }
+
+    /// Publishes all rows that are not published yet, and the list of the bundles. If this is given up or fails, the
+    /// keeper deletes what was published.
+    async fn publish(&self, writing: &Writing) -> Result<(Holding, Committed), Error> {
+        let Deciding { io, shared, task, attempt } = *self;
+        let (rows, schema) = match &writing.0.lock().scatter {
+            Some(scatter) => (scatter.rows(), scatter.schema_message().to_vec()),
+            None => (0, Vec::new()),
+        };
+        // Whoever had to make room before goes on with it. Otherwise the blocks come with the list, if they fit.
+        if writing.0.lock().holding.is_some() {
+            writing.publish(Of { io, shared, task, attempt }, Spill::Now).await?;
+        }
+        let (holding, mut bundles, mut bytes, mut last) = {
+            let mut written = writing.0.lock();
+            written.reserve = None;
+            let bundles = std::mem::take(&mut written.bundles);
+            (written.holding.take(), bundles, written.bytes, written.last_bundle)
+        };
+        let key = shared.bundle_key((task, attempt), 0)?;
+        let holding = match holding {
+            Some(holding) => {
+                holding.add(key.clone())?;
+                holding
+            }
+            None => shared.hold(task, attempt, vec![key.clone()])?,
+        };
+        let taken = writing.0.lock().scatter.as_mut().map(Scatter::take).unwrap_or_default();
+        let blocks: Vec<(usize, Block)> =
+            taken.into_iter().enumerate().flat_map(|(p, blocks)| blocks.into_iter().map(move |b| (p, b))).collect();
+        let mut parts = Vec::new();
+        for part in blocks.chunks(BLOCKS_PER_BUNDLE as usize) {
+            let number = if parts.is_empty() { 0 } else { last + 1 };
+            last = last.max(number);
+            bytes += part.iter().map(|(_, block)| block.len_bytes()).sum::<u64>();
+            bundles.0.push((number, Starts::of(shared.partitions(), part.iter().map(|(partition, _)| *partition))));
+            parts.push((number, part));
+        }
+        let list = bundles.to_bytes();
+        let first = parts.first().map_or(&[][..], |(_, part)| part);
+        let mut tensors = Vec::new();
+        for (name, bytes) in HEADS.into_iter().zip([&schema, &list]) {
+            tensors.push((name.to_owned(), BundleTensor::from_bytes(DType::U8, [bytes.len() as u64], bytes)?));
+        }
+        tensors.extend(named(first));
+        push(io, key, source(tensors)?, How::Rows(Spill::Allowed)).await?;
+        for (number, part) in parts.into_iter().skip(1) {
+            let key = shared.bundle_key((task, attempt), number)?;
+            holding.add(key.clone())?;
+            push(io, key, source(named(part).collect::<Vec<_>>())?, How::Rows(Spill::Allowed)).await?;
+        }
+        Ok((holding, Committed { rows, bytes }))
     }
 
     /// Swaps the task's word. `Ok` if this attempt has won.
@@ -316,12 +326,21 @@ impl Deciding<'_> {
         }
     }
 
-    /// Tells the readers. They would find out by themselves, later.
-    async fn tell(&self, holding: Holding, note: transfer_core::tensor::Key) {
+    /// Marks the attempt, so that its rows outlive this worker, and tells the readers. They would find out by
+    /// themselves, later.
+    async fn tell(&self, holding: Holding, mark: Key, note: Key) {
         let Deciding { io, shared, task, attempt } = *self;
-        holding.committed(note.clone());
-        if let Err(e) = push_bytes(io, note, &attempt.to_le_bytes(), true).await {
+        holding.committed([mark.clone(), note.clone()]);
+        if let Err(e) = push_bytes(io, mark, &[1], How::New(Life::Parent)).await {
+            tracing::debug!(exchange = shared.name, task, attempt, "committed, and lost with this worker: {e}");
+        }
+        if let Err(e) = push_bytes(io, note, &attempt.to_le_bytes(), How::TakenOver).await {
             tracing::debug!(exchange = shared.name, task, attempt, "committed, and readers are not told: {e}");
         }
     }
+}
+
+/// The blocks of a bundle, with the names that they have there.
+fn named<'a>(blocks: &[(usize, Block)]) -> impl Iterator<Item = (String, BundleTensor<'a>)> {
+    blocks.iter().enumerate().map(|(n, (_, block))| (n.to_string(), BundleTensor::from(block.frozen())))
 }

@@ -3,6 +3,7 @@
 use super::control::Control;
 use super::directory::{Claim, DirectoryRequest};
 use super::ids::SessionId;
+use super::spill::SpillId;
 use super::tenant::Tenant;
 use crate::fabric::{AtomicOp, DownReason, GrantAccess, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
@@ -163,6 +164,36 @@ pub enum HostAction {
         to: LocalSlice,
         /// The tag.
         tag: u64,
+    },
+    /// Write these ranges to disk, back to back, and call [`super::Node::spill_written`] with this number. Nothing writes
+    /// to them meanwhile. Only from [`SpillFree`](HostAction::SpillFree) on is it gone.
+    SpillWrite {
+        /// The number of the version.
+        id: SpillId,
+        /// The tenant whose version it is.
+        tenant: Tenant,
+        /// The ranges.
+        from: GatherList,
+        /// Their length in bytes.
+        len: u64,
+    },
+    /// Read these ranges of a version on disk into one range of memory, back to back, and call
+    /// [`super::Node::spill_read`] with this tag. `from` names places in the version: see
+    /// [`SegmentId::DISK`](crate::memory::SegmentId::DISK).
+    SpillRead {
+        /// The number of the version.
+        id: SpillId,
+        /// The ranges of the version.
+        from: GatherList,
+        /// The target.
+        to: LocalSlice,
+        /// The tag.
+        tag: u64,
+    },
+    /// Free the space of a version on disk, after all reads that were asked for before.
+    SpillFree {
+        /// The number of the version.
+        id: SpillId,
     },
     /// Answer a peer's call for landing slots; see [`super::Node::prepare_buffers`].
     Prepared {

@@ -1,6 +1,7 @@
 //! The configuration of a node, fixed at its start.
 
 use super::limits::Limits;
+use super::spill::SpillConfig;
 use super::tenant::Tenants;
 use crate::fabric::FabricKind;
 use crate::tensor::Name;
@@ -38,6 +39,8 @@ pub struct NodeConfig {
     pub require: Option<FabricKind>,
     /// The names of tenants, and the prefixes reserved for some tenants.
     pub tenants: Tenants,
+    /// Whether and when versions are written to disk. `None`: never.
+    pub spill: Option<SpillConfig>,
     /// Whether transfers are timed for the histograms of [`super::Meters`]. They are counted in any case.
     pub timed: bool,
     /// The protocol rule that this node breaks, for tests.
@@ -66,6 +69,7 @@ impl NodeConfig {
             limits: Limits::default(),
             require: None,
             tenants: Tenants::default(),
+            spill: None,
             timed: true,
             #[cfg(test)]
             broken: None,

@@ -19,6 +19,8 @@
 //! - `sessions`: workers, their operations and deadlines, their leases and arenas.
 //! - `references`: memory of one node that workers of another node read in place.
 //! - `pings`: round trips that an operator measures.
+//! - `spill`: versions that are written to disk.
+//! - `parents`: versions that have outlived their worker, and stay as long as another key is published.
 //!
 //! The ground, which all machines use:
 //! - `ids`, `slab`: ids of entries, and tables of entries.
@@ -44,10 +46,12 @@ mod links;
 mod meters;
 mod node;
 mod pings;
+mod parents;
 mod references;
 mod sessions;
 mod slab;
 mod snapshot;
+mod spill;
 mod tenant;
 #[cfg(test)]
 mod tests;
@@ -73,4 +77,5 @@ pub use snapshot::{
     Carried, EndedTransfer, LinkStatus, LinkWork, Page, PathStatus, PoolStatus, PublishedStatus, QuarantineStatus,
     SessionStatus, Snapshot, TensorStatus, TransferStatus,
 };
+pub use spill::{SpillConfig, SpillId, SpillStatus};
 pub use tenant::{InvalidTenant, Tenant, Tenants, Vouches};

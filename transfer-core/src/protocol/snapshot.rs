@@ -4,6 +4,7 @@ use super::control::PassedOver;
 use super::ids::SessionId;
 use super::limits::LimitsReached;
 use super::meters::Operation;
+use super::spill::SpillStatus;
 use super::tenant::Tenant;
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::LocalSlice;
@@ -31,6 +32,8 @@ pub struct Snapshot {
     pub tensors: u64,
     /// Ranges that are still in use: published, being read, or in flight.
     pub blobs: u64,
+    /// Versions that lie on disk.
+    pub spilled: SpillStatus,
     /// Leases that workers hold.
     pub leases: u64,
     /// Operations of workers that have not ended.

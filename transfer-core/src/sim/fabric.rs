@@ -70,7 +70,8 @@ impl SimMemory {
         })
     }
 
-    fn write(&self, slice: LocalSlice, bytes: &[u8]) -> bool {
+    /// Writes into a registered range. Returns whether it is registered.
+    pub(super) fn write(&self, slice: LocalSlice, bytes: &[u8]) -> bool {
         let mut w = self.world.lock();
         let memory = w.endpoints.get(self.endpoint.0).and_then(|e| e.segments.get(&slice.segment)).copied();
         memory.is_some_and(|m| w.store(m, slice.offset, bytes))

@@ -7,6 +7,7 @@
 //! - `connection`: the two sides of a link and the work in flight between them.
 //! - `transit`: how work requests travel, and where they are checked.
 //! - `ends`: how links come up and go down.
+//! - `disk`: [`SimDisk`], on which a node has versions.
 //! - `fabric`: [`SimFabric`], the fabric contract over a world.
 //! - `digest`: one number for the externally visible behaviour of a run.
 //! - `cluster`: sidecars, workers and a directory under random schedules; tests only.
@@ -19,6 +20,7 @@ pub(crate) mod cluster;
 mod conditions;
 mod connection;
 mod digest;
+mod disk;
 mod ends;
 mod fabric;
 #[cfg(test)]
@@ -27,5 +29,6 @@ mod transit;
 mod world;
 
 pub use conditions::{Conditions, Grants};
+pub use disk::SimDisk;
 pub use fabric::{SimFabric, SimMemory};
 pub use world::{Endpoint, GuardId, MemoryId, World};

@@ -60,6 +60,7 @@ fn play_many(test: &str, how: Play, part: u64) {
     }
     assert!(count < 100 || how.tight || tally.look_ups > 0, "{test}: nobody has found anything on a board");
     assert!(count < 100 || how.tight || tally.noticed > 0, "{test}: nobody has found anything in a notice: {tally:?}");
+    assert!(count < 100 || !how.spill || tally.read_back > 0, "{test}: nothing was read back from disk: {tally:?}");
     println!("{test}: {count} schedules from {first}, {tally:?}");
 }
 
@@ -106,6 +107,8 @@ schedules! {
     late_packets_change_no_delivered_bytes: Play { late_packets: 50, ..Play::USUAL }, 0;
     false_header_ends_its_link: Play { lies: 10, ..Play::USUAL }, 0;
     everything_succeeds_while_one_rail_is_live: Play { calm: true, ..RAILS }, 0;
+    rules_hold_while_versions_are_written_to_disk: Play { spill: true, ..Play::USUAL }, 0;
+    everything_succeeds_while_versions_are_written_to_disk: Play { spill: true, ..CALM }, 0;
     rules_hold_while_rails_die: RAILS, 0;
     rules_hold_with_one_key_for_all_grants: Play { one_key: true, ..Play::USUAL }, 0;
     everything_succeeds_with_one_key_and_rails: Play { one_key: true, calm: true, ..RAILS }, 0;

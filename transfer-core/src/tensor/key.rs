@@ -190,6 +190,13 @@ impl Key {
         }
     }
 
+    /// The key without its last part: all before the last `/`. `None` if it has no parent.
+    #[must_use]
+    pub fn parent(&self) -> Option<Key> {
+        let (parent, _) = self.0.rsplit_once('/')?;
+        (self.reserved_for().is_none() && !parent.is_empty()).then(|| Key(parent.into()))
+    }
+
     /// What a reserved key is for, and the name there. `None` for a tensor's key.
     #[must_use]
     pub fn reserved_for(&self) -> Option<(ReservedFor, &str)> {
@@ -323,6 +330,15 @@ mod tests {
         assert!(Key::of_counter(&name(&"n".repeat(510))).is_ok());
         let e = Key::of_counter(&name(&"n".repeat(511))).unwrap_err();
         assert!(e.to_string().contains("510") && e.to_string().contains("511"), "{e}");
+    }
+
+    #[test]
+    fn parent_is_the_key_without_its_last_part() {
+        let parent = |key: &str| Key::new(key).unwrap().parent().map(|parent| parent.to_string());
+        assert_eq!(parent("a/b/c").as_deref(), Some("a/b"));
+        assert_eq!(parent("a/").as_deref(), Some("a"));
+        assert_eq!([parent("a"), parent("/a")], [None, None]);
+        assert_eq!(Key::of_counter(&Name::new("a/b").unwrap()).unwrap().parent(), None);
     }
 
     #[test]

@@ -11,5 +11,5 @@ pub use excerpt::{BodyRange, Excerpt, InvalidExcerpt, MAX_EXCERPT_RANGES};
 pub use key::{
     InvalidName, Key, MAX_COUNTER_NAME_BYTES, MAX_KEY_BYTES, Name, ReservedFor, Select, TensorName, Version,
 };
-pub use retention::{Life, Retention, Until};
+pub use retention::{Life, Retention, Spill, Until};
 pub use shape::{InvalidShape, MAX_METADATA_BYTES, MAX_RANK, MetaParts, Shape, TensorMeta};

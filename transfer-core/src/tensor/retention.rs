@@ -23,6 +23,21 @@ pub enum Life {
     Session,
     /// The sidecar that it lies at.
     Sidecar,
+    /// The parent of its key: the key without its last part, see [`Key::parent`](super::Key::parent). The version
+    /// outlives its worker for as long as somebody publishes the parent, on any node.
+    Parent,
+}
+
+/// Whether a version may be written to disk while nobody reads it, which gives its memory back to its worker.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Spill {
+    /// It stays in memory.
+    #[default]
+    Never,
+    /// It may be written when such versions take too much of their worker's arena.
+    Allowed,
+    /// It is to be written now, and so is all else that may be, because its worker needs memory.
+    Now,
 }
 
 /// How long a published version stays: said with each push.
@@ -32,10 +47,13 @@ pub struct Retention {
     pub until: Until,
     /// And no longer than this.
     pub life: Life,
+    /// Whether it may be written to disk.
+    pub spill: Spill,
 }
 
 impl Retention {
-    /// As numbers: until what, for how long, and the count of fetches.
+    /// As numbers: until what, for how long (and four bits higher, whether it may be written to disk), and the count of
+    /// fetches.
     #[must_use]
     pub fn to_wire(self) -> (u8, u8, u32) {
         let (until, fetches) = match self.until {
@@ -43,7 +61,7 @@ impl Retention {
             Until::Fetched(n) => (1, n.get()),
             Until::Deleted => (2, 0),
         };
-        (until, u8::from(self.life == Life::Sidecar), fetches)
+        (until, self.life as u8 | (self.spill as u8) << 4, fetches)
     }
 
     /// Reads [`Retention::to_wire`]. `None` for numbers that it never gives.
@@ -55,12 +73,20 @@ impl Retention {
             (2, None) => Until::Deleted,
             _ => return None,
         };
+        let (life, spill) = (life & 0xf, life >> 4);
         let life = match life {
             0 => Life::Session,
             1 => Life::Sidecar,
+            2 => Life::Parent,
             _ => return None,
         };
-        Some(Retention { until, life })
+        let spill = match spill {
+            0 => Spill::Never,
+            1 => Spill::Allowed,
+            2 => Spill::Now,
+            _ => return None,
+        };
+        Some(Retention { until, life, spill })
     }
 }
 
@@ -72,8 +98,13 @@ impl fmt::Display for Retention {
             Until::Deleted => f.write_str("until deleted")?,
         }
         match self.life {
-            Life::Session => Ok(()),
-            Life::Sidecar => f.write_str(", outlives its worker"),
+            Life::Session => {}
+            Life::Sidecar => f.write_str(", outlives its worker")?,
+            Life::Parent => f.write_str(", outlives its worker as long as its parent is published")?,
+        }
+        match self.spill {
+            Spill::Never => Ok(()),
+            Spill::Allowed | Spill::Now => f.write_str(", may be written to disk"),
         }
     }
 }
@@ -86,7 +117,7 @@ mod tests {
     fn every_retention_reads_back_and_nothing_else_is_one() {
         let mut known = 0;
         for until in 0..4 {
-            for life in 0..3 {
+            for life in 0..=u8::MAX {
                 for fetches in [0, 1, u32::MAX] {
                     if let Some(retention) = Retention::from_wire(until, life, fetches) {
                         assert_eq!(retention.to_wire(), (until, life, fetches));
@@ -95,7 +126,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(known, 8);
+        assert_eq!(known, 36);
         assert_eq!(Retention::default().to_wire(), (0, 0, 0));
     }
 }

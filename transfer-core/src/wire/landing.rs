@@ -206,8 +206,11 @@ mod tests {
         let examples = [(0, 0), (u32::MAX, u64::MAX)].map(|(n, m)| {
             let slot = SlotNumber(n);
             let (version, body_len) = (Version(m), m);
-            let retention =
-                Retention { until: NonZeroU32::new(n).map_or(Until::Deleted, Until::Fetched), life: Life::Session };
+            let retention = Retention {
+                until: NonZeroU32::new(n).map_or(Until::Deleted, Until::Fetched),
+                life: Life::Session,
+                ..Retention::default()
+            };
             let header = Header {
                 slot,
                 index: n,
@@ -249,7 +252,7 @@ mod tests {
             pieces: 5,
             waited_us: 6,
             name: 8,
-            retention: Retention { until: Until::Deleted, life: Life::Sidecar },
+            retention: Retention { until: Until::Deleted, life: Life::Sidecar, ..Retention::default() },
         };
         let bytes = h.encode();
         assert_eq!(Header::decode(&bytes), Ok(h));

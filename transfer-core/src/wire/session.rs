@@ -75,7 +75,7 @@ pub(super) fn write_retention(w: &mut Writer, retention: Retention) {
 pub(super) fn read_retention(r: &mut Reader<'_>) -> Result<Retention, WireError> {
     let (until, life, fetches) = (r.u8()?, r.u8()?, r.u32()?);
     let value = u64::from(until) << 40 | u64::from(life) << 32 | u64::from(fetches);
-    let expected = "0 or 2 and no fetches, or 1 and some; then 0 or 1";
+    let expected = "0 or 2 and no fetches, or 1 and some; then 0 to 2, and 16 times 0 to 2";
     Retention::from_wire(until, life, fetches).ok_or(WireError::Value { what: "retention", value, expected })
 }
 

@@ -47,7 +47,11 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
             to: Some(Name::new(&"n".repeat(512)).unwrap()),
             timeout: Duration::from_secs(1),
             require: Some(FabricKind::Shm),
-            retention: Retention { until: Until::Fetched(NonZeroU32::MAX), life: Life::Sidecar },
+            retention: Retention {
+                until: Until::Fetched(NonZeroU32::MAX),
+                life: Life::Sidecar,
+                ..Retention::default()
+            },
             takeover: true,
             more_follow: true,
             readable_by: vec![Name::new("7").unwrap(), Name::new("train").unwrap()],

@@ -14,6 +14,7 @@
 //! - `meters`: the counts of the thread.
 //! - `pings`: round trips to peers.
 //! - `readers`: sessions of the sidecar's own services.
+//! - `spill`: versions that are written to disk and read back.
 //! - `tables`: bodies in several ranges of an arena.
 //! - `trace`: finished transfers, for another thread.
 //! - `wait`: the decision between polling and sleeping, and the sleep.
@@ -28,6 +29,7 @@ mod meters;
 mod pings;
 mod readers;
 mod run;
+mod spill;
 mod tables;
 mod trace;
 mod wait;
@@ -42,9 +44,13 @@ pub use readers::{ReaderReply, ReaderSink};
 pub use trace::TraceSink;
 pub use wait::PollStrategy;
 
+pub use crate::disk::DiskError;
+
+use crate::disk::{Disk, Store};
 use crossbeam_channel::{Receiver, Sender};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use transfer_core::fabric::{Fabric, FabricError};
@@ -79,6 +85,8 @@ pub struct EngineConfig {
     pub fabrics: Vec<BoxedFabric>,
     /// How to wait for work.
     pub poll: PollStrategy,
+    /// The folder in which versions are written to disk, if the node's configuration says that they are.
+    pub disk: Option<PathBuf>,
     /// The receiver of finished transfers, if transfers can be traced.
     pub trace: Option<TraceSink>,
     /// The budget of the engine's own small segments.
@@ -97,6 +105,9 @@ pub enum EngineError {
     /// A fabric refused to register that memory.
     #[error("registering the engine's own segment: {0}")]
     Register(#[from] FabricError),
+    /// The folder for versions on disk cannot be used.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
     /// A system call failed.
     #[error("{what}: {why}")]
     System {
@@ -155,6 +166,11 @@ impl Engine {
         let node = transfer_core::protocol::Node::new(config.node, cells);
         let mut run = run::Run::new(node, config.fabrics, config.poll, inbox, bell.clone(), (sink, config.trace))?;
         run.add_segment(HEADER_SEGMENT, headers, SegmentRole::Headers)?;
+        if let Some(folder) = config.disk {
+            let start = Disk::start(Store::new(folder)?, bell.clone());
+            run.disk =
+                Some(start.map_err(|why| EngineError::System { what: "starting the thread for the disk", why })?);
+        }
         if run.needs_words() {
             let options = SegmentOptions { len: COUNTER_WORDS_BYTES, ..config.segment };
             run.add_words(Segment::create("transfer-counters", &options, &config.budget)?)?;

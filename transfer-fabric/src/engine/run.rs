@@ -13,6 +13,7 @@ use super::trace::TraceSink;
 use super::wait::{Pace, PollStrategy, Ready};
 use super::workers::{Ends, Take, Workers};
 use super::{BoxedFabric, COUNTER_SEGMENT, EngineError};
+use crate::disk::Disk;
 use crate::epoll::Epoll;
 use crossbeam_channel::Receiver;
 use hashbrown::HashMap;
@@ -66,6 +67,7 @@ pub(super) struct Run {
     pings: Pings,
     readers: Readers,
     copies: Copies,
+    pub(super) disk: Option<Disk>,
     stopping: bool,
 }
 
@@ -108,6 +110,7 @@ impl Run {
             pings: Pings::default(),
             readers: Readers::default(),
             copies: Copies::default(),
+            disk: None,
             stopping: false,
         })
     }
@@ -187,6 +190,10 @@ impl Run {
                     self.driver.node.copied(now, tag);
                     self.work(now);
                 }
+            }
+            if self.disk_done(now) {
+                active = true;
+                self.work(now);
             }
             if let Some(trace) = &self.trace {
                 trace.end(&mut self.driver.node, self.started);
@@ -268,6 +275,17 @@ impl Run {
                     }
                     Work::SegmentKept { segment, memory } => self.memory.insert(segment, memory, SegmentRole::Peer),
                     Work::Host(HostAction::Copy { from, to, tag }) => self.copies.add(from, to, tag),
+                    Work::Host(HostAction::SpillWrite { id, tenant, from, len }) => {
+                        self.write_to_disk(now, id, tenant, &from, len);
+                    }
+                    Work::Host(HostAction::SpillRead { id, from, to, tag }) => {
+                        self.read_from_disk(now, id, &from, to, tag)
+                    }
+                    Work::Host(HostAction::SpillFree { id }) => {
+                        if let Some(disk) = &self.disk {
+                            disk.free(id);
+                        }
+                    }
                     Work::Host(HostAction::AskReaders { segment, mark }) => {
                         // A segment that is gone has no readers.
                         let read = self.memory.get(segment).is_some_and(|memory| memory.is_referenced(mark));

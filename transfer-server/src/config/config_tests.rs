@@ -43,6 +43,21 @@ fn node_of_a_cluster_is_parsed() {
 }
 
 #[test]
+fn marks_and_limits_of_rows_on_disk_fit_together() {
+    let config = parse("--spill-dir /d --spill-bytes 1GiB --spill-high-percent 100 --spill-low-percent 99").unwrap();
+    let node = config.spill.node().unwrap();
+    assert_eq!((node.high_percent, node.low_percent), (100, 99));
+    assert_eq!((node.tenant_bytes, node.total_bytes), (1 << 30, 1 << 30));
+    assert_eq!(parse("--spill-bytes 1GiB").unwrap().spill.node(), None, "only with a folder");
+    refused("--spill-high-percent 101", &["--spill-high-percent 101", "at most 100"]);
+    refused("--spill-low-percent 60", &["--spill-low-percent 60", "--spill-high-percent 60", "above"]);
+    refused(
+        "--spill-bytes 1GiB --spill-bytes-per-tenant 2GiB",
+        &["--spill-bytes-per-tenant 2GiB", "--spill-bytes 1GiB"],
+    );
+}
+
+#[test]
 fn listening_beyond_loopback_needs_insecure_or_certificates() {
     for address in ["0.0.0.0:7471", "10.0.0.7:7471", "[::]:7471", "[2001:db8::1]:7471", "[::ffff:10.0.0.7]:7471"] {
         refused(&format!("--listen {address}"), &["--listen", address, "--insecure", "127.0.0.1:7471"]);

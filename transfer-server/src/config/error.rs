@@ -43,6 +43,27 @@ pub enum ConfigError {
         /// Its port.
         port: u16,
     },
+    /// The marks between which rows are written to disk.
+    #[error(
+        "--spill-high-percent {high} and --spill-low-percent {low}: rows are written to disk from the high mark down to the low one, so the \
+         high mark has to be above the low one, and at most 100"
+    )]
+    SpillMarks {
+        /// The high mark.
+        high: u32,
+        /// The low mark.
+        low: u32,
+    },
+    /// One tenant may have more on disk than all together.
+    #[error(
+        "--spill-bytes-per-tenant {tenant} is more than --spill-bytes {all}, which all tenants may have on disk together"
+    )]
+    SpillLimits {
+        /// The limit of a tenant.
+        tenant: Size,
+        /// The limit of all.
+        all: Size,
+    },
     /// A rule about tenants is not valid.
     #[error("{flag} {rule:?}: {why}")]
     Tenants {

@@ -2,7 +2,8 @@
 
 use super::{
     Config, ConfigError, CopyConfig, DEFAULT_BOARD_ENTRIES, DEFAULT_MAX_ARENA, DEFAULT_TCP_RAILS, DirectoryPlace,
-    LEAST, LimitsConfig, Locking, Poll, SecurityConfig, ShmConfig, Size, SourceFlags, TenantsConfig, VerbsConfig,
+    LEAST, LimitsConfig, Locking, Poll, SecurityConfig, ShmConfig, Size, SourceFlags, SpillConfig, TenantsConfig,
+    VerbsConfig,
 };
 use crate::observe::WatchConfig;
 use crate::observe::logging::LogFlags;
@@ -133,6 +134,10 @@ pub struct Flags {
     #[command(flatten)]
     pub shm: ShmConfig,
 
+    /// Rows of exchanges on disk.
+    #[command(flatten)]
+    pub spill: SpillConfig,
+
     /// The configuration itself.
     #[command(flatten)]
     pub source: SourceFlags,
@@ -197,6 +202,7 @@ impl Flags {
             verbs: self.verbs,
             watch: self.watch,
             shm: self.shm,
+            spill: self.spill,
             security: self.security,
             tenants: self.tenants,
             copies: self.copies,

@@ -12,6 +12,7 @@ mod security;
 mod shm;
 mod size;
 mod source;
+mod spill;
 mod tenants;
 mod verbs;
 
@@ -27,6 +28,7 @@ pub use security::{NamePattern, NotAPattern, SecurityConfig};
 pub use shm::{ShmConfig, UseReferences, UseShm};
 pub use size::{NotASize, Size};
 pub use source::{LoadError, Loaded, Origin, Setting, SourceFlags, load};
+pub use spill::SpillConfig;
 pub(crate) use tenants::Tenancy;
 pub use tenants::{NotARule, PeerTenants, PrefixRule, TenantAdmin, TenantIds, TenantsConfig};
 pub use verbs::{DeviceName, IsolationChoice, NotADevice, UseVerbs, VerbsConfig, VerbsConnect};
@@ -138,6 +140,8 @@ pub struct Config {
     pub watch: WatchConfig,
     /// Shared memory between the sidecars of one host.
     pub shm: ShmConfig,
+    /// Rows of exchanges on disk.
+    pub spill: SpillConfig,
     /// Certificates and roles.
     pub security: SecurityConfig,
     /// Tenants.
@@ -176,6 +180,7 @@ impl Config {
             verbs: VerbsConfig::default(),
             watch: WatchConfig::nobody(),
             shm: ShmConfig::default(),
+            spill: SpillConfig::default(),
             security: SecurityConfig::default(),
             tenants: TenantsConfig::default(),
             copies: CopyConfig::default(),
@@ -208,6 +213,7 @@ impl Config {
         self.watch.check(self.security.insecure)?;
         self.check_directory()?;
         self.verbs.check()?;
+        self.spill.check()?;
         self.check_memory()
     }
 

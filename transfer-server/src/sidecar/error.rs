@@ -5,7 +5,7 @@ use crate::security::TlsError;
 use std::io;
 use std::path::PathBuf;
 use transfer_core::fabric::FabricError;
-use transfer_fabric::engine::EngineError;
+use transfer_fabric::engine::{DiskError, EngineError};
 use transfer_memory::socket::AddressError;
 
 /// The reason why a sidecar did not start. A failed start leaves nothing behind.
@@ -61,9 +61,12 @@ pub enum StartError {
     /// The rails of the tcp fabric are not valid.
     #[error("the rails of the tcp fabric: {0}")]
     Rails(#[source] transfer_core::rails::RailsError),
+    /// Nothing can be written to disk in the folder for it.
+    #[error("--spill-dir: {0}")]
+    SpillDir(#[source] DiskError),
     /// The data plane does not start.
     #[error("the data plane does not start: {0}")]
-    Engine(#[from] EngineError),
+    Engine(#[source] EngineError),
     /// The directory does not attach this node.
     #[error("the directory at {place} does not attach this node: {why}")]
     Directory {
@@ -90,5 +93,14 @@ fn hint_of_rights(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::PermissionDenied => "; --socket and --admin-socket may name paths in a folder of your own",
         _ => "",
+    }
+}
+
+impl From<EngineError> for StartError {
+    fn from(error: EngineError) -> StartError {
+        match error {
+            EngineError::Disk(error) => StartError::SpillDir(error),
+            error => StartError::Engine(error),
+        }
     }
 }

@@ -122,6 +122,8 @@ impl Parts {
         node.tenants = security.tenancy().tenants().clone();
         node.limits = config.limits.all().node;
         node.timed = !config.watch.no_timings;
+        node.spill = config.spill.node();
+        let disk = config.spill.folder.clone();
         let poll = poll::configured(config.poll);
         // The channel is unbounded, because the engine must not wait. The engine's waiting workers bound its requests.
         let (tell, requests) = mpsc::unbounded_channel();
@@ -130,7 +132,7 @@ impl Parts {
         let (trace, records) = observe::start_spans(&config.watch.otlp, &config.node, incarnation)
             .map_err(|source| StartError::System { what: "starting what writes spans down, and sends them", source })?;
         let engine =
-            Engine::start(EngineConfig { node, fabrics, poll, trace: Some(trace), budget, segment: pool }, sink)?;
+            Engine::start(EngineConfig { node, fabrics, poll, disk, trace: Some(trace), budget, segment: pool }, sink)?;
 
         let advertised = match (&config.advertise, addresses.grpc) {
             (Some(told), _) => told.as_str().into(),

@@ -23,7 +23,6 @@ pub(super) struct Direct {
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     batch: Option<Vec<Source>>,
-    groups: Groups,
     parts: Vec<Part>,
     new: Vec<New>,
 }
@@ -32,7 +31,7 @@ pub(super) struct Plan {
 #[derive(Debug)]
 struct Part {
     partition: usize,
-    /// The range of the rows in the plan's groups.
+    /// The range of the rows in the groups.
     rows: Range<usize>,
     /// The index of the new block; else they go into the open one.
     new: Option<usize>,
@@ -60,7 +59,7 @@ impl Direct {
         Direct { layout, largest_block, open: (0..partitions).map(|_| None).collect() }
     }
 
-    pub(super) fn prepare(&self, batch: &RecordBatch, groups: Groups, first_row: u64) -> (Vec<u64>, Plan) {
+    pub(super) fn prepare(&self, batch: &RecordBatch, groups: &Groups, first_row: u64) -> (Vec<u64>, Plan) {
         let sources = sources(batch);
         let data: Vec<&Source> = self.data(&sources).collect();
         let rows = batch.num_rows();
@@ -100,7 +99,7 @@ impl Direct {
             }
         }
         let sizes = new.iter().map(|new| new.shape.size as u64).collect();
-        (sizes, Plan { batch: Some(sources), groups, parts, new })
+        (sizes, Plan { batch: Some(sources), parts, new })
     }
 
     /// The sources that have bytes in a `Data` slot.
@@ -119,8 +118,15 @@ impl Direct {
         doubled.max(needed).min(self.largest_block)
     }
 
-    pub(super) fn place(&mut self, plan: Plan, tensors: Vec<TensorMut>, first_row: u64, complete: &mut [Vec<Block>]) {
-        let Plan { batch, groups, parts, new } = plan;
+    pub(super) fn place(
+        &mut self,
+        plan: Plan,
+        groups: &Groups,
+        tensors: Vec<TensorMut>,
+        first_row: u64,
+        complete: &mut [Vec<Block>],
+    ) {
+        let Plan { batch, parts, new } = plan;
         let Some(sources) = batch else { return };
         let mut fresh: Vec<(usize, Building)> = Vec::with_capacity(new.len());
         for (New { partition, shape, first_row }, tensor) in new.into_iter().zip(tensors) {
@@ -149,10 +155,16 @@ impl Direct {
         }
     }
 
-    pub(super) fn finish(self, complete: &mut [Vec<Block>]) {
-        for (open, complete) in self.open.into_iter().zip(complete) {
-            complete.extend(open.map(|open| open.close(&self.layout)));
+    /// Completes the open blocks.
+    pub(super) fn close(&mut self, complete: &mut [Vec<Block>]) {
+        for (open, complete) in self.open.iter_mut().zip(complete) {
+            complete.extend(open.take().map(|open| open.close(&self.layout)));
         }
+    }
+
+    /// How much memory the open blocks take, in bytes.
+    pub(super) fn open_bytes(&self) -> u64 {
+        self.open.iter().flatten().map(|open| open.shape().size as u64).sum()
     }
 }
 

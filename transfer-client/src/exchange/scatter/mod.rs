@@ -6,8 +6,9 @@
 //! of another type is copied twice, all columns of it: rows of lists, maps, unions, dictionaries and runs are first taken
 //! apart by Arrow's own kernels, on the heap, and are copied into a block when there are enough of them.
 //!
-//! Writing has two steps. [`Scatter::prepare`] chooses the partitions and says which blocks are needed, and changes
-//! nothing, so that the caller may wait for their memory, or give up. [`Scatter::place`] copies the rows.
+//! Writing has three steps. [`Scatter::choose`] chooses the partitions. [`Scatter::plan`] says which blocks are needed, and
+//! changes nothing, so that the caller may wait for their memory, or give up. [`Scatter::place`] copies the rows.
+//! [`Scatter::take`] takes what there is, so that its memory can be freed before the end.
 //!
 //! # Layout
 //! - this file: the steps. `layout`: which buffers a block has. `sources`: those of a batch. `direct`: rows that are
@@ -60,10 +61,18 @@ enum Way {
     Staged(Staged),
 }
 
+/// The rows of a batch whose partitions are chosen.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    batch: RecordBatch,
+    groups: Groups,
+}
+
 /// Rows whose partitions and blocks are chosen, and that are not copied yet.
 #[derive(Debug)]
 pub(crate) struct Placement {
-    rows: u64,
+    /// The rows; `None` for those that wait on the heap alone.
+    chosen: Option<Chosen>,
     /// The number of rows before it: another placement must not come between.
     after: u64,
     sizes: Vec<u64>,
@@ -81,9 +90,15 @@ impl Placement {
     pub(crate) fn sizes(&self) -> &[u64] {
         &self.sizes
     }
+
+    /// Gives the rows back, to plan again.
+    pub(crate) fn into_chosen(self) -> Option<Chosen> {
+        self.chosen
+    }
 }
 
 /// What a task wrote.
+#[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct Finished {
     /// The number of its rows.
@@ -129,7 +144,16 @@ impl Scatter {
     ///
     /// # Errors
     /// [`PartitionError`] if the batch cannot be partitioned like that. Nothing of it is written then.
+    #[cfg(test)]
     pub(crate) fn prepare(&self, batch: &RecordBatch, by: &By<'_>) -> Result<Placement, PartitionError> {
+        Ok(self.plan(self.choose(batch, by)?)?)
+    }
+
+    /// Chooses the partition of each row.
+    ///
+    /// # Errors
+    /// [`PartitionError`] if the batch cannot be partitioned like that.
+    pub(crate) fn choose(&self, batch: &RecordBatch, by: &By<'_>) -> Result<Chosen, PartitionError> {
         if batch.schema_ref() != &self.schema {
             let (expected, found) = (self.schema.to_string(), batch.schema_ref().to_string());
             return Err(BatchError::OtherSchema { expected, found }.into());
@@ -141,17 +165,27 @@ impl Scatter {
         let mut chosen = Vec::new();
         by.choose(batch, place, &mut chosen)?;
         let groups = Groups::new(&chosen, self.partitions.get() as usize);
+        Ok(Chosen { batch: batch.clone(), groups })
+    }
+
+    /// Chooses the block of each row. Nothing changes until [`Scatter::place`]. If blocks are [taken](Scatter::take)
+    /// meanwhile, the rows have to be planned again.
+    ///
+    /// # Errors
+    /// [`BatchError`] if Arrow cannot encode them.
+    pub(crate) fn plan(&self, chosen: Chosen) -> Result<Placement, BatchError> {
+        let Chosen { batch, groups } = &chosen;
         let (sizes, way) = match &self.way {
             Way::Direct(direct) => {
                 let (sizes, plan) = direct.prepare(batch, groups, self.rows);
                 (sizes, Plan::Direct(plan))
             }
             Way::Staged(staged) => {
-                let (sizes, plan) = staged.prepare(batch, &groups, self.rows)?;
+                let (sizes, plan) = staged.prepare(batch, groups, self.rows)?;
                 (sizes, Plan::Staged(plan))
             }
         };
-        Ok(Placement { rows: batch.num_rows() as u64, after: self.rows, sizes, way })
+        Ok(Placement { chosen: Some(chosen), after: self.rows, sizes, way })
     }
 
     /// Says which blocks are still needed for rows that wait on the heap, at the end of the task.
@@ -166,7 +200,7 @@ impl Scatter {
                 (sizes, Plan::Staged(plan))
             }
         };
-        Ok(Placement { rows: 0, after: self.rows, sizes, way })
+        Ok(Placement { chosen: None, after: self.rows, sizes, way })
     }
 
     /// Copies the rows of a placement. `blocks` are tensors of bytes of the sizes that it needs.
@@ -174,28 +208,55 @@ impl Scatter {
     /// # Panics
     /// If the blocks have other sizes, or other rows were placed since the placement was prepared.
     pub(crate) fn place(&mut self, placement: Placement, blocks: Vec<TensorMut>) {
-        let Placement { rows, after, sizes, way } = placement;
+        let Placement { chosen, after, sizes, way } = placement;
+        let none = Groups::default();
+        let groups = chosen.as_ref().map_or(&none, |chosen| &chosen.groups);
         assert_eq!(after, self.rows, "rows were placed since this placement was prepared");
         assert!(
             blocks.iter().map(|block| block.meta().len_bytes()).eq(sizes),
             "the blocks are not those that are needed"
         );
         match (&mut self.way, way) {
-            (Way::Direct(direct), Plan::Direct(plan)) => direct.place(plan, blocks, after, &mut self.complete),
+            (Way::Direct(direct), Plan::Direct(plan)) => direct.place(plan, groups, blocks, after, &mut self.complete),
             (Way::Staged(staged), Plan::Staged(plan)) => staged.place(plan, blocks, &mut self.complete),
             _ => unreachable!("a placement of another task"),
         }
-        self.rows += rows;
+        self.rows += chosen.map_or(0, |chosen| chosen.batch.num_rows() as u64);
+    }
+
+    /// Takes all blocks, also those that are not full. Later rows go into new ones.
+    pub(crate) fn take(&mut self) -> Vec<Vec<Block>> {
+        if let Way::Direct(direct) = &mut self.way {
+            direct.close(&mut self.complete);
+        }
+        self.complete.iter_mut().map(std::mem::take).collect()
+    }
+
+    /// Gives blocks back that were taken, before any others come.
+    pub(crate) fn give_back(&mut self, blocks: impl IntoIterator<Item = (usize, Block)>) {
+        for (partition, block) in blocks {
+            self.complete[partition].push(block);
+        }
+    }
+
+    /// How much memory its blocks take, in bytes.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        let open = match &self.way {
+            Way::Direct(direct) => direct.open_bytes(),
+            Way::Staged(_) => 0,
+        };
+        open + self.complete.iter().flatten().map(Block::len_bytes).sum::<u64>()
     }
 
     /// Ends the task: completes the blocks that are not full. What [`Scatter::prepare_rest`] asks for must have been
     /// placed.
+    #[cfg(test)]
     pub(crate) fn finish(mut self) -> Finished {
-        match self.way {
-            Way::Direct(direct) => direct.finish(&mut self.complete),
-            Way::Staged(staged) => assert!(staged.is_empty(), "rows still wait on the heap"),
+        let partitions = self.take();
+        if let Way::Staged(staged) = &self.way {
+            assert!(staged.is_empty(), "rows still wait on the heap");
         }
-        Finished { rows: self.rows, partitions: self.complete }
+        Finished { rows: self.rows, partitions }
     }
 }
 

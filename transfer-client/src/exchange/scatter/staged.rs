@@ -71,6 +71,7 @@ impl Staged {
         Staged { largest_block, stages: (0..partitions).map(|_| stage()).collect() }
     }
 
+    #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.stages.iter().all(|stage| stage.taken.is_empty())
     }

@@ -16,7 +16,7 @@ use transfer_memory::arena::Arena;
 
 fn decoded(reader: &BlockReader, finished: Finished) -> Vec<Vec<Decoded>> {
     let blocks = finished.partitions.into_iter();
-    let decode = |block: super::Block| reader.decode_bytes(block.into_frozen().bytes()).unwrap();
+    let decode = |block: super::Block| reader.decode_bytes(block.frozen().bytes()).unwrap();
     blocks.map(|blocks| blocks.into_iter().map(decode).collect()).collect()
 }
 
@@ -61,6 +61,7 @@ fn play(arena: &Arena, seed: u64, types: &[DataType]) {
     let bounds = (1..partitions).map(u64::from).collect::<Vec<_>>();
     let bounds = Bounds::new(["id"], vec![Arc::new(UInt64Array::from(bounds))]).unwrap();
     let (mut written, mut first_row) = (Vec::new(), 0);
+    let mut taken: Vec<Vec<super::Block>> = (0..partitions).map(|_| Vec::new()).collect();
     for _ in 0..rng.random_range(1..6) {
         let rows = [0, 1, 3, 100, 700][rng.random_range(0..5)];
         let batch = batch(&mut rng, &schema, first_row, rows);
@@ -75,8 +76,23 @@ fn play(arena: &Arena, seed: u64, types: &[DataType]) {
         writer.write(&batch, by);
         first_row += rows as u64;
         written.push((batch, chosen));
+        // Blocks are taken before the end now and then, and may come back.
+        if rng.random_ratio(1, 3) {
+            let blocks = writer.scatter.take();
+            match rng.random() {
+                true => taken.iter_mut().zip(blocks).for_each(|(taken, blocks)| taken.extend(blocks)),
+                false => {
+                    let blocks = blocks.into_iter().enumerate();
+                    writer.scatter.give_back(blocks.flat_map(|(p, blocks)| blocks.into_iter().map(move |b| (p, b))));
+                }
+            }
+        }
     }
-    let (reader, finished) = writer.finish();
+    let (reader, mut finished) = writer.finish();
+    for (taken, blocks) in taken.iter_mut().zip(&mut finished.partitions) {
+        taken.append(blocks);
+        std::mem::swap(taken, blocks);
+    }
     assert_eq!((finished.rows, finished.partitions.len()), (first_row, partitions as usize));
     check(&written, reader.schema(), &decoded(&reader, finished));
 }
@@ -279,7 +295,7 @@ fn nothing_of_an_earlier_tensor_is_in_a_block() {
         let (_, finished) = task(&arena, &batch(&mut rng, &schema, 0, 300), By::Random(1), 3);
         for block in finished.partitions.into_iter().flatten() {
             // Random bytes are 0xa5 now and then, but not four times in a row.
-            let frozen = block.into_frozen();
+            let frozen = block.frozen();
             assert!(!frozen.as_bytes().windows(4).any(|bytes| bytes == [0xa5; 4]), "{data_type}");
         }
     }

@@ -4,10 +4,13 @@ use super::Keys;
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
 use crate::memory::LocalSlice;
+#[cfg(doc)]
+use crate::memory::SegmentId;
 use crate::op::OpId;
 use crate::plan::GatherList;
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, OperationId, SlotId};
+use crate::protocol::spill::SpillId;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Excerpt, Retention, TensorMeta, Until, Version};
 use crate::trace::TraceContext;
@@ -48,6 +51,9 @@ pub(crate) enum Source {
     Pool(Box<Allocation>),
     /// Back to the sender that writes into this landing slot.
     Slot(LinkId, SlotId),
+    /// Nowhere: it lies on disk, and its space there is freed. Its `slice` is in [`SegmentId::DISK`], and names places in
+    /// the version.
+    Disk(SpillId),
     /// Back to the peer whose memory it is. `lease` is the peer's number for it, `ranges` as in [`Blob::range_count`].
     Reference { link: LinkId, lease: u32, ranges: u32 },
 }
@@ -111,6 +117,14 @@ impl Blob {
         match &self.source {
             Source::Reference { ranges, .. } => *ranges,
             _ => self.ranges.as_ref().map_or(0, |ranges| u32::try_from(ranges.len()).unwrap_or(u32::MAX)),
+        }
+    }
+
+    /// Returns its number on disk, if it lies there.
+    pub(crate) fn on_disk(&self) -> Option<SpillId> {
+        match self.source {
+            Source::Disk(id) => Some(id),
+            _ => None,
         }
     }
 

@@ -61,7 +61,7 @@ impl Keys {
     }
 
     /// Whether this version was announced, and its ticket has not been withdrawn.
-    pub(super) fn is_announced(&self, blob: BlobId) -> bool {
+    pub(crate) fn is_announced(&self, blob: BlobId) -> bool {
         self.boards.announced.contains_key(&blob)
     }
 

@@ -172,6 +172,11 @@ impl Keys {
         }
     }
 
+    /// Whether the directory was asked where a key is, and has not answered.
+    pub(crate) fn is_resolving(&self, id: RecordId) -> bool {
+        self.records.get(id).is_some_and(|r| r.resolving)
+    }
+
     /// The directory has answered where a key is.
     pub(crate) fn resolved(&mut self, id: RecordId) {
         if let Some(r) = self.records.get_mut(id) {

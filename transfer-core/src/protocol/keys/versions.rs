@@ -114,6 +114,26 @@ impl Keys {
         ended
     }
 
+    /// Whether this is the newest version of its key.
+    pub(crate) fn is_current(&self, record: RecordId, blob: BlobId) -> bool {
+        self.records.get(record).is_some_and(|r| r.current == Some(blob))
+    }
+
+    /// Puts another blob in the place of the newest version of a key, which stays the same version. The caller gets the
+    /// publication's reference to the one before. Returns `false` if that is not the newest version any more; nothing
+    /// changes then.
+    pub(crate) fn move_to(&mut self, key: &Key, from: BlobId, to: Blob, actions: &mut Actions) -> bool {
+        let Some(record) = self.find(key).filter(|record| self.is_current(*record, from)) else { return false };
+        self.hide(record, actions);
+        let readers = self.readers.get(&from).map_or_else(Vec::new, |readers| readers.to_vec());
+        let to = self.insert(to);
+        self.share(to, readers);
+        if let Some(r) = self.records.get_mut(record) {
+            r.current = Some(to);
+        }
+        true
+    }
+
     /// Publishes a version again that was [taken](Keys::take_version) out of its key. Returns `false` if that is not
     /// possible any more.
     pub(crate) fn publish_again(&mut self, record: RecordId, blob: BlobId, owner: SessionId) -> bool {
@@ -186,7 +206,7 @@ impl Keys {
     /// returns whether any versions are left.
     pub(crate) fn versions_to_end(&self, record: RecordId, but_outliving: bool) -> (Vec<BlobId>, bool) {
         let all = self.records.get(record).into_iter().flat_map(|r| r.versions());
-        let stays = |id: &BlobId| self.blobs.get(*id).is_some_and(|b| b.retention.life == Life::Sidecar);
+        let stays = |id: &BlobId| self.blobs.get(*id).is_some_and(|b| b.retention.life != Life::Session);
         let (left, ending): (Vec<_>, _) = all.partition(|id| but_outliving && stays(id));
         (ending, !left.is_empty())
     }

@@ -108,6 +108,9 @@ impl Node {
 
     /// Handles the directory's answer about where a worker is.
     pub(in crate::protocol) fn worker_located(&mut self, now: Time, worker: &Name, node: Option<&Name>) {
+        if *worker == self.config.name {
+            self.parents_answered(now);
+        }
         for id in self.sessions.located(worker, node.filter(|node| **node != self.config.name)) {
             match node {
                 Some(node) => self.push_to_node(now, id, node),

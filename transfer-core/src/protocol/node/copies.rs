@@ -1,13 +1,17 @@
-//! Copies of tensors for workers of another tenant, on the node where the tensors lie.
+//! Copies of versions that cannot be read where they lie, on the node where they lie.
 //!
-//! A process that is passed a segment can read all of it. So no segment of one tenant is passed to another: the bytes
-//! are copied once, into the reader's own landing pool, and the reader gets a lease on the copy. A copy waits for room
-//! like a landing slot. The host of the node copies one piece at a time, so that a large tensor delays no
-//! other work.
+//! - **For workers of another tenant.** A process that is passed a segment can read all of it. So no segment of one tenant
+//!   is passed to another: the bytes are copied once, into the reader's own landing pool, and the reader gets a lease on
+//!   the copy. The host of the node copies one piece at a time, so that a large tensor delays no other work.
+//! - **Of versions on disk**, or of parts of them. The copy lies in the landing pool of the reader, or, for a request of a
+//!   peer, in that of the version's tenant, from where it is sent.
+//!
+//! A copy waits for room like a landing slot.
 
 use super::Node;
-use super::copying::Copying;
-use crate::fabric::FabricKind;
+use super::copying::{CopyReader, Copying};
+use crate::alloc::Allocation;
+use crate::fabric::{FabricKind, LinkId};
 use crate::memory::padded;
 use crate::op::{Failure, FailureCode, Report};
 use crate::protocol::action::HostAction;
@@ -19,18 +23,20 @@ use crate::protocol::meters::PathId;
 use crate::protocol::sessions::{FetchStage, Op, OpKind};
 use crate::protocol::slab::Id;
 use crate::protocol::tenant::Tenant;
-use crate::tensor::Key;
+use crate::tensor::{Excerpt, Key};
 use crate::time::Time;
 use std::time::Duration;
 
 impl Node {
-    /// Returns whether a version belongs to another tenant than this worker.
-    pub(super) fn is_of_another(&self, session: SessionId, blob: BlobId) -> bool {
+    /// Returns whether a worker cannot read a version where it lies: it belongs to another tenant, or is on disk.
+    pub(super) fn needs_copy(&self, session: SessionId, blob: BlobId) -> bool {
         let reader = self.sessions.tenant_of(session);
-        self.keys.blob(blob).is_some_and(|b| reader.is_some_and(|reader| reader != b.domain))
+        let is_of_another = |b: &Blob| reader.is_some_and(|reader| reader != b.domain);
+        self.keys.blob(blob).is_some_and(|b| is_of_another(b) || b.on_disk().is_some())
     }
 
-    /// Answers a fetch of another tenant's version: with a copy if the reader may read it, else with a failure.
+    /// Answers a fetch of a version that its reader cannot read where it lies: with a copy if the reader may read it,
+    /// else with a failure.
     pub(super) fn hand_over_copy(&mut self, now: Time, op: Op, blob: BlobId) {
         let Some(reader) = self.sessions.tenant_of(op.session) else { return };
         match self.may_read(reader, &op.key, blob) {
@@ -39,7 +45,7 @@ impl Node {
         }
     }
 
-    /// Starts a copy of another tenant's version for a fetch that may read it.
+    /// Starts a copy for a fetch that may read the version.
     fn fetch_copy(&mut self, now: Time, mut op: Op, blob: BlobId) {
         let (session, id) = (op.session, op.id);
         let Some(reader) = self.sessions.tenant_of(session) else { return };
@@ -61,14 +67,22 @@ impl Node {
         self.keys.hold(blob);
         let key = op.key.clone();
         self.keys.fetch_begins(&key, blob);
-        let copying =
-            self.copies.insert(Copying { op: None, key, from: blob, excerpt, reader, len, to: None, began: now });
+        let copying = self.copies.insert(Copying {
+            reader_is: None,
+            key,
+            from: blob,
+            excerpt,
+            reader,
+            len,
+            to: None,
+            began: now,
+        });
         if let OpKind::Fetch { stage, .. } = &mut op.kind {
             *stage = FetchStage::Copying(copying);
         }
         let op = self.sessions.begin(op);
         if let Some(c) = self.copies.get_mut(copying) {
-            c.op = Some(op);
+            c.reader_is = Some(CopyReader::Op(op));
         }
         if self.landing.is_contended(reader) || !self.try_copy(reader, copying) {
             self.want(reader, Want::Copy(copying));
@@ -82,17 +96,21 @@ impl Node {
         let Some((range, to)) = self.landing.allocate(reader, len) else { return false };
         copying.to = Some(range);
         copying.began = self.latest;
-        if let Some(from) = self.keys.blob(copying.from).map(|b| b.body_of(copying.excerpt.as_ref())) {
-            self.actions.push(HostAction::Copy { from, to, tag: id.to_u64() });
+        if let Some(b) = self.keys.blob(copying.from) {
+            let (from, tag) = (b.body_of(copying.excerpt.as_ref()), id.to_u64());
+            self.actions.push(match b.on_disk() {
+                Some(id) => HostAction::SpillRead { id, from, to, tag },
+                None => HostAction::Copy { from, to, tag },
+            });
         }
         true
     }
 
-    /// Handles the end of the fetch that wanted a copy. A copy without room is dropped; one in progress is freed when
+    /// Handles the end of the fetch or the request that wanted a copy. A copy without room is dropped; one in progress is freed when
     /// it is complete.
     pub(super) fn copy_unwanted(&mut self, id: CopyId) {
         let Some(copying) = self.copies.get_mut(id) else { return };
-        copying.op = None;
+        copying.reader_is = None;
         if copying.to.is_none()
             && let Some(Copying { key, from, reader, .. }) = self.copies.remove(id)
         {
@@ -104,12 +122,20 @@ impl Node {
     /// Handles the answer to [`HostAction::Copy`]: all bytes are copied.
     pub fn copied(&mut self, now: Time, tag: u64) {
         self.latest = now;
-        let Some(Copying { op, key, from, excerpt, reader, len, to: Some(range), began }) =
-            self.copies.remove(Id::from_u64(tag))
+        let id = Id::from_u64(tag);
+        let Some(Copying { reader_is, key, from, excerpt, reader, len, to: Some(range), began }) =
+            self.copies.remove(id)
         else {
             return;
         };
-        let op = op.and_then(|op| self.sessions.finish(op));
+        let op = match reader_is {
+            Some(CopyReader::Op(op)) => self.sessions.finish(op),
+            Some(CopyReader::Peer(link, index)) => {
+                self.copied_for_peer((link, index), id, (from, excerpt.as_ref()), (reader, range));
+                return self.copied_from(now, &key, from, true);
+            }
+            None => None,
+        };
         let made = op.zip(self.keys.blob(from).map(|b| (b.meta_of(excerpt.as_ref()), b.version, b.trace)));
         let Some((op, (meta, version, trace))) = made else {
             self.landing.free(reader, range);
@@ -140,6 +166,77 @@ impl Node {
         }
         // The lease has a reference of its own.
         self.unhold(blob);
+    }
+
+    /// Handles the answer to [`HostAction::SpillRead`]. With an error, the version is lost: the disk did not return what
+    /// was written.
+    pub fn spill_read(&mut self, now: Time, tag: u64, result: Result<(), &str>) {
+        let Some(len) = self.copies.get(Id::from_u64(tag)).map(|copying| copying.len) else { return };
+        self.spills.was_read(len, result.is_ok());
+        let Err(why) = result else { return self.copied(now, tag) };
+        self.latest = now;
+        let Some(Copying { reader_is, key, from, reader, to, .. }) = self.copies.remove(Id::from_u64(tag)) else {
+            return;
+        };
+        if let Some(range) = to {
+            self.landing.free(reader, range);
+        }
+        let failure = Failure::new(FailureCode::VersionGone, format!("key {key:?} is lost: {why}"));
+        match reader_is {
+            Some(CopyReader::Op(op)) => self.fail_op(op, failure),
+            Some(CopyReader::Peer(link, index)) => self.end_serve(now, link, index, failure),
+            None => {}
+        }
+        self.spilled_is_lost(now, &key, from);
+        self.copied_from(now, &key, from, false);
+    }
+
+    /// Reads a version on disk back for a request of a peer.
+    pub(super) fn copy_for_peer(&mut self, now: Time, link: LinkId, index: u32) {
+        let Some(serve) = self.transfers.serve(link, index) else { return };
+        let (key, excerpt) = (serve.key().clone(), serve.excerpt().cloned());
+        let Some((from, b)) = serve.blob.and_then(|id| Some((id, self.keys.blob(id)?))) else { return };
+        let (len, domain) = (b.len_of(excerpt.as_ref()), b.domain);
+        let room = self.landing.pool_bytes(domain);
+        if padded(len).is_none_or(|len| len > room) {
+            let name = &self.config.name;
+            let text = format!(
+                "key {key:?} lies on the disk of node {name:?}, and its {len} bytes do not fit the landing pool of {room} there"
+            );
+            return self.end_serve(now, link, index, Failure::new(FailureCode::TooLarge, text));
+        }
+        self.keys.hold(from);
+        let reader_is = Some(CopyReader::Peer(link, index));
+        let copying = Copying { reader_is, key, from, excerpt, reader: domain, len, to: None, began: now };
+        let copying = self.copies.insert(copying);
+        if let Some(serve) = self.transfers.serve_mut(link, index) {
+            serve.copy(copying);
+        }
+        if self.landing.is_contended(domain) || !self.try_copy(domain, copying) {
+            self.want(domain, Want::Copy(copying));
+        }
+    }
+
+    /// Answers a request of a peer with the copy that was made for it.
+    fn copied_for_peer(
+        &mut self,
+        (link, index): (LinkId, u32),
+        id: CopyId,
+        (from, excerpt): (BlobId, Option<&Excerpt>),
+        (domain, range): (Tenant, Allocation),
+    ) {
+        let made = self.keys.blob(from).map(|b| (b.meta_of(excerpt), b.version, b.trace));
+        let waits = self.transfers.serve(link, index).is_some_and(|serve| serve.waits_for_copy(id));
+        let slice = self.landing.slice(domain, &range);
+        let (Some((meta, version, trace)), Some(slice), true) = (made, slice, waits) else {
+            return self.landing.free(domain, range);
+        };
+        let blob = Blob::new(slice, meta, domain, Source::Pool(Box::new(range))).at(version, trace);
+        let blob = self.keys.insert(blob);
+        if let Some(before) = self.transfers.serve_mut(link, index).and_then(|serve| serve.copied(blob)) {
+            self.unhold(before);
+        }
+        self.answer_published(link, index);
     }
 
     /// Releases the version that was copied. It counts as a fetch if the copy went `well`.

@@ -1,21 +1,31 @@
-//! The state of a copy for a worker of another tenant.
+//! The state of a copy.
 
 use crate::alloc::Allocation;
+use crate::fabric::LinkId;
 use crate::memory::{ALIGNMENT, padded};
 use crate::protocol::ids::{BlobId, OperationId};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Excerpt, Key};
 use crate::time::Time;
 
+/// Who wants a copy.
+#[derive(Clone, Copy)]
+pub(super) enum CopyReader {
+    /// A fetch of a worker of this node.
+    Op(OperationId),
+    /// The request of a peer with this index.
+    Peer(LinkId, u32),
+}
+
 /// A copy that waits for room or is in progress.
 pub(super) struct Copying {
-    /// `None` once the fetch has ended. The copy then only waits until its bytes are copied.
-    pub(super) op: Option<OperationId>,
+    /// Who wants it. `None` once that has ended: the copy then only waits until its bytes are copied.
+    pub(super) reader_is: Option<CopyReader>,
     pub(super) key: Key,
     pub(super) from: BlobId,
     /// The part to copy. `None`: all of it.
     pub(super) excerpt: Option<Excerpt>,
-    /// The tenant of the worker that will read the copy.
+    /// The tenant in whose landing pool the copy will lie.
     pub(super) reader: Tenant,
     pub(super) len: u64,
     /// The room in the reader's landing pool, once it is allocated.

@@ -27,7 +27,7 @@ impl Node {
         if let Some(record) = found.filter(|_| behind.is_none()) {
             fetch.select = self.resolve_latest(record, fetch.select);
             match self.keys.pick(record, fetch.select) {
-                Picked::Blob(blob) if self.is_of_another(session, blob) => {
+                Picked::Blob(blob) if self.needs_copy(session, blob) => {
                     let Fetch { key, select, timeout, require, trace, watches: _, excerpt } = fetch;
                     let kind = OpKind::Fetch { select, stage: FetchStage::Waiting, astray: 0, trace, excerpt };
                     let op = Op { session, id: op, key, since: now, deadline: now + timeout, require, kind };
@@ -110,6 +110,7 @@ impl Node {
     pub(in crate::protocol) fn located(&mut self, now: Time, key: &Key, node: &Name, sequence: u64) {
         let mine = *node == self.config.name;
         if !mine {
+            self.parents.located(key);
             self.keys.remember_location(key, node, sequence);
         }
         let Some(id) = self.keys.find(key) else { return };

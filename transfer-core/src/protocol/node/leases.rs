@@ -18,12 +18,16 @@ impl Node {
     /// Drops one reference to a blob. The last one returns the memory to its source.
     pub(super) fn unhold(&mut self, id: BlobId) {
         let blob = match self.keys.unhold(id) {
-            Unheld::Held => return,
+            Unheld::Held => return self.spills.look_again(),
             Unheld::Sole(op) => return self.taken_back(op, id),
             Unheld::Ended(blob) => *blob,
         };
         match blob.source {
-            Source::Arena(lent) => self.leave_arena(&blob, lent),
+            Source::Arena(lent) => {
+                self.spills.went(id);
+                self.leave_arena(&blob, lent);
+            }
+            Source::Disk(id) => self.forget_spilled(id),
             Source::Pool(range) => self.landing.free(blob.domain, *range),
             Source::Slot(link, slot) => self.landing.slot_read(link, slot, &mut self.actions),
             Source::Reference { link, lease, .. } => self.return_reference(link, lease, blob.slice.segment),

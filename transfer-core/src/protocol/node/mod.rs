@@ -9,6 +9,7 @@
 //!   and how they end.
 //! - `boards`: versions that workers find without asking.
 //! - `limits`, `tenants`: how much a worker or a tenant may have, and which tenants have access.
+//! - `parents`: versions that stay with the parent of their key.
 //! - `take_back`: a version whose memory its worker wants to write again. `leases`: how memory is handed to workers and
 //!   returned.
 //! - `slots`, `recall`: what follows a grant, a landing and freed room; slots that are called back.
@@ -17,6 +18,7 @@
 //!   owner's memory.
 //! - `push_out`, `push_in`, `prepare`: the two sides of a push to another node, and slots for many keys at once.
 //! - `copies`, `copying`: copies of tensors for workers of another tenant.
+//! - `spill`: versions that are written to disk.
 //! - `counters`: events of counters and barriers, and their effects.
 //! - `status`, `listing`: the state that a node shows. `events`, `ended`: events that it reports, and records of ended
 //!   transfers.
@@ -45,6 +47,7 @@ pub(super) mod operator;
 mod ops;
 mod outbox;
 pub(super) mod ping;
+mod parents;
 mod prepare;
 mod publish;
 mod pull;
@@ -55,6 +58,7 @@ mod references;
 mod serve;
 mod session;
 mod slots;
+mod spill;
 mod status;
 mod take_back;
 mod tenants;
@@ -77,9 +81,11 @@ use crate::protocol::landing::Landing;
 use crate::protocol::links::{Before, Link, Links};
 use crate::protocol::meters::Meters;
 use crate::protocol::pings::Pings;
+use crate::protocol::parents::Parents;
 use crate::protocol::references::References;
 use crate::protocol::sessions::Sessions;
 use crate::protocol::slab::{Id, Slab};
+use crate::protocol::spill::Spills;
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::Transfers;
 use crate::tensor::Name;
@@ -110,6 +116,8 @@ pub struct Node {
     counters: Counters,
     pings: Pings,
     pub(super) references: References,
+    pub(super) parents: Parents,
+    pub(super) spills: Spills,
     meters: Meters,
     /// Transfers that have ended. `None` while tracing is off.
     ended: Option<Vec<EndedTransfer>>,
@@ -138,6 +146,7 @@ impl Node {
         let links = Links::new(&config, headers);
         let references = References::new(&config);
         let counters = Counters::new(&config);
+        let spills = Spills::new(config.spill);
         Node {
             config,
             sessions: Sessions::default(),
@@ -149,6 +158,8 @@ impl Node {
             counters,
             pings: Pings::default(),
             references,
+            parents: Parents::default(),
+            spills,
             meters,
             ended: None,
             latest: Time(0),
@@ -184,6 +195,7 @@ impl Node {
             self.landing.settle();
             self.serve_pool_waiters();
             self.landing.settle();
+            self.spill();
             self.flush_asks();
             self.links.flush(&mut self.actions);
         }
@@ -196,17 +208,21 @@ impl Node {
     /// Returns the latest time at which [`Node::timeout`] has to be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        self.sessions.next_deadline().into_iter().chain(self.references.look_at()).min()
+        let looks =
+            self.references.look_at().into_iter().chain(self.parents.look_at()).chain(self.spills.paused_until());
+        self.sessions.next_deadline().into_iter().chain(looks).min()
     }
 
-    /// Handles the passing of time: ends the operations whose deadline has passed, and looks for readers of the memory
-    /// that lost peers held.
+    /// Handles the passing of time: ends the operations whose deadline has passed, looks for readers of the memory that
+    /// lost peers held, and for the parents with which versions stay.
     pub fn timeout(&mut self, now: Time) {
         self.latest = now;
         while let Some(op) = self.sessions.take_due(now) {
             self.deadline(now, op);
         }
         self.references.look_after(now, &mut self.actions);
+        self.look_for_parents(now);
+        self.spills.timeout(now);
     }
 
     /// Adds the landing pool of a tenant. The segment is registered memory.

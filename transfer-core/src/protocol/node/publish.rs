@@ -11,7 +11,7 @@ use crate::protocol::ids::SessionId;
 use crate::protocol::keys::{Blob, Claimant, Claiming, Lent, Owner, Record, Source};
 use crate::protocol::meters::{Operation, PathId};
 use crate::protocol::sessions::{Op, OpKind, PushStage};
-use crate::tensor::{Key, Name, Version};
+use crate::tensor::{Key, Life, Name, Retention, Spill, Version};
 use crate::time::Time;
 use crate::wire::message::{Body, Role};
 use crate::wire::ranges::{ArenaRange, table_bytes};
@@ -62,6 +62,9 @@ impl Node {
             return self.refuse_push(session, op, &push, failure);
         }
         let local = push.to.as_ref().is_none_or(|to| self.sessions.named(to).is_some());
+        if let Some(failure) = stays_nowhere(&push, local) {
+            return self.refuse_push(session, op, &push, failure);
+        }
         if push.takeover && !local {
             let text = "a push that takes a key over publishes it at its own sidecar: push it there first, then to the other worker";
             return self.refuse_push(session, op, &push, Failure::new(FailureCode::Invalid, text));
@@ -229,6 +232,7 @@ impl Node {
         // The operation's reference becomes the publication's. The waiters are served before the pusher is answered,
         // because they have waited longer.
         self.publish(now, record, blob, version);
+        self.may_be_spilled(op.session, &op.key, blob);
         let (operation, session, path) = (Operation::Push, op.session, PathId::HERE);
         self.meters.finished(operation, path, &report);
         let (key, version, outcome, since, trace) = (&op.key, Some(version), Ok(report), op.since, self.trace_of(&op));
@@ -250,6 +254,23 @@ impl Node {
         }
         self.send(link, Role::Pull, index, Body::ErrorStatus(failure));
     }
+}
+
+/// Returns the failure of a push whose retention only works at its own sidecar, or not at all.
+fn stays_nowhere(push: &Push, local: bool) -> Option<Failure> {
+    let Retention { life, spill, .. } = push.retention;
+    let key = &push.key;
+    let text = match (life, spill) {
+        (Life::Parent, _) if key.parent().is_none() => {
+            format!("key {key:?} has no parent with which its version could stay: it needs a '/' behind its first part")
+        }
+        (Life::Parent, _) | (_, Spill::Allowed | Spill::Now) if !local => format!(
+            "key {key:?} goes to another node, where its version cannot stay with its parent and cannot be written to disk: \
+             push it at this worker's own sidecar"
+        ),
+        _ => return None,
+    };
+    Some(Failure::new(FailureCode::Invalid, text))
 }
 
 /// Checks a push and returns the slice that it publishes: the tensor, or its metadata and the table of the ranges of

@@ -76,14 +76,25 @@ impl Node {
             return self.end_serve(now, link, index, failure);
         }
         let Some(serve) = self.transfers.serve_mut(link, index) else { return };
-        let Some(b) = self.keys.hold(blob) else { return };
-        serve.publish(now, blob);
-        let (version, meta, key) = (b.version, b.meta_of(serve.excerpt()), serve.key().clone());
-        self.keys.fetch_begins(&key, blob);
-        if self.serve_by_reference(now, link, index) {
+        if self.keys.hold(blob).is_none() {
             return;
         }
+        serve.publish(now, blob);
+        let key = serve.key().clone();
+        self.keys.fetch_begins(&key, blob);
+        if self.keys.blob(blob).is_some_and(|b| b.on_disk().is_some()) {
+            return self.copy_for_peer(now, link, index);
+        }
+        if !self.serve_by_reference(now, link, index) {
+            self.answer_published(link, index);
+        }
+    }
+
+    /// Sends the version that a request holds, or its description, which asks for a slot.
+    pub(super) fn answer_published(&mut self, link: LinkId, index: u32) {
         let Some(serve) = self.transfers.serve_mut(link, index) else { return };
+        let Some(b) = serve.blob.and_then(|blob| self.keys.blob(blob)) else { return };
+        let (version, meta, key) = (b.version, b.meta_of(serve.part()), serve.key().clone());
         // A part's description serves one request, and has no number.
         let known = match serve.excerpt() {
             None => self.links.told(link, &key, &meta),
@@ -105,7 +116,7 @@ impl Node {
         let Some(blob) = serve.waits_for_slot() else {
             return self.violation(link, &format!("TENSOR_RE_REQUEST for request {index:#x}, which was not told to"));
         };
-        let len = self.keys.blob(blob).map_or(0, |b| b.len_of(serve.excerpt()));
+        let len = self.keys.blob(blob).map_or(0, |b| b.len_of(serve.part()));
         if slot.capacity < len {
             let what = format!("its slot for request {index:#x} has {} bytes, {len} are needed", slot.capacity);
             return self.violation(link, &what);
@@ -127,8 +138,8 @@ impl Node {
         let Some((slot, blob)) = serve.write() else { return };
         let Some(b) = self.keys.blob(blob) else { return };
         let (version, origin) = (b.version, b.trace);
-        let header = serve.header(index, &slot, version, b.len_of(serve.excerpt()));
-        let body = b.body_of(serve.excerpt());
+        let header = serve.header(index, &slot, version, b.len_of(serve.part()));
+        let body = b.body_of(serve.part());
         if let Some(context) = origin {
             self.send(link, Role::Pull, index, Body::Trace { version, context });
         }
@@ -183,6 +194,9 @@ impl Node {
         }
         if let Some(blob) = serve.blob {
             self.unhold(blob);
+        }
+        if let Some(copying) = serve.copying() {
+            self.copy_unwanted(copying);
         }
     }
 

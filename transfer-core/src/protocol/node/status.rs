@@ -41,6 +41,7 @@ impl Node {
             impaired: 0,
             tensors: self.keys.published_count(),
             blobs: self.keys.blobs().len() as u64,
+            spilled: self.spills.status(),
             leases: self.sessions.lent(),
             operations: self.sessions.operations().len() as u64,
             slots: self.landing.slots().map(|(_, slots)| slots.len() as u64).sum(),

@@ -59,6 +59,7 @@ impl Node {
     pub(super) fn taken_back(&mut self, op: OperationId, id: BlobId) {
         let (Some(op), Some(blob)) = (self.sessions.finish(op), self.keys.remove(id)) else { return };
         let Source::Arena(Some(Lent { pushed, .. })) = blob.source else { return };
+        self.spills.went(id);
         // The answer itself returns the range to the worker.
         self.leave_arena(&blob, None);
         let answer = Answer::TakenBack { version: blob.version, pushed, offset: blob.slice.offset };

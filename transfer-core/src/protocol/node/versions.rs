@@ -100,7 +100,7 @@ impl Node {
             (Picked::NotYet, _) => {}
             (Picked::Blob(blob), Waiter::Local(id)) => {
                 if let Some(op) = self.sessions.finish(id) {
-                    match self.is_of_another(op.session, blob) {
+                    match self.needs_copy(op.session, blob) {
                         true => self.hand_over_copy(now, op, blob),
                         false => self.hand_over_waited(now, record, &op, blob),
                     }
@@ -184,6 +184,7 @@ impl Node {
             return self.end_key(now, id);
         }
         let Some(before) = self.keys.outlive(id, owner, &mut self.actions) else { return };
+        self.stays_with_parent(now, id);
         if let Owner::Landed(landed) = before {
             self.landed_key_ended(&landed);
         }
@@ -193,7 +194,11 @@ impl Node {
     /// Handles the end of a key's owner while a takeover of the key waits for the directory's answer.
     pub(super) fn former_owner_left(&mut self, id: RecordId, owner: Name, domain: Tenant) {
         let left = self.end_versions(id, true).then_some(Outlived { owner, domain });
+        let stays = left.is_some();
         self.keys.former_owner_left(id, left, &mut self.actions);
+        if stays {
+            self.stays_with_parent(self.latest, id);
+        }
     }
 
     /// Returns whether a session has the name and the tenant of the worker that a key's versions have outlived. The

@@ -69,7 +69,9 @@ impl Node {
                     }
                 }
                 FetchStage::Connecting(node) => format!("a link to node {node:?}, which owns the key"),
-                FetchStage::Copying(_) => "a copy out of another tenant's memory, or room for it".to_owned(),
+                FetchStage::Copying(_) => {
+                    "a copy out of another tenant's memory or from disk, or room for it".to_owned()
+                }
                 FetchStage::Pulling(link, pull) => {
                     let peer = self.links.peer_name(*link);
                     match self.transfers.pull(*link, *pull).map(|p| p.state) {

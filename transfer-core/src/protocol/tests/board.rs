@@ -254,7 +254,7 @@ fn versions_that_need_the_sidecar_are_not_shown() {
     pair.shown(w, r);
     // Versions whose fetches are counted are not shown.
     let twice = Until::Fetched(NonZeroU32::new(2).unwrap());
-    pair.retention = Retention { until: twice, life: Life::Session };
+    pair.retention = Retention { until: twice, life: Life::Session, ..Retention::default() };
     pair.push(w, "k", bytes(100), 2, None);
     pair.settle();
     assert_eq!(pair.shows("k"), None);
@@ -269,7 +269,7 @@ fn versions_that_need_the_sidecar_are_not_shown() {
     assert_eq!(pair.shows("k"), None);
     pair.trace = None;
     // A version that outlives its worker must be fetched from the sidecar once the worker is gone.
-    pair.retention = Retention { until: Until::Replaced, life: Life::Sidecar };
+    pair.retention = Retention { until: Until::Replaced, life: Life::Sidecar, ..Retention::default() };
     pair.push(w, "k", bytes(100), 5, None);
     pair.settle();
     assert_eq!(pair.shows("k"), Some(5));

@@ -51,7 +51,8 @@ fn keys_of_a_worker_are_limited() {
 fn a_key_without_versions_counts() {
     let mut pair = Pair::with(|config| config.limits.keys_per_worker = 2);
     let (w, r) = (pair.worker(0, "w"), pair.worker(0, "r"));
-    pair.retention = Retention { until: Until::Fetched(std::num::NonZeroU32::MIN), life: Life::Session };
+    pair.retention =
+        Retention { until: Until::Fetched(std::num::NonZeroU32::MIN), life: Life::Session, ..Retention::default() };
     for text in ["a", "b"] {
         push(&mut pair, w, text).expect("there is room");
         pair.fetch(r, text, crate::tensor::Select::Latest);
@@ -117,7 +118,7 @@ fn retained_versions_are_limited() {
     for (set, words) in cases {
         let mut pair = Pair::with(|config| set(&mut config.limits));
         let w = pair.worker(0, "w");
-        pair.retention = Retention { until: Until::Deleted, life: Life::Session };
+        pair.retention = Retention { until: Until::Deleted, life: Life::Session, ..Retention::default() };
         for _ in 0..3 {
             push(&mut pair, w, "k").expect("there is room");
         }

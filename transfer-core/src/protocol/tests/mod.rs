@@ -20,6 +20,7 @@ mod references;
 mod retention;
 mod shown;
 mod solo;
+mod spill;
 mod steps;
 mod tables;
 mod take_back;

@@ -12,7 +12,7 @@ use crate::protocol::{
     SessionId, Tenant, Vouches,
 };
 use crate::sim::cluster::Board;
-use crate::sim::{Conditions, MemoryId, SimFabric, SimMemory, World};
+use crate::sim::{Conditions, MemoryId, SimDisk, SimFabric, SimMemory, World};
 use crate::tensor::{DType, Excerpt, Key, Name, Retention, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::ranges::ArenaRange;
@@ -81,6 +81,10 @@ pub(super) struct Pair {
     pub(super) asked: u32,
     /// The answered and lost pings of operators, each with its node and token.
     pub(super) ponged: Vec<(usize, u64, Option<String>)>,
+    /// The disk of each node, whether it is full, and whether it returns wrong bytes.
+    pub(super) disks: [SimDisk; 2],
+    pub(super) disk_is_full: bool,
+    pub(super) disk_is_damaged: bool,
 }
 
 impl Pair {
@@ -146,6 +150,9 @@ impl Pair {
             still_reads: false,
             asked: 0,
             ponged: Vec::new(),
+            disks: Default::default(),
+            disk_is_full: false,
+            disk_is_damaged: false,
         }
     }
 
@@ -333,6 +340,16 @@ impl Pair {
                 true => self.copies.push((i, from, to, tag)),
                 false => self.copy(i, &from, to, tag),
             },
+            Work::Host(HostAction::SpillWrite { id, from, .. }) => {
+                assert!(self.disk_is_full || self.disks[i].write(&self.memories[i], id, &from), "{from:?}");
+                self.nodes[i].node.spill_written(now, id, !self.disk_is_full);
+            }
+            Work::Host(HostAction::SpillRead { id, from, to, tag }) => {
+                assert!(self.disks[i].read(&self.memories[i], id, &from, to), "{from:?}");
+                let result = if self.disk_is_damaged { Err("flipped bits") } else { Ok(()) };
+                self.nodes[i].node.spill_read(now, tag, result);
+            }
+            Work::Host(HostAction::SpillFree { id }) => assert!(self.disks[i].free(id), "{id:?}"),
             Work::Host(HostAction::AskReaders { segment, mark }) => {
                 self.asked += 1;
                 let read = self.still_reads;
@@ -506,8 +523,10 @@ impl Pair {
             let s = n.node.snapshot(Time(0));
             assert_eq!((s.tensors, s.blobs, s.leases, s.operations, s.slots), (0, 0, 0, 0, 0), "{s:?}");
             assert!(s.pools.iter().all(|p| p.used == 0 && p.waiting == 0), "{s:?}");
+            assert_eq!(s.spilled.bytes, 0);
             n.node.check_idle().unwrap();
         }
+        assert!(self.disks.iter().all(SimDisk::is_empty));
         assert_eq!(self.world.faults(), [""; 0]);
     }
 }

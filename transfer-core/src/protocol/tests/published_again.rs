@@ -4,10 +4,10 @@
 use super::pair::{Pair, Worker, bytes};
 use crate::op::{Answer, FailureCode, FetchedTensor, OpId, Reply};
 use crate::protocol::Tenant;
-use crate::tensor::{Life, Retention, Select, Until, Version};
+use crate::tensor::{Life, Retention, Select, Spill, Until, Version};
 use std::time::Duration;
 
-const STAYS: Retention = Retention { until: Until::Deleted, life: Life::Session };
+const STAYS: Retention = Retention { until: Until::Deleted, life: Life::Session, spill: Spill::Never };
 
 struct Back {
     pair: Pair,

@@ -10,7 +10,7 @@ use std::time::Duration;
 const SESSION: Life = Life::Session;
 
 fn fetched_times(n: u32) -> Retention {
-    Retention { until: Until::Fetched(NonZeroU32::new(n).unwrap()), life: SESSION }
+    Retention { until: Until::Fetched(NonZeroU32::new(n).unwrap()), life: SESSION, ..Retention::default() }
 }
 
 fn exactly(version: u64) -> Select {
@@ -45,7 +45,7 @@ fn a_version_that_is_kept_until_deleted_stays_beside_newer_ones() {
         let mut pair = Pair::new();
         let all = readers(&mut pair);
         let (w, r, _) = all[i];
-        pair.retention = Retention { until: Until::Deleted, life: SESSION };
+        pair.retention = Retention { until: Until::Deleted, life: SESSION, ..Retention::default() };
         pair.push(w, "k", bytes(100), 1, None);
         pair.push(w, "k", bytes(100), 2, None);
         pair.retention = Retention::default();
@@ -145,7 +145,7 @@ fn version_that_outlives_its_worker_stays_and_its_key_goes_to_the_next_of_that_n
         let mut pair = Pair::new();
         let all = readers(&mut pair);
         let (w, r, _) = all[i];
-        pair.retention = Retention { until: Until::Replaced, life: Life::Sidecar };
+        pair.retention = Retention { until: Until::Replaced, life: Life::Sidecar, ..Retention::default() };
         pair.push(w, "k", bytes(100), 1, None);
         pair.push_version(w, "k", Some(7), bytes(100), 2, None);
         pair.settle();
@@ -170,7 +170,7 @@ fn version_that_outlives_its_worker_stays_and_its_key_goes_to_the_next_of_that_n
 fn version_of_an_earlier_epoch_is_found_only_by_its_exact_number() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(0, "r"));
-    pair.retention = Retention { until: Until::Deleted, life: Life::Sidecar };
+    pair.retention = Retention { until: Until::Deleted, life: Life::Sidecar, ..Retention::default() };
     pair.push_version(w, "k", Some(10), bytes(8), 1, None);
     pair.push_version(w, "k", Some(11), bytes(8), 2, None);
     pair.settle();
@@ -197,7 +197,7 @@ fn version_of_an_earlier_epoch_is_found_only_by_its_exact_number() {
 fn landed_versions_keep_their_retention_and_their_flow_continues() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
-    pair.retention = Retention { until: Until::Deleted, life: Life::Sidecar };
+    pair.retention = Retention { until: Until::Deleted, life: Life::Sidecar, ..Retention::default() };
     for fill in 1..6 {
         pair.push(w, "k", bytes(1000), fill, Some("r"));
         pair.settle();
@@ -228,4 +228,62 @@ fn landed_versions_keep_their_retention_and_their_flow_continues() {
     pair.settle();
     assert!(matches!(pair.replies(last)[..], [Reply::Answer { answer: Answer::Deleted, .. }]));
     pair.ends_clean(&[(last, "w"), (r, "r")]);
+}
+
+/// Lets the nodes look for parents as often as it takes until an absent one counts as gone.
+fn look_often(pair: &mut Pair) {
+    for _ in 0..8 {
+        pair.wait(Duration::from_secs(2));
+    }
+}
+
+#[test]
+fn version_that_stays_with_its_parent_ends_with_it() {
+    // The parent is published at the same node, at the other one, or is published at the other one and then outlives its
+    // worker together with its own parent.
+    for (node, chain) in [(0, false), (1, false), (1, true)] {
+        let mut pair = Pair::new();
+        let (w, owner, r) = (pair.worker(0, "w"), pair.worker(node, "owner"), pair.worker(1, "r"));
+        pair.push(owner, "x", bytes(8), 1, None);
+        pair.retention.life = Life::Parent;
+        if chain {
+            let middle = pair.worker(1, "middle");
+            pair.push(middle, "x/y", bytes(8), 1, None);
+            pair.settle();
+            pair.leave(middle, "middle");
+        }
+        let name = if chain { "x/y/z" } else { "x/z" };
+        pair.push(w, name, bytes(100), 7, None);
+        pair.settle();
+        pair.retention = Retention::default();
+        pair.leave(w, "w");
+        for _ in 0..3 {
+            look_often(&mut pair);
+            pair.fetch(r, name, Select::Latest);
+            pair.settle();
+            let (lease, _, _, got) = pair.fetched(r);
+            assert_eq!(got, vec![7; 100]);
+            pair.release(r, lease);
+        }
+        pair.command(owner, OpId(1), Command::Delete { key: key("x") });
+        pair.settle();
+        look_often(&mut pair);
+        look_often(&mut pair);
+        assert_eq!(pair.nodes.iter().map(|n| n.node.snapshot(Time(0)).blobs).sum::<u64>(), 0);
+        pair.ends_clean(&[(owner, "owner"), (r, "r")]);
+    }
+}
+
+#[test]
+fn version_without_a_parent_cannot_stay_with_it() {
+    let mut pair = Pair::new();
+    let (w, far) = (pair.worker(0, "w"), pair.worker(1, "far"));
+    pair.retention.life = Life::Parent;
+    pair.push(w, "k", bytes(8), 1, None);
+    pair.settle();
+    assert_eq!(pair.failed_with(w), FailureCode::Invalid);
+    pair.push(w, "x/k", bytes(8), 1, Some("far"));
+    pair.settle();
+    assert_eq!(pair.failed_with(w), FailureCode::Invalid);
+    pair.ends_clean(&[(w, "w"), (far, "far")]);
 }

@@ -60,7 +60,7 @@ impl Solo {
             to: None,
             timeout: Duration::from_secs(1),
             require: None,
-            retention: Retention { until, life: Life::Session },
+            retention: Retention { until, life: Life::Session, ..Retention::default() },
             takeover: false,
             readable_by: Vec::new(),
             ranges: 0,

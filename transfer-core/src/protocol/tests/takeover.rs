@@ -60,7 +60,7 @@ fn outlived_and_landed_keys_can_be_taken_over() {
     for landed in [false, true] {
         let mut pair = Pair::new();
         let (old, new) = (pair.worker(0, "old"), pair.worker(1, "new"));
-        pair.retention = Retention { until: Until::Deleted, life: Life::Sidecar };
+        pair.retention = Retention { until: Until::Deleted, life: Life::Sidecar, ..Retention::default() };
         pair.push(old, "k", bytes(100), 1, landed.then_some("new"));
         pair.settle();
         if !landed {

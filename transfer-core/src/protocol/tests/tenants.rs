@@ -104,7 +104,8 @@ fn denied_fetch_is_not_counted() {
         let mut pair = Pair::new();
         let owner = pair.worker_of(OURS, 0, "owner");
         let (friend, stranger) = (pair.worker_of(OURS, node, "friend"), pair.worker_of(THEIRS, node, "stranger"));
-        pair.retention = Retention { until: Until::Fetched(NonZeroU32::MIN), life: Life::Session };
+        pair.retention =
+            Retention { until: Until::Fetched(NonZeroU32::MIN), life: Life::Session, ..Retention::default() };
         pair.push(owner, "k", bytes(100), 1, None);
         pair.settle();
         pair.fetch(stranger, "k", Select::Latest);
@@ -132,7 +133,7 @@ fn another_tenant_s_key_is_not_taken_over() {
 fn version_that_outlives_its_worker_belongs_to_its_tenant() {
     let mut pair = Pair::new();
     let owner = pair.worker_of(OURS, 0, "owner");
-    pair.retention = Retention { until: Until::Deleted, life: Life::Sidecar };
+    pair.retention = Retention { until: Until::Deleted, life: Life::Sidecar, ..Retention::default() };
     pair.push(owner, "k", bytes(100), 1, None);
     pair.settle();
     pair.leave(owner, "owner");

@@ -1,6 +1,6 @@
 //! A request of a peer.
 
-use crate::protocol::ids::BlobId;
+use crate::protocol::ids::{BlobId, CopyId};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Excerpt, Key, Retention, Version};
 use crate::time::Time;
@@ -33,6 +33,10 @@ pub(crate) struct Serve {
     pub(crate) trace: Option<TraceContext>,
     /// The request waits until the peer has the segment, and is then answered by reference.
     sharing: bool,
+    /// The copy of the version that the request waits for.
+    copying: Option<CopyId>,
+    /// `blob` is a copy of the part that is asked for, and nothing else.
+    is_cut: bool,
 }
 
 impl Serve {
@@ -60,6 +64,8 @@ impl Serve {
             writing: false,
             trace,
             sharing: false,
+            copying: None,
+            is_cut: false,
         }
     }
 
@@ -76,6 +82,32 @@ impl Serve {
     /// Returns the part of the version that is asked for. `None`: all of it.
     pub(crate) fn excerpt(&self) -> Option<&Excerpt> {
         self.excerpt.as_deref()
+    }
+
+    /// Returns the part that is still to be cut out of the version that the request holds. `None`: all of it.
+    pub(crate) fn part(&self) -> Option<&Excerpt> {
+        self.excerpt().filter(|_| !self.is_cut)
+    }
+
+    /// Lets the request wait for a copy of the part that is asked for.
+    pub(crate) fn copy(&mut self, copying: CopyId) {
+        self.copying = Some(copying);
+    }
+
+    /// Returns the copy that the request waits for.
+    pub(crate) fn copying(&self) -> Option<CopyId> {
+        self.copying
+    }
+
+    /// Whether the request waits for this copy.
+    pub(crate) fn waits_for_copy(&self, copying: CopyId) -> bool {
+        self.copying == Some(copying)
+    }
+
+    /// Takes the copy. Returns the version that the request held until now.
+    pub(crate) fn copied(&mut self, copy: BlobId) -> Option<BlobId> {
+        (self.copying, self.is_cut) = (None, true);
+        self.blob.replace(copy)
     }
 
     /// Whether the version is published.
@@ -116,7 +148,7 @@ impl Serve {
 
     /// Returns the version that waits for a slot, or `None` if the request does not wait for one.
     pub(crate) fn waits_for_slot(&self) -> Option<BlobId> {
-        self.blob.filter(|_| !self.writing && !self.sharing && self.slot.is_none())
+        self.blob.filter(|_| !self.writing && !self.sharing && self.copying.is_none() && self.slot.is_none())
     }
 
     /// Takes the slot that the peer has granted.
@@ -162,6 +194,7 @@ impl Serve {
         match (self.writing, self.blob, self.slot) {
             (true, _, _) => "Writing",
             (false, Some(_), _) if self.sharing => "Sharing",
+            (false, Some(_), _) if self.copying.is_some() => "Copying",
             (false, Some(_), _) => "Described",
             (false, None, None) => "Waiting",
             (false, None, Some(_)) => "Waiting, slot",

@@ -8,6 +8,7 @@
 //! - `counting`: counters and barriers, and the checks of their results.
 //! - `directory`: a small model of the directory, with delays.
 //! - `peering`: how links are made.
+//! - `disk`: the ends of writes and reads of disks.
 //! - `end`: the checks after all workers have gone.
 //! - `references`: which node keeps which segment of a peer.
 //! - `misfortune`: restarts of sidecars and of the directory, clocks that jump, links that are made twice.
@@ -19,6 +20,7 @@ mod calls;
 mod content;
 mod counting;
 mod directory;
+mod disk;
 mod end;
 mod misfortune;
 mod notices;
@@ -27,7 +29,7 @@ mod references;
 mod script;
 mod worker;
 
-use super::{Endpoint, MemoryId, SimFabric, SimMemory, World};
+use super::{Endpoint, MemoryId, SimDisk, SimFabric, SimMemory, World};
 use crate::drive::{Driver, Work};
 use crate::fabric::{Fabric, LinkId};
 use crate::memory::{LocalSlice, RailKeys, SegmentId};
@@ -39,6 +41,7 @@ pub(crate) use board::Board;
 use calls::Call;
 use content::Pushed;
 use directory::Directory;
+use disk::Done;
 use peering::Dial;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -72,6 +75,8 @@ pub(crate) struct Play {
     pub(crate) tight: bool,
     /// The percentage of false headers.
     pub(crate) lies: u32,
+    /// Nodes write versions to disk. Writes fail now and then, unless it is `calm`.
+    pub(crate) spill: bool,
 }
 
 impl Play {
@@ -86,6 +91,7 @@ impl Play {
         restarts: false,
         tight: false,
         lies: 0,
+        spill: false,
     };
 }
 
@@ -113,6 +119,9 @@ pub(crate) struct Tally {
     pub(crate) links_lost: u64,
     pub(crate) rails_lost: u64,
     pub(crate) restarts: u64,
+    /// Versions that were written to disk, and reads of them.
+    pub(crate) spilled: u64,
+    pub(crate) read_back: u64,
 }
 
 impl Tally {
@@ -134,6 +143,8 @@ impl Tally {
         self.links_lost += other.links_lost;
         self.rails_lost += other.rails_lost;
         self.restarts += other.restarts;
+        self.spilled += other.spilled;
+        self.read_back += other.read_back;
         for (sum, n) in self.failures.iter_mut().zip(other.failures) {
             *sum += n;
         }
@@ -175,6 +186,8 @@ enum Happening {
     Jump(usize),
     /// A node makes a second link to a peer.
     Redial(usize),
+    /// The disk of a node is done.
+    Disk(usize, Done),
 }
 
 /// A sidecar.
@@ -182,6 +195,7 @@ struct Sidecar {
     name: Name,
     driver: Driver<MemoryId>,
     memory: SimMemory,
+    disk: SimDisk,
     board: Board,
     /// The memory and the tenant of each segment of this node.
     segments: BTreeMap<SegmentId, (MemoryId, Tenant)>,
@@ -271,6 +285,7 @@ impl Cluster {
             name,
             driver,
             memory: SimMemory::new(&self.world, endpoint),
+            disk: SimDisk::default(),
             board: Board::default(),
             segments: BTreeMap::new(),
             kept: BTreeMap::new(),
@@ -420,6 +435,7 @@ impl Cluster {
             Happening::Attach(node) => self.attach(node),
             Happening::Jump(node) => self.jump(node),
             Happening::Redial(node) => self.redial(node),
+            Happening::Disk(node, done) => self.disk_done(node, done),
         }
         Ok(())
     }
@@ -498,6 +514,29 @@ impl Cluster {
                 self.nodes[node].driver.node.copied(now, tag);
                 Ok(())
             }
+            Work::Host(HostAction::SpillWrite { id, from, .. }) => {
+                let well = self.play.calm || self.rng.random_range(0..10) > 0;
+                let n = &mut self.nodes[node];
+                if well && !n.disk.write(&n.memory, id, &from) {
+                    return Err(format!("node {node} writes {from:?}, which is not there"));
+                }
+                self.tally.spilled += u64::from(well);
+                self.after_disk(node, Done::Written(id, well));
+                Ok(())
+            }
+            Work::Host(HostAction::SpillRead { id, from, to, tag }) => {
+                let n = &mut self.nodes[node];
+                if !n.disk.read(&n.memory, id, &from, to) {
+                    return Err(format!("node {node} reads {from:?} of {id:?}, which is not there"));
+                }
+                self.tally.read_back += 1;
+                self.after_disk(node, Done::Read(tag));
+                Ok(())
+            }
+            Work::Host(HostAction::SpillFree { id }) => match self.nodes[node].disk.free(id) {
+                true => Ok(()),
+                false => Err(format!("node {node} frees {id:?}, which is not there")),
+            },
             Work::Host(HostAction::AskReaders { segment, mark }) => {
                 let read = self.is_referenced(node, segment, mark);
                 self.nodes[node].driver.node.readers_answered(segment, mark, read);

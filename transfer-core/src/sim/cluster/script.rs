@@ -6,10 +6,10 @@ use super::{Cluster, Directory, Happening, Play, Tally, World};
 use crate::fabric::Isolation;
 use crate::memory::RailKeys;
 use crate::op::{Command, Fetch, OpId, Prepare, Push, Request};
-use crate::protocol::{Broken, NodeConfig, Tenant};
+use crate::protocol::{Broken, NodeConfig, SpillConfig, Tenant};
 use crate::rails::inner_slots;
 use crate::sim::Conditions;
-use crate::tensor::{DType, Key, Name, Select, TensorMeta, Version};
+use crate::tensor::{DType, Key, Name, Retention, Select, Spill, TensorMeta, Version};
 use crate::time::Time;
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -85,6 +85,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         config.slots_per_flow = c.rng.random_range(2..4);
         config.speculative_percent = [0, 12, if play.tight { 30 } else { 60 }][c.rng.random_range(0..3)];
         config.broken = play.broken;
+        config.spill = play.spill.then_some(SPILL);
         config.watch_all = c.rng.random();
         if !play.calm {
             config.max_names_per_link = c.names_per_link(i);
@@ -143,6 +144,9 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
     }
     c
 }
+
+/// Everything that says so is written to disk at once.
+const SPILL: SpillConfig = SpillConfig { high_percent: 0, low_percent: 0, tenant_bytes: 10_000, total_bytes: 15_000 };
 
 impl Cluster {
     /// Returns the limit of names per link. A low limit makes the tables of names reuse their numbers. Both ends of a
@@ -255,7 +259,10 @@ impl Cluster {
         let what = What::Push { number, offset, version, remote: to.is_some(), is_announced: false };
         let op = self.ask(worker, what, timeout);
         let to = to.map(|w| self.workers[w].name.clone());
-        let retention = crate::tensor::Retention::default();
+        let mut retention = Retention::default();
+        if self.play.spill && to.is_none() && self.chance(50) {
+            retention.spill = Spill::Now;
+        }
         let mut push = Push {
             key,
             version,

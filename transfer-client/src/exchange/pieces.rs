@@ -1,0 +1,220 @@
+//! Rows that are published before the commit, so that their sidecar can write them to disk.
+//!
+//! When there is no room in the arena, an attempt publishes the blocks that it has so far, as bundles that may be written
+//! to disk. Then it starts new blocks. Nobody reads these bundles before the commit, which publishes the list of them. An
+//! attempt that does not commit deletes them, as it does with all else that it has published.
+
+use super::block::Block;
+use super::flow::Io;
+use super::manifest::{BLOCKS_PER_BUNDLE, Starts};
+use super::scatter::{Chosen, Placement};
+use super::shared::{How, Shared, push};
+use super::task::{Writing, Written};
+use crate::allocate::AllocateWait;
+use crate::bundle::{BundleTensor, source};
+use crate::{BatchError, Blocking, Error, TensorMut};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use transfer_core::tensor::{DType, Spill, TensorMeta};
+
+/// The most bytes of such a bundle: its memory is free when all of it is written.
+const BUNDLE_BYTES: u64 = 16 << 20;
+
+/// An attempt publishes its blocks once they take this part of the arena, as 1 / `PART`. Smaller ones wait a while for
+/// room that others leave, because many small bundles are slow to read.
+const PART: u64 = 16;
+
+/// The longest time for which smaller ones wait.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The room that an attempt keeps for the table of a bundle, and the part of the arena that it is at most. Without it,
+/// a full arena would have no room for what frees it.
+const RESERVE: (u64, u64) = (128 << 10, 64);
+
+/// The attempt whose rows these are.
+#[derive(Clone, Copy)]
+pub(super) struct Of<'a> {
+    pub(super) io: &'a Io,
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) task: u32,
+    pub(super) attempt: u32,
+}
+
+/// Blocks that are being published. What is left when it is dropped goes back.
+struct Left {
+    written: Arc<Mutex<Written>>,
+    blocks: VecDeque<(usize, Block)>,
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        let mut written = self.written.lock();
+        if let Some(scatter) = &mut written.scatter {
+            scatter.give_back(self.blocks.drain(..));
+        }
+        if let Some(holding) = &written.holding {
+            holding.rest();
+        }
+    }
+}
+
+impl Left {
+    /// The number of blocks of the next bundle, and their length.
+    fn next(&self) -> (usize, u64) {
+        let (mut count, mut bytes) = (0, 0);
+        for (_, block) in &self.blocks {
+            if count == BLOCKS_PER_BUNDLE as usize || count > 0 && bytes + block.len_bytes() > BUNDLE_BYTES {
+                break;
+            }
+            (count, bytes) = (count + 1, bytes + block.len_bytes());
+        }
+        (count, bytes)
+    }
+}
+
+impl Writing {
+    /// Allocates the blocks of rows, and copies the rows. If there is no room, it publishes what was written before.
+    pub(super) async fn write(&self, of: Of<'_>, chosen: Chosen) -> Result<(), Error> {
+        self.reserve(of);
+        let mut placement = self.plan(chosen)?;
+        loop {
+            match self.blocks(of, placement.sizes()).await? {
+                Some(blocks) => {
+                    self.place(placement, blocks);
+                    return Ok(());
+                }
+                None => {
+                    // New blocks have to be planned.
+                    let Some(chosen) = placement.into_chosen() else { return Ok(()) };
+                    placement = self.plan(chosen)?;
+                }
+            }
+        }
+    }
+
+    fn plan(&self, chosen: Chosen) -> Result<Placement, BatchError> {
+        let written = self.0.lock();
+        // It was begun when the partitions were chosen.
+        let Some(scatter) = &written.scatter else { unreachable!("rows of a task that has not begun") };
+        scatter.plan(chosen)
+    }
+
+    /// Allocates blocks. `None` if there was no room, and other blocks were published to make some.
+    async fn blocks(&self, of: Of<'_>, sizes: &[u64]) -> Result<Option<Vec<TensorMut>>, Error> {
+        let io = of.io;
+        if let Some(blocks) = allocate_now(io, sizes)? {
+            return Ok(Some(blocks));
+        }
+        let enough = io.session().arena().mapping().len() / PART;
+        if self.block_bytes() >= enough && self.publish(of, Spill::Now).await? {
+            return Ok(None);
+        }
+        loop {
+            match allocate(io, sizes, io.left(PATIENCE)).await {
+                Err(Error::ArenaFull { .. }) if Instant::now() < io.limit() => {
+                    if self.publish(of, Spill::Now).await? {
+                        return Ok(None);
+                    }
+                }
+                allocated => return allocated.map(Some),
+            }
+        }
+    }
+
+    /// Allocates the blocks of rows that wait on the heap, at the end.
+    pub(super) async fn write_rest(&self, of: Of<'_>) -> Result<(), Error> {
+        loop {
+            let rest = self.0.lock().scatter.as_ref().map(|scatter| scatter.prepare_rest()).transpose()?;
+            let Some(rest) = rest else { return Ok(()) };
+            if let Some(blocks) = self.blocks(of, rest.sizes()).await? {
+                self.place(rest, blocks);
+                return Ok(());
+            }
+        }
+    }
+
+    fn block_bytes(&self) -> u64 {
+        self.0.lock().scatter.as_ref().map_or(0, |scatter| scatter.block_bytes())
+    }
+
+    /// Keeps some room for the table of the next bundle, if there is any.
+    fn reserve(&self, of: Of<'_>) {
+        let mut written = self.0.lock();
+        if written.reserve.is_none() {
+            let session = of.io.session();
+            let (most, part) = RESERVE;
+            let len = most.min(session.arena().mapping().len() / part);
+            let meta = TensorMeta::of(DType::U8, &[len]).ok();
+            written.reserve = meta.and_then(|meta| Some(TensorMut::new(session.allocate(len).ok()?, meta)));
+        }
+    }
+
+    /// Publishes all blocks. Returns whether there were any.
+    pub(super) async fn publish(&self, of: Of<'_>, spill: Spill) -> Result<bool, Error> {
+        let Of { io, shared, task, attempt } = of;
+        let taken = match &mut self.0.lock().scatter {
+            Some(scatter) => scatter.take(),
+            None => return Ok(false),
+        };
+        let blocks = taken.into_iter().enumerate().flat_map(|(p, blocks)| blocks.into_iter().map(move |b| (p, b)));
+        let mut left = Left { written: self.0.clone(), blocks: blocks.collect() };
+        if left.blocks.is_empty() {
+            return Ok(false);
+        }
+        while !left.blocks.is_empty() {
+            let (count, bytes) = left.next();
+            let key = {
+                let mut written = self.0.lock();
+                written.reserve = None;
+                written.last_bundle += 1;
+                let number = written.last_bundle;
+                let key = shared.bundle_key((task, attempt), number)?;
+                match &written.holding {
+                    Some(holding) => holding.add(key.clone())?,
+                    None => written.holding = Some(shared.hold(task, attempt, vec![key.clone()])?),
+                }
+                (number, key)
+            };
+            let (number, key) = key;
+            let bundle = left.blocks.iter().take(count);
+            let starts = Starts::of(shared.partitions(), bundle.clone().map(|(partition, _)| *partition));
+            let tensors = bundle.enumerate().map(|(n, (_, b))| (n.to_string(), BundleTensor::from(b.frozen())));
+            push(io, key, source(tensors.collect::<Vec<_>>())?, How::Rows(spill)).await?;
+            left.blocks.drain(..count);
+            let mut written = self.0.lock();
+            written.bundles.0.push((number, starts));
+            written.bytes += bytes;
+        }
+        drop(left);
+        self.reserve(of);
+        Ok(true)
+    }
+}
+
+/// Allocates blocks. `None` if there is no room for all of them now.
+fn allocate_now(io: &Io, sizes: &[u64]) -> Result<Option<Vec<TensorMut>>, Error> {
+    let mut blocks = Vec::with_capacity(sizes.len());
+    for size in sizes {
+        let meta = TensorMeta::of(DType::U8, &[*size])?;
+        match io.session().allocate(*size) {
+            Ok(block) => blocks.push(TensorMut::new(block, meta)),
+            Err(Error::ArenaFull { .. }) => return Ok(None),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(Some(blocks))
+}
+
+/// Allocates blocks, and waits for room.
+async fn allocate(io: &Io, sizes: &[u64], timeout: Duration) -> Result<Vec<TensorMut>, Error> {
+    let limit = Instant::now() + timeout;
+    let mut blocks = Vec::with_capacity(sizes.len());
+    for size in sizes {
+        let meta = TensorMeta::of(DType::U8, &[*size])?;
+        let left = limit.saturating_duration_since(Instant::now());
+        blocks.push(io.run(AllocateWait::<Blocking>::new(io.session(), Ok(meta), left).call).await?);
+    }
+    Ok(blocks)
+}

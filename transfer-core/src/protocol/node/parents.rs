@@ -1,0 +1,66 @@
+//! Versions that stay with the parent of their key: what follows the end of a worker, and of a parent. The state machine
+//! is in `protocol/parents`.
+
+use super::Node;
+use crate::protocol::directory::DirectoryRequest;
+use crate::protocol::ids::RecordId;
+use crate::protocol::keys::Owner;
+use crate::tensor::{Key, Life};
+use crate::time::Time;
+
+impl Node {
+    /// Remembers a key whose owner has left, if versions stay only as long as the key's parent.
+    pub(super) fn stays_with_parent(&mut self, now: Time, id: RecordId) {
+        let Some(record) = self.keys.record(id) else { return };
+        let mut lives = record.versions().filter_map(|blob| Some(self.keys.blob(blob)?.retention.life));
+        if lives.any(|life| life == Life::Parent)
+            && let Some(parent) = record.key().parent()
+        {
+            self.parents.add(now, parent, record.key().clone());
+        }
+    }
+
+    /// Looks whether the parents of such keys are still there.
+    pub(super) fn look_for_parents(&mut self, now: Time) {
+        let keys = &self.keys;
+        // A claim may still be refused, and gives the key back to the worker that has left.
+        let stays = |key: &Key| matches!(keys.owner(key), Some(Owner::Outlived(_) | Owner::Claiming(_)));
+        let is_here = |key: &Key| !matches!(keys.owner(key), None | Some(Owner::Nobody));
+        let asked = self.parents.look(now, stays, is_here);
+        if asked.is_empty() {
+            return;
+        }
+        for key in asked {
+            self.actions.ask_directory(DirectoryRequest::Resolve { key, newer_than: 0 });
+        }
+        // The directory answers in order, and it always answers this. Any name would do.
+        self.actions.ask_directory(DirectoryRequest::ResolveWorker { worker: self.config.name.clone() });
+    }
+
+    /// Handles the directory's answer to the question behind those for parents.
+    pub(super) fn parents_answered(&mut self, now: Time) {
+        let (absent, mut gone) = self.parents.answered();
+        for key in absent {
+            let resolving = self.keys.find(&key).is_some_and(|id| self.keys.is_resolving(id));
+            if !resolving {
+                self.actions.ask_directory(DirectoryRequest::StopResolve { key });
+            }
+        }
+        while let Some(key) = gone.pop() {
+            let Some(id) = self.keys.find(&key) else { continue };
+            match self.keys.record(id).map(|r| r.owner()) {
+                Some(Owner::Outlived(_)) => {
+                    self.end_key(now, id);
+                    // Nobody has the key now.
+                    gone.extend(self.parents.end(&key));
+                }
+                Some(Owner::Claiming(_)) => {
+                    if let Some(parent) = key.parent() {
+                        self.parents.add(now, parent, key);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Versions that are written to disk and read back: between the state machine and the thread for the disk.
+
+use super::run::Run;
+use crate::disk::{Done, Place};
+use transfer_core::memory::LocalSlice;
+use transfer_core::protocol::{SpillId, Tenant};
+use transfer_core::time::Time;
+
+impl Run {
+    pub(super) fn write_to_disk(&mut self, now: Time, id: SpillId, tenant: Tenant, from: &[LocalSlice], len: u64) {
+        let places: Option<Vec<_>> = from.iter().map(|slice| self.place(*slice)).collect();
+        match (&self.disk, places) {
+            (Some(disk), Some(places)) => disk.write(id, tenant, places, len),
+            // The state machine names segments that exist, and asks for nothing without a disk.
+            _ => self.driver.node.spill_written(now, id, false),
+        }
+    }
+
+    pub(super) fn read_from_disk(&mut self, now: Time, id: SpillId, from: &[LocalSlice], to: LocalSlice, tag: u64) {
+        let ranges = from.iter().map(|slice| (slice.offset, slice.len)).collect();
+        match (&self.disk, self.place(to)) {
+            (Some(disk), Some(to)) => disk.read(id, ranges, to, tag),
+            _ => self.driver.node.spill_read(now, tag, Err("there is no disk")),
+        }
+    }
+
+    fn place(&self, slice: LocalSlice) -> Option<Place> {
+        let segment = self.memory.get(slice.segment)?.clone();
+        Some(Place { segment, offset: slice.offset, len: slice.len })
+    }
+
+    /// Takes what the disk has done. Returns whether there was anything.
+    pub(super) fn disk_done(&mut self, now: Time) -> bool {
+        let mut active = false;
+        while let Some(done) = self.disk.as_ref().and_then(|disk| disk.done()) {
+            active = true;
+            match done {
+                Done::Written(id, result) => {
+                    if let Err(why) = &result {
+                        tracing::warn!(why, "a version is not written to disk, and stays in memory");
+                    }
+                    self.driver.node.spill_written(now, id, result.is_ok());
+                }
+                Done::Read(tag, result) => {
+                    if let Err(why) = &result {
+                        tracing::error!(why, "a version on disk is lost");
+                    }
+                    self.driver.node.spill_read(now, tag, result.as_ref().map_err(String::as_str).map(|()| ()));
+                }
+            }
+        }
+        active
+    }
+}
