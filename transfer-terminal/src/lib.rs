@@ -1,7 +1,7 @@
 //! The common parts of the programs: `transferctl`, the tool for operators, `transfer-bench`, and some of `transferd`.
 //!
 //! # Layout
-//! - [`chart`]: charts of measurements, as SVG.
+//! - `chart`, with the feature of this name: charts of measurements, as SVG.
 //! - [`cpu`]: the CPU time of the process.
 //! - [`exit`]: the exit codes.
 //! - [`failure`]: error texts for people.
@@ -11,6 +11,7 @@
 //! - [`shells`]: completions and manual pages.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "chart")]
 pub mod chart;
 pub mod cpu;
 pub mod exit;
