@@ -73,6 +73,9 @@ def cluster(started: Cluster) -> Cluster:
     """Two nodes with sidecars. Tests that kill a node have a cluster of their own."""
     if not started.worker_nodes:
         started.add_node(**NODE)
+    for node in list(started.worker_nodes)[1:]:
+        # What a test has left that failed.
+        started.remove_node(node, allow_graceful=False)
     tr.init(arena="64MiB")
     until("both nodes have sidecars", lambda: all((folder_of(node) / "worker.sock").exists() for node in nodes()) and len(nodes()) == 2)
     return started

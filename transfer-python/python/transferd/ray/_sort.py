@@ -42,11 +42,8 @@ def in_order(table: Any, columns: Sequence[str]) -> Any:
     keys = []
     for name in columns:
         column = table.column(name)
-        keys.append(compute.is_valid(column))
-        if pyarrow.types.is_floating(column.type):
-            # pyarrow would put it beside null.
-            keys.append(compute.is_nan(column))
-        keys.append(column)
+        # pyarrow puts null at the end, and NaN, which belongs there.
+        keys += [compute.is_valid(column), column]
     # Columns of a table may have the names of these.
     sorted_by = pyarrow.table(keys, names=[str(number) for number in range(len(keys))])
     return table.take(compute.sort_indices(sorted_by, sort_keys=[(name, "ascending") for name in sorted_by.column_names]))
