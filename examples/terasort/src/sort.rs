@@ -1,0 +1,202 @@
+//! The sort: tasks read files and write their records into the partition of their key. Readers sort one partition each.
+
+use crate::Error;
+use crate::check::check;
+use crate::options::Options;
+use crate::records::{KEY, RECORD, Sum, generate, record};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, FixedSizeBinaryArray, RecordBatch};
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use transfer_client::{Blocking, BlockingClient, Bounds, By, Exchange};
+
+/// How many threads write, and how many read.
+const THREADS: u64 = 2;
+
+/// About the size of a task's file and of a partition, in bytes. A reader sorts a partition on the heap.
+const PART: u64 = 16 << 20;
+
+/// The number of records of a batch.
+const BATCH: usize = 16 << 10;
+
+/// The time-out of each call. The disk may be slow.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A sidecar, which is killed when this is dropped.
+struct Sidecar(Child);
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Generates, sorts and checks.
+pub(crate) fn run(options: &Options) -> Result<(), Error> {
+    let temporary = match &options.folder {
+        Some(folder) => {
+            std::fs::create_dir_all(folder)?;
+            tempfile::tempdir_in(folder)?
+        }
+        // The folder for temporary files may lie in memory.
+        None => tempfile::tempdir_in(std::env::current_exe()?.parent().ok_or("this program lies nowhere")?)?,
+    };
+    let folder = temporary.path();
+    let records = options.bytes.div_ceil(RECORD as u64);
+    let tasks = u32::try_from(options.bytes.div_ceil(PART).clamp(4, 2048))?;
+    let partitions = tasks;
+
+    let (started, mut generated, mut inputs) = (Instant::now(), Sum::default(), Vec::new());
+    for task in 0..u64::from(tasks) {
+        let path = folder.join(format!("in-{task}"));
+        let at = |n: u64| records * n / u64::from(tasks);
+        generated.join(generate(&path, at(task)..at(task + 1))?);
+        inputs.push(path);
+    }
+    say("generated", generated.records, started);
+
+    let started = Instant::now();
+    let socket = folder.join("worker.sock");
+    let sidecar = start(&socket, folder, options.pool_bytes / 2)?;
+    let arena = options.pool_bytes / 2 / THREADS;
+    let connect = |n: u64| {
+        let connect = BlockingClient::connect(&socket).name(format!("sorter-{n}")).arena_bytes(arena);
+        connect.call()
+    };
+    let clients = (0..THREADS).map(connect).collect::<Result<Vec<_>, _>>()?;
+    let opened = clients[0].exchange("terasort").partitions(partitions).tasks(tasks).open().call()?;
+    let joined = clients[1..].iter().map(|client| client.exchange("terasort").join().call());
+    let exchanges = std::iter::once(Ok(opened.clone())).chain(joined).collect::<Result<Vec<_>, _>>()?;
+
+    let bounds = bounds(records, partitions)?;
+    each(&exchanges, tasks, |exchange, task| write(exchange, task, &inputs[task as usize], &bounds))?;
+    say("written to their partitions", records, started);
+    let output = |partition: u32| folder.join(format!("out-{partition:05}"));
+    each(&exchanges, partitions, |exchange, partition| sort(exchange, partition, &output(partition)))?;
+    opened.release().timeout(PATIENCE).call()?;
+    say("sorted, from files to files", records, started);
+    drop((opened, exchanges, clients, sidecar));
+
+    let outputs: Vec<PathBuf> = (0..partitions).map(output).collect();
+    let found = check(&outputs)?;
+    if found != generated {
+        return Err(format!("{generated:?} were generated, and {found:?} are in the sorted files").into());
+    }
+    println!("valid: {} records ascend, checksum {:016x}", found.records, found.checksum);
+    Ok(())
+}
+
+fn say(what: &str, records: u64, since: Instant) {
+    let (took, bytes) = (since.elapsed().as_secs_f64(), records * RECORD as u64);
+    println!("{what}: {records} records in {took:.2} s, {:.1} MB/s", bytes as f64 / 1e6 / took);
+}
+
+/// Starts the `transferd` beside this program.
+fn start(socket: &Path, disk: &Path, pool_bytes: u64) -> Result<Sidecar, Error> {
+    let program = std::env::current_exe()?.with_file_name("transferd");
+    let mut command = Command::new(&program);
+    command.arg("--socket").arg(socket).arg("--spill-dir").arg(disk).stdout(Stdio::piped());
+    command.args([
+        "--pool-bytes",
+        &pool_bytes.to_string(),
+        "--pinned-limit",
+        &(pool_bytes * 4 + (64 << 20)).to_string(),
+    ]);
+    command.args(["--log", "warn"]);
+    let mut child = command.spawn().map_err(|e| format!("{}: {e}", program.display()))?;
+    let said = child.stdout.take();
+    let sidecar = Sidecar(child);
+    let mut line = String::new();
+    BufReader::new(said.ok_or("it has no output")?).read_line(&mut line)?;
+    match line.starts_with("transferd ready") {
+        true => Ok(sidecar),
+        false => Err("transferd does not start".into()),
+    }
+}
+
+/// The bounds of the partitions, of a sample of the records.
+fn bounds(records: u64, partitions: u32) -> Result<Bounds, Error> {
+    let sample = u64::from(partitions) * 200;
+    let numbers = (0..sample.min(records)).map(|n| n * (records / sample).max(1));
+    let bytes: Vec<u8> = numbers.flat_map(record).collect();
+    Ok(Bounds::of_sample(&["key"], &batch(&bytes)?, partitions)?)
+}
+
+/// Does `what` for each number, on one thread for each exchange.
+fn each(
+    exchanges: &[Exchange<Blocking>],
+    count: u32,
+    what: impl Fn(&Exchange<Blocking>, u32) -> Result<(), Error> + Sync,
+) -> Result<(), Error> {
+    let next = AtomicU32::new(0);
+    let (next, what) = (&next, &what);
+    std::thread::scope(|scope| {
+        let work = |exchange| {
+            move || {
+                loop {
+                    match next.fetch_add(1, Ordering::Relaxed) {
+                        n if n < count => what(exchange, n)?,
+                        _ => return Ok(()),
+                    }
+                }
+            }
+        };
+        let threads: Vec<_> = exchanges.iter().map(|exchange| scope.spawn(work(exchange))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| Error::from("a thread has panicked"))?)
+    })
+}
+
+/// A task: the records of a file, each into the partition of its key.
+fn write(exchange: &Exchange<Blocking>, task: u32, path: &Path, bounds: &Bounds) -> Result<(), Error> {
+    let mut writer = exchange.task(task, 0).timeout(PATIENCE).call()?;
+    let mut file = File::open(path)?;
+    let mut bytes = Vec::new();
+    loop {
+        bytes.clear();
+        (&mut file).take((BATCH * RECORD) as u64).read_to_end(&mut bytes)?;
+        if bytes.is_empty() {
+            break;
+        }
+        writer.write(&batch(&bytes)?, By::Range(bounds)).timeout(PATIENCE).call()?;
+    }
+    writer.commit().timeout(PATIENCE).call()?;
+    Ok(())
+}
+
+/// Records as columns: their keys, and the rest.
+fn batch(records: &[u8]) -> Result<RecordBatch, Error> {
+    let column = |from: usize, to: usize| -> Result<ArrayRef, Error> {
+        let parts = records.chunks_exact(RECORD).map(|record| &record[from..to]);
+        Ok(Arc::new(FixedSizeBinaryArray::try_from_iter(parts)?))
+    };
+    Ok(RecordBatch::try_from_iter([("key", column(0, KEY)?), ("rest", column(KEY, RECORD)?)])?)
+}
+
+/// Reads a partition, sorts it on the heap, and writes it into a file.
+fn sort(exchange: &Exchange<Blocking>, partition: u32, path: &Path) -> Result<(), Error> {
+    let mut rows = exchange.partition(partition).timeout(PATIENCE);
+    let mut records = Vec::<[u8; RECORD]>::new();
+    // What is copied out of a batch makes room for the next one.
+    while let Some(batch) = rows.next()? {
+        let (keys, rest) = (batch.column(0).as_fixed_size_binary(), batch.column(1).as_fixed_size_binary());
+        for at in 0..keys.len() {
+            let mut record = [0; RECORD];
+            record[..KEY].copy_from_slice(keys.value(at));
+            record[KEY..].copy_from_slice(rest.value(at));
+            records.push(record);
+        }
+    }
+    records.sort_unstable();
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
+    for record in &records {
+        file.write_all(record)?;
+    }
+    file.flush()?;
+    Ok(())
+}
