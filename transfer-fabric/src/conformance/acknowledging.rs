@@ -35,9 +35,9 @@ pub fn messages_are_acknowledged_by_the_next_frame<R: Rig>(rig: R) {
     }
     // A side that the machine does not run for a while acknowledges what is late.
     let late = 1 + start.elapsed().as_millis() as u64 / crate::owed::WITHIN.as_millis() as u64;
-    for side in 0..2 {
+    for (side, [frames_before, acknowledgements_before]) in before.into_iter().enumerate() {
         let [frames, acknowledgements] = sent(&mut pair, side);
-        let (frames, acknowledgements) = (frames - before[side][0], acknowledgements - before[side][1]);
+        let (frames, acknowledgements) = (frames - frames_before, acknowledgements - acknowledgements_before);
         assert_eq!(frames, rounds + acknowledgements);
         assert!(acknowledgements <= late + 1, "{acknowledgements} frames of acknowledgements for {rounds} messages");
         let done = |heard: &Heard| matches!(heard, Heard::SendDone(..));
