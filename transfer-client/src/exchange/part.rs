@@ -196,11 +196,10 @@ impl Shared {
             None => self.fetch_places(io, key, places.heads(), &places).await?.0,
         };
         let [schema, bundles] = &heads[..] else { return Err(damaged("its bundle lacks the schema")) };
-        // A copy, so that it cannot change after the check.
-        let Bundles(bundles) = Bundles::read(&bundles.to_vec(), self.partitions())
+        // Copies, so that they cannot change after the check.
+        let (schema, bundles) = (schema.to_vec(), bundles.to_vec());
+        let Bundles(bundles) = Bundles::read(&bundles, self.partitions())
             .ok_or_else(|| damaged("the numbers of its blocks are not those of the partitions"))?;
-        // A copy, so that it cannot change after the check.
-        let schema = schema.to_vec();
         let reader = if schema.is_empty() { None } else { Some(BlockReader::new(&schema)?) };
         let places = Arc::new(places);
         let bundle = |(number, starts)| {

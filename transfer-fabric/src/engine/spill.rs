@@ -45,7 +45,7 @@ impl Run {
                     if let Err(why) = &result {
                         tracing::error!(why, "a version on disk is lost");
                     }
-                    self.driver.node.spill_read(now, tag, result.as_ref().map_err(String::as_str).map(|()| ()));
+                    self.driver.node.spill_read(now, tag, result.as_ref().copied().map_err(String::as_str));
                 }
             }
         }
