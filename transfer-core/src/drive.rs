@@ -20,7 +20,7 @@ use crate::tensor::Name;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The bytes of a landing header.
 pub type HeaderBytes = [u8; HEADER_BYTES as usize];
@@ -61,8 +61,8 @@ pub struct Driver<M> {
     /// devices are not atomic to each other.
     atomics: Option<usize>,
     links: BTreeMap<LinkId, LinkState>,
-    /// The links with blocked posts.
-    blocked: Vec<LinkId>,
+    /// The links with blocked posts, which take their turns in this order.
+    blocked: BTreeSet<LinkId>,
     next_link: u32,
     next_foreign: u32,
 }
@@ -105,7 +105,7 @@ impl<M> Driver<M> {
             posts,
             atomics,
             links: BTreeMap::new(),
-            blocked: Vec::new(),
+            blocked: BTreeSet::new(),
             next_link: 1,
             next_foreign: SegmentId::FIRST_FOREIGN,
         }
@@ -384,7 +384,7 @@ impl<M> Driver<M> {
             Err(PostError::Full(_)) => {
                 self.posts[state.fabric].full += 1;
                 state.blocked.push_back(post);
-                self.blocked.push(link);
+                self.blocked.insert(link);
             }
             // The fabric reports `LinkDown` as an event. The node settles its posts then.
             Err(PostError::LinkDown(_)) => {}
