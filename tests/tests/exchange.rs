@@ -468,7 +468,7 @@ fn exchange_that_is_over_frees_all_memory_and_its_name() {
 
 fn builder_of(client: &BlockingClient, n: usize) -> transfer_client::ExchangeBuilder<Blocking> {
     let builder = client.exchange("again").partitions(2).tasks(2);
-    if n == 2 { builder.deadline(Duration::from_secs(2)) } else { builder }
+    if n == 2 { builder.deadline(Duration::from_secs(5)) } else { builder }
 }
 
 #[test]

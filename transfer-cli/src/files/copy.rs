@@ -87,13 +87,18 @@ async fn copy(options: &Options) -> Result<(), Error> {
     };
     bar.end();
     let took = began.elapsed();
+    // The receiver may be done before this node has answered the push of the digest.
+    let digest = match digest {
+        Some(digest) => digest,
+        None => publishing.await?,
+    };
     // The receiver has compared it with the one that was published, so this fails only if the receiver lies.
     let found = <[u8; 32]>::try_from(&done.blake3[..]).map(Hash::from).ok();
-    let Some(digest) = digest.filter(|digest| Some(*digest) == found) else {
+    if found != Some(digest) {
         let found = found.map(|found| found.to_hex().to_string()).unwrap_or_default();
-        let wanted = digest.map(|digest| digest.to_hex().to_string()).unwrap_or_default();
+        let wanted = digest.to_hex().to_string();
         return Err(FilesError::NotVerified { key: format!("{}:{path}", host.node), wanted, found }.into());
-    };
+    }
     report(options, &host.node, len, &done, &digest, (took, &clock.end().await?));
     if let (Some(program), Some(to)) = (options.compare, &options.compare_to) {
         let (took, ends) = compare::other(options, program, to).await?;
