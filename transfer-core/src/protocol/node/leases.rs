@@ -18,7 +18,7 @@ impl Node {
     /// Drops one reference to a blob. The last one returns the memory to its source.
     pub(super) fn unhold(&mut self, id: BlobId) {
         let blob = match self.keys.unhold(id) {
-            Unheld::Held => return self.spills.look_again(),
+            Unheld::Held => return self.spills.lost_reader(id),
             Unheld::Sole(op) => return self.taken_back(op, id),
             Unheld::Ended(blob) => *blob,
         };

@@ -16,7 +16,7 @@ use crate::memory::SegmentId;
 use crate::tensor::Key;
 use crate::time::Time;
 use hashbrown::HashMap;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How many versions are written at the same time. The second one keeps the disk busy while the node handles the end of
@@ -70,14 +70,16 @@ pub struct SpillStatus {
 pub(super) struct Spills {
     config: Option<SpillConfig>,
     arenas: BTreeMap<SegmentId, OfArena>,
-    /// The arena of each version that may be written, and its length.
-    versions: HashMap<BlobId, (SegmentId, u64)>,
+    /// The versions that may be written.
+    versions: HashMap<BlobId, Member>,
     writing: BTreeMap<SpillId, Writing>,
     /// The versions that lie on disk: their tenants, and their lengths.
     stored: HashMap<SpillId, (Tenant, u64)>,
     /// The bytes on disk, and those that are being written.
     bytes: BTreeMap<Tenant, u64>,
     last: u64,
+    /// The number of versions that have come.
+    came: u64,
     /// The arena whose turn was last.
     turn: SegmentId,
     paused_until: Option<Time>,
@@ -93,10 +95,18 @@ struct OfArena {
     bytes: u64,
     /// The length of those that are being written.
     writing: u64,
-    /// The versions that may be written and are not being written, in the order in which they came.
-    waiting: VecDeque<(BlobId, Key, u64)>,
+    /// The versions that may be written and are not being written, by the order in which they came, with their lengths.
+    waiting: BTreeMap<u64, (BlobId, Key, u64)>,
     /// The bytes down to which they are written, if they are.
     down_to: Option<u64>,
+}
+
+/// A version that may be written.
+struct Member {
+    arena: SegmentId,
+    len: u64,
+    /// Its place in the order in which they came.
+    order: u64,
 }
 
 /// A version that is being written. The node holds a reference to it.
@@ -118,6 +128,7 @@ impl Spills {
             stored: HashMap::new(),
             bytes: BTreeMap::new(),
             last: 0,
+            came: 0,
             turn: SegmentId(0),
             paused_until: None,
             look: false,
@@ -140,13 +151,14 @@ impl Spills {
             len: arena_len,
             bytes: 0,
             writing: 0,
-            waiting: VecDeque::new(),
+            waiting: BTreeMap::new(),
             down_to: None,
         });
         self.look = true;
         a.bytes += len;
-        a.waiting.push_back((blob, key, len));
-        self.versions.insert(blob, (arena, len));
+        self.came += 1;
+        a.waiting.insert(self.came, (blob, key, len));
+        self.versions.insert(blob, Member { arena, len, order: self.came });
         let share = |percent: u64| a.len / 100 * percent;
         if now {
             a.down_to = Some(0);
@@ -157,11 +169,11 @@ impl Spills {
 
     /// Handles the end of a version in an arena: its memory is the worker's again.
     pub(super) fn went(&mut self, blob: BlobId) {
-        let Some((arena, len)) = self.versions.remove(&blob) else { return };
+        let Some(Member { arena, len, order }) = self.versions.remove(&blob) else { return };
         let Some(a) = self.arenas.get_mut(&arena) else { return };
         self.look = true;
         a.bytes = a.bytes.saturating_sub(len);
-        a.waiting.retain(|(other, ..)| *other != blob);
+        a.waiting.remove(&order);
         if a.down_to.is_some_and(|down_to| a.bytes <= down_to) {
             a.down_to = None;
         }
@@ -193,8 +205,9 @@ impl Spills {
             let fits = |len: u64| {
                 of_tenant.saturating_add(len) <= config.tenant_bytes && total.saturating_add(len) <= config.total_bytes
             };
-            let Some(at) = a.waiting.iter().position(|(blob, _, len)| fits(*len) && is_cold(*blob)) else { continue };
-            let Some((blob, key, len)) = a.waiting.remove(at) else { continue };
+            let due =
+                a.waiting.iter().find(|(_, (blob, _, len))| fits(*len) && is_cold(*blob)).map(|(order, _)| *order);
+            let Some((blob, key, len)) = due.and_then(|order| a.waiting.remove(&order)) else { continue };
             a.writing += len;
             self.turn = *arena;
             self.last += 1;
@@ -207,9 +220,9 @@ impl Spills {
         None
     }
 
-    /// Notes that a version may have lost a reader.
-    pub(super) fn look_again(&mut self) {
-        self.look = !self.arenas.is_empty();
+    /// Handles a version that has lost a reader: it may be written now.
+    pub(super) fn lost_reader(&mut self, blob: BlobId) {
+        self.look |= self.versions.contains_key(&blob);
     }
 
     /// Handles the end of a write. If it went `well`, the version lies on disk until it has
@@ -219,12 +232,12 @@ impl Spills {
         self.look = true;
         let Writing { blob, tenant, len, .. } = writing;
         self.stored.insert(id, (tenant, len));
-        if let Some((arena, _)) = self.versions.get(&blob)
+        if let Some(Member { arena, order, .. }) = self.versions.get(&blob)
             && let Some(a) = self.arenas.get_mut(arena)
         {
             a.writing = a.writing.saturating_sub(len);
             if !well {
-                a.waiting.push_front((blob, writing.key.clone(), len));
+                a.waiting.insert(*order, (blob, writing.key.clone(), len));
             }
         }
         if well {
