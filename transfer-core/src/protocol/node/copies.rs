@@ -68,7 +68,7 @@ impl Node {
         let key = op.key.clone();
         self.keys.fetch_begins(&key, blob);
         let copying = self.copies.insert(Copying {
-            reader_is: None,
+            wanted_by: None,
             key,
             from: blob,
             excerpt,
@@ -82,7 +82,7 @@ impl Node {
         }
         let op = self.sessions.begin(op);
         if let Some(c) = self.copies.get_mut(copying) {
-            c.reader_is = Some(CopyReader::Op(op));
+            c.wanted_by = Some(CopyReader::Op(op));
         }
         if self.landing.is_contended(reader) || !self.try_copy(reader, copying) {
             self.want(reader, Want::Copy(copying));
@@ -106,11 +106,11 @@ impl Node {
         true
     }
 
-    /// Handles the end of the fetch or the request that wanted a copy. A copy without room is dropped; one in progress is freed when
-    /// it is complete.
+    /// Handles the end of the fetch or the request that wanted a copy. A copy without room is dropped; one in progress is
+    /// freed when it is complete.
     pub(super) fn copy_unwanted(&mut self, id: CopyId) {
         let Some(copying) = self.copies.get_mut(id) else { return };
-        copying.reader_is = None;
+        copying.wanted_by = None;
         if copying.to.is_none()
             && let Some(Copying { key, from, reader, .. }) = self.copies.remove(id)
         {
@@ -123,12 +123,12 @@ impl Node {
     pub fn copied(&mut self, now: Time, tag: u64) {
         self.latest = now;
         let id = Id::from_u64(tag);
-        let Some(Copying { reader_is, key, from, excerpt, reader, len, to: Some(range), began }) =
+        let Some(Copying { wanted_by, key, from, excerpt, reader, len, to: Some(range), began }) =
             self.copies.remove(id)
         else {
             return;
         };
-        let op = match reader_is {
+        let op = match wanted_by {
             Some(CopyReader::Op(op)) => self.sessions.finish(op),
             Some(CopyReader::Peer(link, index)) => {
                 self.copied_for_peer((link, index), id, (from, excerpt.as_ref()), (reader, range));
@@ -175,14 +175,14 @@ impl Node {
         self.spills.was_read(len, result.is_ok());
         let Err(why) = result else { return self.copied(now, tag) };
         self.latest = now;
-        let Some(Copying { reader_is, key, from, reader, to, .. }) = self.copies.remove(Id::from_u64(tag)) else {
+        let Some(Copying { wanted_by, key, from, reader, to, .. }) = self.copies.remove(Id::from_u64(tag)) else {
             return;
         };
         if let Some(range) = to {
             self.landing.free(reader, range);
         }
         let failure = Failure::new(FailureCode::VersionGone, format!("key {key:?} is lost: {why}"));
-        match reader_is {
+        match wanted_by {
             Some(CopyReader::Op(op)) => self.fail_op(op, failure),
             Some(CopyReader::Peer(link, index)) => self.end_serve(now, link, index, failure),
             None => {}
@@ -206,8 +206,8 @@ impl Node {
             return self.end_serve(now, link, index, Failure::new(FailureCode::TooLarge, text));
         }
         self.keys.hold(from);
-        let reader_is = Some(CopyReader::Peer(link, index));
-        let copying = Copying { reader_is, key, from, excerpt, reader: domain, len, to: None, began: now };
+        let wanted_by = Some(CopyReader::Peer(link, index));
+        let copying = Copying { wanted_by, key, from, excerpt, reader: domain, len, to: None, began: now };
         let copying = self.copies.insert(copying);
         if let Some(serve) = self.transfers.serve_mut(link, index) {
             serve.copy(copying);

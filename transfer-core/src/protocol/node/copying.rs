@@ -20,7 +20,7 @@ pub(super) enum CopyReader {
 /// A copy that waits for room or is in progress.
 pub(super) struct Copying {
     /// Who wants it. `None` once that has ended: the copy then only waits until its bytes are copied.
-    pub(super) reader_is: Option<CopyReader>,
+    pub(super) wanted_by: Option<CopyReader>,
     pub(super) key: Key,
     pub(super) from: BlobId,
     /// The part to copy. `None`: all of it.
