@@ -4,6 +4,7 @@ use super::file::{Piece, Unnamed};
 use super::space::Space;
 use super::{BLOCK, DiskError, PIECE};
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use std::path::PathBuf;
 use std::sync::Arc;
 use transfer_core::protocol::{SpillId, Tenant};
@@ -64,11 +65,13 @@ impl Store {
 
     /// Begins to write ranges of this length, one behind the other.
     pub(super) fn begin(&mut self, id: SpillId, tenant: Tenant, from: Vec<Place>, len: u64) -> Result<Write, String> {
-        if !self.files.contains_key(&tenant) {
-            let file = Unnamed::create(&self.folder).map_err(|e| e.to_string())?;
-            self.files.insert(tenant, TenantFile { file, space: Space::default() });
-        }
-        let Some(TenantFile { file, space }) = self.files.get_mut(&tenant) else { return Err(String::new()) };
+        let TenantFile { file, space } = match self.files.entry(tenant) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let file = Unnamed::create(&self.folder).map_err(|e| e.to_string())?;
+                new.insert(TenantFile { file, space: Space::default() })
+            }
+        };
         let at = space.take(blocks(len));
         let version = Version { tenant, at, len, sums: Vec::new() };
         match file.reserve(at, blocks(len)) {
@@ -80,23 +83,22 @@ impl Store {
         }
     }
 
-    /// Writes one piece. Returns whether that was the last one. After an error nothing of the version is left.
-    pub(super) fn step(&mut self, write: &mut Write) -> Result<bool, String> {
-        let result = self.write_piece(write);
-        match &result {
+    /// Writes one piece. Returns what is left to write, if anything. After an error nothing of the version is left.
+    pub(super) fn step(&mut self, mut write: Write) -> Result<Option<Write>, String> {
+        match self.write_piece(&mut write) {
             Ok(true) => {
-                let version = std::mem::replace(
-                    &mut write.version,
-                    Version { tenant: Tenant::User(0), at: 0, len: 0, sums: Vec::new() },
-                );
-                self.versions.insert(write.id, version);
+                self.versions.insert(write.id, write.version);
+                Ok(None)
             }
-            Ok(false) => {}
-            Err(_) => self.give_back(&write.version),
+            Ok(false) => Ok(Some(write)),
+            Err(why) => {
+                self.give_back(&write.version);
+                Err(why)
+            }
         }
-        result
     }
 
+    /// Returns whether that was the last piece.
     fn write_piece(&mut self, write: &mut Write) -> Result<bool, String> {
         let piece = self.piece.bytes();
         let mut filled = 0;

@@ -32,8 +32,10 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 
 fn write(store: &mut Store, id: u64, from: Vec<Place>) -> Result<(), String> {
     let len = from.iter().map(|place| place.len).sum();
-    let mut write = store.begin(SpillId(id), TENANT, from, len)?;
-    while !store.step(&mut write)? {}
+    let mut left = Some(store.begin(SpillId(id), TENANT, from, len)?);
+    while let Some(write) = left {
+        left = store.step(write)?;
+    }
     Ok(())
 }
 

@@ -93,11 +93,11 @@ impl Worker {
         }
     }
 
-    fn go_on(&mut self, mut write: Write) {
+    fn go_on(&mut self, write: Write) {
         let id = write.id;
-        match self.store.step(&mut write) {
-            Ok(false) => self.writes.push_front(write),
-            Ok(true) => self.tell(Done::Written(id, Ok(()))),
+        match self.store.step(write) {
+            Ok(Some(write)) => self.writes.push_front(write),
+            Ok(None) => self.tell(Done::Written(id, Ok(()))),
             Err(why) => self.tell(Done::Written(id, Err(why))),
         }
     }
