@@ -162,19 +162,11 @@ impl Shared {
         };
         let mut blocks = Blocks { attempt: attempt.clone(), tensors: Vec::new(), report: None };
         let of = (task, number);
-        let mut wanted = Vec::new();
-        for (at, bundle) in attempt.bundles.iter().enumerate() {
-            if !bundle.starts.of_partition(partition).is_empty() {
-                wanted.push(at);
-            }
-        }
-        let attempt = &attempt;
-        let fetched = io.all(wanted, async |at| match attempt.bundles.get(at) {
-            Some(bundle) => self.blocks_of(io, of, bundle, partition).await.map(Some),
-            None => Ok(None),
-        });
+        let wanted: Vec<_> =
+            attempt.bundles.iter().filter(|bundle| !bundle.starts.of_partition(partition).is_empty()).collect();
+        let fetched = io.all(wanted, |bundle| self.blocks_of(io, of, bundle, partition));
         for fetched in fetched.await {
-            let Some((bytes, tensor)) = fetched? else { continue };
+            let (bytes, tensor) = fetched?;
             for bytes in bytes {
                 let meta = TensorMeta::of(DType::U8, &[bytes.len() as u64])?;
                 blocks.tensors.push(Tensor::of_bundle(bytes, meta, tensor.version, tensor.report));

@@ -7,7 +7,7 @@
 use super::block::Block;
 use super::flow::Io;
 use super::manifest::{BLOCKS_PER_BUNDLE, Starts};
-use super::scatter::{Chosen, Placement};
+use super::scatter::{Chosen, Placement, Scatter};
 use super::shared::{How, Shared, push};
 use super::task::{Writing, Written};
 use crate::allocate::AllocateWait;
@@ -151,21 +151,22 @@ impl Writing {
         }
     }
 
+    /// Takes all blocks that are not published, in the order of their partitions.
+    pub(super) fn take(&self) -> Vec<(usize, Block)> {
+        self.0.lock().scatter.as_mut().map(Scatter::take).unwrap_or_default()
+    }
+
     /// Publishes all blocks. Returns whether there were any.
     pub(super) async fn publish(&self, of: Of<'_>, spill: Spill) -> Result<bool, Error> {
         let Of { io, shared, task, attempt } = of;
-        let taken = match &mut self.0.lock().scatter {
-            Some(scatter) => scatter.take(),
-            None => return Ok(false),
-        };
-        let blocks = taken.into_iter().enumerate().flat_map(|(p, blocks)| blocks.into_iter().map(move |b| (p, b)));
-        let mut left = Left { written: self.0.clone(), blocks: blocks.collect() };
+        let blocks = self.take();
+        let mut left = Left { written: self.0.clone(), blocks: blocks.into() };
         if left.blocks.is_empty() {
             return Ok(false);
         }
         while !left.blocks.is_empty() {
             let (count, bytes) = left.next();
-            let key = {
+            let (number, key) = {
                 let mut written = self.0.lock();
                 written.reserve = None;
                 written.last_bundle += 1;
@@ -177,11 +178,9 @@ impl Writing {
                 }
                 (number, key)
             };
-            let (number, key) = key;
             let bundle = left.blocks.iter().take(count);
             let starts = Starts::of(shared.partitions(), bundle.clone().map(|(partition, _)| *partition));
-            let tensors = bundle.enumerate().map(|(n, (_, b))| (n.to_string(), BundleTensor::from(b.frozen())));
-            push(io, key, source(tensors.collect::<Vec<_>>())?, How::Rows(spill)).await?;
+            push(io, key, source(named(bundle).collect::<Vec<_>>())?, How::Rows(spill)).await?;
             left.blocks.drain(..count);
             let mut written = self.0.lock();
             written.bundles.0.push((number, starts));
@@ -191,6 +190,13 @@ impl Writing {
         self.reserve(of);
         Ok(true)
     }
+}
+
+/// The blocks of a bundle, with the names that they have there.
+pub(super) fn named<'a>(
+    blocks: impl IntoIterator<Item = &'a (usize, Block)>,
+) -> impl Iterator<Item = (String, BundleTensor<'a>)> {
+    blocks.into_iter().enumerate().map(|(n, (_, block))| (n.to_string(), BundleTensor::from(block.frozen())))
 }
 
 /// Allocates blocks. `None` if there is no room for all of them now.

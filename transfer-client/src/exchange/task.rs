@@ -1,11 +1,10 @@
 //! Tasks: writing rows, and committing them.
 
-use super::block::Block;
 use super::flow::{ExchangeCall, Io};
 use super::keeper::User;
 use super::manifest::{BLOCKS_PER_BUNDLE, Bundles, HEADS, Starts};
 use super::partition::PartitionError;
-use super::pieces::Of;
+use super::pieces::{Of, named};
 use super::scatter::{Chosen, LARGEST_BLOCK_BYTES, Placement, Scatter};
 use super::shared::{Holding, How, Shared, push, push_bytes};
 use super::word::Word;
@@ -246,7 +245,7 @@ impl Deciding<'_> {
             Some(scatter) => (scatter.rows(), scatter.schema_message().to_vec()),
             None => (0, Vec::new()),
         };
-        // Whoever had to make room before goes on with it. Otherwise the blocks come with the list, if they fit.
+        // An attempt that had to make room before goes on with it. Otherwise the blocks come with the list, if they fit.
         if writing.0.lock().holding.is_some() {
             writing.publish(Of { io, shared, task, attempt }, Spill::Now).await?;
         }
@@ -264,9 +263,7 @@ impl Deciding<'_> {
             }
             None => shared.hold(task, attempt, vec![key.clone()])?,
         };
-        let taken = writing.0.lock().scatter.as_mut().map(Scatter::take).unwrap_or_default();
-        let blocks: Vec<(usize, Block)> =
-            taken.into_iter().enumerate().flat_map(|(p, blocks)| blocks.into_iter().map(move |b| (p, b))).collect();
+        let blocks = writing.take();
         let mut parts = Vec::new();
         for part in blocks.chunks(BLOCKS_PER_BUNDLE as usize) {
             let number = if parts.is_empty() { 0 } else { last + 1 };
@@ -338,9 +335,4 @@ impl Deciding<'_> {
             tracing::debug!(exchange = shared.name, task, attempt, "committed, and readers are not told: {e}");
         }
     }
-}
-
-/// The blocks of a bundle, with the names that they have there.
-fn named<'a>(blocks: &[(usize, Block)]) -> impl Iterator<Item = (String, BundleTensor<'a>)> {
-    blocks.iter().enumerate().map(|(n, (_, block))| (n.to_string(), BundleTensor::from(block.frozen())))
 }

@@ -224,12 +224,14 @@ impl Scatter {
         self.rows += chosen.map_or(0, |chosen| chosen.batch.num_rows() as u64);
     }
 
-    /// Takes all blocks, also those that are not full. Later rows go into new ones.
-    pub(crate) fn take(&mut self) -> Vec<Vec<Block>> {
+    /// Takes all blocks, also those that are not full, each with its partition, in the order of partitions. Later rows
+    /// go into new ones.
+    pub(crate) fn take(&mut self) -> Vec<(usize, Block)> {
         if let Way::Direct(direct) = &mut self.way {
             direct.close(&mut self.complete);
         }
-        self.complete.iter_mut().map(std::mem::take).collect()
+        let each = self.complete.iter_mut().enumerate();
+        each.flat_map(|(partition, blocks)| blocks.drain(..).map(move |block| (partition, block))).collect()
     }
 
     /// Gives blocks back that were taken, before any others come.
@@ -252,7 +254,8 @@ impl Scatter {
     /// placed.
     #[cfg(test)]
     pub(crate) fn finish(mut self) -> Finished {
-        let partitions = self.take();
+        let mut partitions: Vec<_> = self.complete.iter().map(|_| Vec::new()).collect();
+        self.take().into_iter().for_each(|(partition, block)| partitions[partition].push(block));
         if let Way::Staged(staged) = &self.way {
             assert!(staged.is_empty(), "rows still wait on the heap");
         }

@@ -80,11 +80,8 @@ fn play(arena: &Arena, seed: u64, types: &[DataType]) {
         if rng.random_ratio(1, 3) {
             let blocks = writer.scatter.take();
             match rng.random() {
-                true => taken.iter_mut().zip(blocks).for_each(|(taken, blocks)| taken.extend(blocks)),
-                false => {
-                    let blocks = blocks.into_iter().enumerate();
-                    writer.scatter.give_back(blocks.flat_map(|(p, blocks)| blocks.into_iter().map(move |b| (p, b))));
-                }
+                true => blocks.into_iter().for_each(|(partition, block)| taken[partition].push(block)),
+                false => writer.scatter.give_back(blocks),
             }
         }
     }
