@@ -1,24 +1,11 @@
 //! `transferctl ping`: round trips between two sidecars over the data plane.
 
-use rustix::process::Signal;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Output, Stdio};
-use transfer_tests::{Carrier, Scene, Sidecar, process, programs};
+use transfer_tests::{Carrier, Ctl, Scene, Sidecar};
 
-fn transferctl(sidecar: &Sidecar, arguments: &[&str]) -> Command {
-    let mut command = Command::new(programs::transferctl());
-    command.args(arguments).arg("--admin").arg(sidecar.admin_socket());
-    command
-}
-
-/// Returns the output of `transferctl`, stdout before stderr. The exit code has to be `code`.
+/// Runs `transferctl ping` against this sidecar. Returns its output; the exit code has to be `code`.
 #[track_caller]
-fn says(sidecar: &Sidecar, code: i32, arguments: &[&str]) -> String {
-    let Output { status, stdout, stderr } =
-        transferctl(sidecar, arguments).output().expect("transferctl can be started");
-    let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert_eq!(status.code(), Some(code), "{arguments:?}: {said}");
-    said
+fn ping(sidecar: &Sidecar, code: i32, arguments: &[&str]) -> String {
+    Ctl::of(sidecar, &[&["ping"], arguments].concat()).ends(code, &[]).text()
 }
 
 /// No worker is connected, and no link is there before the first ping.
@@ -27,7 +14,7 @@ fn round_trips_are_counted_and_the_fabric_is_named() {
     let scene = Scene::two();
     let (a, b) = (scene.a(), scene.b());
     let fabric = Carrier::chosen().name();
-    let said = says(a, 0, &["ping", "b", "-c", "3", "-i", "10ms"]);
+    let said = ping(a, 0, &["b", "-c", "3", "-i", "10ms"]);
     assert!(said.starts_with("ping b: link ") && said.contains(&format!(" over {fabric}; ")), "{said}");
     assert_eq!(said.matches("answer of b: seq=").count(), 3, "{said}");
     assert!(said.contains("3 sent, 3 answered, 0% loss") && said.contains("rtt min/avg/max/mdev = "), "{said}");
@@ -35,7 +22,7 @@ fn round_trips_are_counted_and_the_fabric_is_named() {
     // The other way, by the address, and with or without its port. On one host only the port tells nodes apart.
     let address = a.address();
     let host = address.rsplit_once(':').expect("an address has a port").0;
-    let said = says(b, 0, &["ping", &address, "-c", "1", "--json"]);
+    let said = ping(b, 0, &[&address, "-c", "1", "--json"]);
     let lines: Vec<serde_json::Value> =
         said.lines().map(|line| serde_json::from_str(line).expect("each line is an object")).collect();
     assert_eq!((&lines[0]["sequence"], &lines[0]["fabric"]), (&1.into(), &fabric.into()), "{said}");
@@ -44,12 +31,12 @@ fn round_trips_are_counted_and_the_fabric_is_named() {
     let totals = &lines[1];
     assert_eq!((&totals["node"], &totals["sent"], &totals["answered"]), (&"a".into(), &1.into(), &1.into()), "{said}");
     assert_eq!((&totals["min_ns"], &totals["max_ns"], &totals["mdev_ns"]), (&trip.into(), &trip.into(), &0.into()));
-    let said = says(b, 2, &["ping", host, "-c", "1"]);
+    let said = ping(b, 2, &[host, "-c", "1"]);
     assert!(said.contains("a, b are all at"), "{said}");
 
-    let said = says(a, 2, &["ping", "c", "-c", "1"]);
+    let said = ping(a, 2, &["c", "-c", "1"]);
     assert!(said.contains("\"c\"") && said.contains("there are: a, b"), "{said}");
-    let said = says(a, 2, &["ping", "a", "-c", "1"]);
+    let said = ping(a, 2, &["a", "-c", "1"]);
     assert!(said.contains("is this node itself"), "{said}");
     scene.end();
 }
@@ -58,7 +45,7 @@ fn round_trips_are_counted_and_the_fabric_is_named() {
 fn a_slower_fabric_has_its_reasons() {
     let arguments = ["--listen", "127.0.0.1:0", "--shm", "off", "--verbs", "off"];
     let scene = Scene::exactly(&[&arguments, &arguments]);
-    let said = says(scene.a(), 0, &["ping", "b", "-c", "1"]);
+    let said = ping(scene.a(), 0, &["b", "-c", "1"]);
     assert!(said.contains(" over tcp; no better one, because: "), "{said}");
     assert!(said.contains("node a has no shm: ") && said.contains("node a has no verbs: "), "{said}");
     scene.end();
@@ -67,22 +54,22 @@ fn a_slower_fabric_has_its_reasons() {
 #[test]
 fn pings_that_are_not_answered_are_lost() {
     let mut scene = Scene::two();
-    says(scene.a(), 0, &["ping", "b", "-c", "1"]);
+    ping(scene.a(), 0, &["b", "-c", "1"]);
     scene.b().freeze();
-    let said = says(scene.a(), 3, &["ping", "b", "-c", "2", "-i", "1ms", "-W", "100ms"]);
+    let said = ping(scene.a(), 3, &["b", "-c", "2", "-i", "1ms", "-W", "100ms"]);
     assert!(said.contains("node b has not answered within 100ms"), "{said}");
     assert!(said.contains("2 sent, 0 answered, 100% loss") && !said.contains("rtt"), "{said}");
     scene.b().go_on();
     // A late answer to one of those is none to this one.
-    let said = says(scene.a(), 0, &["ping", "b", "-c", "1", "-W", "9s"]);
+    let said = ping(scene.a(), 0, &["b", "-c", "1", "-W", "9s"]);
     assert!(said.contains("1 sent, 1 answered, 0% loss"), "{said}");
 
     scene.nodes[1].kill();
-    let said = says(scene.a(), 3, &["ping", "b", "-c", "1"]);
+    let said = ping(scene.a(), 3, &["b", "-c", "1"]);
     assert!(said.contains("1 sent, 0 answered, 100% loss") && said.contains("node b"), "{said}");
     scene.nodes[1].restart();
     scene.note_idle_of(1);
-    let said = says(scene.a(), 0, &["ping", "b", "-c", "1", "-W", "9s"]);
+    let said = ping(scene.a(), 0, &["b", "-c", "1", "-W", "9s"]);
     assert!(said.contains("1 sent, 1 answered"), "{said}");
     scene.end();
 }
@@ -90,15 +77,9 @@ fn pings_that_are_not_answered_are_lost() {
 #[test]
 fn an_interrupted_ping_prints_its_statistics() {
     let scene = Scene::two();
-    let mut ping = transferctl(scene.a(), &["ping", "b", "-i", "1ms"]);
-    let mut ping = ping.stdout(Stdio::piped()).spawn().expect("it starts");
-    let mut lines = BufReader::new(ping.stdout.take().expect("a pipe")).lines().map(|line| line.expect("a line"));
-    assert!(lines.any(|line| line.contains("seq=2 ")), "it goes on without a count");
-    process::signal(ping.id(), Signal::INT);
-    let rest: Vec<_> = lines.collect();
-    assert!(
-        rest.iter().any(|line| line.contains("0% loss")) && rest.last().is_some_and(|line| line.starts_with("rtt "))
-    );
-    assert!(ping.wait().expect("it ends").success());
+    let mut ping = Ctl::of(scene.a(), &["ping", "b", "-i", "1ms"]).hold_until("seq=2 ");
+    assert_eq!(ping.interrupt(), Some(0), "it goes on without a count");
+    ping.until("0% loss");
+    ping.until("rtt ");
     scene.end();
 }
