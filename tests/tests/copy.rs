@@ -367,7 +367,7 @@ fn as_another(world: &World, file: &Path, arguments: &[&str]) -> (Option<i32>, S
     (output.status.code(), said)
 }
 
-/// The sender's worker has to be of the tenant of copies, whoever calls.
+/// The sender's worker has to be of the tenant of copies. The caller's tenant does not matter.
 #[test]
 fn tensors_of_another_tenant_become_no_file() {
     if !can_be_others() {

@@ -20,7 +20,7 @@ const NEXT: Duration = Duration::from_secs(60);
 
 /// Listens, serves the first client that was started for the same, and returns when it is done.
 pub(super) fn run(options: &Options, chosen: &Chosen) -> Result<(), PerfError> {
-    // Only this host, unless it is asked for more: whoever connects may use the memory of the test.
+    // Only this host, unless it is asked for more: a client may use the memory of the test.
     let ip = options.listen.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
     let address = SocketAddr::new(ip, options.port);
     let failed = |source| PerfError::Listen { address, source };

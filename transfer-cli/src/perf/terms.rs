@@ -163,7 +163,7 @@ impl Setup {
         format!("{} {} -c {}", self.verb.name(), self.measure, self.kind)
     }
 
-    /// Checks the combination, whoever says it.
+    /// Checks the combination. Both ends do.
     ///
     /// # Errors
     /// [`PlanError`].

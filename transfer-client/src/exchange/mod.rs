@@ -2,8 +2,8 @@
 //!
 //! It is a library on keys, bundles and counters: no message of the protocol knows of it.
 //! - **Its opener** draws a random identity, makes one counter word for each task, and publishes a record that names
-//!   them, and an anchor, with which all else stays. Who joins fetches the record. All other names contain the identity, so that the next exchange of the same
-//!   name has nothing in common with this one.
+//!   them, and an anchor, with which all else stays. Who joins fetches the record. All other names contain the identity,
+//!   so that the next exchange of the same name has nothing in common with this one.
 //! - **A task** copies each row once, into blocks of its partition that lie in the arena. Nobody sees them before the
 //!   commit.
 //! - **A commit** publishes the blocks as bundles under keys of the attempt, and then swaps the task's word from `open` to
@@ -18,7 +18,8 @@
 //! # Layout
 //! - `partition`: the partition of each row. `scatter`: rows, copied into blocks of their partitions. `block`: what a
 //!   block is, and how it is read. `order`: the rows of a partition in an order of their own.
-//! - `open`: opening and joining. `task`: writing and committing. `pieces`: publishing rows before the commit. `read`: a partition. `keeper`: the end.
+//! - `open`: opening and joining. `task`: writing and committing. `pieces`: publishing rows before the commit. `read`: a
+//!   partition. `keeper`: the end.
 //! - `names`, `record`, `manifest`, `word`: the keys, and what lies under them. `part`: fetching it. `shared`: what all
 //!   handles of an exchange share.
 //! - `flow`: calls that consist of many calls.

@@ -441,7 +441,7 @@ pub(super) enum How {
     New(Life),
     /// As version 1 of a key that nobody has. It stays with its parent, and may be written to disk.
     Rows(Spill),
-    /// Whoever has the key. It stays with its parent.
+    /// Takes the key over from its owner, if it has one. The version stays with its parent.
     TakenOver,
 }
 

@@ -175,7 +175,7 @@ impl Receiver {
                 reported = Instant::now();
             }
         }
-        // Whoever hung up by now is told of no file, so there is none.
+        // A caller that has hung up is told of no file, so there is none.
         if self.reports.is_closed() {
             return Err(CopyError::Gone);
         }

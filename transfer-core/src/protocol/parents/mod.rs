@@ -1,6 +1,6 @@
 //! Versions that have outlived their worker, and stay as long as somebody publishes the parent of their key.
 //!
-//! A parent that is published at this node is seen at once. For all others the directory is asked again and again: each
+//! A parent that is published at this node is seen at once. For all others the directory is asked every two seconds: each
 //! look asks for the parents first, and then a question that the directory always answers. So if that answer comes and a
 //! parent was not located, the directory has no entry for it. A directory that has just started may not have all entries
 //! yet, so a parent counts as gone only after [`LOOKS`] such looks, one behind the other. While the directory is out of
