@@ -21,11 +21,16 @@ not_run() { echo "fresh-machine: not run: $*" >&2; exit 77; }
 [ "$(id -u)" = 0 ] || not_run 'it mounts and changes its root, so it has to be root'
 unshare --mount --pid --fork --kill-child true 2>/dev/null || not_run 'this machine allows no mount namespace'
 source=$(git -C "$(dirname "${BASH_SOURCE[0]}")" rev-parse --show-toplevel)
+mkdir -p "$base"
+# Several of these may start at the same time, and apt-get runs once at a time.
+exec {installing}>"$base/installing"
+flock "$installing"
 command -v mmdebstrap >/dev/null || {
     command -v apt-get >/dev/null || not_run 'mmdebstrap is missing, and no apt-get is here to install it'
     echo 'fresh-machine: installing mmdebstrap with apt-get' >&2
     apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends mmdebstrap
 } </dev/null >/dev/null
+exec {installing}>&-
 
 # Debian's sources as this machine has them: it may have a mirror of its own.
 sources=()
@@ -34,7 +39,6 @@ if [ "$suite" = "$(. /etc/os-release && echo "$VERSION_CODENAME")" ] && [ -s /et
 fi
 
 # The empty root is made once for each suite and set of packages, and unpacked for each run.
-mkdir -p "$base"
 image=$base/$suite-$(md5sum <<<"$packages" | cut -c1-8).tar
 if [ ! -s "$image" ]; then
     echo "fresh-machine: making a root of $suite with $packages" >&2
