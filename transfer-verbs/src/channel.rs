@@ -40,26 +40,33 @@ impl CompletionChannel {
 
     /// Takes the waiting events, and returns their number; never blocks. A queue whose event was taken is disarmed.
     pub fn take_events(&self) -> Result<usize, VerbsError> {
+        let mut taken = 0;
+        while self.take_event()? {
+            taken += 1;
+        }
+        Ok(taken)
+    }
+
+    /// Takes the oldest waiting event, and returns whether there was one; never blocks. This is one system call. Who waits
+    /// for one queue, which has at most one event each time that it is armed, needs no second call to learn that there is no
+    /// other.
+    pub fn take_event(&self) -> Result<bool, VerbsError> {
         let context = &self.0.context;
         let _taking = self.0.taking.lock();
-        let mut taken = 0;
-        loop {
-            let (mut queue, mut user) = (ptr::null_mut(), ptr::null_mut());
-            // SAFETY: the channel is alive and both pointers may be written.
-            let code = unsafe { (context.0.functions.ibv_get_cq_event)(self.0.raw.raw(), &mut queue, &mut user) };
-            if code != 0 {
-                let why = io::Error::last_os_error();
-                return match why.kind() {
-                    io::ErrorKind::WouldBlock => Ok(taken),
-                    _ => Err(VerbsError::because(context.device_name(), "ibv_get_cq_event", why)),
-                };
-            }
-            taken += 1;
-            // SAFETY: `user` is the pointer that the queue was made with, to its count of events. A queue is
-            // destroyed, and its count freed, only under the lock that is held here, and the kernel forgets its events
-            // that were not taken.
-            unsafe { completion_queue::count_event(context.0.functions, queue, user) };
+        let (mut queue, mut user) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the channel is alive and both pointers may be written.
+        let code = unsafe { (context.0.functions.ibv_get_cq_event)(self.0.raw.raw(), &mut queue, &mut user) };
+        if code != 0 {
+            let why = io::Error::last_os_error();
+            return match why.kind() {
+                io::ErrorKind::WouldBlock => Ok(false),
+                _ => Err(VerbsError::because(context.device_name(), "ibv_get_cq_event", why)),
+            };
         }
+        // SAFETY: `user` is the pointer that the queue was made with, to its count of events. A queue is destroyed, and
+        // its count freed, only under the lock that is held here, and the kernel forgets its events that were not taken.
+        unsafe { completion_queue::count_event(context.0.functions, queue, user) };
+        Ok(true)
     }
 }
 

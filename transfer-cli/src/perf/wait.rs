@@ -101,25 +101,19 @@ impl<'a> Watch<'a> {
         Ok(false)
     }
 
-    /// Sleeps until the channel has an event or the other end says something.
+    /// Sleeps until the channel has an event, or for a moment. Returns whether the other end has said something.
+    ///
+    /// The other end is looked at now and then, and not waited for: it speaks when no message comes any more, and
+    /// each descriptor makes each sleep longer.
     fn sleep(&mut self, channel: &CompletionChannel) -> Result<bool, PerfError> {
         let now = Instant::now();
         let passed = now - *self.since.get_or_insert(now);
         if passed > self.limit {
             return Err(self.stalled());
         }
-        let time = timespec(self.limit - passed);
-        let channel = PollFd::new(channel, PollFlags::IN);
-        let heard = match self.listens() {
-            false => poll(&mut [channel], Some(&time)).map(|_| false),
-            true => {
-                let mut fds = [channel, PollFd::new(&*self.control, PollFlags::IN)];
-                poll(&mut fds, Some(&time)).map(|_| !fds[1].revents().is_empty())
-            }
-        };
-        match heard {
-            Ok(true) => self.look(),
-            Ok(false) => Ok(false),
+        match poll(&mut [PollFd::new(channel, PollFlags::IN)], Some(&timespec(LOOK.min(self.limit - passed)))) {
+            Ok(0) => self.look(),
+            Ok(_) => Ok(false),
             Err(error) => interrupted(error).map(|()| false),
         }
     }
@@ -169,9 +163,8 @@ impl Completions {
                 }
                 Some(channel) => {
                     let heard = watch.sleep(channel)?;
-                    if channel.take_events()? > 0 {
-                        self.armed = false;
-                    }
+                    // The queue has the channel for itself.
+                    self.armed = !channel.take_event()?;
                     heard
                 }
             };
