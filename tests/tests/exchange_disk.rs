@@ -5,7 +5,8 @@ use arrow_array::types::UInt64Type;
 use arrow_array::{ArrayRef, FixedSizeBinaryArray, RecordBatch, UInt64Array};
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use transfer_client::{Blocking, BlockingClient, By, Error, Exchange, ExchangeError};
@@ -152,10 +153,42 @@ fn dropped_attempt_leaves_nothing_on_disk_and_another_one_commits() {
     scene.end();
 }
 
-#[test]
-fn full_disk_fails_the_writer_in_time_and_nothing_else() {
-    let disk = folder();
-    let scene = scenes(disk.path(), &["--spill-bytes", "4MiB"]).remove(0);
+/// A file system of its own, of some MiB, until it is dropped.
+struct SmallDisk {
+    folder: tempfile::TempDir,
+    mounted: PathBuf,
+}
+
+impl SmallDisk {
+    /// The error says what this machine does not allow.
+    fn mount(mib: u64) -> Result<SmallDisk, String> {
+        let folder = folder();
+        let (image, mounted) = (folder.path().join("image"), folder.path().join("mounted"));
+        let file = std::fs::File::create(&image).expect("an image can be made");
+        file.set_len(mib << 20).expect("it can be made longer");
+        std::fs::create_dir(&mounted).expect("a folder can be made");
+        let run = |command: &mut Command| match command.output() {
+            Ok(output) if output.status.success() => Ok(()),
+            Ok(output) => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+            Err(error) => Err(format!("{command:?}: {error}")),
+        };
+        run(Command::new("mkfs.ext4").args(["-q", "-m", "0", "-O", "^has_journal"]).arg(&image))?;
+        run(Command::new("mount").args(["-o", "loop"]).args([&image, &mounted]))?;
+        Ok(SmallDisk { folder, mounted })
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: after a test that has failed, a sidecar may still have its file open.
+        let unmounted = Command::new("umount").arg("--lazy").arg(&self.mounted).status();
+        assert!(std::thread::panicking() || unmounted.is_ok_and(|status| status.success()), "{:?}", self.folder);
+    }
+}
+
+/// A writer that finds no room on disk fails, and another worker goes on.
+fn expect_full_disk(disk: &Path, more: &[&str]) {
+    let scene = scenes(disk, more).remove(0);
     let (a, b) = (connect(scene.a(), "a"), connect(scene.a(), "b"));
     let exchange = a.exchange("x").partitions(PARTITIONS).tasks(2).open().call().expect("opened");
     let joined = b.exchange("x").join().call().expect("joined");
@@ -178,6 +211,19 @@ fn full_disk_fails_the_writer_in_time_and_nothing_else() {
     exchange.release().call().expect("released");
     drop((exchange, joined, a, b));
     scene.end();
+}
+
+#[test]
+fn limit_of_the_disk_fails_the_writer_in_time_and_nothing_else() {
+    expect_full_disk(folder().path(), &["--spill-bytes", "4MiB"]);
+}
+
+#[test]
+fn full_disk_fails_the_writer_in_time_and_nothing_else() {
+    match SmallDisk::mount(8) {
+        Ok(disk) => expect_full_disk(&disk.mounted, &[]),
+        Err(why) => transfer_tests::not_run(&format!("no small file system can be mounted here: {why}")),
+    }
 }
 
 #[test]
@@ -238,7 +284,7 @@ fn two_exchanges_write_to_disk_beside_each_other() {
 #[test]
 fn folder_in_memory_is_refused_by_name() {
     // The tests need memory to share anyway, and Linux has it there.
-    let output = std::process::Command::new(transfer_tests::programs::transferd())
+    let output = Command::new(transfer_tests::programs::transferd())
         .args(["--spill-dir", "/dev/shm", "--socket"])
         .arg(folder().path().join("never.sock"))
         .output()
