@@ -16,7 +16,8 @@
 What is published never changes. A fetched tensor and all its views keep its memory. Every wait has a deadline, 30 s where nothing is said, lets go
 of the interpreter's lock, and ends with Ctrl-C. In a forked child an inherited client raises `Forked`: connect anew there.
 
-`transferd.aio` has the same for asyncio, `transferd.nn` moves the parameters of a torch module into the arena, `transferd.ray` is for jobs of Ray.
+`transferd.aio` has the same for asyncio, `transferd.nn` moves the parameters of a torch module into the arena, `transferd.data` has a data set of torch
+over an exchange, `transferd.ray` is for jobs of Ray.
 docs/python.md has recipes.
 """
 
