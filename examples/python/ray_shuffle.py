@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A data set of Ray is shuffled and sorted by the sidecars of its nodes, and an actor that holds a part of it is killed meanwhile.
+"""A data set of Ray is shuffled and sorted by the sidecars of its nodes, and a process that writes a part of it dies meanwhile.
 
-The check: the shuffle has every row once, in the order that the seed alone chooses, also after the kill; and the sorted data set is sorted.
+The check: the shuffle has every row once, in the order that the seed alone chooses, also after the death; and the sorted data set is sorted.
 
     examples/python/ray_shuffle.py [--rows N] [--blocks N] [--partitions N] [--address ADDRESS]
 """
@@ -9,7 +9,10 @@ The check: the shuffle has every row once, in the order that the seed alone choo
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
+import tempfile
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +23,19 @@ import transferd.ray as tr
 
 def ids(tables) -> list[int]:
     return [row for table in tables for row in table["id"].to_pylist()]
+
+
+class DiesOnce:
+    """A block whose first reader dies. Ray runs the task again, in another process."""
+
+    def __init__(self, block: ray.ObjectRef, mark: str) -> None:
+        self.block, self.mark = block, mark
+
+    def __call__(self) -> pa.Table:
+        if not os.path.exists(self.mark):
+            with open(self.mark, "x"):
+                os.kill(os.getpid(), signal.SIGKILL)
+        return ray.get(self.block)
 
 
 def main() -> None:
@@ -42,14 +58,13 @@ def main() -> None:
     with tr.shuffle(blocks, by=tr.Random(7), partitions=given.partitions) as shuffled:
         # What every partition has, read by tasks of Ray.
         undisturbed = ray.get(shuffled.map(ids))
-    with tr.shuffle(blocks, by=tr.Random(7), partitions=given.partitions) as shuffled:
-        parts = iter(shuffled)
-        found = [ids(next(parts))]
-        # Its rows are lost, and written again by its next process.
-        ray.kill(shuffled.actors[0], no_restart=False)
-        found += [ids(part) for part in parts]
+    with tempfile.TemporaryDirectory() as folder:
+        mark = os.path.join(folder, "died")
+        with tr.shuffle([DiesOnce(blocks[0], mark), *blocks[1:]], by=tr.Random(7), partitions=given.partitions) as shuffled:
+            found = [ids(part) for part in shuffled]
+        died = os.path.exists(mark)
     complete = sorted(row for part in found for row in part) == list(range(given.rows))
-    print(f"every row came once: {complete}; in the order of the seed, with an actor killed: {found == undisturbed}")
+    print(f"every row came once: {complete}; in the order of the seed, with a process that died: {died and found == undisturbed}")
 
     with tr.shuffle(blocks, by=tr.Sort("key"), partitions=given.partitions) as shuffled:
         back = tr.to_dataset(shuffled)
@@ -57,7 +72,7 @@ def main() -> None:
     in_order = sorted_keys == sorted(keys.tolist())
     print(f"the data set is sorted: {in_order}")
     ray.shutdown()
-    assert complete and found == undisturbed and in_order
+    assert complete and died and found == undisturbed and in_order
 
 
 if __name__ == "__main__":

@@ -13,11 +13,14 @@ from .._client import Exchange
 from .._errors import ExchangeOver, Invalid, Lost, PeerLost, SidecarGone, Timeout
 from . import _by, _clients, _found
 from ._by import By
-from ._mapper import Mapper
 from ._sort import bounds, in_order, rows_per_block, sample
+from ._writing import Work, write
 
 # The largest block of an exchange.
 _BLOCK_BYTES = 1 << 20
+
+# The rows of each table of a partition in an order of its own.
+_ROWS = 1 << 16
 
 # The size that a block is taken for where Ray does not know it.
 _UNKNOWN_BYTES = 64 << 20
@@ -43,9 +46,10 @@ def shuffle(
     returns one: it runs where the rows are written. All have the same schema. `by` says which partition a row goes to: the name of a column, or a list of
     names, for the hash of them, or `Hash`, `Sort`, `Random` or `Column`.
 
-    Actors of Ray write the blocks, on the nodes where these lie, one task for each block. The rows stay in the arenas of these actors until the result is
-    released, so an arena has to have room for them: `arena` bytes in each actor; if nothing is said, as much as the sizes of the blocks
-    need. If an actor or a node dies, what it had written is written again by another one.
+    Tasks of Ray write the blocks, on the nodes where these lie: at most one for each processor, so each writes several blocks. The rows stay in
+    the arenas of these tasks until the result is released, so an arena has to have room for them: `arena` bytes for each task; if
+    nothing is said, as much as the sizes of the blocks need. They outlive the processes that wrote them. If a node dies, what was there is
+    written again at another one.
 
     Each step may take `timeout` seconds. Raises what the writing of a block raises: `Invalid` where there is no such column, `ArenaFull`.
     """
@@ -55,6 +59,8 @@ def shuffle(
     if not given:
         raise Invalid("there are no blocks to shuffle: give at least one, such as an empty table")
     refs = [block if isinstance(block, ray.ObjectRef) else ray.put(block) for block in given]
+    # Where a function lies and how large it is says nothing of the table that it returns.
+    lying = [ref for ref, block in zip(refs, given, strict=True) if not callable(block)]
     limits = None
     if isinstance(read, _by.Sort):
         task = ray.remote(sample)
@@ -64,10 +70,11 @@ def shuffle(
     name = f"ray-{uuid.uuid4().hex}"
     exchange = _clients.reader().exchange(name, partitions=partitions, tasks=len(refs))
     try:
-        places = _placed(ray, refs)
-        mappers = _mappers(ray, places, partitions, None if arena is None else to_bytes(arena), timeout)
-        result = Shuffled(name, partitions, read, refs, [mappers[place] for place, _ in places], _by.how(read, limits), timeout)
-        result._own(exchange, list(mappers.values()))
+        placed = _placed(ray, refs, lying)
+        sizes = {place: to_bytes(arena) for place, _ in placed} if arena is not None else _arenas(placed, partitions)
+        places = [(*place, sizes[place]) for place, _ in placed]
+        result = Shuffled(name, partitions, read, refs, places, _by.how(read, limits), timeout)
+        result._exchange = exchange
     except BaseException:
         exchange.release()
         raise
@@ -88,33 +95,24 @@ class Shuffled:
         partitions: int,
         by: _by.Hash | _by.Sort | _by.Random | _by.Column,
         blocks: list[Any],
-        mappers: list[Any],
+        places: list[tuple[str, int, int]],
         how: dict[str, Any],
         timeout: float,
     ) -> None:
-        self._name, self._by, self._blocks, self._mappers, self._how = name, by, blocks, mappers, how
+        self._name, self._by, self._blocks, self._places, self._how = name, by, blocks, places, how
         self._partitions, self._timeout = partitions, timeout
+        # In the process that has called `shuffle`.
         self._exchange: Exchange | None = None
-        self._owned: list[Any] = []
         self._released = False
 
-    def _own(self, exchange: Exchange, mappers: list[Any]) -> None:
-        """Makes it the one that ends the exchange and the actors."""
-        self._exchange, self._owned = exchange, mappers
-
     def __reduce__(self) -> tuple[object, ...]:
-        given = (self._name, self._partitions, self._by, self._blocks, self._mappers, self._how, self._timeout)
+        given = (self._name, self._partitions, self._by, self._blocks, self._places, self._how, self._timeout)
         return Shuffled, given
 
     @property
     def partitions(self) -> int:
         """The number of partitions."""
         return self._partitions
-
-    @property
-    def actors(self) -> list[Any]:
-        """The actors that have written the rows and hold them, in the process that has called `shuffle`. Ray starts one that dies again."""
-        return list(self._owned)
 
     def partition(self, partition: int) -> Iterator[Any]:
         """The rows of a partition: an iterator of tables of pyarrow, which share the memory of the sidecar of this node.
@@ -129,7 +127,7 @@ class Shuffled:
     def _tables(self, partition: int) -> Iterator[Any]:
         exchange = self._exchange or self._joined()
         order = self._by.seed if isinstance(self._by, _by.Random) else None
-        reader = exchange.partition(partition, order=order, timeout=self._timeout)
+        reader = exchange.partition(partition, order=order, rows_per_batch=_ROWS, timeout=self._timeout)
         while True:
             try:
                 found = next(reader, None)
@@ -165,18 +163,21 @@ class Shuffled:
     def _run(self, tasks: Iterable[int]) -> None:
         """Runs these tasks, each as another attempt, and waits for all."""
         ray = _found.connected()
+        together: dict[tuple[str, int, int], list[tuple[int, list[Any]]]] = {}
+        for task in tasks:
+            together.setdefault(self._places[task], []).append((task, [self._blocks[task]]))
+        affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        remote, running = ray.remote(write), []
+        for (node, _, arena), blocks in together.items():
+            # Soft: if the node dies, Ray runs the task at another one.
+            options = remote.options(max_retries=-1, scheduling_strategy=affinity(node, soft=True))
+            running.append(options.remote(Work(self._name, blocks, self._how, arena, self._timeout)))
         with _causes(ray):
-            ray.get([self._mappers[task].run.remote(self._name, task, self._blocks[task], self._how) for task in tasks])
+            ray.get(running)
 
     def release(self) -> None:
-        """Ends the exchange, and the actors that had written it. What was read stays readable. Does nothing in another process."""
-        exchange, owned = self._exchange, self._owned
-        self._exchange, self._owned, self._released = None, [], self._released or exchange is not None
-        ray = _found.ray()
-        for mapper in owned:
-            with contextlib.suppress(Exception):
-                # Ray may have ended the job.
-                ray.kill(mapper)
+        """Ends the exchange, and frees what was written. What was read stays readable. Does nothing in another process."""
+        exchange, self._exchange, self._released = self._exchange, None, self._released or self._exchange is not None
         if exchange is not None:
             exchange.release()
 
@@ -209,11 +210,13 @@ def _causes(ray: Any) -> Iterator[None]:
         raise
 
 
-def _placed(ray: Any, refs: list[Any]) -> list[tuple[tuple[str, int], int]]:
-    """The place of each block, a node and the number of an actor there, and its bytes: at the node where it lies, in turns where nobody knows."""
+def _placed(ray: Any, refs: list[Any], lying: list[Any]) -> list[tuple[tuple[str, int], int]]:
+    """The place of each block, a node and the number of a task of Ray there, and its bytes: of those that lie somewhere there, of others in turns."""
     nodes = {node["NodeID"]: max(1, int(node["Resources"].get("CPU", 1))) for node in ray.nodes() if node["Alive"]}
-    ray.wait(refs, num_returns=len(refs), fetch_local=False)
-    found = ray.experimental.get_object_locations(refs)
+    found = {}
+    if lying:
+        ray.wait(lying, num_returns=len(lying), fetch_local=False)
+        found = ray.experimental.get_object_locations(lying)
     tasks = dict.fromkeys(nodes, 0)
     placed = []
     for ref in refs:
@@ -226,21 +229,11 @@ def _placed(ray: Any, refs: list[Any]) -> list[tuple[tuple[str, int], int]]:
     return placed
 
 
-def _mappers(
-    ray: Any, places: list[tuple[tuple[str, int], int]], partitions: int, arena: int | None, timeout: float
-) -> dict[tuple[str, int], Any]:
-    """The actors at these places."""
+def _arenas(placed: list[tuple[tuple[str, int], int]], partitions: int) -> dict[tuple[str, int], int]:
+    """How large an arena has to be at each place."""
     needed: dict[tuple[str, int], int] = {}
-    for place, size in places:
+    for place, size in placed:
         # Rows take more room than in their block, and the last block of each partition is in part empty.
         more = partitions * min(_BLOCK_BYTES, size // partitions + 4096)
         needed[place] = needed.get(place, 32 << 20) + size * 3 // 2 + more
-    actor = ray.remote(Mapper)
-    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-    # Soft: if the node dies, Ray starts the actor at another one. It waits for readers, and needs no processor then.
-    return {
-        place: actor.options(
-            num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=strategy(place[0], soft=True)
-        ).remote(arena if arena is not None else needed[place], timeout)
-        for place in needed
-    }
+    return needed
