@@ -230,7 +230,7 @@ impl Exchanges {
     /// Counts a task no longer: any mark of it, or only this one.
     fn uncount(&mut self, number: u64, task: u32, only: Option<BlobId>) {
         let Some(exchange) = self.all.get_mut(&number) else { return };
-        if !exchange.committed.get(&task).is_some_and(|(blob, _)| only.is_none_or(|only| only == *blob)) {
+        if only.is_some_and(|only| exchange.committed.get(&task).is_some_and(|(blob, _)| only != *blob)) {
             return;
         }
         let Some((_, label)) = exchange.committed.remove(&task) else { return };
