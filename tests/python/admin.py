@@ -127,6 +127,9 @@ def looks(pb, a):
     assert a.all("Transfers", pb.TransfersRequest(peer="b"), "transfers")[0] == []
     hour = pb.TransfersRequest(min_age_ns=3600 * 10**9)
     assert a.all("Transfers", hour, "transfers")[0] == []
+    assert a.all("Exchanges", pb.ExchangesRequest(page_size=1, partition_bytes=True), "exchanges")[0] == []
+    text = refused(grpc.StatusCode.INVALID_ARGUMENT, a.Exchanges, pb.ExchangesRequest(page_token="7"))
+    assert "page_token" in text, text
     assert a.all("Quarantine", pb.QuarantineRequest(), "slots")[0] == []
 
 

@@ -23,6 +23,7 @@ mod embedded;
 mod exchange;
 mod exchange_disk;
 mod exchange_faults;
+mod exchange_lists;
 mod files;
 mod forked;
 mod full_pools;

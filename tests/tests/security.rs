@@ -6,6 +6,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use tonic::Code;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use transfer_proto::v1;
+use transfer_tests::calls::done;
+use transfer_tests::order::{Order, ShuffleOrder};
 use transfer_tests::{Authority, Carrier, Ctl, Identity, Scene, Sidecar, Spec, Validity, poll, programs};
 use v1::directory_client::DirectoryClient;
 use v1::peering_client::PeeringClient;
@@ -354,8 +356,16 @@ fn tenant_admin_is_confined_to_its_tenant() {
     ours.push("our/k", Spec::bytes(1000, 1)).get();
     theirs.push("their/k", Spec::bytes(1000, 2)).get();
     let mut there = scene.b().worker("ours-there");
-    there.push("our/k-there", Spec::bytes(1000, 3)).get();
     let ops = world.authority.identity_at("as-ops-theirs", &["ops-theirs"], Validity::Now);
+    there.push("our/k-there", Spec::bytes(1000, 3)).get();
+    for (worker, name) in [(&mut ours, "our-shuffle"), (&mut theirs, "their-shuffle")] {
+        let open = ShuffleOrder::Open { name: name.into(), partitions: 2, tasks: 1, deadline: None };
+        worker.order(Order::Shuffle(open), done).get();
+    }
+    let (code, said) = transferctl(&["exchanges", "--cluster"], scene.a(), &world.node("a"));
+    assert!(code == Some(0) && said.contains("their-shuffle") && said.contains("our-shuffle"), "{code:?} {said}");
+    let (code, said) = transferctl(&["exchanges", "--cluster"], scene.a(), &ops);
+    assert!(code == Some(0) && said.contains("their-shuffle") && !said.contains("our-shuffle"), "{code:?} {said}");
     // `--cluster` asks all nodes, and each of them checks the caller.
     let (code, said) = transferctl(&["tensors", "--cluster"], scene.a(), &ops);
     assert!(code == Some(0) && said.contains("their/k") && !said.contains("our/"), "{code:?} {said}");
@@ -366,6 +376,7 @@ fn tenant_admin_is_confined_to_its_tenant() {
         ("sessions", "theirs", "ours"),
         ("segments", uid.as_str(), "headers"),
         ("transfers", "", "ours"),
+        ("exchanges", "their-shuffle", "our-shuffle"),
     ] {
         let (code, said) = transferctl(&[list], scene.a(), &ops);
         assert_eq!(code, Some(0), "{list}: {said}");

@@ -33,6 +33,8 @@ pub enum Command {
     Segments(admin::lists::Segments),
     /// List unfinished operations of workers, and what they wait for
     Transfers(admin::lists::Transfers),
+    /// List exchanges of record batches: rows, bytes, skew, what lies on disk, and who waits for whom
+    Exchanges(admin::lists::Exchanges),
     /// List landing slots that are not free because a peer might still write into them
     Quarantine(admin::lists::Quarantine),
     /// Print events as they happen
@@ -221,6 +223,7 @@ mod tests {
             "ping b --timeout 10s",
             "tensors --page-size 1001",
             "tensors --limit 0",
+            "exchanges epoch",
             "segments --kind cloud",
             "transfers --older-than soon",
             "delete",

@@ -51,6 +51,7 @@ pub fn run(arguments: Arguments) -> Result<(), Error> {
         Command::Tensors(list) => in_runtime(admin::lists::run_tensors(&list)),
         Command::Segments(list) => in_runtime(admin::lists::run(&list)),
         Command::Transfers(list) => in_runtime(admin::lists::run(&list)),
+        Command::Exchanges(list) => in_runtime(admin::lists::run_exchanges(&list)),
         Command::Quarantine(list) => in_runtime(admin::lists::run(&list)),
         Command::Events(options) => in_runtime(admin::events::run(&options)),
         Command::Top(options) => in_runtime(admin::top::run(&options)),

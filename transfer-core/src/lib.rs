@@ -8,6 +8,7 @@
 //! # Layout
 //! - [`memory`]: names of memory: segments, local slices, remote slices.
 //! - [`tensor`]: dtype, shape, keys, versions.
+//! - [`exchange`]: the keys of exchanges, and what lies under some of them.
 //! - [`op`]: requests of a worker to its sidecar, and the answers.
 //! - [`time`]: the time that callers pass in.
 //! - [`text`]: sizes in units, and checks of text from other processes before it is displayed.
@@ -24,6 +25,7 @@
 
 pub mod alloc;
 pub mod drive;
+pub mod exchange;
 pub mod fabric;
 pub mod memory;
 pub mod op;

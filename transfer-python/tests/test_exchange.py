@@ -138,6 +138,17 @@ def test_what_a_process_has_committed_outlives_it(c, sidecar):
     until("nothing of it is left", lambda: sidecar.counters()["tensors"] == 0)
 
 
+def test_more_partitions_than_the_limit_are_refused(folder):
+    sidecar = Sidecar(folder, "--node", "a", "--limits", "partitions_per_exchange=8")
+    with td.connect(sidecar.path) as c:
+        with pytest.raises(td.Invalid, match='exchange "wide" would have 9 partitions, and the limit of node a is 8') as refused:
+            c.exchange("wide", partitions=9, tasks=1)
+        assert refused.value.code == "invalid" and "limits.partitions_per_exchange" in str(refused.value)
+        with c.exchange("wide", partitions=8, tasks=1) as x:
+            assert x.partitions == 8
+    sidecar.stop()
+
+
 def test_lost_tasks_are_named_and_run_again(folder):
     (folder / "a").mkdir()
     (folder / "b").mkdir()

@@ -15,6 +15,7 @@
 //! - `poll`: the poll strategy of the data plane, and its changes.
 //! - [`observe`]: the log, metrics, traces and status. `page`: the status page's files.
 //! - `admin`, `grpc`: the admin service, and how all services are served.
+//! - `exchanges`: exchanges as operators see them: what the data plane has counted, and who waits.
 //! - `events`: the events of the sidecar. `drain`: the orderly end of a sidecar.
 //!
 //! The engine handles all bulk bytes and steady-state transfers; they do not pass through this crate.
@@ -29,6 +30,7 @@ pub mod directory;
 mod drain;
 mod engine;
 mod events;
+mod exchanges;
 mod grpc;
 mod locked;
 pub mod observe;

@@ -2,13 +2,14 @@
 
 use super::Target;
 use super::address::Address;
+use super::lists::Answer;
 use crate::error::Error;
 use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 use transfer_proto::v1::admin_client::AdminClient;
-use transfer_proto::v1::{Node, NodesRequest, NodesResponse, Tensor, TensorsRequest};
+use transfer_proto::v1::{Exchange, ExchangesRequest, Node, NodesRequest, NodesResponse, Tensor, TensorsRequest};
 use transfer_terminal::units::age;
 
 /// The number of nodes that are asked at a time.
@@ -46,23 +47,54 @@ impl NodesAsked {
     }
 }
 
-/// The first page of one node, with the client and the token for the others.
-type First = Result<(AdminClient<Channel>, Vec<Tensor>, String), Error>;
+/// The request for the pages of a list.
+pub(crate) trait Pages: Clone + Send + Sync + 'static {
+    /// The entries of the list.
+    type Entry: Send + 'static;
 
-/// Asks all nodes of the cluster of `target` for tensors. `each` gets every page with its node's name, in the order of
+    /// Asks for the page of this token.
+    fn page(
+        &self,
+        admin: &mut AdminClient<Channel>,
+        page_token: String,
+    ) -> impl Future<Output = Answer<Self::Entry>> + Send;
+}
+
+impl Pages for TensorsRequest {
+    type Entry = Tensor;
+
+    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<Tensor> {
+        let page = admin.tensors(TensorsRequest { page_token, ..self.clone() }).await?.into_inner();
+        Ok((page.tensors, page.next_page_token))
+    }
+}
+
+impl Pages for ExchangesRequest {
+    type Entry = Exchange;
+
+    async fn page(&self, admin: &mut AdminClient<Channel>, page_token: String) -> Answer<Exchange> {
+        let page = admin.exchanges(ExchangesRequest { page_token, ..self.clone() }).await?.into_inner();
+        Ok((page.exchanges, page.next_page_token))
+    }
+}
+
+/// The first page of one node, with the client and the token for the others.
+type First<T> = Result<(AdminClient<Channel>, Vec<T>, String), Error>;
+
+/// Asks all nodes of the cluster of `target` for a list. `each` gets every page with its node's name, in the order of
 /// these names, until it breaks.
 ///
 /// # Errors
 /// [`Error::Unreachable`], [`Error::Admin`]: of the sidecar at `target`. Failures of other nodes are in [`NodesAsked`].
-pub(crate) async fn tensors(
+pub(crate) async fn list<R: Pages>(
     target: &Target,
-    request: &TensorsRequest,
-    mut each: impl FnMut(&str, Vec<Tensor>) -> ControlFlow<()>,
+    request: &R,
+    mut each: impl FnMut(&str, Vec<R::Entry>) -> ControlFlow<()>,
 ) -> Result<NodesAsked, Error> {
     let (nodes, mut asked) = nodes(target).await?;
     for some in nodes.chunks(AT_ONCE) {
         let begin = |(_, target): &(String, Target)| tokio::spawn(first(target.clone(), request.clone()));
-        let begun: Vec<JoinHandle<First>> = some.iter().map(begin).collect();
+        let begun: Vec<JoinHandle<First<R::Entry>>> = some.iter().map(begin).collect();
         for ((node, target), begun) in some.iter().zip(begun) {
             // A task ends early only when the runtime does.
             let Ok(first) = begun.await else { return Ok(asked) };
@@ -78,31 +110,28 @@ pub(crate) async fn tensors(
     Ok(asked)
 }
 
-async fn first(target: Target, mut request: TensorsRequest) -> First {
+async fn first<R: Pages>(target: Target, request: R) -> First<R::Entry> {
     let mut admin = target.connect().await?;
-    request.page_token = String::new();
-    let page = admin.tensors(request).await.map_err(|e| target.answered(e))?.into_inner();
-    Ok((admin, page.tensors, page.next_page_token))
+    let (entries, page_token) = request.page(&mut admin, String::new()).await.map_err(|e| target.answered(e))?;
+    Ok((admin, entries, page_token))
 }
 
 /// Passes the first page on, and asks for the others.
-async fn rest(
+async fn rest<R: Pages>(
     target: &Target,
-    request: &TensorsRequest,
-    first: First,
-    mut each: impl FnMut(Vec<Tensor>) -> ControlFlow<()>,
+    request: &R,
+    first: First<R::Entry>,
+    mut each: impl FnMut(Vec<R::Entry>) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, Error> {
-    let (mut admin, mut tensors, mut page_token) = first?;
+    let (mut admin, mut entries, mut page_token) = first?;
     loop {
-        if each(tensors).is_break() {
+        if each(entries).is_break() {
             return Ok(ControlFlow::Break(()));
         }
         if page_token.is_empty() {
             return Ok(ControlFlow::Continue(()));
         }
-        let request = TensorsRequest { page_token, ..request.clone() };
-        let page = admin.tensors(request).await.map_err(|e| target.answered(e))?.into_inner();
-        (tensors, page_token) = (page.tensors, page.next_page_token);
+        (entries, page_token) = request.page(&mut admin, page_token).await.map_err(|e| target.answered(e))?;
     }
 }
 

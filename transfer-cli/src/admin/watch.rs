@@ -37,6 +37,8 @@ pub enum What {
     Segments(lists::Segments),
     /// Unfinished operations of workers, and what they wait for
     Transfers(lists::Transfers),
+    /// Exchanges of record batches
+    Exchanges(lists::Exchanges),
     /// Landing slots that wait until no peer can write into them
     Quarantine(lists::Quarantine),
 }
@@ -82,6 +84,7 @@ impl What {
             What::Tensors(list) => lists::run_tensors(list).await,
             What::Segments(list) => lists::run(list).await,
             What::Transfers(list) => lists::run(list).await,
+            What::Exchanges(list) => lists::run_exchanges(list).await,
             What::Quarantine(list) => lists::run(list).await,
         }
     }
@@ -95,6 +98,7 @@ impl What {
             What::Tensors(list) => list.common.json,
             What::Segments(list) => list.common.json,
             What::Transfers(list) => list.common.json,
+            What::Exchanges(list) => list.common.json,
             What::Quarantine(list) => list.common.json,
         }
     }

@@ -72,7 +72,7 @@ async fn list(options: &Options, prefix: &str) -> Result<(Vec<Wanted>, NodesAske
                 page.into_iter().for_each(|tensor| found.add(listed(tensor)));
                 ControlFlow::Continue(())
             };
-            cluster::tensors(&options.target, &request, each).await?
+            cluster::list(&options.target, &request, each).await?
         }
     };
     if found.wanted.is_empty() {

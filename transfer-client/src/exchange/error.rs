@@ -29,6 +29,16 @@ pub enum ExchangeError {
         /// The greatest number.
         most: u32,
     },
+    /// This worker's sidecar allows fewer partitions: `partitions_per_exchange` of its `--limits`.
+    #[error("{why}")]
+    TooManyPartitions {
+        /// The exchange.
+        name: String,
+        /// The number of partitions.
+        found: u32,
+        /// What the sidecar says. It names the exchange, the number and the limit.
+        why: String,
+    },
     /// An exchange has at least one task, and not too many.
     #[error("exchange {name:?} would have {found} tasks: set 1 to {most} with tasks()")]
     BadTasks {

@@ -12,6 +12,7 @@
 //! - **A reader** waits for the notes, and looks at the words now and then. Of each task's bundles it fetches the blocks of
 //!   its partition, which are one range. If nobody publishes what a word says was committed, the task is lost.
 //! - **A mark** of the attempt that has won keeps its bundles when its worker dies. Without a mark they end with the worker.
+//!   It says how many rows the task has written, and how long they are, for the operators of its sidecar.
 //! - **A keeper**, one thread for each exchange in a process, deletes what the process has published when the exchange is
 //!   over.
 //!

@@ -2,7 +2,7 @@
 
 use super::flow::{ExchangeCall, Io};
 use super::keeper::{self, User};
-use super::names::{Id, MAX_PARTITIONS, MAX_TASKS, anchor_key, record_key, word_name};
+use super::names::{MAX_PARTITIONS, MAX_TASKS, anchor_key, draw_id, record_key, stamp, word_name};
 use super::part::fetch_record;
 use super::record::Record;
 use super::shared::{How, Shared, push_bytes};
@@ -16,6 +16,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use transfer_core::exchange::Label;
 use transfer_core::op::{Command, FailureCode};
 use transfer_core::tensor::{Life, Name};
 use transfer_memory::Errno;
@@ -44,7 +45,8 @@ impl<F: Face> ExchangeBuilder<F> {
         ExchangeBuilder { connection, worker, name, partitions: 1, tasks: 1, deadline: None, face: PhantomData }
     }
 
-    /// The number of partitions, 1 to 4,096. The default is 1. Only [`open`](Self::open) needs it.
+    /// The number of partitions, 1 to 4,096, or to the limit of this worker's sidecar if that is lower. The default is 1.
+    /// Only [`open`](Self::open) needs it.
     pub fn partitions(mut self, partitions: u32) -> Self {
         self.partitions = partitions;
         self
@@ -79,33 +81,40 @@ impl<F: Face> ExchangeBuilder<F> {
         if !(1..=MAX_TASKS).contains(&tasks) {
             return Err(ExchangeError::BadTasks { name, found: tasks, most: MAX_TASKS }.into());
         }
-        let id = Id::draw();
+        let id = draw_id();
         let words = Numbers::take(&connection, tasks);
-        let open = Word::Open.value(id.stamp());
+        let open = Word::Open.value(stamp(id));
         let places = io.all(words.numbers.iter().copied(), async |number| {
             let place = Place::find(&io, word_name(&worker, number)?).await?;
             place.set(&io, open).await?;
             Ok::<_, Error>(place)
         });
+        let session = How::New(Life::Session);
         let places = places.await.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let record = Record { id, partitions, opener: worker.clone(), words: words.numbers.clone() };
-        match push_bytes(&io, key.clone(), &record.to_bytes(), How::New(Life::Session)).await {
+        // The anchor comes first: its sidecar may refuse the number of partitions, and nobody has seen the exchange by now.
+        let anchor = anchor_key(&name, id)?;
+        match push_bytes(&io, anchor.clone(), &Label::new(partitions, tasks, 0, 0).to_bytes(), session).await {
             Ok(()) => {}
-            Err(Error::Failed(failure)) if failure.code == FailureCode::KeyOwned => {
-                return Err(ExchangeError::Exists { name, owner: failure.text }.into());
-            }
-            Err(Error::Failed(failure)) if failure.code == FailureCode::VersionNotRising => {
-                return Err(ExchangeError::Exists { name, owner: format!("this worker, {worker:?}") }.into());
+            Err(Error::Failed(failure)) if failure.code == FailureCode::Invalid => {
+                return Err(ExchangeError::TooManyPartitions { name, found: partitions, why: failure.text }.into());
             }
             Err(e) => return Err(e),
         }
-        words.keep();
-        // Nobody can have committed anything by now that stays with it.
-        if let Err(e) = push_bytes(&io, anchor_key(&name, id)?, &[1], How::New(Life::Session)).await {
-            let order = Order::<Blocking>::new(io.session(), Ok(Command::Delete { key }));
-            io.run(order.call).await?;
-            return Err(e);
+        let record = Record { id, partitions, opener: worker.clone(), words: words.numbers.clone() };
+        if let Err(e) = push_bytes(&io, key, &record.to_bytes(), session).await {
+            let order = Order::<Blocking>::new(io.session(), Ok(Command::Delete { key: anchor }));
+            // It ends with this session otherwise.
+            let _ = io.run(order.call).await;
+            let owner = match e {
+                Error::Failed(failure) if failure.code == FailureCode::KeyOwned => failure.text,
+                Error::Failed(failure) if failure.code == FailureCode::VersionNotRising => {
+                    format!("this worker, {worker:?}")
+                }
+                e => return Err(e),
+            };
+            return Err(ExchangeError::Exists { name, owner }.into());
         }
+        words.keep();
         let deadline = deadline.map(|deadline| crate::calls::deadline(opened, deadline));
         Exchange::new(Shared::new(name, record, connection, places, deadline))
     }

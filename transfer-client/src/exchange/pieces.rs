@@ -61,8 +61,8 @@ impl Drop for Left {
 }
 
 impl Left {
-    /// The number of blocks of the next bundle, and their length.
-    fn next(&self) -> (usize, u64) {
+    /// The number of blocks of the next bundle.
+    fn next(&self) -> usize {
         let (mut count, mut bytes) = (0, 0);
         for (_, block) in &self.blocks {
             if count == BLOCKS_PER_BUNDLE as usize || count > 0 && bytes + block.len_bytes() > BUNDLE_BYTES {
@@ -70,7 +70,17 @@ impl Left {
             }
             (count, bytes) = (count + 1, bytes + block.len_bytes());
         }
-        (count, bytes)
+        count
+    }
+}
+
+/// Adds the lengths of blocks to those of their partitions.
+pub(super) fn add_lengths(lengths: &mut Vec<u64>, blocks: &[(usize, Block)]) {
+    for (partition, block) in blocks {
+        if lengths.len() <= *partition {
+            lengths.resize(partition + 1, 0);
+        }
+        lengths[*partition] += block.len_bytes();
     }
 }
 
@@ -165,7 +175,7 @@ impl Writing {
             return Ok(false);
         }
         while !left.blocks.is_empty() {
-            let (count, bytes) = left.next();
+            let count = left.next();
             let (number, key) = {
                 let mut written = self.0.lock();
                 written.reserve = None;
@@ -181,10 +191,10 @@ impl Writing {
             let bundle = left.blocks.iter().take(count);
             let starts = Starts::of(shared.partitions(), bundle.clone().map(|(partition, _)| *partition));
             push(io, key, source(named(bundle).collect::<Vec<_>>())?, How::Rows(spill)).await?;
-            left.blocks.drain(..count);
+            let published: Vec<_> = left.blocks.drain(..count).collect();
             let mut written = self.0.lock();
             written.bundles.0.push((number, starts));
-            written.bytes += bytes;
+            add_lengths(&mut written.lengths, &published);
         }
         drop(left);
         self.reserve(of);
@@ -200,7 +210,7 @@ pub(super) fn named<'a>(
 }
 
 /// Allocates blocks. `None` if there is no room for all of them now.
-fn allocate_now(io: &Io, sizes: &[u64]) -> Result<Option<Vec<TensorMut>>, Error> {
+pub(super) fn allocate_now(io: &Io, sizes: &[u64]) -> Result<Option<Vec<TensorMut>>, Error> {
     let mut blocks = Vec::with_capacity(sizes.len());
     for size in sizes {
         let meta = TensorMeta::of(DType::U8, &[*size])?;

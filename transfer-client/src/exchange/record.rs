@@ -14,7 +14,7 @@
 //! All numbers have the lowest byte first.
 
 use super::ExchangeError;
-use super::names::{Id, MAX_PARTITIONS, MAX_TASKS};
+use super::names::{ExchangeId, MAX_PARTITIONS, MAX_TASKS};
 use transfer_core::tensor::Name;
 
 const START: [u8; 8] = *b"TXCH\x01\0\0\0";
@@ -22,7 +22,7 @@ const START: [u8; 8] = *b"TXCH\x01\0\0\0";
 /// See the [module](self).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
-    pub(super) id: Id,
+    pub(super) id: ExchangeId,
     pub(super) partitions: u32,
     pub(super) opener: Name,
     /// The numbers of the words, one for each task.
@@ -59,7 +59,7 @@ impl Record {
         }
         let words = words.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
         let opener = Name::from_bytes(opener).ok()?;
-        Some(Record { id: Id(*id), partitions, opener, words })
+        Some(Record { id: ExchangeId(*id), partitions, opener, words })
     }
 }
 
@@ -75,7 +75,7 @@ mod tests {
 
     fn example() -> Record {
         let opener = Name::new("trainer-0").unwrap();
-        Record { id: Id([7; 16]), partitions: 64, opener, words: vec![3, 0, 9] }
+        Record { id: ExchangeId([7; 16]), partitions: 64, opener, words: vec![3, 0, 9] }
     }
 
     #[test]

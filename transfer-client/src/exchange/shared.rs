@@ -2,7 +2,7 @@
 
 use super::flow::Io;
 use super::keeper::Bell;
-use super::names::{Id, anchor_key, bundle_key, mark_key, note_key, record_key, word_name};
+use super::names::{ExchangeId, anchor_key, bundle_key, mark_key, note_key, record_key, stamp, word_name};
 use super::part::{Attempt, fetch_part, is_slow};
 use super::record::Record;
 use super::word::{MAX_ATTEMPT, Place, Word};
@@ -88,8 +88,13 @@ impl Shared {
         Shared { name, record, connection, home, is_opener, deadline, words, known, held, bell }
     }
 
-    pub(super) fn id(&self) -> Id {
+    pub(super) fn id(&self) -> ExchangeId {
         self.record.id
+    }
+
+    /// What stands in the words of its tasks.
+    pub(super) fn stamp(&self) -> u32 {
+        stamp(self.record.id)
     }
 
     pub(super) fn tasks(&self) -> u32 {
@@ -178,7 +183,7 @@ impl Shared {
     /// See [`Shared::look`].
     pub(super) fn read(&self, value: Result<u64, Error>) -> Result<Word, Error> {
         let word = match value {
-            Ok(value) => Word::of(value, self.id().stamp()),
+            Ok(value) => Word::of(value, self.stamp()),
             Err(Error::Failed(failure)) if failure.code == FailureCode::CounterLost => Word::Lost,
             Err(e) => return Err(e),
         };
@@ -192,7 +197,7 @@ impl Shared {
 
     /// Closes the words of all tasks, so that no attempt commits any more. Words that were closed can be used again.
     pub(super) async fn close_words(&self, io: &Io, why: End) {
-        let value = Word::Over(why).value(self.id().stamp());
+        let value = Word::Over(why).value(self.stamp());
         let closed = io
             .all(0..self.tasks(), async |task| {
                 let at = task as usize;
@@ -219,19 +224,19 @@ impl Shared {
     }
 
     pub(super) fn note_key(&self, task: u32) -> Result<Key, Error> {
-        note_key(&self.name, self.id(), task)
+        Ok(note_key(&self.name, self.id(), task)?)
     }
 
     pub(super) fn anchor_key(&self) -> Result<Key, Error> {
-        anchor_key(&self.name, self.id())
+        Ok(anchor_key(&self.name, self.id())?)
     }
 
     pub(super) fn mark_key(&self, of: (u32, u32)) -> Result<Key, Error> {
-        mark_key(&self.name, self.id(), of)
+        Ok(mark_key(&self.name, self.id(), of)?)
     }
 
     pub(super) fn bundle_key(&self, of: (u32, u32), bundle: u32) -> Result<Key, Error> {
-        bundle_key(&self.name, self.id(), of, bundle)
+        Ok(bundle_key(&self.name, self.id(), of, bundle)?)
     }
 
     /// Whether what an attempt has committed is there.

@@ -4,13 +4,14 @@ use super::flow::{ExchangeCall, Io};
 use super::keeper::User;
 use super::manifest::{BLOCKS_PER_BUNDLE, Bundles, HEADS, Starts};
 use super::partition::PartitionError;
-use super::pieces::{Of, named};
+use super::pieces::{Of, add_lengths, allocate_now, named};
 use super::scatter::{Chosen, LARGEST_BLOCK_BYTES, Placement, Scatter};
 use super::shared::{Holding, How, Shared, push, push_bytes};
 use super::word::Word;
 use super::{By, ExchangeError};
 use crate::bundle::{BundleTensor, source};
 use crate::face::Face;
+use crate::push::Source;
 use crate::{Error, TensorMut};
 use arrow_array::RecordBatch;
 use parking_lot::Mutex;
@@ -19,6 +20,7 @@ use std::marker::PhantomData;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use transfer_core::exchange::Label;
 use transfer_core::op::FailureCode;
 use transfer_core::tensor::{DType, Key, Life, Spill};
 
@@ -48,9 +50,10 @@ pub(super) struct Written {
     busy: bool,
     /// What was published so far.
     pub(super) holding: Option<Holding>,
-    /// The bundles that were published so far, the length of their blocks, and the last number that was used.
+    /// The bundles that were published so far, the length of their blocks for each partition, and the last number that was
+    /// used.
     pub(super) bundles: Bundles,
-    pub(super) bytes: u64,
+    pub(super) lengths: Vec<u64>,
     pub(super) last_bundle: u32,
     /// Room for the table of the next bundle.
     pub(super) reserve: Option<TensorMut>,
@@ -220,7 +223,7 @@ impl Deciding<'_> {
         let expected = self.expected(begun_at).await?;
         let note = shared.note_key(task)?;
         let mark = shared.mark_key((task, attempt))?;
-        let (holding, committed) = self.publish(writing).await.map_err(|e| match e.failure_code() {
+        let (holding, label) = self.publish(writing).await.map_err(|e| match e.failure_code() {
             Some(FailureCode::KeyOwned | FailureCode::VersionNotRising) => {
                 ExchangeError::AttemptUsed { name: shared.name.clone(), task, attempt }.into()
             }
@@ -233,13 +236,13 @@ impl Deciding<'_> {
             }
             return Err(e);
         }
-        self.tell(holding, mark, note).await;
-        Ok(committed)
+        self.tell(holding, mark, &label, note).await;
+        Ok(Committed { rows: label.rows, bytes: label.bytes })
     }
 
-    /// Publishes all rows that are not published yet, and the list of the bundles. If this is given up or fails, the
-    /// keeper deletes what was published.
-    async fn publish(&self, writing: &Writing) -> Result<(Holding, Committed), Error> {
+    /// Publishes all rows that are not published yet, and the list of the bundles. Returns what the mark will say. If this
+    /// is given up or fails, the keeper deletes what was published.
+    async fn publish(&self, writing: &Writing) -> Result<(Holding, Label), Error> {
         let Deciding { io, shared, task, attempt } = *self;
         let (rows, schema) = match &writing.0.lock().scatter {
             Some(scatter) => (scatter.rows(), scatter.schema_message().to_vec()),
@@ -249,11 +252,11 @@ impl Deciding<'_> {
         if writing.0.lock().holding.is_some() {
             writing.publish(Of { io, shared, task, attempt }, Spill::Now).await?;
         }
-        let (holding, mut bundles, mut bytes, mut last) = {
+        let (holding, mut bundles, mut lengths, mut last) = {
             let mut written = writing.0.lock();
             written.reserve = None;
-            let bundles = std::mem::take(&mut written.bundles);
-            (written.holding.take(), bundles, written.bytes, written.last_bundle)
+            let (bundles, lengths) = (std::mem::take(&mut written.bundles), std::mem::take(&mut written.lengths));
+            (written.holding.take(), bundles, lengths, written.last_bundle)
         };
         let key = shared.bundle_key((task, attempt), 0)?;
         let holding = match holding {
@@ -264,11 +267,12 @@ impl Deciding<'_> {
             None => shared.hold(task, attempt, vec![key.clone()])?,
         };
         let blocks = writing.take();
+        add_lengths(&mut lengths, &blocks);
+        lengths.resize(shared.partitions() as usize, 0);
         let mut parts = Vec::new();
         for part in blocks.chunks(BLOCKS_PER_BUNDLE as usize) {
             let number = if parts.is_empty() { 0 } else { last + 1 };
             last = last.max(number);
-            bytes += part.iter().map(|(_, block)| block.len_bytes()).sum::<u64>();
             bundles.0.push((number, Starts::of(shared.partitions(), part.iter().map(|(partition, _)| *partition))));
             parts.push((number, part));
         }
@@ -285,13 +289,13 @@ impl Deciding<'_> {
             holding.add(key.clone())?;
             push(io, key, source(named(part).collect::<Vec<_>>())?, How::Rows(Spill::Allowed)).await?;
         }
-        Ok((holding, Committed { rows, bytes }))
+        Ok((holding, Label::of_task(shared.tasks(), rows, &lengths)))
     }
 
     /// Swaps the task's word. `Ok` if this attempt has won.
     async fn decide(&self, mut expected: Word) -> Result<(), Error> {
         let Deciding { io, shared, task, attempt } = *self;
-        let stamp = shared.id().stamp();
+        let stamp = shared.stamp();
         let mine = Word::Committed(attempt);
         loop {
             let place = shared.word(io, task).await?;
@@ -325,14 +329,31 @@ impl Deciding<'_> {
 
     /// Marks the attempt, so that its rows outlive this worker, and tells the readers. They would find out by
     /// themselves, later.
-    async fn tell(&self, holding: Holding, mark: Key, note: Key) {
+    async fn tell(&self, holding: Holding, mark: Key, label: &Label, note: Key) {
         let Deciding { io, shared, task, attempt } = *self;
         holding.committed([mark.clone(), note.clone()]);
-        if let Err(e) = push_bytes(io, mark, &[1], How::New(Life::Parent)).await {
+        if let Err(e) = self.push_mark(mark, label).await {
             tracing::debug!(exchange = shared.name, task, attempt, "committed, and lost with this worker: {e}");
         }
         if let Err(e) = push_bytes(io, note, &attempt.to_le_bytes(), How::TakenOver).await {
             tracing::debug!(exchange = shared.name, task, attempt, "committed, and readers are not told: {e}");
+        }
+    }
+
+    /// Publishes the mark. If there is no room now for what it says of the partitions, it says their sum alone: readers
+    /// wait for it, and nobody else needs the rest.
+    async fn push_mark(&self, mark: Key, label: &Label) -> Result<(), Error> {
+        let bytes = label.to_bytes();
+        let room = allocate_now(self.io, &[bytes.len() as u64])?.and_then(|mut blocks| blocks.pop());
+        match room {
+            Some(mut tensor) => {
+                tensor.as_mut_bytes().copy_from_slice(&bytes);
+                push(self.io, mark, Source::Tensor(tensor), How::New(Life::Parent)).await
+            }
+            None => {
+                let short = label.without_partitions().to_bytes();
+                push_bytes(self.io, mark, &short, How::New(Life::Parent)).await
+            }
         }
     }
 }

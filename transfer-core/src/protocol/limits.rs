@@ -1,9 +1,13 @@
-//! The limits on the keys and versions of one worker, of one user and of the whole node.
+//! The limits on the keys and versions of one worker, of one user and of the whole node, and on the partitions of an
+//! exchange.
 //!
 //! Keys and versions are small, so the memory for tensors bounds neither: one range of 64 bytes can be pushed under any
 //! number of keys. The node therefore counts the keys and versions of each worker.
 
-/// Limits of a node. Beyond each, pushes fail with `Busy`.
+use crate::exchange::MAX_PARTITIONS;
+
+/// Limits of a node. Beyond each, pushes fail with `Busy`; beyond that of partitions with `Invalid`, because a retry does
+/// not help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Keys that one worker owns.
@@ -18,6 +22,8 @@ pub struct Limits {
     pub versions_per_user: u64,
     /// Versions that the node holds, including versions from other nodes.
     pub versions_per_node: u64,
+    /// Partitions of one exchange that is opened here.
+    pub partitions_per_exchange: u64,
 }
 
 impl Default for Limits {
@@ -29,6 +35,7 @@ impl Default for Limits {
             versions_per_worker: 1 << 21,
             versions_per_user: 1 << 22,
             versions_per_node: 1 << 23,
+            partitions_per_exchange: MAX_PARTITIONS.into(),
         }
     }
 }
@@ -40,4 +47,6 @@ pub struct LimitsReached {
     pub keys: u64,
     /// Pushes refused at a limit of versions.
     pub versions: u64,
+    /// Exchanges refused at the limit of partitions.
+    pub partitions: u64,
 }

@@ -20,6 +20,7 @@
 //! - `references`: memory of one node that workers of another node read in place.
 //! - `pings`: round trips that an operator measures.
 //! - `spill`: versions that are written to disk.
+//! - `exchanges`: what exchanges of record batches have here, for operators.
 //! - `parents`: versions that have outlived their worker, and stay as long as another key is published.
 //!
 //! The ground, which all machines use:
@@ -38,6 +39,7 @@ mod control;
 mod counters;
 mod directory;
 mod events;
+mod exchanges;
 mod ids;
 mod keys;
 mod landing;
@@ -65,6 +67,7 @@ pub use control::{BufferAnswer, BufferAsk, Control, MAX_ASKS, PREPARED_METADATA_
 pub use counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE};
 pub use directory::{Claim, ClaimRefused, DirectoryNews, DirectoryRequest};
 pub use events::NodeEvent;
+pub use exchanges::ExchangeTotals;
 pub use ids::SessionId;
 pub use limits::{Limits, LimitsReached};
 pub use meters::{Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, WaitMeter};
@@ -73,9 +76,10 @@ pub use node::drain::Unfinished;
 pub use node::listing::{TensorFilter, TransferFilter};
 pub use node::operator::{Deleted, NotDeleted};
 pub use node::ping::NotPinged;
+pub use node::session::PushRead;
 pub use snapshot::{
-    Carried, EndedTransfer, LinkStatus, LinkWork, Page, PathStatus, PoolStatus, PublishedStatus, QuarantineStatus,
-    SessionStatus, Snapshot, TensorStatus, TransferStatus,
+    Carried, EndedTransfer, ExchangeStatus, ExchangeWriter, LinkStatus, LinkWork, Page, PathStatus, PoolStatus,
+    PublishedStatus, QuarantineStatus, SessionStatus, Snapshot, TensorStatus, TransferStatus,
 };
 pub use spill::{SpillConfig, SpillId, SpillStatus};
 pub use tenant::{InvalidTenant, Tenant, Tenants, Vouches};

@@ -1,11 +1,13 @@
 //! The values that a node shows of itself, for the admin calls.
 
 use super::control::PassedOver;
+use super::exchanges::ExchangeTotals;
 use super::ids::SessionId;
 use super::limits::LimitsReached;
 use super::meters::Operation;
 use super::spill::SpillStatus;
 use super::tenant::Tenant;
+use crate::exchange::ExchangeId;
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::LocalSlice;
 use crate::op::{FailureCode, Report};
@@ -34,6 +36,8 @@ pub struct Snapshot {
     pub blobs: u64,
     /// Versions that lie on disk.
     pub spilled: SpillStatus,
+    /// What exchanges have here.
+    pub exchanges: ExchangeTotals,
     /// Leases that workers hold.
     pub leases: u64,
     /// Operations of workers that have not ended.
@@ -274,6 +278,62 @@ pub struct TransferStatus {
     pub left: Duration,
     /// What the operation waits for, in words.
     pub waits_for: String,
+}
+
+/// What an exchange of record batches has at this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExchangeStatus {
+    /// The name.
+    pub name: String,
+    /// The identity: another one for the next exchange of this name.
+    pub id: ExchangeId,
+    /// The name of its tenant.
+    pub tenant: Name,
+    /// Whether a worker of this node has opened it.
+    pub is_opener: bool,
+    /// The number of its partitions. 0: it is not known here.
+    pub partitions: u32,
+    /// The number of its tasks. 0: it is not known here.
+    pub tasks: u32,
+    /// The number of tasks that have committed here.
+    pub committed: u64,
+    /// The rows that they have written.
+    pub rows: u64,
+    /// The length of these rows, in bytes.
+    pub bytes: u64,
+    /// The length of the rows of each partition, in bytes. Empty: no task has committed here, or one has not said it.
+    pub lengths: Vec<u64>,
+    /// The length of what lies in memory, in bytes, also of attempts that have not committed.
+    pub memory: u64,
+    /// The length of what lies on disk, in bytes.
+    pub spilled: u64,
+    /// The number of attempts that have found no room in their arena, and whose rows wait to be written to disk.
+    pub writers_waiting: u64,
+    /// The first of them.
+    pub writers: Vec<ExchangeWriter>,
+}
+
+impl ExchangeStatus {
+    /// The most attempts that wait for room and are listed.
+    pub const MOST_WRITERS: usize = 16;
+
+    /// The most exchanges of one page: each may have thousands of partitions.
+    pub const MOST_ENTRIES: usize = 16;
+}
+
+/// An attempt of a task that has found no room in its worker's arena.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExchangeWriter {
+    /// The worker.
+    pub worker: Name,
+    /// The task.
+    pub task: u32,
+    /// The attempt.
+    pub attempt: u32,
+    /// The length of its rows that wait to be written to disk, in bytes.
+    pub bytes: u64,
+    /// The time since the first of them came.
+    pub age: Duration,
 }
 
 /// A landing slot in quarantine. It has no user, but its peer may still write to it.

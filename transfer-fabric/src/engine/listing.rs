@@ -7,8 +7,8 @@ use super::run::Run;
 use transfer_core::fabric::FabricKind;
 use transfer_core::memory::SegmentId;
 use transfer_core::protocol::{
-    LinkStatus, Page, QuarantineStatus, SessionStatus, Tenant, TensorFilter, TensorStatus, TransferFilter,
-    TransferStatus,
+    ExchangeStatus, LinkStatus, Page, QuarantineStatus, SessionStatus, Tenant, TensorFilter, TensorStatus,
+    TransferFilter, TransferStatus,
 };
 use transfer_core::tensor::Name;
 use transfer_core::time::Time;
@@ -60,6 +60,13 @@ pub enum Listing {
         peer: String,
         /// The page.
         answer: Answer<Page<QuarantineStatus>>,
+    },
+    /// Exchanges of record batches whose name has this prefix.
+    Exchanges {
+        /// The prefix.
+        prefix: String,
+        /// The page. It has at most [`ExchangeStatus::MOST_ENTRIES`] entries.
+        answer: Answer<Page<ExchangeStatus>>,
     },
     /// Memory.
     Segments {
@@ -119,6 +126,7 @@ impl Run {
             Listing::Tensors { filter, answer } => answer(node.tensors(&filter, place, limit)),
             Listing::Transfers { filter, answer } => answer(node.transfers(now, &filter, place, limit)),
             Listing::Quarantine { peer, answer } => answer(node.quarantine(now, &peer, place, limit)),
+            Listing::Exchanges { prefix, answer } => answer(node.exchanges(now, &prefix, place, limit)),
             Listing::Segments { answer } => {
                 let fabrics: Vec<_> = self.driver.fabrics().iter().map(|fabric| fabric.kind()).collect();
                 let mut page = self.memory.page(place, limit, &fabrics);

@@ -218,9 +218,7 @@ impl Run {
     fn take(&mut self, now: Time, how: Take) -> bool {
         let Run { workers, driver, broken, memory, tables, boards, .. } = self;
         let take = |session, request| match request {
-            Request::Command { op, command: Command::Push(push) }
-                if push.ranges > 0 || push.meta.metadata_bytes() > 0 =>
-            {
+            Request::Command { op, command: Command::Push(push) } if Tables::concern(&push) => {
                 tables.push(driver, now, session, (op, push), memory);
             }
             Request::Unmarked { ticket } => {

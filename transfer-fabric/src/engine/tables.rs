@@ -1,13 +1,14 @@
 //! Reads what workers write in front of the bodies of their pushes: the tables of bodies that lie in several ranges of an
-//! arena, and the tables of bundles. All is copied out before it is checked, so that the worker cannot change it
+//! arena, and the tables of bundles. Also reads the labels of exchanges. All is copied out before it is checked, so that the worker cannot change it
 //! meanwhile.
 
 use super::memory::Memory;
 use std::sync::Arc;
 use transfer_core::drive::Driver;
+use transfer_core::exchange::{self, Label};
 use transfer_core::memory::LocalSlice;
 use transfer_core::op::{OpId, Push};
-use transfer_core::protocol::SessionId;
+use transfer_core::protocol::{PushRead, SessionId};
 use transfer_core::time::Time;
 use transfer_core::wire::bundle::{BundleTable, InvalidBundle};
 use transfer_core::wire::ranges::{ArenaRange, read_ranges};
@@ -21,7 +22,12 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Passes a push to the node, with the ranges of its table, and with the error of its table of a bundle. The number
+    /// Whether there is something to read for a push.
+    pub(super) fn concern(push: &Push) -> bool {
+        push.ranges > 0 || push.meta.metadata_bytes() > 0 || push.key.as_str().starts_with(exchange::PREFIX)
+    }
+
+    /// Passes a push to the node, with the ranges of its table, the error of its table of a bundle, and its label. The number
     /// of ranges was checked when the record was read. If a table does not lie within the arena, it is not read, and the
     /// node reports the error.
     pub(super) fn push(
@@ -41,7 +47,10 @@ impl Tables {
         let body_len = push.meta.len_bytes() - push.meta.body_offset();
         let metadata = driver.node.metadata_of(session, &push);
         let error = metadata.and_then(|metadata| self.check_bundle(metadata, body_len, memory).err());
-        driver.node.push_read(now, session, op, push, &self.ranges, error);
+        let label = driver.node.label_of(session, &push).filter(|label| self.copy_out(*label, memory));
+        let label = label.and_then(|_| Label::read(&self.bytes));
+        let read = PushRead { ranges: &self.ranges, error, label };
+        driver.node.push_read(now, session, op, push, read);
     }
 
     /// Checks the table of a bundle. Other metadata is the readers' concern.

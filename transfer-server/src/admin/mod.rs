@@ -4,9 +4,10 @@
 //! - `status`: the overview, and the sidecar's health.
 //! - `nodes`: the directory's view of the cluster.
 //! - `ping`: round trips to other nodes. `copy`: files that other nodes copy here.
-//! - `lists`: the entries of lists, as messages. `paging`: the pages of lists.
+//! - `lists`: the entries of lists, as messages. `paging`: the pages of lists. `exchanges`: the pages of exchanges.
 
 mod copy;
+mod exchanges;
 mod lists;
 mod nodes;
 pub(crate) mod paging;
@@ -191,6 +192,14 @@ impl v1::admin_server::Admin for AdminService {
             .gather(&self.0.engine, list, |q| of_tenant(&only, &q.tenant).then(|| lists::quarantined(q)))
             .await?;
         Ok(Response::new(v1::QuarantineResponse { slots, next_page_token }))
+    }
+
+    async fn exchanges(
+        &self,
+        request: Request<v1::ExchangesRequest>,
+    ) -> Result<Response<v1::ExchangesResponse>, Status> {
+        let only = self.only_of(&request)?;
+        self.0.exchanges(&only, request.into_inner()).await.map(Response::new)
     }
 
     type EventsStream = ReceiverStream<Result<v1::Event, Status>>;

@@ -80,7 +80,7 @@ pub(crate) fn name_of(token: &str) -> Result<&str, Status> {
     }
 }
 
-fn wrong_token(token: &str) -> Status {
+pub(super) fn wrong_token(token: &str) -> Status {
     let token = crate::text::printable(token, 64);
     Status::invalid_argument(format!(
         "page_token {token:?} is not one of this sidecar: give next_page_token of the page before, or nothing for the first page"

@@ -77,7 +77,7 @@ impl Default for DirectoryLimits {
 type Place = fn(&mut AllLimits) -> &mut u64;
 
 /// The name of each limit, and its place.
-const LIMITS: [(&str, Place); 9] = [
+const LIMITS: [(&str, Place); 10] = [
     ("keys_per_worker", |all| &mut all.node.keys_per_worker),
     ("keys_per_user", |all| &mut all.node.keys_per_user),
     ("keys_per_node", |all| &mut all.node.keys_per_node),
@@ -87,6 +87,7 @@ const LIMITS: [(&str, Place); 9] = [
     ("directory_keys_per_node", |all| &mut all.directory.keys_per_node),
     ("sessions_per_user", |all| &mut all.sessions.per_user),
     ("sessions_per_node", |all| &mut all.sessions.per_node),
+    ("partitions_per_exchange", |all| &mut all.node.partitions_per_exchange),
 ];
 
 fn names() -> String {
@@ -117,12 +118,13 @@ impl fmt::Display for Limit {
 /// The limits that differ from the defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct LimitsConfig {
-    /// The largest numbers of keys, versions and sessions. Pushes beyond them fail with Busy, and further workers are
+    /// The largest numbers of keys, versions, sessions and partitions. Pushes beyond them fail with Busy, and further workers are
     /// refused. keys_per_worker (1048576), keys_per_user (2097152) and keys_per_node (4194304) count keys.
     /// versions_per_worker (2097152), versions_per_user (4194304) and versions_per_node (8388608) count versions that
     /// are published or still read. directory_keys_per_node (4194304) counts the keys of one node in the directory, if
     /// this node hosts it. sessions_per_user (1024) and sessions_per_node (4096) count sessions of workers; a worker
-    /// that was thrown out counts while its process lives. In the file a table named limits
+    /// that was thrown out counts while its process lives. partitions_per_exchange (4096) is the most partitions of an
+    /// exchange that a worker of this node opens; more are refused. In the file a table named limits
     #[arg(id = "limits", long = "limits", env = "TRANSFER_LIMITS", value_name = "NAME=N", value_delimiter = ',')]
     pub limits: Vec<Limit>,
 }

@@ -8,7 +8,7 @@ use super::observer::{Observation, Observer};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 use transfer_core::drive::PostMeter;
-use transfer_core::protocol::{LinkStatus, MAX_PATHS, Operation, PathMeter};
+use transfer_core::protocol::{ExchangeTotals, LinkStatus, MAX_PATHS, Operation, PathMeter};
 use transfer_fabric::engine::EngineMeters;
 
 /// The content type of the text.
@@ -24,6 +24,7 @@ pub(super) fn text(watched: &Observer, look: &Observation) -> Result<Vec<u8>, pr
     of_records(&mut families, watched, look);
     of_transfers(&mut families, look);
     of_memory(&mut families, look);
+    of_exchanges(&mut families, look);
     of_links(&mut families, look);
     of_engine(&mut families, look);
     of_fabrics(&mut families, look);
@@ -65,6 +66,7 @@ fn of_sidecar(f: &mut Families, watched: &Observer, look: &Observation) {
     )
     .number(&[("of", "keys")], reached.keys)
     .number(&[("of", "versions")], reached.versions)
+    .number(&[("of", "partitions")], reached.partitions)
     .number(&[("of", "sessions")], look.sessions_refused);
     f.counter(
         "transfer_log_lines_dropped_total",
@@ -192,6 +194,34 @@ fn of_memory(f: &mut Families, look: &Observation) {
         now.slots,
     );
     gauge("transfer_named_counters", "Counters and barriers that live at this sidecar.", now.counters);
+}
+
+/// Exchanges are never labels, because their number is not bounded: the Admin service and the status page list them.
+fn of_exchanges(f: &mut Families, look: &Observation) {
+    let ExchangeTotals { exchanges, tasks, rows, bytes, memory, spilled, reads_waiting, writes_waiting } =
+        look.measured.snapshot.exchanges;
+    let mut counter = |name: &str, help: &str, value: u64| {
+        f.counter(name, help).number(&[], value);
+    };
+    counter("transfer_exchange_tasks_total", "Tasks of exchanges that workers of this node have committed.", tasks);
+    counter("transfer_exchange_rows_total", "Rows of committed tasks of exchanges, as their workers say.", rows);
+    counter("transfer_exchange_bytes_total", "Bytes of these rows, as their workers say.", bytes);
+    let mut gauge = |name: &str, help: &str, value: u64| {
+        f.gauge(name, help).number(&[], value);
+    };
+    gauge(
+        "transfer_exchanges",
+        "Exchanges of which something is here: an anchor, committed tasks, or rows.",
+        exchanges,
+    );
+    gauge("transfer_exchange_memory_bytes", "Bytes of rows of exchanges that lie in arenas here.", memory);
+    gauge("transfer_exchange_spilled_bytes", "Bytes of rows of exchanges that lie on disk here.", spilled);
+    gauge("transfer_exchange_reads_waiting", "Fetches of parts of exchanges that wait.", reads_waiting);
+    gauge(
+        "transfer_exchange_writers_waiting",
+        "Tasks that found no room in their arena, and whose rows wait to be written to disk.",
+        writes_waiting,
+    );
 }
 
 /// Returns the newest link to each peer over each fabric: the first [`MAX_PATHS`] by name. An older link is about to

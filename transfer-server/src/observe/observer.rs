@@ -3,6 +3,7 @@
 use super::spans::Records;
 use crate::directory::{Counts, DirectoryClient, DirectoryState, Place};
 use crate::engine::{Answer, EngineClient, EngineError, Listing, Measured, PageFrom};
+use crate::exchanges::{self, Exchange};
 use crate::observe::logging::LogControl;
 use crate::peering::Identity;
 use crate::poll::PollControl;
@@ -62,6 +63,7 @@ pub(crate) struct Lists {
     pub(crate) sessions: Vec<SessionStatus>,
     pub(crate) tensors: Vec<TensorStatus>,
     pub(crate) transfers: Vec<TransferStatus>,
+    pub(crate) exchanges: Vec<Exchange>,
 }
 
 /// The parts of the sidecar that an observer reads.
@@ -147,7 +149,7 @@ impl Observer {
         })
     }
 
-    /// Returns workers, tensors and transfers, at most [`FRESH`] old.
+    /// Returns workers, tensors, transfers and exchanges, at most [`FRESH`] old.
     pub(crate) async fn lists(&self) -> Result<Arc<Lists>, EngineError> {
         let look = async {
             let sessions = |answer| Listing::Sessions { prefix: String::new(), answer };
@@ -155,7 +157,9 @@ impl Observer {
             let tensors = |answer| Listing::Tensors { filter: TensorFilter::default(), answer };
             let sessions = self.pages(MOST_LISTED, sessions).await?;
             let tensors = self.pages(MOST_LISTED, tensors).await?;
-            Ok(Lists { sessions, tensors, transfers: self.pages(MOST_LISTED, transfers).await? })
+            let transfers = self.pages(MOST_LISTED, transfers).await?;
+            let exchanges = exchanges::look(&self.parts().engine, "", false, |_| true).await?;
+            Ok(Lists { sessions, tensors, transfers, exchanges })
         };
         self.0.last_lists.get(look).await
     }

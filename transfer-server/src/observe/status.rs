@@ -4,6 +4,7 @@
 
 use super::history::milliseconds;
 use super::observer::{Lists, Observation, Observer, ObserverParts};
+use crate::exchanges;
 use serde::Serialize;
 use transfer_core::fabric::FabricKind;
 use transfer_core::protocol::{
@@ -18,6 +19,9 @@ const LARGEST: usize = 20;
 
 /// The most transfers in flight that are shown.
 const OLDEST: usize = 20;
+
+/// The most exchanges that are shown.
+const EXCHANGES: usize = 20;
 
 /// A sidecar at one moment.
 #[derive(Debug, Serialize)]
@@ -44,6 +48,9 @@ pub(super) struct Status {
     /// The listed transfers in flight, the oldest first.
     in_flight: Vec<InFlight>,
     in_flight_all: u64,
+    /// The listed exchanges, those with the most bytes first.
+    exchanges: Vec<Exchange>,
+    exchanges_all: usize,
     draining: bool,
     tensors: u64,
     leases: u64,
@@ -125,6 +132,26 @@ struct InFlight {
     age_s: f64,
 }
 
+/// What an exchange has at this node.
+#[derive(Debug, Serialize)]
+struct Exchange {
+    name: String,
+    tenant: String,
+    partitions: u32,
+    tasks: u32,
+    committed: u64,
+    rows: u64,
+    bytes: u64,
+    largest: Option<u64>,
+    skew: Option<f64>,
+    memory: u64,
+    spilled: u64,
+    reads: u64,
+    writers: u64,
+    /// Who waits the longest, and for what.
+    waits: Option<String>,
+}
+
 #[derive(Debug, Serialize)]
 struct Failure {
     code: String,
@@ -191,6 +218,8 @@ pub(super) fn of(watched: &Observer, look: &Observation, lists: &Lists) -> Statu
         published: published(&lists.tensors),
         in_flight: in_flight(&lists.transfers),
         in_flight_all: now.operations,
+        exchanges: exchanges(&lists.exchanges),
+        exchanges_all: lists.exchanges.len(),
         draining: now.draining,
         tensors: now.tensors,
         leases: now.leases,
@@ -241,6 +270,29 @@ fn published(tensors: &[TensorStatus]) -> Vec<Tensor> {
         bytes: t.meta.len_bytes(),
         owner: t.owner.to_string(),
         readers: t.readers,
+    });
+    shown.collect()
+}
+
+/// Returns the exchanges with the most bytes.
+fn exchanges(all: &[exchanges::Exchange]) -> Vec<Exchange> {
+    let mut largest: Vec<_> = all.iter().collect();
+    largest.sort_by_key(|exchange| std::cmp::Reverse(exchange.status.bytes));
+    let shown = largest.into_iter().take(EXCHANGES).map(|exchange| Exchange {
+        name: exchange.status.name.clone(),
+        tenant: exchange.status.tenant.to_string(),
+        partitions: exchange.status.partitions,
+        tasks: exchange.status.tasks,
+        committed: exchange.status.committed,
+        rows: exchange.status.rows,
+        bytes: exchange.status.bytes,
+        largest: exchange.largest.map(|(_, bytes)| bytes),
+        skew: exchange.skew(),
+        memory: exchange.status.memory,
+        spilled: exchange.status.spilled,
+        reads: exchange.reads_waiting,
+        writers: exchange.status.writers_waiting,
+        waits: exchange.waits.first().map(|wait| format!("{}: {}", wait.worker, wait.waits_for)),
     });
     shown.collect()
 }

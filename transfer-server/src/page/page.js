@@ -308,6 +308,23 @@ function inFlight(s) {
   const all = s.in_flight_all > s.in_flight.length;
   text("flight-says", all ? `${s.in_flight.length} of ${count(s.in_flight_all)}, the oldest of those looked at` : "the oldest first");
 }
+function exchanges(s) {
+  const labels = ["Exchange", "Tasks here", "Partitions", "Rows", "Bytes", "Skew", "In memory", "On disk", "Waits"];
+  const known = (n) => (n === 0 ? "–" : count(n));
+  rows("exchanges-rows", labels, s.exchanges.map((x) => {
+    const waits = [];
+    if (x.reads > 0) waits.push(counted(x.reads, "read"));
+    if (x.writers > 0) waits.push(counted(x.writers, "writer"));
+    if (x.waits !== null) waits.push(x.waits);
+    return [
+      [x.name, "name"], [`${count(x.committed)} of ${known(x.tasks)}`, "n"], [known(x.partitions), "n"], [count(x.rows), "n"],
+      [bytes(x.bytes), "n"], [x.skew === null ? "–" : x.skew.toFixed(2), "n"], [bytes(x.memory), "n"], [bytes(x.spilled), "n"],
+      [waits.join("; "), "words"],
+    ];
+  }), "No exchange has anything here.");
+  const all = s.exchanges_all > s.exchanges.length;
+  text("exchanges-say", all ? `${s.exchanges.length} of ${count(s.exchanges_all)}, the largest` : "what this node has, the largest first");
+}
 function show(s) {
   document.title = `${s.node} · transfer`;
   text("node", s.node);
@@ -323,6 +340,7 @@ function show(s) {
   tiles(s);
   links(s);
   inFlight(s);
+  exchanges(s);
   memory(s);
   failures(s);
   tensors(s);

@@ -48,6 +48,7 @@ const NEEDS: &[(&str, Need)] = &[
     ("/transfer.v1.Admin/Segments", Need::ReadOfTenant),
     ("/transfer.v1.Admin/Transfers", Need::ReadOfTenant),
     ("/transfer.v1.Admin/Quarantine", Need::ReadOfTenant),
+    ("/transfer.v1.Admin/Exchanges", Need::ReadOfTenant),
     ("/transfer.v1.Admin/Events", Need::Read),
     ("/transfer.v1.Admin/Ping", Need::Read),
     // The call itself asks for the role that --copy-role names.

@@ -1,6 +1,7 @@
 //! The lists. Each is a call, a row of a table and an object of JSON, in a file of its own. Pages are requested one
 //! after the other, and printed as they come.
 
+mod exchanges;
 mod links;
 mod peers;
 mod quarantine;
@@ -11,6 +12,7 @@ mod tensors;
 mod tests;
 mod transfers;
 
+pub use exchanges::Exchanges;
 pub use links::Links;
 pub use peers::Peers;
 pub use quarantine::Quarantine;
@@ -45,7 +47,7 @@ pub struct Common {
 }
 
 /// The entries of one page, and the token of the next one.
-type Answer<T> = Result<(Vec<T>, String), tonic::Status>;
+pub(crate) type Answer<T> = Result<(Vec<T>, String), tonic::Status>;
 
 /// The form of the entries of a list.
 pub(crate) trait Show {
@@ -155,6 +157,9 @@ pub(crate) async fn run<L: List>(list: &L) -> Result<(), Error> {
     shown.end();
     Ok(())
 }
+
+/// Lists exchanges, at one node or over all nodes.
+pub(crate) use exchanges::run as run_exchanges;
 
 /// Lists tensors, at one node or over all nodes.
 pub(crate) use tensors::run as run_tensors;

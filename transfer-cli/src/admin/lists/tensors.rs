@@ -87,7 +87,7 @@ pub(crate) async fn run(list: &Tensors) -> Result<(), Error> {
     let Tensors { prefix, owner, common, .. } = list.clone();
     let request = v1::TensorsRequest { prefix, owner, page_size: common.page_size, page_token: String::new() };
     let mut shown = Shown::<OfNode>::new(&common);
-    let asked = cluster::tensors(&common.target, &request, |node, tensors| {
+    let asked = cluster::list(&common.target, &request, |node, tensors| {
         let entries = tensors.into_iter().map(|tensor| (node.to_owned(), tensor)).collect();
         // One more than the limit shows that there are more.
         shown.add(entries);

@@ -30,6 +30,7 @@ fn json_has_every_field_of_a_message() {
         ("Tensor", keys_of::<Tensors>()),
         ("Segment", keys_of::<Segments>()),
         ("Transfer", keys_of::<Transfers>()),
+        ("Exchange", keys_of::<Exchanges>()),
         ("Quarantined", keys_of::<Quarantine>()),
     ];
     for (message, keys) in listings {

@@ -25,6 +25,7 @@ impl Node {
         match blob.source {
             Source::Arena(lent) => {
                 self.spills.went(id);
+                self.exchanges.went(id);
                 self.leave_arena(&blob, lent);
             }
             Source::Disk(id) => self.forget_spilled(id),

@@ -11,7 +11,7 @@ use crate::protocol::links::Link;
 use crate::protocol::sessions::Session;
 use crate::protocol::slab::{Id, Slab};
 use crate::protocol::snapshot::{
-    LinkStatus, LinkWork, Page, QuarantineStatus, SessionStatus, TensorStatus, TransferStatus,
+    ExchangeStatus, LinkStatus, LinkWork, Page, QuarantineStatus, SessionStatus, TensorStatus, TransferStatus,
 };
 use crate::protocol::transfers::PullState;
 use crate::tensor::Name;
@@ -186,6 +186,15 @@ impl Node {
                 waits_for: self.waits_for(id, op),
             })
         })
+    }
+
+    /// Lists the exchanges of which something is here and whose name begins with `prefix`, in the order in which they
+    /// came. At most [`ExchangeStatus::MOST_ENTRIES`] are listed at once.
+    #[must_use]
+    pub fn exchanges(&self, now: Time, prefix: &str, from: u64, limit: usize) -> Page<ExchangeStatus> {
+        let limits = (limit.clamp(1, ExchangeStatus::MOST_ENTRIES), Page::<ExchangeStatus>::MOST_STEPS);
+        let (entries, next) = self.exchanges.page(now, prefix, from, limits, |tenant| self.config.tenants.name(tenant));
+        Page { entries, next }
     }
 
     /// Lists the landing slots in quarantine: they wait until no write can reach them. `peer` is the name of the peer

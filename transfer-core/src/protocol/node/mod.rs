@@ -18,7 +18,7 @@
 //!   owner's memory.
 //! - `push_out`, `push_in`, `prepare`: the two sides of a push to another node, and slots for many keys at once.
 //! - `copies`, `copying`: copies of tensors for workers of another tenant.
-//! - `spill`: versions that are written to disk.
+//! - `spill`: versions that are written to disk. `exchanges`: what exchanges have here, and the limit on their partitions.
 //! - `counters`: events of counters and barriers, and their effects.
 //! - `status`, `listing`: the state that a node shows. `events`, `ended`: events that it reports, and records of ended
 //!   transfers.
@@ -37,6 +37,7 @@ mod counters;
 pub(super) mod drain;
 mod ended;
 mod events;
+mod exchanges;
 mod fetch;
 mod inbox;
 mod leases;
@@ -56,7 +57,7 @@ mod push_out;
 mod recall;
 mod references;
 mod serve;
-mod session;
+pub(super) mod session;
 mod slots;
 mod spill;
 mod status;
@@ -75,6 +76,7 @@ use crate::protocol::config::NodeConfig;
 use crate::protocol::control::{Control, PeerInfo};
 use crate::protocol::counters::Counters;
 use crate::protocol::events::FailuresTold;
+use crate::protocol::exchanges::Exchanges;
 use crate::protocol::ids::of;
 use crate::protocol::keys::Keys;
 use crate::protocol::landing::Landing;
@@ -118,6 +120,7 @@ pub struct Node {
     pub(super) references: References,
     pub(super) parents: Parents,
     pub(super) spills: Spills,
+    pub(super) exchanges: Exchanges,
     meters: Meters,
     /// Transfers that have ended. `None` while tracing is off.
     ended: Option<Vec<EndedTransfer>>,
@@ -160,6 +163,7 @@ impl Node {
             references,
             parents: Parents::default(),
             spills,
+            exchanges: Exchanges::default(),
             meters,
             ended: None,
             latest: Time(0),

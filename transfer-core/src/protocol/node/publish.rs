@@ -3,6 +3,7 @@
 use super::Node;
 use super::claims::key_owned;
 use super::ended::Ending;
+use crate::exchange::Label;
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{ALIGNMENT, LocalSlice, SegmentId, padded};
 use crate::op::{Answer, Failure, FailureCode, OpId, Push, Report};
@@ -25,15 +26,15 @@ pub(super) fn too_high(key: &Key, version: Version) -> Option<Failure> {
 }
 
 impl Node {
-    /// Handles a worker's push. If the body lies in several ranges, the caller has copied `ranges` out of their table
-    /// in the arena. With an `error` of its metadata the push is refused.
+    /// Handles a worker's push. The caller has copied out of the arena the `ranges` of its body, if there are several,
+    /// and its label, if it is a part of an exchange that has one. With an `error` of its metadata the push is refused.
     pub(super) fn push(
         &mut self,
         now: Time,
         session: SessionId,
         op: OpId,
         push: Push,
-        ranges: &[ArenaRange],
+        (ranges, label): (&[ArenaRange], Option<Label>),
         error: Option<Failure>,
     ) {
         let Some(s) = self.sessions.get(session) else { return };
@@ -46,6 +47,7 @@ impl Node {
             Err(failure) => return self.refuse_push(session, op, &push, failure),
         };
         let unwelcome = error.or_else(|| self.draining.then(|| self.is_draining()));
+        let unwelcome = unwelcome.or_else(|| self.too_many_partitions(&push.key, label.as_ref()));
         let unwelcome = unwelcome.or_else(|| self.no_name(session, &push.key));
         let unwelcome = unwelcome.or_else(|| self.may_push(session, &push.key, push.to.as_ref()).err());
         let unwelcome = unwelcome.or_else(|| push.version.and_then(|version| too_high(&push.key, version)));
@@ -97,6 +99,7 @@ impl Node {
                 more_follow: push.more_follow,
                 to: push.to,
                 blob,
+                label: label.map(Box::new),
                 stage: PushStage::Claiming,
                 posted: Time::NEVER,
             },
@@ -196,7 +199,8 @@ impl Node {
     }
 
     /// Publishes an operation's tensor or refuses it, and ends the operation.
-    pub(super) fn publish_op(&mut self, now: Time, record: RecordId, op: Op) {
+    pub(super) fn publish_op(&mut self, now: Time, record: RecordId, mut op: Op) {
+        let label = op.take_label();
         let OpKind::Push { version, blob, to, more_follow, .. } = &op.kind else { return };
         let (blob, more_follow) = (*blob, *more_follow);
         let Some(next) = self.keys.record(record).map(Record::next_version) else { return };
@@ -233,6 +237,7 @@ impl Node {
         // because they have waited longer.
         self.publish(now, record, blob, version);
         self.may_be_spilled(op.session, &op.key, blob);
+        self.exchange_part_came(now, &op, blob, label);
         let (operation, session, path) = (Operation::Push, op.session, PathId::HERE);
         self.meters.finished(operation, path, &report);
         let (key, version, outcome, since, trace) = (&op.key, Some(version), Ok(report), op.since, self.trace_of(&op));

@@ -1,6 +1,7 @@
 //! Sessions of workers: how they begin and end, and their commands.
 
 use super::Node;
+use crate::exchange::{ExchangeKey, Label, Part};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Answer, Command, Failure, FailureCode, OpId, Push, Request};
 use crate::protocol::action::HostAction;
@@ -12,6 +13,17 @@ use crate::tensor::{Key, Name};
 use crate::time::Time;
 use crate::wire::bundle::InvalidBundle;
 use crate::wire::ranges::{ArenaRange, table_bytes};
+
+/// What the caller has copied out of the arena for a push.
+#[derive(Debug, Default)]
+pub struct PushRead<'a> {
+    /// The ranges of its table; see [`Node::table_of`].
+    pub ranges: &'a [ArenaRange],
+    /// The error of its metadata; see [`Node::metadata_of`].
+    pub error: Option<InvalidBundle>,
+    /// Its label; see [`Node::label_of`]. `None`: it has none, or what lies there is no label.
+    pub label: Option<Label>,
+}
 
 impl Node {
     /// Opens the session of a worker that has connected. Its arena is mapped and registered. The caller must have
@@ -77,24 +89,27 @@ impl Node {
         Some(LocalSlice { segment: s.arena().0, offset: push.offset, len: push.meta.metadata_bytes().into() })
     }
 
-    /// Handles a push whose table and metadata the caller has looked at: the body is made of these ranges of the
-    /// worker's arena, in order. With an `error` of the metadata the push is refused.
-    pub fn push_read(
-        &mut self,
-        now: Time,
-        session: SessionId,
-        op: OpId,
-        push: Push,
-        ranges: &[ArenaRange],
-        error: Option<InvalidBundle>,
-    ) {
+    /// Returns where the label of a push lies, if its key is that of an anchor or a mark of an exchange. The caller
+    /// copies it out of the arena.
+    #[must_use]
+    pub fn label_of(&self, session: SessionId, push: &Push) -> Option<LocalSlice> {
+        let s = self.sessions.get(session).filter(|_| push.ranges == 0 && push.meta.metadata_bytes() == 0)?;
+        let len = push.meta.len_bytes();
+        let key = ExchangeKey::parse(push.key.as_str()).filter(|_| len <= Label::MAX_BYTES as u64)?;
+        let has_label = matches!(key.part, Part::Anchor | Part::Mark(..));
+        has_label.then_some(LocalSlice { segment: s.arena().0, offset: push.offset, len })
+    }
+
+    /// Handles a push of which the caller has read a part: the body is made of these ranges of the worker's arena, in
+    /// order. With an `error` of the metadata the push is refused.
+    pub fn push_read(&mut self, now: Time, session: SessionId, op: OpId, push: Push, read: PushRead<'_>) {
         self.latest = now;
         match self.is_under_way(session, op) {
             Some(failure) => self.refuse(session, op, failure),
             None => {
                 let failure = |error| Failure::new(FailureCode::Invalid, format!("key {:?}: {error}", push.key));
-                let error = error.map(failure);
-                self.push(now, session, op, push, ranges, error);
+                let error = read.error.map(failure);
+                self.push(now, session, op, push, (read.ranges, read.label), error);
             }
         }
     }
@@ -124,7 +139,7 @@ impl Node {
             return self.refuse(session, op, failure);
         }
         match command {
-            Command::Push(push) => self.push(now, session, op, push, &[], None),
+            Command::Push(push) => self.push(now, session, op, push, (&[], None), None),
             Command::Fetch(fetch) => self.fetch(now, session, op, fetch),
             Command::Prepare(prepare) => self.prepare(now, session, op, prepare),
             Command::TakeBack(command) => self.take_back(now, session, op, command),

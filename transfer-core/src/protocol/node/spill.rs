@@ -54,7 +54,10 @@ impl Node {
         let Some(Writing { blob, key, .. }) = self.spills.written(now, id, well) else { return };
         if well {
             match self.spilled(&key, blob, id) {
-                true => self.unhold(blob),
+                true => {
+                    self.exchanges.spilled(blob, id);
+                    self.unhold(blob);
+                }
                 // It has ended meanwhile, or is being taken back.
                 false => self.forget_spilled(id),
             }
@@ -74,6 +77,7 @@ impl Node {
     /// Ends a version on disk.
     pub(super) fn forget_spilled(&mut self, id: SpillId) {
         self.spills.ended(id);
+        self.exchanges.unspilled(id);
         self.actions.push(HostAction::SpillFree { id });
     }
 

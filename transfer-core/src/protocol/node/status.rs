@@ -2,6 +2,7 @@
 
 use super::Node;
 use crate::fabric::FabricKind;
+use crate::protocol::exchanges::ExchangeTotals;
 use crate::protocol::meters::Meters;
 use crate::protocol::meters::{Operation, PathMeter};
 use crate::protocol::snapshot::{LinkWork, PathStatus, PoolStatus, PublishedStatus, Snapshot};
@@ -42,6 +43,7 @@ impl Node {
             tensors: self.keys.published_count(),
             blobs: self.keys.blobs().len() as u64,
             spilled: self.spills.status(),
+            exchanges: ExchangeTotals { reads_waiting: self.sessions.exchange_reads(), ..self.exchanges.totals() },
             leases: self.sessions.lent(),
             operations: self.sessions.operations().len() as u64,
             slots: self.landing.slots().map(|(_, slots)| slots.len() as u64).sum(),

@@ -60,6 +60,7 @@ impl Node {
         let (Some(op), Some(blob)) = (self.sessions.finish(op), self.keys.remove(id)) else { return };
         let Source::Arena(Some(Lent { pushed, .. })) = blob.source else { return };
         self.spills.went(id);
+        self.exchanges.went(id);
         // The answer itself returns the range to the worker.
         self.leave_arena(&blob, None);
         let answer = Answer::TakenBack { version: blob.version, pushed, offset: blob.slice.offset };

@@ -51,5 +51,7 @@ pub(super) struct Sessions {
     arenas: HashMap<SegmentId, Arena>,
     operations: Slab<Op, of::Operation>,
     deadlines: BTreeSet<(Time, OperationId)>,
+    /// The number of waiting fetches of parts of exchanges.
+    exchange_reads: u64,
     elsewhere: Whereabouts,
 }

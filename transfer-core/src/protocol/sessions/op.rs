@@ -1,5 +1,6 @@
 //! An operation that could not end at once, and the event that it waits for.
 
+use crate::exchange::{self, Label};
 use crate::fabric::{FabricKind, LinkId};
 use crate::op::OpId;
 use crate::protocol::ids::{BlobId, CopyId, OutFlowId, PullId, SessionId};
@@ -35,6 +36,8 @@ pub(crate) enum OpKind {
         more_follow: bool,
         to: Option<Name>,
         blob: BlobId,
+        /// What it says of an exchange, if it is an anchor or a mark.
+        label: Option<Box<Label>>,
         stage: PushStage,
         posted: Time,
     },
@@ -62,6 +65,19 @@ impl Op {
             OpKind::Fetch { excerpt, .. } => excerpt.as_deref(),
             OpKind::Push { .. } | OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
         }
+    }
+
+    /// Takes what a push says of an exchange.
+    pub(crate) fn take_label(&mut self) -> Option<Box<Label>> {
+        match &mut self.kind {
+            OpKind::Push { label, .. } => label.take(),
+            _ => None,
+        }
+    }
+
+    /// Returns whether it is a fetch of a part of an exchange, as its key says.
+    pub(crate) fn reads_exchange(&self) -> bool {
+        matches!(self.kind, OpKind::Fetch { .. }) && self.key.as_str().starts_with(exchange::PREFIX)
     }
 
     /// Returns the stage of a push, or of the preparation of a push.

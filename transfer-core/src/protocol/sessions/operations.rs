@@ -29,6 +29,7 @@ impl Sessions {
     /// Adds an operation that begins to wait. Its number must be unique among the operations of its worker.
     pub(crate) fn begin(&mut self, op: Op) -> OperationId {
         let (session, name, deadline) = (op.session, op.id, op.deadline);
+        self.exchange_reads += u64::from(op.reads_exchange());
         let id = self.operations.insert(op);
         self.deadlines.insert((deadline, id));
         if let Some(s) = self.sessions.get_mut(&session) {
@@ -40,6 +41,7 @@ impl Sessions {
     /// Removes an operation that has ended.
     pub(crate) fn finish(&mut self, id: OperationId) -> Option<Op> {
         let op = self.operations.remove(id)?;
+        self.exchange_reads -= u64::from(op.reads_exchange());
         self.deadlines.remove(&(op.deadline, id));
         if let Some(s) = self.sessions.get_mut(&op.session) {
             s.ops.remove(&op.id);
@@ -60,6 +62,11 @@ impl Sessions {
         }
         self.deadlines.pop_first();
         Some(id)
+    }
+
+    /// Returns the number of waiting fetches of parts of exchanges.
+    pub(crate) fn exchange_reads(&self) -> u64 {
+        self.exchange_reads
     }
 
     /// Changes the stage of a fetch.

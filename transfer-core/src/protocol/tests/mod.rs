@@ -4,6 +4,7 @@
 mod alone;
 mod board;
 mod counters;
+mod exchanges;
 mod hostile;
 mod limits;
 mod machines;

@@ -9,7 +9,7 @@ use crate::op::{
 use crate::plan::GatherList;
 use crate::protocol::{
     Claim, ClaimRefused, Control, DirectoryRequest, HostAction, Node, NodeConfig, NodeEvent, PassedOver, PeerInfo,
-    SessionId, Tenant, Vouches,
+    PushRead, SessionId, Tenant, Vouches,
 };
 use crate::sim::cluster::Board;
 use crate::sim::{Conditions, MemoryId, SimDisk, SimFabric, SimMemory, World};
@@ -203,7 +203,13 @@ impl Pair {
     /// Pushes a body that consists of these ranges.
     pub(super) fn push_ranges(&mut self, worker: Worker, op: u64, push: Push, ranges: &[ArenaRange]) {
         let now = self.world.now();
-        self.nodes[worker.node].node.push_read(now, worker.session, OpId(op), push, ranges, None);
+        self.nodes[worker.node].node.push_read(
+            now,
+            worker.session,
+            OpId(op),
+            push,
+            PushRead { ranges, ..PushRead::default() },
+        );
     }
 
     /// Pushes a tensor whose bytes are all `fill`.
