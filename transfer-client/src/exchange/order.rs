@@ -3,30 +3,36 @@
 use super::block::Decoded;
 use super::partition::{xxh64, xxh64_u64};
 use crate::BatchError;
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
-use arrow_schema::SchemaRef;
-use arrow_select::concat::concat;
+use arrow_array::cast::AsArray;
+use arrow_array::{
+    Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray, RecordBatch, RecordBatchOptions, UInt64Array,
+    downcast_primitive,
+};
+use arrow_buffer::ScalarBuffer;
+use arrow_schema::{DataType, SchemaRef};
 use arrow_select::interleave::interleave;
 use arrow_select::take::take;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
-/// Rows that are sorted together, about: few enough for the cache.
+/// Rows of one bucket, about: their values of a column are in the nearest cache when they are put in order.
 const ROWS_PER_BUCKET: usize = 512;
 
 /// The rows of a partition in an order that a seed chooses: by XXH64 of the row's number with XXH64 of the task's number
 /// as its seed, whose own seed is that of the order; equal ones by task and number. The blocks, their sizes and when
 /// they were read have no influence, and neither have the other rows.
 ///
-/// It holds all rows of the partition, and 8 bytes more for each. Columns of numbers are put together in memory of their
-/// own, for rows are then taken from one array, which is three times as fast. If there are no others, the blocks are let go.
+/// It holds all rows of the partition, and 8 bytes more for each, or 16 if there are columns of other types than numbers.
+/// Columns of numbers without null are moved into buckets first, from one end of the blocks to the other: rows that follow
+/// each other are then near each other. Rows anywhere in a large column would each wait for the memory.
 #[derive(Debug)]
 pub(crate) struct Ordered {
     schema: SchemaRef,
     columns: Vec<Column>,
-    /// The number of the first row of each batch, if the rows of all batches are counted.
-    starts: Vec<u64>,
-    /// The batch and the row in it.
-    order: Vec<(u32, u32)>,
+    /// The places of the rows in buckets.
+    order: ScalarBuffer<u64>,
+    /// The batch of the row at each place, and its number there. Empty if no column needs it.
+    sources: Vec<(u32, u32)>,
     at: usize,
     rows_per_batch: NonZeroUsize,
 }
@@ -34,7 +40,7 @@ pub(crate) struct Ordered {
 /// A column of all batches.
 #[derive(Debug)]
 enum Column {
-    /// Put together.
+    /// In buckets.
     Whole(ArrayRef),
     /// As it came: an array for each batch.
     Parts(Vec<ArrayRef>),
@@ -51,16 +57,17 @@ impl Ordered {
     ) -> Ordered {
         // Equal hashes are then in the order of tasks and rows.
         blocks.sort_by_key(|(task, block)| (*task, block.row_numbers().next()));
-        let order = order(seed, &blocks);
+        let Buckets { order, places } = Buckets::of(seed, &blocks);
         let batches: Vec<_> = blocks.into_iter().map(|(_, block)| block.into_batch()).collect();
-        let starts = batches.iter().scan(0, |rows, batch| {
-            let start = *rows;
-            *rows += batch.num_rows() as u64;
-            Some(start)
-        });
-        let starts = starts.collect();
-        let columns = (0..schema.fields().len()).map(|at| Column::of(&batches, at)).collect();
-        Ordered { schema, columns, starts, order, at: 0, rows_per_batch }
+        let columns: Vec<_> = (0..schema.fields().len()).map(|at| Column::of(&batches, at, &places)).collect();
+        let mut sources = Vec::new();
+        if columns.iter().any(|column| matches!(column, Column::Parts(_))) {
+            sources.resize(places.len(), (0, 0));
+            let rows =
+                (0_u32..).zip(&batches).flat_map(|(batch, of)| (0..of.num_rows() as u32).map(move |row| (batch, row)));
+            rows.zip(&places).for_each(|(row, place)| sources[*place as usize] = row);
+        }
+        Ordered { schema, columns, order: order.into(), sources, at: 0, rows_per_batch }
     }
 
     /// The number of rows.
@@ -89,87 +96,113 @@ impl Ordered {
         if self.at == end {
             return Ok(None);
         }
-        let batch = self.rows(&self.order[self.at..end])?;
+        let batch = self.rows(self.order.slice(self.at, end - self.at))?;
         self.at = end;
         Ok(Some(batch))
     }
 
-    fn rows(&self, rows: &[(u32, u32)]) -> Result<RecordBatch, BatchError> {
-        let (mut whole, mut parts) = (None, None);
+    fn rows(&self, places: ScalarBuffer<u64>) -> Result<RecordBatch, BatchError> {
+        let failed = BatchError::arrow("rows of different blocks cannot be put together");
+        let places = UInt64Array::new(places, None);
+        let mut parts = None;
         let columns = self.columns.iter().map(|column| match column {
-            Column::Whole(array) => {
-                let numbers = || rows.iter().map(|(batch, row)| self.starts[*batch as usize] + u64::from(*row));
-                take(array, whole.get_or_insert_with(|| UInt64Array::from_iter_values(numbers())), None)
-            }
+            Column::Whole(array) => take(array, &places, None),
             Column::Parts(arrays) => {
-                let (used, indices) = parts.get_or_insert_with(|| used(rows));
+                let (used, indices) = parts.get_or_insert_with(|| self.used(places.values()));
                 let arrays: Vec<&dyn Array> = used.iter().map(|batch| arrays[*batch as usize].as_ref()).collect();
                 interleave(&arrays, indices)
             }
         });
-        let columns = columns.collect::<Result<_, _>>().map_err(failed())?;
-        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
-        RecordBatch::try_new_with_options(self.schema.clone(), columns, &options).map_err(failed())
+        let columns = columns.collect::<Result<_, _>>().map_err(&failed)?;
+        let options = RecordBatchOptions::new().with_row_count(Some(places.len()));
+        RecordBatch::try_new_with_options(self.schema.clone(), columns, &options).map_err(failed)
+    }
+
+    /// The batches that have some of these rows, and for each row the place of its batch among them, and its own there.
+    fn used(&self, places: &[u64]) -> (Vec<u32>, Vec<(usize, usize)>) {
+        let rows = || places.iter().map(|place| self.sources[*place as usize]);
+        let mut used: Vec<u32> = rows().map(|(batch, _)| batch).collect();
+        used.sort_unstable();
+        used.dedup();
+        let index = |batch: u32| used.binary_search(&batch).unwrap_or_default();
+        let indices = rows().map(|(batch, row)| (index(batch), row as usize)).collect();
+        (used, indices)
+    }
+}
+
+/// The rows in buckets by the upper bits of their hashes, and within each as they lie in the blocks.
+struct Buckets {
+    /// The places of the rows, in the order of the seed.
+    order: Vec<u64>,
+    /// The place of each row, as they lie in the blocks.
+    places: Vec<u64>,
+}
+
+impl Buckets {
+    fn of(seed: u64, blocks: &[(u32, Decoded)]) -> Buckets {
+        // So that it has nothing in common with partitions at random with the same seed.
+        let seed = xxh64(b"order", seed);
+        let hashes = || {
+            blocks.iter().flat_map(move |(task, block)| {
+                let seed = xxh64_u64(u64::from(*task), seed);
+                block.row_numbers().map(move |number| xxh64_u64(number, seed))
+            })
+        };
+        let rows: usize = blocks.iter().map(|(_, block)| block.row_numbers().len()).sum();
+        let bits = (rows / ROWS_PER_BUCKET).max(2).ilog2().min(20);
+        let bucket = |hash: u64| (hash >> (64 - bits)) as usize;
+        let mut ends = vec![0_u64; 1 << bits];
+        hashes().for_each(|hash| ends[bucket(hash)] += 1);
+        let mut start = 0;
+        for end in &mut ends {
+            start += std::mem::replace(end, start);
+        }
+        let mut sorted = vec![(0, 0); rows];
+        let mut places = Vec::with_capacity(rows);
+        for hash in hashes() {
+            let end = &mut ends[bucket(hash)];
+            sorted[*end as usize] = (hash, *end);
+            places.push(*end);
+            *end += 1;
+        }
+        let mut start = 0;
+        for end in ends {
+            sorted[start..end as usize].sort_unstable();
+            start = end as usize;
+        }
+        Buckets { order: sorted.into_iter().map(|(_, place)| place).collect(), places }
     }
 }
 
 impl Column {
-    fn of(batches: &[RecordBatch], at: usize) -> Column {
+    fn of(batches: &[RecordBatch], at: usize, places: &[u64]) -> Column {
         let parts: Vec<_> = batches.iter().map(|batch| batch.column(at).clone()).collect();
-        // What has no fixed width would be copied once more, and may be too long for one array.
-        let fixed = parts.first().is_some_and(|part| part.data_type().is_primitive());
-        let whole = fixed.then(|| concat(&parts.iter().map(AsRef::as_ref).collect::<Vec<_>>()));
-        match whole {
-            Some(Ok(whole)) => Column::Whole(whole),
-            _ => Column::Parts(parts),
+        match in_buckets(&parts, places) {
+            Some(whole) => Column::Whole(whole),
+            None => Column::Parts(parts),
         }
     }
 }
 
-fn failed() -> impl FnOnce(arrow_schema::ArrowError) -> BatchError {
-    BatchError::arrow("rows of different blocks cannot be put together")
-}
-
-/// The rows in their order: the block of each, and its place there.
-fn order(seed: u64, blocks: &[(u32, Decoded)]) -> Vec<(u32, u32)> {
-    // So that it has nothing in common with partitions at random with the same seed.
-    let seed = xxh64(b"order", seed);
-    let hashed = || {
-        (0_u32..).zip(blocks).flat_map(move |(batch, (task, block))| {
-            let seed = xxh64_u64(u64::from(*task), seed);
-            block.row_numbers().zip(0_u32..).map(move |(number, row)| (xxh64_u64(number, seed), batch, row))
-        })
-    };
-    // First by the upper bits of the hash, then within each of these buckets, which fits into the cache.
-    let rows: usize = blocks.iter().map(|(_, block)| block.row_numbers().len()).sum();
-    let bits = (rows / ROWS_PER_BUCKET).max(2).ilog2().min(20);
-    let bucket = |hash: u64| (hash >> (64 - bits)) as usize;
-    let mut ends = vec![0; 1 << bits];
-    hashed().for_each(|(hash, ..)| ends[bucket(hash)] += 1);
-    let mut start = 0;
-    for end in &mut ends {
-        start += std::mem::replace(end, start);
+/// The values of all arrays, each at its place. `None` if they are not all numbers.
+fn in_buckets(parts: &[ArrayRef], places: &[u64]) -> Option<ArrayRef> {
+    fn of<T: ArrowPrimitiveType>(parts: &[ArrayRef], data_type: &DataType, places: &[u64]) -> Option<ArrayRef> {
+        let mut whole = vec![T::Native::default(); places.len()];
+        let mut places = places.iter();
+        for part in parts {
+            let part = part.as_primitive_opt::<T>().filter(|part| part.null_count() == 0)?;
+            part.values().iter().zip(&mut places).for_each(|(value, place)| whole[*place as usize] = *value);
+        }
+        Some(Arc::new(PrimitiveArray::<T>::new(whole.into(), None).with_data_type(data_type.clone())))
     }
-    let mut sorted = vec![(0, 0, 0); rows];
-    for entry in hashed() {
-        let end = &mut ends[bucket(entry.0)];
-        sorted[*end] = entry;
-        *end += 1;
+    macro_rules! of {
+        ($t:ty, $data_type:expr) => {
+            of::<$t>(parts, $data_type, places)
+        };
     }
-    let mut start = 0;
-    for end in ends {
-        sorted[start..end].sort_unstable();
-        start = end;
+    let data_type = parts.first()?.data_type();
+    downcast_primitive! {
+        data_type => (of, data_type),
+        _ => None
     }
-    sorted.into_iter().map(|(_, batch, row)| (batch, row)).collect()
-}
-
-/// The batches that have some of these rows, and for each row the place of its batch among them, and its own there.
-fn used(rows: &[(u32, u32)]) -> (Vec<u32>, Vec<(usize, usize)>) {
-    let mut used: Vec<u32> = rows.iter().map(|(batch, _)| *batch).collect();
-    used.sort_unstable();
-    used.dedup();
-    let index = |batch: u32| used.binary_search(&batch).unwrap_or_default();
-    let indices = rows.iter().map(|(batch, row)| (index(*batch), *row as usize)).collect();
-    (used, indices)
 }

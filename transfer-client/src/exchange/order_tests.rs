@@ -131,3 +131,23 @@ fn rows_of_every_type_stay_together() {
         }
     }
 }
+
+#[test]
+fn many_rows_are_in_the_same_order_as_if_they_were_sorted_at_once() {
+    let arena = arena(64);
+    let mut rng = rng(33);
+    let schema = schema(&[DataType::Utf8, DataType::Int16]);
+    let tasks = [vec![batch(&mut rng, &schema, 0, 30_000)], vec![batch(&mut rng, &schema, 30_000, 20_000)]];
+    let blocks = blocks(&arena, &schema, &tasks, 1 << 20, &mut rng);
+    let seed = xxh64(b"order", 9);
+    let mut rows: Vec<_> = (0_u64..)
+        .zip([(0, 30_000), (30_000, 50_000)])
+        .flat_map(|(task, (first, end))| (first..end).map(move |id| (xxh64_u64(id - first, xxh64_u64(task, seed)), id)))
+        .collect();
+    rows.sort_unstable();
+    let here: std::collections::HashSet<u64> =
+        blocks.iter().flat_map(|(_, block)| ids(std::slice::from_ref(block.batch()))).collect();
+    let expected: Vec<u64> = rows.into_iter().map(|(_, id)| id).filter(|id| here.contains(id)).collect();
+    assert!(expected.len() > 10_000);
+    assert_eq!(ids(&rest(&mut ordered(&schema, 9, blocks, 1000))), expected);
+}
