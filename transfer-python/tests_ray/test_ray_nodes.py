@@ -29,6 +29,9 @@ class Worker:
     def fetch(self, key):
         return bytes(tr.client().fetch(key, timeout=20))
 
+    def fabric(self, key):
+        return tr.client().fetch(key, timeout=20).report.fabric
+
     def counters(self, *names):
         """What the sidecar of this node holds."""
         import json
@@ -58,6 +61,14 @@ def test_each_node_has_a_sidecar_that_its_workers_find(cluster):
     assert tr.client() is tr.client() and tr.client().node == names[0]
     ray.get(workers[0].push.remote("greeting"))
     assert ray.get(workers[1].fetch.remote("greeting")) == b"hello"
+
+
+def test_nodes_of_one_host_share_memory(cluster):
+    workers = [Worker.options(**on(node)).remote() for node in nodes()]
+    for owner, reader in (workers, workers[::-1]):
+        key = f"from-{ray.get(owner.node.remote())}"
+        ray.get(owner.push.remote(key))
+        assert ray.get(reader.fabric.remote(key)) == "shm"
 
 
 def test_keys_of_certificates_are_readable_by_nobody_else(cluster):

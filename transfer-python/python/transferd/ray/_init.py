@@ -105,6 +105,7 @@ class _Job:
         self._authority = Authority()
         self._actors: dict[str, Any] = {}
         self._directory: str | None = None
+        self._head = place
         self._ended = threading.Event()
 
     def start(self) -> None:
@@ -113,6 +114,7 @@ class _Job:
         head = next((node for node, (_, is_head) in nodes.items() if is_head), None)
         if head is None:
             raise _child.not_started("the cluster has no head node: ray.nodes() shows none with node:__internal_head__")
+        self._head = Place(self.place.job, head)
         address = nodes[head][0]
         port = self._ray.get(self._on(head, _free_port).remote(address), timeout=self._timeout)
         self._begin(head, address, port)
@@ -151,7 +153,7 @@ class _Job:
         place = Place(self.place.job, node)
         certificate = self._authority.sign(place.name, address)
         plan = Plan(
-            place, address, port, self._directory, certificate, self._settings, self._arena, self._timeout
+            place, self._head, address, port, self._directory, certificate, self._settings, self._arena, self._timeout
         )
         # It belongs to this driver: Ray ends it with the job.
         actor = self._on(node, NodeSidecar, max_restarts=-1, max_task_retries=-1)

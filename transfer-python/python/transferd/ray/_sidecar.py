@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+import stat
 import subprocess
 import threading
 import time
@@ -35,6 +36,8 @@ class Plan(NamedTuple):
     """What the sidecar of a node is told."""
 
     place: Place
+    head: Place
+    """The cluster's head node, as this job sees it."""
     address: str
     """Of the node."""
     port: int
@@ -116,7 +119,20 @@ def _flags(plan: Plan, folder: Folder) -> list[str]:
     flags += ["--listen", with_port(plan.address, plan.port)]
     # A sidecar of an earlier start may have the name, and still end.
     flags += ["--directory", plan.directory, "--replace"] if plan.directory else ["--directory", "embedded"]
+    if "shm_dir" not in plan.settings:
+        flags += ["--shm-dir", _shared(plan, folder)]
     return [*flags, "--tls-ca", authority, "--tls-cert", certificate, "--tls-key", key]
+
+
+def _shared(plan: Plan, folder: Folder) -> str:
+    """The folder by which the sidecars of one host find each other's memory: that of the head node's, whose sidecar ends last, where it is here."""
+    head = plan.head.folder.path
+    try:
+        found = os.stat(head, follow_symlinks=False)
+    except FileNotFoundError:
+        return folder.path
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and found.st_mode & 0o077 == 0
+    return head if ours else folder.path
 
 
 def _write(folder: Folder, name: str, content: bytes) -> str:
