@@ -136,6 +136,7 @@ pub(crate) struct Decoded {
 }
 
 impl Decoded {
+    #[cfg(test)]
     pub(crate) fn batch(&self) -> &RecordBatch {
         &self.batch
     }
