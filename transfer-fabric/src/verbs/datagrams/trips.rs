@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn trips_are_bounded() {
         let (mut trips, now) = (Trips::default(), Instant::now());
-        let all: Vec<_> = (0..).map_while(|number| begin(&mut trips, number, now)).collect();
+        let all: Vec<_> = (0..1000).map_while(|number| begin(&mut trips, number, now)).collect();
         assert_eq!(all.len(), MAX_TRIPS);
         drop(trips.end(5));
         assert!(begin(&mut trips, 1000, now).is_some());
