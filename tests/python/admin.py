@@ -110,6 +110,12 @@ def looks(pb, a):
     assert "node a is this node itself" in refused(grpc.StatusCode.INVALID_ARGUMENT, a.Ping, pb.PingRequest(node="a"))
     assert "timeout_ns" in refused(grpc.StatusCode.INVALID_ARGUMENT, a.Ping, pb.PingRequest(node="b", timeout_ns=10**10))
 
+    # Without verbs between them, these sidecars have --verbs off.
+    fabrics = link.DESCRIPTOR.fields_by_name["fabric"].enum_type.values_by_name
+    if link.fabric != fabrics["FABRIC_VERBS"].number:
+        text = refused(grpc.StatusCode.FAILED_PRECONDITION, a.Ping, pb.PingRequest(node="b", datagrams=True))
+        assert "node a has no verbs: it was started with --verbs off" in text, text
+
     text = refused(grpc.StatusCode.FAILED_PRECONDITION, a.Copy, pb.CopyRequest(path="x", message_bytes=4096, key="k", **{"from": "b"}))
     assert "--copy-folder" in text, text
 

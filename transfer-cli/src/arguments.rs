@@ -53,7 +53,7 @@ pub enum Command {
     LogLevel(admin::changes::LogLevel),
     /// Show or change the poll strategy of the sidecar's data plane: busy, event, adaptive
     Poll(admin::poll::Options),
-    /// Measure round trips to another node over the data plane, and show which fabric carries them, and why no better one
+    /// Measure round trips to another node, over the data plane or by RDMA datagrams, and show what carries them
     Ping(admin::ping::Options),
     /// Show the RDMA devices of this host, like ibv_devices, ibv_devinfo and ibstat
     Devices(devices::Options),
@@ -219,6 +219,7 @@ mod tests {
             "ping",
             "ping b c",
             "ping b --count 0",
+            "ping b --ud 3",
             "ping b --interval soon",
             "ping b --timeout 10s",
             "tensors --page-size 1001",

@@ -80,6 +80,12 @@ pub enum Error {
         /// The number of pings.
         sent: u64,
     },
+    /// A node has no queue pair for datagrams.
+    #[error("no datagrams can be sent: {why}")]
+    NoDatagrams {
+        /// The node, and the reason.
+        why: String,
+    },
     /// A drained sidecar has left with unfinished work.
     #[error("the deadline of the drain came first: the sidecar leaves with {left}")]
     Overdue {
@@ -198,7 +204,7 @@ impl Error {
             Error::PingsLost { lost, sent, .. } if lost < sent => Exit::PartlyDone,
             Error::PingsLost { .. } => Exit::Unreachable,
             Error::PollFor { .. } | Error::NoTerminal | Error::Tls(_) | Error::BenchHasMoved => Exit::WrongUse,
-            Error::NoRdma(_) => Exit::NoRdma,
+            Error::NoRdma(_) | Error::NoDatagrams { .. } => Exit::NoRdma,
             Error::NotAllNodes { .. } => Exit::PartlyDone,
             Error::Unwell { .. } => Exit::Unwell,
             Error::Certs(error) => error.exit(),
@@ -272,6 +278,11 @@ impl Error {
             }
             Error::PingsLost { .. } | Error::NodeAway { .. } => {
                 "`transferctl doctor` says what is wrong with the sidecar, its directory and its links.".to_owned()
+            }
+            Error::NoDatagrams { .. } => {
+                "Both nodes need an RDMA device and --verbs auto or on: `transferctl devices` and `transferctl doctor` there say more. Without \
+                 --ud, the link between the nodes is measured."
+                    .to_owned()
             }
             Error::NoTerminal => "`transferctl top --once` prints one frame as text, `transferctl watch` refreshes a list.".to_owned(),
             Error::Certs(error) => return error.advice(),

@@ -16,7 +16,7 @@ pub enum Exit {
     WrongUse = 2,
     /// No sidecar answers, or it is gone.
     Unreachable = 3,
-    /// This host has no RDMA device to show.
+    /// This host has no RDMA device to show, or a node has none to ping over.
     NoRdma = 4,
     /// The deadline passed.
     TimedOut = 5,
@@ -71,7 +71,7 @@ impl Exit {
             Exit::Failed => "failed",
             Exit::WrongUse => "wrong use: the command line, or what it names, cannot be",
             Exit::Unreachable => "the sidecar cannot be reached, or is gone",
-            Exit::NoRdma => "no RDMA on this host",
+            Exit::NoRdma => "no RDMA on this host, or at a node that is pinged over it",
             Exit::TimedOut => "timed out",
             Exit::NotFound => "not found: the key, its version or the worker",
             Exit::NotVerified => "not verified: the bytes are not those that they should be",

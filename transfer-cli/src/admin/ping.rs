@@ -3,9 +3,10 @@
 use super::{Target, cluster, fabric_name};
 use crate::error::Error;
 use serde_json::{Value, json};
+use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
 use tonic::Code;
-use transfer_proto::v1::{PingRequest, PingResponse};
+use transfer_proto::v1::{DatagramEndpoint, PingRequest, PingResponse};
 use transfer_terminal::table::printable;
 use transfer_terminal::units;
 
@@ -18,6 +19,9 @@ pub struct Options {
     /// The other node: its name, or the address of its --listen, with or without the port
     #[arg(value_name = "HOST")]
     pub host: String,
+    /// Send datagrams over RDMA (UD), without a link, like ibping
+    #[arg(long)]
+    pub ud: bool,
     /// Stop after this many pings. Without it: at Ctrl-C
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
@@ -51,8 +55,8 @@ enum Outcome {
 /// Pings a node until the count is reached or the user interrupts, and prints the statistics.
 ///
 /// # Errors
-/// [`Error::PingsLost`] if not all were answered; [`Error::Unreachable`] and [`Error::Admin`] if the sidecar at
-/// `--admin` cannot ping at all.
+/// [`Error::PingsLost`] if not all were answered; [`Error::NoDatagrams`] if a node has no queue pair for them;
+/// [`Error::Unreachable`] and [`Error::Admin`] if the sidecar at `--admin` cannot ping at all.
 pub async fn run(options: &Options) -> Result<(), Error> {
     let node = match cluster::find(&options.target, &options.host).await {
         Ok(host) => host.node,
@@ -61,7 +65,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         Err(Error::NoSuchNode { host, why, .. }) if !why.is_empty() => host,
         Err(error) => return Err(error),
     };
-    let (began, mut totals, mut carrier) = (Instant::now(), Totals::default(), None);
+    let (began, mut totals, mut announced) = (Instant::now(), Totals::default(), String::new());
     let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
     let mut failed = None;
     loop {
@@ -74,7 +78,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         match outcome {
             Ok(outcome) => {
                 if let Outcome::Answered(answer) = &outcome {
-                    announce(options, &node, answer, &mut carrier);
+                    announce(options, &node, answer, &mut announced);
                 }
                 totals.add(&outcome);
                 show(options, &node, sequence, &outcome);
@@ -108,8 +112,17 @@ pub async fn run(options: &Options) -> Result<(), Error> {
 async fn once(options: &Options, node: &str) -> Result<Outcome, Error> {
     let mut admin = options.target.connect().await?;
     let timeout_ns = u64::try_from(options.timeout.as_nanos()).unwrap_or(u64::MAX);
-    match admin.ping(PingRequest { node: node.to_owned(), timeout_ns }).await {
+    let datagrams = options.ud;
+    match admin.ping(PingRequest { node: node.to_owned(), timeout_ns, datagrams }).await {
+        Ok(answer) if datagrams && answer.get_ref().to.is_none() => {
+            // It has taken the request for one of a link.
+            let address = &options.target.admin;
+            Err(Error::NoDatagrams { why: format!("the sidecar at {address} is of a release without datagrams") })
+        }
         Ok(answer) => Ok(Outcome::Answered(answer.into_inner())),
+        Err(status) if datagrams && status.code() == Code::FailedPrecondition => {
+            Err(Error::NoDatagrams { why: printable(status.message().to_owned()) })
+        }
         // The sidecar has answered: the ping is lost. Without an answer of the sidecar, no ping was sent.
         Err(status)
             if std::error::Error::source(&status).is_none()
@@ -121,24 +134,55 @@ async fn once(options: &Options, node: &str) -> Result<Outcome, Error> {
     }
 }
 
-/// Says which fabric carries the link, and why no better one: at the first answer, and after each change.
-fn announce(options: &Options, node: &str, answer: &PingResponse, carrier: &mut Option<(u32, i32)>) {
-    let now = Some((answer.link, answer.fabric));
-    if *carrier == now || options.json {
-        return;
-    }
-    *carrier = now;
-    let fabric = fabric_name(answer.fabric);
-    let why = match answer.why.as_str() {
-        "" => "the best that both nodes have".to_owned(),
-        why => format!("no better one, because: {}", printable(why.to_owned())),
+/// Says what carries the pings, at the first answer and after each change: the link's fabric, and why no better one; of
+/// datagrams the queue pairs.
+fn announce(options: &Options, node: &str, answer: &PingResponse, announced: &mut String) {
+    let line = match (&answer.from, &answer.to) {
+        (Some(from), Some(to)) => format!("datagrams from {} to {}", endpoint(from), endpoint(to)),
+        _ => {
+            let why = match answer.why.as_str() {
+                "" => "the best that both nodes have".to_owned(),
+                why => format!("no better one, because: {}", printable(why.to_owned())),
+            };
+            format!("link {} over {}; {why}", answer.link, fabric_name(answer.fabric))
+        }
     };
-    transfer_terminal::outln!("ping {node}: link {} over {fabric}; {why}", answer.link);
+    if *announced != line && !options.json {
+        transfer_terminal::outln!("ping {node}: {line}");
+    }
+    *announced = line;
+}
+
+/// `rxe0 port 1, GID ::ffff:10.77.0.1, queue pair 17`
+fn endpoint(of: &DatagramEndpoint) -> String {
+    let DatagramEndpoint { port, queue_pair, .. } = of;
+    let device = printable(of.device.clone());
+    let address = match (of.lid, gid(of)) {
+        (0, gid) => format!("GID {}", gid.unwrap_or_default()),
+        (lid, None) => format!("LID {lid}"),
+        (lid, Some(gid)) => format!("LID {lid}, GID {gid}"),
+    };
+    format!("{device} port {port}, {address}, queue pair {queue_pair}")
+}
+
+fn gid(of: &DatagramEndpoint) -> Option<String> {
+    let bytes = <[u8; 16]>::try_from(&of.gid[..]).ok()?;
+    Some(Ipv6Addr::from(bytes).to_string())
+}
+
+fn endpoint_as_json(of: &DatagramEndpoint) -> Value {
+    let DatagramEndpoint { device, port, lid, queue_pair, .. } = of;
+    json!({ "device": device, "port": port, "gid": gid(of), "lid": lid, "queue_pair": queue_pair })
 }
 
 fn show(options: &Options, node: &str, sequence: u64, outcome: &Outcome) {
     match (options.json, outcome) {
-        (true, Outcome::Answered(PingResponse { round_trip_ns, link, fabric, why })) => {
+        (true, Outcome::Answered(PingResponse { round_trip_ns, from: Some(from), to: Some(to), .. })) => {
+            let (from, to) = (endpoint_as_json(from), endpoint_as_json(to));
+            let shown = json!({ "sequence": sequence, "round_trip_ns": round_trip_ns, "from": from, "to": to });
+            transfer_terminal::outln!("{shown}");
+        }
+        (true, Outcome::Answered(PingResponse { round_trip_ns, link, fabric, why, .. })) => {
             let fabric = fabric_name(*fabric);
             let shown = json!({ "sequence": sequence, "round_trip_ns": round_trip_ns, "link": link, "fabric": fabric, "why": why });
             transfer_terminal::outln!("{shown}");
@@ -146,7 +190,8 @@ fn show(options: &Options, node: &str, sequence: u64, outcome: &Outcome) {
         (true, Outcome::Lost(why)) => transfer_terminal::outln!("{}", json!({ "sequence": sequence, "lost": why })),
         (false, Outcome::Answered(answer)) => {
             let (fabric, ms) = (fabric_name(answer.fabric), ms(answer.round_trip_ns as f64));
-            transfer_terminal::outln!("answer of {node}: seq={sequence} fabric={fabric} time={ms} ms");
+            let over = if options.ud { "UD".to_owned() } else { format!("fabric={fabric}") };
+            transfer_terminal::outln!("answer of {node}: seq={sequence} {over} time={ms} ms");
         }
         (false, Outcome::Lost(why)) => {
             transfer_terminal::outln!("no answer of {node}: seq={sequence} {}", printable(why.clone()));
@@ -247,6 +292,19 @@ mod tests {
         assert_eq!(lines[2], "rtt min/avg/max/mdev = 2.000/5.000/9.000/2.000 ms");
         let json = totals.as_json("b");
         assert_eq!((&json["avg_ns"], &json["mdev_ns"]), (&5_000_000.into(), &2_000_000.into()), "{json}");
+    }
+
+    #[test]
+    fn queue_pairs_are_named_by_their_addresses() {
+        let gid = [&[0; 10][..], &[0xff, 0xff, 10, 77, 0, 1]].concat();
+        let roce =
+            DatagramEndpoint { device: "rxe0".to_owned(), port: 1, gid, queue_pair: 17, ..DatagramEndpoint::default() };
+        assert_eq!(endpoint(&roce), "rxe0 port 1, GID ::ffff:10.77.0.1, queue pair 17");
+        let json = endpoint_as_json(&roce);
+        assert_eq!((&json["gid"], &json["queue_pair"]), (&"::ffff:10.77.0.1".into(), &17.into()), "{json}");
+        let infiniband = DatagramEndpoint { lid: 3, gid: Vec::new(), device: "mlx5\n0".to_owned(), ..roce };
+        assert_eq!(endpoint(&infiniband), "mlx5 0 port 1, LID 3, queue pair 17");
+        assert_eq!(endpoint_as_json(&infiniband)["gid"], Value::Null);
     }
 
     #[test]

@@ -187,18 +187,23 @@ impl Device {
         }
     }
 
-    pub(super) fn receive_attributes(&self, peer: &Endpoint) -> ReceiveAttributes {
+    /// Returns the way to a port.
+    pub(super) fn destination(&self, gid: Gid, lid: u16) -> Destination {
         let routed = self.kind != GidKind::InfiniBand;
         let index = self.gid.as_ref().map_or(0, |gid| gid.index);
-        let destination = Destination {
-            gid: routed.then_some(peer.gid),
+        Destination {
+            gid: routed.then_some(gid),
             gid_index: u8::try_from(index).unwrap_or(u8::MAX),
-            lid: peer.lid,
+            lid,
             hop_limit: HOP_LIMIT,
             traffic_class: self.traffic_class,
             flow_label: 0,
             service_level: self.service_level,
-        };
+        }
+    }
+
+    pub(super) fn receive_attributes(&self, peer: &Endpoint) -> ReceiveAttributes {
+        let destination = self.destination(peer.gid, peer.lid);
         ReceiveAttributes {
             destination,
             queue_pair: peer.queue_pair,
@@ -217,6 +222,10 @@ impl Device {
             rnr_retry: self.rnr_retry,
             max_rd_atomic: self.posts_reads.min(peer_answers_reads),
         }
+    }
+
+    pub(super) fn pkey_index(&self) -> u16 {
+        self.pkey_index
     }
 
     pub(super) fn max_write_bytes(&self) -> u64 {

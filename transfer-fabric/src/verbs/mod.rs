@@ -16,6 +16,7 @@
 //! - `loopback`: atomic operations on own words, through a `local_pair`.
 //! - `clock`, `waking`: when to look for events, and what wakes a sleeping thread.
 //! - `counters`: the counts.
+//! - [`datagrams`]: round trips of datagrams, beside the links.
 //!
 //! # How work leaves
 //! Posts are put into a list for each link. [`poll`](Fabric::poll) hands each list to the device with one doorbell,
@@ -34,6 +35,7 @@ mod completing;
 mod config;
 mod connecting;
 mod counters;
+pub mod datagrams;
 mod device;
 mod ending;
 mod link;

@@ -20,7 +20,7 @@ use crate::drain::Drain;
 use crate::engine::{EngineClient, EngineError, Listing};
 use crate::events::Events;
 use crate::observe::logging::{LogControl, LogError};
-use crate::peering::{Identity, Links};
+use crate::peering::{Echo, Identity, Links};
 use crate::poll::{self, PollControl};
 use crate::security::{Caller, Scope, Security};
 use paging::PageRequest;
@@ -49,6 +49,7 @@ pub(crate) struct AdminState {
     pub(crate) engine: EngineClient,
     pub(crate) directory: DirectoryClient,
     pub(crate) links: Links,
+    pub(crate) echo: Echo,
     pub(crate) events: Events,
     pub(crate) drain: Drain,
     pub(crate) security: Security,

@@ -1,4 +1,4 @@
-//! Round trips to other nodes, over the data plane.
+//! Round trips to other nodes, over the data plane or by datagrams.
 
 use super::{AdminState, lists, unavailable};
 use crate::engine::{Listing, PageFrom, PingError};
@@ -14,9 +14,10 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(9);
 
 impl AdminState {
-    /// Sends a PING to a node and waits for its PONG. Makes a link first if there is none.
+    /// Sends a PING to a node and waits for its PONG. Makes a link first if there is none. Or sends a datagram, which
+    /// needs no link.
     pub(super) async fn ping(&self, request: v1::PingRequest) -> Result<v1::PingResponse, Status> {
-        let v1::PingRequest { node, timeout_ns } = request;
+        let v1::PingRequest { node, timeout_ns, datagrams } = request;
         let peer = Name::new(&node).map_err(|e| Status::invalid_argument(format!("node: {e}")))?;
         let timeout = match Duration::from_nanos(timeout_ns) {
             Duration::ZERO => TIMEOUT,
@@ -30,6 +31,9 @@ impl AdminState {
             return Err(Status::invalid_argument(format!(
                 "node {peer} is this node itself, and it has no link to itself"
             )));
+        }
+        if datagrams {
+            return self.echo.ping(&peer, timeout).await;
         }
         let link = self.links.reach(&peer).await;
         let link = link.map_err(|why| Status::unavailable(format!("there is no link to node {peer}: {why}")))?;
@@ -46,7 +50,8 @@ impl AdminState {
         // The link may have gone since the answer came.
         let link = self.link(&peer, link).await?;
         let round_trip_ns = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
-        Ok(v1::PingResponse { round_trip_ns, link: link.link, fabric: link.fabric, why: link.why })
+        let v1::Link { link, fabric, why, .. } = link;
+        Ok(v1::PingResponse { round_trip_ns, link, fabric, why, from: None, to: None })
     }
 
     /// Returns the state of a link to a node, or an empty one if the link has gone.

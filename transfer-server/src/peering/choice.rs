@@ -61,7 +61,8 @@ impl Identity {
         format!("node {} has no fabric to other nodes: it was started without --listen", self.node)
     }
 
-    fn lacks(&self, kind: FabricKind) -> String {
+    /// Returns the reason why this side has no fabric of this kind.
+    pub(crate) fn lacks(&self, kind: FabricKind) -> String {
         let has: Vec<_> = self.fabrics.iter().map(|k| k.name()).collect();
         match (self.lacking.iter().find(|l| l.fabric == kind), &has[..]) {
             (Some(lack), _) => format!("node {} has no {kind}: {}", self.node, lack.why),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::directory::{Directory, Hello, Place};
 use crate::events::Events;
-use crate::peering::PeeringService;
+use crate::peering::{Echo, PeeringService};
 use std::net::SocketAddr;
 use tokio::sync::mpsc;
 use tonic::transport::Server;
@@ -90,7 +90,11 @@ impl Node {
         me(&mut identity);
         let drain = Drain::new(engine.clone(), Events::new());
         let links = Links::new(identity, engine, client.clone(), drain, crate::security::Security::none());
-        let service = PeeringServer::new(PeeringService::new(links.clone(), client));
+        let service = PeeringServer::new(PeeringService::new(
+            links.clone(),
+            client,
+            Echo::new(links.clone(), Err(format!("node {node} has no verbs"))),
+        ));
         tokio::spawn(Server::builder().add_service(service).serve_with_incoming(crate::security::over_plain(listener)));
         Node { links, told, address }
     }

@@ -1,5 +1,6 @@
 //! Peering as a gRPC service.
 
+use super::echo::Echo;
 use super::links::Links;
 use crate::directory::{DirectoryClient, Reached, lookup};
 use crate::security;
@@ -11,11 +12,12 @@ use transfer_proto::v1;
 pub(crate) struct PeeringService {
     links: Links,
     directory: DirectoryClient,
+    echo: Echo,
 }
 
 impl PeeringService {
-    pub(crate) fn new(links: Links, directory: DirectoryClient) -> PeeringService {
-        PeeringService { links, directory }
+    pub(crate) fn new(links: Links, directory: DirectoryClient, echo: Echo) -> PeeringService {
+        PeeringService { links, directory, echo }
     }
 }
 
@@ -34,6 +36,11 @@ impl v1::peering_server::Peering for PeeringService {
         security::claimed(&request, &request.get_ref().node)?;
         let caller = security::caller(&request)?;
         self.links.buffers_wanted(request.into_inner(), &caller).await.map(Response::new)
+    }
+
+    async fn echo(&self, request: Request<v1::EchoRequest>) -> Result<Response<v1::EchoResponse>, Status> {
+        security::claimed(&request, &request.get_ref().node)?;
+        self.echo.admit(request.into_inner()).await.map(Response::new)
     }
 
     async fn resolve(&self, request: Request<v1::ResolveRequest>) -> Result<Response<v1::ResolveResponse>, Status> {

@@ -60,6 +60,7 @@ const NEEDS: &[(&str, Need)] = &[
     ("/transfer.v1.Admin/SetPoll", Need::Administer),
     ("/transfer.v1.Peering/Connect", Need::Peer),
     ("/transfer.v1.Peering/PrepareBuffers", Need::Peer),
+    ("/transfer.v1.Peering/Echo", Need::Peer),
     ("/transfer.v1.Peering/Resolve", Need::PeerOrRead),
     ("/transfer.v1.Directory/Attach", Need::Peer),
     ("/transfer.v1.Directory/Lookup", Need::PeerOrRead),

@@ -2,7 +2,7 @@
 //! settings is here.
 
 use super::fabrics::{Fabrics, Start};
-use super::{Addresses, StartError, shm};
+use super::{Addresses, StartError, shm, verbs};
 use crate::config::{AllLimits, Config, CopyConfig, DirectoryPlace, Locking};
 use crate::copying::Folder;
 use crate::engine::ControlRequest;
@@ -17,8 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
+use transfer_core::fabric::FabricKind;
 use transfer_core::protocol::NodeConfig;
 use transfer_fabric::engine::{Engine, EngineConfig, PollStrategy};
+use transfer_fabric::verbs::datagrams::Datagrams;
 use transfer_memory::segment::{Lock, Pages, PinnedBudget, SegmentOptions};
 use transfer_memory::session::SidecarPolicy;
 use transfer_memory::socket::Listener;
@@ -51,6 +53,8 @@ pub(super) struct Parts {
     pub(super) siblings: Option<(UnixListener, SocketPath)>,
     pub(super) http: Option<TcpListener>,
     pub(super) engine: Engine,
+    /// The queue pair for datagrams, or the reason why there is none.
+    pub(super) datagrams: Result<Datagrams, String>,
     pub(super) records: Records,
     pub(super) poll: PollStrategy,
     pub(super) security: Security,
@@ -105,6 +109,7 @@ impl Parts {
         let Fabrics { fabrics, lacking, .. } = fabrics;
         let (node, require) = (config.node.clone(), config.require);
         let identity = Identity { node, incarnation, fabrics: kinds, lacking, require };
+        let datagrams = datagrams(&config, &identity);
         let policy = SidecarPolicy {
             node: config.node.clone(),
             incarnation,
@@ -155,6 +160,7 @@ impl Parts {
             siblings,
             http: http.map(|(listener, _)| listener),
             engine,
+            datagrams,
             records,
             poll,
             security,
@@ -169,6 +175,18 @@ pub(crate) fn folder_for_copies(config: &Config) -> Result<Option<Folder>, Start
     let open =
         |path: &PathBuf| Folder::open(path).map_err(|source| StartError::CopyFolder { path: path.clone(), source });
     config.copies.folder.as_ref().map(open).transpose()
+}
+
+/// Makes the queue pair for datagrams if there is RDMA. Nothing but `transferctl ping --ud` needs it, so a failure is
+/// logged, and the start continues.
+fn datagrams(config: &Config, me: &Identity) -> Result<Datagrams, String> {
+    if !me.fabrics.contains(&FabricKind::Verbs) {
+        return Err(me.lacks(FabricKind::Verbs));
+    }
+    verbs::datagrams(config).map_err(|why| {
+        tracing::warn!(why, "datagrams are not answered here");
+        format!("node {} has no queue pair for datagrams: {why}", me.node)
+    })
 }
 
 /// Makes the socket at which other sidecars of this host prove their user. Without it they may speak for no tenant, so

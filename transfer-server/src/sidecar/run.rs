@@ -12,7 +12,7 @@ use crate::engine::EngineClient;
 use crate::events::Events;
 use crate::grpc;
 use crate::observe::{Export, HttpServer, Observer, ObserverParts};
-use crate::peering::{Links, PeeringService};
+use crate::peering::{Echo, Links, PeeringService};
 use crate::poll::PollControl;
 use crate::reload::Live;
 use crate::security;
@@ -24,6 +24,7 @@ use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use transfer_fabric::engine::Engine;
+use transfer_fabric::verbs::datagrams::Datagrams;
 
 /// The time for which a start waits for the directory of another node.
 const DIRECTORY_PATIENCE: Duration = Duration::from_secs(2);
@@ -65,6 +66,7 @@ async fn serve(parts: Parts, stopped: oneshot::Receiver<()>, report: Report) -> 
 
 struct Running {
     engine: Engine,
+    datagrams: Option<Datagrams>,
     hosted: Option<Directory>,
     directory: DirectoryClient,
     health: tonic_health::server::HealthReporter,
@@ -88,6 +90,7 @@ impl Running {
             parts;
         let Parts { grpc, admin, siblings, http, engine, records, poll, requests, security, limits, .. } = parts;
         let (folder, copies) = parts.copies;
+        let datagrams = parts.datagrams.as_ref().ok().cloned();
         let export = records.export.clone();
         let budget = policy.budget.clone();
         let handle = engine.handle().clone();
@@ -124,6 +127,7 @@ impl Running {
         let drain = Drain::new(client.clone(), events.clone());
         tokio::spawn(directory.clone().tell_of(events.clone()));
         let links = Links::new(identity.clone(), client.clone(), directory.clone(), drain.clone(), security.clone());
+        let echo = Echo::new(links.clone(), parts.datagrams);
         let sessions = Sessions::new(
             policy,
             Granted { pool, board_entries, sessions: limits.sessions },
@@ -165,6 +169,7 @@ impl Running {
             engine: client,
             directory: directory.clone(),
             links: links.clone(),
+            echo: echo.clone(),
             events,
             drain: drain.clone(),
             security: security.clone(),
@@ -172,7 +177,7 @@ impl Running {
             believes,
             stopping: stopping.clone(),
         };
-        let peering = PeeringService::new(links, directory.clone());
+        let peering = PeeringService::new(links, directory.clone(), echo);
         let (routes, health) = grpc::routes(peering, AdminService::new(shown), hosted.clone(), security.clone())
             .await
             .map_err(|e| StartError::Services(e.to_string()))?;
@@ -214,6 +219,7 @@ impl Running {
             .map_err(|source| StartError::System { what: "starting the acceptor's thread", source })?;
         Ok(Running {
             engine,
+            datagrams,
             hosted,
             directory,
             health,
@@ -254,8 +260,12 @@ impl Running {
         drop(self.paths);
         drop(self.http);
         grpc::not_serving(&self.health).await;
-        let engine = self.engine;
-        if tokio::task::spawn_blocking(move || engine.stop()).await.is_err() {
+        let (engine, datagrams) = (self.engine, self.datagrams);
+        let ended = tokio::task::spawn_blocking(move || {
+            engine.stop();
+            datagrams.inspect(Datagrams::stop);
+        });
+        if ended.await.is_err() {
             tracing::error!("the data plane has panicked while it ended");
         }
         match &self.hosted {

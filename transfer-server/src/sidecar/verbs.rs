@@ -10,6 +10,7 @@ use transfer_core::fabric::{FabricKind, Isolation};
 use transfer_core::protocol::PassedOver;
 use transfer_core::rails::{self, RailsConfig, inner_slots};
 use transfer_fabric::engine::BoxedFabric;
+use transfer_fabric::verbs::datagrams::Datagrams;
 use transfer_fabric::verbs::{Connecting, GrantReport, VerbsConfig, VerbsFabric};
 use transfer_verbs::Mtu;
 use transfer_verbs::choose::{self, Wanted};
@@ -64,6 +65,15 @@ fn usable(config: &Config) -> Result<Vec<VerbsConfig>, String> {
     }
     check_locked_memory(config.pool_bytes)?;
     Ok(settings)
+}
+
+/// Makes the queue pair for datagrams, on the first device.
+///
+/// # Errors
+/// The reason why there is none.
+pub(super) fn datagrams(config: &Config) -> Result<Datagrams, String> {
+    let first = settings(config).into_iter().next().unwrap_or_default();
+    Datagrams::start(&first).map_err(|e| e.to_string())
 }
 
 /// Makes one fabric for each device, and the rails over all of them.
