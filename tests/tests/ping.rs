@@ -1,7 +1,7 @@
 //! `transferctl ping`: round trips between two sidecars, over the data plane and by datagrams.
 
 use transfer_proto::v1::{self, peering_client::PeeringClient};
-use transfer_tests::{Carrier, Ctl, Scene, Sidecar, poll};
+use transfer_tests::{Carrier, Ctl, Scene, Sidecar, http, poll};
 use transfer_verbs::choose::{self, Wanted};
 use transfer_verbs::{
     Access, AddressHandle, Buffer, Completion, CompletionQueue, Data, Datagram, DatagramAttributes, DatagramRequest,
@@ -280,7 +280,8 @@ impl Stranger {
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn datagrams_of_a_stranger_do_no_harm() {
-    let scene = Scene::exactly(&[&WITH, &WITH]);
+    let watched = [&WITH[..], &["--http-listen", "127.0.0.1:0"]].concat();
+    let scene = Scene::exactly(&[&WITH, &watched]);
     let mut stranger = Stranger::new();
     let from = Some(stranger.endpoint.clone());
     let request = v1::EchoRequest { node: "stranger".to_owned(), to: "b".to_owned(), from };
@@ -303,5 +304,11 @@ fn datagrams_of_a_stranger_do_no_harm() {
     }
     let said = ping(scene.a(), 0, &["b", "--ud", "-c", "3", "-i", "1ms", "-W", "9s"]);
     assert!(said.contains("3 sent, 3 answered, 0% loss"), "{said}");
+    let metrics = http::get(&scene.b().http(), "/metrics").body;
+    for outcome in ["answered", "malformed", "unasked_answer", "unknown_token"] {
+        let name = format!("transfer_datagrams_total{{outcome=\"{outcome}\"}} ");
+        let count = metrics.lines().find_map(|line| line.strip_prefix(&name)).expect("it is counted");
+        assert!(count.parse::<f64>().is_ok_and(|count| count > 0.0), "{name}{count}");
+    }
     scene.end();
 }

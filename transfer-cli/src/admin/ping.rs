@@ -303,7 +303,7 @@ mod tests {
         let json = endpoint_as_json(&roce);
         assert_eq!((&json["gid"], &json["queue_pair"]), (&"::ffff:10.77.0.1".into(), &17.into()), "{json}");
         let infiniband = DatagramEndpoint { lid: 3, gid: Vec::new(), device: "mlx5\n0".to_owned(), ..roce };
-        assert_eq!(endpoint(&infiniband), "mlx5 0 port 1, LID 3, queue pair 17");
+        assert_eq!(endpoint(&infiniband), "mlx5\\n0 port 1, LID 3, queue pair 17");
         assert_eq!(endpoint_as_json(&infiniband)["gid"], Value::Null);
     }
 

@@ -84,6 +84,13 @@ fn of_records(f: &mut Families, watched: &Observer, look: &Observation) {
             family.number(&[("outcome", outcome)], count);
         }
     }
+    if let Some(datagrams) = &watched.parts().datagrams {
+        let what = "Datagrams of transferctl ping --ud that have arrived, by what has become of them.";
+        let mut family = f.counter("transfer_datagrams_total", what);
+        for (outcome, count) in datagrams.counts() {
+            family.number(&[("outcome", outcome)], count);
+        }
+    }
     f.gauge("transfer_draining", "1 while the sidecar takes nothing new and is about to leave.")
         .number(&[], look.measured.snapshot.draining.into());
 }

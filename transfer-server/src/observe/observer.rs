@@ -15,6 +15,7 @@ use tokio::sync::Mutex;
 use transfer_core::protocol::{
     LinkStatus, MAX_PATHS, Page, SessionStatus, TensorFilter, TensorStatus, TransferFilter, TransferStatus,
 };
+use transfer_fabric::verbs::datagrams::Datagrams;
 use transfer_memory::segment::PinnedBudget;
 
 /// The lifetime of a snapshot. It limits how often frequent requests ask the data plane.
@@ -77,6 +78,8 @@ pub(crate) struct ObserverParts {
     pub(crate) directory: DirectoryClient,
     pub(crate) records: Records,
     pub(crate) security: Security,
+    /// The queue pair for datagrams, if there is one.
+    pub(crate) datagrams: Option<Datagrams>,
     pub(crate) sessions: Sessions,
 }
 

@@ -158,6 +158,7 @@ impl Running {
             directory: directory.clone(),
             records,
             security: security.clone(),
+            datagrams: datagrams.clone(),
             sessions: sessions.clone(),
         });
         let (stop, stopping) = watch::channel(false);

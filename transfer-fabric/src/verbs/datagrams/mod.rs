@@ -277,11 +277,11 @@ impl Datagrams {
         let Counts { answered, round_trips, strangers, unasked, malformed, no_room } = &self.0.shared.counts;
         [
             ("answered", answered),
-            ("round trip", round_trips),
-            ("unknown token", strangers),
-            ("unasked answer", unasked),
+            ("round_trip", round_trips),
+            ("unknown_token", strangers),
+            ("unasked_answer", unasked),
             ("malformed", malformed),
-            ("no room", no_room),
+            ("no_room", no_room),
         ]
         .map(|(name, count)| (name, count.0.load(Ordering::Relaxed)))
     }

@@ -154,9 +154,9 @@ fn datagrams_are_echoed_to_admitted_peers_only() {
         echoed(&send(&b, &to, token, PATIENCE));
     }
     // They are counted behind the call.
-    until("all are counted", || (count(&a, "answered"), count(&b, "round trip")) == (3, 3));
+    until("all are counted", || (count(&a, "answered"), count(&b, "round_trip")) == (3, 3));
     lost(&send(&b, &to, [0; TOKEN_BYTES], SHORT));
-    until("it is counted", || count(&a, "unknown token") == 1);
+    until("it is counted", || count(&a, "unknown_token") == 1);
     // The other way needs a call of its own.
     let (back, other) = b.admit("a", &a.endpoint().unwrap()).unwrap();
     assert_ne!(token, other);
@@ -178,10 +178,10 @@ fn malformed_datagrams_are_counted_and_dropped() {
     }
     until("all are looked at", || count(&a, "malformed") == bad.len() as u64);
     stranger.send(&right, &to);
-    until("it has no token", || count(&a, "unknown token") == 1);
+    until("it has no token", || count(&a, "unknown_token") == 1);
     // An answer that nobody waits for is not answered, whoever's token it has.
     stranger.send(&Message { kind: Kind::Answer, token: Token(token), number: 1 }.encode(), &to);
-    until("nobody waits", || count(&a, "unasked answer") == 1);
+    until("nobody waits", || count(&a, "unasked_answer") == 1);
     echoed(&send(&b, &to, token, PATIENCE));
     until("it is counted", || count(&a, "answered") == 1);
     assert!(!stranger.has_heard());
@@ -195,7 +195,7 @@ fn answers_go_to_the_admitted_queue_pair() {
     let (to, token) = a.admit("b", &b.endpoint().unwrap()).unwrap();
     stranger.post_receive();
     stranger.send(&request(token), &to);
-    until("b has it", || count(&b, "unasked answer") == 1);
+    until("b has it", || count(&b, "unasked_answer") == 1);
     assert!(!stranger.has_heard());
     // Once it is admitted itself, it is answered, with as many bytes as it has sent.
     let (to, token) = a.admit("stranger", &stranger.endpoint()).unwrap();
@@ -217,7 +217,7 @@ fn round_trips_go_on_after_a_flood() {
         stranger.send(&request([1; TOKEN_BYTES]), &to);
     }
     let intervals = 2 + started.elapsed().as_millis() as u64 / 10;
-    assert!(count(&a, "unknown token") <= intervals * u64::from(budget::DATAGRAMS));
+    assert!(count(&a, "unknown_token") <= intervals * u64::from(budget::DATAGRAMS));
     // What still lies in the queue may make the first ones late.
     until("it is answered", || send(&b, &to, token, SHORT * 10).recv().is_ok_and(|end| end.is_ok()));
 }
