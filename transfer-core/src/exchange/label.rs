@@ -31,7 +31,7 @@ const MOST_BYTES: u64 = 1 << 50;
 /// Each row of a block has a number of 4 bytes.
 const LEAST_ROW_BYTES: u64 = 4;
 
-/// See the [module](self).
+/// The label of an anchor or of a mark. The layout is described at the top of this file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
     /// The number of partitions, 1 to [`MAX_PARTITIONS`].
