@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, overload
 
 from . import _native
 from ._arrays import foreign
@@ -225,6 +225,10 @@ def to_settings(sidecar: Settings | None) -> tuple[str, list[tuple[str, str]]] |
     return node, pairs
 
 
+@overload
+def to_bytes(size: int | str) -> int: ...
+@overload
+def to_bytes(size: None) -> None: ...
 def to_bytes(size: int | str | None) -> int | None:
     """A number of bytes, or a text such as "4GiB"."""
     if size is None or isinstance(size, int):
