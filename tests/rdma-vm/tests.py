@@ -124,7 +124,7 @@ class Suite:
         """Takes what it has said. No code: the guest ended before it."""
         self.code, self.seconds = code, seconds
         # What a test prints may stand between its name and its end.
-        ends = re.findall(r'^test (\S+)(?: - should panic)? \.\.\. (?:.*?)(ok|FAILED)$', seen, re.MULTILINE | re.DOTALL)
+        ends = re.findall(r'^test (\S+)(?: - should panic)? \.\.\. (?:.*?)(ok|FAILED|ignored(?:, [^\n]*)?)$', seen, re.MULTILINE | re.DOTALL)
         self.passed = [name for name, end in ends if end == 'ok']
         self.failed = [name for name, end in ends if end == 'FAILED']
 
