@@ -10,6 +10,7 @@ use crate::sync::{AtomicU64, Ordering};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const RANGE: RingRange = RingRange { offset: 0, capacity: MIN_CAPACITY };
 
@@ -133,6 +134,24 @@ fn budget_is_never_exceeded_and_fully_returned() {
         let there = thread::spawn(move || reserve(&other, 60).is_some());
         let here = reserve(&budget, 50).is_some();
         assert!(there.join().expect("it ends") || here, "one of them fits");
+        assert_eq!(budget.used(), 0);
+    });
+}
+
+#[test]
+fn who_waits_for_returning_memory_gets_it() {
+    loom::model(|| {
+        let budget = PinnedBudget::new(100);
+        let ending = budget.reserve(60).expect("it is free");
+        let other = budget.clone();
+        ending.begin_return();
+        // A wake-up that is lost is a deadlock here, for loom's clock stands still.
+        let waiting = thread::spawn(move || {
+            other.wait_for_returning(70, Instant::now() + Duration::from_secs(600));
+            other.reserve(70).is_ok()
+        });
+        drop(ending);
+        assert!(waiting.join().expect("no panic"));
         assert_eq!(budget.used(), 0);
     });
 }

@@ -189,3 +189,19 @@ fn arena_beyond_the_limits_is_refused() {
     drop(two.expect("there is room again"));
     scene.end();
 }
+
+#[test]
+fn next_worker_gets_the_arena_of_one_that_has_ended() {
+    // To unmap an arena takes a while. The next worker waits for that, and is not refused.
+    let arena = 512 << 20;
+    let scene = Scene::with(&[&["--pool-bytes", "1MiB", "--pinned-limit", "600MiB"]]).with_bystanders();
+    for n in 0..3 {
+        let worker = Worker::of(scene.a(), "trainer").arena_bytes(arena).try_start();
+        let mut worker = worker.expect("there is room");
+        // It ends while it reads its own version. Its name is free before its arena is.
+        worker.push("w", small(n)).get();
+        worker.fetch("w").hold("w").get();
+        worker.kill();
+    }
+    scene.end();
+}

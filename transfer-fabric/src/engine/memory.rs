@@ -21,9 +21,9 @@ impl Memory {
         self.roles.insert(id, role);
     }
 
-    pub(super) fn remove(&mut self, id: SegmentId) {
-        self.segments.remove(&id);
+    pub(super) fn remove(&mut self, id: SegmentId) -> Option<Arc<Segment>> {
         self.roles.remove(&id);
+        self.segments.remove(&id)
     }
 
     pub(super) fn roles(&self) -> &BTreeMap<SegmentId, SegmentRole> {

@@ -32,6 +32,7 @@ mod run;
 mod spill;
 mod tables;
 mod trace;
+mod unmapping;
 mod wait;
 mod workers;
 

@@ -10,6 +10,7 @@ use super::pings::Pings;
 use super::readers::Readers;
 use super::tables::Tables;
 use super::trace::TraceSink;
+use super::unmapping::Unmapper;
 use super::wait::{Pace, PollStrategy, Ready};
 use super::workers::{Ends, Take, Workers};
 use super::{BoxedFabric, COUNTER_SEGMENT, EngineError};
@@ -68,6 +69,7 @@ pub(super) struct Run {
     readers: Readers,
     copies: Copies,
     pub(super) disk: Option<Disk>,
+    unmapper: Unmapper,
     stopping: bool,
 }
 
@@ -88,6 +90,8 @@ impl Run {
                 sleeper.add(fd, Ready::Fabric(place)).map_err(system)?;
             }
         }
+        let starting = |why| EngineError::System { what: "starting the thread that unmaps segments", why };
+        let unmapper = Unmapper::start().map_err(starting)?;
         let now = Instant::now();
         Ok(Run {
             driver: Driver::new(node, fabrics),
@@ -111,6 +115,7 @@ impl Run {
             readers: Readers::default(),
             copies: Copies::default(),
             disk: None,
+            unmapper,
             stopping: false,
         })
     }
@@ -257,8 +262,11 @@ impl Run {
                     }
                     Work::Host(HostAction::CloseSession { session, why }) => self.broken.push((session, why)),
                     Work::Host(HostAction::SegmentUnused { segment }) => {
-                        self.memory.remove(segment);
+                        let memory = self.memory.remove(segment);
                         self.workers.retire(segment);
+                        if let Some(memory) = memory {
+                            self.unmapper.unmap(memory);
+                        }
                     }
                     Work::Host(HostAction::Show(shown)) => {
                         let reach = self.memory.get(shown.slice.segment).map_or(0, |segment| segment.len());

@@ -32,7 +32,7 @@ pub struct Mapping {
     raw: MmapRaw,
     access: Access,
     /// The bytes that this mapping pins, counted until it is unmapped.
-    _pinned: Option<Reservation>,
+    pinned: Option<Reservation>,
     /// The segment's open file, whose lock marks it as read in a reader.
     file: Option<OwnedFd>,
 }
@@ -60,13 +60,22 @@ impl Mapping {
             Access::ReadWrite => options.map_raw(&fd),
         };
         let raw = raw.map_err(|source| SegmentError::System { step: "map", len, source: errno(&source) })?;
-        Ok(Mapping { raw, access, _pinned: pinned, file: None })
+        Ok(Mapping { raw, access, pinned, file: None })
     }
 
     /// Returns the mapping, which now keeps the open file that marks it.
     pub(super) fn marked_by(mut self, mark: OwnedFd) -> Mapping {
         self.file = Some(mark);
         self
+    }
+
+    /// Says that the memory is about to be unmapped, so that [`PinnedBudget::wait_for_returning`] waits for it.
+    ///
+    /// [`PinnedBudget::wait_for_returning`]: super::PinnedBudget::wait_for_returning
+    pub fn begin_return(&self) {
+        if let Some(pinned) = &self.pinned {
+            pinned.begin_return();
+        }
     }
 
     /// Returns the segment's open file, if this mapping keeps it.

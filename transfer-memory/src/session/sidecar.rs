@@ -189,6 +189,8 @@ fn admit(
     let hazards = submission.len_bytes() + completion.len_bytes();
     let rings_len = hazards + HAZARDS_BYTES;
     let label = |what| format!("transfer-{what}:{}", applicant.name);
+    // The worker that ended a moment ago may have had the memory that this one wants.
+    policy.budget.wait_for_returning(wanted_arena_bytes.saturating_add(rings_len + NOTICES_BYTES), deadline);
     let options = SegmentOptions { len: rings_len, pages: Pages::Base, lock: policy.lock };
     let rings = Segment::create(&label("rings"), &options, &policy.budget)?;
     let options = SegmentOptions { len: admission.arena_bytes.max(1), pages: policy.pages, lock: policy.lock };
