@@ -13,7 +13,7 @@ import pytest
 import ray
 import transferd as td
 import transferd.ray as tr
-from clusters import NODE, nodes, on
+from clusters import NODE, folder_of, nodes, on, sidecars
 from conftest import until
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -185,7 +185,10 @@ def test_a_raylet_that_is_killed_changes_nothing(cluster, tmp_path):
     ray.wait([ref for ref in refs if isinstance(ref, ray.ObjectRef)], num_returns=T // 2)
     with tr.shuffle(refs, by=tr.Random(6), partitions=P, arena="16MiB") as shuffled:
         assert third.node_id in {node for _, node in writers(tmp_path)}, "some of the rows are there"
+        folder = folder_of(third.node_id)
         cluster.remove_node(third, allow_graceful=False)
+        # Until then the rows that are there can be read.
+        until("its sidecar is gone", lambda: not sidecars(folder) and not folder.exists())
         found = result(shuffled)
         assert len(writers(tmp_path)) > T // 2, "what was there was written again"
     assert found == expected(6)
