@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use transfer_memory::segment::Segment;
 
-/// Segments of fewer bytes are unmapped where they are let go.
-const LARGE: u64 = 4 << 20;
+/// Segments of fewer bytes are unmapped where they are let go, which takes a few milliseconds at most.
+const LARGE: u64 = 32 << 20;
 
 /// The handle of the thread. A drop waits until all is unmapped.
 pub(super) struct Unmapper {
