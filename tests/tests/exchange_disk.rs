@@ -4,12 +4,13 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::UInt64Type;
 use arrow_array::{ArrayRef, FixedSizeBinaryArray, RecordBatch, UInt64Array};
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
-use transfer_client::{Blocking, BlockingClient, By, Error, Exchange, ExchangeError};
+use transfer_client::{Blocking, BlockingClient, By, Error, Exchange, ExchangeError, Partition};
 use transfer_tests::{Carrier, Scene, Sidecar, poll};
 
 const ARENA: u64 = 16 << 20;
@@ -26,12 +27,15 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(program.parent().expect("it lies in a folder")).expect("a folder can be made there")
 }
 
-/// Scenes of one node, and of two: over tcp, and over shared memory.
+/// Scenes of one node, and of two: over tcp, and over shared memory. With a device, only of two over it.
 fn scenes(disk: &Path, more: &[&str]) -> Vec<Scene> {
     let disk = disk.to_str().expect("the path is UTF-8");
     let arguments = [&["--listen", "127.0.0.1:0", "--pool-bytes", "32MiB", "--spill-dir", disk], more].concat();
     let two = |carrier| Scene::over(carrier, &[&arguments, &arguments]);
-    vec![Scene::with(&[&arguments]), two(Carrier::Tcp), two(Carrier::Shm)]
+    match Carrier::chosen() {
+        Carrier::Tcp | Carrier::Shm => vec![Scene::with(&[&arguments]), two(Carrier::Tcp), two(Carrier::Shm)],
+        device => vec![two(device)],
+    }
 }
 
 fn connect(sidecar: &Sidecar, name: &str) -> BlockingClient {
@@ -127,6 +131,57 @@ fn more_rows_than_the_arena_holds_are_written_and_read_back() {
         }
         poll(|| unnamed_file(scene.a(), disk.path()).map_or(Ok(()), Err)).expect("nothing is left on disk");
         drop((opened, joined, a, b));
+        scene.end();
+    }
+}
+
+/// Two readers have an order of their own at the same time. Their partitions together are longer than the pool.
+#[test]
+fn partitions_in_an_order_of_their_own_take_no_more_than_their_memory() {
+    let disk = folder();
+    for scene in scenes(disk.path(), &[]) {
+        let (a, b) = (connect(scene.a(), "a"), connect(scene.b(), "b"));
+        let opened = a.exchange("x").partitions(PARTITIONS).tasks(TASKS).open().call().expect("opened");
+        let joined = b.exchange("x").join().call().expect("joined");
+        for task in 0..TASKS {
+            run(&opened, task, 0).expect("there is room on disk");
+        }
+        let ordered = |partition: u32, memory: u64| {
+            let partition = joined.partition(partition).in_order_of(7).memory(memory);
+            partition.timeout(Duration::from_secs(120)).rows_per_batch(const { NonZeroUsize::new(1000).unwrap() })
+        };
+        let mut readers = [ordered(0, u64::MAX), ordered(1, 16 << 20)];
+        let mut rows = [Vec::new(), Vec::new()];
+        let mut more = true;
+        while more {
+            more = false;
+            for (partition, rows) in readers.iter_mut().zip(&mut rows) {
+                let Some(batch) = partition.next().expect("all is there") else { continue };
+                let number = |at: usize| batch.column(at).as_primitive::<UInt64Type>().values().clone();
+                rows.extend(number(1).iter().copied().zip(number(0).iter().copied()));
+                more = true;
+            }
+        }
+        for (partition, rows) in (0..).zip(&rows) {
+            let expected = read(&joined, partition).expect("all is there");
+            assert_eq!((rows.len(), rows.iter().copied().collect::<BTreeSet<_>>()), (expected.len(), expected));
+        }
+        // The same in one pass, and from a position on.
+        let ids = |mut partition: Partition<Blocking>| {
+            let mut all = Vec::new();
+            while let Some(batch) = partition.next().expect("all is there") {
+                all.extend(batch.column(0).as_primitive::<UInt64Type>().values().iter().copied());
+            }
+            all
+        };
+        let of = |rows: &[(u64, u64)]| rows.iter().map(|(_, n)| *n).collect::<Vec<_>>();
+        assert!(ids(ordered(1, u64::MAX)) == of(&rows[1]), "the order depends on the memory");
+        assert!(
+            ids(ordered(0, 10 << 20).from_position(20_000)) == of(&rows[0][20_000..]),
+            "the order depends on the memory"
+        );
+        opened.release().call().expect("released");
+        drop((readers, opened, joined, a, b));
         scene.end();
     }
 }

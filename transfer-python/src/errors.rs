@@ -72,6 +72,7 @@ fn code(error: &Error) -> String {
             ExchangeError::Committed { .. } => "committed",
             ExchangeError::AttemptUsed { .. } => "attempt_used",
             ExchangeError::NotCommitted { .. } => "not_committed",
+            ExchangeError::Changed { .. } => "changed",
             ExchangeError::Over { .. } => "over",
             ExchangeError::Exists { .. } => "exists",
             _ => "invalid",

@@ -88,20 +88,19 @@ impl Exchange {
         })
     }
 
+    /// The order is a seed, the position of the first row, the rows of a batch, and the bytes of memory.
     fn _partition(
         &self,
         py: Python<'_>,
         partition: u32,
-        order: Option<u64>,
-        position: u64,
-        rows_per_batch: usize,
+        order: Option<(u64, u64, usize, u64)>,
         timeout: Option<f64>,
     ) -> PyResult<ExchangeReader> {
         let mut reader = self.0.partition(partition).timeout(options::duration(py, timeout)?);
-        if let Some(seed) = order {
+        if let Some((seed, position, rows_per_batch, memory)) = order {
             let rows = NonZeroUsize::new(rows_per_batch)
                 .ok_or_else(|| errors::invalid(py, "a batch has at least one row: rows_per_batch is 0"))?;
-            reader = reader.in_order_of(seed).rows_per_batch(rows).from_position(position);
+            reader = reader.in_order_of(seed).rows_per_batch(rows).from_position(position).memory(memory);
         }
         Ok(ExchangeReader {
             partition,

@@ -79,6 +79,9 @@ def test_order_of_a_seed_is_the_same_again_and_goes_on(c):
             all_of = [row for batch in x.partition(0, order=5) for row in pa.table(batch).to_pylist()]
             rest = [row for batch in x.partition(0, order=5, position=700) for row in pa.table(batch).to_pylist()]
             assert pa.table(first).to_pylist() + rest == all_of
+            # In several passes.
+            passes = [row for batch in x.partition(0, order=5, memory="16KiB") for row in pa.table(batch).to_pylist()]
+            assert passes == all_of
             return [row["task"] * 1000 + row["n"] for row in all_of]
 
     assert run(0) == run(3)

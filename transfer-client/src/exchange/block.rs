@@ -13,6 +13,7 @@
 //! A block is not trusted. Its header and its messages are copied out and checked, and so are all lengths, offsets,
 //! keys and characters of its arrays, before an array is made; see [`crate::batch`].
 
+use super::taken::{copied_batch, copied_rows_of};
 use crate::batch::{Decoder, Encoder};
 use crate::gathered::{ALIGNMENT, Body};
 use crate::{BatchError, Frozen, Tensor, TensorMut};
@@ -133,6 +134,8 @@ pub(crate) struct Decoded {
     batch: RecordBatch,
     first_row: u64,
     row_numbers: ScalarBuffer<u32>,
+    /// The length of the block that it was read from.
+    len_bytes: u64,
 }
 
 impl Decoded {
@@ -143,6 +146,32 @@ impl Decoded {
 
     pub(crate) fn into_batch(self) -> RecordBatch {
         self.batch
+    }
+
+    /// The length of its block, in bytes.
+    pub(super) fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// A copy of these rows, which keeps nothing of the block's memory.
+    ///
+    /// # Errors
+    /// [`BatchError`] if Arrow cannot copy them.
+    pub(super) fn copied_rows(&self, rows: &[u32]) -> Result<Decoded, BatchError> {
+        let batch =
+            copied_rows_of(&self.batch, rows).map_err(BatchError::arrow("the rows of a block cannot be copied"))?;
+        let row_numbers = rows.iter().map(|row| self.row_numbers[*row as usize]).collect();
+        Ok(Decoded { batch, row_numbers, first_row: self.first_row, len_bytes: self.len_bytes })
+    }
+
+    /// A copy of all rows, which keeps nothing of the block's memory.
+    ///
+    /// # Errors
+    /// [`BatchError`] if Arrow cannot copy them.
+    pub(super) fn copied(&self) -> Result<Decoded, BatchError> {
+        let batch = copied_batch(&self.batch).map_err(BatchError::arrow("the rows of a block cannot be copied"))?;
+        let row_numbers = self.row_numbers.to_vec().into();
+        Ok(Decoded { batch, row_numbers, first_row: self.first_row, len_bytes: self.len_bytes })
     }
 
     /// The number within its task of each row. They ascend.
@@ -217,7 +246,8 @@ impl BlockReader {
         let mut batches = self.decoder.again().decode(&Body::of(messages.to_vec(), [body]))?.batches;
         match (batches.pop(), batches.len()) {
             (Some(batch), 0) if batch.num_rows() as u64 == rows => {
-                Ok(Decoded { batch, first_row: u64::from_le_bytes(*first_row), row_numbers })
+                let (first_row, len_bytes) = (u64::from_le_bytes(*first_row), block.len() as u64);
+                Ok(Decoded { batch, first_row, row_numbers, len_bytes })
             }
             (Some(batch), 0) => {
                 let (what, found) = ("the number of rows of a block", batch.num_rows() as i64);

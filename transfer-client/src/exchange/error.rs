@@ -189,6 +189,22 @@ pub enum ExchangeError {
         /// The time of the call.
         waited: Duration,
     },
+    /// A partition that is read in [an order of its own](crate::Partition::in_order_of), and several times, has other rows
+    /// than the first time: a task was lost, and its next attempt has not written the same rows. Read the partition anew.
+    #[error(
+        "partition {partition} of exchange {name:?} has other rows than before: {found} in place of {expected}; a task that runs again has \
+         to write the same rows, or its partitions have to be read anew"
+    )]
+    Changed {
+        /// The exchange.
+        name: String,
+        /// The partition.
+        partition: u32,
+        /// The number of rows that the first pass found in a part of the order.
+        expected: u64,
+        /// The number of rows that a later one found there.
+        found: u64,
+    },
     /// The exchange is over.
     #[error("exchange {name:?} is over: {why}")]
     Over {

@@ -18,7 +18,8 @@
 //!
 //! # Layout
 //! - `partition`: the partition of each row. `scatter`: rows, copied into blocks of their partitions. `block`: what a
-//!   block is, and how it is read. `order`: the rows of a partition in an order of their own.
+//!   block is, and how it is read. `order`: the rows of a partition in an order of their own;
+//!   `passes`: with a bound on the memory. `taken`: some rows of a batch.
 //! - `open`: opening and joining. `task`: writing and committing. `pieces`: publishing rows before the commit. `read`: a
 //!   partition. `keeper`: the end.
 //! - `names`, `record`, `manifest`, `word`: the keys, and what lies under them. `part`: fetching it. `shared`: what all
@@ -39,11 +40,15 @@ mod order;
 mod order_tests;
 mod part;
 mod partition;
+mod passes;
+#[cfg(test)]
+mod passes_tests;
 mod pieces;
 mod read;
 mod record;
 mod scatter;
 mod shared;
+mod taken;
 mod task;
 #[cfg(test)]
 mod testing;

@@ -12,7 +12,6 @@ use arrow_buffer::ScalarBuffer;
 use arrow_schema::{DataType, SchemaRef};
 use arrow_select::interleave::interleave;
 use arrow_select::take::take;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 /// Rows of one bucket, about: their values of a column are in the nearest cache when they are put in order.
@@ -34,7 +33,6 @@ pub(crate) struct Ordered {
     /// The batch of the row at each place, and its number there. Empty if no column needs it.
     sources: Vec<(u32, u32)>,
     at: usize,
-    rows_per_batch: NonZeroUsize,
 }
 
 /// A column of all batches.
@@ -47,14 +45,8 @@ enum Column {
 }
 
 impl Ordered {
-    /// Orders the rows of these blocks, each with the number of its task. Batches will have `rows_per_batch` rows, and
-    /// the last one what is left.
-    pub(crate) fn new(
-        schema: SchemaRef,
-        seed: u64,
-        mut blocks: Vec<(u32, Decoded)>,
-        rows_per_batch: NonZeroUsize,
-    ) -> Ordered {
+    /// Orders the rows of these blocks, each with the number of its task.
+    pub(crate) fn new(schema: SchemaRef, seed: u64, mut blocks: Vec<(u32, Decoded)>) -> Ordered {
         // Equal hashes are then in the order of tasks and rows.
         blocks.sort_by_key(|(task, block)| (*task, block.row_numbers().next()));
         let Buckets { order, places } = Buckets::of(seed, &blocks);
@@ -67,11 +59,10 @@ impl Ordered {
                 (0_u32..).zip(&batches).flat_map(|(batch, of)| (0..of.num_rows() as u32).map(move |row| (batch, row)));
             rows.zip(&places).for_each(|(row, place)| sources[*place as usize] = row);
         }
-        Ordered { schema, columns, order: order.into(), sources, at: 0, rows_per_batch }
+        Ordered { schema, columns, order: order.into(), sources, at: 0 }
     }
 
     /// The number of rows.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.order.len()
     }
@@ -86,13 +77,13 @@ impl Ordered {
         self.at = position.min(self.order.len());
     }
 
-    /// The next rows. `None` at the end.
+    /// The next rows: so many, or what is left. `None` at the end.
     ///
     /// # Errors
     /// [`BatchError`] if Arrow cannot put them together, as with dictionaries that together have more values than keys.
     /// The position stays.
-    pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>, BatchError> {
-        let end = self.order.len().min(self.at.saturating_add(self.rows_per_batch.get()));
+    pub(crate) fn next(&mut self, most: usize) -> Result<Option<RecordBatch>, BatchError> {
+        let end = self.order.len().min(self.at.saturating_add(most));
         if self.at == end {
             return Ok(None);
         }
@@ -138,16 +129,16 @@ struct Buckets {
     places: Vec<u64>,
 }
 
+/// The hashes of the rows of a block, by which they are ordered.
+pub(super) fn hashes(seed: u64, task: u32, block: &Decoded) -> impl Iterator<Item = u64> {
+    // So that it has nothing in common with partitions at random with the same seed.
+    let seed = xxh64_u64(u64::from(task), xxh64(b"order", seed));
+    block.row_numbers().map(move |number| xxh64_u64(number, seed))
+}
+
 impl Buckets {
     fn of(seed: u64, blocks: &[(u32, Decoded)]) -> Buckets {
-        // So that it has nothing in common with partitions at random with the same seed.
-        let seed = xxh64(b"order", seed);
-        let hashes = || {
-            blocks.iter().flat_map(move |(task, block)| {
-                let seed = xxh64_u64(u64::from(*task), seed);
-                block.row_numbers().map(move |number| xxh64_u64(number, seed))
-            })
-        };
+        let hashes = || blocks.iter().flat_map(move |(task, block)| hashes(seed, *task, block));
         let rows: usize = blocks.iter().map(|(_, block)| block.row_numbers().len()).sum();
         let bits = (rows / ROWS_PER_BUCKET).max(2).ilog2().min(20);
         let bucket = |hash: u64| (hash >> (64 - bits)) as usize;

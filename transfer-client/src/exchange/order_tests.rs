@@ -10,13 +10,12 @@ use arrow_array::types::UInt64Type;
 use arrow_schema::{DataType, SchemaRef};
 use rand::Rng;
 use rand::seq::SliceRandom;
-use std::num::NonZeroUsize;
 use transfer_memory::arena::Arena;
 
 const PARTITIONS: u32 = 3;
 
-/// The blocks of one partition, of tasks that write these batches; in some order.
-fn blocks(
+/// The blocks of partition 1, of tasks that write these batches; in some order.
+pub(super) fn blocks(
     arena: &Arena,
     schema: &SchemaRef,
     tasks: &[Vec<RecordBatch>],
@@ -36,7 +35,7 @@ fn blocks(
 }
 
 /// Random batches of three tasks; no two rows have the same number in the first column.
-fn tasks(rng: &mut rand::rngs::SmallRng, schema: &SchemaRef) -> Vec<Vec<RecordBatch>> {
+pub(super) fn tasks(rng: &mut rand::rngs::SmallRng, schema: &SchemaRef) -> Vec<Vec<RecordBatch>> {
     let mut first = 0;
     let mut next = |rng: &mut rand::rngs::SmallRng| {
         let rows = rng.random_range(1..200);
@@ -46,15 +45,16 @@ fn tasks(rng: &mut rand::rngs::SmallRng, schema: &SchemaRef) -> Vec<Vec<RecordBa
     (0..3).map(|_| (0..3).map(|_| next(rng)).collect()).collect()
 }
 
-fn ordered(schema: &SchemaRef, seed: u64, blocks: Vec<(u32, Decoded)>, rows: usize) -> Ordered {
-    Ordered::new(schema.clone(), seed, blocks, NonZeroUsize::new(rows).unwrap())
+fn ordered(schema: &SchemaRef, seed: u64, blocks: Vec<(u32, Decoded)>) -> Ordered {
+    Ordered::new(schema.clone(), seed, blocks)
 }
 
-fn rest(ordered: &mut Ordered) -> Vec<RecordBatch> {
-    std::iter::from_fn(|| ordered.next().unwrap()).collect()
+/// All that follows, in batches of so many rows.
+fn rest(ordered: &mut Ordered, rows: usize) -> Vec<RecordBatch> {
+    std::iter::from_fn(|| ordered.next(rows).unwrap()).collect()
 }
 
-fn ids(batches: &[RecordBatch]) -> Vec<u64> {
+pub(super) fn ids(batches: &[RecordBatch]) -> Vec<u64> {
     batches.iter().flat_map(|batch| batch.column(0).as_primitive::<UInt64Type>().values().to_vec()).collect()
 }
 
@@ -79,7 +79,7 @@ fn the_order_depends_on_seed_task_and_row_alone() {
         let blocks = blocks(&arena, &schema, &tasks, largest_block, &mut rng);
         let here: std::collections::HashSet<u64> =
             blocks.iter().flat_map(|(_, block)| ids(std::slice::from_ref(block.batch()))).collect();
-        let found = ids(&rest(&mut ordered(&schema, seed, blocks, 100)));
+        let found = ids(&rest(&mut ordered(&schema, seed, blocks), 100));
         assert_eq!(found, model(seed).into_iter().filter(|id| here.contains(id)).collect::<Vec<_>>(), "seed {seed}");
         seen.push(found);
     }
@@ -94,20 +94,20 @@ fn batches_have_the_rows_that_were_asked_for() {
     let schema = schema(&[DataType::Boolean]);
     let tasks = tasks(&mut rng, &schema);
     let blocks = blocks(&arena, &schema, &tasks, 1 << 20, &mut rng);
-    let mut all = ordered(&schema, 5, blocks.clone(), 64);
-    let batches = rest(&mut all);
+    let mut all = ordered(&schema, 5, blocks.clone());
+    let batches = rest(&mut all, 64);
     let rows = all.len();
     assert_eq!(rows, blocks.iter().map(|(_, block)| block.batch().num_rows()).sum::<usize>());
     assert!(batches[..batches.len() - 1].iter().all(|batch| batch.num_rows() == 64));
     assert_eq!((batches.iter().map(RecordBatch::num_rows).sum::<usize>(), all.position()), (rows, rows));
     let expected = ids(&batches);
     for position in [0, 1, 63, 64, 65, rows - 1, rows, rows + 1, usize::MAX] {
-        let mut from = ordered(&schema, 5, blocks.clone(), 7);
+        let mut from = ordered(&schema, 5, blocks.clone());
         from.seek(position);
         assert_eq!(from.position(), position.min(rows));
-        assert_eq!(ids(&rest(&mut from)), expected[position.min(rows)..]);
+        assert_eq!(ids(&rest(&mut from, 7)), expected[position.min(rows)..]);
     }
-    assert!(ordered(&schema, 5, Vec::new(), 7).next().unwrap().is_none());
+    assert!(ordered(&schema, 5, Vec::new()).next(7).unwrap().is_none());
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn rows_of_every_type_stay_together() {
         let schema = schema(std::slice::from_ref(&data_type));
         let tasks = tasks(&mut rng, &schema);
         let blocks = blocks(&arena, &schema, &tasks, 4096, &mut rng);
-        let found = rest(&mut ordered(&schema, 6, blocks, 50));
+        let found = rest(&mut ordered(&schema, 6, blocks), 50);
         let written: Vec<&RecordBatch> = tasks.iter().flatten().collect();
         for batch in &found {
             for (row, id) in ids(std::slice::from_ref(batch)).into_iter().enumerate() {
@@ -149,5 +149,5 @@ fn many_rows_are_in_the_same_order_as_if_they_were_sorted_at_once() {
         blocks.iter().flat_map(|(_, block)| ids(std::slice::from_ref(block.batch()))).collect();
     let expected: Vec<u64> = rows.into_iter().map(|(_, id)| id).filter(|id| here.contains(id)).collect();
     assert!(expected.len() > 10_000);
-    assert_eq!(ids(&rest(&mut ordered(&schema, 9, blocks, 1000))), expected);
+    assert_eq!(ids(&rest(&mut ordered(&schema, 9, blocks), 1000)), expected);
 }

@@ -4,8 +4,8 @@ use super::ExchangeError;
 use super::block::Decoded;
 use super::flow::{ExchangeCall, Flow, Io};
 use super::keeper::User;
-use super::order::Ordered;
 use super::part::{Blocks, Found};
+use super::passes::{InOrder, Then};
 use super::shared::Shared;
 use crate::face::{Async, Blocking, Call, Face};
 use crate::options::DEFAULT_TIMEOUT;
@@ -22,6 +22,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
+use transfer_core::fabric::FabricKind;
 use transfer_core::op::Report;
 
 /// The most tasks of a partition whose commits are waited for at the same time. The others take turns.
@@ -32,9 +33,6 @@ const MOST_FETCHED: usize = 4;
 
 /// How long a commit is waited for before the task's word is read: if all tasks are waited for, and if they take turns.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
-
-/// The number of rows of a batch of [`Partition::in_order_of`].
-const ROWS_PER_BATCH: NonZeroUsize = NonZeroUsize::new(8192).expect("not 0");
 
 /// The rows of a partition: batches, in the order in which tasks commit, or in [an order of their
 /// own](Partition::in_order_of). Several tasks are fetched at the same time. On one host the batches lie in the memory of
@@ -62,7 +60,7 @@ struct Reader {
     located: VecDeque<(u32, u32)>,
     fetching: Vec<(u32, Flow<Found>)>,
     /// The blocks that have come: a list for each task.
-    come: VecDeque<(u32, VecDeque<Decoded>)>,
+    come: VecDeque<Come>,
     lost: BTreeSet<u32>,
     /// The first schema, and the task that has it.
     schema: Option<(u32, SchemaRef)>,
@@ -71,20 +69,21 @@ struct Reader {
     reports: Option<(Report, Report)>,
 }
 
+/// The blocks of a task that have come.
+struct Come {
+    task: u32,
+    blocks: VecDeque<Decoded>,
+    /// Whether they lie in a landing pool, for whose room others may wait.
+    in_pool: bool,
+}
+
 /// The order of the rows.
 #[derive(Default)]
 enum Order {
     /// As tasks commit.
     #[default]
     Coming,
-    /// Of this seed, from this row on. The rows of the tasks that have come are collected.
-    Collecting {
-        seed: u64,
-        position: usize,
-        rows_per_batch: NonZeroUsize,
-        blocks: Vec<(u32, Decoded)>,
-    },
-    Ordered(Ordered),
+    OfSeed(Box<InOrder>),
 }
 
 impl<F> fmt::Debug for Partition<F> {
@@ -107,28 +106,36 @@ impl<F: Face> Partition<F> {
 
     /// Reads the rows in an order that only the seed chooses: with the same tasks it is the same in every run, whichever
     /// attempts and nodes wrote them. Batches have 8,192 rows; see [`rows_per_batch`](Self::rows_per_batch). It begins
-    /// when all tasks have committed, and holds all of the partition.
+    /// when all tasks have committed. A partition that takes too much [`memory`](Self::memory) is read several times.
     #[must_use]
     pub fn in_order_of(self, seed: u64) -> Self {
-        let collecting = Order::Collecting { seed, position: 0, rows_per_batch: ROWS_PER_BATCH, blocks: Vec::new() };
-        self.reader.lock().order = collecting;
+        self.reader.lock().order = Order::OfSeed(Box::new(InOrder::new(seed)));
         self
     }
 
     /// Goes on from this row of [`in_order_of`](Self::in_order_of), as [`position`](Self::position) said it before.
     #[must_use]
     pub fn from_position(self, at: u64) -> Self {
-        if let Order::Collecting { position, .. } = &mut self.reader.lock().order {
-            *position = usize::try_from(at).unwrap_or(usize::MAX);
-        }
-        self
+        self.with_order(|order| order.position = at)
     }
 
     /// The number of rows of each batch of [`in_order_of`](Self::in_order_of).
     #[must_use]
     pub fn rows_per_batch(self, rows: NonZeroUsize) -> Self {
-        if let Order::Collecting { rows_per_batch, .. } = &mut self.reader.lock().order {
-            *rows_per_batch = rows;
+        self.with_order(|order| order.rows_per_batch = rows)
+    }
+
+    /// The bytes of memory that [`in_order_of`](Self::in_order_of) takes for rows, 1 GiB by default. While rows are put in
+    /// order, each takes twice the length of its values, and 40 bytes. If all of the partition takes more, it is read once to
+    /// count its rows, and then once for each part of this size. The order, and the batches, are the same.
+    #[must_use]
+    pub fn memory(self, bytes: u64) -> Self {
+        self.with_order(|order| order.memory = bytes)
+    }
+
+    fn with_order(self, set: impl FnOnce(&mut InOrder)) -> Self {
+        if let Order::OfSeed(order) = &mut self.reader.lock().order {
+            set(order);
         }
         self
     }
@@ -139,8 +146,7 @@ impl<F: Face> Partition<F> {
     pub fn position(&self) -> u64 {
         match &self.reader.lock().order {
             Order::Coming => 0,
-            Order::Collecting { position, .. } => *position as u64,
-            Order::Ordered(ordered) => ordered.position() as u64,
+            Order::OfSeed(order) => order.position,
         }
     }
 
@@ -243,9 +249,7 @@ impl Reader {
         waker: &Waker,
     ) -> ControlFlow<Result<Option<RecordBatch>, Error>> {
         if !std::mem::replace(&mut self.begun, true) {
-            // Each partition begins with another task, so that not all readers begin at the same node.
-            let tasks = shared.tasks();
-            self.todo = (0..tasks).map(|n| (n + partition % tasks) % tasks).collect();
+            self.read_all(shared, partition);
         }
         loop {
             if let Err(e) = shared.check() {
@@ -273,36 +277,44 @@ impl Reader {
             if waits || !self.locating.is_empty() || !self.todo.is_empty() {
                 return ControlFlow::Continue(());
             }
-            match std::mem::take(&mut self.order) {
-                // All tasks have come.
-                Order::Collecting { seed, position, rows_per_batch, blocks } => {
-                    let Some((_, schema)) = &self.schema else { return ControlFlow::Break(Ok(None)) };
-                    let mut ordered = Ordered::new(schema.clone(), seed, blocks, rows_per_batch);
-                    ordered.seek(position);
-                    self.order = Order::Ordered(ordered);
-                }
-                order => {
-                    self.order = order;
-                    return ControlFlow::Break(Ok(None));
+            // All tasks have come.
+            let then = match (&mut self.order, &self.schema) {
+                (Order::OfSeed(order), Some((_, schema))) => order.go_on(schema),
+                _ => Then::End,
+            };
+            match then {
+                Then::ReadAgain => self.read_all(shared, partition),
+                Then::Return => {}
+                Then::End => return ControlFlow::Break(Ok(None)),
+                Then::Changed { expected, found } => {
+                    let name = shared.name.clone();
+                    return ControlFlow::Break(Err(ExchangeError::Changed { name, partition, expected, found }.into()));
                 }
             }
         }
     }
 
+    /// Begins to read all tasks.
+    fn read_all(&mut self, shared: &Shared, partition: u32) {
+        // Each partition begins with another task, so that not all readers begin at the same node.
+        let tasks = shared.tasks();
+        self.todo = (0..tasks).map(|n| (n + partition % tasks) % tasks).collect();
+    }
+
     /// The next batch of what has come.
     fn ready(&mut self) -> Result<Option<RecordBatch>, Error> {
-        if let Order::Ordered(ordered) = &mut self.order {
-            return Ok(ordered.next()?);
-        }
-        while let Some((task, blocks)) = self.come.front_mut() {
-            let (task, next) = (*task, blocks.pop_front());
+        while let Some(Come { task, blocks, in_pool }) = self.come.front_mut() {
+            let (task, in_pool, next) = (*task, *in_pool, blocks.pop_front());
             match (next, &mut self.order) {
                 (None, _) => drop(self.come.pop_front()),
-                (Some(block), Order::Collecting { blocks, .. }) => blocks.push((task, block)),
-                (Some(block), _) => return Ok(Some(block.into_batch())),
+                (Some(block), Order::OfSeed(order)) => order.take(task, block, in_pool)?,
+                (Some(block), Order::Coming) => return Ok(Some(block.into_batch())),
             }
         }
-        Ok(None)
+        match &mut self.order {
+            Order::OfSeed(order) => Ok(order.next()?),
+            Order::Coming => Ok(None),
+        }
     }
 
     /// Waits for commits. Returns whether something has happened.
@@ -410,7 +422,11 @@ impl Reader {
             self.reports = Some((last, Report { bytes: bytes + last.bytes, copied: copied + last.copied, ..last }));
         }
         if !decoded.is_empty() {
-            self.come.push_back((task, decoded));
+            // What is read where it was written takes no room of a pool.
+            let in_pool = blocks.report.is_some_and(|report| {
+                report.copied > 0 || !matches!(report.fabric, FabricKind::Local | FabricKind::Shm)
+            });
+            self.come.push_back(Come { task, blocks: decoded, in_pool });
         }
         Ok(())
     }

@@ -433,14 +433,17 @@ class Exchange:
         order: int | None = None,
         position: int = 0,
         rows_per_batch: int = 8192,
+        memory: int | str = "1GiB",
         timeout: float | None = 30.0,
     ) -> ExchangeReader:
         """Reads a partition: an iterator of `Table`, as tasks commit. Each batch may take `timeout` seconds.
 
         With `order`, a seed, the rows come in an order that only the seed chooses, from the row `position` on, once all tasks have
-        committed. An iterator raises `Lost` with the tasks that have to run again, and goes on afterwards.
+        committed. If their partition takes more `memory` than that, it is read several times; the order is the same. An iterator raises
+        `Lost` with the tasks that have to run again, and goes on afterwards.
         """
-        return ExchangeReader(self._exchange._partition(partition, order, position, rows_per_batch, timeout))
+        in_order = None if order is None else (order, position, rows_per_batch, _calls.to_bytes(memory))
+        return ExchangeReader(self._exchange._partition(partition, in_order, timeout))
 
     def release(self, *, timeout: float | None = 30.0) -> None:
         """Ends the exchange for all workers. All its memory becomes free; what was read stays readable. Only its opener can."""

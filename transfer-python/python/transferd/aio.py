@@ -440,10 +440,12 @@ class Exchange:
         order: int | None = None,
         position: int = 0,
         rows_per_batch: int = 8192,
+        memory: int | str = "1GiB",
         timeout: float | None = 30.0,
     ) -> ExchangeReader:
         """As `transferd.Exchange.partition`, for `async for`."""
-        native = self._exchange._partition(partition, order, position, rows_per_batch, timeout)
+        in_order = None if order is None else (order, position, rows_per_batch, _calls.to_bytes(memory))
+        native = self._exchange._partition(partition, in_order, timeout)
         return ExchangeReader(self._loop, native)
 
     async def release(self, *, timeout: float | None = 30.0) -> None:

@@ -47,7 +47,7 @@ class PartitionDataset(_IterableDataset):
     It yields a `Table` for each `rows_per_batch` rows, or what `transform` makes of it; so a `DataLoader` takes it with `batch_size=None`.
     All tasks of the exchange must have committed, or commit within `timeout` seconds. `partitions` are those that this process reads, one after the other;
     all if nothing is said. The workers of a `DataLoader` share them: worker 1 of 4 reads the second, the sixth, and so on. Another process
-    than the one of `client` connects to the same sidecar by itself, without an arena.
+    than the one of `client` connects to the same sidecar by itself, without an arena. A partition whose rows take more than `memory` is read several times.
 
     `state_dict()` says what was read, and `load_state_dict()` makes the next iteration go on from there, in another process too. What a
     `DataLoader` has fetched ahead counts as read; `torchdata.StatefulDataLoader` keeps the state of each worker with what it has
@@ -64,6 +64,7 @@ class PartitionDataset(_IterableDataset):
         seed: int,
         partitions: Sequence[int] | None = None,
         rows_per_batch: int = 8192,
+        memory: int | str = "1GiB",
         timeout: float | None = 30.0,
         transform: Callable[[Table], Any] | None = None,
     ) -> None:
@@ -72,7 +73,7 @@ class PartitionDataset(_IterableDataset):
             raise Invalid("the sidecar of this client has ended")
         self._path, self._process = client.path, os.getpid()
         self._client: Client | None = client
-        self._exchange, self._seed, self._rows_per_batch = exchange, seed, rows_per_batch
+        self._exchange, self._seed, self._rows_per_batch, self._memory = exchange, seed, rows_per_batch, memory
         self._partitions = None if partitions is None else list(partitions)
         self._timeout, self._transform = timeout, transform
         self._partition = self._position = 0
@@ -105,6 +106,7 @@ class PartitionDataset(_IterableDataset):
                 order=self._seed,
                 position=self._position,
                 rows_per_batch=self._rows_per_batch,
+                memory=self._memory,
                 timeout=self._timeout,
             )
             for table in reader:

@@ -4,16 +4,12 @@
 use super::{Block, FIRST_BLOCK_BYTES, Groups};
 use crate::batch::Encoder;
 use crate::exchange::block::{HEADER_BYTES, Header, write_head};
+use crate::exchange::taken::rows_of;
 use crate::gathered::{ALIGNMENT, Pieces};
 use crate::{BatchError, TensorMut};
-use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array, make_array};
-use arrow_data::transform::MutableArrayData;
-use arrow_schema::{ArrowError, DataType};
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::ArrowError;
 use arrow_select::concat::concat_batches;
-use arrow_select::dictionary::garbage_collect_any_dictionary;
-use arrow_select::take::take;
-use std::sync::Arc;
 
 /// The rows of a task that wait on the heap.
 #[derive(Debug)]
@@ -210,11 +206,7 @@ fn pack(partition: usize, taken: &[&Taken], packed: &mut Vec<(usize, Packed)>) -
 
 impl Taken {
     fn new(batch: &RecordBatch, rows: &[u32], first_row: u64) -> Result<Taken, ArrowError> {
-        let indices = UInt32Array::from(rows.to_vec());
-        let columns = batch.columns().iter().map(|column| compact(take(column, &indices, None)?));
-        let columns = columns.collect::<Result<Vec<_>, ArrowError>>()?;
-        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
-        let batch = RecordBatch::try_new_with_options(batch.schema(), columns, &options)?;
+        let batch = rows_of(batch, rows)?;
         let bytes = (bytes_of(&batch) + rows.len() * 4).max(1);
         Ok(Taken { batch, rows: rows.iter().map(|row| first_row + u64::from(*row)).collect(), bytes })
     }
@@ -280,52 +272,4 @@ fn bytes_of(batch: &RecordBatch) -> usize {
     let bytes_of =
         |column: &ArrayRef| column.to_data().get_slice_memory_size().unwrap_or_else(|_| column.get_array_memory_size());
     batch.columns().iter().map(bytes_of).sum()
-}
-
-/// Whether rows that were taken may still hold values of other rows.
-fn holds_others(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Utf8View
-        | DataType::BinaryView
-        | DataType::Dictionary(..)
-        | DataType::ListView(_)
-        | DataType::LargeListView(_) => true,
-        DataType::List(f) | DataType::LargeList(f) | DataType::FixedSizeList(f, _) | DataType::Map(f, _) => {
-            holds_others(f.data_type())
-        }
-        DataType::Struct(fields) => fields.iter().any(|f| holds_others(f.data_type())),
-        DataType::Union(fields, _) => fields.iter().any(|(_, f)| holds_others(f.data_type())),
-        DataType::RunEndEncoded(_, values) => holds_others(values.data_type()),
-        _ => false,
-    }
-}
-
-/// Drops the values of other rows: otherwise each block would have all strings of a batch, or its whole dictionary.
-fn compact(array: ArrayRef) -> Result<ArrayRef, ArrowError> {
-    if !holds_others(array.data_type()) {
-        return Ok(array);
-    }
-    match array.data_type() {
-        DataType::Utf8View => Ok(Arc::new(array.as_string_view().gc())),
-        DataType::BinaryView => Ok(Arc::new(array.as_binary_view().gc())),
-        DataType::Dictionary(..) => {
-            let small = garbage_collect_any_dictionary(array.as_any_dictionary())?;
-            let small = small.as_any_dictionary();
-            Ok(small.with_values(compact(small.values().clone())?))
-        }
-        DataType::ListView(_) | DataType::LargeListView(_) => {
-            let data = array.to_data();
-            let mut copied = MutableArrayData::new(vec![&data], false, data.len());
-            (0..data.len()).try_for_each(|row| copied.try_extend(0, row, row + 1))?;
-            compact_children(make_array(copied.freeze()))
-        }
-        _ => compact_children(array),
-    }
-}
-
-fn compact_children(array: ArrayRef) -> Result<ArrayRef, ArrowError> {
-    let data = array.to_data();
-    let children = data.child_data().iter().map(|child| Ok(compact(make_array(child.clone()))?.to_data()));
-    let children = children.collect::<Result<Vec<_>, ArrowError>>()?;
-    Ok(make_array(data.into_builder().child_data(children).build()?))
 }
