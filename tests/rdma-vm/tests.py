@@ -9,7 +9,7 @@ Three kinds of tests:
 
 Everything is built on this machine, by the same command as in `make test`. All test programs that want as many devices run in one guest,
 one after the other. When a mistake panics its kernel, the one that ran has failed, and a new guest goes on with the next one. Tests
-with "two_devices" in their names get a guest with two devices. Two such guests run at a time (--lanes): each is busy for half of its
+with "two_devices" in their names get a guest with two devices. Three such guests run at a time (--lanes): each is busy for half of its
 time at most, for the device is one thread of its kernel.
 """
 
@@ -345,7 +345,7 @@ def main():
     parser.add_argument('words', nargs='*', help='only suites that have one of these words in their titles')
     parser.add_argument('--list', action='store_true', help='say what would run')
     parser.add_argument('--timeout', type=int, default=600, metavar='S', help='how long one suite may run (%(default)s s)')
-    parser.add_argument('--lanes', type=int, default=2, metavar='N', choices=range(1, 9), help='how many guests at a time (%(default)s)')
+    parser.add_argument('--lanes', type=int, default=3, metavar='N', choices=range(1, 9), help='how many guests at a time (%(default)s)')
     parser.add_argument('--soak', type=int, metavar='S', help='instead of tests: the soak, for so many seconds')
     parser.add_argument('--seed', type=int, help='the seed of the soak; any where nothing is said')
     options = parser.parse_args()
