@@ -20,7 +20,7 @@ class Ask:
     """What to measure."""
 
     # handover: one side has the bytes; until the other side has them in hand. one-way: half of a round trip.
-    # throughput: bytes in one direction, with as many under way as the peer's manual recommends.
+    # throughput: bytes in one direction, with `under_way()` messages at a time.
     what: str
     # 'one-host': by the fastest way that the peer has within a host. 'tcp': over TCP on loopback, as between hosts.
     place: str
@@ -28,6 +28,10 @@ class Ask:
     size: int
     # How long.
     seconds: float
+
+    def under_way(self):
+        """How many messages of a stream are under way at the same time, whoever sends them."""
+        return 8 if self.size <= 16 << 20 else 2
 
 
 class CannotError(Exception):

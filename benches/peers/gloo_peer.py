@@ -4,8 +4,6 @@ import os
 
 import common
 
-UNDER_WAY = 8
-
 
 def join(rank, port):
     import torch
@@ -41,7 +39,7 @@ def measure(ask):
         raise common.CannotError('tensors are sent: a copy')
     if ask.place != 'tcp':
         raise common.CannotError('it sends over TCP within a host too')
-    many = UNDER_WAY if ask.size <= 1 << 24 else 2
+    many = ask.under_way()
     port = common.free_port()
     process, _ = common.partner(echo, ask.what, ask.size, many, port)
     torch, distributed = join(0, port)

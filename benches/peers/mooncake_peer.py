@@ -5,8 +5,6 @@ import os
 import common
 import numpy
 
-UNDER_WAY = 8
-
 
 def engine():
     from mooncake.engine import TransferEngine
@@ -69,7 +67,7 @@ def measure(ask):
 
         said = common.microseconds(common.for_seconds(ask.seconds, round_trip))
     else:
-        many = UNDER_WAY if ask.size <= 1 << 24 else 2
+        many = ask.under_way()
         here, far, sizes = [memory.ctypes.data] * many, [there] * many, [ask.size] * many
 
         def batch():

@@ -5,9 +5,6 @@ import os
 import common
 import numpy
 
-# How many writes are under way; NIXL's own benchmark uses one thread with a batch.
-UNDER_WAY = 8
-
 
 def agent_of(name, tcp):
     if tcp:
@@ -74,7 +71,7 @@ def measure(ask):
     if ask.what == 'handover':
         raise common.CannotError('memory is written into the other process: a copy')
     tcp = ask.place == 'tcp'
-    many = UNDER_WAY if ask.what == 'throughput' and ask.size <= 1 << 24 else 1
+    many = ask.under_way() if ask.what == 'throughput' else 1
     process, pipe = common.partner(echo, ask.size, tcp)
     agent = agent_of('a', tcp)
     memory = registered(agent, ask.size * many)

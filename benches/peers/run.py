@@ -92,8 +92,16 @@ def ask(peer, python, what, place, size, seconds):
 
 
 def median(answers):
-    good = [answer['value'] for answer in answers if 'value' in answer]
+    good = values(answers)
     return statistics.median(good) if good else None
+
+
+def values(answers):
+    return [answer['value'] for answer in answers if 'value' in answer]
+
+
+def digits(value):
+    return f'{value:.0f}' if value >= 100 else f'{value:.3g}'
 
 
 def cells(answers):
@@ -108,9 +116,11 @@ def cells(answers):
             texts.append('–' if not each or 'cannot' in each[0] else 'failed')
             continue
         unit = next(answer['unit'] for answer in each if 'value' in answer)
-        shown, unit = (value / 1000, 'ms') if unit == 'us' and value >= 10_000 else (value, unit.replace('us', 'µs'))
-        text = f'{shown:.0f} {unit}' if shown >= 100 else f'{shown:.3g} {unit}'
-        texts.append(f'**{text}**' if value == best else text)
+        scale, unit = (1000, 'ms') if unit == 'us' and value >= 10_000 else (1, unit.replace('us', 'µs'))
+        text = f'{digits(value / scale)} {unit}'
+        # The least and the most of all rounds.
+        least, most = (digits(limit(values(each)) / scale) for limit in (min, max))
+        texts.append((f'**{text}**' if value == best else text) + (f' ({least}–{most})' if least != most else ''))
     return texts
 
 
@@ -139,7 +149,7 @@ def machine():
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--rounds', type=int, default=3, help='how often each is measured (default: 3)')
+    parser.add_argument('--rounds', type=int, default=9, help='how often each is measured (default: 9)')
     parser.add_argument('--seconds', type=float, default=0.5, help='how long one measurement takes (default: 0.5)')
     parser.add_argument('--quick', action='store_true', help='one round of 0.1 s each: to see that it works')
     parser.add_argument('--json', type=pathlib.Path, help='every answer, to this file')

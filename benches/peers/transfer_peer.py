@@ -19,10 +19,10 @@ POLL = os.environ.get('TRANSFER_PEER_POLL', 'adaptive')
 
 
 class Sidecar:
-    def __init__(self, folder, name, *arguments):
+    def __init__(self, folder, name, pool, *arguments):
         self.socket = str(folder / f'{name}.sock')
         words = [PROGRAMS / 'transferd', '--node', name, '--socket', self.socket, '--poll', POLL, '--verbs', 'off', *arguments]
-        memory = ['--pinned-limit', '6GiB', '--pool-bytes', '1GiB', '--lock', 'no']
+        memory = ['--pinned-limit', '6GiB', '--pool-bytes', str(pool), '--lock', 'no']
         log = folder / f'{name}.log'
         with log.open('w') as stderr:
             self.process = subprocess.Popen([*words, *memory], stdout=subprocess.PIPE, stderr=stderr, text=True)
@@ -64,12 +64,14 @@ def measure(ask):
 
 def measure_in(ask, folder):
     arena = max(64 << 20, 3 * ask.size)
+    # Two slots for each key, each with its header; a pool that is full would take slots back all the time.
+    pool = max(1 << 30, 2 * ask.under_way() * ask.size + (64 << 20))
     if ask.place == 'tcp' or ask.what == 'throughput':
         fabric = ['--require', 'tcp' if ask.place == 'tcp' else 'shm']
-        a = Sidecar(folder, 'a', '--listen', '127.0.0.1:0', *fabric)
-        b = Sidecar(folder, 'b', '--listen', '127.0.0.1:0', '--directory', a.grpc(), *fabric)
+        a = Sidecar(folder, 'a', pool, '--listen', '127.0.0.1:0', *fabric)
+        b = Sidecar(folder, 'b', pool, '--listen', '127.0.0.1:0', '--directory', a.grpc(), *fabric)
     else:
-        a = b = Sidecar(folder, 'a')
+        a = b = Sidecar(folder, 'a', pool)
     started = [a, b]
     try:
         sender, receiver = Actor(a, 'sender', arena), Actor(b, 'receiver', 1 << 20)
@@ -84,7 +86,7 @@ def measure_in(ask, folder):
 
 
 def throughput(ask, sender):
-    streams = 4 if ask.size <= 1 << 20 else 2
+    streams = ask.under_way()
     fields = {'prefix': 'stream', 'len': ask.size, 'in_flight': streams, 'to': 'receiver'}
     times = sender.ask('Stream', count=2, above=0, **fields)['Times']['ns']
     each = max(1e-5, (times[1] - times[0]) / 1e9 / 2)

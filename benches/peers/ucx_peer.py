@@ -20,6 +20,9 @@ def measure(ask):
     count = int(max(8, ask.seconds / (20e-6 + ask.size / 2e9)))
     port = str(common.free_port())
     words = ['ucx_perftest', '-p', port, '-t', test, '-s', str(ask.size), '-n', str(count), '-w', str(max(2, count // 10))]
+    if test == 'tag_bw':
+        # Its own number is 32.
+        words += ['-O', str(ask.under_way())]
     server = subprocess.Popen(words[:3], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(50):
