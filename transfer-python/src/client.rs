@@ -2,6 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::errors::{self, About};
+use crate::fetch_options::{FetchOptions, Which, both};
 use crate::memory::Ours;
 use crate::options::{self, PushOptions};
 use crate::pending::{Pending, going, look_up, run};
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-use transfer_client::{BlockingClient, Error, Fetch, NodeConfig, PushError, Pushed, TensorMut};
+use transfer_client::{BlockingClient, Error, NodeConfig, PushError, Pushed, TensorMut};
 use transfer_memory::forked::ForkGuard;
 
 /// A session with the sidecar of this node.
@@ -508,82 +509,6 @@ impl Client {
             Ok(Py::new(py, Tensor::new(tensor, guard, about.0))?.into_any())
         }))
     }
-}
-
-/// The version, time-out and fabric of a fetch.
-struct Which<'a> {
-    at_least: Option<u64>,
-    exactly: Option<u64>,
-    timeout: Option<f64>,
-    require: Option<&'a str>,
-    trace: Option<&'a str>,
-}
-
-impl Which<'_> {
-    fn apply<T>(
-        &self,
-        py: Python<'_>,
-        fetch: Fetch<transfer_client::Blocking, T>,
-    ) -> PyResult<Fetch<transfer_client::Blocking, T>> {
-        let mut fetch = fetch.timeout(options::duration(py, self.timeout)?);
-        if let Some(fabric) = options::fabric(py, self.require)? {
-            fetch = fetch.require(fabric);
-        }
-        if let Some(trace) = options::trace(py, self.trace)? {
-            fetch = fetch.trace(trace);
-        }
-        match (self.at_least, self.exactly) {
-            (None, None) => Ok(fetch),
-            (Some(version), None) => Ok(fetch.at_least(version)),
-            (None, Some(version)) => Ok(fetch.exactly(version)),
-            (Some(_), Some(_)) => Err(both(py)),
-        }
-    }
-}
-
-/// The version, time-out and fabric of a fetch, from the keyword arguments of a call.
-struct FetchOptions {
-    at_least: Option<u64>,
-    exactly: Option<u64>,
-    timeout: Option<f64>,
-    require: Option<String>,
-    trace: Option<String>,
-}
-
-impl FetchOptions {
-    fn read(options: &Bound<'_, PyDict>) -> PyResult<FetchOptions> {
-        let timeout = Some(options::DEFAULT_SECONDS);
-        let mut read = FetchOptions { at_least: None, exactly: None, timeout, require: None, trace: None };
-        for (name, value) in options {
-            match name.extract::<String>()?.as_str() {
-                "at_least" => read.at_least = value.extract()?,
-                "exactly" => read.exactly = value.extract()?,
-                "timeout" => read.timeout = value.extract()?,
-                "require" => read.require = value.extract()?,
-                "trace" => read.trace = value.extract()?,
-                other => {
-                    let text = format!("a fetch has no argument {other:?}");
-                    return Err(pyo3::exceptions::PyTypeError::new_err(text));
-                }
-            }
-        }
-        Ok(read)
-    }
-
-    fn borrow(&self) -> Which<'_> {
-        let FetchOptions { at_least, exactly, timeout, require, trace } = self;
-        Which {
-            at_least: *at_least,
-            exactly: *exactly,
-            timeout: *timeout,
-            require: require.as_deref(),
-            trace: trace.as_deref(),
-        }
-    }
-}
-
-fn both(py: Python<'_>) -> PyErr {
-    errors::invalid(py, "a fetch has at_least or exactly, not both")
 }
 
 pub(crate) fn about_of(about: &(String, Instant)) -> About<'_> {

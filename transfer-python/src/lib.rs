@@ -26,6 +26,7 @@ mod dlpack;
 mod dtype;
 mod errors;
 mod exchange;
+mod fetch_options;
 mod in_place;
 mod memory;
 mod options;
