@@ -30,7 +30,7 @@ class Ask:
     seconds: float
 
     def under_way(self):
-        """How many messages of a stream are under way at the same time, whoever sends them."""
+        """The number of messages of a stream that are under way at a time. It is the same for all peers."""
         return 8 if self.size <= 16 << 20 else 2
 
 

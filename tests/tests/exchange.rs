@@ -396,6 +396,8 @@ fn order_of_a_seed_depends_on_nothing_else() {
                 all.extend(rows_of(&batch));
                 assert_eq!(partition.position(), position + all.len() as u64);
             }
+            let end = partition.position();
+            assert_eq!(partition.from_position(7).position(), end, "it was read from another position");
             all
         };
         let (first, second) = (from(1, 0), from(2, 0));

@@ -72,27 +72,28 @@ impl InOrder {
         InOrder { seed, rows_per_batch: ROWS_PER_BATCH, memory: MEMORY, position: 0, begun: None, state }
     }
 
-    /// Takes a block of a task. If it lies in memory that others wait for, `to_copy`, nothing of that is held.
+    /// Takes a block of a task. With `to_copy` it holds nothing of the memory in which the block lies.
     ///
     /// # Errors
-    /// [`BatchError`] if Arrow cannot copy its rows.
-    pub(super) fn take(&mut self, task: u32, block: Decoded, to_copy: bool) -> Result<(), BatchError> {
+    /// [`BatchError`] if Arrow cannot copy its rows. The block is not taken.
+    pub(super) fn take(&mut self, task: u32, block: &Decoded, to_copy: bool) -> Result<(), BatchError> {
         let seed = self.seed;
         match &mut self.state {
             State::Holding { blocks, size } => {
-                size.add(&block);
-                if size.in_memory() <= self.memory {
-                    blocks.push((task, if to_copy { block.copied()? } else { block }));
+                let together = size.and(block);
+                if together.in_memory() <= self.memory {
+                    blocks.push((task, if to_copy { block.copied()? } else { block.clone() }));
+                    *size = together;
                 } else {
                     let mut counts = Counts::default();
                     blocks.iter().for_each(|(task, block)| counts.add(seed, *task, block));
-                    counts.add(seed, task, &block);
+                    counts.add(seed, task, block);
                     self.state = State::Counting(counts);
                 }
             }
-            State::Counting(counts) => counts.add(seed, task, &block),
+            State::Counting(counts) => counts.add(seed, task, block),
             State::Picking { window, blocks, .. } => {
-                let rows = (0..).zip(hashes(seed, task, &block));
+                let rows = (0..).zip(hashes(seed, task, block));
                 let rows = rows.filter(|(_, hash)| window.buckets.contains(&bucket(*hash))).map(|(row, _)| row);
                 let rows: Vec<u32> = rows.collect();
                 if !rows.is_empty() {
@@ -194,9 +195,9 @@ struct Size {
 }
 
 impl Size {
-    fn add(&mut self, block: &Decoded) {
-        self.rows += block.row_numbers().len() as u64;
-        self.bytes += block.len_bytes();
+    /// The size of these rows and those of a block.
+    fn and(self, block: &Decoded) -> Size {
+        Size { rows: self.rows + block.row_numbers().len() as u64, bytes: self.bytes + block.len_bytes() }
     }
 
     /// The bytes that they take while they are put in order: each column is then there twice.
@@ -233,7 +234,7 @@ fn bucket(hash: u64) -> usize {
 
 impl Counts {
     fn add(&mut self, seed: u64, task: u32, block: &Decoded) {
-        self.size.add(block);
+        self.size = self.size.and(block);
         hashes(seed, task, block).for_each(|hash| self.of[bucket(hash)] += 1);
     }
 

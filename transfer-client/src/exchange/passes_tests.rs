@@ -28,7 +28,7 @@ fn read(mut order: InOrder, schema: &SchemaRef, blocks: &[(u32, Decoded)]) -> (V
             passes += 1;
             blocks.shuffle(&mut rng);
             for (task, block) in &blocks {
-                order.take(*task, block.clone(), true).unwrap();
+                order.take(*task, block, true).unwrap();
                 most = most.max(order.held_rows());
             }
         }
@@ -113,7 +113,7 @@ fn blocks_in_a_pool_are_given_back_at_once() {
             while then != Then::End {
                 if then == Then::ReadAgain {
                     for (task, block) in blocks(&arena, &schema, &tasks, 1 << 16, &mut rng) {
-                        order.take(task, block, true).unwrap();
+                        order.take(task, &block, true).unwrap();
                     }
                     assert_eq!(arena.free_bytes(), free, "{data_type}");
                 }
@@ -133,10 +133,10 @@ fn tasks_that_write_other_rows_are_noticed() {
     let blocks = blocks(&arena, &schema, &tasks, 4096, &mut rng);
     let size = blocks.iter().map(|(_, block)| block.len_bytes()).sum();
     let mut order = in_order(size, 0, 50);
-    blocks.iter().for_each(|(task, block)| order.take(*task, block.clone(), true).unwrap());
+    blocks.iter().for_each(|(task, block)| order.take(*task, block, true).unwrap());
     assert_eq!(order.go_on(&schema), Then::ReadAgain);
     // One block less.
-    blocks[1..].iter().for_each(|(task, block)| order.take(*task, block.clone(), true).unwrap());
+    blocks[1..].iter().for_each(|(task, block)| order.take(*task, block, true).unwrap());
     let then = order.go_on(&schema);
     assert!(matches!(then, Then::Changed { expected, found } if found < expected), "{then:?}");
     assert!(order.next().unwrap().is_none());

@@ -133,8 +133,9 @@ impl<F: Face> Partition<F> {
         self.with_order(|order| order.memory = bytes)
     }
 
+    /// Changes the order, as long as nothing was read.
     fn with_order(self, set: impl FnOnce(&mut InOrder)) -> Self {
-        if let Order::OfSeed(order) = &mut self.reader.lock().order {
+        if let Reader { begun: false, order: Order::OfSeed(order), .. } = &mut *self.reader.lock() {
             set(order);
         }
         self
@@ -304,10 +305,15 @@ impl Reader {
     /// The next batch of what has come.
     fn ready(&mut self) -> Result<Option<RecordBatch>, Error> {
         while let Some(Come { task, blocks, in_pool }) = self.come.front_mut() {
-            let (task, in_pool, next) = (*task, *in_pool, blocks.pop_front());
-            match (next, &mut self.order) {
+            match (blocks.pop_front(), &mut self.order) {
                 (None, _) => drop(self.come.pop_front()),
-                (Some(block), Order::OfSeed(order)) => order.take(task, block, in_pool)?,
+                (Some(block), Order::OfSeed(order)) => {
+                    if let Err(e) = order.take(*task, &block, *in_pool) {
+                        // The next call takes it.
+                        blocks.push_front(block);
+                        return Err(e.into());
+                    }
+                }
                 (Some(block), Order::Coming) => return Ok(Some(block.into_batch())),
             }
         }
