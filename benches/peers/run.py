@@ -23,6 +23,8 @@ import install
 PEERS = {
     'transfer': 'transfer_peer.py',
     'transfer, polling': 'transfer_peer.py',
+    'embedded': 'transfer_peer.py',
+    'embedded, polling': 'transfer_peer.py',
     'UCX': 'ucx_peer.py',
     'NIXL': 'nixl_peer.py',
     'Mooncake': 'mooncake_peer.py',
@@ -48,7 +50,7 @@ def prepare(peers, options):
     pythons, missing = {}, {}
     for peer in peers:
         try:
-            if peer.startswith('transfer'):
+            if PEERS[peer] == 'transfer_peer.py':
                 install.transfer(build=not options.no_build)
                 pythons[peer] = sys.executable
             elif peer == 'UCX':
@@ -72,6 +74,8 @@ def ask(peer, python, what, place, size, seconds):
     words = [python, install.HERE / PEERS[peer], what, place, str(size), str(seconds)]
     environment = dict(os.environ, TRANSFER_PROGRAMS=str(install.PROGRAMS), NIXL_LOG_LEVEL='ERROR', MC_LOG_LEVEL='ERROR', GLOG_minloglevel='3')
     environment['TRANSFER_PEER_POLL'] = 'busy' if 'polling' in peer else 'adaptive'
+    if 'embedded' in peer:
+        environment['TRANSFER_PEER_EMBEDDED'] = 'yes'
     # A group of its own: whatever it has started ends with it, also where it hangs.
     process = subprocess.Popen(words, cwd=install.HERE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:

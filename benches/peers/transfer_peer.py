@@ -14,8 +14,12 @@ import tempfile
 import common
 
 PROGRAMS = pathlib.Path(os.environ.get('TRANSFER_PROGRAMS', 'target/release'))
-# How sidecars wait: `adaptive`, as they are installed, or `busy`, as those of the others do that wait by polling.
+# How sidecars and workers wait: `adaptive`, as they are installed, or `busy`, as the others do that wait by polling.
 POLL = os.environ.get('TRANSFER_PEER_POLL', 'adaptive')
+# Whether each worker has its sidecar inside of its process.
+EMBEDDED = 'TRANSFER_PEER_EMBEDDED' in os.environ
+# Workers beside polling sidecars sleep, because four processes cannot poll on two cores. Others poll for as long as this.
+SPIN = {'spin': {'secs': 1, 'nanos': 0}} if POLL == 'busy' and EMBEDDED else {}
 
 
 class Sidecar:
@@ -35,9 +39,19 @@ class Sidecar:
 
 
 class Actor:
-    def __init__(self, sidecar, name, arena):
+    def __init__(self, name):
+        self.name = name
         self.process = subprocess.Popen([PROGRAMS / 'transfer-bench', 'actor'], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.ask('Connect', socket=sidecar.socket, name=name, arena_bytes=arena)
+
+    def connect(self, sidecar, arena):
+        self.ask('Connect', socket=sidecar.socket, name=self.name, arena_bytes=arena, **SPIN)
+        return self
+
+    def embed(self, arena, pool, **settings):
+        """Starts its own sidecar; answers where that listens."""
+        common_settings = {'poll': POLL, 'verbs': 'off', 'pinned_limit': '6GiB', 'pool_bytes': pool, 'lock': 'no', 'listen': '127.0.0.1:0'}
+        pairs = [[key, str(value)] for key, value in {**common_settings, **settings}.items()]
+        return 'http://' + self.ask('Embed', settings=pairs, name=self.name, arena_bytes=arena, **SPIN)['Listens']
 
     def tell(self, task, **fields):
         self.process.stdin.write(json.dumps({'Worker': {task: fields}}) + '\n')
@@ -66,19 +80,25 @@ def measure_in(ask, folder):
     arena = max(64 << 20, 3 * ask.size)
     # Two slots for each key, each with its header; a pool that is full would take slots back all the time.
     pool = max(1 << 30, 2 * ask.under_way() * ask.size + (64 << 20))
-    if ask.place == 'tcp' or ask.what == 'throughput':
-        fabric = ['--require', 'tcp' if ask.place == 'tcp' else 'shm']
-        a = Sidecar(folder, 'a', pool, '--listen', '127.0.0.1:0', *fabric)
-        b = Sidecar(folder, 'b', pool, '--listen', '127.0.0.1:0', '--directory', a.grpc(), *fabric)
-    else:
-        a = b = Sidecar(folder, 'a', pool)
-    started = [a, b]
+    fabric = 'tcp' if ask.place == 'tcp' else 'shm'
+    sender, receiver = Actor('sender'), Actor('receiver')
+    started = [sender, receiver]
     try:
-        sender, receiver = Actor(a, 'sender', arena), Actor(b, 'receiver', 1 << 20)
-        started += [sender, receiver]
+        if EMBEDDED:
+            address = sender.embed(arena, pool, require=fabric, shm_dir=folder)
+            receiver.embed(arena, pool, require=fabric, shm_dir=folder, directory=address)
+        elif ask.place == 'tcp' or ask.what == 'throughput':
+            a = Sidecar(folder, 'a', pool, '--listen', '127.0.0.1:0', '--require', fabric)
+            b = Sidecar(folder, 'b', pool, '--listen', '127.0.0.1:0', '--require', fabric, '--directory', a.grpc())
+            started += [a, b, sender.connect(a, arena), receiver.connect(b, arena)]
+        else:
+            a = Sidecar(folder, 'a', pool)
+            started += [a, sender.connect(a, arena), receiver.connect(a, arena)]
         if ask.what == 'throughput':
             return throughput(ask, sender)
-        return latency(ask, folder, sender, receiver)
+        if ask.what == 'one-way':
+            return one_way(ask, sender, receiver)
+        return hand_over(ask, folder, sender, receiver)
     finally:
         for each in started:
             each.process.kill()
@@ -95,14 +115,22 @@ def throughput(ask, sender):
     return common.gigabytes(count * streams * ask.size / ((times[1] - times[0]) / 1e9))
 
 
-def latency(ask, folder, sender, receiver):
-    if ask.size > 1 << 20:
-        sender.ask('Prefill', len=ask.size, tensors=3)
+def one_way(ask, sender, receiver):
+    count = max(20, int(ask.seconds / 200e-6))
+    fields = {'len': ask.size, 'versions': {'start': 1, 'end': count + 1}}
+    away = ask.place == 'tcp' or EMBEDDED
+    receiver.tell('PingPong', give='pong', take='ping', to='sender' if away else None, first=False, **fields)
+    times = sender.ask('PingPong', give='ping', take='pong', to='receiver' if away else None, first=True, **fields)['Times']['ns']
+    receiver.answer()
+    samples = [(after - before) / 2e9 for before, after in zip(times, times[1:])]
+    return common.microseconds(samples[len(samples) // 10:])
+
+
+def hand_over(ask, folder, sender, receiver):
+    sender.ask('Prefill', len=ask.size, tensors=3)
     count = max(20, int(ask.seconds / 200e-6))
     versions, turns = {'start': 1, 'end': count + 1}, str(folder / 'turns')
-    to = 'receiver' if ask.place == 'tcp' else None
-    pace = {'interval_ns': 0, 'turns': turns}
-    sender.tell('Push', key='k', len=ask.size, versions=versions, pace=pace, to=to)
+    sender.tell('Push', key='k', len=ask.size, versions=versions, pace={'interval_ns': 0, 'turns': turns}, to=None)
     receiver.tell('Fetch', key='k', versions=versions, turns=turns)
     before, after = sender.answer()['Times']['ns'], receiver.answer()['Times']['ns']
     samples = [(to - since) / 1e9 for since, to in zip(before, after)]

@@ -65,6 +65,7 @@ fn sidecar_of_a_process_is_a_node_beside_others() {
         outside.push("to-inside", spec.clone()).to("inside").get();
         assert_eq!(inside.fetch("to-inside").call().expect("a fetch").report().fabric, FabricKind::Local);
 
+        let config_of_all = config.clone();
         // Everyone of this process shares it, with the same configuration or with none; and nobody has another one.
         let again = BlockingClient::embedded_with(config.clone()).name("again").call().expect("the same");
         let any = BlockingClient::embedded().name("any").call().expect("whichever runs");
@@ -72,6 +73,9 @@ fn sidecar_of_a_process_is_a_node_beside_others() {
         let other = BlockingClient::embedded_with(config.set("pool_bytes", "32MiB")).call().map(|_| ());
         let other = other.expect_err("it runs with another one").to_string();
         assert!(other.contains(r#"its pool_bytes is "16MiB", not "16MiB, 32MiB""#), "{other}");
+
+        many_wait(&config_of_all, &scene.a().socket());
+        nobody_waits(&config_of_all, &scene.a().socket());
 
         let address = embedded_addresses().and_then(|addresses| addresses.grpc).expect("it listens");
         assert!(address.ip().is_loopback() && address.port() != 0, "{address}");
@@ -85,4 +89,93 @@ fn sidecar_of_a_process_is_a_node_beside_others() {
     let wrong = wrong.expect_err("there is no such key").to_string();
     assert!(wrong.contains(r#"the key "listne" is none that transferd knows; "listen" is one"#), "{wrong}");
     assert_eq!(embedded_addresses(), None);
+}
+
+/// The tensors of each worker of [`many_wait`].
+const ROUNDS: u64 = 200;
+
+/// Several threads of this process wait at the same time, and one by an async client; each for a worker of another node that
+/// answers it. So the engine goes from hand to hand.
+fn many_wait(config: &NodeConfig, outside: &std::path::Path) {
+    let time = Duration::from_secs(60);
+    let connect = |name: &str| BlockingClient::embedded_with(config.clone()).name(name).arena_bytes(1 << 20).call();
+    let ping = |n: usize| format!("many/ping/{n}");
+    let pong = |n: usize| format!("many/pong/{n}");
+    std::thread::scope(|scope| {
+        for n in 0..4 {
+            scope.spawn(move || {
+                let there = BlockingClient::connect(outside).name(format!("there-{n}")).arena_bytes(1 << 20).call();
+                let there = there.expect("a session");
+                for version in 1..=ROUNDS {
+                    let got = there.fetch(ping(n)).exactly(version).timeout(time).call().expect("a ping");
+                    let (name, bytes) = (format!("here-{n}"), got.as_bytes().to_vec());
+                    let push = there.push_slice(pong(n), [bytes.len() as u64], &bytes).version(version).timeout(time);
+                    // Half of them are fetched, half pushed.
+                    let push = if n % 2 == 0 { push.to(name) } else { push };
+                    push.call().expect("a pong");
+                }
+            });
+        }
+        for n in 0..3 {
+            let here = connect(&format!("here-{n}")).expect("a session");
+            scope.spawn(move || {
+                for version in 1..=ROUNDS {
+                    let values = [version, n as u64];
+                    here.push_slice(ping(n), [2], &values).version(version).timeout(time).call().expect("a ping");
+                    let got = here.fetch(pong(n)).exactly(version).timeout(time).call().expect("a pong");
+                    assert_eq!(got.as_slice::<u8>().expect("bytes"), bytes_of(&values));
+                    if version % 50 == 0 {
+                        // It stays away, and the others still get theirs.
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                }
+            });
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let here = transfer_client::Client::embedded_with(config.clone()).name("here-3").arena_bytes(1 << 20);
+            let here = here.await.expect("a session");
+            for version in 1..=ROUNDS {
+                let values = [version, 3];
+                here.push_slice(ping(3), [2], &values).version(version).timeout(time).await.expect("a ping");
+                let got = here.fetch(pong(3)).exactly(version).timeout(time).await.expect("a pong");
+                assert_eq!(got.as_slice::<u8>().expect("bytes"), bytes_of(&values));
+            }
+        });
+    });
+}
+
+fn bytes_of(values: &[u64; 2]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// A push that is begun reaches a worker that waits for it at another node, though no thread of this process waits: the
+/// engine's own thread learns of it, in whichever way the last waiter has left the engine.
+fn nobody_waits(config: &NodeConfig, outside: &std::path::Path) {
+    let time = Duration::from_secs(60);
+    let here =
+        BlockingClient::embedded_with(config.clone()).name("here").arena_bytes(1 << 20).call().expect("a session");
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let there = BlockingClient::connect(outside).name("there").call().expect("a session");
+            for version in 1..=50 {
+                tell.send(()).expect("it listens");
+                there.fetch("late").exactly(version).timeout(time).call().expect("what was begun");
+                tell.send(()).expect("it listens");
+            }
+        });
+        for version in 1..=50 {
+            told.recv_timeout(time).expect("the other one fetches");
+            // It may wait by now. This takes turns in the engine.
+            for n in 0..10 * (version % 3) {
+                here.push_slice("early", [1], &[n]).timeout(time).call().expect("a push");
+            }
+            let values = [version];
+            let mut push = here.push_slice("late", [1], &values).version(version).begin();
+            let _ = push.poll(std::task::Waker::noop());
+            told.recv_timeout(time).expect("what was begun is there");
+            push.wait(time).map_or(Ok(()), |pushed| pushed.map(drop)).expect("a push");
+        }
+    });
 }

@@ -109,7 +109,7 @@ impl Handle<Blocking> {
     /// readable, or when `waker` is woken. A session has at most one doorbell in its life.
     pub fn doorbell(&self, waker: Waker) -> Doorbell {
         let session = self.session();
-        session.driver().attach(waker);
+        session.attach_driver(waker);
         Doorbell { session }
     }
 }

@@ -5,7 +5,7 @@ use crate::driver;
 #[cfg(feature = "embedded")]
 use crate::embedded::NodeConfig;
 use crate::face::{Async, Blocking, Face};
-use crate::session::{Keep, Session};
+use crate::session::{Inside, Session};
 use crate::{Error, Handle};
 use std::future::{Future, IntoFuture};
 use std::hash::{BuildHasher, RandomState};
@@ -128,7 +128,7 @@ impl<F: Face> Connect<F> {
         let until = Instant::now() + timeout;
         let options = WorkerOptions { name: name.clone(), arena_bytes: self.arena_bytes, timeout };
         let mut way = None;
-        let (end, keep): (_, Keep) = match self.target {
+        let (end, inside): (_, Option<Inside>) = match self.target {
             Target::Path(path) => {
                 let end = WorkerEnd::connect(&path, &options);
                 way = self.comes_back.then(|| Way { path, name: name.clone(), timeout, spin: self.spin, runtime });
@@ -138,7 +138,7 @@ impl<F: Face> Connect<F> {
             #[cfg(feature = "embedded")]
             Target::Embedded(config) => {
                 let (sidecar, path) = crate::embedded::sidecar(config.as_ref())?;
-                (WorkerEnd::connect(&path, &options), Some(sidecar))
+                (WorkerEnd::connect(&path, &options), Some(Inside(sidecar)))
             }
         };
         let end = end.map_err(Error::Connect)?;
@@ -149,7 +149,7 @@ impl<F: Face> Connect<F> {
             _ => return Err(Error::Connect(SessionError::Unexpected { expected: "a doorbell", found: "a segment" })),
         }
         let (node, incarnation) = (end.node.clone(), end.incarnation);
-        let session = Session::start(end, self.spin, keep, way.is_some());
+        let session = Session::start(end, self.spin, inside, way.is_some());
         let session = session.map_err(Error::Connect)?;
         let connection = Connection::new(session);
         if let Some(way) = way {

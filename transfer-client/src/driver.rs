@@ -50,7 +50,7 @@ pub(crate) fn spawn(session: &Arc<Session>) -> Result<(), Error> {
     let fd = session.socket().try_clone_to_owned().map_err(failed)?;
     let fd = UnixStream::from_std(fd.into()).map_err(failed)?;
     let bell = Arc::new(Bell::default());
-    session.driver().attach(Waker::from(bell.clone()));
+    session.attach_driver(Waker::from(bell.clone()));
     tokio::spawn(drive(Seat(Arc::downgrade(session)), fd, bell));
     Ok(())
 }

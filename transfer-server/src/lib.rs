@@ -49,3 +49,4 @@ pub use check::{CheckError, check};
 pub use reload::{ReloadError, Reloaded};
 pub use security::TlsError;
 pub use sidecar::{Addresses, Sidecar, StartError};
+pub use transfer_fabric::engine::{Between, Follower, NotTurned, Turns};

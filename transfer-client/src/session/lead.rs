@@ -5,9 +5,10 @@
 //!   once more;
 //! - a leader that stops unlocks and *then* looks at the list and at the flag.
 
+use super::inside::{Following, Inside};
 use super::wait::Parker;
 use super::{Gone, Reader, Session};
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,16 +22,20 @@ pub(crate) struct Driver {
     /// The driver was woken, found a leader, and left the reading to it.
     passed: AtomicBool,
     waker: std::sync::OnceLock<Waker>,
+    /// It never turns the engine of a sidecar inside this process.
+    following: Mutex<Following>,
 }
 
 impl Driver {
     /// `waker` makes the driver call [`Session::serve`].
-    pub(crate) fn attach(&self, waker: Waker) {
+    pub(super) fn attach(&self, waker: Waker, inside: Option<&Inside>) {
+        *self.following.lock() = Following::of(inside);
         let _ = self.waker.set(waker);
         self.present.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn detach(&self) {
+        *self.following.lock() = Following::default();
         self.present.store(false, Ordering::SeqCst);
     }
 

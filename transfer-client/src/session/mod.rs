@@ -19,6 +19,7 @@
 mod gone;
 mod held;
 mod home;
+mod inside;
 mod lead;
 mod loans;
 mod look_up;
@@ -34,6 +35,8 @@ pub(crate) use gone::FORKED;
 pub use gone::Gone;
 pub(crate) use held::{Held, Lent, SharedRange};
 pub(crate) use home::{Former, Home};
+use inside::Following;
+pub(crate) use inside::Inside;
 use lead::Driver;
 pub(crate) use loans::Loan;
 use look_up::Changes;
@@ -48,7 +51,6 @@ pub(crate) use watch::WaitEnd;
 use crate::part::KnownTables;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fd::{AsFd, BorrowedFd};
-use std::any::Any;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -70,9 +72,6 @@ use wait::{Parker, Spin, Waiters};
 
 /// The time for which a thread that releases something waits for a sidecar that does not read its ring.
 const PATIENCE: Duration = Duration::from_millis(100);
-
-/// An object that lives as long as the session: the sidecar, if this process runs it.
-pub(crate) type Keep = Option<Arc<dyn Any + Send + Sync>>;
 
 /// See the [module](self).
 pub(crate) struct Session {
@@ -105,7 +104,8 @@ pub(crate) struct Session {
     bundles: Mutex<KnownTables>,
     /// Whether the submission has a backlog.
     backlog: AtomicBool,
-    keep: Keep,
+    /// The sidecar, if this process runs it.
+    inside: Option<Inside>,
 }
 
 impl Session {
@@ -116,7 +116,7 @@ impl Session {
     pub(crate) fn start(
         end: WorkerEnd,
         max_spin: Duration,
-        keep: Keep,
+        inside: Option<Inside>,
         renews: bool,
     ) -> Result<Arc<Session>, SessionError> {
         let arena = Arena::new(end.arena_id, end.arena.clone()).map_err(RingError::from)?;
@@ -127,7 +127,7 @@ impl Session {
         let fd = end.arena_fd.try_clone().map_err(errno).map_err(failed("duplicate the descriptor of"))?;
         let guard = ForkGuard::new().map_err(failed("map a guard page beside"))?;
         let home = Arc::new(Home::new(arena, fd, guard));
-        Ok(Session::over(end, max_spin, keep, renews, home))
+        Ok(Session::over(end, max_spin, inside, renews, home))
     }
 
     /// Starts the session that follows this one, which is over.
@@ -135,7 +135,7 @@ impl Session {
         Session::over(end, max_spin, None, true, self.home.clone())
     }
 
-    fn over(end: WorkerEnd, max_spin: Duration, keep: Keep, renews: bool, home: Arc<Home>) -> Arc<Session> {
+    fn over(end: WorkerEnd, max_spin: Duration, inside: Option<Inside>, renews: bool, home: Arc<Home>) -> Arc<Session> {
         let WorkerEnd { socket, session, submission, completion, segments, board, notices, incarnation, .. } = end;
         let (changes, notices) = (Arc::new(Changes::default()), Arc::new(Notices::new(session, notices)));
         Arc::new(Session {
@@ -159,7 +159,7 @@ impl Session {
             driver: Driver::default(),
             bundles: Mutex::default(),
             backlog: AtomicBool::new(false),
-            keep,
+            inside,
         })
     }
 
@@ -214,6 +214,11 @@ impl Session {
     /// The driver's place.
     pub(crate) fn driver(&self) -> &Driver {
         &self.driver
+    }
+
+    /// Gives the session a driver. See [`Driver::attach`].
+    pub(crate) fn attach_driver(&self, waker: Waker) {
+        self.driver.attach(waker, self.inside.as_ref());
     }
 
     /// The socket, to wait on.
@@ -386,6 +391,12 @@ impl Session {
         });
     }
 
+    /// Whether somebody waits for the sidecar's doorbell.
+    #[cfg(feature = "embedded")]
+    fn waits_for_bell(&self) -> bool {
+        self.backlog.load(Ordering::SeqCst) || self.space.any()
+    }
+
     /// Handles the sidecar's doorbell: there may be room in the submission ring.
     fn hear_doorbell(&self) {
         if self.backlog.load(Ordering::SeqCst) {
@@ -436,7 +447,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         if self.is_forked() {
             // Its threads are in the parent, so it cannot be stopped here.
-            return std::mem::forget(self.keep.take());
+            return std::mem::forget(self.inside.take());
         }
         // A driver waits on a duplicate of the descriptor, so shut down both ends.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);

@@ -2,7 +2,7 @@
 
 use super::table::Effects;
 use super::wait::Spin;
-use super::{Gone, Session};
+use super::{Following, Gone, Session};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -103,7 +103,7 @@ impl Reader {
     }
 
     /// Takes one message. Returns whether there was one.
-    fn read_message(&mut self, session: &Session) -> Result<bool, Gone> {
+    pub(super) fn read_message(&mut self, session: &Session) -> Result<bool, Gone> {
         match session.socket.try_receive()? {
             None => return Ok(false),
             Some(FromSidecar::Doorbell) => session.hear_doorbell(),
@@ -127,6 +127,12 @@ impl Reader {
 
     /// Waits for replies by polling and then by sleeping, at the latest until `until`, and takes them.
     pub(crate) fn wait(&mut self, session: &Session, until: Instant) -> Result<(), Gone> {
+        if let Some(inside) = &session.inside
+            && let Some(turned) = inside.turn(session, self, until)
+        {
+            return turned;
+        }
+        let _following = Following::of(session.inside.as_ref());
         if self.spin_for_replies(session)? {
             return Ok(());
         }
@@ -148,6 +154,12 @@ impl Reader {
     /// Asks the sidecar to ring when it has replied. Returns `false` if there is a reply by now.
     pub(crate) fn announce_sleep(&mut self) -> bool {
         self.completion.prepare_sleep()
+    }
+
+    /// The upper bound of the time for which it polls before it sleeps.
+    #[cfg(feature = "embedded")]
+    pub(super) fn spins_for(&self) -> Duration {
+        self.spin.max()
     }
 
     fn spin_for_replies(&mut self, session: &Session) -> Result<bool, Gone> {

@@ -24,6 +24,12 @@ impl Waiters {
         self.any.store(true, Ordering::SeqCst);
     }
 
+    /// Whether there is a waiter.
+    #[cfg(feature = "embedded")]
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::SeqCst)
+    }
+
     /// Wakes and removes all waiters.
     pub(crate) fn wake_all(&self) {
         if self.any.load(Ordering::SeqCst) {
@@ -94,6 +100,11 @@ pub(crate) struct Spin {
 impl Spin {
     pub(crate) fn new(max: Duration) -> Spin {
         Spin { max, now: max }
+    }
+
+    #[cfg(feature = "embedded")]
+    pub(crate) fn max(&self) -> Duration {
+        self.max
     }
 
     pub(crate) fn now(&self) -> Duration {

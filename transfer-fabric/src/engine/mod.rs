@@ -1,13 +1,15 @@
 //! The engine: the data-plane thread.
 //!
-//! One thread owns everything that a transfer touches: the workers' rings, the protocol's state machine, the fabrics.
-//! So the hot path has no lock and no hand-over between threads. The control plane sends it [`EngineCommand`]s through
+//! One thread at a time owns everything that a transfer touches: the workers' rings, the protocol's state machine, the
+//! fabrics. So the hot path has no hand-over between threads. It is a thread of the engine's own, or, inside a worker's
+//! process, one that waits for its answer. The control plane sends it [`EngineCommand`]s through
 //! a bounded channel, and gets its requests through a [`ControlSink`].
 //!
 //! # Layout
 //! - `handle`: commands and requests.
 //! - `listing`: lists in pages.
-//! - `run`: the thread's loop.
+//! - `round`: one round, and the sleep.
+//! - `run`: the state, and what is done with commands and actions.
 //! - `workers`: the rings and doorbells of the workers.
 //! - `boards`: versions that workers look up in shared memory.
 //! - `memory`: the segments by number, and the landing headers in them.
@@ -17,7 +19,8 @@
 //! - `spill`: versions that are written to disk and read back.
 //! - `tables`: bodies in several ranges of an arena.
 //! - `trace`: finished transfers, for another thread.
-//! - `wait`: the decision between polling and sleeping, and the sleep.
+//! - `turns`: which thread runs it.
+//! - `wait`: the decision between polling and sleeping.
 
 mod boards;
 mod copies;
@@ -28,10 +31,14 @@ mod memory;
 mod meters;
 mod pings;
 mod readers;
+mod round;
 mod run;
 mod spill;
 mod tables;
 mod trace;
+mod turns;
+#[cfg(test)]
+mod turns_tests;
 mod unmapping;
 mod wait;
 mod workers;
@@ -43,6 +50,7 @@ pub use meters::{EngineMeters, Measured};
 pub use pings::PingError;
 pub use readers::{ReaderReply, ReaderSink};
 pub use trace::TraceSink;
+pub use turns::{Between, Follower, NotTurned, Turns};
 pub use wait::PollStrategy;
 
 pub use crate::disk::DiskError;
@@ -139,15 +147,21 @@ impl EngineHandle {
     /// [`EngineGone`].
     pub fn send(&self, command: EngineCommand) -> Result<(), EngineGone> {
         self.commands.send(command).map_err(|_| EngineGone)?;
-        // The write fails only when the counter is full, and then the engine is being woken already.
-        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        ring(&self.bell);
         Ok(())
     }
+}
+
+/// Wakes the engine.
+fn ring(bell: &OwnedFd) {
+    // The write fails only when the counter is full, and then the engine is being woken already.
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
 /// A running engine.
 pub struct Engine {
     handle: EngineHandle,
+    turns: Turns,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -176,17 +190,25 @@ impl Engine {
             let options = SegmentOptions { len: COUNTER_WORDS_BYTES, ..config.segment };
             run.add_words(Segment::create("transfer-counters", &options, &config.budget)?)?;
         }
+        let turns = Turns::new(run);
+        let keeper = turns.clone();
         let thread = std::thread::Builder::new()
             .name("transfer-data".into())
-            .spawn(move || run.run())
+            .spawn(move || keeper.keep())
             .map_err(|why| EngineError::System { what: "starting the data-plane thread", why })?;
-        Ok(Engine { handle: EngineHandle { commands, bell }, thread: Some(thread) })
+        Ok(Engine { handle: EngineHandle { commands, bell }, turns, thread: Some(thread) })
     }
 
     /// Returns the engine's handle.
     #[must_use]
     pub fn handle(&self) -> &EngineHandle {
         &self.handle
+    }
+
+    /// The engine, for threads of this process that wait for it.
+    #[must_use]
+    pub fn turns(&self) -> &Turns {
+        &self.turns
     }
 
     /// Stops the engine, and waits until its thread has returned. Its sessions and links are closed then.

@@ -1,4 +1,4 @@
-//! The thread's loop.
+//! The state of the engine, and what it does with commands and actions.
 
 use super::boards::{BoardMeters, Boards, Kept};
 use super::copies::Copies;
@@ -11,7 +11,7 @@ use super::readers::Readers;
 use super::tables::Tables;
 use super::trace::TraceSink;
 use super::unmapping::Unmapper;
-use super::wait::{Pace, PollStrategy, Ready};
+use super::wait::{Absence, Pace, PollStrategy, Ready};
 use super::workers::{Ends, Take, Workers};
 use super::{BoxedFabric, COUNTER_SEGMENT, EngineError};
 use crate::disk::Disk;
@@ -21,7 +21,7 @@ use hashbrown::HashMap;
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use transfer_core::drive::{Driver, Work};
 use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::op::{Command, Request};
@@ -31,17 +31,7 @@ use transfer_core::protocol::{
 use transfer_core::tensor::Name;
 use transfer_core::time::Time;
 use transfer_memory::segment::Segment;
-use transfer_memory::session::{SessionError, SidecarEnd};
-use transfer_memory::socket::SocketError;
-
-/// The interval at which sockets and processes are checked while the thread does not sleep.
-const LOOK_UP: Duration = Duration::from_millis(1);
-
-/// The interval at which a reply is retried that found its worker's ring or socket full.
-const RETRY: Duration = Duration::from_millis(5);
-
-/// The most times per round that requests for announced keys are answered, each time after draining all rings.
-const LOOKS: usize = 4;
+use transfer_memory::session::SidecarEnd;
 
 /// The most commands that are taken in one round.
 const BATCH: usize = 256;
@@ -49,28 +39,39 @@ const BATCH: usize = 256;
 pub(super) struct Run {
     pub(super) driver: Driver<Arc<Segment>>,
     pub(super) memory: Memory,
-    tables: Tables,
-    workers: Workers,
+    pub(super) tables: Tables,
+    pub(super) workers: Workers,
     pub(super) boards: Boards,
-    pace: Pace,
-    sleeper: Epoll<Ready>,
-    inbox: Receiver<EngineCommand>,
-    bell: Arc<OwnedFd>,
+    pub(super) pace: Pace,
+    pub(super) absence: Absence,
+    pub(super) sleeper: Arc<Epoll<Ready>>,
+    /// Whether workers and fabrics were told that the engine sleeps.
+    pub(super) asleep: bool,
+    /// The time at which the sleep ends in any case.
+    pub(super) asleep_until: Option<Time>,
+    /// The time at which the engine's own thread, if it sleeps, wakes up in any case.
+    pub(super) keeper_until: Option<Time>,
+    pub(super) inbox: Receiver<EngineCommand>,
+    /// A command for the engine's own thread, which comes before those of the inbox.
+    pub(super) put_off: Option<EngineCommand>,
+    pub(super) bell: Arc<OwnedFd>,
     sink: ControlSink,
-    trace: Option<TraceSink>,
-    started: Instant,
-    looked_up: Instant,
-    meters: EngineMeters,
-    broken: Vec<(SessionId, String)>,
+    pub(super) trace: Option<TraceSink>,
+    pub(super) started: Instant,
+    pub(super) looked_up: Instant,
+    /// The start of the last round, if it had work and its time is not counted yet.
+    pub(super) worked_from: Option<Instant>,
+    pub(super) meters: EngineMeters,
+    pub(super) broken: Vec<(SessionId, String)>,
     /// The calls of peers for landing slots that are not answered yet.
     calls: HashMap<u64, Answer<Option<Vec<BufferAnswer>>>>,
     next_call: u64,
     pings: Pings,
     readers: Readers,
-    copies: Copies,
+    pub(super) copies: Copies,
     pub(super) disk: Option<Disk>,
     unmapper: Unmapper,
-    stopping: bool,
+    pub(super) stopping: bool,
 }
 
 impl Run {
@@ -100,13 +101,19 @@ impl Run {
             workers: Workers::default(),
             boards: Boards::default(),
             pace: Pace::new(poll),
-            sleeper,
+            absence: Absence::new(),
+            sleeper: Arc::new(sleeper),
+            asleep: false,
+            asleep_until: None,
+            keeper_until: None,
             inbox,
+            put_off: None,
             bell,
             sink,
             trace,
             started: now,
             looked_up: now,
+            worked_from: None,
             meters: EngineMeters::default(),
             broken: Vec::new(),
             calls: HashMap::new(),
@@ -147,80 +154,12 @@ impl Run {
         Ok(())
     }
 
-    fn time(&self, now: Instant) -> Time {
+    pub(super) fn time(&self, now: Instant) -> Time {
         Time(u64::try_from(now.saturating_duration_since(self.started).as_nanos()).unwrap_or(u64::MAX))
     }
 
-    pub(super) fn run(mut self) {
-        // The liveness words belong to this thread. They tell readers of a board that it runs.
-        let mut kept = Vec::new();
-        // The start of the last round, if it had work.
-        let mut round: Option<Instant> = None;
-        while !self.stopping {
-            let instant = Instant::now();
-            if let Some(began) = round.take() {
-                self.meters.rounds += 1;
-                self.meters.busy += instant.saturating_duration_since(began);
-                self.pace.worked(began, instant);
-            }
-            let now = self.time(instant);
-            if let Some(trace) = &self.trace {
-                trace.begin(&mut self.driver.node);
-            }
-            let mut active = self.commands(now, &mut kept);
-            if self.take(now, Take::Some) {
-                active = true;
-                self.answer_asked(now);
-                // This comes before polling the fabrics, which costs system calls: the posts of this moment leave with
-                // them.
-                self.work(now);
-            }
-            active |= self.driver.poll_fabrics(now, &self.memory);
-            // This comes before deadlines. A request that arrives during one drain of the rings is answered after the
-            // next.
-            for _ in 0..LOOKS {
-                if !self.answer_asked(now) {
-                    break;
-                }
-                active = true;
-            }
-            if self.driver.node.next_deadline().is_some_and(|at| at <= now) {
-                self.driver.node.timeout(now);
-                active = true;
-            }
-            self.work(now);
-            if !self.copies.is_empty() {
-                active = true;
-                if let Some(tag) = self.copies.step(&self.memory) {
-                    self.driver.node.copied(now, tag);
-                    self.work(now);
-                }
-            }
-            if self.disk_done(now) {
-                active = true;
-                self.work(now);
-            }
-            if let Some(trace) = &self.trace {
-                trace.end(&mut self.driver.node, self.started);
-            }
-            if active {
-                round = Some(instant);
-            } else if self.pace.should_sleep(instant) {
-                self.sleep(now);
-                self.pace.slept();
-                continue;
-            } else {
-                std::thread::yield_now();
-            }
-            if instant.saturating_duration_since(self.looked_up) > LOOK_UP {
-                self.wait(now, Some(Duration::ZERO));
-            }
-        }
-        self.end();
-    }
-
     /// Takes requests of workers. Returns whether there were any.
-    fn take(&mut self, now: Time, how: Take) -> bool {
+    pub(super) fn take(&mut self, now: Time, how: Take) -> bool {
         let Run { workers, driver, broken, memory, tables, boards, .. } = self;
         let take = |session, request| match request {
             Request::Command { op, command: Command::Push(push) } if Tables::concern(&push) => {
@@ -238,7 +177,7 @@ impl Run {
 
     /// Drains all rings, then answers the requests for announced keys that had arrived before. Returns whether there
     /// were any. The next call answers requests that arrive during the drain.
-    fn answer_asked(&mut self, now: Time) -> bool {
+    pub(super) fn answer_asked(&mut self, now: Time) -> bool {
         let asked = self.driver.node.asked();
         if asked > 0 {
             self.take(now, Take::All);
@@ -248,7 +187,7 @@ impl Run {
     }
 
     /// Carries out the actions of the state machine.
-    fn work(&mut self, now: Time) {
+    pub(super) fn work(&mut self, now: Time) {
         loop {
             while let Some(work) = self.driver.poll(now, &mut self.memory) {
                 match work {
@@ -331,7 +270,7 @@ impl Run {
 
     /// Handles the end of a worker. Takes the rest of its requests first: other workers may have found versions that
     /// it has announced, so these are published, if only for a moment.
-    fn worker_gone(&mut self, now: Time, session: SessionId, why: &str) {
+    pub(super) fn worker_gone(&mut self, now: Time, session: SessionId, why: &str) {
         self.take(now, Take::Rest(session));
         self.close_session(now, session, why);
     }
@@ -355,60 +294,23 @@ impl Run {
         free.into_iter().for_each(|ticket| self.driver.node.withdrawn(ticket));
     }
 
-    fn sleep(&mut self, now: Time) {
-        for fabric in self.driver.fabrics() {
-            fabric.arm();
-        }
-        let mut timeout = self.driver.node.next_deadline().map(|at| at.since(now));
-        if self.workers.has_backlog() {
-            timeout = Some(timeout.map_or(RETRY, |t| t.min(RETRY)));
-        }
-        // Polling once more finds events from before a fabric was armed. Commands ring the bell.
-        if self.workers.prepare_sleep() && !self.driver.poll_fabrics(now, &self.memory) && self.inbox.is_empty() {
-            self.meters.sleeps += 1;
-            self.wait(now, timeout);
-        }
-        self.workers.awake();
-    }
-
-    /// Waits on sockets, processes, fabrics and commands.
-    fn wait(&mut self, now: Time, timeout: Option<Duration>) {
-        self.looked_up = Instant::now();
-        for ready in self.sleeper.wait(timeout).into_iter().map(|event| event.token) {
-            match ready {
-                Ready::Fabric(place) => {
-                    if let Some(fabric) = self.driver.fabrics().get_mut(usize::from(place)) {
-                        fabric.woken();
-                    }
-                }
-                Ready::Bell => {
-                    // Every round checks for commands anyway.
-                    let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
-                }
-                Ready::Process(session) => self.worker_gone(now, SessionId(session), "its process has ended"),
-                Ready::Socket(session) => match self.workers.take_doorbells(SessionId(session)) {
-                    Ok(()) => {}
-                    Err(e @ SessionError::Socket(SocketError::Closed)) => {
-                        self.worker_gone(now, SessionId(session), &e.to_string());
-                    }
-                    Err(e) => self.broken.push((SessionId(session), e.to_string())),
-                },
-            }
-        }
-    }
-
-    fn commands(&mut self, now: Time, kept: &mut Vec<Kept>) -> bool {
+    /// Takes commands of the control plane. Returns whether there were any.
+    pub(super) fn commands(&mut self, now: Time, mut kept: Option<&mut Vec<Kept>>) -> bool {
         let mut active = false;
         for _ in 0..BATCH {
-            let Ok(command) = self.inbox.try_recv() else { break };
+            let Some(command) = self.put_off.take().or_else(|| self.inbox.try_recv().ok()) else { break };
+            if let (EngineCommand::AddPool { board: Some(_), .. }, None) = (&command, &kept) {
+                self.put_off = Some(command);
+                break;
+            }
             active = true;
             self.meters.commands += 1;
-            self.command(now, command, kept);
+            self.command(now, command, kept.as_deref_mut());
         }
         active
     }
 
-    fn command(&mut self, now: Time, command: EngineCommand, kept: &mut Vec<Kept>) {
+    fn command(&mut self, now: Time, command: EngineCommand, kept: Option<&mut Vec<Kept>>) {
         let driver = &mut self.driver;
         match command {
             EngineCommand::AddPool { domain, id, segment, board } => {
@@ -484,10 +386,12 @@ impl Run {
         }
     }
 
-    fn add_board(&mut self, domain: Tenant, board: Arc<Segment>, kept: &mut Vec<Kept>) {
+    fn add_board(&mut self, domain: Tenant, board: Arc<Segment>, kept: Option<&mut Vec<Kept>>) {
         match self.boards.add(domain, &board) {
             Ok((places, life)) => {
-                kept.push(Kept::new(life, board));
+                if let Some(kept) = kept {
+                    kept.push(Kept::new(life, board));
+                }
                 self.driver.node.add_board(domain, places);
             }
             // The board stays empty, so every fetch goes to the sidecar.
@@ -566,7 +470,7 @@ impl Run {
     }
 
     /// Ends the links and sessions at the end of the thread. Peers and workers notice it by their sockets.
-    fn end(mut self) {
+    pub(super) fn end(mut self) {
         let now = self.time(Instant::now());
         for link in self.driver.node.link_ids() {
             self.driver.abandon_link(link, "the sidecar is shutting down");

@@ -94,6 +94,38 @@ impl Pace {
     }
 }
 
+/// How long waiters are away between two turns of the engine.
+#[derive(Debug)]
+pub(super) struct Absence {
+    began: Option<Instant>,
+    /// A running mean.
+    mean: Duration,
+}
+
+/// An absence is short below this: less than the wake-up of a thread.
+const SHORT: Duration = Duration::from_micros(20);
+
+impl Absence {
+    pub(super) fn new() -> Absence {
+        Absence { began: None, mean: SHORT * LONGEST }
+    }
+
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.began = Some(now);
+    }
+
+    pub(super) fn end(&mut self) {
+        if let Some(began) = self.began.take() {
+            self.mean = (self.mean * (MEMORY - 1) + began.elapsed().min(SHORT * LONGEST)) / MEMORY;
+        }
+    }
+
+    /// Whether the next one is likely to be short.
+    pub(super) fn is_short(&self) -> bool {
+        self.mean < SHORT
+    }
+}
+
 /// A ready descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ready {

@@ -28,6 +28,7 @@ use std::thread::JoinHandle;
 use tempfile::TempDir;
 use tokio::sync::{oneshot, watch};
 use transfer_core::tensor::Name;
+use transfer_fabric::engine::Turns;
 
 /// The addresses of a sidecar as they were bound, with the actual ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +77,7 @@ pub struct Sidecar {
     drained: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     live: Live,
+    turns: Turns,
     /// Dropped last, which removes the directory.
     _directory: Option<TempDir>,
 }
@@ -121,7 +123,7 @@ impl Sidecar {
 
     fn start_in(config: Config, directory: Option<TempDir>) -> Result<Sidecar, StartError> {
         let parts = Parts::make(config)?;
-        let addresses = parts.addresses.clone();
+        let (addresses, turns) = (parts.addresses.clone(), parts.engine.turns().clone());
         let (stop, stopped) = oneshot::channel();
         let (alive, ended) = watch::channel(());
         let drained = Arc::new(AtomicBool::new(false));
@@ -137,7 +139,7 @@ impl Sidecar {
         match started.recv() {
             Ok(Ok(live)) => {
                 let (stop, thread) = (Some(stop), Some(thread));
-                Ok(Sidecar { addresses, stop, ended, drained, thread, live, _directory: directory })
+                Ok(Sidecar { addresses, stop, ended, drained, thread, live, turns, _directory: directory })
             }
             // The thread has nothing left to do.
             Ok(Err(e)) => {
@@ -146,6 +148,12 @@ impl Sidecar {
             }
             Err(_) => Err(StartError::Services("the control thread has ended".into())),
         }
+    }
+
+    /// Its engine, for threads of this process that wait for it.
+    #[must_use]
+    pub fn turns(&self) -> &Turns {
+        &self.turns
     }
 
     /// Applies a new configuration as far as a running sidecar can. Returns the changed keys that are in effect, and

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// The time-out of a worker's call, after which its task has failed.
@@ -36,6 +37,8 @@ pub enum Answer {
     },
     /// The port at which the process listens.
     Port(u16),
+    /// The address at which the sidecar inside of the process listens for other nodes, if it does.
+    Listens(Option<SocketAddr>),
     /// The task has failed.
     Failed(String),
 }

@@ -9,10 +9,12 @@ use super::pace::Pace;
 use super::shuffle::{Shuffle, Shuffler};
 use crate::clock::now_ns;
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::thread;
+use std::task::Waker;
 use std::time::Duration;
-use transfer_client::{BlockingClient, DType, Error, Key};
+use transfer_client::{Begun, BlockingClient, DType, Error, Key, NodeConfig, PushError, Pushed};
 
 /// A task of a worker.
 #[derive(Debug, Serialize, Deserialize)]
@@ -26,6 +28,17 @@ pub enum WorkerTask {
         /// The arena, in bytes.
         arena_bytes: u64,
         /// The longest polling time of a call before it sleeps; `None`: the client's default.
+        spin: Option<Duration>,
+    },
+    /// Starts a sidecar inside of the process, and begins a session with it. Answers with the address at which it listens.
+    Embed {
+        /// The settings of its node: keys of the configuration file, and values. The node's name is the worker's.
+        settings: Vec<(String, String)>,
+        /// The worker's name.
+        name: String,
+        /// The arena, in bytes.
+        arena_bytes: u64,
+        /// As in [`WorkerTask::Connect`].
         spin: Option<Duration>,
     },
     /// Ends the session.
@@ -59,6 +72,22 @@ pub enum WorkerTask {
         /// The path at which each arrival is reported.
         turns: Option<PathBuf>,
     },
+    /// Pushes a tensor to another worker, and waits for the one that it pushes back, or the other way round. Answers with the
+    /// moment before each round, and that after the last.
+    PingPong {
+        /// The key of what it pushes.
+        give: String,
+        /// The key of what it fetches.
+        take: String,
+        /// The other worker; `None` where both have one sidecar.
+        to: Option<String>,
+        /// The tensors' length in bytes.
+        len: u64,
+        /// The versions.
+        versions: std::ops::Range<u64>,
+        /// Whether it pushes first.
+        first: bool,
+    },
     /// Fetches the newest version of a key, and drops it, repeatedly. Answers with the durations, and the copied bytes.
     FetchAgain {
         /// The key.
@@ -83,16 +112,15 @@ pub enum WorkerTask {
         /// The number of threads.
         threads: usize,
     },
-    /// Pushes the same bytes repeatedly by several threads, each under its own key. Answers with the first and the last
-    /// moment.
+    /// Pushes the same bytes repeatedly, several at a time, each under its own key. Answers with the first and the last moment.
     Stream {
         /// The prefix of the keys.
         prefix: String,
         /// The length of each tensor in bytes.
         len: u64,
-        /// The number of threads.
+        /// The number of keys.
         in_flight: usize,
-        /// The number of pushes of each thread.
+        /// The number of pushes of each key.
         count: u64,
         /// The versions begin above this one.
         above: u64,
@@ -132,6 +160,17 @@ impl Worker {
                 self.client = Some(connect.connect_timeout(PATIENCE).call()?);
                 return Ok(Answer::Done);
             }
+            WorkerTask::Embed { settings, name, arena_bytes, spin } => {
+                let config =
+                    settings.iter().fold(NodeConfig::new(&name), |config, (key, value)| config.set(key, value));
+                let mut connect = BlockingClient::embedded_with(config).name(name).arena_bytes(arena_bytes);
+                if let Some(spin) = spin {
+                    connect = connect.spin(spin);
+                }
+                self.client = Some(connect.connect_timeout(PATIENCE).call()?);
+                let address = transfer_client::embedded_addresses().and_then(|addresses| addresses.grpc);
+                return Ok(Answer::Listens(address));
+            }
             WorkerTask::Disconnect => {
                 *self = Worker::default();
                 return Ok(Answer::Done);
@@ -140,12 +179,15 @@ impl Worker {
         }
         let client = self.client.as_ref().ok_or("the worker is not connected")?;
         match task {
-            WorkerTask::Connect { .. } | WorkerTask::Disconnect => Ok(Answer::Done),
+            WorkerTask::Connect { .. } | WorkerTask::Embed { .. } | WorkerTask::Disconnect => Ok(Answer::Done),
             WorkerTask::Prefill { len, tensors } => prefill(client, len, tensors),
             WorkerTask::Push { key, len, versions, pace, to } => {
                 push(client, &key, len, versions, &pace, to.as_deref())
             }
             WorkerTask::Fetch { key, versions, turns } => fetch(client, &key, versions, turns),
+            WorkerTask::PingPong { give, take, to, len, versions, first } => {
+                ping_pong(client, (&give, &take), to.as_deref(), len, versions, first)
+            }
             WorkerTask::FetchAgain { key, count } => fetch_again(client, &key, count),
             WorkerTask::ReadTwice { key, version } => read_twice(client, &key, version),
             WorkerTask::CopyIn { len, rounds, threads } => copy::copy_in(client, len, rounds, threads),
@@ -246,24 +288,67 @@ fn stream(
     versions: std::ops::Range<u64>,
     to: &str,
 ) -> Result<Answer, Failed> {
-    // All pushes share one range of the arena, as the baseline has one buffer.
+    // One thread, as the others have. All pushes share one range of the arena, as the baseline has one buffer.
     let mut tensor = client.allocate(DType::U8, [len])?;
     tensor.as_mut_bytes().fill(3);
     let tensor = tensor.freeze();
-    let one = |i: usize| -> Result<u64, Error> {
-        let key = Key::new(&format!("{prefix}/{i}"))?;
-        let mut copied = 0;
-        for version in versions.clone() {
-            let pushed = client.push_frozen(&key, &tensor).version(version).to(to).timeout(PATIENCE).call();
-            copied += pushed.map_err(Error::from)?.report.copied;
-        }
-        Ok(copied)
+    let keys = (0..in_flight).map(|i| Key::new(&format!("{prefix}/{i}"))).collect::<Result<Vec<_>, _>>()?;
+    let mut copied = 0;
+    let mut count = |pushed: Result<Pushed, PushError>| -> Result<(), Error> {
+        copied += pushed.map_err(Error::from)?.report.copied;
+        Ok(())
     };
+    let mut under_way: VecDeque<Begun<'_, Result<Pushed, PushError>>> = VecDeque::new();
     let started = now_ns();
-    let copied = thread::scope(|scope| {
-        let threads: Vec<_> = (0..in_flight).map(|i| scope.spawn(move || one(i))).collect();
-        let results = threads.into_iter().map(|t| t.join().unwrap_or(Err(Error::Ended)));
-        results.sum::<Result<u64, Error>>()
-    })?;
+    for version in versions {
+        for key in &keys {
+            if under_way.len() == in_flight
+                && let Some(mut push) = under_way.pop_front()
+            {
+                count(push.wait(PATIENCE).ok_or(Error::Ended)?)?;
+            }
+            let mut push = client.push_frozen(key, &tensor).version(version).to(to).timeout(PATIENCE).begin();
+            // This sends it.
+            match push.poll(Waker::noop()) {
+                ControlFlow::Break(pushed) => count(pushed)?,
+                ControlFlow::Continue(_) => under_way.push_back(push),
+            }
+        }
+    }
+    for mut push in under_way {
+        count(push.wait(PATIENCE).ok_or(Error::Ended)?)?;
+    }
     Ok(Answer::Times { ns: vec![started, now_ns()], copied })
+}
+
+fn ping_pong(
+    client: &BlockingClient,
+    (give, take): (&str, &str),
+    to: Option<&str>,
+    len: u64,
+    versions: std::ops::Range<u64>,
+    first: bool,
+) -> Result<Answer, Failed> {
+    let (give, take) = (Key::new(give)?, Key::new(take)?);
+    let (mut ns, mut copied) = (Vec::new(), 0);
+    for version in versions {
+        let push = || -> Result<u64, Failed> {
+            let tensor = client.allocate_wait(DType::U8, [len], PATIENCE).call()?;
+            let mut push = client.push_tensor(&give, tensor).version(version).timeout(PATIENCE);
+            if let Some(to) = to {
+                push = push.to(to);
+            }
+            Ok(push.call().map_err(Error::from)?.report.copied)
+        };
+        ns.push(now_ns());
+        if first {
+            copied += push()?;
+        }
+        copied += client.fetch(&take).exactly(version).timeout(PATIENCE).call()?.report().copied;
+        if !first {
+            copied += push()?;
+        }
+    }
+    ns.push(now_ns());
+    Ok(Answer::Times { ns, copied })
 }

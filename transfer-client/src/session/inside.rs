@@ -1,0 +1,101 @@
+//! A sidecar inside this process: a thread that waits for its answer turns the engine, in place of waiting for another
+//! thread that does.
+
+use super::reader::Reader;
+use super::{Gone, Session};
+use std::fmt;
+use std::time::Instant;
+#[cfg(feature = "embedded")]
+use {
+    std::ops::ControlFlow,
+    std::sync::Arc,
+    std::time::Duration,
+    transfer_server::{Between, Follower, Sidecar},
+};
+
+/// The interval at which a thread that polls looks at the socket: the sidecar may have ended the session.
+#[cfg(feature = "embedded")]
+const LOOK_UP: Duration = Duration::from_millis(1);
+
+/// A sidecar that runs in this process, and lives at least as long as the session.
+#[cfg(feature = "embedded")]
+#[derive(Clone)]
+pub(crate) struct Inside(pub(crate) Arc<Sidecar>);
+
+/// There is none.
+#[cfg(not(feature = "embedded"))]
+#[derive(Clone)]
+pub(crate) enum Inside {}
+
+#[cfg(not(feature = "embedded"))]
+type Follower = std::convert::Infallible;
+
+#[cfg(feature = "embedded")]
+impl Inside {
+    /// Counts the caller as one that waits while others turn the engine, until the result is dropped.
+    pub(super) fn follow(&self) -> Follower {
+        self.0.turns().follow()
+    }
+
+    /// Turns the engine until replies have come, at the latest until `until`. `None` if others turn it.
+    pub(super) fn turn(&self, session: &Session, reader: &mut Reader, until: Instant) -> Option<Result<(), Gone>> {
+        let mut looked_up = None;
+        let turned = self.0.turns().turn(until, reader.spins_for(), |between| {
+            match reader.drain(session) {
+                Ok(false) => {}
+                any => return ControlFlow::Break(any.map(|_| ())),
+            }
+            let looks = match between {
+                Between::Sleep => true,
+                Between::Rounds(now) => {
+                    let is_time = now.saturating_duration_since(*looked_up.get_or_insert(now)) > LOOK_UP;
+                    if is_time {
+                        looked_up = Some(now);
+                    }
+                    is_time || session.waits_for_bell()
+                }
+            };
+            if looks {
+                match reader.read_message(session) {
+                    Ok(false) => {}
+                    any => return ControlFlow::Break(any.map(|_| ())),
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        Some(turned.ok()?.unwrap_or(Ok(())))
+    }
+}
+
+#[cfg(not(feature = "embedded"))]
+impl Inside {
+    pub(super) fn follow(&self) -> Follower {
+        match *self {}
+    }
+
+    pub(super) fn turn(&self, _: &Session, _: &mut Reader, _: Instant) -> Option<Result<(), Gone>> {
+        match *self {}
+    }
+}
+
+/// Whoever follows as long as this lives, if anybody does.
+#[derive(Default)]
+pub(crate) struct Following(Option<Follower>);
+
+impl Following {
+    pub(crate) fn of(inside: Option<&Inside>) -> Following {
+        Following(inside.map(Inside::follow))
+    }
+}
+
+impl fmt::Debug for Inside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Inside")
+    }
+}
+
+impl fmt::Debug for Following {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Following").field(&self.0.is_some()).finish()
+    }
+}

@@ -1,0 +1,393 @@
+//! Who turns the engine.
+//!
+//! In `transferd` the engine's own thread does. Where the engine shares its process with its workers, a thread that waits for
+//! its answer turns it: then nothing has to be handed to another thread, and no other thread has to be woken. The engine's own
+//! thread, the *keeper*, goes on while nobody waits.
+//!
+//! One thread at a time turns it, and holds its lock:
+//! - **The keeper sleeps without the lock.** So a waiter takes the engine over without waking it. What comes meanwhile may wake
+//!   the keeper, which then finds that it is not needed, and *rests*.
+//! - **A keeper that rests looks after [`REST`]**, and goes on if nobody has turned the engine for [`ALONE`]. So a worker that
+//!   waits again and again never has to wake it. If it stays away once, what comes meanwhile is late by the sum of both at
+//!   most. While one turn lasts longer, the keeper sleeps until its end.
+//! - **A waiter that uses to come back at once leaves what is to be sent to its next turn**, which saves a system call: an
+//!   acknowledgement leaves together with the answer. Otherwise it sends before it goes, and has the keeper go on.
+//! - **If several threads wait, the keeper turns it.** Each of them would have to hand it over, which is one more wake-up.
+//!   Those who find the engine in other hands count as *followers*, and so do async clients, which never turn it.
+//! - Commands that belong to the engine's own thread are left to it (a liveness word belongs to the thread that has begun it).
+
+use super::ring;
+use super::round::Round;
+use super::run::Run;
+use super::wait::Ready;
+use crate::epoll::Epoll;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::fmt;
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// After this time the keeper looks whether it is needed.
+const REST: Duration = Duration::from_micros(200);
+
+/// It is needed once nobody has turned the engine for as long as this.
+const ALONE: Duration = Duration::from_micros(100);
+
+/// The time for which a waiter tries the lock before it looks who holds it.
+const TRY: Duration = Duration::from_micros(100);
+
+/// The most rounds after which a waiter that leaves lets the keeper look, in place of announcing its sleep again.
+const LAST_ROUNDS: usize = 4;
+
+/// The engine of this process, for threads that wait for it. Cheap to clone.
+#[derive(Clone)]
+pub struct Turns(Arc<Shared>);
+
+struct Shared {
+    /// `None` once it has ended.
+    run: Mutex<Option<Run>>,
+    sleeper: Arc<Epoll<Ready>>,
+    /// Whether a waiter turns it.
+    by_waiter: AtomicBool,
+    /// The waiters that ask the keeper for it.
+    asking: AtomicU32,
+    followers: AtomicU32,
+    /// The number of turns of waiters so far.
+    turns: AtomicU64,
+    started: Instant,
+    /// When the last of them ended, in microseconds since the start.
+    left: AtomicU64,
+    /// Whether the keeper sleeps, or is about to take the engine after it slept.
+    keeper_sleeps: AtomicBool,
+    /// Whether a waiter has to call the keeper when its turn ends.
+    call: AtomicBool,
+    called: Mutex<bool>,
+    calls: Condvar,
+    /// Wakes a keeper that sleeps.
+    bell: Arc<OwnedFd>,
+}
+
+/// What a thread that turns the engine looks at between two rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Between {
+    /// More may come soon. With the time at which the last round began.
+    Rounds(Instant),
+    /// The thread will sleep.
+    Sleep,
+}
+
+/// A thread that waits while others turn the engine.
+#[must_use]
+pub struct Follower(Arc<Shared>);
+
+impl Turns {
+    pub(super) fn new(run: Run) -> Turns {
+        Turns(Arc::new(Shared {
+            sleeper: run.sleeper.clone(),
+            bell: run.bell.clone(),
+            run: Mutex::new(Some(run)),
+            by_waiter: AtomicBool::new(false),
+            asking: AtomicU32::new(0),
+            followers: AtomicU32::new(0),
+            turns: AtomicU64::new(0),
+            started: Instant::now(),
+            left: AtomicU64::new(0),
+            keeper_sleeps: AtomicBool::new(false),
+            call: AtomicBool::new(false),
+            called: Mutex::new(false),
+            calls: Condvar::new(),
+        }))
+    }
+
+    /// Turns the engine until `done` breaks, and at the latest until `until`; then returns `None`. `done` is called after each
+    /// round, and before each sleep. The thread sleeps only after it has polled for `spin`.
+    ///
+    /// # Errors
+    /// The thread does not turn it, because others do or because it has ended: wait in another way, as a [`Follower`].
+    pub fn turn<T>(
+        &self,
+        until: Instant,
+        spin: Duration,
+        mut done: impl FnMut(Between) -> ControlFlow<T>,
+    ) -> Result<Option<T>, NotTurned> {
+        let mut turn = self.0.begin().ok_or(NotTurned)?;
+        let mut tired_at = None;
+        loop {
+            let now = Instant::now();
+            let mut ended = None;
+            let round = turn.round(now, || {
+                ended = done(Between::Rounds(now)).break_value();
+                ended.is_some()
+            });
+            let ended = ended.or_else(|| done(Between::Rounds(now)).break_value());
+            if ended.is_some() {
+                return Ok(ended);
+            }
+            let round = round?;
+            if now >= until {
+                return Ok(None);
+            }
+            match round {
+                Round::Worked => tired_at = None,
+                Round::Polled => std::thread::yield_now(),
+                Round::Tired if now < *tired_at.get_or_insert(now + spin) => std::thread::yield_now(),
+                Round::Tired => {
+                    if let ControlFlow::Break(value) = done(Between::Sleep) {
+                        return Ok(Some(value));
+                    }
+                    turn.sleep(until.saturating_duration_since(now))?;
+                }
+            }
+        }
+    }
+
+    /// Counts this thread, or an async client, as one that waits while others turn the engine, until the result is dropped.
+    pub fn follow(&self) -> Follower {
+        self.0.followers.fetch_add(1, Ordering::SeqCst);
+        self.0.call_keeper();
+        Follower(self.0.clone())
+    }
+
+    /// The keeper. Returns when the engine has ended.
+    pub(super) fn keep(&self) {
+        let kept = catch_unwind(AssertUnwindSafe(|| self.0.keep()));
+        // Peers and workers notice the end by their sockets.
+        drop(self.0.run.lock().take());
+        if let Err(panic) = kept {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl fmt::Debug for Turns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shared { by_waiter, followers, .. } = &*self.0;
+        f.debug_struct("Turns").field("by_waiter", by_waiter).field("followers", followers).finish_non_exhaustive()
+    }
+}
+
+/// See [`Turns::turn`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("others turn the engine, or it has ended")]
+pub struct NotTurned;
+
+impl Shared {
+    fn keep(&self) {
+        let mut kept = Vec::new();
+        let mut run = self.run.lock();
+        loop {
+            let Some(engine) = run.as_mut() else { return };
+            let round = engine.round(Instant::now(), Some(&mut kept), || false);
+            if engine.stopping {
+                let engine = run.take();
+                drop(run);
+                return engine.into_iter().for_each(Run::end);
+            }
+            match round {
+                Round::Worked => {}
+                Round::Polled => std::thread::yield_now(),
+                Round::Tired => {
+                    if let Some(timeout) = engine.fall_asleep() {
+                        engine.keeper_until = engine.asleep_until;
+                        self.keeper_sleeps.store(true, Ordering::SeqCst);
+                        drop(run);
+                        let events = self.sleeper.wait(timeout);
+                        let taken = self.run.try_lock();
+                        self.keeper_sleeps.store(false, Ordering::SeqCst);
+                        run = match taken {
+                            Some(taken) => taken,
+                            None => self.rest(),
+                        };
+                        if let Some(engine) = run.as_mut() {
+                            engine.wake();
+                            engine.ready(&events);
+                        }
+                    }
+                }
+            }
+            if self.asking.load(Ordering::SeqCst) > 0 {
+                if let Some(engine) = run.as_mut() {
+                    engine.pause(Instant::now());
+                }
+                MutexGuard::unlock_fair(run);
+                run = self.rest();
+            }
+        }
+    }
+
+    fn begin(&self) -> Option<Turn<'_>> {
+        if self.followers.load(Ordering::SeqCst) > 0 {
+            return None;
+        }
+        self.asking.fetch_add(1, Ordering::SeqCst);
+        let run = loop {
+            if self.by_waiter.load(Ordering::SeqCst) {
+                break None;
+            }
+            if let Some(run) = self.run.try_lock_for(TRY) {
+                break Some(run);
+            }
+        };
+        self.asking.fetch_sub(1, Ordering::SeqCst);
+        let mut run = run?;
+        let engine = run.as_mut()?;
+        if engine.stopping || engine.put_off.is_some() {
+            return None;
+        }
+        self.by_waiter.store(true, Ordering::SeqCst);
+        self.turns.fetch_add(1, Ordering::SeqCst);
+        engine.absence.end();
+        if engine.asleep {
+            // What has come since is found at once, and not after some rounds.
+            let events = self.sleeper.wait(Some(Duration::ZERO));
+            engine.wake();
+            engine.ready(&events);
+        }
+        Some(Turn { shared: self, run: Some(run) })
+    }
+
+    /// Makes the keeper go on, if it rests.
+    fn call_keeper(&self) {
+        *self.called.lock() = true;
+        self.calls.notify_one();
+    }
+
+    /// The keeper rests until the engine needs it.
+    fn rest(&self) -> MutexGuard<'_, Option<Run>> {
+        let mut seen = None;
+        let mut called = self.called.lock();
+        loop {
+            if !*called {
+                self.calls.wait_for(&mut called, REST);
+            }
+            let turns = Some(self.turns.load(Ordering::SeqCst));
+            if self.by_waiter.load(Ordering::SeqCst) && turns == seen && !*called {
+                // One long turn. Its end calls.
+                self.call.store(true, Ordering::SeqCst);
+                while self.by_waiter.load(Ordering::SeqCst) && !*called {
+                    self.calls.wait(&mut called);
+                }
+                self.call.store(false, Ordering::SeqCst);
+                continue;
+            }
+            seen = turns;
+            let left = Duration::from_micros(self.left.load(Ordering::SeqCst));
+            let alone = self.started.elapsed().saturating_sub(left) >= ALONE;
+            if (std::mem::take(&mut *called) || alone)
+                && let Some(run) = self.run.try_lock()
+            {
+                return run;
+            }
+        }
+    }
+}
+
+/// A waiter's turn.
+struct Turn<'a> {
+    shared: &'a Shared,
+    /// `None` while it is being dropped.
+    run: Option<MutexGuard<'a, Option<Run>>>,
+}
+
+impl Turn<'_> {
+    /// The engine, if nothing in it has to be done by the keeper.
+    fn engine(&mut self) -> Result<&mut Run, NotTurned> {
+        let engine = self.run.as_mut().and_then(|run| run.as_mut()).ok_or(NotTurned)?;
+        if engine.stopping || engine.put_off.is_some() { Err(NotTurned) } else { Ok(engine) }
+    }
+
+    fn round(&mut self, now: Instant, enough: impl FnOnce() -> bool) -> Result<Round, NotTurned> {
+        let engine = self.engine()?;
+        // A bug in the engine ends the engine, and not the call of an application.
+        match catch_unwind(AssertUnwindSafe(|| engine.round(now, None, enough))) {
+            Ok(round) => self.engine().map(|_| round),
+            Err(_) => {
+                if let Some(run) = self.run.as_mut() {
+                    **run = None;
+                }
+                Err(NotTurned)
+            }
+        }
+    }
+
+    /// Sleeps at most this long.
+    fn sleep(&mut self, at_most: Duration) -> Result<(), NotTurned> {
+        let engine = self.engine()?;
+        if let Some(timeout) = engine.fall_asleep() {
+            let sleeper = engine.sleeper.clone();
+            let events = sleeper.wait(Some(timeout.map_or(at_most, |timeout| timeout.min(at_most))));
+            engine.wake();
+            engine.ready(&events);
+        }
+        Ok(())
+    }
+
+    /// Prepares the engine for the time without a waiter. Returns what the keeper has to be told.
+    fn leave(&mut self) -> Tell {
+        let keeper_sleeps = self.shared.keeper_sleeps.load(Ordering::SeqCst);
+        let Ok(engine) = self.engine() else { return Tell::Everything };
+        let (now, is_quick) = (Instant::now(), engine.absence.is_short());
+        engine.pause(now);
+        engine.absence.begin(now);
+        // What is to be sent waits for a waiter that comes back at once. It often brings more.
+        if !is_quick && self.round(now, || false).is_err() {
+            return Tell::Everything;
+        }
+        if !keeper_sleeps {
+            return if is_quick { Tell::Nothing } else { Tell::GoOn };
+        }
+        // It sleeps on, if it can.
+        for _ in 0..LAST_ROUNDS {
+            let Ok(engine) = self.engine() else { return Tell::Everything };
+            if engine.fall_asleep().is_some() {
+                let oversleeps =
+                    engine.asleep_until.is_some_and(|now| engine.keeper_until.is_none_or(|then| now < then));
+                return if oversleeps { Tell::WakeUp } else { Tell::Nothing };
+            }
+            if self.round(Instant::now(), || false).is_err() {
+                return Tell::Everything;
+            }
+        }
+        Tell::WakeUp
+    }
+}
+
+/// What the keeper is told at the end of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tell {
+    Nothing,
+    /// It sleeps, and has to look.
+    WakeUp,
+    /// It rests, and has to go on.
+    GoOn,
+    /// Whichever it does, it is needed.
+    Everything,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let tell = self.leave();
+        let shared = self.shared;
+        let now = u64::try_from(shared.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        shared.left.store(now, Ordering::SeqCst);
+        shared.by_waiter.store(false, Ordering::SeqCst);
+        drop(self.run.take());
+        if matches!(tell, Tell::WakeUp | Tell::Everything) {
+            ring(&shared.bell);
+        }
+        let calls = matches!(tell, Tell::GoOn | Tell::Everything) || shared.followers.load(Ordering::SeqCst) > 0;
+        if calls || shared.call.load(Ordering::SeqCst) {
+            *shared.called.lock() |= calls;
+            shared.calls.notify_one();
+        }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.0.followers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
