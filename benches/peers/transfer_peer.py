@@ -79,7 +79,7 @@ def measure(ask):
 def measure_in(ask, folder):
     arena = max(64 << 20, 3 * ask.size)
     # Two slots for each key, each with its header; a pool that is full would take slots back all the time.
-    pool = max(1 << 30, 2 * ask.under_way() * ask.size + (64 << 20))
+    pool = max(256 << 20, 2 * ask.under_way() * ask.size + (64 << 20))
     fabric = 'tcp' if ask.place == 'tcp' else 'shm'
     sender, receiver = Actor('sender'), Actor('receiver')
     started = [sender, receiver]

@@ -6,8 +6,11 @@ use std::future::Future;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::time::Sleep;
+
+/// A call that waits without the sidecar is asked again after this time.
+const A_WHILE: Duration = Duration::from_secs(3600);
 
 mod sealed {
     pub trait Sealed {}
@@ -38,12 +41,36 @@ pub trait Call: Unpin {
     /// called again at `at` in any case.
     fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant>;
 
+    /// Waits without asking the sidecar, at most until `until`, if this call can. The caller does nothing else until the call
+    /// has ended.
+    fn watch(&mut self, _until: Instant) -> Watched<Self::Output> {
+        Watched::Steps
+    }
+
     /// Whether that moment must be met exactly. If not, the client's driver, which looks every second, is enough.
     fn needs_timer(&self) -> bool;
 }
 
+/// The end of [`Call::watch`].
+#[derive(Debug)]
+pub enum Watched<T> {
+    /// The result.
+    Ended(T),
+    /// The call still waits.
+    Waits,
+    /// The call goes on with steps.
+    Steps,
+}
+
 /// Makes a call on this thread.
 pub(crate) fn block<C: Call>(session: &Session, mut call: C) -> C::Output {
+    loop {
+        match call.watch(Instant::now() + A_WHILE) {
+            Watched::Ended(output) => return output,
+            Watched::Waits => {}
+            Watched::Steps => break,
+        }
+    }
     session.block_on(|waker| call.step(waker))
 }
 

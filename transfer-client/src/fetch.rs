@@ -1,7 +1,7 @@
 //! The fetch of one tensor.
 
 use crate::calls::{Calls, Ended, deadline};
-use crate::face::{Async, Blocking, Call, Face, Running, block};
+use crate::face::{Async, Blocking, Call, Face, Running, Watched, block};
 use crate::options::DEFAULT_TIMEOUT;
 use crate::session::{Answered, Session, WaitEnd};
 use crate::tensor::Lease;
@@ -96,7 +96,7 @@ pub(crate) type Take<T> = fn(Arc<Lease>, FetchedTensor) -> Result<T, Error>;
 
 impl<F: Face, T> Fetch<F, T> {
     pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>, take: Take<T>) -> Self {
-        let call = FetchCall { session, key: Some(key), options: FetchOptions::new(), take, calls: None };
+        let call = FetchCall { session, key: Some(key), options: FetchOptions::new(), take, began: None, calls: None };
         Fetch { call, face: PhantomData }
     }
 
@@ -124,11 +124,8 @@ impl<T> Fetch<Blocking, T> {
     ///
     /// # Errors
     /// Any [`Error`].
-    pub fn call(mut self) -> Result<T, Error> {
+    pub fn call(self) -> Result<T, Error> {
         let session = self.call.session.clone();
-        if let Some(result) = self.call.watch() {
-            return result;
-        }
         block(&session, self.call)
     }
 }
@@ -140,29 +137,32 @@ pub struct FetchCall<T = Tensor> {
     key: Option<Result<Key, Error>>,
     options: FetchOptions,
     take: Take<T>,
+    /// When it began to wait on a notice.
+    began: Option<Instant>,
     calls: Option<Calls>,
-}
-
-impl<T> FetchCall<T> {
-    /// Waits on the notice of the key's owner. `None` if the sidecar must be asked.
-    fn watch(&mut self) -> Option<Result<T, Error>> {
-        let FetchOptions { select, require, timeout, trace, .. } = self.options;
-        let (Some(Ok(key)), None) = (&self.key, trace) else { return None };
-        let started = Instant::now();
-        match self.session.watch(key, select, require, (started, timeout)) {
-            WaitEnd::Found(hazard, tensor) => Some((self.take)(Lease::looked_up(&self.session, hazard), tensor)),
-            WaitEnd::TimedOut(failure) => Some(Err(failure.into())),
-            WaitEnd::Ask { waited } => {
-                self.options.timeout = timeout.saturating_sub(waited);
-                self.options.watches = self.session.watches();
-                None
-            }
-        }
-    }
 }
 
 impl<T> Call for FetchCall<T> {
     type Output = Result<T, Error>;
+
+    /// Waits on the notice of the key's owner.
+    fn watch(&mut self, until: Instant) -> Watched<Self::Output> {
+        let FetchOptions { select, require, timeout, trace, .. } = self.options;
+        let (Some(Ok(key)), None, None) = (&self.key, trace, &self.calls) else { return Watched::Steps };
+        let began = *self.began.get_or_insert_with(Instant::now);
+        match self.session.watch(key, select, require, (began, timeout), until) {
+            WaitEnd::Found(hazard, tensor) => {
+                Watched::Ended((self.take)(Lease::looked_up(&self.session, hazard), tensor))
+            }
+            WaitEnd::TimedOut(failure) => Watched::Ended(Err(failure.into())),
+            WaitEnd::Waits => Watched::Waits,
+            WaitEnd::Ask { waited } => {
+                self.options.timeout = timeout.saturating_sub(waited);
+                self.options.watches = self.session.watches();
+                Watched::Steps
+            }
+        }
+    }
 
     fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
         let calls = match (&mut self.calls, self.key.take()) {

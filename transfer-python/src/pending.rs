@@ -25,6 +25,12 @@ pub(crate) trait Going: Send {
     /// Continues without waiting.
     fn poll(&mut self, py: Python<'_>, waker: &Waker) -> ControlFlow<PyResult<Py<PyAny>>, Instant>;
 
+    /// Looks for a result that is there, or takes the first step.
+    fn look(&mut self, py: Python<'_>) -> Option<PyResult<Py<PyAny>>>;
+
+    /// Waits at most for `time`, without the interpreter's lock, as a caller that does nothing else.
+    fn wait_only(&mut self, py: Python<'_>, time: Duration) -> Option<PyResult<Py<PyAny>>>;
+
     /// Waits at most for `time`, without the interpreter's lock.
     fn wait(&mut self, py: Python<'_>, time: Duration) -> Option<PyResult<Py<PyAny>>>;
 }
@@ -51,6 +57,17 @@ impl<T: Send, F: FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send> Going for 
         }
     }
 
+    fn look(&mut self, py: Python<'_>) -> Option<PyResult<Py<PyAny>>> {
+        let value = self.begun.wait_only(Duration::ZERO)?;
+        Some(self.finish(py, value))
+    }
+
+    fn wait_only(&mut self, py: Python<'_>, time: Duration) -> Option<PyResult<Py<PyAny>>> {
+        let begun = &mut self.begun;
+        let value = py.detach(|| begun.wait_only(time))?;
+        Some(self.finish(py, value))
+    }
+
     fn wait(&mut self, py: Python<'_>, time: Duration) -> Option<PyResult<Py<PyAny>>> {
         let begun = &mut self.begun;
         let value = py.detach(|| begun.wait(time))?;
@@ -73,11 +90,11 @@ pub(crate) fn going<T: Send + 'static>(
 /// Waits for a call on this thread. If the handler of a signal raises, the wait ends and the call is given up.
 pub(crate) fn run(py: Python<'_>, mut going: Box<dyn Going>) -> PyResult<Py<PyAny>> {
     // A result that is there at once needs no wait, and no release of the interpreter's lock.
-    if let ControlFlow::Break(result) = going.poll(py, Waker::noop()) {
+    if let Some(result) = going.look(py) {
         return result;
     }
     loop {
-        if let Some(result) = going.wait(py, SLICE) {
+        if let Some(result) = going.wait_only(py, SLICE) {
             return result;
         }
         look_up(py)?;
@@ -176,8 +193,21 @@ impl Pending {
     }
 
     fn wait(&self, py: Python<'_>, time: Duration) -> Option<PyResult<Py<PyAny>>> {
+        self.wait_by(py, time, |going| going.wait(py, time))
+    }
+
+    fn wait_only(&self, py: Python<'_>, time: Duration) -> Option<PyResult<Py<PyAny>>> {
+        self.wait_by(py, time, |going| going.wait_only(py, time))
+    }
+
+    fn wait_by(
+        &self,
+        py: Python<'_>,
+        time: Duration,
+        wait: impl FnOnce(&mut dyn Going) -> Option<PyResult<Py<PyAny>>>,
+    ) -> Option<PyResult<Py<PyAny>>> {
         let state = match self.take() {
-            State::Going(mut going) => match going.wait(py, time) {
+            State::Going(mut going) => match wait(&mut *going) {
                 Some(result) => ended_with(py, result),
                 None => State::Going(going),
             },
@@ -231,7 +261,7 @@ impl Pending {
         let limit = crate::options::duration(py, timeout)?;
         loop {
             let left = limit.saturating_sub(started.elapsed());
-            if let Some(result) = self.wait(py, left.min(SLICE)) {
+            if let Some(result) = self.wait_only(py, left.min(SLICE)) {
                 return result;
             }
             look_up(py)?;

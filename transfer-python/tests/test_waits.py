@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +46,42 @@ def test_many_threads_wait_for_one_call(c):
     for thread in threads:
         thread.join(GIVE_UP)
     assert len(found) == 4 and all(tensor is found[0] for tensor in found)
+
+
+# The number of the system call `futex_waitv`, on all machines.
+FUTEX_WAITV = "449"
+
+
+def sleeps_on_a_notice() -> bool:
+    calls = (task / "syscall" for task in Path("/proc/self/task").iterdir())
+    return any(call.read_text().split()[0] == FUTEX_WAITV for call in calls)
+
+
+def test_a_waiting_fetch_is_woken_by_the_worker_that_pushes(sidecar, c, other):
+    over = threading.Event()
+    seen: list[int] = []
+    version = 0
+
+    def take():
+        while not over.is_set():
+            seen.append(other.fetch("k", at_least=len(seen) + 1, timeout=GIVE_UP).version)
+
+    taker = threading.Thread(target=take)
+    taker.start()
+    try:
+        # The first wait is at the sidecar, which tells the pusher of it. It announces later versions in shared memory.
+        while not sleeps_on_a_notice():
+            if sidecar.held()["operations"] == 1:
+                version += 1
+                c.push("k", b"x", version=version)
+                until("it has come", lambda: len(seen) == version)
+            assert version < 100, "it always asks the sidecar"
+        assert sidecar.held()["operations"] == 0
+    finally:
+        over.set()
+        c.push("k", b"x", version=version + 1)
+        taker.join(GIVE_UP)
+    assert seen == list(range(1, version + 2))
 
 
 WAITS = {

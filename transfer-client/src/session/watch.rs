@@ -24,6 +24,8 @@ pub(crate) enum WaitEnd {
     Found(HazardPointer, FetchedTensor),
     /// The version did not come in time.
     TimedOut(Failure),
+    /// The version has not come so far.
+    Waits,
     /// Ask the sidecar. `waited` is the time spent so far.
     Ask { waited: Duration },
 }
@@ -34,13 +36,15 @@ impl Session {
         self.board.is_some() && Watch::is_possible()
     }
 
-    /// Looks a key up. Waits on its owner's notice while the announced version is too old.
+    /// Looks a key up. Waits on its owner's notice while the announced version is too old, at most until `until`, and until the
+    /// call's own time-out, which began to run at `started`.
     pub(crate) fn watch(
         &self,
         key: &Key,
         select: Select,
         require: Option<FabricKind>,
         (started, timeout): (Instant, Duration),
+        until: Instant,
     ) -> WaitEnd {
         let limit = crate::calls::deadline(started, timeout);
         let (mut is_late, mut was_down) = (false, false);
@@ -67,8 +71,12 @@ impl Session {
                 return WaitEnd::Ask { waited };
             }
             was_down = look.is_open();
-            let until = Instant::now() + if was_down { DOWN } else { LOOK_AGAIN };
-            is_late = !self.sleep_on(&watch, &look, limit.min(until)) && Instant::now() >= limit;
+            let now = Instant::now();
+            if now >= until && now < limit {
+                return WaitEnd::Waits;
+            }
+            let again = now + if was_down { DOWN } else { LOOK_AGAIN };
+            is_late = !self.sleep_on(&watch, &look, limit.min(until).min(again)) && Instant::now() >= limit;
             waited = started.elapsed();
         }
     }
