@@ -32,6 +32,11 @@ type Follower = std::convert::Infallible;
 
 #[cfg(feature = "embedded")]
 impl Inside {
+    /// Never stops the sidecar, which belongs to the parent of this process.
+    pub(super) fn forget(self) {
+        std::mem::forget(self);
+    }
+
     /// Counts the caller as one that waits while others turn the engine, until the result is dropped.
     pub(super) fn follow(&self) -> Follower {
         self.0.turns().follow()
@@ -69,6 +74,10 @@ impl Inside {
 
 #[cfg(not(feature = "embedded"))]
 impl Inside {
+    pub(super) fn forget(self) {
+        match self {}
+    }
+
     pub(super) fn follow(&self) -> Follower {
         match *self {}
     }

@@ -447,7 +447,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         if self.is_forked() {
             // Its threads are in the parent, so it cannot be stopped here.
-            return std::mem::forget(self.inside.take());
+            return self.inside.take().into_iter().for_each(Inside::forget);
         }
         // A driver waits on a duplicate of the descriptor, so shut down both ends.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
