@@ -187,10 +187,15 @@ fn strangers_are_refused() {
     let (told, now) = (told.expect("each is counted"), UNIX_EPOCH.elapsed().expect("it is later").as_secs());
     assert!(told.expires_unix_s > now, "{told:?}");
     Ctl::of(scene.a(), &["status"]).ends(0, &["its certificate expires in", "handshakes refused since the start"]);
-    let metrics = transfer_tests::http::get(&scene.a().http(), "/metrics").body;
-    let shown = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
-    assert!(shown("transfer_tls_handshakes_refused_total ").is_some_and(|n| n >= 3.0), "{metrics}");
-    assert!(shown("transfer_tls_certificate_expiry_seconds ").is_some_and(|s| s > now as f64), "{metrics}");
+    // What the metrics show is up to 100 ms old.
+    let shown = poll(|| {
+        let metrics = transfer_tests::http::get(&scene.a().http(), "/metrics").body;
+        let shown = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+        let refused = shown("transfer_tls_handshakes_refused_total ").is_some_and(|n| n >= 3.0);
+        let expires = shown("transfer_tls_certificate_expiry_seconds ").is_some_and(|s| s > now as f64);
+        if refused && expires { Ok(()) } else { Err(metrics) }
+    });
+    shown.expect("the metrics show both");
     // A plaintext call to a sidecar that requires TLS.
     let status = connect(&format!("http://{}", scene.a().address()), None, "x");
     // The client may read the final TLS message as invalid HTTP/2.

@@ -211,6 +211,7 @@ impl Shared {
             if self.asking.load(Ordering::SeqCst) > 0 {
                 if let Some(engine) = run.as_mut() {
                     engine.pause(Instant::now());
+                    engine.pace.slept();
                 }
                 MutexGuard::unlock_fair(run);
                 run = self.rest();
@@ -331,6 +332,7 @@ impl Turn<'_> {
         let Ok(engine) = self.engine() else { return Tell::Everything };
         let (now, is_quick) = (Instant::now(), engine.absence.is_short());
         engine.pause(now);
+        engine.pace.slept();
         engine.absence.begin(now);
         // What is to be sent waits for a waiter that comes back at once. It often brings more.
         if !is_quick && self.round(now, || false).is_err() {

@@ -88,7 +88,7 @@ impl Pace {
             || self.crowded_until.is_some_and(|until| now < until)
     }
 
-    /// Records that the thread has slept.
+    /// Records that the thread has slept, or has left the engine to another one.
     pub(super) fn slept(&mut self) {
         self.polled = None;
     }
