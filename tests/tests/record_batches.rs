@@ -353,7 +353,6 @@ fn batch_is_republished_after_a_sidecar_restart() {
     let all_free = poll(|| if client.arena_free_bytes() == free { Ok(()) } else { Err(client.arena_free_bytes()) });
     assert_eq!(all_free, Ok(()));
     drop((client, reader));
-    scene.note_idle_of(0);
     scene.end();
 }
 
