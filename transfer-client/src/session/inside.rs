@@ -87,7 +87,7 @@ impl Inside {
     }
 }
 
-/// Whoever follows as long as this lives, if anybody does.
+/// Counts a thread or an async client as a follower until it is dropped. Empty if the sidecar is another process.
 #[derive(Default)]
 pub(crate) struct Following(Option<Follower>);
 

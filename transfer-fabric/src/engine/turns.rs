@@ -8,9 +8,9 @@
 //! - **The keeper sleeps without the lock.** So a waiter takes the engine over without waking it. What comes meanwhile may wake
 //!   the keeper, which then finds that it is not needed, and *rests*.
 //! - **A keeper that rests looks after [`REST`]**, and goes on if nobody has turned the engine for [`ALONE`]. So a worker that
-//!   waits again and again never has to wake it. If it stays away once, what comes meanwhile is late by the sum of both at
-//!   most. While one turn lasts longer, the keeper sleeps until its end.
-//! - **A waiter that uses to come back at once leaves what is to be sent to its next turn**, which saves a system call: an
+//!   waits again and again never has to wake it. If that worker stays away once, what comes meanwhile is served at most
+//!   [`REST`] + [`ALONE`] late. While one turn lasts longer, the keeper sleeps until its end.
+//! - **A waiter that usually comes back at once leaves what is to be sent to its next turn**, which saves a system call: an
 //!   acknowledgement leaves together with the answer. Otherwise it sends before it goes, and has the keeper go on.
 //! - **If several threads wait, the keeper turns it.** Each of them would have to hand it over, which is one more wake-up.
 //!   Those who find the engine in other hands count as *followers*, and so do async clients, which never turn it.
@@ -193,6 +193,7 @@ impl Shared {
                     if let Some(timeout) = engine.fall_asleep() {
                         engine.keeper_until = engine.asleep_until;
                         self.keeper_sleeps.store(true, Ordering::SeqCst);
+                        let turns = self.turns.load(Ordering::SeqCst);
                         drop(run);
                         let events = self.sleeper.wait(timeout);
                         let taken = self.run.try_lock();
@@ -203,7 +204,10 @@ impl Shared {
                         };
                         if let Some(engine) = run.as_mut() {
                             engine.wake();
-                            engine.ready(&events);
+                            // A waiter may have handled these. What is left of them, the next look finds again.
+                            if self.turns.load(Ordering::SeqCst) == turns {
+                                engine.ready(&events);
+                            }
                         }
                     }
                 }
