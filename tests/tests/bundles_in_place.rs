@@ -112,7 +112,8 @@ fn is_never_torn(scene: &Scene, way: InPlace) {
     // A reader that sees hardly any version shows nothing. So the writer waits for all of them now and then.
     let all_follow = |version: u64| {
         let follow = || newest.iter().all(|newest| newest.load(Ordering::SeqCst) >= version);
-        let waited = poll(|| if version % (LAST / 10) > 0 || follow() { Ok(()) } else { Err(format!("{newest:?}")) });
+        let waited =
+            poll(|| if !version.is_multiple_of(LAST / 10) || follow() { Ok(()) } else { Err(format!("{newest:?}")) });
         assert_eq!(waited, Ok(()), "a reader has not seen version {version}");
     };
     std::thread::scope(|threads| {
