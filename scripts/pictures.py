@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the pictures of docs/images: the status page while examples/digits trains, and with --sweep the chart of `transfer-bench sweep`.
+"""Makes the pictures of docs/images: the status page while examples/digits trains, and with --sweep the charts of `transfer-bench sweep` and `scale`.
 
     scripts/pictures.py [--build FOLDER] [--images FOLDER] [--steps N] [--sweep]
 
@@ -164,8 +164,9 @@ def main():
     with tempfile.TemporaryDirectory(prefix="pictures-", ignore_cleanup_errors=True) as folder:
         status_page(build, arguments.images, folder, str(arguments.steps))
     if arguments.sweep:
-        sweep = [target / "release/transfer-bench", "sweep", "--runs", "3", "--svg", arguments.images / "sweep.svg"]
-        subprocess.run(sweep, check=True)
+        for suite in ["sweep", "scale"]:
+            chart = [target / "release/transfer-bench", suite, "--runs", "3", "--svg", arguments.images / f"{suite}.svg"]
+            subprocess.run(chart, check=True)
 
 
 main()

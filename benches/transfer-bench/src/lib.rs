@@ -10,7 +10,7 @@
 //! - [`actor`]: the processes: workers, and the baselines' bare ones.
 //! - [`stage`]: starts processes, gives them tasks, and ends them. [`tied`]: programs that end with their parent.
 //! - [`figure`]: medians, comparisons, goals. [`fit`]: the cost of an operation, and of its bytes. [`usage`]: the
-//!   processor time of processes.
+//!   processor time of processes. [`resident`]: their memory, threads and descriptors.
 //! - [`machine`]: the machine and the build. [`clock`]: the clock.
 //! - [`error`]: errors, with exit codes and advice.
 #![forbid(unsafe_code)]
@@ -24,6 +24,7 @@ pub mod figure;
 pub mod fit;
 pub mod machine;
 pub mod measure;
+pub mod resident;
 pub mod stage;
 pub mod suite;
 pub mod suites;

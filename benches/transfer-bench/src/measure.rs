@@ -19,10 +19,7 @@ use transfer_terminal::outln;
 /// # Errors
 /// The [`BenchError`] of the first suite that fails; the results of the earlier ones are printed.
 pub fn run(options: &Options) -> Result<(), BenchError> {
-    if options.sweep.are_given() && !options.suites.is_empty() && !options.suites.contains(&Suite::Sweep) {
-        let why = "--min, --max and --svg are for the suite sweep, which is not among those that were named";
-        return Err(BenchError::Sweep { why: why.to_owned() });
-    }
+    check(options)?;
     listen_for_interruption()?;
     let stage = Stage::new(options.transferd.clone(), &options.poll)?;
     let runs = if options.quick { options.runs.min(2) } else { options.runs };
@@ -65,6 +62,19 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         outln!("{all:#}");
     }
     result
+}
+
+/// Whether the options belong to the suites that are named.
+fn check(options: &Options) -> Result<(), BenchError> {
+    let wrong = |why: &str| Err(BenchError::Sweep { why: why.to_owned() });
+    let is_named = |suite| options.suites.contains(&suite);
+    if options.sweep.have_lengths() && !options.suites.is_empty() && !is_named(Suite::Sweep) {
+        return wrong("--min and --max are for the suite sweep, which is not among those that were named");
+    }
+    if options.sweep.svg.is_some() && is_named(Suite::Sweep) == is_named(Suite::Scale) {
+        return wrong("--svg is the file of one chart: name the suite sweep or the suite scale, and not both");
+    }
+    Ok(())
 }
 
 /// Sets a flag at SIGINT, SIGTERM or SIGHUP, which ends all waits, and so the run, in order.

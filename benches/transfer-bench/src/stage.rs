@@ -32,6 +32,21 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The number of lines that are shown of a failed process's log.
 const LOG_LINES: usize = 8;
 
+/// Waits, or fails when the user interrupts.
+///
+/// # Errors
+/// [`BenchError::Interrupted`].
+pub fn pause(span: Duration) -> Result<(), BenchError> {
+    let until = Instant::now() + span;
+    while Instant::now() < until {
+        if INTERRUPTED.load(Ordering::Relaxed) {
+            return Err(BenchError::Interrupted);
+        }
+        std::thread::sleep(LOOK.min(until.saturating_duration_since(Instant::now())));
+    }
+    Ok(())
+}
+
 /// A temporary directory, and the programs that are started in it.
 #[derive(Debug)]
 pub struct Stage {
@@ -75,9 +90,23 @@ impl Stage {
     /// # Errors
     /// Any [`BenchError`].
     pub fn sidecar(&self, node: &str, directory: Option<&str>, flags: &[&str]) -> Result<Sidecar, BenchError> {
+        self.sidecar_that_polls(&self.poll, node, directory, flags)
+    }
+
+    /// Starts a sidecar with its own poll strategy; see [`Stage::sidecar`].
+    ///
+    /// # Errors
+    /// Any [`BenchError`].
+    pub fn sidecar_that_polls(
+        &self,
+        poll: &str,
+        node: &str,
+        directory: Option<&str>,
+        flags: &[&str],
+    ) -> Result<Sidecar, BenchError> {
         let socket = self.path(&format!("{node}.sock"));
         let mut command = self.tied(&self.transferd);
-        command.args(["--node", node, "--listen", "127.0.0.1:0", "--poll", &self.poll, "--socket"]).arg(&socket);
+        command.args(["--node", node, "--listen", "127.0.0.1:0", "--poll", poll, "--socket"]).arg(&socket);
         command.args(["--directory", directory.unwrap_or("embedded")]).args(flags).env("TRANSFER_LOG", "warn");
         let process = Process::start(command, node, &self.path(&format!("{node}.log")))?;
         let line = process.line(START)?;

@@ -4,6 +4,7 @@ use crate::bench::Bench;
 use crate::error::BenchError;
 use crate::figure::{self, Figure, Summary};
 use crate::suites;
+use crate::suites::scale::Scale;
 use crate::suites::sweep::{self, Sweep, SweepOptions};
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -38,6 +39,8 @@ pub enum Suite {
     Idle,
     /// Tensors of 4 KiB to 1 GiB at every place: latency, rate, processor time, and the model that fits them
     Sweep,
+    /// The data plane's time for a tensor among more and more workers, keys, links and waiting fetches
+    Scale,
 }
 
 /// The result of a suite.
@@ -47,6 +50,8 @@ pub enum Found {
     Figures(Vec<Figure>),
     /// The results of a sweep.
     Sweep(Sweep),
+    /// The costs along the axes of scale.
+    Scale(Scale),
 }
 
 impl Found {
@@ -59,6 +64,7 @@ impl Found {
                 json!({ "suite": suite.name(), "figures": summaries })
             }
             Found::Sweep(sweep) => json!({ "suite": suite.name(), "places": sweep.json() }),
+            Found::Scale(scale) => json!({ "suite": suite.name(), "axes": scale.json() }),
         }
     }
 }
@@ -68,6 +74,7 @@ impl fmt::Display for Found {
         match self {
             Found::Figures(figures) => write!(f, "{}", figure::table(figures)),
             Found::Sweep(sweep) => write!(f, "{sweep}"),
+            Found::Scale(scale) => write!(f, "{scale}"),
         }
     }
 }
@@ -79,13 +86,14 @@ impl Suite {
         self.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned())
     }
 
-    /// Runs the suite. `sweep` applies to the suite sweep alone.
+    /// Runs the suite. `options` applies to the suite sweep, and the chart's file also to scale.
     ///
     /// # Errors
     /// Any [`BenchError`].
-    pub fn run(self, bench: &Bench, sweep: &SweepOptions) -> Result<Found, BenchError> {
+    pub fn run(self, bench: &Bench, options: &SweepOptions) -> Result<Found, BenchError> {
         let figures = match self {
-            Suite::Sweep => return sweep::run(bench, sweep).map(Found::Sweep),
+            Suite::Sweep => return sweep::run(bench, options).map(Found::Sweep),
+            Suite::Scale => return suites::scale::run(bench, options.svg.as_deref()).map(Found::Scale),
             Suite::Handover => suites::handover::run(bench),
             Suite::Lookup => suites::lookup::run(bench),
             Suite::Copyin => suites::copyin::run(bench),

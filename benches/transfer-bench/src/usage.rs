@@ -1,6 +1,7 @@
 //! The processor time and the sleeps of processes, as the kernel counts them for each thread.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 /// The usage of all threads that a process has now. Threads that have ended are not included.
@@ -16,9 +17,21 @@ impl Usage {
     /// The usage of these processes together.
     #[must_use]
     pub fn of(pids: &[u32]) -> Usage {
-        let threads = pids.iter().flat_map(|pid| fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten());
-        threads.flatten().fold(Usage::default(), |sum, thread| {
-            let read = |name: &str| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+        pids.iter()
+            .map(|pid| Usage::over(*pid, |_| true))
+            .fold(Usage::default(), |sum, one| Usage { cpu: sum.cpu + one.cpu, sleeps: sum.sleeps + one.sleeps })
+    }
+
+    /// The usage of the threads of a process that have this name.
+    #[must_use]
+    pub fn of_thread(pid: u32, name: &str) -> Usage {
+        Usage::over(pid, |thread| fs::read_to_string(thread.join("comm")).is_ok_and(|comm| comm.trim_end() == name))
+    }
+
+    fn over(pid: u32, is_wanted: impl Fn(&Path) -> bool) -> Usage {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        threads.map(|thread| thread.path()).filter(|path| is_wanted(path)).fold(Usage::default(), |sum, thread| {
+            let read = |name: &str| fs::read_to_string(thread.join(name)).unwrap_or_default();
             let (cpu, sleeps) = (cpu_ns(&read("schedstat")), sleeps(&read("status")));
             Usage { cpu: sum.cpu + Duration::from_nanos(cpu), sleeps: sum.sleeps + sleeps }
         })

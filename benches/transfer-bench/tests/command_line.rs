@@ -23,7 +23,11 @@ fn wrong_use_ends_with_2() {
     let file = file.to_str().unwrap();
     ends_with(&["--transferd", "/nowhere/transferd"], 2, &["/nowhere/transferd"]);
     ends_with(&["sweep", "--min", "much"], 2, &["--min", "much", "64MiB"]);
-    ends_with(&["tcp", "--svg", "x.svg"], 2, &["--svg", "suite sweep"]);
+    ends_with(&["tcp", "--min", "4KiB"], 2, &["--min", "suite sweep"]);
+    for suites in [&["tcp"][..], &["sweep", "scale"], &[]] {
+        ends_with(&[suites, &["--svg", "x.svg"]].concat(), 2, &["--svg", "suite sweep", "suite scale"]);
+    }
+    ends_with(&["scale", "--svg", "/nowhere/x.svg"], 1, &["cannot write /nowhere/x.svg"]);
     // The errors come before any process is started: this file is no program.
     let sweep = ["sweep", "--transferd", file];
     ends_with(&[&sweep[..], &["--min", "8KiB", "--max", "4KiB"]].concat(), 2, &["--min 8 KiB", "--max 4 KiB"]);

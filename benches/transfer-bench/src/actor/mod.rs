@@ -6,6 +6,7 @@
 //! - [`batches`]: a worker's tasks with many tensors at once.
 //! - [`columns`]: a worker's tasks with a record batch.
 //! - [`shuffle`]: a worker's tasks in an exchange.
+//! - [`crowd`]: the tasks of a process with several sessions.
 //! - `copy`: copies of memory into the arena, and to ordinary memory.
 //! - [`bare`]: the baselines, which use no part of this project.
 //! - [`pace`]: the moments at which messages are sent.
@@ -17,6 +18,7 @@ pub mod batches;
 pub mod bell;
 pub mod columns;
 mod copy;
+pub mod crowd;
 pub mod pace;
 pub mod shuffle;
 mod word;
@@ -25,6 +27,7 @@ pub mod worker;
 use crate::error::BenchError;
 use answer::Answer;
 use bare::BareTask;
+use crowd::CrowdTask;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Write};
 use worker::WorkerTask;
@@ -36,6 +39,8 @@ pub enum Task {
     Worker(WorkerTask),
     /// A task for a process of a baseline.
     Bare(BareTask),
+    /// A task for a process with several sessions.
+    Crowd(CrowdTask),
 }
 
 impl From<WorkerTask> for Task {
@@ -50,18 +55,26 @@ impl From<BareTask> for Task {
     }
 }
 
+impl From<CrowdTask> for Task {
+    fn from(task: CrowdTask) -> Task {
+        Task::Crowd(task)
+    }
+}
+
 /// Does tasks until the input ends.
 ///
 /// # Errors
 /// [`BenchError::System`] if the standard streams fail.
 pub fn run() -> Result<(), BenchError> {
     let (mut worker, mut bare) = (worker::Worker::default(), bare::Bare::default());
+    let mut crowd = crowd::Crowd::default();
     let mut out = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(BenchError::system("read a task"))?;
         let done = match serde_json::from_str(&line) {
             Ok(Task::Worker(task)) => worker.perform(task),
             Ok(Task::Bare(task)) => bare.perform(task),
+            Ok(Task::Crowd(task)) => crowd.perform(task),
             Err(e) => Err(e.into()),
         };
         let answer = done.unwrap_or_else(|e| Answer::Failed(with_causes(&*e)));

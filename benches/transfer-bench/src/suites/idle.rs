@@ -10,10 +10,9 @@ use crate::actor::worker::WorkerTask;
 use crate::bench::Bench;
 use crate::error::BenchError;
 use crate::figure::{Figure, Goal, Unit};
-use crate::stage::{Actor, INTERRUPTED, Sidecar};
+use crate::resident::Resident;
+use crate::stage::{Actor, Sidecar, pause};
 use crate::usage::Usage;
-use std::fs;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use transfer_terminal::units;
 
@@ -52,7 +51,7 @@ fn idle(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     pause(span)?;
     let share = Usage::of(&[a.pid()]).since(before).cpu.as_secs_f64() / started.elapsed().as_secs_f64();
 
-    let memory = Memory::of(a.pid());
+    let memory = Resident::of(a.pid());
     let what = format!("idle for {span:?}, {SESSIONS} sessions, 2 peers: CPU");
     let mut cpu = Figure::alone(what, Unit::PercentOfCore, Goal::AtMost(0.5));
     cpu.run(share * 100.0);
@@ -77,7 +76,7 @@ fn published(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
         bench.says(format!("{} tensors", units::count(count)));
         let mut publisher = worker(&bench.stage, at, "publisher", count * 64 + 16 * MIB)?;
         pause(SETTLE)?;
-        let heap = |sidecar: &Sidecar| Memory::of(sidecar.pid()).anonymous;
+        let heap = |sidecar: &Sidecar| Resident::of(sidecar.pid()).anonymous;
         let before: Vec<u64> = looked_at.iter().map(|(sidecar, ..)| heap(sidecar)).collect();
         publisher.ask(WorkerTask::Publish { count })?;
         pause(SETTLE)?;
@@ -95,34 +94,4 @@ fn published(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     let at_both = format!("{name} tensors: memory for each, at a sidecar that hosts the directory too");
     publish(&alone, &[(&alone, at_both, Goal::Open)])?;
     Ok(figures)
-}
-
-fn pause(span: Duration) -> Result<(), BenchError> {
-    let until = Instant::now() + span;
-    while Instant::now() < until {
-        if INTERRUPTED.load(Ordering::Relaxed) {
-            return Err(BenchError::Interrupted);
-        }
-        std::thread::sleep(Duration::from_millis(100).min(until.saturating_duration_since(Instant::now())));
-    }
-    Ok(())
-}
-
-/// The resident memory of a process, in bytes.
-struct Memory {
-    anonymous: u64,
-    files: u64,
-    shared: u64,
-}
-
-impl Memory {
-    fn of(pid: u32) -> Memory {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            let kib = line.and_then(|text| text.trim().split(' ').next()?.parse::<u64>().ok());
-            kib.unwrap_or(0) * KIB
-        };
-        Memory { anonymous: field("RssAnon"), files: field("RssFile"), shared: field("RssShmem") }
-    }
 }

@@ -14,9 +14,11 @@
 //! | [`verbs`] | 1 MiB tensors between sidecars over RDMA, and the device's requests | perftest's `ib_write_bw` |
 //! | [`watching`] | listings and metrics with a million tensors; batches with metrics | goals in time; plain batches |
 //! | [`sweep`] | tensors of all lengths at every place | a bare relay; a bare socket; memcpy |
+//! | [`scale`] | tensors among more and more workers, keys, links and waiting fetches | the same among few |
 //! | [`idle`] | a sidecar with nothing to do, and with a million tensors | none: goals in CPU and bytes |
 
 pub mod batch;
+mod chart_file;
 pub mod columns;
 pub mod copyin;
 pub mod exchange;
@@ -25,6 +27,7 @@ pub mod idle;
 pub mod latency;
 pub mod lookup;
 mod reference;
+pub mod scale;
 pub mod shm;
 pub mod sweep;
 pub mod tcp;

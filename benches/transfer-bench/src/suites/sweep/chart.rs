@@ -2,35 +2,8 @@
 
 use super::place::Place;
 use super::report::{Line, Point, Sweep};
-use crate::BenchError;
-use crate::machine::Machine;
-use std::path::{Path, PathBuf};
 use transfer_terminal::chart::{self, Chart, Corner, Panel, Tick};
 use transfer_terminal::units;
-
-/// The output file of a chart.
-#[derive(Debug)]
-pub(super) struct File {
-    path: PathBuf,
-    file: chart::File,
-}
-
-impl File {
-    /// Makes sure that the file can be written. An existing file stays until [`File::finish`].
-    pub(super) fn begin(path: &Path) -> Result<File, BenchError> {
-        let failed = |source| BenchError::File { what: "write", path: path.to_owned(), source };
-        Ok(File { path: path.to_owned(), file: chart::File::begin(path).map_err(failed)? })
-    }
-
-    /// Draws the chart, and writes it.
-    pub(super) fn finish(self, sweep: &Sweep, runs: u32) -> Result<(), BenchError> {
-        let machine = Machine::look();
-        let caption =
-            format!("{}, {} cores, Linux {}; medians of {runs} runs", machine.cpu, machine.cores, machine.kernel);
-        let text = draw(sweep, &caption)?;
-        self.file.finish(&text).map_err(|source| BenchError::File { what: "write", path: self.path, source })
-    }
-}
 
 type Value = fn(&Point) -> Option<f64>;
 
@@ -47,7 +20,8 @@ fn bare_rate(point: &Point) -> Option<f64> {
     point.bare_rate().map(|spread| spread.median)
 }
 
-fn draw(sweep: &Sweep, caption: &str) -> Result<String, BenchError> {
+/// The time of one tensor, and the rate of batches, over the length.
+pub(super) fn chart(sweep: &Sweep) -> Chart {
     let all: Vec<&Line> = sweep.lines.iter().collect();
     let moving: Vec<&Line> = all.iter().copied().filter(|line| line.place.moves_bytes()).collect();
     let panels = vec![
@@ -66,8 +40,7 @@ fn draw(sweep: &Sweep, caption: &str) -> Result<String, BenchError> {
             Corner::LowerRight,
         ),
     ];
-    let chart = Chart { panels, foot: caption.to_owned() };
-    chart.to_svg().map_err(|error| BenchError::Chart { why: error.why })
+    Chart { panels, foot: String::new() }
 }
 
 /// An axis of lengths, an axis of values, and for each place a line of the system and one of its baseline.
@@ -97,7 +70,8 @@ mod tests {
 
     #[test]
     fn chart_shows_each_place_its_baseline_and_the_units() {
-        let svg = draw(&sweep(), "a <machine> & its kernel").unwrap();
+        let drawn = Chart { foot: "a <machine> & its kernel".to_owned(), ..chart(&sweep()) };
+        let svg = drawn.to_svg().unwrap();
         let document = roxmltree::Document::parse(&svg).unwrap_or_else(|e| panic!("{e}: {svg}"));
         assert_eq!(document.root_element().tag_name().name(), "svg");
         let texts: Vec<String> =
@@ -126,19 +100,7 @@ mod tests {
     fn sweep_of_one_length_has_a_chart() {
         let mut sweep = sweep();
         sweep.lines.iter_mut().for_each(|line| line.points.truncate(1));
-        let svg = draw(&sweep, "").unwrap();
+        let svg = chart(&sweep).to_svg().unwrap();
         assert!(roxmltree::Document::parse(&svg).is_ok());
-    }
-
-    #[test]
-    fn unwritable_chart_is_an_error_at_the_start() {
-        let folder = tempfile::tempdir().unwrap();
-        let nowhere = folder.path().join("nowhere/chart.svg");
-        let error = File::begin(&nowhere).unwrap_err();
-        assert!(error.to_string().contains("nowhere/chart.svg"), "{error}");
-        let path = folder.path().join("chart.svg");
-        let file = File::begin(&path).unwrap();
-        file.finish(&sweep(), 2).unwrap();
-        assert!(std::fs::read_to_string(&path).unwrap().starts_with("<svg"));
     }
 }

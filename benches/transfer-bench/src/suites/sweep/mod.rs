@@ -16,6 +16,7 @@ mod report;
 pub use place::Place;
 pub use report::Sweep;
 
+use super::chart_file::ChartFile;
 use super::{KIB, MIB};
 use crate::bench::Bench;
 use crate::error::BenchError;
@@ -33,7 +34,7 @@ pub struct SweepOptions {
     /// For the suite sweep: the longest tensor. Default: 1GiB, or the longest that fits into memory; with --quick 4MiB
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub max: Option<u64>,
-    /// For the suite sweep: the file for a chart of it
+    /// For the suites sweep and scale: the file for a chart
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
@@ -49,10 +50,10 @@ const MEMORY: u64 = 9;
 const MEMORY_BESIDE: u64 = 512 * MIB;
 
 impl SweepOptions {
-    /// Whether any of these options was given.
+    /// Whether a length was given.
     #[must_use]
-    pub fn are_given(&self) -> bool {
-        self.min.is_some() || self.max.is_some() || self.svg.is_some()
+    pub fn have_lengths(&self) -> bool {
+        self.min.is_some() || self.max.is_some()
     }
 
     /// The lengths: each is four times the previous one, up to the longest. `available` is the available memory, in
@@ -98,7 +99,7 @@ impl SweepOptions {
 pub fn run(bench: &Bench, options: &SweepOptions) -> Result<Sweep, BenchError> {
     let lengths = options.lengths(bench.quick, available())?;
     // Before the measurements, so that an error of the file is reported at once.
-    let chart = options.svg.as_deref().map(chart::File::begin).transpose()?;
+    let file = options.svg.as_deref().map(ChartFile::begin).transpose()?;
     let mut lines = Vec::new();
     for place in Place::all().into_iter().filter(|place| place.is_here()) {
         let mut points = Vec::new();
@@ -108,8 +109,8 @@ pub fn run(bench: &Bench, options: &SweepOptions) -> Result<Sweep, BenchError> {
         lines.push(Line::new(place, points));
     }
     let sweep = Sweep { lines };
-    if let Some(chart) = chart {
-        chart.finish(&sweep, bench.runs)?;
+    if let Some(file) = file {
+        file.finish(chart::chart(&sweep), bench.runs)?;
     }
     Ok(sweep)
 }
