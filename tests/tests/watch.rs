@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::mpsc::channel;
 use std::time::Duration;
+use transfer_client::{BlockingClient, DType, Tensor};
+use transfer_core::op::MAX_NOTICES;
 use transfer_tests::http::get;
 use transfer_tests::status::{Seen, operations_of};
 use transfer_tests::{Scene, Sidecar, Spec, Worker, poll};
@@ -75,6 +78,68 @@ fn waiter_is_woken_by_the_owner_without_the_sidecar() {
     });
     assert_eq!(hits, Ok(()), "somebody was asked");
     scene.a().until("only the newest is there", blobs(1));
+    drop((giver, taker));
+    scene.end();
+}
+
+/// A worker that has announced as many keys as it has notices. Further keys get the notices of those that it pushes no more, and nobody
+/// finds their versions under the old keys.
+#[test]
+fn notices_go_to_the_keys_that_are_waited_for() {
+    let scene = Scene::with(&[&["--board-entries", "16384"]]);
+    let connect = |name: &str| {
+        let connect = BlockingClient::connect(scene.a().socket()).name(name).arena_bytes(8 << 20);
+        connect.call().expect("a session")
+    };
+    let (giver, taker) = (connect("giver"), connect("taker"));
+    let push = |key: &str, value: u64| {
+        let mut tensor = giver.allocate(DType::U64, [1]).expect("there is room");
+        tensor.as_mut_bytes().copy_from_slice(&value.to_le_bytes());
+        giver.push_tensor(key, tensor).version(value % 1000).call().expect("it is published");
+    };
+    let value = |tensor: &Tensor| u64::from_le_bytes(tensor.as_bytes().try_into().expect("eight bytes"));
+    // The giver learns with each key's first version that somebody waits, and announces the second.
+    let wait_and_push = |keys: &[(String, u64)]| {
+        std::thread::scope(|scope| {
+            for (key, of) in keys {
+                let (taker, value) = (&taker, &value);
+                scope.spawn(move || {
+                    let found = taker.fetch(key).at_least(1).timeout(Duration::from_secs(30)).call();
+                    assert_eq!(found.map(|found| value(&found)).ok(), Some(of + 1), "{key}");
+                });
+            }
+            scene.a().until("they ask", |s: &Seen| operations_of(s, "taker") == keys.len() as u64);
+            keys.iter().for_each(|(key, of)| push(key, of + 1));
+        });
+        keys.iter().for_each(|(key, of)| push(key, of + 2));
+    };
+    let old: Vec<_> = (0..u64::from(MAX_NOTICES)).map(|i| (format!("old/{i}"), i * 1000)).collect();
+    old.chunks(64).for_each(wait_and_push);
+    let new = 9_999_000;
+    wait_and_push(&[("new".to_owned(), new)]);
+    // Each of these asks for a notice, and some notices are looked at for each.
+    (3..=400).for_each(|version| push("new", new + version));
+    std::thread::scope(|scope| {
+        let (say, said) = channel();
+        let taker = &taker;
+        let waits = scope.spawn(move || {
+            say.send(rustix::thread::gettid()).expect("it is heard");
+            taker.fetch("new").at_least(401).timeout(Duration::from_secs(30)).call()
+        });
+        let thread = said.recv().expect("it runs").as_raw_nonzero();
+        let asleep = || {
+            let call = fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
+            if call.split(' ').next() == Some(FUTEX_WAITV) { Ok(()) } else { Err(call) }
+        };
+        let seen = poll(asleep);
+        push("new", new + 401);
+        assert_eq!(seen, Ok(()), "it does not wait on a notice");
+        assert_eq!(waits.join().expect("no panic").map(|found| value(&found)).ok(), Some(new + 401));
+    });
+    for (key, of) in &old {
+        let found = taker.fetch(key).call().expect("it is there");
+        assert_eq!((value(&found), found.version()), (of + 2, 2), "{key}");
+    }
     drop((giver, taker));
     scene.end();
 }

@@ -81,7 +81,7 @@ pub(crate) struct Session {
     table: Mutex<Table>,
     segments: Segments,
     /// The board, if the sidecar has one.
-    board: Option<BoardReader>,
+    board: Option<Arc<BoardReader>>,
     changes: Arc<Changes>,
     notices: Arc<Notices>,
     /// The time for which a thread polls a notice before it sleeps.
@@ -137,7 +137,8 @@ impl Session {
 
     fn over(end: WorkerEnd, max_spin: Duration, inside: Option<Inside>, renews: bool, home: Arc<Home>) -> Arc<Session> {
         let WorkerEnd { socket, session, submission, completion, segments, board, notices, incarnation, .. } = end;
-        let (changes, notices) = (Arc::new(Changes::default()), Arc::new(Notices::new(session, notices)));
+        let (changes, board) = (Arc::new(Changes::default()), board.map(Arc::new));
+        let notices = Arc::new(Notices::new(session, notices.zip(board.clone())));
         Arc::new(Session {
             socket,
             reader: Mutex::new(Reader::new(completion, max_spin)),

@@ -3,15 +3,22 @@
 //!
 //! A push is announced only where its version is known in advance: no other command that changes the key may be under
 //! way, and the version must stay on this node, in one piece, until it is replaced or deleted.
+//!
+//! A worker has [`MAX_NOTICES`]. When all have a key, a new key gets the notice of one that was not announced lately. A reader must
+//! not find the new key's version under the old key. So the notice changes hands only when the board does not name it: no announced push
+//! of the old key is under way, and the board says so. If the board still names it, the sidecar is asked to
+//! [change that](transfer_core::op::Request::Unannounce), the old key is not announced meanwhile, and the new key gets a notice after a
+//! later push.
 
 use super::look_up::Changes;
 use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
+use std::sync::Arc;
 use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Announced, Command, MAX_NOTICES, Push, announced_ticket};
 use transfer_core::tensor::{Key, TensorMeta, Until, Version};
-use transfer_memory::board::NoticeWriter;
+use transfer_memory::board::{BoardReader, NoticeWriter};
 
 /// The notices of a session.
 #[derive(Debug)]
@@ -24,9 +31,14 @@ pub(crate) struct Notices {
 
 #[derive(Debug, Default)]
 struct State {
+    board: Option<Arc<BoardReader>>,
     /// The number of the last announcement.
     count: u64,
     by_key: HashMap<Key, Notice>,
+    /// The key of each notice.
+    keys: Vec<Key>,
+    /// The next notice to be looked at when all have a key.
+    hand: usize,
 }
 
 #[derive(Debug)]
@@ -38,6 +50,10 @@ struct Notice {
     under_way: u32,
     /// Whether a worker waits for the key, as far as is known.
     is_wanted: bool,
+    /// Whether the key was announced, or waited for, since the notice was looked at.
+    is_in_use: bool,
+    /// Whether the notice is wanted for another key: this one is not announced until the board does not name the notice.
+    goes: bool,
 }
 
 impl Notice {
@@ -45,6 +61,43 @@ impl Notice {
     fn comes_after(&mut self, version: Version) {
         let next = version.0.saturating_add(1);
         self.next = if self.under_way == 0 { next } else { self.next.max(next) };
+    }
+}
+
+/// The most notices that are looked at for a new key. The next key goes on behind them.
+const LOOKS: usize = 32;
+
+impl State {
+    fn is_named(&self, key: &Key) -> bool {
+        self.board.as_ref().is_none_or(|board| board.may_name_a_notice(key))
+    }
+
+    /// Finds a notice for a new key. Adds the keys to `let_go` whose notices the board shall not name any longer.
+    fn take(&mut self, key: &Key, most: u16, let_go: &mut Vec<Key>) -> Option<u16> {
+        if let Some(at) = u16::try_from(self.keys.len()).ok().filter(|at| *at < most) {
+            self.keys.push(key.clone());
+            return Some(at);
+        }
+        for _ in 0..LOOKS.min(self.keys.len()) {
+            let at = self.hand % self.keys.len();
+            self.hand = at + 1;
+            let old = self.keys[at].clone();
+            let is_named = self.is_named(&old);
+            let Some(notice) = self.by_key.get_mut(&old) else { continue };
+            if notice.under_way > 0 || std::mem::take(&mut notice.is_in_use) {
+                continue;
+            }
+            if is_named {
+                if !std::mem::replace(&mut notice.goes, true) {
+                    let_go.push(old);
+                }
+                continue;
+            }
+            self.by_key.remove(&old);
+            self.keys[at] = key.clone();
+            return u16::try_from(at).ok();
+        }
+        None
     }
 }
 
@@ -75,8 +128,10 @@ pub(crate) struct NoticeUpdate<'a> {
 }
 
 impl Notices {
-    pub(crate) fn new(session: u64, writer: Option<NoticeWriter>) -> Notices {
-        Notices { session, writer, state: Mutex::default() }
+    pub(crate) fn new(session: u64, shared: Option<(NoticeWriter, Arc<BoardReader>)>) -> Notices {
+        let (writer, board) = shared.unzip();
+        let state = Mutex::new(State { board, ..State::default() });
+        Notices { session, writer, state }
     }
 
     /// Announces a push that is about to be written into the ring, if that is possible, and sets its version. The
@@ -85,7 +140,7 @@ impl Notices {
         push.announced = None;
         self.writer.as_ref()?;
         let mut state = self.state.lock();
-        let State { count, by_key } = &mut *state;
+        let State { count, by_key, .. } = &mut *state;
         let notice = by_key.get_mut(&push.key)?;
         let at = notice.at;
         // This push is one of those that change the key.
@@ -93,18 +148,21 @@ impl Notices {
         let is_plain = push.to.is_none()
             && push.ranges == 0
             && !push.takeover
+            && !push.more_follow
             && push.trace.is_none()
             && matches!(push.require, None | Some(FabricKind::Local))
             && !matches!(push.retention.until, Until::Fetched(_))
             && NoticeWriter::fits(&push.meta);
         let version = push.version.unwrap_or(Version(notice.next.max(1)));
         let ticket = announced_ticket(self.session, *count + 1);
-        let Some(ticket) = ticket.filter(|_| is_plain && is_alone && notice.is_wanted && version.0 >= notice.next)
+        let Some(ticket) =
+            ticket.filter(|_| is_plain && is_alone && notice.is_wanted && !notice.goes && version.0 >= notice.next)
         else {
             return Some(Change::Clear { at });
         };
         *count += 1;
         notice.under_way += 1;
+        notice.is_in_use = true;
         push.announced = Some(Announced { notice: at, count: *count });
         push.version = Some(version);
         Some(Change::Show { at, ticket, version, meta: push.meta.clone(), offset: push.offset })
@@ -200,18 +258,22 @@ impl Notices {
         }
     }
 
-    /// Records that a worker waits for the version after this push.
-    pub(crate) fn watched(&self, push: &Push) {
-        let (Some(_), Some(version)) = (&self.writer, push.version) else { return };
+    /// Records that a worker waits for the version after this push. Returns the keys whose notices are wanted for others: the caller
+    /// tells the sidecar.
+    pub(crate) fn watched(&self, push: &Push) -> Vec<Key> {
+        let mut let_go = Vec::new();
+        let (Some(_), Some(version)) = (&self.writer, push.version) else { return let_go };
         let mut state = self.state.lock();
-        let free = u16::try_from(state.by_key.len()).ok().filter(|at| *at < MAX_NOTICES);
         let next = version.0.saturating_add(1);
+        let goes = state.by_key.get(&push.key).is_some_and(|notice| notice.goes) && state.is_named(&push.key);
         if let Some(notice) = state.by_key.get_mut(&push.key) {
-            notice.is_wanted = true;
+            (notice.is_wanted, notice.is_in_use, notice.goes) = (true, true, goes);
             notice.comes_after(version);
-        } else if let Some(at) = free {
-            state.by_key.insert(push.key.clone(), Notice { at, next, under_way: 0, is_wanted: true });
+        } else if let Some(at) = state.take(&push.key, MAX_NOTICES, &mut let_go) {
+            let (under_way, is_wanted, is_in_use, goes) = (0, true, true, false);
+            state.by_key.insert(push.key.clone(), Notice { at, next, under_way, is_wanted, is_in_use, goes });
         }
+        let_go
     }
 }
 

@@ -222,7 +222,8 @@ impl Table {
             Reply::Watched { pushed } => {
                 // The returned version is no longer the newest, so waiters will be announced with the next push.
                 if let (Some(notices), Some(push)) = (&self.notices, self.loans.push(pushed)) {
-                    notices.watched(push);
+                    let let_go = notices.watched(push).into_iter();
+                    effects.orders.extend(let_go.map(|key| Request::Unannounce { key }));
                 }
                 Ok(())
             }

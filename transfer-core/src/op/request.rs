@@ -37,6 +37,12 @@ pub enum Request {
         /// The ticket that the board named.
         ticket: u64,
     },
+    /// The board shall no longer name a notice of this worker for the key: the worker wants the notice for another key. It has no
+    /// answer. The worker sees on the board that it was done, and announces no version of the key until then.
+    Unannounce {
+        /// The key.
+        key: Key,
+    },
 }
 
 /// An operation.
@@ -149,14 +155,15 @@ pub const MAX_READERS: usize = 8;
 /// published, and may be read; the answer of the sidecar does not change that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Announced {
-    /// The number of the notice, below [`MAX_NOTICES`]. A notice belongs to one key as long as the session lasts.
+    /// The number of the notice, below [`MAX_NOTICES`]. It belongs to another key only once the board names it no longer:
+    /// see [`Request::Unannounce`].
     pub notice: u16,
     /// The number of the announcement. It starts at 1 and rises within a session. Its [ticket](announced_ticket) follows from it.
     pub count: u64,
 }
 
-/// The number of notices of a worker.
-pub const MAX_NOTICES: u16 = 256;
+/// The number of notices of a worker: a model has some thousand tensors.
+pub const MAX_NOTICES: u16 = 4096;
 
 /// The ticket of an announcement: readers put it into their hazard pointers. `None` if the session has no tickets left. Its highest bit
 /// tells it from the tickets that the sidecar gives out.

@@ -29,9 +29,10 @@ const PREPARE: u8 = 6;
 const COUNTER: u8 = 7;
 const TAKE_BACK: u8 = 8;
 const UNMARKED: u8 = 9;
+const UNANNOUNCE: u8 = 10;
 
 /// The kinds of requests.
-const REQUEST_KINDS: &str = "1 to 9";
+const REQUEST_KINDS: &str = "1 to 10";
 
 const PUSHED: u8 = 65;
 const FETCHED: u8 = 66;
@@ -158,6 +159,9 @@ pub fn write_request(w: &mut Writer, request: &Request) {
         Request::Unmarked { ticket } => {
             w.u8(UNMARKED).u64(*ticket);
         }
+        Request::Unannounce { key } => {
+            w.u8(UNANNOUNCE).text(key.as_str());
+        }
         Request::Release { lease } => {
             w.u8(RELEASE).u64(lease.0);
         }
@@ -253,6 +257,7 @@ pub fn read_request(bytes: &[u8]) -> Result<Request, WireError> {
     let request = match kind {
         RELEASE => Request::Release { lease: LeaseId(r.u64()?) },
         UNMARKED => Request::Unmarked { ticket: r.u64()? },
+        UNANNOUNCE => Request::Unannounce { key: Key::from_bytes(r.text()?)? },
         CANCEL => Request::Cancel { op: OpId(r.u64()?) },
         PUSH | FETCH | DELETE | PREPARE | COUNTER | TAKE_BACK => {
             Request::Command { op: OpId(r.u64()?), command: read_command(kind, &mut r)? }

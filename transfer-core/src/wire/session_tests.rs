@@ -68,7 +68,7 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
             timeout: Duration::from_millis(5),
         }),
         Command::TakeBack(TakeBack { key: key.clone(), version: Some(Version(0)), timeout: Duration::from_secs(3) }),
-        Command::Delete { key },
+        Command::Delete { key: key.clone() },
         counter(CounterAsk::Open),
         counter(CounterAsk::Wait { members: 3 }),
         counter(CounterAsk::Operate { home: long.clone(), identity: 4, op: AtomicOp::Load }),
@@ -83,6 +83,7 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
     requests.extend([
         Request::Release { lease: LeaseId(3) },
         Request::Unmarked { ticket: 1 << 40 },
+        Request::Unannounce { key },
         Request::Cancel { op: OpId(4) },
     ]);
     let replies = vec![
@@ -183,10 +184,10 @@ proptest! {
 
 #[test]
 fn record_kinds_are_named_in_the_errors() {
-    assert_eq!(REQUEST_KINDS, format!("{PUSH} to {UNMARKED}"));
+    assert_eq!(REQUEST_KINDS, format!("{PUSH} to {UNANNOUNCE}"));
     assert_eq!(REPLY_KINDS, format!("{PUSHED} to {WATCHED}"));
     let unknown = |e: WireError| e.to_string();
-    let command = read_request(&[UNMARKED + 1]).map_err(unknown).unwrap_err();
+    let command = read_request(&[UNANNOUNCE + 1]).map_err(unknown).unwrap_err();
     let reply = read_reply(&[WATCHED + 1]).map_err(unknown).unwrap_err();
     assert!(command.contains(REQUEST_KINDS) && reply.contains(REPLY_KINDS), "{command}; {reply}");
 }

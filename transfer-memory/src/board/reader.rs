@@ -114,6 +114,20 @@ impl BoardReader {
         probes(hash, self.entries).find_map(|at| self.read(at, hash, key.as_str().as_bytes(), &segments))
     }
 
+    /// Whether the board names a notice for this key, or may do so in a moment because an entry is being written. `false` is certain,
+    /// as long as no announced push of the key is under way.
+    #[must_use]
+    pub fn may_name_a_notice(&self, key: &Key) -> bool {
+        let hash = hash_of(key.as_str());
+        probes(hash, self.entries).any(|at| {
+            let words = self.entry(at);
+            let Some(sequence) = entry::begin(words) else { return true };
+            let [ticket, of, shape] = [body::TICKET, body::HASH, body::SHAPE].map(|w| entry::word(words, w));
+            let names = ticket != 0 && of == hash && (shape >> 32) as u8 == NAMES_A_NOTICE;
+            names || !entry::is_whole(words, sequence)
+        })
+    }
+
     pub(super) fn entry(&self, at: usize) -> &[AtomicU64] {
         self.board.part(HEADER_WORDS + at * ENTRY_WORDS, ENTRY_WORDS)
     }

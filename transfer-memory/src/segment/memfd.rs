@@ -46,6 +46,13 @@ pub struct SegmentOptions {
     pub lock: Lock,
 }
 
+/// When a segment's pages come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fill {
+    Now,
+    AsWritten,
+}
+
 /// The pages that a segment has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageKind {
@@ -98,21 +105,31 @@ impl Segment {
     pub fn create(name: &str, options: &SegmentOptions, budget: &PinnedBudget) -> Result<Segment, SegmentError> {
         let huge_refused = match options.pages {
             Pages::Base => None,
-            Pages::Huge => match Segment::create_with(name, options, budget, true) {
+            Pages::Huge => match Segment::create_with(name, options, budget, (true, Fill::Now)) {
                 Err(SegmentError::System { source, .. }) => Some(source),
                 done => return done,
             },
         };
-        let mut segment = Segment::create_with(name, options, budget, false)?;
+        let mut segment = Segment::create_with(name, options, budget, (false, Fill::Now))?;
         segment.achieved.huge_refused = huge_refused;
         Ok(segment)
+    }
+
+    /// Makes a segment of which most is seldom used, mapped read-write and counted in `budget` as a whole. Each of its pages comes
+    /// when it is written, and is not locked.
+    ///
+    /// # Errors
+    /// As [`Segment::create`].
+    pub fn create_sparse(name: &str, len: u64, budget: &PinnedBudget) -> Result<Segment, SegmentError> {
+        let options = SegmentOptions { len, pages: Pages::Base, lock: Lock::No };
+        Segment::create_with(name, &options, budget, (false, Fill::AsWritten))
     }
 
     fn create_with(
         name: &str,
         options: &SegmentOptions,
         budget: &PinnedBudget,
-        huge: bool,
+        (huge, fill): (bool, Fill),
     ) -> Result<Segment, SegmentError> {
         let failed = |step| move |source| SegmentError::System { step, len: options.len, source };
         let fd = memfd(name, huge).map_err(failed("create"))?;
@@ -131,7 +148,9 @@ impl Segment {
             // Only a request: kernels without transparent huge pages refuse it.
             let _ = mapping.prefer_huge();
         }
-        mapping.prefault()?;
+        if fill == Fill::Now {
+            mapping.prefault()?;
+        }
         let lock_refused = match options.lock {
             Lock::No => None,
             Lock::Try => mapping.lock().err(),

@@ -199,8 +199,8 @@ fn admit(
         // Everything is checked again, because the worker is not trusted.
         Some(fd) => Segment::take_again(fd, wanted_arena_bytes, policy.lock, &policy.budget)?,
     };
-    let options = SegmentOptions { len: NOTICES_BYTES, pages: Pages::Base, lock: policy.lock };
-    let notices = admission.board.as_ref().map(|_| Segment::create(&label("notices"), &options, &policy.budget));
+    let notices = admission.board.as_ref();
+    let notices = notices.map(|_| Segment::create_sparse(&label("notices"), NOTICES_BYTES, &policy.budget));
     let notices = notices.transpose()?;
     let welcome = Welcome {
         session: admission.session,

@@ -60,6 +60,17 @@ impl Keys {
         self.end_announced(blob, actions);
     }
 
+    /// Makes the board show the newest version of this key itself, if it names a notice of this session. Nobody finds a version in
+    /// the notice from then on.
+    pub(crate) fn unannounce(&mut self, key: &Key, session: SessionId, actions: &mut Actions) {
+        if let Some(record) = self.find(key)
+            && self.boards.noticed.get(&record).is_some_and(|noticed| noticed.at.session == session)
+        {
+            self.hide(record, actions);
+            self.show(record, actions);
+        }
+    }
+
     /// Whether this version was announced, and its ticket has not been withdrawn.
     pub(crate) fn is_announced(&self, blob: BlobId) -> bool {
         self.boards.announced.contains_key(&blob)

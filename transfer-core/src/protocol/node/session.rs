@@ -128,6 +128,7 @@ impl Node {
             }
             // The host handles this: its boards tell whether it can call `withdrawn` now.
             Request::Unmarked { .. } => {}
+            Request::Unannounce { key } => self.keys.unannounce(&key, session, &mut self.actions),
         }
     }
 

@@ -2,7 +2,9 @@
 //! fetches are answered.
 
 use super::pair::{Pair, Worker, bytes, key, name};
-use crate::op::{Announced, Answer, Command, FailureCode, Fetch, FetchedTensor, OpId, Push, Reply, announced_ticket};
+use crate::op::{
+    Announced, Answer, Command, FailureCode, Fetch, FetchedTensor, OpId, Push, Reply, Request, announced_ticket,
+};
 use crate::protocol::Tenant;
 use crate::tensor::{Retention, Select, Version};
 use crate::time::Time;
@@ -43,6 +45,11 @@ impl Pair {
         let (key, timeout) = (key("k"), Duration::from_secs(1));
         let fetch = Fetch { key, select, timeout, require: None, trace: None, watches: true, excerpt: None };
         self.command(r, OpId(op), Command::Fetch(fetch));
+    }
+
+    fn unannounce(&mut self, w: Worker) {
+        self.request(w, Request::Unannounce { key: key("k") });
+        self.settle();
     }
 
     fn clear(&mut self, ticket: u64) {
@@ -127,6 +134,27 @@ fn unannounced_version_replaces_the_notice_on_the_board() {
     let shown = pair.board.find(Tenant::User(0), "k").unwrap();
     assert_eq!((shown.notice, shown.version), (None, Version(3)));
     assert_eq!(returned(&pair.replies(w)), []);
+    pair.clear(second);
+    assert_eq!(returned(&pair.replies(w)), [2]);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+/// The worker wants the notice for another key. Whoever reads the version keeps it, and others find it on the board itself.
+#[test]
+fn board_shows_the_version_itself_once_its_worker_lets_go_of_the_notice() {
+    let (mut pair, w, r) = scene();
+    let second = pair.noticed(w);
+    pair.board.mark(second);
+    pair.unannounce(r);
+    let shown = pair.board.find(Tenant::User(0), "k").unwrap();
+    assert!(shown.notice.is_some(), "only the owner can let go of it");
+    pair.unannounce(w);
+    let shown = pair.board.find(Tenant::User(0), "k").unwrap();
+    assert_eq!((shown.notice, shown.version), (None, Version(2)));
+    pair.unannounce(w);
+    pair.announce(w, 3, |push| push.announced = None);
+    pair.settle();
+    assert_eq!(returned(&pair.replies(w)), [], "the second is marked");
     pair.clear(second);
     assert_eq!(returned(&pair.replies(w)), [2]);
     pair.ends_clean(&[(w, "w"), (r, "r")]);
@@ -283,7 +311,7 @@ fn invalid_announcements_are_refused_with_a_reason() {
         "announcement 2 of this worker does not follow 2",
     );
     refused(4, |push| push.announced = Some(Announced { notice: 3, count: 1 << 40 }), "does not follow 2");
-    refused(5, |push| push.announced = Some(Announced { notice: 256, count: 5 }), "notice 256 is none");
+    refused(5, |push| push.announced = Some(Announced { notice: 4096, count: 5 }), "notice 4096 is none");
     refused(6, |push| push.to = Some(super::pair::name("r")), "stays at its own sidecar");
     let far = pair.worker(1, "far");
     pair.announce(far, 1, |_| {});

@@ -4,7 +4,7 @@
 use super::worker::What;
 use super::{Cluster, Happening};
 use crate::memory::LocalSlice;
-use crate::op::{Announced, Command, MAX_NOTICES, OpId, Push, Request, announced_ticket};
+use crate::op::{Announced, Command, OpId, Push, Request, announced_ticket};
 use crate::protocol::NoticeAt;
 use crate::tensor::{Key, TensorMeta, Version};
 use rand::Rng;
@@ -33,6 +33,8 @@ struct Notice {
     at: u16,
     next: u64,
     is_wanted: bool,
+    /// The sidecar was asked to let go of it.
+    goes: bool,
 }
 
 impl Cluster {
@@ -92,7 +94,7 @@ impl Cluster {
         let plain = push.to.is_none() && push.meta.metadata_bytes() == 0 && push.trace.is_none();
         let ticket = announced_ticket(session.0, w.notices.count + 1);
         let board = &mut self.nodes[w.node].board;
-        match ticket.filter(|_| plain && notice.is_wanted && !others && version.0 >= notice.next) {
+        match ticket.filter(|_| plain && notice.is_wanted && !notice.goes && !others && version.0 >= notice.next) {
             Some(ticket) => {
                 w.notices.count += 1;
                 notice.next = version.0 + 1;
@@ -139,14 +141,45 @@ impl Cluster {
     pub(super) fn watched(&mut self, worker: usize, pushed: OpId) {
         let number = self.workers[worker].notices.pushes[&pushed];
         let (key, version) = (self.pushed[number].key.to_string(), self.pushed[number].version);
-        let notices = &mut self.workers[worker].notices;
-        let free = notices.by_key.len() as u16;
         let next = version.map_or(0, |v| v.0 + 1);
+        let is_named = self.names_a_notice(worker, &key);
+        let notices = &mut self.workers[worker].notices;
+        // So few that they often go to other keys.
+        let (used, most) = (notices.by_key.len() as u16, 1 + worker as u16 % 2);
         if let Some(notice) = notices.by_key.get_mut(&key) {
-            (notice.is_wanted, notice.next) = (true, next);
-        } else if free < MAX_NOTICES {
-            notices.by_key.insert(key, Notice { at: free, next, is_wanted: true });
+            (notice.is_wanted, notice.next, notice.goes) = (true, next, notice.goes && is_named);
+        } else if let Some(at) = if used < most { Some(used) } else { self.take_notice(worker) } {
+            let notice = Notice { at, next, is_wanted: true, goes: false };
+            self.workers[worker].notices.by_key.insert(key, notice);
         }
+    }
+
+    fn names_a_notice(&self, worker: usize, key: &str) -> bool {
+        let w = &self.workers[worker];
+        self.nodes[w.node].board.find(w.domain, key).is_some_and(|shown| shown.notice.is_some())
+    }
+
+    /// Takes the notice of another key if the board does not name it. Otherwise the sidecar is asked for one, later.
+    fn take_notice(&mut self, worker: usize) -> Option<u16> {
+        let w = &self.workers[worker];
+        let is_announced = |key: &str| {
+            let announces = |what: &What| match what {
+                What::Push { number, is_announced, .. } => *is_announced && self.pushed[*number].key.as_str() == key,
+                _ => false,
+            };
+            w.ops.values().any(|asked| announces(&asked.what))
+        };
+        let free: Vec<String> = w.notices.by_key.keys().filter(|key| !is_announced(key)).cloned().collect();
+        let old = free.get(self.rng.random_range(0..free.len().max(1)))?.clone();
+        if !self.names_a_notice(worker, &old) {
+            return self.workers[worker].notices.by_key.remove(&old).map(|notice| notice.at);
+        }
+        let notice = self.workers[worker].notices.by_key.get_mut(&old)?;
+        if !std::mem::replace(&mut notice.goes, true) {
+            let key = Key::new(&old).ok()?;
+            self.put_into_ring(worker, Request::Unannounce { key });
+        }
+        None
     }
 
     /// Returns whether a request is put into the ring. That is always so if others wait there, or if the request is an
