@@ -12,14 +12,13 @@ use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, OperationId, SlotId};
 use crate::protocol::spill::SpillId;
 use crate::protocol::tenant::Tenant;
-use crate::tensor::{Excerpt, Retention, TensorMeta, Until, Version};
+use crate::tensor::{Excerpt, Life, Retention, Spill, TensorMeta, Until, Version};
 use crate::trace::TraceContext;
+use std::num::NonZeroU32;
 
 /// A range that readers can reach. It ends with its last reference.
 pub(crate) struct Blob {
     pub(crate) slice: LocalSlice,
-    /// The ranges of the body, if there are several. `slice` is then the metadata and the table of these ranges.
-    pub(crate) ranges: Option<Box<[LocalSlice]>>,
     pub(crate) meta: TensorMeta,
     pub(crate) version: Version,
     /// The number of references: one for the publication, and one for each lease, each transfer that reads it, each
@@ -27,20 +26,35 @@ pub(crate) struct Blob {
     refs: u32,
     pub(crate) domain: Tenant,
     pub(crate) source: Source,
-    /// How long it stays published.
-    pub(crate) retention: Retention,
-    /// How many more times it may be fetched. Counted only if the retention says so.
-    pub(super) fetches_left: u32,
-    /// How many counted fetches have begun and not ended.
-    pub(super) under_way: u32,
-    /// Workers of some other tenants may read it.
-    is_shared: bool,
+    life: Life,
+    spill: Spill,
+    /// It stays until its key is deleted.
+    until_deleted: bool,
     /// It was published before the epoch of the newest version began.
     pub(super) before_epoch: bool,
+    /// What few versions have. There may be millions of versions.
+    rare: Option<Box<Rare>>,
+}
+
+#[derive(Default)]
+struct Rare {
+    /// The ranges of the body, if there are several. `slice` is then the metadata and the table of these ranges.
+    ranges: Option<Box<[LocalSlice]>>,
+    /// Its fetches, if they are counted.
+    counted: Option<CountedFetches>,
     /// The operation of its worker that waits until there are no other references.
     awaited: Option<OperationId>,
     /// The trace context of its push, if the push had one.
-    pub(crate) trace: Option<TraceContext>,
+    trace: Option<TraceContext>,
+}
+
+/// The fetches of a version that stays until it was fetched so often.
+pub(super) struct CountedFetches {
+    all: NonZeroU32,
+    /// How many more may begin.
+    pub(super) left: u32,
+    /// How many have begun and not ended.
+    pub(super) under_way: u32,
 }
 
 /// Where a blob's memory goes when its last reference ends.
@@ -78,45 +92,86 @@ pub(crate) enum Unheld {
 impl Blob {
     /// Creates a blob that is not published yet and has one reference.
     pub(crate) fn new(slice: LocalSlice, meta: TensorMeta, domain: Tenant, source: Source) -> Blob {
-        let (version, retention) = (Version(0), Retention::default());
+        let Retention { until: _, life, spill } = Retention::default();
         Blob {
             slice,
-            ranges: None,
             meta,
-            version,
+            version: Version(0),
             refs: 1,
             domain,
             source,
-            retention,
-            fetches_left: u32::MAX,
-            under_way: 0,
-            is_shared: false,
+            life,
+            spill,
+            until_deleted: false,
             before_epoch: false,
-            awaited: None,
-            trace: None,
+            rare: None,
         }
+    }
+
+    fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
     }
 
     /// Sets how long the blob stays published.
     pub(crate) fn retained(mut self, retention: Retention) -> Blob {
-        if let Until::Fetched(n) = retention.until {
-            self.fetches_left = n.get();
+        let Retention { until, life, spill } = retention;
+        (self.life, self.spill, self.until_deleted) = (life, spill, until == Until::Deleted);
+        if let Until::Fetched(all) = until {
+            self.rare().counted = Some(CountedFetches { all, left: all.get(), under_way: 0 });
         }
-        self.retention = retention;
+        self
+    }
+
+    /// Sets the ranges of the body.
+    pub(crate) fn made_of(mut self, ranges: Box<[LocalSlice]>) -> Blob {
+        self.rare().ranges = Some(ranges);
+        self
+    }
+
+    /// Sets the trace context of its push, if it has one.
+    pub(crate) fn traced(mut self, trace: Option<TraceContext>) -> Blob {
+        if trace.is_some() {
+            self.rare().trace = trace;
+        }
         self
     }
 
     /// Sets the version of a blob that came from another node, and the trace context of its push.
     pub(crate) fn at(mut self, version: Version, trace: Option<TraceContext>) -> Blob {
-        (self.version, self.trace) = (version, trace);
-        self
+        self.version = version;
+        self.traced(trace)
+    }
+
+    /// Returns how long it stays published.
+    pub(crate) fn retention(&self) -> Retention {
+        let until = match self.rare.as_ref().and_then(|rare| rare.counted.as_ref()) {
+            Some(counted) => Until::Fetched(counted.all),
+            None if self.until_deleted => Until::Deleted,
+            None => Until::Replaced,
+        };
+        Retention { until, life: self.life, spill: self.spill }
+    }
+
+    /// Returns the trace context of its push, if the push had one.
+    pub(crate) fn trace(&self) -> Option<TraceContext> {
+        self.rare.as_ref()?.trace
+    }
+
+    /// Returns the ranges of the body, if there are several.
+    fn ranges(&self) -> Option<&[LocalSlice]> {
+        self.rare.as_ref()?.ranges.as_deref()
+    }
+
+    /// Whether the body lies in one piece.
+    pub(super) fn is_in_one_piece(&self) -> bool {
+        self.ranges().is_none()
     }
 
     /// Returns the number of ranges of the body; 0 if the body lies in one piece behind the metadata.
     pub(crate) fn range_count(&self) -> u32 {
         match &self.source {
             Source::Reference { ranges, .. } => *ranges,
-            _ => self.ranges.as_ref().map_or(0, |ranges| u32::try_from(ranges.len()).unwrap_or(u32::MAX)),
+            _ => self.ranges().map_or(0, |ranges| u32::try_from(ranges.len()).unwrap_or(u32::MAX)),
         }
     }
 
@@ -135,7 +190,17 @@ impl Blob {
 
     /// Whether its fetches are counted.
     pub(crate) fn counts_fetches(&self) -> bool {
-        matches!(self.retention.until, Until::Fetched(_))
+        self.rare.as_ref().is_some_and(|rare| rare.counted.is_some())
+    }
+
+    /// Whether it may be fetched once more.
+    pub(super) fn has_fetches_left(&self) -> bool {
+        self.rare.as_ref().and_then(|rare| rare.counted.as_ref()).is_none_or(|counted| counted.left > 0)
+    }
+
+    /// Returns its fetches, if they are counted.
+    pub(super) fn counted_mut(&mut self) -> Option<&mut CountedFetches> {
+        self.rare.as_mut()?.counted.as_mut()
     }
 
     /// Returns the description of the whole version, or of this part of it.
@@ -159,8 +224,8 @@ impl Blob {
 
     /// Returns the gather list that a transfer sends behind its header.
     pub(crate) fn body(&self) -> GatherList {
-        let (first, rest) = match &self.ranges {
-            Some(ranges) => (self.meta.body_offset(), &ranges[..]),
+        let (first, rest) = match self.ranges() {
+            Some(ranges) => (self.meta.body_offset(), ranges),
             None => (self.meta.len_bytes(), &[][..]),
         };
         let first = LocalSlice { len: first, ..self.slice };
@@ -184,8 +249,7 @@ impl Keys {
 
     /// Allows workers of these tenants to read the version, too.
     pub(crate) fn share(&mut self, id: BlobId, readers: Vec<Tenant>) {
-        if let Some(b) = self.blobs.get_mut(id).filter(|_| !readers.is_empty()) {
-            b.is_shared = true;
+        if !readers.is_empty() && self.blobs.get(id).is_some() {
             self.readers.insert(id, readers.into());
         }
     }
@@ -206,7 +270,7 @@ impl Keys {
     pub(crate) fn unhold(&mut self, id: BlobId) -> Unheld {
         let Some(b) = self.blobs.get_mut(id) else { return Unheld::Held };
         b.refs = b.refs.saturating_sub(1);
-        match (b.refs, b.awaited) {
+        match (b.refs, b.rare.as_ref().and_then(|rare| rare.awaited)) {
             (1, Some(op)) => Unheld::Sole(op),
             (0, _) => self.remove(id).map_or(Unheld::Held, |b| Unheld::Ended(Box::new(b))),
             _ => Unheld::Held,
@@ -216,9 +280,7 @@ impl Keys {
     /// Ends a version even if there are references to it.
     pub(crate) fn remove(&mut self, id: BlobId) -> Option<Blob> {
         let blob = self.blobs.remove(id)?;
-        if blob.is_shared {
-            self.readers.remove(&id);
-        }
+        self.readers.remove(&id);
         if matches!(blob.source, Source::Arena(_)) {
             self.counted.version_went(blob.domain);
         }
@@ -229,7 +291,9 @@ impl Keys {
     /// is left now.
     pub(crate) fn set_awaited(&mut self, id: BlobId, by: Option<OperationId>) -> bool {
         let Some(b) = self.blobs.get_mut(id) else { return false };
-        b.awaited = by;
+        if by.is_some() || b.rare.is_some() {
+            b.rare().awaited = by;
+        }
         b.refs == 1
     }
 

@@ -25,11 +25,21 @@ use crate::protocol::tenant::Tenant;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
-/// Whether a board shows a key's newest version.
+/// As [`OnBoard`], in one byte of the record. The ticket is in [`Boards::shown`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Standing {
+    #[default]
+    Unasked,
+    Wanted,
+    Shown,
+    Noticed,
+    Never,
+}
+
+/// Whether a board shows a key's newest version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OnBoard {
     /// No worker here has fetched the key yet.
-    #[default]
     Unasked,
     /// The newest version is not shown. The next one is, if it can be shown and no worker here waits for it.
     Wanted,
@@ -62,6 +72,8 @@ pub(super) struct Boards {
     pub(super) tickets: HashMap<u64, Ticket>,
     /// The last ticket that was given out.
     last: u64,
+    /// The tickets of the keys whose newest version the board shows. A board has places for few of a node's keys.
+    shown: HashMap<RecordId, u64>,
     /// The keys for which the board names a notice.
     pub(super) noticed: HashMap<RecordId, Noticed>,
     /// The ticket and the notice of each announced version that is, or is about to become, the newest of its key.
@@ -81,13 +93,40 @@ impl Keys {
         self.boards.free.contains_key(&domain)
     }
 
+    /// Whether a board shows the newest version of a key.
+    pub(super) fn on_board(&self, record: RecordId) -> OnBoard {
+        match self.records.get(record).map_or(Standing::Unasked, |r| r.on_board) {
+            Standing::Unasked => OnBoard::Unasked,
+            Standing::Wanted => OnBoard::Wanted,
+            Standing::Shown => self.boards.shown.get(&record).map_or(OnBoard::Wanted, |ticket| OnBoard::Shown(*ticket)),
+            Standing::Noticed => OnBoard::Noticed,
+            Standing::Never => OnBoard::Never,
+        }
+    }
+
+    pub(super) fn set_on_board(&mut self, record: RecordId, now: OnBoard) {
+        let Some(r) = self.records.get_mut(record) else { return };
+        let before = std::mem::replace(
+            &mut r.on_board,
+            match now {
+                OnBoard::Unasked => Standing::Unasked,
+                OnBoard::Wanted => Standing::Wanted,
+                OnBoard::Shown(_) => Standing::Shown,
+                OnBoard::Noticed => Standing::Noticed,
+                OnBoard::Never => Standing::Never,
+            },
+        );
+        match now {
+            OnBoard::Shown(ticket) => drop(self.boards.shown.insert(record, ticket)),
+            _ if before == Standing::Shown => drop(self.boards.shown.remove(&record)),
+            _ => {}
+        }
+    }
+
     /// Notes that a worker of this sidecar has fetched the key: its newest version is worth showing from now on.
     pub(crate) fn want_on_board(&mut self, record: RecordId) {
-        if let Some(r) = self.records.get_mut(record)
-            && r.on_board == OnBoard::Unasked
-            && !self.boards.free.is_empty()
-        {
-            r.on_board = OnBoard::Wanted;
+        if self.on_board(record) == OnBoard::Unasked && !self.boards.free.is_empty() {
+            self.set_on_board(record, OnBoard::Wanted);
         }
     }
 
@@ -99,12 +138,12 @@ impl Keys {
         {
             return self.show_notice(record, blob, ticket, at, actions);
         }
-        if r.on_board == OnBoard::Noticed {
+        if self.on_board(record) == OnBoard::Noticed {
             // The owner no longer uses the notice: it has not announced the newest version.
             self.hide(record, actions);
         }
         let Some(r) = self.records.get(record) else { return };
-        let before = match r.on_board {
+        let before = match self.on_board(record) {
             OnBoard::Wanted => None,
             OnBoard::Shown(ticket) => Some(ticket),
             OnBoard::Unasked | OnBoard::Never | OnBoard::Noticed => return,
@@ -121,8 +160,8 @@ impl Keys {
             }
             None => Some(OnBoard::Wanted),
         };
-        if let (Some(r), Some(now)) = (self.records.get_mut(record), now) {
-            r.on_board = now;
+        if let Some(now) = now {
+            self.set_on_board(record, now);
         }
         if let Some(ticket) = before {
             self.take_off_board(ticket, actions);
@@ -161,7 +200,7 @@ impl Keys {
         let has_place =
             self.boards.free.get(&b.domain).is_some_and(|free| *free > 0 || before.is_some_and(|d| d == b.domain));
         // A board entry does not carry the trace that a push belongs to.
-        let is_plain = b.ranges.is_none() && b.meta.metadata_bytes() == 0 && b.trace.is_none();
+        let is_plain = b.is_in_one_piece() && b.meta.metadata_bytes() == 0 && b.trace().is_none();
         let is_plain = is_plain && matches!(b.source, Source::Arena(_));
         let is_free = !b.counts_fetches() && !b.before_epoch && !record.more_follow;
         has_place && is_plain && is_free && matches!(record.owner, Owner::Session(_)) && !self.boards.closed
@@ -169,14 +208,13 @@ impl Keys {
 
     /// Removes a key from the board: fetches of it have to ask the sidecar.
     pub(crate) fn hide(&mut self, record: RecordId, actions: &mut Actions) {
-        let Some(r) = self.records.get_mut(record) else { return };
-        match r.on_board {
+        match self.on_board(record) {
             OnBoard::Shown(ticket) => {
-                r.on_board = OnBoard::Wanted;
+                self.set_on_board(record, OnBoard::Wanted);
                 self.take_off_board(ticket, actions);
             }
             OnBoard::Noticed => {
-                r.on_board = OnBoard::Wanted;
+                self.set_on_board(record, OnBoard::Wanted);
                 self.hide_notice(record, actions);
             }
             OnBoard::Unasked | OnBoard::Wanted | OnBoard::Never => {}
@@ -186,7 +224,7 @@ impl Keys {
     /// Removes all keys from the boards, and shows none from then on.
     pub(crate) fn close_boards(&mut self, actions: &mut Actions) {
         self.boards.closed = true;
-        for record in self.records.ids(|r| matches!(r.on_board, OnBoard::Shown(_) | OnBoard::Noticed)) {
+        for record in self.records.ids(|r| matches!(r.on_board, Standing::Shown | Standing::Noticed)) {
             self.hide(record, actions);
         }
     }
@@ -217,14 +255,14 @@ impl Keys {
     /// caller unholds.
     pub(crate) fn not_shown(&mut self, ticket: u64, actions: &mut Actions) -> Option<BlobId> {
         let Ticket { record: Some(record), blob, domain } = *self.boards.tickets.get(&ticket)? else { return None };
-        let r = self.records.get_mut(record)?;
-        let is_noticed = r.on_board == OnBoard::Noticed
+        let on_board = self.on_board(record);
+        let is_noticed = on_board == OnBoard::Noticed
             && self.boards.noticed.get(&record).is_some_and(|noticed| noticed.entry == ticket);
         // Otherwise the ticket was withdrawn meanwhile, and `withdrawn` handles it.
-        if r.on_board != OnBoard::Shown(ticket) && !is_noticed {
+        if on_board != OnBoard::Shown(ticket) && !is_noticed {
             return None;
         }
-        r.on_board = OnBoard::Never;
+        self.set_on_board(record, OnBoard::Never);
         self.boards.tickets.remove(&ticket);
         if let Some(free) = self.boards.free.get_mut(&domain) {
             *free += 1;
@@ -237,9 +275,9 @@ impl Keys {
 
     /// Returns how many references there are to a published version besides its publication, as far as this node knows.
     /// While a version is shown, readers that found it on the board are not counted.
-    pub(crate) fn readers_of(&self, record: &Record, blob: BlobId) -> u32 {
+    pub(crate) fn readers_of(&self, record: RecordId, blob: BlobId) -> u32 {
         let refs = self.blobs.get(blob).map_or(0, |b| b.holders().saturating_sub(1));
-        let is_shown = match record.on_board {
+        let is_shown = match self.on_board(record) {
             OnBoard::Shown(ticket) => self.boards.tickets.get(&ticket).is_some_and(|t| t.blob == Some(blob)),
             OnBoard::Noticed => self.boards.announced.contains_key(&blob),
             OnBoard::Unasked | OnBoard::Wanted | OnBoard::Never => false,
@@ -250,9 +288,9 @@ impl Keys {
     /// Checks the invariants of boards, which hold whenever no action is pending; for tests.
     #[cfg(test)]
     pub(super) fn check_boards(&self) -> Result<(), String> {
-        for id in self.records.ids(|r| matches!(r.on_board, OnBoard::Shown(_) | OnBoard::Noticed)) {
+        for id in self.records.ids(|r| matches!(r.on_board, Standing::Shown | Standing::Noticed)) {
             let Some(r) = self.records.get(id) else { continue };
-            let number = match (r.on_board, self.boards.noticed.get(&id)) {
+            let number = match (self.on_board(id), self.boards.noticed.get(&id)) {
                 (OnBoard::Shown(number), _) => number,
                 (OnBoard::Noticed, Some(noticed)) => noticed.ticket,
                 _ => return Err(format!("key {:?} is noticed, and no notice is known", r.key)),
@@ -268,6 +306,10 @@ impl Keys {
         let is_gone = |t: &&Ticket| t.blob.is_some_and(|blob| self.blobs.get(blob).is_none());
         if let Some(t) = self.boards.tickets.values().find(is_gone) {
             return Err(format!("a ticket holds blob {:?}, which is gone", t.blob));
+        }
+        let is_lost = |id: &&RecordId| self.records.get(**id).is_none_or(|r| r.on_board != Standing::Shown);
+        if let Some(id) = self.boards.shown.keys().find(is_lost) {
+            return Err(format!("the ticket of {id:?}, which is not shown"));
         }
         self.check_notices()
     }

@@ -58,7 +58,8 @@ const MAX_LOCATIONS: usize = 1 << 20;
 /// **Getters** return [`Record`]s and [`Blob`]s to read. Only the methods of this type change them.
 #[derive(Default)]
 pub(super) struct Keys {
-    index: HashTable<RecordId>,
+    /// The places of the records.
+    index: HashTable<u32>,
     hasher: DefaultHashBuilder,
     records: Slab<Record, of::Record>,
     blobs: Slab<Blob, of::Blob>,

@@ -13,7 +13,7 @@
 //!   versions announced before it are in their owners' submission rings. So a question about a key with a notice is
 //!   answered after one more look at all rings: [`Keys::take_asked`].
 
-use super::board::{OnBoard, Ticket};
+use super::board::{OnBoard, Standing, Ticket};
 use super::{Concerned, Keys, Owner};
 use crate::protocol::action::Actions;
 use crate::protocol::action::NoticeAt;
@@ -86,7 +86,7 @@ impl Keys {
         actions: &mut Actions,
     ) {
         let Some(r) = self.records.get(record) else { return };
-        let (before, noticed) = (r.on_board, self.boards.noticed.get(&record));
+        let (before, noticed) = (self.on_board(record), self.boards.noticed.get(&record));
         if noticed.is_some_and(|n| n.ticket == ticket) {
             return;
         }
@@ -101,9 +101,8 @@ impl Keys {
             return self.replace_announced(old, actions);
         }
         let Some(entry) = self.take_place(record, blob, Some(at), actions) else { return };
-        let (Some(b), Some(r)) = (self.blobs.get(blob), self.records.get_mut(record)) else { return };
-        r.on_board = OnBoard::Noticed;
-        let domain = b.domain;
+        let Some(domain) = self.blobs.get(blob).map(|b| b.domain) else { return };
+        self.set_on_board(record, OnBoard::Noticed);
         let noticed = self.boards.noticed.insert(record, Noticed { entry, ticket, at, domain });
         match (before, noticed) {
             (OnBoard::Shown(shown), _) => self.take_off_board(shown, actions),
@@ -140,15 +139,16 @@ impl Keys {
 
     /// Whether to tell the worker that has just published this version that its next versions are watched.
     pub(crate) fn is_watched(&self, record: RecordId, blob: BlobId) -> bool {
-        let r = self.records.get(record).filter(|r| r.watched && r.on_board != OnBoard::Never);
+        let r = self.records.get(record).filter(|r| r.watched && r.on_board != Standing::Never);
         // A key whose versions cannot be shown gains nothing from a notice.
-        r.is_some_and(|r| self.can_be_shown(r, blob, self.place_of(record, r.on_board))) && !self.is_announced(blob)
+        r.is_some_and(|r| self.can_be_shown(r, blob, self.place_of(record, self.on_board(record))))
+            && !self.is_announced(blob)
     }
 
     /// Whether there may be a newer version of this key than this node has heard of: an announced one, whose push is in
     /// the owner's ring.
     pub(crate) fn may_be_behind(&self, record: RecordId, asks: Option<SessionId>) -> bool {
-        let r = self.records.get(record).filter(|r| r.on_board == OnBoard::Noticed);
+        let r = self.records.get(record).filter(|r| r.on_board == Standing::Noticed);
         // The owner's own questions come behind its pushes in the same ring.
         r.is_some_and(|r| !matches!(r.owner, Owner::Session(owner) if Some(owner) == asks))
     }
@@ -183,7 +183,7 @@ impl Keys {
             let Some(r) = self.records.get(*record) else {
                 return Err("the notice of a key that is gone".into());
             };
-            if r.on_board != OnBoard::Noticed || !self.boards.tickets.contains_key(&noticed.entry) {
+            if r.on_board != Standing::Noticed || !self.boards.tickets.contains_key(&noticed.entry) {
                 return Err(format!("key {:?} has a notice and is {:?}", r.key, r.on_board));
             }
         }

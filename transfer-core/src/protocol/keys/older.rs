@@ -47,7 +47,7 @@ impl Older {
         let same = self.remove(added.version);
         let part = match added.before_epoch {
             true => &mut self.before,
-            false if added.fetches_left > 0 => &mut self.free,
+            false if added.has_fetches_left() => &mut self.free,
             false => &mut self.promised,
         };
         part.insert(added.version.0, id);

@@ -1,6 +1,6 @@
 //! A key, and the table of all keys.
 
-use super::board::OnBoard;
+use super::board::Standing;
 use super::counted::Account;
 use super::older::Older;
 use super::waiters::{Waiter, Waiters};
@@ -34,7 +34,7 @@ pub(crate) struct Record {
     pub(super) resolving: bool,
     /// A worker here would watch a notice of the key's next versions.
     pub(super) watched: bool,
-    pub(super) on_board: OnBoard,
+    pub(super) on_board: Standing,
     /// The session for which the key is counted.
     pub(super) account: Account,
 }
@@ -109,7 +109,8 @@ impl Keys {
     /// Returns the record of a key, if there is one: the key has an owner, versions or waiters.
     pub(crate) fn find(&self, key: &Key) -> Option<RecordId> {
         let hash = self.hasher.hash_one(key.as_str());
-        self.index.find(hash, |id| self.records.get(*id).is_some_and(|r| r.key == *key)).copied()
+        let has_key = |at: &u32| self.records.at(*at).is_some_and(|r| r.key == *key);
+        self.index.find(hash, has_key).map(|at| self.records.id_at(*at))
     }
 
     /// Returns the record of a key, and makes one if there is none. The caller is about to set an owner or to add a
@@ -117,10 +118,10 @@ impl Keys {
     pub(crate) fn find_or_make(&mut self, key: &Key) -> RecordId {
         let Keys { index, hasher, records, .. } = self;
         let hash = hasher.hash_one(key.as_str());
-        let same = |id: &RecordId| records.get(*id).is_some_and(|r| r.key == *key);
-        let rehash = |id: &RecordId| records.get(*id).map_or(0, |r| hasher.hash_one(r.key.as_str()));
+        let same = |at: &u32| records.at(*at).is_some_and(|r| r.key == *key);
+        let rehash = |at: &u32| records.at(*at).map_or(0, |r| hasher.hash_one(r.key.as_str()));
         match index.entry(hash, same, rehash) {
-            Entry::Occupied(e) => *e.get(),
+            Entry::Occupied(e) => records.id_at(*e.get()),
             Entry::Vacant(e) => {
                 let id = records.insert(Record {
                     key: key.clone(),
@@ -133,10 +134,10 @@ impl Keys {
                     waiters: None,
                     resolving: false,
                     watched: false,
-                    on_board: OnBoard::default(),
+                    on_board: Standing::default(),
                     account: Account::default(),
                 });
-                e.insert(id);
+                e.insert(id.index());
                 id
             }
         }
@@ -146,7 +147,7 @@ impl Keys {
     pub(crate) fn tidy(&mut self, id: RecordId, actions: &mut Actions) {
         let Some(record) = self.records.get(id).filter(|record| !record.is_needed()) else { return };
         let hash = self.hasher.hash_one(record.key.as_str());
-        if let Ok(entry) = self.index.find_entry(hash, |other| *other == id) {
+        if let Ok(entry) = self.index.find_entry(hash, |at| *at == id.index()) {
             entry.remove();
         }
         let Some(record) = self.records.remove(id) else { return };
@@ -233,8 +234,8 @@ mod tests {
 
     /// There may be millions of records and blobs. docs/performance.md says how much memory a published tensor takes.
     #[test]
-    fn a_key_and_its_version_take_280_bytes_in_the_store() {
-        assert!(size_of::<Blob>() <= 184, "{}", size_of::<Blob>());
-        assert!(size_of::<Record>() <= 96, "{}", size_of::<Record>());
+    fn a_key_and_its_version_take_192_bytes_in_the_store() {
+        assert!(size_of::<Blob>() <= 112, "{}", size_of::<Blob>());
+        assert!(size_of::<Record>() <= 80, "{}", size_of::<Record>());
     }
 }

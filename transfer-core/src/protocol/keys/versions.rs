@@ -42,7 +42,7 @@ impl Keys {
             if !select.takes(b.version) || b.before_epoch && !matches!(select, Select::Exactly(_)) {
                 continue;
             }
-            if b.fetches_left > 0 {
+            if b.has_fetches_left() {
                 return Picked::Blob(id);
             }
             promised = true;
@@ -89,7 +89,7 @@ impl Keys {
             self.published_count += 1;
         }
         if let Some((id, b)) = before.and_then(|id| Some((id, self.blobs.get(id)?))) {
-            if b.retention.until == Until::Replaced || b.version == version {
+            if b.retention().until == Until::Replaced || b.version == version {
                 ended.push(id);
             } else {
                 ended.extend(r.stays_beside(id, b));
@@ -147,7 +147,7 @@ impl Keys {
             self.published_count += 1;
             return true;
         }
-        let stays = b.retention.until != Until::Replaced;
+        let stays = b.retention().until != Until::Replaced;
         if stays {
             r.stays_beside(blob, b);
         }
@@ -206,17 +206,17 @@ impl Keys {
     /// returns whether any versions are left.
     pub(crate) fn versions_to_end(&self, record: RecordId, but_outliving: bool) -> (Vec<BlobId>, bool) {
         let all = self.records.get(record).into_iter().flat_map(|r| r.versions());
-        let stays = |id: &BlobId| self.blobs.get(*id).is_some_and(|b| b.retention.life != Life::Session);
+        let stays = |id: &BlobId| self.blobs.get(*id).is_some_and(|b| b.retention().life != Life::Session);
         let (left, ending): (Vec<_>, _) = all.partition(|id| but_outliving && stays(id));
         (ending, !left.is_empty())
     }
 
     /// Begins a fetch. If the version's fetches are counted, one fewer is left for others.
     pub(crate) fn fetch_begins(&mut self, key: &Key, blob: BlobId) {
-        if let Some(b) = self.blobs.get_mut(blob).filter(|b| b.counts_fetches()) {
-            b.fetches_left = b.fetches_left.saturating_sub(1);
-            b.under_way += 1;
-            if b.fetches_left == 0
+        if let Some(counted) = self.blobs.get_mut(blob).and_then(Blob::counted_mut) {
+            counted.left = counted.left.saturating_sub(1);
+            counted.under_way += 1;
+            if counted.left == 0
                 && let Some(record) = self.find(key)
             {
                 self.has_fetches(record, blob, false);
@@ -234,16 +234,17 @@ impl Keys {
         well: bool,
         actions: &mut Actions,
     ) -> Option<(Version, bool)> {
-        let b = self.blobs.get_mut(blob).filter(|b| b.counts_fetches())?;
-        b.under_way = b.under_way.saturating_sub(1);
+        let b = self.blobs.get_mut(blob)?;
         let version = b.version;
+        let counted = b.counted_mut()?;
+        counted.under_way = counted.under_way.saturating_sub(1);
         if !well {
-            b.fetches_left += 1;
+            counted.left += 1;
             self.has_fetches(record, blob, true);
             return Some((version, false));
         }
         // Waiters for exactly this version can no longer get it.
-        let ends = b.fetches_left == 0 && b.under_way == 0;
+        let ends = counted.left == 0 && counted.under_way == 0;
         ends.then(|| (version, self.take_version(record, blob, actions)))
     }
 

@@ -136,7 +136,7 @@ impl Node {
             }
             None => None,
         };
-        let made = op.zip(self.keys.blob(from).map(|b| (b.meta_of(excerpt.as_ref()), b.version, b.trace)));
+        let made = op.zip(self.keys.blob(from).map(|b| (b.meta_of(excerpt.as_ref()), b.version, b.trace())));
         let Some((op, (meta, version, trace))) = made else {
             self.landing.free(reader, range);
             return self.copied_from(now, &key, from, false);
@@ -225,7 +225,7 @@ impl Node {
         (from, excerpt): (BlobId, Option<&Excerpt>),
         (domain, range): (Tenant, Allocation),
     ) {
-        let made = self.keys.blob(from).map(|b| (b.meta_of(excerpt), b.version, b.trace));
+        let made = self.keys.blob(from).map(|b| (b.meta_of(excerpt), b.version, b.trace()));
         let waits = self.transfers.serve(link, index).is_some_and(|serve| serve.waits_for_copy(id));
         let slice = self.landing.slice(domain, &range);
         let (Some((meta, version, trace)), Some(slice), true) = (made, slice, waits) else {

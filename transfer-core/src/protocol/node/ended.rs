@@ -93,7 +93,7 @@ impl Node {
     /// Returns the trace context that the worker gave with an operation.
     pub(super) fn trace_of(&self, op: &Op) -> Option<TraceContext> {
         match &op.kind {
-            OpKind::Push { blob, .. } => self.keys.blob(*blob)?.trace,
+            OpKind::Push { blob, .. } => self.keys.blob(*blob)?.trace(),
             OpKind::Fetch { trace, .. } => *trace,
             OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
         }

@@ -32,7 +32,7 @@ impl Node {
             return;
         }
         if let (Some(b), Some(worker)) = (self.keys.blob(blob), self.sessions.get(op.session)) {
-            let (len, urgent) = (b.meta.len_bytes(), b.retention.spill == Spill::Now);
+            let (len, urgent) = (b.meta.len_bytes(), b.retention().spill == Spill::Now);
             let (tenant, worker) = (b.domain, worker.name());
             self.exchanges.came(now, Came { tenant, worker, key: &op.key, blob, len, urgent, label });
         }

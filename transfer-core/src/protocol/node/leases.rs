@@ -96,7 +96,7 @@ impl Node {
             return Err(Failure::new(FailureCode::RequireUnmet, text));
         }
         self.has_excerpt(key, blob, excerpt)?;
-        let (bytes, origin) = self.keys.blob(blob).map_or((0, None), |b| (b.len_of(excerpt), b.trace));
+        let (bytes, origin) = self.keys.blob(blob).map_or((0, None), |b| (b.len_of(excerpt), b.trace()));
         let waited = now.since(since);
         let report = Report {
             fabric: FabricKind::Local,

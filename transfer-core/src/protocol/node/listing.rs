@@ -4,7 +4,7 @@
 
 use super::Node;
 use crate::fabric::LinkId;
-use crate::protocol::ids::SessionId;
+use crate::protocol::ids::{RecordId, SessionId};
 use crate::protocol::keys::{Owner, Record};
 use crate::protocol::landing::{InState, Slot, SlotState, SlotUser};
 use crate::protocol::links::Link;
@@ -126,13 +126,13 @@ impl Node {
     /// Lists the published tensors.
     #[must_use]
     pub fn tensors(&self, filter: &TensorFilter, from: u64, limit: usize) -> Page<TensorStatus> {
-        page_of(self.keys.records(), from, limit, |_, record| {
+        page_of(self.keys.records(), from, limit, |at, record| {
             let wanted = record.newest().is_some() && record.key().as_str().starts_with(&filter.prefix);
-            if !wanted { None } else { self.tensor(record, &filter.owner) }
+            if !wanted { None } else { self.tensor((at, record), &filter.owner) }
         })
     }
 
-    fn tensor(&self, record: &Record, owner: &str) -> Option<TensorStatus> {
+    fn tensor(&self, (at, record): (RecordId, &Record), owner: &str) -> Option<TensorStatus> {
         let id = record.newest()?;
         let blob = self.keys.blob(id)?;
         let name = self.owner_name(record.owner())?;
@@ -143,8 +143,8 @@ impl Node {
             version: blob.version,
             meta: blob.meta.clone(),
             slice: blob.slice,
-            readers: self.keys.readers_of(record, id),
-            retention: blob.retention,
+            readers: self.keys.readers_of(at, id),
+            retention: blob.retention(),
             older: record.count() - 1,
         })
     }

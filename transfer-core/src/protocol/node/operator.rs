@@ -64,7 +64,7 @@ impl Node {
         }
         let owner = self.owner_name(record.owner()).cloned().ok_or_else(unknown)?;
         let versions = record.versions();
-        let still_read = versions.clone().filter(|id| self.keys.readers_of(record, *id) > 0).count();
+        let still_read = versions.clone().filter(|version| self.keys.readers_of(id, *version) > 0).count();
         let blobs: Vec<_> = versions.filter_map(|id| self.keys.blob(id)).collect();
         let deleted = Deleted {
             owner,

@@ -12,7 +12,7 @@ impl Node {
     /// Remembers a key whose owner has left, if versions stay only as long as the key's parent.
     pub(super) fn stays_with_parent(&mut self, now: Time, id: RecordId) {
         let Some(record) = self.keys.record(id) else { return };
-        let mut lives = record.versions().filter_map(|blob| Some(self.keys.blob(blob)?.retention.life));
+        let mut lives = record.versions().filter_map(|blob| Some(self.keys.blob(blob)?.retention().life));
         if lives.any(|life| life == Life::Parent)
             && let Some(parent) = record.key().parent()
         {

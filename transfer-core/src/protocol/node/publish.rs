@@ -78,10 +78,10 @@ impl Node {
         };
         let Some(tenant) = self.sessions.tenant_of(session) else { return };
         let lent = Lent { session, pushed: op };
-        let mut blob = Blob::new(slice, push.meta, tenant, Source::Arena(Some(lent))).retained(push.retention);
-        blob.trace = push.trace;
+        let blob = Blob::new(slice, push.meta, tenant, Source::Arena(Some(lent)));
+        let mut blob = blob.retained(push.retention).traced(push.trace);
         if push.ranges > 0 {
-            blob.ranges = Some(ranges.iter().map(|r| r.within(slice.segment)).collect());
+            blob = blob.made_of(ranges.iter().map(|r| r.within(slice.segment)).collect());
         }
         self.sessions.occupy(slice.segment, push.ranges);
         let blob = self.keys.insert(blob);

@@ -244,8 +244,8 @@ impl Node {
             return;
         };
         let (version, retention, copied, trace, bytes) = (header.version, header.retention, *copied, *trace, slice.len);
-        let mut blob = Blob::new(slice, meta.clone(), domain, Source::Slot(link, slot)).retained(retention);
-        blob.trace = trace.map(|(context, _)| context);
+        let blob = Blob::new(slice, meta.clone(), domain, Source::Slot(link, slot)).retained(retention);
+        let blob = blob.traced(trace.map(|(context, _)| context));
         let blob = self.keys.insert(blob);
         self.landing.hold(link, slot, blob);
         let (fabric, copied) = (l.kind(), copied + bytes * u64::from(l.limits().sender_copies));

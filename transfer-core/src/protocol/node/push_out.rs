@@ -178,7 +178,7 @@ impl Node {
             *stage = PushStage::Writing;
             *posted = now;
         }
-        if let Some(context) = self.keys.blob(blob).and_then(|b| b.trace) {
+        if let Some(context) = self.keys.blob(blob).and_then(|b| b.trace()) {
             self.send(link, Role::Push, flow.short(), Body::Trace { version, context });
         }
         let Some(b) = self.keys.hold_as(blob, version) else { return };
@@ -191,7 +191,7 @@ impl Node {
             pieces: 1,
             waited_us: 0,
             name,
-            retention: b.retention,
+            retention: b.retention(),
         };
         let body = b.body();
         self.post(link, Out::Write(OutWrite { blob, body, slot, header, purpose: Purpose::Push(id) }));
@@ -213,7 +213,7 @@ impl Node {
                 flew: now.since(posted),
                 origin: None,
             };
-            let (path, version, trace) = (l.path(), Some(b.version), b.trace);
+            let (path, version, trace) = (l.path(), Some(b.version), b.trace());
             self.answer(op.session, op.id, Answer::Pushed { version: b.version, report });
             self.links.carried_out(link, bytes);
             self.meters.finished(Operation::Push, path, &report);

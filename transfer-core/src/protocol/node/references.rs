@@ -53,7 +53,7 @@ impl Node {
         let Some(b) = self.keys.blob(blob) else { return };
         // The reference that the request holds becomes the peer's.
         let Some(lease) = self.references.lend(link, blob) else { return };
-        let (bytes, version, origin) = (b.len_of(serve.excerpt()), b.version, b.trace);
+        let (bytes, version, origin) = (b.len_of(serve.excerpt()), b.version, b.trace());
         let body = Body::ByReference {
             lease,
             segment: b.slice.segment.0,
@@ -133,6 +133,6 @@ impl Node {
 fn may_be_referred(blob: &Blob, reader: Tenant) -> bool {
     blob.domain == reader
         && blob.meta.len_bytes() > 0
-        && !matches!(blob.retention.until, Until::Fetched(_))
+        && !matches!(blob.retention().until, Until::Fetched(_))
         && !matches!(blob.source, Source::Reference { .. })
 }

@@ -137,7 +137,7 @@ impl Node {
         let Some(serve) = self.transfers.serve_mut(link, index) else { return };
         let Some((slot, blob)) = serve.write() else { return };
         let Some(b) = self.keys.blob(blob) else { return };
-        let (version, origin) = (b.version, b.trace);
+        let (version, origin) = (b.version, b.trace());
         let header = serve.header(index, &slot, version, b.len_of(serve.part()));
         let body = b.body_of(serve.part());
         if let Some(context) = origin {
@@ -177,7 +177,7 @@ impl Node {
                     queued: Duration::ZERO,
                     waited,
                     flew: took,
-                    origin: blob.trace,
+                    origin: blob.trace(),
                 };
                 let (operation, version) = (Operation::Serve, blob.version);
                 let (key, worker, since, trace) = (serve.key(), None, serve.since, serve.trace);

@@ -21,7 +21,7 @@ impl Node {
     /// Notes a version that a worker has just published.
     pub(super) fn may_be_spilled(&mut self, session: SessionId, key: &Key, blob: BlobId) {
         let Some(b) = self.keys.blob(blob) else { return };
-        let (spill, len) = (b.retention.spill, b.meta.len_bytes());
+        let (spill, len) = (b.retention().spill, b.meta.len_bytes());
         if spill == Spill::Never
             || b.counts_fetches()
             || self.keys.is_announced(blob)
@@ -69,8 +69,9 @@ impl Node {
     fn spilled(&mut self, key: &Key, blob: BlobId, id: SpillId) -> bool {
         let Some(b) = self.keys.blob(blob) else { return false };
         let slice = LocalSlice { segment: SegmentId::DISK, offset: 0, len: b.meta.len_bytes() };
-        let spilled =
-            Blob::new(slice, b.meta.clone(), b.domain, Source::Disk(id)).retained(b.retention).at(b.version, b.trace);
+        let spilled = Blob::new(slice, b.meta.clone(), b.domain, Source::Disk(id))
+            .retained(b.retention())
+            .at(b.version, b.trace());
         self.keys.move_to(key, blob, spilled, &mut self.actions)
     }
 
