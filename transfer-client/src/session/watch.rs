@@ -18,7 +18,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const DOWN: Duration = Duration::from_millis(10);
 
 /// The end of a wait.
-#[expect(clippy::large_enum_variant, reason = "it is taken apart at once, and the usual end is the largest")]
 pub(crate) enum WaitEnd {
     /// The version. It does not change until [`Session::clear_hazard`].
     Found(HazardPointer, FetchedTensor),

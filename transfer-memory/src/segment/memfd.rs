@@ -83,6 +83,7 @@ pub struct Achieved {
 pub struct Segment {
     fd: OwnedFd,
     mapping: Arc<Mapping>,
+    fill: Fill,
     achieved: Achieved,
     /// For a segment of another sidecar: the marks that its readers set.
     references: Option<ReferenceMarks>,
@@ -161,11 +162,11 @@ impl Segment {
         };
         let locked = options.lock != Lock::No && lock_refused.is_none();
         let achieved = Achieved { pages, huge_refused: None, locked, lock_refused };
-        Ok(Segment { fd, mapping: Arc::new(mapping), achieved, references: None })
+        Ok(Segment { fd, mapping: Arc::new(mapping), fill, achieved, references: None })
     }
 
-    /// Maps a memfd that came from another process, and fills the page tables of the mapping. The maker of the segment
-    /// counts and locks its pages; this mapping does neither.
+    /// Maps a memfd that came from another process, and fills the page tables of the mapping, unless pages are missing: then its maker
+    /// has made it [sparse](Segment::create_sparse). The maker of the segment counts and locks its pages; this mapping does neither.
     ///
     /// # Errors
     /// [`SegmentError::NotMemfd`], [`SegmentError::Unsealed`] where its size could change under the mapping,
@@ -197,14 +198,19 @@ impl Segment {
         if found != expected_len {
             return Err(SegmentError::WrongSize { found, expected: expected_len });
         }
-        let mapping = Mapping::map(fd.as_fd(), expected_len, access, pinned)?;
-        mapping.prefault()?;
         let pages = match has_huge_pages(fd.as_fd()) {
             Ok(true) => PageKind::Huge { page_bytes: stat.st_blksize as u64 },
             _ => PageKind::Base,
         };
+        // What is counted here is as good as made here.
+        let is_whole = pages != PageKind::Base || u64::try_from(stat.st_blocks).unwrap_or(0) >= found / 512;
+        let fill = if pinned.is_some() || is_whole { Fill::Now } else { Fill::AsWritten };
+        let mapping = Mapping::map(fd.as_fd(), expected_len, access, pinned)?;
+        if fill == Fill::Now {
+            mapping.prefault()?;
+        }
         let achieved = Achieved { pages, huge_refused: None, locked: false, lock_refused: None };
-        Ok(Segment { fd, mapping: Arc::new(mapping), achieved, references: None })
+        Ok(Segment { fd, mapping: Arc::new(mapping), fill, achieved, references: None })
     }
 
     /// Maps a segment that a sidecar passed to a reader, and marks it as read in that incarnation while the mapping
@@ -270,7 +276,10 @@ impl Segment {
         }
         // Before the seal, a writer could punch holes into the file. From here on it cannot. Fill the holes that it
         // may have punched.
-        self.mapping.prefault()
+        match self.fill {
+            Fill::Now => self.mapping.prefault(),
+            Fill::AsWritten => Ok(()),
+        }
     }
 
     /// Whether [`Segment::seal_writers`] has been called, here or in another process.
@@ -317,13 +326,13 @@ impl Segment {
     /// Returns the segment as one of another sidecar. The open file of its descriptor is marked, and stays marked
     /// until this value and its mapping are gone.
     pub(super) fn of_peer(self, references: Option<ReferenceMarks>) -> Result<Segment, crate::Errno> {
-        let Segment { fd, mapping, achieved, .. } = self;
+        let Segment { fd, mapping, fill, achieved, .. } = self;
         let mark = rustix::io::fcntl_dupfd_cloexec(&fd, 0)?;
         let mapping = match Arc::try_unwrap(mapping) {
             Ok(mapping) => Arc::new(mapping.marked_by(mark)),
             Err(shared) => shared,
         };
-        Ok(Segment { fd, mapping, achieved, references })
+        Ok(Segment { fd, mapping, fill, achieved, references })
     }
 
     /// The kind of its memory.

@@ -198,3 +198,16 @@ fn streamed_copies_equal_others() {
     assert!(to.mapping().stream_from(1, from.mapping(), 0, 1 << 16).is_err());
     assert!(to.mapping().stream_from(0, from.mapping(), 1, 1 << 16).is_err());
 }
+
+/// Pages of a sparse segment come when they are written: not when it is sealed, and not when somebody maps it.
+#[test]
+fn sparse_segment_takes_the_pages_that_are_written() {
+    let segment = Segment::create_sparse("sparse", 64 << 10, &PinnedBudget::new(1 << 20)).unwrap();
+    let pages = || fs::fstat(segment.fd()).unwrap().st_blocks * 512 / 4096;
+    let writer = Segment::adopt(duplicate(&segment), Access::ReadWrite, segment.len()).unwrap();
+    segment.seal_writers().unwrap();
+    let _reader = Segment::adopt(duplicate(&segment), Access::ReadOnly, segment.len()).unwrap();
+    assert_eq!(pages(), 0);
+    writer.mapping().copy_in(5 << 12, &[7]).unwrap();
+    assert_eq!(pages(), 1);
+}
