@@ -12,7 +12,7 @@ use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, OperationId, SlotId};
 use crate::protocol::spill::SpillId;
 use crate::protocol::tenant::Tenant;
-use crate::tensor::{Excerpt, Retention, TensorMeta, Until, Version};
+use crate::tensor::{BodyRange, Excerpt, Retention, TensorMeta, Until, Version};
 use crate::trace::TraceContext;
 
 /// A range that readers can reach. It ends with its last reference.
@@ -56,6 +56,9 @@ pub(crate) enum Source {
     Disk(SpillId),
     /// Back to the peer whose memory it is. `lease` is the peer's number for it, `ranges` as in [`Blob::range_count`].
     Reference { link: LinkId, lease: u32, ranges: u32 },
+    /// To the versions of which it has these ranges. It holds them, has no memory of its own, and its `slice` is that of the
+    /// first one.
+    Gathered(Box<[(BlobId, BodyRange)]>),
 }
 
 /// The session that lent a range, and the push by which it did.
@@ -152,9 +155,22 @@ impl Blob {
     }
 
     /// Returns the gather list of the whole version, or of this part of it.
-    pub(crate) fn body_of(&self, excerpt: Option<&Excerpt>) -> GatherList {
+    fn body_of(&self, excerpt: Option<&Excerpt>) -> GatherList {
         let all = self.body();
         excerpt.and_then(|excerpt| excerpt.cut(&self.meta, &all)).unwrap_or(all)
+    }
+
+    /// Appends the ranges of memory in which a range of the body lies.
+    fn cut_into(&self, list: &mut GatherList, range: BodyRange) {
+        let (mut start, mut rest) = (self.meta.body_offset() + range.offset, range.len);
+        for slice in self.body() {
+            if let Some(part) = slice.sub(start, rest.min(slice.len.saturating_sub(start))).filter(|part| part.len > 0)
+            {
+                list.push(part);
+                rest -= part.len;
+            }
+            start = start.saturating_sub(slice.len);
+        }
     }
 
     /// Returns the gather list that a transfer sends behind its header.
@@ -172,6 +188,19 @@ impl Keys {
     /// Returns a version.
     pub(crate) fn blob(&self, id: BlobId) -> Option<&Blob> {
         self.blobs.get(id)
+    }
+
+    /// Returns the gather list of a whole version, or of this part of it.
+    pub(crate) fn body_of(&self, id: BlobId, excerpt: Option<&Excerpt>) -> GatherList {
+        let Some(b) = self.blobs.get(id) else { return GatherList::new() };
+        let Source::Gathered(parts) = &b.source else { return b.body_of(excerpt) };
+        let mut list = GatherList::new();
+        for (part, range) in parts {
+            if let Some(b) = self.blobs.get(*part) {
+                b.cut_into(&mut list, *range);
+            }
+        }
+        list
     }
 
     /// Adds a range that readers can reach from now on. The caller holds its one reference.

@@ -4,7 +4,7 @@ use crate::exchange::{self, Label};
 use crate::fabric::{FabricKind, LinkId};
 use crate::op::OpId;
 use crate::protocol::ids::{BlobId, CopyId, OutFlowId, PullId, SessionId};
-use crate::tensor::{Excerpt, Key, Name, Select, TensorMeta, Version};
+use crate::tensor::{Excerpt, Gathered, Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
 
@@ -29,6 +29,8 @@ pub(crate) enum OpKind {
         trace: Option<TraceContext>,
         /// The part of the version that the worker asked for. `None`: all of it.
         excerpt: Option<Box<Excerpt>>,
+        /// The ranges of several versions that the worker asked for together. The operation's key is the first of them.
+        gathered: Option<Box<Gathered>>,
     },
     Push {
         version: Option<Version>,
