@@ -21,8 +21,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
-use transfer_core::op::{FailureCode, FetchedTensor, Report};
-use transfer_core::tensor::{BodyRange, DType, Excerpt, Key, TensorMeta};
+use transfer_core::op::{Command, FailureCode, FetchedTensor, Report};
+use transfer_core::tensor::{BodyRange, DType, Excerpt, Key, Name, TensorMeta};
 use transfer_core::wire::bundle::BundleTable;
 
 /// The time between two looks whether a version that is being fetched is still there.
@@ -53,10 +53,15 @@ pub(super) async fn fetch_part(
     excerpt: Excerpt,
     timeout: Duration,
 ) -> Result<(Body, FetchedTensor), Error> {
+    let options = FetchOptions { timeout, ..FetchOptions::new() };
+    fetch_by(io, options.command(key, Some(Box::new(excerpt))), timeout).await
+}
+
+/// Fetches what this command asks for.
+pub(super) async fn fetch_by(io: &Io, command: Command, timeout: Duration) -> Result<(Body, FetchedTensor), Error> {
     let (session, started) = (io.session(), Instant::now());
     let mut calls = Calls::new(session.clone(), started, deadline(started, timeout));
-    let options = FetchOptions { timeout, ..FetchOptions::new() };
-    calls.add(options.command(key, Some(Box::new(excerpt))), None);
+    calls.add(command, None);
     io.run(FetchPart { session, calls }).await
 }
 
@@ -81,22 +86,43 @@ pub(super) struct Attempt {
     bundles: Vec<OfBundle>,
     /// `None` if the task has written nothing.
     pub(super) reader: Option<BlockReader>,
+    /// The node that has the bundles, if they move from there.
+    pub(super) node: Option<Name>,
 }
 
 /// A bundle of an attempt.
 #[derive(Debug)]
-struct OfBundle {
-    number: u32,
+pub(super) struct OfBundle {
+    pub(super) number: u32,
     starts: Starts,
     /// The places of its blocks, once its table was read.
     places: Mutex<Option<Arc<Places>>>,
+}
+
+impl Attempt {
+    /// The bundles that have blocks for a partition.
+    pub(super) fn bundles_of(&self, partition: u32) -> impl Iterator<Item = &OfBundle> {
+        self.bundles.iter().filter(move |bundle| !bundle.blocks_of(partition).is_empty())
+    }
+}
+
+impl OfBundle {
+    /// The numbers of its blocks for a partition.
+    pub(super) fn blocks_of(&self, partition: u32) -> std::ops::Range<usize> {
+        self.starts.of_partition(partition)
+    }
+
+    /// The places of its blocks, if its table was read.
+    pub(super) fn places(&self) -> Option<Arc<Places>> {
+        self.places.lock().clone()
+    }
 }
 
 /// The blocks of one task for one partition.
 pub(super) struct Blocks {
     pub(super) attempt: Arc<Attempt>,
     pub(super) tensors: Vec<Tensor>,
-    /// The report of their fetches together. `None` if there are no blocks.
+    /// The report of their fetches together. `None` if there are no blocks, or if they came with those of another task.
     pub(super) report: Option<Report>,
 }
 
@@ -125,8 +151,15 @@ impl Shared {
         }
     }
 
-    /// Fetches the blocks of a task for a partition, which `attempt` has committed.
-    pub(super) async fn deliver(&self, io: &Io, task: u32, partition: u32, mut attempt: u32) -> Result<Found, Error> {
+    /// Fetches the blocks of a task for a partition, which `attempt` has committed. Without a partition, finds out where the
+    /// blocks are.
+    pub(super) async fn deliver(
+        &self,
+        io: &Io,
+        task: u32,
+        partition: Option<u32>,
+        mut attempt: u32,
+    ) -> Result<Found, Error> {
         let mut since = Instant::now();
         loop {
             let failed = match self.blocks(io, task, partition, attempt).await {
@@ -150,7 +183,7 @@ impl Shared {
         }
     }
 
-    async fn blocks(&self, io: &Io, task: u32, partition: u32, number: u32) -> Result<Blocks, Error> {
+    async fn blocks(&self, io: &Io, task: u32, partition: Option<u32>, number: u32) -> Result<Blocks, Error> {
         let known = self.known(task).filter(|known| known.number == number);
         let attempt = match known {
             Some(attempt) => attempt,
@@ -161,9 +194,9 @@ impl Shared {
             }
         };
         let mut blocks = Blocks { attempt: attempt.clone(), tensors: Vec::new(), report: None };
+        let Some(partition) = partition else { return Ok(blocks) };
         let of = (task, number);
-        let wanted: Vec<_> =
-            attempt.bundles.iter().filter(|bundle| !bundle.starts.of_partition(partition).is_empty()).collect();
+        let wanted: Vec<_> = attempt.bundles_of(partition).collect();
         let fetched = io.all(wanted, |bundle| self.blocks_of(io, of, bundle, partition));
         for fetched in fetched.await {
             let (bytes, tensor) = fetched?;
@@ -183,11 +216,13 @@ impl Shared {
         let damaged = |why| self.damaged((task, number), why);
         let key = self.bundle_key((task, number), 0)?;
         let (body, places) = self.read_table(io, (task, number), 0).await?;
+        let is_whole = body.is_some();
         let heads = match body {
             Some(whole) => take(&whole, None, places.heads(), &places)?,
             None => self.fetch_places(io, key, places.heads(), &places).await?.0,
         };
-        let [schema, bundles] = &heads[..] else { return Err(damaged("its bundle lacks the schema")) };
+        let [schema, bundles, node] = &heads[..] else { return Err(damaged("its bundle lacks the schema")) };
+        let node = Name::from_bytes(&node.to_vec()).map_err(|_| damaged("it names no node"))?;
         // Copies, so that they cannot change after the check.
         let (schema, bundles) = (schema.to_vec(), bundles.to_vec());
         let Bundles(bundles) = Bundles::read(&bundles, self.partitions())
@@ -198,7 +233,9 @@ impl Shared {
             let places = Mutex::new((number == 0).then(|| places.clone()));
             OfBundle { number, starts, places }
         };
-        Ok(Attempt { number, bundles: bundles.into_iter().map(bundle).collect(), reader })
+        // What is there as a whole is read in place. So is what lies at this node, if it is not on disk.
+        let node = (!is_whole && node != self.node).then_some(node);
+        Ok(Attempt { number, bundles: bundles.into_iter().map(bundle).collect(), reader, node })
     }
 
     /// Whether all bundles of an attempt are there. Its bundle 0 is.
@@ -250,8 +287,7 @@ impl Shared {
         bundle: &OfBundle,
         partition: u32,
     ) -> Result<(Vec<transfer_memory::view::Bytes>, FetchedTensor), Error> {
-        let found = bundle.places.lock().clone();
-        let places = match found {
+        let places = match bundle.places() {
             Some(places) => places,
             None => {
                 let places = Arc::new(self.read_table(io, of, bundle.number).await?.1);
@@ -259,7 +295,7 @@ impl Shared {
                 places
             }
         };
-        let wanted = places.blocks(bundle.starts.of_partition(partition));
+        let wanted = places.blocks(bundle.blocks_of(partition));
         let wanted = wanted.ok_or_else(|| self.damaged(of, "its bundle has too few blocks"))?;
         let (bytes, tensor) = self.fetch_places(io, self.bundle_key(of, bundle.number)?, wanted, &places).await?;
         Ok((bytes, tensor.ok_or_else(|| self.damaged(of, "its bundle has empty blocks"))?))
