@@ -18,7 +18,7 @@ use transfer_core::tensor::{BodyRange, DType, Gathered, GatheredPart, MAX_GATHER
 
 /// The most bytes that the blocks of several tasks have together. They take one landing, which is free when the last of
 /// them is dropped. Blocks of one task that are longer come alone.
-const MOST_BYTES: u64 = 1 << 20;
+pub(super) const MOST_BYTES: u64 = 1 << 20;
 
 /// The bytes that the shortest part takes in a request.
 const LEAST_PART_BYTES: usize = 15;
@@ -34,7 +34,8 @@ pub(super) struct OfTask {
 pub(super) struct Merged {
     node: Name,
     pub(super) tasks: Vec<OfTask>,
-    bytes: u64,
+    /// The length of their blocks.
+    pub(super) bytes: u64,
     wire_bytes: usize,
 }
 

@@ -4,7 +4,7 @@ use super::ExchangeError;
 use super::block::Decoded;
 use super::flow::{ExchangeCall, Flow, Io};
 use super::keeper::User;
-use super::merged::Merged;
+use super::merged::{self, Merged};
 use super::part::{Blocks, Found};
 use super::passes::{InOrder, Then};
 use super::shared::Shared;
@@ -35,6 +35,10 @@ const MOST_LEARNED: usize = 16;
 /// The most fetches of blocks of a partition that are under way at the same time, or wait to be taken: each is of one task,
 /// or of several tasks of a node.
 const MOST_FETCHED: usize = 4;
+
+/// No further fetch begins while the blocks of several tasks that are under way, or wait to be taken, have this many bytes. With
+/// one fetch more, that is twice as much of the landing pool.
+const MOST_AHEAD_BYTES: u64 = merged::MOST_BYTES;
 
 /// How long a commit is waited for before the task's word is read: if all tasks are waited for, and if they take turns.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
@@ -67,7 +71,7 @@ struct Reader {
     learning: Vec<(u32, Flow<Found>)>,
     /// The tasks whose blocks can be fetched.
     learned: VecDeque<Learned>,
-    fetching: Vec<(Vec<Learned>, Flow<Fetched>)>,
+    fetching: Vec<Fetching>,
     /// The blocks that have come: a list for each fetch.
     come: VecDeque<Come>,
     lost: BTreeSet<u32>,
@@ -87,6 +91,14 @@ struct Learned {
     alone: bool,
 }
 
+/// A fetch that is under way.
+struct Fetching {
+    of: Vec<Learned>,
+    /// The length of the blocks, if they are of several tasks.
+    bytes: u64,
+    flow: Flow<Fetched>,
+}
+
 /// The end of a fetch.
 enum Fetched {
     /// Of one task.
@@ -98,6 +110,8 @@ enum Fetched {
 /// Blocks that have come together, each with its task.
 struct Come {
     blocks: VecDeque<(u32, Decoded)>,
+    /// Their length, if they are of several tasks.
+    bytes: u64,
     /// Whether they lie in a landing pool, for whose room others may wait.
     in_pool: bool,
 }
@@ -342,7 +356,7 @@ impl Reader {
 
     /// The next batch of what has come.
     fn ready(&mut self) -> Result<Option<RecordBatch>, Error> {
-        while let Some(Come { blocks, in_pool }) = self.come.front_mut() {
+        while let Some(Come { blocks, in_pool, .. }) = self.come.front_mut() {
             match (blocks.pop_front(), &mut self.order) {
                 (None, _) => drop(self.come.pop_front()),
                 (Some((task, block)), Order::OfSeed(order)) => {
@@ -449,7 +463,7 @@ impl Reader {
 
     /// Takes the tasks whose blocks are fetched next: the first one, and those whose blocks can be fetched together with its
     /// blocks.
-    fn next_fetch(&mut self, io: &Io, shared: &Arc<Shared>, partition: u32) -> Option<(Vec<Learned>, Flow<Fetched>)> {
+    fn next_fetch(&mut self, io: &Io, shared: &Arc<Shared>, partition: u32) -> Option<Fetching> {
         let first = self.learned.pop_front()?;
         let mut taken = vec![first];
         let to_merge = |of: &Learned| match of.alone {
@@ -468,7 +482,9 @@ impl Reader {
             });
         }
         let shared = shared.clone();
-        let flow = match merged.filter(|merged| merged.tasks.len() > 1) {
+        let merged = merged.filter(|merged| merged.tasks.len() > 1);
+        let bytes = merged.as_ref().map_or(0, |merged| merged.bytes);
+        let flow = match merged {
             Some(merged) => {
                 Flow::new(io.session(), async move |io: Io| Ok(Fetched::Merged(shared.fetch_merged(&io, merged).await)))
             }
@@ -479,18 +495,25 @@ impl Reader {
                 })
             }
         };
-        Some((taken, flow.for_long()))
+        Some(Fetching { of: taken, bytes, flow: flow.for_long() })
+    }
+
+    /// The length of the blocks of several tasks that are under way, or wait to be taken.
+    fn bytes_ahead(&self) -> u64 {
+        let fetching: u64 = self.fetching.iter().map(|fetching| fetching.bytes).sum();
+        fetching + self.come.iter().map(|come| come.bytes).sum::<u64>()
     }
 
     /// Fetches blocks. Returns whether something has happened.
     fn fetch(&mut self, io: &Io, shared: &Arc<Shared>, partition: u32, waker: &Waker) -> Result<bool, Error> {
         while self.fetching.len() + self.come.len() < MOST_FETCHED
+            && self.bytes_ahead() < MOST_AHEAD_BYTES
             && let Some(next) = self.next_fetch(io, shared, partition)
         {
             self.fetching.push(next);
         }
         let (mut moved, mut at) = (false, 0);
-        while let Some((_, flow)) = self.fetching.get_mut(at) {
+        while let Some(Fetching { flow, .. }) = self.fetching.get_mut(at) {
             let ended = match flow.step(waker) {
                 ControlFlow::Continue(again) => {
                     io.poll_at(again);
@@ -499,13 +522,13 @@ impl Reader {
                 }
                 ControlFlow::Break(ended) => ended,
             };
-            let (of, _) = self.fetching.swap_remove(at);
+            let Fetching { of, bytes, .. } = self.fetching.swap_remove(at);
             moved = true;
             match ended {
                 Ok(Fetched::One(Found::Blocks(blocks))) => {
-                    self.take(shared, of.iter().map(|of| of.task).zip([blocks]).collect())?;
+                    self.take(shared, of.iter().map(|of| of.task).zip([blocks]).collect(), bytes)?;
                 }
-                Ok(Fetched::Merged(Some(found))) => self.take(shared, found)?,
+                Ok(Fetched::Merged(Some(found))) => self.take(shared, found, bytes)?,
                 Ok(Fetched::Merged(None)) => {
                     for of in of.into_iter().rev() {
                         self.learned.push_front(Learned { alone: true, ..of });
@@ -523,7 +546,7 @@ impl Reader {
     }
 
     /// Takes blocks that have come together: of each task all of them, or none.
-    fn take(&mut self, shared: &Shared, found: Vec<(u32, Blocks)>) -> Result<(), Error> {
+    fn take(&mut self, shared: &Shared, found: Vec<(u32, Blocks)>, bytes: u64) -> Result<(), Error> {
         let (mut come, mut report, mut failed) = (VecDeque::new(), None, None);
         for (task, blocks) in found {
             report = report.or(blocks.report);
@@ -539,13 +562,13 @@ impl Reader {
             return failed.map_or(Ok(()), Err);
         }
         if let Some(last) = report {
-            let (bytes, copied) = self.reports.map_or((0, 0), |(_, all)| (all.bytes, all.copied));
-            self.reports = Some((last, Report { bytes: bytes + last.bytes, copied: copied + last.copied, ..last }));
+            let (before, copied) = self.reports.map_or((0, 0), |(_, all)| (all.bytes, all.copied));
+            self.reports = Some((last, Report { bytes: before + last.bytes, copied: copied + last.copied, ..last }));
         }
         // What is read where it was written takes no room of a pool.
         let in_pool = report
             .is_some_and(|report| report.copied > 0 || !matches!(report.fabric, FabricKind::Local | FabricKind::Shm));
-        self.come.push_back(Come { blocks: come, in_pool });
+        self.come.push_back(Come { blocks: come, bytes, in_pool });
         failed.map_or(Ok(()), Err)
     }
 
@@ -566,7 +589,7 @@ impl Reader {
 
     /// The tasks that have not come.
     fn missing(&self) -> Vec<u32> {
-        let fetched = self.fetching.iter().flat_map(|(of, _)| of).chain(&self.learned).map(|of| of.task);
+        let fetched = self.fetching.iter().flat_map(|fetching| &fetching.of).chain(&self.learned).map(|of| of.task);
         let found = self.locating.iter().map(|(task, _)| *task).chain(self.learning.iter().map(|(task, _)| *task));
         let found = found.chain(self.located.iter().map(|(task, _)| *task));
         let all = fetched.chain(found).chain(self.todo.iter().copied());
