@@ -26,7 +26,10 @@ impl Node {
             return self.refuse(session, op, failure);
         }
         let Gather { gathered, timeout, require, trace } = gather;
-        let Some((key, _)) = gathered.keys().next() else { return };
+        let Some((key, _)) = gathered.keys().next() else {
+            let failure = Failure::new(FailureCode::Invalid, "there is nothing to gather");
+            return self.refuse(session, op, failure);
+        };
         let Some(node) = self.keys.location(&key).cloned() else {
             let text = format!("it is not known which other node has key {key:?}: fetch it alone first");
             return self.refuse(session, op, Failure::new(FailureCode::NotOwner, text));

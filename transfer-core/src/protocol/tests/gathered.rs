@@ -2,12 +2,12 @@
 
 use super::pair::{ARENA_BYTES, POOL_BYTES, Pair, Worker, bytes, key, name};
 use super::solo::{KEY, ME, OTHERS, OURS, Solo};
-use crate::fabric::DownReason;
+use crate::fabric::{DownReason, FabricEvent};
 use crate::op::{Answer, Command, Failure, FailureCode, Gather, LeaseId, OpId, Push, Reply, Request, TakeBack};
 use crate::protocol::SpillConfig;
 use crate::tensor::{BodyRange, DType, Gathered, GatheredPart, Retention, Select, Spill, TensorMeta, Until, Version};
 use crate::time::Time;
-use crate::wire::message::{Body, NameRef, Role};
+use crate::wire::message::{Body, Message, NameRef, Role};
 use crate::wire::ranges::ArenaRange;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -393,4 +393,24 @@ fn hostile_answers_end_the_link() {
         };
         assert!(solo.replies.iter().any(failed), "{:?}", solo.replies);
     }
+}
+
+/// The ranges lie in several places, so no reference names them.
+#[test]
+fn answer_by_reference_ends_the_link() {
+    let mut pair = Pair::with_references(|_| {});
+    let (w, r) = published(&mut pair);
+    gather(&mut pair, r, 1, &heads());
+    // The owner's answer is still to come. The peer keeps the segment that it names.
+    let (link, now) = (pair.links[1].unwrap(), pair.world.now());
+    let segment = u32::try_from(w.session.0).unwrap();
+    let (version, meta) = (Version(0), bytes(256));
+    let reference = Body::ByReference { lease: 7, segment, offset: 0, ranges: 0, version, waited_us: 0, meta };
+    let bytes = Message::new(Role::Pull, 1 << 20, reference).encode();
+    pair.nodes[1].node.fabric_event(now, FabricEvent::Message { link, bytes: &bytes }, None);
+    pair.settle();
+    assert!(pair.downs.iter().any(|why| why.contains("BY_REFERENCE for request 0x100000")), "{:?}", pair.downs);
+    assert_eq!(pair.failed_with(r), FailureCode::PeerLost);
+    expect_free(&mut pair, w);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
