@@ -222,9 +222,9 @@ impl Shared {
             None => self.fetch_places(io, key, places.heads(), &places).await?.0,
         };
         let [schema, bundles, node] = &heads[..] else { return Err(damaged("its bundle lacks the schema")) };
-        let node = Name::from_bytes(&node.to_vec()).map_err(|_| damaged("it names no node"))?;
         // Copies, so that they cannot change after the check.
-        let (schema, bundles) = (schema.to_vec(), bundles.to_vec());
+        let (schema, bundles, node) = (schema.to_vec(), bundles.to_vec(), node.to_vec());
+        let node = Name::from_bytes(&node).map_err(|_| damaged("it names no node"))?;
         let Bundles(bundles) = Bundles::read(&bundles, self.partitions())
             .ok_or_else(|| damaged("the numbers of its blocks are not those of the partitions"))?;
         let reader = if schema.is_empty() { None } else { Some(BlockReader::new(&schema)?) };
