@@ -112,9 +112,13 @@ fn node_is_asked_once_for_the_blocks_of_all_its_tasks() {
     let (clients, exchanges) = opened(&scene, TASKS);
     (0..TASKS).for_each(|task| run(&exchanges[task as usize % 3], task, 0, 10));
     let attempts = vec![0; TASKS as usize];
-    // The first partition also finds out where everything is.
+    // The first partition also finds out where everything is: by the note of each task, and the table of its bundle.
+    let start = [0, 1].map(|node| served(&scene.nodes[node]));
     expect(&exchanges[READER], 0, &attempts);
     let before = [0, 1].map(|node| served(&scene.nodes[node]));
+    let first = [before[0] - start[0], before[1] - start[1]];
+    println!("{first:?} requests for the first partition");
+    assert!(first.iter().all(|asked| *asked < u64::from(3 * EACH)), "{first:?}");
     let mut bytes = 0;
     for partition in 1..PARTITIONS {
         let reader = expect(&exchanges[READER], partition, &attempts);

@@ -19,6 +19,13 @@ pub(super) const BLOCKS_PER_BUNDLE: u32 = 2000;
 /// The tensors of the first bundle that are no blocks.
 pub(super) const HEADS: [&str; 3] = ["schema", "blocks", "node"];
 
+/// A length that the tensors before the blocks of bundle 0 hardly exceed, if the attempt has one bundle, and a multiple of 64: room
+/// for a schema, and for the list.
+pub(super) fn heads_guess(partitions: u32) -> u64 {
+    let list = 4 + u64::from(partitions) * 2;
+    2048 + padded(list).unwrap_or(list)
+}
+
 /// The number of the first block of each partition in a bundle, and of all its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Starts(Vec<u32>);

@@ -1,7 +1,7 @@
 //! Fetching: notes, and parts of the bundles of a committed attempt.
 
 use super::flow::Io;
-use super::manifest::{Bundles, Places, Starts, range_of};
+use super::manifest::{Bundles, Places, Starts, heads_guess, range_of};
 use super::record::Record;
 use super::shared::{ABSENT, Absence, Shared, absence};
 use super::word::Word;
@@ -215,11 +215,15 @@ impl Shared {
     async fn read_attempt(&self, io: &Io, task: u32, number: u32) -> Result<Attempt, Error> {
         let damaged = |why| self.damaged((task, number), why);
         let key = self.bundle_key((task, number), 0)?;
-        let (body, places) = self.read_table(io, (task, number), 0).await?;
-        let is_whole = body.is_some();
-        let heads = match body {
-            Some(whole) => take(&whole, None, places.heads(), &places)?,
-            None => self.fetch_places(io, key, places.heads(), &places).await?.0,
+        // What lies in front of the blocks comes with the table, if the guess is right.
+        let start = BodyRange { offset: 0, len: heads_guess(self.partitions()) };
+        let (body, places) = self.read_table(io, (task, number), 0, Some(start)).await?;
+        let is_whole = body.len == places.body_len;
+        let end = range_of(places.heads()).and_then(|range| range.end());
+        let has_come = body.len == start.len && end.is_some_and(|end| end <= start.len);
+        let heads = match is_whole || has_come {
+            true => take(&body, Some(start), places.heads(), &places)?,
+            false => self.fetch_places(io, key, places.heads(), &places).await?.0,
         };
         let [schema, bundles, node] = &heads[..] else { return Err(damaged("its bundle lacks the schema")) };
         // Copies, so that they cannot change after the check.
@@ -250,7 +254,7 @@ impl Shared {
         };
         let others: Vec<u32> =
             attempt.bundles.iter().map(|bundle| bundle.number).filter(|number| *number != 0).collect();
-        let found = io.all(others, async |bundle| self.read_table(io, (task, number), bundle).await.map(drop));
+        let found = io.all(others, async |bundle| self.read_table(io, (task, number), bundle, None).await.map(drop));
         for found in found.await {
             match found {
                 Err(e) if absence(&e).is_some() => return Ok(false),
@@ -261,12 +265,20 @@ impl Shared {
         Ok(true)
     }
 
-    /// Reads the table of a bundle. Also returns the body, if all of it has come.
-    async fn read_table(&self, io: &Io, of: (u32, u32), bundle: u32) -> Result<(Option<Body>, Places), Error> {
+    /// Reads the table of a bundle, and this range of its body. Also returns what has come of the body: all of it where it is
+    /// read in place, and nothing if it is shorter than the range.
+    async fn read_table(
+        &self,
+        io: &Io,
+        of: (u32, u32),
+        bundle: u32,
+        range: Option<BodyRange>,
+    ) -> Result<(Body, Places), Error> {
         let key = self.bundle_key(of, bundle)?;
+        let excerpt = Excerpt::new(true, range.into_iter().collect()).map_err(BundleError::from)?;
         let (body, tensor) = loop {
             // The time is short, so that a key that nobody publishes is noticed. A table that is slow comes later.
-            match fetch_part(io, key.clone(), Excerpt::metadata(), io.left(ABSENT)).await {
+            match fetch_part(io, key.clone(), excerpt.clone(), io.left(ABSENT)).await {
                 Err(e) if is_slow(&e) && Instant::now() < io.limit() => {}
                 fetched => break fetched?,
             }
@@ -276,7 +288,7 @@ impl Shared {
         }
         let table = BundleTable::read(&body.metadata).map_err(BundleError::from)?;
         let places = Places::of(&table, bundle == 0).ok_or_else(|| self.damaged(of, "its bundle has other tensors"))?;
-        Ok(((body.len == places.body_len).then_some(body), places))
+        Ok((body, places))
     }
 
     /// Fetches the blocks of a bundle for a partition.
@@ -290,7 +302,7 @@ impl Shared {
         let places = match bundle.places() {
             Some(places) => places,
             None => {
-                let places = Arc::new(self.read_table(io, of, bundle.number).await?.1);
+                let places = Arc::new(self.read_table(io, of, bundle.number, None).await?.1);
                 *bundle.places.lock() = Some(places.clone());
                 places
             }
