@@ -160,27 +160,34 @@ impl Blob {
         excerpt.and_then(|excerpt| excerpt.cut(&self.meta, &all)).unwrap_or(all)
     }
 
-    /// Appends the ranges of memory in which a range of the body lies.
-    fn cut_into(&self, list: &mut GatherList, range: BodyRange) {
+    /// Returns the ranges of memory in which a range of the body lies.
+    pub(crate) fn cut(&self, range: BodyRange) -> impl Iterator<Item = LocalSlice> {
         let (mut start, mut rest) = (self.meta.body_offset() + range.offset, range.len);
-        for slice in self.body() {
-            if let Some(part) = slice.sub(start, rest.min(slice.len.saturating_sub(start))).filter(|part| part.len > 0)
-            {
-                list.push(part);
-                rest -= part.len;
-            }
+        let parts = self.slices().map_while(move |slice| {
+            let part = match rest {
+                0 => return None,
+                rest => slice.sub(start, rest.min(slice.len.saturating_sub(start))),
+            };
             start = start.saturating_sub(slice.len);
-        }
+            rest -= part.map_or(0, |part| part.len);
+            Some(part.filter(|part| part.len > 0))
+        });
+        parts.flatten()
     }
 
     /// Returns the gather list that a transfer sends behind its header.
     pub(crate) fn body(&self) -> GatherList {
+        self.slices().filter(|slice| slice.len > 0).collect()
+    }
+
+    /// Returns the ranges of memory in which it lies: the metadata and the ranges of the body, or all in one piece.
+    fn slices(&self) -> impl Iterator<Item = LocalSlice> {
         let (first, rest) = match &self.ranges {
             Some(ranges) => (self.meta.body_offset(), &ranges[..]),
             None => (self.meta.len_bytes(), &[][..]),
         };
         let first = LocalSlice { len: first, ..self.slice };
-        std::iter::once(first).chain(rest.iter().copied()).filter(|slice| slice.len > 0).collect()
+        std::iter::once(first).chain(rest.iter().copied())
     }
 }
 
@@ -194,13 +201,8 @@ impl Keys {
     pub(crate) fn body_of(&self, id: BlobId, excerpt: Option<&Excerpt>) -> GatherList {
         let Some(b) = self.blobs.get(id) else { return GatherList::new() };
         let Source::Gathered(parts) = &b.source else { return b.body_of(excerpt) };
-        let mut list = GatherList::new();
-        for (part, range) in parts {
-            if let Some(b) = self.blobs.get(*part) {
-                b.cut_into(&mut list, *range);
-            }
-        }
-        list
+        let blobs = parts.iter().filter_map(|(part, range)| Some((self.blobs.get(*part)?, *range)));
+        blobs.flat_map(|(b, range)| b.cut(range)).collect()
     }
 
     /// Adds a range that readers can reach from now on. The caller holds its one reference.

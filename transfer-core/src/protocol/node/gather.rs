@@ -17,6 +17,8 @@ use crate::tensor::{BodyRange, DType, Gathered, GatheredPart, Key, Select, Tenso
 use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::message::{Body, NameRef, Role};
+use crate::wire::ranges::MAX_RANGES;
+use std::sync::Arc;
 
 impl Node {
     /// Handles a worker's request for ranges of several versions. Only the node where the first key was found before is
@@ -47,7 +49,7 @@ impl Node {
                 astray: 0,
                 trace,
                 excerpt: None,
-                gathered: Some(Box::new(gathered)),
+                gathered: Some(Arc::new(gathered)),
             },
         });
         self.fetch_from(now, id, &node);
@@ -99,6 +101,15 @@ impl Node {
             // A request has parts, and their lengths add up.
             return Err(Failure::new(FailureCode::Invalid, "there is nothing to gather"));
         };
+        let blobs = parts.iter().filter_map(|(blob, range)| Some((self.keys.blob(*blob)?, *range)));
+        let pieces: usize = blobs.map(|(b, range)| b.cut(range).count()).sum();
+        if pieces > MAX_RANGES as usize {
+            let text = format!(
+                "the ranges that are asked for together, of key {key:?} and others, lie in {pieces} pieces of memory, above the limit \
+                 of {MAX_RANGES}: fetch them alone"
+            );
+            return Err(Failure::new(FailureCode::Invalid, text));
+        }
         for (blob, _) in &parts {
             self.keys.hold(*blob);
         }

@@ -7,6 +7,7 @@ use crate::protocol::ids::{BlobId, CopyId, OutFlowId, PullId, SessionId};
 use crate::tensor::{Excerpt, Gathered, Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
+use std::sync::Arc;
 
 /// An operation of a worker that could not end at once.
 pub(crate) struct Op {
@@ -30,7 +31,7 @@ pub(crate) enum OpKind {
         /// The part of the version that the worker asked for. `None`: all of it.
         excerpt: Option<Box<Excerpt>>,
         /// The ranges of several versions that the worker asked for together. The operation's key is the first of them.
-        gathered: Option<Box<Gathered>>,
+        gathered: Option<Arc<Gathered>>,
     },
     Push {
         version: Option<Version>,

@@ -42,6 +42,26 @@ fn published(pair: &mut Pair) -> (Worker, Worker) {
     (w, r)
 }
 
+/// A push at the end of the arena.
+fn push_of(text: &str) -> Push {
+    Push {
+        key: key(text),
+        version: None,
+        meta: bytes(0),
+        offset: ARENA_BYTES - 4096,
+        to: None,
+        timeout: Duration::from_secs(1),
+        require: None,
+        retention: Retention::default(),
+        takeover: false,
+        readable_by: Vec::new(),
+        ranges: 0,
+        trace: None,
+        more_follow: false,
+        announced: None,
+    }
+}
+
 /// Has a worker find the first key.
 fn known(pair: &mut Pair, r: Worker) {
     pair.fetch(r, KEYS[0], Select::Latest);
@@ -74,22 +94,7 @@ fn ranges_of_several_versions_land_as_one_body() {
     for (fill, piece) in (10..).zip(pieces) {
         pair.world.write(w.arena, piece.offset, &vec![fill; piece.len as usize]);
     }
-    let push = Push {
-        key: key("x/pieces"),
-        version: None,
-        meta: TensorMeta::of(DType::U8, &[256]).unwrap().with_metadata(70).unwrap(),
-        offset: ARENA_BYTES - 4096,
-        to: None,
-        timeout: Duration::from_secs(1),
-        require: None,
-        retention: Retention::default(),
-        takeover: false,
-        readable_by: Vec::new(),
-        ranges: 3,
-        trace: None,
-        more_follow: false,
-        announced: None,
-    };
+    let push = Push { meta: bytes(256).with_metadata(70).unwrap(), ranges: 3, ..push_of("x/pieces") };
     pair.push_ranges(w, 100, push, &pieces);
     pair.push(w, "x/plain", bytes(128), 9, None);
     pair.settle();
@@ -411,6 +416,33 @@ fn answer_by_reference_ends_the_link() {
     pair.settle();
     assert!(pair.downs.iter().any(|why| why.contains("BY_REFERENCE for request 0x100000")), "{:?}", pair.downs);
     assert_eq!(pair.failed_with(r), FailureCode::PeerLost);
+    expect_free(&mut pair, w);
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+#[test]
+fn ranges_in_too_many_pieces_of_memory_are_refused() {
+    let mut pair = Pair::new();
+    let (w, r) = published(&mut pair);
+    // Pieces of one byte.
+    let pieces: Vec<_> = (0..1024).map(|n| ArenaRange { offset: 8192 + n, len: 1 }).collect();
+    pair.world.write(w.arena, 8192, &vec![9; 1024]);
+    let meta = bytes(1024).with_metadata(70).unwrap();
+    let push = Push { meta, ranges: 1024, offset: ARENA_BYTES / 2, ..push_of("x/crumbs") };
+    pair.push_ranges(w, 100, push, &pieces);
+    pair.settle();
+    pair.replies(w);
+    // The last one begins in the middle: 4,033 pieces in all.
+    let all = [part("0", 0, 64), part("crumbs", 0, 1024), part("crumbs", 0, 1024), part("crumbs", 0, 1024)];
+    gather(&mut pair, r, 1, &[&all[..], &[part("crumbs", 64, 960)]].concat());
+    pair.settle();
+    let (lease, _, _, got) = pair.fetched(r);
+    assert_eq!(got, [vec![0; 64], vec![9; 4 * 1024 - 64]].concat());
+    pair.release(r, lease);
+    gather(&mut pair, r, 2, &[&all[..], &[part("crumbs", 0, 1024)]].concat());
+    pair.settle();
+    let failure = pair.failed(r);
+    assert!(failure.code == FailureCode::Invalid && failure.text.contains("4097 pieces"), "{failure}");
     expect_free(&mut pair, w);
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }

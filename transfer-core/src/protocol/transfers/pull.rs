@@ -6,6 +6,7 @@ use crate::tensor::{DType, Excerpt, Gathered, Key, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::Header;
+use std::sync::Arc;
 
 /// A request of this node to a peer. It lives until no more data can arrive for it.
 pub(crate) struct Pull {
@@ -16,7 +17,7 @@ pub(crate) struct Pull {
     /// The part that was asked for. `None`: all of the version.
     pub(crate) excerpt: Option<Box<Excerpt>>,
     /// The ranges of several versions that were asked for together. `key` is the first of them.
-    pub(crate) gathered: Option<Box<Gathered>>,
+    pub(crate) gathered: Option<Arc<Gathered>>,
     pub(crate) domain: Tenant,
     pub(crate) state: PullState,
     /// The slot that the peer may write to, or will be allowed to write to.
@@ -72,7 +73,7 @@ impl Pull {
     }
 
     /// Makes it a request for ranges of several versions.
-    pub(crate) fn for_gathered(self, gathered: Option<Box<Gathered>>) -> Pull {
+    pub(crate) fn for_gathered(self, gathered: Option<Arc<Gathered>>) -> Pull {
         Pull { gathered, ..self }
     }
 
