@@ -47,6 +47,7 @@ OVER_VERBS = {
     'exchange': ('async_readers', 'attempt_of_many', 'dropped_attempt', 'errors_of', 'is_over_frees', 'one_of_two', 'order_of_a', 'read_where_they',
                  'writing_waits'),
     'exchange_disk': ('dropped_attempt', 'flipped_bits', 'folder_in_memory', 'full_disk', 'limit_of', 'more_rows', 'two_exchanges'),
+    'exchange_merged': (),
     'full_pools': ('push_waits_for_room_in_a_full_arena',),
     'killed_workers': (),
     'lost_peers': (),

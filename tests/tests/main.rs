@@ -24,6 +24,7 @@ mod exchange;
 mod exchange_disk;
 mod exchange_faults;
 mod exchange_lists;
+mod exchange_merged;
 mod files;
 mod forked;
 mod full_pools;

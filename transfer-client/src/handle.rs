@@ -136,6 +136,11 @@ impl<F: Face> Handle<F> {
         &self.about.name
     }
 
+    /// The name of the sidecar's node, as others check it.
+    pub(crate) fn node_name(&self) -> &Name {
+        &self.about.node
+    }
+
     /// This worker's name.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -11,7 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 use transfer_client::BlockingClient;
-use transfer_core::tensor::{DType, Name, Select, TensorMeta, Version};
+use transfer_core::tensor::{BodyRange, DType, GatheredPart, Name, Select, TensorMeta, Version};
 use transfer_core::wire::message::{Body, Message, NameRef, Role};
 use transfer_proto::v1::{self, directory_item, node_item};
 
@@ -213,7 +213,11 @@ impl Peer {
         let key = self.key();
         let names = Names::of(&mut link, &[&self.tenant, &key]);
         for index in 0..offer.receive_slots.saturating_sub(4) {
-            link.say(Role::Pull, index, names.request(1, 0, Select::Latest));
+            let ask = match index % 2 {
+                0 => names.request(1, 0, Select::Latest),
+                _ => names.gather(1, 0, "", 70),
+            };
+            link.say(Role::Pull, index, ask);
         }
         // These messages exceed the peer's credit, so the sidecar ends the link at some time.
         for _ in 0..200 {
@@ -262,6 +266,8 @@ impl Peer {
         let asks = [
             (Role::Pull, names.request(1, 0, Select::Latest)),
             (Role::Pull, names.request(2, 0, Select::Latest)),
+            (Role::Pull, names.gather(5, 0, "/there/0", 2)),
+            (Role::Pull, names.gather(5, 0, "/back/0", 2)),
             (Role::Push, Body::BufferRequest { key: owner, target, owner, tenant, metadata_id: 1, meta: meta.clone() }),
             (Role::Push, Body::BufferRequest { key, target, owner: target, tenant, metadata_id: 1, meta }),
             (Role::Counter, Body::CounterOpen { name: counter, tenant, wants_grant: true }),
@@ -476,6 +482,13 @@ impl Names {
     fn request(&self, key: u32, tenant: u32, select: Select) -> Body {
         let (key, tenant) = (name_ref(key), name_ref(tenant));
         Body::TensorRequest { key, select, metadata_id: 0, tenant, excerpt: None, slot: None, trace: None }
+    }
+
+    /// Returns a request for the same range of a key this many times, in the name of that tenant.
+    fn gather(&self, stem: u32, tenant: u32, rest: &str, times: usize) -> Body {
+        let part = GatheredPart::new(rest, BodyRange { offset: 0, len: 64 }).expect("a range");
+        let (stem, tenant) = (name_ref(stem), name_ref(tenant));
+        Body::GatherRequest { stem, tenant, parts: vec![part; times], trace: None }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! An attempt has bundle 0, and as many others as it needs. In each bundle the blocks lie in the order of their
 //! partitions, one behind the other, at most [`BLOCKS_PER_BUNDLE`]. So those of one partition are one range. Bundle 0 begins
-//! with two more tensors: the schema, and the list of the bundles.
+//! with three more tensors: the schema, the list of the bundles, and the name of the node that has them. Readers that are
+//! wrong about the node ask in vain, and then look for each bundle.
 //!
 //! The list has, for each bundle, its number as 32 bits, and for each partition the number of its blocks there as 16 bits.
 //! The rows of a partition are in the order of the list.
@@ -16,7 +17,14 @@ use transfer_core::wire::bundle::BundleTable;
 pub(super) const BLOCKS_PER_BUNDLE: u32 = 2000;
 
 /// The tensors of the first bundle that are no blocks.
-pub(super) const HEADS: [&str; 2] = ["schema", "blocks"];
+pub(super) const HEADS: [&str; 3] = ["schema", "blocks", "node"];
+
+/// A length that the tensors before the blocks of bundle 0 hardly exceed, if the attempt has one bundle, and a multiple of 64: room
+/// for a schema, and for the list.
+pub(super) fn heads_guess(partitions: u32) -> u64 {
+    let list = 4 + u64::from(partitions) * 2;
+    2048 + padded(list).unwrap_or(list)
+}
 
 /// The number of the first block of each partition in a bundle, and of all its blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]

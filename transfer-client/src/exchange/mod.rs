@@ -10,7 +10,7 @@
 //!   the number of the attempt. The swap decides: who finds another attempt there deletes its bundles. A small note under
 //!   a key of the task then wakes the readers.
 //! - **A reader** waits for the notes, and looks at the words now and then. Of each task's bundles it fetches the blocks of
-//!   its partition, which are one range. If nobody publishes what a word says was committed, the task is lost.
+//!   its partition, which are one range: from another node those of many tasks by one request. If nobody publishes what a word says was committed, the task is lost.
 //! - **A mark** of the attempt that has won keeps its bundles when its worker dies. Without a mark they end with the worker.
 //!   It says how many rows the task has written, and how long they are, for the operators of its sidecar.
 //! - **A keeper**, one thread for each exchange in a process, deletes what the process has published when the exchange is
@@ -22,7 +22,8 @@
 //!   `passes`: with a bound on the memory. `taken`: some rows of a batch.
 //! - `open`: opening and joining. `task`: writing and committing. `pieces`: publishing rows before the commit. `read`: a
 //!   partition. `keeper`: the end.
-//! - `names`, `record`, `manifest`, `word`: the keys, and what lies under them. `part`: fetching it. `shared`: what all
+//! - `names`, `record`, `manifest`, `word`: the keys, and what lies under them. `part`: fetching it; `merged`: of several
+//!   tasks together. `shared`: what all
 //!   handles of an exchange share.
 //! - `flow`: calls that consist of many calls.
 
@@ -33,6 +34,7 @@ mod error;
 mod flow;
 mod keeper;
 mod manifest;
+mod merged;
 mod names;
 mod open;
 mod order;

@@ -32,6 +32,7 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct ExchangeBuilder<F> {
     connection: Arc<Connection>,
     worker: Name,
+    node: Name,
     name: String,
     partitions: u32,
     tasks: u32,
@@ -40,9 +41,9 @@ pub struct ExchangeBuilder<F> {
 }
 
 impl<F: Face> ExchangeBuilder<F> {
-    pub(crate) fn new(connection: Arc<Connection>, worker: Name, name: &str) -> Self {
+    pub(crate) fn new(connection: Arc<Connection>, worker: Name, node: Name, name: &str) -> Self {
         let name = name.to_owned();
-        ExchangeBuilder { connection, worker, name, partitions: 1, tasks: 1, deadline: None, face: PhantomData }
+        ExchangeBuilder { connection, worker, node, name, partitions: 1, tasks: 1, deadline: None, face: PhantomData }
     }
 
     /// The number of partitions, 1 to 4,096, or to the limit of this worker's sidecar if that is lower. The default is 1.
@@ -72,7 +73,7 @@ impl<F: Face> ExchangeBuilder<F> {
     }
 
     async fn open_by(self, io: Io) -> Result<Exchange<F>, Error> {
-        let ExchangeBuilder { connection, worker, name, partitions, tasks, deadline, .. } = self;
+        let ExchangeBuilder { connection, worker, node, name, partitions, tasks, deadline, .. } = self;
         let opened = Instant::now();
         let key = record_key(&name)?;
         if !(1..=MAX_PARTITIONS).contains(&partitions) {
@@ -116,7 +117,7 @@ impl<F: Face> ExchangeBuilder<F> {
         }
         words.keep();
         let deadline = deadline.map(|deadline| crate::calls::deadline(opened, deadline));
-        Exchange::new(Shared::new(name, record, connection, places, deadline))
+        Exchange::new(Shared::new(name, record, (connection, node), places, deadline))
     }
 
     /// Joins the exchange of this name, and waits until it is open. The numbers of partitions and tasks, and the
@@ -124,9 +125,9 @@ impl<F: Face> ExchangeBuilder<F> {
     pub fn join(self) -> ExchangeCall<F, Exchange<F>> {
         let session = self.connection.session();
         ExchangeCall::new(session, async move |io: Io| {
-            let ExchangeBuilder { connection, name, .. } = self;
+            let ExchangeBuilder { connection, node, name, .. } = self;
             let record = fetch_record(&io, record_key(&name)?, &name, io.left(io.timeout())).await?;
-            Exchange::new(Shared::new(name, record, connection, Vec::new(), None))
+            Exchange::new(Shared::new(name, record, (connection, node), Vec::new(), None))
         })
     }
 }
@@ -275,6 +276,6 @@ impl<F: Face> Exchange<F> {
 impl<F: Face> Handle<F> {
     /// Names an exchange of record batches, to open or to join it. A name has at most 440 bytes. See [`Exchange`].
     pub fn exchange(&self, name: impl AsRef<str>) -> ExchangeBuilder<F> {
-        ExchangeBuilder::new(self.connection().clone(), self.worker().clone(), name.as_ref())
+        ExchangeBuilder::new(self.connection().clone(), self.worker().clone(), self.node_name().clone(), name.as_ref())
     }
 }

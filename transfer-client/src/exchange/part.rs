@@ -1,7 +1,7 @@
 //! Fetching: notes, and parts of the bundles of a committed attempt.
 
 use super::flow::Io;
-use super::manifest::{Bundles, Places, Starts, range_of};
+use super::manifest::{Bundles, Places, Starts, heads_guess, range_of};
 use super::record::Record;
 use super::shared::{ABSENT, Absence, Shared, absence};
 use super::word::Word;
@@ -21,8 +21,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
-use transfer_core::op::{FailureCode, FetchedTensor, Report};
-use transfer_core::tensor::{BodyRange, DType, Excerpt, Key, TensorMeta};
+use transfer_core::op::{Command, FailureCode, FetchedTensor, Report};
+use transfer_core::tensor::{BodyRange, DType, Excerpt, Key, Name, TensorMeta};
 use transfer_core::wire::bundle::BundleTable;
 
 /// The time between two looks whether a version that is being fetched is still there.
@@ -53,10 +53,15 @@ pub(super) async fn fetch_part(
     excerpt: Excerpt,
     timeout: Duration,
 ) -> Result<(Body, FetchedTensor), Error> {
+    let options = FetchOptions { timeout, ..FetchOptions::new() };
+    fetch_by(io, options.command(key, Some(Box::new(excerpt))), timeout).await
+}
+
+/// Fetches what this command asks for.
+pub(super) async fn fetch_by(io: &Io, command: Command, timeout: Duration) -> Result<(Body, FetchedTensor), Error> {
     let (session, started) = (io.session(), Instant::now());
     let mut calls = Calls::new(session.clone(), started, deadline(started, timeout));
-    let options = FetchOptions { timeout, ..FetchOptions::new() };
-    calls.add(options.command(key, Some(Box::new(excerpt))), None);
+    calls.add(command, None);
     io.run(FetchPart { session, calls }).await
 }
 
@@ -81,22 +86,43 @@ pub(super) struct Attempt {
     bundles: Vec<OfBundle>,
     /// `None` if the task has written nothing.
     pub(super) reader: Option<BlockReader>,
+    /// The node that has the bundles, if they move from there.
+    pub(super) node: Option<Name>,
 }
 
 /// A bundle of an attempt.
 #[derive(Debug)]
-struct OfBundle {
-    number: u32,
+pub(super) struct OfBundle {
+    pub(super) number: u32,
     starts: Starts,
     /// The places of its blocks, once its table was read.
     places: Mutex<Option<Arc<Places>>>,
+}
+
+impl Attempt {
+    /// The bundles that have blocks for a partition.
+    pub(super) fn bundles_of(&self, partition: u32) -> impl Iterator<Item = &OfBundle> {
+        self.bundles.iter().filter(move |bundle| !bundle.blocks_of(partition).is_empty())
+    }
+}
+
+impl OfBundle {
+    /// The numbers of its blocks for a partition.
+    pub(super) fn blocks_of(&self, partition: u32) -> std::ops::Range<usize> {
+        self.starts.of_partition(partition)
+    }
+
+    /// The places of its blocks, if its table was read.
+    pub(super) fn places(&self) -> Option<Arc<Places>> {
+        self.places.lock().clone()
+    }
 }
 
 /// The blocks of one task for one partition.
 pub(super) struct Blocks {
     pub(super) attempt: Arc<Attempt>,
     pub(super) tensors: Vec<Tensor>,
-    /// The report of their fetches together. `None` if there are no blocks.
+    /// The report of their fetches together. `None` if there are no blocks, or if they came with those of another task.
     pub(super) report: Option<Report>,
 }
 
@@ -125,8 +151,15 @@ impl Shared {
         }
     }
 
-    /// Fetches the blocks of a task for a partition, which `attempt` has committed.
-    pub(super) async fn deliver(&self, io: &Io, task: u32, partition: u32, mut attempt: u32) -> Result<Found, Error> {
+    /// Fetches the blocks of a task for a partition, which `attempt` has committed. Without a partition, finds out where the
+    /// blocks are.
+    pub(super) async fn deliver(
+        &self,
+        io: &Io,
+        task: u32,
+        partition: Option<u32>,
+        mut attempt: u32,
+    ) -> Result<Found, Error> {
         let mut since = Instant::now();
         loop {
             let failed = match self.blocks(io, task, partition, attempt).await {
@@ -150,7 +183,7 @@ impl Shared {
         }
     }
 
-    async fn blocks(&self, io: &Io, task: u32, partition: u32, number: u32) -> Result<Blocks, Error> {
+    async fn blocks(&self, io: &Io, task: u32, partition: Option<u32>, number: u32) -> Result<Blocks, Error> {
         let known = self.known(task).filter(|known| known.number == number);
         let attempt = match known {
             Some(attempt) => attempt,
@@ -161,9 +194,9 @@ impl Shared {
             }
         };
         let mut blocks = Blocks { attempt: attempt.clone(), tensors: Vec::new(), report: None };
+        let Some(partition) = partition else { return Ok(blocks) };
         let of = (task, number);
-        let wanted: Vec<_> =
-            attempt.bundles.iter().filter(|bundle| !bundle.starts.of_partition(partition).is_empty()).collect();
+        let wanted: Vec<_> = attempt.bundles_of(partition).collect();
         let fetched = io.all(wanted, |bundle| self.blocks_of(io, of, bundle, partition));
         for fetched in fetched.await {
             let (bytes, tensor) = fetched?;
@@ -182,14 +215,20 @@ impl Shared {
     async fn read_attempt(&self, io: &Io, task: u32, number: u32) -> Result<Attempt, Error> {
         let damaged = |why| self.damaged((task, number), why);
         let key = self.bundle_key((task, number), 0)?;
-        let (body, places) = self.read_table(io, (task, number), 0).await?;
-        let heads = match body {
-            Some(whole) => take(&whole, None, places.heads(), &places)?,
-            None => self.fetch_places(io, key, places.heads(), &places).await?.0,
+        // What lies in front of the blocks comes with the table, if the guess is right.
+        let start = BodyRange { offset: 0, len: heads_guess(self.partitions()) };
+        let (body, places) = self.read_table(io, (task, number), 0, Some(start)).await?;
+        let is_whole = body.len == places.body_len;
+        let end = range_of(places.heads()).and_then(|range| range.end());
+        let has_come = body.len == start.len && end.is_some_and(|end| end <= start.len);
+        let heads = match is_whole || has_come {
+            true => take(&body, Some(start), places.heads(), &places)?,
+            false => self.fetch_places(io, key, places.heads(), &places).await?.0,
         };
-        let [schema, bundles] = &heads[..] else { return Err(damaged("its bundle lacks the schema")) };
+        let [schema, bundles, node] = &heads[..] else { return Err(damaged("its bundle lacks the schema")) };
         // Copies, so that they cannot change after the check.
-        let (schema, bundles) = (schema.to_vec(), bundles.to_vec());
+        let (schema, bundles, node) = (schema.to_vec(), bundles.to_vec(), node.to_vec());
+        let node = Name::from_bytes(&node).map_err(|_| damaged("it names no node"))?;
         let Bundles(bundles) = Bundles::read(&bundles, self.partitions())
             .ok_or_else(|| damaged("the numbers of its blocks are not those of the partitions"))?;
         let reader = if schema.is_empty() { None } else { Some(BlockReader::new(&schema)?) };
@@ -198,7 +237,9 @@ impl Shared {
             let places = Mutex::new((number == 0).then(|| places.clone()));
             OfBundle { number, starts, places }
         };
-        Ok(Attempt { number, bundles: bundles.into_iter().map(bundle).collect(), reader })
+        // What is there as a whole is read in place. So is what lies at this node, if it is not on disk.
+        let node = (!is_whole && node != self.node).then_some(node);
+        Ok(Attempt { number, bundles: bundles.into_iter().map(bundle).collect(), reader, node })
     }
 
     /// Whether all bundles of an attempt are there. Its bundle 0 is.
@@ -213,7 +254,7 @@ impl Shared {
         };
         let others: Vec<u32> =
             attempt.bundles.iter().map(|bundle| bundle.number).filter(|number| *number != 0).collect();
-        let found = io.all(others, async |bundle| self.read_table(io, (task, number), bundle).await.map(drop));
+        let found = io.all(others, async |bundle| self.read_table(io, (task, number), bundle, None).await.map(drop));
         for found in found.await {
             match found {
                 Err(e) if absence(&e).is_some() => return Ok(false),
@@ -224,12 +265,20 @@ impl Shared {
         Ok(true)
     }
 
-    /// Reads the table of a bundle. Also returns the body, if all of it has come.
-    async fn read_table(&self, io: &Io, of: (u32, u32), bundle: u32) -> Result<(Option<Body>, Places), Error> {
+    /// Reads the table of a bundle, and this range of its body. Also returns what has come of the body: all of it where it is
+    /// read in place, and nothing if it is shorter than the range.
+    async fn read_table(
+        &self,
+        io: &Io,
+        of: (u32, u32),
+        bundle: u32,
+        range: Option<BodyRange>,
+    ) -> Result<(Body, Places), Error> {
         let key = self.bundle_key(of, bundle)?;
+        let excerpt = Excerpt::new(true, range.into_iter().collect()).map_err(BundleError::from)?;
         let (body, tensor) = loop {
             // The time is short, so that a key that nobody publishes is noticed. A table that is slow comes later.
-            match fetch_part(io, key.clone(), Excerpt::metadata(), io.left(ABSENT)).await {
+            match fetch_part(io, key.clone(), excerpt.clone(), io.left(ABSENT)).await {
                 Err(e) if is_slow(&e) && Instant::now() < io.limit() => {}
                 fetched => break fetched?,
             }
@@ -239,7 +288,7 @@ impl Shared {
         }
         let table = BundleTable::read(&body.metadata).map_err(BundleError::from)?;
         let places = Places::of(&table, bundle == 0).ok_or_else(|| self.damaged(of, "its bundle has other tensors"))?;
-        Ok(((body.len == places.body_len).then_some(body), places))
+        Ok((body, places))
     }
 
     /// Fetches the blocks of a bundle for a partition.
@@ -250,16 +299,15 @@ impl Shared {
         bundle: &OfBundle,
         partition: u32,
     ) -> Result<(Vec<transfer_memory::view::Bytes>, FetchedTensor), Error> {
-        let found = bundle.places.lock().clone();
-        let places = match found {
+        let places = match bundle.places() {
             Some(places) => places,
             None => {
-                let places = Arc::new(self.read_table(io, of, bundle.number).await?.1);
+                let places = Arc::new(self.read_table(io, of, bundle.number, None).await?.1);
                 *bundle.places.lock() = Some(places.clone());
                 places
             }
         };
-        let wanted = places.blocks(bundle.starts.of_partition(partition));
+        let wanted = places.blocks(bundle.blocks_of(partition));
         let wanted = wanted.ok_or_else(|| self.damaged(of, "its bundle has too few blocks"))?;
         let (bytes, tensor) = self.fetch_places(io, self.bundle_key(of, bundle.number)?, wanted, &places).await?;
         Ok((bytes, tensor.ok_or_else(|| self.damaged(of, "its bundle has empty blocks"))?))

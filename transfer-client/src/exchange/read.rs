@@ -4,6 +4,7 @@ use super::ExchangeError;
 use super::block::Decoded;
 use super::flow::{ExchangeCall, Flow, Io};
 use super::keeper::User;
+use super::merged::{self, Merged};
 use super::part::{Blocks, Found};
 use super::passes::{InOrder, Then};
 use super::shared::Shared;
@@ -28,8 +29,16 @@ use transfer_core::op::Report;
 /// The most tasks of a partition whose commits are waited for at the same time. The others take turns.
 const MOST_AWAITED: usize = 32;
 
-/// The most tasks of a partition whose blocks are fetched at the same time, or wait to be taken.
+/// The most tasks of a partition of which it is found out at the same time where their blocks are.
+const MOST_LEARNED: usize = 16;
+
+/// The most fetches of blocks of a partition that are under way at the same time, or wait to be taken: each is of one task,
+/// or of several tasks of a node.
 const MOST_FETCHED: usize = 4;
+
+/// No further fetch begins while the blocks of several tasks that are under way, or wait to be taken, have this many bytes. With
+/// one fetch more, that is twice as much of the landing pool.
+const MOST_AHEAD_BYTES: u64 = merged::MOST_BYTES;
 
 /// How long a commit is waited for before the task's word is read: if all tasks are waited for, and if they take turns.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
@@ -58,8 +67,12 @@ struct Reader {
     locating: Vec<(u32, Flow<Option<u32>>)>,
     /// The tasks that have committed, with their attempts.
     located: VecDeque<(u32, u32)>,
-    fetching: Vec<(u32, Flow<Found>)>,
-    /// The blocks that have come: a list for each task.
+    /// The tasks of which it is being found out where their blocks are.
+    learning: Vec<(u32, Flow<Found>)>,
+    /// The tasks whose blocks can be fetched.
+    learned: VecDeque<Learned>,
+    fetching: Vec<Fetching>,
+    /// The blocks that have come: a list for each fetch.
     come: VecDeque<Come>,
     lost: BTreeSet<u32>,
     /// The first schema, and the task that has it.
@@ -69,10 +82,36 @@ struct Reader {
     reports: Option<(Report, Report)>,
 }
 
-/// The blocks of a task that have come.
-struct Come {
+/// A task whose blocks can be fetched.
+#[derive(Clone, Copy)]
+struct Learned {
     task: u32,
-    blocks: VecDeque<Decoded>,
+    attempt: u32,
+    /// Whether its blocks could not be fetched together with those of other tasks.
+    alone: bool,
+}
+
+/// A fetch that is under way.
+struct Fetching {
+    of: Vec<Learned>,
+    /// The length of the blocks, if they are of several tasks.
+    bytes: u64,
+    flow: Flow<Fetched>,
+}
+
+/// The end of a fetch.
+enum Fetched {
+    /// Of one task.
+    One(Found),
+    /// Of several tasks of a node. `None`: each of them has to be fetched alone.
+    Merged(Option<Vec<(u32, Blocks)>>),
+}
+
+/// Blocks that have come together, each with its task.
+struct Come {
+    blocks: VecDeque<(u32, Decoded)>,
+    /// Their length, if they are of several tasks.
+    bytes: u64,
     /// Whether they lie in a landing pool, for whose room others may wait.
     in_pool: bool,
 }
@@ -151,8 +190,8 @@ impl<F: Face> Partition<F> {
         }
     }
 
-    /// The report of the fetch that came last, of the blocks of one task, which may be ahead of the batch that was returned
-    /// last. `None` before the first one.
+    /// The report of the fetch that came last, of the blocks of one task, or of several tasks of another node. It may be ahead
+    /// of the batch that was returned last. `None` before the first one.
     #[must_use]
     pub fn report(&self) -> Option<Report> {
         self.reader.lock().reports.map(|(last, _)| last)
@@ -260,7 +299,12 @@ impl Reader {
                 return ControlFlow::Break(next.map(Some));
             }
             let moved = match self.locate(io, shared, waker) {
-                Ok(located) => self.fetch(io, shared, partition, waker).map(|fetched| located || fetched),
+                Ok(located) => match self.learn(io, shared, waker) {
+                    Ok(learned) => {
+                        self.fetch(io, shared, partition, waker).map(|fetched| located || learned || fetched)
+                    }
+                    Err(e) => Err(e),
+                },
                 Err(e) => Err(e),
             };
             match moved {
@@ -268,7 +312,10 @@ impl Reader {
                 Ok(false) => {}
                 Err(e) => return ControlFlow::Break(Err(e)),
             }
-            let waits = !self.located.is_empty() || !self.fetching.is_empty();
+            let waits = !self.located.is_empty()
+                || !self.learning.is_empty()
+                || !self.learned.is_empty()
+                || !self.fetching.is_empty();
             if !waits && !self.lost.is_empty() {
                 let tasks: Vec<_> = std::mem::take(&mut self.lost).into_iter().collect();
                 // The next call looks for later attempts of them.
@@ -299,22 +346,27 @@ impl Reader {
     fn read_all(&mut self, shared: &Shared, partition: u32) {
         // Each partition begins with another task, so that not all readers begin at the same node.
         let tasks = shared.tasks();
-        self.todo = (0..tasks).map(|n| (n + partition % tasks) % tasks).collect();
+        for task in (0..tasks).map(|n| (n + partition % tasks) % tasks) {
+            match shared.known(task) {
+                Some(known) => self.located.push_back((task, known.number)),
+                None => self.todo.push_back(task),
+            }
+        }
     }
 
     /// The next batch of what has come.
     fn ready(&mut self) -> Result<Option<RecordBatch>, Error> {
-        while let Some(Come { task, blocks, in_pool }) = self.come.front_mut() {
+        while let Some(Come { blocks, in_pool, .. }) = self.come.front_mut() {
             match (blocks.pop_front(), &mut self.order) {
                 (None, _) => drop(self.come.pop_front()),
-                (Some(block), Order::OfSeed(order)) => {
-                    if let Err(e) = order.take(*task, &block, *in_pool) {
+                (Some((task, block)), Order::OfSeed(order)) => {
+                    if let Err(e) = order.take(task, &block, *in_pool) {
                         // The next call takes it.
-                        blocks.push_front(block);
+                        blocks.push_front((task, block));
                         return Err(e.into());
                     }
                 }
-                (Some(block), Order::Coming) => return Ok(Some(block.into_batch())),
+                (Some((_, block)), Order::Coming) => return Ok(Some(block.into_batch())),
             }
         }
         match &mut self.order {
@@ -366,17 +418,23 @@ impl Reader {
         Ok(moved)
     }
 
-    /// Fetches blocks. Returns whether something has happened.
-    fn fetch(&mut self, io: &Io, shared: &Arc<Shared>, partition: u32, waker: &Waker) -> Result<bool, Error> {
-        while self.fetching.len() + self.come.len() < MOST_FETCHED
+    /// Finds out where the blocks of tasks are. Returns whether something has happened.
+    fn learn(&mut self, io: &Io, shared: &Arc<Shared>, waker: &Waker) -> Result<bool, Error> {
+        let mut moved = false;
+        while self.learning.len() < MOST_LEARNED
             && let Some((task, attempt)) = self.located.pop_front()
         {
+            if shared.known(task).is_some_and(|known| known.number == attempt) {
+                self.learned.push_back(Learned { task, attempt, alone: false });
+                moved = true;
+                continue;
+            }
             let shared = shared.clone();
-            let flow = Flow::new(io.session(), async move |io: Io| shared.deliver(&io, task, partition, attempt).await);
-            self.fetching.push((task, flow.for_long()));
+            let flow = Flow::new(io.session(), async move |io: Io| shared.deliver(&io, task, None, attempt).await);
+            self.learning.push((task, flow.for_long()));
         }
-        let (mut moved, mut at) = (false, 0);
-        while let Some((task, flow)) = self.fetching.get_mut(at) {
+        let mut at = 0;
+        while let Some((task, flow)) = self.learning.get_mut(at) {
             let task = *task;
             let ended = match flow.step(waker) {
                 ControlFlow::Continue(again) => {
@@ -386,10 +444,12 @@ impl Reader {
                 }
                 ControlFlow::Break(ended) => ended,
             };
-            drop(self.fetching.swap_remove(at));
+            drop(self.learning.swap_remove(at));
             moved = true;
             match ended {
-                Ok(Found::Blocks(blocks)) => self.take(shared, task, &blocks)?,
+                Ok(Found::Blocks(Blocks { attempt, .. })) => {
+                    self.learned.push_back(Learned { task, attempt: attempt.number, alone: false });
+                }
                 Ok(Found::NotYet) => self.todo.push_back(task),
                 Ok(Found::Lost) => drop(self.lost.insert(task)),
                 Err(e) => {
@@ -401,17 +461,119 @@ impl Reader {
         Ok(moved)
     }
 
-    /// Takes the blocks of a task: all of them, or none.
-    fn take(&mut self, shared: &Shared, task: u32, blocks: &Blocks) -> Result<(), Error> {
-        let taken = self.decode(shared, task, blocks);
-        if taken.is_err() {
-            self.todo.push_back(task);
+    /// Takes the tasks whose blocks are fetched next: the first one, and those whose blocks can be fetched together with its
+    /// blocks.
+    fn next_fetch(&mut self, io: &Io, shared: &Arc<Shared>, partition: u32) -> Option<Fetching> {
+        let first = self.learned.pop_front()?;
+        let mut taken = vec![first];
+        let to_merge = |of: &Learned| match of.alone {
+            true => None,
+            false => shared.to_merge(of.task, of.attempt, partition),
+        };
+        let mut merged = to_merge(&first).and_then(Merged::new);
+        if let Some(merged) = &mut merged {
+            self.learned.retain(|of| {
+                let is_near = || shared.known(of.task).is_some_and(|known| merged.is_near(&known));
+                let takes = !merged.is_full() && is_near() && to_merge(of).is_some_and(|of| merged.add(of));
+                if takes {
+                    taken.push(*of);
+                }
+                !takes
+            });
         }
-        taken
+        let shared = shared.clone();
+        let merged = merged.filter(|merged| merged.tasks.len() > 1);
+        let bytes = merged.as_ref().map_or(0, |merged| merged.bytes);
+        let flow = match merged {
+            Some(merged) => {
+                Flow::new(io.session(), async move |io: Io| Ok(Fetched::Merged(shared.fetch_merged(&io, merged).await)))
+            }
+            None => {
+                let Learned { task, attempt, .. } = first;
+                Flow::new(io.session(), async move |io: Io| {
+                    Ok(Fetched::One(shared.deliver(&io, task, Some(partition), attempt).await?))
+                })
+            }
+        };
+        Some(Fetching { of: taken, bytes, flow: flow.for_long() })
     }
 
-    fn decode(&mut self, shared: &Shared, task: u32, blocks: &Blocks) -> Result<(), Error> {
-        let Some(reader) = &blocks.attempt.reader else { return Ok(()) };
+    /// The length of the blocks of several tasks that are under way, or wait to be taken.
+    fn bytes_ahead(&self) -> u64 {
+        let fetching: u64 = self.fetching.iter().map(|fetching| fetching.bytes).sum();
+        fetching + self.come.iter().map(|come| come.bytes).sum::<u64>()
+    }
+
+    /// Fetches blocks. Returns whether something has happened.
+    fn fetch(&mut self, io: &Io, shared: &Arc<Shared>, partition: u32, waker: &Waker) -> Result<bool, Error> {
+        while self.fetching.len() + self.come.len() < MOST_FETCHED
+            && self.bytes_ahead() < MOST_AHEAD_BYTES
+            && let Some(next) = self.next_fetch(io, shared, partition)
+        {
+            self.fetching.push(next);
+        }
+        let (mut moved, mut at) = (false, 0);
+        while let Some(Fetching { flow, .. }) = self.fetching.get_mut(at) {
+            let ended = match flow.step(waker) {
+                ControlFlow::Continue(again) => {
+                    io.poll_at(again);
+                    at += 1;
+                    continue;
+                }
+                ControlFlow::Break(ended) => ended,
+            };
+            let Fetching { of, bytes, .. } = self.fetching.swap_remove(at);
+            moved = true;
+            match ended {
+                Ok(Fetched::One(Found::Blocks(blocks))) => {
+                    self.take(shared, of.iter().map(|of| of.task).zip([blocks]).collect(), bytes)?;
+                }
+                Ok(Fetched::Merged(Some(found))) => self.take(shared, found, bytes)?,
+                Ok(Fetched::Merged(None)) => {
+                    for of in of.into_iter().rev() {
+                        self.learned.push_front(Learned { alone: true, ..of });
+                    }
+                }
+                Ok(Fetched::One(Found::NotYet)) => self.todo.extend(of.iter().map(|of| of.task)),
+                Ok(Fetched::One(Found::Lost)) => self.lost.extend(of.iter().map(|of| of.task)),
+                Err(e) => {
+                    self.todo.extend(of.iter().map(|of| of.task));
+                    return Err(e);
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Takes blocks that have come together: of each task all of them, or none.
+    fn take(&mut self, shared: &Shared, found: Vec<(u32, Blocks)>, bytes: u64) -> Result<(), Error> {
+        let (mut come, mut report, mut failed) = (VecDeque::new(), None, None);
+        for (task, blocks) in found {
+            report = report.or(blocks.report);
+            match self.decode(shared, task, &blocks) {
+                Ok(decoded) => come.extend(decoded.into_iter().map(|block| (task, block))),
+                Err(e) => {
+                    self.todo.push_back(task);
+                    failed.get_or_insert(e);
+                }
+            }
+        }
+        if come.is_empty() {
+            return failed.map_or(Ok(()), Err);
+        }
+        if let Some(last) = report {
+            let (before, copied) = self.reports.map_or((0, 0), |(_, all)| (all.bytes, all.copied));
+            self.reports = Some((last, Report { bytes: before + last.bytes, copied: copied + last.copied, ..last }));
+        }
+        // What is read where it was written takes no room of a pool.
+        let in_pool = report
+            .is_some_and(|report| report.copied > 0 || !matches!(report.fabric, FabricKind::Local | FabricKind::Shm));
+        self.come.push_back(Come { blocks: come, bytes, in_pool });
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn decode(&mut self, shared: &Shared, task: u32, blocks: &Blocks) -> Result<Vec<Decoded>, Error> {
+        let Some(reader) = &blocks.attempt.reader else { return Ok(Vec::new()) };
         match &self.schema {
             Some((first, schema)) if schema != reader.schema() => {
                 let (expected, found) = (schema.to_string().into(), reader.schema().to_string().into());
@@ -422,25 +584,15 @@ impl Reader {
             Some(_) => {}
             None => self.schema = Some((task, reader.schema().clone())),
         }
-        let decoded = blocks.tensors.iter().map(|tensor| reader.decode(tensor)).collect::<Result<VecDeque<_>, _>>()?;
-        if let Some(last) = blocks.report {
-            let (bytes, copied) = self.reports.map_or((0, 0), |(_, all)| (all.bytes, all.copied));
-            self.reports = Some((last, Report { bytes: bytes + last.bytes, copied: copied + last.copied, ..last }));
-        }
-        if !decoded.is_empty() {
-            // What is read where it was written takes no room of a pool.
-            let in_pool = blocks.report.is_some_and(|report| {
-                report.copied > 0 || !matches!(report.fabric, FabricKind::Local | FabricKind::Shm)
-            });
-            self.come.push_back(Come { task, blocks: decoded, in_pool });
-        }
-        Ok(())
+        Ok(blocks.tensors.iter().map(|tensor| reader.decode(tensor)).collect::<Result<_, _>>()?)
     }
 
     /// The tasks that have not come.
     fn missing(&self) -> Vec<u32> {
-        let under_way = self.locating.iter().map(|(task, _)| *task).chain(self.fetching.iter().map(|(task, _)| *task));
-        let all = under_way.chain(self.todo.iter().copied()).chain(self.located.iter().map(|(task, _)| *task));
+        let fetched = self.fetching.iter().flat_map(|fetching| &fetching.of).chain(&self.learned).map(|of| of.task);
+        let found = self.locating.iter().map(|(task, _)| *task).chain(self.learning.iter().map(|(task, _)| *task));
+        let found = found.chain(self.located.iter().map(|(task, _)| *task));
+        let all = fetched.chain(found).chain(self.todo.iter().copied());
         let all: BTreeSet<_> = all.collect();
         all.into_iter().collect()
     }

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer_core::op::{Command, FailureCode};
-use transfer_core::tensor::{DType, Excerpt, Key, Life, Spill, TensorMeta};
+use transfer_core::tensor::{DType, Excerpt, Key, Life, Name, Spill, TensorMeta};
 
 /// The time after which what nobody publishes counts as lost. A directory that starts anew knows all keys again within
 /// less.
@@ -27,6 +27,8 @@ pub(super) struct Shared {
     pub(super) name: String,
     pub(super) record: Record,
     pub(super) connection: Arc<Connection>,
+    /// The node of this process.
+    pub(super) node: Name,
     home: Arc<Home>,
     /// Whether this handle has opened the exchange.
     pub(super) is_opener: bool,
@@ -75,7 +77,7 @@ impl Shared {
     pub(super) fn new(
         name: String,
         record: Record,
-        connection: Arc<Connection>,
+        (connection, node): (Arc<Connection>, Name),
         places: Vec<Place>,
         deadline: Option<Instant>,
     ) -> Shared {
@@ -85,7 +87,7 @@ impl Shared {
         words.resize_with(tasks, Mutex::default);
         let known = (0..tasks).map(|_| Mutex::default()).collect();
         let (held, bell) = (Mutex::default(), Bell::default());
-        Shared { name, record, connection, home, is_opener, deadline, words, known, held, bell }
+        Shared { name, record, connection, node, home, is_opener, deadline, words, known, held, bell }
     }
 
     pub(super) fn id(&self) -> ExchangeId {

@@ -279,7 +279,7 @@ impl Deciding<'_> {
         let list = bundles.to_bytes();
         let first = parts.first().map_or(&[][..], |(_, part)| part);
         let mut tensors = Vec::new();
-        for (name, bytes) in HEADS.into_iter().zip([&schema, &list]) {
+        for (name, bytes) in HEADS.into_iter().zip([&schema[..], &list, shared.node.as_str().as_bytes()]) {
             tensors.push((name.to_owned(), BundleTensor::from_bytes(DType::U8, [bytes.len() as u64], bytes)?));
         }
         tensors.extend(named(first));

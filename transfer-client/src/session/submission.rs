@@ -29,7 +29,7 @@ impl Submitting {
     fn kind(&self) -> Kind {
         match &self.command {
             Command::Push(_) => Kind::Push,
-            Command::Fetch(_) => Kind::Fetch,
+            Command::Fetch(_) | Command::Gather(_) => Kind::Fetch,
             Command::Prepare(_) => Kind::Prepare,
             Command::Counter(CounterCommand { ask: CounterAsk::Operate { .. }, .. }) => Kind::Count,
             Command::Counter(CounterCommand { ask: CounterAsk::Wait { .. }, .. }) => Kind::Wait,

@@ -12,6 +12,6 @@ mod names;
 
 pub use label::Label;
 pub use names::{
-    ExchangeId, ExchangeKey, MAX_NAME_BYTES, MAX_PARTITIONS, MAX_TASKS, PREFIX, Part, anchor_key, bundle_key, mark_key,
-    note_key, record_key,
+    ExchangeId, ExchangeKey, MAX_NAME_BYTES, MAX_PARTITIONS, MAX_TASKS, PREFIX, Part, anchor_key, bundle_key,
+    bundle_rest, bundle_stem, mark_key, note_key, record_key,
 };

@@ -9,7 +9,7 @@
 //! | `exchange/NAME/ID/TASK.ATTEMPT` | the mark of an attempt |
 //! | `exchange/NAME/ID/TASK.ATTEMPT/BUNDLE` | a bundle of an attempt |
 
-use crate::tensor::{InvalidName, Key};
+use crate::tensor::{InvalidName, Key, Name};
 use std::fmt;
 
 /// The most tasks of one exchange. Each has a counter at the exchange's home, and a sidecar is home to at most 4,096
@@ -103,7 +103,21 @@ pub fn mark_key(name: &str, id: ExchangeId, (task, attempt): (u32, u32)) -> Resu
 /// # Errors
 /// [`InvalidName`] if the name is too long.
 pub fn bundle_key(name: &str, id: ExchangeId, (task, attempt): (u32, u32), bundle: u32) -> Result<Key, InvalidName> {
-    Key::new(&format!("{PREFIX}{name}/{id}/{task}.{attempt}/{bundle}"))
+    Key::new(&format!("{PREFIX}{name}/{id}/{}", bundle_rest((task, attempt), bundle)))
+}
+
+/// The text with which the keys of all bundles of an exchange begin.
+///
+/// # Errors
+/// [`InvalidName`] if the name is too long.
+pub fn bundle_stem(name: &str, id: ExchangeId) -> Result<Name, InvalidName> {
+    Name::new(&format!("{PREFIX}{name}/{id}/"))
+}
+
+/// The text that follows the [stem](bundle_stem) in the key of a bundle.
+#[must_use]
+pub fn bundle_rest((task, attempt): (u32, u32), bundle: u32) -> String {
+    format!("{task}.{attempt}/{bundle}")
 }
 
 /// A part of an exchange.

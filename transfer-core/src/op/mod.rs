@@ -12,8 +12,8 @@ pub use answer::{Answer, FetchedTensor, Reply};
 pub use failure::{Failure, FailureCode, Fault};
 pub use report::{CounterPath, CounterReport, Report};
 pub use request::{
-    Announced, Command, CounterAsk, CounterCommand, Fetch, MAX_NOTICES, MAX_READERS, Prepare, Push, Request, TakeBack,
-    announced_ticket,
+    Announced, Command, CounterAsk, CounterCommand, Fetch, Gather, MAX_NOTICES, MAX_READERS, Prepare, Push, Request,
+    TakeBack, announced_ticket,
 };
 
 /// The number that a worker gives one of its operations. The answer names it.

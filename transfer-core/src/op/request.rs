@@ -2,7 +2,7 @@
 
 use super::{LeaseId, OpId};
 use crate::fabric::{AtomicOp, FabricKind};
-use crate::tensor::{Excerpt, Key, Name, Retention, Select, TensorMeta, Version};
+use crate::tensor::{Excerpt, Gathered, Key, Name, Retention, Select, TensorMeta, Version};
 use crate::trace::TraceContext;
 use std::time::Duration;
 
@@ -54,6 +54,8 @@ pub enum Command {
     Push(Push),
     /// Ask for a version of a key.
     Fetch(Fetch),
+    /// Ask one other node for ranges of several versions, which land together.
+    Gather(Gather),
     /// Get landing slots for a later push, so that its first step does not wait for them.
     Prepare(Prepare),
     /// Take a published version back, to write its memory again.
@@ -72,7 +74,7 @@ impl Command {
     /// checked where it is handled.
     pub(crate) fn is_new_work(&self) -> bool {
         match self {
-            Command::Fetch(_) | Command::Prepare(_) | Command::Counter(_) => true,
+            Command::Fetch(_) | Command::Gather(_) | Command::Prepare(_) | Command::Counter(_) => true,
             Command::Push(_) | Command::TakeBack(_) | Command::Delete { .. } => false,
         }
     }
@@ -216,4 +218,19 @@ pub struct Fetch {
     pub watches: bool,
     /// The part of the version that has to move, where it moves at all. `None`: all of it.
     pub excerpt: Option<Box<Excerpt>>,
+}
+
+/// See [`Command::Gather`]. The node is the one where the first key was found by an earlier fetch. It has to have all of
+/// the versions in memory at that moment; otherwise the command fails, and each of them can be fetched alone. Answered by
+/// [`Answer::Fetched`](super::Answer::Fetched) with a body of bytes, whose version is 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gather {
+    /// The keys and the ranges.
+    pub gathered: Gathered,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// The fabric that must carry them.
+    pub require: Option<FabricKind>,
+    /// The trace in which they were asked for.
+    pub trace: Option<TraceContext>,
 }

@@ -2,12 +2,14 @@
 
 mod dtype;
 mod excerpt;
+mod gathered;
 mod key;
 mod retention;
 mod shape;
 
 pub use dtype::DType;
 pub use excerpt::{BodyRange, Excerpt, InvalidExcerpt, MAX_EXCERPT_RANGES};
+pub use gathered::{Gathered, GatheredPart, InvalidGathered, MAX_GATHERED_BYTES};
 pub use key::{
     InvalidName, Key, MAX_COUNTER_NAME_BYTES, MAX_KEY_BYTES, Name, ReservedFor, Select, TensorName, Version,
 };

@@ -1,6 +1,8 @@
 //! Writing and reading little-endian fields.
 
-use crate::tensor::{DType, InvalidExcerpt, InvalidName, InvalidShape, MAX_RANK, MetaParts, TensorMeta};
+use crate::tensor::{
+    DType, InvalidExcerpt, InvalidGathered, InvalidName, InvalidShape, MAX_RANK, MetaParts, TensorMeta,
+};
 
 /// The error for malformed bytes from another process.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +55,9 @@ pub enum WireError {
     /// The ranges of an excerpt are not valid.
     #[error(transparent)]
     Excerpt(#[from] InvalidExcerpt),
+    /// Parts cannot be asked for together.
+    #[error(transparent)]
+    Gathered(#[from] InvalidGathered),
 }
 
 /// A bit beside the rank. If it is set, the length of the metadata follows the dimensions.

@@ -8,11 +8,12 @@
 //! - [`session`]: the records in a worker's submission and completion rings.
 //! - [`ranges`]: the table of a body that consists of several ranges of an arena.
 //! - [`bundle`]: the table of many tensors that are published as one version.
-//! - `excerpt`: a part of a version, in requests.
+//! - `excerpt`: a part of a version, in requests. `gathered`: ranges of several versions, in one request.
 
 pub mod bundle;
 mod codec;
 mod excerpt;
+mod gathered;
 pub mod landing;
 pub mod message;
 pub mod ranges;

@@ -6,14 +6,14 @@
 
 use super::message::{read_atomic, write_atomic};
 use super::ranges::MAX_RANGES;
-use super::{Reader, WireError, Writer, excerpt};
+use super::{Reader, WireError, Writer, excerpt, gathered};
 use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{
     Announced, Answer, Command, CounterAsk, CounterCommand, CounterPath, CounterReport, Failure, FailureCode, Fetch,
-    FetchedTensor, LeaseId, MAX_NOTICES, MAX_READERS, OpId, Prepare, Push, Reply, Report, Request, TakeBack,
+    FetchedTensor, Gather, LeaseId, MAX_NOTICES, MAX_READERS, OpId, Prepare, Push, Reply, Report, Request, TakeBack,
 };
-use crate::tensor::{Key, Name, Retention, Select, Version};
+use crate::tensor::{Gathered, Key, Name, Retention, Select, Version};
 use crate::trace::TraceContext;
 use std::time::Duration;
 
@@ -30,9 +30,10 @@ const COUNTER: u8 = 7;
 const TAKE_BACK: u8 = 8;
 const UNMARKED: u8 = 9;
 const UNANNOUNCE: u8 = 10;
+const GATHER: u8 = 11;
 
 /// The kinds of requests.
-const REQUEST_KINDS: &str = "1 to 10";
+const REQUEST_KINDS: &str = "1 to 11";
 
 const PUSHED: u8 = 65;
 const FETCHED: u8 = 66;
@@ -203,6 +204,12 @@ pub fn write_command(w: &mut Writer, op: OpId, command: &Command) {
             excerpt::write_ranges(w, f.excerpt.as_deref());
             TraceContext::write_last(f.trace, w);
         }
+        Command::Gather(g) => {
+            w.u8(GATHER).u64(op.0).text(g.gathered.stem().as_str()).u64(nanos(g.timeout));
+            write_require(w, g.require);
+            gathered::write_parts(w, g.gathered.parts());
+            TraceContext::write_last(g.trace, w);
+        }
         Command::Prepare(p) => {
             w.u8(PREPARE).u64(op.0).text(p.key.as_str()).meta(&p.meta).text(p.to.as_str()).u64(nanos(p.timeout));
         }
@@ -259,7 +266,7 @@ pub fn read_request(bytes: &[u8]) -> Result<Request, WireError> {
         UNMARKED => Request::Unmarked { ticket: r.u64()? },
         UNANNOUNCE => Request::Unannounce { key: Key::from_bytes(r.text()?)? },
         CANCEL => Request::Cancel { op: OpId(r.u64()?) },
-        PUSH | FETCH | DELETE | PREPARE | COUNTER | TAKE_BACK => {
+        PUSH | FETCH | DELETE | PREPARE | COUNTER | TAKE_BACK | GATHER => {
             Request::Command { op: OpId(r.u64()?), command: read_command(kind, &mut r)? }
         }
         n => return Err(unknown_request(n)),
@@ -317,6 +324,12 @@ fn read_command(kind: u8, r: &mut Reader<'_>) -> Result<Command, WireError> {
                 excerpt: excerpt::read_ranges(excerpt::read_head(r)?, r)?,
                 trace: TraceContext::read_last(r)?,
             })
+        }
+        GATHER => {
+            let (stem, timeout) = (Name::from_bytes(r.text()?)?, Duration::from_nanos(r.u64()?));
+            let require = read_require(r)?;
+            let gathered = Gathered::new(stem, gathered::read_parts(r)?)?;
+            Command::Gather(Gather { gathered, timeout, require, trace: TraceContext::read_last(r)? })
         }
         PREPARE => Command::Prepare(Prepare {
             key: Key::from_bytes(r.text()?)?,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fabric::AtomicOp;
-use crate::tensor::{DType, Life, TensorMeta, Until};
+use crate::tensor::{BodyRange, DType, GatheredPart, Life, MAX_GATHERED_BYTES, TensorMeta, Until};
 use proptest::prelude::*;
 use std::num::NonZeroU32;
 
@@ -20,6 +20,15 @@ fn report() -> Report {
 
 fn context() -> Option<TraceContext> {
     TraceContext::new([7; 16], [8; 8], 1).ok()
+}
+
+/// As many parts as a request may have, and the longest keys.
+fn most_parts() -> Gather {
+    let range = BodyRange { offset: 0, len: 1 << 30 };
+    let part = |n: usize| GatheredPart::new(&format!("{n:06}"), range).unwrap();
+    let parts = (0..MAX_GATHERED_BYTES / part(0).wire_bytes()).map(part).collect();
+    let gathered = Gathered::new(Name::new(&"n".repeat(506)).unwrap(), parts).unwrap();
+    Gather { gathered, timeout: Duration::from_secs(1), require: Some(FabricKind::Tcp), trace: context() }
 }
 
 fn examples() -> (Vec<Request>, Vec<Reply>) {
@@ -61,6 +70,7 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
         }),
         Command::Fetch(Fetch { select: Select::Latest, trace: context(), watches: false, ..fetch.clone() }),
         Command::Fetch(fetch),
+        Command::Gather(most_parts()),
         Command::Prepare(Prepare {
             key: key.clone(),
             meta: TensorMeta::of(DType::C64, &[7; 3]).unwrap(),
@@ -184,10 +194,10 @@ proptest! {
 
 #[test]
 fn record_kinds_are_named_in_the_errors() {
-    assert_eq!(REQUEST_KINDS, format!("{PUSH} to {UNANNOUNCE}"));
+    assert_eq!(REQUEST_KINDS, format!("{PUSH} to {GATHER}"));
     assert_eq!(REPLY_KINDS, format!("{PUSHED} to {WATCHED}"));
     let unknown = |e: WireError| e.to_string();
-    let command = read_request(&[UNANNOUNCE + 1]).map_err(unknown).unwrap_err();
+    let command = read_request(&[GATHER + 1]).map_err(unknown).unwrap_err();
     let reply = read_reply(&[WATCHED + 1]).map_err(unknown).unwrap_err();
     assert!(command.contains(REQUEST_KINDS) && reply.contains(REPLY_KINDS), "{command}; {reply}");
 }

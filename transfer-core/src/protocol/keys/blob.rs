@@ -12,7 +12,7 @@ use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, OperationId, SlotId};
 use crate::protocol::spill::SpillId;
 use crate::protocol::tenant::Tenant;
-use crate::tensor::{Excerpt, Life, Retention, Spill, TensorMeta, Until, Version};
+use crate::tensor::{BodyRange, Excerpt, Life, Retention, Spill, TensorMeta, Until, Version};
 use crate::trace::TraceContext;
 use std::num::NonZeroU32;
 
@@ -70,6 +70,9 @@ pub(crate) enum Source {
     Disk(SpillId),
     /// Back to the peer whose memory it is. `lease` is the peer's number for it, `ranges` as in [`Blob::range_count`].
     Reference { link: LinkId, lease: u32, ranges: u32 },
+    /// To the versions of which it has these ranges. It holds them, has no memory of its own, and its `slice` is that of the
+    /// first one.
+    Gathered(Box<[(BlobId, BodyRange)]>),
 }
 
 /// The session that lent a range, and the push by which it did.
@@ -217,19 +220,39 @@ impl Blob {
     }
 
     /// Returns the gather list of the whole version, or of this part of it.
-    pub(crate) fn body_of(&self, excerpt: Option<&Excerpt>) -> GatherList {
+    fn body_of(&self, excerpt: Option<&Excerpt>) -> GatherList {
         let all = self.body();
         excerpt.and_then(|excerpt| excerpt.cut(&self.meta, &all)).unwrap_or(all)
     }
 
+    /// Returns the ranges of memory in which a range of the body lies.
+    pub(crate) fn cut(&self, range: BodyRange) -> impl Iterator<Item = LocalSlice> {
+        let (mut start, mut rest) = (self.meta.body_offset() + range.offset, range.len);
+        let parts = self.slices().map_while(move |slice| {
+            let part = match rest {
+                0 => return None,
+                rest => slice.sub(start, rest.min(slice.len.saturating_sub(start))),
+            };
+            start = start.saturating_sub(slice.len);
+            rest -= part.map_or(0, |part| part.len);
+            Some(part.filter(|part| part.len > 0))
+        });
+        parts.flatten()
+    }
+
     /// Returns the gather list that a transfer sends behind its header.
     pub(crate) fn body(&self) -> GatherList {
+        self.slices().filter(|slice| slice.len > 0).collect()
+    }
+
+    /// Returns the ranges of memory in which it lies: the metadata and the ranges of the body, or all in one piece.
+    fn slices(&self) -> impl Iterator<Item = LocalSlice> {
         let (first, rest) = match self.ranges() {
             Some(ranges) => (self.meta.body_offset(), ranges),
             None => (self.meta.len_bytes(), &[][..]),
         };
         let first = LocalSlice { len: first, ..self.slice };
-        std::iter::once(first).chain(rest.iter().copied()).filter(|slice| slice.len > 0).collect()
+        std::iter::once(first).chain(rest.iter().copied())
     }
 }
 
@@ -237,6 +260,14 @@ impl Keys {
     /// Returns a version.
     pub(crate) fn blob(&self, id: BlobId) -> Option<&Blob> {
         self.blobs.get(id)
+    }
+
+    /// Returns the gather list of a whole version, or of this part of it.
+    pub(crate) fn body_of(&self, id: BlobId, excerpt: Option<&Excerpt>) -> GatherList {
+        let Some(b) = self.blobs.get(id) else { return GatherList::new() };
+        let Source::Gathered(parts) = &b.source else { return b.body_of(excerpt) };
+        let blobs = parts.iter().filter_map(|(part, range)| Some((self.blobs.get(*part)?, *range)));
+        blobs.flat_map(|(b, range)| b.cut(range)).collect()
     }
 
     /// Adds a range that readers can reach from now on. The caller holds its one reference.

@@ -97,7 +97,7 @@ impl Node {
         copying.to = Some(range);
         copying.began = self.latest;
         if let Some(b) = self.keys.blob(copying.from) {
-            let (from, tag) = (b.body_of(copying.excerpt.as_ref()), id.to_u64());
+            let (from, tag) = (self.keys.body_of(copying.from, copying.excerpt.as_ref()), id.to_u64());
             self.actions.push(match b.on_disk() {
                 Some(id) => HostAction::SpillRead { id, from, to, tag },
                 None => HostAction::Copy { from, to, tag },

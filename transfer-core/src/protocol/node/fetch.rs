@@ -29,7 +29,8 @@ impl Node {
             match self.keys.pick(record, fetch.select) {
                 Picked::Blob(blob) if self.needs_copy(session, blob) => {
                     let Fetch { key, select, timeout, require, trace, watches: _, excerpt } = fetch;
-                    let kind = OpKind::Fetch { select, stage: FetchStage::Waiting, astray: 0, trace, excerpt };
+                    let kind =
+                        OpKind::Fetch { select, stage: FetchStage::Waiting, astray: 0, trace, excerpt, gathered: None };
                     let op = Op { session, id: op, key, since: now, deadline: now + timeout, require, kind };
                     return self.hand_over_copy(now, op, blob);
                 }
@@ -68,6 +69,7 @@ impl Node {
                 astray: 0,
                 trace: fetch.trace,
                 excerpt: fetch.excerpt,
+                gathered: None,
             },
         });
         match behind {

@@ -30,6 +30,9 @@ impl Node {
             Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, trace } => {
                 self.tensor_request(now, link, index, key, tenant, select, metadata_id, excerpt, slot, trace);
             }
+            Body::GatherRequest { stem, tenant, parts, trace } => {
+                self.gather_request(now, link, index, stem, tenant, parts, trace);
+            }
             Body::ByReference { lease, segment, offset, ranges, version, waited_us, meta } => {
                 let referred = Referred { lease, segment, offset, ranges };
                 self.pull_referred(now, link, index, referred, version, waited_us, meta);

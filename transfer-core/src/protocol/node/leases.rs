@@ -32,6 +32,7 @@ impl Node {
             Source::Pool(range) => self.landing.free(blob.domain, *range),
             Source::Slot(link, slot) => self.landing.slot_read(link, slot, &mut self.actions),
             Source::Reference { link, lease, .. } => self.return_reference(link, lease, blob.slice.segment),
+            Source::Gathered(parts) => parts.into_iter().for_each(|(part, _)| self.unhold(part)),
         }
     }
 
@@ -67,7 +68,12 @@ impl Node {
             let text = format!("key {key:?} has {}, which has no parts: fetch all of it", b.meta);
             return Err(Failure::new(FailureCode::Invalid, text));
         }
-        if b.counts_fetches() {
+        self.has_parts(key, blob)
+    }
+
+    /// Checks that fetches of this version are not counted, because fetching a part of it is none.
+    pub(super) fn has_parts(&self, key: &Key, blob: BlobId) -> Result<(), Failure> {
+        if self.keys.blob(blob).is_some_and(Blob::counts_fetches) {
             let text = format!(
                 "key {key:?} is kept until it is fetched a number of times, and fetching a part does not count: fetch all of it"
             );

@@ -15,7 +15,7 @@
 //! - `slots`, `recall`: what follows a grant, a landing and freed room; slots that are called back.
 //! - `inbox`, `outbox`: messages and writes from peers and to peers.
 //! - `pull`, `serve`: the two sides of a fetch from another node. `references`: a fetch whose receiver reads the
-//!   owner's memory.
+//!   owner's memory. `gather`: ranges of several versions that are fetched together.
 //! - `push_out`, `push_in`, `prepare`: the two sides of a push to another node, and slots for many keys at once.
 //! - `copies`, `copying`: copies of tensors for workers of another tenant.
 //! - `spill`: versions that are written to disk. `exchanges`: what exchanges have here, and the limit on their partitions.
@@ -39,6 +39,7 @@ mod ended;
 mod events;
 mod exchanges;
 mod fetch;
+mod gather;
 mod inbox;
 mod leases;
 mod limits;

@@ -26,8 +26,8 @@ impl Node {
     /// speculative share has room.
     pub(super) fn start_pull(&mut self, now: Time, op_id: OperationId, link: LinkId) {
         let Some(op) = self.sessions.op(op_id) else { return };
-        let OpKind::Fetch { select, ref excerpt, .. } = op.kind else { return };
-        let excerpt = excerpt.clone();
+        let OpKind::Fetch { select, ref excerpt, ref gathered, .. } = op.kind else { return };
+        let (excerpt, gathered) = (excerpt.clone(), gathered.clone());
         let (key, require) = (op.key.clone(), op.require.or(self.config.require));
         let Some(domain) = self.sessions.tenant_of(op.session) else { return };
         let Some(l) = self.links.get(link) else { return };
@@ -47,13 +47,14 @@ impl Node {
             return self.fail_op(op_id, Failure::new(FailureCode::Busy, text));
         }
         // The length of a part is known only to the owner.
-        let described = self.links.heard(link, &key).filter(|_| excerpt.is_none()).cloned();
+        let is_whole = excerpt.is_none() && gathered.is_none();
+        let described = self.links.heard(link, &key).filter(|_| is_whole).cloned();
         let early = described.as_ref().and_then(|(_, meta)| {
             let (range, bytes) = self.landing.speculate(domain, meta.len_bytes())?;
             Some((range, meta.len_bytes(), bytes))
         });
         let speculative = early.as_ref().map_or(0, |(_, _, bytes)| *bytes);
-        let pull = Pull::new(now, op_id, (key, select, excerpt), domain, described, speculative);
+        let pull = Pull::new(now, op_id, (key, select, excerpt), domain, described, speculative).for_gathered(gathered);
         let Some(pull) = self.transfers.begin_pull(link, pull) else { return };
         self.sessions.set_fetch_stage(op_id, FetchStage::Pulling(link, pull));
         match early {
@@ -75,11 +76,20 @@ impl Node {
         let Some(p) = self.transfers.pull_mut(link, pull) else { return };
         p.ask(now);
         let (key, select, excerpt, reader) = (Name::from(p.key.clone()), p.select, p.excerpt.clone(), p.domain);
+        let gathered = p.gathered.clone();
         let (metadata_id, op) = (p.described.as_ref().map_or(0, |(id, _)| *id), p.op);
         let trace = op.and_then(|op| self.sessions.op(op)).and_then(|op| self.trace_of(op));
         let tenant = self.config.tenants.name(reader);
-        let [key, tenant] = self.number(link, [&key, &tenant]);
-        let request = Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, trace };
+        let request = match gathered {
+            Some(gathered) => {
+                let [stem, tenant] = self.number(link, [gathered.stem(), &tenant]);
+                Body::GatherRequest { stem, tenant, parts: gathered.parts().to_vec(), trace }
+            }
+            None => {
+                let [key, tenant] = self.number(link, [&key, &tenant]);
+                Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, trace }
+            }
+        };
         self.send(link, Role::Pull, pull.short(), request);
     }
 
@@ -119,13 +129,13 @@ impl Node {
     ) {
         let Some(id) = self.pull_of(link, index) else { return };
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
-        if p.excerpt.is_none() {
+        if !p.is_for_parts() {
             self.links.hear(link, &p.key, metadata_id, meta.clone());
         }
         if p.state == PullState::Cancelling {
             return;
         }
-        if self.landing.has_landed(link, p.slot) || !p.takes(version) {
+        if self.landing.has_landed(link, p.slot) || !p.takes(version) || !p.may_be(metadata_id, &meta) {
             return self.violation(link, &format!("META_DATA_UPDATE for request {index:#x}, which did not ask for it"));
         }
         let len = meta.len_bytes();
@@ -241,7 +251,7 @@ impl Node {
             // CANCELLED is still due, and ends the request.
             return self.send(link, Role::Pull, index, Body::ReleaseReference { lease: referred.lease });
         }
-        if self.landing.has_landed(link, p.slot) || !p.takes(version) {
+        if self.landing.has_landed(link, p.slot) || !p.takes(version) || p.gathered.is_some() {
             return self.violation(link, &format!("BY_REFERENCE for request {index:#x}, which did not ask for it"));
         }
         self.settle_speculation(link, id);
@@ -287,7 +297,7 @@ impl Node {
                 &format!("ERROR_STATUS for request {index:#x}, which it does not know or has answered"),
             );
         }
-        let (op, slot, domain) = (p.op.take(), p.slot.take(), p.domain);
+        let (op, slot, domain, is_gathered) = (p.op.take(), p.slot.take(), p.domain, p.gathered.is_some());
         self.settle_speculation(link, id);
         // The request may have been the first in the queue for room.
         self.landing.serve_later(domain);
@@ -296,7 +306,8 @@ impl Node {
             self.drop_slot(link, slot);
         }
         let Some(op) = op else { return };
-        if failure.code == FailureCode::NotOwner {
+        // Where the other keys are, the directory's answer about one of them does not tell.
+        if failure.code == FailureCode::NotOwner && !is_gathered {
             self.wrong_owner(now, op, failure);
         } else {
             self.sessions.set_fetch_stage(op, FetchStage::Waiting);

@@ -8,6 +8,7 @@ use crate::protocol::ids::BlobId;
 use crate::protocol::keys::{Concerned, Record, Waiter};
 use crate::protocol::links::{Out, OutWrite, Purpose};
 use crate::protocol::meters::Operation;
+use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::{OfLink, Serve};
 use crate::tensor::{Excerpt, Key, Select};
 use crate::time::Time;
@@ -32,30 +33,14 @@ impl Node {
         slot: Option<SlotGrant>,
         trace: Option<TraceContext>,
     ) {
-        let limit = self.config.max_requests_per_link;
-        if self.draining {
-            return self.send(link, Role::Pull, index, Body::ErrorStatus(self.is_draining()));
-        }
         let key = match self.links.look_up(link, name) {
             Ok(name) => Key::from(name.clone()),
             Err(what) => return self.violation(link, &what),
         };
-        let reader = match self.asked_for(link, tenant) {
-            Ok(Ok(reader)) => reader,
-            Ok(Err(failure)) => return self.send(link, Role::Pull, index, Body::ErrorStatus(failure)),
-            Err(what) => return self.violation(link, &what),
-        };
+        let Some(reader) = self.admits(link, index, tenant) else { return };
         let record_id = self.keys.find(&key);
         if let Some(record) = record_id {
             select = self.resolve_latest(record, select);
-        }
-        let Some(serves) = self.transfers.of(link).map(OfLink::serves) else { return };
-        if serves.contains_key(&index) {
-            return self.violation(link, &format!("it uses request {index:#x} twice"));
-        }
-        if serves.len() >= limit {
-            let text = format!("node {:?} answers at most {limit} requests of a peer at a time", self.config.name);
-            return self.send(link, Role::Pull, index, Body::ErrorStatus(Failure::new(FailureCode::Busy, text)));
         }
         let serve = Serve::new(now, (key.clone(), name.id), reader, (metadata_id, excerpt), slot, trace);
         self.transfers.begin_serve(link, index, serve);
@@ -66,6 +51,33 @@ impl Node {
             }
             None => self.not_owner(now, link, index, &key),
         }
+    }
+
+    /// Checks whether a peer may ask something new by this index, for workers of a tenant. If not, answers it. Returns the
+    /// tenant.
+    pub(super) fn admits(&mut self, link: LinkId, index: u32, tenant: NameRef) -> Option<Tenant> {
+        let limit = self.config.max_requests_per_link;
+        let serves = self.transfers.of(link).map(OfLink::serves)?;
+        let (is_used, is_full) = (serves.contains_key(&index), serves.len() >= limit);
+        let failure = match self.asked_for(link, tenant) {
+            Err(what) => {
+                self.violation(link, &what);
+                return None;
+            }
+            Ok(_) if is_used => {
+                self.violation(link, &format!("it uses request {index:#x} twice"));
+                return None;
+            }
+            Ok(_) if self.draining => self.is_draining(),
+            Ok(Err(failure)) => failure,
+            Ok(Ok(_)) if is_full => {
+                let text = format!("node {:?} answers at most {limit} requests of a peer at a time", self.config.name);
+                Failure::new(FailureCode::Busy, text)
+            }
+            Ok(Ok(reader)) => return Some(reader),
+        };
+        self.send(link, Role::Pull, index, Body::ErrorStatus(failure));
+        None
     }
 
     /// Serves a request whose version is published: by reference, by a write, or by a description that asks for a slot.
@@ -96,10 +108,7 @@ impl Node {
         let Some(b) = serve.blob.and_then(|blob| self.keys.blob(blob)) else { return };
         let (version, meta, key) = (b.version, b.meta_of(serve.part()), serve.key().clone());
         // A part's description serves one request, and has no number.
-        let known = match serve.excerpt() {
-            None => self.links.told(link, &key, &meta),
-            Some(_) => Some(0),
-        };
+        let known = if serve.is_of_parts() { Some(0) } else { self.links.told(link, &key, &meta) };
         if serve.fits(meta.len_bytes(), known) {
             return self.write_served(link, index);
         }
@@ -139,7 +148,7 @@ impl Node {
         let Some(b) = self.keys.blob(blob) else { return };
         let (version, origin) = (b.version, b.trace());
         let header = serve.header(index, &slot, version, b.len_of(serve.part()));
-        let body = b.body_of(serve.part());
+        let body = self.keys.body_of(blob, serve.part());
         if let Some(context) = origin {
             self.send(link, Role::Pull, index, Body::Trace { version, context });
         }

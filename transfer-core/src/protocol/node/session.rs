@@ -142,6 +142,7 @@ impl Node {
         match command {
             Command::Push(push) => self.push(now, session, op, push, (&[], None), None),
             Command::Fetch(fetch) => self.fetch(now, session, op, fetch),
+            Command::Gather(gather) => self.gather(now, session, op, gather),
             Command::Prepare(prepare) => self.prepare(now, session, op, prepare),
             Command::TakeBack(command) => self.take_back(now, session, op, command),
             Command::Delete { key } => self.delete(now, session, op, &key),

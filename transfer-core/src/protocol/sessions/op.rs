@@ -4,9 +4,10 @@ use crate::exchange::{self, Label};
 use crate::fabric::{FabricKind, LinkId};
 use crate::op::OpId;
 use crate::protocol::ids::{BlobId, CopyId, OutFlowId, PullId, SessionId};
-use crate::tensor::{Excerpt, Key, Name, Select, TensorMeta, Version};
+use crate::tensor::{Excerpt, Gathered, Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
+use std::sync::Arc;
 
 /// An operation of a worker that could not end at once.
 pub(crate) struct Op {
@@ -29,6 +30,8 @@ pub(crate) enum OpKind {
         trace: Option<TraceContext>,
         /// The part of the version that the worker asked for. `None`: all of it.
         excerpt: Option<Box<Excerpt>>,
+        /// The ranges of several versions that the worker asked for together. The operation's key is the first of them.
+        gathered: Option<Arc<Gathered>>,
     },
     Push {
         version: Option<Version>,

@@ -28,8 +28,14 @@ fn sessions() -> Sessions {
 }
 
 fn fetch(session: SessionId, id: u64, after: Duration) -> Op {
-    let kind =
-        OpKind::Fetch { select: Select::Latest, stage: FetchStage::Waiting, astray: 0, trace: None, excerpt: None };
+    let kind = OpKind::Fetch {
+        select: Select::Latest,
+        stage: FetchStage::Waiting,
+        astray: 0,
+        trace: None,
+        excerpt: None,
+        gathered: None,
+    };
     let (key, since, deadline) = (Key::new("k").unwrap(), NOW, NOW + after);
     Op { session, id: OpId(id), key, since, deadline, require: None, kind }
 }

@@ -11,11 +11,11 @@ use super::solo::{KEY, LINK, ME, OURS, SESSION, Solo, YOU};
 use super::tables::{DOCUMENT, table};
 use crate::fabric::DownReason;
 use crate::memory::{RemoteKey, RemoteSlice};
-use crate::op::{Command, Failure, FailureCode, Request};
+use crate::op::{Command, Failure, FailureCode, Push, Request};
 use crate::protocol::landing::SlotState;
 use crate::protocol::transfers::PullState;
 use crate::protocol::{Control, PREPARED_METADATA_ID};
-use crate::tensor::{Retention, Select, Version};
+use crate::tensor::{BodyRange, GatheredPart, Retention, Select, Version};
 use crate::trace::TraceContext;
 use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant, SlotNumber};
 use crate::wire::message::{Body, Recall, Role};
@@ -214,6 +214,32 @@ fn request(solo: &mut Solo, slot: bool) {
     solo.hear(Role::Pull, INDEX, body);
 }
 
+/// Publishes a version beside that of `k`, and receives a request for a range of it.
+fn gather(solo: &mut Solo) -> bool {
+    let op = solo.op();
+    let push = Push {
+        key: key("kk"),
+        version: None,
+        meta: bytes(64),
+        offset: 1 << 19,
+        to: None,
+        timeout: LONG,
+        require: None,
+        retention: Retention::default(),
+        takeover: false,
+        readable_by: Vec::new(),
+        ranges: 0,
+        trace: None,
+        more_follow: false,
+        announced: None,
+    };
+    solo.command(op, Command::Push(push));
+    solo.answer();
+    let part = GatheredPart::new("k", BodyRange { offset: 0, len: 64 }).unwrap();
+    solo.hear(Role::Pull, INDEX, Body::GatherRequest { stem: KEY, tenant: OURS, parts: vec![part], trace: None });
+    true
+}
+
 fn owner() -> Solo {
     let mut solo = Solo::new(|_| {});
     solo.push(None, LONG);
@@ -275,6 +301,7 @@ const SERVE: Machine = Machine {
             request(solo, false);
             true
         }),
+        ("GATHER_REQUEST", gather),
         ("TENSOR_RE_REQUEST", |solo| {
             solo.hear(Role::Pull, INDEX, Body::TensorReRequest { slot: grant(8) });
             true

@@ -5,6 +5,7 @@ mod alone;
 mod board;
 mod counters;
 mod exchanges;
+mod gathered;
 mod hostile;
 mod limits;
 mod machines;

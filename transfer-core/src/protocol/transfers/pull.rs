@@ -2,10 +2,11 @@
 
 use crate::protocol::ids::{OperationId, PullId, SlotId};
 use crate::protocol::tenant::Tenant;
-use crate::tensor::{Excerpt, Key, Select, TensorMeta, Version};
+use crate::tensor::{DType, Excerpt, Gathered, Key, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::Header;
+use std::sync::Arc;
 
 /// A request of this node to a peer. It lives until no more data can arrive for it.
 pub(crate) struct Pull {
@@ -15,6 +16,8 @@ pub(crate) struct Pull {
     pub(crate) select: Select,
     /// The part that was asked for. `None`: all of the version.
     pub(crate) excerpt: Option<Box<Excerpt>>,
+    /// The ranges of several versions that were asked for together. `key` is the first of them.
+    pub(crate) gathered: Option<Arc<Gathered>>,
     pub(crate) domain: Tenant,
     pub(crate) state: PullState,
     /// The slot that the peer may write to, or will be allowed to write to.
@@ -58,6 +61,7 @@ impl Pull {
             key,
             select,
             excerpt,
+            gathered: None,
             domain,
             state: PullState::Preparing,
             slot: None,
@@ -66,6 +70,22 @@ impl Pull {
             speculative,
             told: None,
         }
+    }
+
+    /// Makes it a request for ranges of several versions.
+    pub(crate) fn for_gathered(self, gathered: Option<Arc<Gathered>>) -> Pull {
+        Pull { gathered, ..self }
+    }
+
+    /// Whether parts of versions are asked for. Their description serves this request alone.
+    pub(crate) fn is_for_parts(&self) -> bool {
+        self.gathered.is_some() || self.excerpt.is_some()
+    }
+
+    /// Whether the peer may describe the answer like this. For ranges of several versions there is one right description.
+    pub(crate) fn may_be(&self, metadata_id: u32, meta: &TensorMeta) -> bool {
+        let right = |gathered: &Gathered| TensorMeta::of(DType::U8, &[gathered.len_bytes()]);
+        self.gathered.as_deref().is_none_or(|gathered| metadata_id == 0 && right(gathered).as_ref() == Ok(meta))
     }
 
     /// Marks the peer as asked.

@@ -37,6 +37,8 @@ pub(crate) struct Serve {
     copying: Option<CopyId>,
     /// `blob` is a copy of the part that is asked for, and nothing else.
     is_cut: bool,
+    /// `blob` consists of ranges of several versions.
+    is_gathered: bool,
 }
 
 impl Serve {
@@ -66,7 +68,18 @@ impl Serve {
             sharing: false,
             copying: None,
             is_cut: false,
+            is_gathered: false,
         }
+    }
+
+    /// Creates a request for ranges of several versions, of which this is the first key.
+    pub(crate) fn of_gathered(now: Time, key: (Key, u32), reader: Tenant, trace: Option<TraceContext>) -> Serve {
+        Serve { is_gathered: true, ..Serve::new(now, key, reader, (0, None), None, trace) }
+    }
+
+    /// Whether parts of versions are asked for. Their description serves this request alone.
+    pub(crate) fn is_of_parts(&self) -> bool {
+        self.is_gathered || self.excerpt.is_some()
     }
 
     /// Returns the key.

@@ -4,8 +4,11 @@ use super::super::World;
 use super::Cluster;
 use crate::memory::LocalSlice;
 use crate::protocol::Tenant;
-use crate::tensor::{Key, TensorMeta, Version};
+use crate::tensor::{DType, Key, TensorMeta, Version};
 use crate::trace::TraceContext;
+
+/// The bytes of each version that are fetched together with those of others.
+pub(super) const GATHERED_BYTES: u64 = 64;
 
 /// A push that was made.
 #[derive(Debug)]
@@ -106,5 +109,38 @@ impl Cluster {
             return Err(format!("push {number} of {key} is {:?} and {version}", push.version));
         }
         Ok(Some(number))
+    }
+
+    /// Checks the first bytes of versions of these keys, which a worker of this tenant has fetched together.
+    pub(super) fn identify_all(
+        &self,
+        (node, tenant): (usize, Tenant),
+        keys: &[Key],
+        meta: &TensorMeta,
+        slice: LocalSlice,
+    ) -> Result<(), String> {
+        let len = keys.len() as u64 * GATHERED_BYTES;
+        if slice.len != len || TensorMeta::of(DType::U8, &[len]).as_ref() != Ok(meta) {
+            return Err(format!("the beginnings of {} keys are {meta} in {slice}", keys.len()));
+        }
+        let Some((memory, _)) = self.nodes[node].segments.get(&slice.segment) else {
+            return Err(format!("a lease lies in {}, which is not there", slice.segment));
+        };
+        let bytes = self.world.read(*memory, slice.offset, slice.len);
+        if self.play.late_packets > 0 {
+            // The peer may write any bytes, as long as it writes them before the delivery.
+            return Ok(());
+        }
+        for (key, bytes) in keys.iter().zip(bytes.chunks(GATHERED_BYTES as usize)) {
+            let is_it = |(number, push): (usize, &Pushed)| {
+                // Metadata lies in front of the body.
+                let body = bytes_of(number, push.meta.len_bytes()).split_off(push.meta.body_offset() as usize);
+                push.key == *key && push.is_for(tenant) && body.starts_with(bytes)
+            };
+            if !self.pushed.iter().enumerate().any(is_it) {
+                return Err(format!("nobody pushed {bytes:x?} as the beginning of {key} for {tenant:?}"));
+            }
+        }
+        Ok(())
     }
 }

@@ -107,6 +107,8 @@ pub(crate) struct Tally {
     pub(crate) noticed: u64,
     /// Fetches that were answered by reference.
     pub(crate) by_reference: u64,
+    /// Fetches of ranges of several versions that have landed together.
+    pub(crate) gathered: u64,
     pub(crate) local_pushes: u64,
     pub(crate) remote_pushes: u64,
     pub(crate) prepared: u64,
@@ -132,6 +134,7 @@ impl Tally {
         self.announced += other.announced;
         self.noticed += other.noticed;
         self.by_reference += other.by_reference;
+        self.gathered += other.gathered;
         self.local_pushes += other.local_pushes;
         self.remote_pushes += other.remote_pushes;
         self.prepared += other.prepared;

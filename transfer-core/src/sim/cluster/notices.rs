@@ -10,6 +10,9 @@ use crate::tensor::{Key, TensorMeta, Version};
 use rand::Rng;
 use std::collections::BTreeMap;
 
+/// The number of notices that a worker uses: so few that they often go to other keys.
+const NOTICES: u16 = 1;
+
 /// The contents of a notice.
 #[derive(Debug, Clone)]
 pub(crate) struct Noticed {
@@ -144,11 +147,10 @@ impl Cluster {
         let next = version.map_or(0, |v| v.0 + 1);
         let is_named = self.names_a_notice(worker, &key);
         let notices = &mut self.workers[worker].notices;
-        // So few that they often go to other keys.
-        let (used, most) = (notices.by_key.len() as u16, 1 + worker as u16 % 2);
+        let used = notices.by_key.len() as u16;
         if let Some(notice) = notices.by_key.get_mut(&key) {
             (notice.is_wanted, notice.next, notice.goes) = (true, next, notice.goes && is_named);
-        } else if let Some(at) = if used < most { Some(used) } else { self.take_notice(worker) } {
+        } else if let Some(at) = if used < NOTICES { Some(used) } else { self.take_notice(worker) } {
             let notice = Notice { at, next, is_wanted: true, goes: false };
             self.workers[worker].notices.by_key.insert(key, notice);
         }

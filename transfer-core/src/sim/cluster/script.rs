@@ -1,15 +1,17 @@
 //! The cluster of a seed, and the actions of its workers.
 
-use super::content::{Pushed, context_of};
+use super::content::{GATHERED_BYTES, Pushed, context_of};
 use super::worker::{What, Worker};
 use super::{Cluster, Directory, Happening, Play, Tally, World};
 use crate::fabric::Isolation;
 use crate::memory::RailKeys;
-use crate::op::{Command, Fetch, OpId, Prepare, Push, Request};
+use crate::op::{Command, Fetch, Gather, OpId, Prepare, Push, Request};
 use crate::protocol::{Broken, NodeConfig, SpillConfig, Tenant};
 use crate::rails::inner_slots;
 use crate::sim::Conditions;
-use crate::tensor::{DType, Key, Name, Retention, Select, Spill, TensorMeta, Version};
+use crate::tensor::{
+    BodyRange, DType, Gathered, GatheredPart, Key, Name, Retention, Select, Spill, TensorMeta, Version,
+};
 use crate::time::Time;
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -208,7 +210,8 @@ impl Cluster {
                     self.meet(worker, members);
                 }
                 28..60 => self.push(worker),
-                60..88 => self.fetch(worker)?,
+                60..65 => self.gather(worker),
+                65..88 => self.fetch(worker)?,
                 88..94 => self.cancel(worker),
                 _ => self.delete(worker),
             }
@@ -358,6 +361,21 @@ impl Cluster {
             _ => Select::Exactly(around),
         };
         self.fetch_this(worker, key, select)
+    }
+
+    /// Fetches the first bytes of the newest versions of some keys together.
+    fn gather(&mut self, worker: usize) {
+        let count = self.rng.random_range(1..4);
+        let keys: Vec<_> = (0..count).map(|_| self.keys[self.rng.random_range(0..self.keys.len())].clone()).collect();
+        let part = |key: &Key| {
+            let rest = key.as_str().strip_prefix("key").unwrap();
+            GatheredPart::new(rest, BodyRange { offset: 0, len: GATHERED_BYTES }).unwrap()
+        };
+        let gathered = Gathered::new(Name::new("key").unwrap(), keys.iter().map(part).collect()).unwrap();
+        let timeout = self.timeout();
+        let op = self.ask(worker, What::Gather { keys }, timeout);
+        let trace = context_of(op.0 as usize);
+        self.command(worker, op, Command::Gather(Gather { gathered, timeout, require: None, trace }));
     }
 
     fn cancel(&mut self, worker: usize) {

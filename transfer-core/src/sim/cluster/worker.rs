@@ -68,6 +68,10 @@ pub(super) enum What {
         select: Select,
         floor: Option<Version>,
     },
+    /// The first bytes of the newest versions of these keys.
+    Gather {
+        keys: Vec<Key>,
+    },
     Prepare,
     Delete,
     OpenCounter(usize),
@@ -289,8 +293,17 @@ impl Cluster {
                 op,
                 answer: Answer::Fetched { lease, tensor: FetchedTensor { version, meta, slice, report, .. } },
             } => {
-                let What::Fetch { key, select, floor } = self.ended(worker, op)? else {
-                    return Err(format!("{op:?} is fetched, but was no fetch"));
+                let (key, select, floor) = match self.ended(worker, op)? {
+                    What::Fetch { key, select, floor } => (key, select, floor),
+                    What::Gather { keys } => {
+                        self.identify_all((node, self.workers[worker].domain), &keys, &meta, slice)?;
+                        if (version, report.origin) != (Version(0), None) {
+                            return Err(format!("{op:?} is of several versions, and is {version}"));
+                        }
+                        self.tally.gathered += 1;
+                        return self.hold(worker, Hold::Lease(lease), slice);
+                    }
+                    _ => return Err(format!("{op:?} is fetched, but was no fetch")),
                 };
                 if !select.takes(version) {
                     return Err(format!("{op:?} asked for {select}, got {version}"));
@@ -356,7 +369,7 @@ impl Cluster {
             return Err(format!("in calm weather: {failure}"));
         }
         let possible = match failure.code {
-            FailureCode::Invalid => matches!(what, What::Meet { .. }),
+            FailureCode::Invalid => matches!(what, What::Meet { .. } | What::Gather { .. }),
             FailureCode::OutcomeUnknown => matches!(what, What::Count(_) | What::Meet { .. }),
             FailureCode::CounterLost | FailureCode::RequireUnmet | FailureCode::ShuttingDown | FailureCode::Unknown => {
                 false
@@ -364,7 +377,7 @@ impl Cluster {
             FailureCode::VersionGone => matches!(what, What::Fetch { select: Select::Exactly(_), .. }),
             FailureCode::VersionNotRising | FailureCode::KeyOwned => matches!(what, What::Push { .. } | What::Prepare),
             FailureCode::UnknownWorker => matches!(what, What::Push { remote: true, .. } | What::Prepare),
-            FailureCode::NotOwner => matches!(what, What::Delete),
+            FailureCode::NotOwner => matches!(what, What::Delete | What::Gather { .. }),
             _ => true,
         };
         if possible { Ok(()) } else { Err(format!("it cannot be that {failure} ({:?})", failure.code)) }

@@ -1,7 +1,7 @@
 //! The bytes of a control message.
 //!
 //! ```text
-//! offset  0  layout version  u8    7
+//! offset  0  layout version  u8    8
 //!         1  kind            u8
 //!         2  length          u16   of the whole message
 //!         4  credits         u16   receive slots that the sender of this message gives back
@@ -19,7 +19,7 @@ use crate::tensor::{Name, Select, Version};
 use crate::trace::TraceContext;
 use crate::wire::landing::{SlotGrant, rails_of, read_keys, write_keys};
 use crate::wire::session::{cut, select};
-use crate::wire::{Reader, WireError, Writer, crc32c, excerpt};
+use crate::wire::{Reader, WireError, Writer, crc32c, excerpt, gathered};
 
 const LOAD: u8 = 0;
 const FETCH_ADD: u8 = 1;
@@ -150,6 +150,12 @@ impl Message {
             Body::ReleaseReference { lease } => {
                 w.u32(*lease);
             }
+            Body::GatherRequest { stem, tenant, parts, trace } => {
+                write_name(&mut w, *stem);
+                write_name(&mut w, *tenant);
+                gathered::write_parts(&mut w, parts);
+                TraceContext::write_last(*trace, &mut w);
+            }
             Body::BufferRecall { why, round } | Body::Recalled { why, round } => {
                 w.u8(u8::from(*why == Recall::Room)).u32(*round);
             }
@@ -174,7 +180,7 @@ impl Message {
             return Err(WireError::Value {
                 what: "layout version of a control message",
                 value: u64::from(version),
-                expected: "5",
+                expected: "8",
             });
         }
         let kind = r.u8()?;
@@ -285,11 +291,15 @@ impl Message {
                 meta: r.meta()?,
             },
             27 => Body::ReleaseReference { lease: r.u32()? },
+            28 => {
+                let (stem, tenant, parts) = (read_name(r)?, read_name(r)?, gathered::read_parts(r)?);
+                Body::GatherRequest { stem, tenant, parts, trace: TraceContext::read_last(r)? }
+            }
             n => {
                 return Err(WireError::Value {
                     what: "kind of a control message",
                     value: u64::from(n),
-                    expected: "1 to 27",
+                    expected: "1 to 28",
                 });
             }
         })
@@ -300,7 +310,7 @@ impl Message {
 mod tests {
     use super::*;
     use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
-    use crate::tensor::{BodyRange, DType, Excerpt, MAX_EXCERPT_RANGES, TensorMeta};
+    use crate::tensor::{BodyRange, DType, Excerpt, GatheredPart, MAX_EXCERPT_RANGES, MAX_GATHERED_BYTES, TensorMeta};
     use crate::wire::landing::SlotNumber;
     use proptest::prelude::*;
 
@@ -313,6 +323,13 @@ mod tests {
     fn widest_excerpt() -> Excerpt {
         let ranges = (0..MAX_EXCERPT_RANGES as u64).map(|n| BodyRange { offset: n << 40, len: 64 << n.min(20) });
         Excerpt::new(true, ranges.collect()).unwrap()
+    }
+
+    /// As many parts as a request may have.
+    fn most_parts() -> Vec<GatheredPart> {
+        let range = BodyRange { offset: 64 << 20, len: 64 };
+        let part = |n: usize| GatheredPart::new(&format!("{n:06}"), range).unwrap();
+        (0..MAX_GATHERED_BYTES / part(0).wire_bytes()).map(part).collect()
     }
 
     fn bodies() -> Vec<Body> {
@@ -374,6 +391,13 @@ mod tests {
                 meta: TensorMeta::of(DType::U8, &[1; 32]).unwrap().with_metadata(1 << 20).unwrap(),
             },
             Body::ReleaseReference { lease: u32::MAX },
+            Body::GatherRequest {
+                stem: name,
+                tenant: name,
+                parts: most_parts(),
+                trace: TraceContext::new([7; 16], [8; 8], 1).ok(),
+            },
+            Body::GatherRequest { stem: name, tenant: name, parts: most_parts()[..2].to_vec(), trace: None },
         ]
     }
 
@@ -431,7 +455,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_with_a_good_checksum_never_panics(kind in 0u8..30, body in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn garbage_with_a_good_checksum_never_panics(kind in 0u8..32, body in proptest::collection::vec(any::<u8>(), 0..300)) {
             let mut w = Writer::new();
             w.u8(LAYOUT_VERSION).u8(kind).u16(u16::try_from(16 + body.len()).unwrap()).u16(0).u16(0).u32(0).u32(0).raw(&body);
             let sum = crc32c(w.as_slice());

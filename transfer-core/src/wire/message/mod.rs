@@ -14,11 +14,11 @@ use super::landing::SlotGrant;
 use crate::fabric::AtomicOp;
 use crate::memory::RemoteSlice;
 use crate::op::Failure;
-use crate::tensor::{Excerpt, Name, Select, TensorMeta, Version};
+use crate::tensor::{Excerpt, GatheredPart, Name, Select, TensorMeta, Version};
 use crate::trace::TraceContext;
 
 /// The version of the layout. A peer with another version is refused when it connects.
-pub const LAYOUT_VERSION: u8 = 7;
+pub const LAYOUT_VERSION: u8 = 8;
 
 /// The largest length of a message, in bytes. Every fabric can send this much in one message.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
@@ -287,6 +287,18 @@ pub enum Body {
         /// The trace context of the push.
         context: TraceContext,
     },
+    /// Pull: requests ranges of the newest versions of several keys together. The owner describes them as one body of
+    /// bytes, and writes them one behind the other.
+    GatherRequest {
+        /// The text with which the keys begin.
+        stem: NameRef,
+        /// The tenant whose workers will read the versions.
+        tenant: NameRef,
+        /// The parts. Together they make a [`Gathered`](crate::tensor::Gathered).
+        parts: Vec<GatheredPart>,
+        /// The trace context of the fetch that asks, if it has one.
+        trace: Option<TraceContext>,
+    },
 }
 
 impl Body {
@@ -321,6 +333,7 @@ impl Body {
             Body::Trace { .. } => 25,
             Body::ByReference { .. } => 26,
             Body::ReleaseReference { .. } => 27,
+            Body::GatherRequest { .. } => 28,
         }
     }
 
@@ -355,6 +368,7 @@ impl Body {
             Body::Trace { .. } => "TRACE",
             Body::ByReference { .. } => "BY_REFERENCE",
             Body::ReleaseReference { .. } => "RELEASE_REFERENCE",
+            Body::GatherRequest { .. } => "GATHER_REQUEST",
         }
     }
 }
