@@ -101,11 +101,14 @@ fn many_wait(config: &NodeConfig, outside: &std::path::Path) {
     let connect = |name: &str| BlockingClient::embedded_with(config.clone()).name(name).arena_bytes(1 << 20).call();
     let ping = |n: usize| format!("many/ping/{n}");
     let pong = |n: usize| format!("many/pong/{n}");
+    // They stay until all is fetched: what a worker has published ends with it.
+    let others = [0, 1, 2, 3].map(|n| {
+        let there = BlockingClient::connect(outside).name(format!("there-{n}")).arena_bytes(1 << 20).call();
+        there.expect("a session")
+    });
     std::thread::scope(|scope| {
-        for n in 0..4 {
+        for (n, there) in others.iter().enumerate() {
             scope.spawn(move || {
-                let there = BlockingClient::connect(outside).name(format!("there-{n}")).arena_bytes(1 << 20).call();
-                let there = there.expect("a session");
                 for version in 1..=ROUNDS {
                     let got = there.fetch(ping(n)).exactly(version).timeout(time).call().expect("a ping");
                     let (name, bytes) = (format!("here-{n}"), got.as_bytes().to_vec());
