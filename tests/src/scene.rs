@@ -137,7 +137,11 @@ impl Scene {
         let sidecar = &self.nodes[node];
         // Its arena is small, so that its memory is returned before its session is gone.
         assert!(Worker::of(sidecar, "first").arena_bytes(1 << 20).start().close().success());
-        sidecar.until("nobody is connected", |s| s.sessions.is_empty());
+        // Arenas of workers that were here before, or have just come back, are returned a little later.
+        let has_arenas = |s: &crate::status::Seen| {
+            Counts::of(s).pinned_bytes >= s.status.pools.iter().map(|p| p.bytes).sum::<u64>() + (16 << 20)
+        };
+        sidecar.until("nobody is connected, and all arenas are returned", |s| s.sessions.is_empty() && !has_arenas(s));
         let mut idle = Counts::of(&sidecar.status());
         // The directory may learn a little later that this worker has ended.
         (idle.workers, idle.keys, idle.watches) = (0, 0, 0);
