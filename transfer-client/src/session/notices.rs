@@ -26,12 +26,13 @@ pub(crate) struct Notices {
     session: u64,
     /// `None` if the sidecar has no board.
     writer: Option<NoticeWriter>,
+    /// The board, in the same case.
+    board: Option<Arc<BoardReader>>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    board: Option<Arc<BoardReader>>,
     /// The number of the last announcement.
     count: u64,
     by_key: HashMap<Key, Notice>,
@@ -52,8 +53,17 @@ struct Notice {
     is_wanted: bool,
     /// Whether the key was announced, or waited for, since the notice was looked at.
     is_in_use: bool,
-    /// Whether the notice is wanted for another key: this one is not announced until the board does not name the notice.
-    goes: bool,
+    going: Going,
+}
+
+/// Whether the notice is wanted for another key. If so, this key is not announced until the board has ceased to name the notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Going {
+    No,
+    /// The sidecar will be asked. Until then the notice keeps its key: else the request could end a later announcement of the key.
+    Wanted,
+    /// The request is in the ring.
+    Asked,
 }
 
 impl Notice {
@@ -68,12 +78,9 @@ impl Notice {
 const LOOKS: usize = 32;
 
 impl State {
-    fn is_named(&self, key: &Key) -> bool {
-        self.board.as_ref().is_none_or(|board| board.may_name_a_notice(key))
-    }
-
-    /// Finds a notice for a new key. Adds the keys to `let_go` whose notices the board shall not name any longer.
-    fn take(&mut self, key: &Key, most: u16, let_go: &mut Vec<Key>) -> Option<u16> {
+    /// Finds a notice for a new key, among this many. `is_named` tells whether the board names the notice of a key. Adds the keys to
+    /// `let_go` whose notices the board shall not name any longer.
+    fn take(&mut self, key: &Key, most: u16, is_named: impl Fn(&Key) -> bool, let_go: &mut Vec<Key>) -> Option<u16> {
         if let Some(at) = u16::try_from(self.keys.len()).ok().filter(|at| *at < most) {
             self.keys.push(key.clone());
             return Some(at);
@@ -82,13 +89,13 @@ impl State {
             let at = self.hand % self.keys.len();
             self.hand = at + 1;
             let old = self.keys[at].clone();
-            let is_named = self.is_named(&old);
             let Some(notice) = self.by_key.get_mut(&old) else { continue };
-            if notice.under_way > 0 || std::mem::take(&mut notice.is_in_use) {
+            if notice.under_way > 0 || notice.going == Going::Wanted || std::mem::take(&mut notice.is_in_use) {
                 continue;
             }
-            if is_named {
-                if !std::mem::replace(&mut notice.goes, true) {
+            if is_named(&old) {
+                if notice.going == Going::No {
+                    notice.going = Going::Wanted;
                     let_go.push(old);
                 }
                 continue;
@@ -130,8 +137,11 @@ pub(crate) struct NoticeUpdate<'a> {
 impl Notices {
     pub(crate) fn new(session: u64, shared: Option<(NoticeWriter, Arc<BoardReader>)>) -> Notices {
         let (writer, board) = shared.unzip();
-        let state = Mutex::new(State { board, ..State::default() });
-        Notices { session, writer, state }
+        Notices { session, writer, board, state: Mutex::default() }
+    }
+
+    fn is_named(&self, key: &Key) -> bool {
+        self.board.as_ref().is_none_or(|board| board.may_name_a_notice(key))
     }
 
     /// Announces a push that is about to be written into the ring, if that is possible, and sets its version. The
@@ -155,9 +165,9 @@ impl Notices {
             && NoticeWriter::fits(&push.meta);
         let version = push.version.unwrap_or(Version(notice.next.max(1)));
         let ticket = announced_ticket(self.session, *count + 1);
-        let Some(ticket) =
-            ticket.filter(|_| is_plain && is_alone && notice.is_wanted && !notice.goes && version.0 >= notice.next)
-        else {
+        let Some(ticket) = ticket.filter(|_| {
+            is_plain && is_alone && notice.is_wanted && notice.going == Going::No && version.0 >= notice.next
+        }) else {
             return Some(Change::Clear { at });
         };
         *count += 1;
@@ -204,6 +214,13 @@ impl Notices {
             (notice.is_wanted, notice.next) = (false, 0);
         }
         Some(Change::Clear { at: notice.at })
+    }
+
+    /// Records that the sidecar is asked to let go of the notice of this key: the request is in the ring.
+    pub(crate) fn asked(&self, key: &Key) {
+        if let Some(notice) = self.state.lock().by_key.get_mut(key) {
+            notice.going = Going::Asked;
+        }
     }
 
     /// Begins the update of all notices that are about to change, before the sidecar can read the commands.
@@ -265,13 +282,17 @@ impl Notices {
         let (Some(_), Some(version)) = (&self.writer, push.version) else { return let_go };
         let mut state = self.state.lock();
         let next = version.0.saturating_add(1);
-        let goes = state.by_key.get(&push.key).is_some_and(|notice| notice.goes) && state.is_named(&push.key);
+        let is_asked = state.by_key.get(&push.key).is_some_and(|notice| notice.going == Going::Asked);
+        let is_done = is_asked && !self.is_named(&push.key);
         if let Some(notice) = state.by_key.get_mut(&push.key) {
-            (notice.is_wanted, notice.is_in_use, notice.goes) = (true, true, goes);
+            (notice.is_wanted, notice.is_in_use) = (true, true);
+            if is_done {
+                notice.going = Going::No;
+            }
             notice.comes_after(version);
-        } else if let Some(at) = state.take(&push.key, MAX_NOTICES, &mut let_go) {
-            let (under_way, is_wanted, is_in_use, goes) = (0, true, true, false);
-            state.by_key.insert(push.key.clone(), Notice { at, next, under_way, is_wanted, is_in_use, goes });
+        } else if let Some(at) = state.take(&push.key, MAX_NOTICES, |key| self.is_named(key), &mut let_go) {
+            let (under_way, is_wanted, is_in_use, going) = (0, true, true, Going::No);
+            state.by_key.insert(push.key.clone(), Notice { at, next, under_way, is_wanted, is_in_use, going });
         }
         let_go
     }
@@ -290,5 +311,42 @@ impl NoticeUpdate<'_> {
             }
         }
         self.changes.iter().map(Change::at).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// The request that ends one announcement of a key must not end a later one. So the key keeps its notice until the request is in
+    /// the ring.
+    #[test]
+    fn notice_changes_hands_once_the_sidecar_is_asked_and_the_board_does_not_name_it() {
+        let key = |text: &str| Key::new(text).unwrap();
+        let notices = Notices::new(1, None);
+        let (is_named, mut ordered) = (Cell::new(true), Vec::new());
+        let mut take = |of: &str| {
+            let mut let_go = Vec::new();
+            let at = notices.state.lock().take(&key(of), 1, |_| is_named.get(), &mut let_go);
+            ordered.extend(let_go);
+            (at, ordered.len())
+        };
+        assert_eq!(take("old"), (Some(0), 0));
+        let old = Notice { at: 0, next: 1, under_way: 1, is_wanted: true, is_in_use: true, going: Going::No };
+        notices.state.lock().by_key.insert(key("old"), old);
+        let has = |change: fn(&mut Notice)| change(notices.state.lock().by_key.get_mut(&key("old")).unwrap());
+        assert_eq!(take("new"), (None, 0), "a push is under way");
+        has(|old| old.under_way = 0);
+        assert_eq!(take("new"), (None, 0), "it is in use");
+        assert_eq!(take("new"), (None, 1), "the sidecar is about to be asked");
+        is_named.set(false);
+        assert_eq!(take("new"), (None, 1), "the request is not in the ring");
+        is_named.set(true);
+        notices.asked(&key("old"));
+        assert_eq!(take("new"), (None, 1), "the board names it, and the sidecar is asked once");
+        is_named.set(false);
+        assert_eq!(take("new"), (Some(0), 1));
+        assert!(notices.state.lock().by_key.is_empty());
     }
 }

@@ -142,7 +142,11 @@ impl Submission {
     pub(crate) fn write_backlog(&mut self) -> Result<bool, Gone> {
         while let Some(request) = self.backlog.pop_front() {
             match self.push(|w| write_request(w, &request)) {
-                Ok(true) => {}
+                Ok(true) => {
+                    if let Request::Unannounce { key } = &request {
+                        self.notices.asked(key);
+                    }
+                }
                 Ok(false) => {
                     self.backlog.push_front(request);
                     return Ok(false);

@@ -139,7 +139,8 @@ fn unannounced_version_replaces_the_notice_on_the_board() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
-/// The worker wants the notice for another key. Whoever reads the version keeps it, and others find it on the board itself.
+/// The worker wants to use the notice for another key. Those who read the version keep it. Others find the version on the board,
+/// which no longer names the notice.
 #[test]
 fn board_shows_the_version_itself_once_its_worker_lets_go_of_the_notice() {
     let (mut pair, w, r) = scene();
