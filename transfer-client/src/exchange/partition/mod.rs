@@ -2,11 +2,12 @@
 //!
 //! # Layout
 //! - this file: the ways to choose, and those that look at no column. `hash`, `range`, `column`: the others.
-//! - `xxh64`: the hash function. `error`: what can be wrong.
+//! - `xxh64`: the hash function. `prefix`: the first bytes of values as numbers that have their order. `error`: what can be wrong.
 
 mod column;
 mod error;
 mod hash;
+mod prefix;
 mod range;
 mod xxh64;
 

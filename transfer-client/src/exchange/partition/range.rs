@@ -1,5 +1,6 @@
 //! Partitions of ranges of values.
 
+use super::prefix::prefixes;
 use super::{PartitionError, find};
 use arrow_array::{Array, ArrayRef, RecordBatch, UInt64Array};
 use arrow_cmp::{DynComparator, make_comparator};
@@ -93,27 +94,30 @@ impl Bounds {
         }
         let columns = self.columns.iter().map(|c| find(batch, c).cloned()).collect::<Result<Vec<_>, _>>()?;
         let order = Order::new(&self.columns, &columns, &self.keys)?;
-        chosen.extend((0..batch.num_rows()).map(|row| {
-            // The number of bounds that are not greater.
-            let (mut low, mut high) = (0, found);
-            while low < high {
-                let middle = (low + high) / 2;
-                match order.compare(row, middle) {
-                    Ordering::Less => high = middle,
-                    _ => low = middle + 1,
+        let rows = 0..batch.num_rows();
+        match (prefixes(&columns[0]), prefixes(&self.keys[0])) {
+            (Some(of_rows), Some(of_bounds)) => chosen.extend(rows.map(|row| {
+                let prefix = of_rows[row];
+                let less = of_bounds.partition_point(|bound| *bound < prefix);
+                match of_bounds.get(less) {
+                    Some(bound) if *bound == prefix => {
+                        let equal = of_bounds[less..].partition_point(|bound| *bound == prefix);
+                        order.find(row, less..less + equal)
+                    }
+                    _ => less as u32,
                 }
-            }
-            low as u32
-        }));
+            })),
+            _ => chosen.extend(rows.map(|row| order.find(row, 0..found))),
+        }
         Ok(())
     }
 }
 
 /// The order of rows by several columns.
-struct Order(Vec<DynComparator>);
+pub(super) struct Order(Vec<DynComparator>);
 
 impl Order {
-    fn new(names: &[String], left: &[ArrayRef], right: &[ArrayRef]) -> Result<Order, PartitionError> {
+    pub(super) fn new(names: &[String], left: &[ArrayRef], right: &[ArrayRef]) -> Result<Order, PartitionError> {
         let compared = names.iter().zip(left.iter().zip(right)).map(|(column, (left, right))| {
             if left.data_type() != right.data_type() {
                 let (column, found, bounds) =
@@ -129,7 +133,21 @@ impl Order {
         compared.collect::<Result<_, _>>().map(Order)
     }
 
-    fn compare(&self, left: usize, right: usize) -> Ordering {
+    /// Returns the partition of a row: the number of bounds that are not greater. `among`: all before it are not, and all
+    /// behind it are.
+    fn find(&self, row: usize, among: std::ops::Range<usize>) -> u32 {
+        let (mut low, mut high) = (among.start, among.end);
+        while low < high {
+            let middle = (low + high) / 2;
+            match self.compare(row, middle) {
+                Ordering::Less => high = middle,
+                _ => low = middle + 1,
+            }
+        }
+        low as u32
+    }
+
+    pub(super) fn compare(&self, left: usize, right: usize) -> Ordering {
         let mut compared = self.0.iter().map(|column| column(left, right));
         compared.find(|order| *order != Ordering::Equal).unwrap_or(Ordering::Equal)
     }
