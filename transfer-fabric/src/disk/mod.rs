@@ -1,6 +1,6 @@
-//! Versions on disk: the thread that writes and reads them, and the files.
+//! Versions on disk: the threads that write and read them, and the files.
 //!
-//! The data-plane thread hands over jobs and never waits for the disk. One thread does them: all reads that are asked
+//! The data-plane thread hands over jobs and never waits for the disk. Two threads do them: all reads that are asked
 //! for come before the next piece of a write, so that a reader waits for one piece at most.
 //!
 //! Each tenant has one file. It has no name, so it ends with the process, however that ends, and no worker gets its
@@ -11,7 +11,7 @@
 //! - `file`: a file without a name, with direct I/O where the file system has it.
 //! - `space`: which parts of a file are free.
 //! - `store`: versions in files, with their checksums.
-//! - `worker`: the thread.
+//! - `worker`: the threads.
 
 mod file;
 mod space;

@@ -5,6 +5,7 @@ use super::space::Space;
 use super::{BLOCK, DiskError, PIECE};
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
+use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
 use transfer_core::protocol::{SpillId, Tenant};
@@ -17,21 +18,27 @@ pub(crate) struct Place {
     pub(crate) len: u64,
 }
 
-/// The versions on disk.
+/// The versions on disk. Threads share it, and each has a [`Piece`] of its own.
 pub(crate) struct Store {
     folder: PathBuf,
+    index: Mutex<Index>,
+}
+
+/// Which version lies where. While it is locked, files get longer and shorter, and are neither written nor read.
+#[derive(Default)]
+struct Index {
     files: HashMap<Tenant, TenantFile>,
-    versions: HashMap<SpillId, Version>,
-    piece: Piece,
+    versions: HashMap<SpillId, Arc<Version>>,
 }
 
 struct TenantFile {
-    file: Unnamed,
+    file: Arc<Unnamed>,
     space: Space,
 }
 
 struct Version {
     tenant: Tenant,
+    file: Arc<Unnamed>,
     at: u64,
     len: u64,
     sums: Vec<u32>,
@@ -60,47 +67,49 @@ impl Store {
     /// Makes a store in this folder. A file is made once, to see that it works.
     pub(crate) fn new(folder: PathBuf) -> Result<Store, DiskError> {
         Unnamed::create(&folder)?;
-        Ok(Store { folder, files: HashMap::new(), versions: HashMap::new(), piece: Piece::new() })
+        Ok(Store { folder, index: Mutex::default() })
     }
 
     /// Begins to write ranges of this length, one behind the other.
-    pub(super) fn begin(&mut self, id: SpillId, tenant: Tenant, from: Vec<Place>, len: u64) -> Result<Write, String> {
-        let TenantFile { file, space } = match self.files.entry(tenant) {
+    pub(super) fn begin(&self, id: SpillId, tenant: Tenant, from: Vec<Place>, len: u64) -> Result<Write, String> {
+        let mut index = self.index.lock();
+        let TenantFile { file, space } = match index.files.entry(tenant) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
                 let file = Unnamed::create(&self.folder).map_err(|e| e.to_string())?;
-                new.insert(TenantFile { file, space: Space::default() })
+                new.insert(TenantFile { file: Arc::new(file), space: Space::default() })
             }
         };
         let at = space.take(blocks(len));
-        let version = Version { tenant, at, len, sums: Vec::new() };
-        match file.reserve(at, blocks(len)) {
+        let version = Version { tenant, file: file.clone(), at, len, sums: Vec::new() };
+        // The end of the file moves only while the index is locked.
+        match version.file.reserve(at, blocks(len)) {
             Ok(()) => Ok(Write { id, version, from, next: 0, done: 0, written: 0 }),
             Err(why) => {
-                self.give_back(&version);
+                index.give_back(&version);
                 Err(format!("{len} bytes in {}: {why}", self.folder.display()))
             }
         }
     }
 
     /// Writes one piece. Returns what is left to write, if anything. After an error nothing of the version is left.
-    pub(super) fn step(&mut self, mut write: Write) -> Result<Option<Write>, String> {
-        match self.write_piece(&mut write) {
+    pub(super) fn step(&self, mut write: Write, piece: &mut Piece) -> Result<Option<Write>, String> {
+        match self.write_piece(&mut write, piece) {
             Ok(true) => {
-                self.versions.insert(write.id, write.version);
+                self.index.lock().versions.insert(write.id, Arc::new(write.version));
                 Ok(None)
             }
             Ok(false) => Ok(Some(write)),
             Err(why) => {
-                self.give_back(&write.version);
+                self.index.lock().give_back(&write.version);
                 Err(why)
             }
         }
     }
 
     /// Returns whether that was the last piece.
-    fn write_piece(&mut self, write: &mut Write) -> Result<bool, String> {
-        let piece = self.piece.bytes();
+    fn write_piece(&self, write: &mut Write, piece: &mut Piece) -> Result<bool, String> {
+        let piece = piece.bytes();
         let mut filled = 0;
         while filled < PIECE
             && let Some(place) = write.from.get(write.next)
@@ -116,20 +125,30 @@ impl Store {
         let end = filled.next_multiple_of(BLOCK);
         piece[filled..end].fill(0);
         let piece = &piece[..end];
-        write.version.sums.extend(piece.chunks(BLOCK).map(sum));
-        if let Some(of) = self.files.get(&write.version.tenant) {
-            let failed = |why| format!("{} bytes in {}: {why}", write.version.len, self.folder.display());
-            of.file.write(write.version.at + write.written, piece).map_err(failed)?;
-        }
+        let version = &mut write.version;
+        version.sums.extend(piece.chunks(BLOCK).map(sum));
+        let failed = |why| format!("{} bytes in {}: {why}", version.len, self.folder.display());
+        version.file.write(version.at + write.written, piece).map_err(failed)?;
         write.written += end as u64;
         Ok(write.next >= write.from.len())
     }
 
     /// Reads ranges of a version, one behind the other, into a range of a segment.
-    pub(super) fn read(&mut self, id: SpillId, ranges: &[(u64, u64)], to: &Place) -> Result<(), String> {
-        let Store { folder, files, versions, piece } = self;
-        let Some(version) = versions.get(&id) else { return Err("it is not on disk".into()) };
-        let Some(TenantFile { file, .. }) = files.get(&version.tenant) else { return Err("it is not on disk".into()) };
+    pub(super) fn read(&self, id: SpillId, ranges: &[(u64, u64)], to: &Place, piece: &mut Piece) -> Result<(), String> {
+        let version = self.index.lock().versions.get(&id).cloned().ok_or("it is not on disk")?;
+        let read = self.read_version(&version, ranges, to, piece);
+        self.let_go(version);
+        read
+    }
+
+    fn read_version(
+        &self,
+        version: &Version,
+        ranges: &[(u64, u64)],
+        to: &Place,
+        piece: &mut Piece,
+    ) -> Result<(), String> {
+        let folder = self.folder.display();
         let mut at = to.offset;
         for (start, len) in ranges {
             let (mut start, end) = (*start, start + len);
@@ -141,13 +160,14 @@ impl Store {
                 let first = block * BLOCK as u64;
                 let whole = (blocks(end) - first).min(PIECE as u64) as usize;
                 let bytes = &mut piece.bytes()[..whole];
-                file.read(version.at + first, bytes)
-                    .map_err(|why| format!("reading it back from {}: {why}", folder.display()))?;
+                version
+                    .file
+                    .read(version.at + first, bytes)
+                    .map_err(|why| format!("reading it back from {folder}: {why}"))?;
                 let sums = version.sums.get(block as usize..).unwrap_or(&[]);
                 if !bytes.chunks(BLOCK).map(sum).eq(sums.iter().copied().take(whole / BLOCK)) {
                     return Err(format!(
-                        "the disk of {} returned other bytes than were written, as a checksum shows",
-                        folder.display()
+                        "the disk of {folder} returned other bytes than were written, as a checksum shows"
                     ));
                 }
                 let upto = end.min(first + whole as u64);
@@ -159,13 +179,52 @@ impl Store {
         Ok(())
     }
 
-    /// Frees a version.
-    pub(super) fn free(&mut self, id: SpillId) {
-        if let Some(version) = self.versions.remove(&id) {
-            self.give_back(&version);
+    /// Frees a version. Its space is free when the last thread that reads it has ended.
+    pub(super) fn free(&self, id: SpillId) {
+        let version = self.index.lock().versions.remove(&id);
+        if let Some(version) = version {
+            self.let_go(version);
         }
     }
 
+    /// Lets go of a reference to a version. Without the last one its space is free.
+    fn let_go(&self, version: Arc<Version>) {
+        let mut index = self.index.lock();
+        if let Some(version) = Arc::into_inner(version) {
+            index.give_back(&version);
+        }
+    }
+
+    /// Flips a bit of a version, for tests.
+    #[cfg(test)]
+    pub(super) fn damage(&self, id: SpillId, at: u64) {
+        let version = self.index.lock().versions[&id].clone();
+        version.file.damage(version.at + at);
+        self.let_go(version);
+    }
+
+    /// Begins to read a version, for tests: the function that is returned ends it.
+    #[cfg(test)]
+    pub(super) fn hold(&self, id: SpillId) -> impl FnOnce() {
+        let version = self.index.lock().versions[&id].clone();
+        move || self.let_go(version)
+    }
+
+    /// Where a version begins, for tests.
+    #[cfg(test)]
+    pub(super) fn place_of(&self, id: SpillId) -> u64 {
+        self.index.lock().versions[&id].at
+    }
+
+    /// The number of versions and of files, for tests.
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let index = self.index.lock();
+        (index.versions.len(), index.files.len())
+    }
+}
+
+impl Index {
     fn give_back(&mut self, version: &Version) {
         let Some(TenantFile { file, space }) = self.files.get_mut(&version.tenant) else { return };
         match space.give_back(version.at, blocks(version.len)) {
@@ -173,18 +232,5 @@ impl Store {
             Some(end) => file.cut(end),
             None => file.punch(version.at, blocks(version.len)),
         }
-    }
-
-    /// Flips a bit of a version, for tests.
-    #[cfg(test)]
-    pub(super) fn damage(&self, id: SpillId, at: u64) {
-        let version = &self.versions[&id];
-        self.files[&version.tenant].file.damage(version.at + at);
-    }
-
-    /// The number of versions and of files, for tests.
-    #[cfg(test)]
-    pub(super) fn counts(&self) -> (usize, usize) {
-        (self.versions.len(), self.files.len())
     }
 }

@@ -30,19 +30,19 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|n| (n / 7 % 251) as u8 ^ seed).collect()
 }
 
-fn write(store: &mut Store, id: u64, from: Vec<Place>) -> Result<(), String> {
+fn write(store: &Store, id: u64, from: Vec<Place>) -> Result<(), String> {
     let len = from.iter().map(|place| place.len).sum();
     let mut left = Some(store.begin(SpillId(id), TENANT, from, len)?);
     while let Some(write) = left {
-        left = store.step(write)?;
+        left = store.step(write, &mut Piece::new())?;
     }
     Ok(())
 }
 
-fn read(store: &mut Store, id: u64, ranges: &[(u64, u64)]) -> Result<Vec<u8>, String> {
+fn read(store: &Store, id: u64, ranges: &[(u64, u64)]) -> Result<Vec<u8>, String> {
     let len: u64 = ranges.iter().map(|(_, len)| len).sum();
     let to = segment(&vec![0; len as usize]);
-    store.read(SpillId(id), ranges, &place(&to, 0, len))?;
+    store.read(SpillId(id), ranges, &place(&to, 0, len), &mut Piece::new())?;
     let mut bytes = vec![0; len as usize];
     to.mapping().copy_out(0, &mut bytes).unwrap();
     Ok(bytes)
@@ -51,39 +51,94 @@ fn read(store: &mut Store, id: u64, ranges: &[(u64, u64)]) -> Result<Vec<u8>, St
 #[test]
 fn ranges_are_written_back_to_back_and_any_part_is_read() {
     let folder = folder();
-    let mut store = Store::new(folder.path().to_owned()).unwrap();
+    let store = Store::new(folder.path().to_owned()).unwrap();
     let bytes = pattern(2 * PIECE + 12_345, 0);
     let from = segment(&bytes);
     let cuts = [0, 100, 64 << 10, PIECE as u64 + 1, bytes.len() as u64];
-    write(&mut store, 1, cuts.windows(2).map(|w| place(&from, w[0], w[1] - w[0])).collect()).unwrap();
-    write(&mut store, 2, vec![place(&from, 7, 50)]).unwrap();
-    assert!(read(&mut store, 1, &[(0, bytes.len() as u64)]).unwrap() == bytes);
+    write(&store, 1, cuts.windows(2).map(|w| place(&from, w[0], w[1] - w[0])).collect()).unwrap();
+    write(&store, 2, vec![place(&from, 7, 50)]).unwrap();
+    assert!(read(&store, 1, &[(0, bytes.len() as u64)]).unwrap() == bytes);
     for (start, len) in [(0, 1), (16_383, 2), (PIECE as u64 - 5, 10), (bytes.len() as u64 - 1, 1)] {
-        assert_eq!(read(&mut store, 1, &[(start, len)]).unwrap(), bytes[start as usize..(start + len) as usize]);
+        assert_eq!(read(&store, 1, &[(start, len)]).unwrap(), bytes[start as usize..(start + len) as usize]);
     }
-    let both = read(&mut store, 1, &[(5, 3), (40_000, 4)]).unwrap();
+    let both = read(&store, 1, &[(5, 3), (40_000, 4)]).unwrap();
     assert_eq!(both, [&bytes[5..8], &bytes[40_000..40_004]].concat());
-    assert_eq!(read(&mut store, 2, &[(0, 50)]).unwrap(), bytes[7..57]);
-    assert!(read(&mut store, 2, &[(0, 51)]).is_err(), "it has 50 bytes");
+    assert_eq!(read(&store, 2, &[(0, 50)]).unwrap(), bytes[7..57]);
+    assert!(read(&store, 2, &[(0, 51)]).is_err(), "it has 50 bytes");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the file has no name");
     store.free(SpillId(1));
-    assert!(read(&mut store, 1, &[(0, 1)]).is_err());
+    assert!(read(&store, 1, &[(0, 1)]).is_err());
     store.free(SpillId(2));
     assert_eq!(store.counts(), (0, 0));
 }
 
 #[test]
+fn space_of_a_version_that_is_being_read_is_not_written_again() {
+    let folder = folder();
+    let store = Store::new(folder.path().to_owned()).unwrap();
+    let (first, second) = (segment(&pattern(BLOCK, 1)), segment(&pattern(BLOCK, 2)));
+    let place = |from: &Arc<Segment>| vec![place(from, 0, BLOCK as u64)];
+    write(&store, 1, place(&first)).unwrap();
+    write(&store, 2, place(&second)).unwrap();
+    let at = |id| store.place_of(SpillId(id));
+    let (place_of_first, let_go) = (at(1), store.hold(SpillId(1)));
+    store.free(SpillId(1));
+    write(&store, 3, place(&second)).unwrap();
+    assert_ne!(at(3), place_of_first, "it is being read");
+    let_go();
+    write(&store, 4, place(&second)).unwrap();
+    assert_eq!(at(4), place_of_first);
+    (2..=4).for_each(|id| store.free(SpillId(id)));
+    assert_eq!(store.counts(), (0, 0));
+}
+
+#[test]
+fn threads_write_and_read_at_the_same_time() {
+    let folder = folder();
+    let bell = Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap());
+    let disk = Disk::start(Store::new(folder.path().to_owned()).unwrap(), bell.clone()).unwrap();
+    let bytes = pattern(PIECE + 5 * BLOCK + 3, 5);
+    let (from, len) = (segment(&bytes), bytes.len() as u64);
+    let done = |count: usize| {
+        let mut all = Vec::new();
+        while all.len() < count {
+            // Each job rings once.
+            rustix::io::read(&*bell, &mut [0_u8; 8]).unwrap();
+            all.extend(std::iter::from_fn(|| disk.done()));
+        }
+        all
+    };
+    (1..=8).for_each(|id| disk.write(SpillId(id), TENANT, vec![place(&from, 0, len)], len));
+    for done in done(8) {
+        assert!(matches!(done, Done::Written(_, Ok(()))));
+    }
+    let to: Vec<_> = (0..8).map(|_| segment(&vec![0; bytes.len()])).collect();
+    for (id, to) in (1..=8).zip(&to) {
+        disk.read(SpillId(id), vec![(0, len)], place(to, 0, len), id);
+        disk.write(SpillId(id + 8), TENANT, vec![place(&from, 0, len)], len);
+    }
+    for done in done(16) {
+        assert!(matches!(done, Done::Written(_, Ok(())) | Done::Read(_, Ok(()))));
+    }
+    for to in to {
+        let mut found = vec![0; bytes.len()];
+        to.mapping().copy_out(0, &mut found).unwrap();
+        assert!(found == bytes);
+    }
+}
+
+#[test]
 fn flipped_bit_is_found_in_its_block_and_nowhere_else() {
     let folder = folder();
-    let mut store = Store::new(folder.path().to_owned()).unwrap();
+    let store = Store::new(folder.path().to_owned()).unwrap();
     let bytes = pattern(3 * BLOCK, 1);
     let from = segment(&bytes);
-    write(&mut store, 1, vec![place(&from, 0, bytes.len() as u64)]).unwrap();
+    write(&store, 1, vec![place(&from, 0, bytes.len() as u64)]).unwrap();
     store.damage(SpillId(1), BLOCK as u64 + 77);
-    assert!(read(&mut store, 1, &[(BLOCK as u64, 1)]).unwrap_err().contains("checksum"));
-    assert!(read(&mut store, 1, &[(0, bytes.len() as u64)]).is_err());
-    assert_eq!(read(&mut store, 1, &[(0, BLOCK as u64)]).unwrap(), bytes[..BLOCK]);
-    assert_eq!(read(&mut store, 1, &[(2 * BLOCK as u64, 9)]).unwrap(), bytes[2 * BLOCK..2 * BLOCK + 9]);
+    assert!(read(&store, 1, &[(BLOCK as u64, 1)]).unwrap_err().contains("checksum"));
+    assert!(read(&store, 1, &[(0, bytes.len() as u64)]).is_err());
+    assert_eq!(read(&store, 1, &[(0, BLOCK as u64)]).unwrap(), bytes[..BLOCK]);
+    assert_eq!(read(&store, 1, &[(2 * BLOCK as u64, 9)]).unwrap(), bytes[2 * BLOCK..2 * BLOCK + 9]);
 }
 
 #[test]

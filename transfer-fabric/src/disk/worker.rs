@@ -1,15 +1,26 @@
-//! The thread that writes and reads versions.
+//! The threads that write and read versions.
 
+use super::file::Piece;
 use super::store::{Place, Store, Write};
-use crossbeam_channel::{Receiver, Sender, unbounded};
-use std::collections::VecDeque;
+use crossbeam_channel::{Receiver, Sender, select, unbounded};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use transfer_core::protocol::{SpillId, Tenant};
 
-/// A job of the thread. The state machine bounds how many there are: two writes, and a read for each range of a pool.
-enum Job {
-    Write { id: SpillId, tenant: Tenant, from: Vec<Place>, len: u64 },
+/// How many threads there are. One copies bytes and sums them up while another one waits for the disk.
+const THREADS: usize = 2;
+
+/// A version to write. The state machine writes two at the same time.
+struct ToWrite {
+    id: SpillId,
+    tenant: Tenant,
+    from: Vec<Place>,
+    len: u64,
+}
+
+/// What comes before the next piece of a write. The state machine bounds how many there are: a read for each range of a
+/// pool, and the versions that it has.
+enum Urgent {
     Read { id: SpillId, ranges: Vec<(u64, u64)>, to: Place, tag: u64 },
     Free(SpillId),
 }
@@ -20,31 +31,43 @@ pub(crate) enum Done {
     Read(u64, Result<(), String>),
 }
 
-/// The handle of the thread. It ends when the handle is dropped.
+/// The handle of the threads. They end when the handle is dropped.
 pub(crate) struct Disk {
-    jobs: Sender<Job>,
+    urgent: Sender<Urgent>,
+    writes: Sender<ToWrite>,
     done: Receiver<Done>,
 }
 
 impl Disk {
-    /// Starts the thread. It rings the bell after each job.
+    /// Starts the threads. They ring the bell after each job.
     pub(crate) fn start(store: Store, bell: Arc<OwnedFd>) -> std::io::Result<Disk> {
-        let ((jobs, todo), (tell, done)) = (unbounded(), unbounded());
-        let thread = std::thread::Builder::new().name("transfer-disk".into());
-        thread.spawn(move || Worker { store, todo, tell, bell, writes: VecDeque::new() }.run())?;
-        Ok(Disk { jobs, done })
+        let ((urgent, urgently), (writes, to_write), (tell, done)) = (unbounded(), unbounded(), unbounded());
+        let store = Arc::new(store);
+        for _ in 0..THREADS {
+            let worker = Worker {
+                store: store.clone(),
+                urgent: urgently.clone(),
+                writes: to_write.clone(),
+                tell: tell.clone(),
+                bell: bell.clone(),
+                piece: Piece::new(),
+                write: None,
+            };
+            std::thread::Builder::new().name("transfer-disk".into()).spawn(move || worker.run())?;
+        }
+        Ok(Disk { urgent, writes, done })
     }
 
     pub(crate) fn write(&self, id: SpillId, tenant: Tenant, from: Vec<Place>, len: u64) {
-        let _ = self.jobs.send(Job::Write { id, tenant, from, len });
+        let _ = self.writes.send(ToWrite { id, tenant, from, len });
     }
 
     pub(crate) fn read(&self, id: SpillId, ranges: Vec<(u64, u64)>, to: Place, tag: u64) {
-        let _ = self.jobs.send(Job::Read { id, ranges, to, tag });
+        let _ = self.urgent.send(Urgent::Read { id, ranges, to, tag });
     }
 
     pub(crate) fn free(&self, id: SpillId) {
-        let _ = self.jobs.send(Job::Free(id));
+        let _ = self.urgent.send(Urgent::Free(id));
     }
 
     /// Returns a job that is done.
@@ -54,49 +77,60 @@ impl Disk {
 }
 
 struct Worker {
-    store: Store,
-    todo: Receiver<Job>,
+    store: Arc<Store>,
+    urgent: Receiver<Urgent>,
+    writes: Receiver<ToWrite>,
     tell: Sender<Done>,
     bell: Arc<OwnedFd>,
-    writes: VecDeque<Write>,
+    piece: Piece,
+    /// What is left of the version that it is writing.
+    write: Option<Write>,
 }
 
 impl Worker {
     fn run(mut self) {
         loop {
-            // Reads come before the next piece of a write.
-            while let Ok(job) = self.todo.try_recv() {
+            while let Ok(job) = self.urgent.try_recv() {
                 self.take(job);
             }
-            match self.writes.pop_front() {
+            match self.write.take() {
                 Some(write) => self.go_on(write),
-                None => match self.todo.recv() {
-                    Ok(job) => self.take(job),
-                    // The engine has ended.
-                    Err(_) => return,
+                // An error: the engine has ended.
+                None => select! {
+                    recv(self.urgent) -> job => match job {
+                        Ok(job) => self.take(job),
+                        Err(_) => return,
+                    },
+                    recv(self.writes) -> job => match job {
+                        Ok(job) => self.begin(job),
+                        Err(_) => return,
+                    },
                 },
             }
         }
     }
 
-    fn take(&mut self, job: Job) {
+    fn take(&mut self, job: Urgent) {
         match job {
-            Job::Write { id, tenant, from, len } => match self.store.begin(id, tenant, from, len) {
-                Ok(write) => self.writes.push_back(write),
-                Err(why) => self.tell(Done::Written(id, Err(why))),
-            },
-            Job::Read { id, ranges, to, tag } => {
-                let result = self.store.read(id, &ranges, &to);
+            Urgent::Read { id, ranges, to, tag } => {
+                let result = self.store.read(id, &ranges, &to, &mut self.piece);
                 self.tell(Done::Read(tag, result));
             }
-            Job::Free(id) => self.store.free(id),
+            Urgent::Free(id) => self.store.free(id),
+        }
+    }
+
+    fn begin(&mut self, ToWrite { id, tenant, from, len }: ToWrite) {
+        match self.store.begin(id, tenant, from, len) {
+            Ok(write) => self.write = Some(write),
+            Err(why) => self.tell(Done::Written(id, Err(why))),
         }
     }
 
     fn go_on(&mut self, write: Write) {
         let id = write.id;
-        match self.store.step(write) {
-            Ok(Some(write)) => self.writes.push_front(write),
+        match self.store.step(write, &mut self.piece) {
+            Ok(left @ Some(_)) => self.write = left,
             Ok(None) => self.tell(Done::Written(id, Ok(()))),
             Err(why) => self.tell(Done::Written(id, Err(why))),
         }
