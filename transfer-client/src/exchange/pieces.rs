@@ -16,6 +16,7 @@ use crate::{BatchError, Blocking, Error, TensorMut};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use transfer_core::tensor::{DType, Spill, TensorMeta};
 
@@ -23,8 +24,9 @@ use transfer_core::tensor::{DType, Spill, TensorMeta};
 const BUNDLE_BYTES: u64 = 16 << 20;
 
 /// An attempt publishes its blocks once they take this part of the arena, as 1 / `PART`. Smaller ones wait a while for
-/// room that others leave, because many small bundles are slow to read.
-const PART: u64 = 16;
+/// room that others leave, because many small bundles are slow to read. The second one is for an arena in which waiting was
+/// in vain: most of it is taken for long.
+const PART: (u64, u64) = (4, 16);
 
 /// The longest time for which smaller ones wait.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -32,6 +34,25 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The room that an attempt keeps for the table of a bundle, and the part of the arena that it is at most. Without it,
 /// a full arena would have no room for what frees it.
 const RESERVE: (u64, u64) = (128 << 10, 64);
+
+/// How many bytes of blocks an attempt collects before it publishes them, if there is no room.
+#[derive(Debug, Default)]
+pub(super) struct Enough {
+    in_vain: AtomicBool,
+}
+
+impl Enough {
+    /// Those of an arena of this length.
+    fn of(&self, arena: u64) -> u64 {
+        let (first, later) = PART;
+        arena / if self.in_vain.load(Relaxed) { later } else { first }
+    }
+
+    /// Notes that waiting for room was in vain.
+    fn waited_in_vain(&self) {
+        self.in_vain.store(true, Relaxed);
+    }
+}
 
 /// The attempt whose rows these are.
 #[derive(Clone, Copy)]
@@ -117,13 +138,15 @@ impl Writing {
         if let Some(blocks) = allocate_now(io, sizes)? {
             return Ok(Some(blocks));
         }
-        let enough = io.session().arena().mapping().len() / PART;
-        if self.block_bytes() >= enough && self.publish(of, Spill::Now).await? {
+        let enough = &of.shared.enough;
+        if self.block_bytes() >= enough.of(io.session().arena().mapping().len()) && self.publish(of, Spill::Now).await?
+        {
             return Ok(None);
         }
         loop {
             match allocate(io, sizes, io.left(PATIENCE)).await {
                 Err(Error::ArenaFull { .. }) if Instant::now() < io.limit() => {
+                    enough.waited_in_vain();
                     if self.publish(of, Spill::Now).await? {
                         return Ok(None);
                     }
@@ -233,4 +256,17 @@ async fn allocate(io: &Io, sizes: &[u64], timeout: Duration) -> Result<Vec<Tenso
         blocks.push(io.run(AllocateWait::<Blocking>::new(io.session(), Ok(meta), left).call).await?);
     }
     Ok(blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Enough;
+
+    #[test]
+    fn who_waited_in_vain_collects_less() {
+        let enough = Enough::default();
+        assert_eq!(enough.of(64 << 20), 16 << 20);
+        enough.waited_in_vain();
+        assert_eq!(enough.of(64 << 20), 4 << 20);
+    }
 }

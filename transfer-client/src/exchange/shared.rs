@@ -4,6 +4,7 @@ use super::flow::Io;
 use super::keeper::Bell;
 use super::names::{ExchangeId, anchor_key, bundle_key, mark_key, note_key, record_key, stamp, word_name};
 use super::part::{Attempt, fetch_part, is_slow};
+use super::pieces::Enough;
 use super::record::Record;
 use super::word::{MAX_ATTEMPT, Place, Word};
 use super::{End, ExchangeError};
@@ -40,6 +41,7 @@ pub(super) struct Shared {
     known: Vec<Mutex<Option<Arc<Attempt>>>>,
     /// What this process has published for the exchange.
     held: Mutex<Held>,
+    pub(super) enough: Enough,
     pub(super) bell: Bell,
 }
 
@@ -87,7 +89,8 @@ impl Shared {
         words.resize_with(tasks, Mutex::default);
         let known = (0..tasks).map(|_| Mutex::default()).collect();
         let (held, bell) = (Mutex::default(), Bell::default());
-        Shared { name, record, connection, node, home, is_opener, deadline, words, known, held, bell }
+        let enough = Enough::default();
+        Shared { name, record, connection, node, home, is_opener, deadline, words, known, held, enough, bell }
     }
 
     pub(super) fn id(&self) -> ExchangeId {
