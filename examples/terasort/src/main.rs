@@ -7,10 +7,12 @@
 //! - [`sort`]: **start here**. Tasks write records into the partition of their key, readers sort one partition each.
 //! - [`records`]: the records, and their generator.
 //! - [`check`]: the order and the checksum of what was sorted.
+//! - [`direct`]: the sorted files, which are written without the page cache.
 //! - [`options`]: the command line.
 #![forbid(unsafe_code)]
 
 mod check;
+mod direct;
 mod options;
 mod records;
 mod sort;

@@ -2,12 +2,13 @@
 
 use crate::Error;
 use crate::check::check;
+use crate::direct::Output;
 use crate::options::Options;
 use crate::records::{KEY, RECORD, Sum, generate, record};
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, FixedSizeBinaryArray, RecordBatch};
+use arrow_array::{ArrayRef, FixedSizeBinaryArray, RecordBatch};
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -15,11 +16,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use transfer_client::{Blocking, BlockingClient, Bounds, By, Exchange};
 
-/// How many threads write, and how many read.
-const THREADS: u64 = 2;
+/// How many threads write.
+const WRITERS: u64 = 2;
 
-/// About the size of a task's file and of a partition, in bytes. A reader sorts a partition on the heap.
-const PART: u64 = 16 << 20;
+/// How many threads read: some wait for the disk while others sort.
+const READERS: usize = 4;
+
+/// About the size of a partition, in bytes. A reader sorts it on the heap.
+const PARTITION: u64 = 16 << 20;
+
+/// About the size of a task's file, in bytes. A task's blocks lie in its worker's arena until it commits. What a reader
+/// fetches at once is what a task has for its partition, so larger tasks take fewer and larger reads of the disk.
+const TASK: u64 = 64 << 20;
+
+/// The length of what is not the key.
+const REST: usize = RECORD - KEY;
 
 /// The number of records of a batch.
 const BATCH: usize = 16 << 10;
@@ -49,8 +60,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     };
     let folder = temporary.path();
     let records = options.bytes.div_ceil(RECORD as u64);
-    let tasks = u32::try_from(options.bytes.div_ceil(PART).clamp(4, 2048))?;
-    let partitions = tasks;
+    let count = |of: u64| u32::try_from(options.bytes.div_ceil(of).clamp(4, 2048));
+    let (tasks, partitions) = (count(TASK)?, count(PARTITION)?);
 
     let (started, mut generated, mut inputs) = (Instant::now(), Sum::default(), Vec::new());
     for task in 0..u64::from(tasks) {
@@ -64,21 +75,22 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     let started = Instant::now();
     let socket = folder.join("worker.sock");
     let sidecar = start(&socket, folder, options.pool_bytes / 2)?;
-    let arena = options.pool_bytes / 2 / THREADS;
+    let arena = options.pool_bytes / 2 / WRITERS;
     let connect = |n: u64| {
         let connect = BlockingClient::connect(&socket).name(format!("sorter-{n}")).arena_bytes(arena);
         connect.call()
     };
-    let clients = (0..THREADS).map(connect).collect::<Result<Vec<_>, _>>()?;
+    let clients = (0..WRITERS).map(connect).collect::<Result<Vec<_>, _>>()?;
     let opened = clients[0].exchange("terasort").partitions(partitions).tasks(tasks).open().call()?;
     let joined = clients[1..].iter().map(|client| client.exchange("terasort").join().call());
     let exchanges = std::iter::once(Ok(opened.clone())).chain(joined).collect::<Result<Vec<_>, _>>()?;
 
     let bounds = bounds(records, partitions)?;
-    each(&exchanges, tasks, |exchange, task| write(exchange, task, &inputs[task as usize], &bounds))?;
+    each(exchanges.iter(), tasks, |exchange, task| write(exchange, task, &inputs[task as usize], &bounds))?;
     say("written to their partitions", records, started);
     let output = |partition: u32| folder.join(format!("out-{partition:05}"));
-    each(&exchanges, partitions, |exchange, partition| sort(exchange, partition, &output(partition)))?;
+    let readers = exchanges.iter().cycle().take(READERS);
+    each(readers, partitions, |exchange, partition| sort(exchange, partition, &output(partition)))?;
     opened.release().timeout(PATIENCE).call()?;
     say("sorted, from files to files", records, started);
     drop((opened, exchanges, clients, sidecar));
@@ -129,8 +141,8 @@ fn bounds(records: u64, partitions: u32) -> Result<Bounds, Error> {
 }
 
 /// Does `what` for each number, on one thread for each exchange.
-fn each(
-    exchanges: &[Exchange<Blocking>],
+fn each<'a>(
+    exchanges: impl Iterator<Item = &'a Exchange<Blocking>>,
     count: u32,
     what: impl Fn(&Exchange<Blocking>, u32) -> Result<(), Error> + Sync,
 ) -> Result<(), Error> {
@@ -147,7 +159,7 @@ fn each(
                 }
             }
         };
-        let threads: Vec<_> = exchanges.iter().map(|exchange| scope.spawn(work(exchange))).collect();
+        let threads: Vec<_> = exchanges.map(|exchange| scope.spawn(work(exchange))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| Error::from("a thread has panicked"))?)
     })
 }
@@ -171,11 +183,17 @@ fn write(exchange: &Exchange<Blocking>, task: u32, path: &Path, bounds: &Bounds)
 
 /// Records as columns: their keys, and the rest.
 fn batch(records: &[u8]) -> Result<RecordBatch, Error> {
-    let column = |from: usize, to: usize| -> Result<ArrayRef, Error> {
-        let parts = records.chunks_exact(RECORD).map(|record| &record[from..to]);
-        Ok(Arc::new(FixedSizeBinaryArray::try_from_iter(parts)?))
-    };
-    Ok(RecordBatch::try_from_iter([("key", column(0, KEY)?), ("rest", column(KEY, RECORD)?)])?)
+    let columns = [("key", column::<KEY>(records, 0)?), ("rest", column::<REST>(records, KEY)?)];
+    Ok(RecordBatch::try_from_iter(columns)?)
+}
+
+/// The bytes of each record from `at` on, `LEN` of them.
+fn column<const LEN: usize>(records: &[u8], at: usize) -> Result<ArrayRef, Error> {
+    let mut values = Vec::with_capacity(records.len() / RECORD * LEN);
+    for record in records.chunks_exact(RECORD) {
+        values.extend_from_slice(&record[at..at + LEN]);
+    }
+    Ok(Arc::new(FixedSizeBinaryArray::try_new(LEN as i32, values.into(), None)?))
 }
 
 /// Reads a partition, sorts it on the heap, and writes it into a file.
@@ -185,18 +203,26 @@ fn sort(exchange: &Exchange<Blocking>, partition: u32, path: &Path) -> Result<()
     // What is copied out of a batch makes room for the next one.
     while let Some(batch) = rows.next()? {
         let (keys, rest) = (batch.column(0).as_fixed_size_binary(), batch.column(1).as_fixed_size_binary());
-        for at in 0..keys.len() {
+        for (key, rest) in keys.value_data().chunks_exact(KEY).zip(rest.value_data().chunks_exact(REST)) {
             let mut record = [0; RECORD];
-            record[..KEY].copy_from_slice(keys.value(at));
-            record[KEY..].copy_from_slice(rest.value(at));
+            record[..KEY].copy_from_slice(key);
+            record[KEY..].copy_from_slice(rest);
             records.push(record);
         }
     }
-    records.sort_unstable();
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
-    for record in &records {
-        file.write_all(record)?;
+    // What is moved to and fro is the keys. Each record is moved once, when it is written.
+    let mut order: Vec<(u64, u16, u32)> = records.iter().zip(0..).map(|(record, at)| sort_key(record, at)).collect();
+    order.sort_unstable();
+    let mut output = Output::create(path)?;
+    for (_, _, at) in order {
+        output.write(&records[at as usize])?;
     }
-    file.flush()?;
+    output.finish()?;
     Ok(())
+}
+
+/// The key of a record as two numbers that have its order, and the record's place.
+fn sort_key(record: &[u8; RECORD], at: u32) -> (u64, u16, u32) {
+    let [a, b, c, d, e, f, g, h, i, j, ..] = *record;
+    (u64::from_be_bytes([a, b, c, d, e, f, g, h]), u16::from_be_bytes([i, j]), at)
 }
