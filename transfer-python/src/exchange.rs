@@ -159,8 +159,6 @@ impl ExchangeTask {
     ) -> PyResult<Option<Pending>> {
         let (how, by, bounds) = how;
         let Some(batch) = rows.batches().get(batch) else { return Ok(None) };
-        let mut writer = self.writer.lock();
-        let writer = writer.as_mut().ok_or_else(|| ended(py))?;
         let columns: Vec<&str> = match &by {
             Some(Partitioning::Columns(columns)) => columns.iter().map(String::as_str).collect(),
             _ => Vec::new(),
@@ -174,7 +172,9 @@ impl ExchangeTask {
             ("round_robin", ..) => By::RoundRobin,
             _ => return Err(errors::invalid(py, &format!("rows cannot be partitioned by {how:?} like this"))),
         };
-        begun(py, &self.name, writer.write(batch, by), timeout, |py, ()| Ok(py.None())).map(Some)
+        // The call chooses the partition of each row, which takes a while: other threads of Python run meanwhile.
+        let call = py.detach(|| self.writer.lock().as_mut().map(|writer| writer.write(batch, by)));
+        begun(py, &self.name, call.ok_or_else(|| ended(py))?, timeout, |py, ()| Ok(py.None())).map(Some)
     }
 
     fn _commit(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
