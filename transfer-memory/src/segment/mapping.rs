@@ -4,8 +4,10 @@ use super::{MapError, Reservation, SegmentError};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use std::any::Any;
 use std::io;
 use std::ptr;
+use std::sync::OnceLock;
 
 /// The access of a process to a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub enum Access {
 /// But the readers of a [`Bytes`](crate::view::Bytes) or a [`Block`](crate::arena::Block) rely on the rule.
 #[derive(Debug)]
 pub struct Mapping {
+    /// Dropped before the memory is unmapped, because it is the first field.
+    companion: OnceLock<Box<dyn Any + Send + Sync>>,
     raw: MmapRaw,
     access: Access,
     /// The bytes that this mapping pins, counted until it is unmapped.
@@ -60,7 +64,7 @@ impl Mapping {
             Access::ReadWrite => options.map_raw(&fd),
         };
         let raw = raw.map_err(|source| SegmentError::System { step: "map", len, source: errno(&source) })?;
-        Ok(Mapping { raw, access, pinned, file: None })
+        Ok(Mapping { companion: OnceLock::new(), raw, access, pinned, file: None })
     }
 
     /// Returns the mapping, which now keeps the open file that marks it.
@@ -148,6 +152,15 @@ impl Mapping {
             Access::ReadWrite => Ok(pointer),
             Access::ReadOnly => Err(MapError::ReadOnly { offset, len }),
         }
+    }
+
+    /// Returns the mapping's companion: what other code keeps about it, made on first use. It is dropped with the
+    /// mapping, before the memory is unmapped. A mapping has one; `None` if it is of another type.
+    ///
+    /// The registrations of a GPU's driver are one, which have to end before the memory does.
+    #[must_use]
+    pub fn companion<T: Any + Default + Send + Sync>(&self) -> Option<&T> {
+        self.companion.get_or_init(|| Box::new(T::default())).downcast_ref()
     }
 
     /// Copies the bytes at `offset` into `to`.

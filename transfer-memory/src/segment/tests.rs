@@ -211,3 +211,39 @@ fn sparse_segment_takes_the_pages_that_are_written() {
     writer.mapping().copy_in(5 << 12, &[7]).unwrap();
     assert_eq!(pages(), 1);
 }
+
+/// Notes at its end whether the page that it is about is still mapped.
+#[derive(Default)]
+struct Watching(std::sync::OnceLock<(usize, std::sync::mpsc::Sender<bool>)>);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let (address, sender) = self.0.get().unwrap();
+        sender.send(is_mapped(*address)).unwrap();
+    }
+}
+
+fn is_mapped(address: usize) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().any(|line| {
+        let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let number = |text| usize::from_str_radix(text, 16).unwrap();
+        (number(from)..number(to)).contains(&address) && line.contains("memfd:")
+    })
+}
+
+#[test]
+fn a_companion_ends_before_its_memory_is_unmapped() {
+    let segment = segment(8192);
+    let mapping = Segment::adopt_to_read(duplicate(&segment), 8192, 7).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let address = mapping.ptr_at(0, 1).unwrap().addr();
+    mapping.companion::<Watching>().unwrap().0.set((address, sender)).unwrap();
+    assert_eq!(mapping.companion::<Watching>().unwrap().0.get().unwrap().0, address);
+    assert!(mapping.companion::<String>().is_none());
+    assert!(segment.mapping().companion::<String>().is_some_and(String::is_empty));
+    assert!(receiver.try_recv().is_err());
+    drop(mapping);
+    assert_eq!(receiver.try_recv(), Ok(true));
+    assert!(!is_mapped(address));
+}

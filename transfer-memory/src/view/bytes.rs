@@ -1,6 +1,7 @@
 //! Views of immutable bytes.
 
 use super::{Element, ViewError, cast};
+use crate::arena::Block;
 use crate::segment::{MapError, Mapping};
 use std::any::Any;
 use std::fmt;
@@ -75,6 +76,15 @@ impl Bytes {
     /// Returns the mapping that the bytes lie in, if [`Bytes::of_mapping`] made this view.
     pub(super) fn mapping(&self) -> Option<&Arc<Mapping>> {
         self.owner.downcast_ref::<(Owner, Arc<Mapping>)>().map(|(_, mapping)| mapping)
+    }
+
+    /// Returns the mapping that the bytes lie in, and their place there, in bytes from its start. `None` for bytes of a
+    /// heap.
+    #[must_use]
+    pub fn in_mapping(&self) -> Option<(&Arc<Mapping>, u64)> {
+        let of_block = || self.owner.downcast_ref::<Block>().map(|block| block.arena().mapping());
+        let mapping = self.mapping().or_else(of_block)?;
+        Some((mapping, mapping.offset_of(self.pointer.as_ptr())?))
     }
 
     pub(super) fn owner(&self) -> &Owner {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::arena::Arena;
 use crate::segment::{Lock, Mapping, Pages, PinnedBudget, Segment, SegmentOptions};
 use arrow_array::Float32Array;
 use arrow_array::types::{Float32Type, Int32Type, UInt8Type};
@@ -6,6 +7,7 @@ use arrow_schema::DataType;
 use half::{bf16, f16};
 use num_complex::Complex;
 use std::sync::{Arc, Weak};
+use transfer_core::memory::SegmentId;
 use transfer_core::tensor::DType;
 
 fn mapping() -> Arc<Mapping> {
@@ -102,4 +104,16 @@ fn unsupported_arrow_array_is_an_error_with_the_reason() {
         let same_size = arrow_type(dtype).is_none_or(|t| t.primitive_width() == Some(dtype.size_bytes() as usize));
         assert!(same_size, "{dtype}");
     }
+}
+
+#[test]
+fn bytes_know_their_place_in_their_mapping() {
+    let mapping = mapping();
+    let place = |bytes: &Bytes| bytes.in_mapping().map(|(found, offset)| (Arc::ptr_eq(found, &mapping), offset));
+    let (leased, _) = view(&mapping, 100, 60);
+    assert_eq!(place(&leased.slice(7..9).unwrap()), Some((true, 107)));
+    let arena = Arena::new(SegmentId(3), mapping.clone()).unwrap();
+    let block = arena.allocate(64).unwrap();
+    let start = block.slice().offset;
+    assert_eq!(place(&block.freeze().slice(5..6).unwrap()), Some((true, start + 5)));
 }
