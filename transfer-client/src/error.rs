@@ -7,6 +7,7 @@ use std::time::Duration;
 use transfer_core::op::{Failure, FailureCode};
 use transfer_core::tensor::{DType, InvalidName, InvalidShape, TensorMeta};
 use transfer_core::text::Bytes;
+use transfer_cuda::CudaError;
 use transfer_memory::session::SessionError;
 use transfer_memory::view::ViewError;
 
@@ -99,6 +100,10 @@ pub enum Error {
         /// The size of the arena, in bytes.
         arena_bytes: u64,
     },
+
+    /// A GPU, or a copy to it or from it.
+    #[error(transparent)]
+    Gpu(#[from] CudaError),
 
     // Lack of memory: passes when memory is dropped or returned.
     /// The arena has no room.
@@ -202,6 +207,7 @@ impl Error {
         match self {
             Error::Failed(failure) => failure.code.can_retry(),
             Error::Exchange(error) => error.can_retry(),
+            Error::Gpu(error) => error.can_retry(),
             Error::ArenaFull { .. } | Error::NoAnswer { .. } | Error::SidecarGone(Gone::Away) => true,
             Error::Connect(SessionError::Refused(refusal)) => refusal.code.is_temporary(),
             Error::Connect(SessionError::Address(_) | SessionError::Socket(_)) => true,
@@ -232,6 +238,8 @@ impl Error {
             },
             Error::ArenaFull { .. } => Fault::Nobody,
             Error::Exchange(error) if error.can_retry() => Fault::Nobody,
+            Error::Gpu(error) if error.can_retry() => Fault::Nobody,
+            Error::Gpu(error) if error.is_missing() => Fault::Operator,
             Error::Connect(_) | Error::NotStarted { .. } | Error::SidecarGone(_) | Error::NoAnswer { .. } => {
                 Fault::Operator
             }

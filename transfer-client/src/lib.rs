@@ -97,6 +97,9 @@
 //! # }
 //! ```
 //!
+//! # GPUs
+//! A fetched tensor is copied to a GPU, and a tensor that is being written from one, by the GPU itself; see [`gpu`].
+//!
 //! # Rules
 //! - A published tensor is immutable: a push consumes it. A push that fails returns it, see [`PushError::into_tensor`].
 //! - The memory of a fetched [`Tensor`] is not reused until its last clone, and the last Arrow array made of it, is
@@ -120,6 +123,7 @@
 //!   [`FixedShapeTensor`], [`BatchError`]: record batches.
 //! - [`BundleTensor`], [`FetchedBundle`], [`BundleMut`], [`BundleError`]: bundles.
 //! - [`Gate`], [`TwoBuffers`]: tensors and bundles that are updated in place.
+//! - [`gpu`]: copies between tensors and GPUs.
 //! - [`Counter`], [`Barrier`], [`Counting`]: counters and barriers of the job, and the calls on them.
 //! - [`Exchange`], [`ExchangeTask`], [`Partition`], [`By`], [`Bounds`], [`ExchangeError`]: exchanges.
 //! - [`Error`], [`PushError`]: what failed, whose fault it is, and whether a retry helps.
@@ -147,6 +151,7 @@ mod foreign;
 mod frozen;
 mod gate;
 mod gathered;
+pub mod gpu;
 mod handle;
 mod keys;
 mod many;
