@@ -55,7 +55,7 @@ pub enum Command {
     Poll(admin::poll::Options),
     /// Measure round trips to another node, over the data plane or by RDMA datagrams, and show what carries them
     Ping(admin::ping::Options),
-    /// Show the RDMA devices of this host, like ibv_devices, ibv_devinfo and ibstat
+    /// Show the RDMA devices of this host, like ibv_devices, ibv_devinfo and ibstat, and its GPUs
     Devices(devices::Options),
     /// Measure RDMA operations between two hosts, like perftest
     Perf(Box<perf::Options>),

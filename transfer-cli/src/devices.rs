@@ -1,6 +1,7 @@
-//! `transferctl devices`: the data of ibv_devices, ibv_devinfo and ibstat, and the port that `transferd` would use. It
-//! needs no sidecar.
+//! `transferctl devices`: the data of ibv_devices, ibv_devinfo and ibstat, the port that `transferd` would use, and the
+//! GPUs. It needs no sidecar.
 
+use crate::gpus::Gpus;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -15,7 +16,7 @@ const KERNEL_DEVICES: &str = "/sys/class/infiniband";
 /// The options of `transferctl devices`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// As JSON; an empty list with the reason if there is no device
+    /// As JSON; empty lists with the reasons if there is no device and no GPU
     #[arg(long)]
     pub json: bool,
 }
@@ -58,20 +59,21 @@ impl NoRdma {
     }
 }
 
-/// Queries the devices, and prints them.
+/// Queries the devices and the GPUs, and prints them.
 ///
 /// # Errors
-/// [`NoRdma`].
+/// [`NoRdma`], after the GPUs were printed. A host without GPUs is no error.
 pub fn run(options: &Options) -> Result<(), NoRdma> {
-    let devices = devices();
+    let (devices, gpus) = (devices(), Gpus::look());
     if options.json {
-        transfer_terminal::outln!("{:#}", as_json(&devices));
+        transfer_terminal::outln!("{:#}", as_json(&devices, &gpus));
+    } else {
+        if let Ok(devices) = &devices {
+            transfer_terminal::out!("{}\n", as_text(devices, &choice()));
+        }
+        transfer_terminal::out!("{}", gpus.text());
     }
-    let devices = devices?;
-    if !options.json {
-        transfer_terminal::out!("{}", as_text(&devices, &choice()));
-    }
-    Ok(())
+    devices.map(drop)
 }
 
 /// Every device of this host; at least one.
@@ -96,11 +98,15 @@ pub(crate) fn choice() -> Result<String, String> {
     Ok(format!("{} port {}, {address}", context.device_name(), port.number))
 }
 
-fn as_json(devices: &Result<Vec<DeviceReport>, NoRdma>) -> Value {
-    match devices {
+fn as_json(devices: &Result<Vec<DeviceReport>, NoRdma>, gpus: &Gpus) -> Value {
+    let mut all = match devices {
         Ok(devices) => json!({ "devices": devices, "why_none": null, "default": choice().ok() }),
         Err(why) => json!({ "devices": [], "why_none": why.to_string(), "default": null }),
+    };
+    if let (Value::Object(all), Value::Object(gpus)) = (&mut all, gpus.json()) {
+        all.extend(gpus);
     }
+    all
 }
 
 /// A value's name, as JSON has it.
@@ -264,6 +270,10 @@ pub(crate) mod tests {
             assert!(text.contains(line), "{line:?}: {text}");
         }
         assert!(as_text(&[rxe()], &Err("port down".into())).contains("none of them: port down"));
+        let gpus = Gpus { found: Ok(vec![crate::gpus::tests::gpu()]), driver: Some("13.0".into()), in_kernel: true };
+        let json = as_json(&Err(NoRdma::NoDevice), &gpus);
+        let seen = (&json["devices"], &json["gpus"][0]["name"], &json["cuda_driver"]);
+        assert_eq!(seen, (&json!([]), &json!("NVIDIA H100 80GB HBM3"), &json!("13.0")));
         let json = serde_json::to_value([rxe()]).unwrap();
         assert_eq!(json[0]["ports"][0]["gids"][0]["kind"], "roce_v2_ipv4");
     }

@@ -4,9 +4,10 @@
 //! - [`arguments`]: the command line. [`run`] executes it.
 //! - [`admin`]: the commands of the Admin gRPC service: `status`, `tensors`, `drain` and others.
 //! - [`certs`]: `certs`, the certificates of a job. It needs no sidecar.
-//! - [`devices`]: `devices`, the RDMA devices of this host. It needs no sidecar.
+//! - [`devices`]: `devices`, the RDMA devices and GPUs of this host. It needs no sidecar.
 //! - [`doctor`]: `doctor`, a list of checks.
 //! - [`files`]: `push`, `fetch` and `copy`, as a worker of the sidecar.
+//! - `gpus`: the GPUs of this host.
 //! - [`perf`]: `perf`, rates and times of RDMA operations. It needs no sidecar.
 //! - [`error`]: errors, with advice and exit codes.
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@ pub mod devices;
 pub mod doctor;
 pub mod error;
 pub mod files;
+mod gpus;
 pub mod perf;
 
 use arguments::{Arguments, Command};

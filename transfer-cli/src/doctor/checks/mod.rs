@@ -3,10 +3,12 @@
 //! # Layout
 //! - `host`, `memory`: this host, and the sidecar's limits on it.
 //! - `service`: the sidecar and its addresses; `rdma`: devices, and the sidecar's use of them.
+//! - `gpus`: GPUs.
 //! - `certificates`: their validity.
 //! - `moved`: transfers of real bytes; `peer`: another node.
 
 mod certificates;
+mod gpus;
 mod host;
 mod memory;
 mod moved;
@@ -20,7 +22,7 @@ use super::facts::Facts;
 use super::{Finding, Verdict};
 
 /// All checks, in the order in which they are printed. Each returns no, one or several findings.
-pub(super) const ALL: [fn(&Facts) -> Vec<Finding>; 21] = [
+pub(super) const ALL: [fn(&Facts) -> Vec<Finding>; 22] = [
     service::sidecar,
     service::version,
     service::directory,
@@ -38,6 +40,7 @@ pub(super) const ALL: [fn(&Facts) -> Vec<Finding>; 21] = [
     rdma::devices,
     rdma::ports,
     rdma::verbs_fabric,
+    gpus::all,
     service::links,
     certificates::all,
     moved::here,

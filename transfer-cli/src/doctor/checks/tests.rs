@@ -10,8 +10,11 @@ use crate::doctor::facts::moved::Moved;
 use crate::doctor::facts::peer::{Ahead, Peer, Way};
 use crate::doctor::facts::socket::{Process, Socket, State};
 use crate::error::Error;
+use crate::gpus::Gpus;
+use crate::gpus::tests::gpu;
 use std::time::Duration;
 use transfer_client::FabricKind;
+use transfer_cuda::CudaError;
 use transfer_proto::v1::{DirectoryState, Fabric, FabricState, Link, Pool, Setting, StatusResponse};
 use transfer_verbs::PortState;
 
@@ -86,6 +89,7 @@ fn well() -> Facts {
         connection_manager: Ok(()),
         devices: Ok(vec![device]),
         choice: Ok("rxe0 port 1, GID 1".into()),
+        gpus: Gpus { found: Ok(vec![gpu()]), driver: Some("13.0".into()), in_kernel: true },
     }
 }
 
@@ -113,7 +117,18 @@ fn status(facts: &mut Facts) -> &mut StatusResponse {
 fn healthy_host_passes_all_checks() {
     let findings = findings(|_| ());
     assert!(findings.iter().all(|finding| finding.verdict == Verdict::Ok), "{findings:#?}");
-    assert_eq!(findings.len(), 32);
+    assert_eq!(findings.len(), 33);
+}
+
+#[test]
+fn a_host_without_gpus_is_fine() {
+    let none = |f: &mut Facts| {
+        f.gpus = Gpus { found: Err(CudaError::NoGpu), driver: None, in_kernel: false };
+    };
+    let findings = findings(none);
+    let found = findings.iter().find(|finding| finding.check == "GPU").unwrap();
+    assert_eq!(found.verdict, Verdict::Ok);
+    assert!(found.found.starts_with("none is used: the CUDA driver shows no GPU"), "{}", found.found);
 }
 
 #[test]
@@ -139,6 +154,13 @@ fn each_check_finds_its_fault_and_gives_advice() {
     one(|f| f.devices = Err(NoRdma::NoDevice), "RDMA devices", Warn, &["/sys/class/infiniband", "rdma link add"]);
     let hidden = |f: &mut Facts| f.devices = Err(NoRdma::Hidden { kernel: vec!["mlx5_0".into()] });
     one(hidden, "RDMA devices", Warn, &["mlx5_0", "/dev/infiniband"]);
+    let hidden = |f: &mut Facts| f.gpus.found = Err(CudaError::NoGpu);
+    one(hidden, "GPU", Warn, &["shows no GPU", "--gpus all"]);
+    let gpu = |f: &mut Facts, change: fn(&mut transfer_cuda::DeviceReport)| {
+        change(&mut f.gpus.found.as_mut().unwrap()[0]);
+    };
+    one(|f| gpu(f, |g| g.read_only_host_registration = false), "GPU", Warn, &["H100", "pageable", "newer driver"]);
+    one(|f| gpu(f, |g| g.host_registration = false), "GPU", Warn, &["not registered", "pageable"]);
     let device = |f: &mut Facts, change: fn(&mut transfer_verbs::report::DeviceReport)| {
         change(&mut f.devices.as_mut().unwrap()[0]);
     };

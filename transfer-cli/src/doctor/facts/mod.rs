@@ -10,6 +10,7 @@ pub(crate) mod socket;
 use super::Options;
 use crate::devices::{self, NoRdma};
 use crate::error::Error;
+use crate::gpus::Gpus;
 use certificate::CertificateFile;
 use host::Host;
 use moved::Moved;
@@ -53,6 +54,8 @@ pub(super) struct Facts {
     pub(super) devices: Result<Vec<DeviceReport>, NoRdma>,
     /// The port that would be chosen by default, or why none.
     pub(super) choice: Result<String, String>,
+    /// This host's GPUs.
+    pub(super) gpus: Gpus,
 }
 
 impl Facts {
@@ -116,6 +119,7 @@ impl Facts {
             connection_manager: transfer_verbs::cm::available().map_err(|e| e.to_string()),
             devices: devices::devices(),
             choice: devices::choice(),
+            gpus: Gpus::look(),
         }
     }
 
