@@ -40,6 +40,10 @@ impl Buffer {
         &self.meta
     }
 
+    pub(crate) fn guard(&self) -> &Arc<ForkGuard> {
+        &self.guard
+    }
+
     /// The memory. The returned `Arc` keeps it.
     pub(crate) fn written(&self, py: Python<'_>) -> PyResult<Arc<Written>> {
         let written = self.written.lock().clone();

@@ -12,10 +12,14 @@ use pyo3::types::{PyCapsule, PyDict};
 use std::ffi::{CStr, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use transfer_client::gpu::Stream;
 use transfer_client::{DType, PrivateBytes, Tensor, TensorMeta};
 
 /// `kDLCPU`, and the number of the device.
 pub(crate) const CPU: (i32, i32) = (1, 0);
+
+/// `kDLCUDA` and `kDLCUDAManaged`: memory of a GPU, and memory that the driver moves.
+const ON_GPU: [i32; 2] = [2, 13];
 
 /// `kDLCUDAHost`: the host's memory, pinned by CUDA.
 const CUDA_HOST: i32 = 3;
@@ -270,21 +274,32 @@ impl Drop for Taken {
     }
 }
 
-/// Takes the memory of `value` by DLPack.
-pub(crate) fn take(value: &Bound<'_, PyAny>) -> PyResult<(Taken, Strided, DType)> {
+/// Takes the memory of `value` by DLPack. On a GPU, all work on it comes before the returned stream's.
+pub(crate) fn take(value: &Bound<'_, PyAny>) -> PyResult<(Taken, Strided, DType, Option<Stream>)> {
     let py = value.py();
-    if let Ok(device) = value.call_method0("__dlpack_device__")?.extract::<(i32, i32)>()
-        && device.0 != CPU.0
-        && device.0 != CUDA_HOST
-    {
-        let text = format!("the array lies on a device, DLPack's {device:?}; copy it to the host's memory first");
-        return Err(errors::invalid(py, &text));
-    }
     let asked = PyDict::new(py);
     asked.set_item("max_version", (1, 0))?;
+    let mut stream = None;
+    match value.call_method0("__dlpack_device__")?.extract::<(i32, i32)>() {
+        Ok((kind, number)) if ON_GPU.contains(&kind) => {
+            let own = crate::gpu::own_stream(py, u32::try_from(number).unwrap_or(u32::MAX))?;
+            asked.set_item("stream", own.as_raw())?;
+            stream = Some(own);
+        }
+        Ok(device) if device.0 != CPU.0 && device.0 != CUDA_HOST => {
+            let text = format!(
+                "the array lies on a device that is no GPU of CUDA, DLPack's {device:?}; copy it to the host's memory first"
+            );
+            return Err(errors::invalid(py, &text));
+        }
+        _ => {}
+    }
     let made = match value.call_method("__dlpack__", (), Some(&asked)) {
         // The producer predates version 1.0.
-        Err(e) if e.is_instance_of::<pyo3::exceptions::PyTypeError>(py) => value.call_method0("__dlpack__")?,
+        Err(e) if e.is_instance_of::<pyo3::exceptions::PyTypeError>(py) => {
+            asked.del_item("max_version")?;
+            value.call_method("__dlpack__", (), Some(&asked))?
+        }
         made => made?,
     };
     let capsule = made.cast_into::<PyCapsule>()?;
@@ -325,7 +340,7 @@ pub(crate) fn take(value: &Bound<'_, PyAny>) -> PyResult<(Taken, Strided, DType)
     let item = dtype.size_bytes() as usize;
     let strides = list(tensor.strides).map(|strides| strides.iter().map(|n| *n as isize * item as isize).collect());
     let address = tensor.data.expose_provenance() + tensor.byte_offset as usize;
-    Ok((taken, Strided::new(address, dims, strides, item), dtype))
+    Ok((taken, Strided::new(address, dims, strides, item), dtype, stream))
 }
 
 fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {

@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use std::time::Duration;
+use transfer_client::gpu::CudaError;
 use transfer_client::{BundleError, Error, ExchangeError, FailureCode, Fault};
 
 /// Makes an exception, by the Python function that makes all errors of the package.
@@ -63,7 +64,10 @@ fn code(error: &Error) -> String {
         Error::Connect(_) => "connect",
         Error::NotStarted { .. } => "not_started",
         Error::SidecarGone(_) => "sidecar_gone",
-        Error::Forked => "forked",
+        Error::Forked | Error::Gpu(CudaError::Forked) => "forked",
+        Error::Gpu(CudaError::NoDriver { .. } | CudaError::NoGpu | CudaError::NoSuchDevice { .. }) => "no_device",
+        Error::Gpu(CudaError::Capturing) => "capturing",
+        Error::Gpu(_) => "gpu",
         Error::NoAnswer { .. } => "no_answer",
         Error::NotAlone { .. } | Error::Bundle(BundleError::NotAlone { .. }) => "not_alone",
         Error::OtherClient { .. } => "other_client",

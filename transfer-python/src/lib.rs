@@ -10,8 +10,8 @@
 //! - `memory`: the memory that an export keeps; `buffer`, `tensor`: its two kinds in Python; `report`: the report of a
 //!   call.
 //! - `dlpack`, `pybuffer`, `table`: memory exported and imported by DLPack, by the buffer protocol, and as Arrow's C
-//!   structs. Unsafe code is in these files, in `strided`, and in the buffer slots of `buffer` and `tensor`. `strided`:
-//!   copies of elements that may not lie in one piece.
+//!   structs. `gpu`: copies to GPUs and from there. Unsafe code is in these files, in `strided`, and in `buffer` and
+//!   `tensor`. `strided`: copies of elements that may not lie in one piece.
 //! - `dtype`: names of element types; `errors`: the raised classes; `programs`: transferd and transferctl; `counters`:
 //!   counters and barriers; `in_place`: weights that are updated in place; `streams`: streams of record batches;
 //!   `exchange`: exchanges of them.
@@ -27,6 +27,7 @@ mod dtype;
 mod errors;
 mod exchange;
 mod fetch_options;
+mod gpu;
 mod in_place;
 mod memory;
 mod options;
@@ -65,6 +66,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<table::Rows>()?;
     module.add_class::<table::Table>()?;
     module.add_class::<tensor::Tensor>()?;
+    module.add_function(wrap_pyfunction!(gpu::check, module)?)?;
     module.add_function(wrap_pyfunction!(programs::transferd, module)?)?;
     module.add_function(wrap_pyfunction!(programs::transferctl, module)?)?;
     module.add_function(wrap_pyfunction!(client::embedded_address, module)?)?;

@@ -28,6 +28,10 @@ impl<T> Ours<T> {
         self.value.as_ref()
     }
 
+    pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
+        self.value.as_mut()
+    }
+
     pub(crate) fn take(&mut self) -> Option<T> {
         self.value.take()
     }

@@ -4,15 +4,18 @@
 
 use crate::buffer::Buffer;
 use crate::memory::{Layout, Memory};
+use crate::pending::Pending;
 use crate::strided::{self, Strided};
 use crate::tensor::Tensor;
-use crate::{dlpack, dtype, errors};
+use crate::{dlpack, dtype, errors, gpu};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
+use std::sync::Arc;
+use transfer_client::gpu::Stream;
 use transfer_client::{DType, TensorMeta};
 
 /// The bytes of a tensor or buffer, which a numpy view keeps.
@@ -154,6 +157,8 @@ enum Source {
     /// Kept only for its drop.
     View(#[expect(dead_code, reason = "keeps the memory")] Taken),
     Dlpack(#[expect(dead_code, reason = "keeps the memory")] dlpack::Taken),
+    /// Memory of a GPU, and the stream behind whose work it is ready.
+    Gpu(Arc<dlpack::Taken>, Stream),
     Ours(#[expect(dead_code, reason = "keeps the memory")] Memory),
 }
 
@@ -162,7 +167,7 @@ enum Source {
 pub(crate) struct Foreign {
     elements: Strided,
     dtype: DType,
-    _source: Source,
+    source: Source,
 }
 
 #[pymethods]
@@ -184,8 +189,12 @@ impl Foreign {
         match has_buffer.then(|| view_of(value)) {
             Some(Ok(view)) => of_view(value.py(), view, dtype),
             _ if value.hasattr("__dlpack__")? => {
-                let (taken, elements, dtype) = dlpack::take(value)?;
-                Ok(Foreign { elements, dtype, _source: Source::Dlpack(taken) })
+                let (taken, elements, dtype, stream) = dlpack::take(value)?;
+                let source = match stream {
+                    None => Source::Dlpack(taken),
+                    Some(stream) => Source::Gpu(Arc::new(taken), stream),
+                };
+                Ok(Foreign { elements, dtype, source })
             }
             Some(Err(e)) => Err(e),
             None => {
@@ -210,12 +219,32 @@ impl Foreign {
         dtype::name(self.dtype)
     }
 
+    /// Whether the memory is a GPU's.
+    #[getter]
+    fn on_gpu(&self) -> bool {
+        matches!(self.source, Source::Gpu(..))
+    }
+
+    /// Lets the GPU copy it into `buffer`, which has the same shape. Until that call has ended, the buffer counts as
+    /// pushed. The result is the number of bytes that the GPU has not copied by itself.
+    fn copy_later(&self, py: Python<'_>, buffer: &Bound<'_, Buffer>) -> PyResult<Pending> {
+        self.check_fits(py, buffer.get())?;
+        let Source::Gpu(taken, stream) = &self.source else {
+            return Err(errors::invalid(py, "the array is not on a GPU"));
+        };
+        let Some(address) = self.elements.in_one_piece() else {
+            let text = format!("{} on a GPU does not lie in one piece; make it contiguous there first", self.elements);
+            return Err(errors::invalid(py, &text));
+        };
+        gpu::copy_from(py, stream, address, taken, buffer)
+    }
+
     /// Copies it into `buffer`, which has the same shape, without the interpreter's lock. Returns the number of copied
     /// bytes.
     fn copy_to(&self, py: Python<'_>, buffer: &Buffer) -> PyResult<u64> {
-        let meta: &TensorMeta = buffer.meta();
-        if meta.dtype() != self.dtype || meta.shape().dims() != self.elements.dims() {
-            return Err(errors::invalid(py, &format!("{} does not fit into {meta}", self.elements)));
+        self.check_fits(py, buffer)?;
+        if self.on_gpu() {
+            return Err(errors::invalid(py, "the array is on a GPU"));
         }
         // This reference prevents a push meanwhile.
         let memory = buffer.memory(py)?;
@@ -229,10 +258,20 @@ impl Foreign {
     }
 }
 
+impl Foreign {
+    fn check_fits(&self, py: Python<'_>, buffer: &Buffer) -> PyResult<()> {
+        let meta: &TensorMeta = buffer.meta();
+        if meta.dtype() != self.dtype || meta.shape().dims() != self.elements.dims() {
+            return Err(errors::invalid(py, &format!("{} does not fit into {meta}", self.elements)));
+        }
+        Ok(())
+    }
+}
+
 fn of_memory(py: Python<'_>, memory: Memory) -> PyResult<Foreign> {
     let meta = memory.meta().cloned().ok_or_else(|| errors::invalid(py, "the tensor is gone"))?;
     let elements = Strided::contiguous(memory.address().0, &meta);
-    Ok(Foreign { elements, dtype: meta.dtype(), _source: Source::Ours(memory) })
+    Ok(Foreign { elements, dtype: meta.dtype(), source: Source::Ours(memory) })
 }
 
 fn view_of(value: &Bound<'_, PyAny>) -> PyResult<Taken> {
@@ -272,5 +311,5 @@ fn of_view(py: Python<'_>, taken: Taken, dtype: Option<DType>) -> PyResult<Forei
         None => vec![(view.len / view.itemsize.max(1)) as u64],
     };
     let elements = Strided::new(view.buf.expose_provenance(), dims, list(view.strides), dtype.size_bytes() as usize);
-    Ok(Foreign { elements, dtype, _source: Source::View(taken) })
+    Ok(Foreign { elements, dtype, source: Source::View(taken) })
 }

@@ -37,6 +37,11 @@ impl Strided {
         &self.dims
     }
 
+    /// The address, if the elements lie row-major and in one piece.
+    pub(crate) fn in_one_piece(&self) -> Option<usize> {
+        (self.pieces().0 == 0 || self.dims.contains(&0)).then_some(self.address)
+    }
+
     /// The first dimension from which on the elements lie in one piece, and the length of such a piece, in bytes.
     fn pieces(&self) -> (usize, usize) {
         let (mut bytes, mut from) = (self.item_bytes, self.dims.len());

@@ -78,8 +78,8 @@ impl Tensor {
         Ok(Report::new(*self.tensor()?.report()))
     }
 
-    /// The bytes that were copied for DLPack views of this tensor. Small tensors are copied, and tensors on huge pages,
-    /// which cannot be mapped privately.
+    /// The bytes that a CPU has copied for DLPack views of this tensor, and for copies to GPUs. Small tensors are copied,
+    /// and tensors on huge pages, which cannot be mapped privately; to a GPU, what its driver cannot register.
     #[getter]
     fn exports_copied(&self) -> u64 {
         self.exports_copied.load(Ordering::Relaxed)
@@ -121,9 +121,25 @@ impl Tensor {
         arrays(slf.py())?.call_method1("array", (slf, dtype, copy))
     }
 
-    /// A torch tensor, by DLPack: see `__dlpack__`.
-    fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
+    /// A torch tensor. Without `device`, or on the CPU, it is made by DLPack: see `__dlpack__`. On a GPU, such as
+    /// `device="cuda:1"`, it is a copy, which is made in torch's current stream there; this returns before it is done.
+    #[pyo3(signature = (device = None))]
+    fn torch<'py>(slf: &Bound<'py, Self>, device: Option<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+        match device {
+            None => slf.py().import("torch")?.call_method1("from_dlpack", (slf,)),
+            Some(device) => slf.py().import("transferd._gpu")?.call_method1("to_device", (slf, device)),
+        }
+    }
+
+    /// Copies the tensor to `address`, memory of the GPU `ordinal` of its length, in `stream`, a stream of another
+    /// library. The memory and the stream must live until the copy is done. `exports_copied` counts the bytes that the
+    /// GPU does not copy by itself.
+    #[expect(unsafe_code, reason = "memory of another library")]
+    fn _copy_to_gpu(&self, py: Python<'_>, ordinal: u32, address: u64, stream: usize) -> PyResult<()> {
+        // SAFETY: the Python code that calls this has made the memory, and knows the stream.
+        let copied = unsafe { crate::gpu::copy_to(py, self.tensor()?, ordinal, address, stream)? };
+        self.exports_copied.fetch_add(copied, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The device of DLPack: the host's memory.

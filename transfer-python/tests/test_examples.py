@@ -29,12 +29,13 @@ def run_example(name, arguments):
     assert "True" in done.stdout and done.stderr == ""
 
 
-def recipes(*, large: bool):
-    """The recipes of the page; those that import torch or jax where `large` says so, and the others where not."""
+def recipes(*, large: bool = True, gpu: bool = False):
+    """The recipes of the page; those that import torch or jax where `large` says so, and the others where not. Those that
+    need a GPU only where `gpu` says so."""
     for heading, text in re.findall(r"^## (.*?)$(.*?)(?=^## |\Z)", PAGE, re.M | re.S):
         code = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S))
         # Those of `init` are run as torchrun would, by test_init.py.
-        if code and "td.init(" not in code and large == bool(re.search(r"^import (torch|jax)", code, re.M)):
+        if code and "td.init(" not in code and (large, gpu) == (bool(re.search(r"^import (torch|jax)", code, re.M)), '"cuda"' in code):
             yield pytest.param(code, id=heading)
 
 
@@ -55,7 +56,7 @@ def test_each_promise_of_the_page_has_a_test(page):
     named = re.findall(r"`(test_\w+)\.py::(test_\w+)`", (ROOT / f"docs/{page}.md").read_text())
     assert len(named) > 10
     for file, name in named:
-        places = [ROOT / f"transfer-python/{folder}/{file}.py" for folder in ("tests", "tests_all", "tests_ray")]
+        places = [ROOT / f"transfer-python/{folder}/{file}.py" for folder in ("tests", "tests_all", "tests_ray", "tests_gpu")]
         assert any(f"def {name}(" in place.read_text() for place in places if place.exists()), (file, name)
 
 

@@ -184,14 +184,21 @@ def test_what_is_no_tensor_is_refused_with_a_reason(c):
             c.push("k", value)
 
     class OnDevice:
+        def __init__(self, kind, number):
+            self.device = kind, number
+
         def __dlpack_device__(self):
-            return 2, 0
+            return self.device
 
         def __dlpack__(self, **asked):
             raise AssertionError("it is not asked")
 
-    with pytest.raises(td.Invalid, match="device"):
-        c.push("k", OnDevice())
+    # ROCm's. CUDA's that no machine has: without a driver the error names its library.
+    with pytest.raises(td.Invalid, match="no GPU of CUDA"):
+        c.push("k", OnDevice(10, 0))
+    with pytest.raises(td.NoDevice, match="libcuda.so.1|there is no GPU 4096|shows no GPU") as e:
+        c.push("k", OnDevice(2, 4096))
+    assert e.value.code == "no_device" and not e.value.can_retry
 
 
 def test_types_are_named_as_their_libraries_name_them(c):

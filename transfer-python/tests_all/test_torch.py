@@ -145,6 +145,16 @@ def test_what_cannot_be_pushed_is_refused_with_a_reason(c, made, error, reason):
         c.push("w", made())
 
 
+def test_without_a_gpu_a_copy_to_one_is_refused(c):
+    c.push("w", np.arange(5.0))
+    tensor = c.fetch("w")
+    assert (tensor.torch(device="cpu") == torch.arange(5.0)).all()
+    with pytest.raises(td.NoDevice, match="CUDA driver|there is no GPU 120"):
+        tensor.torch(device="cuda:120" if torch.cuda.is_available() else "cuda")
+    with pytest.raises(td.Invalid, match="meta is neither"):
+        tensor.torch(device="meta")
+
+
 def model(seed: int) -> torch.nn.Module:
     torch.manual_seed(seed)
     return torch.nn.Sequential(

@@ -48,6 +48,10 @@ def foreign(value: object) -> Foreign:
     if getattr(given, "requires_grad", False):
         # torch exports no tensor that has a gradient. What is pushed are its values.
         given = given.detach()
+    if getattr(given, "is_cuda", False):
+        from . import _gpu
+
+        return _gpu.foreign(given)
     name = getattr(getattr(given, "dtype", None), "name", None)
     if name in _ML_DTYPES and hasattr(given, "__array_interface__"):
         # The buffer protocol has no such elements; seen as integers of the same size they lie where they were.

@@ -81,6 +81,9 @@ def _check(aliases: str) -> None:
 def _copied(client: _native.Client, value: object, timeout: float | None) -> Call[tuple[Buffer, int]]:
     memory = foreign(value)
     buffer: Buffer = yield client._allocate(memory.shape, memory.dtype, timeout)
+    if memory.on_gpu:
+        copied: int = yield memory.copy_later(buffer)
+        return buffer, copied
     return buffer, memory.copy_to(buffer)
 
 

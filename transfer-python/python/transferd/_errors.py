@@ -81,6 +81,10 @@ class PermissionDenied(Error, PermissionError):
     """The tensor belongs to another tenant, or the sidecar that `init` found to another user."""
 
 
+class NoDevice(Error):
+    """There is no such GPU, or no CUDA driver; the text says what was looked for."""
+
+
 class Committed(Error):
     """Another attempt of the task has committed. This one is dropped."""
 
@@ -125,6 +129,7 @@ _CLASSES: dict[str, type[Error]] = {
     "forked": Forked,
     "still_exported": StillExported,
     "permission_denied": PermissionDenied,
+    "no_device": NoDevice,
     "committed": Committed,
     "lost": Lost,
     "not_committed": Timeout,

@@ -57,6 +57,11 @@ def _copy(tensor: Tensor, target: Any) -> None:
         import torch
 
         with torch.no_grad():
-            target.copy_(tensor.torch())
+            if target.is_cuda:
+                from ._gpu import copy_into
+
+                copy_into(tensor, target)
+            else:
+                target.copy_(tensor.torch())
     else:
         target[...] = view(tensor)
