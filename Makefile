@@ -26,7 +26,7 @@ export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # What the demo's programs are built with (Cargo.toml).
 DEMO_PROFILE := demo
 .DEFAULT_GOAL := help
-.PHONY: help demo pictures check test test-all test-tools test-host test-rdma test-packaging test-python test-python-all test-ray wheel soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
+.PHONY: help demo pictures check test test-all test-tools test-host test-rdma test-packaging test-python test-python-all test-ray test-gpu wheel soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
 
 help: ## Shows this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -72,6 +72,10 @@ test-python-all: setup ## Those of the Python package that need torch, jax, pola
 test-ray: setup ## Those of transferd.ray, with a cluster of Ray on this host; it installs Ray, and what test-python-all does
 	$(CARGO) build --workspace
 	scripts/test-ray.sh
+
+test-gpu: setup ## Those that need a GPU, on a machine that has one; PYTHON=... an interpreter with torch for CUDA, cupy and pytest
+	$(CARGO) build --workspace
+	CARGO="$(CARGO)" scripts/test-gpu.sh
 
 test-tools:
 	@scripts/test-tools.sh
