@@ -33,6 +33,8 @@ pub enum Suite {
     Exchange,
     /// 1 MiB between two sidecars over RDMA, and the device's work requests; needs a device, and perftest
     Verbs,
+    /// Fetched tensors of 1 MiB to 1 GiB to a GPU and back; needs a GPU
+    Gpu,
     /// The cost of listings and metrics with a million tensors, and of measuring the times of transfers
     Watching,
     /// The cost of a sidecar with nothing to do, and with a million tensors
@@ -104,6 +106,7 @@ impl Suite {
             Suite::Columns => suites::columns::run(bench),
             Suite::Exchange => suites::exchange::run(bench),
             Suite::Verbs => suites::verbs::run(bench),
+            Suite::Gpu => suites::gpu::run(bench),
             Suite::Watching => suites::watching::run(bench),
             Suite::Idle => suites::idle::run(bench),
         };
@@ -119,6 +122,7 @@ impl Suite {
                 Ok(_) => None,
                 Err(e) => Some(e.to_string()),
             },
+            Suite::Gpu => transfer_cuda::devices().err().map(|why| why.to_string()),
             _ => None,
         }
     }

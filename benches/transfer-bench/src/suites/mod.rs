@@ -12,6 +12,7 @@
 //! | [`columns`] | a record batch of 40 columns and 64 MiB | a dense tensor of that size |
 //! | [`exchange`] | 2 GB of records, partitioned and read by four workers | the partitioning alone; a bare socket |
 //! | [`verbs`] | 1 MiB tensors between sidecars over RDMA, and the device's requests | perftest's `ib_write_bw` |
+//! | [`gpu`] | a fetched tensor to a GPU and back | pinned memory of the driver |
 //! | [`watching`] | listings and metrics with a million tensors; batches with metrics | goals in time; plain batches |
 //! | [`sweep`] | tensors of all lengths at every place | a bare relay; a bare socket; memcpy |
 //! | [`scale`] | tensors among more and more workers, keys, links and waiting fetches | the same among few |
@@ -22,6 +23,7 @@ mod chart_file;
 pub mod columns;
 pub mod copyin;
 pub mod exchange;
+pub mod gpu;
 pub mod handover;
 pub mod idle;
 pub mod latency;
