@@ -10,7 +10,7 @@ use std::path::Path;
 const ALIGNED: usize = 4096;
 
 /// The bytes of a write.
-const PIECE: usize = 4 << 20;
+const PIECE: usize = 1 << 20;
 
 /// A file that is being written.
 pub(crate) struct Output {
