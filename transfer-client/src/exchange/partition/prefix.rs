@@ -1,44 +1,34 @@
 //! The first eight bytes of values, as numbers that have the values' order. A comparison of two numbers decides for nearly
 //! all pairs of values, and takes no call.
+//!
+//! `arrow-row` encodes whole values in their order, of any type. It would copy all bytes of each key, to compare with a few
+//! bounds.
 
+use super::hash::words;
 use arrow_array::cast::AsArray;
-use arrow_array::types::{
-    ByteArrayType, Date32Type, Date64Type, DurationMicrosecondType, DurationMillisecondType, DurationNanosecondType,
-    DurationSecondType, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, TimestampMicrosecondType,
-    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type,
-    UInt64Type,
-};
-use arrow_array::{Array, ArrowPrimitiveType, GenericByteArray};
-use arrow_schema::{DataType, TimeUnit};
+use arrow_array::types::ByteArrayType;
+use arrow_array::{Array, GenericByteArray};
+use arrow_buffer::ArrowNativeType;
+use arrow_schema::DataType;
 
 /// For each value a number: where a value is less than another, its number is not greater. Values with equal numbers have
 /// to be compared themselves. A null, which is less than every value, has 0. `None` for types that have no such numbers.
 pub(super) fn prefixes(array: &dyn Array) -> Option<Vec<u64>> {
     let mut prefixes = match array.data_type() {
-        DataType::Int8 => numbers::<Int8Type>(array, |n| signed(n.into())),
-        DataType::Int16 => numbers::<Int16Type>(array, |n| signed(n.into())),
-        DataType::Int32 => numbers::<Int32Type>(array, |n| signed(n.into())),
-        DataType::Int64 => numbers::<Int64Type>(array, signed),
-        DataType::UInt8 => numbers::<UInt8Type>(array, u64::from),
-        DataType::UInt16 => numbers::<UInt16Type>(array, u64::from),
-        DataType::UInt32 => numbers::<UInt32Type>(array, u64::from),
-        DataType::UInt64 => numbers::<UInt64Type>(array, |n| n),
-        DataType::Float32 => numbers::<Float32Type>(array, float32),
-        DataType::Float64 => numbers::<Float64Type>(array, float64),
-        DataType::Date32 => numbers::<Date32Type>(array, |n| signed(n.into())),
-        DataType::Date64 => numbers::<Date64Type>(array, signed),
-        DataType::Timestamp(unit, _) => match unit {
-            TimeUnit::Second => numbers::<TimestampSecondType>(array, signed),
-            TimeUnit::Millisecond => numbers::<TimestampMillisecondType>(array, signed),
-            TimeUnit::Microsecond => numbers::<TimestampMicrosecondType>(array, signed),
-            TimeUnit::Nanosecond => numbers::<TimestampNanosecondType>(array, signed),
-        },
-        DataType::Duration(unit) => match unit {
-            TimeUnit::Second => numbers::<DurationSecondType>(array, signed),
-            TimeUnit::Millisecond => numbers::<DurationMillisecondType>(array, signed),
-            TimeUnit::Microsecond => numbers::<DurationMicrosecondType>(array, signed),
-            TimeUnit::Nanosecond => numbers::<DurationNanosecondType>(array, signed),
-        },
+        DataType::UInt8 => numbers(array, |bytes| u8::from_ne_bytes(bytes).into()),
+        DataType::UInt16 => numbers(array, |bytes| u16::from_ne_bytes(bytes).into()),
+        DataType::UInt32 => numbers(array, |bytes| u32::from_ne_bytes(bytes).into()),
+        DataType::UInt64 => numbers(array, u64::from_ne_bytes),
+        DataType::Float32 => numbers(array, |bytes| float32(f32::from_ne_bytes(bytes))),
+        DataType::Float64 => numbers(array, |bytes| float64(f64::from_ne_bytes(bytes))),
+        DataType::Int8 => numbers(array, |bytes| signed(i8::from_ne_bytes(bytes).into())),
+        DataType::Int16 => numbers(array, |bytes| signed(i16::from_ne_bytes(bytes).into())),
+        DataType::Int32 | DataType::Date32 | DataType::Time32(_) => {
+            numbers(array, |bytes| signed(i32::from_ne_bytes(bytes).into()))
+        }
+        DataType::Int64 | DataType::Date64 | DataType::Time64(_) | DataType::Timestamp(..) | DataType::Duration(_) => {
+            numbers(array, |bytes| signed(i64::from_ne_bytes(bytes)))
+        }
         DataType::Utf8 => bytes(array.as_string::<i32>()),
         DataType::LargeUtf8 => bytes(array.as_string::<i64>()),
         DataType::Binary => bytes(array.as_binary::<i32>()),
@@ -55,14 +45,13 @@ pub(super) fn prefixes(array: &dyn Array) -> Option<Vec<u64>> {
     Some(prefixes)
 }
 
-fn numbers<T: ArrowPrimitiveType>(array: &dyn Array, number: impl Fn(T::Native) -> u64) -> Vec<u64> {
-    array.as_primitive::<T>().values().iter().map(|value| number(*value)).collect()
+fn numbers<const WIDTH: usize>(array: &dyn Array, number: impl Fn([u8; WIDTH]) -> u64) -> Vec<u64> {
+    words(array).map(number).collect()
 }
 
 fn bytes<T: ByteArrayType>(array: &GenericByteArray<T>) -> Vec<u64> {
-    let (offsets, values) = (array.value_offsets(), array.value_data());
-    let at = |offset: T::Offset| arrow_buffer::ArrowNativeType::as_usize(offset);
-    offsets.windows(2).map(|pair| first_bytes(&values[at(pair[0])..at(pair[1])])).collect()
+    let values = array.value_data();
+    array.offsets().windows(2).map(|ends| first_bytes(&values[ends[0].as_usize()..ends[1].as_usize()])).collect()
 }
 
 /// The first eight bytes, and zeros behind the end of fewer.
@@ -101,11 +90,10 @@ fn float64(f: f64) -> u64 {
 mod tests {
     use super::super::range::Order;
     use super::prefixes;
-    use arrow_array::cast::AsArray;
     use arrow_array::{
         Array, ArrayRef, BinaryArray, Date32Array, DurationSecondArray, FixedSizeBinaryArray, Float32Array,
-        Float64Array, Int8Array, Int64Array, LargeStringArray, StringArray, TimestampNanosecondArray, UInt16Array,
-        UInt64Array,
+        Float64Array, Int8Array, Int64Array, LargeStringArray, StringArray, Time32SecondArray,
+        TimestampNanosecondArray, UInt16Array, UInt64Array,
     };
     use std::cmp::Ordering;
     use std::sync::Arc;
@@ -142,6 +130,7 @@ mod tests {
                 [0x7f80_0005, 0x7fc0_0000, 0xffc0_0000, 0xff80_0005].map(f32::from_bits).to_vec(),
             )),
             Arc::new(Date32Array::from(vec![-5, 0, 5])),
+            Arc::new(Time32SecondArray::from(vec![-5, 0, 5])),
             Arc::new(TimestampNanosecondArray::from(vec![i64::MIN, -5, 0, 5])),
             Arc::new(DurationSecondArray::from(vec![-5, 0, i64::MAX])),
             Arc::new((0..11).map(word).collect::<StringArray>()),
@@ -164,6 +153,6 @@ mod tests {
         let array: ArrayRef = Arc::new(Int64Array::from_iter_values(-50..50));
         let mut numbers = prefixes(&array).unwrap();
         numbers.dedup();
-        assert_eq!(numbers.len(), array.as_primitive::<arrow_array::types::Int64Type>().len());
+        assert_eq!(numbers.len(), 100);
     }
 }

@@ -215,6 +215,22 @@ fn ranges_are_those_of_a_linear_search() {
     }
 }
 
+#[test]
+fn ranges_of_a_type_without_prefixes_are_those_of_a_linear_search() {
+    let mut rng = rng(7);
+    for _ in 0..50 {
+        let mut bounds: Vec<String> = (0..rng.random_range(0..9)).map(|_| text(&mut rng)).collect();
+        bounds.sort();
+        let rows: Vec<String> = (0..50).map(|_| text(&mut rng)).collect();
+        let expected: Vec<u32> =
+            rows.iter().map(|row| bounds.iter().filter(|bound| *bound <= row).count() as u32).collect();
+        let partitions = bounds.len() as u32 + 1;
+        let bounds = Bounds::new(["s"], vec![Arc::new(StringViewArray::from_iter_values(&bounds))]).unwrap();
+        let batch = one("s", StringViewArray::from_iter_values(&rows));
+        assert_eq!(choose(By::Range(&bounds), &batch, partitions), Ok(expected));
+    }
+}
+
 fn some(rng: &mut impl Rng) -> Option<i32> {
     rng.random_ratio(9, 10).then(|| rng.random_range(-3..4))
 }
