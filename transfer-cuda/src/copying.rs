@@ -38,7 +38,7 @@ struct Flight<T: Send> {
 
 /// A copy of any kind, for the keeper.
 pub(crate) trait Flying: Send + Sync {
-    /// Whether nothing more is to be waited for. Then whoever waits is woken.
+    /// Returns whether the copy has ended, or the driver cannot say. If so, it wakes the task that awaits the copy.
     fn is_over(&self) -> bool;
 }
 
