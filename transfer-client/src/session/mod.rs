@@ -257,12 +257,20 @@ impl Session {
         loop {
             let (written, finish) = {
                 let mut submission = self.submission.lock();
-                let written = submission.write(&mut self.table.lock(), &self.changes, todo, next);
+                let mut table = self.table.lock();
+                let first = *next;
+                let written = submission.write(&mut table, &self.changes, todo, next);
                 let stuck = written.is_ok() && *next < todo.len();
                 if stuck {
                     self.space.register(waker);
                 }
-                (written, submission.finish(stuck))
+                let finish = submission.finish(stuck);
+                // Wake the waiters for the tensor first. What is to be recorded takes longer than all before.
+                if let Ok(finish) = &finish {
+                    self.notices.wake(&finish.wake);
+                }
+                Submission::record(&mut table, &mut todo[first..*next]);
+                (written, finish)
             };
             let finish = match written.and(finish) {
                 Ok(finish) => finish,
@@ -271,8 +279,6 @@ impl Session {
                     return Poll::Ready(Err(gone));
                 }
             };
-            // Wake the waiters for the tensor first, then the sidecar.
-            self.notices.wake(&finish.wake);
             if finish.ring {
                 self.ring();
             }

