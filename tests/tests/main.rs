@@ -63,6 +63,7 @@ mod three_nodes;
 mod top;
 mod traces;
 mod verbs;
+mod versions;
 mod watch;
 mod without_directory;
 mod worst;

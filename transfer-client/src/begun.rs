@@ -39,7 +39,7 @@ impl<'a, T> Begun<'a, T> {
     /// fetch that has not begun then waits for the worker that will push, and not for the sidecar, which is faster. With a time
     /// of zero, it looks the version up.
     pub fn wait_only(&mut self, time: Duration) -> Option<T> {
-        match self.call.watch(Instant::now() + time) {
+        match self.call.watch(time) {
             Watched::Ended(value) => Some(value),
             Watched::Waits => None,
             Watched::Steps => self.wait(time),

@@ -11,6 +11,7 @@ use crate::handle::to_key;
 use crate::keys::ToKey;
 use crate::push::{Push, Source};
 use crate::reclaim::Way;
+use crate::subscriber::Subscriber;
 use crate::tensor::Lease;
 use crate::{BundleMut, Error, Frozen, Handle, Tensor, TensorMut, TwoBuffers};
 use std::sync::Arc;
@@ -279,5 +280,13 @@ impl<F: Face> Handle<F> {
     /// read-only, and not copied where the fabric allows.
     pub fn fetch_bundle(&self, key: impl ToKey) -> Fetch<F, FetchedBundle> {
         Fetch::new(self.session(), to_key(&key), take_bundle)
+    }
+
+    /// Makes a reader of the versions of `key` that [`push_bundle`](Self::push_bundle) publishes.
+    ///
+    /// # Errors
+    /// [`Error::Name`].
+    pub fn bundle_subscriber(&self, key: impl ToKey) -> Result<Subscriber<F, FetchedBundle>, Error> {
+        Subscriber::new(self, &key, take_bundle)
     }
 }

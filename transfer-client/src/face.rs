@@ -41,9 +41,9 @@ pub trait Call: Unpin {
     /// called again at `at` in any case.
     fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant>;
 
-    /// Waits without asking the sidecar, at most until `until`, if this call can. The caller does nothing else until the call
+    /// Waits without asking the sidecar, at most for `time`, if this call can. The caller does nothing else until the call
     /// has ended.
-    fn watch(&mut self, _until: Instant) -> Watched<Self::Output> {
+    fn watch(&mut self, _time: Duration) -> Watched<Self::Output> {
         Watched::Steps
     }
 
@@ -65,7 +65,7 @@ pub enum Watched<T> {
 /// Makes a call on this thread.
 pub(crate) fn block<C: Call>(session: &Session, mut call: C) -> C::Output {
     loop {
-        match call.watch(Instant::now() + A_WHILE) {
+        match call.watch(A_WHILE) {
             Watched::Ended(output) => return output,
             Watched::Waits => {}
             Watched::Steps => break,

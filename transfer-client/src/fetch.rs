@@ -4,6 +4,7 @@ use crate::calls::{Calls, Ended, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, Watched, block};
 use crate::options::DEFAULT_TIMEOUT;
 use crate::session::{Answered, Session, WaitEnd};
+use crate::subscriber::Place;
 use crate::tensor::Lease;
 use crate::{Error, Tensor};
 use std::future::IntoFuture;
@@ -96,7 +97,15 @@ pub(crate) type Take<T> = fn(Arc<Lease>, FetchedTensor) -> Result<T, Error>;
 
 impl<F: Face, T> Fetch<F, T> {
     pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>, take: Take<T>) -> Self {
-        let call = FetchCall { session, key: Some(key), options: FetchOptions::new(), take, began: None, calls: None };
+        let options = FetchOptions::new();
+        let call = FetchCall { session, key: Some(key), options, take, place: None, began: None, calls: None };
+        Fetch { call, face: PhantomData }
+    }
+
+    /// The fetch of a subscriber, which remembers what it fetches.
+    pub(crate) fn of(session: Arc<Session>, key: Key, options: FetchOptions, take: Take<T>, place: Arc<Place>) -> Self {
+        let (key, place) = (Some(Ok(key)), Some(place));
+        let call = FetchCall { session, key, options, take, place, began: None, calls: None };
         Fetch { call, face: PhantomData }
     }
 
@@ -137,6 +146,8 @@ pub struct FetchCall<T = Tensor> {
     key: Option<Result<Key, Error>>,
     options: FetchOptions,
     take: Take<T>,
+    /// What its subscriber remembers.
+    place: Option<Arc<Place>>,
     /// When it began to wait on a notice.
     began: Option<Instant>,
     calls: Option<Calls>,
@@ -146,13 +157,14 @@ impl<T> Call for FetchCall<T> {
     type Output = Result<T, Error>;
 
     /// Waits on the notice of the key's owner.
-    fn watch(&mut self, until: Instant) -> Watched<Self::Output> {
+    fn watch(&mut self, time: Duration) -> Watched<Self::Output> {
         let FetchOptions { select, require, timeout, trace, .. } = self.options;
         let (Some(Ok(key)), None, None) = (&self.key, trace, &self.calls) else { return Watched::Steps };
-        let began = *self.began.get_or_insert_with(Instant::now);
-        match self.session.watch(key, select, require, (began, timeout), until) {
+        let (place, began) = (self.place.as_deref(), &mut self.began);
+        let watch = |known: &mut _| self.session.watch(key, select, require, known, (began, timeout), time);
+        match Place::with(place, &self.session, watch) {
             WaitEnd::Found(hazard, tensor) => {
-                Watched::Ended((self.take)(Lease::looked_up(&self.session, hazard), tensor))
+                Watched::Ended(finish(Lease::looked_up(&self.session, hazard), tensor, self.take, place))
             }
             WaitEnd::TimedOut(failure) => Watched::Ended(Err(failure.into())),
             WaitEnd::Waits => Watched::Waits,
@@ -168,7 +180,7 @@ impl<T> Call for FetchCall<T> {
         let calls = match (&mut self.calls, self.key.take()) {
             (Some(calls), _) => calls,
             (None, Some(Ok(key))) => {
-                if let Some(found) = look_up(&self.session, &key, &self.options, self.take) {
+                if let Some(found) = look_up(&self.session, &key, &self.options, self.take, self.place.as_deref()) {
                     return ControlFlow::Break(found);
                 }
                 let started = Instant::now();
@@ -179,7 +191,8 @@ impl<T> Call for FetchCall<T> {
             (None, Some(Err(e))) => return ControlFlow::Break(Err(e)),
             (None, None) => return ControlFlow::Break(Err(Error::Ended)),
         };
-        calls.step(waker).map_break(|()| conclude(&self.session, calls.take_one(), self.take))
+        let place = self.place.as_deref();
+        calls.step(waker).map_break(|()| conclude(&self.session, calls.take_one(), self.take, place))
     }
 
     fn needs_timer(&self) -> bool {
@@ -193,20 +206,36 @@ pub(crate) fn look_up<T>(
     key: &Key,
     options: &FetchOptions,
     take: Take<T>,
+    place: Option<&Place>,
 ) -> Option<Result<T, Error>> {
     // The trace of a fetch must contain its report, and only the sidecar writes that.
     if options.trace.is_some() {
         return None;
     }
-    let (hazard, tensor) = session.look_up(key, options.select, options.require)?;
-    Some(take(Lease::looked_up(session, hazard), tensor))
+    let look_up = |known: &mut _| session.look_up(key, options.select, options.require, known);
+    let (hazard, tensor) = Place::with(place, session, look_up)?;
+    Some(finish(Lease::looked_up(session, hazard), tensor, take, place))
 }
 
-/// Makes the result of a fetch.
-pub(crate) fn conclude<T>(session: &Arc<Session>, ended: Ended, take: Take<T>) -> Result<T, Error> {
+/// Makes the result of a fetch that asked the sidecar.
+pub(crate) fn conclude<T>(
+    session: &Arc<Session>,
+    ended: Ended,
+    take: Take<T>,
+    place: Option<&Place>,
+) -> Result<T, Error> {
     match ended.and_then(Answered::success)? {
-        Answer::Fetched { lease, tensor } => take(Lease::handed_out(session, lease), tensor),
+        Answer::Fetched { lease, tensor } => finish(Lease::handed_out(session, lease), tensor, take, place),
         // The table only passes answers to a fetch.
         _ => Err(Error::Ended),
     }
+}
+
+fn finish<T>(lease: Arc<Lease>, tensor: FetchedTensor, take: Take<T>, place: Option<&Place>) -> Result<T, Error> {
+    let version = tensor.version;
+    let taken = take(lease, tensor)?;
+    if let Some(place) = place {
+        place.saw(version);
+    }
+    Ok(taken)
 }

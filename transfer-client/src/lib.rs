@@ -67,6 +67,21 @@
 //! # }
 //! ```
 //!
+//! # Versions of one key
+//! A [`Publisher`] has the options of all pushes of a key. A [`Subscriber`] returns each version at most once: weights that
+//! are read while they are trained, for instance.
+//! ```no_run
+//! # use transfer_client::{Client, Error};
+//! # async fn example(client: Client) -> Result<(), Error> {
+//! let weights = client.bundle_subscriber("policy")?;
+//! loop {
+//!     // The newest one that is not known yet.
+//!     let policy = weights.next().await?;
+//!     println!("version {}", policy.version());
+//! }
+//! # }
+//! ```
+//!
 //! # Exchanges
 //! Rows of record batches move from tasks to partitions. Of several attempts of a task one wins. See [`Exchange`].
 //! ```no_run
@@ -118,6 +133,7 @@
 //! - [`TensorMut`], [`Frozen`], [`Tensor`]: a writable tensor, an immutable one, a fetched one.
 //! - [`Push`], [`PushMany`], [`Fetch`], [`FetchMany`], [`Order`], [`AllocateWait`], [`Connect`]: calls that are about
 //!   to be made.
+//! - [`Publisher`], [`Subscriber`]: the pushes, and the fetches, of one key.
 //! - [`Begun`], [`Doorbell`]: calls that begin now and are waited for later, for bindings to other languages.
 //! - [`BatchBuilder`], [`ColumnMut`], [`FetchedBatch`], [`FetchedTable`], [`BatchStream`], [`BatchStreamReader`],
 //!   [`FixedShapeTensor`], [`BatchError`]: record batches.
@@ -158,9 +174,11 @@ mod many;
 mod options;
 mod order;
 mod part;
+mod publisher;
 mod push;
 mod reclaim;
 mod session;
+mod subscriber;
 mod tensor;
 mod tensor_mut;
 mod trace;
@@ -194,8 +212,10 @@ pub use keys::ToKey;
 pub use many::{FetchMany, PushMany};
 pub use order::Order;
 pub use part::FetchOnly;
+pub use publisher::Publisher;
 pub use push::{Push, Pushed};
 pub use session::Gone;
+pub use subscriber::Subscriber;
 pub use tensor::Tensor;
 pub use tensor_mut::TensorMut;
 #[cfg(feature = "opentelemetry")]

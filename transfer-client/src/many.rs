@@ -160,7 +160,7 @@ impl FetchManyCall {
         calls.reserve(keys.len());
         for (at, key) in keys.into_iter().enumerate() {
             match key {
-                Ok(key) => match fetch::look_up(&self.session, &key, &self.options, Tensor::new) {
+                Ok(key) => match fetch::look_up(&self.session, &key, &self.options, Tensor::new, None) {
                     Some(found) => self.unsent.push((at, found)),
                     None => calls.add(self.options.command(key, None), None),
                 },
@@ -183,7 +183,7 @@ impl Call for FetchManyCall {
             self.calls = Some(calls);
             return ControlFlow::Continue(until);
         }
-        let done = calls.take().map(|(_, ended)| fetch::conclude(&self.session, ended, Tensor::new));
+        let done = calls.take().map(|(_, ended)| fetch::conclude(&self.session, ended, Tensor::new, None));
         ControlFlow::Break(merge(done, std::mem::take(&mut self.unsent)))
     }
 

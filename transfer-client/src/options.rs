@@ -78,16 +78,9 @@ impl PushOptions {
     }
 }
 
-/// The methods that set version, target, time-out, fabric and lifetime, for one push and for a batch.
-macro_rules! push_options {
+/// The methods that set target, time-out, fabric and lifetime: for one push, for a batch, and for all pushes of a key.
+macro_rules! lasting_push_options {
     ($($options:ident).+) => {
-        /// The version of the push, above the key's last one: for instance the training step. The default is the last
-        /// version plus one. In a batch, the version of each push.
-        pub fn version(mut self, version: u64) -> Self {
-            self.$($options).+.version = Some(::transfer_core::tensor::Version(version));
-            self
-        }
-
         /// The target worker: the tensor lands at that worker's sidecar before the push is done. Without it, the tensor
         /// stays where it is until it is fetched.
         pub fn to(mut self, worker: impl AsRef<str>) -> Self {
@@ -122,20 +115,35 @@ macro_rules! push_options {
             self
         }
 
-        /// Takes the key from its owner, on whichever node that worker is. The owner's versions end, except for their
-        /// readers, and its next push fails with [`KeyOwned`](crate::FailureCode::KeyOwned). Versions begin anew. Not
-        /// possible together with `to` another node.
-        pub fn takeover(mut self) -> Self {
-            self.$($options).+.takeover = true;
-            self
-        }
-
         /// Lets workers of this tenant fetch the version, too: a user id in digits, or a name of the sidecar's
         /// `--tenants`. They get a copy in their own memory. Up to 8 tenants, one call for each. The option applies at
         /// the sidecar where the version is published, so it is not possible together with [`to`](Self::to) another
         /// node.
         pub fn readable_by(mut self, tenant: impl AsRef<str>) -> Self {
             self.$($options).+.add_reader(tenant.as_ref());
+            self
+        }
+    };
+}
+pub(crate) use lasting_push_options;
+
+/// The methods that set the options of one push, or of a batch.
+macro_rules! push_options {
+    ($($options:ident).+) => {
+        $crate::options::lasting_push_options!($($options).+);
+
+        /// The version of the push, above the key's last one: for instance the training step. The default is the last
+        /// version plus one. In a batch, the version of each push.
+        pub fn version(mut self, version: u64) -> Self {
+            self.$($options).+.version = Some(::transfer_core::tensor::Version(version));
+            self
+        }
+
+        /// Takes the key from its owner, on whichever node that worker is. The owner's versions end, except for their
+        /// readers, and its next push fails with [`KeyOwned`](crate::FailureCode::KeyOwned). Versions begin anew. Not
+        /// possible together with `to` another node.
+        pub fn takeover(mut self) -> Self {
+            self.$($options).+.takeover = true;
             self
         }
 

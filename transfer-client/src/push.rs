@@ -76,6 +76,14 @@ impl<'a, F: Face> Push<'a, F> {
 
     push_options!(call.options);
 
+    /// With these options, in its own trace.
+    pub(crate) fn with(mut self, options: &PushOptions) -> Self {
+        let PushOptions { trace, error, .. } = self.call.options;
+        let error = error.or_else(|| options.error.clone());
+        self.call.options = PushOptions { trace, error, ..options.clone() };
+        self
+    }
+
     /// What the version must not outlive.
     pub(crate) fn life(mut self, life: Life) -> Self {
         self.call.options.retention.life = life;

@@ -9,6 +9,7 @@ use crate::gathered::Body;
 use crate::handle::to_key;
 use crate::keys::ToKey;
 use crate::push::{Push, Source};
+use crate::subscriber::Subscriber;
 use crate::tensor::Lease;
 use crate::{Error, Handle};
 use arrow_array::RecordBatch;
@@ -154,5 +155,21 @@ impl<F: Face> Handle<F> {
     /// Fetches record batches that were pushed as one version; see [`Handle::fetch_batch`].
     pub fn fetch_table(&self, key: impl ToKey) -> Fetch<F, FetchedTable> {
         Fetch::new(self.session(), to_key(&key), take_table)
+    }
+
+    /// Makes a reader of the versions of `key` that [`push_batch`](Self::push_batch) publishes.
+    ///
+    /// # Errors
+    /// [`Error::Name`].
+    pub fn batch_subscriber(&self, key: impl ToKey) -> Result<Subscriber<F, FetchedBatch>, Error> {
+        Subscriber::new(self, &key, take_batch)
+    }
+
+    /// Makes a reader of the versions of `key` that [`push_table`](Self::push_table) publishes.
+    ///
+    /// # Errors
+    /// [`Error::Name`].
+    pub fn table_subscriber(&self, key: impl ToKey) -> Result<Subscriber<F, FetchedTable>, Error> {
+        Subscriber::new(self, &key, take_table)
     }
 }

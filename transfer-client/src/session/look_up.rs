@@ -57,28 +57,36 @@ impl Changes {
 pub(crate) enum Looked {
     /// The version. It does not change until [`Session::clear_hazard`].
     Found(HazardPointer, FetchedTensor),
-    /// The owner announces the key's versions. The announced version is too old, or is about to change.
-    Watch(Watch, NoticeState),
+    /// The owner announces the key's versions. The announced version is too old, or is about to change. The notice is known now.
+    Watch(NoticeState),
     /// Ask the sidecar.
     Nothing,
 }
 
 impl Session {
     /// Looks the version for a fetch up, on the board or in a notice that it names. The version does not change until
-    /// [`Session::clear_hazard`].
+    /// [`Session::clear_hazard`]. If the notice of `known` is still that of the key, the board is not searched.
     pub(crate) fn look_up(
         &self,
         key: &Key,
         select: Select,
         require: Option<FabricKind>,
+        known: &mut Option<Watch>,
     ) -> Option<(HazardPointer, FetchedTensor)> {
-        match self.look(key, select, require) {
+        match self.look(key, select, require, known) {
             Looked::Found(hazard, tensor) => Some((hazard, tensor)),
-            Looked::Watch(..) | Looked::Nothing => None,
+            Looked::Watch(_) | Looked::Nothing => None,
         }
     }
 
-    pub(super) fn look(&self, key: &Key, select: Select, require: Option<FabricKind>) -> Looked {
+    /// See [`Session::look_up`].
+    pub(super) fn look(
+        &self,
+        key: &Key,
+        select: Select,
+        require: Option<FabricKind>,
+        known: &mut Option<Watch>,
+    ) -> Looked {
         let Some(board) = &self.board else { return Looked::Nothing };
         if self.is_forked() {
             return Looked::Nothing;
@@ -88,23 +96,25 @@ impl Session {
             return Looked::Nothing;
         }
         for _ in 0..TRIES {
-            let snapshot = match board.find(key, |segment| self.segments.get(segment)) {
+            let found = match known.take().filter(|watch| watch.is_named(board)) {
+                Some(watch) => Some(Lookup::Notice(watch)),
+                None => board.find(key, |segment| self.segments.get(segment)),
+            };
+            let snapshot = match found {
                 Some(Lookup::Version(snapshot)) => snapshot,
-                Some(Lookup::Notice(watch)) => match watch.look() {
+                Some(Lookup::Notice(watch)) => match known.insert(watch).look() {
                     NoticeState { snapshot: Some(snapshot), .. } if select.takes(snapshot.version) => snapshot,
                     look if look.is_open()
                         || look.snapshot.as_ref().is_some_and(|snapshot| select.awaits(snapshot.version)) =>
                     {
-                        return Looked::Watch(watch, look);
+                        return Looked::Watch(look);
                     }
                     _ => return Looked::Nothing,
                 },
                 None => return Looked::Nothing,
             };
             // If its segment is not mapped here, the sidecar passes it with the answer to a fetch.
-            let known = self.segments.get(snapshot.slice.segment);
-            let is_there = known.is_some_and(|memory| memory.ptr_at(snapshot.slice.offset, snapshot.slice.len).is_ok());
-            if !is_there || !select.takes(snapshot.version) {
+            if !self.segments.holds(snapshot.slice) || !select.takes(snapshot.version) {
                 return Looked::Nothing;
             }
             match board.hold(&snapshot) {

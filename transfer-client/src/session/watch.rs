@@ -2,6 +2,7 @@
 
 use super::Session;
 use super::look_up::Looked;
+use crate::calls::deadline;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::FabricKind;
@@ -35,31 +36,34 @@ impl Session {
         self.board.is_some() && Watch::is_possible()
     }
 
-    /// Looks a key up. Waits on its owner's notice while the announced version is too old, at most until `until`, and until the
-    /// call's own time-out, which began to run at `started`.
+    /// Looks a key up. Waits on its owner's notice while the announced version is too old, at most for `time`, and until the call's
+    /// own time-out. `began` is when the call began to wait: a version that is there takes no look at the clock. `known` is as in
+    /// [`Session::look_up`].
     pub(crate) fn watch(
         &self,
         key: &Key,
         select: Select,
         require: Option<FabricKind>,
-        (started, timeout): (Instant, Duration),
-        until: Instant,
+        known: &mut Option<Watch>,
+        (began, timeout): (&mut Option<Instant>, Duration),
+        time: Duration,
     ) -> WaitEnd {
-        let limit = crate::calls::deadline(started, timeout);
         let (mut is_late, mut was_down) = (false, false);
         // Zero if the thread has not slept: polling does not count against the caller's time-out.
         let mut waited = Duration::ZERO;
+        let mut until = None;
         loop {
-            let (watch, look) = match self.look(key, select, require) {
+            let look = match self.look(key, select, require, known) {
                 Looked::Found(hazard, mut tensor) => {
-                    tensor.report.waited = started.elapsed();
+                    tensor.report.waited = began.map_or(Duration::ZERO, |began| began.elapsed());
                     return WaitEnd::Found(hazard, tensor);
                 }
                 // The backlog is written by the thread that reads the socket, and a thread that sleeps on a notice does
                 // not read it.
-                Looked::Watch(watch, look) if self.watches() && !self.backlog.load(Ordering::SeqCst) => (watch, look),
-                Looked::Watch(..) | Looked::Nothing => return WaitEnd::Ask { waited },
+                Looked::Watch(look) if self.watches() && !self.backlog.load(Ordering::SeqCst) => look,
+                Looked::Watch(_) | Looked::Nothing => return WaitEnd::Ask { waited },
             };
+            let Some(watch) = &*known else { return WaitEnd::Ask { waited } };
             if is_late {
                 let Some(newest) = &look.snapshot else { return WaitEnd::Ask { waited } };
                 let text =
@@ -71,11 +75,14 @@ impl Session {
             }
             was_down = look.is_open();
             let now = Instant::now();
+            let started = *began.get_or_insert(now);
+            let limit = deadline(started, timeout);
+            let until = *until.get_or_insert_with(|| deadline(now, time));
             if now >= until && now < limit {
                 return WaitEnd::Waits;
             }
             let again = now + if was_down { DOWN } else { LOOK_AGAIN };
-            is_late = !self.sleep_on(&watch, &look, limit.min(until).min(again)) && Instant::now() >= limit;
+            is_late = !self.sleep_on(watch, &look, limit.min(until).min(again)) && Instant::now() >= limit;
             waited = started.elapsed();
         }
     }

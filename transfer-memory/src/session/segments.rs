@@ -75,6 +75,13 @@ impl Segments {
         self.known.read().get(&id).cloned()
     }
 
+    /// Whether this range is mapped.
+    #[must_use]
+    pub fn holds(&self, slice: LocalSlice) -> bool {
+        let known = self.known.read();
+        known.get(&slice.segment).is_some_and(|mapping| mapping.ptr_at(slice.offset, slice.len).is_ok())
+    }
+
     /// Returns a view of a range that the sidecar has leased to this worker. The lease ends when `owner` is dropped,
     /// with the last view: its `Drop` must tell the sidecar so, and until then the sidecar ensures that the range is
     /// not written.

@@ -60,6 +60,7 @@ from ._errors import (
 from ._init import init
 from ._native import Buffer, Pending, Pushed, Report, Round, Table, Tensor, __version__
 from ._state import State
+from ._versions import Publisher, PublisherOptions, Subscriber
 
 __all__ = [
     "ArenaFull",
@@ -85,6 +86,8 @@ __all__ = [
     "PeerLost",
     "PermissionDenied",
     "Producing",
+    "Publisher",
+    "PublisherOptions",
     "PushOptions",
     "Pushed",
     "Report",
@@ -93,6 +96,7 @@ __all__ = [
     "SidecarGone",
     "State",
     "StillExported",
+    "Subscriber",
     "Table",
     "Tensor",
     "Timeout",

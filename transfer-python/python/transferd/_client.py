@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from . import _calls, _native
+from . import _calls, _native, _versions
 from ._calls import Aliases, FetchOptions, PushOptions, wait
 from ._native import Buffer, Pushed, Round, Table, Tensor
 from ._state import State
@@ -125,6 +125,33 @@ class Client(_native.Client):
     ) -> None:
         """Gets landing slots for tensors that will be pushed under `key` to the worker `to`, so that the first push waits for nothing."""
         return wait(_calls.one(self._prepare(key, list(shape), dtype, to, timeout)))
+
+    # Versions of one key
+
+    def publisher(self, key: str, **options: Unpack[_versions.PublisherOptions]) -> _versions.Publisher:
+        """Makes a `Publisher` of `key`: its pushes have these options, those of `push` but `version`, `takeover` and `trace`."""
+        return _versions.Publisher(self, key, options)
+
+    def subscriber(
+        self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
+    ) -> _versions.Subscriber[Tensor]:
+        """Makes a `Subscriber` of `key`: an iterator over its versions, which skips those that were replaced meanwhile.
+
+        It begins after the version `after`. Each version may take `timeout` seconds; None is for ever.
+        """
+        return _versions.Subscriber(self.fetch, key, after, timeout, require)
+
+    def state_subscriber(
+        self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
+    ) -> _versions.Subscriber[State]:
+        """As `subscriber`, of what `push_state` publishes."""
+        return _versions.Subscriber(self.fetch_state, key, after, timeout, require)
+
+    def table_subscriber(
+        self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
+    ) -> _versions.Subscriber[Table]:
+        """As `subscriber`, of what `push_table` publishes."""
+        return _versions.Subscriber(self.fetch_table, key, after, timeout, require)
 
     # States
 

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 from . import _calls, _client, _native
 from ._calls import Aliases, Call, FetchOptions, PushOptions
 from ._client import Path
 from ._native import Buffer, Pending, Pushed, Round, Table, Tensor
 from ._state import State
+from ._versions import PublisherOptions, Seen, V, checked, joined
 
 T = TypeVar("T")
 
-__all__ = ["Barrier", "BatchReader", "BatchWriter", "Client", "Connecting", "Counter", "Exchange", "ExchangeReader", "ExchangeTask", "Producing", "TwoBuffers", "TwoStateBuffers", "connect", "embedded"]
+__all__ = ["Barrier", "BatchReader", "BatchWriter", "Client", "Connecting", "Counter", "Exchange", "ExchangeReader", "ExchangeTask", "Producing", "Publisher", "Subscriber", "TwoBuffers", "TwoStateBuffers", "connect", "embedded"]
 
 
 class _Waiting:
@@ -192,6 +193,28 @@ class Client:
         """As `transferd.Client.prepare`."""
         await self._loop.wait(self._client._prepare(key, list(shape), dtype, to, timeout))
 
+    def publisher(self, key: str, **options: Unpack[PublisherOptions]) -> Publisher:
+        """As `transferd.Client.publisher`."""
+        return Publisher(self, key, options)
+
+    def subscriber(
+        self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
+    ) -> Subscriber[Tensor]:
+        """As `transferd.Client.subscriber`, with `async for`."""
+        return Subscriber(self.fetch, key, after, timeout, require)
+
+    def state_subscriber(
+        self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
+    ) -> Subscriber[State]:
+        """As `transferd.Client.state_subscriber`, with `async for`."""
+        return Subscriber(self.fetch_state, key, after, timeout, require)
+
+    def table_subscriber(
+        self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
+    ) -> Subscriber[Table]:
+        """As `transferd.Client.table_subscriber`, with `async for`."""
+        return Subscriber(self.fetch_table, key, after, timeout, require)
+
     async def push_state(
         self, key: str, state: Mapping[str, object], *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
     ) -> Pushed:
@@ -304,6 +327,70 @@ class Producing:
         buffer, self._buffer = self._buffer, None
         if error is None and buffer is not None:
             self.pushed = await self._client.push(self._key, buffer, **self._options)
+
+
+class Publisher:
+    """As `transferd.Publisher`."""
+
+    def __init__(self, client: Client, key: str, options: PublisherOptions) -> None:
+        self._client, self._options = client, checked(options)
+        self.key = key
+        """The key."""
+
+    async def push(self, value: object, *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]) -> Pushed:
+        """As `Client.push`. Options that are given here come first."""
+        return await self._client.push(self.key, value, aliases=aliases, **joined(self._options, options))
+
+    async def push_state(
+        self, state: Mapping[str, object], *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
+    ) -> Pushed:
+        """As `Client.push_state`."""
+        return await self._client.push_state(self.key, state, aliases=aliases, **joined(self._options, options))
+
+    async def push_table(self, table: object, **options: Unpack[PushOptions]) -> Pushed:
+        """As `Client.push_table`."""
+        return await self._client.push_table(self.key, table, **joined(self._options, options))
+
+    def produce(
+        self,
+        shape: int | Sequence[int],
+        dtype: object = "float32",
+        *,
+        room: float | None = 0.0,
+        **options: Unpack[PushOptions],
+    ) -> Producing:
+        """As `Client.produce`."""
+        return self._client.produce(self.key, shape, dtype, room=room, **joined(self._options, options))
+
+
+class Subscriber(Seen, Generic[V]):
+    """As `transferd.Subscriber`, with `async for`."""
+
+    def __init__(
+        self,
+        fetch: Callable[..., Awaitable[V]],
+        key: str,
+        after: int | None,
+        timeout: float | None,
+        require: str | None,
+    ) -> None:
+        super().__init__(key, after, timeout, require)
+        self._fetch = fetch
+
+    async def next(self) -> V:
+        """As `transferd.Subscriber.next`. One that is cancelled skips nothing."""
+        fetch = self._fetch(self.key, at_least=self._next(), timeout=self._timeout, require=self._require)
+        return self._saw(await fetch)
+
+    async def latest(self) -> V:
+        """As `transferd.Subscriber.latest`."""
+        return self._saw(await self._fetch(self.key, timeout=self._timeout, require=self._require))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> V:
+        return await self.next()
 
 
 class Counter:
