@@ -1,7 +1,7 @@
 //! The side that reads records.
 
 use super::region::Region;
-use super::{MAX_ENTRY_BYTES, MAX_RECORD_BYTES, RingError, RingRange, WRAP, entry_bytes};
+use super::{MAX_RECORD_BYTES, RingError, RingRange, WRAP, entry_bytes};
 use crate::segment::Mapping;
 use crate::sync::{Ordering, fence};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Consumer {
             let available = (self.tail - self.head).min(to_end);
             let len = self.region.length_at(self.head).load(Ordering::Relaxed);
             if len == WRAP {
-                if to_end >= MAX_ENTRY_BYTES || to_end > self.tail - self.head {
+                if to_end == self.region.capacity() || to_end > self.tail - self.head {
                     return Err(RingError::AbsurdWrap { index: self.head, skipped: to_end });
                 }
                 self.head += to_end;

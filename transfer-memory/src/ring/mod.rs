@@ -14,7 +14,8 @@
 //!
 //! The indexes run freely and never wrap; a position in the data is the index modulo the capacity, a power of two. A
 //! record is a u32 length and that many bytes, padded to 8. A record that does not fit before the end of the data is
-//! at position 0; a length of [`u32::MAX`] takes its place and says so.
+//! at position 0; a length of [`u32::MAX`] takes its place and says so. The producer also goes back to position 0 when it is far
+//! enough and the ring is empty, so that a session with few records under way does not touch all of the memory.
 //!
 //! # Trust
 //! Each side keeps its own index in private memory, and only publishes it to the other side. The other side's index is
@@ -124,10 +125,10 @@ pub enum RingError {
         /// The longest that could be there, in bytes.
         limit: u64,
     },
-    /// A wrap marker where no record can have needed one.
+    /// A wrap marker at the start of the data, or one that skips more than is published.
     #[error(
         "the peer's wrap marker at index {index} would skip {skipped} bytes; \
-         a record that needs it skips less than {MAX_ENTRY_BYTES}"
+         none is at the start of the data, and none skips more than is published"
     )]
     AbsurdWrap {
         /// The index of the marker.

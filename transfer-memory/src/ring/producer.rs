@@ -6,6 +6,12 @@ use crate::segment::Mapping;
 use crate::sync::{Ordering, fence};
 use std::sync::Arc;
 
+/// Behind this part of the data, a ring that is empty goes on at its start. So the rest of its memory is touched only by bursts that do
+/// not fit into this part.
+const EARLY: (u64, u64) = (3, 8);
+/// The part of the data between two looks whether it is empty. A look reads what the consumer writes.
+const BETWEEN_LOOKS: (u64, u64) = (1, 16);
+
 /// The writing end of a ring.
 ///
 /// [`try_push`](Producer::try_push) any number of records, [`publish`](Producer::publish) them together, and ring the
@@ -20,6 +26,12 @@ pub struct Producer {
     published: u64,
     /// The last valid head that the consumer published.
     head: u64,
+    /// The position from which on it looks whether the ring is empty; see [`EARLY`].
+    look_at: u64,
+}
+
+const fn of((n, m): (u64, u64), capacity: u64) -> u64 {
+    capacity / m * n
 }
 
 impl Producer {
@@ -28,7 +40,9 @@ impl Producer {
     /// # Errors
     /// [`RingError::BadRange`], [`RingError::Map`] where the range is not in the mapping or the mapping is read-only.
     pub fn new(mapping: Arc<Mapping>, range: RingRange) -> Result<Producer, RingError> {
-        Ok(Producer { region: Region::new(mapping, range)?, tail: 0, published: 0, head: 0 })
+        let region = Region::new(mapping, range)?;
+        let look_at = of(EARLY, region.capacity());
+        Ok(Producer { region, tail: 0, published: 0, head: 0, look_at })
     }
 
     /// Writes a record, which the consumer sees after the next [`Producer::publish`]. Returns `false` if there is no
@@ -40,16 +54,25 @@ impl Producer {
         let Some(len) = u32::try_from(record.len()).ok().filter(|n| *n as usize <= MAX_RECORD_BYTES) else {
             return Err(RingError::TooLong { len: record.len() });
         };
+        let position = self.region.capacity() - self.region.bytes_to_end(self.tail);
+        if position == 0 {
+            self.look_at = of(EARLY, self.region.capacity());
+        }
+        if position >= self.look_at {
+            self.look_at = position + of(BETWEEN_LOOKS, self.region.capacity());
+            self.refresh_head()?;
+            if self.head == self.tail && entry_bytes(record.len()) <= position {
+                self.wrap();
+            }
+        }
         if !self.has_room(record.len()) {
             self.refresh_head()?;
             if !self.has_room(record.len()) {
                 return Ok(false);
             }
         }
-        let to_end = self.region.bytes_to_end(self.tail);
-        if entry_bytes(record.len()) > to_end {
-            self.region.length_at(self.tail).store(WRAP, Ordering::Relaxed);
-            self.tail += to_end;
+        if entry_bytes(record.len()) > self.region.bytes_to_end(self.tail) {
+            self.wrap();
         }
         self.region.length_at(self.tail).store(len, Ordering::Relaxed);
         self.region.write_body(self.tail, record);
@@ -95,6 +118,13 @@ impl Producer {
             self.region.header().producer_sleeps.0.store(0, Ordering::Relaxed);
         }
         Ok(full)
+    }
+
+    /// Goes on at the start of the data. The caller has checked that there is room for the rest of it, and for what follows.
+    fn wrap(&mut self) {
+        self.region.length_at(self.tail).store(WRAP, Ordering::Relaxed);
+        self.tail += self.region.bytes_to_end(self.tail);
+        self.look_at = of(EARLY, self.region.capacity());
     }
 
     fn has_room(&self, len: usize) -> bool {

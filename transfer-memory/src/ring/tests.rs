@@ -72,6 +72,35 @@ fn wake_ups_are_asked_for_once() {
     assert!(!c.should_wake());
 }
 
+/// One record at a time, and bursts that are longer than the part to which the producer keeps otherwise.
+#[test]
+fn ring_that_is_empty_goes_on_at_its_start() {
+    const RECORD: [u8; 100] = [7; 100];
+    let (mut p, mut c) = ring();
+    let touched = |p: &Producer| {
+        let words = (0..u64::from(MIN_CAPACITY)).step_by(8);
+        let last = words.filter(|at| p.region().length_at(*at).load(Ordering::Relaxed) != 0).last();
+        last.map_or(0, |at| at + 8)
+    };
+    for _ in 0..1000 {
+        assert!(p.try_push(&RECORD).unwrap());
+        p.publish();
+        assert_eq!(pop(&mut c).unwrap(), RECORD);
+    }
+    let alone = touched(&p);
+    assert!(alone < u64::from(MIN_CAPACITY) / 2, "{alone} bytes of {MIN_CAPACITY}");
+    for burst in 1..=76 {
+        // The first ones may lie before a padding.
+        let pushed = (0..burst).take_while(|_| p.try_push(&RECORD).unwrap()).count();
+        p.publish();
+        for _ in 0..pushed {
+            assert_eq!(pop(&mut c).unwrap(), RECORD);
+        }
+        assert_eq!(pop(&mut c), None);
+    }
+    assert!(touched(&p) > u64::from(MIN_CAPACITY) * 7 / 8, "a burst has all of it");
+}
+
 /// Two real threads with real sleeps exchange many records, so that a lost wake-up hangs and a torn record fails.
 #[test]
 fn millions_of_records_pass_between_two_threads() {
@@ -143,8 +172,10 @@ proptest! {
                     if p.try_push(&record).unwrap() {
                         pushed.push_back(record);
                     } else {
-                        // Refused only if the record would not fit together with the padding at the end.
-                        prop_assert!(used + 2 * MAX_ENTRY_BYTES + entry_bytes(len) > u64::from(MIN_CAPACITY));
+                        // Refused only if the record would not fit together with the padding at the end, which is longest if the
+                        // ring was empty.
+                        let capacity = u64::from(MIN_CAPACITY);
+                        prop_assert!(used + capacity / 8 * 5 + MAX_ENTRY_BYTES + entry_bytes(len) > capacity);
                     }
                 }
                 2 => {
@@ -272,6 +303,14 @@ fn absurd_records_are_errors() {
     assert_eq!(pop_with(2049, 4096), Err(RingError::AbsurdRecord { index: 0, len: 2049, limit: 2048 }));
     assert_eq!(pop_with(5, 8), Err(RingError::AbsurdRecord { index: 0, len: 5, limit: 4 }));
     assert_eq!(pop_with(WRAP, 8192), Err(RingError::AbsurdWrap { index: 0, skipped: 8192 }));
+    let (p, mut c) = ring();
+    for (at, len) in [(0, 0), (8, WRAP)] {
+        p.region().length_at(at).store(len, Ordering::Relaxed);
+    }
+    p.region().header().tail.0.store(16, Ordering::Relaxed);
+    assert_eq!(pop(&mut c).unwrap(), b"");
+    let skips_too_much = RingError::AbsurdWrap { index: 8, skipped: 8184 };
+    assert_eq!(c.try_pop(&mut [0; MAX_RECORD_BYTES]), Err(skips_too_much));
     assert_eq!(pop_with(WRAP - 1, 8192), Err(RingError::AbsurdRecord { index: 0, len: WRAP - 1, limit: 2048 }));
 }
 

@@ -4,6 +4,7 @@ use super::{MapError, Reservation, SegmentError};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::mm::{MlockFlags, mlock_with};
 use std::any::Any;
 use std::io;
 use std::ptr;
@@ -108,6 +109,12 @@ impl Mapping {
     /// Locks the pages in memory.
     pub(super) fn lock(&self) -> rustix::io::Result<()> {
         self.raw.lock().map_err(|e| errno(&e))
+    }
+
+    /// Locks each page in memory once it is there.
+    pub(super) fn lock_as_written(&self) -> rustix::io::Result<()> {
+        // SAFETY: the range is this mapping, which stays mapped as long as `self` lives. No memory is read or written.
+        unsafe { mlock_with(self.raw.as_mut_ptr().cast(), self.raw.len(), MlockFlags::ONFAULT) }
     }
 
     /// The length in bytes. Never 0.

@@ -117,12 +117,12 @@ impl Segment {
     }
 
     /// Makes a segment of which most is seldom used, mapped read-write and counted in `budget` as a whole. Each of its pages comes
-    /// when it is written, and is not locked.
+    /// when it is written, and is locked then if that is wanted.
     ///
     /// # Errors
     /// As [`Segment::create`].
-    pub fn create_sparse(name: &str, len: u64, budget: &PinnedBudget) -> Result<Segment, SegmentError> {
-        let options = SegmentOptions { len, pages: Pages::Base, lock: Lock::No };
+    pub fn create_sparse(name: &str, len: u64, lock: Lock, budget: &PinnedBudget) -> Result<Segment, SegmentError> {
+        let options = SegmentOptions { len, pages: Pages::Base, lock };
         Segment::create_with(name, &options, budget, (false, Fill::AsWritten))
     }
 
@@ -152,11 +152,15 @@ impl Segment {
         if fill == Fill::Now {
             mapping.prefault()?;
         }
+        let lock = || match fill {
+            Fill::Now => mapping.lock(),
+            Fill::AsWritten => mapping.lock_as_written(),
+        };
         let lock_refused = match options.lock {
             Lock::No => None,
-            Lock::Try => mapping.lock().err(),
+            Lock::Try => lock().err(),
             Lock::Require => {
-                mapping.lock().map_err(|source| SegmentError::NotLocked { len, source })?;
+                lock().map_err(|source| SegmentError::NotLocked { len, source })?;
                 None
             }
         };

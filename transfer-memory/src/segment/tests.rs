@@ -199,10 +199,15 @@ fn streamed_copies_equal_others() {
     assert!(to.mapping().stream_from(0, from.mapping(), 1, 1 << 16).is_err());
 }
 
-/// Pages of a sparse segment come when they are written: not when it is sealed, and not when somebody maps it.
+/// Pages of a sparse segment come when they are written: not when it is sealed or locked, and not when somebody maps it.
 #[test]
 fn sparse_segment_takes_the_pages_that_are_written() {
-    let segment = Segment::create_sparse("sparse", 64 << 10, &PinnedBudget::new(1 << 20)).unwrap();
+    [Lock::No, Lock::Try].into_iter().for_each(takes_the_pages_that_are_written);
+}
+
+fn takes_the_pages_that_are_written(lock: Lock) {
+    let segment = Segment::create_sparse("sparse", 64 << 10, lock, &PinnedBudget::new(1 << 20)).unwrap();
+    assert_eq!(segment.achieved().locked, lock == Lock::Try && segment.achieved().lock_refused.is_none());
     let pages = || fs::fstat(segment.fd()).unwrap().st_blocks * 512 / 4096;
     let writer = Segment::adopt(duplicate(&segment), Access::ReadWrite, segment.len()).unwrap();
     segment.seal_writers().unwrap();

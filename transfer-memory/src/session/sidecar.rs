@@ -191,8 +191,7 @@ fn admit(
     let label = |what| format!("transfer-{what}:{}", applicant.name);
     // The worker that ended a moment ago may have had the memory that this one wants.
     policy.budget.wait_for_returning(wanted_arena_bytes.saturating_add(rings_len + NOTICES_BYTES), deadline);
-    let options = SegmentOptions { len: rings_len, pages: Pages::Base, lock: policy.lock };
-    let rings = Segment::create(&label("rings"), &options, &policy.budget)?;
+    let rings = Segment::create_sparse(&label("rings"), rings_len, policy.lock, &policy.budget)?;
     let options = SegmentOptions { len: admission.arena_bytes.max(1), pages: policy.pages, lock: policy.lock };
     let arena = match offered {
         None => Segment::create(&label("arena"), &options, &policy.budget)?,
@@ -200,7 +199,7 @@ fn admit(
         Some(fd) => Segment::take_again(fd, wanted_arena_bytes, policy.lock, &policy.budget)?,
     };
     let notices = admission.board.as_ref();
-    let notices = notices.map(|_| Segment::create_sparse(&label("notices"), NOTICES_BYTES, &policy.budget));
+    let notices = notices.map(|_| Segment::create_sparse(&label("notices"), NOTICES_BYTES, Lock::No, &policy.budget));
     let notices = notices.transpose()?;
     let welcome = Welcome {
         session: admission.session,
