@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::task::Waker;
-use transfer_client::{Begun, BlockingClient, DType, Error, Key, PushError, Pushed};
+use transfer_client::{Begun, BlockingClient, DType, Error, Key, PushError, Pushed, Tensor};
 
 type Pushes<'a> = VecDeque<Begun<'a, Result<Pushed, PushError>>>;
 
@@ -79,11 +79,24 @@ impl ReadStream {
     pub(super) fn read(&self, client: &BlockingClient) -> Result<Answer, Failed> {
         let (keys, credit_key) = (self.keys()?, self.credit_key()?);
         let (mut pushes, mut copied) = (Pushes::new(), 0);
-        for (number, version, key) in self.messages() {
-            let tensor = client.fetch(&keys[key]).exactly(version).timeout(PATIENCE).call()?;
+        let mut fetches = self.messages().map(|(_, version, key)| {
+            let mut fetch = client.fetch(&keys[key]).exactly(version).timeout(PATIENCE).begin();
+            // This sends it. What it already has is kept for the wait.
+            match fetch.poll(Waker::noop()) {
+                ControlFlow::Break(tensor) => Fetching::Done(tensor),
+                ControlFlow::Continue(_) => Fetching::UnderWay(fetch),
+            }
+        });
+        let mut under_way: VecDeque<_> = fetches.by_ref().take(self.in_flight as usize).collect();
+        for (number, ..) in self.messages() {
+            let tensor = match under_way.pop_front().ok_or(Error::Ended)? {
+                Fetching::Done(tensor) => tensor?,
+                Fetching::UnderWay(mut fetch) => fetch.wait(PATIENCE).ok_or(Error::Ended)??,
+            };
             read_all(tensor.as_bytes());
             copied += tensor.report().copied;
             drop(tensor);
+            under_way.extend(fetches.next());
             if (number + 1) % self.credit() == 0 {
                 let credit = client.allocate(DType::U8, [8])?;
                 let push = client.push_tensor(&credit_key, credit).version((number + 1) / self.credit());
@@ -94,6 +107,12 @@ impl ReadStream {
         settle(&mut pushes, 0)?;
         Ok(Answer::Times { ns: vec![ended], copied })
     }
+}
+
+/// A fetch that was sent.
+enum Fetching {
+    Done(Result<Tensor, Error>),
+    UnderWay(Begun<'static, Result<Tensor, Error>>),
 }
 
 /// Sends a push, once fewer than `in_flight` are under way. Returns the copied bytes of those that are done.
