@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Measures this project beside those that people use instead, in one interleaved run.
 
-Installs the others into target/peers-venv (requirements.txt, by pip; about 900 MB) and UCX's perftest (ucx-utils, by apt-get) where they are
-missing, and builds this project in release mode. A peer that cannot be installed is left out, and the reason stands below the table. Each
-measurement is a fresh pair of processes; a round measures every peer once for each question, and the table has the median over the
-rounds. Prints the table as Markdown, and what it goes through to the standard error.
+Installs the others into target/peers-venv (requirements.txt, by pip; about 900 MB) and UCX's perftest and headers (ucx-utils and
+libucx-dev, by apt-get) where they are missing, and builds this project in release mode. A peer that cannot be installed is left out, and
+the reason stands below the table. Each measurement is a fresh pair of processes; a round measures every peer once for each question, and
+the table has the median over the rounds. Prints the table as Markdown, and what it goes through to the standard error.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import time
 
+import common
 import install
 
 PEERS = {
@@ -41,6 +43,8 @@ QUESTIONS = [
     ('4 KiB one way, TCP', 'one-way', 'tcp', 4 * KIB),
     *((f'{name} stream, one host', 'throughput', 'one-host', size) for name, size in SIZES),
     *((f'{name} stream, TCP', 'throughput', 'tcp', size) for name, size in SIZES),
+    *((f'{name} stream, one host, read', 'read', 'one-host', size) for name, size in SIZES),
+    *((f'{name} stream, TCP, read', 'read', 'tcp', size) for name, size in SIZES),
 ]
 LIMIT_SECONDS = 60
 
@@ -56,6 +60,9 @@ def prepare(peers, options):
             elif peer == 'UCX':
                 install.ucx()
                 pythons[peer] = sys.executable
+                # The rows that need it say why it is missing.
+                with contextlib.suppress(install.MissingError):
+                    install.ucx_read()
             elif peer == 'Gloo':
                 pythons[peer] = install.torch(options.torch)
             else:
@@ -148,7 +155,7 @@ def below(seen, missing):
 
 def machine():
     cpu = next((line.split(':')[1].strip() for line in open('/proc/cpuinfo') if line.startswith('model name')), platform.machine())
-    return f'{cpu}, {os.cpu_count()} cores, Linux {platform.release()}'
+    return f'{cpu}, {os.cpu_count()} cores, last-level cache {common.last_level_cache() >> 20} MiB, Linux {platform.release()}'
 
 
 def arguments():
