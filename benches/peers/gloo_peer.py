@@ -1,5 +1,7 @@
 """Gloo, which PyTorch's distributed package has for CPUs: point-to-point send and receive. Needs a Python that has torch."""
 
+import collections
+import itertools
 import os
 
 import common
@@ -34,11 +36,54 @@ def echo(pipe, what, size, many, port):
         distributed.send(done, 0, tag=many)
 
 
+def buffers_of(torch, ask):
+    """The buffers of a `read` stream: for Gloo, and for the reader."""
+    import numpy
+
+    arrays = [numpy.ones(ask.size, dtype=numpy.uint8) for _ in range(ask.buffers())]
+    return [torch.from_numpy(array) for array in arrays], arrays
+
+
+def reader(pipe, ask, port):
+    torch, distributed = join(1, port)
+    tensors, arrays = buffers_of(torch, ask)
+    done, step, receives = torch.ones(1), ask.credit(), collections.deque()
+    for number in itertools.count():
+        while len(receives) < ask.under_way():
+            receives.append(distributed.irecv(tensors[(number + len(receives)) % len(tensors)], 0))
+        receives.popleft().wait()
+        common.read_all(arrays[number % len(arrays)])
+        if not (number + 1) % step:
+            distributed.send(done, 0, tag=1)
+
+
+def read(ask):
+    port = common.free_port()
+    process, _ = common.partner(reader, ask, port)
+    torch, distributed = join(0, port)
+    (tensors, _), done, sends = buffers_of(torch, ask), torch.ones(1), collections.deque()
+
+    def send(i):
+        sends.append(distributed.isend(tensors[i], 1))
+
+    def credit():
+        distributed.recv(done, 1, tag=1)
+        # What was read was sent.
+        for _ in range(ask.credit()):
+            sends.popleft().wait()
+
+    said = common.gigabytes(common.read_rate(ask, send, credit))
+    process.kill()
+    return said
+
+
 def measure(ask):
     if ask.what == 'handover':
         raise common.CannotError('tensors are sent: a copy')
     if ask.place != 'tcp':
         raise common.CannotError('it sends over TCP within a host too')
+    if ask.what == 'read':
+        return read(ask)
     many = ask.under_way()
     port = common.free_port()
     process, _ = common.partner(echo, ask.what, ask.size, many, port)

@@ -42,11 +42,59 @@ def echo(pipe, name, size):
         send(publisher, size)
 
 
+def reader(pipe, name, ask):
+    """The second process of a `read` stream: reads where the sample is, and reports that."""
+    import iceoryx2
+    import numpy
+
+    node = iceoryx2.NodeBuilder.new().create(iceoryx2.ServiceType.Ipc)
+    subscriber = service(iceoryx2, node, f'{name}/out', ask).subscriber_builder().create()
+    publisher = service(iceoryx2, node, f'{name}/back', ask).publisher_builder().create()
+    pipe.send('ready')
+    while True:
+        for _ in range(ask.credit()):
+            sample = receive(subscriber)
+            common.read_all(numpy.frombuffer(sample.payload().as_memory_view(), dtype=numpy.uint8))
+            sample.delete()
+        send(publisher, 1)
+
+
+def service(iceoryx2, node, name, ask):
+    """The service of a `read` stream. Its samples do not replace each other: none is lost."""
+    iceoryx2.set_log_level(iceoryx2.LogLevel.Error)
+    made = node.service_builder(iceoryx2.ServiceName.new(name)).publish_subscribe(iceoryx2.Slice[ctypes.c_uint8])
+    return made.enable_safe_overflow(False).subscriber_max_buffer_size(ask.under_way()).open_or_create()
+
+
+def read(ask):
+    import iceoryx2
+    import numpy
+
+    name = f'peers{common.free_port()}'
+    node = iceoryx2.NodeBuilder.new().create(iceoryx2.ServiceType.Ipc)
+    publisher = service(iceoryx2, node, f'{name}/out', ask).publisher_builder().initial_max_slice_len(ask.size).create()
+    subscriber = service(iceoryx2, node, f'{name}/back', ask).subscriber_builder().create()
+    process, pipe = common.partner(reader, name, ask)
+    pipe.recv()
+    buffers = [numpy.ones(ask.size, dtype=numpy.uint8) for _ in range(ask.buffers())]
+
+    def send_copy(i):
+        sample = publisher.loan_slice_uninit(ask.size)
+        ctypes.memmove(sample.payload_ptr, buffers[i].ctypes.data, ask.size)
+        sample.assume_init().send()
+
+    said = common.gigabytes(common.read_rate(ask, send_copy, lambda: receive(subscriber).delete()))
+    process.kill()
+    return said
+
+
 def measure(ask):
     if ask.place == 'tcp':
         raise common.CannotError('it is for one host')
     if ask.what == 'throughput':
         raise common.CannotError('nothing is copied: its throughput is that of who writes the memory')
+    if ask.what == 'read':
+        return read(ask)
     import iceoryx2
 
     iceoryx2.set_log_level(iceoryx2.LogLevel.Error)

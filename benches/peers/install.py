@@ -66,6 +66,19 @@ def ucx():
         run(['apt-get', 'install', '-y', '-qq', '--no-install-recommends', 'ucx-utils'])
 
 
+def ucx_read():
+    """Compiles ucx_read.c, against the headers of libucx-dev; answers the program."""
+    source, program = HERE / 'ucx_read.c', TARGET / 'ucx_read'
+    if program.exists() and program.stat().st_mtime >= source.stat().st_mtime:
+        return program
+    if not pathlib.Path('/usr/include/ucp/api/ucp.h').exists():
+        print('peers: installing libucx-dev with apt-get', file=sys.stderr)
+        run(['apt-get', 'install', '-y', '-qq', '--no-install-recommends', 'libucx-dev'])
+    TARGET.mkdir(parents=True, exist_ok=True)
+    run(['cc', '-O3', '-Wall', '-Wextra', '-o', program, source, '-lucp', '-lucs'])
+    return program
+
+
 def torch(named):
     """A Python that has PyTorch. It is not installed for this: it is larger than all others together."""
     for python in [named] if named else [sys.executable, '/usr/bin/python3']:

@@ -1,5 +1,7 @@
 """Mooncake's transfer engine: writes from registered memory into that of another process. Its non-CUDA build has TCP here."""
 
+import collections
+import itertools
 import os
 
 import common
@@ -42,11 +44,72 @@ def echo(pipe, size):
             write(made, other, memory.ctypes.data, there, size)
 
 
+def marker(number, ask):
+    """The last byte of message `number` of a `read` stream: it differs from the one before in the same buffer."""
+    return number // ask.buffers() % 255 + 1
+
+
+def reader(pipe, ask):
+    """The second process of a `read` stream: waits for the last byte of each message, and writes the number of credits back, as a byte."""
+    made = engine()
+    memory, credits = registered(made, ask.size * ask.buffers()), registered(made, 1)
+    pipe.send((f'127.0.0.1:{made.get_rpc_port()}', memory.ctypes.data))
+    other, there = pipe.recv()
+    buffers, under_way = memory.reshape(-1, ask.size), collections.deque()
+    for number in itertools.count():
+        buffer, wanted = buffers[number % len(buffers)], marker(number, ask)
+        while buffer[-1] != wanted:
+            os.sched_yield()
+        common.read_all(buffer)
+        if not (number + 1) % ask.credit():
+            finish(made, under_way, 1)
+            credits += numpy.uint8(1)
+            under_way.append(made.transfer_submit_write(other, credits.ctypes.data, there, 1))
+
+
+def finish(made, under_way, left):
+    """Waits until at most so many of the transfers are not done."""
+    while len(under_way) > left:
+        if (state := made.transfer_check_status(under_way[0])) < 0:
+            raise SystemExit('Mooncake: the transfer failed')
+        if state:
+            under_way.popleft()
+        else:
+            os.sched_yield()
+
+
+def read(ask):
+    process, pipe = common.partner(reader, ask)
+    made = engine()
+    memory, credits = registered(made, ask.size * ask.buffers()), registered(made, 1)
+    name, there = pipe.recv()
+    pipe.send((f'127.0.0.1:{made.get_rpc_port()}', credits.ctypes.data))
+    buffers, under_way = memory.reshape(-1, ask.size), collections.deque()
+    numbers, seen = itertools.count(), 0
+
+    def send(i):
+        buffers[i][-1] = marker(next(numbers), ask)
+        under_way.append(made.transfer_submit_write(name, buffers[i].ctypes.data, there + i * ask.size, ask.size))
+        finish(made, under_way, ask.under_way())
+
+    def credit():
+        nonlocal seen
+        while credits[0] == seen:
+            os.sched_yield()
+        seen = (seen + 1) % 256
+
+    said = common.gigabytes(common.read_rate(ask, send, credit))
+    process.kill()
+    return said
+
+
 def measure(ask):
     if ask.what == 'handover':
         raise common.CannotError('memory is written into the other process: a copy')
     if ask.place != 'tcp':
         raise common.CannotError('its build without CUDA has no shared memory')
+    if ask.what == 'read':
+        return read(ask)
     process, pipe = common.partner(echo, ask.size)
     made = engine()
     memory, answers = registered(made, ask.size), registered(made, ask.size)

@@ -1,5 +1,6 @@
 """NIXL with its UCX backend: an agent writes from its registered memory into that of another agent, and notifies it."""
 
+import collections
 import os
 
 import common
@@ -67,9 +68,68 @@ def echo(pipe, size, tcp):
             done(agent, back)
 
 
+def reader(pipe, ask):
+    """The second process of a `read` stream: reads what it is notified of, and reports that."""
+    agent = agent_of('b', ask.place == 'tcp')
+    memory = registered(agent, ask.size * ask.buffers())
+    pipe.send((agent.get_agent_metadata(), agent.get_serialized_descs(pieces(agent, memory, ask.size))))
+    agent.add_remote_agent(pipe.recv())
+    pipe.send('ready')
+    buffers, arrived, read = memory.reshape(-1, ask.size), set(), 0
+    while True:
+        while not (heard := agent.get_new_notifs().get('a')):
+            os.sched_yield()
+        if b'end' in heard:
+            return
+        # Writes may overtake each other, and a credit is for the oldest.
+        arrived.update(map(int, heard))
+        while (i := read % len(buffers)) in arrived:
+            arrived.remove(i)
+            common.read_all(buffers[i])
+            read += 1
+            if not read % ask.credit():
+                agent.send_notif('a', b'read')
+
+
+def read(ask):
+    process, pipe = common.partner(reader, ask)
+    agent = agent_of('a', ask.place == 'tcp')
+    memory = registered(agent, ask.size * ask.buffers())
+    theirs, there = pipe.recv()
+    agent.add_remote_agent(theirs)
+    pipe.send(agent.get_agent_metadata())
+    pipe.recv()
+    here = agent.prep_xfer_dlist('', pieces(agent, memory, ask.size))
+    there = agent.prep_xfer_dlist('b', agent.deserialize_descs(there))
+    handles = [agent.make_prepped_xfer('WRITE', here, [i], there, [i], str(i).encode()) for i in range(ask.buffers())]
+    under_way, credits = collections.deque(), 0
+
+    def send(i):
+        write(agent, handles[i])
+        under_way.append(handles[i])
+
+    def credit():
+        nonlocal credits
+        while not credits:
+            # A write makes progress, and its notification is sent, when its state is asked for.
+            while under_way and agent.check_xfer_state(under_way[0]) == 'DONE':
+                under_way.popleft()
+            credits += len(agent.get_new_notifs().get('b', ()))
+            if not credits:
+                os.sched_yield()
+        credits -= 1
+
+    said = common.gigabytes(common.read_rate(ask, send, credit))
+    agent.send_notif('b', b'end')
+    process.join(5)
+    return said
+
+
 def measure(ask):
     if ask.what == 'handover':
         raise common.CannotError('memory is written into the other process: a copy')
+    if ask.what == 'read':
+        return read(ask)
     tcp = ask.place == 'tcp'
     many = ask.under_way() if ask.what == 'throughput' else 1
     process, pipe = common.partner(echo, ask.size, tcp)

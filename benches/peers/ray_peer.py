@@ -1,5 +1,7 @@
 """Ray's object store: `put` copies into shared memory, `get` maps what is there. Between nodes it needs a cluster: not measured."""
 
+import collections
+
 import common
 import numpy
 
@@ -22,6 +24,9 @@ def measure(ask):
         def take(self, array):
             return common.now()
 
+        def read_all(self, array):
+            common.read_all(array)
+
     reader = Reader.remote()
     memory = numpy.ones(ask.size, dtype=numpy.uint8)
     if ask.what == 'handover':
@@ -38,6 +43,16 @@ def measure(ask):
             return ray.get(reader.take.remote(ray.put(memory))) - began
 
         said = common.microseconds(common.for_seconds(ask.seconds, step))
+    elif ask.what == 'read':
+        buffers, calls = [numpy.ones(ask.size, dtype=numpy.uint8) for _ in range(ask.buffers())], collections.deque()
+
+        def send(i):
+            calls.append(reader.read_all.remote(ray.put(buffers[i])))
+
+        def credit():
+            ray.get([calls.popleft() for _ in range(ask.credit())])
+
+        said = common.gigabytes(common.read_rate(ask, send, credit))
     else:
 
         def step():

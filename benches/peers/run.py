@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Measures this project beside those that people use instead, in one interleaved run.
 
-Installs the others into target/peers-venv (requirements.txt, by pip; about 900 MB) and UCX's perftest (ucx-utils, by apt-get) where they are
-missing, and builds this project in release mode. A peer that cannot be installed is left out, and the reason stands below the table. Each
-measurement is a fresh pair of processes; a round measures every peer once for each question, and the table has the median over the
-rounds. Prints the table as Markdown, and what it goes through to the standard error.
+Installs the others into target/peers-venv (requirements.txt, by pip; about 900 MB) and UCX's perftest and headers (ucx-utils and
+libucx-dev, by apt-get) where they are missing, and builds this project in release mode. A peer that cannot be installed is left out, and
+the reason stands below the table. Each measurement is a fresh pair of processes; a round measures every peer once for each question, and
+the table has the median over the rounds. Prints the table as Markdown, and what it goes through to the standard error.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import time
 
+import common
 import install
 
 PEERS = {
@@ -41,6 +43,8 @@ QUESTIONS = [
     ('4 KiB one way, TCP', 'one-way', 'tcp', 4 * KIB),
     *((f'{name} stream, one host', 'throughput', 'one-host', size) for name, size in SIZES),
     *((f'{name} stream, TCP', 'throughput', 'tcp', size) for name, size in SIZES),
+    *((f'{name} stream, one host, read', 'read', 'one-host', size) for name, size in SIZES),
+    *((f'{name} stream, TCP, read', 'read', 'tcp', size) for name, size in SIZES),
 ]
 LIMIT_SECONDS = 60
 
@@ -56,6 +60,9 @@ def prepare(peers, options):
             elif peer == 'UCX':
                 install.ucx()
                 pythons[peer] = sys.executable
+                # The rows that need it say why it is missing.
+                with contextlib.suppress(install.MissingError):
+                    install.ucx_read()
             elif peer == 'Gloo':
                 pythons[peer] = install.torch(options.torch)
             else:
@@ -128,9 +135,9 @@ def cells(answers):
     return texts
 
 
-def table(peers, seen):
+def table(questions, peers, seen):
     lines = ['| | ' + ' | '.join(peers) + ' |', '|---' * (len(peers) + 1) + '|']
-    for title, *_ in QUESTIONS:
+    for title, *_ in questions:
         lines.append(f'| {title} | ' + ' | '.join(cells([seen[title, peer] for peer in peers])) + ' |')
     return '\n'.join(lines)
 
@@ -148,7 +155,7 @@ def below(seen, missing):
 
 def machine():
     cpu = next((line.split(':')[1].strip() for line in open('/proc/cpuinfo') if line.startswith('model name')), platform.machine())
-    return f'{cpu}, {os.cpu_count()} cores, Linux {platform.release()}'
+    return f'{cpu}, {os.cpu_count()} cores, last-level cache {common.last_level_cache() >> 20} MiB, Linux {platform.release()}'
 
 
 def arguments():
@@ -158,6 +165,7 @@ def arguments():
     parser.add_argument('--quick', action='store_true', help='one round of 0.1 s each: to see that it works')
     parser.add_argument('--json', type=pathlib.Path, help='every answer, to this file')
     parser.add_argument('--peers', nargs='+', default=list(PEERS), choices=list(PEERS), metavar='PEER', help=f'some of: {", ".join(PEERS)}')
+    parser.add_argument('--rows', nargs='+', default=[''], metavar='TEXT', help='rows with one of these texts in their titles, such as "read"')
     parser.add_argument('--torch', metavar='PYTHON', help='a Python that has PyTorch, for Gloo (default: this one, or /usr/bin/python3)')
     parser.add_argument('--no-build', action='store_true', help='take the programs of this project as they are in target/release')
     options = parser.parse_args()
@@ -165,6 +173,9 @@ def arguments():
         parser.error('--rounds is 1 or more, and --seconds is more than 0')
     if options.json and not options.json.resolve().parent.is_dir():
         parser.error(f'--json {options.json}: there is no such folder')
+    options.questions = [question for question in QUESTIONS if any(text in question[0] for text in options.rows)]
+    if not options.questions:
+        parser.error(f'--rows {" ".join(options.rows)}: no row has that in its title; there are: {"; ".join(title for title, *_ in QUESTIONS)}')
     if options.quick:
         options.rounds, options.seconds = 1, 0.1
     return options
@@ -174,10 +185,10 @@ def main():
     options = arguments()
     pythons, missing = prepare(options.peers, options)
     peers = [peer for peer in options.peers if peer in pythons]
-    seen = {(question[0], peer): [] for question in QUESTIONS for peer in peers}
+    seen = {(question[0], peer): [] for question in options.questions for peer in peers}
     began, load = time.monotonic(), os.getloadavg()[0]
     for number in range(options.rounds):
-        for title, *question in QUESTIONS:
+        for title, *question in options.questions:
             for peer in peers:
                 if any('cannot' in answer for answer in seen[title, peer]):
                     continue
@@ -186,7 +197,7 @@ def main():
                 print(f'round {number + 1}: {title}: {peer}: {answer}', file=sys.stderr, flush=True)
     load = f'load {load:.1f} before and {os.getloadavg()[0]:.1f} at the end'
     print(f'{machine()}; {load}; medians of {options.rounds} interleaved rounds of {options.seconds} s each; the best of a row is bold.\n')
-    print(table(peers, seen))
+    print(table(options.questions, peers, seen))
     print('\n' + '\n'.join(f'- {line}' for line in [*below(seen, missing), ', '.join(install.versions())]))
     print(f'peers: {time.monotonic() - began:.0f} s', file=sys.stderr)
     if options.json:

@@ -77,7 +77,7 @@ def measure(ask):
 
 
 def measure_in(ask, folder):
-    arena = max(64 << 20, 3 * ask.size)
+    arena = max(64 << 20, (1 + ask.buffers() if ask.what == 'read' else 3) * ask.size)
     # Two slots for each key, each with its header; a pool that is full would take slots back all the time.
     pool = max(256 << 20, 2 * ask.under_way() * ask.size + (64 << 20))
     fabric = 'tcp' if ask.place == 'tcp' else 'shm'
@@ -87,7 +87,7 @@ def measure_in(ask, folder):
         if EMBEDDED:
             address = sender.embed(arena, pool, require=fabric, shm_dir=folder)
             receiver.embed(arena, pool, require=fabric, shm_dir=folder, directory=address)
-        elif ask.place == 'tcp' or ask.what == 'throughput':
+        elif ask.place == 'tcp' or ask.what in ('throughput', 'read'):
             a = Sidecar(folder, 'a', pool, '--listen', '127.0.0.1:0', '--require', fabric)
             b = Sidecar(folder, 'b', pool, '--listen', '127.0.0.1:0', '--require', fabric, '--directory', a.grpc())
             started += [a, b, sender.connect(a, arena), receiver.connect(b, arena)]
@@ -96,6 +96,8 @@ def measure_in(ask, folder):
             started += [a, sender.connect(a, arena), receiver.connect(a, arena)]
         if ask.what == 'throughput':
             return throughput(ask, sender)
+        if ask.what == 'read':
+            return read(ask, sender, receiver)
         if ask.what == 'one-way':
             return one_way(ask, sender, receiver)
         return hand_over(ask, folder, sender, receiver)
@@ -113,6 +115,20 @@ def throughput(ask, sender):
     count = max(2, int(ask.seconds / each))
     times = sender.ask('Stream', count=count, above=10, **fields)['Times']['ns']
     return common.gigabytes(count * streams * ask.size / ((times[1] - times[0]) / 1e9))
+
+
+def read(ask, sender, receiver):
+    def seconds(begin, end):
+        fields = {'prefix': 'stream', 'len': ask.size, 'in_flight': ask.under_way(), 'ranges': ask.buffers()}
+        fields['versions'] = {'start': begin, 'end': end}
+        receiver.tell('ReadStream', to='sender', **fields)
+        began = sender.ask('PushToReader', to='receiver', **fields)['Times']['ns'][0]
+        return (receiver.answer()['Times']['ns'][0] - began) / 1e9
+
+    # Two rotations warm up, which is at least two versions of each key: as many slots as it has.
+    rounds = 2 * ask.buffers() // ask.under_way()
+    count = max(2, int(ask.seconds * rounds / seconds(1, 1 + rounds)))
+    return common.gigabytes(count * ask.under_way() * ask.size / seconds(1 + rounds, 1 + rounds + count))
 
 
 def one_way(ask, sender, receiver):

@@ -1,4 +1,5 @@
-"""UCX, by its own ucx_perftest: tagged messages for latency, puts for throughput, as its manual does it."""
+"""UCX, by its own ucx_perftest: tagged messages for latency, puts for throughput, as its manual does it. It has no test whose receiver reads
+the bytes: for that ucx_read.c sends tagged messages."""
 
 import os
 import re
@@ -6,18 +7,48 @@ import subprocess
 import time
 
 import common
+import install
 
 # Shared memory of both kinds; single-copy by the kernel (cma) where it is allowed. Or TCP alone.
 TRANSPORTS = {'one-host': 'self,posix,sysv,cma', 'tcp': 'self,tcp'}
 
 
+def environment_of(ask):
+    return dict(os.environ, UCX_TLS=TRANSPORTS[ask.place], UCX_NET_DEVICES='lo' if ask.place == 'tcp' else 'all', UCX_WARN_UNUSED_ENV_VARS='n')
+
+
+def count_of(ask):
+    """About as many messages as take that long."""
+    return int(max(8, ask.seconds / (20e-6 + ask.size / 2e9)))
+
+
+def read(ask):
+    try:
+        program = install.ucx_read()
+    except install.MissingError as why:
+        raise common.CannotError(f'its test of streams that are read is missing: {why}') from why
+    count = count_of(ask)
+    words = [str(word) for word in (ask.size, ask.buffers(), ask.under_way(), count)]
+    pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE, 'text': True, 'env': environment_of(ask)}
+    both = [subprocess.Popen([program, role, *words], **pipes) for role in ('send', 'receive')]
+    try:
+        addresses = [process.stdout.readline() for process in both]
+        for process, address in zip(both, reversed(addresses)):
+            process.stdin.write(address)
+            process.stdin.flush()
+        return common.gigabytes(count * ask.size / float(both[0].stdout.readline()))
+    finally:
+        for process in both:
+            process.kill()
+
+
 def measure(ask):
     if ask.what == 'handover':
         raise common.CannotError('a library of messages: nothing is handed over')
+    if ask.what == 'read':
+        return read(ask)
     test = {'one-way': 'tag_lat', 'throughput': 'tag_bw'}[ask.what]
-    environment = dict(os.environ, UCX_TLS=TRANSPORTS[ask.place], UCX_NET_DEVICES='lo' if ask.place == 'tcp' else 'all', UCX_WARN_UNUSED_ENV_VARS='n')
-    # About as many as take that long.
-    count = int(max(8, ask.seconds / (20e-6 + ask.size / 2e9)))
+    environment, count = environment_of(ask), count_of(ask)
     port = str(common.free_port())
     words = ['ucx_perftest', '-p', port, '-t', test, '-s', str(ask.size), '-n', str(count), '-w', str(max(2, count // 10))]
     if test == 'tag_bw':

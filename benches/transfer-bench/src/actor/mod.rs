@@ -6,6 +6,7 @@
 //! - [`batches`]: a worker's tasks with many tensors at once.
 //! - [`columns`]: a worker's tasks with a record batch.
 //! - [`shuffle`]: a worker's tasks in an exchange.
+//! - [`read`]: a worker's tasks in a stream whose receiver reads every byte.
 //! - [`crowd`]: the tasks of a process with several sessions.
 //! - `copy`: copies of memory into the arena, and to ordinary memory.
 //! - [`bare`]: the baselines, which use no part of this project.
@@ -20,6 +21,7 @@ pub mod columns;
 mod copy;
 pub mod crowd;
 pub mod pace;
+pub mod read;
 pub mod shuffle;
 mod word;
 pub mod worker;

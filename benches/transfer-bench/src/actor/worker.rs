@@ -6,6 +6,7 @@ use super::bell::Bell;
 use super::columns::Columns;
 use super::copy;
 use super::pace::Pace;
+use super::read::{ReadStream, read_all};
 use super::shuffle::{Shuffle, Shuffler};
 use crate::clock::now_ns;
 use serde::{Deserialize, Serialize};
@@ -129,6 +130,10 @@ pub enum WorkerTask {
         /// The target worker.
         to: String,
     },
+    /// Pushes several ranges of the arena in turn, to a worker that reads every byte. Answers with the moment before the first.
+    PushToReader(ReadStream),
+    /// Fetches and reads the messages of `PushToReader`. Answers with the moment after the last.
+    ReadStream(ReadStream),
     /// Pushes batches, up to two ahead of the consumer. Answers with the moment before the first.
     PushBatches(Batches),
     /// Fetches the batches of `PushBatches`. Answers with the moment after the last.
@@ -196,6 +201,8 @@ impl Worker {
             WorkerTask::Stream { prefix, len, in_flight, count, above, to } => {
                 stream(client, &prefix, len, in_flight, above + 1..above + 1 + count, &to)
             }
+            WorkerTask::PushToReader(stream) => stream.push(client),
+            WorkerTask::ReadStream(stream) => stream.read(client),
             WorkerTask::PushBatches(batches) => batches.push(client),
             WorkerTask::FetchBatches(batches) => batches.fetch(client),
             WorkerTask::Columns(columns) => columns.perform(client),
@@ -277,9 +284,7 @@ fn read_twice(client: &BlockingClient, key: &str, version: u64) -> Result<Answer
     let tensor = client.fetch(key).exactly(version).timeout(PATIENCE).call()?;
     let read = || {
         let started = now_ns();
-        let (words, _) = tensor.as_bytes().as_chunks::<8>();
-        let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)));
-        std::hint::black_box(sum);
+        read_all(tensor.as_bytes());
         now_ns() - started
     };
     Ok(Answer::Times { ns: vec![read(), read()], copied: tensor.report().copied })
