@@ -9,7 +9,7 @@ use crate::{Error, Handle, Tensor};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use transfer_core::fabric::FabricKind;
 use transfer_core::tensor::{Key, Select, Version};
@@ -45,6 +45,8 @@ pub struct Subscriber<F, T = Tensor> {
 pub(crate) struct Place {
     /// The lowest version that it has not seen.
     next: AtomicU64,
+    /// Whether there was a notice. Saves the lock where versions are announced to nobody.
+    is_announced: AtomicBool,
     /// The notice of the key, and the incarnation of the sidecar whose board names it.
     known: Mutex<Option<(u64, Watch)>>,
 }
@@ -54,18 +56,22 @@ impl Place {
     pub(crate) fn with<R>(place: Option<&Place>, session: &Session, look: impl FnOnce(&mut Option<Watch>) -> R) -> R {
         let Some(place) = place else { return look(&mut None) };
         let incarnation = session.incarnation();
-        let known = place.known.lock().take();
+        let known = if place.is_announced.load(Ordering::Relaxed) { place.known.lock().take() } else { None };
         let mut known = known.filter(|(of, _)| *of == incarnation).map(|(_, watch)| watch);
         let result = look(&mut known);
         if let Some(watch) = known {
             *place.known.lock() = Some((incarnation, watch));
+            place.is_announced.store(true, Ordering::Relaxed);
         }
         result
     }
 
     /// Records that this version was returned.
     pub(crate) fn saw(&self, Version(version): Version) {
-        self.next.fetch_max(version.saturating_add(1), Ordering::Relaxed);
+        let next = version.saturating_add(1);
+        if self.next.load(Ordering::Relaxed) < next {
+            self.next.fetch_max(next, Ordering::Relaxed);
+        }
     }
 }
 
