@@ -265,20 +265,25 @@ impl Session {
                     self.space.register(waker);
                 }
                 let finish = submission.finish(stuck);
-                // Wake the waiters for the tensor first. What is to be recorded takes longer than all before.
-                if let Ok(finish) = &finish {
+                // Wake the waiters for the tensor first. What is to be recorded takes longer than all before. The waiters of a batch
+                // wait for that, because other threads wait for the locks.
+                let is_one = matches!(&finish, Ok(finish) if finish.wake.len() == 1);
+                if let (Ok(finish), true) = (&finish, is_one) {
                     self.notices.wake(&finish.wake);
                 }
                 Submission::record(&mut table, &mut todo[first..*next]);
-                (written, finish)
+                (written, finish.map(|finish| (finish, is_one)))
             };
-            let finish = match written.and(finish) {
+            let (finish, is_awake) = match written.and(finish) {
                 Ok(finish) => finish,
                 Err(gone) => {
                     self.end(&gone);
                     return Poll::Ready(Err(gone));
                 }
             };
+            if !is_awake {
+                self.notices.wake(&finish.wake);
+            }
             if finish.ring {
                 self.ring();
             }
