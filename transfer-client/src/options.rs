@@ -109,7 +109,7 @@ macro_rules! lasting_push_options {
 
         /// The version outlives this worker: it stays in place, as long as [`keep`](Self::keep) says, until its sidecar
         /// ends. A worker of the same name and user continues or deletes the key; any other one has to [take it
-        /// over](Self::takeover). The whole arena of a worker that is gone stays in memory for it.
+        /// over](crate::Push::takeover). The whole arena of a worker that is gone stays in memory for it.
         pub fn outlive(mut self) -> Self {
             self.$($options).+.retention.life = ::transfer_core::tensor::Life::Sidecar;
             self
