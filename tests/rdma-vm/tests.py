@@ -56,6 +56,7 @@ OVER_VERBS = {
     'round_trips': ('on_one_node',),
     'tenants': ('configured_tenant', 'sidecar_of_another_user'),
     'three_nodes': (),
+    'versions': ('options_of', 'subscriber_finds', 'subscriber_goes'),
 }
 # Of these, those that run with one key for a whole landing pool, too: what grants are told apart by must not be their key.
 OVER_ONE_KEY = ('round_trips',)
