@@ -29,9 +29,6 @@ from ._client import (
     BatchWriter,
     Client,
     Counter,
-    Exchange,
-    ExchangeReader,
-    ExchangeTask,
     Producing,
     TwoBuffers,
     TwoStateBuffers,
@@ -57,6 +54,7 @@ from ._errors import (
     Timeout,
     VersionGone,
 )
+from ._exchange import Exchange, ExchangeReader, ExchangeTask
 from ._init import init
 from ._native import Buffer, Pending, Pushed, Report, Round, Table, Tensor, __version__
 from ._state import State

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, Protocol, Self, TypedDict, TypeVar, Unpack
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
-from . import _client
 from ._calls import Aliases, PushOptions
-from ._native import Pushed
 
 
 class Versioned(Protocol):
@@ -18,6 +16,9 @@ class Versioned(Protocol):
 
 
 V = TypeVar("V", bound=Versioned)
+# What a push returns, and what writes a tensor: those of a client, or of an asyncio client.
+P = TypeVar("P")
+W = TypeVar("W")
 
 
 class PublisherOptions(TypedDict, total=False):
@@ -29,19 +30,6 @@ class PublisherOptions(TypedDict, total=False):
     keep: str | int | None
     outlive: bool
     readable_by: Sequence[str]
-
-
-def joined(lasting: PublisherOptions, options: PushOptions) -> PushOptions:
-    """The options of one push. Its own come first."""
-    return {**lasting, **options}
-
-
-def checked(lasting: PublisherOptions) -> PublisherOptions:
-    for name in lasting:
-        if name not in PublisherOptions.__annotations__:
-            known = ", ".join(PublisherOptions.__annotations__)
-            raise TypeError(f"a publisher takes {known}, not {name!r}: give that to each push")
-    return lasting
 
 
 class Seen:
@@ -62,27 +50,35 @@ class Seen:
         return value
 
 
-class Publisher:
-    """Publishes versions of one key, with the same options for each; see `Client.publisher`."""
+class Publisher(Generic[P, W]):
+    """Publishes versions of one key, with the same options for each; see `Client.publisher`. That of an asyncio client returns what is
+    to be awaited."""
 
-    def __init__(self, client: _client.Client, key: str, options: PublisherOptions) -> None:
-        self._client, self._options = client, checked(options)
+    def __init__(self, client: Any, key: str, options: PublisherOptions) -> None:
+        for name in options:
+            if name not in PublisherOptions.__annotations__:
+                known = ", ".join(PublisherOptions.__annotations__)
+                raise TypeError(f"a publisher takes {known}, not {name!r}: give that to each push")
+        self._client, self._options = client, options
         self.key = key
         """The key."""
 
-    def push(self, value: object, *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]) -> Pushed:
+    def push(self, value: object, *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]) -> P:
         """As `Client.push`. Options that are given here come first."""
-        return self._client.push(self.key, value, aliases=aliases, **joined(self._options, options))
+        pushed: P = self._client.push(self.key, value, aliases=aliases, **{**self._options, **options})
+        return pushed
 
     def push_state(
         self, state: Mapping[str, object], *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
-    ) -> Pushed:
+    ) -> P:
         """As `Client.push_state`."""
-        return self._client.push_state(self.key, state, aliases=aliases, **joined(self._options, options))
+        pushed: P = self._client.push_state(self.key, state, aliases=aliases, **{**self._options, **options})
+        return pushed
 
-    def push_table(self, table: object, **options: Unpack[PushOptions]) -> Pushed:
+    def push_table(self, table: object, **options: Unpack[PushOptions]) -> P:
         """As `Client.push_table`."""
-        return self._client.push_table(self.key, table, **joined(self._options, options))
+        pushed: P = self._client.push_table(self.key, table, **{**self._options, **options})
+        return pushed
 
     def produce(
         self,
@@ -91,9 +87,10 @@ class Publisher:
         *,
         room: float | None = 0.0,
         **options: Unpack[PushOptions],
-    ) -> _client.Producing:
+    ) -> W:
         """As `Client.produce`."""
-        return self._client.produce(self.key, shape, dtype, room=room, **joined(self._options, options))
+        producing: W = self._client.produce(self.key, shape, dtype, room=room, **{**self._options, **options})
+        return producing
 
 
 class Subscriber(Seen, Generic[V]):
@@ -121,3 +118,33 @@ class Subscriber(Seen, Generic[V]):
 
     def __next__(self) -> V:
         return self.next()
+
+
+class AsyncSubscriber(Seen, Generic[V]):
+    """As `Subscriber`, of an asyncio client: its calls are awaited, and it is for `async for`."""
+
+    def __init__(
+        self,
+        fetch: Callable[..., Awaitable[V]],
+        key: str,
+        after: int | None,
+        timeout: float | None,
+        require: str | None,
+    ) -> None:
+        super().__init__(key, after, timeout, require)
+        self._fetch = fetch
+
+    async def next(self) -> V:
+        """As `Subscriber.next`. One that is cancelled skips nothing."""
+        fetch = self._fetch(self.key, at_least=self._next(), timeout=self._timeout, require=self._require)
+        return self._saw(await fetch)
+
+    async def latest(self) -> V:
+        """As `Subscriber.latest`."""
+        return self._saw(await self._fetch(self.key, timeout=self._timeout, require=self._require))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> V:
+        return await self.next()

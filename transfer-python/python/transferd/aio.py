@@ -8,108 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack
+from typing import Any, Self, Unpack
 
 from . import _calls, _client, _native
-from ._calls import Aliases, Call, FetchOptions, PushOptions
+from ._aio_exchange import Exchange, ExchangeReader, ExchangeTask
+from ._calls import Aliases, FetchOptions, PushOptions
 from ._client import Path
-from ._native import Buffer, Pending, Pushed, Round, Table, Tensor
+from ._loop import Loop
+from ._native import Buffer, Pushed, Round, Table, Tensor
 from ._state import State
-from ._versions import PublisherOptions, Seen, V, checked, joined
+from ._versions import AsyncSubscriber, Publisher, PublisherOptions
 
-T = TypeVar("T")
-
-__all__ = ["Barrier", "BatchReader", "BatchWriter", "Client", "Connecting", "Counter", "Exchange", "ExchangeReader", "ExchangeTask", "Producing", "Publisher", "Subscriber", "TwoBuffers", "TwoStateBuffers", "connect", "embedded"]
-
-
-class _Waiting:
-    """A call that the event loop waits for."""
-
-    def __init__(self, pending: Pending[Any], bell: _native.Bell, future: asyncio.Future[None]) -> None:
-        self.pending, self.bell, self.future = pending, bell, future
-        self.timer: asyncio.TimerHandle | None = None
-
-
-class _Loop:
-    """Makes calls in the event loop that it was made in."""
-
-    def __init__(self, client: _client.Client) -> None:
-        self.client, self.loop = client, asyncio.get_running_loop()
-        self._bell: _native.Bell | None = None
-        self._waiting: dict[int, _Waiting] = {}
-        self._next = 0
-
-    def _current(self) -> _native.Bell:
-        """The bell of the client's session: another one after a restart of the sidecar."""
-        if self._bell is None or self._bell.incarnation != self.client.incarnation:
-            self.detach()
-            self._bell = bell = _native.Bell(self.client)
-            for descriptor in bell.descriptors():
-                self.loop.add_reader(descriptor, self._serve, bell)
-            self._serve(bell)
-        return self._bell
-
-    def detach(self) -> None:
-        if self._bell is not None:
-            for descriptor in self._bell.descriptors():
-                self.loop.remove_reader(descriptor)
-            self._bell = None
-
-    def _serve(self, bell: _native.Bell) -> None:
-        woken, lives = bell.serve()
-        if not lives:
-            # It stays readable for ever. Calls that were under way have failed, and are among those that are woken.
-            self.loop.remove_reader(bell.descriptors()[0])
-        for number in woken:
-            self._step(number)
-
-    def _step(self, number: int) -> None:
-        waiting = self._waiting.get(number)
-        if waiting is None or waiting.future.done():
-            return
-        if waiting.timer is not None:
-            waiting.timer.cancel()
-        delay = waiting.pending._step(waiting.bell, number)
-        if delay is None:
-            waiting.future.set_result(None)
-        else:
-            waiting.timer = self.loop.call_later(delay, self._step, number)
-
-    async def wait(self, pending: Pending[T]) -> T:
-        number, self._next = self._next, self._next + 1
-        waiting = self._waiting[number] = _Waiting(pending, self._current(), self.loop.create_future())
-        try:
-            self._step(number)
-            await waiting.future
-            return pending.result(0)
-        finally:
-            del self._waiting[number]
-            if waiting.timer is not None:
-                waiting.timer.cancel()
-            pending.cancel()
-
-    async def run(self, call: Call[T]) -> T:
-        try:
-            pending = next(call)
-            while True:
-                try:
-                    value = await self.wait(pending)
-                except BaseException as error:
-                    pending = call.throw(error)
-                else:
-                    pending = call.send(value)
-        except StopIteration as ended:
-            result: T = ended.value
-            return result
+__all__ = ["Barrier", "BatchReader", "BatchWriter", "Client", "Connecting", "Counter", "Exchange", "ExchangeReader", "ExchangeTask", "AsyncSubscriber", "Producing", "TwoBuffers", "TwoStateBuffers", "connect", "embedded"]
 
 
 class Client:
     """A session with the sidecar of this node, for asyncio. `connect` and `embedded` make one. The calls are those of `transferd.Client`."""
 
     def __init__(self, client: _client.Client) -> None:
-        self._client, self._loop = client, _Loop(client)
+        self._client, self._loop = client, Loop(client)
 
     @property
     def name(self) -> str:
@@ -193,27 +112,27 @@ class Client:
         """As `transferd.Client.prepare`."""
         await self._loop.wait(self._client._prepare(key, list(shape), dtype, to, timeout))
 
-    def publisher(self, key: str, **options: Unpack[PublisherOptions]) -> Publisher:
-        """As `transferd.Client.publisher`."""
+    def publisher(self, key: str, **options: Unpack[PublisherOptions]) -> Publisher[Coroutine[Any, Any, Pushed], Producing]:
+        """As `transferd.Client.publisher`. Its pushes are awaited."""
         return Publisher(self, key, options)
 
     def subscriber(
         self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
-    ) -> Subscriber[Tensor]:
+    ) -> AsyncSubscriber[Tensor]:
         """As `transferd.Client.subscriber`, with `async for`."""
-        return Subscriber(self.fetch, key, after, timeout, require)
+        return AsyncSubscriber(self.fetch, key, after, timeout, require)
 
     def state_subscriber(
         self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
-    ) -> Subscriber[State]:
+    ) -> AsyncSubscriber[State]:
         """As `transferd.Client.state_subscriber`, with `async for`."""
-        return Subscriber(self.fetch_state, key, after, timeout, require)
+        return AsyncSubscriber(self.fetch_state, key, after, timeout, require)
 
     def table_subscriber(
         self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
-    ) -> Subscriber[Table]:
+    ) -> AsyncSubscriber[Table]:
         """As `transferd.Client.table_subscriber`, with `async for`."""
-        return Subscriber(self.fetch_table, key, after, timeout, require)
+        return AsyncSubscriber(self.fetch_table, key, after, timeout, require)
 
     async def push_state(
         self, key: str, state: Mapping[str, object], *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
@@ -329,74 +248,10 @@ class Producing:
             self.pushed = await self._client.push(self._key, buffer, **self._options)
 
 
-class Publisher:
-    """As `transferd.Publisher`."""
-
-    def __init__(self, client: Client, key: str, options: PublisherOptions) -> None:
-        self._client, self._options = client, checked(options)
-        self.key = key
-        """The key."""
-
-    async def push(self, value: object, *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]) -> Pushed:
-        """As `Client.push`. Options that are given here come first."""
-        return await self._client.push(self.key, value, aliases=aliases, **joined(self._options, options))
-
-    async def push_state(
-        self, state: Mapping[str, object], *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
-    ) -> Pushed:
-        """As `Client.push_state`."""
-        return await self._client.push_state(self.key, state, aliases=aliases, **joined(self._options, options))
-
-    async def push_table(self, table: object, **options: Unpack[PushOptions]) -> Pushed:
-        """As `Client.push_table`."""
-        return await self._client.push_table(self.key, table, **joined(self._options, options))
-
-    def produce(
-        self,
-        shape: int | Sequence[int],
-        dtype: object = "float32",
-        *,
-        room: float | None = 0.0,
-        **options: Unpack[PushOptions],
-    ) -> Producing:
-        """As `Client.produce`."""
-        return self._client.produce(self.key, shape, dtype, room=room, **joined(self._options, options))
-
-
-class Subscriber(Seen, Generic[V]):
-    """As `transferd.Subscriber`, with `async for`."""
-
-    def __init__(
-        self,
-        fetch: Callable[..., Awaitable[V]],
-        key: str,
-        after: int | None,
-        timeout: float | None,
-        require: str | None,
-    ) -> None:
-        super().__init__(key, after, timeout, require)
-        self._fetch = fetch
-
-    async def next(self) -> V:
-        """As `transferd.Subscriber.next`. One that is cancelled skips nothing."""
-        fetch = self._fetch(self.key, at_least=self._next(), timeout=self._timeout, require=self._require)
-        return self._saw(await fetch)
-
-    async def latest(self) -> V:
-        """As `transferd.Subscriber.latest`."""
-        return self._saw(await self._fetch(self.key, timeout=self._timeout, require=self._require))
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> V:
-        return await self.next()
-
-
 class Counter:
     """As `transferd.Counter`."""
 
-    def __init__(self, loop: _Loop, counter: _native.Counter) -> None:
+    def __init__(self, loop: Loop, counter: _native.Counter) -> None:
         self._loop, self._counter = loop, counter
 
     @property
@@ -425,7 +280,7 @@ class Counter:
 class Barrier:
     """As `transferd.Barrier`."""
 
-    def __init__(self, loop: _Loop, barrier: _native.Barrier) -> None:
+    def __init__(self, loop: Loop, barrier: _native.Barrier) -> None:
         self._loop, self._barrier = loop, barrier
 
     async def wait(self, *, timeout: float | None = 30.0) -> Round:
@@ -436,7 +291,7 @@ class Barrier:
 class TwoBuffers:
     """As `transferd.TwoBuffers`."""
 
-    def __init__(self, loop: _Loop, buffers: _native.TwoBuffers) -> None:
+    def __init__(self, loop: Loop, buffers: _native.TwoBuffers) -> None:
         self._loop, self._buffers = loop, buffers
 
     async def turn(self, *, timeout: float | None = 30.0) -> Buffer:
@@ -451,7 +306,7 @@ class TwoBuffers:
 class TwoStateBuffers:
     """As `transferd.TwoStateBuffers`."""
 
-    def __init__(self, loop: _Loop, buffers: _native.TwoBundleBuffers) -> None:
+    def __init__(self, loop: Loop, buffers: _native.TwoBundleBuffers) -> None:
         self._loop, self._buffers = loop, buffers
 
     async def turn(self, *, timeout: float | None = 30.0) -> dict[str, Buffer]:
@@ -466,7 +321,7 @@ class TwoStateBuffers:
 class BatchWriter:
     """As `transferd.BatchWriter`."""
 
-    def __init__(self, loop: _Loop, stream: _native.StreamWriter) -> None:
+    def __init__(self, loop: Loop, stream: _native.StreamWriter) -> None:
         self._loop, self._stream = loop, stream
 
     async def push(self, table: object) -> list[Pushed]:
@@ -481,7 +336,7 @@ class BatchWriter:
 class BatchReader:
     """As `transferd.BatchReader`, for `async for`. A read that is cancelled may have taken a batch with it."""
 
-    def __init__(self, loop: _Loop, stream: _native.StreamReader) -> None:
+    def __init__(self, loop: Loop, stream: _native.StreamReader) -> None:
         self._loop, self._stream = loop, stream
 
     def __aiter__(self) -> AsyncIterator[Table]:
@@ -493,131 +348,6 @@ class BatchReader:
         if batch is None:
             raise StopAsyncIteration
         return batch
-
-
-class Exchange:
-    """As `transferd.Exchange`."""
-
-    def __init__(self, loop: _Loop, exchange: _native.Exchange) -> None:
-        self._loop, self._exchange = loop, exchange
-
-    @property
-    def name(self) -> str:
-        """The name."""
-        return self._exchange.name
-
-    @property
-    def partitions(self) -> int:
-        """The number of partitions."""
-        return self._exchange.partitions
-
-    @property
-    def tasks(self) -> int:
-        """The number of tasks."""
-        return self._exchange.tasks
-
-    async def task(self, task: int, attempt: int = 0, *, timeout: float | None = 30.0) -> ExchangeTask:
-        """As `transferd.Exchange.task`."""
-        return ExchangeTask(self._loop, await self._loop.wait(self._exchange._task(task, attempt, timeout)))
-
-    def partition(
-        self,
-        partition: int,
-        *,
-        order: int | None = None,
-        position: int = 0,
-        rows_per_batch: int = 8192,
-        memory: int | str = "1GiB",
-        timeout: float | None = 30.0,
-    ) -> ExchangeReader:
-        """As `transferd.Exchange.partition`, for `async for`."""
-        in_order = None if order is None else (order, position, rows_per_batch, _calls.to_bytes(memory))
-        native = self._exchange._partition(partition, in_order, timeout)
-        return ExchangeReader(self._loop, native)
-
-    async def release(self, *, timeout: float | None = 30.0) -> None:
-        """As `transferd.Exchange.release`."""
-        await self._loop.wait(self._exchange._release(timeout))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        await self.release()
-
-
-class ExchangeTask:
-    """As `transferd.ExchangeTask`."""
-
-    def __init__(self, loop: _Loop, task: _native.ExchangeTask) -> None:
-        self._loop, self._task = loop, task
-
-    @property
-    def task(self) -> int:
-        """The number of the task."""
-        return self._task.task
-
-    @property
-    def attempt(self) -> int:
-        """The number of the attempt."""
-        return self._task.attempt
-
-    @property
-    def rows(self) -> int:
-        """The number of rows that were written."""
-        return self._task.rows
-
-    async def write(
-        self,
-        table: object,
-        *,
-        hash: str | Sequence[str] | None = None,
-        column: str | None = None,
-        range: object | None = None,
-        random: int | None = None,
-        timeout: float | None = 30.0,
-    ) -> None:
-        """As `transferd.ExchangeTask.write`."""
-        how = {"hash": hash, "column": column, "range": range, "random": random}
-        await self._loop.run(_calls.write_rows(self._task, table, how, timeout))
-
-    async def commit(self, *, timeout: float | None = 30.0) -> int:
-        """As `transferd.ExchangeTask.commit`."""
-        return await self._loop.wait(self._task._commit(timeout))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        if error is None:
-            await self.commit()
-        else:
-            self._task.drop()
-
-
-class ExchangeReader:
-    """As `transferd.ExchangeReader`, for `async for`. A read that is cancelled loses no rows."""
-
-    def __init__(self, loop: _Loop, reader: _native.ExchangeReader) -> None:
-        self._loop, self._reader = loop, reader
-
-    @property
-    def position(self) -> int:
-        """The number of rows of an `order` that were read."""
-        return self._reader.position
-
-    def __aiter__(self) -> AsyncIterator[Table]:
-        return self
-
-    async def __anext__(self) -> Table:
-        table = await self._loop.wait(self._reader._next())
-        if table is None:
-            raise StopAsyncIteration
-        return table
 
 
 class Connecting:

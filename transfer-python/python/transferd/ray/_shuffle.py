@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .._calls import to_bytes
-from .._client import Exchange
+from .._exchange import Exchange
 from .._errors import ExchangeOver, Invalid, Lost, PeerLost, SidecarGone, Timeout
 from . import _by, _clients, _found
 from ._by import By

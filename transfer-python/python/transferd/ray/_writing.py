@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._client import Client, Exchange
+from .._client import Client
+from .._exchange import Exchange
 from .._errors import Committed, PeerLost, SidecarGone
 from . import _clients, _found
 from ._places import here
