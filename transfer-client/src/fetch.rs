@@ -4,7 +4,7 @@ use crate::calls::{Calls, Ended, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, Watched, block};
 use crate::options::DEFAULT_TIMEOUT;
 use crate::session::{Answered, Session, WaitEnd};
-use crate::subscriber::Place;
+use crate::subscriber::Seen;
 use crate::tensor::Lease;
 use crate::{Error, Tensor};
 use std::future::IntoFuture;
@@ -98,14 +98,14 @@ pub(crate) type Take<T> = fn(Arc<Lease>, FetchedTensor) -> Result<T, Error>;
 impl<F: Face, T> Fetch<F, T> {
     pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>, take: Take<T>) -> Self {
         let options = FetchOptions::new();
-        let call = FetchCall { session, key: Some(key), options, take, place: None, began: None, calls: None };
+        let call = FetchCall { session, key: Some(key), options, take, seen: None, began: None, calls: None };
         Fetch { call, face: PhantomData }
     }
 
     /// The fetch of a subscriber, which remembers what it fetches.
-    pub(crate) fn of(session: Arc<Session>, key: Key, options: FetchOptions, take: Take<T>, place: Arc<Place>) -> Self {
-        let (key, place) = (Some(Ok(key)), Some(place));
-        let call = FetchCall { session, key, options, take, place, began: None, calls: None };
+    pub(crate) fn of(session: Arc<Session>, key: Key, options: FetchOptions, take: Take<T>, seen: Arc<Seen>) -> Self {
+        let (key, seen) = (Some(Ok(key)), Some(seen));
+        let call = FetchCall { session, key, options, take, seen, began: None, calls: None };
         Fetch { call, face: PhantomData }
     }
 
@@ -146,8 +146,8 @@ pub struct FetchCall<T = Tensor> {
     key: Option<Result<Key, Error>>,
     options: FetchOptions,
     take: Take<T>,
-    /// What its subscriber remembers.
-    place: Option<Arc<Place>>,
+    /// What its subscriber has returned.
+    seen: Option<Arc<Seen>>,
     /// When it began to wait on a notice.
     began: Option<Instant>,
     calls: Option<Calls>,
@@ -160,11 +160,10 @@ impl<T> Call for FetchCall<T> {
     fn watch(&mut self, time: Duration) -> Watched<Self::Output> {
         let FetchOptions { select, require, timeout, trace, .. } = self.options;
         let (Some(Ok(key)), None, None) = (&self.key, trace, &self.calls) else { return Watched::Steps };
-        let (place, began) = (self.place.as_deref(), &mut self.began);
-        let watch = |known: &mut _| self.session.watch(key, select, require, known, (began, timeout), time);
-        match Place::with(place, &self.session, watch) {
+        match self.session.watch(key, select, require, (&mut self.began, timeout), time) {
             WaitEnd::Found(hazard, tensor) => {
-                Watched::Ended(finish(Lease::looked_up(&self.session, hazard), tensor, self.take, place))
+                let lease = Lease::looked_up(&self.session, hazard);
+                Watched::Ended(finish(lease, tensor, self.take, self.seen.as_deref()))
             }
             WaitEnd::TimedOut(failure) => Watched::Ended(Err(failure.into())),
             WaitEnd::Waits => Watched::Waits,
@@ -180,7 +179,7 @@ impl<T> Call for FetchCall<T> {
         let calls = match (&mut self.calls, self.key.take()) {
             (Some(calls), _) => calls,
             (None, Some(Ok(key))) => {
-                if let Some(found) = look_up(&self.session, &key, &self.options, self.take, self.place.as_deref()) {
+                if let Some(found) = look_up(&self.session, &key, &self.options, self.take, self.seen.as_deref()) {
                     return ControlFlow::Break(found);
                 }
                 let started = Instant::now();
@@ -191,8 +190,8 @@ impl<T> Call for FetchCall<T> {
             (None, Some(Err(e))) => return ControlFlow::Break(Err(e)),
             (None, None) => return ControlFlow::Break(Err(Error::Ended)),
         };
-        let place = self.place.as_deref();
-        calls.step(waker).map_break(|()| conclude(&self.session, calls.take_one(), self.take, place))
+        let seen = self.seen.as_deref();
+        calls.step(waker).map_break(|()| conclude(&self.session, calls.take_one(), self.take, seen))
     }
 
     fn needs_timer(&self) -> bool {
@@ -206,15 +205,14 @@ pub(crate) fn look_up<T>(
     key: &Key,
     options: &FetchOptions,
     take: Take<T>,
-    place: Option<&Place>,
+    seen: Option<&Seen>,
 ) -> Option<Result<T, Error>> {
     // The trace of a fetch must contain its report, and only the sidecar writes that.
     if options.trace.is_some() {
         return None;
     }
-    let look_up = |known: &mut _| session.look_up(key, options.select, options.require, known);
-    let (hazard, tensor) = Place::with(place, session, look_up)?;
-    Some(finish(Lease::looked_up(session, hazard), tensor, take, place))
+    let (hazard, tensor) = session.look_up(key, options.select, options.require)?;
+    Some(finish(Lease::looked_up(session, hazard), tensor, take, seen))
 }
 
 /// Makes the result of a fetch that asked the sidecar.
@@ -222,20 +220,20 @@ pub(crate) fn conclude<T>(
     session: &Arc<Session>,
     ended: Ended,
     take: Take<T>,
-    place: Option<&Place>,
+    seen: Option<&Seen>,
 ) -> Result<T, Error> {
     match ended.and_then(Answered::success)? {
-        Answer::Fetched { lease, tensor } => finish(Lease::handed_out(session, lease), tensor, take, place),
+        Answer::Fetched { lease, tensor } => finish(Lease::handed_out(session, lease), tensor, take, seen),
         // The table only passes answers to a fetch.
         _ => Err(Error::Ended),
     }
 }
 
-fn finish<T>(lease: Arc<Lease>, tensor: FetchedTensor, take: Take<T>, place: Option<&Place>) -> Result<T, Error> {
+fn finish<T>(lease: Arc<Lease>, tensor: FetchedTensor, take: Take<T>, seen: Option<&Seen>) -> Result<T, Error> {
     let version = tensor.version;
     let taken = take(lease, tensor)?;
-    if let Some(place) = place {
-        place.saw(version);
+    if let Some(seen) = seen {
+        seen.saw(version);
     }
     Ok(taken)
 }

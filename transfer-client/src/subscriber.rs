@@ -4,22 +4,19 @@ use crate::face::Face;
 use crate::fetch::{Fetch, FetchOptions, Take};
 use crate::handle::to_key;
 use crate::keys::ToKey;
-use crate::session::Session;
+use crate::options::DEFAULT_TIMEOUT;
 use crate::{Error, Handle, Tensor};
-use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use transfer_core::fabric::FabricKind;
 use transfer_core::tensor::{Key, Select, Version};
-use transfer_memory::board::Watch;
 
 /// Reads the versions of one key, each at most once: a [`Tensor`], a [record batch](crate::FetchedBatch), a
 /// [table](crate::FetchedTable) or a [bundle](crate::FetchedBundle). [`Handle::subscriber`] makes one, which asks nothing of the sidecar yet.
 ///
-/// It remembers the newest version that it has returned, and where its owner announces the next one. A slow reader misses
-/// versions that were replaced meanwhile.
+/// It remembers the newest version that it has returned. A slow reader misses versions that were replaced meanwhile.
 ///
 /// ```no_run
 /// # use transfer_client::{Client, Error};
@@ -34,65 +31,41 @@ use transfer_memory::board::Watch;
 pub struct Subscriber<F, T = Tensor> {
     client: Handle<F>,
     key: Key,
-    timeout: Option<Duration>,
+    timeout: Duration,
     require: Option<FabricKind>,
     take: Take<T>,
-    place: Arc<Place>,
+    seen: Arc<Seen>,
 }
 
-/// What a subscriber remembers.
+/// What a subscriber has returned: the lowest version that is newer than all of it.
 #[derive(Debug, Default)]
-pub(crate) struct Place {
-    /// The lowest version that it has not seen.
-    next: AtomicU64,
-    /// Whether there was a notice. Saves the lock where versions are announced to nobody.
-    is_announced: AtomicBool,
-    /// The notice of the key, and the incarnation of the sidecar whose board names it.
-    known: Mutex<Option<(u64, Watch)>>,
-}
+pub(crate) struct Seen(AtomicU64);
 
-impl Place {
-    /// Calls `look` with the notice that is known, and keeps the one that is known then. Without a place nothing is known.
-    pub(crate) fn with<R>(place: Option<&Place>, session: &Session, look: impl FnOnce(&mut Option<Watch>) -> R) -> R {
-        let Some(place) = place else { return look(&mut None) };
-        let incarnation = session.incarnation();
-        let known = if place.is_announced.load(Ordering::Relaxed) { place.known.lock().take() } else { None };
-        let mut known = known.filter(|(of, _)| *of == incarnation).map(|(_, watch)| watch);
-        let result = look(&mut known);
-        if let Some(watch) = known {
-            *place.known.lock() = Some((incarnation, watch));
-            place.is_announced.store(true, Ordering::Relaxed);
-        }
-        result
-    }
-
+impl Seen {
     /// Records that this version was returned.
     pub(crate) fn saw(&self, Version(version): Version) {
-        let next = version.saturating_add(1);
-        if self.next.load(Ordering::Relaxed) < next {
-            self.next.fetch_max(next, Ordering::Relaxed);
-        }
+        self.0.fetch_max(version.saturating_add(1), Ordering::Relaxed);
     }
 }
 
 impl<F: Face, T> Subscriber<F, T> {
     pub(crate) fn new(client: &Handle<F>, key: &impl ToKey, take: Take<T>) -> Result<Self, Error> {
         let (client, key) = (client.clone(), to_key(key)?);
-        Ok(Subscriber { client, key, timeout: None, require: None, take, place: Arc::default() })
+        Ok(Subscriber { client, key, timeout: DEFAULT_TIMEOUT, require: None, take, seen: Arc::default() })
     }
 
     /// Begins after this version: [`next`](Self::next) returns none up to it. Where the owner of a key begins anew, with lower
     /// versions, a subscriber that has seen higher ones has to be made anew, too.
     #[must_use]
     pub fn after(self, version: u64) -> Self {
-        self.place.saw(Version(version));
+        self.seen.saw(Version(version));
         self
     }
 
     /// The time-out of each fetch, which includes waiting for the version. 30 s by default.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
+        self.timeout = timeout;
         self
     }
 
@@ -112,13 +85,13 @@ impl<F: Face, T> Subscriber<F, T> {
     /// The newest version that it has returned, or that it begins after.
     #[must_use]
     pub fn seen(&self) -> Option<u64> {
-        self.place.next.load(Ordering::Relaxed).checked_sub(1)
+        self.seen.0.load(Ordering::Relaxed).checked_sub(1)
     }
 
     /// Fetches the newest version if it is newer than all that were returned, and waits for such a one. A fetch that fails, or
     /// is given up, skips nothing. Fetches that overlap may return the same version.
     pub fn next(&self) -> Fetch<F, T> {
-        self.fetch(match self.place.next.load(Ordering::Relaxed) {
+        self.fetch(match self.seen.0.load(Ordering::Relaxed) {
             0 => Select::Latest,
             next => Select::AtLeast(Version(next)),
         })
@@ -130,15 +103,15 @@ impl<F: Face, T> Subscriber<F, T> {
     }
 
     fn fetch(&self, select: Select) -> Fetch<F, T> {
-        let options = FetchOptions { select, require: self.require, ..FetchOptions::new() };
-        let options = FetchOptions { timeout: self.timeout.unwrap_or(options.timeout), ..options };
-        Fetch::of(self.client.session(), self.key.clone(), options, self.take, self.place.clone())
+        let (timeout, require) = (self.timeout, self.require);
+        let options = FetchOptions { select, timeout, require, ..FetchOptions::new() };
+        Fetch::of(self.client.session(), self.key.clone(), options, self.take, self.seen.clone())
     }
 }
 
-impl<F, T> fmt::Debug for Subscriber<F, T> {
+impl<F: Face, T> fmt::Debug for Subscriber<F, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Subscriber").field("key", &self.key).field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("Subscriber").field("key", &self.key).field("seen", &self.seen()).finish_non_exhaustive()
     }
 }
 

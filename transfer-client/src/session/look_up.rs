@@ -57,36 +57,28 @@ impl Changes {
 pub(crate) enum Looked {
     /// The version. It does not change until [`Session::clear_hazard`].
     Found(HazardPointer, FetchedTensor),
-    /// The owner announces the key's versions. The announced version is too old, or is about to change. The notice is known now.
-    Watch(NoticeState),
+    /// The owner announces the key's versions. The announced version is too old, or is about to change.
+    Watch(Watch, NoticeState),
     /// Ask the sidecar.
     Nothing,
 }
 
 impl Session {
     /// Looks the version for a fetch up, on the board or in a notice that it names. The version does not change until
-    /// [`Session::clear_hazard`]. If the notice of `known` is still that of the key, the board is not searched.
+    /// [`Session::clear_hazard`].
     pub(crate) fn look_up(
         &self,
         key: &Key,
         select: Select,
         require: Option<FabricKind>,
-        known: &mut Option<Watch>,
     ) -> Option<(HazardPointer, FetchedTensor)> {
-        match self.look(key, select, require, known) {
+        match self.look(key, select, require) {
             Looked::Found(hazard, tensor) => Some((hazard, tensor)),
-            Looked::Watch(_) | Looked::Nothing => None,
+            Looked::Watch(..) | Looked::Nothing => None,
         }
     }
 
-    /// See [`Session::look_up`].
-    pub(super) fn look(
-        &self,
-        key: &Key,
-        select: Select,
-        require: Option<FabricKind>,
-        known: &mut Option<Watch>,
-    ) -> Looked {
+    pub(super) fn look(&self, key: &Key, select: Select, require: Option<FabricKind>) -> Looked {
         let Some(board) = &self.board else { return Looked::Nothing };
         if self.is_forked() {
             return Looked::Nothing;
@@ -96,18 +88,14 @@ impl Session {
             return Looked::Nothing;
         }
         for _ in 0..TRIES {
-            let found = match known.take().filter(|watch| watch.is_named(board)) {
-                Some(watch) => Some(Lookup::Notice(watch)),
-                None => board.find(key, |segment| self.segments.get(segment)),
-            };
-            let snapshot = match found {
+            let snapshot = match board.find(key, |segment| self.segments.get(segment)) {
                 Some(Lookup::Version(snapshot)) => snapshot,
-                Some(Lookup::Notice(watch)) => match known.insert(watch).look() {
+                Some(Lookup::Notice(watch)) => match watch.look() {
                     NoticeState { snapshot: Some(snapshot), .. } if select.takes(snapshot.version) => snapshot,
                     look if look.is_open()
                         || look.snapshot.as_ref().is_some_and(|snapshot| select.awaits(snapshot.version)) =>
                     {
-                        return Looked::Watch(look);
+                        return Looked::Watch(watch, look);
                     }
                     _ => return Looked::Nothing,
                 },

@@ -265,8 +265,8 @@ impl Session {
                     self.space.register(waker);
                 }
                 let finish = submission.finish(stuck);
-                // Wake the waiters for the tensor first. What is to be recorded takes longer than all before. The waiters of a batch
-                // wait for that, because other threads wait for the locks.
+                // Wake the waiters for the tensor first, and record the push then. Those of a batch are many, and are woken once other
+                // threads have the locks again.
                 let is_one = matches!(&finish, Ok(finish) if finish.wake.len() == 1);
                 if let (Ok(finish), true) = (&finish, is_one) {
                     self.notices.wake(&finish.wake);

@@ -37,14 +37,12 @@ impl Session {
     }
 
     /// Looks a key up. Waits on its owner's notice while the announced version is too old, at most for `time`, and until the call's
-    /// own time-out. `began` is when the call began to wait: a version that is there takes no look at the clock. `known` is as in
-    /// [`Session::look_up`].
+    /// own time-out. `began` is when the call began to wait: a version that is there takes no look at the clock.
     pub(crate) fn watch(
         &self,
         key: &Key,
         select: Select,
         require: Option<FabricKind>,
-        known: &mut Option<Watch>,
         (began, timeout): (&mut Option<Instant>, Duration),
         time: Duration,
     ) -> WaitEnd {
@@ -53,17 +51,16 @@ impl Session {
         let mut waited = Duration::ZERO;
         let mut until = None;
         loop {
-            let look = match self.look(key, select, require, known) {
+            let (watch, look) = match self.look(key, select, require) {
                 Looked::Found(hazard, mut tensor) => {
                     tensor.report.waited = began.map_or(Duration::ZERO, |began| began.elapsed());
                     return WaitEnd::Found(hazard, tensor);
                 }
                 // The backlog is written by the thread that reads the socket, and a thread that sleeps on a notice does
                 // not read it.
-                Looked::Watch(look) if self.watches() && !self.backlog.load(Ordering::SeqCst) => look,
-                Looked::Watch(_) | Looked::Nothing => return WaitEnd::Ask { waited },
+                Looked::Watch(watch, look) if self.watches() && !self.backlog.load(Ordering::SeqCst) => (watch, look),
+                Looked::Watch(..) | Looked::Nothing => return WaitEnd::Ask { waited },
             };
-            let Some(watch) = &*known else { return WaitEnd::Ask { waited } };
             if is_late {
                 let Some(newest) = &look.snapshot else { return WaitEnd::Ask { waited } };
                 let text =
@@ -82,7 +79,7 @@ impl Session {
                 return WaitEnd::Waits;
             }
             let again = now + if was_down { DOWN } else { LOOK_AGAIN };
-            is_late = !self.sleep_on(watch, &look, limit.min(until).min(again)) && Instant::now() >= limit;
+            is_late = !self.sleep_on(&watch, &look, limit.min(until).min(again)) && Instant::now() >= limit;
             waited = started.elapsed();
         }
     }

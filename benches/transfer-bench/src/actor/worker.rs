@@ -95,8 +95,6 @@ pub enum WorkerTask {
         key: String,
         /// The number of times.
         count: u64,
-        /// Whether a subscriber fetches it.
-        subscribed: bool,
     },
     /// Fetches a version and reads all of it twice. Answers with the two durations.
     ReadTwice {
@@ -195,7 +193,7 @@ impl Worker {
             WorkerTask::PingPong { give, take, to, len, versions, first } => {
                 ping_pong(client, (&give, &take), to.as_deref(), len, versions, first)
             }
-            WorkerTask::FetchAgain { key, count, subscribed } => fetch_again(client, &key, count, subscribed),
+            WorkerTask::FetchAgain { key, count } => fetch_again(client, &key, count),
             WorkerTask::ReadTwice { key, version } => read_twice(client, &key, version),
             WorkerTask::CopyIn { len, rounds, threads } => copy::copy_in(client, len, rounds, threads),
             WorkerTask::Stream { prefix, len, in_flight, count, above, to } => {
@@ -265,15 +263,12 @@ fn fetch(
     Ok(Answer::Times { ns, copied })
 }
 
-fn fetch_again(client: &BlockingClient, key: &str, count: u64, subscribed: bool) -> Result<Answer, Failed> {
-    let (key, subscriber) = (Key::new(key)?, client.subscriber(key)?.timeout(PATIENCE));
+fn fetch_again(client: &BlockingClient, key: &str, count: u64) -> Result<Answer, Failed> {
+    let key = Key::new(key)?;
     let (mut ns, mut copied) = (Vec::new(), 0);
     for _ in 0..count {
         let started = now_ns();
-        let tensor = match subscribed {
-            true => subscriber.latest().call()?,
-            false => client.fetch(&key).timeout(PATIENCE).call()?,
-        };
+        let tensor = client.fetch(&key).timeout(PATIENCE).call()?;
         ns.push(now_ns() - started);
         copied += tensor.report().copied;
     }

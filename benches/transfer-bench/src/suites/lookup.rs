@@ -1,5 +1,5 @@
 //! A worker repeatedly fetches a tensor that another worker has published at the same sidecar. It finds the tensor on
-//! the board, without asking the sidecar. A subscriber does the same, and remembers where the key is.
+//! the board, without asking the sidecar.
 //!
 //! Each fetch is timed by itself, from the call until the tensor is there; dropping the tensor is not included. The two
 //! readings of the clock are.
@@ -30,25 +30,19 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
         let mut consumer = worker(&bench.stage, &sidecar, "consumer", 0)?;
         let mut p50 = Figure::alone(format!("{size}: p50"), Unit::Micros, Goal::AtMost(2.0));
         let mut p99 = Figure::alone(format!("{size}: p99"), Unit::Micros, Goal::Open);
-        let mut subscribed = Figure::alone("  by a subscriber: p50", Unit::Micros, Goal::AtMost(0.3));
         let mut copied = Figure::alone(format!("{size}: copied by a CPU, per tensor"), Unit::Bytes, Goal::AtMost(0.0));
         let key = "lookup".to_owned();
         let pace = Pace { interval_ns: 0, turns: None };
         producer.ask(WorkerTask::Push { key: key.clone(), len, versions: 1..2, pace, to: None })?;
         for run in 0..bench.runs {
             bench.says(format!("{size}: run {} of {}", run + 1, bench.runs));
-            let mut fetch = |subscribed| -> Result<(Vec<f64>, u64), BenchError> {
-                let fetched = consumer.ask(WorkerTask::FetchAgain { key: key.clone(), count, subscribed })?;
-                let bytes = fetched.copied();
-                Ok((fetched.times().into_iter().skip(WARM_UP).map(|ns| ns as f64 / 1e3).collect(), bytes))
-            };
-            let ((mut took, bytes), (mut by_subscriber, more)) = (fetch(false)?, fetch(true)?);
-            copied.run((bytes + more) as f64 / (2 * count) as f64);
+            let fetched = consumer.ask(WorkerTask::FetchAgain { key: key.clone(), count })?;
+            copied.run(fetched.copied() as f64 / count as f64);
+            let mut took: Vec<f64> = fetched.times().into_iter().skip(WARM_UP).map(|ns| ns as f64 / 1e3).collect();
             p50.run(percentile(&mut took, 50.0));
             p99.run(percentile(&mut took, 99.0));
-            subscribed.run(percentile(&mut by_subscriber, 50.0));
         }
-        figures.extend([p50, p99, subscribed, copied]);
+        figures.extend([p50, p99, copied]);
     }
     Ok(figures)
 }

@@ -128,7 +128,6 @@ pub(super) fn hashes(array: &dyn Array) -> Hashes {
 }
 
 /// The values of an array of fixed width, each as its bytes.
-/// The values of a fixed width, as bytes.
 pub(super) fn words<const WIDTH: usize>(array: &dyn Array) -> impl Iterator<Item = [u8; WIDTH]> {
     let data = array.to_data();
     let values = data.buffers().first().cloned().unwrap_or_default();
