@@ -216,9 +216,12 @@ def run_together(suites, stage, limit, say):
         mend = MEND.format(devices=suites[0].devices)
         script = []
         for i, suite in enumerate(suites):
-            script += [mend, f'echo "{BEGINS} {i}"; ({suite.command(stage, limit)}) 2>&1; echo "{ENDS} {i} $?"']
+            # A suite that took too long ends in the middle of a line.
+            ran = f'({suite.command(stage, limit_of(suite, limit))}) 2>&1'
+            script += [mend, f'echo "{BEGINS} {i}"; {ran}; printf "\\n%s\\n" "{ENDS} {i} $?"']
         at, seen, started = 0, [], time.monotonic()
-        for line in guest(['bash', '-c', '\n'.join(script)], dict(os.environ), limit * len(suites), suites[0].devices):
+        all_of_them = sum(limit_of(suite, limit) for suite in suites)
+        for line in guest(['bash', '-c', '\n'.join(script)], dict(os.environ), all_of_them, suites[0].devices):
             if isinstance(line, int):
                 code = line
             elif line.startswith(BEGINS):
@@ -308,6 +311,11 @@ def cost(suite):
     return len(suite.expected) * (15 if suite.package == ROOT / 'tests' else 1.5)
 
 
+def limit_of(suite, least):
+    """How many seconds a suite may run. Beside two other guests, and on a slow machine, four times what it takes alone."""
+    return max(least, int(4 * cost(suite)))
+
+
 def lanes(suites, many):
     """Who runs beside whom: for each lane its guests, and for each guest its suites. No devices: a suite that brings guests of its own."""
     several = sorted({suite.devices for suite in suites if suite.devices > 1})
@@ -346,7 +354,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('words', nargs='*', help='only suites that have one of these words in their titles')
     parser.add_argument('--list', action='store_true', help='say what would run')
-    parser.add_argument('--timeout', type=int, default=600, metavar='S', help='how long one suite may run (%(default)s s)')
+    parser.add_argument('--timeout', type=int, default=600, metavar='S', help='how long one suite may run at least; more where it has many tests (%(default)s s)')
     parser.add_argument('--lanes', type=int, default=3, metavar='N', choices=range(1, 9), help='how many guests at a time (%(default)s)')
     parser.add_argument('--soak', type=int, metavar='S', help='instead of tests: the soak, for so many seconds')
     parser.add_argument('--seed', type=int, help='the seed of the soak; any where nothing is said')
