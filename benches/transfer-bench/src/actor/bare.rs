@@ -89,6 +89,16 @@ pub enum BareTask {
         /// The number of messages.
         count: u64,
     },
+    /// Sends a message over TCP and waits for one, repeatedly, or the other way round. Answers with the moment before each round, and
+    /// that after the last.
+    PingPong {
+        /// The other one, which sends second; `None`: this one does, and has been told to listen.
+        port: Option<u16>,
+        /// The number of bytes of one message.
+        bytes: usize,
+        /// The number of rounds.
+        count: u64,
+    },
     /// Sends a buffer repeatedly over several TCP streams, each of which carries its share. Answers with the moment
     /// before the first byte.
     StreamOut {
@@ -188,6 +198,24 @@ impl Bare {
                     bell.ring()?;
                 }
                 Ok(Answer::Done)
+            }
+            BareTask::PingPong { port, bytes, count } => {
+                let mut tcp = port.map_or_else(|| self.accept(), connect)?;
+                let mut message = vec![1u8; bytes];
+                let round = |_| {
+                    let at = now_ns();
+                    if port.is_some() {
+                        tcp.write_all(&message)?;
+                    }
+                    tcp.read_exact(&mut message)?;
+                    if port.is_none() {
+                        tcp.write_all(&message)?;
+                    }
+                    Ok(at)
+                };
+                let mut ns = (0..count).map(round).collect::<Result<Vec<_>, Failed>>()?;
+                ns.push(now_ns());
+                Ok(Answer::Times { ns, copied: 0 })
             }
             BareTask::StreamOut { port, streams, len, count } => stream_out(port, streams, len, count),
             BareTask::Copy { len, buffers, rounds, threads } => copy::bare(len, buffers, rounds, threads),

@@ -4,6 +4,9 @@
 //!
 //! The baseline has the same hops without this project: a byte to a process, 4 KiB over TCP to another one, a byte to
 //! the receiver.
+//!
+//! Then the same between two workers that have their sidecars inside of their processes, as half of a round trip, with all
+//! threads asleep while they wait. The baseline is a round trip between two processes that sleep in `recv` of a bare socket.
 
 use super::{KIB, latencies_us, pair, worker};
 use crate::actor::answer::Answer;
@@ -14,6 +17,7 @@ use crate::bench::Bench;
 use crate::error::BenchError;
 use crate::figure::{Figure, Goal, Unit, Versus, percentile};
 use crate::stage::Actor;
+use std::time::Duration;
 
 const LEN: u64 = 4 * KIB;
 /// The first messages of each run, which do not count.
@@ -41,7 +45,73 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
         against.run_beside(middle, percentile(&mut bare, 50.0));
         p99.run_beside(percentile(&mut ours, 99.0), percentile(&mut bare, 99.0));
     }
-    Ok(vec![p50, against, p99])
+    drop((sender, receiver));
+    Ok([p50, against, p99].into_iter().chain(embedded(bench)?).collect())
+}
+
+/// Two embedded workers, beside a bare socket.
+fn embedded(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
+    let (mut sender, url) = embed(bench, "sender", None)?;
+    let (mut receiver, _) = embed(bench, "receiver", Some(&url))?;
+    let count = bench.pick(5000u64, 500) + WARM_UP as u64;
+    let mut p50 = Figure::beside(
+        "4 KiB between embedded workers, asleep: p50",
+        Unit::Micros,
+        Versus::Difference,
+        Goal::AtMost(5.0),
+    );
+    let mut p99 =
+        Figure::beside("4 KiB between embedded workers, asleep: p99", Unit::Micros, Versus::Difference, Goal::Open);
+    for run in 0..bench.runs {
+        bench.says(format!("embedded, run {} of {}", run + 1, bench.runs));
+        let first = u64::from(run) * count + 1;
+        let round = |give: &str, take: &str, to: &str, first_one| WorkerTask::PingPong {
+            give: give.to_owned(),
+            take: take.to_owned(),
+            to: Some(to.to_owned()),
+            len: LEN,
+            versions: first..first + count,
+            first: first_one,
+        };
+        receiver.tell(round("pong", "ping", "sender", false))?;
+        let mut ours = half_rounds_us(sender.ask(round("ping", "pong", "receiver", true))?);
+        receiver.answer()?;
+        let mut bare = bare_half_rounds(bench, count)?;
+        p50.run_beside(percentile(&mut ours, 50.0), percentile(&mut bare, 50.0));
+        p99.run_beside(percentile(&mut ours, 99.0), percentile(&mut bare, 99.0));
+    }
+    Ok(vec![p50, p99])
+}
+
+/// Starts a worker with a sidecar inside that sleeps whenever it has nothing to do, and whose waiters do. Returns the address at which it listens.
+fn embed(bench: &Bench, name: &str, directory: Option<&str>) -> Result<(Actor, String), BenchError> {
+    let mut settings = vec![("listen", "127.0.0.1:0"), ("pool_bytes", "64MiB"), ("require", "tcp"), ("poll", "event")];
+    settings.extend([("verbs", "off"), ("lock", "no")]);
+    settings.extend(directory.map(|url| ("directory", url)));
+    let settings = settings.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    let mut actor = bench.stage.actor(name)?;
+    let spin = Some(Duration::ZERO);
+    match actor.ask(WorkerTask::Embed { settings, name: name.to_owned(), arena_bytes: 16 << 20, spin })? {
+        Answer::Listens(Some(address)) => Ok((actor, format!("http://{address}"))),
+        said => Err(BenchError::Unexpected { name: name.to_owned(), said: format!("{said:?}") }),
+    }
+}
+
+/// Half of each round trip between two processes over a bare socket, in microseconds.
+fn bare_half_rounds(bench: &Bench, count: u64) -> Result<Vec<f64>, BenchError> {
+    let (mut first, mut second) = (bench.stage.actor("first")?, bench.stage.actor("second")?);
+    let Answer::Port(port) = second.ask(BareTask::Listen)? else { return Ok(Vec::new()) };
+    let bytes = LEN as usize;
+    second.tell(BareTask::PingPong { port: None, bytes, count })?;
+    let times = first.ask(BareTask::PingPong { port: Some(port), bytes, count })?;
+    second.answer()?;
+    Ok(half_rounds_us(times))
+}
+
+fn half_rounds_us(answer: Answer) -> Vec<f64> {
+    let times = answer.times();
+    let rounds = times.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as f64 / 2e3);
+    rounds.skip(WARM_UP).collect()
 }
 
 /// Returns the times from pushes by the sender until their fetches at the receiver have returned, in microseconds.
