@@ -88,7 +88,7 @@ impl Header {
     /// Returns the header's bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES as usize] {
-        let mut w = Writer::new();
+        let mut w = Writer::reusing(Vec::with_capacity(HEADER_BYTES as usize));
         w.u32(MAGIC).u32(self.slot.0).u32(self.index).u32(self.metadata_id).u64(self.version.0);
         w.u64(self.body_len).u32(self.pieces).u32(self.waited_us).u32(self.name);
         write_retention(&mut w, self.retention);

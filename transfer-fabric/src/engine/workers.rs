@@ -93,8 +93,18 @@ pub(super) struct Workers {
     /// Sessions with a backlog.
     delayed: BTreeSet<SessionId>,
     scratch: Vec<u8>,
+    /// The record that is being read.
+    record: Box<RecordBytes>,
     /// The counts that concern workers.
     meters: EngineMeters,
+}
+
+struct RecordBytes([u8; MAX_RECORD_BYTES]);
+
+impl Default for RecordBytes {
+    fn default() -> Self {
+        RecordBytes([0; MAX_RECORD_BYTES])
+    }
 }
 
 impl Workers {
@@ -182,9 +192,8 @@ impl Workers {
         mut each: impl FnMut(SessionId, Request),
         broken: &mut Vec<(SessionId, String)>,
     ) -> bool {
-        let mut buffer = [0; MAX_RECORD_BYTES];
         let mut active = false;
-        let Workers { by_id, meters, .. } = self;
+        let Workers { by_id, meters, record, .. } = self;
         for (id, worker) in by_id {
             let backlog = match how {
                 Take::Some => 0,
@@ -197,7 +206,7 @@ impl Workers {
             if worker.backlog.len() > backlog || broken.iter().any(|(session, _)| session == id) {
                 continue;
             }
-            match worker.take(how, meters, &mut buffer, |request| each(*id, request)) {
+            match worker.take(how, meters, &mut record.0, |request| each(*id, request)) {
                 // Only records that were popped make room for a worker that waits for it.
                 Ok(false) => continue,
                 Ok(true) => active = true,

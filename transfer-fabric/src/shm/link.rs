@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use transfer_core::fabric::{DownReason, FabricEvent, LinkId, PostError, WorkId};
 use transfer_core::memory::{LocalSlice, RemoteKey, SegmentId};
+use transfer_memory::ring::MAX_RECORD_BYTES;
 use transfer_memory::socket::{Message, Socket, SocketError};
 
 /// The most messages of the socket that are read in one round.
@@ -78,6 +79,8 @@ pub(super) struct Link {
     /// gone to make room.
     pub(super) unmapped: VecDeque<(u32, ToMap)>,
     pub(super) mapped: Arc<Mapped>,
+    /// Memory for the record that is being read.
+    pub(super) record: Option<Box<[u8; MAX_RECORD_BYTES]>>,
     /// A write that waits for a segment to be mapped.
     pub(super) stuck: Option<Write>,
     pub(super) landing: Option<Landing>,
@@ -134,6 +137,7 @@ impl Link {
             theirs_bytes: 0,
             unmapped: VecDeque::new(),
             mapped: Arc::default(),
+            record: None,
             stuck: None,
             landing: None,
             copied: 0,

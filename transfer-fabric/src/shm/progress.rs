@@ -66,7 +66,9 @@ impl ShmFabric {
     }
 
     pub(super) fn report_events(&mut self, sink: &mut Sink<'_>) -> bool {
-        let any = !self.reports.is_empty();
+        if self.reports.is_empty() {
+            return false;
+        }
         for report in self.reports.drain(..) {
             sink(match report {
                 Report::Connected(link) => FabricEvent::Connected { link },
@@ -76,7 +78,7 @@ impl ShmFabric {
                 Report::Down { link, reason } => FabricEvent::LinkDown { link, reason },
             });
         }
-        any
+        true
     }
 
     /// Reads the socket of a link.

@@ -26,8 +26,21 @@ impl Link {
     /// Takes the records that the peer has posted, copies up to about `limit` bytes, and reports the events. Returns
     /// whether there was anything.
     pub(super) fn receive(&mut self, means: Means<'_>, limit: u64, sink: &mut Sink<'_>) -> Result<bool, DownReason> {
+        // Most rounds find nothing. To clear this memory each time would take longer than to look.
+        let mut buffer = self.record.take().unwrap_or_else(|| Box::new([0; MAX_RECORD_BYTES]));
+        let result = self.receive_into(&mut buffer, means, limit, sink);
+        self.record = Some(buffer);
+        result
+    }
+
+    fn receive_into(
+        &mut self,
+        buffer: &mut [u8; MAX_RECORD_BYTES],
+        means: Means<'_>,
+        limit: u64,
+        sink: &mut Sink<'_>,
+    ) -> Result<bool, DownReason> {
         self.report_coming(sink)?;
-        let mut buffer = [0; MAX_RECORD_BYTES];
         let (mut moved, mut left, mut popped) = (false, limit, 0);
         self.map(means);
         let result = loop {
@@ -45,7 +58,7 @@ impl Link {
             let (record, len) = match self.stuck.take() {
                 Some(write) => (Record::Write(write), 0),
                 None => {
-                    let Some(bytes) = self.shared.incoming.try_pop(&mut buffer).map_err(violation)? else {
+                    let Some(bytes) = self.shared.incoming.try_pop(buffer).map_err(violation)? else {
                         break Ok(moved);
                     };
                     popped += 1;

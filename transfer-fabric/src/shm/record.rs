@@ -55,13 +55,13 @@ pub(super) struct Write {
 /// A record to be pushed.
 #[derive(Debug)]
 pub(super) struct Encoded {
-    bytes: [u8; MAX_RECORD_BYTES],
-    len: usize,
+    /// Most records are as short as this.
+    bytes: SmallVec<[u8; 256]>,
 }
 
 impl Encoded {
     pub(super) fn new(record: &Record, message: &[u8], placed: u64) -> Encoded {
-        let mut encoded = Encoded { bytes: [0; MAX_RECORD_BYTES], len: 0 };
+        let mut encoded = Encoded { bytes: SmallVec::new() };
         let kind = match record {
             Record::Write(_) => 1,
             Record::Send => 2,
@@ -94,15 +94,12 @@ impl Encoded {
     }
 
     fn put(&mut self, bytes: &[u8]) {
-        // Elements and messages were checked against the limits, so there is room.
-        if let Some(place) = self.bytes.get_mut(self.len..self.len + bytes.len()) {
-            place.copy_from_slice(bytes);
-            self.len += bytes.len();
-        }
+        // Elements and messages were checked against the limits, so the record is not too long for the ring.
+        self.bytes.extend_from_slice(bytes);
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or(&[])
+        &self.bytes
     }
 }
 

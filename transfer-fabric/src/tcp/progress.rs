@@ -82,7 +82,9 @@ impl TcpFabric {
     }
 
     pub(super) fn report_events(&mut self, sink: &mut Sink<'_>) -> bool {
-        let any = !self.reports.is_empty();
+        if self.reports.is_empty() {
+            return false;
+        }
         for report in self.reports.drain(..) {
             sink(match report {
                 Report::Connected(link) => FabricEvent::Connected { link },
@@ -91,7 +93,7 @@ impl TcpFabric {
                 Report::Down { link, reason } => FabricEvent::LinkDown { link, reason },
             });
         }
-        any
+        true
     }
 
     fn unblock(&mut self, id: LinkId) {

@@ -75,9 +75,17 @@ impl Links {
 
     /// Posts the messages and writes that credits and header cells allow.
     pub(crate) fn flush(&mut self, actions: &mut Actions) {
+        if self.dirty.is_empty() {
+            return;
+        }
         let share = self.cells.share(self.links.len());
-        for link in std::mem::take(&mut self.dirty) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for link in dirty.drain(..) {
             self.flush_link(link, share, actions);
+        }
+        // Its memory is used again.
+        if self.dirty.is_empty() {
+            self.dirty = dirty;
         }
     }
 

@@ -45,6 +45,9 @@ impl Transfers {
 
     /// Takes the requests that were collected for calls, by link.
     pub(crate) fn take_asks(&mut self) -> Vec<(LinkId, Vec<BufferAsk>)> {
+        if self.asking.is_empty() {
+            return Vec::new();
+        }
         let asking = std::mem::take(&mut self.asking).into_iter();
         asking.filter_map(|link| Some((link, std::mem::take(&mut self.links.get_mut(&link)?.asks)))).collect()
     }
