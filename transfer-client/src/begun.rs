@@ -32,7 +32,11 @@ impl<'a, T> Begun<'a, T> {
     /// Continues as far as possible without waiting. `Break` has the result, and `poll` must not be called again. With
     /// `Continue(at)`, `waker` is woken when the call can continue; `poll` must be called again at `at` in any case.
     pub fn poll(&mut self, waker: &Waker) -> ControlFlow<T, Instant> {
-        self.call.step(waker)
+        let step = self.call.step(waker);
+        if step.is_continue() {
+            self.session.go_on();
+        }
+        step
     }
 
     /// Like [`wait`](Begun::wait), for a caller that does nothing else until the call has ended, and waits again until then. A

@@ -42,6 +42,16 @@ impl Inside {
         self.0.turns().follow()
     }
 
+    /// Does in this thread what the session has asked for, if the engine sleeps. Returns whether it was done.
+    pub(super) fn step(&self) -> bool {
+        self.0.turns().step()
+    }
+
+    /// The same for a thread that has begun something, and does not wait for it yet.
+    pub(super) fn go_on(&self) {
+        self.0.turns().go_on();
+    }
+
     /// Turns the engine until replies have come, at the latest until `until`. `None` if others turn it.
     pub(super) fn turn(&self, session: &Session, reader: &mut Reader, until: Instant) -> Option<Result<(), Gone>> {
         let mut looked_up = None;
@@ -79,6 +89,14 @@ impl Inside {
     }
 
     pub(super) fn follow(&self) -> Follower {
+        match *self {}
+    }
+
+    pub(super) fn step(&self) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn go_on(&self) {
         match *self {}
     }
 

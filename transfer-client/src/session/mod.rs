@@ -432,10 +432,22 @@ impl Session {
         self.room.wake_all();
     }
 
-    /// Rings the sidecar's doorbell. If that fails, the session is over, which the reader notices; replies that were
-    /// sent before still count.
+    /// Has a sidecar inside this process begin what is in the ring. Any other does so by itself.
+    pub(crate) fn go_on(&self) {
+        if let Some(inside) = &self.inside
+            && !self.is_forked()
+        {
+            inside.go_on();
+        }
+    }
+
+    /// Has the sidecar, which sleeps, look at the ring. A sidecar inside this process needs no doorbell: this thread does its work.
     fn ring(&self) {
-        let _ = self.socket.ring();
+        let inside = self.inside.as_ref().filter(|_| !self.is_forked());
+        if !inside.is_some_and(Inside::step) {
+            // If that fails, the session is over, which the reader notices; replies that were sent before still count.
+            let _ = self.socket.ring();
+        }
     }
 
     /// Wakes all overdue waiters, so that they look at their clock.

@@ -11,7 +11,9 @@
 //!   waits again and again never has to wake it. If that worker stays away once, what comes meanwhile is served at most
 //!   [`REST`] + [`ALONE`] late. While one turn lasts longer, the keeper sleeps until its end.
 //! - **A waiter that usually comes back at once leaves what is to be sent to its next turn**, which saves a system call: an
-//!   acknowledgement leaves together with the answer. Otherwise it sends before it goes, and has the keeper go on.
+//!   acknowledgement leaves together with the answer. Otherwise it sends before it goes. It has the keeper go on, unless waiters
+//!   are frequent: a keeper that goes on takes a core from the thread that will be back soon.
+//! - **A thread that begins something and does not wait yet makes the first step itself**, for the same reason.
 //! - **If several threads wait, the keeper turns it.** Each of them would have to hand it over, which is one more wake-up.
 //!   Those who find the engine in other hands count as *followers*, and so do async clients, which never turn it.
 //! - Commands that belong to the engine's own thread are left to it (a liveness word belongs to the thread that has begun it).
@@ -144,6 +146,23 @@ impl Turns {
         }
     }
 
+    /// Does in this thread what workers have asked for, if the engine sleeps. That takes less time than to wake the keeper, which would
+    /// then compete with this thread. Returns whether it was done: if not, wake whoever sleeps.
+    pub fn step(&self) -> bool {
+        let Some(mut turn) = self.0.begin_step() else { return false };
+        turn.round(Instant::now(), || false).is_ok()
+    }
+
+    /// Has this thread, which has begun something and does not wait for it yet, take what workers have asked for, if the engine neither
+    /// sleeps nor is in other hands. A fabric that collects what it sends keeps that for the next turn.
+    pub fn go_on(&self) {
+        if !self.0.keeper_sleeps.load(Ordering::SeqCst)
+            && let Some(mut turn) = self.0.begin_step()
+        {
+            let _ = turn.round(Instant::now(), || true);
+        }
+    }
+
     /// Counts this thread, or an async client, as one that waits while others turn the engine, until the result is dropped.
     pub fn follow(&self) -> Follower {
         self.0.followers.fetch_add(1, Ordering::SeqCst);
@@ -227,6 +246,7 @@ impl Shared {
         if self.followers.load(Ordering::SeqCst) > 0 {
             return None;
         }
+        let asked = Instant::now();
         self.asking.fetch_add(1, Ordering::SeqCst);
         let run = loop {
             if self.by_waiter.load(Ordering::SeqCst) {
@@ -244,14 +264,28 @@ impl Shared {
         }
         self.by_waiter.store(true, Ordering::SeqCst);
         self.turns.fetch_add(1, Ordering::SeqCst);
-        engine.absence.end();
+        engine.absence.end(asked);
         if engine.asleep {
             // What has come since is found at once, and not after some rounds.
             let events = self.sleeper.wait(Some(Duration::ZERO));
             engine.wake();
             engine.ready(&events);
         }
-        Some(Turn { shared: self, run: Some(run) })
+        Some(Turn { shared: self, run: Some(run), waits: true })
+    }
+
+    /// A turn of a thread that does not wait. It ends no absence of those that do, and who wants to wait meanwhile waits for its end.
+    fn begin_step(&self) -> Option<Turn<'_>> {
+        if self.followers.load(Ordering::SeqCst) > 0 {
+            return None;
+        }
+        let mut run = self.run.try_lock()?;
+        let engine = run.as_mut()?;
+        if engine.stopping || engine.put_off.is_some() {
+            return None;
+        }
+        self.turns.fetch_add(1, Ordering::SeqCst);
+        Some(Turn { shared: self, run: Some(run), waits: false })
     }
 
     /// Makes the keeper go on, if it rests.
@@ -295,6 +329,8 @@ struct Turn<'a> {
     shared: &'a Shared,
     /// `None` while it is being dropped.
     run: Option<MutexGuard<'a, Option<Run>>>,
+    /// Whether its thread waits for an answer.
+    waits: bool,
 }
 
 impl Turn<'_> {
@@ -332,18 +368,21 @@ impl Turn<'_> {
 
     /// Prepares the engine for the time without a waiter. Returns what the keeper has to be told.
     fn leave(&mut self) -> Tell {
-        let keeper_sleeps = self.shared.keeper_sleeps.load(Ordering::SeqCst);
+        let (waits, keeper_sleeps) = (self.waits, self.shared.keeper_sleeps.load(Ordering::SeqCst));
         let Ok(engine) = self.engine() else { return Tell::Everything };
         let (now, is_quick) = (Instant::now(), engine.absence.is_short());
+        let is_frequent = engine.absence.is_frequent();
         engine.pause(now);
         engine.pace.slept();
-        engine.absence.begin(now);
+        if waits {
+            engine.absence.begin(now);
+        }
         // What is to be sent waits for a waiter that comes back at once. It often brings more.
-        if !is_quick && self.round(now, || false).is_err() {
+        if waits && !is_quick && self.round(now, || false).is_err() {
             return Tell::Everything;
         }
         if !keeper_sleeps {
-            return if is_quick { Tell::Nothing } else { Tell::GoOn };
+            return if is_frequent { Tell::Nothing } else { Tell::GoOn };
         }
         // It sleeps on, if it can.
         for _ in 0..LAST_ROUNDS {
@@ -379,7 +418,9 @@ impl Drop for Turn<'_> {
         let shared = self.shared;
         let now = u64::try_from(shared.started.elapsed().as_micros()).unwrap_or(u64::MAX);
         shared.left.store(now, Ordering::SeqCst);
-        shared.by_waiter.store(false, Ordering::SeqCst);
+        if self.waits {
+            shared.by_waiter.store(false, Ordering::SeqCst);
+        }
         drop(self.run.take());
         if matches!(tell, Tell::WakeUp | Tell::Everything) {
             ring(&shared.bell);

@@ -119,6 +119,31 @@ fn one_waiter_turns_it_and_none_while_others_follow() {
 }
 
 #[test]
+fn who_begins_something_makes_the_first_step_unless_others_turn_it() {
+    let engine = engine(PollStrategy::Event);
+    let (turns, me, began) = (engine.turns().clone(), thread::current().id(), Instant::now());
+    // The keeper may be faster than this thread.
+    loop {
+        let told = ask(&engine);
+        let stepped = turns.step();
+        if told.recv_timeout(LONG).unwrap() == me {
+            assert!(stepped);
+            break;
+        }
+        assert!(began.elapsed() < LONG, "the keeper does it each time");
+    }
+    let follower = turns.follow();
+    assert!(!turns.step(), "the keeper turns it for the follower");
+    drop(follower);
+    let turned = turns.turn(Instant::now() + LONG, Duration::ZERO, |_| ControlFlow::Break(turns.step()));
+    assert_eq!(turned, Ok(Some(false)), "it is in hands already");
+    // What is left is done, in whichever state the keeper is.
+    ask(&engine).recv_timeout(LONG).unwrap();
+    engine.stop();
+    assert!(!turns.step());
+}
+
+#[test]
 fn what_belongs_to_its_own_thread_is_left_to_it() {
     let engine = engine(PollStrategy::Event);
     let board = Arc::new(memory(board_bytes(8)));
@@ -205,6 +230,10 @@ fn nothing_is_left_undone_whoever_comes_and_goes() {
                             10..=12 => {
                                 let _follower = engine.turns().follow();
                                 thread::sleep(time);
+                            }
+                            13 => {
+                                engine.turns().step();
+                                engine.turns().go_on();
                             }
                             _ => thread::sleep(time),
                         }

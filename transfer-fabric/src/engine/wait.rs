@@ -105,19 +105,29 @@ pub(super) struct Absence {
 /// An absence is short below this: less than the wake-up of a thread.
 const SHORT: Duration = Duration::from_micros(20);
 
+/// Waiters are frequent while they are away for less than this.
+const FREQUENT: Duration = Duration::from_micros(100);
+
 impl Absence {
     pub(super) fn new() -> Absence {
-        Absence { began: None, mean: SHORT * LONGEST }
+        Absence { began: None, mean: FREQUENT * LONGEST }
     }
 
     pub(super) fn begin(&mut self, now: Instant) {
         self.began = Some(now);
     }
 
-    pub(super) fn end(&mut self) {
+    /// A waiter has asked for the engine at `now`. What it takes until it has it is no absence.
+    pub(super) fn end(&mut self, now: Instant) {
         if let Some(began) = self.began.take() {
-            self.mean = (self.mean * (MEMORY - 1) + began.elapsed().min(SHORT * LONGEST)) / MEMORY;
+            let away = now.saturating_duration_since(began);
+            self.mean = (self.mean * (MEMORY - 1) + away.min(FREQUENT * LONGEST)) / MEMORY;
         }
+    }
+
+    /// Whether a waiter is likely to be back soon, if not at once.
+    pub(super) fn is_frequent(&self) -> bool {
+        self.mean < FREQUENT
     }
 
     /// Whether the next one is likely to be short.
