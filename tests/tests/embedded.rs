@@ -1,7 +1,9 @@
 //! A sidecar inside the process that uses it: it has the same sockets, sessions and rules, and leaves nothing behind
 //! when it stops.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Waker;
+use std::time::{Duration, Instant};
 use transfer_client::{BlockingClient, DType, Error, FabricKind, FailureCode, NodeConfig, embedded_addresses};
 use transfer_core::tensor::Name;
 use transfer_server::Sidecar;
@@ -76,6 +78,7 @@ fn sidecar_of_a_process_is_a_node_beside_others() {
 
         many_wait(&config_of_all, &scene.a().socket());
         nobody_waits(&config_of_all, &scene.a().socket());
+        one_only_begins(&config_of_all, &scene.a().socket());
 
         let address = embedded_addresses().and_then(|addresses| addresses.grpc).expect("it listens");
         assert!(address.ip().is_loopback() && address.port() != 0, "{address}");
@@ -180,5 +183,34 @@ fn nobody_waits(config: &NodeConfig, outside: &std::path::Path) {
             told.recv_timeout(time).expect("what was begun is there");
             push.wait(time).map_or(Ok(()), |pushed| pushed.map(drop)).expect("a push");
         }
+    });
+}
+
+/// A thread begins one thing after the other and waits for none. What it has begun before is done meanwhile.
+fn one_only_begins(config: &NodeConfig, outside: &std::path::Path) {
+    let time = Duration::from_secs(60);
+    let here = BlockingClient::embedded_with(config.clone()).name("beginner").arena_bytes(1 << 20).call();
+    let here = here.expect("a session");
+    let there = BlockingClient::connect(outside).name("listener").arena_bytes(1 << 20).call().expect("a session");
+    // Whoever waits is back at once, so the keeper rests.
+    for version in 0..300 {
+        let push = here.push_slice("only/before", [1], &[7_u8]).version(version).to("listener").timeout(time);
+        push.call().expect("a push");
+    }
+    let has_come = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            there.fetch("only/pushed").timeout(time).call().expect("what was begun first");
+            has_come.store(true, Ordering::SeqCst);
+        });
+        let mut push = here.push_slice("only/pushed", [1], &[7_u8]).to("listener").timeout(time).begin();
+        let _ = push.poll(Waker::noop());
+        let until = Instant::now() + time;
+        while !has_come.load(Ordering::SeqCst) {
+            assert!(Instant::now() < until, "a push is not sent while its thread begins other things");
+            // It is given up at once, which is a request as well.
+            let _ = here.fetch("only/nowhere").timeout(time).begin().poll(Waker::noop());
+        }
+        push.wait(time).expect("in time").expect("a push");
     });
 }

@@ -366,7 +366,7 @@ impl Session {
         }
     }
 
-    fn say_backlog(&self, mut submission: MutexGuard<'_, Submission>) {
+    fn say_backlog<'a>(&'a self, mut submission: MutexGuard<'a, Submission>) {
         loop {
             let written = submission.write_backlog();
             let finish = written.and_then(|all| submission.finish(!all));
@@ -374,12 +374,15 @@ impl Session {
             self.backlog.store(left, Ordering::SeqCst);
             match finish {
                 Ok(finish) => {
+                    // What the sidecar does in this thread needs no lock of the session.
+                    drop(submission);
                     if finish.ring {
                         self.ring();
                     }
                     if !left || finish.full {
                         return;
                     }
+                    submission = self.submission.lock();
                 }
                 Err(gone) => {
                     drop(submission);
@@ -432,7 +435,7 @@ impl Session {
         self.room.wake_all();
     }
 
-    /// Has a sidecar inside this process begin what is in the ring. Any other does so by itself.
+    /// Has a sidecar inside this process begin what is in the ring. One in another process polls, or was rung.
     pub(crate) fn go_on(&self) {
         if let Some(inside) = &self.inside
             && !self.is_forked()

@@ -13,7 +13,7 @@
 //! - **A waiter that usually comes back at once leaves what is to be sent to its next turn**, which saves a system call: an
 //!   acknowledgement leaves together with the answer. Otherwise it sends before it goes. It has the keeper go on, unless waiters
 //!   are frequent: a keeper that goes on takes a core from the thread that will be back soon.
-//! - **A thread that begins something and does not wait yet makes the first step itself**, for the same reason.
+//! - **A thread that begins something and does not wait yet makes the first step itself**, so that the keeper need not be woken.
 //! - **If several threads wait, the keeper turns it.** Each of them would have to hand it over, which is one more wake-up.
 //!   Those who find the engine in other hands count as *followers*, and so do async clients, which never turn it.
 //! - Commands that belong to the engine's own thread are left to it (a liveness word belongs to the thread that has begun it).
@@ -153,8 +153,8 @@ impl Turns {
         turn.round(Instant::now(), || false).is_ok()
     }
 
-    /// Has this thread, which has begun something and does not wait for it yet, take what workers have asked for, if the engine neither
-    /// sleeps nor is in other hands. A fabric that collects what it sends keeps that for the next turn.
+    /// If the engine is awake and nobody turns it, takes the new requests of workers in this thread. What they cause is sent in the next
+    /// full round.
     pub fn go_on(&self) {
         if !self.0.keeper_sleeps.load(Ordering::SeqCst)
             && let Some(mut turn) = self.0.begin_step()
@@ -274,7 +274,8 @@ impl Shared {
         Some(Turn { shared: self, run: Some(run), waits: true })
     }
 
-    /// A turn of a thread that does not wait. It ends no absence of those that do, and who wants to wait meanwhile waits for its end.
+    /// A turn of a thread that does not wait. It does not count as a waiter that comes back. A waiter that comes meanwhile waits until it
+    /// is over.
     fn begin_step(&self) -> Option<Turn<'_>> {
         if self.followers.load(Ordering::SeqCst) > 0 {
             return None;
@@ -388,6 +389,7 @@ impl Turn<'_> {
         for _ in 0..LAST_ROUNDS {
             let Ok(engine) = self.engine() else { return Tell::Everything };
             if engine.fall_asleep().is_some() {
+                engine.pause(Instant::now());
                 let oversleeps =
                     engine.asleep_until.is_some_and(|now| engine.keeper_until.is_none_or(|then| now < then));
                 return if oversleeps { Tell::WakeUp } else { Tell::Nothing };
@@ -416,9 +418,10 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let tell = self.leave();
         let shared = self.shared;
-        let now = u64::try_from(shared.started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        shared.left.store(now, Ordering::SeqCst);
         if self.waits {
+            // A thread that only begins things again and again does not keep the keeper away.
+            let now = u64::try_from(shared.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+            shared.left.store(now, Ordering::SeqCst);
             shared.by_waiter.store(false, Ordering::SeqCst);
         }
         drop(self.run.take());

@@ -117,7 +117,7 @@ impl Absence {
         self.began = Some(now);
     }
 
-    /// A waiter has asked for the engine at `now`. What it takes until it has it is no absence.
+    /// A waiter has asked for the engine at `now`. The time for which it then waits for the lock does not count as absence.
     pub(super) fn end(&mut self, now: Instant) {
         if let Some(began) = self.began.take() {
             let away = now.saturating_duration_since(began);

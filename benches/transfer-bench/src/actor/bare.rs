@@ -92,7 +92,7 @@ pub enum BareTask {
     /// Sends a message over TCP and waits for one, repeatedly, or the other way round. Answers with the moment before each round, and
     /// that after the last.
     PingPong {
-        /// The other one, which sends second; `None`: this one does, and has been told to listen.
+        /// The port of the other process. `None`: this process has been told to listen, and sends second.
         port: Option<u16>,
         /// The number of bytes of one message.
         bytes: usize,
