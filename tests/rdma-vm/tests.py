@@ -9,8 +9,8 @@ Three kinds of tests:
 
 Everything is built on this machine, by the same command as in `make test`. All test programs that want as many devices run in one guest,
 one after the other. When a mistake panics its kernel, the one that ran has failed, and a new guest goes on with the next one. Tests
-with "two_devices" in their names get a guest with two devices. Three such guests run at a time (--lanes): each is busy for half of its
-time at most, for the device is one thread of its kernel.
+with "two_devices" in their names get a guest with two devices. As many guests run at a time as there are processors (--lanes): a guest has
+two of its own, and one of them plays the device. Three guests on two processors take about as long as two, and each of their tests longer.
 """
 
 import argparse
@@ -312,7 +312,7 @@ def cost(suite):
 
 
 def limit_of(suite, least):
-    """How many seconds a suite may run. Beside two other guests, and on a slow machine, four times what it takes alone."""
+    """How many seconds a suite may run. Beside other guests, and on a slow machine, up to four times what it takes alone."""
     return max(least, int(4 * cost(suite)))
 
 
@@ -355,7 +355,8 @@ def main():
     parser.add_argument('words', nargs='*', help='only suites that have one of these words in their titles')
     parser.add_argument('--list', action='store_true', help='say what would run')
     parser.add_argument('--timeout', type=int, default=600, metavar='S', help='how long one suite may run at least; more where it has many tests (%(default)s s)')
-    parser.add_argument('--lanes', type=int, default=3, metavar='N', choices=range(1, 9), help='how many guests at a time (%(default)s)')
+    lanes_here = min(8, max(2, os.cpu_count() or 2))
+    parser.add_argument('--lanes', type=int, default=lanes_here, metavar='N', choices=range(1, 9), help='how many guests at a time (%(default)s)')
     parser.add_argument('--soak', type=int, metavar='S', help='instead of tests: the soak, for so many seconds')
     parser.add_argument('--seed', type=int, help='the seed of the soak; any where nothing is said')
     options = parser.parse_args()
