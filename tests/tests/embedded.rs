@@ -192,7 +192,7 @@ fn one_only_begins(config: &NodeConfig, outside: &std::path::Path) {
     let here = BlockingClient::embedded_with(config.clone()).name("beginner").arena_bytes(1 << 20).call();
     let here = here.expect("a session");
     let there = BlockingClient::connect(outside).name("listener").arena_bytes(1 << 20).call().expect("a session");
-    // Whoever waits is back at once, so the keeper rests.
+    // These waits follow each other at once, and the keeper rests meanwhile.
     for version in 0..300 {
         let push = here.push_slice("only/before", [1], &[7_u8]).version(version).to("listener").timeout(time);
         push.call().expect("a push");

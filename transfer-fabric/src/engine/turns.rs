@@ -147,7 +147,7 @@ impl Turns {
     }
 
     /// Does in this thread what workers have asked for, if the engine sleeps. That takes less time than to wake the keeper, which would
-    /// then compete with this thread. Returns whether it was done: if not, wake whoever sleeps.
+    /// also compete with this thread for a core. If it returns `false`, nothing was done, and the caller has to ring the bell.
     pub fn step(&self) -> bool {
         let Some(mut turn) = self.0.begin_step() else { return false };
         turn.round(Instant::now(), || false).is_ok()
@@ -419,7 +419,7 @@ impl Drop for Turn<'_> {
         let tell = self.leave();
         let shared = self.shared;
         if self.waits {
-            // A thread that only begins things again and again does not keep the keeper away.
+            // Only a waiter's turn lets the keeper rest longer. A step does not, however many follow each other.
             let now = u64::try_from(shared.started.elapsed().as_micros()).unwrap_or(u64::MAX);
             shared.left.store(now, Ordering::SeqCst);
             shared.by_waiter.store(false, Ordering::SeqCst);

@@ -83,7 +83,7 @@ fn embedded(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     Ok(vec![p50, p99])
 }
 
-/// Starts a worker with a sidecar inside that sleeps whenever it has nothing to do, and whose waiters do. Returns the address at which it listens.
+/// Starts a worker with a sidecar inside of its process. Both sleep whenever they wait. Returns the address of the sidecar.
 fn embed(bench: &Bench, name: &str, directory: Option<&str>) -> Result<(Actor, String), BenchError> {
     let mut settings = vec![("listen", "127.0.0.1:0"), ("pool_bytes", "64MiB"), ("require", "tcp"), ("poll", "event")];
     settings.extend([("verbs", "off"), ("lock", "no")]);
