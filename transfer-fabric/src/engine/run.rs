@@ -139,6 +139,11 @@ impl Run {
         Ok(())
     }
 
+    /// Whether it has to do something next that only its own thread may do.
+    pub(super) fn needs_keeper(&self) -> bool {
+        self.stopping || self.put_off.is_some()
+    }
+
     /// Whether counters must lie in registered memory.
     pub(super) fn needs_words(&self) -> bool {
         self.driver.atomic_fabric().is_some()

@@ -259,7 +259,7 @@ impl Shared {
         self.asking.fetch_sub(1, Ordering::SeqCst);
         let mut run = run?;
         let engine = run.as_mut()?;
-        if engine.stopping || engine.put_off.is_some() {
+        if engine.needs_keeper() {
             return None;
         }
         self.by_waiter.store(true, Ordering::SeqCst);
@@ -282,7 +282,7 @@ impl Shared {
         }
         let mut run = self.run.try_lock()?;
         let engine = run.as_mut()?;
-        if engine.stopping || engine.put_off.is_some() {
+        if engine.needs_keeper() {
             return None;
         }
         self.turns.fetch_add(1, Ordering::SeqCst);
@@ -338,7 +338,7 @@ impl Turn<'_> {
     /// The engine, if nothing in it has to be done by the keeper.
     fn engine(&mut self) -> Result<&mut Run, NotTurned> {
         let engine = self.run.as_mut().and_then(|run| run.as_mut()).ok_or(NotTurned)?;
-        if engine.stopping || engine.put_off.is_some() { Err(NotTurned) } else { Ok(engine) }
+        if engine.needs_keeper() { Err(NotTurned) } else { Ok(engine) }
     }
 
     fn round(&mut self, now: Instant, enough: impl FnOnce() -> bool) -> Result<Round, NotTurned> {

@@ -93,18 +93,10 @@ pub(super) struct Workers {
     /// Sessions with a backlog.
     delayed: BTreeSet<SessionId>,
     scratch: Vec<u8>,
-    /// The record that is being read.
-    record: Box<RecordBytes>,
+    /// Memory for the record that is being read.
+    record: Option<Box<[u8; MAX_RECORD_BYTES]>>,
     /// The counts that concern workers.
     meters: EngineMeters,
-}
-
-struct RecordBytes([u8; MAX_RECORD_BYTES]);
-
-impl Default for RecordBytes {
-    fn default() -> Self {
-        RecordBytes([0; MAX_RECORD_BYTES])
-    }
 }
 
 impl Workers {
@@ -194,6 +186,7 @@ impl Workers {
     ) -> bool {
         let mut active = false;
         let Workers { by_id, meters, record, .. } = self;
+        let record = record.get_or_insert_with(|| Box::new([0; MAX_RECORD_BYTES]));
         for (id, worker) in by_id {
             let backlog = match how {
                 Take::Some => 0,
@@ -206,7 +199,7 @@ impl Workers {
             if worker.backlog.len() > backlog || broken.iter().any(|(session, _)| session == id) {
                 continue;
             }
-            match worker.take(how, meters, &mut record.0, |request| each(*id, request)) {
+            match worker.take(how, meters, record, |request| each(*id, request)) {
                 // Only records that were popped make room for a worker that waits for it.
                 Ok(false) => continue,
                 Ok(true) => active = true,
