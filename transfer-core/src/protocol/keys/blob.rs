@@ -3,12 +3,9 @@
 use super::Keys;
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
-use crate::memory::LocalSlice;
-#[cfg(doc)]
-use crate::memory::SegmentId;
+use crate::memory::{LocalSlice, SegmentId};
 use crate::op::OpId;
 use crate::plan::GatherList;
-use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, OperationId, SlotId};
 use crate::protocol::spill::SpillId;
 use crate::protocol::tenant::Tenant;
@@ -17,8 +14,12 @@ use crate::trace::TraceContext;
 use std::num::NonZeroU32;
 
 /// A range that readers can reach. It ends with its last reference.
+///
+/// There may be millions, so its fields lie without gaps.
 pub(crate) struct Blob {
-    pub(crate) slice: LocalSlice,
+    segment: SegmentId,
+    offset: u64,
+    len: u64,
     pub(crate) meta: TensorMeta,
     pub(crate) version: Version,
     /// The number of references: one for the publication, and one for each lease, each transfer that reads it, each
@@ -38,7 +39,7 @@ pub(crate) struct Blob {
 
 #[derive(Default)]
 struct Rare {
-    /// The ranges of the body, if there are several. `slice` is then the metadata and the table of these ranges.
+    /// The ranges of the body, if there are several. Its slice is then the metadata and the table of these ranges.
     ranges: Option<Box<[LocalSlice]>>,
     /// Its fetches, if they are counted.
     counted: Option<CountedFetches>,
@@ -59,28 +60,29 @@ pub(super) struct CountedFetches {
 
 /// Where a blob's memory goes when its last reference ends.
 pub(crate) enum Source {
-    /// Back to the worker whose arena it lies in. `None`: the worker already has it back.
-    Arena(Option<Lent>),
+    /// Back to the worker whose arena it lies in, which has lent it by this push.
+    Arena(OpId),
+    /// Nowhere: the worker whose arena it lies in already has it back.
+    Returned,
     /// Back to the pool of its tenant.
     Pool(Box<Allocation>),
     /// Back to the sender that writes into this landing slot.
     Slot(LinkId, SlotId),
-    /// Nowhere: it lies on disk, and its space there is freed. Its `slice` is in [`SegmentId::DISK`], and names places in
+    /// Nowhere: it lies on disk, and its space there is freed. Its slice is in [`SegmentId::DISK`], and names places in
     /// the version.
     Disk(SpillId),
     /// Back to the peer whose memory it is. `lease` is the peer's number for it, `ranges` as in [`Blob::range_count`].
     Reference { link: LinkId, lease: u32, ranges: u32 },
-    /// To the versions of which it has these ranges. It holds them, has no memory of its own, and its `slice` is that of the
+    /// To the versions of which it has these ranges. It holds them, has no memory of its own, and its slice is that of the
     /// first one.
-    Gathered(Box<[(BlobId, BodyRange)]>),
+    Gathered(Box<Parts>),
 }
 
-/// The session that lent a range, and the push by which it did.
-#[derive(Clone, Copy)]
-pub(crate) struct Lent {
-    pub(crate) session: SessionId,
-    pub(crate) pushed: OpId,
-}
+/// Ranges of versions.
+pub(crate) struct Parts(pub(crate) Box<[(BlobId, BodyRange)]>);
+
+/// Each of a million versions takes so much.
+const _: () = assert!(size_of::<Blob>() == 104);
 
 /// The result of ending a reference.
 pub(crate) enum Unheld {
@@ -92,12 +94,21 @@ pub(crate) enum Unheld {
     Ended(Box<Blob>),
 }
 
+impl Source {
+    pub(super) fn is_arena(&self) -> bool {
+        matches!(self, Source::Arena(_) | Source::Returned)
+    }
+}
+
 impl Blob {
     /// Creates a blob that is not published yet and has one reference.
     pub(crate) fn new(slice: LocalSlice, meta: TensorMeta, domain: Tenant, source: Source) -> Blob {
         let Retention { until: _, life, spill } = Retention::default();
+        let LocalSlice { segment, offset, len } = slice;
         Blob {
-            slice,
+            segment,
+            offset,
+            len,
             meta,
             version: Version(0),
             refs: 1,
@@ -109,6 +120,11 @@ impl Blob {
             before_epoch: false,
             rare: None,
         }
+    }
+
+    /// Returns the memory in which it lies: the metadata, and the body or the table of its ranges.
+    pub(crate) fn slice(&self) -> LocalSlice {
+        LocalSlice { segment: self.segment, offset: self.offset, len: self.len }
     }
 
     fn rare(&mut self) -> &mut Rare {
@@ -251,7 +267,7 @@ impl Blob {
             Some(ranges) => (self.meta.body_offset(), ranges),
             None => (self.meta.len_bytes(), &[][..]),
         };
-        let first = LocalSlice { len: first, ..self.slice };
+        let first = LocalSlice { len: first, ..self.slice() };
         std::iter::once(first).chain(rest.iter().copied())
     }
 }
@@ -266,13 +282,13 @@ impl Keys {
     pub(crate) fn body_of(&self, id: BlobId, excerpt: Option<&Excerpt>) -> GatherList {
         let Some(b) = self.blobs.get(id) else { return GatherList::new() };
         let Source::Gathered(parts) = &b.source else { return b.body_of(excerpt) };
-        let blobs = parts.iter().filter_map(|(part, range)| Some((self.blobs.get(*part)?, *range)));
+        let blobs = parts.0.iter().filter_map(|(part, range)| Some((self.blobs.get(*part)?, *range)));
         blobs.flat_map(|(b, range)| b.cut(range)).collect()
     }
 
     /// Adds a range that readers can reach from now on. The caller holds its one reference.
     pub(crate) fn insert(&mut self, blob: Blob) -> BlobId {
-        if matches!(blob.source, Source::Arena(_)) {
+        if blob.source.is_arena() {
             self.counted.version_came(blob.domain);
         }
         self.blobs.insert(blob)
@@ -312,7 +328,7 @@ impl Keys {
     pub(crate) fn remove(&mut self, id: BlobId) -> Option<Blob> {
         let blob = self.blobs.remove(id)?;
         self.readers.remove(&id);
-        if matches!(blob.source, Source::Arena(_)) {
+        if blob.source.is_arena() {
             self.counted.version_went(blob.domain);
         }
         Some(blob)
@@ -347,7 +363,7 @@ impl Keys {
         let Some(b) = self.blobs.get_mut(id) else { return false };
         let kept = b.refs > 1;
         if !kept {
-            b.source = Source::Arena(None);
+            b.source = Source::Returned;
         }
         kept
     }

@@ -16,7 +16,7 @@
 //! newest.
 
 use super::notices::Noticed;
-use super::{Concerned, Keys, Owner, Record, Source};
+use super::{Concerned, Keys, Owner, Record};
 use crate::memory::LocalSlice;
 use crate::protocol::action::Actions;
 use crate::protocol::action::{HostAction, NoticeAt, Shown};
@@ -187,7 +187,7 @@ impl Keys {
         let held = notice.is_none().then_some(blob);
         self.boards.tickets.insert(ticket, Ticket { record: Some(record), blob: held, domain });
         let (key, version, meta) = (r.key.clone(), b.version, b.meta.clone());
-        let slice = LocalSlice { len: meta.len_bytes(), ..b.slice };
+        let slice = LocalSlice { len: meta.len_bytes(), ..b.slice() };
         let shown = Shown { domain, ticket, key, version, meta, slice, notice };
         actions.push(HostAction::Show(Box::new(shown)));
         Some(ticket)
@@ -201,8 +201,8 @@ impl Keys {
             self.boards.free.get(&b.domain).is_some_and(|free| *free > 0 || before.is_some_and(|d| d == b.domain));
         // A board entry does not carry the trace that a push belongs to.
         let is_plain = b.is_in_one_piece() && b.meta.metadata_bytes() == 0 && b.trace().is_none();
-        let is_plain = is_plain && matches!(b.source, Source::Arena(_));
-        let is_free = !b.counts_fetches() && !b.before_epoch && !record.more_follow;
+        let is_plain = is_plain && b.source.is_arena();
+        let is_free = !b.counts_fetches() && !b.before_epoch && !record.more_follow();
         has_place && is_plain && is_free && matches!(record.owner, Owner::Session(_)) && !self.boards.closed
     }
 

@@ -8,7 +8,7 @@
 //! - `waiters`: the waiters for a key's versions.
 //! - `board`: the versions that workers look up without asking the sidecar. `notices`: the versions that workers
 //!   announce to each other.
-//! - `counted`: how many keys and versions each worker and tenant has.
+//! - `counted`: how many keys and versions each worker and tenant has. `places`: a set of keys.
 
 mod blob;
 mod board;
@@ -16,26 +16,27 @@ mod counted;
 mod notices;
 mod older;
 mod owner;
+mod places;
 mod record;
 #[cfg(test)]
 mod tests;
 mod versions;
 mod waiters;
 
-pub(super) use blob::{Blob, Lent, Source, Unheld};
+pub(super) use blob::{Blob, Parts, Source, Unheld};
 pub(super) use owner::{Claimant, Claiming, Landed, Outlived, Owner};
 pub(super) use record::Record;
 pub(super) use versions::Picked;
 pub(super) use waiters::{Concerned, Waiter};
 
-use super::ids::{BlobId, RecordId, SessionId, of};
+use super::ids::{BlobId, SessionId, of};
 use super::slab::Slab;
 use super::tenant::Tenant;
 use crate::tensor::{Key, Name};
 use board::Boards;
 use counted::Counted;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
-use std::collections::BTreeSet;
+use places::Places;
 
 /// The most locations of keys that are kept. A full table is cleared, and the directory is asked again.
 const MAX_LOCATIONS: usize = 1 << 20;
@@ -66,7 +67,7 @@ pub(super) struct Keys {
     /// The other tenants that may read a version, for each version that is shared.
     readers: HashMap<BlobId, Box<[Tenant]>>,
     /// The keys that the end of a session affects.
-    keys_of: HashMap<SessionId, BTreeSet<RecordId>>,
+    keys_of: HashMap<SessionId, Places>,
     /// How many records have a newest version that is still published.
     published_count: u64,
     counted: Counted,

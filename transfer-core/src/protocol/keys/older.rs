@@ -111,7 +111,7 @@ mod tests {
     fn insert(older: &mut Older, version: u64, n: u64) -> Option<BlobId> {
         let slice = LocalSlice { segment: SegmentId(1), offset: 0, len: 64 };
         let meta = TensorMeta::new(DType::U8, Shape::new(&[64]).unwrap()).unwrap();
-        let mut blob = Blob::new(slice, meta, Tenant::User(0), Source::Arena(None));
+        let mut blob = Blob::new(slice, meta, Tenant::User(0), Source::Returned);
         blob.version = Version(version);
         older.insert(id(n), &blob)
     }

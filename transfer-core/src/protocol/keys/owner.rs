@@ -1,5 +1,6 @@
 //! The owner of a key, and claims in the directory.
 
+use super::places::Places;
 use super::{Keys, Record};
 use crate::protocol::action::Actions;
 use crate::protocol::directory::{Claim, DirectoryRequest};
@@ -104,14 +105,14 @@ impl Keys {
         if before != after {
             for session in before.into_iter().flatten() {
                 if let Some(keys) = self.keys_of.get_mut(&session) {
-                    keys.remove(&id);
+                    keys.remove(id.index());
                     if keys.is_empty() {
                         self.keys_of.remove(&session);
                     }
                 }
             }
             for session in after.into_iter().flatten() {
-                self.keys_of.entry(session).or_default().insert(id);
+                self.keys_of.entry(session).or_default().insert(id.index());
             }
         }
         Some(result)
@@ -245,7 +246,8 @@ impl Keys {
     /// Returns the keys that the end of a session affects: the session publishes or claims them, other workers push
     /// them to it, or another worker is taking them over from it.
     pub(crate) fn keys_of(&self, session: SessionId) -> Vec<RecordId> {
-        self.keys_of.get(&session).map_or_else(Vec::new, |keys| keys.iter().copied().collect())
+        let places = self.keys_of.get(&session).into_iter().flat_map(Places::iter);
+        places.map(|place| self.records.id_at(place)).collect()
     }
 
     /// Returns the owner of a key, if there is a record of the key.
@@ -256,11 +258,10 @@ impl Keys {
     /// Checks that the table of each session's keys matches the owners; for tests.
     #[cfg(test)]
     pub(super) fn check_owners(&self) -> Result<(), String> {
-        use std::collections::BTreeSet;
-        let mut keys_of = hashbrown::HashMap::<SessionId, BTreeSet<RecordId>>::new();
+        let mut keys_of = hashbrown::HashMap::<SessionId, Places>::new();
         for (id, record) in self.records.iter() {
             for session in record.owner.sessions().into_iter().flatten() {
-                keys_of.entry(session).or_default().insert(id);
+                keys_of.entry(session).or_default().insert(id.index());
             }
         }
         match keys_of == self.keys_of {

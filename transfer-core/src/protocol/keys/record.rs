@@ -12,24 +12,19 @@ use crate::tensor::{Key, Select};
 use hashbrown::hash_table::Entry;
 use std::hash::BuildHasher;
 
-/// A key.
+/// A key. There may be millions.
 pub(crate) struct Record {
     pub(super) key: Key,
     /// Only the methods of `owner` change it. They update `Keys::keys_of` when the sessions change.
     pub(super) owner: Owner,
     /// The newest version.
     pub(super) current: Option<BlobId>,
-    /// The versions that stay beside the newest one; never empty. Boxed for the same reason as `waiters`.
-    pub(super) older: Option<Box<Older>>,
     /// The lowest version that may be published next.
     pub(super) next_version: u64,
     /// The next version begins a new epoch.
     pub(super) epoch_begins: bool,
-    /// The owner publishes its versions again, and the newest one is still to come: see
-    /// [`crate::op::Push::more_follow`].
-    pub(super) more_follow: bool,
-    /// Boxed, because most keys have no waiters most of the time, and there may be millions of keys.
-    pub(super) waiters: Option<Box<Waiters>>,
+    /// `None` if there is nothing in it.
+    aside: Option<Box<Aside>>,
     /// The directory was asked where the key is, and has not answered.
     pub(super) resolving: bool,
     /// A worker here would watch a notice of the key's next versions.
@@ -38,6 +33,20 @@ pub(crate) struct Record {
     /// The session for which the key is counted.
     pub(super) account: Account,
 }
+
+/// What most keys have not, most of the time.
+#[derive(Default)]
+struct Aside {
+    /// The versions that stay beside the newest one.
+    older: Older,
+    waiters: Waiters,
+    /// The owner publishes its versions again, and the newest one is still to come: see
+    /// [`crate::op::Push::more_follow`].
+    more_follow: bool,
+}
+
+/// Each of a million keys takes so much.
+const _: () = assert!(size_of::<Record>() == 64);
 
 impl Record {
     pub(crate) fn key(&self) -> &Key {
@@ -59,44 +68,76 @@ impl Record {
 
     /// Returns the newest version that is still published.
     pub(crate) fn newest(&self) -> Option<BlobId> {
-        self.current.or_else(|| self.older.as_ref()?.newest())
+        self.current.or_else(|| self.older()?.newest())
     }
 
     /// Returns all versions that are still published.
     pub(crate) fn versions(&self) -> impl Iterator<Item = BlobId> + Clone + '_ {
-        self.older.iter().flat_map(|older| older.iter()).chain(self.current)
+        self.older().into_iter().flat_map(Older::iter).chain(self.current)
     }
 
     /// Returns how many versions are still published.
     pub(crate) fn count(&self) -> u32 {
-        let older = self.older.as_ref().map_or(0, |o| o.len());
+        let older = self.older().map_or(0, Older::len);
         u32::try_from(older + usize::from(self.current.is_some())).unwrap_or(u32::MAX)
     }
 
     /// Keeps a version beside the newest one. Returns the version that had the same number, if there was one.
     pub(super) fn stays_beside(&mut self, id: BlobId, blob: &Blob) -> Option<BlobId> {
-        self.older.get_or_insert_default().insert(id, blob)
+        self.aside.get_or_insert_default().older.insert(id, blob)
     }
 
-    /// Frees the table of older versions if it is empty.
-    pub(super) fn tidy_older(&mut self) {
-        if self.older.as_ref().is_some_and(|older| older.is_empty()) {
-            self.older = None;
+    /// The versions that stay beside the newest one, if there are any.
+    pub(super) fn older(&self) -> Option<&Older> {
+        self.aside.as_ref().map(|aside| &aside.older).filter(|older| !older.is_empty())
+    }
+
+    /// The same, to change them. [`Record::tidy`] follows.
+    pub(super) fn older_mut(&mut self) -> Option<&mut Older> {
+        self.aside.as_mut().map(|aside| &mut aside.older).filter(|older| !older.is_empty())
+    }
+
+    /// The waiters for versions of this key, if there are any.
+    pub(super) fn waiters(&self) -> Option<&Waiters> {
+        self.aside.as_ref().map(|aside| &aside.waiters).filter(|waiters| !waiters.is_empty())
+    }
+
+    /// The same, to change them. [`Record::tidy`] follows.
+    pub(super) fn waiters_mut(&mut self) -> Option<&mut Waiters> {
+        self.aside.as_mut().map(|aside| &mut aside.waiters).filter(|waiters| !waiters.is_empty())
+    }
+
+    /// Whether the owner publishes its versions again, and the newest one is still to come.
+    pub(super) fn more_follow(&self) -> bool {
+        self.aside.as_ref().is_some_and(|aside| aside.more_follow)
+    }
+
+    /// Sets it. Returns what it was.
+    pub(super) fn set_more_follow(&mut self, more_follow: bool) -> bool {
+        let was = self.more_follow();
+        if was != more_follow {
+            self.aside.get_or_insert_default().more_follow = more_follow;
+            self.tidy();
         }
+        was
+    }
+
+    /// Frees what has become empty.
+    pub(super) fn tidy(&mut self) {
+        let is_empty = |aside: &Aside| aside.older.is_empty() && aside.waiters.is_empty() && !aside.more_follow;
+        self.aside.take_if(|aside| is_empty(aside));
     }
 
     /// Removes a waiter.
     pub(super) fn forget_waiter(&mut self, waiter: Waiter) {
-        if let Some(waiters) = &mut self.waiters {
+        if let Some(waiters) = self.waiters_mut() {
             waiters.remove(waiter);
-            if waiters.is_empty() {
-                self.waiters = None;
-            }
+            self.tidy();
         }
     }
 
     fn is_needed(&self) -> bool {
-        self.is_owned() || self.current.is_some() || self.older.is_some() || self.waiters.is_some()
+        self.is_owned() || self.current.is_some() || self.older().is_some() || self.waiters().is_some()
     }
 }
 
@@ -127,11 +168,9 @@ impl Keys {
                     key: key.clone(),
                     owner: Owner::Nobody,
                     current: None,
-                    older: None,
                     next_version: 0,
                     epoch_begins: false,
-                    more_follow: false,
-                    waiters: None,
+                    aside: None,
                     resolving: false,
                     watched: false,
                     on_board: Standing::default(),
@@ -195,7 +234,7 @@ impl Keys {
     /// Adds a waiter for a version.
     pub(crate) fn wait(&mut self, id: RecordId, waiter: Waiter, select: Select) {
         if let Some(r) = self.records.get_mut(id) {
-            r.waiters.get_or_insert_default().add(waiter, select);
+            r.aside.get_or_insert_default().waiters.add(waiter, select);
         }
     }
 
@@ -216,8 +255,10 @@ impl Keys {
 
     /// Removes and returns all waiters, which have to look for the key elsewhere.
     pub(crate) fn take_waiters(&mut self, id: RecordId) -> Vec<Waiter> {
-        let waiters = self.records.get_mut(id).and_then(|r| r.waiters.take());
-        waiters.map_or_else(Vec::new, |waiters| waiters.into_all())
+        let Some(r) = self.records.get_mut(id) else { return Vec::new() };
+        let waiters = r.waiters_mut().map(std::mem::take);
+        r.tidy();
+        waiters.map_or_else(Vec::new, Waiters::into_all)
     }
 
     /// Notes that a worker would watch a notice of the key's next version.

@@ -8,6 +8,7 @@ use crate::protocol::action::{Action, HostAction};
 use crate::protocol::control::Control;
 use crate::protocol::directory::DirectoryRequest;
 use crate::protocol::ids::OperationId;
+use crate::protocol::ids::RecordId;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{DType, Retention, Select, Shape, TensorMeta, Until, Version};
 
@@ -34,7 +35,7 @@ fn name(text: &str) -> Name {
 fn tensor(offset: u64) -> Blob {
     let slice = LocalSlice { segment: SegmentId(1), offset, len: 64 };
     let meta = TensorMeta::new(DType::U8, Shape::new(&[64]).unwrap()).unwrap();
-    Blob::new(slice, meta, USER, Source::Arena(Some(Lent { session: OWNER, pushed: OpId(offset) })))
+    Blob::new(slice, meta, USER, Source::Arena(OpId(offset)))
 }
 
 /// Adds a key that `OWNER` owns.
@@ -68,7 +69,7 @@ fn a_version_ends_when_it_is_replaced_and_its_readers_are_done() {
     assert_eq!(keys.publish(record, second, Version(2), &mut actions), [first]);
     assert!(matches!(keys.unhold(first), Unheld::Held), "a reader has it");
     let Unheld::Ended(ended) = keys.unhold(first) else { panic!("nobody holds it") };
-    assert!(matches!(ended.source, Source::Arena(Some(lent)) if lent.pushed == OpId(0)));
+    assert!(matches!(ended.source, Source::Arena(OpId(0))));
     assert_eq!((keys.blobs().len(), keys.published_count(), keys.versions_of_tenant(USER)), (1, 1, 1));
     keys.check().unwrap();
 }

@@ -24,12 +24,12 @@ impl Keys {
     /// Returns the newest version that answers `select`.
     pub(crate) fn pick(&self, record: RecordId, select: Select) -> Picked {
         let Some(r) = self.records.get(record) else { return Picked::NotYet };
-        if r.more_follow && !matches!(select, Select::Exactly(_)) {
+        if r.more_follow() && !matches!(select, Select::Exactly(_)) {
             return Picked::NotYet;
         }
         // All fetches of a matching version may be in flight. If one of them fails, the version can be fetched again.
         let mut promised = false;
-        let older = r.older.as_deref();
+        let older = r.older();
         let candidate = match select {
             Select::Exactly(version) => older.and_then(|older| older.exactly(version)),
             Select::Latest | Select::AtLeast(_) => {
@@ -95,17 +95,17 @@ impl Keys {
                 ended.extend(r.stays_beside(id, b));
             }
         }
-        if let Some(older) = &mut r.older {
+        if let Some(older) = r.older_mut() {
             if epoch_begins {
                 older.end_epoch();
             }
             ended.extend(older.remove(version));
         }
-        r.tidy_older();
+        r.tidy();
         // This comes before any answer, so a worker that knows of the new version does not find the old one on the
         // board. If a worker here waits for the new version, the board need not show it: it is shown once a later fetch
         // asks for it.
-        let is_awaited_here = r.waiters.as_ref().is_some_and(|waiters| waiters.has_local());
+        let is_awaited_here = r.waiters().is_some_and(|waiters| waiters.has_local());
         if is_awaited_here && !self.is_announced(blob) {
             self.hide(record, actions);
         } else {
@@ -159,14 +159,14 @@ impl Keys {
         if let Some(r) = self.records.get_mut(record) {
             r.next_version = 0;
             r.epoch_begins = true;
-            r.more_follow = false;
+            r.set_more_follow(false);
         }
     }
 
     /// Sets whether higher versions follow the version that is published next.
     pub(crate) fn set_more_follow(&mut self, record: RecordId, more_follow: bool) {
         if let Some(r) = self.records.get_mut(record) {
-            r.more_follow = more_follow;
+            r.set_more_follow(more_follow);
         }
     }
 
@@ -175,7 +175,7 @@ impl Keys {
     pub(crate) fn no_more_follow(&mut self, key: &Key, owner: SessionId, actions: &mut Actions) -> Option<RecordId> {
         let id = self.find(key)?;
         let record = self.records.get_mut(id).filter(|r| r.owner.is(owner))?;
-        if !std::mem::take(&mut record.more_follow) {
+        if !record.set_more_follow(false) {
             return None;
         }
         self.show(id, actions);
@@ -192,13 +192,13 @@ impl Keys {
             self.hide(record, actions);
             return true;
         }
-        let (Some(older), Some(b)) = (&mut r.older, self.blobs.get_mut(blob)) else { return false };
+        let (Some(older), Some(b)) = (r.older_mut(), self.blobs.get_mut(blob)) else { return false };
         if older.exactly(b.version) != Some(blob) {
             return false;
         }
         b.before_epoch |= older.is_before_epoch(b.version);
         older.remove(b.version);
-        r.tidy_older();
+        r.tidy();
         true
     }
 
@@ -251,7 +251,7 @@ impl Keys {
     /// Notes whether a version has fetches left.
     fn has_fetches(&mut self, record: RecordId, blob: BlobId, has_fetches: bool) {
         if let (Some(r), Some(b)) = (self.records.get_mut(record), self.blobs.get(blob))
-            && let Some(older) = r.older.as_mut()
+            && let Some(older) = r.older_mut()
             && older.exactly(b.version) == Some(blob)
         {
             older.has_fetches(b.version, has_fetches);
@@ -262,18 +262,18 @@ impl Keys {
 
     /// Whether there are waiters for this key.
     pub(crate) fn is_awaited(&self, record: RecordId) -> bool {
-        self.records.get(record).is_some_and(|r| r.waiters.is_some())
+        self.records.get(record).is_some_and(|r| r.waiters().is_some())
     }
 
     /// Returns what a waiter waits for.
     pub(crate) fn select_of(&self, record: RecordId, waiter: Waiter) -> Option<Select> {
-        self.records.get(record)?.waiters.as_ref()?.select(waiter)
+        self.records.get(record)?.waiters()?.select(waiter)
     }
 
     /// Returns the versions for which [`Keys::first_exactly`] may find a waiter that this event concerns.
     pub(crate) fn exactly_awaited(&mut self, record: RecordId, concerned: Concerned) -> Vec<Version> {
         let newest = self.newest_version(record);
-        let waiters = self.records.get_mut(record).and_then(|r| r.waiters.as_mut());
+        let waiters = self.records.get_mut(record).and_then(|r| r.waiters_mut());
         match (concerned, waiters, newest) {
             (Concerned::Version(version), ..) => vec![version],
             (Concerned::All, Some(waiters), Some(newest)) => waiters.exactly_until(newest),
@@ -283,14 +283,14 @@ impl Keys {
 
     /// Returns the first waiter that takes this version and no other.
     pub(crate) fn first_exactly(&self, record: RecordId, version: Version) -> Option<Waiter> {
-        self.records.get(record)?.waiters.as_ref()?.first_exactly(version)
+        self.records.get(record)?.waiters()?.first_exactly(version)
     }
 
     /// Returns the first waiter that takes the newest available version, and would take a later one as well.
     pub(crate) fn first_rising(&self, record: RecordId) -> Option<Waiter> {
         let Picked::Blob(blob) = self.pick(record, Select::Latest) else { return None };
         let version = self.blobs.get(blob)?.version;
-        self.records.get(record)?.waiters.as_ref()?.first_rising(version)
+        self.records.get(record)?.waiters()?.first_rising(version)
     }
 
     /// Checks that no waiter waits for a version that is published or can no longer come: each event has served the
@@ -301,7 +301,7 @@ impl Keys {
             if !record.is_owned() || self.is_asked(id) {
                 continue;
             }
-            for (waiter, select) in record.waiters.iter().flat_map(|waiters| waiters.iter()) {
+            for (waiter, select) in record.waiters().into_iter().flat_map(|waiters| waiters.iter()) {
                 let picked = self.pick(id, select);
                 if picked != Picked::NotYet {
                     return Err(format!("{waiter:?} waits for {select} of key {:?}: {picked:?}", record.key));

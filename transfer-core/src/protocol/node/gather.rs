@@ -9,7 +9,7 @@ use super::Node;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Gather, OpId};
 use crate::protocol::ids::{BlobId, SessionId};
-use crate::protocol::keys::{Blob, Picked, Record, Source};
+use crate::protocol::keys::{Blob, Parts, Picked, Record, Source};
 use crate::protocol::sessions::{FetchStage, Op, OpKind};
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::Serve;
@@ -96,7 +96,7 @@ impl Node {
             first.get_or_insert(key);
         }
         let meta = TensorMeta::of(DType::U8, &[gathered.len_bytes()]);
-        let slice = parts.first().and_then(|(blob, _)| self.keys.blob(*blob)).map(|b| b.slice);
+        let slice = parts.first().and_then(|(blob, _)| self.keys.blob(*blob)).map(|b| b.slice());
         let (Some(key), Some(slice), Ok(meta)) = (first, slice, meta) else {
             // A request has parts, and their lengths add up.
             return Err(Failure::new(FailureCode::Invalid, "there is nothing to gather"));
@@ -113,7 +113,7 @@ impl Node {
         for (blob, _) in &parts {
             self.keys.hold(*blob);
         }
-        let blob = Blob::new(slice, meta, reader, Source::Gathered(parts.into()));
+        let blob = Blob::new(slice, meta, reader, Source::Gathered(Box::new(Parts(parts.into()))));
         Ok((key, self.keys.insert(blob)))
     }
 

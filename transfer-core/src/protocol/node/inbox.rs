@@ -129,7 +129,7 @@ impl Node {
         if let Some(references) = references {
             #[cfg(test)]
             let references = self.forget_readers(references);
-            let segment_of = |blob| self.keys.blob(blob).map(|b| b.slice.segment);
+            let segment_of = |blob| self.keys.blob(blob).map(|b| b.slice().segment);
             self.references.lost(now, references, segment_of, &mut self.actions);
         }
         self.serves_lost(now, link, transfers.take_serves());

@@ -7,7 +7,7 @@ use crate::op::{Answer, Failure, FailureCode, FetchedTensor, LeaseId, OpId, Repl
 use crate::protocol::action::HostAction;
 use crate::protocol::ids::BlobId;
 use crate::protocol::ids::SessionId;
-use crate::protocol::keys::{Blob, Lent, Source, Unheld};
+use crate::protocol::keys::{Blob, Source, Unheld};
 use crate::protocol::meters::{Operation, PathId};
 use crate::protocol::slab::Id;
 use crate::tensor::{Excerpt, Key};
@@ -23,23 +23,23 @@ impl Node {
             Unheld::Ended(blob) => *blob,
         };
         match blob.source {
-            Source::Arena(lent) => {
+            Source::Arena(_) | Source::Returned => {
                 self.spills.went(id);
                 self.exchanges.went(id);
-                self.leave_arena(&blob, lent);
+                self.leave_arena(&blob);
             }
             Source::Disk(id) => self.forget_spilled(id),
             Source::Pool(range) => self.landing.free(blob.domain, *range),
             Source::Slot(link, slot) => self.landing.slot_read(link, slot, &mut self.actions),
-            Source::Reference { link, lease, .. } => self.return_reference(link, lease, blob.slice.segment),
-            Source::Gathered(parts) => parts.into_iter().for_each(|(part, _)| self.unhold(part)),
+            Source::Reference { link, lease, .. } => self.return_reference(link, lease, blob.slice().segment),
+            Source::Gathered(parts) => parts.0.into_iter().for_each(|(part, _)| self.unhold(part)),
         }
     }
 
-    pub(super) fn leave_arena(&mut self, blob: &Blob, lent: Option<Lent>) {
-        let slice = blob.slice;
-        if let Some(Lent { session, pushed }) = lent
-            && self.sessions.get(session).is_some()
+    pub(super) fn leave_arena(&mut self, blob: &Blob) {
+        let slice = blob.slice();
+        if let Source::Arena(pushed) = blob.source
+            && let Some(session) = self.sessions.of_arena(slice.segment)
         {
             let reply = Reply::Returned { pushed, offset: slice.offset };
             self.actions.push(HostAction::Reply { session, reply });
@@ -137,8 +137,8 @@ impl Node {
             version: b.version,
             meta: b.meta.clone(),
             slice: match b.range_count() {
-                1.. => b.slice,
-                0 => LocalSlice { len: b.meta.len_bytes(), ..b.slice },
+                1.. => b.slice(),
+                0 => LocalSlice { len: b.meta.len_bytes(), ..b.slice() },
             },
             ranges: b.range_count(),
             report,

@@ -142,7 +142,7 @@ impl Node {
             tenant: self.config.tenants.name(blob.domain),
             version: blob.version,
             meta: blob.meta.clone(),
-            slice: blob.slice,
+            slice: blob.slice(),
             readers: self.keys.readers_of(at, id),
             retention: blob.retention(),
             older: record.count() - 1,

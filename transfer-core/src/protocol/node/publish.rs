@@ -9,7 +9,7 @@ use crate::memory::{ALIGNMENT, LocalSlice, SegmentId, padded};
 use crate::op::{Answer, Failure, FailureCode, OpId, Push, Report};
 use crate::protocol::ids::RecordId;
 use crate::protocol::ids::SessionId;
-use crate::protocol::keys::{Blob, Claimant, Claiming, Lent, Owner, Record, Source};
+use crate::protocol::keys::{Blob, Claimant, Claiming, Owner, Record, Source};
 use crate::protocol::meters::{Operation, PathId};
 use crate::protocol::sessions::{Op, OpKind, PushStage};
 use crate::tensor::{Key, Life, Name, Retention, Spill, Version};
@@ -77,8 +77,7 @@ impl Node {
             Err(unknown) => return self.refuse_push(session, op, &push, unknown),
         };
         let Some(tenant) = self.sessions.tenant_of(session) else { return };
-        let lent = Lent { session, pushed: op };
-        let blob = Blob::new(slice, push.meta, tenant, Source::Arena(Some(lent)));
+        let blob = Blob::new(slice, push.meta, tenant, Source::Arena(op));
         let mut blob = blob.retained(push.retention).traced(push.trace);
         if push.ranges > 0 {
             blob = blob.made_of(ranges.iter().map(|r| r.within(slice.segment)).collect());

@@ -27,7 +27,7 @@ impl Node {
         if !may_be_referred(blob, serve.reader()) {
             return false;
         }
-        match self.references.pass(link, index, blob.slice.segment, &mut self.actions) {
+        match self.references.pass(link, index, blob.slice().segment, &mut self.actions) {
             Passing::Kept => self.refer(now, link, index),
             Passing::Waits => serve.share(),
             Passing::Never => return false,
@@ -56,8 +56,8 @@ impl Node {
         let (bytes, version, origin) = (b.len_of(serve.excerpt()), b.version, b.trace());
         let body = Body::ByReference {
             lease,
-            segment: b.slice.segment.0,
-            offset: b.slice.offset,
+            segment: b.slice().segment.0,
+            offset: b.slice().offset,
             ranges: b.range_count(),
             version,
             waited_us,

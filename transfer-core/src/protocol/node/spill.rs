@@ -29,7 +29,7 @@ impl Node {
         {
             return;
         }
-        if let (Source::Arena(Some(_)), Some(s)) = (&b.source, self.sessions.get(session)) {
+        if let (Source::Arena(_), Some(s)) = (&b.source, self.sessions.get(session)) {
             self.spills.came(s.arena(), b.domain, (key.clone(), blob), len, spill == Spill::Now);
         }
     }

@@ -8,7 +8,7 @@ use super::Node;
 use crate::op::{Answer, Failure, FailureCode, OpId, TakeBack};
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, OperationId, RecordId};
-use crate::protocol::keys::{Lent, Picked, Source};
+use crate::protocol::keys::{Picked, Source};
 use crate::protocol::sessions::{Op, OpKind};
 use crate::tensor::{Key, Select};
 use crate::time::Time;
@@ -44,8 +44,9 @@ impl Node {
             let text = format!("{select} of key {key:?} is not published any more");
             return Err(Failure::new(FailureCode::VersionGone, text));
         };
-        match self.keys.blob(blob).map(|b| &b.source) {
-            Some(Source::Arena(Some(lent))) if lent.session == session => Ok((record, blob)),
+        let lies_in = self.keys.blob(blob).filter(|b| matches!(b.source, Source::Arena(_)));
+        match lies_in.and_then(|b| self.sessions.of_arena(b.slice().segment)) {
+            Some(lender) if lender == session => Ok((record, blob)),
             _ => {
                 let text = format!(
                     "{select} of key {key:?} does not lie in this worker's arena: an earlier session pushed it"
@@ -57,13 +58,13 @@ impl Node {
 
     /// Completes a take-back: only its operation holds the version now.
     pub(super) fn taken_back(&mut self, op: OperationId, id: BlobId) {
-        let (Some(op), Some(blob)) = (self.sessions.finish(op), self.keys.remove(id)) else { return };
-        let Source::Arena(Some(Lent { pushed, .. })) = blob.source else { return };
+        let (Some(op), Some(mut blob)) = (self.sessions.finish(op), self.keys.remove(id)) else { return };
+        // The answer itself returns the range to the worker.
+        let Source::Arena(pushed) = std::mem::replace(&mut blob.source, Source::Returned) else { return };
         self.spills.went(id);
         self.exchanges.went(id);
-        // The answer itself returns the range to the worker.
-        self.leave_arena(&blob, None);
-        let answer = Answer::TakenBack { version: blob.version, pushed, offset: blob.slice.offset };
+        self.leave_arena(&blob);
+        let answer = Answer::TakenBack { version: blob.version, pushed, offset: blob.slice().offset };
         self.answer(op.session, op.id, answer);
     }
 

@@ -2,10 +2,11 @@
 
 use super::Sessions;
 use crate::memory::SegmentId;
+use crate::protocol::ids::SessionId;
 
 /// An arena: a segment that one worker writes. It outlives its worker until no version in it is in use.
-#[derive(Default)]
 pub(super) struct Arena {
+    session: SessionId,
     /// The number of versions that lie in the arena.
     blobs: u64,
     /// The number of ranges that their bodies consist of, for which the node keeps tables. A body in one piece counts
@@ -15,7 +16,19 @@ pub(super) struct Arena {
     abandoned: bool,
 }
 
+impl Arena {
+    pub(super) fn new(session: SessionId) -> Arena {
+        Arena { session, blobs: 0, ranges: 0, abandoned: false }
+    }
+}
+
 impl Sessions {
+    /// Returns the session whose arena it is, while the session is open.
+    pub(crate) fn of_arena(&self, arena: SegmentId) -> Option<SessionId> {
+        let session = self.arenas.get(&arena)?.session;
+        self.get(session).map(|_| session)
+    }
+
     /// Returns the number of versions that lie in an arena, and whether its worker is gone.
     pub(crate) fn arena(&self, arena: SegmentId) -> Option<(u64, bool)> {
         self.arenas.get(&arena).map(|arena| (arena.blobs, arena.abandoned))

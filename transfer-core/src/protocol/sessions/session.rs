@@ -92,7 +92,7 @@ impl Sessions {
     /// Adds a worker that has connected. The caller must have refused a name that is already taken.
     pub(crate) fn open(&mut self, session: SessionId, name: Name, tenant: Tenant, arena: SegmentId, arena_len: u64) {
         self.by_name.insert(name.clone(), session);
-        self.arenas.insert(arena, Arena::default());
+        self.arenas.insert(arena, Arena::new(session));
         let (ops, leases, versions) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (name_at, lent, announced) = (None, 0, 0);
         let opened = Session { name, name_at, tenant, arena, arena_len, ops, leases, lent, announced, versions };

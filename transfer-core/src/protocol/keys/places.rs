@@ -1,0 +1,63 @@
+//! A set of records by their places. Most workers publish many keys in a row, so it keeps one bit for each of 64 places
+//! that follow each other: less than a byte for each of many keys.
+
+use std::collections::BTreeMap;
+
+#[derive(Default, Debug, PartialEq, Eq)]
+pub(super) struct Places(BTreeMap<u32, u64>);
+
+/// The word of a place, and its bit there.
+fn at(place: u32) -> (u32, u64) {
+    (place / u64::BITS, 1 << (place % u64::BITS))
+}
+
+impl Places {
+    pub(super) fn insert(&mut self, place: u32) {
+        let (word, bit) = at(place);
+        *self.0.entry(word).or_default() |= bit;
+    }
+
+    pub(super) fn remove(&mut self, place: u32) {
+        let (word, bit) = at(place);
+        if let Some(bits) = self.0.get_mut(&word) {
+            *bits &= !bit;
+            if *bits == 0 {
+                self.0.remove(&word);
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the places in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
+        let bits_of = |bits: u64| (0..u64::BITS).filter(move |i| bits >> i & 1 == 1);
+        self.0.iter().flat_map(move |(word, bits)| bits_of(*bits).map(move |i| word * u64::BITS + i))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_kept_in_order_and_leave_nothing_behind() {
+        let mut places = Places::default();
+        let all = [0, 1, 63, 64, 65, 1000, u32::MAX];
+        for place in all.iter().rev().chain(&all) {
+            places.insert(*place);
+        }
+        assert_eq!(places.iter().collect::<Vec<_>>(), all);
+        places.remove(64);
+        places.remove(2);
+        places.remove(5000);
+        assert_eq!(places.iter().collect::<Vec<_>>(), [0, 1, 63, 65, 1000, u32::MAX]);
+        for place in all {
+            assert!(!places.is_empty());
+            places.remove(place);
+        }
+        assert!(places.is_empty() && places.0.is_empty());
+    }
+}
