@@ -9,7 +9,7 @@ mod posts;
 pub use posts::PostMeter;
 
 use crate::fabric::{
-    DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, LinkRails, Offer, PostError, WorkId,
+    Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, LinkId, LinkRails, Offer, PostError, WorkId,
 };
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Command, Request};
@@ -55,6 +55,8 @@ pub struct Driver<M> {
     /// The state machine. The caller hands it the events that concern no fabric.
     pub node: Node,
     fabrics: Vec<Box<dyn Fabric<Memory = M>>>,
+    /// What each fabric is and can do, in the same order.
+    kinds: Vec<(FabricKind, Capabilities)>,
     /// The meters of the fabrics, in the same order.
     posts: Vec<PostMeter>,
     /// The index of the fabric whose device operates on words. There is at most one, because the operations of two
@@ -99,9 +101,16 @@ impl<M> Driver<M> {
     pub fn new(node: Node, fabrics: Vec<Box<dyn Fabric<Memory = M>>>) -> Driver<M> {
         let atomics = fabrics.iter().position(|f| f.capabilities().atomics);
         let posts = vec![PostMeter::default(); fabrics.len()];
+        let kind_of = |(i, fabric): (usize, &Box<dyn Fabric<Memory = M>>)| {
+            let mut capabilities = fabric.capabilities().clone();
+            capabilities.atomics = atomics == Some(i);
+            (fabric.kind(), capabilities)
+        };
+        let kinds = fabrics.iter().enumerate().map(kind_of).collect();
         Driver {
             node,
             fabrics,
+            kinds,
             posts,
             atomics,
             links: BTreeMap::new(),
@@ -273,11 +282,8 @@ impl<M> Driver<M> {
         each: impl Fn(&mut dyn Fabric<Memory = M>, &mut dyn FnMut(FabricEvent<'_>)) -> bool,
     ) -> bool {
         let mut active = false;
-        let Driver { node, fabrics, posts, atomics, links, .. } = self;
-        for (i, fabric) in fabrics.iter_mut().enumerate() {
-            let (kind, mut capabilities) = (fabric.kind(), fabric.capabilities().clone());
-            capabilities.atomics = *atomics == Some(i);
-            let meter = &mut posts[i];
+        let Driver { node, fabrics, kinds, posts, links, .. } = self;
+        for ((fabric, (kind, capabilities)), meter) in fabrics.iter_mut().zip(kinds).zip(posts) {
             active |= each(&mut **fabric, &mut |event| {
                 meter.reported(&event);
                 // The same poll may also report the peer's first messages, so the node must know the link before it
@@ -285,7 +291,7 @@ impl<M> Driver<M> {
                 match &event {
                     FabricEvent::Connected { link } => {
                         if let Some(peer) = links.get_mut(link).and_then(LinkState::connected) {
-                            node.link_up(now, *link, peer, kind, capabilities.clone());
+                            node.link_up(now, *link, peer, *kind, capabilities.clone());
                         }
                     }
                     FabricEvent::LinkDown { link, reason } => {
@@ -395,6 +401,9 @@ impl<M> Driver<M> {
     /// Posts what found a send queue full, as far as there is room now. Costs nothing for links without such posts.
     fn retry_blocked(&mut self, memory: &mut impl HeaderMemory) {
         let Driver { node, links, fabrics, posts, blocked, .. } = self;
+        if blocked.is_empty() {
+            return;
+        }
         blocked.retain(|link| {
             // A link that has ended meanwhile has nothing to post.
             let Some(state) = links.get_mut(link) else { return false };

@@ -301,6 +301,10 @@ impl Run {
 
     /// Takes commands of the control plane. Returns whether there were any.
     pub(super) fn commands(&mut self, now: Time, mut kept: Option<&mut Vec<Kept>>) -> bool {
+        // Looking costs less than trying to take one.
+        if self.put_off.is_none() && self.inbox.is_empty() {
+            return false;
+        }
         let mut active = false;
         for _ in 0..BATCH {
             let Some(command) = self.put_off.take().or_else(|| self.inbox.try_recv().ok()) else { break };

@@ -25,6 +25,10 @@ impl TraceSink {
 
     /// Passes on the transfers that have ended in this round.
     pub(super) fn end(&self, node: &mut Node, started: Instant) {
+        // Mostly nothing is traced.
+        if !node.is_traced() {
+            return;
+        }
         for ended in node.take_ended() {
             let at = started + Duration::from_nanos(ended.at.0);
             if self.to.try_send((ended, at)).is_err() {

@@ -259,6 +259,9 @@ impl Workers {
 
     /// Publishes the written replies, and wakes the sleeping workers.
     pub(super) fn publish(&mut self, memory: &Memory, broken: &mut Vec<(SessionId, String)>) {
+        if self.touched.is_empty() && self.delayed.is_empty() {
+            return;
+        }
         // Waiting workers are woken first. Workers that have just sent requests are awake anyway.
         for requested in [false, true] {
             for id in &self.touched {
@@ -275,6 +278,9 @@ impl Workers {
             }
         }
         self.touched.clear();
+        if self.delayed.is_empty() {
+            return;
+        }
         let Workers { by_id, delayed, notices, scratch, meters, .. } = self;
         delayed.retain(|id| {
             let Some(worker) = by_id.get_mut(id) else { return false };

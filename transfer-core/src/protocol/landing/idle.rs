@@ -2,7 +2,7 @@
 //!
 //! A request for room needs to know how much memory could be called back. The sums are updated with each change,
 //! because one peer may have thousands of slots and thousands of requests. An event that changes a flow *touches* it.
-//! Before the sums are read, the slots of touched flows are counted again.
+//! Before the sums are read, the slots of touched flows are counted again. While nobody asks for room, they are not read.
 
 use super::{InState, Landing, OfLink, SlotState};
 use crate::fabric::LinkId;
@@ -33,6 +33,9 @@ struct OfPool {
     bytes: u64,
     links: BTreeMap<LinkId, Spare>,
 }
+
+/// The most touched flows that are kept for later.
+const MOST_TOUCHED: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Idle {
@@ -120,6 +123,13 @@ impl OfLink {
 }
 
 impl Landing {
+    /// Counts the idle slots of all touched flows again, if they are many: a flow may be touched again and again.
+    pub(super) fn settle_many(&mut self) {
+        if self.idle.touched.len() > MOST_TOUCHED {
+            self.settle();
+        }
+    }
+
     /// Counts the idle slots of all touched flows again.
     pub(crate) fn settle(&mut self) {
         while let Some(flow) = self.idle.touched.pop() {

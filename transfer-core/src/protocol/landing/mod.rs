@@ -36,8 +36,7 @@ use std::collections::BTreeMap;
 ///   ([`slot_read`](Landing::slot_read)), a peer has sent a message about its flows;
 /// - carries out the **results**: grants and revokes go into the queue of actions that is passed with the event;
 ///   messages to a peer are returned;
-/// - after all other work, [settles](Landing::settle) the count of idle slots and serves the requests for room, one
-///   pool after another ([`take_to_serve`](Landing::take_to_serve), [`first`](Landing::first),
+/// - after all other work, serves the requests for room, one pool after another ([`take_to_serve`](Landing::take_to_serve), [`first`](Landing::first),
 ///   [`pop_first`](Landing::pop_first)).
 ///
 /// A range goes back to its pool, or to a reader, only from states in which no write can reach it. Only this machine

@@ -216,8 +216,13 @@ impl Landing {
         told
     }
 
-    /// Removes and returns the list of pools whose queues are to be served.
+    /// Removes and returns the list of pools whose queues are to be served. If there are any, the sums of idle slots are
+    /// up to date then.
     pub(crate) fn take_to_serve(&mut self) -> Vec<Tenant> {
+        match self.to_serve.is_empty() {
+            true => self.settle_many(),
+            false => self.settle(),
+        }
         std::mem::take(&mut self.to_serve)
     }
 

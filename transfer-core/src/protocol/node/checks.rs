@@ -5,7 +5,8 @@ use crate::fabric::LinkId;
 
 impl Node {
     /// Checks the invariants that hold whenever no action is left.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&mut self) -> Result<(), String> {
+        self.landing.settle();
         for (domain, pool) in self.landing.pools() {
             let Some(front) = pool.wants().front() else { continue };
             match self.room_for(*front) {

@@ -44,6 +44,12 @@ impl Node {
         }
     }
 
+    /// Whether ended transfers are recorded.
+    #[must_use]
+    pub fn is_traced(&self) -> bool {
+        self.ended.is_some()
+    }
+
     /// Takes the transfers that have ended since the last call.
     pub fn take_ended(&mut self) -> impl Iterator<Item = EndedTransfer> {
         self.ended.iter_mut().flat_map(|ended| ended.drain(..))

@@ -197,9 +197,7 @@ impl Node {
     /// Returns the next action. `None` if nothing is left until the next event.
     pub fn poll_action(&mut self) -> Option<Action> {
         if self.actions.is_empty() {
-            self.landing.settle();
             self.serve_pool_waiters();
-            self.landing.settle();
             self.spill();
             self.flush_asks();
             self.links.flush(&mut self.actions);

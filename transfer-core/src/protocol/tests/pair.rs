@@ -319,7 +319,7 @@ impl Pair {
                 active |= self.nodes[i].poll_fabrics(now, &self.memories[i]);
             }
             if !active {
-                for n in &self.nodes {
+                for n in &mut self.nodes {
                     n.node.check().unwrap();
                 }
                 return;

@@ -477,7 +477,7 @@ impl Cluster {
             let n = &mut self.nodes[node];
             let active = n.driver.poll_fabrics(now, &n.memory);
             if !self.answer_asked(node) && !active {
-                let n = &self.nodes[node];
+                let n = &mut self.nodes[node];
                 return n.driver.node.check().map_err(|e| format!("node {}: {e}", n.name));
             }
         }
