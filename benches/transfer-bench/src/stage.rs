@@ -273,8 +273,9 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // An actor ends when its standard input is closed; a sidecar needs a signal.
-        drop(self.child.stdin.take());
-        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed())
+        let is_actor = self.child.stdin.take().is_some();
+        if !is_actor
+            && let Some(pid) = Pid::from_raw(self.child.id().cast_signed())
             && matches!(self.child.try_wait(), Ok(None))
         {
             // The process has not been waited for, so the id still belongs to it.
