@@ -101,12 +101,10 @@ impl<M> Driver<M> {
     pub fn new(node: Node, fabrics: Vec<Box<dyn Fabric<Memory = M>>>) -> Driver<M> {
         let atomics = fabrics.iter().position(|f| f.capabilities().atomics);
         let posts = vec![PostMeter::default(); fabrics.len()];
-        let kind_of = |(i, fabric): (usize, &Box<dyn Fabric<Memory = M>>)| {
-            let mut capabilities = fabric.capabilities().clone();
+        let mut kinds: Vec<_> = fabrics.iter().map(|f| (f.kind(), f.capabilities().clone())).collect();
+        for (i, (_, capabilities)) in kinds.iter_mut().enumerate() {
             capabilities.atomics = atomics == Some(i);
-            (fabric.kind(), capabilities)
-        };
-        let kinds = fabrics.iter().enumerate().map(kind_of).collect();
+        }
         Driver {
             node,
             fabrics,

@@ -81,9 +81,6 @@ pub(crate) enum Source {
 /// Ranges of versions.
 pub(crate) struct Parts(pub(crate) Box<[(BlobId, BodyRange)]>);
 
-/// Each of a million versions takes so much.
-const _: () = assert!(size_of::<Blob>() == 104);
-
 /// The result of ending a reference.
 pub(crate) enum Unheld {
     /// There are other references.

@@ -59,6 +59,25 @@ fn out(actions: &mut Actions) -> Vec<&'static str> {
 }
 
 #[test]
+fn what_earlier_waiters_have_looked_at_does_not_concern_the_next_ones() {
+    let (mut keys, mut actions) = keys();
+    let record = owned(&mut keys, "k");
+    let kept = keys.insert(tensor(0).retained(Retention { until: Until::Deleted, ..Retention::default() }));
+    keys.publish(record, kept, Version(9), &mut actions);
+    let first = Waiter::Local(OperationId::from_u64(1));
+    keys.wait(record, first, Select::Exactly(Version(10)));
+    let newest = keys.insert(tensor(64));
+    keys.publish(record, newest, Version(10), &mut actions);
+    assert_eq!(keys.exactly_awaited(record, Concerned::All), [Version(10)]);
+    keys.take_waiter(record, first);
+    assert!(keys.record(record).unwrap().older().is_some(), "the kept version stays beside the newest one");
+    keys.wait(record, Waiter::Local(OperationId::from_u64(2)), Select::Exactly(Version(5)));
+    let next = keys.insert(tensor(128));
+    keys.publish(record, next, Version(12), &mut actions);
+    assert_eq!(keys.exactly_awaited(record, Concerned::All), [Version(5)], "it can no longer come");
+}
+
+#[test]
 fn a_version_ends_when_it_is_replaced_and_its_readers_are_done() {
     let (mut keys, mut actions) = keys();
     let record = owned(&mut keys, "k");

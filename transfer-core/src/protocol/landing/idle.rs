@@ -1,7 +1,6 @@
 //! The idle landing slots: they are granted to a flow, and no tensor has landed in them.
 //!
-//! A request for room needs to know how much memory could be called back. The sums are updated with each change,
-//! because one peer may have thousands of slots and thousands of requests. An event that changes a flow *touches* it.
+//! A request for room needs to know how much memory could be called back. That is kept as sums, because one peer may have thousands of slots and thousands of requests. An event that changes a flow *touches* it.
 //! Before the sums are read, the slots of touched flows are counted again. While nobody asks for room, they are not read.
 
 use super::{InState, Landing, OfLink, SlotState};

@@ -4,7 +4,7 @@
 //! - `pool`: the memory of one tenant, and the requests that wait for room in it.
 //! - `slots`: a range of a pool, granted to one link: how it is opened and closed.
 //! - `flows`: a key that a peer pushes here, and its slots.
-//! - `idle`: how much memory the idle slots take, updated as they change.
+//! - `idle`: how much memory the idle slots take, updated before it is read.
 
 mod flows;
 mod idle;
