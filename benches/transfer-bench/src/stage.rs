@@ -127,6 +127,7 @@ impl Stage {
         command.arg("actor").stdin(Stdio::piped());
         let mut process = Process::start(command, name, &self.path(&format!("{name}.log")))?;
         let tasks = process.child.stdin.take();
+        process.needs_signal = false;
         Ok(Actor { tasks, process })
     }
 
@@ -226,6 +227,8 @@ struct Process {
     child: Child,
     log: PathBuf,
     said: Receiver<String>,
+    /// Whether a signal ends it.
+    needs_signal: bool,
 }
 
 impl Process {
@@ -241,7 +244,7 @@ impl Process {
                 lines.take_while(|line| say.send(line.clone()).is_ok()).for_each(drop);
             });
         }
-        Ok(Process { name: name.to_owned(), child, log: log.to_owned(), said })
+        Ok(Process { name: name.to_owned(), child, log: log.to_owned(), said, needs_signal: true })
     }
 
     /// Waits for the next line of its standard output.
@@ -273,8 +276,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // An actor ends when its standard input is closed; a sidecar needs a signal.
-        let is_actor = self.child.stdin.take().is_some();
-        if !is_actor
+        if self.needs_signal
             && let Some(pid) = Pid::from_raw(self.child.id().cast_signed())
             && matches!(self.child.try_wait(), Ok(None))
         {

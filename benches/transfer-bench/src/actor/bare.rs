@@ -98,6 +98,8 @@ pub enum BareTask {
         bytes: usize,
         /// The number of rounds.
         count: u64,
+        /// Whether it polls, in place of sleeping.
+        polling: bool,
     },
     /// Sends a buffer repeatedly over several TCP streams, each of which carries its share. Answers with the moment
     /// before the first byte.
@@ -199,15 +201,16 @@ impl Bare {
                 }
                 Ok(Answer::Done)
             }
-            BareTask::PingPong { port, bytes, count } => {
+            BareTask::PingPong { port, bytes, count, polling } => {
                 let mut tcp = port.map_or_else(|| self.accept(), connect)?;
+                tcp.set_nonblocking(polling)?;
                 let mut message = vec![1u8; bytes];
                 let round = |_| {
                     let at = now_ns();
                     if port.is_some() {
                         tcp.write_all(&message)?;
                     }
-                    tcp.read_exact(&mut message)?;
+                    receive(&mut tcp, &mut message)?;
                     if port.is_none() {
                         tcp.write_all(&message)?;
                     }
@@ -267,6 +270,21 @@ fn connect(port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+/// Receives a whole message. A socket that does not block is asked again and again.
+fn receive(tcp: &mut TcpStream, message: &mut [u8]) -> io::Result<()> {
+    let mut left = message;
+    while !left.is_empty() {
+        match tcp.read(left) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(len) => left = &mut left[len..],
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 /// Sleeps in epoll over both ends, as a sidecar does.

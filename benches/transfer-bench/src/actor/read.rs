@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::task::Waker;
 use transfer_client::{Begun, BlockingClient, DType, Error, Key, PushError, Pushed, Tensor};
 
-pub(super) type Pushes<'a> = VecDeque<Begun<'a, Result<Pushed, PushError>>>;
+type Pushes<'a> = VecDeque<Begun<'a, Result<Pushed, PushError>>>;
 
 /// The stream. Message `n` is version `n / in_flight` of key `n % in_flight`. The sender is never ahead of the reader by
 /// more than `in_flight` messages: whenever half of so many were read, the receiver pushes a credit back.
@@ -116,7 +116,7 @@ enum Fetching {
 }
 
 /// Sends a push, once fewer than `in_flight` are under way. Returns the copied bytes of those that are done.
-pub(super) fn begin<'a>(
+fn begin<'a>(
     mut push: Begun<'a, Result<Pushed, PushError>>,
     pushes: &mut Pushes<'a>,
     in_flight: u64,
@@ -132,7 +132,7 @@ pub(super) fn begin<'a>(
 }
 
 /// Waits until at most `left` pushes are under way. Returns the copied bytes of the others.
-pub(super) fn settle(pushes: &mut Pushes<'_>, left: usize) -> Result<u64, Failed> {
+fn settle(pushes: &mut Pushes<'_>, left: usize) -> Result<u64, Failed> {
     let mut copied = 0;
     while pushes.len() > left
         && let Some(mut push) = pushes.pop_front()

@@ -6,7 +6,7 @@ use super::bell::Bell;
 use super::columns::Columns;
 use super::copy;
 use super::pace::Pace;
-use super::read::{Pushes, ReadStream, begin, read_all, settle};
+use super::read::{ReadStream, read_all};
 use super::shuffle::{Shuffle, Shuffler};
 use crate::clock::now_ns;
 use serde::{Deserialize, Serialize};
@@ -335,16 +335,15 @@ fn ping_pong(
     first: bool,
 ) -> Result<Answer, Failed> {
     let (give, take) = (Key::new(give)?, Key::new(take)?);
-    let (mut ns, mut copied, mut pushes) = (Vec::new(), 0, Pushes::new());
+    let (mut ns, mut copied) = (Vec::new(), 0);
     for version in versions {
-        // As in other systems' round trips, the answer is awaited, and not that the message is placed.
-        let mut push = || -> Result<u64, Failed> {
+        let push = || -> Result<u64, Failed> {
             let tensor = client.allocate_wait(DType::U8, [len], PATIENCE).call()?;
             let mut push = client.push_tensor(&give, tensor).version(version).timeout(PATIENCE);
             if let Some(to) = to {
                 push = push.to(to);
             }
-            begin(push.begin(), &mut pushes, 1)
+            Ok(push.call().map_err(Error::from)?.report.copied)
         };
         ns.push(now_ns());
         if first {
@@ -356,6 +355,5 @@ fn ping_pong(
         }
     }
     ns.push(now_ns());
-    copied += settle(&mut pushes, 0)?;
     Ok(Answer::Times { ns, copied })
 }

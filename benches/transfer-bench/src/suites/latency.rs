@@ -5,8 +5,9 @@
 //! The baseline has the same hops without this project: a byte to a process, 4 KiB over TCP to another one, a byte to
 //! the receiver.
 //!
-//! Then the same between two workers that have their sidecars inside of their processes, as half of a round trip, with all
-//! threads asleep while they wait. The baseline is a round trip between two processes that sleep in `recv` of a bare socket.
+//! Then the same between two workers that have their sidecars inside of their processes, as half of a round trip: with all
+//! threads asleep while they wait, and with both polling. The baseline is a round trip between two processes that sleep in
+//! `recv` of a bare socket, or poll it.
 
 use super::{KIB, latencies_us, pair, worker};
 use crate::actor::answer::Answer;
@@ -49,21 +50,27 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     Ok([p50, against, p99].into_iter().chain(embedded(bench)?).collect())
 }
 
-/// Two embedded workers, beside a bare socket.
+/// Two embedded workers, beside a bare socket: both asleep while they wait, and then both polling.
 fn embedded(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
-    let (mut sender, url) = embed(bench, "sender", None)?;
-    let (mut receiver, _) = embed(bench, "receiver", Some(&url))?;
+    let mut figures = Vec::new();
+    for polling in [false, true] {
+        figures.extend(half_rounds(bench, polling)?);
+    }
+    Ok(figures)
+}
+
+fn half_rounds(bench: &Bench, polling: bool) -> Result<[Figure; 2], BenchError> {
+    let (mut sender, url) = embed(bench, "sender", None, polling)?;
+    let (mut receiver, _) = embed(bench, "receiver", Some(&url), polling)?;
     let count = bench.pick(5000u64, 500) + WARM_UP as u64;
-    let mut p50 = Figure::beside(
-        "4 KiB between embedded workers, asleep: p50",
-        Unit::Micros,
-        Versus::Difference,
-        Goal::AtMost(5.0),
-    );
-    let mut p99 =
-        Figure::beside("4 KiB between embedded workers, asleep: p99", Unit::Micros, Versus::Difference, Goal::Open);
+    let (how, goal) = if polling { ("polling", Goal::Open) } else { ("asleep", Goal::AtMost(5.0)) };
+    let figure = |which, goal| {
+        let name = format!("4 KiB between embedded workers, {how}: {which}");
+        Figure::beside(name, Unit::Micros, Versus::Difference, goal)
+    };
+    let (mut p50, mut p99) = (figure("p50", goal), figure("p99", Goal::Open));
     for run in 0..bench.runs {
-        bench.says(format!("embedded, run {} of {}", run + 1, bench.runs));
+        bench.says(format!("embedded, {how}, run {} of {}", run + 1, bench.runs));
         let first = u64::from(run) * count + 1;
         let round = |give: &str, take: &str, to: &str, first_one| WorkerTask::PingPong {
             give: give.to_owned(),
@@ -76,21 +83,22 @@ fn embedded(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
         receiver.tell(round("pong", "ping", "sender", false))?;
         let mut ours = half_rounds_us(sender.ask(round("ping", "pong", "receiver", true))?);
         receiver.answer()?;
-        let mut bare = bare_half_rounds(bench, count)?;
+        let mut bare = bare_half_rounds(bench, count, polling)?;
         p50.run_beside(percentile(&mut ours, 50.0), percentile(&mut bare, 50.0));
         p99.run_beside(percentile(&mut ours, 99.0), percentile(&mut bare, 99.0));
     }
-    Ok(vec![p50, p99])
+    Ok([p50, p99])
 }
 
-/// Starts a worker with a sidecar inside of its process. Both sleep whenever they wait. Returns the address of the sidecar.
-fn embed(bench: &Bench, name: &str, directory: Option<&str>) -> Result<(Actor, String), BenchError> {
-    let mut settings = vec![("listen", "127.0.0.1:0"), ("pool_bytes", "64MiB"), ("require", "tcp"), ("poll", "event")];
+/// Starts a worker with a sidecar inside of its process. Returns the address of the sidecar.
+fn embed(bench: &Bench, name: &str, directory: Option<&str>, polling: bool) -> Result<(Actor, String), BenchError> {
+    // The default is to poll for a while: the worker that waits polls the engine of its own process.
+    let (poll, spin) = if polling { ("busy", None) } else { ("event", Some(Duration::ZERO)) };
+    let mut settings = vec![("listen", "127.0.0.1:0"), ("pool_bytes", "64MiB"), ("require", "tcp"), ("poll", poll)];
     settings.extend([("verbs", "off"), ("lock", "no")]);
     settings.extend(directory.map(|url| ("directory", url)));
     let settings = settings.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
     let mut actor = bench.stage.actor(name)?;
-    let spin = Some(Duration::ZERO);
     match actor.ask(WorkerTask::Embed { settings, name: name.to_owned(), arena_bytes: 16 << 20, spin })? {
         Answer::Listens(Some(address)) => Ok((actor, format!("http://{address}"))),
         said => Err(BenchError::Unexpected { name: name.to_owned(), said: format!("{said:?}") }),
@@ -98,12 +106,12 @@ fn embed(bench: &Bench, name: &str, directory: Option<&str>) -> Result<(Actor, S
 }
 
 /// Half of each round trip between two processes over a bare socket, in microseconds.
-fn bare_half_rounds(bench: &Bench, count: u64) -> Result<Vec<f64>, BenchError> {
+fn bare_half_rounds(bench: &Bench, count: u64, polling: bool) -> Result<Vec<f64>, BenchError> {
     let (mut first, mut second) = (bench.stage.actor("first")?, bench.stage.actor("second")?);
     let Answer::Port(port) = second.ask(BareTask::Listen)? else { return Ok(Vec::new()) };
     let bytes = LEN as usize;
-    second.tell(BareTask::PingPong { port: None, bytes, count })?;
-    let times = first.ask(BareTask::PingPong { port: Some(port), bytes, count })?;
+    second.tell(BareTask::PingPong { port: None, bytes, count, polling })?;
+    let times = first.ask(BareTask::PingPong { port: Some(port), bytes, count, polling })?;
     second.answer()?;
     Ok(half_rounds_us(times))
 }
