@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the Debian package `transfer` into target/debian: build.sh [PROFILE], where PROFILE is release (the default) or dev.
+# Builds the Debian package `transfer` into target/debian: build.sh [PROFILE], where PROFILE is release (the default), dev, or pgo (scripts/pgo.sh).
 # debhelper makes it of the files in packaging/debian/debian; it is installed by apt-get where it is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -12,11 +12,21 @@ if ! command -v dh_builddeb >/dev/null || ! command -v dpkg-shlibdeps >/dev/null
     apt-get update -qq </dev/null
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends debhelper </dev/null >/dev/null
 fi
-what=(--package transfer-server --package transfer-cli --package transfer-bench --bins)
-# As the tests do it: other packages would be built with other features, and all of it again.
-[ "$profile" != dev ] || what=(--workspace --all-targets)
-cargo build --locked --profile "$profile" "${what[@]}"
-built=$target/$([ "$profile" = dev ] && echo debug || echo "$profile")
+case $profile in
+pgo)
+    scripts/pgo.sh
+    built=$target/pgo/release
+    ;;
+dev)
+    # As the tests do it: other packages would be built with other features, and all of it again.
+    cargo build --locked --workspace --all-targets
+    built=$target/debug
+    ;;
+*)
+    cargo build --locked --profile "$profile" --package transfer-server --package transfer-cli --package transfer-bench --bins
+    built=$target/$profile
+    ;;
+esac
 
 # debhelper works in a folder with a folder `debian` in it, so all that goes into the package is laid there first.
 stage=$target/debian/stage
