@@ -259,9 +259,6 @@ impl Workers {
 
     /// Publishes the written replies, and wakes the sleeping workers.
     pub(super) fn publish(&mut self, memory: &Memory, broken: &mut Vec<(SessionId, String)>) {
-        if self.touched.is_empty() && self.delayed.is_empty() {
-            return;
-        }
         // Waiting workers are woken first. Workers that have just sent requests are awake anyway.
         for requested in [false, true] {
             for id in &self.touched {

@@ -272,7 +272,7 @@ fn connect(port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Receives a whole message. A socket that does not block is asked again and again.
+/// Receives a whole message. Polls the socket if it does not block.
 fn receive(tcp: &mut TcpStream, message: &mut [u8]) -> io::Result<()> {
     let mut left = message;
     while !left.is_empty() {

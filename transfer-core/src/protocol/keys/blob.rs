@@ -15,7 +15,7 @@ use std::num::NonZeroU32;
 
 /// A range that readers can reach. It ends with its last reference.
 ///
-/// There may be millions, so its fields lie without gaps.
+/// There may be millions, so the parts of its slice are fields of their own, which fill gaps between the others.
 pub(crate) struct Blob {
     segment: SegmentId,
     offset: u64,

@@ -34,7 +34,7 @@ pub(crate) struct Record {
     pub(super) account: Account,
 }
 
-/// What most keys have not, most of the time.
+/// What most keys do not have, most of the time.
 #[derive(Default)]
 struct Aside {
     /// The versions that stay beside the newest one.
@@ -89,7 +89,7 @@ impl Record {
         self.aside.as_ref().map(|aside| &aside.older).filter(|older| !older.is_empty())
     }
 
-    /// The same, to change them. Whoever removes one calls [`Record::tidy`].
+    /// The same, to change them. A caller that removes one must call [`Record::tidy`] afterwards.
     pub(super) fn older_mut(&mut self) -> Option<&mut Older> {
         self.aside.as_mut().map(|aside| &mut aside.older).filter(|older| !older.is_empty())
     }
@@ -99,7 +99,7 @@ impl Record {
         self.aside.as_ref().map(|aside| &aside.waiters).filter(|waiters| !waiters.is_empty())
     }
 
-    /// The same, to change them. Whoever removes one calls [`Record::tidy`].
+    /// The same, to change them. A caller that removes one must call [`Record::tidy`] afterwards.
     pub(super) fn waiters_mut(&mut self) -> Option<&mut Waiters> {
         self.aside.as_mut().map(|aside| &mut aside.waiters).filter(|waiters| !waiters.is_empty())
     }
@@ -127,7 +127,7 @@ impl Record {
                 self.aside = None;
                 return;
             }
-            // What they have looked at concerns the next ones no more.
+            // The next waiters begin anew: these remember which versions they have looked at.
             aside.waiters = Waiters::default();
         }
     }

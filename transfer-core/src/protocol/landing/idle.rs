@@ -122,7 +122,7 @@ impl OfLink {
 }
 
 impl Landing {
-    /// Counts the idle slots of all touched flows again, if they are many: a flow may be touched again and again.
+    /// Settles if many flows are touched, so that the list of them stays short.
     pub(super) fn settle_many(&mut self) {
         if self.idle.touched.len() > MOST_TOUCHED {
             self.settle();

@@ -36,8 +36,8 @@ use std::collections::BTreeMap;
 ///   ([`slot_read`](Landing::slot_read)), a peer has sent a message about its flows;
 /// - carries out the **results**: grants and revokes go into the queue of actions that is passed with the event;
 ///   messages to a peer are returned;
-/// - after all other work, serves the requests for room, one pool after another ([`take_to_serve`](Landing::take_to_serve), [`first`](Landing::first),
-///   [`pop_first`](Landing::pop_first)).
+/// - after all other work, serves the requests for room, one pool after another
+///   ([`take_to_serve`](Landing::take_to_serve), [`first`](Landing::first), [`pop_first`](Landing::pop_first)).
 ///
 /// A range goes back to its pool, or to a reader, only from states in which no write can reach it. Only this machine
 /// decides that.

@@ -44,8 +44,8 @@ impl Node {
             let text = format!("{select} of key {key:?} is not published any more");
             return Err(Failure::new(FailureCode::VersionGone, text));
         };
-        let lies_in = self.keys.blob(blob).filter(|b| matches!(b.source, Source::Arena(_)));
-        match lies_in.and_then(|b| self.sessions.of_arena(b.slice().segment)) {
+        let lent = self.keys.blob(blob).filter(|b| matches!(b.source, Source::Arena(_)));
+        match lent.and_then(|b| self.sessions.of_arena(b.slice().segment)) {
             Some(lender) if lender == session => Ok((record, blob)),
             _ => {
                 let text = format!(
