@@ -146,7 +146,7 @@ pub enum HostAction {
     },
     /// Show a version on its user's board, before any later action is carried out. If it does not fit, call
     /// [`super::Node::not_shown`].
-    Show(Box<super::action::Shown>),
+    Show(Shown),
     /// Remove from its board what this ticket shows, before any later action is carried out. Call
     /// [`super::Node::withdrawn`] as soon as no hazard pointer of a worker holds the ticket.
     Withdraw {

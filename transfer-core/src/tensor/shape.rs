@@ -165,7 +165,9 @@ impl TensorMeta {
     /// The size in bytes, with what lies in front of the body.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
-        self.body_offset() + checked_len(self.dtype, &self.shape).unwrap_or(0)
+        // That it fits was checked when this was made. Beside a dimension of 0, others may overflow: the product is 0 all the same.
+        let elements = self.shape.dims().iter().fold(1u64, |n, d| n.wrapping_mul(*d));
+        self.body_offset() + elements * self.dtype.size_bytes()
     }
 }
 
@@ -187,11 +189,13 @@ fn in_front(metadata_bytes: u32) -> u64 {
 }
 
 fn checked_len(dtype: DType, shape: &Shape) -> Option<u64> {
-    // A dimension of 0 makes the tensor empty whatever the others are.
-    if shape.dims().contains(&0) {
-        return Some(0);
-    }
-    let elements = shape.dims().iter().try_fold(1u64, |n, d| n.checked_mul(*d))?;
+    let elements = match shape.dims() {
+        [] => 1,
+        [only] => *only,
+        // A dimension of 0 makes the tensor empty whatever the others are.
+        dims if dims.contains(&0) => 0,
+        dims => dims.iter().try_fold(1u64, |n, d| n.checked_mul(*d))?,
+    };
     elements.checked_mul(dtype.size_bytes()).filter(|n| *n < 1 << 63)
 }
 

@@ -18,7 +18,7 @@ pub use block::Block;
 
 use crate::segment::{MapError, Mapping};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use transfer_core::alloc::{AllocError, Allocation, Allocator};
@@ -58,6 +58,10 @@ struct Entry {
 }
 
 impl Entry {
+    fn is_unheld(&self) -> bool {
+        self.lent == 0 && self.holder == LocalHolder::Nobody
+    }
+
     /// Whether the sidecar holds it, once, and nothing else does.
     fn is_lent_alone(&self) -> bool {
         self.lent == 1 && self.holder == LocalHolder::Nobody
@@ -148,13 +152,17 @@ impl Arena {
     /// # Errors
     /// [`NotLent`] where it is not lent.
     pub fn give_back(&self, offset: u64) -> Result<(), NotLent> {
-        let mut state = self.0.state.lock();
-        match state.entries.get_mut(&offset) {
-            Some(entry) if entry.lent > 0 => entry.lent -= 1,
-            _ => return Err(NotLent { arena: self.0.id, offset }),
+        let given = self.0.state.lock().change(offset, |entry| match entry.lent.checked_sub(1) {
+            Some(left) => {
+                entry.lent = left;
+                true
+            }
+            None => false,
+        });
+        match given {
+            Some(true) => Ok(()),
+            _ => Err(NotLent { arena: self.0.id, offset }),
         }
-        state.free_if_unheld(offset);
-        Ok(())
     }
 
     /// Takes the allocation that starts at `offset` back from the sidecar, with one owner that may write it: at the end
@@ -251,23 +259,24 @@ impl Arena {
     /// Records the holder of the allocation in this process from now on, and whether the sidecar holds it too
     /// (`lend`).
     fn hand_over(&self, offset: u64, holder: LocalHolder, lend: bool) {
-        let mut state = self.0.state.lock();
-        if let Some(entry) = state.entries.get_mut(&offset) {
+        self.0.state.lock().change(offset, |entry| {
             entry.holder = holder;
             entry.lent += u32::from(lend);
-        }
-        state.free_if_unheld(offset);
+        });
     }
 }
 
 impl State {
-    fn free_if_unheld(&mut self, offset: u64) {
-        if self.entries.get(&offset).is_some_and(|entry| entry.holder == LocalHolder::Nobody && entry.lent == 0)
-            && let Some(entry) = self.entries.remove(&offset)
-            && let Err(e) = self.allocator.free(entry.allocation)
+    /// Changes who holds the allocation that starts at `offset`, and frees it where nobody is left. `None` if there is none.
+    fn change<T>(&mut self, offset: u64, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        let btree_map::Entry::Occupied(mut place) = self.entries.entry(offset) else { return None };
+        let changed = change(place.get_mut());
+        if place.get().is_unheld()
+            && let Err(e) = self.allocator.free(place.remove().allocation)
         {
             debug_assert!(false, "an allocation was kept for another allocator: {e}");
         }
+        Some(changed)
     }
 }
 

@@ -88,7 +88,7 @@ pub(crate) enum Unheld {
     /// Only this operation, which takes the version back, still holds it.
     Sole(OperationId),
     /// The version has ended: its memory goes to its [`Source`].
-    Ended(Box<Blob>),
+    Ended(Blob),
 }
 
 impl Source {
@@ -316,7 +316,7 @@ impl Keys {
         b.refs = b.refs.saturating_sub(1);
         match (b.refs, b.rare.as_ref().and_then(|rare| rare.awaited)) {
             (1, Some(op)) => Unheld::Sole(op),
-            (0, _) => self.remove(id).map_or(Unheld::Held, |b| Unheld::Ended(Box::new(b))),
+            (0, _) => self.remove(id).map_or(Unheld::Held, |b| Unheld::Ended(b)),
             _ => Unheld::Held,
         }
     }

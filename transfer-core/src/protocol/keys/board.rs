@@ -189,7 +189,7 @@ impl Keys {
         let (key, version, meta) = (r.key.clone(), b.version, b.meta.clone());
         let slice = LocalSlice { len: meta.len_bytes(), ..b.slice() };
         let shown = Shown { domain, ticket, key, version, meta, slice, notice };
-        actions.push(HostAction::Show(Box::new(shown)));
+        actions.push(HostAction::Show(shown));
         Some(ticket)
     }
 

@@ -82,10 +82,10 @@ fn a_version_ends_when_it_is_replaced_and_its_readers_are_done() {
     let (mut keys, mut actions) = keys();
     let record = owned(&mut keys, "k");
     let first = keys.insert(tensor(0));
-    assert_eq!(keys.publish(record, first, Version(1), &mut actions), []);
+    assert_eq!(keys.publish(record, first, Version(1), &mut actions)[..], []);
     keys.hold(first);
     let second = keys.insert(tensor(64));
-    assert_eq!(keys.publish(record, second, Version(2), &mut actions), [first]);
+    assert_eq!(keys.publish(record, second, Version(2), &mut actions)[..], [first]);
     assert!(matches!(keys.unhold(first), Unheld::Held), "a reader has it");
     let Unheld::Ended(ended) = keys.unhold(first) else { panic!("nobody holds it") };
     assert!(matches!(ended.source, Source::Arena(OpId(0))));
@@ -167,7 +167,7 @@ fn fetched_key_is_shown_and_its_ticket_holds_the_version() {
     keys.want_on_board(record);
     keys.show(record, &mut actions);
     let second = keys.insert(tensor(64));
-    assert_eq!(keys.publish(record, second, Version(2), &mut actions), [first]);
+    assert_eq!(keys.publish(record, second, Version(2), &mut actions)[..], [first]);
     assert_eq!(out(&mut actions), ["show", "show", "withdraw"]);
     assert!(matches!(keys.unhold(first), Unheld::Held), "somebody may have marked it");
     assert_eq!((keys.withdrawn(1), keys.withdrawn(1)), (Some(first), None));

@@ -8,6 +8,7 @@ use crate::protocol::action::Actions;
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, RecordId};
 use crate::tensor::{Key, Life, Select, Until, Version};
+use smallvec::SmallVec;
 
 /// The result of looking for a version that answers a fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,8 +77,8 @@ impl Keys {
         blob: BlobId,
         version: Version,
         actions: &mut Actions,
-    ) -> Vec<BlobId> {
-        let mut ended = Vec::new();
+    ) -> SmallVec<[BlobId; 2]> {
+        let mut ended = SmallVec::new();
         if let Some(b) = self.blobs.get_mut(blob) {
             b.version = version;
         }

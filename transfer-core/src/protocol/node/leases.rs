@@ -20,7 +20,7 @@ impl Node {
         let blob = match self.keys.unhold(id) {
             Unheld::Held => return self.spills.lost_reader(id),
             Unheld::Sole(op) => return self.taken_back(op, id),
-            Unheld::Ended(blob) => *blob,
+            Unheld::Ended(blob) => blob,
         };
         match blob.source {
             Source::Arena(_) | Source::Returned => {

@@ -62,7 +62,7 @@ impl Pair {
             match work {
                 Work::Host(HostAction::Show(shown)) => {
                     order.push(format!("show {}", shown.version.0));
-                    self.board.show(*shown);
+                    self.board.show(shown);
                 }
                 Work::Host(HostAction::Withdraw { ticket, .. }) => {
                     order.push("withdraw".into());

@@ -335,7 +335,7 @@ impl Pair {
                 self.kept[i].retain(|(kept, _)| *kept != segment);
                 self.unused.push(segment);
             }
-            Work::Host(HostAction::Show(shown)) => self.board.show(*shown),
+            Work::Host(HostAction::Show(shown)) => self.board.show(shown),
             Work::Host(HostAction::Withdraw { ticket, .. }) => {
                 if self.board.withdraw(ticket) {
                     self.nodes[i].node.withdrawn(ticket);

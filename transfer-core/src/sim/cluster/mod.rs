@@ -491,7 +491,7 @@ impl Cluster {
             Work::Host(HostAction::SegmentUnused { segment }) => self.arena_unused(node, segment),
             Work::Host(HostAction::Show(shown)) => {
                 self.world.note(|| format!("{node} shows {shown:?}"));
-                self.nodes[node].board.show(*shown);
+                self.nodes[node].board.show(shown);
                 Ok(())
             }
             Work::Host(HostAction::Withdraw { ticket, .. }) => {
