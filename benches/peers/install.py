@@ -82,9 +82,10 @@ def ucx_read():
 def torch(named):
     """A Python that has PyTorch. It is not installed for this: it is larger than all others together."""
     for python in [named] if named else [sys.executable, '/usr/bin/python3']:
-        found = subprocess.run([python, '-c', 'import torch.distributed'], capture_output=True) if shutil.which(python) else None
-        if found and not found.returncode:
-            return python
+        path = shutil.which(python)
+        if path and not subprocess.run([path, '-c', 'import torch.distributed'], capture_output=True).returncode:
+            # Its peer runs in another folder.
+            return os.path.abspath(path)
     raise MissingError(f'PyTorch is not installed for {named or "this Python"}: `--torch PYTHON` names one that has it')
 
 
