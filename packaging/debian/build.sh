@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the Debian package `transfer` into target/debian: build.sh [PROFILE], where PROFILE is release (the default), dev, or pgo (scripts/pgo.sh).
+# Builds the Debian package `transfer` into target/debian: build.sh [PROFILE], where PROFILE is release (the default) or
+# another one of packaging/programs.sh.
 # debhelper makes it of the files in packaging/debian/debian; it is installed by apt-get where it is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -12,38 +13,23 @@ if ! command -v dh_builddeb >/dev/null || ! command -v dpkg-shlibdeps >/dev/null
     apt-get update -qq </dev/null
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends debhelper </dev/null >/dev/null
 fi
-case $profile in
-pgo)
-    scripts/pgo.sh
-    built=$target/pgo/release
-    ;;
-dev)
-    # As the tests do it: other packages would be built with other features, and all of it again.
-    cargo build --locked --workspace --all-targets
-    built=$target/debug
-    ;;
-*)
-    cargo build --locked --profile "$profile" --package transfer-server --package transfer-cli --package transfer-bench --bins
-    built=$target/$profile
-    ;;
-esac
 
 # debhelper works in a folder with a folder `debian` in it, so all that goes into the package is laid there first.
 stage=$target/debian/stage
 rm -rf "$stage"
-mkdir -p "$stage/bin" "$stage/share/bash" "$stage/share/zsh" "$stage/share/fish" "$stage/doc"
+packaging/programs.sh "$profile" "$stage/bin"
+mkdir -p "$stage/share/bash" "$stage/share/zsh" "$stage/share/fish" "$stage/doc"
 cp -r packaging/debian/debian "$stage/debian"
 cp packaging/systemd/transferd.service "$stage/debian/transfer.transferd.service"
 cp packaging/systemd/transfer.sysusers "$stage/debian/transfer.sysusers"
 cp packaging/transferd.toml "$stage/transferd.toml"
 cp README.md CHANGELOG.md docs/*.md "$stage/doc/"
-cp "$built/transferd" "$built/transferctl" "$built/transfer-bench" "$stage/bin/"
 # What shells and their users want is made of the command line itself.
 for program in transferctl transfer-bench; do
-    "$built/$program" completions bash >"$stage/share/bash/$program"
-    "$built/$program" completions zsh >"$stage/share/zsh/_$program"
-    "$built/$program" completions fish >"$stage/share/fish/$program.fish"
-    "$built/$program" man "$stage/share/man" >/dev/null
+    "$stage/bin/$program" completions bash >"$stage/share/bash/$program"
+    "$stage/bin/$program" completions zsh >"$stage/share/zsh/_$program"
+    "$stage/bin/$program" completions fish >"$stage/share/fish/$program.fish"
+    "$stage/bin/$program" man "$stage/share/man" >/dev/null
 done
 (cd "$stage" && find share/man -name '*.1' >debian/transfer.manpages)
 
