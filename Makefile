@@ -26,7 +26,7 @@ export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # What the demo's programs are built with (Cargo.toml).
 DEMO_PROFILE := demo
 .DEFAULT_GOAL := help
-.PHONY: help demo pictures check test test-all test-tools test-host test-rdma test-packaging test-python test-python-all test-ray test-gpu wheel pgo soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
+.PHONY: help demo pictures check test test-all test-tools test-host test-rdma test-packaging test-python test-python-all test-ray test-gpu wheel pgo pgo-wheel soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
 
 help: ## Shows this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -63,6 +63,9 @@ wheel: setup ## Builds the Python package's wheel into target/wheels, and tries 
 
 pgo: setup ## Builds the programs into target/pgo/release with a profile of what they do, which makes small messages faster
 	scripts/pgo.sh
+
+pgo-wheel: pgo ## Builds the wheel with that profile
+	scripts/wheel.sh --pgo $(WHEEL_PYTHON)
 
 test-python: setup ## Those of the Python package: pytest, its types, its stub
 	$(CARGO) build --workspace

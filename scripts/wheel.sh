@@ -2,9 +2,21 @@
 # Builds a wheel of the Python package into target/wheels, installs it in an empty environment, and tries it there. Without an argument it is the
 # wheel for every Python from 3.11 on. Free-threaded Python has an ABI of its own, so it needs another wheel: scripts/wheel.sh python3.14t. Where
 # that interpreter is missing the wheel is built all the same, and the last line says that it was not tried.
+# With --pgo first, it is built with the profile that scripts/pgo.sh has made of the programs, whose library is the same.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-wheels=$(realpath -m "${CARGO_TARGET_DIR:-target}")/wheels
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+wheels=$target/wheels
+build=(env)
+if [ "${1:-}" = --pgo ]; then
+    shift
+    profile=$(find "$target/pgo" -maxdepth 1 -name '*.profile' 2>/dev/null || true)
+    if [ -z "$profile" ]; then
+        printf 'wheel: there is no profile in %s: run scripts/pgo.sh first\n' "$target/pgo" >&2
+        exit 1
+    fi
+    build=(env "CARGO_TARGET_DIR=$target/pgo" "CARGO_ENCODED_RUSTFLAGS=-Cprofile-use=$profile")
+fi
 python=${1:-}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -36,7 +48,7 @@ fi
 venv=$(scripts/python-venv.sh)
 mkdir -p "$wheels"
 find "$wheels" -name "transferd-$kind.whl" -delete
-"$venv/bin/maturin" build --quiet --release --locked --manifest-path transfer-python/Cargo.toml --out "$wheels" "${interpreter[@]}"
+"${build[@]}" "$venv/bin/maturin" build --quiet --release --locked --manifest-path transfer-python/Cargo.toml --out "$wheels" "${interpreter[@]}"
 wheel=$(find "$wheels" -name "transferd-$kind.whl")
 
 tried=', not tried: this machine has no '$python
