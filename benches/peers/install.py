@@ -11,7 +11,8 @@ ROOT = HERE.parent.parent
 # Ignored by git, like everything that is built.
 TARGET = pathlib.Path(os.environ.get('CARGO_TARGET_DIR', ROOT / 'target')).resolve()
 VENV = TARGET / 'peers-venv'
-PROGRAMS = TARGET / 'release'
+# Those of this project. Others than these are not built here.
+PROGRAMS = pathlib.Path(os.environ.get('TRANSFER_PROGRAMS', TARGET / 'release')).resolve()
 
 
 class MissingError(Exception):
@@ -90,8 +91,8 @@ def torch(named):
 
 
 def transfer(build):
-    """This project, in release mode."""
-    if build:
+    """This project, in release mode, or what TRANSFER_PROGRAMS names."""
+    if build and 'TRANSFER_PROGRAMS' not in os.environ:
         words = ['cargo', 'build', '--release', '--package', 'transfer-server', '--package', 'transfer-bench', '--bins']
         subprocess.run(words, cwd=ROOT, check=True)
     for program in ('transferd', 'transfer-bench'):
