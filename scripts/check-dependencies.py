@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Fails where a dependency is declared and nothing uses it: of a package, or of the workspace."""
+"""Fails where a dependency is declared and nothing uses it: of a package, or of the workspace. And where the Python package's wheel and the
+programs are built with different features of a crate that both have: its functions would have other names in the wheel, and the profile that
+scripts/pgo.sh makes of the programs would not be found for them."""
 
 import re
 import subprocess
@@ -15,6 +17,10 @@ UNNAMED = {
     'tonic-prost': 'the generated code of the gRPC contracts names it',
 }
 
+# What scripts/pgo.sh builds, and what scripts/wheel.sh does.
+PROGRAMS = ('transfer-server', 'transfer-cli', 'transfer-bench')
+WHEEL = 'transfer-python'
+
 
 def manifests():
     listed = subprocess.run(['git', 'ls-files', '*Cargo.toml'], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
@@ -27,8 +33,22 @@ def declared(manifest):
     return {name for table in tables for kind in KINDS for name in table.get(kind, {})}
 
 
+def built_for(*packages):
+    """What crates are built for these packages, each with its sets of features."""
+    words = ['cargo', 'tree', '--locked', '--edges', 'normal,build', '--prefix', 'none', '--format', '{p}|{f}']
+    for package in packages:
+        words += ['--package', package]
+    listed = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    found = {}
+    for line in listed.stdout.splitlines():
+        # What was listed before ends with a sign.
+        crate, _, with_features = line.removesuffix(' (*)').partition('|')
+        found.setdefault(crate, set()).add(with_features)
+    return found
+
+
 def main():
-    unused, used = [], set()
+    wrong, used = [], set()
     workspace = {}
     for path in manifests():
         manifest = tomllib.loads(path.read_text())
@@ -41,13 +61,19 @@ def main():
             used.add(name)
             word = name.replace('-', '_')
             if not re.search(rf'\b{word}\b', sources) and name not in features and name not in UNNAMED:
-                unused.append(f'{path.relative_to(ROOT)}: nothing uses {name}')
-    unused += [f'Cargo.toml: no package uses {name}' for name in sorted(set(workspace) - used)]
-    for line in unused:
+                wrong.append(f'{path.relative_to(ROOT)}: nothing uses {name}')
+    wrong += [f'Cargo.toml: no package uses {name}' for name in sorted(set(workspace) - used)]
+    programs, wheel = built_for(*PROGRAMS), built_for(WHEEL)
+    wrong += [
+        f'{crate}: the wheel is built with the features {sorted(wheel[crate])}, and the programs with {sorted(programs[crate])}'
+        for crate in sorted(programs.keys() & wheel.keys())
+        if programs[crate] != wheel[crate]
+    ]
+    for line in wrong:
         print(line, file=sys.stderr)
-    if unused:
+    if wrong:
         return 1
-    print(f'{len(used)} dependencies are declared, and used')
+    print(f'{len(used)} dependencies are declared, and used; {len(programs.keys() & wheel.keys())} crates are the same for programs and wheel')
     return 0
 
 
