@@ -267,7 +267,7 @@ impl Arena {
 }
 
 impl State {
-    /// Changes who holds the allocation that starts at `offset`, and frees it where nobody is left. `None` if there is none.
+    /// Changes who holds the allocation that starts at `offset`, and frees it if nobody holds it then. `None` if no allocation starts there.
     fn change<T>(&mut self, offset: u64, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
         let btree_map::Entry::Occupied(mut place) = self.entries.entry(offset) else { return None };
         let changed = change(place.get_mut());

@@ -316,7 +316,7 @@ impl Keys {
         b.refs = b.refs.saturating_sub(1);
         match (b.refs, b.rare.as_ref().and_then(|rare| rare.awaited)) {
             (1, Some(op)) => Unheld::Sole(op),
-            (0, _) => self.remove(id).map_or(Unheld::Held, |b| Unheld::Ended(b)),
+            (0, _) => self.remove(id).map_or(Unheld::Held, Unheld::Ended),
             _ => Unheld::Held,
         }
     }
