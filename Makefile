@@ -7,7 +7,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 DEMO_ARGS ?=
 # What `make test-rdma` runs: words that its suites have in their names. All, where nothing is said.
 RDMA ?=
-# The free-threaded Python that `make wheel` builds for, for instance python3.14t. Where nothing is said, all others.
+# The free-threaded Python that `make wheel` and `make pgo-wheel` build for, for instance python3.14t. Where nothing is said, all others.
 WHEEL_PYTHON ?=
 # How long `make soak-rdma` goes on, in seconds, and what it is told else, for instance SOAK_ARGS="--seed 17".
 SOAK ?= 600
@@ -64,7 +64,7 @@ wheel: setup ## Builds the Python package's wheel into target/wheels, and tries 
 pgo: setup ## Builds the programs into target/pgo/release with a profile of what they do, which makes small messages faster
 	scripts/pgo.sh
 
-pgo-wheel: pgo ## Builds the wheel with that profile
+pgo-wheel: pgo ## Builds the wheel with the profile of `make pgo`
 	scripts/wheel.sh --pgo $(WHEEL_PYTHON)
 
 test-python: setup ## Those of the Python package: pytest, its types, its stub

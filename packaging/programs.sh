@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the programs that the packages have, and copies them into FOLDER: programs.sh PROFILE FOLDER, where PROFILE is release, dev, or pgo
-# (scripts/pgo.sh).
+# Builds the programs that the package and the image have, and copies them into FOLDER: programs.sh PROFILE FOLDER. PROFILE is one of Cargo.toml's, or
+# pgo (scripts/pgo.sh).
 set -euo pipefail
 if [ $# != 2 ]; then
     printf 'usage: %s PROFILE FOLDER\n' "$0" >&2

@@ -2,20 +2,26 @@
 # Builds a wheel of the Python package into target/wheels, installs it in an empty environment, and tries it there. Without an argument it is the
 # wheel for every Python from 3.11 on. Free-threaded Python has an ABI of its own, so it needs another wheel: scripts/wheel.sh python3.14t. Where
 # that interpreter is missing the wheel is built all the same, and the last line says that it was not tried.
-# With --pgo first, it is built with the profile that scripts/pgo.sh has made of the programs, whose library is the same.
+# With --pgo as its first argument, it is built with the profile of scripts/pgo.sh: the wheel and the programs are made of the same crates. It does
+# not look whether that profile is of these sources; `make pgo-wheel` makes a new one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 wheels=$target/wheels
-build=(env)
+build=(env) how=
 if [ "${1:-}" = --pgo ]; then
     shift
-    profile=$(find "$target/pgo" -maxdepth 1 -name '*.profile' 2>/dev/null || true)
-    if [ -z "$profile" ]; then
+    profiles=("$target"/pgo/*.profile)
+    if [ ! -e "${profiles[0]}" ]; then
         printf 'wheel: there is no profile in %s: run scripts/pgo.sh first\n' "$target/pgo" >&2
         exit 1
     fi
-    build=(env "CARGO_TARGET_DIR=$target/pgo" "CARGO_ENCODED_RUSTFLAGS=-Cprofile-use=$profile")
+    build=(env "CARGO_TARGET_DIR=$target/pgo" "CARGO_ENCODED_RUSTFLAGS=-Cprofile-use=${profiles[0]}")
+    how=', with a profile'
+fi
+if [ $# -gt 1 ]; then
+    printf 'wheel: "%s" is one word too many: say [--pgo] [PYTHON]\n' "$2" >&2
+    exit 2
 fi
 python=${1:-}
 scratch=$(mktemp -d)
@@ -72,4 +78,4 @@ if sysconfig.get_config_var("Py_GIL_DISABLED"):
     assert not sys._is_gil_enabled(), "the module turned the lock on"
 END_OF_TRIAL
 fi
-printf 'wheel: %s (%s bytes)%s\n' "$wheel" "$(stat -c %s "$wheel")" "$tried"
+printf 'wheel: %s (%s bytes)%s%s\n' "$wheel" "$(stat -c %s "$wheel")" "$how" "$tried"
