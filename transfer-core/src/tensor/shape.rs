@@ -112,14 +112,13 @@ impl TensorMeta {
         if metadata_bytes > MAX_METADATA_BYTES {
             return Err(InvalidShape::MetadataTooLong { bytes: metadata_bytes });
         }
+        // Neither is close to 2^64.
+        let fits = in_front(metadata_bytes) + self.body_bytes() < 1 << 63;
         let TensorMeta { dtype, shape, .. } = self;
-        if in_front(metadata_bytes)
-            .checked_add(checked_len(dtype, &shape).unwrap_or(u64::MAX))
-            .is_none_or(|n| n >= 1 << 63)
-        {
-            return Err(InvalidShape::TooLarge { dtype, shape });
+        match fits {
+            true => Ok(TensorMeta { dtype, shape, metadata_bytes }),
+            false => Err(InvalidShape::TooLarge { dtype, shape }),
         }
-        Ok(TensorMeta { dtype, shape, metadata_bytes })
     }
 
     /// The tensor that these parts describe.
@@ -165,9 +164,13 @@ impl TensorMeta {
     /// The size in bytes, with what lies in front of the body.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
+        self.body_offset() + self.body_bytes()
+    }
+
+    fn body_bytes(&self) -> u64 {
         // It fits, as `new` has checked. If one dimension is 0, the product of the others may overflow; the result is 0 all the same.
         let elements = self.shape.dims().iter().fold(1u64, |n, d| n.wrapping_mul(*d));
-        self.body_offset() + elements * self.dtype.size_bytes()
+        elements * self.dtype.size_bytes()
     }
 }
 
@@ -189,13 +192,11 @@ fn in_front(metadata_bytes: u32) -> u64 {
 }
 
 fn checked_len(dtype: DType, shape: &Shape) -> Option<u64> {
-    let elements = match shape.dims() {
-        [] => 1,
-        [only] => *only,
-        // A dimension of 0 makes the tensor empty whatever the others are.
-        dims if dims.contains(&0) => 0,
-        dims => dims.iter().try_fold(1u64, |n, d| n.checked_mul(*d))?,
-    };
+    // A dimension of 0 makes the tensor empty whatever the others are.
+    if shape.dims().contains(&0) {
+        return Some(0);
+    }
+    let elements = shape.dims().iter().try_fold(1u64, |n, d| n.checked_mul(*d))?;
     elements.checked_mul(dtype.size_bytes()).filter(|n| *n < 1 << 63)
 }
 

@@ -152,17 +152,9 @@ impl Arena {
     /// # Errors
     /// [`NotLent`] where it is not lent.
     pub fn give_back(&self, offset: u64) -> Result<(), NotLent> {
-        let given = self.0.state.lock().change(offset, |entry| match entry.lent.checked_sub(1) {
-            Some(left) => {
-                entry.lent = left;
-                true
-            }
-            None => false,
-        });
-        match given {
-            Some(true) => Ok(()),
-            _ => Err(NotLent { arena: self.0.id, offset }),
-        }
+        let give = |entry: &mut Entry| entry.lent.checked_sub(1).map(|left| entry.lent = left);
+        let given = self.0.state.lock().change(offset, give).flatten();
+        given.ok_or(NotLent { arena: self.0.id, offset })
     }
 
     /// Takes the allocation that starts at `offset` back from the sidecar, with one owner that may write it: at the end
