@@ -18,7 +18,7 @@ UNNAMED = {
 }
 
 # What scripts/pgo.sh builds, and what scripts/wheel.sh does.
-PROGRAMS = ('transfer-server', 'transfer-cli', 'transfer-bench')
+PROGRAMS = re.findall(r'--package ([\w-]+)', (ROOT / 'scripts/pgo.sh').read_text())
 WHEEL = 'transfer-python'
 
 
