@@ -21,13 +21,16 @@ pub struct Piece {
     pub remote: RemoteSlice,
 }
 
+/// The writes of a transfer. Most have one.
+pub type Pieces = SmallVec<[Piece; 1]>;
+
 /// Splits a transfer into writes. No write exceeds the fabric's limits of bytes and of elements. The write with the
 /// header comes last in the result. Returns `None` if header and body do not fit into `slot`.
 #[must_use]
-pub fn pieces(header: LocalSlice, body: &[LocalSlice], slot: RemoteSlice, limits: &Capabilities) -> Option<Vec<Piece>> {
+pub fn pieces(header: LocalSlice, body: &[LocalSlice], slot: RemoteSlice, limits: &Capabilities) -> Option<Pieces> {
     let max_sge = limits.max_sge.max(1);
     let max_bytes = limits.max_write_bytes.max(header.len);
-    let mut out = Vec::with_capacity(1);
+    let mut out = Pieces::new();
     let mut sgl = GatherList::from_slice(&[header]);
     let (mut start, mut len) = (0u64, header.len);
     for buffer in body {

@@ -99,7 +99,7 @@ impl Tenants {
     pub fn called(&self, text: &str) -> Option<Tenant> {
         match text.parse::<u32>() {
             // Each user id has one text, without a sign and without leading zeros.
-            Ok(id) if id.to_string() == text => Some(Tenant::User(id)),
+            Ok(id) if text == "0" || !text.starts_with(['+', '0']) => Some(Tenant::User(id)),
             _ => self.named(text),
         }
     }
@@ -244,7 +244,7 @@ mod tests {
         for tenant in [train, eval, Tenant::User(0), Tenant::User(u32::MAX)] {
             assert_eq!(tenants.called(tenants.name(tenant).as_str()), Some(tenant));
         }
-        for none in ["", "01", "+1", "4294967296", "Train", "trai"] {
+        for none in ["", "01", "00", "+1", "+0", "4294967296", "Train", "trai"] {
             assert_eq!(tenants.called(none), None, "{none:?}");
         }
         for bad in ["", "12", "a b", "a/b", "\u{e9}", &"x".repeat(65)] {

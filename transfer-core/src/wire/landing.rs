@@ -22,7 +22,7 @@
 //!        60  checksum     u32   CRC32C of bytes 0 to 59
 //! ```
 
-use super::session::{read_retention, write_retention};
+use super::session::read_retention;
 use super::{Reader, WireError, Writer, crc32c};
 use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
 use crate::tensor::{Retention, Version};
@@ -88,15 +88,22 @@ impl Header {
     /// Returns the header's bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES as usize] {
-        let mut w = Writer::reusing(Vec::with_capacity(HEADER_BYTES as usize));
-        w.u32(MAGIC).u32(self.slot.0).u32(self.index).u32(self.metadata_id).u64(self.version.0);
-        w.u64(self.body_len).u32(self.pieces).u32(self.waited_us).u32(self.name);
-        write_retention(&mut w, self.retention);
-        w.raw(&[0; 10]);
-        let sum = crc32c(w.as_slice());
-        w.u32(sum);
+        const SUM_AT: usize = HEADER_BYTES as usize - 4;
         let mut out = [0; HEADER_BYTES as usize];
-        out.copy_from_slice(w.as_slice());
+        let mut at = 0;
+        // Not by a `Writer`, which takes its memory from the heap: each tensor that is sent has a header.
+        let mut put = |field: &[u8]| {
+            out[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
+        };
+        let (until, life, fetches) = self.retention.to_wire();
+        [MAGIC, self.slot.0, self.index, self.metadata_id].iter().for_each(|n| put(&n.to_le_bytes()));
+        [self.version.0, self.body_len].iter().for_each(|n| put(&n.to_le_bytes()));
+        [self.pieces, self.waited_us, self.name].iter().for_each(|n| put(&n.to_le_bytes()));
+        put(&[until, life]);
+        put(&fetches.to_le_bytes());
+        let sum = crc32c(&out[..SUM_AT]);
+        out[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
         out
     }
 

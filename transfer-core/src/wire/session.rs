@@ -69,7 +69,7 @@ fn read_require(r: &mut Reader<'_>) -> Result<Option<FabricKind>, WireError> {
     }
 }
 
-pub(super) fn write_retention(w: &mut Writer, retention: Retention) {
+fn write_retention(w: &mut Writer, retention: Retention) {
     let (until, life, fetches) = retention.to_wire();
     w.u8(until).u8(life).u32(fetches);
 }

@@ -15,8 +15,8 @@ use transfer_memory::segment::MapError;
 pub(super) enum Body {
     /// Bytes of this fabric.
     Bytes(SmallVec<[u8; 32]>),
-    /// Ranges of mapped memory.
-    Gather(SmallVec<[Piece; 1]>),
+    /// Ranges of mapped memory: most often a landing header and one tensor.
+    Gather(SmallVec<[Piece; 2]>),
 }
 
 #[derive(Debug)]
