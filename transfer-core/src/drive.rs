@@ -67,6 +67,8 @@ pub struct Driver<M> {
     blocked: BTreeSet<LinkId>,
     next_link: u32,
     next_foreign: u32,
+    /// Actions that [`Driver::poll`] has taken and not returned yet.
+    taken: VecDeque<Action>,
 }
 
 struct LinkState {
@@ -115,6 +117,7 @@ impl<M> Driver<M> {
             blocked: BTreeSet::new(),
             next_link: 1,
             next_foreign: SegmentId::FIRST_FOREIGN,
+            taken: VecDeque::new(),
         }
     }
 
@@ -317,83 +320,123 @@ impl<M> Driver<M> {
         active
     }
 
+    /// Moves all waiting actions into `batch`, which must be empty, in their order. Returns `false` when no action is left.
+    /// The caller gives each to [`Driver::act`], and then does those that are for the host.
+    #[must_use]
+    pub fn take_actions(&mut self, now: Time, memory: &mut impl HeaderMemory, batch: &mut VecDeque<Action>) -> bool {
+        loop {
+            if self.node.take_actions(batch) {
+                return true;
+            }
+            if !self.settle(now, memory) {
+                return false;
+            }
+        }
+    }
+
     /// Does the actions that concern fabrics, and returns the next one that does not. Returns `None` when no action is
-    /// left.
+    /// left. This is [`Driver::take_actions`] and [`Driver::act`] for a caller to whom it does not matter how often an action
+    /// is moved.
     pub fn poll(&mut self, now: Time, memory: &mut impl HeaderMemory) -> Option<Work<M>> {
         loop {
-            let Some(action) = self.node.poll_action() else {
-                self.retry_blocked(memory);
-                // What a fabric has granted and revoked by now is acted on in this turn.
-                if self.hear_fabrics(now, memory, |fabric, sink| fabric.report(sink)) {
+            let Some(mut action) = self.taken.pop_front() else {
+                let mut taken = std::mem::take(&mut self.taken);
+                let any = self.take_actions(now, memory, &mut taken);
+                self.taken = taken;
+                if any {
                     continue;
                 }
                 return None;
             };
-            match action {
-                Action::Post(post) => self.post(post, memory),
-                Action::Fabric(FabricAction::Keep { link, handle }) => {
-                    if let Some(work) = self.keep(link, handle) {
-                        return Some(work);
-                    }
-                }
-                Action::Fabric(FabricAction::Disconnect { link, reason }) => {
-                    if let Some(state) = self.links.get_mut(&link) {
-                        state.blocked.clear();
-                        state.ended = true;
-                        self.fabrics[state.fabric].disconnect(link, reason);
-                    }
-                }
-                Action::Fabric(FabricAction::LocalAtomic { work, word, op }) => {
-                    let fabric = self.atomics.and_then(|i| self.fabrics.get_mut(i));
-                    let posted = match fabric.and_then(|fabric| fabric.atomics()) {
-                        Some(atomics) => atomics.post_local_atomic(work, word, op).map_err(|e| e.to_string()),
-                        None => Err("no fabric has atomic operations".to_owned()),
-                    };
-                    if let Err(why) = posted {
-                        self.node.local_atomic_refused(work, &why);
-                    }
-                }
-                Action::Host(action) => {
-                    if let HostAction::SegmentUnused { segment } = action {
-                        for fabric in &mut self.fabrics {
-                            // A fabric that does not know the segment has nothing to release, so the error is ignored.
-                            let _ = fabric.deregister(segment);
-                        }
-                    }
-                    return Some(Work::Host(action));
-                }
+            #[cfg(test)]
+            self.node.forget_marks(&action);
+            if let Some((segment, memory)) = self.act(&mut action, memory) {
+                return Some(Work::SegmentKept { segment, memory });
+            }
+            if let Action::Host(action) = action {
+                return Some(Work::Host(action));
             }
         }
+    }
+
+    /// Posts what had to wait, and hears what fabrics have granted and revoked by now, which is acted on in this turn. Returns
+    /// whether there was anything to hear.
+    fn settle(&mut self, now: Time, memory: &mut impl HeaderMemory) -> bool {
+        self.retry_blocked(memory);
+        self.hear_fabrics(now, memory, |fabric, sink| fabric.report(sink))
+    }
+
+    /// Does an action, or that part of it that concerns fabrics. The rest is the host's. Returns a segment of a peer which it
+    /// was asked to keep; see [`Work::SegmentKept`].
+    #[must_use]
+    pub fn act(&mut self, action: &mut Action, memory: &mut impl HeaderMemory) -> Option<(SegmentId, M)> {
+        match action {
+            Action::Post(post) => {
+                if self.post(post, memory)
+                    && let Action::Post(post) = action.take()
+                    && let Some(state) = self.links.get_mut(&post.link())
+                {
+                    state.blocked.push_back(post);
+                }
+            }
+            Action::Fabric(FabricAction::Keep { link, handle }) => return self.keep(*link, *handle),
+            Action::Fabric(FabricAction::Disconnect { link, reason }) => {
+                if let Some(state) = self.links.get_mut(link) {
+                    state.blocked.clear();
+                    state.ended = true;
+                    self.fabrics[state.fabric].disconnect(*link, reason.clone());
+                }
+            }
+            Action::Fabric(FabricAction::LocalAtomic { work, word, op }) => {
+                let fabric = self.atomics.and_then(|i| self.fabrics.get_mut(i));
+                let posted = match fabric.and_then(|fabric| fabric.atomics()) {
+                    Some(atomics) => atomics.post_local_atomic(*work, *word, *op).map_err(|e| e.to_string()),
+                    None => Err("no fabric has atomic operations".to_owned()),
+                };
+                if let Err(why) = posted {
+                    self.node.local_atomic_refused(*work, &why);
+                }
+            }
+            Action::Host(HostAction::SegmentUnused { segment }) => {
+                for fabric in &mut self.fabrics {
+                    // A fabric that does not know the segment has nothing to release, so the error is ignored.
+                    let _ = fabric.deregister(*segment);
+                }
+            }
+            Action::Host(_) | Action::Taken => {}
+        }
+        None
     }
 
     /// Takes a segment that a peer has passed. Taking it also tells the peer, so the peer refers to nothing in the
     /// segment before this node knows it.
-    fn keep(&mut self, link: LinkId, handle: u32) -> Option<Work<M>> {
+    fn keep(&mut self, link: LinkId, handle: u32) -> Option<(SegmentId, M)> {
         let state = self.links.get(&link)?;
         let next = self.next_foreign.checked_sub(1)?;
         let (memory, len) = self.fabrics[state.fabric].sharing()?.keep(link, handle)?;
         let segment = SegmentId(std::mem::replace(&mut self.next_foreign, next));
-        self.node.keep_segment(link, handle, segment, len).then_some(Work::SegmentKept { segment, memory })
+        self.node.keep_segment(link, handle, segment, len).then_some((segment, memory))
     }
 
-    fn post(&mut self, post: Post, memory: &mut impl HeaderMemory) {
+    /// Posts to a fabric. Returns whether the post has to wait for room.
+    fn post(&mut self, post: &Post, memory: &mut impl HeaderMemory) -> bool {
         let link = post.link();
-        let Some(state) = self.links.get_mut(&link).filter(|state| !state.ended) else { return };
+        let Some(state) = self.links.get_mut(&link).filter(|state| !state.ended) else { return false };
         if !state.blocked.is_empty() {
-            state.blocked.push_back(post);
-            return;
+            return true;
         }
-        match try_post(&mut *self.fabrics[state.fabric], &post, memory) {
-            Ok(()) => self.posts[state.fabric].posted(&post),
+        match try_post(&mut *self.fabrics[state.fabric], post, memory) {
+            Ok(()) => self.posts[state.fabric].posted(post),
             Err(PostError::Full(_)) => {
                 self.posts[state.fabric].full += 1;
-                state.blocked.push_back(post);
                 self.blocked.insert(link);
+                return true;
             }
             // The fabric reports `LinkDown` as an event. The node settles its posts then.
             Err(PostError::LinkDown(_)) => {}
-            Err(e) => refused(&mut self.node, &mut *self.fabrics[state.fabric], &post, &e),
+            Err(e) => refused(&mut self.node, &mut *self.fabrics[state.fabric], post, &e),
         }
+        false
     }
 
     /// Posts what found a send queue full, as far as there is room now. Costs nothing for links without such posts.

@@ -23,6 +23,16 @@ pub enum Action {
     Fabric(FabricAction),
     /// An action for the host of the node: sessions, memory, boards and the control plane.
     Host(HostAction),
+    /// What is left of an action that was [taken](Action::take) out. A node makes none.
+    Taken,
+}
+
+impl Action {
+    /// Takes the action out.
+    #[must_use]
+    pub fn take(&mut self) -> Action {
+        std::mem::replace(self, Action::Taken)
+    }
 }
 
 /// A post to a link.
@@ -259,6 +269,12 @@ impl Actions {
 
     pub(super) fn pop(&mut self) -> Option<Action> {
         self.0.pop_front()
+    }
+
+    /// Exchanges all actions for `batch`, which is empty.
+    pub(super) fn swap(&mut self, batch: &mut VecDeque<Action>) {
+        debug_assert!(batch.is_empty(), "these would be carried out twice: {batch:?}");
+        std::mem::swap(&mut self.0, batch);
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -19,14 +19,15 @@ use crate::epoll::Epoll;
 use crossbeam_channel::Receiver;
 use hashbrown::HashMap;
 use std::any::Any;
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
-use transfer_core::drive::{Driver, Work};
+use transfer_core::drive::Driver;
 use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::op::{Command, Request};
 use transfer_core::protocol::{
-    BufferAnswer, COUNTER_WORDS_BYTES, DirectoryNews, HostAction, Node, SessionId, Snapshot, Tenant,
+    Action, BufferAnswer, COUNTER_WORDS_BYTES, DirectoryNews, HostAction, Node, SessionId, Snapshot, Tenant,
 };
 use transfer_core::tensor::Name;
 use transfer_core::time::Time;
@@ -55,6 +56,8 @@ pub(super) struct Run {
     /// A command for the engine's own thread, which comes before those of the inbox.
     pub(super) put_off: Option<EngineCommand>,
     pub(super) bell: Arc<OwnedFd>,
+    /// Memory for the actions that are carried out.
+    actions: VecDeque<Action>,
     sink: ControlSink,
     pub(super) trace: Option<TraceSink>,
     pub(super) started: Instant,
@@ -109,6 +112,7 @@ impl Run {
             inbox,
             put_off: None,
             bell,
+            actions: VecDeque::new(),
             sink,
             trace,
             started: now,
@@ -193,62 +197,16 @@ impl Run {
 
     /// Carries out the actions of the state machine.
     pub(super) fn work(&mut self, now: Time) {
+        let mut actions = std::mem::take(&mut self.actions);
         loop {
-            while let Some(work) = self.driver.poll(now, &mut self.memory) {
-                match work {
-                    Work::Host(HostAction::Reply { session, reply }) => {
-                        if self.readers.reply(session, &reply, &self.memory) {
-                            continue;
-                        }
-                        if let Err(why) = self.workers.reply(session, reply, &self.memory) {
-                            self.broken.push((session, why));
-                        }
+            while self.driver.take_actions(now, &mut self.memory, &mut actions) {
+                for action in &mut actions {
+                    if let Some((segment, memory)) = self.driver.act(action, &mut self.memory) {
+                        self.memory.insert(segment, memory, SegmentRole::Peer);
                     }
-                    Work::Host(HostAction::CloseSession { session, why }) => self.broken.push((session, why)),
-                    Work::Host(HostAction::SegmentUnused { segment }) => {
-                        let memory = self.memory.remove(segment);
-                        self.workers.retire(segment);
-                        if let Some(memory) = memory {
-                            self.unmapper.unmap(memory);
-                        }
-                    }
-                    Work::Host(HostAction::Show(shown)) => {
-                        let reach = self.memory.get(shown.slice.segment).map_or(0, |segment| segment.len());
-                        if !self.boards.show(&shown, reach) {
-                            self.driver.node.not_shown(shown.ticket);
-                        }
-                    }
-                    Work::Host(HostAction::Withdraw { domain, ticket }) => {
-                        if self.boards.withdraw(domain, ticket) {
-                            self.driver.node.withdrawn(ticket);
-                        }
-                    }
-                    Work::SegmentKept { segment, memory } => self.memory.insert(segment, memory, SegmentRole::Peer),
-                    Work::Host(HostAction::Copy { from, to, tag }) => self.copies.add(from, to, tag),
-                    Work::Host(HostAction::SpillWrite { id, tenant, from, len }) => {
-                        self.write_to_disk(now, id, tenant, &from, len);
-                    }
-                    Work::Host(HostAction::SpillRead { id, from, to, tag }) => {
-                        self.read_from_disk(now, id, &from, to, tag)
-                    }
-                    Work::Host(HostAction::SpillFree { id }) => {
-                        if let Some(disk) = &self.disk {
-                            disk.free(id);
-                        }
-                    }
-                    Work::Host(HostAction::AskReaders { segment, mark }) => {
-                        // A segment that is gone has no readers.
-                        let read = self.memory.get(segment).is_some_and(|memory| memory.is_referenced(mark));
-                        self.driver.node.readers_answered(segment, mark, read);
-                    }
-                    Work::Host(HostAction::Prepared { token, answers }) => {
-                        if let Some(answer) = self.calls.remove(&token) {
-                            answer(Some(answers));
-                        }
-                    }
-                    Work::Host(HostAction::Ponged { token, lost }) => self.pings.end(token, lost),
-                    Work::Host(HostAction::Control(control)) => self.control(control),
+                    self.act(now, action);
                 }
+                actions.clear();
             }
             self.workers.publish(&self.memory, &mut self.broken);
             if self.broken.is_empty() {
@@ -257,6 +215,70 @@ impl Run {
             for (session, why) in std::mem::take(&mut self.broken) {
                 self.evict_session(now, session, &why);
             }
+        }
+        self.actions = actions;
+    }
+
+    /// Carries out an action, if it is one for the host. It stays where it is, because most are large to move.
+    fn act(&mut self, now: Time, action: &mut Action) {
+        match action {
+            Action::Host(HostAction::Reply { session, reply }) => {
+                if !self.readers.reply(*session, reply, &self.memory)
+                    && let Err(why) = self.workers.reply(*session, reply, &self.memory)
+                {
+                    self.broken.push((*session, why));
+                }
+            }
+            Action::Host(HostAction::Show(shown)) => {
+                let reach = self.memory.get(shown.slice.segment).map_or(0, |segment| segment.len());
+                if !self.boards.show(shown, reach) {
+                    self.driver.node.not_shown(shown.ticket);
+                }
+            }
+            Action::Host(HostAction::Withdraw { domain, ticket }) => {
+                if self.boards.withdraw(*domain, *ticket) {
+                    self.driver.node.withdrawn(*ticket);
+                }
+            }
+            Action::Host(HostAction::CloseSession { session, why }) => {
+                self.broken.push((*session, std::mem::take(why)));
+            }
+            Action::Host(HostAction::SegmentUnused { segment }) => {
+                let memory = self.memory.remove(*segment);
+                self.workers.retire(*segment);
+                if let Some(memory) = memory {
+                    self.unmapper.unmap(memory);
+                }
+            }
+            Action::Host(HostAction::Copy { from, to, tag }) => self.copies.add(std::mem::take(from), *to, *tag),
+            Action::Host(HostAction::SpillWrite { id, tenant, from, len }) => {
+                self.write_to_disk(now, *id, *tenant, from, *len);
+            }
+            Action::Host(HostAction::SpillRead { id, from, to, tag }) => {
+                self.read_from_disk(now, *id, from, *to, *tag);
+            }
+            Action::Host(HostAction::SpillFree { id }) => {
+                if let Some(disk) = &self.disk {
+                    disk.free(*id);
+                }
+            }
+            Action::Host(HostAction::AskReaders { segment, mark }) => {
+                // A segment that is gone has no readers.
+                let read = self.memory.get(*segment).is_some_and(|memory| memory.is_referenced(*mark));
+                self.driver.node.readers_answered(*segment, *mark, read);
+            }
+            Action::Host(HostAction::Prepared { token, answers }) => {
+                if let Some(answer) = self.calls.remove(token) {
+                    answer(Some(std::mem::take(answers)));
+                }
+            }
+            Action::Host(HostAction::Ponged { token, lost }) => self.pings.end(*token, lost.take()),
+            Action::Host(HostAction::Control(_)) => {
+                if let Action::Host(HostAction::Control(control)) = action.take() {
+                    self.control(control);
+                }
+            }
+            Action::Post(_) | Action::Fabric(_) | Action::Taken => {}
         }
     }
 

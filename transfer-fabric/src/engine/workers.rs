@@ -227,16 +227,16 @@ impl Workers {
     }
 
     /// Writes a reply. A reply that does not fit waits.
-    pub(super) fn reply(&mut self, id: SessionId, reply: Reply, memory: &Memory) -> Result<(), String> {
+    pub(super) fn reply(&mut self, id: SessionId, reply: &Reply, memory: &Memory) -> Result<(), String> {
         let Some(worker) = self.by_id.get_mut(&id) else { return Ok(()) };
         self.meters.replies += 1;
         if !worker.unpublished {
             worker.unpublished = true;
             self.touched.push(id);
         }
-        if !worker.backlog.is_empty() || !worker.write(&reply, memory, &self.notices, &mut self.scratch)? {
+        if !worker.backlog.is_empty() || !worker.write(reply, memory, &self.notices, &mut self.scratch)? {
             self.meters.replies_delayed += 1;
-            worker.backlog.push_back(reply);
+            worker.backlog.push_back(reply.clone());
             self.delayed.insert(id);
         }
         Ok(())

@@ -22,9 +22,9 @@ impl Node {
     }
 
     /// See [`Broken::ForgetsMarks`]: treats a ticket that was just withdrawn as if no hazard pointer held it.
-    pub(super) fn forget_marks(&mut self, action: Option<&Action>) {
+    pub(crate) fn forget_marks(&mut self, action: &Action) {
         if self.config.broken == Some(Broken::ForgetsMarks)
-            && let Some(Action::Host(HostAction::Withdraw { ticket, .. })) = action
+            && let Action::Host(HostAction::Withdraw { ticket, .. }) = action
         {
             self.withdrawn(*ticket);
         }

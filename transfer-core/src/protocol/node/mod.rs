@@ -96,6 +96,7 @@ use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::Message;
 use copying::Copying;
+use std::collections::VecDeque;
 
 /// One sidecar as a state machine: sessions of workers, published tensors, links to peers.
 ///
@@ -196,16 +197,26 @@ impl Node {
 
     /// Returns the next action. `None` if nothing is left until the next event.
     pub fn poll_action(&mut self) -> Option<Action> {
+        self.add_put_off();
+        self.actions.pop()
+    }
+
+    /// Moves all waiting actions into `batch`, which must be empty. Returns `false` if nothing is left until the next event.
+    #[must_use]
+    pub fn take_actions(&mut self, batch: &mut VecDeque<Action>) -> bool {
+        self.add_put_off();
+        self.actions.swap(batch);
+        !batch.is_empty()
+    }
+
+    /// Once all actions are carried out, adds those that were put off until then.
+    fn add_put_off(&mut self) {
         if self.actions.is_empty() {
             self.serve_pool_waiters();
             self.spill();
             self.flush_asks();
             self.links.flush(&mut self.actions);
         }
-        let action = self.actions.pop();
-        #[cfg(test)]
-        self.forget_marks(action.as_ref());
-        action
     }
 
     /// Returns the latest time at which [`Node::timeout`] has to be called.
