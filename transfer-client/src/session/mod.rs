@@ -361,7 +361,12 @@ impl Session {
     fn say(&self, requests: impl Iterator<Item = Request>) {
         if self.gone().is_none() {
             let mut submission = self.submission.lock();
-            requests.for_each(|request| submission.write_later(request));
+            for request in requests {
+                if let Err(gone) = submission.write_or_keep(request) {
+                    drop(submission);
+                    return self.end(&gone);
+                }
+            }
             self.say_backlog(submission);
         }
     }

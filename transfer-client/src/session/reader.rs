@@ -1,12 +1,12 @@
 //! The reading half of a session.
 
-use super::table::Effects;
+use super::table::{Effects, Table};
 use super::wait::Spin;
 use super::{Following, Gone, Session};
+use parking_lot::MutexGuard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use std::time::{Duration, Instant};
-use transfer_core::memory::LocalSlice;
 use transfer_core::op::{Answer, FetchedTensor, Reply};
 use transfer_core::wire::ranges::table_bytes;
 use transfer_core::wire::session::read_reply;
@@ -15,7 +15,7 @@ use transfer_memory::ring::{Consumer, MAX_RECORD_BYTES};
 use transfer_memory::session::{FromSidecar, SessionError, WorkerSocket};
 use transfer_memory::socket::SocketError;
 
-/// The number of replies that are handled under one lock of the table.
+/// The most replies that are handled before what they cause is done.
 const BATCH: usize = 64;
 
 /// The reading half of a session. The holder of its lock reads, and may sleep on the socket.
@@ -23,7 +23,6 @@ const BATCH: usize = 64;
 pub(crate) struct Reader {
     completion: Consumer,
     record: Box<[u8; MAX_RECORD_BYTES]>,
-    batch: Vec<Reply>,
     effects: Effects,
     spin: Spin,
 }
@@ -33,7 +32,6 @@ impl Reader {
         Reader {
             completion,
             record: Box::new([0; MAX_RECORD_BYTES]),
-            batch: Vec::with_capacity(BATCH),
             effects: Effects::default(),
             spin: Spin::new(max_spin),
         }
@@ -43,52 +41,66 @@ impl Reader {
     pub(crate) fn drain(&mut self, session: &Session) -> Result<bool, Gone> {
         let mut any = false;
         loop {
-            // Valid replies before an invalid one count.
-            let taken = self.take_batch(session);
-            if self.batch.is_empty() {
-                return taken.map(|()| any);
+            let (taken, result) = self.take_batch(session);
+            if taken == 0 {
+                return result.map(|()| any);
             }
             any = true;
             if self.completion.should_wake() {
                 session.ring();
             }
-            let mut result = taken;
-            {
-                let mut table = session.table.lock();
-                for reply in self.batch.drain(..) {
-                    result = result.and(table.resolve(reply, &mut self.effects));
-                }
-            }
             result.and(session.carry_out(&mut self.effects))?;
         }
     }
 
-    fn take_batch(&mut self, session: &Session) -> Result<(), Gone> {
-        while self.batch.len() < BATCH {
-            let Some(bytes) = self.completion.try_pop(&mut self.record)? else { break };
-            let reply = read_reply(bytes)?;
-            if let Reply::Answer { answer: Answer::Fetched { tensor, .. }, .. } = &reply {
-                let FetchedTensor { meta, slice, ranges, .. } = tensor;
-                let needed = match ranges {
-                    0 => meta.len_bytes(),
-                    n => meta.body_offset() + table_bytes(*n),
-                };
-                self.find_memory(session, *slice, needed)?;
+    /// Takes some replies, and hands each to the table at once, because a reply is large to move. Returns their number.
+    /// Valid replies before an invalid one count.
+    fn take_batch(&mut self, session: &Session) -> (usize, Result<(), Gone>) {
+        let (mut table, mut taken, mut result) = (None, 0, Ok(()));
+        while taken < BATCH {
+            let reply = match self.completion.try_pop(&mut self.record) {
+                Ok(None) => break,
+                Ok(Some(bytes)) => read_reply(bytes).map_err(Gone::from),
+                Err(error) => Err(error.into()),
+            };
+            let reply = reply.and_then(|reply| {
+                if let Reply::Answer { answer: Answer::Fetched { tensor, .. }, .. } = &reply {
+                    self.find_memory(session, tensor, &mut table)?;
+                }
+                Ok(reply)
+            });
+            match reply {
+                Ok(reply) => {
+                    taken += 1;
+                    let table = table.get_or_insert_with(|| session.table.lock());
+                    result = result.and(table.resolve(reply, &mut self.effects));
+                }
+                Err(gone) => return (taken, result.and(Err(gone))),
             }
-            self.batch.push(reply);
         }
-        Ok(())
+        (taken, result)
     }
 
-    /// Makes sure that the memory of `slice` is mapped.
-    fn find_memory(&mut self, session: &Session, slice: LocalSlice, len_bytes: u64) -> Result<(), Gone> {
+    /// Makes sure that the memory of a tensor is mapped. The socket is read without the lock of the table.
+    fn find_memory(
+        &mut self,
+        session: &Session,
+        tensor: &FetchedTensor,
+        table: &mut Option<MutexGuard<'_, Table>>,
+    ) -> Result<(), Gone> {
+        let FetchedTensor { meta, slice, ranges, .. } = tensor;
+        let len_bytes = match ranges {
+            0 => meta.len_bytes(),
+            n => meta.body_offset() + table_bytes(*n),
+        };
         if session.segments.get(slice.segment).is_none() {
+            *table = None;
             // The descriptor was sent before the record that names the segment.
             self.read_socket(session)?;
         }
         match session.segments.get(slice.segment) {
-            None => Err(SessionError::UnknownSegment { slice }.into()),
-            Some(_) if slice.len < len_bytes => Err(Gone::TooShort { slice, len_bytes }),
+            None => Err(SessionError::UnknownSegment { slice: *slice }.into()),
+            Some(_) if slice.len < len_bytes => Err(Gone::TooShort { slice: *slice, len_bytes }),
             Some(mapping) => match mapping.ptr_at(slice.offset, slice.len) {
                 Ok(_) => Ok(()),
                 Err(source) => Err(SessionError::BadRange { segment: slice.segment, source }.into()),

@@ -129,9 +129,21 @@ impl Submission {
         }
     }
 
-    /// Adds a request that has no answer and cannot wait to the backlog: a release, a cancellation.
-    pub(crate) fn write_later(&mut self, request: Request) {
-        self.backlog.push_back(request);
+    /// Writes a request that has no answer and cannot wait: a release, a cancellation. If there is no room, it joins the backlog.
+    pub(crate) fn write_or_keep(&mut self, request: Request) -> Result<(), Gone> {
+        if !self.backlog.is_empty() || !self.write_request(&request)? {
+            self.backlog.push_back(request);
+        }
+        Ok(())
+    }
+
+    /// Writes a request, if there is room.
+    fn write_request(&mut self, request: &Request) -> Result<bool, Gone> {
+        let written = self.push(|w| write_request(w, request))?;
+        if written && let Request::Unannounce { key } = request {
+            self.notices.asked(key);
+        }
+        Ok(written)
     }
 
     /// Whether a request waits for room.
@@ -142,17 +154,9 @@ impl Submission {
     /// Writes the backlog. Returns whether all of it is written.
     pub(crate) fn write_backlog(&mut self) -> Result<bool, Gone> {
         while let Some(request) = self.backlog.pop_front() {
-            match self.push(|w| write_request(w, &request)) {
-                Ok(true) => {
-                    if let Request::Unannounce { key } = &request {
-                        self.notices.asked(key);
-                    }
-                }
-                Ok(false) => {
-                    self.backlog.push_front(request);
-                    return Ok(false);
-                }
-                Err(gone) => return Err(gone),
+            if !self.write_request(&request)? {
+                self.backlog.push_front(request);
+                return Ok(false);
             }
         }
         Ok(true)
