@@ -268,7 +268,7 @@ impl<F: Face> Handle<F> {
         Ok(TwoBuffers::of(self.clone(), to_key(&key)?, layout.into(), Way::TENSOR))
     }
 
-    /// Publishes many tensors at once: one access to the ring, one doorbell, one wait.
+    /// Publishes many tensors with one wait.
     pub fn push_many<K: ToKey>(&self, tensors: impl IntoIterator<Item = (K, TensorMut)>) -> PushMany<F> {
         let items = tensors.into_iter().map(|(key, tensor)| (to_key(&key), tensor)).collect();
         PushMany::new(self.session(), items)
@@ -280,7 +280,7 @@ impl<F: Face> Handle<F> {
         Fetch::new(self.session(), to_key(&key), Tensor::new)
     }
 
-    /// Fetches many tensors at once: one access to the ring, one doorbell, one wait.
+    /// Fetches many tensors with one wait.
     pub fn fetch_many<K: ToKey>(&self, keys: impl IntoIterator<Item = K>) -> FetchMany<F> {
         FetchMany::new(self.session(), keys.into_iter().map(|key| to_key(&key)).collect())
     }

@@ -1,4 +1,4 @@
-//! Batches: many tensors with one access to the ring, one doorbell, and one wait.
+//! Batches: many tensors with one call and one wait.
 
 use crate::calls::{Calls, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};

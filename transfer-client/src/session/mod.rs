@@ -73,6 +73,10 @@ use wait::{Parker, Spin, Waiters};
 /// The time for which a thread that releases something waits for a sidecar that does not read its ring.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// The most commands that are published together for a sidecar in another process. It does the first ones of a batch while
+/// the next ones are written.
+const AT_ONCE: usize = 32;
+
 /// See the [module](self).
 pub(crate) struct Session {
     socket: WorkerSocket,
@@ -243,8 +247,8 @@ impl Session {
         self.table.lock().gone().cloned()
     }
 
-    /// Submits `todo` from `next` on, published together with one doorbell, and advances `next`. Pending if the ring is
-    /// full; then `waker` is woken when there is room.
+    /// Submits `todo` from `next` on, and advances `next`. Pending if the ring is full; then `waker` is woken when there is
+    /// room.
     pub(crate) fn poll_submit(
         &self,
         todo: &mut [Submitting],
@@ -254,13 +258,16 @@ impl Session {
         if self.is_forked() {
             return Poll::Ready(Err(Gone::Forked));
         }
+        // A sidecar in this process may do its part in this thread, so there it would wait for each piece of the batch.
+        let at_once = if self.inside.is_some() { todo.len() } else { AT_ONCE };
         loop {
             let (written, finish) = {
                 let mut submission = self.submission.lock();
                 let mut table = self.table.lock();
                 let first = *next;
-                let written = submission.write(&mut table, &self.changes, todo, next);
-                let stuck = written.is_ok() && *next < todo.len();
+                let end = todo.len().min(first + at_once);
+                let written = submission.write(&mut table, &self.changes, &mut todo[..end], next);
+                let stuck = written.is_ok() && *next < end;
                 if stuck {
                     self.space.register(waker);
                 }

@@ -21,8 +21,9 @@ use transfer_memory::segment::Segment;
 use transfer_memory::session::{SessionError, SidecarSocket};
 use transfer_memory::socket::SocketError;
 
-/// The most records of one worker that are taken in a row, so that no other worker starves.
-const BATCH: usize = 256;
+/// The most records of one worker that [`Take::Some`] takes in a row, so that no other worker starves. What they cause is done
+/// before the next ones are taken, so that workers and peers have something to do meanwhile.
+const BATCH: usize = 64;
 
 /// The most replies to one worker that may wait while its records are still taken.
 const MAX_BACKLOG: usize = 4096;
