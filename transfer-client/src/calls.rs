@@ -22,8 +22,7 @@ pub(crate) fn deadline(started: Instant, timeout: Duration) -> Instant {
 /// The end of one command: its answer, or the reason why there is none. A command that was not sent has no number.
 pub(crate) type Ended = Result<Answered, Error>;
 
-/// One command or many, which are awaited together.
-/// Dropping it gives up the commands that have not ended.
+/// One command or many, which are awaited together. Dropping it gives up the commands that have not ended.
 #[derive(Debug)]
 pub(crate) struct Calls {
     session: Arc<Session>,

@@ -258,7 +258,7 @@ impl Session {
         if self.is_forked() {
             return Poll::Ready(Err(Gone::Forked));
         }
-        // A sidecar in this process may do its part in this thread, so there it would wait for each piece of the batch.
+        // A sidecar in this process may do its work in this thread. Then nothing is gained by pieces, and each costs a round.
         let at_once = if self.inside.is_some() { todo.len() } else { AT_ONCE };
         loop {
             let (written, finish) = {

@@ -185,3 +185,48 @@ impl Submission {
         Ok(self.producer.try_push(&self.record)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use transfer_core::op::LeaseId;
+    use transfer_core::wire::session::read_request;
+    use transfer_memory::ring::{Consumer, MAX_RECORD_BYTES, MIN_CAPACITY, RingRange};
+    use transfer_memory::segment::{Lock, Pages, PinnedBudget, Segment, SegmentOptions};
+
+    fn leases(consumer: &mut Consumer) -> Vec<u64> {
+        let mut record = [0; MAX_RECORD_BYTES];
+        let mut all = Vec::new();
+        while let Some(bytes) = consumer.try_pop(&mut record).unwrap() {
+            let Request::Release { lease } = read_request(bytes).unwrap() else { panic!("{bytes:?}") };
+            all.push(lease.0);
+        }
+        all
+    }
+
+    #[test]
+    fn releases_keep_their_order_while_the_ring_is_full() {
+        let options = SegmentOptions { len: 16384, pages: Pages::Base, lock: Lock::No };
+        let segment = Segment::create("ring", &options, &PinnedBudget::new(16384)).unwrap();
+        let (mapping, range) = (segment.mapping().clone(), RingRange { offset: 128, capacity: MIN_CAPACITY });
+        let mut consumer = Consumer::new(mapping.clone(), range).unwrap();
+        let notices = Arc::new(Notices::new(1, None));
+        let mut submission = Submission::new(Producer::new(mapping, range).unwrap(), notices);
+        let mut said = 0;
+        let mut release = |submission: &mut Submission| {
+            submission.write_or_keep(Request::Release { lease: LeaseId(said) }).unwrap();
+            said += 1;
+        };
+        while !submission.has_backlog() {
+            release(&mut submission);
+        }
+        let _ = submission.finish(true).unwrap();
+        let mut heard = leases(&mut consumer);
+        // There is room by now, but one waits already.
+        release(&mut submission);
+        assert!(submission.write_backlog().unwrap());
+        let _ = submission.finish(false).unwrap();
+        heard.extend(leases(&mut consumer));
+        assert_eq!(heard, (0..said).collect::<Vec<_>>());
+    }
+}
