@@ -22,7 +22,7 @@
 //!        60  checksum     u32   CRC32C of bytes 0 to 59
 //! ```
 
-use super::session::read_retention;
+use super::session::{read_retention, retention_bytes};
 use super::{Reader, WireError, Writer, crc32c};
 use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
 use crate::tensor::{Retention, Version};
@@ -96,12 +96,10 @@ impl Header {
             out[at..at + field.len()].copy_from_slice(field);
             at += field.len();
         };
-        let (until, life, fetches) = self.retention.to_wire();
         [MAGIC, self.slot.0, self.index, self.metadata_id].iter().for_each(|n| put(&n.to_le_bytes()));
         [self.version.0, self.body_len].iter().for_each(|n| put(&n.to_le_bytes()));
         [self.pieces, self.waited_us, self.name].iter().for_each(|n| put(&n.to_le_bytes()));
-        put(&[until, life]);
-        put(&fetches.to_le_bytes());
+        put(&retention_bytes(self.retention));
         let sum = crc32c(&out[..SUM_AT]);
         out[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
         out

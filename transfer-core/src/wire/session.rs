@@ -69,9 +69,11 @@ fn read_require(r: &mut Reader<'_>) -> Result<Option<FabricKind>, WireError> {
     }
 }
 
-fn write_retention(w: &mut Writer, retention: Retention) {
+/// The bytes of a retention in records and in landing headers.
+pub(super) fn retention_bytes(retention: Retention) -> [u8; 6] {
     let (until, life, fetches) = retention.to_wire();
-    w.u8(until).u8(life).u32(fetches);
+    let [a, b, c, d] = fetches.to_le_bytes();
+    [until, life, a, b, c, d]
 }
 
 pub(super) fn read_retention(r: &mut Reader<'_>) -> Result<Retention, WireError> {
@@ -180,7 +182,7 @@ pub fn write_command(w: &mut Writer, op: OpId, command: &Command) {
             w.u8(u8::from(p.version.is_some())).u64(p.version.map_or(0, |v| v.0));
             w.meta(&p.meta).u64(p.offset).text(p.to.as_ref().map_or("", Name::as_str)).u64(nanos(p.timeout));
             write_require(w, p.require);
-            write_retention(w, p.retention);
+            w.raw(&retention_bytes(p.retention));
             w.u8(u8::from(p.takeover)).u8(u8::from(p.more_follow)).u32(p.ranges);
             let Announced { notice, count } = p.announced.unwrap_or(NOT_ANNOUNCED);
             w.u16(notice).u64(count);
