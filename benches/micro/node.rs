@@ -1,6 +1,7 @@
 //! The state machine's share of a hand-over between two workers of one sidecar, without any I/O.
 #![forbid(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::time::Duration;
 use transfer_benches::Runner;
 use transfer_core::memory::{LocalSlice, SegmentId};
@@ -56,6 +57,8 @@ struct Bench {
     meta: TensorMeta,
     next: u64,
     handed_over: u64,
+    /// Memory for the actions that are carried out.
+    actions: VecDeque<Action>,
     /// The trace context of pushes and fetches.
     trace: Option<TraceContext>,
 }
@@ -76,7 +79,7 @@ impl Bench {
         let keys = (0..keys).map(|i| Key::new(&format!("model/layers/{i}/attention/w_qkv")));
         let keys = keys.collect::<Result<Vec<_>, _>>().map_err(Failed::Name)?;
         let meta = TensorMeta::of(DType::F32, &[64, 16]).map_err(Failed::Shape)?;
-        let mut bench = Bench { node, keys, meta, next: 0, handed_over: 0, trace: None };
+        let mut bench = Bench { node, keys, meta, next: 0, handed_over: 0, actions: VecDeque::new(), trace: None };
         // This makes all keys known, with an owner.
         (0..bench.keys.len()).for_each(|_| bench.push());
         Ok(bench)
@@ -146,29 +149,33 @@ impl Bench {
     /// Executes the node's actions, like the engine and the control plane.
     fn act(&mut self) {
         let mut lease: Option<LeaseId> = None;
-        while let Some(action) = self.node.poll_action() {
-            match action {
-                Action::Host(HostAction::Reply {
-                    reply: Reply::Answer { answer: Answer::Fetched { lease: id, .. }, .. },
-                    ..
-                }) => lease = Some(id),
-                Action::Host(HostAction::Reply {
-                    reply: Reply::Answer { answer: Answer::Failed { failure, .. }, .. },
-                    ..
-                }) => {
-                    // A benchmark of failures would be misleading.
-                    eprintln!("{failure}");
-                    std::process::exit(1);
+        let mut actions = std::mem::take(&mut self.actions);
+        while self.node.take_actions(&mut actions) {
+            for action in actions.drain(..) {
+                match action {
+                    Action::Host(HostAction::Reply {
+                        reply: Reply::Answer { answer: Answer::Fetched { lease: id, .. }, .. },
+                        ..
+                    }) => lease = Some(id),
+                    Action::Host(HostAction::Reply {
+                        reply: Reply::Answer { answer: Answer::Failed { failure, .. }, .. },
+                        ..
+                    }) => {
+                        // A benchmark of failures would be misleading.
+                        eprintln!("{failure}");
+                        std::process::exit(1);
+                    }
+                    Action::Host(HostAction::Control(Control::Claim(Claim { key, .. }))) => {
+                        self.node.directory_news(self.now(), DirectoryNews::Claimed { key, result: Ok(()) });
+                    }
+                    _ => {}
                 }
-                Action::Host(HostAction::Control(Control::Claim(Claim { key, .. }))) => {
-                    self.node.directory_news(self.now(), DirectoryNews::Claimed { key, result: Ok(()) });
+                if let Some(lease) = lease.take() {
+                    self.handed_over += 1;
+                    self.node.request(self.now(), CONSUMER, Request::Release { lease });
                 }
-                _ => {}
-            }
-            if let Some(lease) = lease.take() {
-                self.handed_over += 1;
-                self.node.request(self.now(), CONSUMER, Request::Release { lease });
             }
         }
+        self.actions = actions;
     }
 }

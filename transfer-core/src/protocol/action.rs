@@ -267,6 +267,7 @@ impl Actions {
         self.push(HostAction::Control(Control::Directory(request)));
     }
 
+    #[cfg(test)]
     pub(super) fn pop(&mut self) -> Option<Action> {
         self.0.pop_front()
     }

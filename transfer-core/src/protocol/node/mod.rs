@@ -104,7 +104,7 @@ use std::collections::VecDeque;
 /// - hands it **events**: `session_*`, [`request`](Node::request), `link_*`, [`fabric_event`](Node::fabric_event), the
 ///   control plane's answers ([`directory_news`](Node::directory_news), [`connect_failed`](Node::connect_failed)) and
 ///   [`timeout`](Node::timeout), each with the time;
-/// - then carries out all **actions** that [`poll_action`](Node::poll_action) returns, in order;
+/// - then carries out all **actions** that [`take_actions`](Node::take_actions) gives it, in order;
 /// - and calls [`timeout`](Node::timeout) at the time of [`next_deadline`](Node::next_deadline).
 ///
 /// Before the driver hands in an immediate, it finds the header with [`landing_header`](Node::landing_header) and
@@ -195,28 +195,18 @@ impl Node {
         self.links.all().keys().copied().collect()
     }
 
-    /// Returns the next action. `None` if nothing is left until the next event.
-    pub fn poll_action(&mut self) -> Option<Action> {
-        self.add_put_off();
-        self.actions.pop()
-    }
-
     /// Moves all waiting actions into `batch`, which must be empty. Returns `false` if nothing is left until the next event.
     #[must_use]
     pub fn take_actions(&mut self, batch: &mut VecDeque<Action>) -> bool {
-        self.add_put_off();
-        self.actions.swap(batch);
-        !batch.is_empty()
-    }
-
-    /// Once all actions are carried out, adds those that were put off until then.
-    fn add_put_off(&mut self) {
         if self.actions.is_empty() {
+            // These were put off until all other actions are carried out.
             self.serve_pool_waiters();
             self.spill();
             self.flush_asks();
             self.links.flush(&mut self.actions);
         }
+        self.actions.swap(batch);
+        !batch.is_empty()
     }
 
     /// Returns the latest time at which [`Node::timeout`] has to be called.

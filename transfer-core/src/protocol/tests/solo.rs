@@ -88,24 +88,27 @@ impl Solo {
 
     /// Takes the node's actions like the driver does, and records them.
     pub(super) fn drain(&mut self) {
-        while let Some(action) = self.node.poll_action() {
-            match action {
-                Action::Post(Post::Send { message, .. }) => {
-                    self.unread += 1;
-                    self.sent.push(Message::decode(&message).unwrap());
+        let mut actions = VecDeque::new();
+        while self.node.take_actions(&mut actions) {
+            for action in actions.drain(..) {
+                match action {
+                    Action::Post(Post::Send { message, .. }) => {
+                        self.unread += 1;
+                        self.sent.push(Message::decode(&message).unwrap());
+                    }
+                    Action::Post(Post::Write(write)) => {
+                        self.unread += u16::from(write.immediate.is_some());
+                        self.writes.push(write.work);
+                    }
+                    Action::Post(Post::Grant { range, tag, .. }) => self.grants.push_back((range, tag)),
+                    Action::Post(Post::Revoke { key, tag, .. }) => self.revokes.push_back((key, tag)),
+                    Action::Post(Post::Share { segment, .. }) => self.shares.push(segment),
+                    Action::Host(HostAction::Control(control)) => self.controls.push(control),
+                    Action::Host(HostAction::Reply { reply, .. }) => self.replies.push(reply),
+                    Action::Host(HostAction::Ponged { token, lost }) => self.ponged.push((token, lost)),
+                    Action::Fabric(FabricAction::Disconnect { reason, .. }) => self.ended = Some(reason),
+                    _ => {}
                 }
-                Action::Post(Post::Write(write)) => {
-                    self.unread += u16::from(write.immediate.is_some());
-                    self.writes.push(write.work);
-                }
-                Action::Post(Post::Grant { range, tag, .. }) => self.grants.push_back((range, tag)),
-                Action::Post(Post::Revoke { key, tag, .. }) => self.revokes.push_back((key, tag)),
-                Action::Post(Post::Share { segment, .. }) => self.shares.push(segment),
-                Action::Host(HostAction::Control(control)) => self.controls.push(control),
-                Action::Host(HostAction::Reply { reply, .. }) => self.replies.push(reply),
-                Action::Host(HostAction::Ponged { token, lost }) => self.ponged.push((token, lost)),
-                Action::Fabric(FabricAction::Disconnect { reason, .. }) => self.ended = Some(reason),
-                _ => {}
             }
         }
         self.node.check().unwrap();
