@@ -12,13 +12,16 @@ export TRANSFER_NOT_RUN=$scratch/not-run
 
 tests() { "${CARGO:-cargo}" test --workspace "$@" 2>&1 | tee -a "$scratch/log"; }
 
-tests
-TRANSFER_TEST_FABRIC=shm tests --test e2e -- "$@"
+# Both parts say what fails: the second one runs also where the first has failed.
+failed=''
+tests --no-fail-fast || failed=1
+TRANSFER_TEST_FABRIC=shm tests --test e2e -- "$@" || failed=1
 
 sum() { awk -v what="$1" '/^test result: / { for (i = 2; i <= NF; i++) if ($i == what || $i == what ";") n += $(i - 1) } END { print n + 0 }' "$scratch/log"; }
 sort -u "$TRANSFER_NOT_RUN" | sed 's/^/not run: /'
 here="here $(wc -l <"$TRANSFER_NOT_RUN"), for want of a device $(sum ignored)"
 printf 'Tests: %s passed; not run: %s\n' "$(sum passed)" "$here"
+[ -z "$failed" ] || exit 1
 if [ -n "${KNOWN_NOT_RUN:-}" ]; then
     known=$(cat "$KNOWN_NOT_RUN")
     if [ "$here" != "$known" ]; then
