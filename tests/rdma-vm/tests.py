@@ -7,6 +7,10 @@ Three kinds of tests:
            with one key for all grants (`--isolation pool`), over two queue pairs
   hosts    two guests on a cable: two-hosts.sh
 
+The short run (--short) leaves out of the second kind all but one module of each kind of flow (IN_SHORT_RUN): the conformance suite proves for each
+fabric what all fabrics promise, and `make test` runs the same modules over tcp. CI makes the short run where nothing that concerns verbs has changed
+since a commit that says, as a trailer of its message, that all of it has passed: "Tested-rdma: all" (--short-if-tested). Else CI makes the whole run.
+
 Everything is built on this machine, by the same command as in `make test`. All test programs that want as many devices run in one guest,
 one after the other. When a mistake panics its kernel, the one that ran has failed, and a new guest goes on with the next one. Tests
 with "two_devices" in their names get a guest with two devices. As many guests run at a time as there are processors (--lanes): a guest has
@@ -60,6 +64,11 @@ OVER_VERBS = {
 }
 # Of these, those that run with one key for a whole landing pool, too: what grants are told apart by must not be their key.
 OVER_ONE_KEY = ('round_trips',)
+# The modules of these that the short run has. The flows: a push and a fetch between nodes, a link that ends, an exchange, files.
+IN_SHORT_RUN = ('copy', 'exchange', 'lost_peers', 'round_trips')
+# What the whole run proves. Where one of these has changed since it passed, it is due again.
+CONCERNS_VERBS = ('transfer-verbs', 'transfer-fabric/src/verbs', 'transfer-fabric/src/conformance', 'transfer-core/src/fabric', 'tests/rdma-vm')
+TRAILER = 'Tested-rdma'
 PROGRAMS = ('transferd', 'transferctl', 'digits', 'transfer-test-worker', 'transfer-test-soak')
 
 
@@ -240,8 +249,26 @@ def run_together(suites, stage, limit, say):
         suites = suites[at + 1:]
 
 
-def suites_of(tests):
-    """All suites. A package with marked tests has some to run, and so has a suite that runs over verbs, or somebody has renamed something."""
+def git(*words):
+    """What git says about this checkout; None where it fails, and where there is no checkout."""
+    said = subprocess.run(['git', *words], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    return None if said.returncode else said.stdout.strip()
+
+
+def why_all():
+    """Why the whole run is due, or None. What counts is what is committed: CI tests a clean clone."""
+    tested = git('log', '--max-count=1', '--format=%h', f'--grep=^{TRAILER}: all$')
+    if not tested:
+        return f'no commit of this checkout says "{TRAILER}: all"'
+    changed = git('diff', '--name-only', tested, '--', *CONCERNS_VERBS)
+    if changed is None:
+        return f'git does not say what has changed since {tested}'
+    changed = changed.splitlines()
+    return f'{changed[0]} has changed since {tested}, which says "{TRAILER}: all" ({len(changed)} such files)' if changed else None
+
+
+def suites_of(tests, short):
+    """All suites, or those of the short run. A package with marked tests has some to run, and so has a suite that runs over verbs, or somebody has renamed something."""
     suites = []
     for package, name, executable in tests:
         title = f'{package.name} {name}'
@@ -262,8 +289,10 @@ def suites_of(tests):
         mine = [test for test in all_of_it if not any(skip in test for skip in skips)]
         if not mine:
             raise Failed(f'there is no test in tests/tests/{name}.rs to run over verbs')
+        if short and name not in IN_SHORT_RUN:
+            continue
         ways = {'verbs': 'over verbs'}
-        if name in OVER_ONE_KEY:
+        if name in OVER_ONE_KEY and not short:
             ways['verbs-pool'] = 'over verbs with one key'
         for fabric, how in ways.items():
             over = {'TRANSFER_TEST_FABRIC': fabric}
@@ -353,6 +382,9 @@ def run(suites, stage, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('words', nargs='*', help='only suites that have one of these words in their titles')
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument('--short', action='store_true', help='over verbs only one module of each kind of flow')
+    length.add_argument('--short-if-tested', action='store_true', help=f'the same, unless what concerns verbs has changed since a commit with the trailer "{TRAILER}: all"')
     parser.add_argument('--list', action='store_true', help='say what would run')
     parser.add_argument('--timeout', type=int, default=600, metavar='S', help='how long one suite may run at least; more where it has many tests (%(default)s s)')
     lanes_here = min(8, max(2, os.cpu_count() or 2))
@@ -361,8 +393,13 @@ def main():
     parser.add_argument('--seed', type=int, help='the seed of the soak; any where nothing is said')
     options = parser.parse_args()
     subprocess.run([HERE / 'setup.sh'], check=True, stdin=subprocess.DEVNULL)
+    short = options.short
+    if options.short_if_tested:
+        due = why_all()
+        short = due is None
+        print(f'rdma-vm: {"the short run" if short else f"the whole run: {due}"}', flush=True)
     tests, programs = build()
-    suites = [] if options.soak else suites_of(tests)
+    suites = [] if options.soak else suites_of(tests, short)
     if options.words:
         suites = [suite for suite in suites if any(word in suite.title for word in options.words)]
     if options.list:
