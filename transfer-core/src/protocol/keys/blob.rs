@@ -15,7 +15,8 @@ use std::num::NonZeroU32;
 
 /// A range that readers can reach. It ends with its last reference.
 ///
-/// There may be millions, so the parts of its slice are fields of their own, which fill gaps between the others.
+/// There may be millions, so the parts of its slice are fields of their own, which fill gaps between the others. Four
+/// bytes are spare: a field of more makes it longer than [`Blob::MOST_BYTES`].
 pub(crate) struct Blob {
     segment: SegmentId,
     offset: u64,
@@ -50,6 +51,7 @@ struct Rare {
 }
 
 /// The fetches of a version that stays until it was fetched so often.
+#[derive(Clone)]
 pub(super) struct CountedFetches {
     all: NonZeroU32,
     /// How many more may begin.
@@ -98,6 +100,10 @@ impl Source {
 }
 
 impl Blob {
+    /// The most bytes of one: its part of the goal for a published tensor.
+    #[cfg(test)]
+    pub(super) const MOST_BYTES: usize = 104;
+
     /// Creates a blob that is not published yet and has one reference.
     pub(crate) fn new(slice: LocalSlice, meta: TensorMeta, domain: Tenant, source: Source) -> Blob {
         let Retention { until: _, life, spill } = Retention::default();
@@ -156,6 +162,46 @@ impl Blob {
     pub(crate) fn at(mut self, version: Version, trace: Option<TraceContext>) -> Blob {
         self.version = version;
         self.traced(trace)
+    }
+
+    /// Returns the same version in other memory, in one piece. It is not published yet, and has one reference.
+    pub(crate) fn moved_to(&self, slice: LocalSlice, source: Source) -> Blob {
+        // A new field has to be named here.
+        let Blob {
+            segment: _,
+            offset: _,
+            len: _,
+            meta,
+            version,
+            refs: _,
+            domain,
+            source: _,
+            life,
+            spill,
+            until_deleted,
+            before_epoch,
+            rare,
+        } = self;
+        let rare = rare.as_deref().and_then(|Rare { ranges: _, counted, awaited: _, trace }| {
+            let moved = Rare { ranges: None, counted: counted.clone(), awaited: None, trace: *trace };
+            (moved.counted.is_some() || moved.trace.is_some()).then(|| Box::new(moved))
+        });
+        let LocalSlice { segment, offset, len } = slice;
+        Blob {
+            segment,
+            offset,
+            len,
+            meta: meta.clone(),
+            version: *version,
+            refs: 1,
+            domain: *domain,
+            source,
+            life: *life,
+            spill: *spill,
+            until_deleted: *until_deleted,
+            before_epoch: *before_epoch,
+            rare,
+        }
     }
 
     /// Returns how long it stays published.

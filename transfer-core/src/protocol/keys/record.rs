@@ -46,6 +46,10 @@ struct Aside {
 }
 
 impl Record {
+    /// The most bytes of one: its part of the goal for a published tensor.
+    #[cfg(test)]
+    const MOST_BYTES: usize = 64;
+
     pub(crate) fn key(&self) -> &Key {
         &self.key
     }
@@ -277,10 +281,18 @@ impl Keys {
 mod tests {
     use super::*;
 
-    /// There may be millions of records and blobs. docs/performance.md says how much memory a published tensor takes.
+    /// A published tensor has the goal of docs/performance.md, "What each takes of the sidecar", and `transfer-bench idle`
+    /// measures all of it. Of the goal a version and its key have these bytes in the tables of [`Keys`]. The other bytes are
+    /// the text of the key, the index by key, and what its worker and the allocator keep.
     #[test]
-    fn a_key_and_its_version_take_168_bytes_in_the_store() {
-        assert!(size_of::<Blob>() <= 104, "{}", size_of::<Blob>());
-        assert!(size_of::<Record>() <= 64, "{}", size_of::<Record>());
+    fn a_version_and_its_key_stay_within_their_part_of_the_goal() {
+        // A place of the tables may be vacant, which must take no byte.
+        let (version, key) = (size_of::<Option<Blob>>(), size_of::<Option<Record>>());
+        assert!(
+            version <= Blob::MOST_BYTES,
+            "a version takes {version} bytes, at most {} are planned",
+            Blob::MOST_BYTES
+        );
+        assert!(key <= Record::MOST_BYTES, "a key takes {key} bytes, at most {} are planned", Record::MOST_BYTES);
     }
 }

@@ -69,9 +69,7 @@ impl Node {
     fn spilled(&mut self, key: &Key, blob: BlobId, id: SpillId) -> bool {
         let Some(b) = self.keys.blob(blob) else { return false };
         let slice = LocalSlice { segment: SegmentId::DISK, offset: 0, len: b.meta.len_bytes() };
-        let spilled = Blob::new(slice, b.meta.clone(), b.domain, Source::Disk(id))
-            .retained(b.retention())
-            .at(b.version, b.trace());
+        let spilled = b.moved_to(slice, Source::Disk(id));
         self.keys.move_to(key, blob, spilled, &mut self.actions)
     }
 
