@@ -43,14 +43,13 @@ impl Events {
 
     /// Adds an event. Never waits for a reader.
     pub(crate) fn tell(&self, text: String, what: What) {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut kept = self.0.kept.lock();
         let sequence = *self.0.latest.borrow() + 1;
         if kept.len() == KEPT {
             kept.pop_front();
         }
         let text = crate::text::printable(&text, LONGEST);
-        kept.push_back(v1::Event { sequence, unix_ns: nanos(now), text, what: Some(what) });
+        kept.push_back(v1::Event { sequence, unix_ns: unix_nanos(SystemTime::now()), text, what: Some(what) });
         self.0.latest.send_replace(sequence);
     }
 
@@ -152,6 +151,11 @@ fn missing(at: u64, count: u64) -> v1::Event {
 /// Converts a duration to nanoseconds for a message.
 pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Converts a moment to nanoseconds since 1970 for a message.
+pub(crate) fn unix_nanos(at: SystemTime) -> u64 {
+    nanos(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 
 #[cfg(test)]

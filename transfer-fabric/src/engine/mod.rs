@@ -9,6 +9,7 @@
 //! - `handle`: commands and requests.
 //! - `listing`: lists in pages.
 //! - `round`: one round, and the sleep.
+//! - `clock`: the time of the node, and the clocks of the host.
 //! - `run`: the state, and what is done with commands and actions.
 //! - `workers`: the rings and doorbells of the workers.
 //! - `boards`: versions that workers look up in shared memory.
@@ -23,6 +24,7 @@
 //! - `wait`: the decision between polling and sleeping.
 
 mod boards;
+mod clock;
 mod copies;
 mod handle;
 mod listing;
@@ -44,6 +46,7 @@ mod wait;
 mod workers;
 
 pub use boards::BoardMeters;
+pub use clock::Clock;
 pub use handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription, PeerInfo};
 pub use listing::{Listing, PageFrom, SegmentRole, SegmentStatus};
 pub use meters::{EngineMeters, Measured};
@@ -162,6 +165,7 @@ fn ring(bell: &OwnedFd) {
 pub struct Engine {
     handle: EngineHandle,
     turns: Turns,
+    clock: Clock,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -190,13 +194,14 @@ impl Engine {
             let options = SegmentOptions { len: COUNTER_WORDS_BYTES, ..config.segment };
             run.add_words(Segment::create("transfer-counters", &options, &config.budget)?)?;
         }
+        let clock = run.clock;
         let turns = Turns::new(run);
         let keeper = turns.clone();
         let thread = std::thread::Builder::new()
             .name("transfer-data".into())
             .spawn(move || keeper.keep())
             .map_err(|why| EngineError::System { what: "starting the data-plane thread", why })?;
-        Ok(Engine { handle: EngineHandle { commands, bell }, turns, thread: Some(thread) })
+        Ok(Engine { handle: EngineHandle { commands, bell }, turns, clock, thread: Some(thread) })
     }
 
     /// Returns the engine's handle.
@@ -209,6 +214,12 @@ impl Engine {
     #[must_use]
     pub fn turns(&self) -> &Turns {
         &self.turns
+    }
+
+    /// Returns the engine's clock.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.clock
     }
 
     /// Stops the engine, and waits until its thread has returned. Its sessions and links are closed then.

@@ -42,7 +42,7 @@ impl Run {
     ) -> Round {
         self.wake();
         self.pause(began);
-        let now = self.time(began);
+        let now = self.clock.time(began);
         if let Some(trace) = &self.trace {
             trace.begin(&mut self.driver.node);
         }
@@ -56,7 +56,7 @@ impl Run {
             if enough() {
                 self.worked_from = Some(began);
                 if let Some(trace) = &self.trace {
-                    trace.end(&mut self.driver.node, self.started);
+                    trace.end(&mut self.driver.node, self.clock);
                 }
                 return Round::Worked;
             }
@@ -87,7 +87,7 @@ impl Run {
             self.work(now);
         }
         if let Some(trace) = &self.trace {
-            trace.end(&mut self.driver.node, self.started);
+            trace.end(&mut self.driver.node, self.clock);
         }
         let round = if active {
             self.worked_from = Some(began);
@@ -116,7 +116,7 @@ impl Run {
     /// Announces that the engine sleeps. Returns until when, or `None` if there is work by now. The caller waits at
     /// [`sleeper`](Run::sleeper).
     pub(super) fn fall_asleep(&mut self) -> Option<Option<Duration>> {
-        let now = self.time(Instant::now());
+        let now = self.clock.time(Instant::now());
         self.asleep = true;
         for fabric in self.driver.fabrics() {
             fabric.arm();
@@ -150,7 +150,7 @@ impl Run {
     /// Handles what [`sleeper`](Run::sleeper) has found.
     pub(super) fn ready(&mut self, events: &[Event<Ready>]) {
         self.looked_up = Instant::now();
-        let now = self.time(self.looked_up);
+        let now = self.clock.time(self.looked_up);
         for event in events {
             match event.token {
                 Ready::Fabric(place) => {

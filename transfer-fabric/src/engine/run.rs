@@ -1,6 +1,7 @@
 //! The state of the engine, and what it does with commands and actions.
 
 use super::boards::{BoardMeters, Boards, Kept};
+use super::clock::Clock;
 use super::copies::Copies;
 use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription};
 use super::listing::SegmentRole;
@@ -60,7 +61,7 @@ pub(super) struct Run {
     actions: VecDeque<Action>,
     sink: ControlSink,
     pub(super) trace: Option<TraceSink>,
-    pub(super) started: Instant,
+    pub(super) clock: Clock,
     pub(super) looked_up: Instant,
     /// The start of the last round, if it had work and its time is not counted yet.
     pub(super) worked_from: Option<Instant>,
@@ -96,7 +97,6 @@ impl Run {
         }
         let starting = |why| EngineError::System { what: "starting the thread that unmaps segments", why };
         let unmapper = Unmapper::start().map_err(starting)?;
-        let now = Instant::now();
         Ok(Run {
             driver: Driver::new(node, fabrics),
             memory: Memory::default(),
@@ -115,8 +115,8 @@ impl Run {
             actions: VecDeque::new(),
             sink,
             trace,
-            started: now,
-            looked_up: now,
+            clock: Clock::begin(),
+            looked_up: Instant::now(),
             worked_from: None,
             meters: EngineMeters::default(),
             broken: Vec::new(),
@@ -161,10 +161,6 @@ impl Run {
             self.driver.node.use_words(words, kind);
         }
         Ok(())
-    }
-
-    pub(super) fn time(&self, now: Instant) -> Time {
-        Time(u64::try_from(now.saturating_duration_since(self.started).as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Takes requests of workers. Returns whether there were any.
@@ -502,7 +498,7 @@ impl Run {
 
     /// Ends the links and sessions at the end of the thread. Peers and workers notice it by their sockets.
     pub(super) fn end(mut self) {
-        let now = self.time(Instant::now());
+        let now = self.clock.time(Instant::now());
         for link in self.driver.node.link_ids() {
             self.driver.abandon_link(link, "the sidecar is shutting down");
         }

@@ -1,16 +1,16 @@
 //! Passes finished transfers to the tracing thread.
 
+use super::clock::Clock;
 use crossbeam_channel::Sender;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 use transfer_core::protocol::{EndedTransfer, Node};
 
 /// The receiver of finished transfers.
 pub struct TraceSink {
-    /// The channel, which carries each transfer with its end. Transfers that find it full are counted and dropped: the
+    /// The channel, which carries each transfer with the clock of its times. Transfers that find it full are counted and dropped: the
     /// data plane never waits.
-    pub to: Sender<(EndedTransfer, Instant)>,
+    pub to: Sender<(EndedTransfer, Clock)>,
     /// The number of dropped transfers.
     pub dropped: Arc<AtomicU64>,
     /// Returns whether transfers are wanted now. Called in each round of the loop.
@@ -24,14 +24,13 @@ impl TraceSink {
     }
 
     /// Passes on the transfers that have ended in this round.
-    pub(super) fn end(&self, node: &mut Node, started: Instant) {
+    pub(super) fn end(&self, node: &mut Node, clock: Clock) {
         // Mostly nothing is traced.
         if !node.is_traced() {
             return;
         }
         for ended in node.take_ended() {
-            let at = started + Duration::from_nanos(ended.at.0);
-            if self.to.try_send((ended, at)).is_err() {
+            if self.to.try_send((ended, clock)).is_err() {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -25,12 +25,13 @@ use crate::poll::{self, PollControl};
 use crate::security::{Caller, Scope, Security};
 use paging::PageRequest;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use transfer_core::protocol::{NotDeleted, Tenant, TensorFilter, TransferFilter};
 use transfer_core::tensor::{Key, Name};
+use transfer_fabric::engine::Clock;
 use transfer_memory::segment::PinnedBudget;
 use transfer_proto::v1;
 use v1::event::What;
@@ -43,7 +44,7 @@ pub(crate) struct AdminService(Arc<AdminState>);
 #[derive(Debug)]
 pub(crate) struct AdminState {
     pub(crate) me: Identity,
-    pub(crate) started: Instant,
+    pub(crate) clock: Clock,
     pub(crate) budget: PinnedBudget,
     pub(crate) poll: PollControl,
     pub(crate) engine: EngineClient,

@@ -3,11 +3,11 @@
 use super::{AdminState, uid_of, unavailable};
 use crate::directory::{DirectoryClient, Place};
 use crate::engine::FabricDescription;
-use crate::events::nanos;
+use crate::events::{nanos, unix_nanos};
 use crate::observe::logging::LogControl;
 use crate::peering::{Identity, Kind};
 use crate::{locked, poll};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 use tonic::Status;
 use transfer_core::protocol::{LinkWork, PublishedStatus, Snapshot};
 use transfer_proto::v1;
@@ -17,7 +17,7 @@ const FULL_FOR_LONG: Duration = Duration::from_secs(5);
 
 impl AdminState {
     pub(super) async fn status(&self) -> Result<v1::StatusResponse, Status> {
-        let AdminState { me, started, budget, poll, engine, directory, drain, .. } = self;
+        let AdminState { me, clock, budget, poll, engine, directory, drain, .. } = self;
         let snapshot = engine.snapshot().await.map_err(unavailable)?;
         let descriptions = engine.describe().await.map_err(unavailable)?;
         let (state, reasons) = self.state(&snapshot);
@@ -34,7 +34,7 @@ impl AdminState {
             node: me.node.to_string(),
             incarnation: me.incarnation,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            uptime_ns: nanos(started.elapsed()),
+            uptime_ns: nanos(clock.elapsed()),
             pools: pools.collect(),
             counters: Some(counters(snapshot)),
             pinned_bytes: budget.used(),
@@ -56,7 +56,7 @@ impl AdminState {
             believes: self.believes.clone(),
             cpu_user_ns: nanos(cpu.user),
             cpu_system_ns: nanos(cpu.system),
-            time_unix_ns: UNIX_EPOCH.elapsed().map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
+            time_unix_ns: unix_nanos(SystemTime::now()),
         })
     }
 

@@ -4,6 +4,7 @@ use super::entries::NodeNo;
 use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
 use super::lost::Lost;
 use super::registry::{AttachRefused, Counts, Registry, Taken};
+use crate::events::unix_nanos;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -121,8 +122,7 @@ impl Directory {
     }
 
     fn patient(host: Name, local: Arc<str>, tenants: Tenants, silence: Duration) -> Directory {
-        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let first_sequence = u64::try_from(since_epoch.as_nanos()).unwrap_or(0);
+        let first_sequence = unix_nanos(SystemTime::now());
         let state = State {
             registry: Registry::new(first_sequence, tenants),
             outboxes: HashMap::new(),

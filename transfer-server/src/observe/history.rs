@@ -1,6 +1,7 @@
 //! The history of the last minutes, which the status page shows immediately: samples of the counters, in a ring.
 
 use super::observer::{Observation, Observer};
+use crate::events::unix_nanos;
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -116,8 +117,7 @@ impl Sample {
 
 /// Returns a time in milliseconds since 1970.
 pub(super) fn milliseconds(at: SystemTime) -> u64 {
-    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    unix_nanos(at) / 1_000_000
 }
 
 #[cfg(test)]

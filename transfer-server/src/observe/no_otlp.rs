@@ -4,7 +4,7 @@ use crate::config::ConfigError;
 use clap::Args;
 use std::convert::Infallible;
 use std::io;
-use std::time::Instant;
+use std::time::SystemTime;
 use transfer_core::protocol::EndedTransfer;
 use transfer_core::tensor::Name;
 
@@ -29,7 +29,7 @@ impl ExportCounts {
 pub(super) struct Queue(Infallible);
 
 impl Queue {
-    pub(super) fn offer(&self, _ended: &EndedTransfer, _at: Instant) {
+    pub(super) fn offer(&self, _ended: &EndedTransfer, _at: SystemTime) {
         match self.0 {}
     }
 }

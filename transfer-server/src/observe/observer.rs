@@ -15,6 +15,8 @@ use tokio::sync::Mutex;
 use transfer_core::protocol::{
     LinkStatus, MAX_PATHS, Page, SessionStatus, TensorFilter, TensorStatus, TransferFilter, TransferStatus,
 };
+use transfer_core::time::Time;
+use transfer_fabric::engine::Clock;
 use transfer_fabric::verbs::datagrams::Datagrams;
 use transfer_memory::segment::PinnedBudget;
 
@@ -71,7 +73,7 @@ pub(crate) struct Lists {
 #[derive(Debug)]
 pub(crate) struct ObserverParts {
     pub(crate) me: Identity,
-    pub(crate) started: Instant,
+    pub(crate) clock: Clock,
     pub(crate) budget: PinnedBudget,
     pub(crate) poll: PollControl,
     pub(crate) engine: EngineClient,
@@ -105,7 +107,7 @@ pub(crate) struct Observation {
 
 impl Observer {
     pub(crate) fn new(parts: ObserverParts) -> Observer {
-        let started_at = SystemTime::now() - parts.started.elapsed();
+        let started_at = parts.clock.wall_clock(Time::default());
         Observer(Arc::new(Inner {
             parts,
             started_at,

@@ -8,10 +8,9 @@ use super::otlp::{self, Export, OtlpConfig, Queue};
 use crossbeam_channel::{Receiver, bounded};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 use transfer_core::protocol::EndedTransfer;
 use transfer_core::tensor::Name;
-use transfer_fabric::engine::TraceSink;
+use transfer_fabric::engine::{Clock, TraceSink};
 
 /// The target of these lines.
 pub(super) const TARGET: &str = "transfer_span";
@@ -55,10 +54,10 @@ pub(crate) fn start(config: &OtlpConfig, node: &Name, incarnation: u64) -> std::
     Ok((TraceSink { to, dropped: dropped.0.clone(), wanted }, Records { dropped, export }))
 }
 
-fn write_down(from: &Receiver<(EndedTransfer, Instant)>, collector: Option<&Queue>) {
-    for (ended, at) in from {
+fn write_down(from: &Receiver<(EndedTransfer, Clock)>, collector: Option<&Queue>) {
+    for (ended, clock) in from {
         if let Some(collector) = collector {
-            collector.offer(&ended, at);
+            collector.offer(&ended, clock.wall_clock(ended.at));
         }
         if wanted() {
             log(&ended);

@@ -6,6 +6,7 @@ use super::{Addresses, StartError, shm, verbs};
 use crate::config::{AllLimits, Config, CopyConfig, DirectoryPlace, Locking};
 use crate::copying::Folder;
 use crate::engine::ControlRequest;
+use crate::events::unix_nanos;
 use crate::observe::{self, Records};
 use crate::peering::Identity;
 use crate::poll;
@@ -213,8 +214,7 @@ fn siblings(config: &Config, security: &Security) -> Option<(UnixListener, Socke
 
 /// Returns the nanoseconds since 1970, which are higher at each start.
 fn incarnation() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_epoch.as_nanos()).unwrap_or(0)
+    unix_nanos(SystemTime::now())
 }
 
 fn make_directory_of(path: &Path) -> Result<(), StartError> {

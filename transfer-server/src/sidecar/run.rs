@@ -19,7 +19,7 @@ use crate::security;
 use crate::sessions::{Acceptor, Granted, Sessions};
 use crate::text;
 use std::sync::mpsc::SyncSender;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -147,11 +147,11 @@ impl Running {
         };
         let control = tokio::spawn(control.run(requests, news));
 
-        let (started, poll) = (Instant::now(), PollControl::new(poll));
+        let (clock, poll) = (engine.clock(), PollControl::new(poll));
         let live = Live { poll: poll.clone(), engine: client.clone(), security: security.clone() };
         let watched = Observer::new(ObserverParts {
             me: identity.clone(),
-            started,
+            clock,
             budget: budget.clone(),
             poll: poll.clone(),
             engine: client.clone(),
@@ -164,7 +164,7 @@ impl Running {
         let (stop, stopping) = watch::channel(false);
         let shown = AdminState {
             me: identity,
-            started,
+            clock,
             budget,
             poll,
             engine: client,

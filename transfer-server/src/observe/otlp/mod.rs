@@ -24,7 +24,7 @@ use span::Spans;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{timeout, timeout_at};
 use transfer_core::protocol::EndedTransfer;
@@ -70,7 +70,7 @@ pub(super) struct Queue {
 
 impl Queue {
     /// Makes the span of a finished transfer, if its trace is sampled, and puts it into the queue.
-    pub(super) fn offer(&self, ended: &EndedTransfer, at: Instant) {
+    pub(super) fn offer(&self, ended: &EndedTransfer, at: SystemTime) {
         if let Some(span) = self.spans.of(ended, at)
             && self.to.try_send(span).is_err()
         {

@@ -7,7 +7,7 @@
 use opentelemetry::trace::{Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanEvents, SpanLinks};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 use transfer_core::protocol::{EndedTransfer, Operation};
 use transfer_core::trace::TraceContext;
 
@@ -24,8 +24,8 @@ impl Spans {
         Spans { sample, scope }
     }
 
-    /// Makes the span of a finished transfer, if its trace is collected.
-    pub(super) fn of(&self, ended: &EndedTransfer, at: Instant) -> Option<SpanData> {
+    /// Makes the span of a transfer that ended at `end_time`, if its trace is collected.
+    pub(super) fn of(&self, ended: &EndedTransfer, end_time: SystemTime) -> Option<SpanData> {
         let origin = ended.outcome.as_ref().ok().and_then(|report| report.origin);
         let parent = ended.trace.or(origin);
         let collected = match parent {
@@ -35,7 +35,6 @@ impl Spans {
         if !collected {
             return None;
         }
-        let end_time = SystemTime::now().checked_sub(at.elapsed()).unwrap_or(SystemTime::UNIX_EPOCH);
         let mut links = SpanLinks::default();
         // A link to the parent would be redundant.
         links.links.extend(origin.filter(|origin| parent != Some(*origin)).map(link));
@@ -135,7 +134,7 @@ mod tests {
     #[test]
     fn parent_is_the_span_of_the_worker_or_of_the_push_or_none() {
         let spans = Spans::new(1);
-        let of = |trace, origin| spans.of(&fetched(trace, origin), Instant::now()).unwrap();
+        let of = |trace, origin| spans.of(&fetched(trace, origin), SystemTime::now()).unwrap();
         let both = of(context(1, 1), context(2, 1));
         assert_eq!((both.parent_span_id, both.links.len()), (SpanId::from_bytes([1; 8]), 1));
         assert_eq!(both.links[0].span_context.span_id(), SpanId::from_bytes([2; 8]));
@@ -152,7 +151,7 @@ mod tests {
     fn root_of_a_trace_decides_whether_it_is_collected() {
         let count = |sample, trace, origin| {
             let spans = Spans::new(sample);
-            (0..4000).filter(|_| spans.of(&fetched(trace, origin), Instant::now()).is_some()).count()
+            (0..4000).filter(|_| spans.of(&fetched(trace, origin), SystemTime::now()).is_some()).count()
         };
         for sample in [0, 1, 7] {
             assert_eq!(count(sample, context(1, 1), context(2, 0)), 4000);
@@ -168,7 +167,7 @@ mod tests {
     #[test]
     fn failed_transfer_carries_its_error_code() {
         let failed = EndedTransfer { outcome: Err(FailureCode::PoolFull), ..fetched(None, None) };
-        let span = Spans::new(1).of(&failed, Instant::now()).unwrap();
+        let span = Spans::new(1).of(&failed, SystemTime::now()).unwrap();
         assert_eq!(span.status, Status::error("PoolFull"));
         assert!(span.attributes.contains(&KeyValue::new("error.type", "PoolFull")));
     }
