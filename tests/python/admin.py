@@ -9,6 +9,7 @@ import importlib
 import subprocess
 import sys
 import threading
+import time
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -84,6 +85,7 @@ def looks(pb, a):
     for size in [7, 0, 1000]:
         found, pages = a.all("Tensors", pb.TensorsRequest(page_size=size), "tensors")
         assert sorted(t.key for t in found) == sorted([f"many/{i:03}" for i in range(300)] + ["sole"]), size
+        assert all(0 <= time.time() - t.published_at_unix_ns / 1e9 < 3600 for t in found), found[0]
         assert pages >= -(-301 // (size or 100)), (size, pages)
     some, _ = a.all("Tensors", pb.TensorsRequest(prefix="many/29", page_size=3), "tensors")
     assert sorted(t.key for t in some) == [f"many/{i}" for i in range(290, 300)], some

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 use transfer_proto::v1;
 use transfer_tests::{Scene, Sidecar, Spec, poll, programs};
 
@@ -43,8 +43,10 @@ fn objects(sidecar: &Sidecar, arguments: &[&str]) -> Vec<serde_json::Value> {
 fn each_list_is_shown_to_people_and_to_programs() {
     let scene = Scene::two();
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
+    let before = UNIX_EPOCH.elapsed().expect("it is later");
     giver.push("layer/w", Spec::bytes(4096, 1)).version(7).get();
     giver.push("other", Spec::bytes(64, 2)).get();
+    let after = UNIX_EPOCH.elapsed().expect("it is later");
     taker.fetch("layer/w").hold("w").get();
     let waiting = taker.fetch("layer/w").at_least(9).start();
     scene.a().until("it waits there", |s| s.links.iter().any(|l| l.serves == 1));
@@ -70,6 +72,16 @@ fn each_list_is_shown_to_people_and_to_programs() {
     let mut keys: Vec<_> = objects(a, &["tensors", "--page-size", "1"]).iter().map(|t| t["key"].to_string()).collect();
     keys.sort();
     assert_eq!(keys, ["\"layer/w\"", "\"other\""]);
+    // When a tensor was published is known to a tenth of a second, rounded down.
+    let tenth = Duration::from_millis(100);
+    for row in a.admin().tensors("").expect("it answers") {
+        let published = Duration::from_nanos(row.published_at_unix_ns);
+        assert!(published + 2 * tenth > before && published <= after, "{row:?}, between {before:?} and {after:?}");
+        let told = &objects(a, &["tensors", "--prefix", &row.key])[0]["published_at"];
+        let (day, time) = told.as_str().and_then(|told| told.split_once('T')).expect("a date and a time");
+        assert!(day.starts_with("20") && time.ends_with('Z'), "{told}");
+        shows(a, &["tensors", "--prefix", &row.key], &["published at", day]);
+    }
     let kinds: Vec<_> = objects(b, &["segments"]).iter().map(|s| s["kind"].clone()).collect();
     assert_eq!(kinds.len(), 3, "{kinds:?}");
     assert_eq!(objects(b, &["transfers"])[0]["peer"], "a");

@@ -54,7 +54,8 @@ fn page_shows_links_workers_tensors_and_waits() {
     browser.until(
         "[...document.querySelectorAll('#tensors-rows tr')].some((r) => r.cells[0].textContent === 'layers/0/optimizer' && \
          r.cells[2].textContent === 'u8[3145728]' && r.cells[3].textContent === '3.00 MiB' && \
-         r.cells[4].textContent === 'parameter-server' && r.cells[0].firstChild.offsetHeight < 30)",
+         r.cells[4].textContent === 'parameter-server' && r.cells[0].firstChild.offsetHeight < 30 && \
+         new RegExp(String(new Date().getFullYear())).test(r.cells[6].textContent))",
     );
     // A worker's name stays text.
     let name = serde_json::to_string(HOSTILE).expect("a text");

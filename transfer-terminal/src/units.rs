@@ -40,6 +40,22 @@ pub fn age(age: Duration) -> String {
     }
 }
 
+/// A moment in UTC, to a tenth of a second, as RFC 3339 has it: `2026-11-27T22:41:07.3Z`. `unix_ns` is in nanoseconds since 1970.
+#[must_use]
+pub fn utc(unix_ns: u64) -> String {
+    let (tenths, s) = (unix_ns / 100_000_000 % 10, unix_ns / 1_000_000_000);
+    // Days since the first of March of the year 0, in cycles of 400 years. A year that begins in March ends with the leap day.
+    let days = s / 86_400 + 719_468;
+    let (cycle, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    let year = cycle * 400 + year + u64::from(month <= 2);
+    let (hour, minute, second) = (s / 3600 % 24, s / 60 % 60, s % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{tenths}Z")
+}
+
 /// A time, to about three digits: `850 µs`, `12.3 ms`, `4.56 s`, `5 min 3 s`.
 #[must_use]
 pub fn short(time: Duration) -> String {
@@ -116,6 +132,23 @@ mod tests {
         for (n, text) in [(0, "0 keys"), (1, "1 key"), (1234, "1,234 keys")] {
             assert_eq!(counted(n, "key", "keys"), text);
         }
+    }
+
+    #[test]
+    fn moments_are_dates_in_utc() {
+        for (s, text) in [
+            (0, "1970-01-01T00:00:00.0Z"),
+            (951_782_399, "2000-02-28T23:59:59.0Z"),
+            (951_782_400, "2000-02-29T00:00:00.0Z"),
+            (951_868_800, "2000-03-01T00:00:00.0Z"),
+            (1_735_689_599, "2024-12-31T23:59:59.0Z"),
+            (1_795_819_267, "2026-11-27T22:41:07.0Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.0Z"),
+        ] {
+            assert_eq!(utc(s * 1_000_000_000), text);
+        }
+        assert_eq!(utc(1_999_999_999), "1970-01-01T00:00:01.9Z");
+        assert_eq!(utc(u64::MAX), "2554-07-21T23:34:33.7Z");
     }
 
     #[test]

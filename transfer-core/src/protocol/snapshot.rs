@@ -253,6 +253,8 @@ pub struct TensorStatus {
     pub retention: Retention,
     /// The number of older versions that are kept beside it.
     pub older: u32,
+    /// When that version was published at this node, rounded down to a tenth of a second.
+    pub published_at: Time,
 }
 
 /// An operation of a worker that has not ended.

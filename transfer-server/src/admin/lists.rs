@@ -1,12 +1,12 @@
 //! Converts the entries of lists into messages.
 
 use super::uid_of;
-use crate::events::nanos;
+use crate::events::{nanos, unix_nanos};
 use crate::peering::Kind;
 use transfer_core::memory::LocalSlice;
 use transfer_core::protocol::{LinkStatus, QuarantineStatus, SessionStatus, TensorStatus, TransferStatus};
 use transfer_core::tensor::TensorMeta;
-use transfer_fabric::engine::{SegmentRole, SegmentStatus};
+use transfer_fabric::engine::{Clock, SegmentRole, SegmentStatus};
 use transfer_memory::segment::PageKind;
 use transfer_proto::v1;
 
@@ -104,7 +104,7 @@ pub(super) fn quarantined(q: QuarantineStatus) -> v1::Quarantined {
     }
 }
 
-pub(super) fn tensor(status: TensorStatus) -> v1::Tensor {
+pub(super) fn tensor(status: TensorStatus, clock: Clock) -> v1::Tensor {
     let TensorStatus {
         key,
         owner,
@@ -115,6 +115,7 @@ pub(super) fn tensor(status: TensorStatus) -> v1::Tensor {
         readers,
         retention,
         older,
+        published_at,
     } = status;
     v1::Tensor {
         key: key.to_string(),
@@ -128,6 +129,7 @@ pub(super) fn tensor(status: TensorStatus) -> v1::Tensor {
         offset,
         retention: retention.to_string(),
         older,
+        published_at_unix_ns: unix_nanos(clock.wall_clock(published_at)),
     }
 }
 

@@ -143,7 +143,7 @@ impl v1::admin_server::Admin for AdminService {
         let filter = TensorFilter { prefix, owner };
         let list = |answer| Listing::Tensors { filter: filter.clone(), answer };
         let (tensors, next_page_token) = PageRequest::new(page_size, &page_token)?
-            .gather(&self.0.engine, list, |t| of_tenant(&only, &t.tenant).then(|| lists::tensor(t)))
+            .gather(&self.0.engine, list, |t| of_tenant(&only, &t.tenant).then(|| lists::tensor(t, self.0.clock)))
             .await?;
         Ok(Response::new(v1::TensorsResponse { tensors, next_page_token }))
     }

@@ -10,6 +10,7 @@ use transfer_core::fabric::FabricKind;
 use transfer_core::protocol::{
     Histogram, LinkStatus, Operation, PathMeter, SessionStatus, TensorStatus, TransferStatus,
 };
+use transfer_fabric::engine::Clock;
 
 /// The most landing pools that are shown.
 const POOLS: usize = 200;
@@ -120,6 +121,7 @@ struct Tensor {
     bytes: u64,
     owner: String,
     readers: u32,
+    published_at_ms: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -180,7 +182,7 @@ struct Operations {
 
 /// Makes the status.
 pub(super) fn of(watched: &Observer, look: &Observation, lists: &Lists) -> Status {
-    let ObserverParts { me, poll, directory, .. } = watched.parts();
+    let ObserverParts { me, clock, poll, directory, .. } = watched.parts();
     let now = &look.measured.snapshot;
     let paths = look.measured.meters.paths();
     let lacking = me.lacking.iter().map(|l| Fabric { fabric: l.fabric.name(), why_not: Some(l.why.clone()) });
@@ -215,7 +217,7 @@ pub(super) fn of(watched: &Observer, look: &Observation, lists: &Lists) -> Statu
         links_all: now.links,
         sessions: lists.sessions.iter().map(session).collect(),
         sessions_all: now.sessions,
-        published: published(&lists.tensors),
+        published: published(&lists.tensors, *clock),
         in_flight: in_flight(&lists.transfers),
         in_flight_all: now.operations,
         exchanges: exchanges(&lists.exchanges),
@@ -260,7 +262,7 @@ fn session(session: &SessionStatus) -> Session {
 }
 
 /// Returns the largest tensors.
-fn published(tensors: &[TensorStatus]) -> Vec<Tensor> {
+fn published(tensors: &[TensorStatus], clock: Clock) -> Vec<Tensor> {
     let mut largest: Vec<_> = tensors.iter().collect();
     largest.sort_by_key(|tensor| std::cmp::Reverse(tensor.meta.len_bytes()));
     let shown = largest.into_iter().take(LARGEST).map(|t| Tensor {
@@ -270,6 +272,7 @@ fn published(tensors: &[TensorStatus]) -> Vec<Tensor> {
         bytes: t.meta.len_bytes(),
         owner: t.owner.to_string(),
         readers: t.readers,
+        published_at_ms: milliseconds(clock.wall_clock(t.published_at)),
     });
     shown.collect()
 }

@@ -292,9 +292,10 @@ function workers(s) {
   text("workers-say", s.sessions_all > s.sessions.length ? `${s.sessions.length} of ${count(s.sessions_all)}` : "");
 }
 function tensors(s) {
-  const labels = ["Key", "Version", "What", "Size", "Owner", "Readers"];
+  const labels = ["Key", "Version", "What", "Size", "Owner", "Readers", "Published"];
   rows("tensors-rows", labels, s.published.map((t) => [
     [t.key, "name"], [count(t.version), "n"], [t.what, "whole"], [bytes(t.bytes), "n"], [t.owner, "who"], [count(t.readers), "n"],
+    [new Date(t.published_at_ms).toLocaleString(), "n"],
   ]), "Nothing is published here.");
   const all = s.tensors > s.published.length;
   text("tensors-say", all ? `${s.published.length} of ${count(s.tensors)}, the largest of those looked at` : "the largest first");

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
-use transfer_terminal::units::{bytes, count};
+use transfer_terminal::units::{bytes, count, utc};
 
 /// The options of `transferctl tensors`.
 #[derive(Debug, Clone, clap::Args)]
@@ -31,7 +31,18 @@ impl Show for Tensors {
     type Entry = v1::Tensor;
     const WORDS: (&'static str, &'static str) = ("tensor", "tensors");
     const HEADINGS: &'static [&'static str] = &[
-        "key", "owner", ">tenant", ">version", "tensor", ">size", ">readers", ">older", "stays", ">segment", ">offset",
+        "key",
+        "owner",
+        ">tenant",
+        ">version",
+        "tensor",
+        ">size",
+        ">readers",
+        ">older",
+        "stays",
+        "published at",
+        ">segment",
+        ">offset",
     ];
 
     fn row(t: &v1::Tensor) -> Vec<String> {
@@ -45,6 +56,7 @@ impl Show for Tensors {
             count(u64::from(t.readers)),
             count(u64::from(t.older)),
             t.retention.clone(),
+            utc(t.published_at_unix_ns),
             t.segment.to_string(),
             t.offset.to_string(),
         ]
@@ -56,6 +68,7 @@ impl Show for Tensors {
             "key": tensor.key, "owner": tensor.owner, "tenant": tensor.tenant, "version": tensor.version, "dtype": dtype_name(meta.dtype),
             "shape": meta.shape, "len_bytes": tensor.len_bytes, "readers": tensor.readers, "segment": tensor.segment,
             "offset": tensor.offset, "retention": tensor.retention, "older": tensor.older,
+            "published_at": utc(tensor.published_at_unix_ns),
         })
     }
 
@@ -105,7 +118,18 @@ impl Show for OfNode {
     type Entry = (String, v1::Tensor);
     const WORDS: (&'static str, &'static str) = <Tensors as Show>::WORDS;
     const HEADINGS: &'static [&'static str] = &[
-        "node", "key", "owner", ">tenant", ">version", "tensor", ">size", ">readers", ">older", "stays", ">segment",
+        "node",
+        "key",
+        "owner",
+        ">tenant",
+        ">version",
+        "tensor",
+        ">size",
+        ">readers",
+        ">older",
+        "stays",
+        "published at",
+        ">segment",
         ">offset",
     ];
 

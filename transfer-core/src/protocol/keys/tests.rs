@@ -11,9 +11,11 @@ use crate::protocol::ids::OperationId;
 use crate::protocol::ids::RecordId;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{DType, Retention, Select, Shape, TensorMeta, Until, Version};
+use crate::time::Time;
 
 const USER: Tenant = Tenant::User(1);
 const OWNER: SessionId = SessionId(7);
+const NOW: Time = Time(0);
 
 /// Returns keys with one worker and one board.
 fn keys() -> (Keys, Actions) {
@@ -63,17 +65,17 @@ fn what_earlier_waiters_have_looked_at_does_not_concern_the_next_ones() {
     let (mut keys, mut actions) = keys();
     let record = owned(&mut keys, "k");
     let kept = keys.insert(tensor(0).retained(Retention { until: Until::Deleted, ..Retention::default() }));
-    keys.publish(record, kept, Version(9), &mut actions);
+    keys.publish(NOW, record, kept, Version(9), &mut actions);
     let first = Waiter::Local(OperationId::from_u64(1));
     keys.wait(record, first, Select::Exactly(Version(10)));
     let newest = keys.insert(tensor(64));
-    keys.publish(record, newest, Version(10), &mut actions);
+    keys.publish(NOW, record, newest, Version(10), &mut actions);
     assert_eq!(keys.exactly_awaited(record, Concerned::All), [Version(10)]);
     keys.take_waiter(record, first);
     assert!(keys.record(record).unwrap().older().is_some(), "the kept version stays beside the newest one");
     keys.wait(record, Waiter::Local(OperationId::from_u64(2)), Select::Exactly(Version(5)));
     let next = keys.insert(tensor(128));
-    keys.publish(record, next, Version(12), &mut actions);
+    keys.publish(NOW, record, next, Version(12), &mut actions);
     assert_eq!(keys.exactly_awaited(record, Concerned::All), [Version(5)], "it can no longer come");
 }
 
@@ -82,10 +84,10 @@ fn a_version_ends_when_it_is_replaced_and_its_readers_are_done() {
     let (mut keys, mut actions) = keys();
     let record = owned(&mut keys, "k");
     let first = keys.insert(tensor(0));
-    assert_eq!(keys.publish(record, first, Version(1), &mut actions)[..], []);
+    assert_eq!(keys.publish(NOW, record, first, Version(1), &mut actions)[..], []);
     keys.hold(first);
     let second = keys.insert(tensor(64));
-    assert_eq!(keys.publish(record, second, Version(2), &mut actions)[..], [first]);
+    assert_eq!(keys.publish(NOW, record, second, Version(2), &mut actions)[..], [first]);
     assert!(matches!(keys.unhold(first), Unheld::Held), "a reader has it");
     let Unheld::Ended(ended) = keys.unhold(first) else { panic!("nobody holds it") };
     assert!(matches!(ended.source, Source::Arena(OpId(0))));
@@ -147,7 +149,7 @@ fn a_failed_fetch_gives_a_counted_version_back() {
     let record = owned(&mut keys, "k");
     let once = Retention { until: Until::Fetched(std::num::NonZeroU32::MIN), ..Retention::default() };
     let blob = keys.insert(tensor(0).retained(once));
-    keys.publish(record, blob, Version(1), &mut actions);
+    keys.publish(NOW, record, blob, Version(1), &mut actions);
     keys.fetch_begins(&key("k"), blob);
     assert_eq!(keys.pick(record, Select::Latest), Picked::NotYet, "it may come back");
     assert_eq!(keys.fetch_ends(record, blob, false, &mut actions), Some((Version(1), false)));
@@ -162,12 +164,12 @@ fn fetched_key_is_shown_and_its_ticket_holds_the_version() {
     let (mut keys, mut actions) = keys();
     let record = owned(&mut keys, "k");
     let first = keys.insert(tensor(0));
-    keys.publish(record, first, Version(1), &mut actions);
+    keys.publish(NOW, record, first, Version(1), &mut actions);
     assert_eq!(out(&mut actions), [""; 0], "nobody has fetched it");
     keys.want_on_board(record);
     keys.show(record, &mut actions);
     let second = keys.insert(tensor(64));
-    assert_eq!(keys.publish(record, second, Version(2), &mut actions)[..], [first]);
+    assert_eq!(keys.publish(NOW, record, second, Version(2), &mut actions)[..], [first]);
     assert_eq!(out(&mut actions), ["show", "show", "withdraw"]);
     assert!(matches!(keys.unhold(first), Unheld::Held), "somebody may have marked it");
     assert_eq!((keys.withdrawn(1), keys.withdrawn(1)), (Some(first), None));
@@ -182,7 +184,7 @@ fn a_version_that_outlives_its_owner_stays_counted_for_it() {
     let (mut keys, mut actions) = keys();
     let record = owned(&mut keys, "k");
     let blob = keys.insert(tensor(0));
-    keys.publish(record, blob, Version(4), &mut actions);
+    keys.publish(NOW, record, blob, Version(4), &mut actions);
     assert!(matches!(keys.outlive(record, name("owner"), &mut actions), Some(Owner::Session(OWNER))));
     keys.session_closed(OWNER);
     assert_eq!(keys.keys_of_tenant(USER), 1);

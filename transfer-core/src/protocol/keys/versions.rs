@@ -8,6 +8,7 @@ use crate::protocol::action::Actions;
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, RecordId};
 use crate::tensor::{Key, Life, Select, Until, Version};
+use crate::time::Time;
 use smallvec::SmallVec;
 
 /// The result of looking for a version that answers a fetch.
@@ -73,6 +74,7 @@ impl Keys {
     /// versions that end with this, which the caller unholds before it serves waiters.
     pub(crate) fn publish(
         &mut self,
+        now: Time,
         record: RecordId,
         blob: BlobId,
         version: Version,
@@ -80,7 +82,7 @@ impl Keys {
     ) -> SmallVec<[BlobId; 2]> {
         let mut ended = SmallVec::new();
         if let Some(b) = self.blobs.get_mut(blob) {
-            b.version = version;
+            b.publish(now, version);
         }
         let Some(r) = self.records.get_mut(record) else { return ended };
         r.next_version = version.0.saturating_add(1);

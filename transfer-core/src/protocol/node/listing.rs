@@ -146,6 +146,7 @@ impl Node {
             readers: self.keys.readers_of(at, id),
             retention: blob.retention(),
             older: record.count() - 1,
+            published_at: blob.published_at(),
         })
     }
 

@@ -39,7 +39,7 @@ impl Node {
 
     /// Makes a blob the newest version of its key. The caller's reference becomes the publication's.
     pub(super) fn publish(&mut self, now: Time, record: RecordId, blob: BlobId, version: Version) {
-        for ended in self.keys.publish(record, blob, version, &mut self.actions) {
+        for ended in self.keys.publish(now, record, blob, version, &mut self.actions) {
             self.unhold(ended);
         }
         self.serve_waiters(now, record);

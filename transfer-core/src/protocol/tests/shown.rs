@@ -75,6 +75,33 @@ fn every_tensor_is_in_exactly_one_page_and_pages_are_bounded() {
     pair.ends_clean(&[(w, "w"), (v, "v")]);
 }
 
+/// A version that another node pushes is published where it lands.
+#[test]
+fn listing_says_when_the_newest_version_was_published_at_the_node() {
+    let mut pair = Pair::new();
+    let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+    let published = |pair: &Pair, node: usize| {
+        let page = pair.nodes[node].node.tensors(&TensorFilter::default(), 0, 10);
+        page.entries.iter().map(|t| (t.version, t.published_at)).collect::<Vec<_>>()
+    };
+    let mut expected = Time(0);
+    for (version, wait) in [(1, 12_345), (2, 50), (3, 1000)] {
+        pair.wait(Duration::from_millis(wait));
+        pair.push(w, "here", bytes(8), 1, None);
+        pair.push(w, "there", bytes(8), 1, Some("r"));
+        pair.settle();
+        expected = expected + Duration::from_millis(wait);
+        let shown = Time(expected.0 / 100_000_000 * 100_000_000);
+        for node in [0, 1] {
+            assert_eq!(published(&pair, node), [(Version(version), shown)]);
+        }
+        pair.wait(Duration::from_secs(1));
+        expected = expected + Duration::from_secs(1);
+        assert_eq!(published(&pair, 0), [(Version(version), shown)], "it is not the time of the listing");
+    }
+    pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
 #[test]
 fn a_transfer_says_what_it_waits_for() {
     let mut pair = Pair::new();

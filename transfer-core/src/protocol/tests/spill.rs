@@ -2,8 +2,8 @@
 
 use super::pair::{Pair, Worker, bytes, key};
 use crate::op::{Command, FailureCode, OpId, Reply, Request};
-use crate::protocol::SpillConfig;
-use crate::tensor::{BodyRange, Excerpt, Select, Spill};
+use crate::protocol::{SpillConfig, TensorFilter};
+use crate::tensor::{BodyRange, Excerpt, Select, Spill, Version};
 use crate::time::Time;
 use std::time::Duration;
 
@@ -41,8 +41,16 @@ fn on_disk(pair: &Pair, node: usize) -> u64 {
 fn version_on_disk_is_read_at_its_node_and_at_another_one_in_whole_and_in_part() {
     let mut pair = pair();
     let (w, near, far) = (pair.worker(0, "w"), pair.worker(0, "near"), pair.worker(1, "far"));
+    pair.wait(Duration::from_secs(3));
+    let pushed = pair.world.now();
     assert!(push(&mut pair, w, "k", 7), "its memory is the worker's again");
     assert_eq!(on_disk(&pair, 0), 1);
+    let listed = pair.nodes[0].node.tensors(&TensorFilter::default(), 0, 10).entries;
+    assert_eq!(
+        (listed.len(), listed[0].version, listed[0].published_at),
+        (1, Version(1), pushed),
+        "it is the same version"
+    );
     let part = || Some(Box::new(Excerpt::new(false, vec![BodyRange { offset: 64, len: 128 }]).unwrap()));
     for _ in 0..2 {
         for reader in [near, far, w] {
