@@ -20,6 +20,11 @@ const SESSIONS: usize = 8;
 /// The time after which new processes have settled.
 const SETTLE: Duration = Duration::from_secs(2);
 
+/// The most bytes of a sidecar's memory for a published tensor. docs/performance.md shows both goals.
+const AT_SIDECAR: Goal = Goal::AtMost(270.0);
+/// The same, if the sidecar hosts the directory, too.
+const AT_BOTH: Goal = Goal::AtMost(300.0);
+
 /// Runs the suite: once, over a long time, because a median would add nothing.
 ///
 /// # Errors
@@ -90,8 +95,8 @@ fn published(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     let name = units::count(count);
     let at_guest = format!("{name} tensors: memory for each, at their sidecar");
     let at_host = "  and at the directory's host, which is another one".to_owned();
-    publish(&guest, &[(&guest, at_guest, Goal::AtMost(300.0)), (&host, at_host, Goal::Open)])?;
+    publish(&guest, &[(&guest, at_guest, AT_SIDECAR), (&host, at_host, Goal::Open)])?;
     let at_both = format!("{name} tensors: memory for each, at a sidecar that hosts the directory too");
-    publish(&alone, &[(&alone, at_both, Goal::Open)])?;
+    publish(&alone, &[(&alone, at_both, AT_BOTH)])?;
     Ok(figures)
 }
