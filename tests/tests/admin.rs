@@ -170,7 +170,8 @@ fn a_drain_ends_at_its_deadline_whatever_is_left() {
 fn a_sidecar_without_its_directory_says_that_it_is_degraded() {
     let mut scene = Scene::two();
     let reason = |sidecar: &Sidecar| sidecar.status().reasons.join("\n");
-    assert_eq!((scene.b().status().state(), reason(scene.b())), (v1::State::Serving, String::new()));
+    scene.b().until("it has attached to the directory", |s| s.state() == v1::State::Serving);
+    assert_eq!(reason(scene.b()), "");
     scene.nodes[0].kill();
     scene.b().until("it is degraded", |s| s.state() == v1::State::Degraded);
     let why = reason(scene.b());

@@ -78,7 +78,7 @@ fn a_reader_keeps_its_version_while_newer_ones_come() {
         assert_eq!(taker.fetch("w").get().version, version);
         assert_eq!(taker.read("first"), Spec::bytes(1 << 20, 1).sum());
     }
-    assert_eq!(scene.a().status().status.counters.expect("counters").blobs, 2);
+    scene.a().until("two are held", |s| s.counters.as_ref().is_some_and(|c| c.blobs == 2));
     taker.release("first");
     giver.delete("w").expect("it is its own");
     scene.a().until("nothing is held", |s| s.counters.as_ref().is_some_and(|c| c.blobs == 0));

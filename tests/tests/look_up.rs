@@ -123,7 +123,7 @@ fn a_reader_that_is_stopped_keeps_one_version() {
     for version in 2..=50 {
         giver.push("k", Spec::bytes(LEN, version)).get();
     }
-    assert!(blobs(2)(&scene.a().status()), "the newest, and the one that is read");
+    scene.a().until("the newest is held, and the one that is read", blobs(2));
     taker.go_on();
     assert_eq!(taker.read("old"), Spec::bytes(LEN, 1).sum());
     taker.release("old");

@@ -25,6 +25,17 @@ fn scrape(sidecar: &Sidecar) -> BTreeMap<String, f64> {
     by_name
 }
 
+/// Waits until a sidecar says that it is ready: it attaches to the directory after it has started, and an answer may be a
+/// tenth of a second old.
+#[track_caller]
+fn becomes_ready(sidecar: &Sidecar) {
+    let ready = poll(|| match get(&sidecar.http(), "/readyz") {
+        answer if answer.status == 200 => Ok(()),
+        answer => Err(answer),
+    });
+    ready.expect("it is ready");
+}
+
 fn promtool(arguments: &[&str], folder: &Path, input: &str) {
     let mut command = Command::new(tools::promtool());
     command.args(arguments).current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -111,8 +122,14 @@ fn prometheus_accepts_the_metrics_and_rules() {
     taker.fetch("k").get();
     let packaging = tools::of_repository("packaging");
     let mut names = BTreeSet::new();
-    for sidecar in [scene.a(), scene.b()] {
-        let body = get(&sidecar.http(), "/metrics").body;
+    for (sidecar, operation) in [(scene.a(), "serve"), (scene.b(), "fetch")] {
+        // A scrape may be older than the transfer.
+        let counted = format!("transfer_flight_seconds_count{{operation=\"{operation}\"");
+        let body = poll(|| match get(&sidecar.http(), "/metrics").body {
+            body if body.contains(&counted) => Ok(body),
+            body => Err(body),
+        });
+        let body = body.unwrap_or_else(|body| panic!("no {counted} in {body}"));
         promtool(&["check", "metrics"], &packaging, &body);
         names.extend(
             body.lines().filter(|l| !l.starts_with('#')).filter_map(|l| Some(l.split(['{', ' ']).next()?.to_owned())),
@@ -165,6 +182,7 @@ fn strange_name_adds_no_metric() {
 fn bad_clients_do_not_block_scrapes() {
     let scene = Scene::with(&[&WATCHED]);
     let address = scene.a().http();
+    becomes_ready(scene.a());
     for (request, status) in [
         ("GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n", 421),
         ("POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", 405),
@@ -203,12 +221,7 @@ fn bad_clients_do_not_block_scrapes() {
 #[test]
 fn readiness_follows_the_directory() {
     let mut scene = Scene::two_with(&WATCHED);
-    // An answer may be a tenth of a second old.
-    let ready = poll(|| match get(&scene.b().http(), "/readyz") {
-        answer if answer.status == 200 => Ok(()),
-        answer => Err(answer),
-    });
-    ready.expect("it is ready");
+    becomes_ready(scene.b());
     scene.nodes[0].kill();
     let lost = poll(|| match get(&scene.b().http(), "/readyz") {
         answer if answer.status == 503 => Ok(answer.body),

@@ -304,11 +304,15 @@ fn datagrams_of_a_stranger_do_no_harm() {
     }
     let said = ping(scene.a(), 0, &["b", "--ud", "-c", "3", "-i", "1ms", "-W", "9s"]);
     assert!(said.contains("3 sent, 3 answered, 0% loss"), "{said}");
-    let metrics = http::get(&scene.b().http(), "/metrics").body;
     for outcome in ["answered", "malformed", "unasked_answer", "unknown_token"] {
         let name = format!("transfer_datagrams_total{{outcome=\"{outcome}\"}} ");
-        let count = metrics.lines().find_map(|line| line.strip_prefix(&name)).expect("it is counted");
-        assert!(count.parse::<f64>().is_ok_and(|count| count > 0.0), "{name}{count}");
+        // A scrape may be a tenth of a second old.
+        let counted = poll(|| {
+            let metrics = http::get(&scene.b().http(), "/metrics").body;
+            let count = metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse::<f64>().ok());
+            count.filter(|count| *count > 0.0).ok_or(count)
+        });
+        counted.unwrap_or_else(|count| panic!("{name}is {count:?}"));
     }
     scene.end();
 }
