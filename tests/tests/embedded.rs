@@ -1,13 +1,17 @@
 //! A sidecar inside the process that uses it: it has the same sockets, sessions and rules, and leaves nothing behind
 //! when it stops.
 
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_client::{BlockingClient, DType, Error, FabricKind, FailureCode, NodeConfig, embedded_addresses};
 use transfer_core::tensor::Name;
 use transfer_server::Sidecar;
-use transfer_tests::{Carrier, Scene, Spec};
+use transfer_tests::{Carrier, Scene, Spec, programs};
 
 #[test]
 fn embedded_sidecar_serves_its_own_process_and_leaves_nothing() {
@@ -30,6 +34,63 @@ fn embedded_sidecar_serves_its_own_process_and_leaves_nothing() {
     let gone = giver.fetch("w").call().map(|_| ()).expect_err("it is gone");
     assert!(matches!(gone, Error::SidecarGone(_)), "{gone}");
     assert!(w.as_slice::<f32>().expect("f32").iter().all(|x| *x == 0.5), "what was fetched stays readable");
+}
+
+/// A process with a sidecar inside, and a program that it has started.
+struct Inside {
+    process: Child,
+    socket: PathBuf,
+}
+
+impl Inside {
+    fn start(temporary_files: &Path) -> Inside {
+        let mut command = Command::new(programs::worker());
+        command.args(["embedded", &std::process::id().to_string()]).env("TMPDIR", temporary_files);
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it can be started");
+        let mut socket = String::new();
+        BufReader::new(process.stdout.as_mut().expect("a pipe")).read_line(&mut socket).expect("it says its socket");
+        Inside { process, socket: PathBuf::from(socket.trim_end()) }
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.socket.parent().expect("a folder").to_owned()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).expect("it runs");
+    }
+
+    /// Ends the program, and with it the sidecar.
+    fn end(mut self) {
+        drop(self.process.stdin.take());
+        assert!(self.process.wait().expect("it is a child").success());
+    }
+}
+
+#[test]
+fn next_embedded_sidecar_removes_the_folders_of_killed_processes_and_no_others() {
+    let place = tempfile::tempdir().expect("a folder");
+    let (mut killed, stopped) = (Inside::start(place.path()), Inside::start(place.path()));
+    assert!(killed.folder().starts_with(place.path()) && killed.folder() != stopped.folder());
+    killed.process.kill().expect("it runs");
+    // The program that it had started still runs, until its stdin ends.
+    let stdin = killed.process.stdin.take();
+    killed.process.wait().expect("it is a child");
+    assert!(killed.folder().exists(), "nobody is there to remove it");
+    stopped.signal(Signal::STOP);
+
+    let next = Inside::start(place.path());
+    assert!(!killed.folder().exists(), "{:?} is left", killed.folder());
+    assert!(stopped.socket.exists() && next.socket.exists());
+    drop(stdin);
+    stopped.signal(Signal::CONT);
+    for living in [&stopped, &next] {
+        let worker = BlockingClient::connect(&living.socket).name("w").arena_bytes(1 << 20).call();
+        worker.unwrap_or_else(|e| panic!("{:?}: {e}", living.socket));
+    }
+    stopped.end();
+    next.end();
+    assert_eq!(std::fs::read_dir(place.path()).expect("it is there").count(), 0);
 }
 
 /// The configuration of a node inside this process that joins the scene's directory, with the scene's fabric.

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -177,6 +178,36 @@ def worker(client, key, queue):
         queue.put((client.fetch(key).numpy().sum(), client.name))
         # It stays when its worker is gone.
         client.push(f"{key}/done", b"1", outlive=True, takeover=True)
+
+
+KILLED = """
+import os, signal, sys, transferd as td
+c = td.embedded(arena="1MiB")
+if os.fork() == 0:
+    print(c.path, flush=True)
+    sys.stdin.read()
+    os._exit(0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+NEXT = """
+import transferd as td
+with td.embedded(arena="1MiB") as c:
+    print(c.path)
+"""
+
+
+def test_the_next_embedded_sidecar_removes_the_folder_of_a_killed_one(tmp_path):
+    own = {**os.environ, "TMPDIR": str(tmp_path)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": own}
+    # Its forked child lives on, until its stdin ends.
+    with subprocess.Popen([sys.executable, "-c", KILLED], **pipes) as killed:
+        folder = os.path.dirname(killed.stdout.readline().strip())
+        assert killed.wait(GIVE_UP) == -signal.SIGKILL
+        assert os.path.dirname(folder) == str(tmp_path) and os.path.exists(folder)
+        done = subprocess.run([sys.executable, "-c", NEXT], env=own, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])

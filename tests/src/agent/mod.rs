@@ -2,6 +2,8 @@
 //! ends.
 //!
 //! `transfer-test-worker work PARENT SOCKET NAME ARENA_BYTES async|blocking comes-back|ends` runs that worker.
+//! `transfer-test-worker embedded PARENT` has a sidecar inside of it: it says the path of its socket, and starts another
+//! program, which ends with stdin. The sidecar ends with that program, and the program does not end with the worker.
 //! `transfer-test-worker tied PARENT PROGRAM ARGUMENT...` becomes another program, which is tied to the test like the
 //! worker: the kernel kills both when the thread that started them ends, however it ends. In a container, where the
 //! parent is out of sight, PARENT is 0.
@@ -24,7 +26,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Runtime;
-use transfer_client::{Blocking, BlockingClient, Client, Counter, Error, Tensor};
+use transfer_client::{Blocking, BlockingClient, Client, Counter, Error, Tensor, embedded_socket};
 
 /// The state that the worker's threads share.
 struct Agent {
@@ -54,12 +56,22 @@ pub fn main() -> ExitCode {
             let error = Command::new(program).args(arguments).exec();
             panic!("{program} cannot be started: {error}");
         }
+        ("embedded", []) => embedded(),
         ("work", [socket, name, arena, face, after]) => {
             let arena = arena.parse().expect("arena bytes are a number");
             work(connect(socket, name, arena, face == "async", after == "comes-back"))
         }
         _ => panic!("started by hand? {arguments:?}"),
     }
+}
+
+fn embedded() -> ExitCode {
+    let client = BlockingClient::embedded().name("inside").arena_bytes(1 << 20).call().expect("a session");
+    let mut other = Command::new("cat").stdout(std::process::Stdio::null()).spawn().expect("cat can be started");
+    println!("{}", embedded_socket().expect("it runs").display());
+    other.wait().expect("it is a child");
+    drop(client);
+    ExitCode::SUCCESS
 }
 
 fn connect(socket: &str, name: &str, arena: u64, is_async: bool, comes_back: bool) -> Result<Agent, Error> {

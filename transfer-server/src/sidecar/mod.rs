@@ -5,6 +5,7 @@
 
 mod error;
 mod fabrics;
+mod folder;
 mod parts;
 mod run;
 mod shm;
@@ -17,6 +18,7 @@ pub(crate) use parts::folder_for_copies;
 
 use crate::config::{self, Config, Loaded};
 use crate::reload::{Live, ReloadError, Reloaded};
+use folder::PrivateFolder;
 use parts::Parts;
 use std::fmt;
 use std::net::SocketAddr;
@@ -25,7 +27,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use tempfile::TempDir;
 use tokio::sync::{oneshot, watch};
 use transfer_core::tensor::Name;
 use transfer_fabric::engine::Turns;
@@ -78,8 +79,8 @@ pub struct Sidecar {
     thread: Option<JoinHandle<()>>,
     live: Live,
     turns: Turns,
-    /// Dropped last, which removes the directory.
-    _directory: Option<TempDir>,
+    /// Dropped last, which removes the folder.
+    _folder: Option<PrivateFolder>,
 }
 
 impl Sidecar {
@@ -95,33 +96,33 @@ impl Sidecar {
         Sidecar::start_in(config, None)
     }
 
-    /// Starts a sidecar for the workers of this process. Its socket is in a directory that only this user can enter,
-    /// and it has no TCP.
+    /// Starts a sidecar for the workers of this process. Its socket is in a folder that only this user can enter,
+    /// and it has no TCP. The folders that killed processes of this user have left are removed.
     ///
     /// # Errors
     /// [`StartError`].
     pub fn embedded(node: Name) -> Result<Sidecar, StartError> {
-        let (directory, socket) = private_socket()?;
-        Sidecar::start_in(Config::single(node, &socket), Some(directory))
+        let folder = PrivateFolder::make()?;
+        Sidecar::start_in(Config::single(node, &folder.socket()), Some(folder))
     }
 
     /// Starts a sidecar inside a worker's process, with the settings of a node: pairs of a key of `transferd`'s file
     /// and a value. It has its listener, its place in the directory, its peers and all fabrics. Its workers'
-    /// socket is in a directory that only this user can enter.
+    /// socket is in such a folder as that of [`Sidecar::embedded`].
     ///
     /// # Errors
     /// [`StartError::Setting`] for settings that are not valid, and the errors of [`Sidecar::start`].
     pub fn in_process(settings: &[(String, String)]) -> Result<Sidecar, StartError> {
-        let (directory, socket) = private_socket()?;
-        let mut config = config::in_process(settings, &socket)?;
+        let folder = PrivateFolder::make()?;
+        let mut config = config::in_process(settings, &folder.socket())?;
         // By default that is the directory of the workers' socket, where nobody could be met.
         if config.shm.directory.is_none() {
             config.shm.directory = meeting_place();
         }
-        Sidecar::start_in(config, Some(directory))
+        Sidecar::start_in(config, Some(folder))
     }
 
-    fn start_in(config: Config, directory: Option<TempDir>) -> Result<Sidecar, StartError> {
+    fn start_in(config: Config, folder: Option<PrivateFolder>) -> Result<Sidecar, StartError> {
         let parts = Parts::make(config)?;
         let (addresses, turns) = (parts.addresses.clone(), parts.engine.turns().clone());
         let (stop, stopped) = oneshot::channel();
@@ -139,7 +140,7 @@ impl Sidecar {
         match started.recv() {
             Ok(Ok(live)) => {
                 let (stop, thread) = (Some(stop), Some(thread));
-                Ok(Sidecar { addresses, stop, ended, drained, thread, live, turns, _directory: directory })
+                Ok(Sidecar { addresses, stop, ended, drained, thread, live, turns, _folder: folder })
             }
             // The thread has nothing left to do.
             Ok(Err(e)) => {
@@ -205,14 +206,6 @@ impl Drop for Sidecar {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// Makes a directory that only this user can enter, and returns it with the path of a socket in it.
-fn private_socket() -> Result<(TempDir, PathBuf), StartError> {
-    let directory = tempfile::Builder::new().prefix("transfer-").tempdir();
-    let directory = directory.map_err(|source| StartError::System { what: "making a temporary directory", source })?;
-    let socket = directory.path().join("worker.sock");
-    Ok((directory, socket))
 }
 
 /// Makes the directory in which a user's processes meet, and returns it: in that of the user's session, or in the one for
