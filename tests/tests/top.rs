@@ -11,6 +11,19 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex};
 use transfer_tests::{Scene, Sidecar, Spec, poll, programs};
 
+/// Makes a pseudo-terminal of 100 x 40. Returns its two ends: the one that shows, and the one that a program has.
+fn terminal() -> (File, File) {
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a pseudo-terminal");
+    grantpt(&ours).expect("its other end is ours");
+    unlockpt(&ours).expect("its other end can be opened");
+    let path = ptsname(&ours, Vec::new()).expect("it has a name");
+    let path = std::ffi::OsStr::from_bytes(path.as_bytes());
+    let theirs = OpenOptions::new().read(true).write(true).open(path).expect("its other end");
+    let size = Winsize { ws_row: 40, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&theirs, size).expect("a terminal has a size");
+    (File::from(ours), theirs)
+}
+
 /// A terminal of 100 x 40 with `transferctl top` in it.
 struct Screen {
     ours: File,
@@ -22,20 +35,12 @@ struct Screen {
 
 impl Screen {
     fn start(sidecar: &Sidecar) -> Screen {
-        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
-        grantpt(&ours).expect("its other end is ours");
-        unlockpt(&ours).expect("its other end can be opened");
-        let path = ptsname(&ours, Vec::new()).expect("it has a name");
-        let path = std::ffi::OsStr::from_bytes(path.as_bytes());
-        let theirs = OpenOptions::new().read(true).write(true).open(path).expect("its other end");
-        let size = Winsize { ws_row: 40, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
-        tcsetwinsize(&theirs, size).expect("a terminal has a size");
+        let (ours, theirs) = terminal();
         let before = tcgetattr(&theirs).expect("a terminal has modes");
         let end = || theirs.try_clone().expect("a descriptor");
         let mut command = Command::new(programs::transferctl());
         command.args(["top", "--every", "50ms", "--admin"]).arg(sidecar.admin_socket()).env("TERM", "xterm");
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("transferctl can be started");
-        let ours = File::from(ours);
         let drawn = Arc::new(Mutex::new(Vec::new()));
         let (mut reader, seen) = (ours.try_clone().expect("a descriptor"), drawn.clone());
         std::thread::spawn(move || {
@@ -159,4 +164,31 @@ fn top_draws_live_and_restores_the_terminal() {
     screen.ours.write_all(b"q").expect("it can be typed");
     assert_eq!(screen.ends().code(), Some(0));
     drop((waiting, giver, taker, newcomer));
+}
+
+/// A window that is closed, or a connection that is lost: the program ends by itself, whether or not the kernel tells it
+/// by SIGHUP.
+#[test]
+fn closed_terminal_ends_it_without_a_signal() {
+    let scene = Scene::one();
+    for controls in [true, false] {
+        let (mut ours, theirs) = terminal();
+        let mut command = Command::new("setsid");
+        command.args(if controls { &["--ctty"][..] } else { &[] }).arg(programs::transferctl());
+        command.args(["top", "--every", "50ms", "--admin"]).arg(scene.a().admin_socket()).env("TERM", "xterm");
+        let end = || theirs.try_clone().expect("a descriptor");
+        let mut child = command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("setsid is in util-linux");
+        drop(theirs);
+        // It has drawn.
+        let mut seen = Vec::new();
+        while !String::from_utf8_lossy(&seen).contains("quits") {
+            let mut bytes = [0; 4096];
+            let n = ours.read(&mut bytes).expect("it draws");
+            seen.extend_from_slice(&bytes[..n]);
+        }
+        drop(ours);
+        let status = poll(|| child.try_wait().expect("a child").ok_or(())).expect("it ends");
+        assert!(status.code().is_some(), "controls: {controls}: {status}");
+    }
+    scene.end();
 }

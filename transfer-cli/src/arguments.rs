@@ -102,7 +102,7 @@ pub fn parse_from(words: &[OsString]) -> Arguments {
         Err(error) => match of_environment(&error, words) {
             None => error.exit(),
             Some(text) => {
-                eprintln!("transferctl: {text}");
+                transfer_terminal::errln!("transferctl: {text}");
                 std::process::exit(Exit::WrongUse.code().into())
             }
         },

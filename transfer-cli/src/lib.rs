@@ -11,6 +11,8 @@
 //! - [`perf`]: `perf`, rates and times of RDMA operations. It needs no sidecar.
 //! - [`error`]: errors, with advice and exit codes.
 #![forbid(unsafe_code)]
+// They panic where their output cannot be written.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 pub mod admin;
 pub mod arguments;
@@ -34,7 +36,7 @@ pub fn main(arguments: Arguments) -> u8 {
     match run(arguments) {
         Ok(()) => 0,
         Err(error) => {
-            eprint!("{}", error.for_people());
+            transfer_terminal::output::complain(&error.for_people());
             error.exit_code()
         }
     }

@@ -1,4 +1,4 @@
-//! Text for display: sizes in units, and a check of characters that other processes have chosen.
+//! Text for display: sizes in units, and the escaping of text that other processes have chosen.
 
 use std::fmt;
 
@@ -26,6 +26,23 @@ pub fn acts_where_shown(c: char) -> bool {
     let acts = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}');
     acts || c.is_control()
+}
+
+/// Escapes control characters, characters that change the direction of text, and invisible ones, because names and keys
+/// may be hostile.
+#[must_use]
+pub fn printable(text: String) -> String {
+    if !text.contains(acts_where_shown) {
+        return text;
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match acts_where_shown(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    shown
 }
 
 #[cfg(test)]

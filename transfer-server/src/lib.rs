@@ -20,6 +20,8 @@
 //!
 //! The engine handles all bulk bytes and steady-state transfers; they do not pass through this crate.
 #![forbid(unsafe_code)]
+// They panic where their output cannot be written.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod admin;
 mod check;

@@ -13,6 +13,8 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use tokio::signal::unix::{SignalKind, signal};
+use transfer_core::text::printable;
+use transfer_terminal::errln;
 
 /// Runs the sidecar with this command line, whose first word is the program's name, until it is told to end. Returns
 /// the exit status. Help and errors of the command line are printed, and then the process exits.
@@ -30,16 +32,19 @@ pub fn run(arguments: &[OsString]) -> u8 {
     if loaded.flags.source.check {
         return match crate::check(&loaded) {
             Ok(remarks) => {
-                remarks.iter().for_each(|remark| eprintln!("transferd: {remark}"));
+                remarks.iter().for_each(|remark| errln!("transferd: {remark}"));
                 say("transferd: the configuration is good\n")
             }
             Err(e) => wrong(&e),
         };
     }
-    if let Err(e) = LogControl::install(&loaded.flags.log) {
-        eprintln!("transferd: --log: {e}");
-        return 2;
-    }
+    let _log = match LogControl::install(&loaded.flags.log) {
+        Ok(log) => FlushedAtEnd(log),
+        Err(e) => {
+            errln!("transferd: --log: {e}");
+            return 2;
+        }
+    };
     let config = match loaded.config() {
         Ok(config) => config,
         Err(e) => return wrong(&e),
@@ -52,7 +57,8 @@ pub fn run(arguments: &[OsString]) -> u8 {
         Ok(started) => started,
         Err(e @ (StartError::Config(_) | StartError::Tls(_))) => return wrong(&e),
         Err(e) => {
-            eprintln!("transferd: {e}");
+            // Another node may have chosen the words.
+            errln!("transferd: {}", printable(e.to_string()));
             return 1;
         }
     };
@@ -61,7 +67,7 @@ pub fn run(arguments: &[OsString]) -> u8 {
         announce(&line, ready_file.as_deref()).map_err(|(to, e)| format!("{to}: cannot write that it is ready: {e}"));
     let _ready_file = ready_file.map(RemovedAtEnd);
     if let Err(e) = announced {
-        eprintln!("transferd: {e}");
+        errln!("transferd: {e}");
         return 1;
     }
     tell_systemd(&[NotifyState::Ready]);
@@ -86,7 +92,7 @@ fn raise_descriptor_limit() {
 
 /// Reports an invalid configuration. Returns the exit status 2.
 fn wrong(error: &dyn std::error::Error) -> u8 {
-    eprintln!("transferd: {error}");
+    errln!("transferd: {error}");
     2
 }
 
@@ -94,7 +100,7 @@ fn say(text: &str) -> u8 {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Ok(()) => 0,
         Err(e) => {
-            eprintln!("transferd: cannot write to standard output: {e}");
+            errln!("transferd: cannot write to standard output: {e}");
             1
         }
     }
@@ -177,6 +183,14 @@ fn announce(line: &str, file: Option<&Path>) -> Result<(), (String, std::io::Err
 fn tell_systemd(state: &[NotifyState<'_>]) {
     if let Err(e) = sd_notify::notify(state) {
         tracing::warn!(error = %e, "systemd cannot be told");
+    }
+}
+
+struct FlushedAtEnd(LogControl);
+
+impl Drop for FlushedAtEnd {
+    fn drop(&mut self) {
+        self.0.flush();
     }
 }
 

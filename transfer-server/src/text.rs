@@ -1,7 +1,6 @@
 //! Error texts for people.
 
 use std::error::Error;
-use transfer_core::text::acts_where_shown;
 
 /// Returns the text of an error with all its causes. tonic's own text for nearly everything is "transport error"; the
 /// causes say what happened.
@@ -29,10 +28,10 @@ pub(crate) fn counted(n: u64, one: &str) -> String {
     format!("{n} {one}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Returns the text of another process, safe to show: at most `most` characters, without control characters and without
-/// characters that change the direction of text.
+/// Returns the text of another process, safe to show: its first `most` characters, escaped as
+/// [`printable`](transfer_core::text::printable) does.
 pub(crate) fn printable(text: &str, most: usize) -> String {
-    text.chars().take(most).map(|c| if acts_where_shown(c) { ' ' } else { c }).collect()
+    transfer_core::text::printable(text.chars().take(most).collect())
 }
 
 /// Returns the text of a failed call: the other side's message, and the underlying error if there is one.

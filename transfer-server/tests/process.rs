@@ -5,6 +5,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use transfer_core::tensor::Name;
+use transfer_memory::session::{WorkerEnd, WorkerOptions};
 
 fn transferd(dir: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_transferd"));
@@ -100,6 +103,33 @@ fn sidecar_raises_its_descriptor_limit_to_the_hard_limit() {
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     assert_eq!(files.split_whitespace().skip(3).take(2).collect::<Vec<_>>(), ["512", "512"], "{files}");
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// As when a supervisor keeps standard error as a pipe and does not read it.
+#[test]
+fn full_pipe_of_the_log_holds_up_no_worker() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = transferd(dir.path(), &["--node", "a", "--log", "debug", "--log-limit", "0"]).spawn().unwrap();
+    let log = child.stderr.take().unwrap();
+    // The least that a pipe holds.
+    rustix::pipe::fcntl_setpipe_size(&log, 4096).unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("transferd ready"), "{line}");
+    let name = Name::new("trainer\nred").unwrap();
+    for n in 0..100 {
+        let options = WorkerOptions { name: name.clone(), arena_bytes: 4096, timeout: Duration::from_secs(60) };
+        // The name is free once the data plane has ended the session before, which it also logs.
+        let until = Instant::now() + Duration::from_secs(60);
+        while let Err(e) = WorkerEnd::connect(&dir.path().join("worker.sock"), &options) {
+            assert!(Instant::now() < until, "worker {n}: {e}");
+        }
+    }
+    let mut lines = BufReader::new(log).lines().map(Result::unwrap);
+    let opened = lines.by_ref().filter(|line| line.contains("session open")).take(100);
+    opened.for_each(|line| assert!(line.contains(r"\nred session="), "{line}"));
     signal(&child, "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }

@@ -1,8 +1,8 @@
 //! Error texts for people: a line with the failure and its causes, and a line with advice.
 
-use crate::table::printable;
 use std::error::Error;
 use std::fmt::Write;
+use transfer_core::text::printable;
 
 /// Texts of libraries that only wrap a cause; they are left out.
 const VAGUE: [&str; 3] = ["transport error", "client error (Connect)", "tcp connect error"];

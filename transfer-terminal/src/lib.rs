@@ -5,11 +5,13 @@
 //! - [`cpu`]: the CPU time of the process.
 //! - [`exit`]: the exit codes.
 //! - [`failure`]: error texts for people.
-//! - [`output`]: standard output whose reader may go; [`out!`] and [`outln!`] print to it.
+//! - [`output`]: output without panics; [`out!`] and [`outln!`] print to standard output, [`errln!`] to standard error.
 //! - [`table`]: text in columns. [`units`]: numbers.
 //! - [`unfinished`]: a file that gets its name when it is complete.
 //! - [`shells`]: completions and manual pages.
 #![forbid(unsafe_code)]
+// They panic where their output cannot be written.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 #[cfg(feature = "chart")]
 pub mod chart;

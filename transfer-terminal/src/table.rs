@@ -1,7 +1,7 @@
 //! Text in columns.
 
 use std::fmt;
-use transfer_core::text::acts_where_shown;
+use transfer_core::text::printable;
 
 /// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,23 +44,6 @@ impl Table {
 
 /// The widest column. A longer cell does not widen its column; it only shifts the rest of its line.
 const WIDEST: usize = 64;
-
-/// Escapes control characters, characters that change the direction of text, and invisible ones, because names and keys
-/// may be hostile.
-#[must_use]
-pub fn printable(text: String) -> String {
-    if !text.contains(acts_where_shown) {
-        return text;
-    }
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        match acts_where_shown(c) {
-            true => shown.extend(c.escape_default()),
-            false => shown.push(c),
-        }
-    }
-    shown
-}
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,6 +14,8 @@
 //! - [`machine`]: the machine and the build. [`clock`]: the clock.
 //! - [`error`]: errors, with exit codes and advice.
 #![forbid(unsafe_code)]
+// They panic where their output cannot be written.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 pub mod actor;
 pub mod arguments;

@@ -1,5 +1,7 @@
 //! The command line; everything else is explained in the library, [`transfer_bench`].
 #![forbid(unsafe_code)]
+// They panic where their output cannot be written.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -9,7 +11,7 @@ fn main() -> ExitCode {
     match transfer_bench::run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprint!("{}", error.for_people());
+            transfer_terminal::output::complain(&error.for_people());
             ExitCode::from(error.exit().code())
         }
     }

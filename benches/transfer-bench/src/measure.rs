@@ -12,7 +12,7 @@ use serde_json::json;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-use transfer_terminal::outln;
+use transfer_terminal::{errln, outln};
 
 /// Measures and prints.
 ///
@@ -43,7 +43,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     for suite in suites {
         bench.progress.set_prefix(suite.name());
         if let Some(why) = suite.lacks().filter(|_| all) {
-            eprintln!("{}: not measured: {why}", suite.name());
+            errln!("{}: not measured: {why}", suite.name());
             continue;
         }
         match suite.run(&bench, &options.sweep) {

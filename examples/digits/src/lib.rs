@@ -35,6 +35,8 @@
 //! - [`error`]: the errors.
 
 #![forbid(unsafe_code)]
+// They panic where their output cannot be written.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 pub mod bulk;
 pub mod dataset;

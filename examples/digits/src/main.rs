@@ -1,5 +1,7 @@
 //! The command line of the example; everything else is explained in the library, [`digits`].
 #![forbid(unsafe_code)]
+// They panic where their output cannot be written.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 use clap::{Parser, Subcommand};
 use digits::bulk::Load;
@@ -8,6 +10,7 @@ use digits::training::{Job, WORKERS};
 use digits::{bulk, demo, grpc, ps, reference, tied, worker};
 use std::error::Error as _;
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -102,7 +105,8 @@ async fn main() -> ExitCode {
     match run(Arguments::parse().role).await {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("digits: {}", with_causes(&error));
+            // If standard error cannot be written, nobody can be told.
+            let _ = writeln!(io::stderr(), "digits: {}", with_causes(&error));
             ExitCode::FAILURE
         }
     }
@@ -112,7 +116,7 @@ async fn run(role: Role) -> Result<ExitCode, Error> {
     match role {
         Role::Demo(options) => {
             let report = demo::demo(&options).await?;
-            print!("\n{report}");
+            write!(io::stdout(), "\n{report}").map_err(Error::io("print the report"))?;
             return Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Role::Reference { job } => reference::run(job)?,

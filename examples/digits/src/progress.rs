@@ -1,6 +1,7 @@
 //! A progress bar. If standard error is no terminal, it writes lines for a log instead.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{self, Write};
 
 /// A progress bar, or lines for a log. The bar stays on the screen when this is dropped.
 #[derive(Debug)]
@@ -22,7 +23,9 @@ impl Progress {
         bar.set_position(position);
         bar.set_message(message.to_owned());
         if bar.is_hidden() {
-            eprintln!("{:>10} {position:>5}/{} {message}", bar.prefix(), bar.length().unwrap_or_default());
+            let (name, length) = (bar.prefix(), bar.length().unwrap_or_default());
+            // The job goes on without its progress.
+            let _ = writeln!(io::stderr(), "{name:>10} {position:>5}/{length} {message}");
         }
     }
 }

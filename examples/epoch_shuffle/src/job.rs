@@ -41,7 +41,7 @@ pub(crate) fn run() -> Result<(), Error> {
 }
 
 fn check(is_so: bool, what: &str) -> Result<(), Error> {
-    println!("{}: {what}", if is_so { "yes" } else { "NO" });
+    writeln!(std::io::stdout(), "{}: {what}", if is_so { "yes" } else { "NO" })?;
     if is_so { Ok(()) } else { Err(format!("it is not so that {what}").into()) }
 }
 

@@ -6,10 +6,13 @@
 //! - [`worker`]: **start here**. A worker: its task and its partition of each epoch.
 //! - [`job`]: starts two sidecars and four workers, kills one of them, and checks what all have seen.
 #![forbid(unsafe_code)]
+// They panic where their output cannot be written.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod job;
 mod worker;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Any error: this is a program, and nobody asks for the kind.
@@ -25,7 +28,8 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("epoch_shuffle: {e}");
+            // If standard error cannot be written, nobody can be told.
+            let _ = writeln!(std::io::stderr(), "epoch_shuffle: {e}");
             ExitCode::FAILURE
         }
     }

@@ -10,6 +10,8 @@
 //! - [`direct`]: the sorted files, which are written without the page cache.
 //! - [`options`]: the command line.
 #![forbid(unsafe_code)]
+// They panic where their output cannot be written.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod check;
 mod direct;
@@ -17,6 +19,7 @@ mod options;
 mod records;
 mod sort;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Any error: this is a program, and nobody asks for the kind.
@@ -26,7 +29,8 @@ fn main() -> ExitCode {
     match options::parse(std::env::args().skip(1)).and_then(|options| sort::run(&options)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("terasort: {e}");
+            // If standard error cannot be written, nobody can be told.
+            let _ = writeln!(std::io::stderr(), "terasort: {e}");
             ExitCode::FAILURE
         }
     }

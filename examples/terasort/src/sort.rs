@@ -8,7 +8,7 @@ use crate::records::{KEY, RECORD, Sum, generate, record};
 use arrow_array::cast::AsArray;
 use arrow_array::{ArrayRef, FixedSizeBinaryArray, RecordBatch};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -70,7 +70,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
         generated.join(generate(&path, at(task)..at(task + 1))?);
         inputs.push(path);
     }
-    say("generated", generated.records, started);
+    say("generated", generated.records, started)?;
 
     let started = Instant::now();
     let socket = folder.join("worker.sock");
@@ -87,12 +87,12 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
 
     let bounds = bounds(records, partitions)?;
     each(exchanges.iter(), tasks, |exchange, task| write(exchange, task, &inputs[task as usize], &bounds))?;
-    say("written to their partitions", records, started);
+    say("written to their partitions", records, started)?;
     let output = |partition: u32| folder.join(format!("out-{partition:05}"));
     let readers = exchanges.iter().cycle().take(READERS);
     each(readers, partitions, |exchange, partition| sort(exchange, partition, &output(partition)))?;
     opened.release().timeout(PATIENCE).call()?;
-    say("sorted, from files to files", records, started);
+    say("sorted, from files to files", records, started)?;
     drop((opened, exchanges, clients, sidecar));
 
     let outputs: Vec<PathBuf> = (0..partitions).map(output).collect();
@@ -100,13 +100,13 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     if found != generated {
         return Err(format!("{generated:?} were generated, and {found:?} are in the sorted files").into());
     }
-    println!("valid: {} records ascend, checksum {:016x}", found.records, found.checksum);
+    writeln!(io::stdout(), "valid: {} records ascend, checksum {:016x}", found.records, found.checksum)?;
     Ok(())
 }
 
-fn say(what: &str, records: u64, since: Instant) {
+fn say(what: &str, records: u64, since: Instant) -> io::Result<()> {
     let (took, bytes) = (since.elapsed().as_secs_f64(), records * RECORD as u64);
-    println!("{what}: {records} records in {took:.2} s, {:.1} MB/s", bytes as f64 / 1e6 / took);
+    writeln!(io::stdout(), "{what}: {records} records in {took:.2} s, {:.1} MB/s", bytes as f64 / 1e6 / took)
 }
 
 /// Starts the `transferd` beside this program.

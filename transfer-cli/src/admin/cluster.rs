@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
+use transfer_core::text::printable;
 use transfer_proto::v1::admin_client::AdminClient;
 use transfer_proto::v1::{Exchange, ExchangesRequest, Node, NodesRequest, NodesResponse, Tensor, TensorsRequest};
 use transfer_terminal::units::age;
@@ -37,8 +38,8 @@ impl NodesAsked {
     /// [`Error::NotAllNodes`] if one is missing.
     pub(crate) fn complete(self) -> Result<(), Error> {
         for Missing { who, why } in &self.missing {
-            let line = transfer_terminal::table::printable(format!("transferctl: {who} is missing in the list: {why}"));
-            eprintln!("{line}");
+            let line = printable(format!("transferctl: {who} is missing in the list: {why}"));
+            transfer_terminal::errln!("{line}");
         }
         match self.missing.len() {
             0 => Ok(()),

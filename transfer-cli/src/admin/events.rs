@@ -3,9 +3,9 @@
 use super::Target;
 use crate::error::Error;
 use serde_json::{Value, json};
+use transfer_core::text::printable;
 use transfer_proto::v1::event::What;
 use transfer_proto::v1::{Event, EventsRequest};
-use transfer_terminal::table::printable;
 
 /// The options of `transferctl events`.
 #[derive(Debug, Clone, clap::Args)]

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
 use tonic::Code;
+use transfer_core::text::printable;
 use transfer_proto::v1::{DatagramEndpoint, PingRequest, PingResponse};
-use transfer_terminal::table::printable;
 use transfer_terminal::units;
 
 /// The longest time-out that a sidecar accepts.

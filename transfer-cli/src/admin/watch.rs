@@ -54,7 +54,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     let clear = std::io::stdout().is_terminal();
     loop {
         if clear {
-            transfer_terminal::out!("\x1b[H\x1b[2J");
+            transfer_terminal::output::control("\x1b[H\x1b[2J");
         } else if looks > 0 && !options.what.is_json() {
             transfer_terminal::outln!("");
         }
@@ -63,7 +63,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         let is_last = options.times.is_some_and(|times| looks >= times);
         match looked {
             Err(error) if looks > 1 && !is_last && error.exit() == Exit::Unreachable => {
-                eprintln!("transferctl: {}", error.in_one_line());
+                transfer_terminal::errln!("transferctl: {}", error.in_one_line());
             }
             looked => looked?,
         }

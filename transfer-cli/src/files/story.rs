@@ -8,8 +8,9 @@ use serde_json::json;
 use std::time::Duration;
 use transfer_client::{Report, TensorMeta};
 use transfer_terminal::exit::Exit;
-use transfer_terminal::outln;
+use transfer_terminal::output::complain;
 use transfer_terminal::units::{bytes, counted};
+use transfer_terminal::{errln, outln};
 
 /// The verbosity.
 #[derive(Debug, Clone, clap::Args)]
@@ -161,13 +162,13 @@ impl Story {
     /// Prints a remark on the standard error.
     pub(super) fn remark(&self, text: &str) {
         if !self.telling.quiet {
-            self.bar.suspend(|| eprintln!("{text}"));
+            self.bar.suspend(|| errln!("{text}"));
         }
     }
 
     /// Prints an alarm about finished transfers on the standard error, even with --quiet.
     pub(super) fn alarm(&self, text: &str) {
-        self.bar.suspend(|| eprintln!("transferctl: {text}"));
+        self.bar.suspend(|| errln!("transferctl: {text}"));
     }
 
     pub(super) fn done(&mut self, line: &Line<'_>) {
@@ -213,7 +214,7 @@ impl Story {
         }
         match self.all {
             1 => self.only = Some(*error),
-            _ => self.bar.suspend(|| eprint!("{}", error.for_people())),
+            _ => self.bar.suspend(|| complain(&error.for_people())),
         }
     }
 
@@ -251,7 +252,7 @@ impl Story {
     pub(super) fn say(&self, text: &str) {
         match (self.telling.quiet, self.to_stderr) {
             (true, _) => {}
-            (false, true) => self.bar.suspend(|| eprintln!("{text}")),
+            (false, true) => self.bar.suspend(|| errln!("{text}")),
             (false, false) => self.bar.suspend(|| outln!("{text}")),
         }
     }

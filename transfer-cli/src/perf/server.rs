@@ -28,7 +28,7 @@ pub(super) fn run(options: &Options, chosen: &Chosen) -> Result<(), PerfError> {
     let address = listener.local_addr().map_err(failed)?;
     let whom = if options.listen.is_some() { "" } else { ", from this host; --listen ADDRESS lets others connect" };
     if options.json {
-        eprintln!("listening at {address}{whom}");
+        transfer_terminal::errln!("listening at {address}{whom}");
     } else {
         transfer_terminal::outln!("listening at {address}{whom}");
     }
@@ -38,7 +38,7 @@ pub(super) fn run(options: &Options, chosen: &Chosen) -> Result<(), PerfError> {
         match Control::new(stream).map_err(|source| PerfError::Broken { peer, source }).and_then(|c| greet(c, options))
         {
             Ok(control) => break control,
-            Err(error) => eprintln!("{peer} is not served: {error}"),
+            Err(error) => transfer_terminal::errln!("{peer} is not served: {error}"),
         }
     };
     drop(listener);

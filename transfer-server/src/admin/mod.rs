@@ -274,7 +274,7 @@ impl v1::admin_server::Admin for AdminService {
         };
         let before = log.set_filter(&level).map_err(|e| match e {
             LogError::Filter { .. } => Status::invalid_argument(e.to_string()),
-            LogError::Taken(_) => Status::internal(e.to_string()),
+            LogError::Taken(_) | LogError::Thread(_) => Status::internal(e.to_string()),
         })?;
         self.changed("SetLogLevel", format!("an operator has changed what is logged from {before} to {level}"));
         Ok(Response::new(v1::SetLogLevelResponse { before, now: level }))

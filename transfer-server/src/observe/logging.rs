@@ -1,20 +1,31 @@
 //! The log: text or JSON on standard error, a filter that can be changed while the process runs, and a limit for each
-//! call site.
+//! call site. A thread that logs never waits for the reader of standard error.
 //!
 //! The limit is needed because most lines are about other processes: a peer that connects and violates the protocol as
 //! fast as it can must not fill a disk. Each call site may write a number of lines per second. Further lines are
 //! counted, and one line then tells how many were dropped, and where. Lines of other call sites are not affected.
 
 use super::limit::{Limit, Limiter};
+use super::lines::{Lines, text_field};
 use clap::{Args, ValueEnum};
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::IsTerminal;
+use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tracing::Subscriber;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
 /// The log of this process, once it is set up. A process has only one.
 static INSTALLED: OnceLock<LogControl> = OnceLock::new();
+
+/// The time for which the end of the program waits for the reader of the log.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// The format of log lines
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -60,6 +71,9 @@ pub enum LogError {
     /// Other code of this process has set up the log.
     #[error("the log of this process is set up already: {0}")]
     Taken(String),
+    /// The system has no thread that writes the log.
+    #[error("no thread can be had that writes the log: {0}")]
+    Thread(String),
 }
 
 /// Controls the log of this process. Cheap to clone.
@@ -69,6 +83,7 @@ pub struct LogControl {
     /// The filter's text as it was given. The filter itself would print its parts in another order.
     text: Arc<parking_lot::Mutex<String>>,
     limiter: Arc<Limiter>,
+    lines: Lines,
 }
 
 impl LogControl {
@@ -79,22 +94,23 @@ impl LogControl {
     pub fn install(flags: &LogFlags) -> Result<LogControl, LogError> {
         let limiter = Arc::new(Limiter::new(flags.log_limit));
         let (filter, handle) = reload::Layer::new(parse(&flags.filter)?);
-        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-        let lines = match flags.log_format {
-            LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
-            // The fields are put beside the message, where tools look for them.
-            LogFormat::Json => lines.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed(),
-        };
+        let lines = Lines::new(flags.log_format);
+        let layer = layer(&lines, flags.log_format, std::io::stderr().is_terminal());
         let limit = Limit::new(limiter.clone());
         tracing_subscriber::registry()
             .with(filter)
             .with(limit)
-            .with(lines)
+            .with(layer)
             .try_init()
             .map_err(|e| LogError::Taken(e.to_string()))?;
+        // Without a standard error there is no log.
+        if let Ok(stderr) = std::io::stderr().as_fd().try_clone_to_owned() {
+            lines.start_writing(stderr.into()).map_err(|e| LogError::Thread(e.to_string()))?;
+        }
         let text = Arc::new(parking_lot::Mutex::new(flags.filter.clone()));
-        let control = LogControl { filter: handle, text, limiter: limiter.clone() };
+        let control = LogControl { filter: handle, text, limiter: limiter.clone(), lines };
         limiter.start_telling();
+        log_panics(control.clone());
         // This is the first log that could be installed, so the cell is empty.
         let _ = INSTALLED.set(control.clone());
         Ok(control)
@@ -126,11 +142,43 @@ impl LogControl {
         self.text.lock().clone()
     }
 
-    /// Returns the number of lines that the limit has dropped.
+    /// Returns the number of lines that were dropped: by the limit, and because standard error did not take them.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        self.limiter.dropped()
+        self.limiter.dropped() + self.lines.dropped()
     }
+
+    /// Waits until standard error has all lines, for a second at most.
+    pub fn flush(&self) {
+        self.lines.flush(LAST_LINES);
+    }
+}
+
+/// Returns the layer that writes to `lines`, which are of this format.
+pub(super) fn layer<S>(lines: &Lines, format: LogFormat, colours: bool) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    let layer = tracing_subscriber::fmt::layer().with_writer(lines.clone());
+    match format {
+        LogFormat::Text => layer.with_ansi(colours).fmt_fields(debug_fn(text_field).delimited(" ")).boxed(),
+        // The fields are put beside the message, where tools look for them.
+        LogFormat::Json => layer.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed(),
+    }
+}
+
+/// Logs panics. The standard library would write them to standard error itself, and wait for its reader.
+fn log_panics(log: LogControl) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = std::thread::current();
+        let (thread, backtrace) = (thread.name().unwrap_or("unnamed"), Backtrace::capture());
+        match backtrace.status() {
+            BacktraceStatus::Captured => tracing::error!(thread, %backtrace, "{panic}"),
+            _ => tracing::error!(thread, "{panic}"),
+        }
+        // The process may be about to end.
+        log.flush();
+    }));
 }
 
 /// Checks a filter without setting anything up.

@@ -1,7 +1,7 @@
 //! Observation of a sidecar: log, metrics, traces and status page.
 //!
 //! # Layout
-//! - [`logging`], `limit`: the log, and its limit for each call site.
+//! - [`logging`], `limit`, `lines`: the log, its limit for each call site, and the queue of its lines.
 //! - `http`, `places`, `config`: the HTTP server, its limit of connections, and its settings. The page itself is in
 //!   `page`.
 //! - `observer`: a snapshot of the sidecar, the source of everything below.
@@ -15,6 +15,7 @@ mod families;
 mod history;
 mod http;
 mod limit;
+mod lines;
 pub mod logging;
 mod metrics;
 mod observer;

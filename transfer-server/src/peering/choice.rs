@@ -171,7 +171,7 @@ mod tests {
         let long = "é".repeat(10_000);
         let got = from_message(&[reason(4, "a\x1b[2Jb\nc"), reason(77, "no such"), reason(2, &long)]);
         assert_eq!(got.len(), 2);
-        assert_eq!(got[0].why, "a [2Jb c");
+        assert_eq!(got[0].why, r"a\u{1b}[2Jb\nc");
         assert_eq!(got[1].why.chars().count(), LONGEST_REASON);
         assert_eq!(from_message(&vec![reason(2, "x"); 100]).len(), MOST_REASONS);
     }

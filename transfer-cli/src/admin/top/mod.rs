@@ -2,11 +2,12 @@
 //!
 //! # Layout
 //! - `sample`: a sample of the sidecar, and the change between two. `frame`: the drawing.
-//! - `keys`: the keyboard.
+//! - `keys`: the keyboard. `screen`: the terminal.
 
 mod frame;
 mod keys;
 mod sample;
+mod screen;
 
 use super::Target;
 use crate::error::Error;
@@ -15,6 +16,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use sample::Sample;
+use screen::Screen;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
@@ -72,10 +74,9 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Error::NoTerminal);
     }
-    // It also restores the terminal if the program panics.
-    let mut terminal = ratatui::try_init().map_err(|source| Error::Terminal { source })?;
-    let ended = live(options, &mut admin, before, &mut terminal).await;
-    let restored = ratatui::try_restore().map_err(|source| Error::Terminal { source });
+    let mut screen = Screen::take().map_err(|source| Error::Terminal { source })?;
+    let ended = live(options, &mut admin, before, &mut screen).await;
+    let restored = screen.give_back().map_err(|source| Error::Terminal { source });
     ended.and(restored)
 }
 
@@ -83,7 +84,7 @@ async fn live(
     options: &Options,
     admin: &mut transfer_proto::v1::admin_client::AdminClient<tonic::transport::Channel>,
     mut before: Sample,
-    terminal: &mut ratatui::DefaultTerminal,
+    screen: &mut Screen,
 ) -> Result<(), Error> {
     let failed = |source| Error::Terminal { source };
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
@@ -94,7 +95,7 @@ async fn live(
     let mut lost: Option<String> = None;
     let mut next_look = Instant::now() + options.every;
     loop {
-        terminal.draw(|frame| frame::draw(frame, &before, &now, lost.as_deref())).map_err(failed)?;
+        screen.draw(|frame| frame::draw(frame, &before, &now, lost.as_deref())).map_err(failed)?;
         tokio::select! {
             key = keys.next() => match key.map_err(failed)? {
                 keys::Typed::Quit => return Ok(()),
