@@ -1,5 +1,7 @@
 """Gives transferd each configuration file that is in a manifest: check.py TRANSFERD MANIFEST...
 
+Also checks that no pod gets the environment variables of Services.
+
 Certificates are files of the pod; here a set is made up for them, so that everything but these paths is checked as it stands.
 """
 
@@ -10,6 +12,12 @@ import sys
 import tempfile
 
 import yaml
+
+
+def pods(path):
+    for document in yaml.safe_load_all(pathlib.Path(path).read_text()):
+        if document and document["kind"] in ("Pod", "DaemonSet", "Deployment"):
+            yield document["spec"] if document["kind"] == "Pod" else document["spec"]["template"]["spec"]
 
 
 def configurations(path):
@@ -35,6 +43,8 @@ def main(transferd, manifests):
     with tempfile.TemporaryDirectory() as folder:
         certificates(folder)
         for manifest in manifests:
+            if not all(pod.get("enableServiceLinks") is False for pod in pods(manifest)):
+                sys.exit(f"{manifest}: a pod has no enableServiceLinks: false")
             for name, text in configurations(manifest):
                 file = pathlib.Path(folder, name)
                 file.write_text(text.replace("/etc/transfer/tls", folder))

@@ -42,6 +42,32 @@ fn command_line_overrides_environment_and_file() {
     assert_eq!((code, values(&second)), (Some(0), values(&printed)));
 }
 
+/// What Compose and Helm make of values that nobody gave, and Kubernetes of Services named `transfer` and `transfer-verbs`.
+#[test]
+fn variables_that_are_no_settings_are_ignored() {
+    let service = ["TRANSFER", "TRANSFER_VERBS"].map(|name| {
+        [("SERVICE_HOST", "10.0.0.1"), ("PORT", "tcp://10.0.0.1:7471"), ("PORT_7471_TCP_PORT", "7471")]
+            .map(|(what, value)| (format!("{name}_{what}"), value))
+    });
+    let empty = ["LISTEN", "NODE", "SOCKET_MODE", "POLL", "HUGE_PAGES", "VERBS_DEVICE", "LIMITS", "CONFIG", "LOG"];
+    let mut around: Vec<_> = empty.iter().map(|name| (format!("TRANSFER_{name}"), "")).collect();
+    around.extend(service.into_iter().flatten());
+    let around: Vec<(&str, &str)> = around.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    let (code, printed, said) = transferd(&["--print-config"], &around);
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    assert_eq!(printed, transferd(&["--print-config"], &[]).1);
+    assert_eq!(transferd(&["--check", "--node", "n"], &around).0, Some(0));
+
+    let tool = |around: &[(&str, &str)]| {
+        let mut command = Command::new(programs::transferctl());
+        command.args(["sessions"]).env_remove("TRANSFER_ADMIN").envs(around.iter().copied());
+        let Output { status, stderr, .. } = command.output().expect("transferctl can be started");
+        (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+    };
+    let empty = ["TRANSFER_ADMIN", "TRANSFER_TLS_CA", "TRANSFER_TLS_CERT", "TRANSFER_TLS_NAME"].map(|name| (name, ""));
+    assert_eq!(tool(&empty), tool(&[]));
+}
+
 #[test]
 fn check_reports_each_mistake_and_starts_nothing() {
     let folder = tempfile::tempdir().expect("a folder");

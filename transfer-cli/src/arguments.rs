@@ -2,9 +2,10 @@
 
 use crate::{admin, certs, devices, doctor, files, perf};
 use clap::error::{ContextKind, ContextValue};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use transfer_terminal::environment;
 use transfer_terminal::exit::{self, Exit};
 
 /// Shows and administers sidecars, and transfers files through them.
@@ -97,7 +98,8 @@ pub fn parse() -> Arguments {
 /// Parses `words`, which begin with the program's name. Errors are printed, and end the process.
 #[must_use]
 pub fn parse_from(words: &[OsString]) -> Arguments {
-    match Arguments::try_parse_from(words) {
+    let matches = environment::settings(Arguments::command()).try_get_matches_from(words);
+    match matches.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,
         Err(error) => match of_environment(&error, words) {
             None => error.exit(),

@@ -157,6 +157,32 @@ def test_what_several_nodes_need_is_named(as_rank, others, right):
         td.init()
 
 
+# What Compose and Helm make of values that nobody gave, and Kubernetes of Services named transferd, transfer and transfer-verbs.
+AROUND = {
+    **{f"TRANSFERD_{name}": "" for name in ("TLS_CERT", "TLS_KEY", "TLS_CA")},
+    **{f"TRANSFER_{name}": "" for name in ("LISTEN", "NODE", "SOCKET", "PINNED_LIMIT", "HUGE_PAGES", "CONFIG", "LOG")},
+    **{f"{name}_SERVICE_HOST": "10.0.0.1" for name in ("TRANSFERD", "TRANSFER", "TRANSFER_VERBS")},
+    **{f"{name}_SERVICE_PORT": "7471" for name in ("TRANSFERD", "TRANSFER", "TRANSFER_VERBS")},
+    **{f"{name}_PORT": "tcp://10.0.0.1:7471" for name in ("TRANSFERD", "TRANSFER", "TRANSFER_VERBS")},
+    **{f"{name}_PORT_7471_TCP": "tcp://10.0.0.1:7471" for name in ("TRANSFERD", "TRANSFER", "TRANSFER_VERBS")},
+    **{f"{name}_PORT_7471_TCP_PORT": "7471" for name in ("TRANSFERD", "TRANSFER", "TRANSFER_VERBS")},
+    "TORCHELASTIC_RESTART_COUNT": "",
+}
+
+
+def test_what_orchestrators_put_into_the_environment_is_no_setting(folder):
+    job = Job(folder, nodes=2, of_each=1, **AROUND)
+    with job.rank(0) as first, job.rank(1) as second:
+        assert first.line() and second.line()
+
+
+def test_an_embedded_sidecar_takes_no_settings_from_orchestrators():
+    code = "import transferd as td\nwith td.embedded(sidecar={'node': 'a'}) as c: print(c.node)"
+    environment = {**os.environ, **AROUND}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout == "a\n", done.stderr
+
+
 def test_certificates_that_cannot_be_read_are_named(folder):
     names = ("CERT", "KEY", "CA")
     job = Job(folder, nodes=2, of_each=1, **{f"TRANSFERD_TLS_{name}": f"/nowhere/{{node}}-{name}" for name in names})

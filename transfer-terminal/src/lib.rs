@@ -3,6 +3,7 @@
 //! # Layout
 //! - `chart`, with the feature of this name: charts of measurements, as SVG.
 //! - [`cpu`]: the CPU time of the process.
+//! - [`environment`]: the variables that are settings.
 //! - [`exit`]: the exit codes.
 //! - [`failure`]: error texts for people.
 //! - [`output`]: output without panics; [`out!`] and [`outln!`] print to standard output, [`errln!`] to standard error.
@@ -16,6 +17,7 @@
 #[cfg(feature = "chart")]
 pub mod chart;
 pub mod cpu;
+pub mod environment;
 pub mod exit;
 pub mod failure;
 pub mod output;

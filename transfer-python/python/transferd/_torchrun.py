@@ -108,7 +108,8 @@ def _number(environment: Mapping[str, str], name: str, least: int, most: int | N
 
 
 def _directory(environment: Mapping[str, str], master: str, master_port: int, node: str) -> Directory:
-    if environment.get("TRANSFERD_PORT"):
+    # A Service of Kubernetes named `transferd` puts its address there, in every container: tcp://10.0.0.1:7471.
+    if (given := environment.get("TRANSFERD_PORT")) and "://" not in given:
         port, port_of = _number(environment, "TRANSFERD_PORT", 1, 65535), "TRANSFERD_PORT"
         if port == master_port:
             raise Invalid(f"TRANSFERD_PORT={port} is torch's own port, MASTER_PORT: give the sidecar another one")

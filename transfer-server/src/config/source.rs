@@ -114,7 +114,7 @@ fn from_where(origins: &[(String, Origin)]) -> String {
 /// Returns the flags in the form for the file: a switch takes a value, so that `--huge-pages=false` can override the
 /// file.
 pub(super) fn command() -> Command {
-    Flags::command().mut_args(|arg| match arg.get_action() {
+    transfer_terminal::environment::settings(Flags::command()).mut_args(|arg| match arg.get_action() {
         ArgAction::SetTrue if !is_about_itself(&arg) => arg
             .action(ArgAction::Set)
             .num_args(0..=1)
