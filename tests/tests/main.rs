@@ -57,6 +57,7 @@ mod shm;
 mod shm_reference;
 mod start_and_stop;
 mod status_page;
+mod surroundings;
 mod takeover;
 mod tenants;
 mod three_nodes;

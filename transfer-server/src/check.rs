@@ -37,7 +37,8 @@ pub fn check(loaded: &Loaded) -> Result<Vec<String>, CheckError> {
     check_required(&config).map_err(StartError::from)?;
     folder_for_copies(&config)?;
     let mut remarks = Vec::new();
-    remarks.extend(more_than_the_host(&config, memory_bytes()));
+    let memory = memory_bytes().into_iter().chain(crate::config::group_limit()).min();
+    remarks.extend(more_than_the_host(&config, memory));
     match is_running(&config)? {
         true => remarks.push(format!(
             "a sidecar listens at --socket {} already: addresses were not looked at, for they may be its own",
@@ -48,12 +49,12 @@ pub fn check(loaded: &Loaded) -> Result<Vec<String>, CheckError> {
     Ok(remarks)
 }
 
-/// Returns a remark if the limit exceeds this host's memory. This is no error, because a file may be checked on a host
+/// Returns a remark if the limit exceeds this host's memory, or that of its control group. This is no error, because a file may be checked on a host
 /// other than its own.
 fn more_than_the_host(config: &Config, memory_bytes: Option<u64>) -> Option<String> {
     let (limit, host) = (config.pinned_limit, memory_bytes.filter(|host| config.pinned_limit.0 > *host)?);
     Some(format!(
-        "--pinned-limit {limit} is more than the {} MiB of memory that this host has: the kernel kills the sidecar before it is reached",
+        "--pinned-limit {limit} is more than the {} MiB of memory that this host has, or allows this process: the kernel kills the sidecar before it is reached",
         host >> 20
     ))
 }

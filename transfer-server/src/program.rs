@@ -7,7 +7,7 @@
 use crate::config::{self, LoadError, Loaded};
 use crate::observe::logging::LogControl;
 use crate::{Sidecar, StartError};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use std::ffi::OsString;
 use std::io::Write;
@@ -128,22 +128,24 @@ fn reload(sidecar: &Sidecar, arguments: &[OsString], before: Loaded) -> Loaded {
     }
 }
 
-/// SIGTERM, SIGINT and SIGHUP.
+/// SIGTERM, SIGINT and SIGHUP; and SIGXFSZ, only so that a file that would be too long is an error of its write.
 struct Signals {
     runtime: tokio::runtime::Runtime,
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
     hangup: tokio::signal::unix::Signal,
+    _file_size: tokio::signal::unix::Signal,
 }
 
 impl Signals {
     fn new() -> std::io::Result<Signals> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (terminate, interrupt, hangup) = {
-            let _entered = runtime.enter();
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?)
-        };
-        Ok(Signals { runtime, terminate, interrupt, hangup })
+        let entered = runtime.enter();
+        let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let hangup = signal(SignalKind::hangup())?;
+        let _file_size = signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?;
+        drop(entered);
+        Ok(Signals { runtime, terminate, interrupt, hangup, _file_size })
     }
 
     /// Waits for a signal to end, or until the sidecar ends by itself. Returns `true` for a signal. Reloads the

@@ -3,6 +3,7 @@
 use super::{BLOCK, PIECE};
 use rustix::fs::{FallocateFlags, Mode, OFlags, StatFs, fallocate, ftruncate, open, statfs, unlink};
 use rustix::io::{Errno, pread, pwrite};
+use rustix::process::{Resource, getrlimit};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -56,6 +57,10 @@ impl Unnamed {
 
     /// Makes sure that there is space. A file system that cannot do that says so when it is written.
     pub(super) fn reserve(&self, at: u64, len: u64) -> Result<(), Errno> {
+        // Beyond this limit the kernel ends the process by SIGXFSZ, unless its program ignores that.
+        if getrlimit(Resource::Fsize).current.is_some_and(|limit| at.saturating_add(len) > limit) {
+            return Err(Errno::FBIG);
+        }
         match fallocate(&self.file, FallocateFlags::empty(), at, len) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             reserved => reserved,

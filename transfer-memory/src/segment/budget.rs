@@ -6,7 +6,10 @@ use std::time::Instant;
 
 /// A reservation that would exceed the bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{wanted} bytes of pinned memory are wanted, {free} of the configured {limit} are free")]
+#[error(
+    "{wanted} bytes of pinned memory are wanted, {free} of the configured {limit} are free{}",
+    allowed(*group_limit)
+)]
 pub struct BudgetExceeded {
     /// The bytes asked for.
     pub wanted: u64,
@@ -14,6 +17,13 @@ pub struct BudgetExceeded {
     pub free: u64,
     /// The bound, in bytes.
     pub limit: u64,
+    /// The memory that the control group of the process allows, in bytes, if it limits it.
+    pub group_limit: Option<u64>,
+}
+
+/// Returns the end of an error's sentence: the memory that the control group allows.
+pub(crate) fn allowed(group_limit: Option<u64>) -> String {
+    group_limit.map_or_else(String::new, |limit| format!("; the sidecar's memory cgroup allows {limit} bytes"))
 }
 
 /// Counts pinned bytes against a bound. Cheap to clone; all clones count together.
@@ -23,6 +33,7 @@ pub struct PinnedBudget(Arc<Counter>);
 #[derive(Debug)]
 struct Counter {
     limit: u64,
+    group_limit: Option<u64>,
     used: AtomicU64,
     /// Those of the used bytes that are being unmapped now.
     returning: Mutex<u64>,
@@ -34,8 +45,15 @@ impl PinnedBudget {
     /// A budget of `limit` bytes.
     #[must_use]
     pub fn new(limit: u64) -> PinnedBudget {
+        PinnedBudget::within(limit, None)
+    }
+
+    /// A budget of `limit` bytes in a process whose control group allows `group_limit` bytes; errors say so.
+    #[must_use]
+    pub fn within(limit: u64, group_limit: Option<u64>) -> PinnedBudget {
         PinnedBudget(Arc::new(Counter {
             limit,
+            group_limit,
             used: AtomicU64::new(0),
             returning: Mutex::new(0),
             returned: Condvar::new(),
@@ -46,6 +64,12 @@ impl PinnedBudget {
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.0.limit
+    }
+
+    /// The memory that the control group of the process allows, in bytes, if it limits it.
+    #[must_use]
+    pub fn group_limit(&self) -> Option<u64> {
+        self.0.group_limit
     }
 
     /// The bytes reserved now.
@@ -59,12 +83,12 @@ impl PinnedBudget {
     /// # Errors
     /// [`BudgetExceeded`] where fewer bytes are free; then nothing is reserved.
     pub fn reserve(&self, len: u64) -> Result<Reservation, BudgetExceeded> {
-        let limit = self.0.limit;
+        let Counter { limit, group_limit, .. } = *self.0;
         self.0
             .used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| used.checked_add(len).filter(|n| *n <= limit))
             .map(|_| Reservation { budget: self.clone(), len, is_returning: AtomicU64::new(0) })
-            .map_err(|used| BudgetExceeded { wanted: len, free: limit - used, limit })
+            .map_err(|used| BudgetExceeded { wanted: len, free: limit - used, limit, group_limit })
     }
 
     /// Waits for memory that is being unmapped now, if only with it `len` bytes are free. It takes the system a second to
@@ -136,7 +160,10 @@ mod tests {
     fn reservations_are_bounded_and_come_back() {
         let budget = PinnedBudget::new(100);
         let a = budget.reserve(60).unwrap();
-        assert_eq!(budget.reserve(41).unwrap_err(), BudgetExceeded { wanted: 41, free: 40, limit: 100 });
+        assert_eq!(
+            budget.reserve(41).unwrap_err(),
+            BudgetExceeded { wanted: 41, free: 40, limit: 100, group_limit: None }
+        );
         let b = budget.clone().reserve(40).unwrap();
         assert_eq!((budget.used(), a.len_bytes(), b.len_bytes()), (100, 60, 40));
         assert!(budget.reserve(u64::MAX).is_err());

@@ -26,6 +26,17 @@ pub enum SegmentError {
         /// The kernel's error.
         source: Errno,
     },
+    /// The process may not make files of that length, and a segment is one for the kernel. Beyond the limit the kernel ends a
+    /// process by SIGXFSZ.
+    #[error(
+        "a segment of {len} bytes is longer than the files that this process may make, of {limit} bytes: raise RLIMIT_FSIZE (ulimit -f)"
+    )]
+    FileSize {
+        /// The segment's length in bytes.
+        len: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
     /// Any other system call that failed.
     #[error("cannot {step} a segment of {len} bytes: {source}")]
     System {

@@ -4,6 +4,7 @@ use super::{Access, Mapping, PinnedBudget, ReferenceMarks, SegmentError};
 use crate::Errno;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, MemfdFlags, SealFlags};
+use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
 
 /// The kind of memory that a segment lies in.
@@ -102,7 +103,8 @@ impl Segment {
     ///
     /// # Errors
     /// [`SegmentError::Budget`] where `budget` is used up, [`SegmentError::NotLocked`] where locking was required and
-    /// refused, [`SegmentError::BadLength`], [`SegmentError::System`].
+    /// refused, [`SegmentError::FileSize`] where it is longer than the files of this process may be,
+    /// [`SegmentError::BadLength`], [`SegmentError::System`].
     pub fn create(name: &str, options: &SegmentOptions, budget: &PinnedBudget) -> Result<Segment, SegmentError> {
         let huge_refused = match options.pages {
             Pages::Base => None,
@@ -140,6 +142,10 @@ impl Segment {
         let bad_length = SegmentError::BadLength { len: options.len, max };
         let len = options.len.checked_next_multiple_of(page_bytes).filter(|n| *n > 0 && *n <= max);
         let len = len.ok_or(bad_length)?;
+        // Checked here, because the disposition of the signal belongs to the program that this library is in.
+        if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|limit| *limit < len) {
+            return Err(SegmentError::FileSize { len, limit });
+        }
         let pinned = budget.reserve(len)?;
         fs::ftruncate(&fd, len).map_err(failed("size"))?;
         fs::fcntl_add_seals(&fd, SIZE_SEALS).map_err(failed("seal"))?;

@@ -21,6 +21,7 @@ mod reference;
 mod stream;
 mod word;
 
+pub(crate) use budget::allowed;
 pub use budget::{BudgetExceeded, PinnedBudget, Reservation};
 pub use error::{MapError, SegmentError};
 pub use mapping::{Access, Mapping};

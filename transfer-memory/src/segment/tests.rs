@@ -88,7 +88,7 @@ fn the_budget_counts_whole_pages_until_the_last_reference_is_gone() {
     let s = Segment::create("test", &options(5000), &budget).unwrap();
     assert_eq!((s.len(), budget.used()), (8192, 8192));
     let e = Segment::create("test", &options(5000), &budget).unwrap_err();
-    assert_eq!(e, SegmentError::Budget(BudgetExceeded { wanted: 8192, free: 1808, limit: 10_000 }));
+    assert_eq!(e, SegmentError::Budget(BudgetExceeded { wanted: 8192, free: 1808, limit: 10_000, group_limit: None }));
     let mapping = s.mapping().clone();
     drop(s);
     assert_eq!(budget.used(), 8192);

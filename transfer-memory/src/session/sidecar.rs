@@ -4,7 +4,7 @@ use super::message::{SessionMessage, Welcome};
 use super::{MessageError, PROTOCOL_VERSION, Refusal, RefusalCode, SessionError};
 use crate::board::{HAZARDS_BYTES, NOTICES_BYTES, SessionHazards};
 use crate::ring::{Consumer, Producer, RingRange};
-use crate::segment::{Lock, Pages, PinnedBudget, Segment, SegmentError, SegmentOptions, reopen};
+use crate::segment::{Lock, Pages, PinnedBudget, Segment, SegmentError, SegmentOptions, allowed, reopen};
 use crate::socket::{Credentials, Message, Socket};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -126,7 +126,9 @@ impl SidecarEnd {
 fn refusal_of(e: &SessionError) -> Refusal {
     let code = match e {
         SessionError::Message(MessageError::Version { .. }) => RefusalCode::Version,
-        SessionError::Segment(SegmentError::Budget(_) | SegmentError::NotLocked { .. }) => RefusalCode::NoMemory,
+        SessionError::Segment(
+            SegmentError::Budget(_) | SegmentError::NotLocked { .. } | SegmentError::FileSize { .. },
+        ) => RefusalCode::NoMemory,
         SessionError::Segment(SegmentError::System { source: crate::Errno::NOMEM, .. }) => RefusalCode::NoMemory,
         SessionError::Segment(
             SegmentError::NotMemfd { .. }
@@ -174,9 +176,10 @@ fn admit(
     let max = policy.max_arena_bytes;
     if wanted_arena_bytes > max {
         let text = format!(
-            "an arena of {} was asked for, and this sidecar grants {} at most (--max-arena-bytes)",
+            "an arena of {} was asked for, and this sidecar grants {} at most (--max-arena-bytes){}",
             Bytes(wanted_arena_bytes),
-            Bytes(max)
+            Bytes(max),
+            allowed(policy.budget.group_limit())
         );
         return Err(SessionError::TurnedAway(Refusal { code: RefusalCode::ArenaTooLarge, text }));
     }

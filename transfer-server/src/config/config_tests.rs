@@ -90,6 +90,13 @@ fn the_limit_of_pinned_memory_has_room_for_a_worker() {
 }
 
 #[test]
+fn the_default_of_pinned_memory_follows_the_memory_cgroup() {
+    let of = |group: Option<u64>| default_pinned_limit(group).0;
+    assert_eq!((of(None), of(Some(1 << 40)), of(Some(8 << 30))), (8 << 30, 8 << 30, 6 << 30));
+    assert_eq!((of(Some(100 << 20)), of(Some(0))), (75 << 20, 0));
+}
+
+#[test]
 fn paths_of_sockets_fit_an_address() {
     let long = format!("/tmp/{}", "x".repeat(103));
     for flag in ["--socket", "--admin-socket"] {

@@ -178,6 +178,17 @@ pub enum ConfigError {
         /// The bound.
         limit: Size,
     },
+    /// The control group allows less.
+    #[error(
+        "--pinned-limit {limit} is more than the memory cgroup of this process allows, {group_limit} bytes, and the kernel would end it \
+         before the limit is reached: give less, or raise the cgroup's limit (MemoryMax= of a systemd unit, limits.memory of a container)"
+    )]
+    OverGroup {
+        /// The value.
+        limit: Size,
+        /// What the control group allows, in bytes.
+        group_limit: u64,
+    },
     /// No worker could connect within the limit.
     #[error(
         "--pinned-limit {limit} leaves no room for a worker: --pool-bytes {pool} and {beside} beside that are pinned before its arena is; \

@@ -1,9 +1,9 @@
 //! The command line of `transferd`, and the environment.
 
 use super::{
-    Config, ConfigError, CopyConfig, DEFAULT_BOARD_ENTRIES, DEFAULT_MAX_ARENA, DEFAULT_TCP_RAILS, DirectoryPlace,
-    LEAST, LimitsConfig, Locking, Poll, SecurityConfig, ShmConfig, Size, SourceFlags, SpillConfig, TenantsConfig,
-    VerbsConfig,
+    Config, ConfigError, CopyConfig, DEFAULT_BOARD_ENTRIES, DEFAULT_MAX_ARENA, DEFAULT_POOL, DEFAULT_TCP_RAILS,
+    DirectoryPlace, LEAST, LimitsConfig, Locking, Poll, SecurityConfig, ShmConfig, Size, SourceFlags, SpillConfig,
+    TenantsConfig, VerbsConfig, default_pinned_limit, group_limit,
 };
 use crate::observe::WatchConfig;
 use crate::observe::logging::LogFlags;
@@ -64,17 +64,19 @@ pub struct Flags {
     #[arg(long, env = "TRANSFER_REPLACE")]
     pub replace: bool,
 
-    /// The size of the landing pool of each user id: memory for tensors from other nodes
-    #[arg(long, env = "TRANSFER_POOL_BYTES", value_name = "SIZE", default_value = "256MiB")]
-    pub pool_bytes: Size,
+    /// The size of the landing pool of each user id: memory for tensors from other nodes. Default: 256MiB, or a quarter
+    /// of the default of --pinned-limit if that is less
+    #[arg(long, env = "TRANSFER_POOL_BYTES", value_name = "SIZE")]
+    pub pool_bytes: Option<Size>,
 
     /// The largest arena of one worker. Default: 4GiB, or --pinned-limit if that is less
     #[arg(long, env = "TRANSFER_MAX_ARENA_BYTES", value_name = "SIZE")]
     pub max_arena_bytes: Option<Size>,
 
-    /// The limit of all pinned memory together: arenas, pools and rings
-    #[arg(long, env = "TRANSFER_PINNED_LIMIT", value_name = "SIZE", default_value = "8GiB")]
-    pub pinned_limit: Size,
+    /// The limit of all pinned memory together: arenas, pools and rings. Default: 8GiB, or three quarters of what the
+    /// memory cgroup allows if that is less
+    #[arg(long, env = "TRANSFER_PINNED_LIMIT", value_name = "SIZE")]
+    pub pinned_limit: Option<Size>,
 
     /// The number of keys on the board of each user id, rounded up to a power of two; 512 bytes each. There workers
     /// look up what is published on this host, without asking the sidecar. 0: every fetch asks
@@ -170,7 +172,8 @@ impl Flags {
             "embedded" => DirectoryPlace::Embedded,
             url => DirectoryPlace::At(url.to_owned()),
         };
-        let limit = self.pinned_limit;
+        let default_limit = default_pinned_limit(group_limit());
+        let limit = self.pinned_limit.unwrap_or(default_limit);
         let max_arena_bytes = match self.max_arena_bytes {
             Some(value) if value > limit => {
                 return Err(ConfigError::OverLimit { flag: "--max-arena-bytes", value, limit });
@@ -191,9 +194,9 @@ impl Flags {
             tcp_rails: self.tcp_rails,
             directory,
             replace: self.replace,
-            pool_bytes: self.pool_bytes,
+            pool_bytes: self.pool_bytes.unwrap_or(DEFAULT_POOL.min(Size(default_limit.0 / 4)).max(LEAST)),
             max_arena_bytes,
-            pinned_limit: self.pinned_limit,
+            pinned_limit: limit,
             board_entries: self.board_entries,
             lock: self.lock,
             huge_pages: self.huge_pages,

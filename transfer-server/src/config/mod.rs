@@ -50,6 +50,12 @@ const LEAST: Size = Size(64 << 10);
 /// up.
 const PINNED_BESIDE: Size = Size(2 << 20);
 
+/// The default of the limit of pinned memory, on a host that has it.
+const DEFAULT_PINNED_LIMIT: Size = Size(8 << 30);
+
+/// The default for the landing pool of a user id, where the limit of pinned memory has room for it.
+const DEFAULT_POOL: Size = Size(256 << 20);
+
 /// The default for the largest arena of one worker.
 const DEFAULT_MAX_ARENA: Size = Size(4 << 30);
 
@@ -157,6 +163,7 @@ impl Config {
     /// directory is in memory.
     #[must_use]
     pub fn single(node: Name, socket: &Path) -> Config {
+        let pinned_limit = default_pinned_limit(group_limit());
         Config {
             node,
             socket: socket.to_owned(),
@@ -169,9 +176,9 @@ impl Config {
             tcp_rails: DEFAULT_TCP_RAILS,
             directory: DirectoryPlace::Embedded,
             replace: false,
-            pool_bytes: Size(64 << 20),
-            max_arena_bytes: DEFAULT_MAX_ARENA,
-            pinned_limit: Size(8 << 30),
+            pool_bytes: Size(64 << 20).min(Size(pinned_limit.0 / 4)).max(LEAST),
+            max_arena_bytes: DEFAULT_MAX_ARENA.min(pinned_limit),
+            pinned_limit,
             board_entries: DEFAULT_BOARD_ENTRIES,
             lock: Locking::Try,
             huge_pages: false,
@@ -315,6 +322,18 @@ impl Config {
         let advised = Size(advised.checked_next_multiple_of(1 << 20).unwrap_or(advised));
         Err(ConfigError::LimitTooSmall { limit, pool, beside: PINNED_BESIDE, advised })
     }
+}
+
+/// Returns the memory that the control group of this process allows, in bytes.
+pub(crate) fn group_limit() -> Option<u64> {
+    transfer_terminal::cgroup::memory_limit(Path::new("/proc/self"))
+}
+
+/// Returns the default of the limit of pinned memory in a control group that allows this much. The kernel ends a process that
+/// goes beyond, so a quarter is left for everything that is not pinned.
+fn default_pinned_limit(group_limit: Option<u64>) -> Size {
+    // Whole pages, so that the limit is shown as it is.
+    group_limit.map_or(DEFAULT_PINNED_LIMIT, |limit| DEFAULT_PINNED_LIMIT.min(Size((limit / 4 * 3) & !0xffff)))
 }
 
 fn is_host_and_port(text: &str) -> bool {

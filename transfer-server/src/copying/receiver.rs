@@ -6,6 +6,7 @@ use crate::engine::{EngineCommand, ReaderReply};
 use crossbeam_channel as channel;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -188,6 +189,10 @@ impl Receiver {
     fn allocate(&self, file: &File) -> Result<(), CopyError> {
         if self.order.bytes == 0 {
             return Ok(());
+        }
+        // Beyond this limit the kernel ends the process by SIGXFSZ, unless its program ignores that.
+        if getrlimit(Resource::Fsize).current.is_some_and(|limit| self.order.bytes > limit) {
+            return Err(self.failed("write", Errno::FBIG.into()));
         }
         match fallocate(file, FallocateFlags::empty(), 0, self.order.bytes) {
             // The file system cannot; a full disk is found later.

@@ -3,7 +3,7 @@
 
 use super::fabrics::{Fabrics, Start};
 use super::{Addresses, StartError, shm, verbs};
-use crate::config::{AllLimits, Config, CopyConfig, DirectoryPlace, Locking};
+use crate::config::{AllLimits, Config, ConfigError, CopyConfig, DirectoryPlace, Locking, Size, group_limit};
 use crate::copying::Folder;
 use crate::engine::ControlRequest;
 use crate::events::unix_nanos;
@@ -71,7 +71,7 @@ impl Parts {
         // The certificates are read before anything is bound, because that often fails.
         let security = Security::new(config.node.clone(), Prepared::of(&config)?);
         let folder = folder_for_copies(&config)?;
-        let budget = PinnedBudget::new(config.pinned_limit.0);
+        let budget = budget(config.pinned_limit, group_limit())?;
         let lock = match config.lock {
             Locking::Try => Lock::Try,
             Locking::Require => Lock::Require,
@@ -234,4 +234,12 @@ fn listen(flag: &'static str, address: SocketAddr) -> Result<(TcpListener, Socke
     listener.set_nonblocking(true).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))
+}
+
+/// Returns the budget of pinned memory in a process whose control group allows this much.
+fn budget(limit: Size, group_limit: Option<u64>) -> Result<PinnedBudget, ConfigError> {
+    match group_limit {
+        Some(group_limit) if limit.0 > group_limit => Err(ConfigError::OverGroup { limit, group_limit }),
+        _ => Ok(PinnedBudget::within(limit.0, group_limit)),
+    }
 }

@@ -89,39 +89,11 @@ fn state(path: &Path) -> State {
 }
 
 fn process(pid: i32) -> Process {
-    let read = |name: &str| read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let process = PathBuf::from(format!("/proc/{pid}"));
     Process {
-        group_limit_bytes: group_limit(&read("cgroup"), Path::new("/sys/fs/cgroup")),
-        open_files: open_files(&read("limits")),
+        group_limit_bytes: transfer_terminal::cgroup::memory_limit(&process),
+        open_files: open_files(&read_to_string(process.join("limits")).unwrap_or_default()),
     }
-}
-
-/// The least limit that stands for none in version 1 of control groups. There the kernel reports the largest number of
-/// whole pages, so the exact value depends on the page size. No host has that much memory.
-const NO_LIMIT_V1: u64 = 1 << 62;
-
-/// The lowest limit on the path from the process's group to the root, since each of them applies. Both versions of
-/// control groups may exist.
-fn group_limit(cgroup: &str, root: &Path) -> Option<u64> {
-    let lowest = |own: &str, root: &Path, file: &str| {
-        // A container sees its own group as the root, and a path that does not exist there.
-        let own = root.join(own);
-        let groups = own.ancestors().take_while(|group| group.starts_with(root));
-        groups.filter_map(|group| read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok()).min()
-    };
-    let limits = cgroup.lines().filter_map(|line| {
-        // `0::/path` of version 2, `7:cpu,memory:/path` of version 1.
-        let (_, rest) = line.split_once(':')?;
-        let (controllers, path) = rest.split_once(":/")?;
-        match controllers {
-            "" => lowest(path, root, "memory.max"),
-            _ if controllers.split(',').any(|controller| controller == "memory") => {
-                lowest(path, &root.join("memory"), "memory.limit_in_bytes").filter(|limit| *limit < NO_LIMIT_V1)
-            }
-            _ => None,
-        }
-    });
-    limits.min()
 }
 
 /// `Max open files            1024                 524288               files`
@@ -156,29 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_limit_of_all_groups_counts() {
-        let root = tempfile::tempdir().unwrap();
-        let at = |name: &str| root.path().join(name);
-        std::fs::create_dir_all(at("pod/sidecar")).unwrap();
-        let limit = || group_limit("0::/pod/sidecar\n", root.path());
-        assert_eq!(limit(), None);
-        std::fs::write(at("pod/sidecar/memory.max"), "max\n").unwrap();
-        std::fs::write(at("pod/memory.max"), "4096\n").unwrap();
-        assert_eq!(limit(), Some(4096));
-        std::fs::write(at("pod/sidecar/memory.max"), "8192\n").unwrap();
-        assert_eq!(limit(), Some(4096));
-        assert_eq!(group_limit("1:cpu:/x\n", root.path()), None);
-        // Version 1, alone or beside version 2. The value of the root stands for no limit.
-        std::fs::create_dir_all(at("memory/docker/7")).unwrap();
-        std::fs::write(at("memory/memory.limit_in_bytes"), "9223372036854771712\n").unwrap();
-        let v1 = |text: &str| group_limit(text, root.path());
-        assert_eq!(v1("4:memory:/docker/7\n"), None);
-        std::fs::write(at("memory/docker/memory.limit_in_bytes"), "629145600\n").unwrap();
-        assert_eq!(v1("4:memory:/docker/7\n"), Some(600 << 20));
-        assert_eq!(v1("4:cpu,memory:/docker/7\n0::/pod\n"), Some(4096));
-        assert_eq!(v1("4:memory:/docker/7\n0::/other\n"), Some(600 << 20));
-        assert_eq!(v1("4:memory:/docker\n1:cpu:/\n"), Some(600 << 20));
-        assert_eq!(v1("4:memory_numa:/docker\n"), None);
+    fn limit_of_open_files_is_the_soft_one() {
         let limits = "Max processes   7 8 processes\nMax open files            1024                 524288               files\n";
         assert_eq!((open_files(limits), open_files("")), (Some(1024), None));
     }
