@@ -3,7 +3,7 @@
 use crate::other_user::{UID, can_be_others};
 use rustix::process::Signal;
 use std::fs;
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -171,8 +171,12 @@ fn nothing_is_overwritten_unasked() {
     world.copy(&first, "b:f").ends(0, &[]);
     world.copy(&second, "b:f").ends(1, &["\"f\" exists already", "--overwrite"]);
     world.same(&first, "f");
+    // What was private stays so.
+    let place = world.folder.path().join("f");
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o600)).expect("it is ours");
     world.copy(&second, "b:f").arg("--overwrite").ends(0, &[]);
     world.same(&second, "f");
+    assert_eq!(fs::metadata(&place).expect("it is there").mode() & 0o7777, 0o600);
     // A file that comes while another one is copied to its place.
     let long = world.long();
     let copying = world.start_long(&long, "b:long");

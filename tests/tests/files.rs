@@ -7,6 +7,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use transfer_tests::{Carrier, Ctl, Scene, poll};
 
@@ -184,8 +185,12 @@ fn a_directory_and_several_files_come_back() {
     Ctl::of(scene.b(), &fetch).ends(1, &["exists already", "--force", "63 of 63 failed"]);
     fs::remove_file(at("copy/a")).unwrap();
     Ctl::of(scene.b(), &fetch).ends(9, &["exists already", "62 of 63 failed"]);
+    // What was private stays so.
+    let private = at("copy/deep/b.bin");
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o600)).unwrap();
     Ctl::of(scene.b(), &[&fetch[..], &["--force", "--quiet"]].concat()).ends(0, &[]);
     assert_eq!(tree(&at("copy")), tree(&at("data")));
+    assert_eq!(fs::metadata(&private).unwrap().mode() & 0o7777, 0o600);
     assert_eq!(holder.interrupt(), Some(0));
 
     // Several paths in one push, and a path that is no regular file.
