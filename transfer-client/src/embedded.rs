@@ -21,9 +21,10 @@ struct Running {
     guard: Option<ForkGuard>,
 }
 
-/// The configuration of a sidecar inside this process that is a node of a cluster, for [`crate::Client::embedded_with`].
+/// The configuration of a sidecar inside this process, for [`crate::Client::embedded_with`]: of a node of a cluster
+/// ([`NodeConfig::new`]), or for this process and its children alone ([`NodeConfig::default`]).
 /// Its settings are those of the program `transferd`, by the keys of its file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeConfig {
     /// Pairs of a key and a value, as they were set.
     settings: Vec<(String, String)>,

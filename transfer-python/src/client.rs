@@ -59,6 +59,9 @@ impl Client {
     }
 }
 
+/// The name of the process in a cluster, if it has one, and pairs of a key and a value of a sidecar's settings.
+type Settings = (Option<String>, Vec<(String, String)>);
+
 /// Connects on a separate thread, so that signals are handled meanwhile.
 fn connect(py: Python<'_>, connect: transfer_client::Connect<transfer_client::Blocking>) -> PyResult<BlockingClient> {
     let started = Instant::now();
@@ -91,14 +94,14 @@ impl Client {
         timeout: Option<f64>,
         spin: Option<f64>,
         come_back: bool,
-        sidecar: Option<(String, Vec<(String, String)>)>,
+        sidecar: Option<Settings>,
     ) -> PyResult<Client> {
         let mut begin = match (path, sidecar) {
             (Some(path), _) => BlockingClient::connect(path),
             (None, None) => BlockingClient::embedded(),
             (None, Some((node, settings))) => {
-                let config =
-                    settings.into_iter().fold(NodeConfig::new(node), |config, (key, value)| config.set(key, value));
+                let config = node.map_or_else(NodeConfig::default, NodeConfig::new);
+                let config = settings.into_iter().fold(config, |config, (key, value)| config.set(key, value));
                 BlockingClient::embedded_with(config)
             }
         };

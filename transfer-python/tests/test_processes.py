@@ -167,7 +167,13 @@ def test_wrong_settings_of_an_embedded_sidecar_are_named():
             td.embedded(sidecar=settings)
         assert expected in str(error.value)
     with pytest.raises(ValueError, match='"node" is None'):
+        td.embedded(sidecar={"node": None})
+    with pytest.raises(td.Error, match='--listen 127.0.0.1:0 makes this process a node of a cluster: also give "node"'):
         td.embedded(sidecar={"listen": "127.0.0.1:0"})
+    with td.embedded(sidecar={"pinned_limit": "1GiB"}, arena="1MiB") as c:
+        assert c.node == "embedded"
+        with pytest.raises(td.Error, match="of the configured 1073741824 are free|at most"):
+            td.connect(c.path, arena="2GiB")
     with td.embedded(sidecar={"node": "n", "huge_pages": False, "pool_bytes": 1 << 20}):
         with pytest.raises(td.Error, match='its pool_bytes is "1048576", not "2097152"'):
             td.embedded(sidecar={"node": "n", "huge_pages": False, "pool_bytes": 2 << 20})

@@ -213,19 +213,21 @@ _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 
 Settings: TypeAlias = Mapping[str, str | int | float | bool | Sequence[str]]
 
 
-def to_settings(sidecar: Settings | None) -> tuple[str, list[tuple[str, str]]] | None:
-    """The node's name, and pairs of a key and a value of `transferd`'s configuration file: several for a list."""
+def to_settings(sidecar: Settings | None) -> tuple[str | None, list[tuple[str, str]]] | None:
+    """The node's name, if it is a node of a cluster, and pairs of a key and a value of `transferd`'s configuration file: several for a
+    list."""
     if sidecar is None:
         return None
-    if not isinstance(node := sidecar.get("node"), str):
-        raise ValueError(f'sidecar: "node" is {node!r}, where the name of this process in the cluster is needed, such as "trainer-0"')
+    node = sidecar.get("node")
+    if not isinstance(node, str) and "node" in sidecar:
+        raise ValueError(f'sidecar: "node" is {node!r}, where a name is needed, such as "trainer-0"')
     pairs: list[tuple[str, str]] = []
     for key, value in sidecar.items():
         if key == "node":
             continue
         values = [value] if isinstance(value, (str, int, float)) else list(value)
         pairs += [(key, str(one).lower() if isinstance(one, bool) else str(one)) for one in values]
-    return node, pairs
+    return node if isinstance(node, str) else None, pairs
 
 
 @overload

@@ -463,8 +463,9 @@ def embedded(
 
     All embedded clients of a process share it; its children connect to `client.path`.
 
-    With `sidecar` it is a node of a cluster, beside the `transferd` of other nodes and other processes like this one. These are settings of
-    `transferd` by the keys of its configuration file: "node", the name of this process in the cluster, and for example "listen" and "directory":
+    `sidecar` are settings of `transferd` by the keys of its configuration file, such as {"pinned_limit": "6GiB"}. With "node", the name of this
+    process in a cluster, and for example "listen" and "directory", it is a node beside the `transferd` of other nodes and other processes like
+    this one:
 
         c = td.embedded(sidecar={"node": "trainer-0", "listen": "10.0.0.1:7471", "directory": "http://10.0.0.2:7471"})
 

@@ -58,7 +58,7 @@ class Client:
         timeout: float | None = None,
         spin: float | None = None,
         come_back: bool = True,
-        sidecar: tuple[str, Sequence[tuple[str, str]]] | None = None,
+        sidecar: tuple[str | None, Sequence[tuple[str, str]]] | None = None,
     ) -> Self: ...
     @property
     def name(self) -> str: ...

@@ -130,7 +130,10 @@ fn errors_name_the_flag_the_value_and_a_valid_value() {
     refused("--pool-bytes 64MB", &["--pool-bytes", "64MB", "64MiB"]);
     refused("--pool-bytes 9GiB", &["--pool-bytes", "9GiB", "--pinned-limit 8GiB"]);
     refused("--max-arena-bytes 4KiB", &["--max-arena-bytes", "4KiB", "64KiB"]);
-    refused("--listen localhost:1", &["--listen", "localhost:1", "127.0.0.1:7471"]);
+    for name in ["localhost:1", "node-a.example:7471"] {
+        refused(&format!("--listen {name}"), &["--listen", name, "127.0.0.1:7471", "several addresses", "--advertise"]);
+    }
+    refused("--listen 127.0.0.1", &["--listen", "127.0.0.1", "IP:PORT"]);
     refused("--directory etcd", &["--directory", "etcd", "embedded", "http://"]);
     refused("--directory https://a:1 --listen 127.0.0.1:0", &["--directory", "https://a:1", "http://"]);
     refused("--directory http://a:1", &["--directory", "http://a:1", "--listen IP:PORT"]);

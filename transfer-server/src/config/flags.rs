@@ -150,7 +150,14 @@ fn octal(text: &str) -> Result<u32, String> {
 }
 
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "an address is IP:PORT, like 127.0.0.1:7471 or [::1]:0".to_owned())
+    const FORMS: &str = "an address is IP:PORT, like 127.0.0.1:7471 or [::1]:0";
+    text.parse().map_err(|_| match text.rsplit_once(':') {
+        Some((host, port)) if host.contains(|c: char| c.is_ascii_alphabetic()) && port.parse::<u16>().is_ok() => format!(
+            "{FORMS}: a name may have several addresses, and the host's own is often one that other nodes do not reach. Give the address \
+             of an interface, 127.0.0.1 for localhost; --advertise takes a name"
+        ),
+        _ => FORMS.to_owned(),
+    })
 }
 
 fn fabric(text: &str) -> Result<FabricKind, String> {

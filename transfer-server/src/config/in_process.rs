@@ -4,6 +4,7 @@ use super::file::{Judge, in_short, nearest, suggestion};
 use super::source::{command, keys, load};
 use super::{Config, LoadError};
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::Path;
 
 /// Keys of the program `transferd` alone: a process has a log of its own, knows when the call returns, and shares its
@@ -40,6 +41,12 @@ pub enum SettingError {
         /// The error, and the requirement.
         why: String,
     },
+    /// A setting makes the sidecar a node of a cluster, and the process has no name there.
+    #[error("--listen {listen} makes this process a node of a cluster: also give \"node\", its name there")]
+    NoNode {
+        /// The address at which it would listen.
+        listen: SocketAddr,
+    },
     /// Values contradict each other, or the environment or the file that `config` names is not valid.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -47,11 +54,16 @@ pub enum SettingError {
 
 /// Returns the configuration for these settings, which are pairs of a key of the file and a value. A list takes one pair for each of its values.
 /// What they leave out comes from the file that `config` names, from the environment, or is the default of `transferd`; only the workers' socket
-/// is `socket` unless they name another one.
+/// is `socket` unless they name another one. Without a `node` it serves this process and its children alone, whatever the environment
+/// calls this host's node.
 pub(crate) fn in_process(settings: &[(String, String)], socket: &Path) -> Result<Config, SettingError> {
     let known = command();
     let mut judge = Judge::new();
     let mut words: Vec<OsString> = vec!["transferd".into(), "--socket".into(), socket.into()];
+    let has_node = settings.iter().any(|(key, _)| key == "node");
+    if !has_node {
+        words.push("--node=embedded".into());
+    }
     for (key, value) in settings {
         if OF_THE_PROGRAM.contains(&key.as_str()) {
             return Err(SettingError::OfTheProgram { key: key.clone() });
@@ -75,14 +87,18 @@ pub(crate) fn in_process(settings: &[(String, String)], socket: &Path) -> Result
         }
         other => SettingError::Load(other),
     })?;
-    Ok(loaded.config()?)
+    let config = loaded.config()?;
+    match config.listen {
+        Some(listen) if !has_node => Err(SettingError::NoNode { listen }),
+        _ => Ok(config),
+    }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "test")]
 mod tests {
     use super::*;
-    use crate::config::DirectoryPlace;
+    use crate::config::{DirectoryPlace, Size};
 
     fn config(settings: &[(&str, &str)]) -> Result<Config, String> {
         let settings: Vec<_> = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
@@ -99,6 +115,17 @@ mod tests {
         assert_eq!(
             config(&[("peers", "x"), ("peers", "y")]).unwrap_err(),
             "--peers x,y needs --tls-cert, which is not given"
+        );
+    }
+
+    #[test]
+    fn settings_alone_are_for_this_process() {
+        let made = config(&[("pinned_limit", "6GiB")]).unwrap();
+        assert_eq!((made.node.as_str(), made.pinned_limit, made.listen), ("embedded", Size(6 << 30), None));
+        let text = config(&[("listen", "127.0.0.1:7471")]).unwrap_err();
+        assert_eq!(
+            text,
+            "--listen 127.0.0.1:7471 makes this process a node of a cluster: also give \"node\", its name there"
         );
     }
 
