@@ -181,13 +181,13 @@ impl Client {
         &self,
         py: Python<'_>,
         key: &str,
-        at_least: Option<u64>,
-        exactly: Option<u64>,
+        at_least: Option<&Bound<'_, PyAny>>,
+        exactly: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
         require: Option<&str>,
         trace: Option<&str>,
     ) -> PyResult<Py<PyAny>> {
-        let which = Which { at_least, exactly, timeout, require, trace };
+        let which = Which::of((at_least, exactly), timeout, require, trace)?;
         run(py, self.begin_fetch(py, key, &which)?)
     }
 
@@ -199,13 +199,13 @@ impl Client {
         &self,
         py: Python<'_>,
         key: &str,
-        at_least: Option<u64>,
-        exactly: Option<u64>,
+        at_least: Option<&Bound<'_, PyAny>>,
+        exactly: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
         require: Option<&str>,
         trace: Option<&str>,
     ) -> PyResult<Pending> {
-        let which = Which { at_least, exactly, timeout, require, trace };
+        let which = Which::of((at_least, exactly), timeout, require, trace)?;
         let pending = Pending::new(self.begin_fetch(py, key, &which)?);
         pending.begin(py);
         Ok(pending)
@@ -218,12 +218,13 @@ impl Client {
         &self,
         py: Python<'_>,
         keys: Vec<String>,
-        at_least: Option<u64>,
-        exactly: Option<u64>,
+        at_least: Option<&Bound<'_, PyAny>>,
+        exactly: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
         require: Option<&str>,
         trace: Option<&str>,
     ) -> PyResult<Pending> {
+        let Which { at_least, exactly, .. } = Which::of((at_least, exactly), timeout, require, trace)?;
         let (started, guard) = (Instant::now(), self.guard.clone());
         let mut fetch = self.handle(py)?.fetch_many(&keys).timeout(options::duration(py, timeout)?);
         if let Some(fabric) = options::fabric(py, require)? {

@@ -14,7 +14,20 @@ pub(crate) struct Which<'a> {
     pub(crate) trace: Option<&'a str>,
 }
 
-impl Which<'_> {
+impl<'a> Which<'a> {
+    /// Reads the arguments of a call.
+    pub(crate) fn of(
+        (at_least, exactly): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>),
+        timeout: Option<f64>,
+        require: Option<&'a str>,
+        trace: Option<&'a str>,
+    ) -> PyResult<Which<'a>> {
+        let version =
+            |value: Option<&Bound<'_, PyAny>>, name| value.map(|value| options::version(value, name)).transpose();
+        let (at_least, exactly) = (version(at_least, "at_least")?.flatten(), version(exactly, "exactly")?.flatten());
+        Ok(Which { at_least, exactly, timeout, require, trace })
+    }
+
     pub(crate) fn apply<T>(
         &self,
         py: Python<'_>,
@@ -51,9 +64,9 @@ impl FetchOptions {
         let mut read = FetchOptions { at_least: None, exactly: None, timeout, require: None, trace: None };
         for (name, value) in options {
             match name.extract::<String>()?.as_str() {
-                "at_least" => read.at_least = value.extract()?,
-                "exactly" => read.exactly = value.extract()?,
-                "timeout" => read.timeout = value.extract()?,
+                "at_least" => read.at_least = options::version(&value, "at_least")?,
+                "exactly" => read.exactly = options::version(&value, "exactly")?,
+                "timeout" => read.timeout = options::seconds(&value, "timeout")?,
                 "require" => read.require = value.extract()?,
                 "trace" => read.trace = value.extract()?,
                 other => {

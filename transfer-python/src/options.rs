@@ -25,6 +25,26 @@ pub(crate) fn duration(py: Python<'_>, seconds: Option<f64>) -> PyResult<Duratio
     }
 }
 
+/// Reads the version that an argument of this name has; `None` for None.
+pub(crate) fn version(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<u64>> {
+    // A whole number of numpy is one, and a float is none.
+    value.extract::<Option<u64>>().or_else(|_| {
+        let text = format!("{name} is a whole number from 0 to {}, or None; this is {}", u64::MAX, value.repr()?);
+        Err(errors::invalid(value.py(), &text))
+    })
+}
+
+/// Reads the seconds that an argument of this name has.
+pub(crate) fn seconds(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<f64>> {
+    match value.extract::<Option<f64>>() {
+        Ok(seconds) if seconds.is_none_or(|seconds| seconds >= 0.0) => Ok(seconds),
+        _ => {
+            let text = format!("{name} is seconds, a number from 0 on, or None; this is {}", value.repr()?);
+            Err(errors::invalid(value.py(), &text))
+        }
+    }
+}
+
 /// Parses a fabric's name.
 pub(crate) fn fabric(py: Python<'_>, name: Option<&str>) -> PyResult<Option<FabricKind>> {
     let find = |name: &str| {
@@ -71,9 +91,9 @@ impl PushOptions {
         };
         for (name, value) in options {
             match name.extract::<String>()?.as_str() {
-                "version" => read.version = value.extract()?,
+                "version" => read.version = version(&value, "version")?,
                 "to" => read.to = value.extract()?,
-                "timeout" => read.timeout = duration(py, value.extract()?)?,
+                "timeout" => read.timeout = duration(py, seconds(&value, "timeout")?)?,
                 "require" => read.require = fabric(py, value.extract::<Option<String>>()?.as_deref())?,
                 "keep" => read.keep = keep(&value)?,
                 "outlive" => read.outlive = value.extract()?,

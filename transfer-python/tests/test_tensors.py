@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import re
 
 import ml_dtypes
 import numpy as np
@@ -286,3 +287,21 @@ def test_a_push_that_fails_gives_the_buffer_back(c, other):
     assert not buffer.pushed and (buffer.numpy() == 9).all()
     c.push("k", buffer, takeover=True)
     assert (other.fetch("k").numpy() == 9).all()
+
+
+@pytest.mark.parametrize("value", ["3", 3.0, -1, 1 << 64, [1]])
+@pytest.mark.parametrize("name", ["at_least", "exactly"])
+def test_a_version_that_is_none_is_named(c, name, value):
+    right = re.escape(f"{name} is a whole number from 0 to {(1 << 64) - 1}, or None; this is {value!r}")
+    calls = [c.fetch, c.fetch_later, c.fetch_state, c.fetch_table, lambda key, **o: c.fetch_many([key], **o)]
+    for call in calls:
+        with pytest.raises(td.Invalid, match=right):
+            call("k", **{name: value})
+    with pytest.raises(td.Invalid, match=right.replace(name, "version")):
+        c.push("k", b"x", version=value)
+    for timeout in ("1", -1.0, [1]):
+        with pytest.raises(td.Invalid, match=re.escape(f"timeout is seconds, a number from 0 on, or None; this is {timeout!r}")):
+            c.fetch_state("k", timeout=timeout)
+    c.push("k", b"x", version=np.int64(3))
+    assert c.fetch("k", at_least=np.uint8(2), exactly=None).version == 3
+    c.delete("k")
