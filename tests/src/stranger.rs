@@ -4,11 +4,13 @@ use crate::{PATIENCE, Sidecar};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
 use tonic::transport::Channel;
 use transfer_core::memory::RemoteSlice;
 use transfer_core::wire::crc32c;
 use transfer_core::wire::message::{Body, LAYOUT_VERSION, Message, Role};
-use transfer_proto::v1;
+use transfer_proto::v1::{self, directory_item, node_item};
 
 /// The stranger's node name.
 pub const NAME: &str = "stranger";
@@ -81,6 +83,65 @@ pub async fn connect(channel: Channel, request: v1::ConnectRequest) -> Result<Of
 pub fn call(sidecar: &Sidecar, request: v1::ConnectRequest) -> Result<([u8; 16], SocketAddr), tonic::Status> {
     let offer = sidecar.admin().call(|channel| connect(channel, request))?;
     Ok((offer.token, offer.address))
+}
+
+/// A node that a stranger has attached to a directory.
+#[derive(Debug)]
+pub struct Attached {
+    out: tokio::sync::mpsc::Sender<v1::NodeUpdate>,
+    answers: tonic::Streaming<v1::DirectoryUpdate>,
+}
+
+impl Attached {
+    /// Attaches under this name.
+    ///
+    /// # Errors
+    /// The directory's error.
+    pub async fn to(channel: Channel, node: &str) -> Result<Attached, Status> {
+        let address = "127.0.0.1:1".into();
+        let hello = v1::Hello { node: node.into(), address, incarnation: 1, version: 3, ..v1::Hello::default() };
+        Attached::with(channel, hello).await
+    }
+
+    /// Attaches with this first item.
+    ///
+    /// # Errors
+    /// The directory's error.
+    pub async fn with(channel: Channel, hello: v1::Hello) -> Result<Attached, Status> {
+        let (out, outgoing) = tokio::sync::mpsc::channel(4);
+        let _ = out.try_send(update(node_item::Item::Hello(hello)));
+        let mut client = v1::directory_client::DirectoryClient::new(channel);
+        let mut answers = client.attach(ReceiverStream::new(outgoing)).await?.into_inner();
+        // The welcome.
+        answers.message().await?;
+        Ok(Attached { out, answers })
+    }
+
+    /// Sends an item that has no answer.
+    pub async fn say(&self, item: node_item::Item) {
+        // The next question finds that the stream has ended.
+        let _ = self.out.send(update(item)).await;
+    }
+
+    /// Sends an item, and returns its answer.
+    ///
+    /// # Errors
+    /// The directory has ended the stream.
+    pub async fn ask(&mut self, item: node_item::Item) -> Result<directory_item::Item, Status> {
+        self.say(item).await;
+        let answer = self.answers.message().await?.ok_or_else(|| Status::ok("the stream has ended"))?;
+        answer.items.into_iter().find_map(|item| item.item).ok_or_else(|| Status::unknown("no answer"))
+    }
+}
+
+fn update(item: node_item::Item) -> v1::NodeUpdate {
+    v1::NodeUpdate { items: vec![v1::NodeItem { item: Some(item) }] }
+}
+
+/// Makes the item that enters a worker of a tenant, as if a directory had entered it before.
+#[must_use]
+pub fn worker_up(worker: &str, tenant: u32) -> node_item::Item {
+    node_item::Item::WorkerUp(v1::WorkerUp { worker: worker.into(), tenant: tenant.to_string(), entered: 1 })
 }
 
 /// The connection of a link.

@@ -213,7 +213,7 @@ fn unknown_method_is_unimplemented_on_the_admin_socket_and_over_tcp() {
     let refused = refused.expect_err("no page has that token");
     assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused:?}");
     let (node, address) = ("old".into(), "127.0.0.1:1".into());
-    let hello = v1::Hello { node, address, incarnation: 1, version: 0, replace: false, local: String::new() };
+    let hello = v1::Hello { node, address, incarnation: 1, version: 0, ..v1::Hello::default() };
     let item = v1::NodeItem { item: Some(v1::node_item::Item::Hello(hello)) };
     let update = tokio_stream::once(v1::NodeUpdate { items: vec![item] });
     let refused =

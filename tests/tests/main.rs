@@ -67,4 +67,5 @@ mod verbs;
 mod versions;
 mod watch;
 mod without_directory;
+mod worker_names;
 mod worst;

@@ -25,6 +25,29 @@ fn start(folder: &tempfile::TempDir, arguments: &[String], more: &[&str]) -> Sid
     Sidecar::start(folder.path(), "b", &arguments)
 }
 
+/// Without certificates a sidecar of the same host attaches at the directory's Unix socket, and nowhere before that.
+#[test]
+fn sidecar_attaches_once_at_its_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // The directory names its socket, whatever the characters of the path.
+    let folder = folder.path().join("L\u{e4}ufe");
+    std::fs::create_dir(&folder).expect("a folder");
+    let common = ["--listen", "127.0.0.1:0", "--pool-bytes", "16MiB"];
+    let mut a = Sidecar::start(&folder, "a", &common);
+    let url = format!("http://{}", a.address());
+    let mut b = Sidecar::start(&folder, "b", &[&common[..], &["--directory", &url]].concat());
+    b.until("it is attached", |s| s.directory.as_ref().is_some_and(|d| d.attached));
+    let log = a.log();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("node attached") && line.contains("node=b")).collect();
+    assert_eq!(lines.len(), 1, "{log}");
+    assert!(!log.contains("replaced"), "{log}");
+    // It has proved its user there.
+    let mut worker = b.worker("worker");
+    worker.push("k", small(1)).get();
+    drop(worker);
+    assert!(b.terminate().success() && a.terminate().success());
+}
+
 #[test]
 fn second_sidecar_of_a_live_name_is_refused() {
     let mut scene = Scene::two().with_bystanders();

@@ -8,8 +8,10 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use transfer_proto::v1;
 use transfer_tests::calls::done;
 use transfer_tests::order::{Order, ShuffleOrder};
+use transfer_tests::stranger::{Attached, worker_up};
 use transfer_tests::{Authority, Carrier, Ctl, Identity, Scene, Sidecar, Spec, Validity, poll, programs};
 use v1::directory_client::DirectoryClient;
+use v1::directory_item::Item;
 use v1::peering_client::PeeringClient;
 
 /// The address at which the sidecars of these tests listen. A sidecar that calls a directory at this address requires
@@ -237,7 +239,7 @@ fn certificate_of_another_node_is_refused() {
     let status = runtime.block_on(PeeringClient::new(channel.clone()).prepare_buffers(request)).expect_err("refused");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
     let (node, address, incarnation) = ("b".into(), "127.0.0.1:1".into(), u64::MAX);
-    let hello = v1::Hello { node, address, incarnation, version: 2, replace: true, local: String::new() };
+    let hello = v1::Hello { node, address, incarnation, version: 3, replace: true, ..v1::Hello::default() };
     let item = v1::NodeItem { item: Some(v1::node_item::Item::Hello(hello)) };
     let update = tokio_stream::once(v1::NodeUpdate { items: vec![item] });
     let attached = runtime.block_on(DirectoryClient::new(channel).attach(update));
@@ -251,6 +253,29 @@ fn certificate_of_another_node_is_refused() {
 }
 
 /// A sidecar advertises the address of another one. The caller notices that the certificate does not match.
+#[test]
+fn node_enters_only_workers_of_its_tenants() {
+    let world = World::new();
+    let scene = world.two_with(&["--peer-tenants", "x=1234", "--peer-tenants", "a=*", "--peer-tenants", "b=*"]);
+    let x = world.node("x");
+    let (runtime, channel) = connected(&format!("https://{}", scene.a().address()), Some(tls(&x, true)));
+    let _attached = runtime.block_on(async {
+        let mut attached = Attached::to(channel, "x").await.expect("it has a certificate");
+        let denied = attached.ask(worker_up("trainer-0", 0)).await.expect("an answer");
+        let Item::WorkerDenied(why) = denied else { panic!("{denied:?}") };
+        assert!(["\"x\"", "tenant 0", "--peer-tenants"].iter().all(|part| why.why.contains(part)), "{why:?}");
+        // A worker of that name of its own tenant is another worker.
+        let entered = attached.ask(worker_up("trainer-0", 1234)).await.expect("an answer");
+        assert!(matches!(entered, Item::WorkerAdmitted(_)), "{entered:?}");
+        attached
+    });
+    let (mut trainer, mut far) = (scene.b().worker("trainer-0"), scene.a().worker("far"));
+    trainer.push("weights", Spec::bytes(1000, 1)).get();
+    assert_eq!(far.fetch("weights").get().sum, Spec::bytes(1000, 1).sum());
+    far.push("to", Spec::bytes(1000, 2)).to("trainer-0").get();
+    assert_eq!(trainer.fetch("to").get().sum, Spec::bytes(1000, 2).sum());
+}
+
 #[test]
 fn dialled_peer_must_prove_its_name() {
     let world = World::new();

@@ -373,7 +373,7 @@ impl Peer {
 
     fn hello(&mut self) -> v1::Hello {
         let address = "127.0.0.1:1".into();
-        v1::Hello { node: self.fresh("-"), address, incarnation: 1, version: 2, ..Default::default() }
+        v1::Hello { node: self.fresh("-"), address, incarnation: 1, version: 3, ..Default::default() }
     }
 
     /// Attaches under an unused name, sends these items, and returns the answers.
@@ -437,14 +437,18 @@ impl Peer {
 
     fn enter_workers(&mut self, notes: &mut Notes<'_>) {
         let victim = self.against.victim.clone();
-        let own = (0..10_000).map(|_| self.fresh("-"));
-        let mut workers: Vec<_> = own.collect();
-        workers.extend(["leader", "follower"].map(|worker| format!("{victim}-{worker}")));
-        let up = |worker| node_item::Item::WorkerUp(v1::WorkerUp { worker });
+        let names = ["leader", "follower"].map(|worker| format!("{victim}-{worker}"));
+        let own = self.tenant.clone();
+        let mut workers: Vec<_> = (0..10_000).map(|_| (self.fresh("-"), own.clone())).collect();
+        workers.extend(names.clone().map(|name| (name, "0".to_owned())));
+        let up = |(worker, tenant)| node_item::Item::WorkerUp(v1::WorkerUp { worker, tenant, entered: 1 });
+        // Its own tenant may have workers of these names, which are others than the job's.
+        self.say(names.map(|name| up((name, own.clone()))).into(), notes);
         let heard = self.say(workers.into_iter().map(up).collect(), notes);
         for item in heard {
             match item {
                 directory_item::Item::WorkerRefused(_) => notes.error("WorkerRefused", "", &["WorkerRefused"]),
+                directory_item::Item::WorkerDenied(_) => notes.error("WorkerDenied", "", &["WorkerDenied"]),
                 directory_item::Item::WorkerAdmitted(admitted) if admitted.worker.starts_with(&victim) => {
                     notes.strange(&format!("it can be {}", admitted.worker));
                 }

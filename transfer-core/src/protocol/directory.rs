@@ -62,6 +62,9 @@ pub enum DirectoryRequest {
     ResolveWorker {
         /// The worker's name.
         worker: Name,
+        /// The tenant that asks: [`super::Tenants::name`]. Its own worker of that name is found before another
+        /// tenant's.
+        tenant: Name,
     },
 }
 
@@ -97,6 +100,8 @@ pub enum DirectoryNews {
     WorkerLocated {
         /// The worker's name.
         worker: Name,
+        /// The tenant that asked.
+        tenant: Name,
         /// The worker's node. `None`: no worker of that name is connected.
         node: Option<Name>,
     },

@@ -198,6 +198,12 @@ impl Vouches {
         Vouches::For(Arc::from([]), why.into())
     }
 
+    /// Whether the peer may speak for no tenant at all.
+    #[must_use]
+    pub fn is_for_nobody(&self) -> bool {
+        matches!(self, Vouches::For(who, _) if who.is_empty())
+    }
+
     /// Whether the peer may speak for this tenant.
     #[must_use]
     pub fn includes(&self, tenant: Tenant) -> bool {

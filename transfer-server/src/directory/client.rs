@@ -164,9 +164,14 @@ impl DirectoryClient {
 
     /// Enters a worker that connected here. If the directory does not answer in time, the worker is admitted, and
     /// [`News::NameLost`] follows if the directory has given the name to another worker.
-    pub(crate) async fn worker_up(&self, worker: &Name, patience: Duration) -> Result<(), WorkerElsewhere> {
+    pub(crate) async fn worker_up(
+        &self,
+        worker: &Name,
+        tenant: Name,
+        patience: Duration,
+    ) -> Result<(), WorkerElsewhere> {
         let (answer, heard) = oneshot::channel();
-        self.ask(Ask::WorkerUp { worker: worker.clone(), answer });
+        self.ask(Ask::WorkerUp { worker: worker.clone(), tenant, answer });
         match self.within(patience, heard).await {
             Ok(Err(node)) => Err(WorkerElsewhere { worker: worker.clone(), node }),
             Ok(Ok(())) | Err(DirectoryError::Unreachable { .. }) => Ok(()),
@@ -309,6 +314,9 @@ impl Actor {
                 heard = line_in.hear() => match heard {
                     Ok(answers) => {
                         for answer in answers {
+                            if let Answer::WorkerDenied { worker, why } = &answer {
+                                tracing::warn!(%worker, %why, "a worker is not entered in the directory: other nodes do not find it");
+                            }
                             if let Answer::Ping { ping } = answer {
                                 // The answer goes out first: a node that does not answer soon loses its name.
                                 unsaid.push_front(NodeItem::Pong { ping });

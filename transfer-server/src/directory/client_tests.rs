@@ -68,6 +68,21 @@ async fn serve(directory: &Directory, address: &str) -> (std::net::SocketAddr, o
     (address, stop)
 }
 
+/// Serves another directory at an address that has just been served.
+async fn serve_again(directory: &Directory, address: std::net::SocketAddr) -> oneshot::Sender<()> {
+    // Connections that are ending may hold the port for a moment.
+    for _ in 0..100 {
+        match tokio::net::TcpListener::bind(address).await {
+            Ok(listener) => {
+                drop(listener);
+                return serve(directory, &address.to_string()).await.1;
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+    panic!("{address} is never free");
+}
+
 fn there(address: std::net::SocketAddr) -> Place {
     Place::there(&format!("http://{address}"), Security::none()).unwrap()
 }
@@ -83,7 +98,7 @@ async fn two_nodes_share_a_directory_one_of_them_over_grpc() {
 
     b.client.ask(Ask::Request(DirectoryRequest::Resolve { key: key("w"), newer_than: 0 }));
     // Everything that b sends from now on arrives after its request.
-    b.client.worker_up(&name("trainer"), SOON).await.unwrap();
+    b.client.worker_up(&name("trainer"), Name::of_number(0), SOON).await.unwrap();
     a.claim("w", "ps");
     assert_eq!(a.hear().await, claimed("w"));
     let News::Directory(DirectoryNews::Located { node, .. }) = b.hear().await else { panic!() };
@@ -93,12 +108,16 @@ async fn two_nodes_share_a_directory_one_of_them_over_grpc() {
     let owned = ClaimRefused::Owned { owner: name("ps"), node: name("a") };
     assert_eq!(b.hear().await, News::Directory(DirectoryNews::Claimed { key: key("w"), result: Err(owned) }));
 
-    a.client.ask(Ask::Request(DirectoryRequest::ResolveWorker { worker: name("trainer") }));
+    a.client.ask(Ask::Request(DirectoryRequest::ResolveWorker { worker: name("trainer"), tenant: Name::of_number(0) }));
     assert_eq!(
         a.hear().await,
-        News::Directory(DirectoryNews::WorkerLocated { worker: name("trainer"), node: Some(name("b")) })
+        News::Directory(DirectoryNews::WorkerLocated {
+            worker: name("trainer"),
+            tenant: Name::of_number(0),
+            node: Some(name("b"))
+        })
     );
-    let elsewhere = a.client.worker_up(&name("trainer"), SOON).await.unwrap_err();
+    let elsewhere = a.client.worker_up(&name("trainer"), Name::of_number(0), SOON).await.unwrap_err();
     assert!(elsewhere.to_string().contains("connected at node b"), "{elsewhere}");
     let at = a.client.node(&name("b"), SOON).await.unwrap().unwrap();
     assert_eq!(&*at.address, "b:1");
@@ -110,7 +129,7 @@ async fn two_nodes_share_a_directory_one_of_them_over_grpc() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(directory.counts().workers, 0);
-    a.client.worker_up(&name("trainer"), SOON).await.unwrap();
+    a.client.worker_up(&name("trainer"), Name::of_number(0), SOON).await.unwrap();
 }
 
 #[tokio::test]
@@ -119,7 +138,7 @@ async fn restarted_directory_is_told_everything_again() {
     let (address, serving) = serve(&first, "127.0.0.1:0").await;
     let mut b = Node::start(there(address), "b");
     assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
-    b.client.worker_up(&name("trainer"), SOON).await.unwrap();
+    b.client.worker_up(&name("trainer"), Name::of_number(0), SOON).await.unwrap();
     b.claim("k", "trainer");
     assert_eq!(b.hear().await, claimed("k"));
     b.client.ask(Ask::Request(DirectoryRequest::Resolve { key: key("w"), newer_than: 0 }));
@@ -134,19 +153,7 @@ async fn restarted_directory_is_told_everything_again() {
     b.client.ask(Ask::Request(DirectoryRequest::Unclaim { key: key("l") }));
 
     let second = Directory::new(name("a"));
-    let mut serving = None;
-    // Connections that are ending may hold the port for a moment.
-    for _ in 0..100 {
-        match tokio::net::TcpListener::bind(address).await {
-            Ok(listener) => {
-                drop(listener);
-                serving = Some(serve(&second, &address.to_string()).await);
-                break;
-            }
-            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-        }
-    }
-    let _serving = serving.unwrap();
+    let _serving = serve_again(&second, address).await;
     // The engine claims its published keys again after this news.
     assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
     b.claim("k", "trainer");
@@ -157,6 +164,29 @@ async fn restarted_directory_is_told_everything_again() {
     let counts = second.counts();
     assert_eq!((counts.keys, counts.watches), (1, 1));
     assert_eq!(b.client.state().attachments, 2);
+}
+
+/// The directory restarts, and another node enters a worker of the same name before the one that had it is back.
+#[tokio::test]
+async fn worker_that_was_entered_before_a_restart_keeps_its_name() {
+    let first = Directory::new(name("a"));
+    let (address, serving) = serve(&first, "127.0.0.1:0").await;
+    let mut b = Node::start(there(address), "b");
+    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
+    b.client.worker_up(&name("w"), Name::of_number(0), SOON).await.unwrap();
+    drop(serving);
+    while b.client.state().attached {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let second = Directory::new(name("a"));
+    let mut a = Node::start(Place::Here(second.clone()), "a");
+    assert_eq!(a.hear().await, News::Directory(DirectoryNews::Attached));
+    a.client.worker_up(&name("w"), Name::of_number(0), SOON).await.unwrap();
+    assert_eq!(second.worker(&name("w")).unwrap().node, name("a"));
+    let _serving = serve_again(&second, address).await;
+    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
+    assert_eq!(a.hear().await, News::NameLost { worker: name("w"), node: name("b") });
+    assert_eq!(second.worker(&name("w")).unwrap().node, name("b"));
 }
 
 /// Returns an address without a listener.
@@ -177,7 +207,7 @@ async fn node_without_a_directory_grants_keys_and_names_itself() {
         resident: false,
         takeover: false,
     }));
-    b.client.worker_up(&name("w"), SOON).await.unwrap();
+    b.client.worker_up(&name("w"), Name::of_number(0), SOON).await.unwrap();
     assert_eq!(b.hear().await, claimed("k"));
     // A counter exists once in the job, so only the directory can grant it.
     let News::Directory(DirectoryNews::Claimed { key: which, result: Err(ClaimRefused::Unreachable(why)) }) =
@@ -194,7 +224,7 @@ async fn node_without_a_directory_grants_keys_and_names_itself() {
     let directory = Directory::new(name("a"));
     let mut a = Node::start(Place::Here(directory.clone()), "a");
     assert_eq!(a.hear().await, News::Directory(DirectoryNews::Attached));
-    a.client.worker_up(&name("w"), SOON).await.unwrap();
+    a.client.worker_up(&name("w"), Name::of_number(0), SOON).await.unwrap();
     a.claim("k", "w");
     assert_eq!(a.hear().await, claimed("k"));
     let _serving = serve(&directory, &address.to_string()).await;
@@ -244,14 +274,14 @@ async fn a_directory_of_another_version_is_refused_by_both_sides() {
     let channel =
         tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
     let mut client = v1::directory_client::DirectoryClient::new(channel);
-    let mut first = super::super::convert::hello_update(&hello("b"));
+    let mut first = super::super::convert::hello_update(&hello("b"), false);
     let Some(v1::node_item::Item::Hello(hello)) = &mut first.items[0].item else { panic!() };
     // A node that knows no versions sends this.
     hello.version = 0;
     let status = client.attach(tokio_stream::iter([first])).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::FailedPrecondition);
     let text = status.message();
-    assert!(["node \"a\" speaks version 2", "node \"b\" version 0"].iter().all(|part| text.contains(part)), "{text}");
+    assert!(["node \"a\" speaks version 3", "node \"b\" version 0"].iter().all(|part| text.contains(part)), "{text}");
     assert_eq!(directory.counts().nodes, 0);
 
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -261,7 +291,7 @@ async fn a_directory_of_another_version_is_refused_by_both_sides() {
     let refused = Node::start(there(address), "b").client.first_word(SOON).await;
     let text = &refused.why_not;
     assert!(refused.refused && !refused.attached, "{refused:?}");
-    assert!(["node \"a\" speaks version 0", "node \"b\" version 2"].iter().all(|part| text.contains(part)), "{text}");
+    assert!(["node \"a\" speaks version 0", "node \"b\" version 3"].iter().all(|part| text.contains(part)), "{text}");
 }
 
 /// A directory that knows no versions, and accepts every node.
@@ -275,8 +305,7 @@ impl v1::directory_server::Directory for OldDirectory {
         &self,
         _: tonic::Request<tonic::Streaming<v1::NodeUpdate>>,
     ) -> Result<tonic::Response<Self::AttachStream>, tonic::Status> {
-        let welcome =
-            v1::directory_item::Item::Welcome(v1::Welcome { host: "a".into(), version: 0, local: String::new() });
+        let welcome = v1::directory_item::Item::Welcome(v1::Welcome { host: "a".into(), version: 0 });
         let update = v1::DirectoryUpdate { items: vec![v1::DirectoryItem { item: Some(welcome) }] };
         Ok(tonic::Response::new(tokio_stream::iter(vec![Ok(update)])))
     }

@@ -7,17 +7,25 @@ use transfer_proto::v1;
 use v1::directory_item::Item as DirectoryOneof;
 use v1::node_item::Item as NodeOneof;
 
-/// The metadata key of a refusal because another node has proved more. The value is the path of the Unix socket of the
-/// same host at which the refused node may prove as much. Empty: none.
-pub(super) const LOCAL: &str = "transfer-local";
+/// The metadata key of a refusal because the node has proved too little. The value is the path of the Unix socket of the
+/// same host at which the refused node may prove more, in UTF-8. Empty: none.
+const LOCAL: &str = "transfer-local-bin";
+
+/// Makes a refusal that names a Unix socket.
+pub(super) fn refusal(why: &str, local: &str) -> tonic::Status {
+    let mut status = tonic::Status::permission_denied(why);
+    status.metadata_mut().insert_bin(LOCAL, tonic::metadata::MetadataValue::from_bytes(local.as_bytes()));
+    status
+}
 
 /// Returns the Unix socket that a refusal names, if any.
-pub(super) fn local_of(status: &tonic::Status) -> Option<&str> {
-    status.metadata().get(LOCAL).and_then(|local| local.to_str().ok())
+pub(super) fn local_of(status: &tonic::Status) -> Option<String> {
+    let local = status.metadata().get_bin(LOCAL)?.to_bytes().ok()?;
+    String::from_utf8(local.into()).ok()
 }
 
 /// The version of the messages of Attach. Both sides must speak the same version.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// The longest reason that is kept from a message of the directory, in characters.
 const LONGEST_WHY: usize = 512;
@@ -55,7 +63,9 @@ pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
             NodeItem::Claim { number: c.claim, claim }
         }
         NodeOneof::Unclaim(u) => NodeItem::Request(DirectoryRequest::Unclaim { key: Key::of_directory(&u.key)? }),
-        NodeOneof::WorkerUp(w) => NodeItem::WorkerUp { worker: Name::new(&w.worker)? },
+        NodeOneof::WorkerUp(w) => {
+            NodeItem::WorkerUp { worker: Name::new(&w.worker)?, tenant: Name::new(&w.tenant)?, entered: w.entered }
+        }
         NodeOneof::WorkerDown(w) => NodeItem::WorkerDown { worker: Name::new(&w.worker)? },
         NodeOneof::Resolve(r) => {
             NodeItem::Request(DirectoryRequest::Resolve { key: Key::of_directory(&r.key)?, newer_than: r.newer_than })
@@ -64,7 +74,8 @@ pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
             NodeItem::Request(DirectoryRequest::StopResolve { key: Key::of_directory(&s.key)? })
         }
         NodeOneof::ResolveWorker(r) => {
-            NodeItem::Request(DirectoryRequest::ResolveWorker { worker: Name::new(&r.worker)? })
+            let (worker, tenant) = (Name::new(&r.worker)?, Name::new(&r.tenant)?);
+            NodeItem::Request(DirectoryRequest::ResolveWorker { worker, tenant })
         }
         NodeOneof::ResolveNode(r) => NodeItem::ResolveNode { node: Name::new(&r.node)? },
         NodeOneof::Leave(v1::Leave {}) => NodeItem::Leave,
@@ -72,20 +83,21 @@ pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
     })
 }
 
-/// Converts the first message of Attach. Returns the version that its sender speaks, too.
-pub(crate) fn hello(mut update: v1::NodeUpdate) -> Result<(Hello, u32), BadItem> {
+/// Converts the first message of Attach. Returns the version that its sender speaks, and whether
+/// it asks for a Unix socket, too.
+pub(crate) fn hello(mut update: v1::NodeUpdate) -> Result<(Hello, u32, bool), BadItem> {
     match (update.items.len(), update.items.pop().and_then(|i| i.item)) {
         (1, Some(NodeOneof::Hello(h))) => {
-            let v1::Hello { node, address, incarnation, version, replace, local } = h;
+            let v1::Hello { node, address, incarnation, version, replace, local, asks_for_socket } = h;
             let (node, address, local) = (Name::new(&node)?, address.into(), local.into());
-            Ok((Hello { node, address, incarnation, local, replace }, version))
+            Ok((Hello { node, address, incarnation, local, replace }, version, asks_for_socket))
         }
         _ => Err(BadItem::Hello),
     }
 }
 
 /// Makes the first message of Attach.
-pub(crate) fn hello_update(hello: &Hello) -> v1::NodeUpdate {
+pub(crate) fn hello_update(hello: &Hello, asks_for_socket: bool) -> v1::NodeUpdate {
     let hello = v1::Hello {
         node: hello.node.to_string(),
         address: hello.address.to_string(),
@@ -93,6 +105,7 @@ pub(crate) fn hello_update(hello: &Hello) -> v1::NodeUpdate {
         version: VERSION,
         replace: hello.replace,
         local: hello.local.to_string(),
+        asks_for_socket,
     };
     v1::NodeUpdate { items: vec![v1::NodeItem { item: Some(NodeOneof::Hello(hello)) }] }
 }
@@ -104,8 +117,8 @@ fn request_message(request: DirectoryRequest) -> NodeOneof {
             NodeOneof::Resolve(v1::Resolve { key: key.to_string(), newer_than })
         }
         DirectoryRequest::StopResolve { key } => NodeOneof::StopResolve(v1::StopResolve { key: key.to_string() }),
-        DirectoryRequest::ResolveWorker { worker } => {
-            NodeOneof::ResolveWorker(v1::ResolveWorker { worker: worker.to_string() })
+        DirectoryRequest::ResolveWorker { worker, tenant } => {
+            NodeOneof::ResolveWorker(v1::ResolveWorker { worker: worker.to_string(), tenant: tenant.to_string() })
         }
     }
 }
@@ -119,7 +132,10 @@ pub(crate) fn node_update(items: Vec<NodeItem>) -> v1::NodeUpdate {
                 NodeOneof::Claim(v1::Claim { claim: number, key, owner, takeover, resident, tenant })
             }
             NodeItem::Request(request) => request_message(request),
-            NodeItem::WorkerUp { worker } => NodeOneof::WorkerUp(v1::WorkerUp { worker: worker.to_string() }),
+            NodeItem::WorkerUp { worker, tenant, entered } => {
+                let (worker, tenant) = (worker.to_string(), tenant.to_string());
+                NodeOneof::WorkerUp(v1::WorkerUp { worker, tenant, entered })
+            }
             NodeItem::WorkerDown { worker } => NodeOneof::WorkerDown(v1::WorkerDown { worker: worker.to_string() }),
             NodeItem::ResolveNode { node } => NodeOneof::ResolveNode(v1::ResolveNode { node: node.to_string() }),
             NodeItem::Leave => NodeOneof::Leave(v1::Leave {}),
@@ -131,9 +147,8 @@ pub(crate) fn node_update(items: Vec<NodeItem>) -> v1::NodeUpdate {
 }
 
 /// Makes the directory's first message.
-pub(crate) fn welcome(host: &Name, local: &str) -> v1::DirectoryUpdate {
-    let (host, local) = (host.to_string(), local.to_owned());
-    let welcome = DirectoryOneof::Welcome(v1::Welcome { host, version: VERSION, local });
+pub(crate) fn welcome(host: &Name) -> v1::DirectoryUpdate {
+    let welcome = DirectoryOneof::Welcome(v1::Welcome { host: host.to_string(), version: VERSION });
     v1::DirectoryUpdate { items: vec![v1::DirectoryItem { item: Some(welcome) }] }
 }
 
@@ -167,8 +182,11 @@ pub(crate) fn directory_update(answers: Vec<Answer>) -> v1::DirectoryUpdate {
             Answer::ClaimFull { number, why } => {
                 DirectoryOneof::ClaimFull(v1::ClaimFull { claim: number, why: why.to_string() })
             }
-            Answer::WorkerAdmitted { worker } => {
-                DirectoryOneof::WorkerAdmitted(v1::WorkerAdmitted { worker: worker.to_string() })
+            Answer::WorkerAdmitted { worker, entered } => {
+                DirectoryOneof::WorkerAdmitted(v1::WorkerAdmitted { worker: worker.to_string(), entered })
+            }
+            Answer::WorkerDenied { worker, why } => {
+                DirectoryOneof::WorkerDenied(v1::WorkerDenied { worker: worker.to_string(), why: why.to_string() })
             }
             Answer::WorkerRefused { worker, node } => {
                 DirectoryOneof::WorkerRefused(v1::WorkerRefused { worker: worker.to_string(), node: node.to_string() })
@@ -180,8 +198,9 @@ pub(crate) fn directory_update(answers: Vec<Answer>) -> v1::DirectoryUpdate {
                 incarnation: at.incarnation,
                 sequence,
             }),
-            Answer::WorkerLocated { worker, node } => DirectoryOneof::WorkerLocated(v1::WorkerLocated {
+            Answer::WorkerLocated { worker, tenant, node } => DirectoryOneof::WorkerLocated(v1::WorkerLocated {
                 worker: worker.to_string(),
+                tenant: tenant.to_string(),
                 node: node.map(|n| n.to_string()),
             }),
             Answer::NodeLocated { node, at } => DirectoryOneof::NodeLocated(v1::NodeLocated {
@@ -212,7 +231,13 @@ pub(crate) fn answer(item: v1::DirectoryItem) -> Result<Option<Answer>, BadItem>
         }
         DirectoryOneof::ClaimFull(c) => Answer::ClaimFull { number: c.claim, why: c.why.into() },
         DirectoryOneof::Lost(l) => Answer::Lost { key: Key::of_directory(&l.key)?, owner: Name::new(&l.owner)? },
-        DirectoryOneof::WorkerAdmitted(w) => Answer::WorkerAdmitted { worker: Name::new(&w.worker)? },
+        DirectoryOneof::WorkerAdmitted(w) => {
+            Answer::WorkerAdmitted { worker: Name::new(&w.worker)?, entered: w.entered }
+        }
+        DirectoryOneof::WorkerDenied(w) => Answer::WorkerDenied {
+            worker: Name::new(&w.worker)?,
+            why: crate::text::printable(&w.why, LONGEST_WHY).into(),
+        },
         DirectoryOneof::WorkerRefused(w) => {
             Answer::WorkerRefused { worker: Name::new(&w.worker)?, node: Name::new(&w.node)? }
         }
@@ -227,7 +252,8 @@ pub(crate) fn answer(item: v1::DirectoryItem) -> Result<Option<Answer>, BadItem>
             sequence: l.sequence,
         },
         DirectoryOneof::WorkerLocated(w) => {
-            Answer::WorkerLocated { worker: Name::new(&w.worker)?, node: w.node.map(|n| Name::new(&n)).transpose()? }
+            let (worker, tenant) = (Name::new(&w.worker)?, Name::new(&w.tenant)?);
+            Answer::WorkerLocated { worker, tenant, node: w.node.map(|n| Name::new(&n)).transpose()? }
         }
         DirectoryOneof::NodeLocated(n) => {
             let node = Name::new(&n.node)?;
@@ -273,11 +299,11 @@ mod tests {
                 },
             },
             NodeItem::Request(DirectoryRequest::Unclaim { key: key.clone() }),
-            NodeItem::WorkerUp { worker: worker.clone() },
+            NodeItem::WorkerUp { worker: worker.clone(), tenant: Name::of_number(0), entered: 5 },
             NodeItem::WorkerDown { worker: worker.clone() },
             NodeItem::Request(DirectoryRequest::Resolve { key: key.clone(), newer_than: 2 }),
             NodeItem::Request(DirectoryRequest::StopResolve { key: key.clone() }),
-            NodeItem::Request(DirectoryRequest::ResolveWorker { worker: worker.clone() }),
+            NodeItem::Request(DirectoryRequest::ResolveWorker { worker: worker.clone(), tenant: Name::of_number(0) }),
             NodeItem::ResolveNode { node: node.clone() },
             NodeItem::Leave,
             NodeItem::Pong { ping: 4 },
@@ -288,11 +314,12 @@ mod tests {
             Answer::ClaimRefused { number: 1, owner: worker.clone(), node: node.clone() },
             Answer::ClaimFull { number: 1, why: "it has enough".into() },
             Answer::Lost { key: key.clone(), owner: worker.clone() },
-            Answer::WorkerAdmitted { worker: worker.clone() },
+            Answer::WorkerAdmitted { worker: worker.clone(), entered: 5 },
+            Answer::WorkerDenied { worker: worker.clone(), why: "it is a test".into() },
             Answer::WorkerRefused { worker: worker.clone(), node: node.clone() },
             Answer::Located { key, at: at.clone(), sequence: 9 },
-            Answer::WorkerLocated { worker: worker.clone(), node: Some(node.clone()) },
-            Answer::WorkerLocated { worker, node: None },
+            Answer::WorkerLocated { worker: worker.clone(), tenant: Name::of_number(0), node: Some(node.clone()) },
+            Answer::WorkerLocated { worker, tenant: Name::of_number(0), node: None },
             Answer::NodeLocated { node: node.clone(), at: Some(at) },
             Answer::NodeLocated { node, at: None },
         ];
@@ -306,7 +333,7 @@ mod tests {
         assert_eq!(read, Ok(said));
         let read: Result<Vec<_>, _> = directory_update(heard.clone()).items.into_iter().map(answer).collect();
         assert_eq!(read, Ok(heard.into_iter().map(Some).collect()));
-        assert_eq!(answer(welcome(&Name::new("n").unwrap(), "").items.remove(0)), Ok(None));
+        assert_eq!(answer(welcome(&Name::new("n").unwrap()).items.remove(0)), Ok(None));
     }
 
     /// A stranger may send any bytes on an Attach stream. The fuzzer decodes them as the first and as a later message
@@ -321,12 +348,12 @@ mod tests {
             local: "".into(),
             replace: true,
         };
-        let examples = [node_update(examples().0), hello_update(&me)].map(|update| update.encode_to_vec());
+        let examples = [node_update(examples().0), hello_update(&me, true)].map(|update| update.encode_to_vec());
         transfer_fuzz::Target::new("grpc-node-update", examples).run(|bytes| {
             let Ok(update) = v1::NodeUpdate::decode(bytes) else { return "no message".into() };
             let first = hello(update.clone());
-            if let Ok((hello, _)) = &first {
-                assert_eq!(super::hello(hello_update(hello)), Ok((hello.clone(), VERSION)));
+            if let Ok((hello, _, asks)) = &first {
+                assert_eq!(super::hello(hello_update(hello, *asks)), Ok((hello.clone(), VERSION, *asks)));
             }
             let items: Result<Vec<_>, _> = update.items.into_iter().map(node_item).collect();
             match items {
@@ -343,7 +370,7 @@ mod tests {
     #[test]
     fn fuzz_directory_update() {
         use prost::Message;
-        let examples = [directory_update(examples().1), welcome(&Name::new("n").unwrap(), "")];
+        let examples = [directory_update(examples().1), welcome(&Name::new("n").unwrap())];
         let target = transfer_fuzz::Target::new("grpc-directory-update", examples.map(|update| update.encode_to_vec()));
         target.run(|bytes| {
             let Ok(update) = v1::DirectoryUpdate::decode(bytes) else { return "no message".into() };
@@ -364,13 +391,16 @@ mod tests {
     #[test]
     fn invalid_items_are_errors() {
         assert_eq!(node_item(v1::NodeItem { item: None }), Err(BadItem::UnknownKind));
-        let late = hello_update(&Hello {
-            node: Name::new("n").unwrap(),
-            address: "".into(),
-            incarnation: 1,
-            local: "".into(),
-            replace: false,
-        });
+        let late = hello_update(
+            &Hello {
+                node: Name::new("n").unwrap(),
+                address: "".into(),
+                incarnation: 1,
+                local: "".into(),
+                replace: false,
+            },
+            false,
+        );
         assert_eq!(node_item(late.items[0].clone()), Err(BadItem::Hello));
         assert!(hello(late).is_ok());
         assert_eq!(hello(v1::NodeUpdate::default()), Err(BadItem::Hello));

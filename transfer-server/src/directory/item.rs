@@ -32,10 +32,15 @@ pub enum NodeItem {
     },
     /// Another request. [`Answer::Located`] and [`Answer::WorkerLocated`] answer the requests that have an answer.
     Request(DirectoryRequest),
-    /// A worker connected here. Answered by [`Answer::WorkerAdmitted`] or [`Answer::WorkerRefused`].
+    /// A worker connected here. Answered by [`Answer::WorkerAdmitted`], [`Answer::WorkerRefused`] or
+    /// [`Answer::WorkerDenied`].
     WorkerUp {
         /// The worker's name.
         worker: Name,
+        /// The worker's tenant.
+        tenant: Name,
+        /// The number of the last entry of this worker; 0: it was never entered.
+        entered: u64,
     },
     /// A worker left. No answer.
     WorkerDown {
@@ -105,8 +110,17 @@ pub enum Answer {
     WorkerAdmitted {
         /// The worker's name.
         worker: Name,
+        /// The entry's number.
+        entered: u64,
     },
-    /// A worker of the same name is connected at another node.
+    /// The worker is not entered, for a reason that concerns this node alone.
+    WorkerDenied {
+        /// The worker's name.
+        worker: Name,
+        /// The reason.
+        why: Arc<str>,
+    },
+    /// A worker of the same name and tenant is connected at another node.
     WorkerRefused {
         /// The worker's name.
         worker: Name,
@@ -126,6 +140,8 @@ pub enum Answer {
     WorkerLocated {
         /// The worker's name.
         worker: Name,
+        /// The tenant that asked.
+        tenant: Name,
         /// The worker's node; `None`: no such worker is connected.
         node: Option<Name>,
     },

@@ -26,7 +26,7 @@ pub(crate) enum Ask {
     ResolveNode { node: Name, answer: oneshot::Sender<Option<NodeAt>> },
     /// Enters a worker. The error is the node where a worker of that name is connected. If the name was granted without
     /// the directory, [`News::NameLost`] reports a late refusal.
-    WorkerUp { worker: Name, answer: oneshot::Sender<Result<(), Name>> },
+    WorkerUp { worker: Name, tenant: Name, answer: oneshot::Sender<Result<(), Name>> },
     /// Removes a worker.
     WorkerDown { worker: Name },
 }
@@ -70,9 +70,20 @@ pub(crate) struct Ledger {
     /// The reason why this node works without the directory; `None`: it does not.
     alone: Option<String>,
     watches: HashMap<Key, u64>,
-    worker_questions: HashSet<Name>,
+    /// Workers whose nodes were asked for, and the tenants that ask.
+    worker_questions: HashSet<(Name, Name)>,
     node_questions: HashMap<Name, Vec<oneshot::Sender<Option<NodeAt>>>>,
-    workers: HashMap<Name, Option<oneshot::Sender<Result<(), Name>>>>,
+    workers: HashMap<Name, Worker>,
+}
+
+/// A worker of this node.
+#[derive(Debug)]
+struct Worker {
+    tenant: Name,
+    /// The number of its last entry in the directory, or 0.
+    entered: u64,
+    /// Told once whether the worker gets its name.
+    answer: Option<oneshot::Sender<Result<(), Name>>>,
 }
 
 impl Ledger {
@@ -90,14 +101,14 @@ impl Ledger {
                 self.node_questions.entry(node.clone()).or_default().push(answer);
                 Some(NodeItem::ResolveNode { node })
             }
-            Ask::WorkerUp { worker, answer } => {
+            Ask::WorkerUp { worker, tenant, answer } => {
                 let answer = match self.alone {
                     // The caller may have given up.
                     Some(_) => answer.send(Ok(())).map_or(None, |()| None),
                     None => Some(answer),
                 };
-                self.workers.insert(worker.clone(), answer);
-                Some(NodeItem::WorkerUp { worker })
+                self.workers.insert(worker.clone(), Worker { tenant: tenant.clone(), entered: 0, answer });
+                Some(NodeItem::WorkerUp { worker, tenant, entered: 0 })
             }
             Ask::WorkerDown { worker } => {
                 self.workers.remove(&worker);
@@ -119,7 +130,9 @@ impl Ledger {
                 true
             }
             DirectoryRequest::StopResolve { key } => self.watches.remove(key).is_some(),
-            DirectoryRequest::ResolveWorker { worker } => self.worker_questions.insert(worker.clone()),
+            DirectoryRequest::ResolveWorker { worker, tenant } => {
+                self.worker_questions.insert((worker.clone(), tenant.clone()))
+            }
         };
         is_new.then_some(request)
     }
@@ -143,12 +156,18 @@ impl Ledger {
         self.alone = None;
         // The numbers came from another directory, whose clock may have been ahead.
         self.watches.values_mut().for_each(|newer_than| *newer_than = 0);
-        let workers = self.workers.keys().map(|worker| NodeItem::WorkerUp { worker: worker.clone() });
+        let workers = self.workers.iter().map(|(name, worker)| NodeItem::WorkerUp {
+            worker: name.clone(),
+            tenant: worker.tenant.clone(),
+            entered: worker.entered,
+        });
         let log = self.keys.replay(now).chain(self.counters.replay(now));
         let watches =
             self.watches.iter().map(|(key, newer)| DirectoryRequest::Resolve { key: key.clone(), newer_than: *newer });
-        let worker_questions =
-            self.worker_questions.iter().map(|worker| DirectoryRequest::ResolveWorker { worker: worker.clone() });
+        let worker_questions = self
+            .worker_questions
+            .iter()
+            .map(|(worker, tenant)| DirectoryRequest::ResolveWorker { worker: worker.clone(), tenant: tenant.clone() });
         let questions = watches.chain(worker_questions).map(NodeItem::Request);
         let node_questions = self.node_questions.keys().map(|node| NodeItem::ResolveNode { node: node.clone() });
         workers.chain(log).chain(questions).chain(node_questions).collect()
@@ -163,7 +182,7 @@ impl Ledger {
     /// Handles that the directory has been silent for too long, for the reason `why`. This node then works without it.
     pub(crate) fn go_on_alone(&mut self, why: &str) -> Vec<News> {
         self.alone = Some(why.to_owned());
-        for answer in self.workers.values_mut().filter_map(Option::take) {
+        for answer in self.workers.values_mut().filter_map(|worker| worker.answer.take()) {
             // The caller may have given up.
             let _ = answer.send(Ok(()));
         }
@@ -209,14 +228,13 @@ impl Ledger {
                 Some(claimed(key, Err(ClaimRefused::Full(why.to_string()))))
             }
             Answer::Lost { key, owner } => Some(DirectoryNews::KeyLost { key, owner }.into()),
-            Answer::WorkerAdmitted { worker } => {
-                if let Some(answer) = self.workers.get_mut(&worker)?.take() {
-                    // The caller may have given up.
-                    let _ = answer.send(Ok(()));
-                }
-                None
+            Answer::WorkerAdmitted { worker, entered } => {
+                self.workers.get_mut(&worker)?.entered = entered;
+                self.admit(&worker)
             }
-            Answer::WorkerRefused { worker, node } => match self.workers.remove(&worker)? {
+            // This node keeps the worker and announces it again at the next attachment.
+            Answer::WorkerDenied { worker, .. } => self.admit(&worker),
+            Answer::WorkerRefused { worker, node } => match self.workers.remove(&worker)?.answer {
                 Some(answer) => match answer.send(Err(node)) {
                     // The caller has admitted the worker in the meantime.
                     Err(Err(node)) => Some(News::NameLost { worker, node }),
@@ -232,9 +250,9 @@ impl Ledger {
                 self.watches.remove(&key);
                 Some(DirectoryNews::Located { key, node: at.node, sequence }.into())
             }
-            Answer::WorkerLocated { worker, node } => {
-                let asked = self.worker_questions.take(&worker);
-                asked.map(|worker| DirectoryNews::WorkerLocated { worker, node }.into())
+            Answer::WorkerLocated { worker, tenant, node } => {
+                let asked = self.worker_questions.take(&(worker, tenant));
+                asked.map(|(worker, tenant)| DirectoryNews::WorkerLocated { worker, tenant, node }.into())
             }
             Answer::NodeLocated { node, at } => {
                 for answer in self.node_questions.remove(&node)? {
@@ -243,6 +261,15 @@ impl Ledger {
                 None
             }
         }
+    }
+
+    /// Tells the caller, if there is one, that its worker may connect.
+    fn admit(&mut self, worker: &Name) -> Option<News> {
+        if let Some(answer) = self.workers.get_mut(worker)?.answer.take() {
+            // The caller may have given up.
+            let _ = answer.send(Ok(()));
+        }
+        None
     }
 
     /// Returns the key of an answered claim, and whether the key was granted before.
@@ -330,20 +357,20 @@ mod tests {
         ledger.ask(Ask::Request(DirectoryRequest::Unclaim { key: key("a") }), now);
         ledger.ask(count(), now);
         let (answer, mut heard) = oneshot::channel();
-        ledger.ask(Ask::WorkerUp { worker: name("w"), answer }, now);
+        ledger.ask(Ask::WorkerUp { worker: name("w"), tenant: Name::of_number(0), answer }, now);
         assert_eq!(ledger.go_on_alone("gone"), [claimed("a").unwrap(), unreachable(counter())]);
         assert_eq!(heard.try_recv(), Ok(Ok(())));
         // From then on the node answers at once.
         assert_eq!(ledger.ask(claim("b"), now), Next::Tell(claimed("b").unwrap()));
         assert_eq!(ledger.ask(count(), now), Next::Tell(unreachable(counter())));
         let (answer, mut heard) = oneshot::channel();
-        ledger.ask(Ask::WorkerUp { worker: name("v"), answer }, now);
+        ledger.ask(Ask::WorkerUp { worker: name("v"), tenant: Name::of_number(0), answer }, now);
         assert_eq!(heard.try_recv(), Ok(Ok(())));
         // The owners claim their keys again. The node announces its workers.
         assert_eq!(ledger.attached(now).len(), 2);
         assert!(matches!(ledger.ask(claim("c"), now), Next::Say(NodeItem::Claim { number: 3, .. })));
         let refused = |worker: &str| Answer::WorkerRefused { worker: name(worker), node: name("b") };
-        assert_eq!(ledger.answer(Answer::WorkerAdmitted { worker: name("w") }), None);
+        assert_eq!(ledger.answer(Answer::WorkerAdmitted { worker: name("w"), entered: 1 }), None);
         let lost = News::NameLost { worker: name("v"), node: name("b") };
         assert_eq!(ledger.answer(refused("v")), Some(lost));
         assert_eq!(ledger.answer(refused("v")), None);
@@ -381,7 +408,7 @@ mod tests {
         assert_eq!(ledger.answer(Answer::Claimed { number: 4, sequence: 4 }), Some(made));
         // The worker's name was granted because no answer came.
         let (answer, heard) = oneshot::channel();
-        ledger.ask(Ask::WorkerUp { worker: name("w"), answer }, start);
+        ledger.ask(Ask::WorkerUp { worker: name("w"), tenant: Name::of_number(0), answer }, start);
         drop(heard);
         let lost = News::NameLost { worker: name("w"), node: name("b") };
         assert_eq!(ledger.answer(Answer::WorkerRefused { worker: name("w"), node: name("b") }), Some(lost));
@@ -416,14 +443,19 @@ mod tests {
         let now = Instant::now();
         let mut ledger = Ledger::default();
         let (answer, mut heard) = oneshot::channel();
-        ledger.ask(Ask::WorkerUp { worker: name("w"), answer }, now);
-        ledger.answer(Answer::WorkerAdmitted { worker: name("w") });
+        ledger.ask(Ask::WorkerUp { worker: name("w"), tenant: Name::of_number(0), answer }, now);
+        let up = |entered| NodeItem::WorkerUp { worker: name("w"), tenant: Name::of_number(0), entered };
+        // The directory does not enter it, and this node keeps it.
+        ledger.answer(Answer::WorkerDenied { worker: name("w"), why: "it is a test".into() });
         assert_eq!(heard.try_recv(), Ok(Ok(())));
-        assert_eq!(ledger.attached(now), [NodeItem::WorkerUp { worker: name("w") }]);
+        assert_eq!(ledger.attached(now), [up(0)]);
+        // The next directory is told the number of the last entry.
+        ledger.answer(Answer::WorkerAdmitted { worker: name("w"), entered: 9 });
+        assert_eq!(ledger.attached(now), [up(9)]);
         ledger.ask(Ask::WorkerDown { worker: name("w") }, now);
         assert_eq!(ledger.attached(now), []);
         let (answer, mut heard) = oneshot::channel();
-        ledger.ask(Ask::WorkerUp { worker: name("w"), answer }, now);
+        ledger.ask(Ask::WorkerUp { worker: name("w"), tenant: Name::of_number(0), answer }, now);
         ledger.answer(Answer::WorkerRefused { worker: name("w"), node: name("b") });
         assert_eq!(heard.try_recv(), Ok(Err(name("b"))));
         assert_eq!(ledger.attached(now), []);

@@ -55,17 +55,17 @@ impl There {
         self.security.reach(self.endpoint.clone(), local, Expected::Host).await
     }
 
-    /// Attaches over a connection. Returns the directory's first message, too.
-    async fn attach(&self, channel: Channel, hello: &Hello) -> Result<(Line, v1::Welcome), Status> {
+    /// Attaches over a connection.
+    async fn attach(&self, channel: Channel, hello: &Hello, asks_for_socket: bool) -> Result<Line, Status> {
         let (out, outgoing) = mpsc::channel(4);
         // A new channel has room.
-        let _ = out.try_send(convert::hello_update(hello));
+        let _ = out.try_send(convert::hello_update(hello, asks_for_socket));
         let mut client = v1::directory_client::DirectoryClient::new(channel);
         let answers = client.attach(ReceiverStream::new(outgoing)).await?;
         let mut answers = Box::new(answers.into_inner());
         match answers.message().await?.and_then(convert::welcomed) {
-            Some(welcome) if welcome.version == convert::VERSION => Ok((Line::There { out, answers }, welcome)),
-            Some(v1::Welcome { host, version, .. }) => {
+            Some(welcome) if welcome.version == convert::VERSION => Ok(Line::There { out, answers }),
+            Some(v1::Welcome { host, version }) => {
                 let why = convert::other_version(&host, version, hello.node.as_str(), convert::VERSION);
                 Err(Status::failed_precondition(why))
             }
@@ -174,18 +174,20 @@ impl Line {
         };
         let attach = async {
             let channel = there.connect().await.map_err(|e| NoLine::Failed(text::chain(&e)))?;
-            let first = there.attach(channel, hello).await;
-            // A directory on this host trusts the kernel about this node, so call it again at its socket.
+            let first = there.attach(channel.clone(), hello, there.security.proves_by_socket()).await;
+            // A directory on this host trusts the kernel about this node, so attach at its socket instead.
             let local = match &first {
-                Ok((_, welcome)) => welcome.local.clone(),
-                Err(status) => convert::local_of(status).unwrap_or_default().to_owned(),
+                Err(status) => convert::local_of(status).filter(|local| !local.is_empty()),
+                Ok(_) => None,
             };
-            let closer = if local.is_empty() { None } else { there.reach(&local).await.ok() };
-            let line = match closer {
-                Some((channel, Caller::Sidecar { .. })) => there.attach(channel, hello).await,
-                _ => first,
+            let line = match local {
+                Some(local) => match there.reach(&local).await {
+                    Ok((closer, Caller::Sidecar { .. })) => there.attach(closer, hello, false).await,
+                    _ => there.attach(channel, hello, false).await,
+                },
+                None => first,
             };
-            line.map(|(line, _)| line).map_err(|status| there.refusal(&status))
+            line.map_err(|status| there.refusal(&status))
         };
         match tokio::time::timeout(ATTACH_DEADLINE, attach).await {
             Ok(line) => line,

@@ -4,7 +4,7 @@ use super::entries::{Entries, Holder, NodeNo};
 use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
 use super::names::{Names, Owner};
 use hashbrown::HashMap;
-use transfer_core::protocol::{Claim, DirectoryRequest, Tenants, Vouches};
+use transfer_core::protocol::{Claim, DirectoryRequest, Tenant, Tenants, Vouches};
 use transfer_core::tensor::{Key, Name};
 
 /// The reason why a sidecar is not attached: another sidecar of the same name is.
@@ -34,7 +34,23 @@ pub enum AttachRefused {
         /// The reason why the newcomer's proof does not suffice.
         why: String,
     },
+    /// As many nodes that have proved nothing are attached as may be.
+    #[error(
+        "{MAX_UNPROVED_NODES} nodes that may speak for no tenant are attached, which is the limit, and node {node:?} would be one more: {why}"
+    )]
+    TooMany {
+        /// The name.
+        node: Name,
+        /// The reason why this node may speak for no tenant.
+        why: String,
+    },
 }
+
+/// The most attached nodes that may speak for no tenant.
+const MAX_UNPROVED_NODES: usize = 64;
+
+/// The most watches of a node that may speak for no tenant. It can claim no key and enter no worker.
+const MAX_UNPROVED_WATCHES: u64 = 64;
 
 /// The holder of a name that another sidecar claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,17 +74,28 @@ pub struct Counts {
     pub watches: u64,
 }
 
-/// The reason why a key is not entered.
+/// The reason why a key or a worker is not entered.
 enum NotEntered {
-    /// Another worker owns the key.
+    /// Another worker owns the key, or has the name.
     Owned { owner: Name, node: Name },
-    /// The tenant may not have the key.
+    /// The tenant may not have the key, or the node may not speak for the tenant, or has reached its limit.
     Denied(String),
+}
+
+/// An entered worker.
+#[derive(Debug, Clone, Copy)]
+struct WorkerAt {
+    tenant: Tenant,
+    node: NodeNo,
+    /// The number by which an earlier directory had entered it for this node. 0: none had.
+    earlier: u64,
 }
 
 /// The registry. It passes answers to a callback, which must not call back.
 #[derive(Debug)]
 pub(crate) struct Registry {
+    /// The number before that of the first entry.
+    before_first: u64,
     sequence: u64,
     next_node: u32,
     nodes: HashMap<NodeNo, NodeAt>,
@@ -76,7 +103,8 @@ pub(crate) struct Registry {
     words: HashMap<NodeNo, Vouches>,
     tenants: Tenants,
     nodes_by_name: HashMap<Name, NodeNo>,
-    workers: HashMap<Name, NodeNo>,
+    /// The workers of each name, at most one of each tenant.
+    workers: HashMap<Name, Vec<WorkerAt>>,
     entries: Entries,
     /// The most keys of one node.
     keys_per_node: u64,
@@ -98,6 +126,7 @@ impl Registry {
     /// Makes an empty directory whose entries are numbered from `first_sequence` on.
     pub(crate) fn new(first_sequence: u64, tenants: Tenants) -> Registry {
         Registry {
+            before_first: first_sequence,
             sequence: first_sequence,
             next_node: 0,
             nodes: HashMap::new(),
@@ -134,20 +163,28 @@ impl Registry {
     /// Checks whether a sidecar with this proof may take a name. It may not if the attached holder has proved more.
     pub(crate) fn may_attach(&self, hello: &Hello, word: &Vouches) -> Result<(), AttachRefused> {
         let earlier = self.nodes_by_name.get(&hello.node).and_then(|no| self.words.get(no));
-        if earlier.is_none_or(|earlier| word.covers(earlier)) {
-            return Ok(());
+        let (node, why) = (|| hello.node.clone(), || word.why_not().to_owned());
+        match earlier {
+            Some(earlier) if !word.covers(earlier) => Err(AttachRefused::Unproved { node: node(), why: why() }),
+            None if word.is_for_nobody()
+                && self.words.values().filter(|word| word.is_for_nobody()).count() >= MAX_UNPROVED_NODES =>
+            {
+                Err(AttachRefused::TooMany { node: node(), why: why() })
+            }
+            _ => Ok(()),
         }
-        Err(AttachRefused::Unproved { node: hello.node.clone(), why: word.why_not().to_owned() })
     }
 
     /// Attaches a node. Returns its number, and the number of its earlier attachment, whose entries are removed. A
-    /// different sidecar of the same name, which the node does not replace, must be [detached](Registry::detach)
-    /// before.
+    /// different sidecar of the same name, which the node does not replace and which has proved as much, must be
+    /// [detached](Registry::detach) before.
     pub(crate) fn attach(&mut self, hello: &Hello, word: Vouches) -> Result<(NodeNo, Option<NodeNo>), Taken> {
         let earlier = self.nodes_by_name.get(&hello.node).copied();
         if let Some((by, at)) = earlier.and_then(|no| Some((no, self.nodes.get(&no)?)))
             && at.incarnation != hello.incarnation
             && !hello.replace
+            // Who has proved more need not wait for the other one's end, which may never come.
+            && self.words.get(&by).is_none_or(|holder| holder.covers(&word))
         {
             let (node, attached, address) = (hello.node.clone(), at.incarnation, at.address.to_string());
             return Err(Taken { by, refused: AttachRefused::Lives { node, attached, address } });
@@ -170,7 +207,10 @@ impl Registry {
         self.nodes_by_name.remove(&at.node);
         self.words.remove(&no);
         self.has.remove(&no);
-        self.workers.retain(|_, node| *node != no);
+        self.workers.retain(|_, named| {
+            named.retain(|worker| worker.node != no);
+            !named.is_empty()
+        });
         self.entries.remove_node(no, |owner| self.owners.give_back(owner));
         self.watches.retain(|_, waiting| {
             waiting.retain(|node| *node != no);
@@ -197,7 +237,7 @@ impl Registry {
                 }
                 let whose = (owner.clone(), tenant);
                 let claimed = self.may_claim(from, &key, &whose.1);
-                let claimed = claimed.and_then(|()| self.may_own(from, &owner, resident));
+                let claimed = claimed.and_then(|tenant| self.may_own(from, (&owner, tenant), resident));
                 match claimed.and_then(|()| self.claim(from, &key, &whose, takeover)) {
                     Ok((sequence, before)) => {
                         answer(from, Answer::Claimed { number, sequence });
@@ -224,27 +264,28 @@ impl Registry {
                     self.owners.give_back(holder.owner);
                 }
             }
-            NodeItem::WorkerUp { worker } => {
-                let other = self.workers.get(&worker).filter(|no| **no != from).and_then(|no| self.nodes.get(no));
-                match other {
-                    Some(at) => answer(from, Answer::WorkerRefused { worker, node: at.node.clone() }),
-                    None => {
-                        let is_new = !self.workers.contains_key(&worker);
-                        if is_new && !self.one_more(from, |has| &mut has.workers) {
-                            // The refusal names the asking node itself, because no other node is involved.
-                            let node = self.nodes.get(&from).map_or_else(|| worker.clone(), |at| at.node.clone());
-                            return answer(from, Answer::WorkerRefused { worker, node });
+            NodeItem::WorkerUp { worker, tenant, entered } => {
+                match self.enter_worker(from, &worker, &tenant, entered) {
+                    Ok((entered, before)) => {
+                        if let Some((before, at)) = before.zip(self.nodes.get(&from)) {
+                            let (worker, node) = (worker.clone(), at.node.clone());
+                            answer(before, Answer::WorkerRefused { worker, node });
                         }
-                        self.workers.insert(worker.clone(), from);
-                        answer(from, Answer::WorkerAdmitted { worker });
+                        answer(from, Answer::WorkerAdmitted { worker, entered });
                     }
+                    Err(NotEntered::Owned { node, .. }) => answer(from, Answer::WorkerRefused { worker, node }),
+                    Err(NotEntered::Denied(why)) => answer(from, Answer::WorkerDenied { worker, why: why.into() }),
                 }
             }
             NodeItem::WorkerDown { worker } => {
-                if self.workers.get(&worker) == Some(&from) {
+                let Some(named) = self.workers.get_mut(&worker) else { return };
+                let before = named.len();
+                named.retain(|worker| worker.node != from);
+                let left = before - named.len();
+                if named.is_empty() {
                     self.workers.remove(&worker);
-                    self.less(from, |has| &mut has.workers);
                 }
+                (0..left).for_each(|_| self.less(from, |has| &mut has.workers));
             }
             NodeItem::Request(DirectoryRequest::Resolve { key, newer_than }) => {
                 match self.key(&key).filter(|k| k.sequence > newer_than) {
@@ -270,9 +311,11 @@ impl Registry {
                     self.less(from, |has| &mut has.watches);
                 }
             }
-            NodeItem::Request(DirectoryRequest::ResolveWorker { worker }) => {
-                let node = self.worker(&worker).map(|at| at.node.clone());
-                answer(from, Answer::WorkerLocated { worker, node });
+            NodeItem::Request(DirectoryRequest::ResolveWorker { worker, tenant }) => {
+                let own = self.tenants.called(tenant.as_str()).and_then(|tenant| self.worker_of(&worker, tenant));
+                let at = own.and_then(|worker| self.nodes.get(&worker.node)).or_else(|| self.worker(&worker));
+                let node = at.map(|at| at.node.clone());
+                answer(from, Answer::WorkerLocated { worker, tenant, node });
             }
             NodeItem::ResolveNode { node } => {
                 let at = self.node(&node).cloned();
@@ -285,8 +328,12 @@ impl Registry {
 
     /// Adds one to a count of a node. Returns `false` if the node has reached its limit.
     fn one_more(&mut self, node: NodeNo, of: fn(&mut Has) -> &mut u64) -> bool {
+        let limit = match self.words.get(&node).is_some_and(Vouches::is_for_nobody) {
+            true => self.keys_per_node.min(MAX_UNPROVED_WATCHES),
+            false => self.keys_per_node,
+        };
         let count = of(self.has.entry(node).or_default());
-        let fits = *count < self.keys_per_node;
+        let fits = *count < limit;
         *count += u64::from(fits);
         fits
     }
@@ -297,18 +344,59 @@ impl Registry {
         }
     }
 
+    /// Returns the entered worker of this name and tenant.
+    fn worker_of(&self, worker: &Name, tenant: Tenant) -> Option<WorkerAt> {
+        self.workers.get(worker)?.iter().find(|named| named.tenant == tenant).copied()
+    }
+
+    /// Enters a worker. Returns the entry's number, and the node that has lost the name to this one.
+    ///
+    /// A worker of the same name and tenant at another node keeps the name, unless `entered` shows that an earlier
+    /// directory has entered this one, and later than that one.
+    fn enter_worker(
+        &mut self,
+        from: NodeNo,
+        worker: &Name,
+        tenant: &Name,
+        entered: u64,
+    ) -> Result<(u64, Option<NodeNo>), NotEntered> {
+        let tenant = self.may_speak(from, tenant)?;
+        // This directory decided itself about a number of its own, and nobody can have a later one.
+        let earlier = if entered <= self.before_first { entered } else { 0 };
+        let holder = self.worker_of(worker, tenant);
+        let other = holder.filter(|holder| holder.node != from);
+        if let Some(at) = other.filter(|other| other.earlier >= earlier).and_then(|other| self.nodes.get(&other.node)) {
+            return Err(NotEntered::Owned { owner: worker.clone(), node: at.node.clone() });
+        }
+        if holder.is_none_or(|holder| holder.node != from) && !self.one_more(from, |has| &mut has.workers) {
+            let node = self.nodes.get(&from).map_or("", |at| at.node.as_str());
+            let limit = crate::text::counted(self.keys_per_node, "worker");
+            return Err(NotEntered::Denied(format!(
+                "node {node:?} has entered {limit}, which is limits.directory_keys_per_node of the directory's host"
+            )));
+        }
+        if let Some(other) = other {
+            self.less(other.node, |has| &mut has.workers);
+        }
+        let named = self.workers.entry(worker.clone()).or_default();
+        named.retain(|named| named.tenant != tenant);
+        named.push(WorkerAt { tenant, node: from, earlier });
+        self.sequence += 1;
+        Ok((self.sequence, other.map(|other| other.node)))
+    }
+
     /// Checks whether a worker may own keys. Two workers of one name may have connected while their nodes could not
     /// reach the directory. Then only the entered worker may own a key.
-    fn may_own(&self, from: NodeNo, owner: &Name, resident: bool) -> Result<(), NotEntered> {
-        let entered = self.workers.get(owner).filter(|node| resident && **node != from);
-        match entered.and_then(|node| self.nodes.get(node)) {
+    fn may_own(&self, from: NodeNo, (owner, tenant): (&Name, Tenant), resident: bool) -> Result<(), NotEntered> {
+        let entered = self.worker_of(owner, tenant).filter(|worker| resident && worker.node != from);
+        match entered.and_then(|worker| self.nodes.get(&worker.node)) {
             Some(at) => Err(NotEntered::Owned { owner: owner.clone(), node: at.node.clone() }),
             None => Ok(()),
         }
     }
 
-    /// Checks whether a node may speak for a tenant, and whether the tenant may own this key.
-    fn may_claim(&self, from: NodeNo, key: &Key, tenant: &Name) -> Result<(), NotEntered> {
+    /// Checks whether a node may speak for a tenant. Returns the tenant.
+    fn may_speak(&self, from: NodeNo, tenant: &Name) -> Result<Tenant, NotEntered> {
         let Some(known) = self.tenants.called(tenant.as_str()) else {
             let why = format!(
                 "tenant {tenant:?} is none that the directory's host knows: give it that name by --tenants there, too"
@@ -322,7 +410,14 @@ impl Registry {
                 "node {node:?} may not speak for tenant {tenant} in the directory: {why}"
             )));
         }
-        self.tenants.may_own(known, key).map_err(|failure| NotEntered::Denied(failure.text))
+        Ok(known)
+    }
+
+    /// Checks whether a node may speak for a tenant, and whether the tenant may own this key. Returns the tenant.
+    fn may_claim(&self, from: NodeNo, key: &Key, tenant: &Name) -> Result<Tenant, NotEntered> {
+        let known = self.may_speak(from, tenant)?;
+        self.tenants.may_own(known, key).map_err(|failure| NotEntered::Denied(failure.text))?;
+        Ok(known)
     }
 
     /// Enters a key. Returns the entry's number, and the node that had the key before.
@@ -366,9 +461,9 @@ impl Registry {
         })
     }
 
-    /// Returns the node of a worker.
+    /// Returns the node of a worker; where several tenants have one of that name, of the one that was entered first.
     pub(crate) fn worker(&self, worker: &Name) -> Option<&NodeAt> {
-        self.nodes.get(self.workers.get(worker)?)
+        self.nodes.get(&self.workers.get(worker)?.first()?.node)
     }
 
     /// Returns a node by its name.
@@ -380,7 +475,7 @@ impl Registry {
     pub(crate) fn counts(&self) -> Counts {
         Counts {
             keys: self.entries.len() as u64,
-            workers: self.workers.len() as u64,
+            workers: self.workers.values().map(|named| named.len() as u64).sum(),
             nodes: self.nodes.len() as u64,
             watches: self.watches.values().map(|w| w.len() as u64).sum(),
         }

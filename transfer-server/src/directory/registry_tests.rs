@@ -9,6 +9,16 @@ fn key(text: &str) -> Key {
     Key::new(text).unwrap()
 }
 
+/// Makes the item that enters a worker of a tenant.
+fn up(worker: &str, tenant: &str, entered: u64) -> NodeItem {
+    NodeItem::WorkerUp { worker: name(worker), tenant: name(tenant), entered }
+}
+
+/// Makes a tenant's question for the node of a worker.
+fn whereabouts(worker: &str, tenant: &str) -> NodeItem {
+    NodeItem::Request(DirectoryRequest::ResolveWorker { worker: name(worker), tenant: name(tenant) })
+}
+
 /// A directory that collects its answers.
 struct World {
     registry: Registry,
@@ -21,6 +31,10 @@ impl World {
     }
 
     fn attach(&mut self, node: &str, incarnation: u64) -> NodeNo {
+        self.attach_as(node, incarnation, Vouches::ForAll)
+    }
+
+    fn attach_as(&mut self, node: &str, incarnation: u64, word: Vouches) -> NodeNo {
         let hello = Hello {
             node: name(node),
             address: format!("{node}:1").into(),
@@ -28,7 +42,8 @@ impl World {
             local: "".into(),
             replace: false,
         };
-        self.registry.attach(&hello, Vouches::ForAll).unwrap().0
+        self.registry.may_attach(&hello, &word).unwrap();
+        self.registry.attach(&hello, word).unwrap().0
     }
 
     fn say(&mut self, from: NodeNo, item: NodeItem) -> Vec<(NodeNo, Answer)> {
@@ -140,11 +155,11 @@ fn entries_of_a_node_end_with_it() {
     let (a, b) = (w.attach("a", 1), w.attach("b", 1));
     w.claim(a, "k", "ps");
     w.claim(b, "l", "worker");
-    w.say(a, NodeItem::WorkerUp { worker: name("ps") });
+    w.say(a, up("ps", "0", 0));
     w.say(a, NodeItem::Request(DirectoryRequest::Resolve { key: key("m"), newer_than: 0 }));
     w.registry.detach(a);
     assert_eq!(w.registry.counts(), Counts { keys: 1, workers: 0, nodes: 1, watches: 0 });
-    assert_eq!(w.claim(b, "k", "other"), Answer::Claimed { number: 7, sequence: 1003 });
+    assert_eq!(w.claim(b, "k", "other"), Answer::Claimed { number: 7, sequence: 1004 });
     // Late items of the dead node change nothing.
     assert_eq!(
         w.say(
@@ -197,7 +212,7 @@ fn returning_node_replaces_itself() {
 fn worker_cannot_claim_by_a_name_entered_at_another_node() {
     let mut w = World::new();
     let (a, b, c) = (w.attach("a", 1), w.attach("b", 1), w.attach("c", 1));
-    w.say(a, NodeItem::WorkerUp { worker: name("ps") });
+    w.say(a, up("ps", "0", 0));
     w.claim(a, "k", "ps");
     let claim = |resident, takeover| NodeItem::Claim {
         number: 7,
@@ -216,19 +231,19 @@ fn worker_cannot_claim_by_a_name_entered_at_another_node() {
 fn worker_is_connected_to_one_node() {
     let mut w = World::new();
     let (a, b) = (w.attach("a", 1), w.attach("b", 1));
-    let up = |worker: &str| NodeItem::WorkerUp { worker: name(worker) };
-    let admitted = Answer::WorkerAdmitted { worker: name("ps") };
-    assert_eq!(w.say(a, up("ps")), [(a, admitted.clone())]);
-    assert_eq!(w.say(b, up("ps")), [(b, Answer::WorkerRefused { worker: name("ps"), node: name("a") })]);
-    let ask = || NodeItem::Request(DirectoryRequest::ResolveWorker { worker: name("ps") });
-    let located = |node: Option<&str>| Answer::WorkerLocated { worker: name("ps"), node: node.map(name) };
+    let admitted = |entered| Answer::WorkerAdmitted { worker: name("ps"), entered };
+    assert_eq!(w.say(a, up("ps", "0", 0)), [(a, admitted(1001))]);
+    assert_eq!(w.say(b, up("ps", "0", 0)), [(b, Answer::WorkerRefused { worker: name("ps"), node: name("a") })]);
+    let ask = || whereabouts("ps", "0");
+    let located =
+        |node: Option<&str>| Answer::WorkerLocated { worker: name("ps"), tenant: name("0"), node: node.map(name) };
     assert_eq!(w.say(b, ask()), [(b, located(Some("a")))]);
     // Only the worker's own node can remove it.
     w.say(b, NodeItem::WorkerDown { worker: name("ps") });
     assert_eq!(w.say(b, ask()), [(b, located(Some("a")))]);
     w.say(a, NodeItem::WorkerDown { worker: name("ps") });
     assert_eq!(w.say(b, ask()), [(b, located(None))]);
-    assert_eq!(w.say(b, up("ps")), [(b, admitted)]);
+    assert_eq!(w.say(b, up("ps", "0", 0)), [(b, admitted(1002))]);
     let at = NodeAt { node: name("b"), address: "b:1".into(), local: "".into(), incarnation: 1 };
     let found = Answer::NodeLocated { node: name("b"), at: Some(at) };
     assert_eq!(w.say(a, NodeItem::ResolveNode { node: name("b") }), [(a, found)]);
@@ -349,7 +364,17 @@ fn name_is_refused_to_a_node_with_weaker_proof() {
     w.registry.attach(&free, one.clone()).unwrap();
     assert_eq!(w.registry.may_attach(&free, &one), Ok(()));
     assert_eq!(w.registry.may_attach(&free, &Vouches::ForAll), Ok(()));
-    assert!(w.registry.may_attach(&free, &Vouches::for_nobody("it has shown nothing")).is_err());
+    let nothing = || Vouches::for_nobody("it has shown nothing");
+    assert!(w.registry.may_attach(&free, &nothing()).is_err());
+    // A sidecar with stronger proof does not wait for the end of a holder with weaker proof, which may answer for ever.
+    for (node, weaker, stronger) in
+        [("d", nothing(), one.clone()), ("e", one.clone(), Vouches::ForAll), ("f", nothing(), Vouches::ForAll)]
+    {
+        let (holder, _) = w.registry.attach(&hello(node, 1, false), weaker).unwrap();
+        let (_, earlier) = w.registry.attach(&hello(node, 2, false), stronger.clone()).unwrap();
+        assert_eq!(earlier, Some(holder), "{node}");
+        assert!(w.registry.attach(&hello(node, 3, false), stronger).is_err(), "{node}");
+    }
 }
 
 #[test]
@@ -371,15 +396,104 @@ fn watches_and_workers_of_a_node_are_bounded() {
     (5..10).for_each(|n| drop(w.say(a, watch(n))));
     assert_eq!(w.registry.counts().watches, 4);
 
-    let up = |n: u32| NodeItem::WorkerUp { worker: name(&format!("w{n}")) };
+    let up = |n: u32| up(&format!("w{n}"), "0", 0);
     for n in (0..3).chain(0..3) {
-        let worker = name(&format!("w{n}"));
-        assert_eq!(w.say(a, up(n)), [(a, Answer::WorkerAdmitted { worker })]);
+        assert!(matches!(w.say(a, up(n))[..], [(_, Answer::WorkerAdmitted { .. })]), "{n}");
     }
-    assert!(matches!(w.say(a, up(3))[..], [(_, Answer::WorkerRefused { .. })]));
+    let heard = w.say(a, up(3));
+    let [(_, Answer::WorkerDenied { why, .. })] = &heard[..] else { panic!("{heard:?}") };
+    assert!(why.contains("\"a\" has entered 3 workers") && why.contains("directory_keys_per_node"), "{why}");
     assert!(matches!(w.say(b, up(3))[..], [(_, Answer::WorkerAdmitted { .. })]));
     w.say(a, NodeItem::WorkerDown { worker: name("w0") });
     assert!(matches!(w.say(a, up(4))[..], [(_, Answer::WorkerAdmitted { .. })]));
     w.registry.detach(a);
     assert_eq!(w.registry.counts(), Counts { keys: 1, workers: 1, nodes: 1, watches: 1 });
+}
+
+/// A name belongs to a tenant, as a key does, and a node enters workers of the tenants alone that it may speak for.
+#[test]
+fn worker_s_name_is_its_tenant_s() {
+    let mut w = World::new();
+    let only = |user| Vouches::For([Tenant::User(user)].into(), "it is a test".into());
+    let (ours, theirs) = (w.attach("a", 1), w.attach_as("b", 1, only(8)));
+    let nobody_s = w.attach_as("c", 1, Vouches::for_nobody("it has shown nothing"));
+    for (node, name_of, why) in [(theirs, "\"b\"", "it is a test"), (nobody_s, "\"c\"", "it has shown nothing")] {
+        let heard = w.say(node, up("ps", "7", 0));
+        let [(_, Answer::WorkerDenied { why: said, .. })] = &heard[..] else { panic!("{heard:?}") };
+        assert!([name_of, "tenant 7", why].iter().all(|part| said.contains(part)), "{said}");
+    }
+    let heard = w.say(ours, up("ps", "evil", 0));
+    assert!(matches!(&heard[..], [(_, Answer::WorkerDenied { why, .. })] if why.contains("\"evil\"")), "{heard:?}");
+    // Each tenant has a worker of that name, and finds its own.
+    for (node, tenant) in [(theirs, "8"), (ours, "7")] {
+        assert!(matches!(w.say(node, up("ps", tenant, 0))[..], [(_, Answer::WorkerAdmitted { .. })]));
+    }
+    for (tenant, at) in [("7", "a"), ("8", "b"), ("9", "b")] {
+        let node = Some(name(at));
+        let located = Answer::WorkerLocated { worker: name("ps"), tenant: name(tenant), node };
+        assert_eq!(w.say(nobody_s, whereabouts("ps", tenant)), [(nobody_s, located)]);
+    }
+    // The name of one tenant's worker keeps no other tenant's worker from its keys.
+    let claim = NodeItem::Claim {
+        number: 7,
+        claim: Claim { key: key("k"), owner: name("ps"), tenant: name("7"), resident: true, takeover: false },
+    };
+    assert!(matches!(w.say(ours, claim)[..], [(_, Answer::Claimed { .. })]));
+    assert_eq!(w.registry.counts().workers, 2);
+    w.registry.detach(theirs);
+    assert_eq!(w.registry.counts().workers, 1);
+}
+
+/// The directory has restarted, and numbers its entries from 1001 on.
+#[test]
+fn worker_that_was_entered_before_the_restart_keeps_its_name() {
+    let mut w = World::new();
+    let nodes = ["a", "b", "c"].map(|node| w.attach(node, 1));
+    let [fresh, before, later] = nodes;
+    let refused = |to, by: &str| (to, Answer::WorkerRefused { worker: name("ps"), node: name(by) });
+    let admitted = |to, entered| (to, Answer::WorkerAdmitted { worker: name("ps"), entered });
+    assert_eq!(w.say(fresh, up("ps", "0", 0)), [admitted(fresh, 1001)]);
+    // No number of this directory is proof, and none that it has not given.
+    for entered in [0, 1001, 1002, u64::MAX] {
+        assert_eq!(w.say(before, up("ps", "0", entered)), [refused(before, "a")], "{entered}");
+    }
+    assert_eq!(w.say(before, up("ps", "0", 500)), [refused(fresh, "b"), admitted(before, 1002)]);
+    // The one that was entered later of two is the one that the earlier directory had at last.
+    assert_eq!(w.say(fresh, up("ps", "0", 499)), [refused(fresh, "b")]);
+    assert_eq!(w.say(later, up("ps", "0", 501)), [refused(before, "c"), admitted(later, 1003)]);
+    assert_eq!(w.registry.counts().workers, 1);
+    // Another tenant's number counts for nothing here.
+    assert!(matches!(w.say(fresh, up("ps", "9", 999))[..], [(_, Answer::WorkerAdmitted { .. })]));
+    assert_eq!(w.say(before, up("ps", "0", 0)), [refused(before, "c")]);
+}
+
+#[test]
+fn nodes_that_have_proved_nothing_get_little() {
+    let mut w = World::new();
+    let nothing = || Vouches::for_nobody("it has shown nothing");
+    let known = w.attach("known", 1);
+    let nodes: Vec<_> = (0..MAX_UNPROVED_NODES).map(|n| w.attach_as(&format!("n{n}"), 1, nothing())).collect();
+    let hello = |node: &str| Hello {
+        node: name(node),
+        address: "h:1".into(),
+        incarnation: 1,
+        local: "".into(),
+        replace: false,
+    };
+    let text = w.registry.may_attach(&hello("one-more"), &nothing()).unwrap_err().to_string();
+    assert!(["64", "\"one-more\"", "it has shown nothing"].iter().all(|part| text.contains(part)), "{text}");
+    // Those that are attached may come again, and who has proved something comes in.
+    assert_eq!(w.registry.may_attach(&hello("n0"), &nothing()), Ok(()));
+    assert_eq!(w.registry.may_attach(&hello("one-more"), &Vouches::ForAll), Ok(()));
+    for n in 0..2 * MAX_UNPROVED_WATCHES {
+        for node in [known, nodes[0], nodes[1]] {
+            w.say(node, NodeItem::Request(DirectoryRequest::Resolve { key: key(&format!("k{n}")), newer_than: 0 }));
+            w.say(node, up(&format!("w{n}"), "0", 0));
+        }
+    }
+    let counts = w.registry.counts();
+    assert_eq!((counts.watches, counts.workers), (4 * MAX_UNPROVED_WATCHES, 2 * MAX_UNPROVED_WATCHES));
+    assert_eq!(counts.keys, 0);
+    w.registry.detach(nodes[2]);
+    assert_eq!(w.registry.may_attach(&hello("one-more"), &nothing()), Ok(()));
 }

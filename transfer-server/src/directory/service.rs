@@ -5,11 +5,10 @@ use super::host::{Attachment, Detached, Directory, MAX_BATCH};
 use super::registry::AttachRefused;
 use crate::admin::paging;
 use crate::events::nanos;
-use crate::security::{self, Security};
+use crate::security::{self, Caller, Security};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status, Streaming};
 use transfer_core::tensor::{Key, Name};
 use transfer_proto::v1;
@@ -44,7 +43,7 @@ impl v1::directory_server::Directory for DirectoryService {
         let first = tokio::time::timeout(HELLO_DEADLINE, inbound.message()).await;
         let first = first.map_err(|_| Status::deadline_exceeded("no Hello within 5 s"))??;
         let hello = convert::hello(first.unwrap_or_default());
-        let (hello, version) = hello.map_err(|e| Status::invalid_argument(e.to_string()))?;
+        let (hello, version, asks_for_socket) = hello.map_err(|e| Status::invalid_argument(e.to_string()))?;
         // This check also guards the right to replace another sidecar of that name.
         security::claimed(&caller, hello.node.as_str())?;
         let host = self.directory.host();
@@ -57,21 +56,22 @@ impl v1::directory_server::Directory for DirectoryService {
                 "node {host:?} hosts this directory, and no other sidecar can have its name: give this one another --node"
             )));
         }
-        let word = self.security.vouches(hello.node.as_str(), &security::caller(&caller)?);
+        let met = security::caller(&caller)?;
+        let word = self.security.vouches(hello.node.as_str(), &met);
+        // The same sidecar may prove more at the Unix socket.
+        let closer = |why: &str| convert::refusal(why, self.directory.local());
+        if asks_for_socket && matches!(met, Caller::Plain { .. }) && !self.directory.local().is_empty() {
+            return Err(closer("nodes of this host attach at its Unix socket"));
+        }
         let attachment = self.directory.attach(&hello, word).await.map_err(|refused| match refused {
             AttachRefused::Lives { .. } => Status::already_exists(refused.to_string()),
-            AttachRefused::Unproved { .. } => {
-                let mut status = Status::permission_denied(refused.to_string());
-                // The same sidecar may prove more at the Unix socket.
-                let local = self.directory.local().parse().unwrap_or(MetadataValue::from_static(""));
-                status.metadata_mut().insert(convert::LOCAL, local);
-                status
-            }
+            AttachRefused::Unproved { .. } => closer(&refused.to_string()),
+            AttachRefused::TooMany { .. } => Status::resource_exhausted(refused.to_string()),
         })?;
         tracing::info!(node = %hello.node, incarnation = hello.incarnation, address = %hello.address, "node attached");
         let (to_node, answers) = mpsc::channel(4);
         // A new channel has room.
-        let _ = to_node.try_send(Ok(convert::welcome(self.directory.host(), self.directory.local())));
+        let _ = to_node.try_send(Ok(convert::welcome(self.directory.host())));
         tokio::spawn(async move {
             let why = tokio::select! {
                 why = listen(inbound, &attachment) => why,

@@ -214,12 +214,12 @@ impl Sessions {
     }
 
     /// Handles that the directory has given a worker's name to a worker of `node`. Both workers were admitted while the
-    /// directory was out of reach.
+    /// directory was out of reach, or that one proved that it had the name before the directory restarted.
     pub(crate) fn name_lost(&self, worker: &Name, node: Name) {
         tracing::error!(
             %worker, other_node = %node,
-            "while the directory could not be asked, a worker of the same name connected at another node, and the directory has entered \
-             that one: what this worker published has ended, and its pushes fail; end one of the two"
+            "a worker of the same name connected at another node while the directory could not be asked, or had the name before the directory \
+             restarted, and the directory has entered that one: what this worker published has ended, and its pushes fail; end one of the two"
         );
         if let Some(held) = self.0.workers.lock().get_mut(worker) {
             match held.open {
@@ -282,7 +282,7 @@ impl Shared {
         let session = self.next_session.fetch_add(1, Ordering::Relaxed);
         let reserved = self.reserve(worker, session)?;
         Handle::current()
-            .block_on(self.directory.worker_up(worker, DIRECTORY_DEADLINE))
+            .block_on(self.directory.worker_up(worker, self.tenancy.tenants().name(tenant), DIRECTORY_DEADLINE))
             .map_err(|e| Refusal { code: RefusalCode::NameTaken, text: e.to_string() })?;
         let board = self.pool_for(tenant).map_err(|e| {
             let code = match e {

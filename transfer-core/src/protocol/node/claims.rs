@@ -39,7 +39,9 @@ impl Node {
             DirectoryNews::Claimed { key, result } => self.claimed(now, &key, result),
             DirectoryNews::KeyLost { key, owner } => self.key_lost(now, &key, &owner),
             DirectoryNews::Located { key, node, sequence } => self.located(now, &key, &node, sequence),
-            DirectoryNews::WorkerLocated { worker, node } => self.worker_located(now, &worker, node.as_ref()),
+            DirectoryNews::WorkerLocated { worker, tenant, node } => {
+                self.worker_located(now, (&worker, &tenant), node.as_ref());
+            }
         }
     }
 

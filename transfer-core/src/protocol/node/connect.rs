@@ -30,14 +30,15 @@ impl Node {
 
     /// Starts a push or a prepare for a worker at another sidecar.
     pub(super) fn push_there(&mut self, now: Time, op: Op) {
-        let Some(to) = op.target().cloned() else { return };
+        let Some((to, tenant)) = op.target().cloned().zip(self.sessions.tenant_of(op.session)) else { return };
         let id = self.sessions.begin(op);
-        match self.sessions.node_of(&to).cloned() {
+        match self.sessions.node_of(tenant, &to).cloned() {
             Some(node) => self.push_to_node(now, id, &node),
             None => {
                 self.sessions.set_push_stage(id, PushStage::Locating(to.clone()));
-                if self.sessions.wait_for_node_of(&to, id) {
-                    self.actions.ask_directory(DirectoryRequest::ResolveWorker { worker: to });
+                if self.sessions.wait_for_node_of(tenant, &to, id) {
+                    let tenant = self.config.tenants.name(tenant);
+                    self.actions.ask_directory(DirectoryRequest::ResolveWorker { worker: to, tenant });
                 }
             }
         }
@@ -77,10 +78,17 @@ impl Node {
         }
         match op.target() {
             Some(to) => {
-                let to = to.clone();
-                self.sessions.forget_node_of(&to);
+                let (session, to) = (op.session, to.clone());
+                self.forget_node_of_worker(session, &to);
             }
             None => drop(self.keys.forget_location(&op.key)),
+        }
+    }
+
+    /// Forgets where the target of a session's push is.
+    pub(super) fn forget_node_of_worker(&mut self, session: SessionId, to: &Name) {
+        if let Some(tenant) = self.sessions.tenant_of(session) {
+            self.sessions.forget_node_of(tenant, to);
         }
     }
 
@@ -106,12 +114,18 @@ impl Node {
         self.answer(session, op, Answer::Prepared);
     }
 
-    /// Handles the directory's answer about where a worker is.
-    pub(in crate::protocol) fn worker_located(&mut self, now: Time, worker: &Name, node: Option<&Name>) {
+    /// Handles the directory's answer to a tenant about where a worker is.
+    pub(in crate::protocol) fn worker_located(
+        &mut self,
+        now: Time,
+        (worker, tenant): (&Name, &Name),
+        node: Option<&Name>,
+    ) {
         if *worker == self.config.name {
             self.parents_answered(now);
         }
-        for id in self.sessions.located(worker, node.filter(|node| **node != self.config.name)) {
+        let Some(tenant) = self.config.tenants.called(tenant.as_str()) else { return };
+        for id in self.sessions.located(tenant, worker, node.filter(|node| **node != self.config.name)) {
             match node {
                 Some(node) => self.push_to_node(now, id, node),
                 None => {

@@ -34,7 +34,8 @@ impl Node {
             self.actions.ask_directory(DirectoryRequest::Resolve { key, newer_than: 0 });
         }
         // The directory answers in order, and it always answers this. Any name would do.
-        self.actions.ask_directory(DirectoryRequest::ResolveWorker { worker: self.config.name.clone() });
+        let worker = self.config.name.clone();
+        self.actions.ask_directory(DirectoryRequest::ResolveWorker { tenant: worker.clone(), worker });
     }
 
     /// Handles the directory's answer to the question behind those for parents.

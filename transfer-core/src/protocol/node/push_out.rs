@@ -281,9 +281,9 @@ impl Node {
     pub(super) fn flow_refused(&mut self, link: LinkId, index: u32, failure: &Failure) {
         let Some(id) = self.transfers.flow_named(link, index) else { return };
         let Some(f) = self.transfers.flow_mut(link, id) else { return };
-        let (queue, target) = (f.refuse(), f.target.clone());
+        let (queue, session, target) = (f.refuse(), f.session, f.target.clone());
         if failure.code == FailureCode::UnknownWorker {
-            self.sessions.forget_node_of(&target);
+            self.forget_node_of_worker(session, &target);
         }
         for op in queue {
             self.fail_op(op, failure.clone());
@@ -295,9 +295,9 @@ impl Node {
     pub(super) fn buffer_recall(&mut self, now: Time, link: LinkId, index: u32, why: Recall, round: u32) {
         let id = self.transfers.flow_named(link, index);
         if let (Some(id), Recall::Ends) = (id, why) {
-            let target = self.transfers.flow(link, id).map(|f| f.target.clone());
-            if let Some(target) = target {
-                self.sessions.forget_node_of(&target);
+            let found = self.transfers.flow(link, id).map(|f| (f.session, f.target.clone()));
+            if let Some((session, target)) = found {
+                self.forget_node_of_worker(session, &target);
                 let text = format!("worker {target:?} is gone");
                 self.flow_refused(link, index, &Failure::new(FailureCode::UnknownWorker, text));
             }
@@ -324,7 +324,7 @@ impl Node {
     pub(super) fn flows_out_lost(&mut self, flows: &Slab<OutFlow, of::OutFlow>, failure: &Failure) {
         for (_, flow) in flows.iter() {
             // The target may be at another node when it is looked up again.
-            self.sessions.forget_node_of(&flow.target);
+            self.forget_node_of_worker(flow.session, &flow.target);
             self.sessions.keep_version(flow.session, flow.way(), flow.next_number());
             for op in flow.queue() {
                 let text = format!("while key {:?} was being pushed to {:?}, {}", flow.key, flow.target, failure.text);

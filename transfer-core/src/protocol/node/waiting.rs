@@ -36,7 +36,10 @@ impl Node {
             OpKind::Push { stage, .. } | OpKind::Prepare { stage, .. } => match stage {
                 PushStage::Connecting(node) => Some(node),
                 PushStage::Queued(link, _) => at(link),
-                PushStage::Writing => op.target().and_then(|to| self.sessions.node_of(to)),
+                PushStage::Writing => {
+                    let (to, tenant) = op.target().zip(self.sessions.tenant_of(op.session))?;
+                    self.sessions.node_of(tenant, to)
+                }
                 PushStage::Claiming | PushStage::Locating(_) => None,
             },
             OpKind::Counter => self.counters.other_node(id),

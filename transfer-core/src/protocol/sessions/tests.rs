@@ -119,12 +119,15 @@ fn announcements_and_versions_are_kept_with_the_session() {
 
 #[test]
 fn directory_is_asked_once_for_a_worker() {
+    const OURS: Tenant = Tenant::User(7);
     let mut sessions = sessions();
     let [x, y] = [1, 2].map(|id| sessions.begin(fetch(A, id, Duration::from_secs(1))));
-    assert!(sessions.wait_for_node_of(&name("b"), x) && !sessions.wait_for_node_of(&name("b"), y));
-    assert_eq!(sessions.located(&name("b"), Some(&name("n"))), [x, y]);
-    assert_eq!(sessions.node_of(&name("b")), Some(&name("n")));
-    sessions.forget_node_of(&name("b"));
-    assert_eq!(sessions.node_of(&name("b")), None);
-    assert_eq!(sessions.located(&name("b"), None), [], "each hears of it once");
+    assert!(sessions.wait_for_node_of(OURS, &name("b"), x) && !sessions.wait_for_node_of(OURS, &name("b"), y));
+    assert_eq!(sessions.located(OURS, &name("b"), Some(&name("n"))), [x, y]);
+    assert_eq!(sessions.node_of(OURS, &name("b")), Some(&name("n")));
+    // Another tenant's worker of that name may be elsewhere.
+    assert_eq!(sessions.node_of(Tenant::User(8), &name("b")), None);
+    sessions.forget_node_of(OURS, &name("b"));
+    assert_eq!(sessions.node_of(OURS, &name("b")), None);
+    assert_eq!(sessions.located(OURS, &name("b"), None), [], "each hears of it once");
 }

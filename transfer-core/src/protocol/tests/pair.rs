@@ -398,9 +398,9 @@ impl Pair {
                 _ => self.watches.push((i, key, newer_than)),
             },
             DirectoryRequest::StopResolve { key } => self.watches.retain(|(node, k, _)| (*node, k) != (i, &key)),
-            DirectoryRequest::ResolveWorker { worker } => {
+            DirectoryRequest::ResolveWorker { worker, tenant } => {
                 let node = self.workers.get(worker.as_str()).map(|n| node_name(*n));
-                self.nodes[i].node.worker_located(now, &worker, node.as_ref());
+                self.nodes[i].node.worker_located(now, (&worker, &tenant), node.as_ref());
             }
         }
     }

@@ -279,8 +279,8 @@ impl Solo {
     pub(super) fn answer(&mut self) {
         for control in std::mem::take(&mut self.controls) {
             match control {
-                Control::Directory(DirectoryRequest::ResolveWorker { worker }) => {
-                    self.node.worker_located(self.now, &worker, Some(&name("there")));
+                Control::Directory(DirectoryRequest::ResolveWorker { worker, tenant }) => {
+                    self.node.worker_located(self.now, (&worker, &tenant), Some(&name("there")));
                 }
                 Control::Claim(Claim { key, .. }) => self.node.claimed(self.now, &key, Ok(())),
                 other => self.controls.push(other),

@@ -58,7 +58,7 @@ pub(super) struct Directory {
     /// The nodes that are cut off from the directory.
     pub(super) cut: BTreeSet<usize>,
     /// Workers that nodes have asked for without an answer. The nodes ask again.
-    questions: BTreeSet<(usize, Name)>,
+    questions: BTreeSet<(usize, Name, Name)>,
     /// Whether a node has received something since the owners were last compared.
     pub(super) is_news: bool,
 }
@@ -87,7 +87,7 @@ impl Directory {
     pub(super) fn forget_node(&mut self, node: usize) {
         self.detach(node);
         self.asked.retain(|(n, _), _| *n != node);
-        self.questions.retain(|(n, _)| *n != node);
+        self.questions.retain(|(n, ..)| *n != node);
     }
 
     /// Removes the entries, names and watches of a node that the directory does not hear.
@@ -181,9 +181,9 @@ impl Directory {
                     }
                 }
             }
-            DirectoryRequest::ResolveWorker { worker } => {
+            DirectoryRequest::ResolveWorker { worker, tenant } => {
                 let node = self.workers.get(worker.as_str()).map(|n| names[*n].clone());
-                answer.push((from, Heard::News(DirectoryNews::WorkerLocated { worker, node })));
+                answer.push((from, Heard::News(DirectoryNews::WorkerLocated { worker, tenant, node })));
             }
         }
     }
@@ -260,8 +260,8 @@ impl Cluster {
             // Otherwise the claim waits. The directory is back before the node stops waiting.
             Said::Claim(Claim { key, .. }) if self.chance(80) => self.answer(node, Heard::claimed(key, Ok(()))),
             Said::WorkerUp(_, worker) => self.answer(node, Heard::Admitted(worker, true)),
-            Said::Request(DirectoryRequest::ResolveWorker { worker }) => {
-                self.directory.questions.insert((node, worker));
+            Said::Request(DirectoryRequest::ResolveWorker { worker, tenant }) => {
+                self.directory.questions.insert((node, worker, tenant));
             }
             _ => {}
         }
@@ -275,8 +275,8 @@ impl Cluster {
                 let claim = Claim { key, tenant: owner.clone(), owner, resident: true, takeover: false };
                 self.go_on_alone(node, Said::Claim(claim));
             }
-            DirectoryNews::WorkerLocated { worker, .. } => {
-                self.go_on_alone(node, Said::Request(DirectoryRequest::ResolveWorker { worker }));
+            DirectoryNews::WorkerLocated { worker, tenant, .. } => {
+                self.go_on_alone(node, Said::Request(DirectoryRequest::ResolveWorker { worker, tenant }));
             }
             DirectoryNews::Attached | DirectoryNews::KeyLost { .. } | DirectoryNews::Located { .. } => {}
         }
@@ -330,11 +330,11 @@ impl Cluster {
             let key = Key::of_directory(&key).unwrap();
             self.tell_directory(node, Said::Request(DirectoryRequest::Resolve { key, newer_than }));
         }
-        let (again, rest) = std::mem::take(&mut self.directory.questions).into_iter().partition(|(n, _)| *n == node);
+        let (again, rest) = std::mem::take(&mut self.directory.questions).into_iter().partition(|(n, ..)| *n == node);
         self.directory.questions = rest;
-        let again: BTreeSet<(usize, Name)> = again;
-        for (_, worker) in again {
-            self.tell_directory(node, Said::Request(DirectoryRequest::ResolveWorker { worker }));
+        let again: BTreeSet<(usize, Name, Name)> = again;
+        for (_, worker, tenant) in again {
+            self.tell_directory(node, Said::Request(DirectoryRequest::ResolveWorker { worker, tenant }));
         }
         let now = self.clock(node);
         self.nodes[node].driver.node.directory_news(now, DirectoryNews::Attached);
