@@ -11,12 +11,13 @@
 //!
 //! # Layout
 //! - this file: the program. - `account`: the results.
-//! - `worker`, `peer`, `stranger`: the deeds. - `bare`: a worker without a client, and its rings.
+//! - `worker`, `peer`, `stranger`: the deeds; `contract`: those of a stranger with the gRPC contract. - `bare`: a worker without a client, and its rings.
 //! - [`beside`]: sidecars, the honest job, and attackers as another user. - [`held`]: half a core for processes.
 
 mod account;
 mod bare;
 pub mod beside;
+mod contract;
 pub mod held;
 mod peer;
 mod stranger;

@@ -1,6 +1,7 @@
 //! A stranger, who is neither worker nor peer and can reach all sockets.
 
 use super::account::Notes;
+use super::contract;
 use super::{Against, Attacker, Deed};
 use crate::stranger::{HELLO, Link, connect, good_call};
 use rand::rngs::SmallRng;
@@ -29,6 +30,10 @@ pub(super) struct Stranger {
     data: Option<SocketAddr>,
     /// Connections that send nothing more, until later deeds close them.
     silent: Vec<Box<dyn Stream>>,
+    /// The address of the gRPC services.
+    grpc: SocketAddr,
+    /// The prefix of the honest job's keys and names.
+    victim: String,
 }
 
 impl Attacker for Stranger {
@@ -40,6 +45,8 @@ impl Attacker for Stranger {
         Deed { name: "says frames that are too long", act: Stranger::too_long },
         Deed { name: "asks for pages without end", act: Stranger::pages },
         Deed { name: "shows tokens that nobody gave", act: Stranger::tokens },
+        Deed { name: "attaches and speaks for others", act: Stranger::attach },
+        Deed { name: "makes an administrator's calls", act: Stranger::administer },
     ];
 
     fn new(against: Against, random: SmallRng) -> Stranger {
@@ -56,7 +63,7 @@ impl Attacker for Stranger {
         let ports = [Some(grpc), http, data].into_iter().flatten().collect();
         // The worker's socket takes no streams.
         let sockets = vec![against.beside(".peers"), against.beside("-admin.sock")];
-        Stranger { random, ports, sockets, http, data, silent: Vec::new() }
+        Stranger { random, ports, sockets, http, data, silent: Vec::new(), grpc, victim: against.victim }
     }
 }
 
@@ -173,6 +180,14 @@ impl Stranger {
             });
             note(notes, asked);
         }
+    }
+
+    fn attach(&mut self, notes: &mut Notes<'_>) {
+        contract::attach(self.grpc, &self.victim, self.random.random(), notes);
+    }
+
+    fn administer(&mut self, notes: &mut Notes<'_>) {
+        contract::administer(self.grpc, &self.victim, notes);
     }
 
     fn tokens(&mut self, notes: &mut Notes<'_>) {
