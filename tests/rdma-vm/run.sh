@@ -120,13 +120,35 @@ else
 fi
 
 mkfifo "$work/out" "$work/err"
-cat "$work/out" &
-readers+=($!)
-cat "$work/err" >&2 &
-readers+=($!)
-LD_LIBRARY_PATH=$qemu/lib/x86_64-linux-gnu timeout -k 5 "$limit" "$qemu/bin/qemu-system-x86_64" "${arguments[@]}" \
-    -serial "$serial" -append "$append" </dev/null 2>"$work/qemu.err" &
-machine=$!
+# Starts the machine; it is $machine.
+start() {
+    cat "$work/out" &
+    readers=($!)
+    cat "$work/err" >&2 &
+    readers+=($!)
+    LD_LIBRARY_PATH=$qemu/lib/x86_64-linux-gnu timeout -k 5 "$limit" "$qemu/bin/qemu-system-x86_64" "${arguments[@]}" \
+        -serial "$serial" -append "$append" </dev/null 2>"$work/qemu.err" &
+    machine=$!
+}
+# Waits until the guest has booted. Fails if it runs and has not after $boot_limit seconds.
+boots() {
+    local waited=0
+    while [ ! -e "$control/booted" ] && kill -0 "$machine" 2>/dev/null; do
+        [ "$waited" -lt "$boot_limit" ] || return 1
+        sleep 1
+        waited=$((waited + 1))
+    done
+}
+# It takes 5 s, 30 on a busy machine. Seldom the guest's kernel hangs there, while its processor is busy. Another start succeeds.
+boot_limit=120
+start
+for again in 2 3; do
+    boots && break
+    printf 'run.sh: the guest has not booted after %s s: start %s of 3\n' "$boot_limit" "$again" >&2
+    kill -TERM "$machine"
+    wait "$machine" "${readers[@]}" 2>/dev/null
+    start
+done
 wait "$machine"
 ended=$?
 machine=''
