@@ -8,8 +8,9 @@ Three kinds of tests:
   hosts    two guests on a cable: two-hosts.sh
 
 The short run (--short) leaves out of the second kind all but one module of each kind of flow (IN_SHORT_RUN): the conformance suite proves for each
-fabric what all fabrics promise, and `make test` runs the same modules over tcp. CI makes the short run where nothing that concerns verbs has changed
-since a commit that says, as a trailer of its message, that all of it has passed: "Tested-rdma: all" (--short-if-tested). Else CI makes the whole run.
+fabric what all fabrics promise, and `make test` runs the same modules over tcp. Of the random operations of that suite it makes a quarter. CI makes
+the short run where nothing that concerns verbs has changed since a commit that says, as a trailer of its message, that all of it has passed:
+"Tested-rdma: all" (--short-if-tested). Else CI makes the whole run.
 
 Everything is built on this machine, by the same command as in `make test`. All test programs that want as many devices run in one guest,
 one after the other. When a mistake panics its kernel, the one that ran has failed, and a new guest goes on with the next one. Tests
@@ -268,13 +269,17 @@ def why_all():
 
 
 def suites_of(tests, short):
-    """All suites, or those of the short run. A package with marked tests has some to run, and so has a suite that runs over verbs, or somebody has renamed something."""
+    """All suites, or those of the short run.
+
+    A package with marked tests has some to run, and so has a suite that runs over verbs, or somebody has renamed something.
+    """
     suites = []
+    environment = {'TRANSFER_CONFORMANCE_OPERATIONS': '1000'} if short else {}
     for package, name, executable in tests:
         title = f'{package.name} {name}'
         if marked(package):
-            one = Suite(title, package, executable, ['--ignored', '--skip', 'two_devices'])
-            two = Suite(f'{title}, two devices', package, executable, ['--ignored', 'two_devices'], devices=2)
+            one = Suite(title, package, executable, ['--ignored', '--skip', 'two_devices'], environment=environment)
+            two = Suite(f'{title}, two devices', package, executable, ['--ignored', 'two_devices'], devices=2, environment=environment)
             suites += [one, two]
     for package in {package for package, _, _ in tests if marked(package)}:
         if not any(suite.expected for suite in suites if suite.package == package):
@@ -384,7 +389,7 @@ def main():
     parser.add_argument('words', nargs='*', help='only suites that have one of these words in their titles')
     length = parser.add_mutually_exclusive_group()
     length.add_argument('--short', action='store_true', help='over verbs only one module of each kind of flow')
-    length.add_argument('--short-if-tested', action='store_true', help=f'the same, unless what concerns verbs has changed since a commit with the trailer "{TRAILER}: all"')
+    length.add_argument('--short-if-tested', action='store_true', help=f'the same, unless what concerns verbs differs from a commit with the trailer "{TRAILER}: all"')
     parser.add_argument('--list', action='store_true', help='say what would run')
     parser.add_argument('--timeout', type=int, default=600, metavar='S', help='how long one suite may run at least; more where it has many tests (%(default)s s)')
     lanes_here = min(8, max(2, os.cpu_count() or 2))

@@ -13,7 +13,16 @@ use transfer_core::memory::{LocalSlice, RailKeys, RemoteKey, RemoteSlice};
 
 const SLOTS: u64 = 12;
 const SLOT_BYTES: u64 = 200_000;
+/// How many operations there are, unless `TRANSFER_CONFORMANCE_OPERATIONS` says another number. On an emulated processor
+/// all of them take a minute.
 const OPERATIONS: u32 = 4_000;
+
+fn operations() -> u32 {
+    match std::env::var("TRANSFER_CONFORMANCE_OPERATIONS") {
+        Ok(text) => text.parse().expect("TRANSFER_CONFORMANCE_OPERATIONS is a number"),
+        Err(_) => OPERATIONS,
+    }
+}
 
 /// The offset of the sources, which lie behind the slots.
 const SOURCES: u64 = SLOTS * SLOT_BYTES;
@@ -53,11 +62,11 @@ pub fn mixed_operations<R: super::Rig>(rig: R) {
             End { free: VecDeque::new(), expected: vec![None; SLOTS as usize], keys, grants: 0, queue }
         })
         .collect();
-    let mut written = 0;
-    while written < OPERATIONS || ends.iter().any(|end| end.expected.iter().any(Option::is_some)) {
+    let (mut written, operations) = (0, operations());
+    while written < operations || ends.iter().any(|end| end.expected.iter().any(Option::is_some)) {
         for side in 0..2 {
             send_queued(&mut pair, link, side, &mut ends[side]);
-            if written < OPERATIONS && rng.random_bool(0.7) {
+            if written < operations && rng.random_bool(0.7) {
                 written += u32::from(write_one(&mut pair, link, side, &mut ends, &mut rng));
             }
         }
