@@ -56,7 +56,6 @@ check: ## Checks what has changed since the last commit, and the end-to-end test
 test-host: setup test-tools ## Those tests that need no RDMA device
 	$(CARGO) build --workspace --all-targets
 	CARGO="$(CARGO)" scripts/host-tests.sh $(addsuffix ::,$(SHM_SUITES))
-	scripts/test-python.sh
 
 wheel: setup ## Builds the Python package's wheel into target/wheels, and tries it in an empty environment; WHEEL_PYTHON=python3.14t the one for that
 	scripts/wheel.sh $(WHEEL_PYTHON)
