@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Gets the tools that only tests need: promtool, which checks metrics, alert rules and their tests; and a browser without a screen, in which the
-# status page is opened. Where they are missing and this runs as root on Debian or Ubuntu, it
+# Gets the tools that only tests need: promtool, which checks metrics, alert rules and their tests; valgrind, under which a sidecar is started; and a
+# browser without a screen, in which the status page is opened. Where they are missing and this runs as root on Debian or Ubuntu, it
 # - unpacks promtool alone out of the package "prometheus" into target/tools (20 MB are fetched, nothing is installed: one second), and
+# - installs the package "valgrind", and
 # - installs the package "chromium-headless-shell", or "chromium" where there is none (about 100 MB with what it needs: 15 seconds).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -27,6 +28,13 @@ if ! command -v promtool >/dev/null && [ ! -x "$tools/promtool" ]; then
     mv "$folder/usr/bin/promtool" "$tools/promtool"
 fi
 
+if ! command -v valgrind >/dev/null; then
+    can_install || { say 'valgrind is missing.' >&2; exit 1; }
+    lists
+    say 'valgrind is missing: installing it with apt-get'
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends valgrind </dev/null >/dev/null
+fi
+
 browser=
 for name in chromium-headless-shell chromium chromium-browser google-chrome; do
     command -v "$name" >/dev/null && browser=$name && break
@@ -40,4 +48,4 @@ if [ -z "$browser" ]; then
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" </dev/null >/dev/null
     browser=$package
 fi
-say "promtool and $browser are here"
+say "promtool, valgrind and $browser are here"

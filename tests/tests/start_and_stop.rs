@@ -6,7 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Output, Stdio};
 use transfer_proto::v1::Fabric;
 use transfer_tests::process::{Process, Start};
-use transfer_tests::{PATIENCE, Scene, Spec, programs};
+use transfer_tests::{PATIENCE, Scene, Spec, poll, programs};
 
 /// Runs a `transferd` that must refuse to start, and returns its output.
 fn refused(arguments: &[&str]) -> String {
@@ -44,6 +44,38 @@ fn listening_beyond_loopback_needs_insecure() {
     ]]);
     assert!(scene.a().address().starts_with("0.0.0.0:"), "{}", scene.a().address());
     scene.end();
+}
+
+/// With rustix's own way to find the vDSO, the program ends by SIGSEGV before it is ready.
+#[test]
+fn sidecar_runs_under_valgrind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    let log = std::fs::File::create(path("log")).expect("a log");
+    let mut sidecar = Command::new("valgrind")
+        .args(["--tool=none", "--quiet"])
+        .arg(programs::transferd())
+        .args(["--node", "n", "--pool-bytes", "1MiB", "--socket"])
+        .arg(path("worker.sock"))
+        .arg("--admin-socket")
+        .arg(path("admin.sock"))
+        .arg("--ready-file")
+        .arg(path("ready"))
+        .stderr(log)
+        .spawn()
+        .expect("scripts/test-tools.sh installs valgrind");
+    let said = || std::fs::read_to_string(path("log")).unwrap_or_default();
+    poll(|| match std::fs::read_to_string(path("ready")) {
+        Ok(text) if !text.is_empty() => Ok(()),
+        _ => {
+            assert_eq!(sidecar.try_wait().expect("a child"), None, "{}", said());
+            Err(())
+        }
+    })
+    .unwrap_or_else(|()| panic!("it becomes ready: {}", said()));
+    kill_process(Pid::from_child(&sidecar), Signal::TERM).expect("it runs");
+    let ended = sidecar.wait().expect("a child");
+    assert!(ended.success(), "{ended}: {}", said());
 }
 
 /// Starts the sidecar as systemd does with Type=notify.
