@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the Debian package `transfer` into target/debian: build.sh [PROFILE], where PROFILE is release (the default) or
+# Builds the Debian packages `transfer`, and `transfer-dbgsym` with the debug symbols of its programs, into target/debian: build.sh [PROFILE], where PROFILE is release (the default) or
 # another one of packaging/programs.sh.
 # debhelper makes it of the files in packaging/debian/debian; it is installed by apt-get where it is missing.
 set -euo pipefail
@@ -38,10 +38,15 @@ printf 'transfer (%s-1) unstable; urgency=medium\n\n  * /usr/share/doc/transfer/
     "$version" 'The transfer developers <transfer@localhost>' "$(date -R)" >"$stage/debian/changelog"
 cd "$stage"
 for step in dh_install dh_installdocs dh_installman dh_installsysusers 'dh_installsystemd --name=transferd' \
-    'dh_compress --exclude=.md' dh_fixperms 'dh_strip --no-automatic-dbgsym' dh_shlibdeps dh_installdeb dh_gencontrol dh_md5sums; do
+    'dh_compress --exclude=.md' dh_fixperms dh_strip dh_shlibdeps dh_installdeb dh_gencontrol dh_md5sums; do
     # shellcheck disable=SC2086
     $step
 done
-# Fast to pack and to unpack, for it is packed by each run of the tests.
-dh_builddeb --destdir="$target/debian" -- -Zgzip -z1
-mv "$target"/debian/transfer_"$version"-1_*.deb "$target/debian/transfer.deb"
+# Small, except in each run of the tests: fast to pack and to unpack.
+compression=(-Zxz)
+[ "$profile" != dev ] || compression=(-Zgzip -z1)
+dh_builddeb --destdir="$target/debian" -- "${compression[@]}"
+for package in transfer transfer-dbgsym; do
+    mv "$target/debian/${package}_$version"-1_*.deb "$target/debian/$package.deb"
+    printf 'packaging: %s (%s bytes)\n' "$target/debian/$package.deb" "$(stat -c %s "$target/debian/$package.deb")"
+done
