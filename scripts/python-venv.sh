@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prints the folder of an environment of Python that has what the Python package is built and tested with. Makes it in the target folder where it is
 # not there, with pip. With the word `all` it is another one, which has torch, jax, polars and duckdb as well; with the word `ray` one that has Ray, and
-# finds torch in that one.
+# finds torch in that one; with the word `wheel` one that has what a wheel is built with, and nothing else.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=$(realpath -m "${CARGO_TARGET_DIR:-target}")/python
@@ -10,7 +10,8 @@ case ${1:-} in
     '') name=transferd needs=("$tests/requirements.txt") ;;
     all) name=transferd-all needs=("$tests/requirements.txt" "$tests/requirements-all.txt") ;;
     ray) name=transferd-ray needs=("$tests/requirements.txt" "$tests/requirements-ray.txt") ;;
-    *) printf '%s: "%s" is no environment: say `all`, `ray`, or nothing\n' "$0" "$1" >&2 && exit 2 ;;
+    wheel) name=transferd-wheel needs=("$tests/requirements-wheel.txt") ;;
+    *) printf '%s: "%s" is no environment: say `all`, `ray`, `wheel`, or nothing\n' "$0" "$1" >&2 && exit 2 ;;
 esac
 venv=$folder/$name-$(cat "${needs[@]}" | sha256sum | cut -c 1-12)
 pip=("$venv/bin/pip" install --quiet --disable-pip-version-check --only-binary :all:)
@@ -43,7 +44,7 @@ exec 9>"$venv.lock"
 flock 9
 if [ ! -e "$venv/ready" ]; then
     python3 -m venv --clear "$venv" >&2
-    "${pip[@]}" --requirement "$tests/requirements.txt" </dev/null >&2
+    "${pip[@]}" --requirement "${needs[0]}" </dev/null >&2
     case $name in
         transferd-all) install_all ;;
         transferd-ray) install_ray ;;

@@ -2,13 +2,16 @@
 # Builds a wheel of the Python package into target/wheels, installs it in an empty environment, and tries it there. Without an argument it is the
 # wheel for every Python from 3.11 on. Free-threaded Python has an ABI of its own, so it needs another wheel: scripts/wheel.sh python3.14t. Where
 # that interpreter is missing the wheel is built all the same, and the last line says that it was not tried.
+# It is built with zig's linker against glibc 2.28, so it fits every x86-64 or arm64 Linux of 2019 and later: Debian 10, RHEL 8, Ubuntu 20.04.
+# What a debugger wants beside the library is no part of the wheel: it goes into a file beside it.
 # With --pgo as its first argument, it is built with the profile of scripts/pgo.sh: the wheel and the programs are made of the same crates. It does
-# not look whether that profile is of these sources; `make pgo-wheel` makes a new one.
+# not look whether that profile is of these sources; `make pgo-wheel` makes a new one. That wheel is linked as the programs are, because zig is told a
+# target, and cargo names functions otherwise then: it fits systems with this machine's glibc, or a later one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 wheels=$target/wheels
-build=(env) how=
+build=(env) how= link=(--zig --compatibility manylinux_2_28)
 if [ "${1:-}" = --pgo ]; then
     shift
     profiles=("$target"/pgo/*.profile)
@@ -17,7 +20,7 @@ if [ "${1:-}" = --pgo ]; then
         exit 1
     fi
     build=(env "CARGO_TARGET_DIR=$target/pgo" "CARGO_ENCODED_RUSTFLAGS=-Cprofile-use=${profiles[0]}")
-    how=', with a profile'
+    how=', with a profile' link=()
 fi
 if [ $# -gt 1 ]; then
     printf 'wheel: "%s" is one word too many: say [--pgo] [PYTHON]\n' "$2" >&2
@@ -51,15 +54,30 @@ else
     exit 2
 fi
 
-venv=$(scripts/python-venv.sh)
+venv=$(scripts/python-venv.sh wheel)
+# maturin looks there for zig.
+PATH=$venv/bin:$PATH
+# maturin shows bindgen zig's headers alone, by a path that its build does not find. Those that scripts/setup.sh has found come before them.
+headers=$(sed -n "s/^BINDGEN_EXTRA_CLANG_ARGS = '\(.*\)'$/\1/p" .cargo/config.toml)
+multiarch=$(cc -print-multiarch 2>/dev/null || true)
+export BINDGEN_EXTRA_CLANG_ARGS="$headers${multiarch:+ -I/usr/include/$multiarch} -I/usr/include"
 mkdir -p "$wheels"
-find "$wheels" -name "transferd-$kind.whl" -delete
-"${build[@]}" "$venv/bin/maturin" build --quiet --release --locked --manifest-path transfer-python/Cargo.toml --out "$wheels" "${interpreter[@]}"
+find "$wheels" -name "transferd-$kind.whl" -delete -o -name "transferd-$kind.debug" -delete
+"${build[@]}" maturin build --quiet --release --locked --manifest-path transfer-python/Cargo.toml --out "$scratch/built" "${link[@]}" "${interpreter[@]}"
+wheel=$(find "$scratch/built" -name "transferd-$kind.whl")
+symbols=$wheels/$(basename "$wheel" .whl).debug
+wheel unpack --dest "$scratch/unpacked" "$wheel" >/dev/null
+library=$(find "$scratch/unpacked" -name '_native*.so')
+objcopy --only-keep-debug "$library" "$symbols"
+objcopy --strip-unneeded --add-gnu-debuglink="$symbols" "$library"
+wheel pack --dest-dir "$wheels" "$scratch/unpacked"/* >/dev/null
 wheel=$(find "$wheels" -name "transferd-$kind.whl")
 
 tried=', not tried: this machine has no '$python
 if [ -n "$trial" ]; then
     tried=
+    # The system's interpreter, not that of the environment that builds.
+    PATH=${PATH#"$venv/bin:"}
     "$trial" -m venv "$scratch/venv"
     "$scratch/venv/bin/pip" install --quiet --disable-pip-version-check --no-index "$wheel" </dev/null
     cd "$scratch"
@@ -78,4 +96,8 @@ if sysconfig.get_config_var("Py_GIL_DISABLED"):
     assert not sys._is_gil_enabled(), "the module turned the lock on"
 END_OF_TRIAL
 fi
-printf 'wheel: %s (%s bytes)%s%s\n' "$wheel" "$(stat -c %s "$wheel")" "$how" "$tried"
+# The tag says it: manylinux_2_28_x86_64 takes glibc 2.28 or later.
+glibc=$(basename "$wheel" | sed -n 's/.*manylinux_\([0-9]*\)_\([0-9]*\)_.*/\1.\2/p')
+printf 'wheel: %s (%s bytes, installed %s)%s%s\n' "$wheel" "$(stat -c %s "$wheel")" "$(stat -c %s "$library")" "$how" "$tried"
+printf 'wheel: it fits Linux on %s with glibc %s or later, and Python %s\n' "$(uname -m)" "${glibc:-of this machine}" "${python:-3.11 and later}"
+printf 'wheel: the debug symbols of its library are in %s\n' "$symbols"
