@@ -10,7 +10,7 @@ use tonic::transport::{Channel, Endpoint};
 use transfer_proto::v1::{self, directory_item, node_item};
 
 /// How long one answer may take. Some items have none.
-const PATIENCE: Duration = Duration::from_millis(100);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How long a call may take. The directory asks the holder of a name for up to 5 s.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -72,7 +72,7 @@ pub(super) fn attach(grpc: SocketAddr, victim: &str, random: u32, notes: &mut No
             attached.say(item).await;
         }
         for item in items(victim) {
-            match tokio::time::timeout(PATIENCE, attached.ask(item)).await {
+            match tokio::time::timeout(ANSWER_TIMEOUT, attached.ask(item)).await {
                 Ok(answer) => found.push(answer),
                 // The directory watches the key.
                 Err(_) => continue,

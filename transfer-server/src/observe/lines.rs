@@ -24,10 +24,10 @@ const MOST_BYTES: usize = 1 << 20;
 
 /// The queue. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Lines(Arc<Shared>);
+pub(super) struct Lines(Arc<LineQueue>);
 
 #[derive(Debug)]
-struct Shared {
+struct LineQueue {
     format: LogFormat,
     queue: Mutex<Queue>,
     /// Notified when there is something to write.
@@ -52,7 +52,7 @@ struct Queue {
 impl Lines {
     pub(super) fn new(format: LogFormat) -> Lines {
         let (to_write, written) = (Condvar::new(), Condvar::new());
-        Lines(Arc::new(Shared { format, queue: Mutex::default(), to_write, written }))
+        Lines(Arc::new(LineQueue { format, queue: Mutex::default(), to_write, written }))
     }
 
     /// Returns the number of lines that were dropped.
