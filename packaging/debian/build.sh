@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the Debian packages `transfer`, and `transfer-dbgsym` with the debug symbols of its programs, into target/debian: build.sh [PROFILE], where PROFILE is release (the default) or
-# another one of packaging/programs.sh.
+# Builds the Debian packages `transfer`, and `transfer-dbgsym` with the debug symbols of its programs, into target/debian: build.sh [PROFILE], where
+# PROFILE is release (the default) or another one of packaging/programs.sh.
 # debhelper makes it of the files in packaging/debian/debian; it is installed by apt-get where it is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
