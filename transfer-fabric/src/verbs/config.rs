@@ -5,6 +5,13 @@ use std::time::Duration;
 use transfer_core::fabric::Isolation;
 use transfer_verbs::Mtu;
 
+/// A device may be slow for this long, for instance one of an emulated machine, or behind a list of long WRITEs whose
+/// last one alone asks for a completion.
+const MIN_STALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The longest time of `min_rnr_timer`.
+const LONGEST_RNR_TIMER: Duration = Duration::from_millis(656);
+
 /// How the queue pairs of two sides are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connecting {
@@ -80,6 +87,9 @@ pub struct VerbsConfig {
     pub max_windows: u32,
     /// A link that was idle for this time probes the peer's queue pair.
     pub probe_interval: Duration,
+    /// A link ends if it has requests in flight, and the device has reported nothing on it for this time. By default
+    /// twice what the retries may take, at least 30 s: it is for a device that has stalled.
+    pub stall_timeout: Option<Duration>,
     /// The time within which a link has to connect.
     pub handshake_timeout: Duration,
 }
@@ -109,6 +119,7 @@ impl Default for VerbsConfig {
             max_registered_bytes: u64::MAX,
             max_windows: 1 << 16,
             probe_interval: Duration::from_secs(1),
+            stall_timeout: None,
             handshake_timeout: Duration::from_secs(10),
         }
     }
@@ -127,6 +138,14 @@ pub struct BadSetting {
 }
 
 impl VerbsConfig {
+    /// Returns the time after which a device that reports nothing about requests in flight has stalled.
+    pub(super) fn stall_timeout(&self) -> Duration {
+        // InfiniBand allows a device to wait up to four times its time-out.
+        let unacknowledged = Duration::from_nanos((4 * 4096) << self.timeout) * (u32::from(self.retry_count) + 1);
+        let receiver_not_ready = LONGEST_RNR_TIMER * (u32::from(self.rnr_retry) + 1);
+        self.stall_timeout.unwrap_or_else(|| MIN_STALL_TIMEOUT.max((unacknowledged + receiver_not_ready) * 2))
+    }
+
     /// # Errors
     /// The first setting that is out of its bounds.
     pub fn check(&self) -> Result<(), BadSetting> {
@@ -150,6 +169,8 @@ impl VerbsConfig {
         in_bounds("completion_queue", self.completion_queue.into(), both..=u64::MAX, wanted)?;
         in_bounds("max_windows", self.max_windows.into(), 1..=1 << 24, "1 to 16777216")?;
         in_bounds("probe_interval", millis(self.probe_interval), 10..=3_600_000, "10 ms to an hour")?;
+        let stall = self.stall_timeout();
+        in_bounds("stall_timeout", millis(stall), 10..=u64::MAX, "at least 10 ms")?;
         in_bounds("handshake_timeout", millis(self.handshake_timeout), 10..=3_600_000, "10 ms to an hour")
     }
 }

@@ -158,6 +158,7 @@ impl VerbsFabric {
             reposts: ReceiveList::new(),
             reads: false,
             heard: true,
+            stalled_since: None,
             listed: false,
             connection: None,
         };

@@ -159,12 +159,19 @@ impl VerbsFabric {
             self.end_waiting(id, late(what));
         }
         let probing = self.clock.probing(now);
-        let mut ids = Vec::new();
+        let (mut ids, mut stalled) = (Vec::new(), Vec::new());
         for link in self.links.values_mut() {
             match link.stage {
                 Stage::Greeting { deadline } | Stage::Ending { deadline, .. } if deadline <= now => ids.push(link.id),
                 Stage::Up if probing => {
                     let quiet = !std::mem::replace(&mut link.heard, false);
+                    let waits = quiet && link.sends.in_flight() > 0;
+                    let since = waits.then(|| *link.stalled_since.get_or_insert(now));
+                    link.stalled_since = since;
+                    if since.is_some_and(|since| now - since >= self.config.stall_timeout()) {
+                        stalled.push((link.id, link.sends.in_flight()));
+                        continue;
+                    }
                     // A probe also goes behind requests of which the device has said nothing for a whole round. The
                     // last place is reserved for the goodbye.
                     if quiet && link.sends.has_room(1, 1) {
@@ -176,6 +183,13 @@ impl VerbsFabric {
                 }
                 _ => {}
             }
+        }
+        for (id, requests) in stalled {
+            let why = format!(
+                "the device has stalled: {requests} requests are in flight, and none has completed or failed for {:?}",
+                self.config.stall_timeout()
+            );
+            self.fail(id, DownReason::Lost(why), true);
         }
         for id in ids {
             match self.links.get(&id).map(|link| &link.stage) {

@@ -129,6 +129,8 @@ pub(super) struct Link {
     pub(super) reads: bool,
     /// Whether anything has completed since the last round of probes.
     pub(super) heard: bool,
+    /// The round of probes since which requests are in flight and nothing has completed.
+    pub(super) stalled_since: Option<Instant>,
     /// Whether the link is listed for ringing.
     pub(super) listed: bool,
     /// The connection, if rdma_cm has made the link.

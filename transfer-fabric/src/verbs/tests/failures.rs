@@ -104,6 +104,27 @@ fn silent_death_is_noticed_by_a_probe() {
     assert!(pair.fabric(0).counters().probes > 0);
 }
 
+/// A device that neither completes nor fails what is in flight does not keep its link for ever. Here it is a device that
+/// was told to wait for hours for an acknowledgement.
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
+fn stalled_device_ends_its_link() {
+    let stall_timeout = Some(Duration::from_secs(2));
+    let mut pair = Pair::new(VerbsRig(VerbsConfig { timeout: 31, stall_timeout, ..config() }), LEN);
+    let (stalled, healthy) = (pair.connect(0), pair.connect(0));
+    pair.works(stalled);
+    pair.works(healthy);
+    pair.fabric(1).links.get_mut(&stalled.0[1]).unwrap().stop();
+    pair.post_send(0, stalled, b"nobody acknowledges it").unwrap();
+    let (id, reason) = pair.hear(0, "LinkDown", |h| match h {
+        Heard::Down(id, reason) => Some((*id, reason.clone())),
+        _ => None,
+    });
+    assert_eq!(id, stalled.0[0]);
+    assert!(matches!(&reason, DownReason::Lost(why) if why.contains("the device has stalled: ")), "{reason:?}");
+    pair.works(healthy);
+}
+
 /// The device reports that it no longer works. All links die with that reason, later requests are refused with it, and
 /// operations on own words are answered. The software device never reports that, so the test feeds the event in by
 /// hand.
