@@ -2,7 +2,7 @@
 
 use super::leaks::Holdings;
 use super::stops::{Member, Stops};
-use crate::order::{Spec, Trouble};
+use crate::order::Spec;
 use crate::status::Counts;
 use crate::{Carrier, Scene, Worker, poll};
 use std::time::Duration;
@@ -165,20 +165,18 @@ impl Crew {
                 continue;
             }
             self.greetings += 1;
-            let (version, spec) = (self.greetings, Spec::bytes(1000, self.greetings));
+            let (version, spec) = (self.greetings + 1, Spec::bytes(1000, self.greetings));
             for (from, to) in [(other, worker), (worker, other)] {
                 let key = format!("greeting/{from}/{to}");
                 let target = Crew::name_of(to);
-                let pushed = poll(|| -> Result<(), Trouble> {
-                    let push = self.worker(from).push(&key, spec.clone()).version(version).to(&target);
-                    match push.start().wait() {
-                        Err(trouble) if trouble.kind != "VersionNotRising" => Err(trouble),
-                        // An earlier attempt has arrived, whatever its sender was told.
-                        _ => Ok(()),
-                    }
+                // An attempt may have published its version and not arrived, so each has a version of its own.
+                let pushed = poll(|| {
+                    self.greetings += 1;
+                    let version = self.greetings;
+                    self.worker(from).push(&key, spec.clone()).version(version).to(&target).start().wait()
                 });
                 let fetched =
-                    pushed.and_then(|()| poll(|| self.worker(to).fetch(&key).at_least(version).start().wait()));
+                    pushed.and_then(|_| poll(|| self.worker(to).fetch(&key).at_least(version).start().wait()));
                 // The sender fetches it back, out of the memory where it has landed. So two sidecars on one host pass
                 // each other what they need for that before their resources are noted.
                 let fetched = fetched

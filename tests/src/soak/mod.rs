@@ -156,9 +156,11 @@ pub fn run(options: &Options) {
     soak.crew.let_all_go_on();
     // The calls that are under way still have their time.
     let patience = Instant::now() + 2 * PATIENCE;
+    let mut again = HashSet::new();
     while !soak.calls.is_empty() {
         assert!(Instant::now() < patience, "these calls do not end: {:#?}", soak.calls);
         soak.reap();
+        soak.push_what_is_lost(&mut again);
         std::thread::sleep(Duration::from_millis(1));
     }
     let story = soak.story();
@@ -285,6 +287,18 @@ impl Soak {
         let pending = self.crew.worker(worker).order(order, Some);
         let (key, is_patient) = (item.key.clone(), timeout == PATIENCE);
         self.calls.push(Call { pending, key, worker, partners, pushes, version, is_patient, world });
+    }
+
+    /// Pushes the next version of each key whose last one may have ended with a process, if a fetch waits for it.
+    /// Otherwise the fetch would wait in vain, for all its time. `again`: the keys for which this was done.
+    fn push_what_is_lost(&mut self, again: &mut HashSet<String>) {
+        let is_lost = |call: &&Call| !call.pushes && call.world != self.world(call.worker, call.partners);
+        let lost: HashSet<String> = self.calls.iter().filter(is_lost).map(|call| call.key.clone()).collect();
+        for item in self.items.clone() {
+            if lost.contains(&item.key) && !self.busy.contains(&item.key) && again.insert(item.key.clone()) {
+                self.begin_push(&item, PATIENCE, None);
+            }
+        }
     }
 
     /// Concludes the calls that have ended. Returns whether there were any.
