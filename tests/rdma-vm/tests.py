@@ -397,12 +397,12 @@ def main():
     parser.add_argument('--soak', type=int, metavar='S', help='instead of tests: the soak, for so many seconds')
     parser.add_argument('--seed', type=int, help='the seed of the soak; any where nothing is said')
     options = parser.parse_args()
-    subprocess.run([HERE / 'setup.sh'], check=True, stdin=subprocess.DEVNULL)
     short = options.short
     if options.short_if_tested:
         due = why_all()
         short = due is None
         print(f'rdma-vm: {"the short run" if short else f"the whole run: {due}"}', flush=True)
+    subprocess.run([HERE / 'setup.sh'], check=True, stdin=subprocess.DEVNULL)
     tests, programs = build()
     suites = [] if options.soak else suites_of(tests, short)
     if options.words:
