@@ -192,7 +192,7 @@ choose_libclang() {
     understands "$libclang" || fail "$libclang, of the wheel $wheel, cannot be opened on this $(uname -m)."
 }
 
-# Writes what cargo tells the build of rdma-sys. What the environment says goes first, except for PKG_CONFIG_PATH, which is added to.
+# Writes what cargo tells the builds of rdma-sys and pyo3. What the environment says goes first, except for PKG_CONFIG_PATH, which is added to.
 write_config() {
     local text
     text=$(
@@ -205,6 +205,8 @@ write_config() {
             echo "PKG_CONFIG_PATH = { value = '$PWD/$fetched/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}', force = true }"
             has pkg-config || echo "PKG_CONFIG = '$PWD/$fetched/pkg-config'"
         fi
+        echo '# pyo3 would look for python in PATH, and be built again wherever PATH is another one: below pyenv, below cargo.'
+        echo "PYO3_PYTHON = 'python3'"
     )
     [ "$text" = "$(cat "$config" 2>/dev/null)" ] || { mkdir -p .cargo && printf '%s\n' "$text" >"$config"; }
 }
