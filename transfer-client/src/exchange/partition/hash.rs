@@ -1,6 +1,6 @@
 //! Hashes of rows, a column at a time. [`By::Hash`](super::By::Hash) says what the hash of each type is.
 
-use super::xxh64::{xxh64, xxh64_u64};
+use super::{xxh64, xxh64_u64};
 use super::{PartitionError, find, scale};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{

@@ -2,18 +2,26 @@
 //!
 //! # Layout
 //! - this file: the ways to choose, and those that look at no column. `hash`, `range`, `column`: the others.
-//! - `xxh64`: the hash function. `prefix`: the first bytes of values as numbers that have their order. `error`: what can be wrong.
+//! - `prefix`: the first bytes of values as numbers that have their order. `error`: what can be wrong.
 
 mod column;
 mod error;
 mod hash;
 mod prefix;
 mod range;
-mod xxh64;
 
 pub use error::PartitionError;
 pub use range::Bounds;
-pub(super) use xxh64::{xxh64, xxh64_u64};
+
+// XXH64 is fixed by its [specification](https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md), so every host and
+// every version of this library gives a row the same partition, and so can any other program.
+pub(super) use xxhash_rust::xxh64::xxh64;
+
+/// The hash of the 8 bytes of a number, the lowest byte first.
+#[inline]
+pub(super) fn xxh64_u64(number: u64, seed: u64) -> u64 {
+    xxh64(&number.to_le_bytes(), seed)
+}
 
 use arrow_array::{ArrayRef, RecordBatch};
 

@@ -1,7 +1,7 @@
 //! The partition of each row, against values that must never change, and against simple models.
 
 use super::hash::hashes;
-use super::xxh64::xxh64;
+use super::xxh64;
 use super::{Bounds, By, PartitionError, Place};
 use crate::exchange::testing::{array, batch, direct_types, rng, schema, staged_types};
 use arrow_array::types::{Float32Type, Int8Type, Int32Type};
@@ -277,4 +277,15 @@ fn bounds_of_a_sample_divide_it_evenly() {
     assert_eq!(Bounds::of_sample(&["n"], &few, 8).unwrap().keys()[0].len(), 7);
     assert_eq!(Bounds::of_sample(&["n"], &few.slice(0, 0), 8).unwrap_err(), PartitionError::EmptySample);
     assert_eq!(Bounds::of_sample(&["n"], &few, 1).unwrap().keys()[0].len(), 0);
+}
+
+/// Values of the reference implementation: the partition of a row may never change.
+#[test]
+fn hashes_are_those_of_the_reference_implementation() {
+    assert_eq!(xxh64(b"", 0), 0xef46_db37_51d8_e999);
+    assert_eq!(xxh64(b"a", 0), 0xd24e_c4f1_a98c_6e5b);
+    assert_eq!(xxh64(b"abc", 0), 0x44bc_2cf5_ad77_0999);
+    assert_eq!(xxh64(b"0123456789abcdef0123456789abcdef", 7), 0xf3bf_b9ba_5c7d_f996);
+    assert_eq!(xxh64(&(0..100).collect::<Vec<u8>>(), 7), 0x8065_3e7e_9b88_7cdd);
+    assert_eq!(xxh64(b"Nobody inspects the spammish repetition", 0), 0xfbce_a83c_8a37_8bf1);
 }
