@@ -10,23 +10,23 @@ struct Repository(TempDir);
 
 impl Repository {
     fn new() -> Repository {
-        let repository = Repository(tempfile::tempdir().unwrap());
+        let repository = Repository(tempfile::tempdir().expect("a folder"));
         repository.git(&["init", "--quiet"]);
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("rdma-vm/tests.py");
-        repository.write("tests/rdma-vm/tests.py", &fs::read_to_string(script).unwrap());
+        repository.write("tests/rdma-vm/tests.py", &fs::read_to_string(script).expect("the script is there"));
         repository
     }
 
     fn write(&self, path: &str, text: &str) {
         let path = self.0.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+        fs::create_dir_all(path.parent().expect("a file has a folder")).expect("the folder can be made");
+        fs::write(path, text).expect("it can be written");
     }
 
     fn git(&self, words: &[&str]) {
         let mut git = Command::new("git");
         git.args(["-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgSign=false"]).args(words);
-        assert!(git.current_dir(&self.0).status().unwrap().success(), "git {words:?}");
+        assert!(git.current_dir(&self.0).status().expect("git can be started").success(), "git {words:?}");
     }
 
     fn commit(&self, message: &str) {
@@ -37,7 +37,8 @@ impl Repository {
     /// Returns the first line of the script. It goes no further: there is no guest here.
     fn says(&self) -> String {
         let script = self.0.path().join("tests/rdma-vm/tests.py");
-        let output = Command::new("python3").arg(script).arg("--short-if-tested").output().unwrap();
+        let output =
+            Command::new("python3").arg(script).arg("--short-if-tested").output().expect("python3 can be started");
         let text = String::from_utf8_lossy(&output.stdout);
         text.lines().next().unwrap_or_else(|| panic!("it says nothing: {output:?}")).to_owned()
     }

@@ -1,7 +1,7 @@
 //! Hashes of rows, a column at a time. [`By::Hash`](super::By::Hash) says what the hash of each type is.
 
-use super::{xxh64, xxh64_u64};
 use super::{PartitionError, find, scale};
+use super::{xxh64, xxh64_u64};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
     BinaryViewType, ByteArrayType, ByteViewType, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type,
