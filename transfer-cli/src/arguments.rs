@@ -80,13 +80,6 @@ pub enum Command {
         /// The target directory; it is made if it is missing.
         directory: PathBuf,
     },
-    /// Moved to the program transfer-bench
-    #[command(hide = true, disable_help_flag = true)]
-    Bench {
-        /// The arguments of the benchmark.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<OsString>,
-    },
 }
 
 /// Parses the command line of this process. Errors are printed, and end the process.

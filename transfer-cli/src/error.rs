@@ -177,9 +177,6 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
-    /// `bench` is a program of its own.
-    #[error("the bench is a program of its own: transfer-bench")]
-    BenchHasMoved,
 }
 
 impl Error {
@@ -203,7 +200,7 @@ impl Error {
             Error::NodeAway { .. } => Exit::Unreachable,
             Error::PingsLost { lost, sent, .. } if lost < sent => Exit::PartlyDone,
             Error::PingsLost { .. } => Exit::Unreachable,
-            Error::PollFor { .. } | Error::NoTerminal | Error::Tls(_) | Error::BenchHasMoved => Exit::WrongUse,
+            Error::PollFor { .. } | Error::NoTerminal | Error::Tls(_) => Exit::WrongUse,
             Error::NoRdma(_) | Error::NoDatagrams { .. } => Exit::NoRdma,
             Error::NotAllNodes { .. } => Exit::PartlyDone,
             Error::Unwell { .. } => Exit::Unwell,
@@ -289,7 +286,6 @@ impl Error {
             Error::Files(error) => return error.advice(),
             Error::Perf(error) => return error.advice(),
             Error::NoRdma(why) => why.advice().to_owned(),
-            Error::BenchHasMoved => "It takes what `transferctl bench` took: transfer-bench latency --quick.".to_owned(),
             _ => return None,
         };
         Some(text)

@@ -42,13 +42,6 @@ fn wrong_use_ends_with_2() {
 }
 
 #[test]
-fn bench_says_which_program_measures() {
-    for arguments in [&["bench"][..], &["bench", "latency", "--quick"], &["bench", "--help"]] {
-        ends_with(arguments, 2, &["a program of its own: transfer-bench", "transfer-bench latency --quick"]);
-    }
-}
-
-#[test]
 fn error_names_the_environment_variable_and_not_the_flag() {
     let Output { status, stderr, .. } = transferctl(&["status"]).env("TRANSFER_ADMIN", "ftp://x").output().unwrap();
     let said = String::from_utf8_lossy(&stderr);

@@ -114,11 +114,6 @@ async fn once(options: &Options, node: &str) -> Result<Outcome, Error> {
     let timeout_ns = u64::try_from(options.timeout.as_nanos()).unwrap_or(u64::MAX);
     let datagrams = options.ud;
     match admin.ping(PingRequest { node: node.to_owned(), timeout_ns, datagrams }).await {
-        Ok(answer) if datagrams && answer.get_ref().to.is_none() => {
-            // It has taken the request for one of a link.
-            let address = &options.target.admin;
-            Err(Error::NoDatagrams { why: format!("the sidecar at {address} is of a release without datagrams") })
-        }
         Ok(answer) => Ok(Outcome::Answered(answer.into_inner())),
         Err(status) if datagrams && status.code() == Code::FailedPrecondition => {
             Err(Error::NoDatagrams { why: printable(status.message().to_owned()) })

@@ -171,9 +171,6 @@ impl Echo {
         let answer = PeeringClient::new(channel).echo(request).await.map_err(|status| {
             let why = text::printable(&text::status(&status), 1024);
             match status.code() {
-                Code::Unimplemented => Status::failed_precondition(format!(
-                    "node {peer} runs a release without datagrams: run the same release on both ({why})"
-                )),
                 Code::FailedPrecondition | Code::InvalidArgument | Code::PermissionDenied | Code::Unauthenticated => {
                     Status::failed_precondition(why)
                 }
