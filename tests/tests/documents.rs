@@ -51,6 +51,18 @@ fn every_link_leads_to_a_file_and_a_heading_that_exist() {
     assert!(dead.is_empty(), "these lead nowhere: {dead:#?}");
 }
 
+/// The first pages that somebody opens are read only if they are short.
+#[test]
+fn first_pages_are_short() {
+    for (name, most) in [("README.md", 900), ("ARCHITECTURE.md", 3500)] {
+        let words = std::fs::read_to_string(root().join(name)).expect("it is there").split_whitespace().count();
+        assert!(
+            words < most,
+            "{name} has {words} words; move what is not for everybody to a page in docs, below {most}"
+        );
+    }
+}
+
 #[test]
 fn files_that_are_named_exist() {
     for name in ["CONTRIBUTING.md", "docs/how-to-add.md"] {

@@ -1,4 +1,4 @@
-//! Runs the commands of the README in their order, as a plain user. Only root can become one. Without root, the test
+//! Runs the commands of docs/getting-started.md in their order, as a plain user. Only root can become one. Without root, the test
 //! reports that it did not run.
 
 use std::fs::File;
@@ -25,7 +25,7 @@ struct Held {
     command: String,
 }
 
-/// A reader of the README, with a folder that takes the place of /tmp/transfer.
+/// A reader of the page, with a folder that takes the place of /tmp/transfer.
 struct Reader {
     folder: tempfile::TempDir,
     exports: Vec<(String, String)>,
@@ -127,12 +127,13 @@ fn text(path: &Path) -> String {
 }
 
 #[test]
-fn readme_commands_run_as_a_plain_user() {
+fn commands_of_getting_started_run_as_a_plain_user() {
     if !rustix::process::geteuid().is_root() {
         transfer_tests::not_run("only root can start a command as another user");
         return;
     }
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).expect("it is there");
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/getting-started.md"))
+        .expect("it is there");
     let commands = commands(&page);
     assert!(commands.len() >= 15, "{commands:#?}");
     let ports: Vec<_> = ["7471", "7472"].into_iter().map(|port| (port, free_port().to_string())).collect();
@@ -157,7 +158,7 @@ fn readme_commands_run_as_a_plain_user() {
             // 4: there is no RDMA on this host.
             ("transferctl", "devices") => reader.run(&adapted, &[0, 4]),
             ("transferctl", _) => reader.run(&adapted, &[0]),
-            _ => panic!("{command}: the README has a command that this test does not know"),
+            _ => panic!("{command}: the page has a command that this test does not know"),
         }
     }
     reader.interrupt_all();
