@@ -9,6 +9,7 @@ mod batches;
 mod bundles;
 mod bundles_in_place;
 mod by_reference;
+mod closing;
 mod cluster_lists;
 mod come_back;
 mod configuration;

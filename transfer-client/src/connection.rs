@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -23,6 +24,9 @@ use transfer_memory::session::{FromSidecar, RefusalCode, Returning, SessionError
 
 /// The first and the longest pause between two attempts to reconnect.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+
+/// The longest wait of [`Connection::close`] for a sidecar that does not answer.
+const LEAVING: Duration = Duration::from_secs(5);
 
 /// The time-out of publishing again.
 const PUBLISHING: Duration = Duration::from_secs(30);
@@ -42,16 +46,35 @@ pub(crate) struct Way {
 #[derive(Debug)]
 pub(crate) struct Connection {
     session: Mutex<Arc<Session>>,
+    /// No session follows.
+    closed: AtomicBool,
+    /// Held by the thread that reconnects while the next session is not in `session`.
+    reconnecting: Mutex<()>,
     words: Mutex<WordNumbers>,
 }
 
 impl Connection {
     pub(crate) fn new(session: Arc<Session>) -> Arc<Connection> {
-        Arc::new(Connection { session: Mutex::new(session), words: Mutex::default() })
+        Arc::new(Connection {
+            session: Mutex::new(session),
+            closed: AtomicBool::new(false),
+            reconnecting: Mutex::default(),
+            words: Mutex::default(),
+        })
     }
 
     pub(crate) fn session(&self) -> Arc<Session> {
         self.session.lock().clone()
+    }
+
+    /// Ends the client: its session, and all that would follow. All waits end at once. Returns when the worker's name is free.
+    pub(crate) fn close(&self) {
+        let deadline = Instant::now() + LEAVING;
+        self.closed.store(true, Ordering::SeqCst);
+        self.session().close(deadline);
+        // A session that follows may have been under way.
+        let _attempt = self.reconnecting.try_lock_until(deadline);
+        self.session().close(deadline);
     }
 
     /// The numbers of the counters that this worker uses for exchanges.
@@ -79,9 +102,16 @@ fn stays(connection: &Weak<Connection>, way: &Way) -> Option<()> {
     published.iter_mut().for_each(|loan| loan.formers.push(former.clone()));
     let mut pause = PAUSES.0;
     let next = loop {
-        connection.upgrade()?;
+        let here = connection.upgrade()?;
+        let attempt = here.reconnecting.lock();
+        if here.closed.load(Ordering::SeqCst) {
+            return None;
+        }
         match come_back(&over, way, &mut published) {
-            Ok(next) => break next,
+            Ok(next) => {
+                *here.session.lock() = next.clone();
+                break next;
+            }
             Err(SessionError::Refused(refusal)) if is_final(refusal.code) => {
                 tracing::error!(worker = %way.name, %refusal, "the sidecar does not take this worker back after its restart");
                 over.never_back(&refusal.text);
@@ -89,14 +119,20 @@ fn stays(connection: &Weak<Connection>, way: &Way) -> Option<()> {
             }
             Err(e) => tracing::debug!(worker = %way.name, "not back yet: {e}"),
         }
+        drop(attempt);
+        drop(here);
         std::thread::sleep(pause);
         pause = (pause * 2).min(PAUSES.1);
     };
     tracing::info!(worker = %way.name, incarnation = next.incarnation(), "back after a restart of the sidecar");
-    *connection.upgrade()?.session.lock() = next.clone();
     for mut loan in held {
         loan.formers.push(former.clone());
         next.give_back(loan);
+    }
+    // Whoever has closed the client meanwhile may not have waited for this session.
+    if connection.upgrade()?.closed.load(Ordering::SeqCst) {
+        next.close(Instant::now() + LEAVING);
+        return None;
     }
     if let Some(runtime) = &way.runtime {
         let _inside = runtime.enter();

@@ -147,6 +147,9 @@ pub enum Error {
     /// The session is over. Everything that was fetched stays readable; connect again.
     #[error("the session with the sidecar is over: {0}; what was fetched stays readable{advice}", advice = advice(.0))]
     SidecarGone(#[source] Gone),
+    /// This client was closed, by [`Handle::close`](crate::Handle::close). Everything that was fetched stays readable.
+    #[error("{}", crate::session::CLOSED)]
+    ClientClosed,
     /// This process was forked from the one that connected. The client, and everything that it allocated and fetched,
     /// belong to the parent. Connect anew.
     #[error("{}", crate::session::FORKED)]
@@ -166,6 +169,7 @@ impl From<Gone> for Error {
     fn from(gone: Gone) -> Error {
         match gone {
             Gone::Forked => Error::Forked,
+            Gone::ClientClosed => Error::ClientClosed,
             gone => Error::SidecarGone(gone),
         }
     }

@@ -29,7 +29,7 @@ use transfer_memory::socket::Socket;
 use transfer_memory::view::Element;
 
 /// A session with the sidecar of this node, for a worker on tokio: calls are awaited. Cheap to clone; all clones share
-/// the session, which ends with the last clone, call and fetched tensor.
+/// the session, which ends with [`close`](Handle::close), or with the last clone, call and fetched tensor.
 pub type Client = Handle<Async>;
 
 /// A session with the sidecar of this node, for a worker without a runtime: calls end with `call()`. Any number of
@@ -86,6 +86,13 @@ impl Handle<Async> {
         Connect::over(socket)
     }
 
+    /// Closes the client and all its clones, as [`BlockingClient::close`] does.
+    pub async fn close(&self) {
+        let connection = self.connection.clone();
+        // If the runtime is shutting down, the session ends with it.
+        let _ = tokio::task::spawn_blocking(move || connection.close()).await;
+    }
+
     /// Returns the session's client for threads that block. Any thread may use it, except those of the runtime.
     #[must_use]
     pub fn blocking(&self) -> BlockingClient {
@@ -114,6 +121,15 @@ impl Handle<Blocking> {
     /// Begins a session over a connected socket.
     pub fn over(socket: Socket) -> Connect<Blocking> {
         Connect::over(socket)
+    }
+
+    /// Closes the client and all its clones: every call that waits, and every later one, fails at once with
+    /// [`Error::ClientClosed`]. The versions that it has published end as those of a worker that ends. What was fetched stays
+    /// readable; its memory is returned with the last fetched tensor.
+    ///
+    /// When this returns, another worker can have the name. A sidecar that does not answer within 5 s frees it once it does.
+    pub fn close(&self) {
+        self.connection.close();
     }
 }
 

@@ -121,6 +121,7 @@
 //!   dropped.
 //! - Every wait has a deadline, 30 s by default.
 //! - Dropping a future gives the call up. Nothing leaks: a late result is released.
+//! - [`Handle::close`] ends the session at once, and every call that waits.
 //! - When the sidecar ends, the calls under way fail with [`Error::SidecarGone`], and everything that was fetched stays
 //!   readable. The client reconnects by itself and publishes its versions again; see [`Connect::come_back`]. Counts of
 //!   fetches ([`Until::Fetched`]) then begin anew. Versions that have landed on other nodes stay there.

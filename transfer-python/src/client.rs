@@ -51,7 +51,7 @@ impl Client {
             return Err(errors::forked(py));
         }
         let handle = self.handle.lock().get().cloned();
-        handle.ok_or_else(|| errors::own(py, "closed", "this client was closed; connect again"))
+        handle.ok_or_else(|| errors::raise(py, &Error::ClientClosed, &About::default()))
     }
 
     pub(crate) fn guard(&self) -> &Arc<ForkGuard> {
@@ -124,12 +124,18 @@ impl Client {
         Ok(Client { handle: Mutex::new(Ours::new(handle, guard.clone())), guard, name, node })
     }
 
-    /// Ends the session with the last call and the last fetched tensor. Fetched tensors stay readable.
+    /// Ends the session: calls that wait raise `Error` with the code "closed" at once, and so does every later call. Fetched tensors
+    /// stay readable. When it returns, another worker can have the name.
     fn close(&self, py: Python<'_>) {
         if !self.guard.is_forked() {
             let handle = self.handle.lock().take();
             // A sidecar of this process ends with its last client, which takes a moment.
-            py.detach(|| drop(handle));
+            py.detach(|| {
+                if let Some(handle) = &handle {
+                    handle.close();
+                }
+                drop(handle);
+            });
         }
     }
 

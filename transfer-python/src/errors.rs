@@ -64,6 +64,7 @@ fn code(error: &Error) -> String {
         Error::Connect(_) => "connect",
         Error::NotStarted { .. } => "not_started",
         Error::SidecarGone(_) => "sidecar_gone",
+        Error::ClientClosed => "closed",
         Error::Forked | Error::Gpu(CudaError::Forked) => "forked",
         Error::Gpu(CudaError::NoDriver { .. } | CudaError::NoGpu | CudaError::NoSuchDevice { .. }) => "no_device",
         Error::Gpu(CudaError::Capturing) => "capturing",

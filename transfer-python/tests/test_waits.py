@@ -340,6 +340,148 @@ def test_closing(sidecar):
         later.result()
 
 
+def fill(client):
+    """Leaves no room for half a MiB in an arena of one MiB, and gives the version of "held" a reader."""
+    client.push("held", b"x" * (1 << 19))
+    client.push_state("held-state", {"w": np.ones(4)})
+    two = client.two_buffers("two", [4], "uint8")
+    for version in (1, 2):
+        two.push(two.turn(), version)
+        held = client.fetch("two", exactly=version)
+        fill.kept.append(held)
+    fill.kept += [client.fetch("held"), client.fetch_state("held-state"), client.empty((1 << 18,), "uint8"), two]
+    exchange = client.exchange("open", partitions=1, tasks=1)
+    return two, exchange
+
+
+fill.kept = []
+
+SCHEMA = pa.schema([("a", pa.int64())])
+ROWS = pa.table({"a": list(range(1 << 16))})
+
+CLOSED = {
+    "fetch": lambda c, two, x: c.fetch("never", timeout=None),
+    "at_least": lambda c, two, x: c.fetch("held", at_least=2, timeout=None),
+    "fetch_many": lambda c, two, x: c.fetch_many(["held", "never"], timeout=None),
+    "fetch_state": lambda c, two, x: c.fetch_state("never", timeout=None),
+    "only": lambda c, two, x: c.fetch_state("never", only=["w"], timeout=None),
+    "fetch_table": lambda c, two, x: c.fetch_table("never", timeout=None),
+    "stream": lambda c, two, x: next(c.fetch_stream("never", timeout=None)),
+    "push_stream": lambda c, two, x: c.push_stream("full", SCHEMA).push(ROWS),
+    "result": lambda c, two, x: c.fetch_later("never", timeout=None).result(),
+    "subscriber": lambda c, two, x: c.subscriber("held", after=1, timeout=None).next(),
+    "state_subscriber": lambda c, two, x: c.state_subscriber("never", timeout=None).next(),
+    "table_subscriber": lambda c, two, x: next(c.table_subscriber("never", timeout=None)),
+    "barrier": lambda c, two, x: c.barrier("never", 2).wait(timeout=None),
+    "join_exchange": lambda c, two, x: c.join_exchange("never", timeout=None),
+    "partition": lambda c, two, x: next(x.partition(0, timeout=None)),
+    "partition in order": lambda c, two, x: next(x.partition(0, order=1, timeout=None)),
+    "empty": lambda c, two, x: c.empty((1 << 19,), "uint8", timeout=None),
+    "push": lambda c, two, x: c.push("k", b"x" * (1 << 19), timeout=None),
+    "push_state": lambda c, two, x: c.push_state("k", {"w": b"x" * (1 << 19)}, timeout=None),
+    "push_table": lambda c, two, x: c.push_table("k", ROWS, timeout=None),
+    "gate": lambda c, two, x: c.gate("held", timeout=None),
+    "gate_state": lambda c, two, x: c.gate_state("held-state", timeout=None),
+    "two_buffers": lambda c, two, x: two.turn(timeout=None),
+}
+"""Every call that waits, of a client, its two buffers, and its exchange."""
+
+
+def is_asleep(thread):
+    return Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(") ")[2].startswith("S")
+
+
+def check_closed(ended):
+    for name, error in ended.items():
+        assert isinstance(error, td.Error) and error.code == "closed", f"{name}: {error!r}"
+        assert "this client was closed" in str(error) and not error.can_retry, f"{name}: {error!r}"
+
+
+def connect(where, sidecar, name):
+    if where == "embedded":
+        return td.embedded(name=name, arena="1MiB")
+    return td.connect(sidecar.path, name=name, arena="1MiB")
+
+
+@pytest.mark.parametrize("where", ["sidecar", "embedded"])
+def test_close_ends_every_wait(sidecar, where):
+    client, ended = connect(where, sidecar, "closed"), {}
+    two, exchange = fill(client)
+
+    def wait(name, call):
+        try:
+            ended[name] = call(client, two, exchange)
+        except BaseException as error:
+            ended[name] = error
+
+    threads = {name: threading.Thread(target=wait, args=(name, call)) for name, call in CLOSED.items()}
+    for thread in threads.values():
+        thread.start()
+    for name, thread in threads.items():
+        until(f"{name} waits", lambda thread=thread: ended or is_asleep(thread))
+    assert not ended
+    client.close()
+    with connect(where, sidecar, "closed") as again:
+        again.push("held", b"mine")
+    for name, thread in threads.items():
+        thread.join(GIVE_UP)
+        assert not thread.is_alive(), f"{name} waits on"
+    check_closed({name: ended[name] for name in CLOSED})
+    fill.kept.clear()
+
+
+@pytest.mark.parametrize("where", ["sidecar", "embedded"])
+def test_close_ends_every_await(sidecar, where):
+    async def first(iterator):
+        return await anext(iterator)
+
+    async def main():
+        if where == "embedded":
+            client = await td.aio.embedded(name="closed", arena="1MiB")
+        else:
+            client = await td.aio.connect(sidecar.path, name="closed", arena="1MiB")
+        fill(client._client)
+        two = client.two_buffers("two-too", [4], "uint8")
+        for version in (1, 2):
+            await two.push(await two.turn(), version)
+            fill.kept.append(await client.fetch("two-too", exactly=version))
+        exchange = await client.exchange("open too", partitions=1, tasks=1)
+        tasks = {}
+        # Its calls are awaited, so it has no `fetch_later`.
+        calls = {name: call for name, call in CLOSED.items() if name != "result"}
+        for name, call in calls.items():
+            # `next` of an asyncio client's iterators is `anext`.
+            call = type(call)(call.__code__, {**globals(), "next": first})
+            tasks[name] = asyncio.ensure_future(call(client, two, exchange))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in tasks.values())
+        client.close()
+        with connect(where, sidecar, "closed") as again:
+            again.push("held", b"mine")
+        ended = await asyncio.wait_for(asyncio.gather(*tasks.values(), return_exceptions=True), GIVE_UP)
+        check_closed(dict(zip(calls, ended, strict=True)))
+        with pytest.raises(td.Error) as e:
+            await client.fetch("k")
+        assert e.value.code == "closed"
+        assert not client._loop._waiting
+
+    asyncio.run(main())
+    fill.kept.clear()
+
+
+def test_what_a_closed_client_fetched_stays_readable(sidecar, c):
+    c.push("k", b"1" * 4096)
+    with td.connect(sidecar.path) as reader:
+        kept = [reader.fetch("k"), reader.fetch("k")]
+    until("its session is over", lambda: sidecar.held()["sessions"] == 1)
+    for _ in range(100):
+        c.push("k", b"2" * 4096)
+    assert [bytes(tensor) for tensor in kept] == [b"1" * 4096] * 2
+    kept.clear()
+    until("nothing is leased", lambda: sidecar.held()["leases"] == 0)
+
+
 def test_embedded_ends_with_its_last_client():
     with td.embedded(name="a") as a, td.embedded(name="b", arena="1MiB") as b:
         a.push("k", b"1")

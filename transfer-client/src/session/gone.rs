@@ -12,6 +12,9 @@ use transfer_memory::socket::SocketError;
 pub(crate) const FORKED: &str =
     "this process was forked from the one that connected, whose client and tensors these are; connect anew here";
 
+/// The error text of a closed client.
+pub(crate) const CLOSED: &str = "this client was closed; connect again";
+
 /// The reason why a session is over. Everything that was fetched stays readable. Nothing more can be asked of the
 /// session: connect again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +37,9 @@ pub enum Gone {
         /// The reason.
         why: Arc<str>,
     },
+    /// This client was closed; see [`Handle::close`](crate::Handle::close).
+    #[error("{}", CLOSED)]
+    ClientClosed,
     /// This process is a forked child of the process that owns the session.
     #[error("{}", FORKED)]
     Forked,

@@ -31,8 +31,8 @@ mod table;
 mod wait;
 mod watch;
 
-pub(crate) use gone::FORKED;
 pub use gone::Gone;
+pub(crate) use gone::{CLOSED, FORKED};
 pub(crate) use held::{Held, Lent, SharedRange};
 pub(crate) use home::{Former, Home};
 use inside::Following;
@@ -445,6 +445,18 @@ impl Session {
         self.carry_out_or_end(&mut effects);
         self.space.wake_all();
         self.room.wake_all();
+    }
+
+    /// Ends the session, because the client is closed. All waits end at once, and what was fetched stays readable. Waits until the
+    /// worker's name is free, at most until `deadline`.
+    pub(crate) fn close(&self, deadline: Instant) {
+        if self.is_forked() {
+            return;
+        }
+        self.end(&Gone::ClientClosed);
+        // If the sidecar had ended before, another session would follow.
+        self.table.lock().end_for_good(Gone::ClientClosed);
+        self.socket.leave(deadline);
     }
 
     /// Has a sidecar inside this process begin what is in the ring. One in another process polls, or was rung.

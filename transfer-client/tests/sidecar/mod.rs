@@ -14,7 +14,7 @@ use transfer_core::wire::Writer;
 use transfer_core::wire::session::{read_request, write_reply};
 use transfer_memory::ring::{MAX_RECORD_BYTES, MIN_CAPACITY};
 use transfer_memory::segment::{Lock, Pages, PinnedBudget, Segment};
-use transfer_memory::session::{Admission, SidecarEnd, SidecarPolicy};
+use transfer_memory::session::{Admission, FromWorker, SidecarEnd, SidecarPolicy};
 
 pub const ARENA: SegmentId = SegmentId(7);
 
@@ -46,6 +46,8 @@ pub struct Heard {
     pub leases: i64,
     /// Pushes that are not returned.
     pub pushed: i64,
+    /// Whether the worker has left.
+    pub left: bool,
     /// Whether the worker has closed its socket.
     pub closed: bool,
 }
@@ -179,9 +181,13 @@ fn run(socket: Socket, mut script: impl Script, stop: &AtomicBool, deaf: &Atomic
             wait(&wire.end);
             wire.end.submission.awake();
         }
-        match wire.end.socket.take_doorbell() {
-            Ok(true) => wire.heard.lock().unwrap().doorbells += 1,
-            Ok(false) => {}
+        match wire.end.socket.try_receive() {
+            Ok(Some(FromWorker::Leave)) => {
+                wire.heard.lock().unwrap().left = true;
+                wire.end.socket.hang_up();
+            }
+            Ok(Some(_)) => wire.heard.lock().unwrap().doorbells += 1,
+            Ok(None) => {}
             Err(_) => {
                 wire.heard.lock().unwrap().closed = true;
                 return;

@@ -89,6 +89,11 @@ pub enum EngineCommand {
     },
     /// News of the directory.
     Directory(DirectoryNews),
+    /// The name of a worker whose session is over is free for another. A worker that has left waits for this.
+    NameFree {
+        /// The worker's session.
+        session: SessionId,
+    },
     /// The directory has given a worker's name to a worker of another node.
     NameLost {
         /// The worker's session.

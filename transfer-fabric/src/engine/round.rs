@@ -163,8 +163,9 @@ impl Run {
                     let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
                 }
                 Ready::Process(session) => self.worker_gone(now, SessionId(session), "its process has ended"),
-                Ready::Socket(session) => match self.workers.take_doorbells(SessionId(session)) {
-                    Ok(()) => {}
+                Ready::Socket(session) => match self.workers.take_message(SessionId(session)) {
+                    Ok(false) => {}
+                    Ok(true) => self.worker_left(now, SessionId(session)),
                     Err(e @ SessionError::Socket(SocketError::Closed)) => {
                         self.worker_gone(now, SessionId(session), &e.to_string());
                     }

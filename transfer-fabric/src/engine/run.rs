@@ -298,6 +298,15 @@ impl Run {
         self.close_session(now, session, why);
     }
 
+    /// Handles a worker that has closed its client, and may still read what it has fetched. Takes the rest of its requests first, as
+    /// for a worker that is gone. It waits for [`EngineCommand::NameFree`].
+    pub(super) fn worker_left(&mut self, now: Time, session: SessionId) {
+        self.take(now, Take::Rest(session));
+        self.boards.evict(session);
+        self.workers.leave(session);
+        self.driver.node.session_evicted(now, session, "the worker has closed its client");
+    }
+
     /// Evicts a worker. Its process may still run and read. The versions that it reads do not change until it releases
     /// them or ends.
     fn evict_session(&mut self, now: Time, session: SessionId, why: &str) {
@@ -374,6 +383,7 @@ impl Run {
                 }
                 driver.node.directory_news(now, news);
             }
+            EngineCommand::NameFree { session } => self.workers.hang_up(session),
             EngineCommand::NameLost { session, node } => driver.node.name_lost(now, session, &node),
             EngineCommand::BeginLink { peer, fabric, answer } => answer(driver.begin_link(&peer, fabric)),
             EngineCommand::AcceptLink { peer, fabric, offer, answer } => {

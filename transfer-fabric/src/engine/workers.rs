@@ -18,7 +18,7 @@ use transfer_core::wire::Writer;
 use transfer_core::wire::session::{read_request, write_reply};
 use transfer_memory::ring::{Consumer, MAX_RECORD_BYTES, Producer, RingError};
 use transfer_memory::segment::Segment;
-use transfer_memory::session::{SessionError, SidecarSocket};
+use transfer_memory::session::{FromWorker, SessionError, SidecarSocket};
 use transfer_memory::socket::SocketError;
 
 /// The most records of one worker that [`Take::Some`] takes in a row, so that no other worker starves. What they cause is done
@@ -66,7 +66,7 @@ pub(super) struct Worker {
     short: bool,
 }
 
-/// An evicted worker. It may still read until its socket or its process ends.
+/// An evicted worker, or one that has left. It may still read until its socket or its process ends.
 struct Evicted {
     socket: SidecarSocket,
     pidfd: Option<OwnedFd>,
@@ -155,9 +155,21 @@ impl Workers {
 
     /// Evicts a worker. Keeps its socket and its pidfd, to notice its end.
     pub(super) fn evict(&mut self, id: SessionId) {
+        self.leave(id);
+        self.hang_up(id);
+    }
+
+    /// Tells a worker that its session is over, and that its name is free if it has left.
+    pub(super) fn hang_up(&mut self, id: SessionId) {
+        if let Some(evicted) = self.evicted.get(&id) {
+            evicted.socket.hang_up();
+        }
+    }
+
+    /// Ends the session of a worker that waits until its name is free. Keeps its socket and its pidfd, to notice its end.
+    pub(super) fn leave(&mut self, id: SessionId) {
         let Some(Worker { socket, pidfd, place, arena, .. }) = self.by_id.remove(&id) else { return };
         self.delayed.remove(&id);
-        socket.hang_up();
         self.evicted.insert(id, Evicted { socket, pidfd, _place: place });
         if let Some((notices, _)) = self.notices.remove(&arena) {
             self.retire(notices);
@@ -215,15 +227,15 @@ impl Workers {
         active
     }
 
-    /// Takes a worker's doorbells, which only wake this thread.
-    pub(super) fn take_doorbells(&mut self, id: SessionId) -> Result<(), SessionError> {
+    /// Takes a worker's message. Doorbells only wake this thread. Returns whether the worker leaves.
+    pub(super) fn take_message(&mut self, id: SessionId) -> Result<bool, SessionError> {
         if let Some(evicted) = self.evicted.get(&id) {
-            return evicted.take_what_comes();
+            return evicted.take_what_comes().map(|()| false);
         }
         self.meters.doorbells_taken += 1;
         match self.by_id.get(&id) {
-            Some(worker) => worker.socket.take_doorbell().map(|_| ()),
-            None => Ok(()),
+            Some(worker) => Ok(worker.socket.try_receive()? == Some(FromWorker::Leave)),
+            None => Ok(false),
         }
     }
 
@@ -324,7 +336,7 @@ impl Workers {
 impl Evicted {
     /// Discards its messages, but notices its end.
     fn take_what_comes(&self) -> Result<(), SessionError> {
-        match self.socket.take_doorbell() {
+        match self.socket.try_receive() {
             Err(e @ SessionError::Socket(SocketError::Closed)) => Err(e),
             _ => Ok(()),
         }

@@ -12,6 +12,7 @@
 //! | 5 | SegmentPassed | segment u32, bytes u64; reader marks of another sidecar's segment, else 0: owner u64, link u64 | the segment |
 //! | 6 | SegmentRetired | segment u32 | |
 //! | 7 | Return | incarnation u64 of the worker's last session, arena bytes u64, worker's name | its arena |
+//! | 8 | Leave | | |
 
 use super::{MessageError, Refusal, RefusalCode};
 use crate::ring::RingRange;
@@ -20,7 +21,7 @@ use transfer_core::memory::SegmentId;
 use transfer_core::tensor::Name;
 
 /// The version of the session's messages that this library speaks.
-pub const PROTOCOL_VERSION: u16 = 11;
+pub const PROTOCOL_VERSION: u16 = 12;
 
 const MAGIC: &[u8; 4] = b"TFSM";
 
@@ -53,6 +54,7 @@ pub(super) enum SessionMessage {
     SegmentPassed { segment: SegmentId, len: u64, references: Option<ReferenceMarks> },
     SegmentRetired { segment: SegmentId },
     Return { incarnation: u64, arena_len: u64, name: Name },
+    Leave,
 }
 
 impl SessionMessage {
@@ -65,6 +67,7 @@ impl SessionMessage {
             SessionMessage::SegmentPassed { .. } => "SegmentPassed",
             SessionMessage::SegmentRetired { .. } => "SegmentRetired",
             SessionMessage::Return { .. } => "Return",
+            SessionMessage::Leave => "Leave",
         }
     }
 
@@ -121,6 +124,7 @@ impl SessionMessage {
                 out.u64(*arena_len);
                 out.text(name.as_str());
             }
+            SessionMessage::Leave => out.u16(8),
         }
         out.0
     }
@@ -142,6 +146,7 @@ impl SessionMessage {
             5 => "SegmentPassed",
             6 => "SegmentRetired",
             7 => "Return",
+            8 => "Leave",
             kind => return Err(MessageError::UnknownKind { kind }),
         };
         let mut r = Reader { message, ..head };
@@ -173,10 +178,11 @@ impl SessionMessage {
                 SessionMessage::SegmentPassed { segment, len, references }
             }
             6 => SessionMessage::SegmentRetired { segment: SegmentId(r.u32()?) },
-            _ => {
+            7 => {
                 let (incarnation, arena_len) = (r.u64()?, r.u64()?);
                 SessionMessage::Return { incarnation, arena_len, name: Name::from_bytes(r.text()?)? }
             }
+            _ => SessionMessage::Leave,
         };
         match r.at == bytes.len() {
             true => Ok(decoded),
@@ -273,6 +279,7 @@ mod tests {
             },
             SessionMessage::SegmentRetired { segment: SegmentId(9) },
             SessionMessage::Return { incarnation: 1, arena_len: 2, name: Name::new("trainer-0").unwrap() },
+            SessionMessage::Leave,
         ]
     }
 
@@ -325,7 +332,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_an_error(mut bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..8) {
+        fn garbage_is_an_error(mut bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..10) {
             prop_assert!(bytes.starts_with(MAGIC) || SessionMessage::decode(&bytes).is_err());
             if bytes.len() >= 8 {
                 bytes[..8].copy_from_slice(&[b'T', b'F', b'S', b'M', PROTOCOL_VERSION as u8, 0, kind, 0]);

@@ -30,7 +30,7 @@ mod worker;
 pub use error::{MessageError, Refusal, RefusalCode, SessionError};
 pub use message::PROTOCOL_VERSION;
 pub use segments::{PassedSegment, Segments};
-pub use sidecar::{Admission, Applicant, SidecarEnd, SidecarPolicy, SidecarSocket};
+pub use sidecar::{Admission, Applicant, FromWorker, SidecarEnd, SidecarPolicy, SidecarSocket};
 pub use worker::{FromSidecar, Returning, WorkerEnd, WorkerOptions, WorkerSocket};
 
 #[cfg(test)]

@@ -298,6 +298,17 @@ fn receive(socket: &Socket, expected: &'static str, deadline: Instant) -> Result
     }
 }
 
+/// A message of the worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FromWorker {
+    /// Look at the submission ring.
+    Doorbell,
+    /// The worker asks for nothing more, and its name shall be free. It may still read what it has fetched, until it closes the
+    /// socket. The sidecar answers with [`SidecarSocket::hang_up`] once the name is free.
+    Leave,
+}
+
 /// The sidecar's end of a session's socket. Poll it for reading: doorbells, and the end of the worker.
 #[derive(Debug)]
 pub struct SidecarSocket(Socket);
@@ -315,16 +326,20 @@ impl SidecarSocket {
         Ok(self.0.ring()?)
     }
 
-    /// Takes a doorbell without waiting. Returns `true` if there was one. It takes one at a time, because there is
-    /// rarely a second, and a level-triggered socket is ready again at once if there is.
+    /// Takes a message without waiting. `None` if there is none. It takes one at a time, because there is rarely a
+    /// second, and a level-triggered socket is ready again at once if there is.
     ///
     /// # Errors
-    /// [`SessionError::Socket`], [`SessionError::Unexpected`]: the session is over.
-    pub fn take_doorbell(&self) -> Result<bool, SessionError> {
-        match self.0.try_receive(0)? {
-            Some(Message::Doorbell) => Ok(true),
-            Some(Message::Bytes { .. }) => Err(SessionError::Unexpected { expected: "a doorbell", found: "a message" }),
-            None => Ok(false),
+    /// [`SessionError::Socket`], [`SessionError::Message`], [`SessionError::Unexpected`]: the session is over.
+    pub fn try_receive(&self) -> Result<Option<FromWorker>, SessionError> {
+        let bytes = match self.0.try_receive(0)? {
+            Some(Message::Doorbell) => return Ok(Some(FromWorker::Doorbell)),
+            Some(Message::Bytes { bytes, .. }) => bytes,
+            None => return Ok(None),
+        };
+        match SessionMessage::decode(&bytes)? {
+            SessionMessage::Leave => Ok(Some(FromWorker::Leave)),
+            other => Err(SessionError::Unexpected { expected: "a doorbell", found: other.name() }),
         }
     }
 

@@ -120,7 +120,8 @@ fn both_sides_agree_after_a_handshake_over_a_path() {
     assert!(worker.submission.try_push(b"push").unwrap());
     worker.submission.publish();
     worker.socket.ring().unwrap();
-    assert!(sidecar.socket.take_doorbell().unwrap() && !sidecar.socket.take_doorbell().unwrap());
+    assert_eq!(sidecar.socket.try_receive(), Ok(Some(FromWorker::Doorbell)));
+    assert_eq!(sidecar.socket.try_receive(), Ok(None));
     assert_eq!(sidecar.submission.try_pop(&mut buffer).unwrap().unwrap(), b"push");
     assert!(sidecar.completion.try_push(b"done").unwrap());
     sidecar.completion.publish();
@@ -130,7 +131,7 @@ fn both_sides_agree_after_a_handshake_over_a_path() {
     assert_eq!(worker.completion.try_pop(&mut buffer).unwrap().unwrap(), b"done");
 
     drop(worker);
-    assert_eq!(sidecar.socket.take_doorbell(), Err(SessionError::Socket(SocketError::Closed)));
+    assert_eq!(sidecar.socket.try_receive(), Err(SessionError::Socket(SocketError::Closed)));
     drop(sidecar);
     assert_eq!(policy.budget.used(), 0);
 }
@@ -312,11 +313,39 @@ fn a_board_comes_with_the_session_and_can_only_be_read() {
 }
 
 #[test]
-fn worker_that_sends_anything_but_doorbells_is_thrown_out() {
+fn worker_that_sends_what_it_must_not_is_thrown_out() {
     let (worker, sidecar) = Socket::pair().unwrap();
     let sidecar = SidecarSocket::new(sidecar);
     worker.ring().unwrap();
     worker.send(&SessionMessage::Mapped { session: 1 }.encode(), &[], soon()).unwrap();
-    assert_eq!(sidecar.take_doorbell(), Ok(true));
-    assert!(matches!(sidecar.take_doorbell(), Err(SessionError::Unexpected { expected: "a doorbell", .. })));
+    worker.send(b"garbage", &[], soon()).unwrap();
+    assert_eq!(sidecar.try_receive(), Ok(Some(FromWorker::Doorbell)));
+    assert!(matches!(sidecar.try_receive(), Err(SessionError::Unexpected { found: "Mapped", .. })));
+    assert!(matches!(sidecar.try_receive(), Err(SessionError::Message(_))));
+}
+
+#[test]
+fn worker_leaves_and_keeps_its_socket_until_it_reads_nothing() {
+    let (worker, sidecar) = Socket::pair().unwrap();
+    let (worker, sidecar) = (WorkerSocket(worker), SidecarSocket::new(sidecar));
+    thread::scope(|scope| {
+        let leaving = scope.spawn(|| worker.leave(soon()));
+        let said = loop {
+            match sidecar.try_receive().unwrap() {
+                Some(said) => break said,
+                None => thread::yield_now(),
+            }
+        };
+        assert_eq!(said, FromWorker::Leave);
+        assert_eq!(sidecar.try_receive(), Ok(None), "the worker's end is open");
+        sidecar.hang_up();
+        leaving.join().unwrap();
+    });
+    assert!(!worker.is_open());
+    // A sidecar that does not answer holds up nobody for ever, and readers of the socket go on.
+    let (worker, _silent) = Socket::pair().unwrap();
+    let worker = WorkerSocket(worker);
+    worker.leave(Instant::now());
+    assert!(matches!(worker.try_receive(), Err(SessionError::Socket(SocketError::Closed))));
+    drop(sidecar);
 }

@@ -195,7 +195,7 @@ pub enum FromSidecar {
 
 /// The worker's end of a session's socket. Poll it for reading: doorbells, segments, and the end of the sidecar.
 #[derive(Debug)]
-pub struct WorkerSocket(Socket);
+pub struct WorkerSocket(pub(super) Socket);
 
 impl WorkerSocket {
     /// Rings the sidecar's doorbell. Never waits.
@@ -204,6 +204,16 @@ impl WorkerSocket {
     /// [`SessionError::Socket`].
     pub fn ring(&self) -> Result<(), SessionError> {
         Ok(self.0.ring()?)
+    }
+
+    /// Ends the session for this worker, which may still read what it has fetched, until this is dropped. Waits until the sidecar
+    /// has freed the worker's name, at most until `deadline`. Everybody who waits for the socket is woken.
+    pub fn leave(&self, deadline: Instant) {
+        // If it cannot be sent, the sidecar is gone, or is stopped and notices the end of the socket later.
+        if self.0.send(&SessionMessage::Leave.encode(), &[], deadline).is_ok() {
+            let _ = self.0.wait_for_end(deadline);
+        }
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Read);
     }
 
     /// Receives the sidecar's next message, until `deadline`.

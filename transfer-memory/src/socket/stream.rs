@@ -147,6 +147,14 @@ impl Socket {
         }
     }
 
+    /// Waits until `deadline` for the peer to shut its direction down. There may still be unread messages.
+    ///
+    /// # Errors
+    /// [`SocketError::TimedOut`], [`SocketError::System`].
+    pub fn wait_for_end(&self, deadline: Instant) -> Result<(), SocketError> {
+        poll_until(self.as_fd(), PollFlags::RDHUP, "hang up", Instant::now(), deadline)
+    }
+
     /// Receives the next message, with at most `descriptors` file descriptors. Waits for it until `deadline`; a
     /// `deadline` in the past does not wait at all.
     ///

@@ -39,6 +39,12 @@ class Loop:
             self._serve(bell)
         return self._bell
 
+    def close(self) -> None:
+        """Ends what waits, now that the client is closed."""
+        self.detach()
+        for number in list(self._waiting):
+            self._step(number)
+
     def detach(self) -> None:
         if self._bell is not None:
             for descriptor in self._bell.descriptors():

@@ -59,9 +59,9 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Ends the session with the last call and the last fetched tensor."""
-        self._loop.detach()
+        """As `transferd.Client.close`."""
         self._client.close()
+        self._loop.close()
 
     def __repr__(self) -> str:
         return f"<aio.Client {self.name!r} at node {self.node!r}>"

@@ -258,9 +258,11 @@ impl Sessions {
         self.0.places.refused()
     }
 
-    /// Frees the name of a worker that is gone.
+    /// Frees the name of a worker that is gone, or has left.
     pub(crate) fn closed(&self, session: SessionId, worker: &Name) {
         self.0.release(worker, session.0);
+        // An engine that has ended has no sessions.
+        let _ = self.0.engine.send(EngineCommand::NameFree { session });
     }
 }
 
