@@ -284,7 +284,7 @@ fn a_killed_receiver_leaves_nothing() {
 
 #[test]
 fn limits_are_kept_and_named() {
-    let world = World::new(&["--copy-max-bytes", "32MiB", "--copy-total-bytes", "48MiB", "--copy-at-once", "2"]);
+    let world = World::new(&["--copy-max-bytes", "32MiB", "--copy-total-bytes", "48MiB", "--copy-at-once", "4"]);
     let long = world.long();
     world.copy(&long, "b:long").ends(1, &["67108864 bytes", "--copy-max-bytes is 32MiB"]);
     fs::File::options().write(true).open(&long).and_then(|file| file.set_len(32 << 20)).expect("it can be shorter");
@@ -298,7 +298,13 @@ fn limits_are_kept_and_named() {
     let second = world.start_long(&long, "b:second");
     second.signal(Signal::STOP);
     let small = world.file("small", 10);
-    world.copy(&small, "b:small").ends(1, &["2 copies are under way here", "--copy-at-once"]);
+    // All callers without a certificate are one caller, which leaves slots to others.
+    world
+        .copy(&small, "b:small")
+        .ends(1, &["a caller without a certificate has 2 copies under way here", "half of --copy-at-once 4"]);
+    // Another caller gets one, and finds the folder full.
+    let admin = world.scene.b().admin_socket();
+    world.copy(&small, "b:admins").arg("--to-admin").arg(admin).ends(1, &["--copy-total-bytes 48MiB"]);
     drop(first);
     // The file was cut meanwhile, so this one still is whole.
     second.signal(Signal::CONT);
@@ -452,6 +458,44 @@ fn a_sender_that_lies_leaves_nothing() {
     assert_eq!(world.names(), [""; 0]);
     drop(liar);
     world.ends_with(&[]);
+}
+
+/// The reports of a copy wait for a caller that reads none, and the copy and its slot do not.
+#[test]
+fn a_caller_that_reads_nothing_keeps_no_slot() {
+    let world = World::new(&["--copy-at-once", "1"]);
+    let mut sender = world.scene.a().worker("sender");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", world.scene.b().address()));
+    // The sidecar may send headers and no message.
+    let endpoint = endpoint.expect("an address").initial_stream_window_size(0);
+    let request = v1::CopyRequest {
+        path: "f".into(),
+        bytes: 8 * 4096,
+        message_bytes: 4096,
+        key: "k".into(),
+        from: "a".into(),
+        ..v1::CopyRequest::default()
+    };
+    let call = async { AdminClient::new(endpoint.connect().await.expect("it listens")).copy(request).await };
+    let reports = runtime.block_on(call).expect("it begins");
+    world.scene.b().until("the copy is under way", |s| s.sessions.iter().any(|s| s.worker.starts_with("copy-")));
+    for version in 1..=9 {
+        // The interval of reports: more of them are due than may wait.
+        std::thread::sleep(std::time::Duration::from_millis(110));
+        let bytes = if version == 9 { 32 } else { 4096 };
+        sender.push("k", Spec::bytes(bytes, 1)).version(version).keep(transfer_tests::order::Until::Deleted).get();
+    }
+    world.scene.b().until("the copy is over", |s| s.sessions.iter().all(|s| !s.worker.starts_with("copy-")));
+    let small = world.file("small", 10);
+    let copied = poll(|| match world.copy(&small, "b:small").run() {
+        said if said.code == 0 => Ok(()),
+        said => Err(said.text()),
+    });
+    assert_eq!(copied, Ok(()));
+    drop(reports);
+    drop(sender);
+    world.ends_with(&["small"]);
 }
 
 struct Certificates {

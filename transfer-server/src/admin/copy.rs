@@ -20,6 +20,7 @@ impl AdminState {
         request: v1::CopyRequest,
     ) -> Result<mpsc::Receiver<Result<v1::CopyProgress, Status>>, Status> {
         let (role, tenant) = self.copies.allowed()?;
+        let caller = caller.ok_or_else(|| Status::unauthenticated("who calls is not known"))?;
         self.may_copy(caller, role, tenant)?;
         let v1::CopyRequest { path, bytes, message_bytes, key, from, overwrite, unencrypted } = request;
         let invalid = |text: String| Status::from(CopyError::Invalid(text));
@@ -33,12 +34,11 @@ impl AdminState {
             true => None,
             false => Some(self.fabric_for_copy(&from, unencrypted).await?),
         };
-        Ok(self.copies.begin(Order { path, bytes, message_bytes, key, overwrite, require })?)
+        Ok(self.copies.begin(caller, Order { path, bytes, message_bytes, key, overwrite, require })?)
     }
 
     /// Checks the caller's role and tenant.
-    fn may_copy(&self, caller: Option<&Caller>, role: CopyRole, tenant: Tenant) -> Result<(), Status> {
-        let caller = caller.ok_or_else(|| Status::unauthenticated("who calls is not known"))?;
+    fn may_copy(&self, caller: &Caller, role: CopyRole, tenant: Tenant) -> Result<(), Status> {
         let need = match role {
             CopyRole::Admin => Need::AdministerOfTenant,
             CopyRole::Reader => Need::ReadOfTenant,

@@ -54,13 +54,13 @@ pub struct CopyConfig {
     )]
     pub total_bytes: Size,
 
-    /// The most files that are copied here at a time
+    /// The most files that are copied here at a time. One caller has at most half of them, rounded up
     #[arg(
         id = "copy_at_once",
         long = "copy-at-once",
         env = "TRANSFER_COPY_AT_ONCE",
         value_name = "N",
-        default_value_t = 2,
+        default_value_t = 4,
         value_parser = clap::value_parser!(u32).range(1..=64)
     )]
     pub at_once: u32,
@@ -69,7 +69,7 @@ pub struct CopyConfig {
 impl Default for CopyConfig {
     fn default() -> CopyConfig {
         let (folder, role, tenant) = (None, CopyRole::Admin, None);
-        CopyConfig { folder, role, tenant, max_bytes: Size(64 << 30), total_bytes: Size(256 << 30), at_once: 2 }
+        CopyConfig { folder, role, tenant, max_bytes: Size(64 << 30), total_bytes: Size(256 << 30), at_once: 4 }
     }
 }
 

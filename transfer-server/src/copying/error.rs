@@ -89,6 +89,30 @@ pub(crate) enum CopyError {
         /// The limit.
         most: u32,
     },
+    /// Too many copies of one caller are under way.
+    #[error(
+        "{caller} has {own} copies under way here, and one caller has at most half of --copy-at-once {most}: try again later"
+    )]
+    TooManyOfOne {
+        /// The caller, in words.
+        caller: String,
+        /// Its copies.
+        own: u32,
+        /// The limit of all.
+        most: u32,
+    },
+    /// The pieces come too slowly.
+    #[error(
+        "{came} bytes came in {seconds} s, and a copy that moves less than {least} in that time is over: others wait for its place"
+    )]
+    Slow {
+        /// The bytes that came.
+        came: u64,
+        /// The least number of bytes.
+        least: u64,
+        /// The length of the interval.
+        seconds: u64,
+    },
     /// The pieces would go in the clear.
     #[error(
         "the link to node {node} is over verbs, which is not encrypted, and this sidecar has certificates: --unencrypted allows it, \
@@ -175,6 +199,7 @@ impl From<CopyError> for Status {
             | CopyError::Full { .. }
             | CopyError::ManyEntries { .. }
             | CopyError::TooMany { .. }
+            | CopyError::TooManyOfOne { .. }
             | CopyError::NoPool(_) => Code::ResourceExhausted,
             CopyError::Disk { source, .. } => match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Code::ResourceExhausted,
@@ -188,6 +213,7 @@ impl From<CopyError> for Status {
                 FailureCode::TooLarge | FailureCode::PoolFull => Code::ResourceExhausted,
                 _ => Code::Unavailable,
             },
+            CopyError::Slow { .. } => Code::DeadlineExceeded,
             CopyError::Digest { .. } => Code::DataLoss,
             CopyError::Gone => Code::Cancelled,
             CopyError::Internal(_) => Code::Internal,

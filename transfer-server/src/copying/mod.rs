@@ -6,25 +6,29 @@
 //! writes them. So the bytes take the path of any other fetch, and the data plane's thread touches no file.
 //!
 //! # Layout
-//! - `place`: the folder, and the path below it. `room`: the limits.
-//! - `receiver`: the thread. `error`: the reasons why there is no copy.
+//! - `place`: the folder, and the path below it. `room`: the limits of bytes. `slots`: how many at a time.
+//! - `receiver`: the thread. `pace`: how slow it may be. `error`: the reasons why there is no copy.
 
 mod error;
+mod pace;
 mod place;
 mod receiver;
 mod room;
+mod slots;
 
 pub(crate) use error::CopyError;
 pub(crate) use place::Folder;
 
 use crate::config::{CopyConfig, CopyRole, Tenancy};
 use crate::engine::EngineClient;
+use crate::security::Caller;
 use crate::sessions::Sessions;
 use receiver::Receiver;
 use room::Room;
+use slots::Slots;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tonic::Status;
 use transfer_core::fabric::FabricKind;
 use transfer_core::protocol::Tenant;
@@ -34,7 +38,7 @@ use transfer_proto::v1;
 /// The smallest and the largest piece, in bytes.
 pub(crate) const MESSAGE_BYTES: std::ops::RangeInclusive<u64> = 4096..=64 << 20;
 
-/// The progress reports that may wait for a slow client.
+/// The progress reports that may wait for a slow client, besides the last one.
 const REPORTS: usize = 4;
 
 /// A copy that the caller may make, and whose values are valid.
@@ -64,8 +68,7 @@ struct Shared {
     role: CopyRole,
     tenant: Tenant,
     room: Room,
-    at_once: u32,
-    running: Arc<Semaphore>,
+    slots: Arc<Slots>,
     engine: EngineClient,
     sessions: Sessions,
     next: AtomicU64,
@@ -87,8 +90,7 @@ impl Copies {
             role: config.role,
             tenant,
             room: Room::new(config.max_bytes, config.total_bytes),
-            at_once: config.at_once,
-            running: Arc::new(Semaphore::new(config.at_once as usize)),
+            slots: Slots::new(config.at_once),
             engine,
             sessions,
             next: AtomicU64::new(1),
@@ -103,29 +105,37 @@ impl Copies {
         self.0.as_ref().map(|shared| (shared.role, shared.tenant)).ok_or(CopyError::Off)
     }
 
-    /// Begins a copy on a thread of its own. It ends when the caller drops the receiver of its reports.
+    /// Begins a copy on a thread of its own. It ends when the caller drops the receiver of its reports, and never waits for
+    /// a caller that reads none.
     ///
     /// # Errors
-    /// [`CopyError::Off`], [`CopyError::TooMany`], [`CopyError::Disk`]. Later errors are the last report.
-    pub(crate) fn begin(&self, order: Order) -> Result<mpsc::Receiver<Result<v1::CopyProgress, Status>>, CopyError> {
+    /// [`CopyError::Off`], [`CopyError::TooMany`], [`CopyError::TooManyOfOne`], [`CopyError::Disk`]. Later errors are the
+    /// last report.
+    pub(crate) fn begin(
+        &self,
+        caller: &Caller,
+        order: Order,
+    ) -> Result<mpsc::Receiver<Result<v1::CopyProgress, Status>>, CopyError> {
         let shared = self.0.as_ref().ok_or(CopyError::Off)?;
-        let place = shared.running.clone().try_acquire_owned();
-        let place = place.map_err(|_| CopyError::TooMany { most: shared.at_once })?;
+        let slot = shared.slots.take(caller.to_string())?;
         let number = shared.next.fetch_add(1, Ordering::Relaxed);
         let name = Name::new(&format!("copy-{number}")).map_err(|e| CopyError::Internal(e.to_string()))?;
-        let (reports, told) = mpsc::channel(REPORTS);
+        let (reports, told) = mpsc::channel(REPORTS + 1);
+        let last = reports.clone().try_reserve_owned().map_err(|e| CopyError::Internal(e.to_string()))?;
         let (hear, heard) = crossbeam_channel::unbounded();
         // The caller hangs up: the thread ends, and what it has written so far is gone.
         let (gone, hang_up) = (reports.clone(), hear.clone());
-        tokio::spawn(async move {
+        let hung_up = tokio::spawn(async move {
             gone.closed().await;
             // A thread that has ended needs no news.
             let _ = hang_up.send(receiver::Heard::Gone);
         });
-        let receiver = Receiver { name, order, reports, hear, heard, shared: shared.clone() };
+        let receiver = Receiver { name, order, reports, last, hear, heard, shared: shared.clone() };
         let spawned = std::thread::Builder::new().name("transfer-recv".into()).spawn(move || {
             receiver.run();
-            drop(place);
+            drop(slot);
+            // It holds the stream of reports open.
+            hung_up.abort();
         });
         spawned.map(|_| told).map_err(|source| CopyError::Disk {
             what: "start a thread for",

@@ -1,6 +1,7 @@
 //! The thread that fetches the pieces of a file and writes them.
 
 use super::error::CopyError;
+use super::pace::{INTERVAL, Pace};
 use super::{Order, Shared};
 use crate::engine::{EngineCommand, ReaderReply};
 use crossbeam_channel as channel;
@@ -23,9 +24,6 @@ use transfer_proto::v1;
 
 /// The pieces that are fetched ahead of the one that is written.
 const AHEAD: u64 = 4;
-
-/// The time for which a piece may take to come, from its request on.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The bytes that are copied out, added to the digest and written at once: they stay in the cache meanwhile.
 const CHUNK_BYTES: usize = 128 << 10;
@@ -63,6 +61,8 @@ pub(super) struct Receiver {
     pub(super) name: Name,
     pub(super) order: Order,
     pub(super) reports: mpsc::Sender<Result<v1::CopyProgress, Status>>,
+    /// The place of the last report. The caller may read none, and the thread does not wait for it.
+    pub(super) last: mpsc::OwnedPermit<Result<v1::CopyProgress, Status>>,
     pub(super) hear: channel::Sender<Heard>,
     pub(super) heard: channel::Receiver<Heard>,
     pub(super) shared: Arc<Shared>,
@@ -110,8 +110,7 @@ impl Receiver {
                 Err(Status::from(error))
             }
         };
-        // A caller that has hung up needs no report.
-        let _ = self.reports.blocking_send(last);
+        self.last.send(last);
     }
 
     fn receive(&self) -> Result<v1::CopyDone, CopyError> {
@@ -131,6 +130,7 @@ impl Receiver {
         let (mut asked, mut next, mut early) = (0, 1, BTreeMap::new());
         let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; CHUNK_BYTES]);
         let (mut at, mut reported, mut way) = (0, Instant::now(), Way::default());
+        let mut pace = Pace::new(reported);
         loop {
             // The version after the pieces is the digest.
             while asked <= pieces && asked < next - 1 + AHEAD {
@@ -171,6 +171,7 @@ impl Receiver {
             }
             session.request(Request::Release { lease })?;
             next += 1;
+            pace.moved(Instant::now(), at)?;
             if reported.elapsed() >= REPORT {
                 self.report(at);
                 reported = Instant::now();
@@ -210,7 +211,7 @@ impl Receiver {
         let command = Command::Fetch(Fetch {
             key: self.order.key.clone(),
             select: Select::Exactly(Version(version)),
-            timeout: PATIENCE,
+            timeout: INTERVAL,
             require: self.order.require,
             trace: None,
             watches: false,
