@@ -28,7 +28,8 @@ fn a_pushed_tensor_is_fetched_and_its_memory_comes_back() {
     let free = client.arena_free_bytes();
 
     let mut w = client.allocate(DType::F32, [4, 8]).unwrap();
-    let address = w.as_bytes().as_ptr();
+    let (mapping, address) = (w.mapping().clone(), w.as_bytes().as_ptr());
+    let place = mapping.offset_of(address);
     w.as_mut_slice::<f32>().unwrap().iter_mut().enumerate().for_each(|(i, x)| *x = i as f32);
     assert!(matches!(w.as_slice::<f64>(), Err(Error::WrongType { asked: DType::F64, .. })));
     let pushed = client.push_tensor("layer0/w", w).version(3).call().unwrap();
@@ -36,11 +37,13 @@ fn a_pushed_tensor_is_fetched_and_its_memory_comes_back() {
 
     let w = client.fetch("layer0/w").at_least(2).timeout(secs(9)).call().unwrap();
     assert_eq!((w.version(), w.dtype(), w.shape()), (3, DType::F32, &[4, 8][..]));
-    assert_eq!(w.as_bytes().as_ptr(), address);
+    // The bytes that the producer wrote, through a mapping that is read-only.
+    assert_eq!(mapping.offset_of(w.as_bytes().as_ptr()), place);
+    assert_ne!(w.as_bytes().as_ptr(), address);
     assert_eq!(w.as_slice::<f32>().unwrap()[31], 31.0);
     assert_eq!(w.report().to_string(), "fabric=local bytes=128 copied=0 B queued=0ns waited=0ns flew=3µs");
     let array: Float32Array = w.to_arrow().unwrap();
-    assert_eq!((array.values().as_ptr().cast(), array.len()), (address, 32));
+    assert_eq!((array.values().as_ptr().cast(), array.len()), (w.as_bytes().as_ptr(), 32));
     assert!(matches!(w.to_arrow::<Int64Type>(), Err(Error::View(ViewError::WrongArrowType { .. }))));
 
     // The array alone keeps the lease.
@@ -179,7 +182,7 @@ fn arrays_in_the_arena_are_pushed_in_place() {
     let free = client.arena_free_bytes();
     let mut t = client.allocate(DType::F32, [64]).unwrap();
     t.as_mut_slice::<f32>().unwrap().fill(2.5);
-    let frozen = t.freeze();
+    let (mapping, frozen) = (t.mapping().clone(), t.freeze());
     let array: PrimitiveArray<Float32Type> = frozen.to_arrow().unwrap();
     assert_eq!(array.values().as_ptr().cast(), frozen.as_bytes().as_ptr());
 
@@ -190,7 +193,12 @@ fn arrays_in_the_arena_are_pushed_in_place() {
     let again = client.push_frozen("again", &frozen).call().unwrap();
     assert_eq!([whole, part, moved, again].map(|p| p.report.copied), [0, 0, 32, 0]);
     let part = client.fetch("part").call().unwrap();
-    assert_eq!(part.as_bytes().as_ptr(), frozen.as_bytes()[64..].as_ptr());
+    assert_eq!(mapping.offset_of(part.as_bytes().as_ptr()), mapping.offset_of(frozen.as_bytes()[64..].as_ptr()));
+    // What was fetched lies in the arena, too, while it is frozen there.
+    let fetched: PrimitiveArray<Float32Type> = client.fetch("again").call().unwrap().to_arrow().unwrap();
+    assert_eq!(client.push_array("fetched", &fetched).call().unwrap().report.copied, 0);
+    client.delete("fetched").call().unwrap();
+    drop(fetched);
     assert_eq!(client.fetch("again").call().unwrap().as_bytes(), frozen.as_bytes());
 
     // Memory outside of the arena, and arrays that are no dense tensor.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -225,6 +226,39 @@ def test_deleters_run_on_any_thread_without_the_interpreter_s_lock(c, big):
     threads = [threading.Thread(target=lambda part=tensors[i::4]: [dispose(m) for m in part]) for i in range(4)]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
+
+
+WRITES = """
+import ctypes, sys
+sys.path.insert(0, {tests!r})
+import numpy as np, transferd as td
+c = td.connect({path!r}, arena="4MiB") if {path!r} else td.embedded(arena="4MiB")
+buffer = c.empty(1 << 14, "float32")
+buffer.numpy()[:] = 1
+if {kind!r} == "state":
+    c.push_state("k", {{"w": buffer}})
+    array = c.fetch_state("k")["w"].numpy()
+else:
+    c.push("k", buffer)
+    array = c.fetch("k").numpy()
+assert not array.flags.writeable and (array == 1).all()
+# What is not published yet is written where it lies, and may be what was fetched before.
+other = c.empty(4)
+other.numpy()[:] = 2
+print("reads", flush=True)
+ctypes.memset(array.__array_interface__["data"][0], 0, 4)
+print("has written", flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["tensor", "state"])
+@pytest.mark.parametrize("embedded", [False, True])
+def test_a_version_cannot_be_written_in_the_process_that_published_it(sidecar, embedded, kind):
+    from pathlib import Path
+
+    script = WRITES.format(tests=str(Path(__file__).parent), path="" if embedded else sidecar.path, kind=kind)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (-signal.SIGSEGV, "reads\n"), done.stderr
 
 
 AT_EXIT = """

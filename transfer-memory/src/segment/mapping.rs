@@ -8,7 +8,7 @@ use rustix::mm::{MlockFlags, mlock_with};
 use std::any::Any;
 use std::io;
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// The access of a process to a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub struct Mapping {
     pinned: Option<Reservation>,
     /// The segment's open file, whose lock marks it as read in a reader.
     file: Option<OwnedFd>,
+    /// The same segment mapped once more, read-only.
+    read_only: OnceLock<Arc<Mapping>>,
 }
 
 /// Returns the system's error of a call that memmap2 made.
@@ -65,13 +67,30 @@ impl Mapping {
             Access::ReadWrite => options.map_raw(&fd),
         };
         let raw = raw.map_err(|source| SegmentError::System { step: "map", len, source: errno(&source) })?;
-        Ok(Mapping { companion: OnceLock::new(), raw, access, pinned, file: None })
+        Ok(Mapping { companion: OnceLock::new(), raw, access, pinned, file: None, read_only: OnceLock::new() })
     }
 
     /// Returns the mapping, which now keeps the open file that marks it.
     pub(super) fn marked_by(mut self, mark: OwnedFd) -> Mapping {
         self.file = Some(mark);
         self
+    }
+
+    /// Returns the mapping in which this process reads what is published in the segment: the segment once more,
+    /// read-only, with page tables that are filled as it is read. The first call makes it, of a mapping that keeps its
+    /// file. A reader that is not Rust could write a published version through a writable mapping.
+    ///
+    /// # Errors
+    /// [`SegmentError::System`].
+    pub fn read_only(&self) -> Result<&Arc<Mapping>, SegmentError> {
+        if let Some(made) = self.read_only.get() {
+            return Ok(made);
+        }
+        let failed = |source| SegmentError::System { step: "map read-only", len: self.len(), source };
+        let file = self.file.as_ref().ok_or(Errno::BADF).map_err(failed)?;
+        let again = rustix::io::fcntl_dupfd_cloexec(file, 0).map_err(failed)?;
+        let made = Mapping::map(again.as_fd(), self.len(), Access::ReadOnly, None)?.marked_by(again);
+        Ok(self.read_only.get_or_init(|| Arc::new(made)))
     }
 
     /// Says that the memory is about to be unmapped, so that [`PinnedBudget::wait_for_returning`] waits for it.
@@ -130,11 +149,15 @@ impl Mapping {
         self.access
     }
 
-    /// Returns the place of `pointer` in bytes from the mapping's start, or `None` if it points elsewhere.
+    /// Returns the place of `pointer` in bytes from the mapping's start, or from that of [`Mapping::read_only`]. `None`
+    /// if it points elsewhere.
     #[must_use]
     pub fn offset_of(&self, pointer: *const u8) -> Option<u64> {
-        let distance = pointer.addr().checked_sub(self.raw.as_ptr().addr())?;
-        (distance < self.raw.len()).then_some(distance as u64)
+        let inside = |raw: &MmapRaw| {
+            let distance = pointer.addr().checked_sub(raw.as_ptr().addr())?;
+            (distance < raw.len()).then_some(distance as u64)
+        };
+        inside(&self.raw).or_else(|| inside(&self.read_only.get()?.raw))
     }
 
     /// Returns the address of `len` bytes at `offset`, for fabrics and system calls. It is valid as long as the

@@ -57,7 +57,7 @@ pub struct WorkerEnd {
     pub arena: Arc<Mapping>,
     /// Its descriptor, to be offered again to the sidecar's next incarnation.
     pub arena_fd: OwnedFd,
-    /// The segments mapped so far: the arena.
+    /// The segments mapped so far, read-only: the arena.
     pub segments: Segments,
     /// The board of this worker's user id, if the sidecar has one.
     pub board: Option<BoardReader>,
@@ -139,7 +139,7 @@ impl WorkerEnd {
         };
         socket.send(&SessionMessage::Mapped { session: welcome.session }.encode(), &[], deadline)?;
         let segments = Segments::new(welcome.incarnation);
-        segments.insert(welcome.arena, arena.clone());
+        segments.insert(welcome.arena, arena.read_only()?.clone());
         Ok(WorkerEnd {
             socket: WorkerSocket(socket),
             session: welcome.session,
