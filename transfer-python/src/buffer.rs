@@ -10,7 +10,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use transfer_client::{Frozen, TensorMeta, TensorMut};
 use transfer_memory::forked::ForkGuard;
 
@@ -20,10 +20,17 @@ use transfer_memory::forked::ForkGuard;
 /// pushing it raises `StillExported`.
 #[pyclass(frozen, module = "transferd")]
 pub(crate) struct Buffer {
-    /// `None` once it was pushed. Views have clones of the `Arc`; without views this is its only owner.
-    written: Mutex<Option<Arc<Written>>>,
+    written: Mutex<Contents>,
     meta: TensorMeta,
     guard: Arc<ForkGuard>,
+}
+
+struct Contents {
+    /// `None` once it was pushed. Views have clones of the `Arc`; without views this is its only owner.
+    here: Option<Arc<Written>>,
+    /// What was pushed last, which lives as long as its views. A push that fails puts the tensor back there, so that
+    /// they count as before.
+    pushed: Weak<Written>,
 }
 
 impl Buffer {
@@ -33,7 +40,8 @@ impl Buffer {
             tensor.fill_zero();
         }
         let meta = tensor.meta().clone();
-        Buffer { written: Mutex::new(Some(Written::new(tensor, guard.clone()))), meta, guard }
+        let here = Some(Written::new(tensor, guard.clone()));
+        Buffer { written: Mutex::new(Contents { here, pushed: Weak::new() }), meta, guard }
     }
 
     pub(crate) fn meta(&self) -> &TensorMeta {
@@ -46,7 +54,7 @@ impl Buffer {
 
     /// The memory. The returned `Arc` keeps it.
     pub(crate) fn written(&self, py: Python<'_>) -> PyResult<Arc<Written>> {
-        let written = self.written.lock().clone();
+        let written = self.written.lock().here.clone();
         written.ok_or_else(|| errors::own(py, "pushed", "this buffer was pushed: it has no memory any more"))
     }
 
@@ -60,16 +68,15 @@ impl Buffer {
             return Err(errors::forked(py));
         }
         let mut written = self.written.lock();
-        let has_views = written.as_ref().is_some_and(|written| Arc::strong_count(written) > 1);
+        let has_views = written.here.as_ref().is_some_and(|written| Arc::strong_count(written) > 1);
         if has_views && !aliases {
             let text = "a view of this buffer lives, and could change what is published; delete it, or push with \
                         aliases=\"allow\"";
             return Err(errors::own(py, "still_exported", text));
         }
-        if !written.as_ref().is_some_and(|written| written.is_writable()) {
-            return Err(pushed_already(py));
-        }
-        written.take().and_then(|written| written.take()).ok_or_else(|| pushed_already(py))
+        let taken = written.here.take_if(|here| here.is_writable()).ok_or_else(|| pushed_already(py))?;
+        written.pushed = Arc::downgrade(&taken);
+        taken.take().ok_or_else(|| pushed_already(py))
     }
 
     /// Freezes the tensor for a push, and keeps its memory.
@@ -77,18 +84,25 @@ impl Buffer {
         if self.guard.is_forked() {
             return Err(errors::forked(py));
         }
-        let frozen = self.written.lock().as_ref().and_then(|written| written.publish());
+        let frozen = self.written.lock().here.as_ref().and_then(|written| written.publish());
         frozen.ok_or_else(|| pushed_already(py))
     }
 
     /// Makes what was published writable again. Returns whether it is.
     pub(crate) fn regain(&self) -> bool {
-        self.written.lock().as_ref().is_some_and(|written| written.regain())
+        self.written.lock().here.as_ref().is_some_and(|written| written.regain())
     }
 
     /// Makes the buffer writable again after its push has failed.
     pub(crate) fn put_back(&self, tensor: TensorMut) {
-        *self.written.lock() = Some(Written::new(tensor, self.guard.clone()));
+        let mut written = self.written.lock();
+        written.here = Some(match written.pushed.upgrade() {
+            Some(viewed) => {
+                viewed.put_back(tensor);
+                viewed
+            }
+            None => Written::new(tensor, self.guard.clone()),
+        });
     }
 }
 
@@ -119,7 +133,7 @@ impl Buffer {
     /// Whether it was pushed. It then has no memory left, or must not change until it is taken back.
     #[getter]
     fn pushed(&self) -> bool {
-        !self.written.lock().as_ref().is_some_and(|written| written.is_writable())
+        !self.written.lock().here.as_ref().is_some_and(|written| written.is_writable())
     }
 
     /// # Safety

@@ -96,6 +96,11 @@ impl Written {
         }
     }
 
+    /// Returns what `take` has taken out, after a push that failed.
+    pub(crate) fn put_back(&self, tensor: TensorMut) {
+        self.tensor.lock().set(Held::Writable(tensor));
+    }
+
     /// Freezes a writable tensor for a push. The memory also stays with this.
     pub(crate) fn publish(&self) -> Option<Frozen> {
         let mut held = self.tensor.lock();

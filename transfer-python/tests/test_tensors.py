@@ -234,6 +234,29 @@ def test_a_buffer_with_views_is_not_taken(c):
     assert len(view) == 100_000 and view[0] is not None
 
 
+def test_a_refused_push_leaves_the_views_of_its_buffer_counted(c, other):
+    other.push("theirs", b"x")
+    calls = {
+        "push": lambda key, buffer, **options: c.push(key, buffer, **options),
+        "push_state": lambda key, buffer, **options: c.push_state(key, {"a": c.empty(1), "w": buffer}, **options),
+    }
+    for name, push in calls.items():
+        buffer = c.empty(1000)
+        view = buffer.numpy()
+        view[:] = 1
+        with pytest.raises(td.KeyOwned):
+            push("theirs", buffer, aliases="allow")
+        assert not buffer.pushed
+        for refused in calls.values():
+            with pytest.raises(td.StillExported):
+                refused(name, buffer)
+        # Views that are made now count, too, and the memory is the same.
+        assert address(buffer.numpy()) == address(view) and (buffer.numpy() == 1).all()
+        del view
+        push(name, buffer)
+    assert (other.fetch("push").numpy() == 1).all() and (other.fetch_state("push_state")["w"].numpy() == 1).all()
+
+
 def test_produce_publishes_at_the_end_and_drops_on_an_exception(c):
     free = c.arena_free_bytes
     producing = c.produce("b", (4,), "float32", version=7)
