@@ -11,8 +11,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 use transfer_client::{BlockingClient, DType, FixedShapeTensor};
-use transfer_tests::Scene;
+use transfer_tests::{PATIENCE, Scene};
 
 /// The release of pyarrow that these tests use.
 const PYARROW: &str = "pyarrow==26.0.1";
@@ -84,7 +85,8 @@ fn pyarrow_and_transfer_exchange_tables() {
     for batch in made {
         stream.push(&batch.expect("read")).call().expect("pushed");
     }
-    stream.finish().call().expect("ended");
+    let mut finish = stream.finish().timeout(PATIENCE).begin();
+    assert!(finish.wait(Duration::ZERO).is_none(), "it waits for its readers");
     for reader in &readers {
         let mut batches = reader.fetch_stream("stream");
         let path = folder.path().join("fetched-stream.arrows");
@@ -98,6 +100,8 @@ fn pyarrow_and_transfer_exchange_tables() {
         writer.expect("there was a batch").finish().expect("ended");
         check(&python, "same", folder.path(), &["made-stream.arrows", "fetched-stream.arrows"]);
     }
+    finish.wait(PATIENCE).expect("both have read all of it").expect("ended");
+    drop(finish);
     // A column of fixed-shape tensors, as the specification defines them.
     let mut tensor = pusher.allocate(DType::F32, [10, 2, 3]).expect("room");
     tensor.as_mut_slice::<f32>().expect("f32").iter_mut().enumerate().for_each(|(n, v)| *v = n as f32);

@@ -7,9 +7,10 @@ use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use std::sync::Arc;
+use std::time::Duration;
 use transfer_client::{BatchError, BlockingClient, Client, DType, Error, FabricKind, FixedShapeTensor};
 use transfer_tests::batches::Chance;
-use transfer_tests::{Carrier, Scene, poll};
+use transfer_tests::{Carrier, PATIENCE, Scene, poll};
 
 fn connect(socket: std::path::PathBuf, name: &str) -> BlockingClient {
     let connect = BlockingClient::connect(socket).name(name).arena_bytes(32 << 20);
@@ -256,7 +257,9 @@ fn stream_keeps_order_and_sends_only_new_dictionary_values() {
     for batch in &batches {
         copied.push(stream.push(batch).call().expect("pushed").report.copied);
     }
-    stream.finish().call().expect("ended");
+    // The end waits for the readers.
+    let mut finish = stream.finish().begin();
+    assert!(finish.wait(Duration::from_millis(20)).is_none());
     // The first batch copies the whole dictionary. A batch with the same dictionary copies none of it, and a batch
     // with a longer dictionary copies only the addition.
     assert!(copied[1] < copied[0] / 4 && copied[1] < copied[2] && copied[2] < copied[0] / 2, "{copied:?}");
@@ -268,6 +271,8 @@ fn stream_keeps_order_and_sends_only_new_dictionary_values() {
         assert!(reader.next().expect("the end").is_none());
         assert!(reader.next().expect("it stays").is_none());
     }
+    finish.wait(PATIENCE).expect("both have read all of it").expect("ended");
+    drop(finish);
     // No batch stays published once both readers have fetched it.
     scene.a().until("all batches are gone", |s| s.counters.as_ref().is_some_and(|c| c.tensors == 0));
     let mut stream = pusher.push_stream("other", &schema);
@@ -356,6 +361,61 @@ fn batch_is_republished_after_a_sidecar_restart() {
     scene.end();
 }
 
+#[test]
+fn end_of_a_stream_waits_for_slow_readers_and_says_what_they_have_not_read() {
+    let scene = Scene::two();
+    let (writer, near, far) = (
+        connect(scene.a().socket(), "writer"),
+        connect(scene.a().socket(), "near"),
+        connect(scene.b().socket(), "far"),
+    );
+    let batch =
+        RecordBatch::try_from_iter([("n", Arc::new(Int32Array::from(vec![1, 2])) as ArrayRef)]).expect("a batch");
+    let written = |key: &str, batches: u64| {
+        let mut stream = writer.push_stream(key, &batch.schema()).readers(2);
+        for _ in 0..batches {
+            stream.push(&batch).call().expect("pushed");
+        }
+        stream
+    };
+    // Both read everything, one of them once the other is done, and keep what they read. The writer ends then.
+    let stream = written("all", 20);
+    let ends = std::thread::spawn(move || stream.finish().timeout(PATIENCE).call());
+    let read = [&near, &far].map(|client| {
+        let mut reader = client.fetch_stream("all");
+        std::iter::from_fn(|| reader.next().expect("fetched")).collect::<Vec<_>>()
+    });
+    assert_eq!(read.each_ref().map(Vec::len), [20, 20]);
+    ends.join().expect("no panic").expect("both have read all of it");
+    // One has read three batches, and the other seven.
+    let stream = written("some", 20);
+    for (client, batches) in [(&near, 3), (&far, 7)] {
+        let mut reader = client.fetch_stream("some");
+        for _ in 0..batches {
+            reader.next().expect("fetched").expect("there is one");
+        }
+    }
+    let error = stream.finish().timeout(Duration::from_millis(50)).call().expect_err("17 are not read by both");
+    assert!(matches!(error, Error::Batch(BatchError::NotRead { unread: 17, batches: 20, .. })), "{error}");
+    for part in ["\"some\"", "17 of its 20 batches", "50ms"] {
+        assert!(error.to_string().contains(part), "{part}: {error}");
+    }
+    // All were read, but not the end.
+    let stream = written("end", 1);
+    let mut readers = [&near, &far].map(|client| client.fetch_stream("end"));
+    readers.iter_mut().for_each(|reader| drop(reader.next().expect("fetched").expect("there is one")));
+    let error = stream.finish().timeout(Duration::ZERO).call().expect_err("the end is not read");
+    assert!(matches!(error, Error::Batch(BatchError::NotRead { unread: 0, batches: 1, .. })), "{error}");
+    // What was not read in time can still be read.
+    assert!(readers.iter_mut().all(|reader| reader.next().expect("the end").is_none()));
+    // The end of the client ends the wait.
+    let stream = written("closed", 1);
+    let mut finish = stream.finish().timeout(PATIENCE).begin();
+    assert!(finish.wait(Duration::from_millis(20)).is_none());
+    writer.close();
+    assert_eq!(finish.wait(PATIENCE).expect("it has ended").expect_err("it is closed"), Error::ClientClosed);
+}
+
 /// Uses the async client. A batch with more buffers than a table may name is pushed as one piece.
 #[tokio::test(flavor = "multi_thread")]
 async fn batch_with_too_many_buffers_is_pushed_as_one_piece() {
@@ -369,8 +429,9 @@ async fn batch_with_too_many_buffers_is_pushed_as_one_piece() {
     stream.push(&batch).await.expect("pushed");
     let mut reader = client.fetch_stream("s");
     assert_eq!(reader.next().await.expect("fetched").expect("one").batch(), &batch);
-    stream.finish().await.expect("ended");
-    assert!(reader.next().await.expect("the end").is_none());
+    let (finished, end) = tokio::join!(stream.finish().into_future(), reader.next());
+    finished.expect("ended");
+    assert!(end.expect("the end").is_none());
     drop((client, reader));
     tokio::task::spawn_blocking(|| scene.end()).await.expect("ended");
 }

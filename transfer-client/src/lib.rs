@@ -188,8 +188,8 @@ mod two_buffers;
 pub use allocate::AllocateWait;
 pub use barrier::{Barrier, Round};
 pub use batch::{
-    BatchBuilder, BatchError, BatchStream, BatchStreamReader, ColumnMut, FetchedBatch, FetchedTable, FixedShapeTensor,
-    NextBatch,
+    BatchBuilder, BatchError, BatchStream, BatchStreamReader, ColumnMut, FetchedBatch, FetchedTable, Finish,
+    FixedShapeTensor, NextBatch,
 };
 pub use begun::{Begun, Doorbell};
 pub use bundle::{BundleError, BundleTensor, FetchedBundle};

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use std::time::Duration;
 use transfer_client::gpu::CudaError;
-use transfer_client::{BundleError, Error, ExchangeError, FailureCode, Fault};
+use transfer_client::{BatchError, BundleError, Error, ExchangeError, FailureCode, Fault};
 
 /// Makes an exception, by the Python function that makes all errors of the package.
 fn make(py: Python<'_>, code: &str, text: &str, can_retry: bool, fault: &str, about: &About<'_>) -> PyErr {
@@ -72,6 +72,7 @@ fn code(error: &Error) -> String {
         Error::NoAnswer { .. } => "no_answer",
         Error::NotAlone { .. } | Error::Bundle(BundleError::NotAlone { .. }) => "not_alone",
         Error::OtherClient { .. } => "other_client",
+        Error::Batch(BatchError::NotRead { .. }) => "not_read",
         Error::Exchange(error) => match error {
             ExchangeError::Lost { .. } => "lost",
             ExchangeError::Committed { .. } => "committed",

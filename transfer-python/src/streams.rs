@@ -1,14 +1,14 @@
 //! Streams of record batches.
 
 use crate::client::{about_of, pushed};
-use crate::errors;
 use crate::pending::{Pending, going};
 use crate::table::{Rows, Table};
+use crate::{errors, options};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use std::sync::Arc;
 use std::time::Instant;
-use transfer_client::{BatchStream, BatchStreamReader, Blocking};
+use transfer_client::{BatchStream, BatchStreamReader, Blocking, Error, Pushed};
 
 /// The writing end of a stream of batches.
 #[pyclass(frozen, module = "transferd._native")]
@@ -41,10 +41,14 @@ impl StreamWriter {
         Ok(pushes.collect())
     }
 
-    fn _finish(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn _finish(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
+        let timeout = options::duration(py, timeout)?;
         let stream = self.stream.lock().take().ok_or_else(|| ended(py))?;
-        let (push, about) = (stream.finish(), (self.key.clone(), Instant::now()));
-        Ok(Pending::new(going(push.begin(), move |py, result| pushed(py, result, &about, 0, None))))
+        let (finish, about) = (stream.finish().timeout(timeout), (self.key.clone(), Instant::now()));
+        Ok(Pending::new(going(finish.begin(), move |py, result: Result<Pushed, Error>| {
+            result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
+            Ok(py.None())
+        })))
     }
 }
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import decimal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import transferd as td
-from conftest import GIVE_UP
+from conftest import GIVE_UP, until
 
 
 def zoo() -> dict[str, pa.Array]:
@@ -129,10 +132,13 @@ def test_a_stream_brings_its_batches_in_order_and_then_its_end(c, other):
     schema = pa.schema({"n": pa.int64(), "s": pa.dictionary(pa.int32(), pa.string())})
     batches = [pa.record_batch([[n] * 3, pa.array(list("abc")[: n + 1] * 3)[:3].dictionary_encode()], schema) for n in range(3)]
     reader = other.fetch_stream("s", timeout=GIVE_UP)
-    with c.push_stream("s", schema) as stream:
-        for batch in batches:
-            assert [p.version for p in stream.push(batch)] == [batch.column(0)[0].as_py() + 1]
-    found = [table.pyarrow() for table in reader]
+    stream = c.push_stream("s", schema)
+    for batch in batches:
+        assert [p.version for p in stream.push(batch)] == [batch.column(0)[0].as_py() + 1]
+    with ThreadPoolExecutor() as threads:
+        ends = threads.submit(stream.finish, timeout=GIVE_UP)
+        found = [table.pyarrow() for table in reader]
+        assert ends.result() is None
     assert [t.column("n").to_pylist() for t in found] == [[n] * 3 for n in range(3)]
     assert [t.column("s").to_pylist() for t in found] == [b.column(1).to_pylist() for b in batches]
     assert list(reader) == []
@@ -150,6 +156,42 @@ def test_a_stream_brings_its_batches_in_order_and_then_its_end(c, other):
         next(reader)
 
 
+def test_the_end_of_a_stream_waits_for_its_readers(c, other):
+    table = pa.table({"a": list(range(10))})
+    read = []
+
+    def read_slowly():
+        for batch in other.fetch_stream("slow", timeout=GIVE_UP):
+            read.append(batch.pyarrow().num_rows)
+
+    reader = threading.Thread(target=read_slowly)
+    with td.connect(c.path) as writer:
+        with writer.push_stream("slow", table.schema) as stream:
+            for _ in range(20):
+                stream.push(table)
+            reader.start()
+    # The writer is closed, and nothing is lost.
+    reader.join(GIVE_UP)
+    assert read == [10] * 20
+    stream = c.push_stream("not read", table.schema)
+    for _ in range(20):
+        stream.push(table)
+    next(other.fetch_stream("not read", timeout=GIVE_UP))
+    with pytest.raises(td.Timeout, match="19 of its 20 batches") as e:
+        stream.finish(timeout=0.05)
+    assert (e.value.code, e.value.key) == ("not_read", "not read")
+    # The end of the client ends the wait.
+    stream = c.push_stream("closed", table.schema)
+    stream.push(table)
+    with ThreadPoolExecutor() as threads:
+        ends = threads.submit(stream.finish, timeout=None)
+        until("it waits", lambda: not ends.done())
+        c.close()
+        with pytest.raises(td.Error) as closed:
+            ends.result(GIVE_UP)
+    assert closed.value.code == "closed"
+
+
 def test_streams_and_tables_in_asyncio(sidecar):
     from test_waits import run
 
@@ -161,7 +203,8 @@ def test_streams_and_tables_in_asyncio(sidecar):
         writer = client.push_stream("s", table.schema)
         for n in range(3):
             await writer.push(table.to_batches()[0])
-        await writer.finish()
+        ends = asyncio.create_task(writer.finish(timeout=GIVE_UP))
         assert sum([batch.num_rows async for batch in client.fetch_stream("s")]) == 30
+        await ends
 
     run(sidecar, main)

@@ -2,6 +2,7 @@
 
 use crate::gathered::OutOfBody;
 use arrow_schema::ArrowError;
+use std::time::Duration;
 use transfer_core::tensor::TensorMeta;
 
 /// An error of a record batch, or of data that claims to be one.
@@ -90,6 +91,20 @@ pub enum BatchError {
     Cut {
         /// The missing part.
         missing: &'static str,
+    },
+    /// A stream has ended, and its readers have not fetched all of it in time.
+    #[error(
+        "stream {key:?} has ended, and {unread} of its {batches} batches, or its end, were not fetched by all its readers within {waited:?}"
+    )]
+    NotRead {
+        /// The key of the stream.
+        key: String,
+        /// The number of batches that a reader has not fetched.
+        unread: u64,
+        /// The number of its batches.
+        batches: u64,
+        /// The time that the readers had.
+        waited: Duration,
     },
     /// An error of Arrow.
     #[error("{what}: {why}")]

@@ -23,6 +23,7 @@ mod builder;
 mod calls;
 mod encode;
 mod error;
+mod finish;
 mod messages;
 mod schema;
 mod stream;
@@ -33,6 +34,7 @@ mod tests;
 pub use builder::{BatchBuilder, ColumnMut};
 pub use calls::{FetchedBatch, FetchedTable};
 pub use error::BatchError;
+pub use finish::Finish;
 pub use stream::{BatchStream, BatchStreamReader, NextBatch};
 pub use tensors::FixedShapeTensor;
 

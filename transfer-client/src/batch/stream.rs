@@ -3,6 +3,7 @@
 use super::BatchError;
 use super::calls::{FetchedBatch, body, source};
 use super::encode::{Encoded, Encoder};
+use super::finish::Finish;
 use super::messages::Decoder;
 use crate::face::{Async, Blocking, Face};
 use crate::fetch::Fetch;
@@ -76,11 +77,13 @@ impl<F: Face> BatchStream<F> {
         self.say(encoded)
     }
 
-    /// Ends the stream for its readers. A stream that is dropped does not end, and its readers wait until their
-    /// deadline, or until this worker is gone.
-    pub fn finish(mut self) -> Push<'static, F> {
+    /// Ends the stream for its readers, and waits until each of them has fetched all of it. If they take longer, the call fails
+    /// with [`BatchError::NotRead`], which says how many batches were not fetched; these stay published as long as this
+    /// worker's session. A stream that is dropped does not end.
+    pub fn finish(mut self) -> Finish<F> {
         let end = self.encoder.as_ref().map(Encoder::end).map_err(BatchError::clone);
-        self.say(end)
+        let batches = self.next - 1;
+        Finish::new(self.say(end), self.key.ok(), batches)
     }
 
     fn say(&mut self, encoded: Result<Encoded, BatchError>) -> Push<'static, F> {

@@ -336,6 +336,28 @@ impl Session {
         self.wait_for_backlog();
     }
 
+    /// Begins to count the versions of this worker's key that are left. Returns the number of the count.
+    pub(crate) fn begin_count(&self, key: Key) -> u64 {
+        let number = self.table.lock().begin_count();
+        self.say(std::iter::once(Request::CountUnfetched { number, key }));
+        number
+    }
+
+    /// See [`Table::poll_count`].
+    pub(crate) fn poll_count(&self, number: u64, waker: &Waker) -> Result<Option<u32>, Gone> {
+        match self.is_forked() {
+            true => Err(Gone::Forked),
+            false => self.table.lock().poll_count(number, waker),
+        }
+    }
+
+    /// Ends a count.
+    pub(crate) fn end_count(&self, number: u64) {
+        if !self.is_forked() {
+            self.table.lock().end_count(number);
+        }
+    }
+
     /// Releases the lease of a fetched range.
     pub(crate) fn release(&self, lease: LeaseId) {
         self.say(std::iter::once(Request::Release { lease }));

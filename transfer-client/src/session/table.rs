@@ -14,6 +14,7 @@ use super::loans::{Loan, Loans};
 use super::look_up::{Change, Changes};
 use super::notices::Notices;
 use crate::Error;
+use hashbrown::HashMap;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Instant;
@@ -118,6 +119,17 @@ pub(crate) struct Table {
     gone: Option<Gone>,
     changes: Arc<Changes>,
     notices: Option<Arc<Notices>>,
+    /// The calls that want to know how many versions of a key are left, by their numbers.
+    counting: HashMap<u64, Counting>,
+    next_count: u64,
+}
+
+/// A call that wants to know how many versions of a key are left.
+#[derive(Debug, Default)]
+struct Counting {
+    /// `None` before the sidecar has said it.
+    left: Option<u32>,
+    waker: Option<Waker>,
 }
 
 fn split(op: OpId) -> (usize, u32) {
@@ -129,6 +141,31 @@ impl Table {
     /// reported to `notices`.
     pub(crate) fn new(changes: Arc<Changes>, notices: Arc<Notices>) -> Table {
         Table { changes, notices: Some(notices), ..Table::default() }
+    }
+
+    /// Begins to count the versions of a key that are left. The caller sends the request.
+    pub(crate) fn begin_count(&mut self) -> u64 {
+        self.next_count += 1;
+        self.counting.insert(self.next_count, Counting::default());
+        self.next_count
+    }
+
+    /// Returns how many are left, once that is known. Then, and at the end of the session, `waker` is woken when it changes.
+    ///
+    /// # Errors
+    /// The reason why the session is over.
+    pub(crate) fn poll_count(&mut self, number: u64, waker: &Waker) -> Result<Option<u32>, Gone> {
+        if let Some(gone) = &self.gone {
+            return Err(gone.clone());
+        }
+        let counting = self.counting.entry(number).or_default();
+        counting.waker = Some(waker.clone());
+        Ok(counting.left)
+    }
+
+    /// Ends a count.
+    pub(crate) fn end_count(&mut self, number: u64) {
+        self.counting.remove(&number);
     }
 
     /// Records that this operation changes that key until it has its answer.
@@ -225,6 +262,14 @@ impl Table {
                 }
                 Ok(())
             }
+            Reply::Unfetched { number, left } => {
+                // The call may have been given up.
+                if let Some(counting) = self.counting.get_mut(&number) {
+                    counting.left = Some(left);
+                    effects.wakers.extend(counting.waker.take());
+                }
+                Ok(())
+            }
             other => Err(Gone::Unknown { said: format!("{other:?}").into() }),
         }
     }
@@ -285,6 +330,7 @@ impl Table {
             return;
         }
         self.gone = Some(gone.clone());
+        effects.wakers.extend(self.counting.values_mut().filter_map(|counting| counting.waker.take()));
         for slot in &mut self.slots {
             if let State::Waiting { waker, .. } = &mut slot.state {
                 effects.wakers.extend(waker.take());

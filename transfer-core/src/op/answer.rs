@@ -27,6 +27,14 @@ pub enum Reply {
         /// Where it starts in the worker's arena, in bytes.
         offset: u64,
     },
+    /// This number of versions is published under the key of a [`Request::CountUnfetched`](super::Request::CountUnfetched). None
+    /// follows after 0.
+    Unfetched {
+        /// The number of the request.
+        number: u64,
+        /// The number of versions.
+        left: u32,
+    },
 }
 
 /// The end of an operation. It has this one type from the node to the caller.

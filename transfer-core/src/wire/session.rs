@@ -31,9 +31,10 @@ const TAKE_BACK: u8 = 8;
 const UNMARKED: u8 = 9;
 const UNANNOUNCE: u8 = 10;
 const GATHER: u8 = 11;
+const COUNT_UNFETCHED: u8 = 12;
 
 /// The kinds of requests.
-const REQUEST_KINDS: &str = "1 to 11";
+const REQUEST_KINDS: &str = "1 to 12";
 
 const PUSHED: u8 = 65;
 const FETCHED: u8 = 66;
@@ -46,9 +47,10 @@ const COUNTED: u8 = 72;
 const RELEASED: u8 = 73;
 const TAKEN_BACK: u8 = 74;
 const WATCHED: u8 = 75;
+const UNFETCHED: u8 = 76;
 
 /// The kinds of replies.
-const REPLY_KINDS: &str = "65 to 75";
+const REPLY_KINDS: &str = "65 to 76";
 
 const OPEN: u8 = 0;
 const OPERATE: u8 = 1;
@@ -165,6 +167,9 @@ pub fn write_request(w: &mut Writer, request: &Request) {
         Request::Unannounce { key } => {
             w.u8(UNANNOUNCE).text(key.as_str());
         }
+        Request::CountUnfetched { number, key } => {
+            w.u8(COUNT_UNFETCHED).u64(*number).text(key.as_str());
+        }
         Request::Release { lease } => {
             w.u8(RELEASE).u64(lease.0);
         }
@@ -267,6 +272,7 @@ pub fn read_request(bytes: &[u8]) -> Result<Request, WireError> {
         RELEASE => Request::Release { lease: LeaseId(r.u64()?) },
         UNMARKED => Request::Unmarked { ticket: r.u64()? },
         UNANNOUNCE => Request::Unannounce { key: Key::from_bytes(r.text()?)? },
+        COUNT_UNFETCHED => Request::CountUnfetched { number: r.u64()?, key: Key::from_bytes(r.text()?)? },
         CANCEL => Request::Cancel { op: OpId(r.u64()?) },
         PUSH | FETCH | DELETE | PREPARE | COUNTER | TAKE_BACK | GATHER => {
             Request::Command { op: OpId(r.u64()?), command: read_command(kind, &mut r)? }
@@ -377,6 +383,9 @@ pub fn write_reply(w: &mut Writer, reply: &Reply) {
         Reply::Watched { pushed } => {
             w.u8(WATCHED).u64(pushed.0);
         }
+        Reply::Unfetched { number, left } => {
+            w.u8(UNFETCHED).u64(*number).u32(*left);
+        }
         Reply::Returned { pushed, offset } => {
             w.u8(RETURNED).u64(pushed.0).u64(*offset);
         }
@@ -438,6 +447,7 @@ pub fn read_reply(bytes: &[u8]) -> Result<Reply, WireError> {
     let kind = r.u8()?;
     let reply = match kind {
         RETURNED => Reply::Returned { pushed: OpId(r.u64()?), offset: r.u64()? },
+        UNFETCHED => Reply::Unfetched { number: r.u64()?, left: r.u32()? },
         WATCHED => Reply::Watched { pushed: OpId(r.u64()?) },
         PUSHED | FETCHED | DELETED | FAILED | PREPARED | COUNTER_OPENED | COUNTED | RELEASED | TAKEN_BACK => {
             Reply::Answer { op: OpId(r.u64()?), answer: read_answer(kind, &mut r)? }

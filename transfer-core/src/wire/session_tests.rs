@@ -93,6 +93,7 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
     requests.extend([
         Request::Release { lease: LeaseId(3) },
         Request::Unmarked { ticket: 1 << 40 },
+        Request::CountUnfetched { number: 3, key: key.clone() },
         Request::Unannounce { key },
         Request::Cancel { op: OpId(4) },
     ]);
@@ -119,6 +120,7 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
         },
         Reply::Returned { pushed: OpId(3), offset: 128 },
         Reply::Watched { pushed: OpId(3) },
+        Reply::Unfetched { number: 3, left: 20 },
         Reply::Answer { op: OpId(1), answer: Answer::TakenBack { version: Version(2), pushed: OpId(3), offset: 4 } },
         Reply::Answer { op: OpId(1), answer: Answer::CounterOpened { home: long.clone(), identity: 2 } },
         Reply::Answer { op: OpId(1), answer: Answer::Counted { old: 2, report: counted } },
@@ -194,10 +196,10 @@ proptest! {
 
 #[test]
 fn record_kinds_are_named_in_the_errors() {
-    assert_eq!(REQUEST_KINDS, format!("{PUSH} to {GATHER}"));
-    assert_eq!(REPLY_KINDS, format!("{PUSHED} to {WATCHED}"));
+    assert_eq!(REQUEST_KINDS, format!("{PUSH} to {COUNT_UNFETCHED}"));
+    assert_eq!(REPLY_KINDS, format!("{PUSHED} to {UNFETCHED}"));
     let unknown = |e: WireError| e.to_string();
-    let command = read_request(&[GATHER + 1]).map_err(unknown).unwrap_err();
-    let reply = read_reply(&[WATCHED + 1]).map_err(unknown).unwrap_err();
+    let command = read_request(&[COUNT_UNFETCHED + 1]).map_err(unknown).unwrap_err();
+    let reply = read_reply(&[UNFETCHED + 1]).map_err(unknown).unwrap_err();
     assert!(command.contains(REQUEST_KINDS) && reply.contains(REPLY_KINDS), "{command}; {reply}");
 }

@@ -392,7 +392,8 @@ class TwoStateBuffers:
 
 
 class BatchWriter:
-    """The writing end of a stream of record batches, for one thread at a time. As a context manager it ends the stream, but not on an exception."""
+    """The writing end of a stream of record batches, for one thread at a time. As a context manager it ends the stream and waits
+    for its readers, as `finish` does, but not on an exception."""
 
     def __init__(self, stream: _native.StreamWriter) -> None:
         self._stream = stream
@@ -401,9 +402,11 @@ class BatchWriter:
         """Pushes each batch of `table`, in order."""
         return [wait(_calls.one(pending)) for pending in self._stream._push(_native.Rows(table))]
 
-    def finish(self) -> None:
-        """Ends the stream: its readers learn that there is no more."""
-        wait(_calls.one(self._stream._finish()))
+    def finish(self, *, timeout: float | None = 30.0) -> None:
+        """Ends the stream, and waits until its readers have fetched all of it. Where they take longer than `timeout` seconds, it raises
+        `Timeout` with the code "not_read", which says how many batches were not fetched. They stay until the client is closed.
+        """
+        wait(_calls.one(self._stream._finish(timeout)))
 
     def __enter__(self) -> Self:
         return self

@@ -133,6 +133,7 @@ _CLASSES: dict[str, type[Error]] = {
     "committed": Committed,
     "lost": Lost,
     "not_committed": Timeout,
+    "not_read": Timeout,
     "over": ExchangeOver,
     "invalid": Invalid,
 }

@@ -328,9 +328,9 @@ class BatchWriter:
         """Pushes each batch of `table`, in order."""
         return [await self._loop.wait(pending) for pending in self._stream._push(_native.Rows(table))]
 
-    async def finish(self) -> None:
-        """Ends the stream."""
-        await self._loop.wait(self._stream._finish())
+    async def finish(self, *, timeout: float | None = 30.0) -> None:
+        """As `transferd.BatchWriter.finish`."""
+        await self._loop.wait(self._stream._finish(timeout))
 
 
 class BatchReader:

@@ -216,7 +216,9 @@ impl Keys {
     /// Removes the owner of a key and returns it. An open claim is only marked as abandoned, and `None` is returned:
     /// the answer has to be awaited, or the entry would stay in the directory. The next call ends the abandoned claim.
     pub(crate) fn let_go(&mut self, id: RecordId) -> Option<Owner> {
-        self.records.get_mut(id)?.next_version = 0;
+        let record = self.records.get_mut(id)?;
+        record.next_version = 0;
+        record.set_counting(None);
         let abandoned = self.change_claim(id, |claiming| {
             let was = std::mem::replace(&mut claiming.who, Claimant::Gone);
             claiming.pushes.clear();

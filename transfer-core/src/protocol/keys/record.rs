@@ -43,6 +43,8 @@ struct Aside {
     /// The owner publishes its versions again, and the newest one is still to come: see
     /// [`crate::op::Push::more_follow`].
     more_follow: bool,
+    /// The owner wants to know how many versions are left; see [`crate::op::Request::CountUnfetched`].
+    counting: Option<u64>,
 }
 
 impl Record {
@@ -123,11 +125,23 @@ impl Record {
         was
     }
 
+    /// The number under which the owner wants to know how many versions are left.
+    pub(super) fn counting(&self) -> Option<u64> {
+        self.aside.as_ref()?.counting
+    }
+
+    pub(super) fn set_counting(&mut self, counting: Option<u64>) {
+        if self.counting() != counting {
+            self.aside.get_or_insert_default().counting = counting;
+            self.tidy();
+        }
+    }
+
     /// Frees what has become empty.
     pub(super) fn tidy(&mut self) {
         let Some(aside) = &mut self.aside else { return };
         if aside.waiters.is_empty() {
-            if aside.older.is_empty() && !aside.more_follow {
+            if aside.older.is_empty() && !aside.more_follow && aside.counting.is_none() {
                 self.aside = None;
                 return;
             }

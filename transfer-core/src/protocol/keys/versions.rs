@@ -3,7 +3,7 @@
 //! Versions rise within an *epoch*: the time in which one session, or one flow, owns the key. Once the first version of
 //! a new epoch is published, a version of an earlier epoch answers only a fetch of exactly that version.
 
-use super::{Blob, Concerned, Keys, Waiter};
+use super::{Blob, Concerned, Keys, Owner, Waiter};
 use crate::protocol::action::Actions;
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, RecordId};
@@ -163,6 +163,7 @@ impl Keys {
             r.next_version = 0;
             r.epoch_begins = true;
             r.set_more_follow(false);
+            r.set_counting(None);
         }
     }
 
@@ -249,6 +250,24 @@ impl Keys {
         // Waiters for exactly this version can no longer get it.
         let ends = counted.left == 0 && counted.under_way == 0;
         ends.then(|| (version, self.take_version(record, blob, actions)))
+    }
+
+    /// Notes that this worker wants to know how many versions of its key are left. `None` if the key is not its own.
+    pub(crate) fn count_unfetched(&mut self, key: &Key, session: SessionId, number: u64) -> Option<RecordId> {
+        let id = self.find(key)?;
+        self.records.get_mut(id).filter(|r| r.owner.is(session))?.set_counting(Some(number));
+        Some(id)
+    }
+
+    /// Returns who wants to know how many versions of a key are left, under which number, and how many are.
+    pub(crate) fn unfetched(&mut self, record: RecordId) -> Option<(SessionId, u64, u32)> {
+        let r = self.records.get_mut(record)?;
+        let (Owner::Session(session), Some(number)) = (&r.owner, r.counting()) else { return None };
+        let told = (*session, number, r.count());
+        if told.2 == 0 {
+            r.set_counting(None);
+        }
+        Some(told)
     }
 
     /// Notes whether a version has fetches left.

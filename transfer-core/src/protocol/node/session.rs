@@ -128,6 +128,11 @@ impl Node {
             }
             // The host handles this: its boards tell whether it can call `withdrawn` now.
             Request::Unmarked { .. } => {}
+            Request::CountUnfetched { number, key } => {
+                if let Some(record) = self.keys.count_unfetched(&key, session, number) {
+                    self.tell_unfetched(record);
+                }
+            }
             Request::Unannounce { key } => self.keys.unannounce(&key, session, &mut self.actions),
         }
     }

@@ -1,6 +1,8 @@
 //! Versions: which waiters they answer, and what follows when they end.
 
 use super::Node;
+use crate::op::Reply;
+use crate::protocol::action::HostAction;
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, RecordId};
 use crate::protocol::keys::{Blob, Concerned, Outlived, Owner, Picked, Waiter};
@@ -155,8 +157,16 @@ impl Node {
         let Some((version, has_ended)) = self.keys.fetch_ends(record, blob, well, &mut self.actions) else { return };
         if has_ended {
             self.unhold(blob);
+            self.tell_unfetched(record);
         }
         self.serve(now, record, Concerned::Version(version));
+    }
+
+    /// Tells the owner of a key how many versions of it are left, if it wants to know.
+    pub(super) fn tell_unfetched(&mut self, record: RecordId) {
+        if let Some((session, number, left)) = self.keys.unfetched(record) {
+            self.actions.push(HostAction::Reply { session, reply: Reply::Unfetched { number, left } });
+        }
     }
 
     /// Ends a fetch of a key that may have ended meanwhile.

@@ -68,6 +68,57 @@ fn a_version_that_is_kept_until_deleted_stays_beside_newer_ones() {
 }
 
 #[test]
+fn owner_hears_how_many_versions_wait_for_their_fetches() {
+    for i in 0..2 {
+        let mut pair = Pair::new();
+        let all = readers(&mut pair);
+        let (w, r, _) = all[i];
+        pair.retention = fetched_times(1);
+        for version in 1..=3 {
+            pair.push(w, "k", bytes(100), version, None);
+        }
+        pair.settle();
+        pair.replies(w);
+        let count = |number, name| Request::CountUnfetched { number, key: key(name) };
+        // Another worker's key, and one that is not there, have no answer.
+        pair.request(r, count(1, "k"));
+        pair.request(w, count(2, "none"));
+        // A later request takes the place of an earlier one.
+        pair.request(w, count(3, "k"));
+        pair.request(w, count(4, "k"));
+        // A version that is still read has got all its fetches.
+        pair.fetch(r, "k", exactly(1));
+        pair.settle();
+        let (lease, ..) = pair.fetched(r);
+        for version in 2..=3 {
+            take(&mut pair, r, exactly(version));
+        }
+        let told = |replies: Vec<Reply>| -> Vec<_> {
+            let unfetched = replies.into_iter().filter_map(|reply| match reply {
+                Reply::Unfetched { number, left } => Some((number, left)),
+                _ => None,
+            });
+            unfetched.collect()
+        };
+        assert_eq!(told(pair.replies(w)), [(3, 3), (4, 3), (4, 2), (4, 1), (4, 0)]);
+        // It ends with 0, and with the key.
+        pair.push(w, "k", bytes(100), 4, None);
+        pair.settle();
+        take(&mut pair, r, exactly(4));
+        assert_eq!((told(pair.replies(w)), told(pair.replies(r))), (vec![], vec![]));
+        pair.push(w, "k", bytes(100), 5, None);
+        pair.settle();
+        pair.request(w, count(5, "k"));
+        pair.command(w, OpId(100), Command::Delete { key: key("k") });
+        pair.settle();
+        assert_eq!(told(pair.replies(w)), [(5, 1)]);
+        pair.release(r, lease);
+        pair.settle();
+        pair.ends_clean(&all.map(|(_, r, name)| (r, name)).into_iter().chain([(w, "w")]).collect::<Vec<_>>());
+    }
+}
+
+#[test]
 fn version_is_gone_after_its_number_of_fetches() {
     for i in 0..2 {
         let mut pair = Pair::new();

@@ -356,6 +356,8 @@ impl Cluster {
             }
             Reply::Returned { offset, .. } => self.comes_back(worker, offset)?,
             Reply::Watched { pushed } => self.watched(worker, pushed),
+            // No worker here asks for it.
+            Reply::Unfetched { number, .. } => return Err(format!("worker {worker} has not asked for {number}")),
             Reply::Answer { op, answer: Answer::TakenBack { .. } } => {
                 return Err(format!("{op:?} is taken back, which nobody asked for"));
             }

@@ -1,0 +1,145 @@
+//! The end of a stream of batches, which waits for its readers.
+
+use super::BatchError;
+use crate::calls::{GRACE, deadline};
+use crate::face::{Async, Blocking, Call, Face, Running, block};
+use crate::options::DEFAULT_TIMEOUT;
+use crate::push::{Push, PushCall};
+use crate::session::Session;
+use crate::{Begun, Error, Pushed};
+use std::fmt;
+use std::future::IntoFuture;
+use std::marker::PhantomData;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use transfer_core::tensor::Key;
+
+/// The end of a stream that is about to be made: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
+#[must_use = "the stream ends by `.await`, or by `.call()`"]
+pub struct Finish<F> {
+    call: FinishCall,
+    face: PhantomData<F>,
+}
+
+impl<F: Face> Finish<F> {
+    /// `batches` were pushed before the end.
+    pub(super) fn new(push: Push<'static, F>, key: Option<Key>, batches: u64) -> Finish<F> {
+        let session = push.call.session.clone();
+        let (stage, timeout) = (Stage::Pushing(push.call), DEFAULT_TIMEOUT);
+        Finish { call: FinishCall { session, key, batches, timeout, started: None, stage }, face: PhantomData }
+    }
+
+    /// The time that the readers have, 30 s by default.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.call.timeout = timeout;
+        self
+    }
+}
+
+impl IntoFuture for Finish<Async> {
+    type Output = Result<Pushed, Error>;
+    type IntoFuture = Running<FinishCall>;
+
+    fn into_future(self) -> Running<FinishCall> {
+        Running::new(self.call)
+    }
+}
+
+impl Finish<Blocking> {
+    /// Ends the stream.
+    ///
+    /// # Errors
+    /// [`BatchError::NotRead`], and any [`Error`].
+    pub fn call(self) -> Result<Pushed, Error> {
+        let session = self.call.session.clone();
+        block(&session, self.call)
+    }
+
+    /// Begins the call.
+    pub fn begin(self) -> Begun<'static, Result<Pushed, Error>> {
+        Begun::new(self.call.session.clone(), self.call)
+    }
+}
+
+/// The end of a stream under way.
+pub struct FinishCall {
+    session: Arc<Session>,
+    /// `None`: the push fails, and says why.
+    key: Option<Key>,
+    batches: u64,
+    timeout: Duration,
+    started: Option<Instant>,
+    stage: Stage,
+}
+
+#[expect(clippy::large_enum_variant, reason = "one for each call, and every call comes to its largest")]
+enum Stage {
+    Pushing(PushCall<'static>),
+    /// The count of the versions that are left has this number.
+    Waiting(Option<Pushed>, u64),
+}
+
+impl FinishCall {
+    /// `left` versions wait for their fetches; the last one is the end.
+    fn not_read(&self, left: Option<u32>) -> Error {
+        let unread = left.map_or(self.batches, |left| u64::from(left).saturating_sub(1).min(self.batches));
+        let key = self.key.as_ref().map_or("", Key::as_str).to_owned();
+        BatchError::NotRead { key, unread, batches: self.batches, waited: self.timeout }.into()
+    }
+}
+
+impl Call for FinishCall {
+    type Output = Result<Pushed, Error>;
+
+    fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
+        let now = Instant::now();
+        let limit = deadline(*self.started.get_or_insert(now), self.timeout);
+        if let Stage::Pushing(push) = &mut self.stage {
+            let pushed = match push.step(waker) {
+                ControlFlow::Continue(at) => return ControlFlow::Continue(at),
+                ControlFlow::Break(Ok(pushed)) => pushed,
+                ControlFlow::Break(Err(e)) => return ControlFlow::Break(Err(e.into())),
+            };
+            let Some(key) = self.key.clone() else { return ControlFlow::Break(Err(Error::Ended)) };
+            self.stage = Stage::Waiting(Some(pushed), self.session.begin_count(key));
+        }
+        let Stage::Waiting(pushed, number) = &mut self.stage else { return ControlFlow::Break(Err(Error::Ended)) };
+        match self.session.poll_count(*number, waker) {
+            Err(gone) => ControlFlow::Break(Err(gone.into())),
+            Ok(Some(0)) => ControlFlow::Break(pushed.take().ok_or(Error::Ended)),
+            // The sidecar answers at once, also where there is no time to wait for the readers.
+            Ok(None) if now < limit + GRACE => ControlFlow::Continue(limit + GRACE),
+            Ok(left) if now >= limit => ControlFlow::Break(Err(self.not_read(left))),
+            Ok(_) => ControlFlow::Continue(limit),
+        }
+    }
+
+    fn needs_timer(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for FinishCall {
+    fn drop(&mut self) {
+        if let Stage::Waiting(_, number) = self.stage {
+            self.session.end_count(number);
+        }
+    }
+}
+
+impl<F> fmt::Debug for Finish<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Finish")
+            .field("key", &self.call.key)
+            .field("batches", &self.call.batches)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for FinishCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FinishCall").field("key", &self.key).field("batches", &self.batches).finish_non_exhaustive()
+    }
+}
