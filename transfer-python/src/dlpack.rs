@@ -186,11 +186,18 @@ fn capsule<'py>(
 }
 
 /// A copy of bytes, at the alignment of the largest element.
-fn copied(bytes: &[u8]) -> Vec<u64> {
-    let mut copy = vec![0u64; bytes.len().div_ceil(8).max(1)];
-    // SAFETY: the copy is at least as long, and does not overlap the source.
-    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), copy.as_mut_ptr().cast(), bytes.len()) };
-    copy
+fn copied(bytes: &[u8]) -> PyResult<Vec<u64>> {
+    let (mut copy, words) = (Vec::<u64>::new(), bytes.len().div_ceil(8).max(1));
+    copy.try_reserve_exact(words).map_err(|_| {
+        pyo3::exceptions::PyMemoryError::new_err(format!("no memory for a copy of a tensor of {} bytes", bytes.len()))
+    })?;
+    // SAFETY: the copy has room for so many words, all of which are written. It does not overlap the source.
+    unsafe {
+        copy.as_mut_ptr().add(words - 1).write(0);
+        ptr::copy_nonoverlapping(bytes.as_ptr(), copy.as_mut_ptr().cast(), bytes.len());
+        copy.set_len(words);
+    }
+    Ok(copy)
 }
 
 /// Makes a fetched tensor's capsule. Returns also the number of bytes that were copied for it.
@@ -214,7 +221,7 @@ pub(crate) fn export_fetched<'py>(
         let kept = Kept::Private(Ours::new(private, kept.guard().clone()));
         return Ok((capsule(py, address, meta, kept, READ_ONLY, asked.versioned)?, 0));
     }
-    let mut copy = py.detach(|| copied(bytes));
+    let mut copy = py.detach(|| copied(bytes))?;
     let address = copy.as_mut_ptr().cast();
     let capsule = capsule(py, address, meta, Kept::Copied(copy), IS_COPIED, asked.versioned)?;
     Ok((capsule, bytes.len() as u64))
@@ -231,7 +238,7 @@ pub(crate) fn export_written<'py>(
     let pointer = ptr::with_exposed_provenance_mut::<c_void>(address);
     if asked.copy {
         // SAFETY: these are the buffer's bytes, which are kept meanwhile.
-        let mut copy = copied(unsafe { std::slice::from_raw_parts(pointer.cast(), len) });
+        let mut copy = copied(unsafe { std::slice::from_raw_parts(pointer.cast(), len) })?;
         let pointer = copy.as_mut_ptr().cast();
         return capsule(py, pointer, meta, Kept::Copied(copy), IS_COPIED, asked.versioned);
     }

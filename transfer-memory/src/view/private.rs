@@ -10,6 +10,8 @@ use crate::Errno;
 use rustix::mm::{self, MapFlags, ProtFlags};
 use std::fmt;
 use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes in a private, writable mapping. Writes are seen only there. Keeps the bytes that it shows.
 pub struct PrivateBytes {
@@ -17,6 +19,8 @@ pub struct PrivateBytes {
     pages_len: usize,
     skip: usize,
     shown: Bytes,
+    /// Dropped after the pages are unmapped.
+    _counted: Counted,
 }
 
 // SAFETY: the pages belong to this value alone, which hands out their address and no reference. The bytes that it
@@ -35,6 +39,12 @@ pub enum NotPrivate {
     /// A private copy of one page of the bytes would take a huge page.
     #[error("the bytes lie in huge pages")]
     HugePages,
+    /// The process has as many private mappings as it may have. Programs end when there is none left for others.
+    #[error("this process has {limit} private mappings, half of vm.max_map_count")]
+    TooMany {
+        /// The most that there may be.
+        limit: usize,
+    },
     /// The kernel refused.
     #[error("the kernel maps no private pages: {source}")]
     System {
@@ -56,6 +66,7 @@ impl Bytes {
         if crate::segment::has_huge_pages(file).map_err(system)? {
             return Err(NotPrivate::HugePages);
         }
+        let counted = Counted::take()?;
         let page_bytes = rustix::param::page_size();
         let skip = (offset % page_bytes as u64) as usize;
         let pages_len = (skip + self.len()).max(1).next_multiple_of(page_bytes);
@@ -64,8 +75,38 @@ impl Bytes {
         // file's size is sealed, so no page of it can vanish.
         let pages = unsafe { mm::mmap(ptr::null_mut(), pages_len, protection, flags, file, offset - skip as u64) };
         let pages = NonNull::new(pages.map_err(system)?.cast()).ok_or(system(Errno::NOMEM))?;
-        Ok(PrivateBytes { pages, pages_len, skip, shown: self.clone() })
+        Ok(PrivateBytes { pages, pages_len, skip, shown: self.clone(), _counted: counted })
     }
+}
+
+/// One of the private mappings that this process may have. Returned on drop.
+struct Counted;
+
+/// The number of private mappings of this process.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+impl Counted {
+    fn take() -> Result<Counted, NotPrivate> {
+        let limit = limit();
+        let more = |count| (count < limit).then_some(count + 1);
+        let taken = COUNT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.map(|_| Counted).map_err(|_| NotPrivate::TooMany { limit })
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The most private mappings of this process: half of `vm.max_map_count`, whose default is 65,530.
+fn limit() -> usize {
+    static LIMIT: OnceLock<usize> = OnceLock::new();
+    *LIMIT.get_or_init(|| {
+        let read = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
+        read.and_then(|text| text.trim().parse::<usize>().ok()).unwrap_or(65_530) / 2
+    })
 }
 
 impl PrivateBytes {
