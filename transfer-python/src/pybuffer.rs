@@ -54,6 +54,22 @@ struct Shape {
     strides: Vec<ffi::Py_ssize_t>,
 }
 
+impl Shape {
+    /// Gives row-major elements the strides of column-major ones. Returns whether they lie in that order, too: where at
+    /// most one dimension has several elements, and where there are none.
+    fn turn_to_columns(&mut self) -> bool {
+        let lies_so = self.dims.contains(&0) || self.dims.iter().filter(|n| **n > 1).count() <= 1;
+        if lies_so {
+            let mut stride = self.item_bytes;
+            for (n, of) in self.dims.iter().zip(&mut self.strides) {
+                *of = stride;
+                stride = stride.saturating_mul(*n);
+            }
+        }
+        lies_so
+    }
+}
+
 /// The data that a view keeps until it is released.
 struct Exported {
     _memory: Memory,
@@ -90,7 +106,7 @@ unsafe fn export(
     view: *mut ffi::Py_buffer,
     flags: c_int,
     memory: Memory,
-    shape: Shape,
+    mut shape: Shape,
 ) -> PyResult<()> {
     // SAFETY: the pointer is null, or a struct that Python lets this function write.
     let Some(view) = (unsafe { view.as_mut() }) else {
@@ -105,20 +121,26 @@ unsafe fn export(
         let text = "the buffer protocol has no such element type; use numpy() with ml_dtypes, torch(), or DLPack";
         return Err(PyBufferError::new_err(text));
     }
+    // Elements that lie row-major are what every other request allows.
+    if flags & ffi::PyBUF_F_CONTIGUOUS == ffi::PyBUF_F_CONTIGUOUS && !shape.turn_to_columns() {
+        let text = "the elements lie row-major (C order), and not column-major (Fortran order)";
+        return Err(PyBufferError::new_err(text));
+    }
     let (address, len) = memory.address();
     view.buf = ptr::with_exposed_provenance_mut::<c_void>(address);
     view.len = len as ffi::Py_ssize_t;
     view.itemsize = shape.item_bytes;
     view.readonly = c_int::from(!memory.is_writable());
-    view.ndim = shape.dims.len() as c_int;
+    let has = |flag| flags & flag == flag;
+    // As numpy says it: who asks for no dimensions gets none, and reads bytes.
+    view.ndim = if has(ffi::PyBUF_ND) { shape.dims.len() as c_int } else { 0 };
     view.format = match shape.format {
         Some(format) if wants_format => format.as_ptr().cast_mut(),
         _ => ptr::null_mut(),
     };
     let mut kept = Box::new(Exported { _memory: memory, dims: shape.dims, strides: shape.strides });
-    let has = |flag| flags & flag == flag && view.ndim > 0;
-    view.shape = if has(ffi::PyBUF_ND) { kept.dims.as_mut_ptr() } else { ptr::null_mut() };
-    view.strides = if has(ffi::PyBUF_STRIDES) { kept.strides.as_mut_ptr() } else { ptr::null_mut() };
+    view.shape = if view.ndim > 0 { kept.dims.as_mut_ptr() } else { ptr::null_mut() };
+    view.strides = if view.ndim > 0 && has(ffi::PyBUF_STRIDES) { kept.strides.as_mut_ptr() } else { ptr::null_mut() };
     view.suboffsets = ptr::null_mut();
     view.internal = Box::into_raw(kept).cast();
     view.obj = owner.clone().into_ptr();
