@@ -27,6 +27,9 @@ const CUDA_HOST: i32 = 3;
 /// Below this many bytes a copy costs less than a mapping.
 const SMALLEST_MAPPED: usize = 64 << 10;
 
+/// The most dimensions of an array of any library. numpy's are 64.
+const MAX_RANK: usize = 64;
+
 const VERSIONED: &CStr = c"dltensor_versioned";
 const UNVERSIONED: &CStr = c"dltensor";
 const READ_ONLY: u64 = 1;
@@ -287,13 +290,14 @@ pub(crate) fn take(value: &Bound<'_, PyAny>) -> PyResult<(Taken, Strided, DType,
     let asked = PyDict::new(py);
     asked.set_item("max_version", (1, 0))?;
     let mut stream = None;
-    match value.call_method0("__dlpack_device__")?.extract::<(i32, i32)>() {
-        Ok((kind, number)) if ON_GPU.contains(&kind) => {
+    let device: (i32, i32) = value.call_method0("__dlpack_device__")?.extract()?;
+    match device {
+        (kind, number) if ON_GPU.contains(&kind) => {
             let own = crate::gpu::own_stream(py, u32::try_from(number).unwrap_or(u32::MAX))?;
             asked.set_item("stream", own.as_raw())?;
             stream = Some(own);
         }
-        Ok(device) if device.0 != CPU.0 && device.0 != CUDA_HOST => {
+        (kind, _) if kind != CPU.0 && kind != CUDA_HOST => {
             let text = format!(
                 "the array lies on a device that is no GPU of CUDA, DLPack's {device:?}; copy it to the host's memory first"
             );
@@ -330,24 +334,40 @@ pub(crate) fn take(value: &Bound<'_, PyAny>) -> PyResult<(Taken, Strided, DType,
         }
         &*tensor
     };
+    let is_on_gpu = ON_GPU.contains(&tensor.device_type);
+    if is_on_gpu != stream.is_some() || !(is_on_gpu || [CPU.0, CUDA_HOST].contains(&tensor.device_type)) {
+        let text = format!(
+            "the array says that it is on DLPack's device {:?}, and its capsule is of the device {}",
+            device, tensor.device_type
+        );
+        return Err(errors::invalid(py, &text));
+    }
     let Some(dtype) = dtype::from_dlpack(tensor.code, tensor.bits, tensor.lanes) else {
         let DlTensor { code, bits, lanes, .. } = tensor;
+        let found = format!("DLPack's kind {code} with {bits} bits and {lanes} lanes");
+        return Err(dtype::unsupported(py, &found));
+    };
+    let (rank, has_shape) = (usize::try_from(tensor.ndim), !tensor.shape.is_null());
+    let Some(rank) = rank.ok().filter(|rank| *rank == 0 || (*rank <= MAX_RANK && has_shape)) else {
         let text =
-            format!("elements of DLPack's kind {code} with {bits} bits and {lanes} lanes are none of a tensor's");
+            format!("the array has {} dimensions, and {} shape", tensor.ndim, if has_shape { "a" } else { "no" });
         return Err(errors::invalid(py, &text));
     };
-    let rank = usize::try_from(tensor.ndim).unwrap_or(0);
     let list = |from: *const i64| match from.is_null() || rank == 0 {
         true => None,
         // SAFETY: the array has one number for each dimension.
         false => Some(unsafe { std::slice::from_raw_parts(from, rank) }),
     };
-    let dims: Vec<u64> =
-        list(tensor.shape).unwrap_or_default().iter().map(|n| u64::try_from(*n).unwrap_or(0)).collect();
-    let item = dtype.size_bytes() as usize;
-    let strides = list(tensor.strides).map(|strides| strides.iter().map(|n| *n as isize * item as isize).collect());
-    let address = tensor.data.expose_provenance() + tensor.byte_offset as usize;
-    Ok((taken, Strided::new(address, dims, strides, item), dtype, stream))
+    let (dims, item) = (list(tensor.shape).unwrap_or_default(), dtype.size_bytes() as usize);
+    // A stride that no address space has room for.
+    let far = |n: &i64| isize::try_from(*n).ok().and_then(|n| n.checked_mul(item as isize)).unwrap_or(isize::MAX);
+    let strides = list(tensor.strides).map(|strides| strides.iter().map(far).collect());
+    let start = tensor.data.expose_provenance();
+    let address = usize::try_from(tensor.byte_offset).ok().and_then(|offset| start.checked_add(offset));
+    // An offset from nothing is nothing.
+    let address = address.filter(|_| start != 0).unwrap_or(0);
+    let elements = Strided::described(address, dims, strides, item);
+    Ok((taken, elements.map_err(|e| errors::invalid(py, &e.to_string()))?, dtype, stream))
 }
 
 fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {

@@ -98,7 +98,17 @@ pub(crate) fn of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
         dtype.str()?.to_string()
     };
     from_name(&text).ok_or_else(|| {
-        let known: Vec<_> = TYPES.iter().map(|row| row.1).collect();
-        errors::invalid(dtype.py(), &format!("{text} is no element type of a tensor; there are {}", known.join(", ")))
+        let known = names().join(", ");
+        errors::invalid(dtype.py(), &format!("{text} is no element type of a tensor; there are {known}"))
     })
+}
+
+/// The names of all element types.
+pub(crate) fn names() -> Vec<&'static str> {
+    TYPES.iter().map(|row| row.1).collect()
+}
+
+/// Makes the error for an array with elements of another type.
+pub(crate) fn unsupported(py: Python<'_>, found: &str) -> PyErr {
+    errors::invalid(py, &format!("unsupported element type: {found}; there are {}", names().join(", ")))
 }

@@ -45,6 +45,7 @@ use pyo3::prelude::*;
 #[pymodule(name = "_native", gil_used = false)]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("_DTYPES", pyo3::types::PyTuple::new(module.py(), dtype::names())?)?;
     module.add_class::<bell::Bell>()?;
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<client::Client>()?;

@@ -318,8 +318,7 @@ fn of_view(py: Python<'_>, taken: Taken, dtype: Option<DType>) -> PyResult<Forei
     };
     let found = dtype.or_else(|| dtype::from_format(&format, view.itemsize as usize));
     let Some(dtype) = found.filter(|dtype| dtype.size_bytes() as ffi::Py_ssize_t == view.itemsize) else {
-        let text = format!("elements of format {format:?} are none of a tensor's; see the table of element types");
-        return Err(errors::invalid(py, &text));
+        return Err(dtype::unsupported(py, &format!("the format {format:?} of {} bytes", view.itemsize)));
     };
     let rank = usize::try_from(view.ndim).unwrap_or(0);
     let list = |from: *const ffi::Py_ssize_t| match from.is_null() {
@@ -327,11 +326,18 @@ fn of_view(py: Python<'_>, taken: Taken, dtype: Option<DType>) -> PyResult<Forei
         // SAFETY: the array has one number for each dimension, and lives as long as the view.
         false => Some(unsafe { std::slice::from_raw_parts(from, rank) }.to_vec()),
     };
-    let dims: Vec<u64> = match list(view.shape) {
-        Some(dims) => dims.iter().map(|n| u64::try_from(*n).unwrap_or(0)).collect(),
+    let dims: Vec<i64> = match list(view.shape) {
+        Some(dims) => dims.iter().map(|n| *n as i64).collect(),
         None if rank == 0 => Vec::new(),
-        None => vec![(view.len / view.itemsize.max(1)) as u64],
+        None => vec![(view.len / view.itemsize.max(1)) as i64],
     };
-    let elements = Strided::new(view.buf.expose_provenance(), dims, list(view.strides), dtype.size_bytes() as usize);
+    let strides = list(view.strides).filter(|_| rank > 0);
+    let len_bytes = dims.iter().try_fold(view.itemsize as i64, |len, n| len.checked_mul(*n));
+    if len_bytes != Some(view.len as i64) {
+        let text = format!("the buffer of dimensions {dims:?} has {} bytes and not {len_bytes:?}", view.len);
+        return Err(errors::invalid(py, &text));
+    }
+    let elements = Strided::described(view.buf.expose_provenance(), &dims, strides, dtype.size_bytes() as usize);
+    let elements = elements.map_err(|e| errors::invalid(py, &e.to_string()))?;
     Ok(Foreign { elements, dtype, source: Source::View(taken) })
 }

@@ -15,6 +15,17 @@ pub(crate) struct Strided {
     item_bytes: usize,
 }
 
+/// The reason why a layout that another library describes is that of no memory.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BadLayout {
+    #[error("an array has no dimensions such as {dims:?}")]
+    Negative { dims: Vec<i64> },
+    #[error("{layout} has no memory: its pointer is null")]
+    Null { layout: String },
+    #[error("{layout} exceeds the address space with its strides")]
+    Outside { layout: String },
+}
+
 impl fmt::Display for Strided {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "an array of {:?} elements of {} bytes", self.dims, self.item_bytes)
@@ -26,6 +37,44 @@ impl Strided {
     pub(crate) fn new(address: usize, dims: Vec<u64>, strides: Option<Vec<isize>>, item_bytes: usize) -> Strided {
         let strides = strides.unwrap_or_else(|| row_major(&dims, item_bytes));
         Strided { address, dims, strides, item_bytes }
+    }
+
+    /// Makes a layout of memory that another library describes.
+    ///
+    /// # Errors
+    /// [`BadLayout`]: no memory lies there.
+    pub(crate) fn described(
+        address: usize,
+        dims: &[i64],
+        strides: Option<Vec<isize>>,
+        item_bytes: usize,
+    ) -> Result<Strided, BadLayout> {
+        let known = dims.iter().map(|n| u64::try_from(*n)).collect::<Result<Vec<_>, _>>();
+        let dims = known.map_err(|_| BadLayout::Negative { dims: dims.to_vec() })?;
+        let layout = Strided::new(address, dims, strides, item_bytes);
+        if layout.dims.contains(&0) {
+            return Ok(layout);
+        }
+        if address == 0 {
+            return Err(BadLayout::Null { layout: layout.to_string() });
+        }
+        match layout.ends() {
+            Some(_) => Ok(layout),
+            None => Err(BadLayout::Outside { layout: layout.to_string() }),
+        }
+    }
+
+    /// The addresses of the first byte and of the end, if they lie in the address space. There are elements.
+    fn ends(&self) -> Option<(usize, usize)> {
+        let (mut first, mut last) = (self.address, self.address);
+        for (count, stride) in self.dims.iter().zip(&self.strides) {
+            let length = stride.unsigned_abs().checked_mul(usize::try_from(count - 1).ok()?)?;
+            match *stride < 0 {
+                true => first = first.checked_sub(length)?,
+                false => last = last.checked_add(length)?,
+            }
+        }
+        Some((first, last.checked_add(self.item_bytes).filter(|end| isize::try_from(end - first).is_ok())?))
     }
 
     /// The layout of a row-major tensor at `address`.

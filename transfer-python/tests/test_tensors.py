@@ -171,13 +171,13 @@ def test_anything_with_the_buffer_protocol_or_dlpack_is_pushed(c):
 
 def test_what_is_no_tensor_is_refused_with_a_reason(c):
     for value, reason in [
-        (np.zeros(2, "complex128"), "Zd"),
-        (np.zeros(2, ">i4"), ">i"),
-        (np.array(["a"]), "none of a tensor's"),
-        (np.array([None]), "none of a tensor's"),
-        (np.zeros(2, "datetime64[s]"), ""),
+        (np.zeros(2, "complex128"), "complex128"),
+        (np.zeros(2, ">i4"), ">i4"),
+        (np.array(["a"]), "unsupported element type"),
+        (np.array([None]), "unsupported element type"),
+        (np.zeros(2, "datetime64[s]"), "datetime64[s]"),
     ]:
-        with pytest.raises((td.Invalid, BufferError)) as e:
+        with pytest.raises(td.Invalid) as e:
             c.push("k", value)
         assert reason in str(e.value)
     for value in ([1, 2], 3, None, "text", object()):

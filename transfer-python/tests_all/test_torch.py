@@ -130,21 +130,6 @@ def test_a_tensor_with_a_gradient_is_pushed_as_its_values(c):
     assert (parameter.grad == 3).all()
 
 
-@pytest.mark.parametrize(
-    "made, error, reason",
-    [
-        (lambda: torch.ones(3, dtype=torch.complex128), ValueError, "kind 5 with 128 bits"),
-        (lambda: torch.ones(3, dtype=torch.complex64).conj(), BufferError, "conjugate"),
-        (lambda: torch.eye(3).to_sparse(), BufferError, "layout"),
-        (lambda: torch.ones(3, device="meta"), (BufferError, ValueError), "meta"),
-    ],
-    ids=["complex128", "conjugate", "sparse", "meta"],
-)
-def test_what_cannot_be_pushed_is_refused_with_a_reason(c, made, error, reason):
-    with pytest.raises(error, match=reason):
-        c.push("w", made())
-
-
 def test_without_a_gpu_a_copy_to_one_is_refused(c):
     c.push("w", np.arange(5.0))
     tensor = c.fetch("w")

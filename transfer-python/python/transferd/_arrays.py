@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
+from . import _errors, _native, _torch
 from ._native import Buffer, Foreign, Tensor
 
 if TYPE_CHECKING:
@@ -42,18 +44,55 @@ def array(of: Tensor | Buffer, dtype: Any, copy: bool | None) -> NDArray[Any]:
     return found.copy() if copy else found
 
 
-def foreign(value: object) -> Foreign:
-    """The memory of anything that can be pushed."""
+def foreign(value: object, key: str, entry: str | None = None) -> Foreign:
+    """The memory of anything that can be pushed, under `key`, as this entry of a state."""
+    try:
+        return _foreign(value)
+    except Exception as error:
+        if isinstance(error, (MemoryError, _errors.Error)) and not isinstance(error, _errors.Invalid):
+            raise
+        where = repr(key) if entry is None else f"{entry!r} of the state {key!r}"
+        if isinstance(error, TypeError) and not hasattr(value, "__dlpack__"):
+            raise TypeError(f"cannot push {where}: {error}") from None
+        if isinstance(error, _errors.Invalid):
+            raise _errors.Invalid(f"cannot push {where}: {error}", key=key) from None
+        # Exporters raise what they like.
+        text = f"cannot push {where}: the {_name(value)} does not give its memory: {error}"
+        raise _errors.Invalid(text, key=key) from error
+
+
+def _name(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+
+
+def _foreign(value: object) -> Foreign:
     given: Any = value
-    if getattr(given, "requires_grad", False):
-        # torch exports no tensor that has a gradient. What is pushed are its values.
-        given = given.detach()
+    if _torch.is_tensor(given):
+        given = _torch.in_memory(given)
     if getattr(given, "is_cuda", False):
         from . import _gpu
 
         return _gpu.foreign(given)
-    name = getattr(getattr(given, "dtype", None), "name", None)
-    if name in _ML_DTYPES and hasattr(given, "__array_interface__"):
-        # The buffer protocol has no such elements; seen as integers of the same size they lie where they were.
-        return Foreign(given.view("uint16" if name == "bfloat16" else "uint8"), name)
+    dtype = getattr(given, "dtype", None)
+    if (numpy := sys.modules.get("numpy")) is not None and isinstance(dtype, numpy.dtype):
+        if not dtype.isnative or dtype.name not in _native._DTYPES:
+            known = ", ".join(_native._DTYPES)
+            raise _errors.Invalid(
+                f"the {_name(given)} has the unsupported element type {dtype}; there are {known}: convert it first{_conversion(dtype)}"
+            )
+        if dtype.name in _ML_DTYPES and hasattr(given, "__array_interface__"):
+            # The buffer protocol has no such elements; seen as integers of the same size they lie where they were.
+            return Foreign(given.view("uint16" if dtype.itemsize == 2 else "uint8"), dtype.name)
     return Foreign(given)
+
+
+def _conversion(dtype: Any) -> str:
+    """What makes an array of an unsupported element type one that can be pushed."""
+    if dtype.fields is not None:
+        return ", for example to a state with an entry for each field"
+    if dtype.kind in "fciub":
+        native = dtype.newbyteorder("=").name
+        other = "complex64" if dtype.kind == "c" else "float64" if dtype.kind == "f" else "int64"
+        return f', for example by .astype("{native if native in _native._DTYPES else other}")'
+    kinds = {"M": '.view("int64")', "m": '.view("int64")', "O": '.astype("float64")', "V": '.view("uint8")'}
+    return f", for example by {kinds[dtype.kind]}" if dtype.kind in kinds else ", or push it as a column by push_table"

@@ -68,7 +68,7 @@ def push(client: _native.Client, key: str, value: object, aliases: Aliases, opti
     if isinstance(value, Buffer):
         buffer = value
     else:
-        buffer, copied = yield from _copied(client, value, options.get("timeout", 30.0))
+        buffer, copied = yield from _copied(client, value, options.get("timeout", 30.0), key)
     pushed: Pushed = yield client._push(key, buffer, aliases == "allow", copied, dict(options))
     return pushed
 
@@ -78,8 +78,10 @@ def _check(aliases: str) -> None:
         raise ValueError(f'aliases is "refuse" or "allow", not {aliases!r}')
 
 
-def _copied(client: _native.Client, value: object, timeout: float | None) -> Call[tuple[Buffer, int]]:
-    memory = foreign(value)
+def _copied(
+    client: _native.Client, value: object, timeout: float | None, key: str, entry: str | None = None
+) -> Call[tuple[Buffer, int]]:
+    memory = foreign(value, key, entry)
     buffer: Buffer = yield client._allocate(memory.shape, memory.dtype, timeout)
     if memory.on_gpu:
         copied: int = yield memory.copy_later(buffer)
@@ -88,7 +90,7 @@ def _copied(client: _native.Client, value: object, timeout: float | None) -> Cal
 
 
 def push_snapshot(client: _native.Client, key: str, buffer: Buffer, options: PushOptions) -> Call[Pushed]:
-    copy, copied = yield from _copied(client, buffer, options.get("timeout", 30.0))
+    copy, copied = yield from _copied(client, buffer, options.get("timeout", 30.0), key)
     pushed: Pushed = yield client._push(key, copy, False, copied, dict(options))
     return pushed
 
@@ -98,7 +100,7 @@ def push_state_snapshot(
 ) -> Call[Pushed]:
     copies, copied = {}, 0
     for name, buffer in state.items():
-        copies[name], bytes_copied = yield from _copied(client, buffer, options.get("timeout", 30.0))
+        copies[name], bytes_copied = yield from _copied(client, buffer, options.get("timeout", 30.0), key, name)
         copied += bytes_copied
     pushed: Pushed = yield client._push_bundle(key, list(copies), list(copies.values()), False, copied, dict(options))
     return pushed
@@ -121,11 +123,11 @@ def push_state(
 ) -> Call[Pushed]:
     _check(aliases)
     buffers, copied = [], 0
-    for value in state.values():
+    for name, value in state.items():
         if isinstance(value, Buffer):
             buffers.append(value)
         else:
-            buffer, bytes_copied = yield from _copied(client, value, options.get("timeout", 30.0))
+            buffer, bytes_copied = yield from _copied(client, value, options.get("timeout", 30.0), key, name)
             buffers.append(buffer)
             copied += bytes_copied
     pushed: Pushed = yield client._push_bundle(key, list(state), buffers, aliases == "allow", copied, dict(options))

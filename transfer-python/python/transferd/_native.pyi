@@ -31,6 +31,7 @@ __all__ = [
     "Tensor",
     "TwoBuffers",
     "TwoBundleBuffers",
+    "_DTYPES",
     "__version__",
     "_check_gpu",
     "_embedded_address",
@@ -40,6 +41,7 @@ __all__ = [
 ]
 
 __version__: str
+_DTYPES: tuple[str, ...]
 
 def _check_gpu(ordinal: int) -> None: ...
 def _embedded_address() -> str | None: ...

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Unpack
 
-from . import _calls
+from . import _calls, _torch
 from ._calls import PushOptions, wait
 from ._client import Client
 from ._errors import Invalid
@@ -236,11 +236,22 @@ def _refuse(torch: Any, name: str, value: Any) -> None:
         raise Invalid(f"{name!r} is a {type(value).__name__}: share_ moves state dicts of tensors alone")
     if torch.nn.parameter.is_lazy(value):
         raise Invalid(f"{name!r} has no shape yet: run the module once before share_")
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        # Such a tensor does not let anybody see its data.
+        _check(name, value)
     if value.device.type != "cpu":
         raise Invalid(f"{name!r} is on the device {value.device}: move the module to the host's memory, with cpu()")
     if type(value.data) is not torch.Tensor or value.layout is not torch.strided:
         kind = type(value.data).__name__ if value.layout is torch.strided else f"tensor of layout {value.layout}"
         raise Invalid(f"{name!r} is a {kind}: share_ moves dense tensors alone")
+    _check(name, value.data)
+
+
+def _check(name: str, value: Any) -> None:
+    try:
+        _torch.check(value)
+    except Invalid as error:
+        raise Invalid(f"{name!r} cannot be moved: {error}") from None
 
 
 def _allocated(client: Client, name: str, value: Any, timeout: float | None) -> Buffer:

@@ -1,0 +1,104 @@
+"""Tensors of torch that are more than memory. torch is used here only where a program has imported it already."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ._errors import Invalid
+from ._native import _DTYPES
+
+
+def is_tensor(value: object) -> bool:
+    """Whether this is a tensor of torch, of any class."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def in_memory(given: Any) -> Any:
+    """A tensor whose memory holds exactly the values of `given`. It is `given` itself, without its gradient, where that is so.
+
+    Raises `Invalid` where the values do not lie in memory of the tensor.
+    """
+    import torch
+
+    check(given)
+    with torch.no_grad():
+        if given._is_zerotensor():
+            return torch.zeros(given.shape, dtype=given.dtype, device=given.device)
+        return given.detach().resolve_conj().resolve_neg()
+
+
+def check(given: Any) -> None:
+    """Raises `Invalid` where a tensor's values do not lie in its own memory, as a whole.
+
+    DLPack does not say so: torch exports such tensors with a pointer that is null, or that has less behind it than it says.
+    """
+    import torch
+
+    # Classes that answer for themselves do not say what the tensor below them has.
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        reason = _reason(torch, given)
+    if reason is not None:
+        raise Invalid(f"{named(given)} {reason}")
+
+
+def named(given: Any) -> str:
+    """The class of a tensor, and its layout if that is another than a dense tensor's."""
+    name, layout = type(given).__name__, str(given.layout).removeprefix("torch.")
+    return f"the {name}" if layout == "strided" else f"the {name} of the layout {layout}"
+
+
+def _reason(torch: Any, given: Any) -> str | None:
+    if torch.nn.parameter.is_lazy(given):
+        return "has no shape yet: run its module once first"
+    if torch._C._functorch.is_functorch_wrapped_tensor(given):
+        return "stands for others inside of a function of torch.func: return it from there first"
+    if given.is_nested:
+        return "is nested, and has no shape: take .to_padded_tensor(), or its parts by .unbind()"
+    if given.layout is not torch.strided:
+        return "is not dense: take .to_dense()"
+    if given.is_quantized:
+        return "is quantized: take .dequantize() or .int_repr()"
+    if (dtype := str(given.dtype).removeprefix("torch.")) not in _DTYPES:
+        return f"has the unsupported element type {dtype}; there are {', '.join(_DTYPES)}: convert it first, with .to()"
+    if given.device.type == "meta":
+        return "is on the device meta, where no values are"
+    if given.numel() == 0 or given._is_zerotensor():
+        return None
+    try:
+        address, held = given.data_ptr(), given.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):
+        address, held = 0, 0
+    last = given.storage_offset() + sum((n - 1) * step for n, step in zip(given.shape, given.stride()))
+    needed = (last + 1) * given.element_size()
+    if address and held >= needed:
+        return None
+    if ways := _ways(torch, given):
+        return f"has no memory of its own: take {' or '.join(ways)}"
+    if type(given) in (torch.Tensor, torch.nn.Parameter) and not torch._is_functional_tensor(given):
+        return f"has {needed} bytes, and its storage {held}: the storage was freed or cut, for example by FSDP"
+    return "has no memory of its own: take the tensors that it is made of"
+
+
+def _ways(torch: Any, given: Any) -> list[str]:
+    """The methods of a tensor's own class that make a tensor with memory."""
+    names = ("to_local", "full_tensor", "dequantize", "wait", "get_data")
+    of, base = type(given), torch.Tensor
+    return [f".{name}()" for name in names if getattr(of, name, None) is not getattr(base, name, None)]
+
+
+def check_writable(target: Any) -> None:
+    """Raises `Invalid` where values cannot be copied into a tensor."""
+    import torch
+
+    check(target)
+    if is_overlapping(target.shape, target.stride()):
+        raise Invalid(f"{named(target)} has elements that lie at one address, as expand() makes them")
+    if target.is_inference() and not torch.is_inference_mode_enabled():
+        raise Invalid(f"{named(target)} was made in inference mode, and is written there alone")
+
+
+def is_overlapping(shape: Any, strides: Any) -> bool:
+    """Whether elements lie at one address, as in what was expanded."""
+    return 0 not in shape and any(n > 1 and stride == 0 for n, stride in zip(shape, strides))
