@@ -75,6 +75,45 @@ def test_a_state_is_copied_into_arrays(c):
     assert not zeros["layer0/w"].any()
 
 
+def pushed_buffer(client: td.Client) -> td.Buffer:
+    buffer = client.empty(4)
+    client.push("pushed", buffer)
+    return buffer
+
+
+def read_only() -> np.ndarray:
+    array = np.zeros(4, "float32")
+    array.flags.writeable = False
+    return array
+
+
+WRONG_TARGETS = {
+    "read-only": (lambda c: read_only(), "the array is read-only"),
+    "broadcast": (lambda c: np.broadcast_to(np.float32(0), 4), "the array is read-only"),
+    "broadcast and writable": (lambda c: np.lib.stride_tricks.as_strided(np.zeros(1, "f4"), (4,), (0,)), "is broadcast"),
+    "fetched": (lambda c: c.fetch_state("s")["b"], "a Tensor is not written"),
+    "a view of a fetched one": (lambda c: c.fetch_state("s")["b"].numpy(), "the array is read-only"),
+    "pushed": (pushed_buffer, "was pushed already"),
+    "bytes": (lambda c: b"0123", "a bytes is not written"),
+    "a list": (lambda c: [0.0] * 4, "a list is not written"),
+}
+
+
+@pytest.mark.parametrize("which", WRONG_TARGETS)
+def test_a_target_that_cannot_be_written_is_found_before_the_first_is(c, which):
+    make, reason = WRONG_TARGETS[which]
+    c.push_state("s", {"a": np.ones(4, "float32"), "b": np.ones(4, "float32"), "c": np.ones(4, "float32")})
+    before, buffer = np.zeros(4, "float32"), c.empty(4)
+    buffer.numpy()[:] = 0
+    with pytest.raises(td.Invalid, match=f"cannot copy into 'b': .*{reason}"):
+        c.fetch_state("s", into={"a": before, "c": buffer, "b": make(c)})
+    assert not before.any() and not buffer.numpy().any()
+    c.fetch_state("s", into={"a": before, "c": buffer})
+    assert before.all() and buffer.numpy().all()
+    # Nothing of it holds the buffer any more.
+    c.push("c", buffer)
+
+
 def test_part_of_a_state_has_only_its_tensors(c):
     c.push_state("policy", arrays(4))
     part = c.fetch_state("policy", only=(name for name in ["mask", "layer0/w"]))

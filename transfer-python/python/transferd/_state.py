@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
+from . import _torch
 from ._arrays import view
+from ._errors import Invalid
 from ._native import Buffer, Report, Tensor
 
 
@@ -27,17 +30,42 @@ class State(dict[str, Tensor]):
     def copy_into(self, into: Mapping[str, Any]) -> None:
         """Copies the tensors into arrays of the same names: of numpy, of torch, or `Buffer`s.
 
-        Raises `KeyError` where one of the names is not there, and `ValueError` where a shape or an element type is another one. Nothing
-        was written then. Names that `into` does not have are left out.
+        Raises `KeyError` where one of the names is not there, and `ValueError` where a shape or an element type is another one, or where an
+        array cannot be written: one that is read-only, broadcast, fetched, or pushed already. All arrays are checked before the first is
+        written, so nothing was written then. Names that `into` does not have are left out.
         """
         if missing := [name for name in into if name not in self]:
             raise KeyError(f"the state has no {missing[0]!r} ({len(missing)} of {len(into)} names are missing)")
+        targets = {}
         for name, target in into.items():
+            try:
+                targets[name] = _writable(target)
+            except Invalid as error:
+                raise Invalid(f"cannot copy into {name!r}: {error}") from None
             found, wanted = _description(self[name]), _description(target)
             if found != wanted:
-                raise ValueError(f"{name!r} is {_words(found)} in the state and {_words(wanted)} where it shall be copied")
-        for name, target in into.items():
+                raise Invalid(f"{name!r} is {_words(found)} in the state and {_words(wanted)} where it shall be copied")
+        for name, target in targets.items():
             _copy(self[name], target)
+
+
+def _writable(target: Any) -> Any:
+    """What a tensor is copied into: the array itself, or the memory of a buffer, which nothing can push meanwhile."""
+    if isinstance(target, Buffer):
+        if target.pushed:
+            raise Invalid("the Buffer was pushed already")
+        return memoryview(target._raw())
+    if _torch.is_tensor(target):
+        _torch.check_writable(target)
+        return target
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(target, numpy.ndarray):
+        raise Invalid(f"a {type(target).__qualname__} is not written: give an array of numpy, a tensor of torch or a Buffer")
+    if not target.flags.writeable:
+        raise Invalid("the array is read-only")
+    if _torch.is_overlapping(target.shape, target.strides):
+        raise Invalid("the array is broadcast: several of its elements lie at one address")
+    return target
 
 
 def _description(value: Any) -> tuple[str, tuple[int, ...]]:
@@ -50,10 +78,10 @@ def _words(description: tuple[str, tuple[int, ...]]) -> str:
 
 
 def _copy(tensor: Tensor, target: Any) -> None:
-    if isinstance(target, Buffer):
+    if isinstance(target, memoryview):
         if tensor.nbytes > 0:
-            memoryview(target._raw())[:] = memoryview(tensor._raw())
-    elif hasattr(target, "copy_"):
+            target[:] = memoryview(tensor._raw())
+    elif _torch.is_tensor(target):
         import torch
 
         with torch.no_grad():
