@@ -74,6 +74,10 @@ impl Run {
             self.driver.node.timeout(now);
             active = true;
         }
+        if let Some(free) = self.boards.take_free() {
+            free.into_iter().for_each(|ticket| self.driver.node.withdrawn(ticket));
+            active = true;
+        }
         self.work(now);
         if !self.copies.is_empty() {
             active = true;

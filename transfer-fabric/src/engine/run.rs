@@ -320,10 +320,9 @@ impl Run {
 
     fn close_session(&mut self, now: Time, session: SessionId, why: &str) {
         // The board is closed before the socket, so that a worker that learns of the end can look nothing up.
-        let free = self.boards.close(session);
+        self.boards.close(session);
         self.workers.remove(session, &self.sleeper);
         self.driver.node.session_closed(now, session, why);
-        free.into_iter().for_each(|ticket| self.driver.node.withdrawn(ticket));
     }
 
     /// Takes commands of the control plane. Returns whether there were any.
@@ -518,5 +517,9 @@ impl Run {
             self.close_session(now, session, "the sidecar is shutting down");
         }
         self.work(now);
+        while self.driver.node.is_ending() {
+            self.driver.node.timeout(now);
+            self.work(now);
+        }
     }
 }

@@ -252,6 +252,11 @@ impl Keys {
         places.map(|place| self.records.id_at(place)).collect()
     }
 
+    /// Returns the first of those keys that has this place or a later one.
+    pub(crate) fn next_key_of(&self, session: SessionId, from: u32) -> Option<RecordId> {
+        self.keys_of.get(&session)?.first_from(from).map(|place| self.records.id_at(place))
+    }
+
     /// Returns the owner of a key, if there is a record of the key.
     pub(crate) fn owner(&self, key: &Key) -> Option<&Owner> {
         self.find(key).and_then(|id| self.records.get(id)).map(Record::owner)

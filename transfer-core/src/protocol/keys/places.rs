@@ -31,6 +31,15 @@ impl Places {
         self.0.is_empty()
     }
 
+    /// Returns the first place that is this one or a later one.
+    pub(super) fn first_from(&self, from: u32) -> Option<u32> {
+        let (first, bit) = at(from);
+        self.0.range(first..).find_map(|(word, bits)| {
+            let bits = if *word == first { bits & !(bit - 1) } else { *bits };
+            (bits != 0).then(|| word * u64::BITS + bits.trailing_zeros())
+        })
+    }
+
     /// Returns the places in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
         let bits_of = |bits: u64| (0..u64::BITS).filter(move |i| bits >> i & 1 == 1);
@@ -50,6 +59,9 @@ mod tests {
             places.insert(*place);
         }
         assert_eq!(places.iter().collect::<Vec<_>>(), all);
+        for (from, first) in [(0, 0), (2, 63), (63, 63), (64, 64), (66, 1000), (1001, u32::MAX)] {
+            assert_eq!(places.first_from(from), Some(first));
+        }
         places.remove(64);
         places.remove(2);
         places.remove(5000);

@@ -37,6 +37,9 @@ impl Node {
         let arenas = self.sessions.in_arenas().len();
         let left = (speculative, records, timers, cells, arenas, flights, self.counters.busy(), self.keys.tickets());
         let evicted = self.sessions.evicted();
+        if self.is_ending() {
+            return Err("something that has ended is not done".to_owned());
+        }
         if !evicted.is_empty() {
             return Err(format!("{evicted:?} are thrown out and have not gone"));
         }

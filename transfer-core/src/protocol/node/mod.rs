@@ -22,6 +22,7 @@
 //! - `counters`: events of counters and barriers, and their effects.
 //! - `status`, `listing`: the state that a node shows. `events`, `ended`: events that it reports, and records of ended
 //!   transfers.
+//! - `endings`: ends that take more than one round.
 //! - `drain`, `operator`, `ping`: draining the node, what an operator ends, and the round trips that it measures.
 
 mod boards;
@@ -36,6 +37,7 @@ mod copying;
 mod counters;
 pub(super) mod drain;
 mod ended;
+pub(super) mod endings;
 mod events;
 mod exchanges;
 mod fetch;
@@ -96,6 +98,7 @@ use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::Message;
 use copying::Copying;
+use endings::Endings;
 use std::collections::VecDeque;
 
 /// One sidecar as a state machine: sessions of workers, published tensors, links to peers.
@@ -133,6 +136,7 @@ pub struct Node {
     /// Whether the node drains: it takes nothing new.
     draining: bool,
     failures_told: FailuresTold,
+    endings: Endings,
     /// How many waiters and keys were looked at. Tests bound the cost of an event by it.
     #[cfg(test)]
     pub(super) steps: std::cell::Cell<u64>,
@@ -172,6 +176,7 @@ impl Node {
             copies: Slab::default(),
             draining: false,
             failures_told: FailuresTold::default(),
+            endings: Endings::default(),
             #[cfg(test)]
             steps: std::cell::Cell::new(0),
         }
@@ -206,6 +211,9 @@ impl Node {
             self.links.flush(&mut self.actions);
         }
         self.actions.swap(batch);
+        if batch.is_empty() {
+            self.endings.begin_round();
+        }
         !batch.is_empty()
     }
 
@@ -214,13 +222,15 @@ impl Node {
     pub fn next_deadline(&self) -> Option<Time> {
         let looks =
             self.references.look_at().into_iter().chain(self.parents.look_at()).chain(self.spills.paused_until());
-        self.sessions.next_deadline().into_iter().chain(looks).min()
+        let ending = self.is_ending().then_some(self.latest);
+        self.sessions.next_deadline().into_iter().chain(looks).chain(ending).min()
     }
 
     /// Handles the passing of time: ends the operations whose deadline has passed, looks for readers of the memory that
-    /// lost peers held, and for the parents with which versions stay.
+    /// lost peers held, and for the parents with which versions stay, and goes on with what ends in several rounds.
     pub fn timeout(&mut self, now: Time) {
         self.latest = now;
+        self.go_on_ending(now);
         while let Some(op) = self.sessions.take_due(now) {
             self.deadline(now, op);
         }

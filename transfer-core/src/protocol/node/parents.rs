@@ -2,6 +2,7 @@
 //! is in `protocol/parents`.
 
 use super::Node;
+use super::endings::Ending;
 use crate::protocol::directory::DirectoryRequest;
 use crate::protocol::ids::RecordId;
 use crate::protocol::keys::Owner;
@@ -40,28 +41,13 @@ impl Node {
 
     /// Handles the directory's answer to the question behind those for parents.
     pub(super) fn parents_answered(&mut self, now: Time) {
-        let (absent, mut gone) = self.parents.answered();
+        let (absent, gone) = self.parents.answered();
         for key in absent {
             let resolving = self.keys.find(&key).is_some_and(|id| self.keys.is_resolving(id));
             if !resolving {
                 self.actions.ask_directory(DirectoryRequest::StopResolve { key });
             }
         }
-        while let Some(key) = gone.pop() {
-            let Some(id) = self.keys.find(&key) else { continue };
-            match self.keys.record(id).map(|r| r.owner()) {
-                Some(Owner::Outlived(_)) => {
-                    self.end_key(now, id);
-                    // Nobody has the key now.
-                    gone.extend(self.parents.end(&key));
-                }
-                Some(Owner::Claiming(_)) => {
-                    if let Some(parent) = key.parent() {
-                        self.parents.add(now, parent, key);
-                    }
-                }
-                _ => {}
-            }
-        }
+        self.end(now, Ending::Orphans(gone));
     }
 }

@@ -1,13 +1,13 @@
 //! Sessions of workers: how they begin and end, and their commands.
 
 use super::Node;
+use super::endings::{Ending, Leaving};
 use crate::exchange::{ExchangeKey, Label, Part};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Answer, Command, Failure, FailureCode, OpId, Push, Request};
-use crate::protocol::action::HostAction;
-use crate::protocol::control::Control;
 use crate::protocol::ids::SessionId;
-use crate::protocol::keys::{Claimant, Owner};
+use crate::protocol::keys::Owner;
+use crate::protocol::sessions::{Closed, Session};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name};
 use crate::time::Time;
@@ -35,42 +35,24 @@ impl Node {
 
     /// Handles the end of a worker that no longer reads anything. Its leases and operations end, and so do the versions
     /// that it published, except for their readers. If it was [evicted](Node::session_evicted) before, only its leases
-    /// are left to end.
+    /// are left to end. What a worker with many keys or leases has ends in later rounds, by [`Node::timeout`].
     pub fn session_closed(&mut self, now: Time, session: SessionId, why: &str) {
         self.session_evicted(now, session, why);
-        for blob in self.sessions.take_leases(session) {
-            self.unhold(blob);
-        }
+        self.end(now, Ending::Leases(session));
     }
 
     /// Evicts a worker whose process may still run. Its session ends except for its leases, because it may still be
     /// reading. [`Node::session_closed`] follows once the worker says that it reads nothing, or its process has ended.
     pub fn session_evicted(&mut self, now: Time, session: SessionId, why: &str) {
         self.latest = now;
-        let Some(gone) = self.sessions.evict(session) else { return };
-        for id in gone.ops {
+        let Some(Closed { name, tenant, arena, ops }) = self.sessions.evict(session) else { return };
+        for id in ops {
             self.drop_op(id);
         }
         self.flows_out_abandoned(session);
         self.flows_in_target_gone(session);
-        for record in self.keys.keys_of(session) {
-            self.step();
-            let owner = match self.keys.record(record).map(|r| r.owner()) {
-                Some(Owner::Landed(landed)) => landed.owner.clone(),
-                Some(Owner::Claiming(c)) if c.who != Claimant::Session(session) => {
-                    self.former_owner_left(record, gone.name.clone(), gone.tenant);
-                    continue;
-                }
-                _ => gone.name.clone(),
-            };
-            self.owner_left(now, record, owner);
-        }
-        self.keys.session_closed(session);
-        if self.sessions.abandon(gone.arena) {
-            self.arena_unused(gone.arena);
-        }
         let why = why.to_owned();
-        self.actions.push(HostAction::Control(Control::SessionClosed { session, worker: gone.name, why }));
+        self.end(now, Ending::Session(Leaving { session, name, tenant, arena, why, from: Some(0) }));
     }
 
     /// Returns where the table of a push lies, if its body is made of several ranges. The caller copies the table out
@@ -117,6 +99,9 @@ impl Node {
     /// Handles a worker's request.
     pub fn request(&mut self, now: Time, session: SessionId, request: Request) {
         self.latest = now;
+        if self.sessions.get(session).is_some_and(Session::is_leaving) {
+            return;
+        }
         match request {
             Request::Command { op, command } => self.command(now, session, op, command),
             Request::Release { lease } => self.release(session, lease),

@@ -26,7 +26,7 @@ impl Sessions {
     /// Returns the session whose arena it is, while the session is open.
     pub(crate) fn of_arena(&self, arena: SegmentId) -> Option<SessionId> {
         let session = self.arenas.get(&arena)?.session;
-        self.get(session).map(|_| session)
+        self.get(session).filter(|s| !s.is_leaving()).map(|_| session)
     }
 
     /// Returns the number of versions that lie in an arena, and whether its worker is gone.

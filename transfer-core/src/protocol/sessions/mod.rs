@@ -15,7 +15,7 @@ mod tests;
 mod whereabouts;
 
 pub(super) use op::{FetchStage, Op, OpKind, PushStage};
-pub(super) use session::Session;
+pub(super) use session::{Closed, Session};
 
 use super::ids::{OperationId, SessionId, of};
 use super::slab::Slab;
@@ -32,7 +32,7 @@ use whereabouts::Whereabouts;
 ///
 /// It knows versions, links and transfers only by their ids. The node that holds it
 /// - hands it **events**: a session begins ([`open`](Sessions::open)), is evicted ([`evict`](Sessions::evict)) and ends
-///   ([`take_leases`](Sessions::take_leases)); a worker gets and returns leases ([`lend`](Sessions::lend),
+///   ([`forget`](Sessions::forget), [`take_lease`](Sessions::take_lease)); a worker gets and returns leases ([`lend`](Sessions::lend),
 ///   [`give_back`](Sessions::give_back)); an operation begins ([`begin`](Sessions::begin)), changes its stage
 ///   ([`set_fetch_stage`](Sessions::set_fetch_stage), [`set_push_stage`](Sessions::set_push_stage)) and ends
 ///   ([`finish`](Sessions::finish)); a version is put into an arena ([`occupy`](Sessions::occupy)) and removed from it

@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
 /// The versions on which a worker holds leases, and the number of its leases on each.
-pub(super) type Leases = HashMap<BlobId, u32>;
+pub(super) type Leases = BTreeMap<BlobId, u32>;
 
 /// A connected worker.
 pub(crate) struct Session {
@@ -30,6 +30,8 @@ pub(crate) struct Session {
     /// The lowest version that may be pushed next, by key and target at another node. Stored when a flow's link is lost
     /// or its target changes.
     versions: HashMap<(Key, Name), u64>,
+    /// The worker is evicted, and still owns keys.
+    leaving: bool,
 }
 
 impl Session {
@@ -51,6 +53,11 @@ impl Session {
     /// Returns the segment that the worker writes, and its length in bytes.
     pub(crate) fn arena(&self) -> (SegmentId, u64) {
         (self.arena, self.arena_len)
+    }
+
+    /// Whether the worker is evicted, and is known only until its keys have ended.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving
     }
 
     /// Returns the number of the worker's last announcement.
@@ -93,15 +100,20 @@ impl Sessions {
     pub(crate) fn open(&mut self, session: SessionId, name: Name, tenant: Tenant, arena: SegmentId, arena_len: u64) {
         self.by_name.insert(name.clone(), session);
         self.arenas.insert(arena, Arena::new(session));
-        let (ops, leases, versions) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let (name_at, lent, announced) = (None, 0, 0);
-        let opened = Session { name, name_at, tenant, arena, arena_len, ops, leases, lent, announced, versions };
+        let (ops, leases, versions) = (HashMap::new(), BTreeMap::new(), HashMap::new());
+        let (name_at, lent, announced, leaving) = (None, 0, 0, false);
+        let opened =
+            Session { name, name_at, tenant, arena, arena_len, ops, leases, lent, announced, versions, leaving };
         self.sessions.insert(session, opened);
     }
 
-    /// Evicts a worker. Its leases stay, because the worker may still be reading.
+    /// Evicts a worker. Its leases stay, because the worker may still be reading. The session stays, without a name, until
+    /// its keys have ended and the caller [forgets](Sessions::forget) it.
     pub(crate) fn evict(&mut self, session: SessionId) -> Option<Closed> {
-        let Session { name, tenant, arena, ops, leases, .. } = self.sessions.remove(&session)?;
+        let s = self.sessions.get_mut(&session).filter(|s| !s.leaving)?;
+        (s.leaving, s.lent) = (true, 0);
+        let (name, tenant, arena) = (s.name.clone(), s.tenant, s.arena);
+        let (leases, ops) = (std::mem::take(&mut s.leases), std::mem::take(&mut s.ops));
         self.forget_name(session, &name);
         self.evicted.insert(session, leases);
         let mut ops: Vec<_> = ops.into_values().collect();
@@ -109,11 +121,24 @@ impl Sessions {
         Some(Closed { name, tenant, arena, ops })
     }
 
-    /// Ends the leases of an evicted worker, which no longer reads. Returns the version of each lease, once per lease.
-    pub(crate) fn take_leases(&mut self, session: SessionId) -> Vec<BlobId> {
-        let mut leases: Vec<_> = self.evicted.remove(&session).unwrap_or_default().into_iter().collect();
-        leases.sort_unstable_by_key(|(blob, _)| *blob);
-        leases.into_iter().flat_map(|(blob, count)| std::iter::repeat_n(blob, count as usize)).collect()
+    /// Removes an evicted worker.
+    pub(crate) fn forget(&mut self, session: SessionId) {
+        self.sessions.remove(&session);
+    }
+
+    /// Ends a lease of an evicted worker, which no longer reads. Returns the version. `None`: there are no more.
+    pub(crate) fn take_lease(&mut self, session: SessionId) -> Option<BlobId> {
+        let leases = self.evicted.get_mut(&session)?;
+        let Some(mut first) = leases.first_entry() else {
+            self.evicted.remove(&session);
+            return None;
+        };
+        let blob = *first.key();
+        *first.get_mut() -= 1;
+        if *first.get() == 0 {
+            first.remove();
+        }
+        Some(blob)
     }
 
     fn forget_name(&mut self, session: SessionId, name: &Name) {
@@ -154,7 +179,7 @@ impl Sessions {
 
     /// Returns the number of leases, including those of evicted workers.
     pub(crate) fn lent(&self) -> u64 {
-        let evicted = self.evicted.values().flat_map(HashMap::values).map(|count| u64::from(*count)).sum::<u64>();
+        let evicted = self.evicted.values().flat_map(BTreeMap::values).map(|count| u64::from(*count)).sum::<u64>();
         self.sessions.values().map(|s| s.lent).sum::<u64>() + evicted
     }
 

@@ -311,6 +311,10 @@ impl Pair {
         loop {
             let mut active = false;
             for i in 0..2 {
+                if self.nodes[i].node.is_ending() {
+                    self.nodes[i].node.timeout(now);
+                    active = true;
+                }
                 while let Some(work) = self.nodes[i].poll(now, &mut self.memories[i]) {
                     active = true;
                     self.work(i, now, work);

@@ -5,7 +5,8 @@ use super::pair::{bytes, key, name};
 use super::solo::{KEY, ME, OURS, SESSION, Solo, YOU};
 use crate::memory::SegmentId;
 use crate::op::{Command, Fetch, OpId, Push, Request};
-use crate::protocol::{Control, DirectoryRequest, SessionId, Tenant};
+use crate::protocol::node::endings::ENDS_PER_ROUND;
+use crate::protocol::{Control, DirectoryRequest, SessionId, Tenant, TensorFilter};
 use crate::tensor::{Life, Retention, Select, Until, Version};
 use crate::time::Time;
 use crate::wire::message::{Body, NameRef, Role};
@@ -76,6 +77,11 @@ impl Solo {
     fn described(&self) -> usize {
         self.sent.iter().filter(|m| m.body.name() == "META_DATA_UPDATE").count()
     }
+}
+
+fn fetch(name: &str) -> Command {
+    let (select, timeout) = (Select::Latest, Duration::from_secs(1));
+    Command::Fetch(Fetch { key: key(name), select, timeout, require: None, trace: None, watches: false, excerpt: None })
 }
 
 /// Makes a node with a key, and many requests of the peer for later versions of it.
@@ -234,6 +240,94 @@ fn session_end_costs_as_much_as_the_session_has() {
         solo.drain();
     });
     assert!(gone <= FEW, "{gone} steps for the end of a worker with one key");
+}
+
+/// A worker has thousands of keys, and another one thousands of leases on them. Both leave. Each round ends some of them, and
+/// a third worker pushes meanwhile.
+#[test]
+fn a_session_that_has_much_ends_over_many_rounds() {
+    let mut solo = Solo::new(|_| {});
+    let [reader, third] = [SessionId(8), SessionId(9)];
+    solo.node.session_opened(reader, name("reader"), Tenant::User(0), SegmentId(8), 1 << 20);
+    solo.node.session_opened(third, name("third"), Tenant::User(0), SegmentId(9), 1 << 20);
+    for n in 0..WAITING {
+        let key = format!("k{n}");
+        solo.publish_as(SESSION, &key, 1, Until::Replaced);
+        let op = solo.op();
+        solo.node.request(solo.now, reader, Request::Command { op, command: fetch(&key) });
+        solo.drain();
+    }
+    let share = u64::from(ENDS_PER_ROUND) + FEW;
+    let is_closed = |solo: &Solo, of: &str| {
+        let closed = |c: &&Control| matches!(c, Control::SessionClosed { worker, .. } if worker.as_str() == of);
+        solo.controls.iter().any(|c| closed(&c))
+    };
+    let in_arena = |solo: &Solo| solo.node.arena_reach(SegmentId(2)).map_or(0, |(versions, _)| versions);
+    for (session, own) in [(SESSION, "me"), (reader, "reader")] {
+        let steps = solo.steps(|solo| {
+            solo.node.session_closed(solo.now, session, "it is gone");
+            solo.drain();
+        });
+        assert!(steps <= share, "{steps} steps for the end of {own}");
+        let mut rounds = 0;
+        while solo.node.is_ending() {
+            assert!(solo.node.next_deadline().is_some_and(|at| at <= solo.now), "the node has something to do");
+            assert!(in_arena(&solo) > 0);
+            let steps = solo.steps(|solo| {
+                solo.node.timeout(solo.now);
+                solo.drain();
+            });
+            assert!(steps <= share, "{steps} steps in a round after the end of {own}");
+            let before = solo.replies.len();
+            solo.publish_as(third, "its", 2 + rounds, Until::Replaced);
+            assert!(solo.replies.len() > before, "a push is answered at once");
+            rounds += 1;
+        }
+        assert!(rounds >= u64::from(WAITING / ENDS_PER_ROUND) - 1, "{rounds} rounds");
+        assert!(is_closed(&solo, own));
+    }
+    assert_eq!(in_arena(&solo), 0, "all leases have ended");
+}
+
+/// The name of a worker is taken until all of its keys have ended. Those that end later can still be fetched.
+#[test]
+fn a_name_is_free_once_all_keys_of_its_session_have_ended() {
+    let mut solo = Solo::new(|_| {});
+    for n in 0..2 * ENDS_PER_ROUND {
+        solo.publish_as(SESSION, &format!("k{n}"), 1, Until::Replaced);
+    }
+    let keys = |solo: &Solo| solo.node.tensors(&TensorFilter::default(), 0, 1000).entries.len();
+    let closed = |solo: &Solo| solo.controls.iter().filter(|c| matches!(c, Control::SessionClosed { .. })).count();
+    solo.node.session_closed(solo.now, SESSION, "it is gone");
+    solo.drain();
+    assert_eq!((keys(&solo), closed(&solo)), (ENDS_PER_ROUND as usize, 0));
+    // The session is told to have ended once.
+    solo.node.session_closed(solo.now, SESSION, "it is gone");
+    for _ in 0..3 {
+        solo.node.timeout(solo.now);
+        solo.drain();
+    }
+    assert_eq!((keys(&solo), closed(&solo)), (0, 1));
+}
+
+/// Many workers with some keys each leave at the same moment. They share one round.
+#[test]
+fn sessions_that_end_together_share_a_round() {
+    let mut solo = Solo::new(|_| {});
+    let sessions: Vec<_> = (10..70).map(SessionId).collect();
+    for (session, n) in sessions.iter().zip(10..) {
+        solo.node.session_opened(*session, name(&format!("w{n}")), Tenant::User(0), SegmentId(n), 1 << 20);
+        for n in 0..10 {
+            solo.publish_as(*session, &format!("k{}/{n}", session.0), 1, Until::Replaced);
+        }
+    }
+    let steps = solo.steps(|solo| {
+        for session in &sessions {
+            solo.node.session_closed(solo.now, *session, "it is gone");
+        }
+        solo.drain();
+    });
+    assert!(steps <= u64::from(ENDS_PER_ROUND) + FEW, "{steps} steps");
 }
 
 /// Many flows have idle slots and the pool is full, so the next flow waits for room.

@@ -1,0 +1,146 @@
+//! Ends that take more than one round: a worker's end concerns each of its keys and leases, of which it may have a
+//! million, and the other workers do not wait for that.
+//!
+//! The events of a round end at most [`ENDS_PER_ROUND`] things. The rest waits in a queue, with which [`Node::timeout`] goes
+//! on. A round is over when all of its actions are taken.
+
+use super::Node;
+use crate::memory::SegmentId;
+use crate::protocol::action::HostAction;
+use crate::protocol::control::Control;
+use crate::protocol::ids::{RecordId, SessionId};
+use crate::protocol::keys::{Claimant, Owner};
+use crate::protocol::tenant::Tenant;
+use crate::tensor::{Key, Name};
+use crate::time::Time;
+use std::collections::VecDeque;
+
+/// The most versions and leases that end in one round, plus those of one key.
+pub(in crate::protocol) const ENDS_PER_ROUND: u32 = 64;
+
+/// Something that has ended, with everything that has to end with it.
+pub(super) enum Ending {
+    /// A session, with its keys.
+    Session(Leaving),
+    /// The leases of a session whose worker no longer reads.
+    Leases(SessionId),
+    /// Keys that stayed with a parent, which is gone.
+    Orphans(Vec<Key>),
+}
+
+/// A session that has ended and still owns keys. Its name is taken until it has none.
+pub(super) struct Leaving {
+    pub(super) session: SessionId,
+    pub(super) name: Name,
+    pub(super) tenant: Tenant,
+    pub(super) arena: SegmentId,
+    pub(super) why: String,
+    /// The place of the first key that was not looked at. `None`: all were.
+    pub(super) from: Option<u32>,
+}
+
+/// What has ended and is not done, in order.
+#[derive(Default)]
+pub(super) struct Endings {
+    queue: VecDeque<Ending>,
+    /// The number of things that have ended in this round.
+    ended: u32,
+}
+
+impl Endings {
+    /// Begins another round.
+    pub(super) fn begin_round(&mut self) {
+        self.ended = 0;
+    }
+}
+
+impl Node {
+    /// Whether something that has ended is not done.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        !self.endings.queue.is_empty()
+    }
+
+    /// Ends something, as far as this round goes.
+    pub(super) fn end(&mut self, now: Time, ending: Ending) {
+        self.endings.queue.push_back(ending);
+        self.go_on_ending(now);
+    }
+
+    /// Goes on with what has ended, as far as this round goes.
+    pub(super) fn go_on_ending(&mut self, now: Time) {
+        while self.endings.ended < ENDS_PER_ROUND
+            && let Some(mut ending) = self.endings.queue.pop_front()
+        {
+            let ended = match &mut ending {
+                Ending::Session(leaving) => self.end_next_key(now, leaving),
+                Ending::Leases(session) => self.end_next_lease(*session),
+                Ending::Orphans(keys) => self.end_next_orphan(now, keys),
+            };
+            if let Some(ended) = ended {
+                self.step();
+                self.endings.ended = self.endings.ended.saturating_add(ended.max(1));
+                self.endings.queue.push_front(ending);
+            }
+        }
+    }
+
+    /// Ends the next key of a session. Returns the number of its versions. `None`: that was all.
+    fn end_next_key(&mut self, now: Time, leaving: &mut Leaving) -> Option<u32> {
+        let Leaving { session, name, tenant, arena, .. } = leaving;
+        let session = *session;
+        if let Some(record) = leaving.from.and_then(|from| self.keys.next_key_of(session, from)) {
+            leaving.from = record.index().checked_add(1);
+            let versions = self.versions_of(record);
+            let owner = match self.keys.record(record).map(|r| r.owner()) {
+                Some(Owner::Landed(landed)) => landed.owner.clone(),
+                Some(Owner::Claiming(c)) if c.who != Claimant::Session(session) => {
+                    self.former_owner_left(record, name.clone(), *tenant);
+                    return Some(versions);
+                }
+                _ => name.clone(),
+            };
+            self.owner_left(now, record, owner);
+            return Some(versions);
+        }
+        self.keys.session_closed(session);
+        self.sessions.forget(session);
+        if self.sessions.abandon(*arena) {
+            self.arena_unused(*arena);
+        }
+        let why = std::mem::take(&mut leaving.why);
+        self.actions.push(HostAction::Control(Control::SessionClosed { session, worker: name.clone(), why }));
+        None
+    }
+
+    fn end_next_lease(&mut self, session: SessionId) -> Option<u32> {
+        let blob = self.sessions.take_lease(session)?;
+        self.unhold(blob);
+        Some(1)
+    }
+
+    /// Ends the next of these keys, and adds those that stayed with it.
+    fn end_next_orphan(&mut self, now: Time, keys: &mut Vec<Key>) -> Option<u32> {
+        let key = keys.pop()?;
+        let Some(id) = self.keys.find(&key) else { return Some(1) };
+        let versions = self.versions_of(id);
+        match self.keys.record(id).map(|r| r.owner()) {
+            Some(Owner::Outlived(_)) => {
+                self.end_key(now, id);
+                // Nobody has the key now.
+                keys.extend(self.parents.end(&key));
+            }
+            Some(Owner::Claiming(_)) => {
+                if let Some(parent) = key.parent() {
+                    self.parents.add(now, parent, key);
+                }
+            }
+            _ => {}
+        }
+        Some(versions)
+    }
+
+    fn versions_of(&self, record: RecordId) -> u32 {
+        self.keys.record(record).map_or(0, |r| r.count())
+    }
+}
