@@ -8,7 +8,7 @@ use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use std::sync::Arc;
 use std::time::Duration;
-use transfer_client::{BatchError, BlockingClient, Client, DType, Error, FabricKind, FixedShapeTensor};
+use transfer_client::{BatchError, BlockingClient, Client, DType, Error, FabricKind, FailureCode, FixedShapeTensor};
 use transfer_tests::batches::Chance;
 use transfer_tests::{Carrier, PATIENCE, Scene, poll};
 
@@ -408,6 +408,13 @@ fn end_of_a_stream_waits_for_slow_readers_and_says_what_they_have_not_read() {
     assert!(matches!(error, Error::Batch(BatchError::NotRead { unread: 0, batches: 1, .. })), "{error}");
     // What was not read in time can still be read.
     assert!(readers.iter_mut().all(|reader| reader.next().expect("the end").is_none()));
+    // The end of the key ends the wait.
+    let stream = written("deleted", 1);
+    let mut finish = stream.finish().timeout(PATIENCE).begin();
+    assert!(finish.wait(Duration::from_millis(20)).is_none());
+    writer.delete("deleted").call().expect("it is there");
+    let error = finish.wait(PATIENCE).expect("it has ended").expect_err("nobody can read it");
+    assert!(matches!(&error, Error::Failed(failure) if failure.code == FailureCode::NotOwner), "{error}");
     // The end of the client ends the wait.
     let stream = written("closed", 1);
     let mut finish = stream.finish().timeout(PATIENCE).begin();

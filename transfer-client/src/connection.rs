@@ -109,6 +109,10 @@ fn stays(connection: &Weak<Connection>, way: &Way) -> Option<()> {
         }
         match come_back(&over, way, &mut published) {
             Ok(next) => {
+                if here.closed.load(Ordering::SeqCst) {
+                    next.close(Instant::now() + LEAVING);
+                    return None;
+                }
                 *here.session.lock() = next.clone();
                 break next;
             }
@@ -129,7 +133,7 @@ fn stays(connection: &Weak<Connection>, way: &Way) -> Option<()> {
         loan.formers.push(former.clone());
         next.give_back(loan);
     }
-    // Whoever has closed the client meanwhile may not have waited for this session.
+    // `close` waits only for a time, so the client may have been closed meanwhile.
     if connection.upgrade()?.closed.load(Ordering::SeqCst) {
         next.close(Instant::now() + LEAVING);
         return None;

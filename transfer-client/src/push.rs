@@ -123,7 +123,7 @@ pub struct PushCall<'a> {
     pub(crate) session: Arc<Session>,
     key: Option<Key>,
     source: Option<Source<'a>>,
-    options: PushOptions,
+    pub(crate) options: PushOptions,
     /// The bytes that were copied into the arena, if any.
     copied: Option<u64>,
     stage: Stage,

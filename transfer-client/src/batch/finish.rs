@@ -14,7 +14,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
+use transfer_core::op::{Failure, FailureCode};
 use transfer_core::tensor::Key;
+
+/// How often the sidecar is asked whether the key is still this worker's.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The end of a stream that is about to be made: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
 #[must_use = "the stream ends by `.await`, or by `.call()`"]
@@ -31,9 +35,12 @@ impl<F: Face> Finish<F> {
         Finish { call: FinishCall { session, key, batches, timeout, started: None, stage }, face: PhantomData }
     }
 
-    /// The time that the readers have, 30 s by default.
+    /// The time that the readers have, 30 s by default. The push of the end has it, too.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.call.timeout = timeout;
+        if let Stage::Pushing(push) = &mut self.call.stage {
+            push.options.timeout = timeout;
+        }
         self
     }
 }
@@ -77,8 +84,8 @@ pub struct FinishCall {
 #[expect(clippy::large_enum_variant, reason = "one for each call, and every call comes to its largest")]
 enum Stage {
     Pushing(PushCall<'static>),
-    /// The count of the versions that are left has this number.
-    Waiting(Option<Pushed>, u64),
+    /// The count of the versions that are left has this number, and was asked for then.
+    Waiting(Option<Pushed>, u64, Instant),
 }
 
 impl FinishCall {
@@ -103,16 +110,30 @@ impl Call for FinishCall {
                 ControlFlow::Break(Err(e)) => return ControlFlow::Break(Err(e.into())),
             };
             let Some(key) = self.key.clone() else { return ControlFlow::Break(Err(Error::Ended)) };
-            self.stage = Stage::Waiting(Some(pushed), self.session.begin_count(key));
+            self.stage = Stage::Waiting(Some(pushed), self.session.begin_count(key), now);
         }
-        let Stage::Waiting(pushed, number) = &mut self.stage else { return ControlFlow::Break(Err(Error::Ended)) };
+        let (Stage::Waiting(pushed, number, asked), Some(key)) = (&mut self.stage, &self.key) else {
+            return ControlFlow::Break(Err(Error::Ended));
+        };
+        if now >= *asked + ASK_AGAIN {
+            *asked = now;
+            self.session.count_again(*number, key.clone());
+        }
+        let ask_at = *asked + ASK_AGAIN;
         match self.session.poll_count(*number, waker) {
             Err(gone) => ControlFlow::Break(Err(gone.into())),
-            Ok(Some(0)) => ControlFlow::Break(pushed.take().ok_or(Error::Ended)),
+            Ok(Some(Some(0))) => ControlFlow::Break(pushed.take().ok_or(Error::Ended)),
+            Ok(Some(None)) => {
+                let text = format!(
+                    "stream {:?} was deleted, or another worker has taken its key over, before all its readers had it",
+                    key.as_str()
+                );
+                ControlFlow::Break(Err(Error::Failed(Failure::new(FailureCode::NotOwner, text))))
+            }
             // The sidecar answers at once, also where there is no time to wait for the readers.
-            Ok(None) if now < limit + GRACE => ControlFlow::Continue(limit + GRACE),
-            Ok(left) if now >= limit => ControlFlow::Break(Err(self.not_read(left))),
-            Ok(_) => ControlFlow::Continue(limit),
+            Ok(None) if now < limit + GRACE => ControlFlow::Continue((limit + GRACE).min(ask_at)),
+            Ok(left) if now >= limit => ControlFlow::Break(Err(self.not_read(left.flatten()))),
+            Ok(_) => ControlFlow::Continue(limit.min(ask_at)),
         }
     }
 
@@ -123,7 +144,7 @@ impl Call for FinishCall {
 
 impl Drop for FinishCall {
     fn drop(&mut self) {
-        if let Stage::Waiting(_, number) = self.stage {
+        if let Stage::Waiting(_, number, _) = self.stage {
             self.session.end_count(number);
         }
     }

@@ -339,12 +339,17 @@ impl Session {
     /// Begins to count the versions of this worker's key that are left. Returns the number of the count.
     pub(crate) fn begin_count(&self, key: Key) -> u64 {
         let number = self.table.lock().begin_count();
-        self.say(std::iter::once(Request::CountUnfetched { number, key }));
+        self.count_again(number, key);
         number
     }
 
+    /// Asks again, for nothing says by itself that the key is not this worker's any more.
+    pub(crate) fn count_again(&self, number: u64, key: Key) {
+        self.say(std::iter::once(Request::CountUnfetched { number, key }));
+    }
+
     /// See [`Table::poll_count`].
-    pub(crate) fn poll_count(&self, number: u64, waker: &Waker) -> Result<Option<u32>, Gone> {
+    pub(crate) fn poll_count(&self, number: u64, waker: &Waker) -> Result<Option<Option<u32>>, Gone> {
         match self.is_forked() {
             true => Err(Gone::Forked),
             false => self.table.lock().poll_count(number, waker),

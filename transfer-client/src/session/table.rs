@@ -127,8 +127,8 @@ pub(crate) struct Table {
 /// A call that wants to know how many versions of a key are left.
 #[derive(Debug, Default)]
 struct Counting {
-    /// `None` before the sidecar has said it.
-    left: Option<u32>,
+    /// `None` before the sidecar has said it. The inner `None`: the key is not this worker's.
+    left: Option<Option<u32>>,
     waker: Option<Waker>,
 }
 
@@ -154,7 +154,7 @@ impl Table {
     ///
     /// # Errors
     /// The reason why the session is over.
-    pub(crate) fn poll_count(&mut self, number: u64, waker: &Waker) -> Result<Option<u32>, Gone> {
+    pub(crate) fn poll_count(&mut self, number: u64, waker: &Waker) -> Result<Option<Option<u32>>, Gone> {
         if let Some(gone) = &self.gone {
             return Err(gone.clone());
         }

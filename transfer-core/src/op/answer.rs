@@ -32,8 +32,8 @@ pub enum Reply {
     Unfetched {
         /// The number of the request.
         number: u64,
-        /// The number of versions.
-        left: u32,
+        /// The number of versions. `None`: the key is not the worker's.
+        left: Option<u32>,
     },
 }
 

@@ -45,7 +45,7 @@ pub enum Request {
     },
     /// The worker wants to know how many versions of its key are published, until there are none: those of a stream wait for their
     /// fetches. [`Reply::Unfetched`](super::Reply::Unfetched) says it at once, and whenever a version has got all its fetches. A later
-    /// request for the key takes its place. For a key of another owner there is no reply.
+    /// request for the key takes its place. Nothing says by itself that the key has got another owner or none: ask again.
     CountUnfetched {
         /// The worker's number of this request, which the replies repeat.
         number: u64,

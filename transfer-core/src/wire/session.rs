@@ -49,6 +49,9 @@ const TAKEN_BACK: u8 = 74;
 const WATCHED: u8 = 75;
 const UNFETCHED: u8 = 76;
 
+/// In place of a number of versions: the key is not the worker's.
+const NOT_OWNED: u32 = u32::MAX;
+
 /// The kinds of replies.
 const REPLY_KINDS: &str = "65 to 76";
 
@@ -384,7 +387,7 @@ pub fn write_reply(w: &mut Writer, reply: &Reply) {
             w.u8(WATCHED).u64(pushed.0);
         }
         Reply::Unfetched { number, left } => {
-            w.u8(UNFETCHED).u64(*number).u32(*left);
+            w.u8(UNFETCHED).u64(*number).u32(left.unwrap_or(NOT_OWNED));
         }
         Reply::Returned { pushed, offset } => {
             w.u8(RETURNED).u64(pushed.0).u64(*offset);
@@ -447,7 +450,7 @@ pub fn read_reply(bytes: &[u8]) -> Result<Reply, WireError> {
     let kind = r.u8()?;
     let reply = match kind {
         RETURNED => Reply::Returned { pushed: OpId(r.u64()?), offset: r.u64()? },
-        UNFETCHED => Reply::Unfetched { number: r.u64()?, left: r.u32()? },
+        UNFETCHED => Reply::Unfetched { number: r.u64()?, left: Some(r.u32()?).filter(|left| *left != NOT_OWNED) },
         WATCHED => Reply::Watched { pushed: OpId(r.u64()?) },
         PUSHED | FETCHED | DELETED | FAILED | PREPARED | COUNTER_OPENED | COUNTED | RELEASED | TAKEN_BACK => {
             Reply::Answer { op: OpId(r.u64()?), answer: read_answer(kind, &mut r)? }

@@ -152,7 +152,15 @@ impl Socket {
     /// # Errors
     /// [`SocketError::TimedOut`], [`SocketError::System`].
     pub fn wait_for_end(&self, deadline: Instant) -> Result<(), SocketError> {
-        poll_until(self.as_fd(), PollFlags::RDHUP, "hang up", Instant::now(), deadline)
+        let started = Instant::now();
+        loop {
+            poll_until(self.as_fd(), PollFlags::RDHUP, "hang up", started, deadline)?;
+            // A signal ends the wait without it.
+            let mut hung_up = [PollFd::new(&self.fd, PollFlags::RDHUP)];
+            if poll(&mut hung_up, Some(&Timespec::default())) == Ok(1) {
+                return Ok(());
+            }
+        }
     }
 
     /// Receives the next message, with at most `descriptors` file descriptors. Waits for it until `deadline`; a

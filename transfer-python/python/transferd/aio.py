@@ -59,7 +59,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """As `transferd.Client.close`."""
+        """As `transferd.Client.close`. The event loop waits for the sidecar, for at most 5 s if that does not answer."""
         self._client.close()
         self._loop.close()
 

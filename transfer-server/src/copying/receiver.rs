@@ -171,7 +171,9 @@ impl Receiver {
             }
             session.request(Request::Release { lease })?;
             next += 1;
-            pace.moved(Instant::now(), at)?;
+            if next <= pieces {
+                pace.moved(Instant::now(), at)?;
+            }
             if reported.elapsed() >= REPORT {
                 self.report(at);
                 reported = Instant::now();

@@ -80,7 +80,8 @@ impl Node {
             if let Some(ended) = ended {
                 self.step();
                 self.endings.ended = self.endings.ended.saturating_add(ended.max(1));
-                self.endings.queue.push_front(ending);
+                // In turns, so that a worker with little does not wait for one with much.
+                self.endings.queue.push_back(ending);
             }
         }
     }

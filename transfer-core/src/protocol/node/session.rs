@@ -4,7 +4,8 @@ use super::Node;
 use super::endings::{Ending, Leaving};
 use crate::exchange::{ExchangeKey, Label, Part};
 use crate::memory::{LocalSlice, SegmentId};
-use crate::op::{Answer, Command, Failure, FailureCode, OpId, Push, Request};
+use crate::op::{Answer, Command, Failure, FailureCode, OpId, Push, Reply, Request};
+use crate::protocol::action::HostAction;
 use crate::protocol::ids::SessionId;
 use crate::protocol::keys::Owner;
 use crate::protocol::sessions::{Closed, Session};
@@ -113,11 +114,12 @@ impl Node {
             }
             // The host handles this: its boards tell whether it can call `withdrawn` now.
             Request::Unmarked { .. } => {}
-            Request::CountUnfetched { number, key } => {
-                if let Some(record) = self.keys.count_unfetched(&key, session, number) {
-                    self.tell_unfetched(record);
+            Request::CountUnfetched { number, key } => match self.keys.count_unfetched(&key, session, number) {
+                Some(record) => self.tell_unfetched(record),
+                None => {
+                    self.actions.push(HostAction::Reply { session, reply: Reply::Unfetched { number, left: None } });
                 }
-            }
+            },
             Request::Unannounce { key } => self.keys.unannounce(&key, session, &mut self.actions),
         }
     }

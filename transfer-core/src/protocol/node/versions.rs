@@ -165,7 +165,7 @@ impl Node {
     /// Tells the owner of a key how many versions of it are left, if it wants to know.
     pub(super) fn tell_unfetched(&mut self, record: RecordId) {
         if let Some((session, number, left)) = self.keys.unfetched(record) {
-            self.actions.push(HostAction::Reply { session, reply: Reply::Unfetched { number, left } });
+            self.actions.push(HostAction::Reply { session, reply: Reply::Unfetched { number, left: Some(left) } });
         }
     }
 
