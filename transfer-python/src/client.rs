@@ -91,8 +91,8 @@ impl Client {
         path: Option<PathBuf>,
         name: Option<String>,
         arena_bytes: Option<u64>,
-        timeout: Option<f64>,
-        spin: Option<f64>,
+        #[pyo3(from_py_with = options::connect_timeout)] timeout: Option<Duration>,
+        #[pyo3(from_py_with = options::spin)] spin: Option<Duration>,
         come_back: bool,
         sidecar: Option<Settings>,
     ) -> PyResult<Client> {
@@ -112,11 +112,11 @@ impl Client {
         if let Some(bytes) = arena_bytes {
             begin = begin.arena_bytes(bytes);
         }
-        if timeout.is_some() {
-            begin = begin.connect_timeout(options::duration(py, timeout)?);
+        if let Some(timeout) = timeout {
+            begin = begin.connect_timeout(timeout);
         }
-        if spin.is_some() {
-            begin = begin.spin(options::duration(py, spin)?);
+        if let Some(spin) = spin {
+            begin = begin.spin(spin);
         }
         let guard = ForkGuard::new().map_err(std::io::Error::from)?;
         let (guard, handle) = (Arc::new(guard), connect(py, begin)?);
@@ -180,7 +180,7 @@ impl Client {
     ///
     /// Returns a `Tensor`: read-only, and without a copy where the fabric allows. Raises `Timeout`, `VersionGone`,
     /// `PermissionDenied`, `PeerLost`, `RequireUnmet`, `SidecarGone`, `Forked`.
-    #[pyo3(signature = (key, *, at_least = None, exactly = None, timeout = Some(options::DEFAULT_SECONDS), require = None, trace = None),
+    #[pyo3(signature = (key, *, at_least = None, exactly = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None),
         text_signature = "($self, key, *, at_least=None, exactly=None, timeout=30.0, require=None, trace=None)")]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
     fn fetch(
@@ -189,7 +189,7 @@ impl Client {
         key: &str,
         at_least: Option<&Bound<'_, PyAny>>,
         exactly: Option<&Bound<'_, PyAny>>,
-        timeout: Option<f64>,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
         require: Option<&str>,
         trace: Option<&str>,
     ) -> PyResult<Py<PyAny>> {
@@ -198,7 +198,7 @@ impl Client {
     }
 
     /// Begins a fetch, and returns it as a `Pending`. Its arguments are those of `fetch`.
-    #[pyo3(signature = (key, *, at_least = None, exactly = None, timeout = Some(options::DEFAULT_SECONDS), require = None, trace = None),
+    #[pyo3(signature = (key, *, at_least = None, exactly = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None),
         text_signature = "($self, key, *, at_least=None, exactly=None, timeout=30.0, require=None, trace=None)")]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
     fn fetch_later(
@@ -207,7 +207,7 @@ impl Client {
         key: &str,
         at_least: Option<&Bound<'_, PyAny>>,
         exactly: Option<&Bound<'_, PyAny>>,
-        timeout: Option<f64>,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
         require: Option<&str>,
         trace: Option<&str>,
     ) -> PyResult<Pending> {
@@ -217,7 +217,7 @@ impl Client {
         Ok(pending)
     }
 
-    #[pyo3(signature = (keys, *, at_least = None, exactly = None, timeout = Some(options::DEFAULT_SECONDS), require = None, trace = None),
+    #[pyo3(signature = (keys, *, at_least = None, exactly = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None),
         text_signature = "($self, keys, *, at_least=None, exactly=None, timeout=30.0, require=None, trace=None)")]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
     fn _fetch_many(
@@ -226,13 +226,13 @@ impl Client {
         keys: Vec<String>,
         at_least: Option<&Bound<'_, PyAny>>,
         exactly: Option<&Bound<'_, PyAny>>,
-        timeout: Option<f64>,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
         require: Option<&str>,
         trace: Option<&str>,
     ) -> PyResult<Pending> {
         let Which { at_least, exactly, .. } = Which::of((at_least, exactly), timeout, require, trace)?;
         let (started, guard) = (Instant::now(), self.guard.clone());
-        let mut fetch = self.handle(py)?.fetch_many(&keys).timeout(options::duration(py, timeout)?);
+        let mut fetch = self.handle(py)?.fetch_many(&keys).timeout(timeout);
         if let Some(fabric) = options::fabric(py, require)? {
             fetch = fetch.require(fabric);
         }
@@ -268,12 +268,11 @@ impl Client {
     fn _allocate(
         &self,
         py: Python<'_>,
-        shape: Vec<u64>,
+        #[pyo3(from_py_with = options::shape)] shape: Vec<u64>,
         dtype: &Bound<'_, PyAny>,
-        timeout: Option<f64>,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
     ) -> PyResult<Pending> {
         let (dtype, guard, started) = (dtype::of(dtype)?, self.guard.clone(), Instant::now());
-        let timeout = options::duration(py, timeout)?;
         let handle = self.handle(py)?;
         match handle.allocate(dtype, &shape) {
             Ok(tensor) => return Ok(Pending::ready(Py::new(py, Buffer::new(tensor, guard))?.into_any())),
@@ -385,8 +384,12 @@ impl Client {
         })))
     }
 
-    fn _delete(&self, py: Python<'_>, key: &str, timeout: Option<f64>) -> PyResult<Pending> {
-        let timeout = options::duration(py, timeout)?;
+    fn _delete(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
+    ) -> PyResult<Pending> {
         let (begun, about) = (self.handle(py)?.delete(key).timeout(timeout).begin(), (key.to_owned(), Instant::now()));
         Ok(Pending::new(going(begun, move |py, result: Result<(), Error>| {
             result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
@@ -398,13 +401,12 @@ impl Client {
         &self,
         py: Python<'_>,
         key: &str,
-        shape: Vec<u64>,
+        #[pyo3(from_py_with = options::shape)] shape: Vec<u64>,
         dtype: &Bound<'_, PyAny>,
         to: &str,
-        timeout: Option<f64>,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
     ) -> PyResult<Pending> {
-        let (dtype, timeout, about) =
-            (dtype::of(dtype)?, options::duration(py, timeout)?, (key.to_owned(), Instant::now()));
+        let (dtype, timeout, about) = (dtype::of(dtype)?, timeout, (key.to_owned(), Instant::now()));
         let begun = self.handle(py)?.prepare(key, dtype, &shape, to).timeout(timeout).begin();
         Ok(Pending::new(going(begun, move |py, result: Result<(), Error>| {
             result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
@@ -412,21 +414,41 @@ impl Client {
         })))
     }
 
-    fn _counter(&self, py: Python<'_>, name: &str, timeout: Option<f64>) -> PyResult<Pending> {
+    fn _counter(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
+    ) -> PyResult<Pending> {
         counters::open(self, py, name, timeout)
     }
 
-    fn _barrier(&self, py: Python<'_>, name: &str, members: u32) -> PyResult<counters::Barrier> {
+    fn _barrier(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        #[pyo3(from_py_with = options::members)] members: u32,
+    ) -> PyResult<counters::Barrier> {
         counters::barrier(self, py, name, members)
     }
 
-    fn _gate(&self, py: Python<'_>, key: &str, timeout: Option<f64>) -> PyResult<Pending> {
-        let gate = self.handle(py)?.gate(key).timeout(options::duration(py, timeout)?);
+    fn _gate(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
+    ) -> PyResult<Pending> {
+        let gate = self.handle(py)?.gate(key).timeout(timeout);
         Ok(in_place::gate(gate, self.guard.clone(), key))
     }
 
-    fn _gate_bundle(&self, py: Python<'_>, key: &str, timeout: Option<f64>) -> PyResult<Pending> {
-        let gate = self.handle(py)?.gate_bundle(key).timeout(options::duration(py, timeout)?);
+    fn _gate_bundle(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
+    ) -> PyResult<Pending> {
+        let gate = self.handle(py)?.gate_bundle(key).timeout(timeout);
         Ok(in_place::gate_bundle(gate, self.guard.clone(), key))
     }
 
@@ -451,9 +473,8 @@ impl Client {
         key: &str,
         version: u64,
         buffers: Vec<Bound<'_, Buffer>>,
-        timeout: Option<f64>,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
     ) -> PyResult<Pending> {
-        let timeout = options::duration(py, timeout)?;
         Ok(in_place::regain(self.handle(py)?, key, version, buffers, timeout))
     }
 
@@ -461,7 +482,7 @@ impl Client {
         &self,
         py: Python<'_>,
         key: &str,
-        tensors: Vec<(String, Vec<u64>, Bound<'_, PyAny>)>,
+        tensors: Vec<(String, Bound<'_, PyAny>, Bound<'_, PyAny>)>,
     ) -> PyResult<in_place::TwoBundleBuffers> {
         in_place::TwoBundleBuffers::new(self, py, key, tensors)
     }
@@ -470,7 +491,7 @@ impl Client {
         &self,
         py: Python<'_>,
         key: &str,
-        shape: Vec<u64>,
+        #[pyo3(from_py_with = options::shape)] shape: Vec<u64>,
         dtype: &Bound<'_, PyAny>,
     ) -> PyResult<in_place::TwoBuffers> {
         in_place::TwoBuffers::new(self, py, key, &shape, dtype)
@@ -481,15 +502,20 @@ impl Client {
         &self,
         py: Python<'_>,
         name: &str,
-        partitions: u32,
-        tasks: u32,
-        deadline: Option<f64>,
-        timeout: Option<f64>,
+        #[pyo3(from_py_with = options::partitions)] partitions: u32,
+        #[pyo3(from_py_with = options::tasks)] tasks: u32,
+        #[pyo3(from_py_with = options::deadline)] deadline: Option<Duration>,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
     ) -> PyResult<Pending> {
         exchange::open(self, py, name, (partitions, tasks), deadline, timeout)
     }
 
-    fn _join_exchange(&self, py: Python<'_>, name: &str, timeout: Option<f64>) -> PyResult<Pending> {
+    fn _join_exchange(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
+    ) -> PyResult<Pending> {
         exchange::join(self, py, name, timeout)
     }
 
@@ -498,14 +524,19 @@ impl Client {
         py: Python<'_>,
         key: &str,
         rows: &table::Rows,
-        readers: u32,
+        #[pyo3(from_py_with = options::readers)] readers: u32,
     ) -> PyResult<streams::StreamWriter> {
         let stream = self.handle(py)?.push_stream(key, rows.schema()).readers(readers);
         Ok(streams::StreamWriter::new(stream, key))
     }
 
-    fn _fetch_stream(&self, py: Python<'_>, key: &str, timeout: Option<f64>) -> PyResult<streams::StreamReader> {
-        let stream = self.handle(py)?.fetch_stream(key).timeout(options::duration(py, timeout)?);
+    fn _fetch_stream(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
+    ) -> PyResult<streams::StreamReader> {
+        let stream = self.handle(py)?.fetch_stream(key).timeout(timeout);
         Ok(streams::StreamReader::new(stream, key))
     }
 }

@@ -4,16 +4,16 @@ use crate::client::{Client, about_of};
 use crate::pending::{Pending, going};
 use crate::{errors, options};
 use pyo3::prelude::*;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use transfer_client::{Blocking, Counted, Error, Swapped};
 
 /// A counter that exists once in the job, from 0 to 2**64 - 1.
 #[pyclass(frozen, module = "transferd._native")]
 pub(crate) struct Counter(transfer_client::Counter<Blocking>);
 
-pub(crate) fn open(client: &Client, py: Python<'_>, name: &str, timeout: Option<f64>) -> PyResult<Pending> {
+pub(crate) fn open(client: &Client, py: Python<'_>, name: &str, timeout: Duration) -> PyResult<Pending> {
     let about = (name.to_owned(), Instant::now());
-    let begun = client.handle(py)?.counter(name).timeout(options::duration(py, timeout)?).begin();
+    let begun = client.handle(py)?.counter(name).timeout(timeout).begin();
     Ok(Pending::new(going(begun, move |py, result: Result<_, Error>| {
         let counter = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
         Ok(Py::new(py, Counter(counter))?.into_any())
@@ -34,17 +34,26 @@ impl Counter {
         self.0.home()
     }
 
-    fn _add(&self, py: Python<'_>, n: u64, timeout: Option<f64>) -> PyResult<Pending> {
-        self.counted(py, self.0.add(n), timeout)
+    fn _add(
+        &self,
+        #[pyo3(from_py_with = options::n)] n: u64,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
+    ) -> PyResult<Pending> {
+        self.counted(self.0.add(n), timeout)
     }
 
-    fn _get(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
-        self.counted(py, self.0.get(), timeout)
+    fn _get(&self, #[pyo3(from_py_with = options::timeout)] timeout: Duration) -> PyResult<Pending> {
+        self.counted(self.0.get(), timeout)
     }
 
-    fn _compare_swap(&self, py: Python<'_>, expected: u64, new: u64, timeout: Option<f64>) -> PyResult<Pending> {
+    fn _compare_swap(
+        &self,
+        #[pyo3(from_py_with = options::expected)] expected: u64,
+        #[pyo3(from_py_with = options::new)] new: u64,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
+    ) -> PyResult<Pending> {
         let about = (self.0.name().to_owned(), Instant::now());
-        let begun = self.0.compare_swap(expected, new).timeout(options::duration(py, timeout)?).begin();
+        let begun = self.0.compare_swap(expected, new).timeout(timeout).begin();
         Ok(Pending::new(going(begun, move |py, result: Result<Swapped, Error>| {
             let swapped = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
             let (done, old) = match swapped.result {
@@ -57,14 +66,9 @@ impl Counter {
 }
 
 impl Counter {
-    fn counted(
-        &self,
-        py: Python<'_>,
-        call: transfer_client::Counting<Blocking, Counted>,
-        timeout: Option<f64>,
-    ) -> PyResult<Pending> {
+    fn counted(&self, call: transfer_client::Counting<Blocking, Counted>, timeout: Duration) -> PyResult<Pending> {
         let about = (self.0.name().to_owned(), Instant::now());
-        let begun = call.timeout(options::duration(py, timeout)?).begin();
+        let begun = call.timeout(timeout).begin();
         Ok(Pending::new(going(begun, move |py, result: Result<Counted, Error>| {
             let counted = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
             Ok(counted.old.into_pyobject(py)?.into_any().unbind())
@@ -89,9 +93,9 @@ pub(crate) fn barrier(client: &Client, py: Python<'_>, name: &str, members: u32)
 
 #[pymethods]
 impl Barrier {
-    fn _wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
+    fn _wait(&self, #[pyo3(from_py_with = options::timeout)] timeout: Duration) -> PyResult<Pending> {
         let about = (self.name.clone(), Instant::now());
-        let begun = self.barrier.wait().timeout(options::duration(py, timeout)?).begin();
+        let begun = self.barrier.wait().timeout(timeout).begin();
         Ok(Pending::new(going(begun, move |py, result: Result<transfer_client::Round, Error>| {
             let round = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
             Ok(Py::new(py, Round { number: round.number, leader: round.leader })?.into_any())

@@ -8,7 +8,7 @@ use arrow_array::RecordBatch;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use std::num::NonZeroUsize;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use transfer_client::{Blocking, Bounds, By, Error, ExchangeBuilder};
 
 /// An exchange of record batches between workers.
@@ -20,46 +20,47 @@ pub(crate) fn open(
     py: Python<'_>,
     name: &str,
     (partitions, tasks): (u32, u32),
-    deadline: Option<f64>,
-    timeout: Option<f64>,
+    deadline: Option<Duration>,
+    timeout: Duration,
 ) -> PyResult<Pending> {
     let mut builder = client.handle(py)?.exchange(name).partitions(partitions).tasks(tasks);
-    if deadline.is_some() {
-        builder = builder.deadline(options::duration(py, deadline)?);
+    if let Some(deadline) = deadline {
+        builder = builder.deadline(deadline);
     }
-    made(py, name, builder, ExchangeBuilder::open, timeout)
+    made(name, builder, ExchangeBuilder::open, timeout)
 }
 
-pub(crate) fn join(client: &Client, py: Python<'_>, name: &str, timeout: Option<f64>) -> PyResult<Pending> {
-    made(py, name, client.handle(py)?.exchange(name), ExchangeBuilder::join, timeout)
+pub(crate) fn join(client: &Client, py: Python<'_>, name: &str, timeout: Duration) -> PyResult<Pending> {
+    made(name, client.handle(py)?.exchange(name), ExchangeBuilder::join, timeout)
 }
 
 type Call<T> = transfer_client::ExchangeCall<Blocking, T>;
 
 fn made(
-    py: Python<'_>,
     name: &str,
     builder: ExchangeBuilder<Blocking>,
     make: fn(ExchangeBuilder<Blocking>) -> Call<transfer_client::Exchange<Blocking>>,
-    timeout: Option<f64>,
+    timeout: Duration,
 ) -> PyResult<Pending> {
-    begun(py, name, make(builder), timeout, |py, exchange| Ok(Py::new(py, Exchange(exchange))?.into_any()))
+    begun(name, make(builder), timeout, |py, exchange| Ok(Py::new(py, Exchange(exchange))?.into_any()))
 }
 
 /// Begins a call.
 fn begun<T: Send + 'static>(
-    py: Python<'_>,
     name: &str,
     call: Call<T>,
-    timeout: Option<f64>,
+    timeout: Duration,
     finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
 ) -> PyResult<Pending> {
     let about = (name.to_owned(), Instant::now());
-    let begun = call.timeout(options::duration(py, timeout)?).begin();
+    let begun = call.timeout(timeout).begin();
     Ok(Pending::new(going(begun, move |py, result: Result<T, Error>| {
         finish(py, result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?)
     })))
 }
+
+/// A seed, the position of the first row, the rows of a batch, and the bytes of memory.
+type Order<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, u64);
 
 #[pymethods]
 impl Exchange {
@@ -81,25 +82,28 @@ impl Exchange {
         self.0.tasks()
     }
 
-    fn _task(&self, py: Python<'_>, task: u32, attempt: u32, timeout: Option<f64>) -> PyResult<Pending> {
+    fn _task(
+        &self,
+        #[pyo3(from_py_with = options::task)] task: u32,
+        #[pyo3(from_py_with = options::attempt)] attempt: u32,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
+    ) -> PyResult<Pending> {
         let name = self.0.name().to_owned();
-        begun(py, self.0.name(), self.0.task(task, attempt), timeout, move |py, writer| {
+        begun(self.0.name(), self.0.task(task, attempt), timeout, move |py, writer| {
             Ok(Py::new(py, ExchangeTask { task, attempt, name, writer: Mutex::new(Some(writer)) })?.into_any())
         })
     }
 
-    /// The order is a seed, the position of the first row, the rows of a batch, and the bytes of memory.
     fn _partition(
         &self,
-        py: Python<'_>,
-        partition: u32,
-        order: Option<(u64, u64, usize, u64)>,
-        timeout: Option<f64>,
+        #[pyo3(from_py_with = options::partition)] partition: u32,
+        order: Option<Order<'_>>,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
     ) -> PyResult<ExchangeReader> {
-        let mut reader = self.0.partition(partition).timeout(options::duration(py, timeout)?);
+        let mut reader = self.0.partition(partition).timeout(timeout);
         if let Some((seed, position, rows_per_batch, memory)) = order {
-            let rows = NonZeroUsize::new(rows_per_batch)
-                .ok_or_else(|| errors::invalid(py, "a batch has at least one row: rows_per_batch is 0"))?;
+            let (seed, position) = (options::order(&seed)?, options::position(&position)?);
+            let rows = NonZeroUsize::new(options::rows_per_batch(&rows_per_batch)?).unwrap_or(NonZeroUsize::MIN);
             reader = reader.in_order_of(seed).rows_per_batch(rows).from_position(position).memory(memory);
         }
         Ok(ExchangeReader {
@@ -109,8 +113,8 @@ impl Exchange {
         })
     }
 
-    fn _release(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
-        begun(py, self.0.name(), self.0.release(), timeout, |py, ()| Ok(py.None()))
+    fn _release(&self, #[pyo3(from_py_with = options::timeout)] timeout: Duration) -> PyResult<Pending> {
+        begun(self.0.name(), self.0.release(), timeout, |py, ()| Ok(py.None()))
     }
 }
 
@@ -155,7 +159,7 @@ impl ExchangeTask {
         rows: &Rows,
         batch: usize,
         how: (String, Option<Partitioning>, Option<Py<Rows>>),
-        timeout: Option<f64>,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
     ) -> PyResult<Option<Pending>> {
         let (how, by, bounds) = how;
         let Some(batch) = rows.batches().get(batch) else { return Ok(None) };
@@ -174,12 +178,12 @@ impl ExchangeTask {
         };
         // The call chooses the partition of each row, which takes a while: other threads of Python run meanwhile.
         let call = py.detach(|| self.writer.lock().as_mut().map(|writer| writer.write(batch, by)));
-        begun(py, &self.name, call.ok_or_else(|| ended(py))?, timeout, |py, ()| Ok(py.None())).map(Some)
+        begun(&self.name, call.ok_or_else(|| ended(py))?, timeout, |py, ()| Ok(py.None())).map(Some)
     }
 
-    fn _commit(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
+    fn _commit(&self, py: Python<'_>, #[pyo3(from_py_with = options::timeout)] timeout: Duration) -> PyResult<Pending> {
         let writer = self.writer.lock().take().ok_or_else(|| ended(py))?;
-        begun(py, &self.name, writer.commit(), timeout, |py, committed| {
+        begun(&self.name, writer.commit(), timeout, |py, committed| {
             Ok(committed.rows.into_pyobject(py)?.into_any().unbind())
         })
     }

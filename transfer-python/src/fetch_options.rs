@@ -3,13 +3,14 @@
 use crate::{errors, options};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use std::time::Duration;
 use transfer_client::Fetch;
 
 /// The version, time-out and fabric of a fetch.
 pub(crate) struct Which<'a> {
     pub(crate) at_least: Option<u64>,
     pub(crate) exactly: Option<u64>,
-    pub(crate) timeout: Option<f64>,
+    pub(crate) timeout: Duration,
     pub(crate) require: Option<&'a str>,
     pub(crate) trace: Option<&'a str>,
 }
@@ -18,7 +19,7 @@ impl<'a> Which<'a> {
     /// Reads the arguments of a call.
     pub(crate) fn of(
         (at_least, exactly): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>),
-        timeout: Option<f64>,
+        timeout: Duration,
         require: Option<&'a str>,
         trace: Option<&'a str>,
     ) -> PyResult<Which<'a>> {
@@ -33,7 +34,7 @@ impl<'a> Which<'a> {
         py: Python<'_>,
         fetch: Fetch<transfer_client::Blocking, T>,
     ) -> PyResult<Fetch<transfer_client::Blocking, T>> {
-        let mut fetch = fetch.timeout(options::duration(py, self.timeout)?);
+        let mut fetch = fetch.timeout(self.timeout);
         if let Some(fabric) = options::fabric(py, self.require)? {
             fetch = fetch.require(fabric);
         }
@@ -53,20 +54,20 @@ impl<'a> Which<'a> {
 pub(crate) struct FetchOptions {
     pub(crate) at_least: Option<u64>,
     pub(crate) exactly: Option<u64>,
-    pub(crate) timeout: Option<f64>,
+    pub(crate) timeout: Duration,
     pub(crate) require: Option<String>,
     pub(crate) trace: Option<String>,
 }
 
 impl FetchOptions {
     pub(crate) fn read(options: &Bound<'_, PyDict>) -> PyResult<FetchOptions> {
-        let timeout = Some(options::DEFAULT_SECONDS);
+        let timeout = options::DEFAULT_TIMEOUT;
         let mut read = FetchOptions { at_least: None, exactly: None, timeout, require: None, trace: None };
         for (name, value) in options {
             match name.extract::<String>()?.as_str() {
                 "at_least" => read.at_least = options::version(&value, "at_least")?,
                 "exactly" => read.exactly = options::version(&value, "exactly")?,
-                "timeout" => read.timeout = options::seconds(&value, "timeout")?,
+                "timeout" => read.timeout = options::timeout(&value)?,
                 "require" => read.require = value.extract()?,
                 "trace" => read.trace = value.extract()?,
                 other => {

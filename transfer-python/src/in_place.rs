@@ -126,11 +126,11 @@ impl TwoBuffers {
 
 #[pymethods]
 impl TwoBuffers {
-    fn _turn(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
+    fn _turn(&self, py: Python<'_>, #[pyo3(from_py_with = options::timeout)] timeout: Duration) -> PyResult<Pending> {
         if self.guard.is_forked() {
             return Err(errors::forked(py));
         }
-        let turn = self.buffers.lock().turn().timeout(options::duration(py, timeout)?);
+        let turn = self.buffers.lock().turn().timeout(timeout);
         Ok(gate(turn, self.guard.clone(), &self.key))
     }
 
@@ -138,10 +138,9 @@ impl TwoBuffers {
         &self,
         py: Python<'_>,
         buffer: Bound<'_, Buffer>,
-        version: u64,
-        timeout: Option<f64>,
+        #[pyo3(from_py_with = options::whole_version)] version: u64,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
     ) -> PyResult<Pending> {
-        let timeout = options::duration(py, timeout)?;
         let tensor = buffer.get().take(py, false)?;
         let push = self.buffers.lock().push(tensor, version).timeout(timeout);
         let (about, buffer) = ((self.key.clone(), Instant::now()), buffer.unbind());
@@ -163,11 +162,11 @@ impl TwoBundleBuffers {
         client: &Client,
         py: Python<'_>,
         key: &str,
-        tensors: Vec<(String, Vec<u64>, Bound<'_, PyAny>)>,
+        tensors: Vec<(String, Bound<'_, PyAny>, Bound<'_, PyAny>)>,
     ) -> PyResult<TwoBundleBuffers> {
         let mut layout = Vec::with_capacity(tensors.len());
         for (name, shape, dtype) in tensors {
-            layout.push((name, dtype::of(&dtype)?, shape));
+            layout.push((name, dtype::of(&dtype)?, options::shape(&shape)?));
         }
         let about = errors::About { key: Some(key), waited: None };
         let made = client.handle(py)?.two_bundle_buffers(key, layout);
@@ -178,11 +177,11 @@ impl TwoBundleBuffers {
 
 #[pymethods]
 impl TwoBundleBuffers {
-    fn _turn(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
+    fn _turn(&self, py: Python<'_>, #[pyo3(from_py_with = options::timeout)] timeout: Duration) -> PyResult<Pending> {
         if self.guard.is_forked() {
             return Err(errors::forked(py));
         }
-        let turn = self.buffers.lock().turn().timeout(options::duration(py, timeout)?);
+        let turn = self.buffers.lock().turn().timeout(timeout);
         Ok(gate_bundle(turn, self.guard.clone(), &self.key))
     }
 
@@ -191,10 +190,9 @@ impl TwoBundleBuffers {
         py: Python<'_>,
         names: Vec<String>,
         buffers: Vec<Bound<'_, Buffer>>,
-        version: u64,
-        timeout: Option<f64>,
+        #[pyo3(from_py_with = options::whole_version)] version: u64,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
     ) -> PyResult<Pending> {
-        let timeout = options::duration(py, timeout)?;
         let mut taken = Vec::with_capacity(buffers.len());
         for buffer in &buffers {
             match buffer.get().take(py, false) {

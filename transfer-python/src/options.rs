@@ -4,26 +4,16 @@ use crate::errors;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use std::fmt::Display;
 use std::num::NonZeroU32;
 use std::time::Duration;
 use transfer_client::{Blocking, FabricKind, Push, TraceContext, Until};
 
 /// An unlimited time-out.
-const YEAR: Duration = Duration::from_secs(366 * 24 * 3600);
+pub(crate) const FOR_EVER: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// The default time-out of a call, in seconds.
-pub(crate) const DEFAULT_SECONDS: f64 = 30.0;
-
-/// Seconds as a duration; None and infinity are a year.
-pub(crate) fn duration(py: Python<'_>, seconds: Option<f64>) -> PyResult<Duration> {
-    match seconds {
-        None => Ok(YEAR),
-        Some(seconds) if seconds >= YEAR.as_secs_f64() => Ok(YEAR),
-        Some(seconds) => Duration::try_from_secs_f64(seconds).map_err(|_| {
-            errors::invalid(py, &format!("a timeout is seconds from 0 on, or None; this one is {seconds}"))
-        }),
-    }
-}
+/// The time-out of a call that gives none.
+pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reads the version that an argument of this name has; `None` for None.
 pub(crate) fn version(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<u64>> {
@@ -34,15 +24,109 @@ pub(crate) fn version(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<u
     })
 }
 
-/// Reads the seconds that an argument of this name has.
-pub(crate) fn seconds(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<f64>> {
+/// Reads the whole number that an argument of this name has.
+fn whole<T: TryFrom<u64> + PartialOrd + Display>(
+    value: &Bound<'_, PyAny>,
+    name: &str,
+    least: T,
+    most: T,
+) -> PyResult<T> {
+    let number = value.extract::<u64>().ok().and_then(|number| T::try_from(number).ok());
+    match number {
+        Some(number) if number >= least => Ok(number),
+        _ => {
+            let text = format!("{name} is a whole number from {least} to {most}; this is {}", value.repr()?);
+            Err(errors::invalid(value.py(), &text))
+        }
+    }
+}
+
+/// Makes a reader for each argument that is a whole number, of its name, its type and its least value.
+macro_rules! whole_numbers {
+    ($($argument:ident: $type:ident from $least:literal;)*) => {$(
+        pub(crate) fn $argument(value: &Bound<'_, PyAny>) -> PyResult<$type> {
+            whole(value, stringify!($argument), $least, $type::MAX)
+        }
+    )*};
+}
+
+whole_numbers! {
+    partitions: u32 from 1;
+    tasks: u32 from 1;
+    partition: u32 from 0;
+    task: u32 from 0;
+    attempt: u32 from 0;
+    order: u64 from 0;
+    position: u64 from 0;
+    rows_per_batch: usize from 1;
+    readers: u32 from 1;
+    members: u32 from 1;
+    n: u64 from 0;
+    expected: u64 from 0;
+    new: u64 from 0;
+}
+
+/// Reads the version of a push that needs one.
+pub(crate) fn whole_version(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    whole(value, "version", 0, u64::MAX)
+}
+
+/// Reads a shape: its dimensions, or the one of a vector.
+pub(crate) fn shape(value: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    let dims = value.extract::<u64>().map(|dim| vec![dim]).or_else(|_| {
+        let dims = value.try_iter()?.map(|dim| dim?.extract::<u64>());
+        dims.collect::<PyResult<Vec<_>>>()
+    });
+    dims.or_else(|_| {
+        let text = format!("shape is whole numbers from 0 to {}, or one of them; this is {}", u64::MAX, value.repr()?);
+        Err(errors::invalid(value.py(), &text))
+    })
+}
+
+/// Reads the seconds that an argument of this name has. Infinity is a year.
+fn seconds(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<Duration>> {
     match value.extract::<Option<f64>>() {
-        Ok(seconds) if seconds.is_none_or(|seconds| seconds >= 0.0) => Ok(seconds),
+        Ok(None) => Ok(None),
+        Ok(Some(seconds)) if seconds >= 0.0 => {
+            Ok(Some(Duration::try_from_secs_f64(seconds).map_or(FOR_EVER, |time| time.min(FOR_EVER))))
+        }
         _ => {
             let text = format!("{name} is seconds, a number from 0 on, or None; this is {}", value.repr()?);
             Err(errors::invalid(value.py(), &text))
         }
     }
+}
+
+/// Reads a time-out; None is for ever.
+pub(crate) fn timeout(value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    Ok(seconds(value, "timeout")?.unwrap_or(FOR_EVER))
+}
+
+/// Reads a time-out whose default depends on other arguments.
+pub(crate) fn connect_timeout(value: &Bound<'_, PyAny>) -> PyResult<Option<Duration>> {
+    seconds(value, "timeout")
+}
+
+pub(crate) fn deadline(value: &Bound<'_, PyAny>) -> PyResult<Option<Duration>> {
+    seconds(value, "deadline")
+}
+
+pub(crate) fn spin(value: &Bound<'_, PyAny>) -> PyResult<Option<Duration>> {
+    seconds(value, "spin")
+}
+
+/// Reads a whole number of 64 bits, for the package's Python half.
+#[pyfunction]
+#[pyo3(name = "_whole")]
+pub(crate) fn whole_of(name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    whole(value, name, 0, u64::MAX)
+}
+
+/// Raises `Invalid` if an argument is no seconds, for the package's Python half.
+#[pyfunction]
+#[pyo3(name = "_check_seconds")]
+pub(crate) fn check_seconds(name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    seconds(value, name).map(drop)
 }
 
 /// Parses a fabric's name.
@@ -81,7 +165,7 @@ impl PushOptions {
         let mut read = PushOptions {
             version: None,
             to: None,
-            timeout: duration(py, Some(DEFAULT_SECONDS))?,
+            timeout: DEFAULT_TIMEOUT,
             require: None,
             keep: None,
             outlive: false,
@@ -93,7 +177,7 @@ impl PushOptions {
             match name.extract::<String>()?.as_str() {
                 "version" => read.version = version(&value, "version")?,
                 "to" => read.to = value.extract()?,
-                "timeout" => read.timeout = duration(py, seconds(&value, "timeout")?)?,
+                "timeout" => read.timeout = timeout(&value)?,
                 "require" => read.require = fabric(py, value.extract::<Option<String>>()?.as_deref())?,
                 "keep" => read.keep = keep(&value)?,
                 "outlive" => read.outlive = value.extract()?,
@@ -135,18 +219,19 @@ impl PushOptions {
 
 /// Parses "replaced", "deleted", or the number of fetches.
 fn keep(value: &Bound<'_, PyAny>) -> PyResult<Option<Until>> {
-    if let Ok(times) = value.extract::<u32>() {
-        let times = NonZeroU32::new(times);
-        return times.map(|times| Some(Until::Fetched(times))).ok_or_else(|| wrong_keep(value));
+    if let Ok(Some(times)) = value.extract::<u32>().map(NonZeroU32::new) {
+        return Ok(Some(Until::Fetched(times)));
     }
-    match value.extract::<Option<String>>()?.as_deref() {
-        None | Some("replaced") => Ok(None),
-        Some("deleted") => Ok(Some(Until::Deleted)),
-        Some(_) => Err(wrong_keep(value)),
+    match value.extract::<Option<String>>().as_ref().map(Option::as_deref) {
+        Ok(None | Some("replaced")) => Ok(None),
+        Ok(Some("deleted")) => Ok(Some(Until::Deleted)),
+        _ => {
+            let most = u32::MAX;
+            let text = format!(
+                "keep is \"replaced\", \"deleted\", or the number of fetches, from 1 to {most}; this is {}",
+                value.repr()?
+            );
+            Err(errors::invalid(value.py(), &text))
+        }
     }
-}
-
-fn wrong_keep(value: &Bound<'_, PyAny>) -> PyErr {
-    let text = format!("keep is \"replaced\", \"deleted\", or the number of fetches, from 1 on; this is {value}");
-    errors::invalid(value.py(), &text)
 }

@@ -1,7 +1,7 @@
 //! Calls in progress.
 
 use crate::bell::Bell;
-use crate::errors;
+use crate::{errors, options};
 use parking_lot::Mutex;
 use pyo3::PyTraverseError;
 use pyo3::PyVisit;
@@ -255,18 +255,21 @@ impl Pending {
     ///
     /// Raises the error of the call, or `Timeout` if the call has not ended by then. It stays in progress, and can be
     /// waited for again.
-    #[pyo3(signature = (timeout = None))]
-    fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+    #[pyo3(signature = (timeout = options::FOR_EVER), text_signature = "($self, timeout=None)")]
+    fn result(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = options::timeout)] timeout: Duration,
+    ) -> PyResult<Py<PyAny>> {
         let started = Instant::now();
-        let limit = crate::options::duration(py, timeout)?;
         loop {
-            let left = limit.saturating_sub(started.elapsed());
+            let left = timeout.saturating_sub(started.elapsed());
             if let Some(result) = self.wait_only(py, left.min(SLICE)) {
                 return result;
             }
             look_up(py)?;
             if left.is_zero() {
-                let text = format!("the call has not ended within {limit:?}; it goes on");
+                let text = format!("the call has not ended within {timeout:?}; it goes on");
                 return Err(errors::own(py, "deadline", &text));
             }
         }

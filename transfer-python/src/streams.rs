@@ -7,7 +7,7 @@ use crate::{errors, options};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use transfer_client::{BatchStream, BatchStreamReader, Blocking, Error, Pushed};
 
 /// The writing end of a stream of batches.
@@ -41,8 +41,7 @@ impl StreamWriter {
         Ok(pushes.collect())
     }
 
-    fn _finish(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
-        let timeout = options::duration(py, timeout)?;
+    fn _finish(&self, py: Python<'_>, #[pyo3(from_py_with = options::timeout)] timeout: Duration) -> PyResult<Pending> {
         let stream = self.stream.lock().take().ok_or_else(|| ended(py))?;
         let (finish, about) = (stream.finish().timeout(timeout), (self.key.clone(), Instant::now()));
         Ok(Pending::new(going(finish.begin(), move |py, result: Result<Pushed, Error>| {

@@ -108,7 +108,7 @@ def test_one_attempt_wins_and_errors_say_what_is_wrong(c, other):
             rows(x.partition(0, timeout=0.05))
         with pytest.raises(td.Error, match="already"):
             c.exchange("errors", partitions=1, tasks=1)
-        with pytest.raises(ValueError, match="0 partitions"):
+        with pytest.raises(td.Invalid, match="partitions is a whole number from 1 to .* this is 0"):
             c.exchange("none", partitions=0, tasks=1)
         with pytest.raises(TypeError, match="not by hash and random"):
             x.task(1, 0).write(table(1), hash="n", random=1)

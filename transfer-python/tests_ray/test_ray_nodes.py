@@ -167,7 +167,7 @@ def test_errors_say_what_would_be_right(cluster):
     ):
         with pytest.raises(td.Invalid, match=says):
             tr.init(sidecar=settings)
-    with pytest.raises(ValueError, match="is no size"):
+    with pytest.raises(td.Invalid, match="arena is a whole number of bytes"):
         tr.init(arena="many")
 
 

@@ -47,7 +47,7 @@ class Exchange:
         timeout: float | None = 30.0,
     ) -> ExchangeReader:
         """As `transferd.Exchange.partition`, for `async for`."""
-        in_order = None if order is None else (order, position, rows_per_batch, _calls.to_bytes(memory))
+        in_order = None if order is None else (order, position, rows_per_batch, _calls.to_bytes(memory, "memory"))
         native = self._exchange._partition(partition, in_order, timeout)
         return ExchangeReader(self._loop, native)
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, overload
 
 from . import _native
 from ._arrays import foreign
+from ._errors import Invalid
 from ._native import Buffer, Pending, Pushed
 from ._state import State
 
@@ -57,8 +58,7 @@ class FetchOptions(TypedDict, total=False):
 
 
 def allocate(client: _native.Client, shape: int | Sequence[int], dtype: object, timeout: float | None) -> Call[Buffer]:
-    dims = [shape] if isinstance(shape, int) else list(shape)
-    buffer: Buffer = yield client._allocate(dims, dtype, timeout)
+    buffer: Buffer = yield client._allocate(shape, dtype, timeout)
     return buffer
 
 
@@ -109,7 +109,7 @@ def push_state_snapshot(
 def two_state_buffers(
     client: _native.Client, key: str, tensors: Mapping[str, tuple[Sequence[int], object]]
 ) -> _native.TwoBundleBuffers:
-    described = [(name, list(shape), dtype) for name, (shape, dtype) in tensors.items()]
+    described = [(name, shape, dtype) for name, (shape, dtype) in tensors.items()]
     return client._two_bundle_buffers(key, described)
 
 
@@ -162,9 +162,7 @@ def partitioning(
         if name == "range":
             return name, None, _native.Rows(value)
         if name == "random":
-            if not isinstance(value, int):
-                raise TypeError(f"random= takes a seed, a number, not {value!r}")
-            return name, value, None
+            return name, _native._whole(name, value), None
         columns = [value] if isinstance(value, str) else value
         if not isinstance(columns, Sequence) or not all(isinstance(column, str) for column in columns):
             raise TypeError(f"{name}= takes names of columns, not {value!r}")
@@ -233,19 +231,24 @@ def to_settings(sidecar: Settings | None) -> tuple[str | None, list[tuple[str, s
 
 
 @overload
-def to_bytes(size: int | str) -> int: ...
+def to_bytes(size: int | str, name: str) -> int: ...
 @overload
-def to_bytes(size: None) -> None: ...
-def to_bytes(size: int | str | None) -> int | None:
-    """A number of bytes, or a text such as "4GiB"."""
-    if size is None or isinstance(size, int):
-        return size
+def to_bytes(size: None, name: str) -> None: ...
+def to_bytes(size: int | str | None, name: str) -> int | None:
+    """A number of bytes, or a text such as "4GiB", that the argument `name` has."""
+    if size is None:
+        return None
+    try:
+        return _native._whole(name, _parsed(size) if isinstance(size, str) else size)
+    except (KeyError, ValueError, OverflowError):
+        known = f'a whole number of bytes from 0 to {2**64 - 1}, or a text such as "512MiB" or "4GiB"'
+        raise Invalid(f"{name} is {known}; this is {size!r}") from None
+
+
+def _parsed(size: str) -> int:
     text = size.strip()
     digits = text.rstrip("".join(set("".join(_UNITS) + "".join(_UNITS).lower() + "iK "))).strip()
     unit = text[len(digits) :].strip().upper()
-    try:
-        return int(float(digits) * _UNITS[unit])
-    except (KeyError, ValueError):
-        raise ValueError(f'{size!r} is no size: a number of bytes, or such as "512MiB" or "4GiB"') from None
+    return int(float(digits) * _UNITS[unit])
 
 

@@ -43,7 +43,7 @@ class Client(_native.Client):
             cls,
             where,
             name=name,
-            arena_bytes=_calls.to_bytes(arena),
+            arena_bytes=_calls.to_bytes(arena, "arena"),
             timeout=timeout,
             spin=spin,
             come_back=come_back,
@@ -126,7 +126,7 @@ class Client(_native.Client):
         self, key: str, shape: Sequence[int], dtype: object, to: str, *, timeout: float | None = 30.0
     ) -> None:
         """Gets landing slots for tensors that will be pushed under `key` to the worker `to`, so that the first push waits for nothing."""
-        return wait(_calls.one(self._prepare(key, list(shape), dtype, to, timeout)))
+        return wait(_calls.one(self._prepare(key, shape, dtype, to, timeout)))
 
     # Versions of one key
 
@@ -247,7 +247,7 @@ class Client(_native.Client):
 
     def two_buffers(self, key: str, shape: Sequence[int], dtype: object = "float32") -> TwoBuffers:
         """Two buffers that take turns under `key`: while readers have the one, the other is written."""
-        return TwoBuffers(self._two_buffers(key, list(shape), dtype))
+        return TwoBuffers(self._two_buffers(key, shape, dtype))
 
     def push_state_snapshot(self, key: str, state: Mapping[str, Buffer], **options: Unpack[PushOptions]) -> Pushed:
         """Publishes copies of buffers that stay writable as one version. The options are those of `push`."""
@@ -294,6 +294,7 @@ class Producing:
         room: float | None,
         options: PushOptions,
     ) -> None:
+        _native._check_seconds("room", room)
         self._client, self._key, self._options = client, key, options
         self._of = (shape, dtype, room)
         self._buffer: Buffer | None = None

@@ -52,7 +52,7 @@ class Exchange:
         committed. If their partition takes more `memory` than that, it is read several times; the order is the same. An iterator raises
         `Lost` with the tasks that have to run again, and goes on afterwards.
         """
-        in_order = None if order is None else (order, position, rows_per_batch, _calls.to_bytes(memory))
+        in_order = None if order is None else (order, position, rows_per_batch, _calls.to_bytes(memory, "memory"))
         return ExchangeReader(self._exchange._partition(partition, in_order, timeout))
 
     def release(self, *, timeout: float | None = 30.0) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 
-from . import _child
+from . import _child, _native
 from ._client import Client, connect
 from ._errors import Timeout
 from ._folder import Folder, GiveUp
@@ -34,6 +34,7 @@ def init(*, name: str | None = None, arena: int | str | None = None, timeout: fl
     Raises `Invalid` where torchrun's variables are missing or the settings cannot be, `PermissionDenied` where the folder or the sidecar
     is another user's, `SidecarGone` where local rank 0 cannot start the sidecar, and `Timeout`.
     """
+    _native._check_seconds("timeout", timeout)
     job = read(os.environ)
     folder = Folder(f"{job.name}-n{job.group_rank}-r{job.restart}")
     started = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
+from . import _native
 from ._calls import Aliases, PushOptions
 
 
@@ -38,8 +39,9 @@ class Seen:
     def __init__(self, key: str, after: int | None, timeout: float | None, require: str | None) -> None:
         self.key = key
         """The key."""
-        self.seen = after
+        self.seen = None if after is None else _native._whole("after", after)
         """The newest version that it has returned, or that it begins after."""
+        _native._check_seconds("timeout", timeout)
         self._timeout, self._require = timeout, require
 
     def _next(self) -> int | None:

@@ -110,7 +110,7 @@ class Client:
         self, key: str, shape: Sequence[int], dtype: object, to: str, *, timeout: float | None = 30.0
     ) -> None:
         """As `transferd.Client.prepare`."""
-        await self._loop.wait(self._client._prepare(key, list(shape), dtype, to, timeout))
+        await self._loop.wait(self._client._prepare(key, shape, dtype, to, timeout))
 
     def publisher(self, key: str, **options: Unpack[PublisherOptions]) -> Publisher[Coroutine[Any, Any, Pushed], Producing]:
         """As `transferd.Client.publisher`. Its pushes are awaited."""
@@ -198,7 +198,7 @@ class Client:
 
     def two_buffers(self, key: str, shape: Sequence[int], dtype: object = "float32") -> TwoBuffers:
         """As `transferd.Client.two_buffers`."""
-        return TwoBuffers(self._loop, self._client._two_buffers(key, list(shape), dtype))
+        return TwoBuffers(self._loop, self._client._two_buffers(key, shape, dtype))
 
     async def push_state_snapshot(
         self, key: str, state: Mapping[str, Buffer], **options: Unpack[PushOptions]
@@ -229,6 +229,7 @@ class Producing:
         room: float | None,
         options: PushOptions,
     ) -> None:
+        _native._check_seconds("room", room)
         self._client, self._key, self._options = client, key, options
         self._of = (shape, dtype, room)
         self._buffer: Buffer | None = None

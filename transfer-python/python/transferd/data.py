@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from . import _native
 from ._client import Client, connect
 from ._errors import Invalid
 from ._native import Table
@@ -71,6 +72,8 @@ class PartitionDataset(_IterableDataset):
         super().__init__()
         if client.path is None:
             raise Invalid("the sidecar of this client has ended")
+        seed = _native._whole("seed", seed)
+        _native._check_seconds("timeout", timeout)
         self._path, self._process = client.path, os.getpid()
         self._client: Client | None = client
         self._exchange, self._seed, self._rows_per_batch, self._memory = exchange, seed, rows_per_batch, memory

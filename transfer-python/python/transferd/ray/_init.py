@@ -59,7 +59,7 @@ def init(*, arena: int | str = "256MiB", sidecar: Settings | None = None, timeou
     global _job
     settings = dict(sidecar or {})
     _check(settings)
-    to_bytes(arena)
+    to_bytes(arena, "arena")
     place = here()
     register()
     with _lock:

@@ -71,7 +71,7 @@ def shuffle(
     exchange = _clients.reader().exchange(name, partitions=partitions, tasks=len(refs))
     try:
         placed = _placed(ray, refs, lying)
-        sizes = {place: to_bytes(arena) for place, _ in placed} if arena is not None else _arenas(placed, partitions)
+        sizes = {place: to_bytes(arena, "arena") for place, _ in placed} if arena is not None else _arenas(placed, partitions)
         places = [(*place, sizes[place]) for place, _ in placed]
         result = Shuffled(name, partitions, read, refs, places, _by.how(read, limits), timeout)
         result._exchange = exchange
