@@ -189,6 +189,10 @@ impl Buffer {
         dlpack::export_written(py, self.written(py)?, &self.meta, &asked)
     }
 
+    fn __reduce__(&self, py: Python<'_>) -> PyResult<()> {
+        Err(errors::no_pickle(py, "a buffer", "push it and pass its key, or pass a copy, b.numpy()"))
+    }
+
     fn __repr__(&self) -> String {
         let state = if self.pushed() { ", pushed" } else { "" };
         format!("<Buffer {:?} {}{state}>", self.meta.shape().dims(), self.dtype())

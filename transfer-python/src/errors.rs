@@ -51,6 +51,11 @@ pub(crate) fn invalid(py: Python<'_>, text: &str) -> PyErr {
     own(py, "invalid", text)
 }
 
+/// Makes the exception for an object that does not leave its process, by pickle or as a deep copy of it.
+pub(crate) fn no_pickle(py: Python<'_>, what: &str, instead: &str) -> PyErr {
+    invalid(py, &format!("{what} is shared memory of this host, and cannot be pickled: {instead}"))
+}
+
 /// Makes the exception for the use of a client, or memory, of the parent in a forked child.
 pub(crate) fn forked(py: Python<'_>) -> PyErr {
     raise(py, &Error::Forked, &About::default())

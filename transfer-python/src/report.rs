@@ -15,6 +15,15 @@ impl Report {
 
 #[pymethods]
 impl Report {
+    /// What never changes is its own copy.
+    fn __copy__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __deepcopy__(slf: Py<Self>, _memo: &Bound<'_, PyAny>) -> Py<Self> {
+        slf
+    }
+
     /// The fabric: "local" (by reference), "shm", "tcp" or "verbs".
     #[getter]
     fn fabric(&self) -> &'static str {

@@ -169,6 +169,20 @@ impl Table {
         Ok(PyCapsule::new_with_value(py, stream, c"arrow_array_stream")?.into_any())
     }
 
+    /// What never changes is its own copy.
+    fn __copy__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __deepcopy__(slf: Py<Self>, _memo: &Bound<'_, PyAny>) -> Py<Self> {
+        slf
+    }
+
+    fn __reduce__(&self, py: Python<'_>) -> PyResult<()> {
+        let what = format!("the table of version {}", self.version);
+        Err(errors::no_pickle(py, &what, "pass its key and version and fetch it there, or pass a copy, t.pyarrow()"))
+    }
+
     fn __repr__(&self) -> String {
         format!("<Table of {} rows, version {}>", self.num_rows(), self.version)
     }

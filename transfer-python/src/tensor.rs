@@ -3,7 +3,7 @@
 use crate::memory::{Memory, Ours};
 use crate::pybuffer::{self, Raw};
 use crate::report::Report;
-use crate::{dlpack, dtype};
+use crate::{dlpack, dtype, errors};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -156,6 +156,20 @@ impl Tensor {
         let (capsule, copied) = dlpack::export_fetched(py, &self.tensor, self.tensor()?, &asked)?;
         self.exports_copied.fetch_add(copied, Ordering::Relaxed);
         Ok(capsule)
+    }
+
+    /// What never changes is its own copy.
+    fn __copy__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __deepcopy__(slf: Py<Self>, _memo: &Bound<'_, PyAny>) -> Py<Self> {
+        slf
+    }
+
+    fn __reduce__(&self, py: Python<'_>) -> PyResult<()> {
+        let what = format!("the tensor {:?} of version {}", self.key, self.tensor()?.version());
+        Err(errors::no_pickle(py, &what, "pass its key and version and fetch it there, or pass a copy, v.numpy()"))
     }
 
     fn __repr__(&self) -> PyResult<String> {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ import threading
 import traceback
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import transferd as td
 from conftest import GIVE_UP, until
@@ -252,3 +254,44 @@ def test_what_pickles(sidecar):
     error = pickle.loads(pickle.dumps(e.value))
     assert type(error) is td.Timeout
     assert (error.code, error.key, str(error)) == (e.value.code, "none", str(e.value))
+
+
+def summed(queue, array, key, version, path):
+    with td.connect(path, arena=0) as c:
+        queue.put((float(array.sum()), float(c.fetch(key, exactly=version).numpy().sum())))
+
+
+def test_a_tensor_does_not_pickle_and_its_array_and_key_do(c, sidecar):
+    buffer = c.empty(4)
+    c.push("w", np.arange(10))
+    c.push_state("s", {"w": np.arange(10)})
+    c.push_table("t", pa.table({"n": [1]}))
+    v, state, table = c.fetch("w"), c.fetch_state("s"), c.fetch_table("t")
+    context = multiprocessing.get_context("spawn")
+    for what, says in (
+        (v, f"the tensor 'w' of version {v.version} .*: pass its key and version and fetch it there, or .* v.numpy()"),
+        (state, f"the tensor 's' of version {state.version} .*: pass its key"),
+        (table, "the table of version 1 .*: pass its key and version .* t.pyarrow()"),
+        (buffer, "a buffer .*: push it and pass its key, or pass a copy, b.numpy()"),
+    ):
+        with pytest.raises(td.Invalid, match=says.replace("'", '"').replace("()", r"\(\)")):
+            pickle.dumps(what)
+        with pytest.raises(td.Invalid, match="cannot be pickled"):
+            context.Process(target=print, args=(what,)).start()
+    queue = context.Queue()
+    process = context.Process(target=summed, args=(queue, v.numpy(), v.key, v.version, sidecar.path))
+    process.start()
+    assert queue.get(timeout=GIVE_UP) == (45, 45)
+    process.join(GIVE_UP)
+    assert process.exitcode == 0
+
+
+def test_what_never_changes_is_its_own_copy(c):
+    c.push_state("s", {"w": np.arange(10)})
+    state = c.fetch_state("s")
+    for of in (copy.copy, copy.deepcopy):
+        again = of(state)
+        assert type(again) is td.State and again.version == state.version
+        assert again["w"] is state["w"] and again.report is not None and again is not state
+    with pytest.raises(td.Invalid, match="push it"):
+        copy.deepcopy(c.empty(4))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any, Generic, Self, TypeVar, final
+from typing import Any, Generic, NoReturn, Self, TypeVar, final
 
 from numpy.typing import NDArray
 from typing_extensions import disjoint_base
@@ -162,6 +162,7 @@ class Pending(Generic[_T]):
 
 @final
 class Buffer:
+    def __reduce__(self) -> NoReturn: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
@@ -181,6 +182,9 @@ class Buffer:
 
 @final
 class Tensor:
+    def __reduce__(self) -> NoReturn: ...
+    def __copy__(self) -> Self: ...
+    def __deepcopy__(self, memo: Any, /) -> Self: ...
     @property
     def key(self) -> str: ...
     @property
@@ -207,6 +211,8 @@ class Tensor:
 
 @final
 class Report:
+    def __copy__(self) -> Self: ...
+    def __deepcopy__(self, memo: Any, /) -> Self: ...
     @property
     def fabric(self) -> str: ...
     @property
@@ -231,6 +237,9 @@ class Pushed:
 
 @final
 class Table:
+    def __reduce__(self) -> NoReturn: ...
+    def __copy__(self) -> Self: ...
+    def __deepcopy__(self, memo: Any, /) -> Self: ...
     @property
     def num_rows(self) -> int: ...
     @property
