@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import threading
 
 import ml_dtypes
@@ -226,7 +228,7 @@ def test_a_state_is_told_from_other_things(c):
         c.fetch("state")
     with pytest.raises(td.Error, match="is no bundle"):
         c.fetch_state("tensor")
-    with pytest.raises(td.Error, match="at least 1 byte"):
+    with pytest.raises(td.Error, match="1 to 512 bytes"):
         c.push_state("state", {"": np.ones(2)})
     assert c.push_state("empty", {}).version == 1
     assert c.fetch_state("empty") == {}
@@ -247,3 +249,31 @@ def test_states_are_awaited(c):
     import asyncio
 
     asyncio.run(awaited(c.path))
+
+
+@pytest.mark.parametrize("name", ["", "x" * 513, "\u20ac" * 171, "\ud800", 0, None])
+@pytest.mark.parametrize("module", [td, td.aio])
+def test_a_name_that_cannot_be_is_an_error_of_its_state_and_entry(sidecar, module, name):
+    async def refused():
+        async def settled(value):
+            return await value if inspect.isawaitable(value) else value
+
+        c = await settled(module.connect(sidecar.path, arena="1MiB"))
+        made = await settled(c.empty(1))
+        free, where = c.arena_free_bytes, "the state 'policy'"
+        for at, where, call in (
+            (1, where, lambda: c.push_state("policy", {"a": made, name: made})),
+            (1, where, lambda: c.push_state("policy", {"a": np.ones(4), name: np.ones(4)})),
+            (0, where, lambda: c.publisher("policy").push_state({name: np.ones(4)})),
+            (0, where, lambda: c.push_state_snapshot("policy", {name: made})),
+            (0, where, lambda: c.two_state_buffers("policy", {name: (1, "uint8")})),
+            (1, f"only= of {where}", lambda: c.fetch_state("policy", only=["a", name])),
+        ):
+            with pytest.raises(td.Invalid) as error:
+                await settled(call())
+            says = f"entry {at} of {where} has the name {name!r}: a name is a text of 1 to 512 bytes of UTF-8"
+            assert (str(error.value), error.value.code) == (says, "invalid")
+        assert not made.pushed and c.arena_free_bytes == free
+        c.close()
+
+    asyncio.run(refused())

@@ -98,6 +98,7 @@ def push_snapshot(client: _native.Client, key: str, buffer: Buffer, options: Pus
 def push_state_snapshot(
     client: _native.Client, key: str, state: Mapping[str, Buffer], options: PushOptions
 ) -> Call[Pushed]:
+    check_names(f"the state {key!r}", state)
     copies, copied = {}, 0
     for name, buffer in state.items():
         copies[name], bytes_copied = yield from _copied(client, buffer, options.get("timeout", 30.0), key, name)
@@ -106,9 +107,24 @@ def push_state_snapshot(
     return pushed
 
 
+def check_names(where: str, names: Iterable[object]) -> None:
+    """Raises where one of the names that tensors have there cannot be."""
+    for at, name in enumerate(names):
+        if not _is_name(name):
+            raise Invalid(f"entry {at} of {where} has the name {name!r}: a name is a text of 1 to 512 bytes of UTF-8")
+
+
+def _is_name(name: object) -> bool:
+    try:
+        return isinstance(name, str) and 1 <= len(name.encode()) <= 512
+    except UnicodeEncodeError:
+        return False
+
+
 def two_state_buffers(
     client: _native.Client, key: str, tensors: Mapping[str, tuple[Sequence[int], object]]
 ) -> _native.TwoBundleBuffers:
+    check_names(f"the state {key!r}", tensors)
     described = [(name, shape, dtype) for name, (shape, dtype) in tensors.items()]
     return client._two_bundle_buffers(key, described)
 
@@ -122,6 +138,7 @@ def push_state(
     client: _native.Client, key: str, state: Mapping[str, object], aliases: Aliases, options: PushOptions
 ) -> Call[Pushed]:
     _check(aliases)
+    check_names(f"the state {key!r}", state)
     buffers, copied = [], 0
     for name, value in state.items():
         if isinstance(value, Buffer):
@@ -144,6 +161,7 @@ def fetch_state(
     if isinstance(only, str):
         raise TypeError(f"only= takes names, such as [{only!r}], not the one string {only!r}")
     names = None if only is None else list(only)
+    check_names(f"only= of the state {key!r}", names or ())
     tensors, version, report = yield client._fetch_bundle(key, names, dict(options))
     state = State(tensors, version, report)
     if into is not None:

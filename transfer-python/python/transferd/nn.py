@@ -209,6 +209,7 @@ def share_(client: Client, module: Any, *, mode: Mode = "gate", timeout: float |
     if mode not in ("gate", "two_buffers", "snapshot"):
         raise ValueError(f'mode is "gate", "two_buffers" or "snapshot", not {mode!r}')
     state = module.state_dict(keep_vars=True)
+    _calls.check_names("the module's state dict", state)
     own = {id(value) for value in (*module.parameters(), *module.buffers())}
     for name, value in state.items():
         _refuse(torch, name, value)
