@@ -42,6 +42,20 @@ impl PageRequest {
         T: Send + 'static,
         S: Send,
     {
+        self.gather_within(PATIENCE, engine, list, show).await
+    }
+
+    async fn gather_within<T, S>(
+        self,
+        time: Duration,
+        engine: &EngineClient,
+        list: impl Fn(Answer<Page<T>>) -> Listing + Send,
+        show: impl Fn(T) -> Option<S> + Send,
+    ) -> Result<(Vec<S>, String), Status>
+    where
+        T: Send + 'static,
+        S: Send,
+    {
         let (mut entries, mut place, begun) = (Vec::new(), self.place, Instant::now());
         loop {
             let limit = self.size - entries.len();
@@ -49,7 +63,7 @@ impl PageRequest {
             entries.extend(page.entries.into_iter().filter_map(&show));
             let Some(next) = page.next else { return Ok((entries, String::new())) };
             place = next;
-            if entries.len() >= self.size || begun.elapsed() >= PATIENCE {
+            if entries.len() >= self.size || begun.elapsed() >= time {
                 return Ok((entries, format!("{place:x}")));
             }
         }
@@ -136,9 +150,14 @@ mod tests {
         });
         let list = |answer| Listing::Sessions { prefix: String::new(), answer };
         let show = |s: SessionStatus| (s.session.0 != 4).then_some(s.session.0);
-        let (entries, token) = PageRequest::new(5, "").unwrap().gather(&engine, list, show).await.unwrap();
+        let (entries, token) =
+            PageRequest::new(5, "").unwrap().gather_within(Duration::MAX, &engine, list, show).await.unwrap();
         assert_eq!((entries, token.as_str()), (vec![0, 2, 6, 8, 10], "b"));
-        let (entries, token) = PageRequest::new(5, "1d").unwrap().gather(&engine, list, show).await.unwrap();
+        let (entries, token) =
+            PageRequest::new(5, "1d").unwrap().gather_within(Duration::MAX, &engine, list, show).await.unwrap();
         assert_eq!((entries, token.as_str()), (vec![30], ""));
+        // Where the time is up, the page ends after the part that came.
+        let first = PageRequest::new(5, "").unwrap().gather_within(Duration::ZERO, &engine, list, show).await.unwrap();
+        assert_eq!(first, (vec![0], "1".to_owned()));
     }
 }
