@@ -9,27 +9,27 @@ use transfer_client::{BlockingClient, Client, DType, Error, embedded_socket};
 use transfer_tests::{PATIENCE, Scene, poll};
 
 /// No wait ends by its own time-out.
-const LONG: Duration = Duration::from_secs(3600);
+const HOUR: Duration = Duration::from_secs(3600);
 const ARENA: u64 = 1 << 20;
 
 /// Makes each call that waits, of a client whose arena is full, and a version of which, under "held", has a reader.
 macro_rules! waits {
     ($make:ident, $client:expr) => {
         vec![
-            $make!($client, "fetch", |c| c.fetch("never").timeout(LONG)),
-            $make!($client, "at_least", |c| c.fetch("held").at_least(2).timeout(LONG)),
-            $make!($client, "latest again", |c| c.subscriber("held").expect("a key").after(1).timeout(LONG).next()),
-            $make!($client, "batch", |c| c.fetch_batch("never").timeout(LONG)),
-            $make!($client, "table", |c| c.fetch_table("never").timeout(LONG)),
-            $make!($client, "bundle", |c| c.fetch_bundle("never").timeout(LONG)),
-            $make!($client, "part of a bundle", |c| c.fetch_bundle("never").timeout(LONG).only(["w"])),
-            $make!($client, "barrier", |c| c.barrier("never", 2).wait().timeout(LONG)),
-            $make!($client, "exchange", |c| c.exchange("never").join().timeout(LONG)),
-            $make!($client, "room", |c| c.allocate_wait(DType::U8, [ARENA / 2], LONG)),
+            $make!($client, "fetch", |c| c.fetch("never").timeout(HOUR)),
+            $make!($client, "at_least", |c| c.fetch("held").at_least(2).timeout(HOUR)),
+            $make!($client, "latest again", |c| c.subscriber("held").expect("a key").after(1).timeout(HOUR).next()),
+            $make!($client, "batch", |c| c.fetch_batch("never").timeout(HOUR)),
+            $make!($client, "table", |c| c.fetch_table("never").timeout(HOUR)),
+            $make!($client, "bundle", |c| c.fetch_bundle("never").timeout(HOUR)),
+            $make!($client, "part of a bundle", |c| c.fetch_bundle("never").timeout(HOUR).only(["w"])),
+            $make!($client, "barrier", |c| c.barrier("never", 2).wait().timeout(HOUR)),
+            $make!($client, "exchange", |c| c.exchange("never").join().timeout(HOUR)),
+            $make!($client, "room", |c| c.allocate_wait(DType::U8, [ARENA / 2], HOUR)),
             $make!($client, "room for a push", |c| c
                 .push_slice("k", [ARENA / 2], &[0u8; ARENA as usize / 2])
-                .timeout(LONG)),
-            $make!($client, "gate", |c| c.gate("held").timeout(LONG)),
+                .timeout(HOUR)),
+            $make!($client, "gate", |c| c.gate("held").timeout(HOUR)),
         ]
     };
 }
@@ -79,7 +79,7 @@ fn close_ends_blocking_waits(client: &BlockingClient, path: &PathBuf) {
     let held = prepare(client);
     let mut waits: Vec<(&str, Blocks)> = waits!(blocking, client);
     let (reader, stream) = (client.clone(), "stream");
-    waits.push((stream, Box::new(move || reader.fetch_stream("never").timeout(LONG).next().map(drop))));
+    waits.push((stream, Box::new(move || reader.fetch_stream("never").timeout(HOUR).next().map(drop))));
     let threads: Vec<_> = waits
         .into_iter()
         .map(|(name, wait)| {
@@ -117,7 +117,7 @@ async fn close_ends_awaited_waits(client: Client, path: PathBuf) {
     let held = prepare(&client.blocking());
     let mut waits: Vec<(&str, Waits)> = waits!(awaited, client);
     let reader = client.clone();
-    waits.push(("stream", Box::pin(async move { reader.fetch_stream("never").timeout(LONG).next().await.map(drop) })));
+    waits.push(("stream", Box::pin(async move { reader.fetch_stream("never").timeout(HOUR).next().await.map(drop) })));
     // Each has taken its first step, which sends it.
     let mut first = std::task::Context::from_waker(std::task::Waker::noop());
     for (name, wait) in &mut waits {
