@@ -64,7 +64,14 @@ pub use scene::Scene;
 pub use sidecar::Sidecar;
 pub use worker::Worker;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Waits until no other test of this process uses the sidecar inside it, which has one configuration and one set of keys.
+pub fn sidecar_of_this_process() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The longest that any wait may take before the test fails. Far more than a wait should need, for machines that are
 /// busy with other things.

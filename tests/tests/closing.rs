@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use transfer_client::{BlockingClient, Client, DType, Error, embedded_socket};
-use transfer_tests::{PATIENCE, Scene, poll};
+use transfer_tests::{PATIENCE, Scene, poll, sidecar_of_this_process};
 
 /// No wait ends by its own time-out.
 const HOUR: Duration = Duration::from_secs(3600);
@@ -109,8 +109,6 @@ fn close_ends_every_wait_of_a_blocking_client() {
     let path = scene.a().socket();
     let client = BlockingClient::connect(&path).name("closed").arena_bytes(ARENA).call().expect("a session");
     close_ends_blocking_waits(&client, &path);
-    let client = BlockingClient::embedded().name("closed").arena_bytes(ARENA).call().expect("a session");
-    close_ends_blocking_waits(&client, &embedded_socket().expect("it runs"));
 }
 
 async fn close_ends_awaited_waits(client: Client, path: PathBuf) {
@@ -141,7 +139,17 @@ fn close_ends_every_wait_of_an_async_client() {
     tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
         let client = Client::connect(&path).name("closed").arena_bytes(ARENA).await.expect("a session");
         close_ends_awaited_waits(client, path).await;
-        let client = Client::embedded().name("closed too").arena_bytes(ARENA).await.expect("a session");
+    });
+}
+
+#[test]
+fn close_ends_every_wait_of_embedded_clients() {
+    let _turn = sidecar_of_this_process();
+    let client = BlockingClient::embedded().name("closed").arena_bytes(ARENA).call().expect("a session");
+    close_ends_blocking_waits(&client, &embedded_socket().expect("it runs"));
+    drop(client);
+    tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+        let client = Client::embedded().name("closed").arena_bytes(ARENA).await.expect("a session");
         close_ends_awaited_waits(client, embedded_socket().expect("it runs")).await;
     });
 }

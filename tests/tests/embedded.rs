@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use transfer_client::{BlockingClient, DType, Error, FabricKind, FailureCode, NodeConfig, embedded_addresses};
 use transfer_core::tensor::Name;
 use transfer_server::Sidecar;
-use transfer_tests::{Carrier, Scene, Spec, programs};
+use transfer_tests::{Carrier, Scene, Spec, programs, sidecar_of_this_process};
 
 #[test]
 fn embedded_sidecar_serves_its_own_process_and_leaves_nothing() {
@@ -108,6 +108,7 @@ fn node_of(scene: &Scene, carrier: Carrier) -> NodeConfig {
 /// One test for all of it, because a process has one such sidecar.
 #[test]
 fn sidecar_of_a_process_is_a_node_beside_others() {
+    let _turn = sidecar_of_this_process();
     for (carrier, fabric) in [(Carrier::Tcp, FabricKind::Tcp), (Carrier::Shm, FabricKind::Shm)] {
         let scene = Scene::over(carrier, &[&["--pool-bytes", "16MiB", "--listen", "127.0.0.1:0"]]);
         let mut outside = scene.a().worker("outside");
