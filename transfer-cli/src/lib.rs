@@ -33,6 +33,7 @@ use transfer_terminal::shells;
 /// Executes the command line and prints errors. Returns the exit status.
 #[must_use]
 pub fn main(arguments: Arguments) -> u8 {
+    transfer_terminal::file_size::exceeding_is_an_error();
     match run(arguments) {
         Ok(()) => 0,
         Err(error) => {

@@ -49,6 +49,25 @@ fn error_names_the_environment_variable_and_not_the_flag() {
     assert!(said.starts_with("transferctl: TRANSFER_ADMIN=\"ftp://x\": it is neither http://"), "{said}");
 }
 
+/// The kernel would end the program by SIGXFSZ.
+#[test]
+fn a_file_beyond_the_limit_of_file_sizes_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let under = |blocks: u32, arguments: &[&str]| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -f {blocks}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_transferctl")]);
+        let Output { status, stderr, .. } = command.args(arguments).output().unwrap();
+        (status, String::from_utf8_lossy(&stderr).into_owned())
+    };
+    let out = directory.path().join("certs");
+    let (status, said) = under(0, &["certs", "--out", out.to_str().unwrap(), "--node", "a"]);
+    assert_eq!(status.code(), Some(1), "{status}: {said}");
+    assert!(said.contains(out.to_str().unwrap()) && said.contains("File too large"), "{said}");
+    let (status, said) = under(0, &["man", directory.path().to_str().unwrap()]);
+    assert_eq!(status.code(), Some(1), "{status}: {said}");
+    assert!(said.contains(directory.path().to_str().unwrap()) && said.contains("File too large"), "{said}");
+}
+
 #[test]
 fn too_long_key_is_reported_as_such() {
     let directory = tempfile::tempdir().unwrap();

@@ -7,6 +7,7 @@
 //! - [`environment`]: the variables that are settings.
 //! - [`exit`]: the exit codes.
 //! - [`failure`]: error texts for people.
+//! - [`file_size`]: the limit of file sizes.
 //! - [`output`]: output without panics; [`out!`] and [`outln!`] print to standard output, [`errln!`] to standard error.
 //! - [`table`]: text in columns. [`units`]: numbers.
 //! - [`unfinished`]: a file that gets its name when it is complete.
@@ -22,6 +23,7 @@ pub mod cpu;
 pub mod environment;
 pub mod exit;
 pub mod failure;
+pub mod file_size;
 pub mod output;
 pub mod shells;
 pub mod table;

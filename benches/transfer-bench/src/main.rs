@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use transfer_bench::arguments::Arguments;
 
 fn main() -> ExitCode {
+    transfer_terminal::file_size::exceeding_is_an_error();
     match transfer_bench::run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

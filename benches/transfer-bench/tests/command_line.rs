@@ -15,6 +15,21 @@ fn ends_with(arguments: &[&str], code: i32, words: &[&str]) {
     }
 }
 
+/// The kernel would end the program by SIGXFSZ.
+#[test]
+fn a_file_beyond_the_limit_of_file_sizes_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_transfer-bench");
+    let mut command = Command::new("sh");
+    let Output { status, stderr, .. } = command
+        .args(["-c", "ulimit -f 0; exec \"$0\" man \"$1\"", program, directory.path().to_str().unwrap()])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(1), "{status}: {said}");
+    assert!(said.contains(directory.path().to_str().unwrap()) && said.contains("File too large"), "{said}");
+}
+
 #[test]
 fn wrong_use_ends_with_2() {
     let directory = tempfile::tempdir().unwrap();
