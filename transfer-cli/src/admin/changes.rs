@@ -3,7 +3,8 @@
 use super::Target;
 use crate::error::Error;
 use serde_json::json;
-use transfer_proto::v1::{DeleteRequest, EvictRequest, SetLogLevelRequest};
+use transfer_core::text::printable;
+use transfer_proto::v1::{DeleteRequest, DeleteResponse, EvictRequest, SetLogLevelRequest};
 use transfer_terminal::units::{bytes, count};
 
 /// The options of `transferctl delete`.
@@ -35,19 +36,19 @@ pub async fn delete(options: &Delete) -> Result<(), Error> {
         );
         return Ok(());
     }
-    let versions = if deleted.versions == 1 { "version" } else { "versions" };
-    let read = match deleted.still_read {
+    transfer_terminal::outln!("{}", as_text(&options.key, &deleted));
+    Ok(())
+}
+
+fn as_text(key: &str, deleted: &DeleteResponse) -> String {
+    let DeleteResponse { versions, bytes: len_bytes, still_read, .. } = deleted;
+    let owner = printable(deleted.owner.clone());
+    let noun = if *versions == 1 { "version" } else { "versions" };
+    let read = match still_read {
         0 => String::new(),
         n => format!("; {n} of them are still being read, and their memory comes back with their last readers"),
     };
-    transfer_terminal::outln!(
-        "deleted {:?} of worker {}: {} {versions}, {}{read}",
-        options.key,
-        deleted.owner,
-        deleted.versions,
-        bytes(deleted.bytes)
-    );
-    Ok(())
+    format!("deleted {key:?} of worker {owner}: {versions} {noun}, {}{read}", bytes(*len_bytes))
 }
 
 /// The options of `transferctl evict`.
@@ -111,12 +112,25 @@ pub async fn log_level(options: &LogLevel) -> Result<(), Error> {
             (Some(answer.before), answer.now)
         }
     };
+    // Anyone with the admin socket can have set it.
+    let printable = |filter: &String| printable(filter.clone());
     match (options.json, before) {
         (true, Some(before)) => transfer_terminal::outln!("{:#}", json!({ "before": before, "now": now })),
         (true, None) => transfer_terminal::outln!("{:#}", json!({ "now": now })),
-        (false, Some(before)) => transfer_terminal::outln!("{now} (before: {before})"),
+        (false, Some(before)) => transfer_terminal::outln!("{} (before: {})", printable(&now), printable(&before)),
         (false, None) if now.is_empty() => transfer_terminal::outln!("its program keeps its log to itself"),
-        (false, None) => transfer_terminal::outln!("{now}"),
+        (false, None) => transfer_terminal::outln!("{}", printable(&now)),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_of_the_owner_begins_no_line() {
+        let deleted = DeleteResponse { owner: "a\ndeleted \u{1b}[2J".into(), versions: 1, bytes: 1024, still_read: 0 };
+        assert_eq!(as_text("k\n", &deleted), r#"deleted "k\n" of worker a\ndeleted \u{1b}[2J: 1 version, 1 KiB"#);
+    }
 }

@@ -143,7 +143,7 @@ fn announce(options: &Options, node: &str, answer: &PingResponse, announced: &mu
         }
     };
     if *announced != line && !options.json {
-        transfer_terminal::outln!("ping {node}: {line}");
+        transfer_terminal::outln!("ping {}: {line}", printable(node.to_owned()));
     }
     *announced = line;
 }
@@ -186,10 +186,12 @@ fn show(options: &Options, node: &str, sequence: u64, outcome: &Outcome) {
         (false, Outcome::Answered(answer)) => {
             let (fabric, ms) = (fabric_name(answer.fabric), ms(answer.round_trip_ns as f64));
             let over = if options.ud { "UD".to_owned() } else { format!("fabric={fabric}") };
+            let node = printable(node.to_owned());
             transfer_terminal::outln!("answer of {node}: seq={sequence} {over} time={ms} ms");
         }
         (false, Outcome::Lost(why)) => {
-            transfer_terminal::outln!("no answer of {node}: seq={sequence} {}", printable(why.clone()));
+            let (node, why) = (printable(node.to_owned()), printable(why.clone()));
+            transfer_terminal::outln!("no answer of {node}: seq={sequence} {why}");
         }
     }
 }
@@ -243,6 +245,7 @@ impl Totals {
 
     fn as_text(&self, node: &str, took: Duration) -> String {
         let Totals { sent, answered, .. } = self;
+        let node = printable(node.to_owned());
         let counts = format!(
             "--- {node} ping statistics ---\n{sent} sent, {answered} answered, {:.0}% loss, time {} ms",
             self.loss(),

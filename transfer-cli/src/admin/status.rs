@@ -4,6 +4,7 @@ use super::{Target, drain, fabric_name, poll};
 use crate::error::Error;
 use serde_json::{Value, json};
 use std::time::Duration;
+use transfer_core::text::printable;
 use transfer_proto::v1::{DirectoryState, FabricState, State, StatusResponse, TlsState};
 use transfer_terminal::table::Table;
 use transfer_terminal::units::{age, bytes, count, counted};
@@ -37,12 +38,10 @@ fn as_text(status: &StatusResponse) -> String {
     let counters = status.counters.clone().unwrap_or_default();
     let fabrics: Vec<_> = status.fabrics.iter().map(|f| fabric_name(*f)).collect();
     let up = age(Duration::from_nanos(status.uptime_ns));
-    let mut line = |name: &str, value: String| text.push_str(&format!("{name:<10} {value}\n"));
+    let mut line = |name: &str, value: String| text.push_str(&format!("{name:<10} {}\n", printable(value)));
     line("node", format!("{}, transferd {}, incarnation {}, up {up}", status.node, status.version, status.incarnation));
-    line("state", {
-        let reasons = status.reasons.iter().map(|reason| format!("\n{:<10} {reason}", ""));
-        format!("{}{}", state_name(status), reasons.collect::<String>())
-    });
+    line("state", state_name(status).to_owned());
+    status.reasons.iter().for_each(|reason| line("", reason.clone()));
     if let Some(progress) = &status.drain {
         line("drain", drain::as_text(progress));
     }
@@ -266,6 +265,29 @@ mod tests {
         let json = as_json(&status);
         assert_eq!(json["counters"]["finished"][0]["fabric"], "tcp");
         assert_eq!((&json["counters"]["sessions"], &json["state"]), (&4321.into(), &"degraded".into()));
+    }
+
+    /// Text of other processes, such as the reason why a peer is out of reach, is within the line of its name.
+    #[test]
+    fn text_of_others_begins_no_line() {
+        let lines_with = |text: &str| {
+            let text = text.to_owned();
+            let directory =
+                DirectoryState { location: text.clone(), why_not: text.clone(), ..DirectoryState::default() };
+            let shown = as_text(&StatusResponse {
+                node: text.clone(),
+                version: text.clone(),
+                reasons: vec![text.clone(), text.clone()],
+                log_level: text.clone(),
+                believes: text.clone(),
+                directory: Some(directory),
+                ..StatusResponse::default()
+            });
+            shown.lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let (plain, hostile) = (lines_with("x"), lines_with("x\nstate      serving\u{1b}[2J"));
+        let escaped = |line: &String| line.replace(r"x\nstate      serving\u{1b}[2J", "x");
+        assert_eq!(hostile.iter().map(escaped).collect::<Vec<_>>(), plain);
     }
 
     #[test]

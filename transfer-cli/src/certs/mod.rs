@@ -15,6 +15,7 @@ use authority::Authority;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use transfer_core::text::printable;
 use transfer_terminal::outln;
 use transfer_terminal::units::counted;
 
@@ -66,7 +67,7 @@ pub fn run(options: &Options) -> Result<(), CertsError> {
         write_new(certificate, &pem, 0o644)?;
         let hosts = if node.hosts.is_empty() { String::new() } else { format!(" at {}", node.hosts.join(", ")) };
         let valid = counted((*days).into(), "day", "days");
-        outln!("{}, {}: {}{hosts}, for {valid}", certificate.display(), key.display(), node.name);
+        outln!("{}, {}: {}{hosts}, for {valid}", shown(certificate), shown(key), node.name);
     }
     Ok(())
 }
@@ -84,8 +85,12 @@ impl Files {
     }
 }
 
+fn shown(path: &Path) -> String {
+    printable(path.display().to_string())
+}
+
 fn path(folder: &Path, name: &str) -> String {
-    folder.join(name).display().to_string()
+    shown(&folder.join(name))
 }
 
 fn failed<'a>(what: &'static str, path: &'a Path) -> impl Fn(std::io::Error) -> CertsError + 'a {

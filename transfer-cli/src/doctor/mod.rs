@@ -14,6 +14,7 @@ use facts::Facts;
 use serde::Serialize;
 use serde_json::json;
 use std::path::PathBuf;
+use transfer_core::text::printable;
 use transfer_terminal::units::size;
 
 /// The options of `transferctl doctor`.
@@ -90,5 +91,17 @@ fn line(finding: &Finding) -> String {
         Verdict::Fail => "FAIL",
     };
     let advice = advice.as_ref().map_or_else(String::new, |advice| format!(". {advice}"));
-    format!("{verdict:<5} {check:<14} {found}{advice}")
+    printable(format!("{verdict:<5} {check:<14} {found}{advice}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_others_begins_no_line() {
+        let (found, advice) = ("a\nok".to_owned(), Some("b\u{1b}[2J\nok".to_owned()));
+        let finding = Finding { check: "peer", verdict: Verdict::Warn, found, advice };
+        assert_eq!(line(&finding), r"warn  peer           a\nok. b\u{1b}[2J\nok");
+    }
 }

@@ -17,6 +17,7 @@ use std::io::Read;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 use transfer_client::{Client, DType, Until};
+use transfer_core::text::printable;
 use transfer_proto::v1::{CopyDone, CopyProgress, CopyRequest};
 use transfer_terminal::units::bytes as in_units;
 
@@ -174,7 +175,8 @@ fn report(options: &Options, node: &str, len: u64, done: &CopyDone, digest: &Has
         transfer_terminal::outln!("{shown}");
     } else if !options.telling.quiet {
         transfer_terminal::outln!(
-            "{node}:{path}: {}, fabric={fabric} copied={} B, digests are equal\n{}",
+            "{}: {}, fabric={fabric} copied={} B, digests are equal\n{}",
+            printable(format!("{node}:{path}")),
             how_fast(len, took),
             done.copied_bytes,
             ends.as_text()

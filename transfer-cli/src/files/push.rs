@@ -10,6 +10,7 @@ use crate::error::Error;
 use std::path::Path;
 use std::time::Duration;
 use transfer_client::{Client, Gone, Until};
+use transfer_core::text::printable;
 use transfer_terminal::units::bytes;
 
 /// The interval of checks of the sidecar while a push stays.
@@ -45,7 +46,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         story.preparing(String::new());
         story.count(shares.iter().map(|share| share.items.len()).sum());
         for (path, what) in &plan.left_out {
-            story.remark(&format!("left out: {} is {what}", path.display()));
+            story.remark(&printable(format!("left out: {} is {what}", path.display())));
         }
         let mut pushing = Pushing::new(options).await?;
         let mut clients = Vec::new();

@@ -12,6 +12,7 @@ use super::{bandwidth, latency, prepare};
 use serde_json::json;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
+use transfer_core::text::printable;
 use transfer_terminal::units::counted;
 use transfer_verbs::choose::Chosen;
 
@@ -38,7 +39,7 @@ pub(super) fn run(options: &Options, chosen: &Chosen) -> Result<(), PerfError> {
         match Control::new(stream).map_err(|source| PerfError::Broken { peer, source }).and_then(|c| greet(c, options))
         {
             Ok(control) => break control,
-            Err(error) => transfer_terminal::errln!("{peer} is not served: {error}"),
+            Err(error) => transfer_terminal::errln!("{}", printable(format!("{peer} is not served: {error}"))),
         }
     };
     drop(listener);
