@@ -10,8 +10,8 @@
 //! - `memory`: the memory that an export keeps; `buffer`, `tensor`: its two kinds in Python; `report`: the report of a
 //!   call.
 //! - `dlpack`, `pybuffer`, `table`: memory exported and imported by DLPack, by the buffer protocol, and as Arrow's C
-//!   structs. `gpu`: copies to GPUs and from there. Unsafe code is in these files, in `strided`, and in `buffer` and
-//!   `tensor`. `strided`: copies of elements that may not lie in one piece.
+//!   structs. `metadata`: what of an Arrow schema has to be text. `gpu`: copies to GPUs and from there. Unsafe code is in
+//!   these files, in `strided`, and in `buffer` and `tensor`. `strided`: copies of elements that may not lie in one piece.
 //! - `dtype`: names of element types; `errors`: the raised classes; `programs`: transferd and transferctl; `counters`:
 //!   counters and barriers; `in_place`: weights that are updated in place; `streams`: streams of record batches;
 //!   `exchange`: exchanges of them.
@@ -30,6 +30,7 @@ mod fetch_options;
 mod gpu;
 mod in_place;
 mod memory;
+mod metadata;
 mod options;
 mod pending;
 mod programs;

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "the capsules hold structs of C")]
 
 use crate::errors;
+use crate::metadata::{self, NotText};
 use crate::report::Report;
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi};
 use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
@@ -16,6 +17,42 @@ use transfer_client::{FetchedBatch, FetchedTable};
 
 fn refused(py: Python<'_>, error: &ArrowError) -> PyErr {
     errors::invalid(py, &format!("not a table of Arrow: {error}"))
+}
+
+/// Why a stream cannot be read.
+enum Unreadable {
+    NotText(NotText),
+    Arrow(ArrowError),
+}
+
+impl Unreadable {
+    fn raise(&self, py: Python<'_>) -> PyErr {
+        match self {
+            Unreadable::NotText(why) => errors::invalid(py, &why.to_string()),
+            Unreadable::Arrow(why) => refused(py, why),
+        }
+    }
+}
+
+/// Reads a schema whose names and metadata are text.
+fn schema_of(schema: &FFI_ArrowSchema) -> Result<Schema, Unreadable> {
+    metadata::check(schema).map_err(Unreadable::NotText)?;
+    Schema::try_from(schema).map_err(Unreadable::Arrow)
+}
+
+/// Reads all batches of a stream.
+fn read(mut stream: FFI_ArrowArrayStream) -> Result<(SchemaRef, Vec<RecordBatch>), Unreadable> {
+    if let Some(get_schema) = stream.get_schema() {
+        let mut schema = FFI_ArrowSchema::empty();
+        // SAFETY: the stream lives, and the schema is the place for its answer. A schema may be asked for several times.
+        let failed = unsafe { get_schema(&raw mut stream, &raw mut schema) };
+        // The reader says why it has failed.
+        if failed == 0 {
+            metadata::check(&schema).map_err(Unreadable::NotText)?;
+        }
+    }
+    let reader = RecordBatchStreamReader::try_new(stream).map_err(Unreadable::Arrow)?;
+    Ok((reader.schema(), reader.collect::<Result<Vec<_>, _>>().map_err(Unreadable::Arrow)?))
 }
 
 /// Takes the struct out of a capsule. The capsule then contains a released struct.
@@ -56,10 +93,10 @@ impl Rows {
                     take(&made.get_item(1)?, c"arrow_array", |p| FFI_ArrowArray::from_raw(p.as_ptr()))?;
                 (schema, array)
             };
+            let fields = schema_of(&schema).map_err(|e| e.raise(py))?;
             // SAFETY: the producer guarantees that the array has that schema.
             let mut data = unsafe { from_ffi(array, &schema) }.map_err(|e| refused(py, &e))?;
             data.align_buffers();
-            let fields = Schema::try_from(&schema).map_err(|e| refused(py, &e))?;
             let batch = RecordBatch::from(StructArray::from(data));
             let batch = batch.with_schema(Arc::new(fields)).map_err(|e| refused(py, &e))?;
             return Ok(Rows { schema: batch.schema(), batches: vec![batch] });
@@ -70,11 +107,7 @@ impl Rows {
             let stream: FFI_ArrowArrayStream =
                 unsafe { take(&made, c"arrow_array_stream", |p| FFI_ArrowArrayStream::from_raw(p.as_ptr()))? };
             // A stream that reads from a Python object takes the interpreter's lock by itself.
-            let read = py.detach(|| {
-                let reader = RecordBatchStreamReader::try_new(stream)?;
-                Ok((reader.schema(), reader.collect::<Result<Vec<_>, _>>()?))
-            });
-            let (schema, batches) = read.map_err(|e| refused(py, &e))?;
+            let (schema, batches) = py.detach(|| read(stream)).map_err(|e| e.raise(py))?;
             return Ok(Rows { schema, batches });
         }
         if value.hasattr("__arrow_c_schema__")? {
@@ -82,7 +115,7 @@ impl Rows {
             // SAFETY: as above.
             let schema: FFI_ArrowSchema =
                 unsafe { take(&made, c"arrow_schema", |p| FFI_ArrowSchema::from_raw(p.as_ptr()))? };
-            let schema = Schema::try_from(&schema).map_err(|e| refused(py, &e))?;
+            let schema = schema_of(&schema).map_err(|e| e.raise(py))?;
             return Ok(Rows { schema: Arc::new(schema), batches: Vec::new() });
         }
         let text = format!("a {} is no table: what has Arrow's capsules is", value.get_type().name()?);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import json
 import os
 import subprocess
@@ -70,6 +71,11 @@ def until(what: str, is_so: Any) -> Any:
         assert time.monotonic() < give_up, f"it is not so: {what}"
         time.sleep(0.005)
     return found
+
+
+async def settled(value: Any) -> Any:
+    """What a call of a client has returned, or, of one for asyncio, what it brings."""
+    return await value if inspect.isawaitable(value) else value
 
 
 @pytest.fixture

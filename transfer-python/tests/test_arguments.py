@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import transferd as td
+from conftest import settled
 from transferd.data import PartitionDataset
 
 U32, U64 = (1 << 32) - 1, (1 << 64) - 1
@@ -120,10 +120,6 @@ OTHERS = [
         lambda o, v: o.x.partition(0, order=1, memory=v),
     ),
 ]
-
-
-async def settled(value):
-    return await value if inspect.isawaitable(value) else value
 
 
 async def refused(call, objects, value, right):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import datetime
 import decimal
 import threading
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import transferd as td
-from conftest import GIVE_UP, until
+from conftest import GIVE_UP, settled, until
 
 
 def zoo() -> dict[str, pa.Array]:
@@ -117,6 +118,83 @@ def test_anything_with_arrow_s_capsules_is_a_table(c):
 
     with pytest.raises(td.Invalid, match="the source is broken"):
         c.push_table("k", pa.RecordBatchReader.from_batches(batch.schema, fails()))
+
+
+PICKLE = b"\x80\x04K\x01."
+
+
+def with_metadata(place: str, metadata: dict[bytes, bytes] | None) -> pa.Schema:
+    """A schema that has this metadata at one place."""
+    mark = lambda at, field: field.with_metadata(metadata) if at == place else field
+    inner = mark("x", pa.field("x", pa.int64()))
+    item = mark("item", pa.field("item", pa.struct([inner])))
+    column = mark("column", pa.field("column", pa.list_(item)))
+    pair = pa.field("pair", pa.map_(pa.string(), mark("value", pa.field("value", pa.int64()))))
+    return pa.schema([column, pair], metadata if place == "schema" else None)
+
+
+PLACES = {
+    "schema": "the schema has",
+    "column": 'field "column" has',
+    "item": 'field "column.item" has',
+    "x": 'field "column.item.x" has',
+    "value": 'field "pair.entries.value" has',
+}
+
+
+@pytest.mark.parametrize("module", [td, td.aio])
+@pytest.mark.parametrize("place", PLACES)
+def test_metadata_that_is_no_text_is_named_with_its_field_and_key(sidecar, module, place):
+    async def tried(c):
+        x = await settled(c.exchange("x", partitions=2, tasks=1))
+        task = await settled(x.task(0))
+        calls = {
+            "push_table": lambda value: c.push_table("t", value),
+            "push_stream": lambda value: c.push_stream("s", value),
+            "BatchWriter.push": lambda value: c.push_stream("b", pa.schema([])).push(value),
+            "ExchangeTask.write": lambda value: task.write(value),
+            "range": lambda value: task.write(pa.table({}), range=value),
+        }
+        for metadata, what in (
+            ({b"format": b"text", b"p": PICKLE}, r'under the key "p" that is not UTF-8: it begins with b"\x80\x04K\x01."'),
+            ({b"\xffkey": b"text"}, r'under a key that is not UTF-8: it begins with b"\xffkey"'),
+        ):
+            schema = with_metadata(place, metadata)
+            values = [schema.empty_table(), pa.RecordBatchReader.from_batches(schema, iter(()))]
+            values += [pa.RecordBatch.from_pylist([], schema)]
+            for name, call in calls.items():
+                for value in [schema] if name == "push_stream" else values:
+                    with pytest.raises(td.Invalid) as e:
+                        await settled(call(value))
+                    right = f"{PLACES[place]} metadata {what}. Metadata is text: encode it, for example in base64"
+                    assert (str(e.value), e.value.code) == (right, "invalid"), name
+
+    async def with_client():
+        c = await settled(module.connect(sidecar.path, arena="4MiB"))
+        try:
+            await tried(c)
+        finally:
+            await settled(c.close())
+
+    asyncio.run(with_client())
+
+
+def test_a_field_whose_name_is_no_text_is_an_error(c):
+    inner = pa.struct([pa.field(b"\xffx", pa.int64())])
+    for schema, at in ((pa.schema([pa.field("a", inner)]), 'field "a"'), (pa.schema(list(inner)), "the schema")):
+        with pytest.raises(td.Invalid) as e:
+            c.push_stream("s", schema)
+        assert str(e.value) == rf'{at} has a field whose name is not UTF-8: it begins with b"\xffx". Rename it'
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_metadata_that_is_text_comes_back_at_every_place(c, other, place):
+    metadata = {"p".encode(): base64.b64encode(PICKLE), "ü".encode(): "ä\n\0".encode(), b"": b""}
+    schema = with_metadata(place, metadata)
+    c.push_table("t", schema.empty_table())
+    found = other.fetch_table("t").pyarrow().schema
+    assert found.equals(schema, check_metadata=True)
+    assert found.equals(with_metadata(place, {**metadata, b"p": b"?"}), check_metadata=True) is False
 
 
 def test_tensors_and_tables_are_told_apart(c):
