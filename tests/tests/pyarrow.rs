@@ -101,7 +101,7 @@ fn pyarrow_and_transfer_exchange_tables() {
         check(&python, "same", folder.path(), &["made-stream.arrows", "fetched-stream.arrows"]);
     }
     finish.wait(PATIENCE).expect("both have read all of it").expect("ended");
-    drop(finish);
+    drop((finish, stream));
     // A column of fixed-shape tensors, as the specification defines them.
     let mut tensor = pusher.allocate(DType::F32, [10, 2, 3]).expect("room");
     tensor.as_mut_slice::<f32>().expect("f32").iter_mut().enumerate().for_each(|(n, v)| *v = n as f32);

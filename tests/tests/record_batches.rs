@@ -8,7 +8,9 @@ use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use std::sync::Arc;
 use std::time::Duration;
-use transfer_client::{BatchError, BlockingClient, Client, DType, Error, FabricKind, FailureCode, FixedShapeTensor};
+use transfer_client::{
+    BatchError, BlockingClient, Client, DType, Error, FabricKind, FailureCode, Fault, FixedShapeTensor,
+};
 use transfer_tests::batches::Chance;
 use transfer_tests::{Carrier, PATIENCE, Scene, poll};
 
@@ -272,7 +274,7 @@ fn stream_keeps_order_and_sends_only_new_dictionary_values() {
         assert!(reader.next().expect("it stays").is_none());
     }
     finish.wait(PATIENCE).expect("both have read all of it").expect("ended");
-    drop(finish);
+    drop((finish, stream));
     // No batch stays published once both readers have fetched it.
     scene.a().until("all batches are gone", |s| s.counters.as_ref().is_some_and(|c| c.tensors == 0));
     let mut stream = pusher.push_stream("other", &schema);
@@ -379,7 +381,7 @@ fn end_of_a_stream_waits_for_slow_readers_and_says_what_they_have_not_read() {
         stream
     };
     // Both read everything, one of them once the other is done, and keep what they read. The writer ends then.
-    let stream = written("all", 20);
+    let mut stream = written("all", 20);
     let ends = std::thread::spawn(move || stream.finish().timeout(PATIENCE).call());
     let read = [&near, &far].map(|client| {
         let mut reader = client.fetch_stream("all");
@@ -388,7 +390,7 @@ fn end_of_a_stream_waits_for_slow_readers_and_says_what_they_have_not_read() {
     assert_eq!(read.each_ref().map(Vec::len), [20, 20]);
     ends.join().expect("no panic").expect("both have read all of it");
     // One has read three batches, and the other seven.
-    let stream = written("some", 20);
+    let mut stream = written("some", 20);
     for (client, batches) in [(&near, 3), (&far, 7)] {
         let mut reader = client.fetch_stream("some");
         for _ in 0..batches {
@@ -401,22 +403,49 @@ fn end_of_a_stream_waits_for_slow_readers_and_says_what_they_have_not_read() {
         assert!(error.to_string().contains(part), "{part}: {error}");
     }
     // All were read, but not the end.
-    let stream = written("end", 1);
+    let mut stream = written("end", 1);
     let mut readers = [&near, &far].map(|client| client.fetch_stream("end"));
     readers.iter_mut().for_each(|reader| drop(reader.next().expect("fetched").expect("there is one")));
     let error = stream.finish().timeout(Duration::ZERO).call().expect_err("the end is not read");
     assert!(matches!(error, Error::Batch(BatchError::NotRead { unread: 0, batches: 1, .. })), "{error}");
-    // What was not read in time can still be read.
+    // What was not read in time can still be read, and a later call waits for it.
+    let mut finish = stream.finish().timeout(PATIENCE).begin();
+    assert!(finish.wait(Duration::from_millis(20)).is_none());
     assert!(readers.iter_mut().all(|reader| reader.next().expect("the end").is_none()));
+    let pushed = finish.wait(PATIENCE).expect("both have read all of it").expect("ended");
+    assert_eq!(stream.finish().call(), Ok(pushed), "all is read already");
+    // The writer sees how far its readers are while it waits, and between two waits.
+    let mut stream = written("watched", 20);
+    assert_eq!(stream.unread(), None, "the sidecar was not asked");
+    let not_read = stream.finish().timeout(Duration::ZERO).call().expect_err("nothing is read");
+    assert!(not_read.can_retry() && not_read.fault() == Fault::Nobody, "{not_read}");
+    assert_eq!(stream.unread(), Some(20));
+    let mut finish = stream.finish().timeout(PATIENCE).begin();
+    let mut readers = [&near, &far].map(|client| client.fetch_stream("watched"));
+    for unread in (0..20).rev() {
+        readers.iter_mut().for_each(|reader| drop(reader.next().expect("fetched").expect("there is one")));
+        poll(|| {
+            let ended = finish.wait(Duration::from_millis(1));
+            match stream.unread() {
+                Some(found) if found == unread && ended.is_none() => Ok(()),
+                other => Err((other, ended)),
+            }
+        })
+        .expect("it is told of each");
+    }
+    let late = stream.push(&batch).call().expect_err("it has ended").into_parts().0;
+    assert_eq!(late, Error::Batch(BatchError::Ended { key: "watched".into(), batches: 20 }));
+    assert!(readers.iter_mut().all(|reader| reader.next().expect("the end").is_none()));
+    finish.wait(PATIENCE).expect("both have read all of it").expect("ended");
     // The end of the key ends the wait.
-    let stream = written("deleted", 1);
+    let mut stream = written("deleted", 1);
     let mut finish = stream.finish().timeout(PATIENCE).begin();
     assert!(finish.wait(Duration::from_millis(20)).is_none());
     writer.delete("deleted").call().expect("it is there");
     let error = finish.wait(PATIENCE).expect("it has ended").expect_err("nobody can read it");
     assert!(matches!(&error, Error::Failed(failure) if failure.code == FailureCode::NotOwner), "{error}");
     // The end of the client ends the wait.
-    let stream = written("closed", 1);
+    let mut stream = written("closed", 1);
     let mut finish = stream.finish().timeout(PATIENCE).begin();
     assert!(finish.wait(Duration::from_millis(20)).is_none());
     writer.close();
@@ -439,6 +468,6 @@ async fn batch_with_too_many_buffers_is_pushed_as_one_piece() {
     let (finished, end) = tokio::join!(stream.finish().into_future(), reader.next());
     finished.expect("ended");
     assert!(end.expect("the end").is_none());
-    drop((client, reader));
+    drop((client, reader, stream));
     tokio::task::spawn_blocking(|| scene.end()).await.expect("ended");
 }

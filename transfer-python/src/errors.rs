@@ -78,6 +78,7 @@ fn code(error: &Error) -> String {
         Error::NotAlone { .. } | Error::Bundle(BundleError::NotAlone { .. }) => "not_alone",
         Error::OtherClient { .. } => "other_client",
         Error::Batch(BatchError::NotRead { .. }) => "not_read",
+        Error::Batch(BatchError::Ended { .. }) => "closed",
         Error::Exchange(error) => match error {
             ExchangeError::Lost { .. } => "lost",
             ExchangeError::Committed { .. } => "committed",

@@ -13,41 +13,41 @@ use transfer_client::{BatchStream, BatchStreamReader, Blocking, Error, Pushed};
 /// The writing end of a stream of batches.
 #[pyclass(frozen, module = "transferd._native")]
 pub(crate) struct StreamWriter {
-    /// `None` once it has ended.
-    stream: Mutex<Option<BatchStream<Blocking>>>,
+    stream: Mutex<BatchStream<Blocking>>,
     #[pyo3(get)]
     key: String,
 }
 
 impl StreamWriter {
     pub(crate) fn new(stream: BatchStream<Blocking>, key: &str) -> StreamWriter {
-        StreamWriter { stream: Mutex::new(Some(stream)), key: key.to_owned() }
+        StreamWriter { stream: Mutex::new(stream), key: key.to_owned() }
     }
-}
-
-fn ended(py: Python<'_>) -> PyErr {
-    errors::own(py, "closed", "the stream has ended")
 }
 
 #[pymethods]
 impl StreamWriter {
-    fn _push(&self, py: Python<'_>, rows: &Rows) -> PyResult<Vec<Pending>> {
+    fn _push(&self, rows: &Rows) -> Vec<Pending> {
         let mut stream = self.stream.lock();
-        let stream = stream.as_mut().ok_or_else(|| ended(py))?;
         let pushes = rows.batches().iter().map(|batch| {
             let (push, about) = (stream.push(batch), (self.key.clone(), Instant::now()));
             Pending::new(going(push.begin(), move |py, result| pushed(py, result, &about, 0, None)))
         });
-        Ok(pushes.collect())
+        pushes.collect()
     }
 
-    fn _finish(&self, py: Python<'_>, #[pyo3(from_py_with = options::timeout)] timeout: Duration) -> PyResult<Pending> {
-        let stream = self.stream.lock().take().ok_or_else(|| ended(py))?;
-        let (finish, about) = (stream.finish().timeout(timeout), (self.key.clone(), Instant::now()));
-        Ok(Pending::new(going(finish.begin(), move |py, result: Result<Pushed, Error>| {
+    fn _finish(&self, #[pyo3(from_py_with = options::timeout)] timeout: Duration) -> Pending {
+        let finish = self.stream.lock().finish().timeout(timeout);
+        let about = (self.key.clone(), Instant::now());
+        Pending::new(going(finish.begin(), move |py, result: Result<Pushed, Error>| {
             result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
             Ok(py.None())
-        })))
+        }))
+    }
+
+    /// The number of batches that a reader has not fetched, as the sidecar has said last; None before a call of `_finish` has heard it.
+    #[getter]
+    fn unread(&self) -> Option<u64> {
+        self.stream.lock().unread()
     }
 }
 

@@ -257,7 +257,7 @@ def test_the_end_of_a_stream_waits_for_its_readers(c, other):
     next(other.fetch_stream("not read", timeout=GIVE_UP))
     with pytest.raises(td.Timeout, match="19 of its 20 batches") as e:
         stream.finish(timeout=0.05)
-    assert (e.value.code, e.value.key) == ("not_read", "not read")
+    assert (e.value.code, e.value.key, e.value.can_retry) == ("not_read", "not read", True)
     # The end of the client ends the wait.
     stream = c.push_stream("closed", table.schema)
     stream.push(table)
@@ -268,6 +268,51 @@ def test_the_end_of_a_stream_waits_for_its_readers(c, other):
         with pytest.raises(td.Error) as closed:
             ends.result(GIVE_UP)
     assert closed.value.code == "closed"
+
+
+@pytest.mark.parametrize("module", [td, td.aio])
+def test_a_stream_that_was_not_read_in_time_is_finished_again(sidecar, other, module):
+    table = pa.table({"a": [1, 2, 3]})
+
+    async def tried(c):
+        stream = c.push_stream("s", table.schema, readers=1)
+        for _ in range(4):
+            await settled(stream.push(table))
+        assert stream.unread is None
+        reader = other.fetch_stream("s", timeout=GIVE_UP)
+        for unread in (4, 3, 2, 1):
+            with pytest.raises(td.Timeout, match=f"{unread} of its 4 batches") as e:
+                await settled(stream.finish(timeout=0.02))
+            assert (e.value.code, stream.unread) == ("not_read", unread)
+            # It has ended all the same.
+            with pytest.raises(td.Error, match="ended with 4 batches") as late:
+                await settled(stream.push(table))
+            assert late.value.code == "closed"
+            assert next(reader).pyarrow().equals(table)
+        # The progress is seen while it waits.
+        if module is td:
+            with ThreadPoolExecutor() as threads:
+                ends = threads.submit(stream.finish, timeout=GIVE_UP)
+                until("it is told", lambda: stream.unread == 0)
+                assert not ends.done() and list(reader) == []
+                ends.result(GIVE_UP)
+        else:
+            ends = asyncio.create_task(stream.finish(timeout=GIVE_UP))
+            while stream.unread != 0:
+                await asyncio.sleep(0.001)
+            assert not ends.done() and list(reader) == []
+            await ends
+        # Now it is done, and stays so.
+        await settled(stream.finish(timeout=0))
+
+    async def with_client():
+        c = await settled(module.connect(sidecar.path, arena="4MiB"))
+        try:
+            await tried(c)
+        finally:
+            await settled(c.close())
+
+    asyncio.run(asyncio.wait_for(with_client(), 2 * GIVE_UP))
 
 
 def test_streams_and_tables_in_asyncio(sidecar):

@@ -92,7 +92,7 @@ pub enum BatchError {
         /// The missing part.
         missing: &'static str,
     },
-    /// A stream has ended, and its readers have not fetched all of it in time.
+    /// A stream has ended, and its readers have not fetched all of it in time. It can be finished again.
     #[error(
         "stream {key:?} has ended, and {unread} of its {batches} batches, or its end, were not fetched by all its readers within {waited:?}"
     )]
@@ -105,6 +105,14 @@ pub enum BatchError {
         batches: u64,
         /// The time that the readers had.
         waited: Duration,
+    },
+    /// A batch was pushed to a stream that has ended.
+    #[error("stream {key:?} has ended with {batches} batches, and takes no more: begin another one, under another key")]
+    Ended {
+        /// The key of the stream.
+        key: String,
+        /// The number of its batches.
+        batches: u64,
     },
     /// An error of Arrow.
     #[error("{what}: {why}")]

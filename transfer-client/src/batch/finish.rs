@@ -7,6 +7,7 @@ use crate::options::DEFAULT_TIMEOUT;
 use crate::push::{Push, PushCall};
 use crate::session::Session;
 use crate::{Begun, Error, Pushed};
+use parking_lot::Mutex;
 use std::fmt;
 use std::future::IntoFuture;
 use std::marker::PhantomData;
@@ -20,6 +21,34 @@ use transfer_core::tensor::Key;
 /// How often the sidecar is asked whether the key is still this worker's.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
+/// What the calls of [`finish`](super::BatchStream::finish) have found out about the end of a stream.
+#[derive(Debug, Default)]
+pub(super) struct End(Mutex<Found>);
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Found {
+    /// The end is published.
+    pushed: Option<Pushed>,
+    /// The versions, with the end, that a reader has not fetched. `None` before the sidecar has said it.
+    left: Option<u32>,
+}
+
+impl End {
+    fn found(&self) -> Found {
+        *self.0.lock()
+    }
+
+    /// See [`BatchStream::unread`](super::BatchStream::unread).
+    pub(super) fn unread(&self, batches: u64) -> Option<u64> {
+        self.found().left.map(|left| unread(left, batches))
+    }
+}
+
+/// `left` versions wait for their fetches; the last one is the end.
+fn unread(left: u32, batches: u64) -> u64 {
+    u64::from(left).saturating_sub(1).min(batches)
+}
+
 /// The end of a stream that is about to be made: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
 #[must_use = "the stream ends by `.await`, or by `.call()`"]
 pub struct Finish<F> {
@@ -29,10 +58,10 @@ pub struct Finish<F> {
 
 impl<F: Face> Finish<F> {
     /// `batches` were pushed before the end.
-    pub(super) fn new(push: Push<'static, F>, key: Option<Key>, batches: u64) -> Finish<F> {
+    pub(super) fn new(push: Push<'static, F>, key: Option<Key>, batches: u64, end: Arc<End>) -> Finish<F> {
         let session = push.call.session.clone();
         let (stage, timeout) = (Stage::Pushing(push.call), DEFAULT_TIMEOUT);
-        Finish { call: FinishCall { session, key, batches, timeout, started: None, stage }, face: PhantomData }
+        Finish { call: FinishCall { session, key, batches, timeout, started: None, end, stage }, face: PhantomData }
     }
 
     /// The time that the readers have, 30 s by default. The push of the end has it, too.
@@ -58,7 +87,7 @@ impl Finish<Blocking> {
     /// Ends the stream.
     ///
     /// # Errors
-    /// [`BatchError::NotRead`], and any [`Error`].
+    /// [`BatchError::NotRead`], after which the stream can be finished again, and any [`Error`].
     pub fn call(self) -> Result<Pushed, Error> {
         let session = self.call.session.clone();
         block(&session, self.call)
@@ -78,6 +107,7 @@ pub struct FinishCall {
     batches: u64,
     timeout: Duration,
     started: Option<Instant>,
+    end: Arc<End>,
     stage: Stage,
 }
 
@@ -85,13 +115,12 @@ pub struct FinishCall {
 enum Stage {
     Pushing(PushCall<'static>),
     /// The count of the versions that are left has this number, and was asked for then.
-    Waiting(Option<Pushed>, u64, Instant),
+    Waiting(Pushed, u64, Instant),
 }
 
 impl FinishCall {
-    /// `left` versions wait for their fetches; the last one is the end.
-    fn not_read(&self, left: Option<u32>) -> Error {
-        let unread = left.map_or(self.batches, |left| u64::from(left).saturating_sub(1).min(self.batches));
+    fn not_read(&self) -> Error {
+        let unread = self.end.unread(self.batches).unwrap_or(self.batches);
         let key = self.key.as_ref().map_or("", Key::as_str).to_owned();
         BatchError::NotRead { key, unread, batches: self.batches, waited: self.timeout }.into()
     }
@@ -104,13 +133,22 @@ impl Call for FinishCall {
         let now = Instant::now();
         let limit = deadline(*self.started.get_or_insert(now), self.timeout);
         if let Stage::Pushing(push) = &mut self.stage {
-            let pushed = match push.step(waker) {
-                ControlFlow::Continue(at) => return ControlFlow::Continue(at),
-                ControlFlow::Break(Ok(pushed)) => pushed,
-                ControlFlow::Break(Err(e)) => return ControlFlow::Break(Err(e.into())),
+            // An earlier call may have published the end.
+            let pushed = match self.end.found().pushed {
+                Some(pushed) => pushed,
+                None => match push.step(waker) {
+                    ControlFlow::Continue(at) => return ControlFlow::Continue(at),
+                    ControlFlow::Break(Ok(pushed)) => pushed,
+                    ControlFlow::Break(Err(e)) => return ControlFlow::Break(Err(e.into())),
+                },
             };
+            self.end.0.lock().pushed = Some(pushed);
             let Some(key) = self.key.clone() else { return ControlFlow::Break(Err(Error::Ended)) };
-            self.stage = Stage::Waiting(Some(pushed), self.session.begin_count(key), now);
+            // After a call that has found nothing left, the key may be another worker's.
+            if self.end.found().left == Some(0) {
+                return ControlFlow::Break(Ok(pushed));
+            }
+            self.stage = Stage::Waiting(pushed, self.session.begin_count(key), now);
         }
         let (Stage::Waiting(pushed, number, asked), Some(key)) = (&mut self.stage, &self.key) else {
             return ControlFlow::Break(Err(Error::Ended));
@@ -120,9 +158,13 @@ impl Call for FinishCall {
             self.session.count_again(*number, key.clone());
         }
         let ask_at = *asked + ASK_AGAIN;
-        match self.session.poll_count(*number, waker) {
+        let counted = self.session.poll_count(*number, waker);
+        if let Ok(Some(Some(left))) = counted {
+            self.end.0.lock().left = Some(left);
+        }
+        match counted {
             Err(gone) => ControlFlow::Break(Err(gone.into())),
-            Ok(Some(Some(0))) => ControlFlow::Break(pushed.take().ok_or(Error::Ended)),
+            Ok(Some(Some(0))) => ControlFlow::Break(Ok(*pushed)),
             Ok(Some(None)) => {
                 let text = format!(
                     "stream {:?} was deleted, or another worker has taken its key over, before all its readers had it",
@@ -132,7 +174,7 @@ impl Call for FinishCall {
             }
             // The sidecar answers at once, also where there is no time to wait for the readers.
             Ok(None) if now < limit + GRACE => ControlFlow::Continue((limit + GRACE).min(ask_at)),
-            Ok(left) if now >= limit => ControlFlow::Break(Err(self.not_read(left.flatten()))),
+            Ok(_) if now >= limit => ControlFlow::Break(Err(self.not_read())),
             Ok(_) => ControlFlow::Continue(limit.min(ask_at)),
         }
     }

@@ -3,7 +3,7 @@
 use super::BatchError;
 use super::calls::{FetchedBatch, body, source};
 use super::encode::{Encoded, Encoder};
-use super::finish::Finish;
+use super::finish::{End, Finish};
 use super::messages::Decoder;
 use crate::face::{Async, Blocking, Face};
 use crate::fetch::Fetch;
@@ -30,6 +30,9 @@ pub struct BatchStream<F> {
     encoder: Result<Encoder, BatchError>,
     readers: NonZeroU32,
     next: u64,
+    /// The number of its batches, once [`BatchStream::finish`] was called.
+    ended: Option<u64>,
+    end: Arc<End>,
 }
 
 /// The reading end of a stream of batches; see [`Handle::fetch_stream`].
@@ -49,7 +52,8 @@ impl<F: Face> Handle<F> {
     /// batches that were not fetched yet, a push waits.
     pub fn push_stream(&self, key: impl ToKey, schema: &SchemaRef) -> BatchStream<F> {
         let (client, readers) = (self.clone(), NonZeroU32::MIN);
-        BatchStream { client, key: to_key(&key), encoder: Encoder::new(schema), readers, next: 1 }
+        let (key, encoder) = (to_key(&key), Encoder::new(schema));
+        BatchStream { client, key, encoder, readers, next: 1, ended: None, end: Arc::default() }
     }
 
     /// Reads a stream of batches from its beginning. The stream need not exist yet.
@@ -68,28 +72,40 @@ impl<F: Face> BatchStream<F> {
     }
 
     /// Pushes the next batch. Only new values of a dictionary are sent. If this push fails, the stream has failed:
-    /// later batches cannot be read without it.
+    /// later batches cannot be read without it. After [`BatchStream::finish`] it fails with [`BatchError::Ended`].
     pub fn push(&mut self, batch: &RecordBatch) -> Push<'static, F> {
-        let encoded = match &mut self.encoder {
-            Ok(encoder) => encoder.encode([batch]),
-            Err(e) => Err(e.clone()),
+        let encoded = match (&mut self.encoder, self.ended) {
+            (Err(e), _) => Err(e.clone()),
+            (Ok(_), Some(batches)) => {
+                let key = self.key.as_ref().map_or("", Key::as_str).to_owned();
+                Err(BatchError::Ended { key, batches })
+            }
+            (Ok(encoder), None) => encoder.encode([batch]),
         };
-        self.say(encoded)
+        let version = self.next;
+        self.next += u64::from(encoded.is_ok());
+        self.say(encoded, version)
     }
 
     /// Ends the stream for its readers, and waits until each of them has fetched all of it. If they take longer, the call fails
     /// with [`BatchError::NotRead`], which says how many batches were not fetched; these stay published as long as this
-    /// worker's session. A stream that is dropped does not end.
-    pub fn finish(mut self) -> Finish<F> {
+    /// worker's session. Another call waits for them again. A stream that is dropped does not end.
+    pub fn finish(&mut self) -> Finish<F> {
         let end = self.encoder.as_ref().map(Encoder::end).map_err(BatchError::clone);
-        let batches = self.next - 1;
-        Finish::new(self.say(end), self.key.ok(), batches)
+        let batches = *self.ended.get_or_insert(self.next - 1);
+        Finish::new(self.say(end, batches + 1), self.key.clone().ok(), batches, self.end.clone())
     }
 
-    fn say(&mut self, encoded: Result<Encoded, BatchError>) -> Push<'static, F> {
-        let (session, version) = (self.client.session(), self.next);
-        self.next += u64::from(encoded.is_ok());
-        Push::new(session, self.key.clone(), source(encoded)).version(version).keep(Until::Fetched(self.readers))
+    /// The number of batches that a reader has not fetched, as the sidecar has said last. It changes while a call of
+    /// [`BatchStream::finish`] waits. `None` until such a call has heard it.
+    #[must_use]
+    pub fn unread(&self) -> Option<u64> {
+        self.end.unread(self.ended?)
+    }
+
+    fn say(&self, encoded: Result<Encoded, BatchError>, version: u64) -> Push<'static, F> {
+        let push = Push::new(self.client.session(), self.key.clone(), source(encoded));
+        push.version(version).keep(Until::Fetched(self.readers))
     }
 }
 

@@ -405,9 +405,16 @@ class BatchWriter:
 
     def finish(self, *, timeout: float | None = 30.0) -> None:
         """Ends the stream, and waits until its readers have fetched all of it. Where they take longer than `timeout` seconds, it raises
-        `Timeout` with the code "not_read", which says how many batches were not fetched. They stay until the client is closed.
+        `Timeout` with the code "not_read", which says how many batches were not fetched. They stay until the client is closed, and
+        another call waits for them again.
         """
         wait(_calls.one(self._stream._finish(timeout)))
+
+    @property
+    def unread(self) -> int | None:
+        """How many batches a reader has not fetched, as the sidecar has said last; None before `finish` has heard it. It changes while
+        another thread waits in `finish`."""
+        return self._stream.unread
 
     def __enter__(self) -> Self:
         return self

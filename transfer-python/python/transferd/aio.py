@@ -333,6 +333,11 @@ class BatchWriter:
         """As `transferd.BatchWriter.finish`."""
         await self._loop.wait(self._stream._finish(timeout))
 
+    @property
+    def unread(self) -> int | None:
+        """As `transferd.BatchWriter.unread`. It changes while another task waits in `finish`."""
+        return self._stream.unread
+
 
 class BatchReader:
     """As `transferd.BatchReader`, for `async for`. A read that is cancelled may have taken a batch with it."""
