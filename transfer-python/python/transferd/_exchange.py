@@ -100,6 +100,9 @@ class ExchangeTask:
         """Writes the rows of anything with Arrow's capsules, each into its partition: by the `hash` of columns, by a `column` of partition
         numbers, by a table of sorted bounds (`range`), or at `random` from a seed. Without one of these they take turns.
 
+        Equal keys of one type have one hash. Cast those of two sides to one type: 1.5 of scale 1 and 1.50 of scale 2, or an instant in seconds
+        and in microseconds, may be in different partitions.
+
         Each batch waits up to `timeout` seconds for room in the arena, and raises `ArenaFull`.
         """
         how = {"hash": hash, "column": column, "range": range, "random": random}

@@ -39,6 +39,11 @@ pub enum By<'a> {
     /// A struct, a list, and more than one column: `h = XXH64(h of the next one, seed h so far)`; a struct begins with
     /// 0, a list with the hash of its length, columns with the hash of the first. The partition is
     /// `h * partitions / 2^64`. Maps and unions cannot be hashed.
+    ///
+    /// What is hashed is the number that the column has, without the scale or unit of its type: 1.5 of scale 1 is 15,
+    /// and 1.50 of scale 2 is 150; an instant has another number in seconds than in microseconds. Integers, floats and
+    /// decimals have different hashes, too. So cast the columns of two sides to one type before their rows are to meet.
+    /// The hash does not do that, because tasks of two versions would send equal keys to different partitions.
     Hash(&'a [&'a str]),
     /// By bounds: partition 0 has the rows below the first bound, partition n those from bound n - 1 up to bound n.
     Range(&'a Bounds),

@@ -109,6 +109,32 @@ fn structs_and_lists_hash_by_their_elements() {
     assert_ne!(hash(&lists(vec![0, 1, 2], vec![1, 2])), hash(&lists(vec![0, 2, 2], vec![1, 2])));
 }
 
+/// The same value in another unit, scale or kind of number has another hash, as [`By::Hash`] says. If two of these become
+/// alike, tasks of two versions send equal keys to different partitions.
+#[test]
+fn units_scales_and_kinds_of_numbers_are_hashed_apart() {
+    let decimal = |value: i128, scale| {
+        hash(&Decimal128Array::from(vec![value]).with_precision_and_scale(20, scale).unwrap()).pop().unwrap()
+    };
+    let one_and_a_half = [decimal(15, 1), decimal(150, 2)];
+    // Of the 16 bytes of 15 and 150, by the reference implementation's rules.
+    assert_eq!(one_and_a_half, [0x6b8c_b788_65ce_9433, 0x1162_8ab4_4262_ed40]);
+    let minute = [
+        hash(&TimestampSecondArray::from(vec![60])),
+        hash(&TimestampMillisecondArray::from(vec![60_000])),
+        hash(&TimestampMicrosecondArray::from(vec![60_000_000])),
+        hash(&TimestampNanosecondArray::from(vec![60_000_000_000])),
+    ];
+    assert!(minute.iter().enumerate().all(|(at, hashed)| !minute[..at].contains(hashed)), "{minute:?}");
+    let two = [vec![decimal(2, 0)], hash(&Int64Array::from(vec![2])), hash(&Float64Array::from(vec![2.0]))];
+    assert!(two.iter().enumerate().all(|(at, hashed)| !two[..at].contains(hashed)), "{two:?}");
+    // Of one type, and of another width, they are alike.
+    let narrow = Decimal32Array::from(vec![150]).with_precision_and_scale(9, 2).unwrap();
+    assert_eq!(hash(&narrow), [one_and_a_half[1]]);
+    let zoned = TimestampMicrosecondArray::from(vec![60_000_000]).with_timezone("Europe/Berlin");
+    assert_eq!(hash(&zoned), minute[2]);
+}
+
 /// The partition of a row depends on that row alone: not on the batch around it, nor on where a slice begins.
 #[test]
 fn hashes_do_not_depend_on_other_rows() {

@@ -11,7 +11,7 @@ from .._errors import Invalid
 
 @dataclass(frozen=True)
 class Hash:
-    """The hash of these columns: equal rows meet in one partition."""
+    """The hash of these columns: equal rows meet in one partition, if their columns have one type, with one scale or unit."""
 
     columns: tuple[str, ...]
 
