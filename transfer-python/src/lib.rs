@@ -71,6 +71,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(gpu::check, module)?)?;
     module.add_function(wrap_pyfunction!(options::whole_of, module)?)?;
     module.add_function(wrap_pyfunction!(options::check_seconds, module)?)?;
+    module.add_function(wrap_pyfunction!(options::seconds_of, module)?)?;
     module.add_function(wrap_pyfunction!(programs::transferd, module)?)?;
     module.add_function(wrap_pyfunction!(programs::transferctl, module)?)?;
     module.add_function(wrap_pyfunction!(client::embedded_address, module)?)?;

@@ -33,7 +33,7 @@ fn whole<T: TryFrom<u64> + PartialOrd + Display>(
 ) -> PyResult<T> {
     let number = value.extract::<u64>().ok().and_then(|number| T::try_from(number).ok());
     match number {
-        Some(number) if number >= least => Ok(number),
+        Some(number) if least <= number && number <= most => Ok(number),
         _ => {
             let text = format!("{name} is a whole number from {least} to {most}; this is {}", value.repr()?);
             Err(errors::invalid(value.py(), &text))
@@ -115,11 +115,19 @@ pub(crate) fn spin(value: &Bound<'_, PyAny>) -> PyResult<Option<Duration>> {
     seconds(value, "spin")
 }
 
-/// Reads a whole number of 64 bits, for the package's Python half.
+/// Reads a whole number of this range, for the package's Python half.
 #[pyfunction]
-#[pyo3(name = "_whole")]
-pub(crate) fn whole_of(name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    whole(value, name, 0, u64::MAX)
+#[pyo3(name = "_whole", signature = (name, value, least = 0, most = u64::MAX),
+    text_signature = "(name, value, least=0, most=18446744073709551615)")]
+pub(crate) fn whole_of(name: &str, value: &Bound<'_, PyAny>, least: u64, most: u64) -> PyResult<u64> {
+    whole(value, name, least, most)
+}
+
+/// Reads seconds, for the package's Python half. None is [`FOR_EVER`].
+#[pyfunction]
+#[pyo3(name = "_seconds")]
+pub(crate) fn seconds_of(name: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
+    Ok(seconds(value, name)?.unwrap_or(FOR_EVER).as_secs_f64())
 }
 
 /// Raises `Invalid` if an argument is no seconds, for the package's Python half.

@@ -9,11 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import transferd as td
+import transferd.ray as tr
 from conftest import settled
 from transferd.data import PartitionDataset
 
 U32, U64 = (1 << 32) - 1, (1 << 64) - 1
 TABLE = pa.table({"n": [1, 2, 3]})
+STATE = {"exchange": "x", "seed": 1, "partition": 0, "position": 0}
 NO_NUMBERS = ("3", 3.0, -1, [1], 1 << 64, float("nan"))
 NO_SECONDS = ("1", -1, -0.5, float("nan"), [1], -(10**400), 10**400)
 
@@ -84,7 +86,13 @@ SECONDS = [
 ]
 
 # What only the blocking client has.
-BLOCKING_WHOLE = [("seed", 0, U64, lambda o, v: PartitionDataset(o.c, "x", seed=v))]
+BLOCKING_WHOLE = [
+    ("seed", 0, U64, lambda o, v: PartitionDataset(o.c, "x", seed=v)),
+    ("rows_per_batch", 1, U64, lambda o, v: PartitionDataset(o.c, "x", seed=1, rows_per_batch=v)),
+    ("partition", 0, U32, lambda o, v: PartitionDataset(o.c, "x", seed=1, partitions=[0, v])),
+    ("partition", 0, U64, lambda o, v: PartitionDataset(o.c, "x", seed=1).load_state_dict({**STATE, "partition": v})),
+    ("position", 0, U64, lambda o, v: PartitionDataset(o.c, "x", seed=1).load_state_dict({**STATE, "position": v})),
+]
 BLOCKING_SECONDS = [
     ("spin", lambda o, v: o.connect(o.path, spin=v)),
     ("timeout", lambda o, v: o.c.fetch_later("y", timeout=v)),
@@ -120,6 +128,57 @@ OTHERS = [
         lambda o, v: o.x.partition(0, order=1, memory=v),
     ),
 ]
+BLOCKING_OTHERS = [
+    (
+        f'memory is a whole number of bytes from 0 to {U64}, or a text such as "512MiB" or "4GiB"',
+        (-1, 2.5, "many", "-1GiB", 1 << 64),
+        lambda o, v: PartitionDataset(o.c, "x", seed=1, memory=v),
+    ),
+    (
+        "partitions is a list of whole numbers, or None",
+        (3, 2.5),
+        lambda o, v: PartitionDataset(o.c, "x", seed=1, partitions=v),
+    ),
+]
+
+
+# Ray is not installed here: they are checked before it is needed.
+RAY_WHOLE = [
+    ("partitions", 1, U32, lambda v: tr.shuffle([TABLE], by="n", partitions=v)),
+    ("seed", 0, U64, lambda v: tr.Random(v)),
+    ("partition", 0, 3, lambda v: tr.Shuffled("x", 4, tr.Hash("n"), [], [], {}, 30.0).partition(v)),
+]
+RAY_SECONDS = [
+    ("timeout", lambda v: tr.init(timeout=v)),
+    ("timeout", lambda v: tr.client(timeout=v)),
+    ("timeout", lambda v: tr.shuffle([TABLE], by="n", partitions=2, timeout=v)),
+]
+RAY_BYTES = [
+    lambda v: tr.init(arena=v),
+    lambda v: tr.shuffle([TABLE], by="n", partitions=2, arena=v),
+]
+
+
+def test_numbers_and_durations_of_transferd_ray_that_cannot_be_are_named():
+    def refuses(call, value, right):
+        with pytest.raises(td.Invalid) as error:
+            call(value)
+        assert (str(error.value), error.value.code) == (f"{right}; this is {value!r}", "invalid")
+
+    for name, least, most, call in RAY_WHOLE:
+        for value in (*NO_NUMBERS, None, least - 1, most + 1):
+            refuses(call, value, f"{name} is a whole number from {least} to {most}")
+    for name, call in RAY_SECONDS:
+        for value in NO_SECONDS:
+            refuses(call, value, f"{name} is seconds, a number from 0 on, or None")
+    for call in RAY_BYTES:
+        for value in (-1, 2.5, "many", "-1GiB", 1 << 64, [1]):
+            refuses(call, value, f'arena is a whole number of bytes from 0 to {U64}, or a text such as "512MiB" or "4GiB"')
+    # What can be goes on until Ray is needed.
+    for call in (lambda: tr.init(timeout=None), lambda: tr.client(timeout=np.float32(1)), lambda: tr.shuffle([TABLE], by="n", partitions=np.int8(2))):
+        with pytest.raises(tr.RayUnusable):
+            call()
+    assert tr.Random(np.int64(3)) == tr.Random(3)
 
 
 async def refused(call, objects, value, right):
@@ -144,7 +203,7 @@ def test_numbers_and_durations_that_cannot_be_are_named(sidecar, module):
         for name, call in SECONDS + BLOCKING_SECONDS * is_blocking:
             for value in NO_SECONDS:
                 await refused(call, o, value, f"{name} is seconds, a number from 0 on, or None")
-        for right, values, call in OTHERS:
+        for right, values, call in OTHERS + BLOCKING_OTHERS * is_blocking:
             for value in values:
                 await refused(call, o, value, right)
         # Nothing was taken or ended by the calls that were refused, and a number of numpy is one.
@@ -153,6 +212,6 @@ def test_numbers_and_durations_that_cannot_be_are_named(sidecar, module):
         await settled(o.task.write(TABLE, random=np.int64(1)))
         assert await settled(o.task.commit(timeout=None)) == 3
         assert (await settled(c.empty((np.int64(2), 3), timeout=float("inf")))).shape == (2, 3)
-        c.close()
+        await settled(c.close())
 
     asyncio.run(tried())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from . import _native
+from ._calls import to_bytes
 from ._client import Client, connect
 from ._errors import Invalid
 from ._native import Table
@@ -73,11 +74,13 @@ class PartitionDataset(_IterableDataset):
         if client.path is None:
             raise Invalid("the sidecar of this client has ended")
         seed = _native._whole("seed", seed)
+        rows_per_batch = _native._whole("rows_per_batch", rows_per_batch, 1)
+        to_bytes(memory, "memory")
         _native._check_seconds("timeout", timeout)
         self._path, self._process = client.path, os.getpid()
         self._client: Client | None = client
         self._exchange, self._seed, self._rows_per_batch, self._memory = exchange, seed, rows_per_batch, memory
-        self._partitions = None if partitions is None else list(partitions)
+        self._partitions = None if partitions is None else _numbers(partitions)
         self._timeout, self._transform = timeout, transform
         self._partition = self._position = 0
 
@@ -93,7 +96,8 @@ class PartitionDataset(_IterableDataset):
         for name, own in (("exchange", self._exchange), ("seed", self._seed)):
             if state[name] != own:  # type: ignore[literal-required]
                 raise Invalid(f"the state is of the {name} {state[name]!r}, and this data set of {own!r}")  # type: ignore[literal-required]
-        self._partition, self._position = state["partition"], state["position"]
+        numbers = [_native._whole(name, state[name]) for name in ("partition", "position")]
+        self._partition, self._position = numbers
 
     def __iter__(self) -> Iterator[Any]:
         exchange = self._here().join_exchange(self._exchange, timeout=self._timeout)
@@ -124,3 +128,11 @@ class PartitionDataset(_IterableDataset):
         if self._client is None or self._process != os.getpid():
             self._client, self._process = connect(self._path, arena=0), os.getpid()
         return self._client
+
+
+def _numbers(partitions: Sequence[int]) -> list[int]:
+    try:
+        given = list(partitions)
+    except TypeError:
+        raise Invalid(f"partitions is a list of whole numbers, or None; this is {partitions!r}") from None
+    return [_native._whole("partition", partition, 0, (1 << 32) - 1) for partition in given]

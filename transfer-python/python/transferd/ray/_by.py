@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from .. import _native
 from .._errors import Invalid
 
 
@@ -34,6 +35,9 @@ class Random:
     """Chance, of a seed. The order within a partition is of the seed, too: the result is the same in every run."""
 
     seed: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", _native._whole("seed", self.seed))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from .. import _native
 from .._client import Client, connect
 from .._errors import SidecarGone, Timeout
 from ._places import Place, here
@@ -23,13 +24,13 @@ _clients: dict[tuple[int, Place], Client] = {}
 _readers: dict[tuple[int, Place], Client] = {}
 
 
-def client(*, timeout: float = 60.0) -> Client:
+def client(*, timeout: float | None = 60.0) -> Client:
     """The client of this process, in a driver, task or actor of a job whose driver has called `init`. It is made once, and stays.
 
     It is connected to the sidecar of this node, with the arena that `init` was told. A process of a node that has just joined waits up to
-    `timeout` seconds for it, and then raises `Timeout`.
+    `timeout` seconds for it, and then raises `Timeout`; None is for ever.
     """
-    return _found(_clients, timeout, None)
+    return _found(_clients, _native._seconds("timeout", timeout), None)
 
 
 def reader(*, timeout: float = 60.0) -> Client:

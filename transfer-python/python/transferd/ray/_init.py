@@ -9,7 +9,7 @@ import socket
 import threading
 from typing import Any
 
-from .. import _child
+from .. import _child, _native
 from .._calls import to_bytes
 from .._errors import Error, Invalid
 from .._torchrun import with_port
@@ -43,7 +43,7 @@ _lock = threading.Lock()
 _job: _Job | None = None
 
 
-def init(*, arena: int | str = "256MiB", sidecar: Settings | None = None, timeout: float = 60.0) -> None:
+def init(*, arena: int | str = "256MiB", sidecar: Settings | None = None, timeout: float | None = 60.0) -> None:
     """Starts a sidecar on each node of the cluster, for the job of this driver.
 
     Call it once in the driver, after `ray.init()`. The driver, and tasks and actors of the job, call `client()`. Each sidecar belongs to an actor of this
@@ -51,7 +51,7 @@ def init(*, arena: int | str = "256MiB", sidecar: Settings | None = None, timeou
     identify each other by certificates of an authority that is made here, for this job alone.
 
     `arena` is the memory of each process that calls `client()`, see `connect`. `sidecar` has settings for all sidecars, by the keys of
-    `transferd`'s configuration file: `{"pinned_limit": "64GiB"}`. They have to be ready within `timeout` seconds.
+    `transferd`'s configuration file: `{"pinned_limit": "64GiB"}`. They have to be ready within `timeout` seconds; None is for ever.
 
     The tensor transports are registered, too, see `register`. Raises `Invalid` where a setting cannot be, `SidecarGone` with the end of
     the log where a sidecar does not start, and `RayUnusable`. Another call in the same job does nothing.
@@ -60,13 +60,14 @@ def init(*, arena: int | str = "256MiB", sidecar: Settings | None = None, timeou
     settings = dict(sidecar or {})
     _check(settings)
     to_bytes(arena, "arena")
+    seconds = _native._seconds("timeout", timeout)
     place = here()
     register()
     with _lock:
         if _job is None or _job.place != place:
             if _job is not None:
                 _job.end()
-            _job = _Job(place, arena, settings, timeout)
+            _job = _Job(place, arena, settings, seconds)
             try:
                 _job.start()
             except BaseException:
@@ -74,7 +75,7 @@ def init(*, arena: int | str = "256MiB", sidecar: Settings | None = None, timeou
                 job.end()
                 raise
             for name in (_clients.looks(), _clients.attempts()):
-                _clients.reader(timeout=timeout).counter(name, timeout=timeout)
+                _clients.reader(timeout=seconds).counter(name, timeout=seconds)
 
 
 def shutdown() -> None:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from .. import _native
 from .._calls import to_bytes
 from .._exchange import Exchange
 from .._errors import ExchangeOver, Invalid, Lost, PeerLost, SidecarGone, Timeout
@@ -15,6 +16,9 @@ from . import _by, _clients, _found
 from ._by import By
 from ._sort import bounds, in_order, rows_per_block, sample
 from ._writing import Work, write
+
+# The most partitions that an exchange has a number for.
+_MOST = (1 << 32) - 1
 
 # The largest block of an exchange.
 _BLOCK_BYTES = 1 << 20
@@ -38,7 +42,7 @@ def shuffle(
     by: By,
     partitions: int,
     arena: int | str | None = None,
-    timeout: float = 300.0,
+    timeout: float | None = 300.0,
 ) -> Shuffled:
     """Moves the rows of `blocks` to `partitions`, and answers the partitions once all rows are written.
 
@@ -51,10 +55,12 @@ def shuffle(
     nothing is said, as much as the sizes of the blocks need. They outlive the processes that wrote them. If a node dies, what was there is
     written again at another one.
 
-    Each step may take `timeout` seconds. Raises what the writing of a block raises: `Invalid` where there is no such column, `ArenaFull`.
+    Each step may take `timeout` seconds; None is for ever. Raises what the writing of a block raises: `Invalid` where there is no such column, `ArenaFull`.
     """
-    ray = _found.connected()
     read = _by.read(by)
+    partitions = _native._whole("partitions", partitions, 1, _MOST)
+    seconds, arena_bytes = _native._seconds("timeout", timeout), to_bytes(arena, "arena")
+    ray = _found.connected()
     given = list(blocks)
     if not given:
         raise Invalid("there are no blocks to shuffle: give at least one, such as an empty table")
@@ -71,9 +77,9 @@ def shuffle(
     exchange = _clients.reader().exchange(name, partitions=partitions, tasks=len(refs))
     try:
         placed = _placed(ray, refs, lying)
-        sizes = {place: to_bytes(arena, "arena") for place, _ in placed} if arena is not None else _arenas(placed, partitions)
+        sizes = {place: arena_bytes for place, _ in placed} if arena_bytes is not None else _arenas(placed, partitions)
         places = [(*place, sizes[place]) for place, _ in placed]
-        result = Shuffled(name, partitions, read, refs, places, _by.how(read, limits), timeout)
+        result = Shuffled(name, partitions, read, refs, places, _by.how(read, limits), seconds)
         result._exchange = exchange
     except BaseException:
         exchange.release()
@@ -119,8 +125,7 @@ class Shuffled:
 
         With `Sort` it is one table. If what a task had written is lost, the task runs again, and the iterator goes on.
         """
-        if not 0 <= partition < self._partitions:
-            raise Invalid(f"there is no partition {partition}: they are 0 to {self._partitions - 1}")
+        partition = _native._whole("partition", partition, 0, self._partitions - 1)
         tables = self._tables(partition)
         return _sorted(tables, self._by.columns) if isinstance(self._by, _by.Sort) else tables
 
