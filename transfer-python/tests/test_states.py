@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 
 import ml_dtypes
 import numpy as np
 import pytest
 import transferd as td
-from conftest import GIVE_UP, until
+from conftest import GIVE_UP, settled, until
 
 
 def arrays(value: int = 3) -> dict[str, np.ndarray]:
@@ -255,9 +254,6 @@ def test_states_are_awaited(c):
 @pytest.mark.parametrize("module", [td, td.aio])
 def test_a_name_that_cannot_be_is_an_error_of_its_state_and_entry(sidecar, module, name):
     async def refused():
-        async def settled(value):
-            return await value if inspect.isawaitable(value) else value
-
         c = await settled(module.connect(sidecar.path, arena="1MiB"))
         made = await settled(c.empty(1))
         free, where = c.arena_free_bytes, "the state 'policy'"
@@ -274,6 +270,6 @@ def test_a_name_that_cannot_be_is_an_error_of_its_state_and_entry(sidecar, modul
             says = f"entry {at} of {where} has the name {name!r}: a name is a text of 1 to 512 bytes of UTF-8"
             assert (str(error.value), error.value.code) == (says, "invalid")
         assert not made.pushed and c.arena_free_bytes == free
-        c.close()
+        await settled(c.close())
 
     asyncio.run(refused())

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import transferd as td
-from conftest import GIVE_UP, until
+from conftest import GIVE_UP, Sidecar, settled, until
 
 
 def test_threads_share_a_client_and_the_lock_is_let_go(c):
@@ -456,7 +456,7 @@ def test_close_ends_every_await(sidecar, where):
         for _ in range(3):
             await asyncio.sleep(0)
         assert not any(task.done() for task in tasks.values())
-        client.close()
+        await client.close()
         with connect(where, sidecar, "closed") as again:
             again.push("held", b"mine")
         ended = await asyncio.wait_for(asyncio.gather(*tasks.values(), return_exceptions=True), GIVE_UP)
@@ -468,6 +468,57 @@ def test_close_ends_every_await(sidecar, where):
 
     asyncio.run(main())
     fill.kept.clear()
+
+
+def test_close_lets_the_event_loop_run_while_the_sidecar_answers_nothing(folder):
+    sidecar = Sidecar(folder)
+
+    async def main(leave):
+        client = await td.aio.connect(sidecar.path, arena="1MiB")
+        waiting = asyncio.create_task(client.fetch("never", timeout=None))
+        await asyncio.sleep(0)
+        sidecar.process.send_signal(signal.SIGSTOP)
+        try:
+            closing = asyncio.ensure_future(settled(leave(client)))
+            steps = 0
+            while not closing.done():
+                await asyncio.sleep(0.01)
+                steps += 1
+            await closing
+        finally:
+            sidecar.process.send_signal(signal.SIGCONT)
+        assert steps > 10, "the loop stands still"
+        with pytest.raises(td.Error) as e:
+            await asyncio.wait_for(waiting, GIVE_UP)
+        check_closed({"fetch": e.value})
+        await settled(client.close())
+
+    try:
+        asyncio.run(main(lambda client: client.close()))
+        asyncio.run(main(lambda client: client.__aexit__(None, None, None)))
+    finally:
+        sidecar.stop()
+
+
+def test_a_close_that_nobody_awaits_closes_all_the_same(sidecar):
+    async def main(given_up):
+        client = await td.aio.connect(sidecar.path, arena="1MiB")
+        waiting = asyncio.create_task(client.fetch("never", timeout=None))
+        await asyncio.sleep(0)
+        closing = client.close()
+        if given_up:
+            closing.cancel()
+        # No call begins behind it, whether it has ended or not.
+        with pytest.raises(td.Error) as e:
+            await client.push("k", b"1")
+        check_closed({"push": e.value})
+        with pytest.raises(td.Error) as e:
+            await asyncio.wait_for(waiting, GIVE_UP)
+        check_closed({"fetch": e.value})
+
+    for given_up in (False, True):
+        asyncio.run(main(given_up))
+        until("its session is over", lambda: sidecar.held()["sessions"] == 0)
 
 
 def test_what_a_closed_client_fetched_stays_readable(sidecar, c):

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from . import _client, _native
 from ._calls import Call
+from ._errors import make
 from ._native import Pending
 
 T = TypeVar("T")
@@ -28,6 +29,8 @@ class Loop:
         self._bell: _native.Bell | None = None
         self._waiting: dict[int, Waiting] = {}
         self._next = 0
+        self.closed = False
+        """Whether the client is being closed: no call begins any more."""
 
     def _current(self) -> _native.Bell:
         """The bell of the client's session: another one after a restart of the sidecar."""
@@ -72,6 +75,9 @@ class Loop:
             waiting.timer = self.loop.call_later(delay, self._step, number)
 
     async def wait(self, pending: Pending[T]) -> T:
+        if self.closed:
+            pending.cancel()
+            raise make("closed", "this client was closed; connect again", False, "caller", None, None)
         number, self._next = self._next, self._next + 1
         waiting = self._waiting[number] = Waiting(pending, self._current(), self.loop.create_future())
         try:

@@ -29,6 +29,7 @@ class Client:
 
     def __init__(self, client: _client.Client) -> None:
         self._client, self._loop = client, Loop(client)
+        self._closing: asyncio.Future[None] | None = None
 
     @property
     def name(self) -> str:
@@ -56,12 +57,19 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        self.close()
+        await self.close()
 
-    def close(self) -> None:
-        """As `transferd.Client.close`. The event loop waits for the sidecar, for at most 5 s if that does not answer."""
-        self._client.close()
-        self._loop.close()
+    def close(self) -> asyncio.Future[None]:
+        """As `transferd.Client.close`: `await` it, and another worker can have the name. It is closed also if nobody awaits it.
+
+        The executor's thread waits for the sidecar, for at most 5 s if that does not answer, and the event loop goes on.
+        """
+        if self._closing is None:
+            self._loop.closed = True
+            self._closing = self._loop.loop.run_in_executor(None, self._client.close)
+            self._closing.add_done_callback(lambda _: self._loop.close())
+        # Who gives this one up does not take the end from the others.
+        return asyncio.shield(self._closing)
 
     def __repr__(self) -> str:
         return f"<aio.Client {self.name!r} at node {self.node!r}>"
@@ -379,7 +387,7 @@ class Connecting:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         if self._client is not None:
-            self._client.close()
+            await self._client.close()
 
 
 def connect(
