@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import pickle
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 import transferd as td
+from conftest import GIVE_UP
+from transferd import data
 from transferd.data import PartitionDataset
 
 PARTITIONS, TASKS, ROWS = 4, 3, 1000
@@ -62,6 +66,33 @@ def test_a_reader_goes_on_from_its_state_in_another_process_too(c, stop):
         assert first + read(again) == found
 
 
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_the_state_of_what_workers_read_is_refused_in_their_parent(c, start):
+    with epoch(c):
+        dataset = PartitionDataset(c, "epoch", seed=7, rows_per_batch=100)
+        worker = multiprocessing.get_context(start).Process(target=read_as_a_worker, args=(dataset,))
+        worker.start()
+        worker.join(GIVE_UP)
+        assert worker.exitcode == 0
+        with pytest.raises(td.Invalid, match="the workers of a DataLoader read this data set.*StatefulDataLoader"):
+            dataset.state_dict()
+        # A copy is another data set, and what this process reads itself is known.
+        assert pickle.loads(pickle.dumps(dataset)).state_dict()["position"] == 0
+        next(iter(dataset))
+        assert (dataset.state_dict()["position"], dataset.state_dict()["workers"]) == (100, 0)
+
+
+def read_as_a_worker(dataset: PartitionDataset) -> None:
+    """Is the first of two workers of a `DataLoader`, and sees the state of its own."""
+    data._get_worker_info = lambda: SimpleNamespace(id=0, num_workers=2)
+    batches = iter(dataset)
+    next(batches)
+    state = dataset.state_dict()
+    assert (state["partition"], state["position"], state["workers"]) == (0, 100, 2)
+    dataset.load_state_dict(state)
+    assert dataset.state_dict() == state
+
+
 def test_a_state_of_something_else_is_refused(c):
     with epoch(c):
         dataset = PartitionDataset(c, "epoch", seed=7)
@@ -72,4 +103,7 @@ def test_a_state_of_something_else_is_refused(c):
             dataset.load_state_dict({**state, "exchange": "other"})
         dataset.load_state_dict({**state, "partition": 5})
         with pytest.raises(td.Invalid, match="the state is of partition 5, and here are 4"):
+            next(iter(dataset))
+        dataset.load_state_dict({**state, "position": 1, "workers": 2})
+        with pytest.raises(td.Invalid, match="the state is of 2 workers, and here are 0"):
             next(iter(dataset))

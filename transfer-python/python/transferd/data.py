@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from multiprocessing import context, sharedctypes
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from . import _native
 from ._calls import to_bytes
@@ -35,12 +37,14 @@ else:
 
 
 class State(TypedDict):
-    """Where a `PartitionDataset` is: the partition, as its place among those of this process, and the rows of it that were read."""
+    """Where a `PartitionDataset` is: the partition, as its place among those of this process, and the rows of it that were read. `workers` is
+    how many workers of a `DataLoader` share the partitions; 0 where the process reads by itself."""
 
     exchange: str
     seed: int
     partition: int
     position: int
+    workers: NotRequired[int]
 
 
 class PartitionDataset(_IterableDataset):
@@ -51,9 +55,10 @@ class PartitionDataset(_IterableDataset):
     all if nothing is said. The workers of a `DataLoader` share them: worker 1 of 4 reads the second, the sixth, and so on. Another process
     than the one of `client` connects to the same sidecar by itself, without an arena. A partition whose rows take more than `memory` is read several times.
 
-    `state_dict()` says what was read, and `load_state_dict()` makes the next iteration go on from there, in another process too. What a
-    `DataLoader` has fetched ahead counts as read; `torchdata.StatefulDataLoader` keeps the state of each worker with what it has
-    returned. An iteration that has reached the end begins anew the next time.
+    `state_dict()` says what was read, and `load_state_dict()` makes the next iteration go on from there, in another process too. An iteration
+    that has reached the end begins anew the next time. Each worker of a `DataLoader` has a state of its own, of which this process knows nothing:
+    `state_dict()` raises `Invalid` here once they have read. torchdata's `StatefulDataLoader` keeps the state of each worker with what it has
+    returned.
 
     Raises `Lost` with the tasks that have to run again; after that, iterate on with the same state.
     """
@@ -83,13 +88,32 @@ class PartitionDataset(_IterableDataset):
         self._partitions = None if partitions is None else _numbers(partitions)
         self._timeout, self._transform = timeout, transform
         self._partition = self._position = 0
+        # The workers of the state; None where it does not say.
+        self._workers: int | None = 0
+        # Shared with the workers of a loader, which set it: nothing else of them comes back to this process.
+        self._read_by_workers = sharedctypes.RawValue(ctypes.c_bool, False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}
+        # Only a process that is being started can be given shared memory.
+        shared = self._read_by_workers if context.get_spawning_popen() is not None else None
+        return {**self.__dict__, "_client": None, "_read_by_workers": shared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._read_by_workers is None:
+            self._read_by_workers = sharedctypes.RawValue(ctypes.c_bool, False)
 
     def state_dict(self) -> State:
-        """What was read so far."""
-        return State(exchange=self._exchange, seed=self._seed, partition=self._partition, position=self._position)
+        """What was read so far, by this process or this worker. Raises `Invalid` where the workers of a `DataLoader` have read it."""
+        if _get_worker_info() is None and self._read_by_workers.value:
+            raise Invalid(
+                "the workers of a DataLoader read this data set, and each has a state of its own: use torchdata's StatefulDataLoader and its"
+                " state_dict(), or read with num_workers=0"
+            )
+        state = State(exchange=self._exchange, seed=self._seed, partition=self._partition, position=self._position)
+        if self._workers is not None:
+            state["workers"] = self._workers
+        return state
 
     def load_state_dict(self, state: State) -> None:
         """Goes on from a state of the same exchange and seed, in the next iteration. Raises `Invalid` for any other."""
@@ -98,13 +122,20 @@ class PartitionDataset(_IterableDataset):
                 raise Invalid(f"the state is of the {name} {state[name]!r}, and this data set of {own!r}")  # type: ignore[literal-required]
         numbers = [_native._whole(name, state[name]) for name in ("partition", "position")]
         self._partition, self._position = numbers
+        self._workers = state.get("workers")
+        if _get_worker_info() is None:
+            self._read_by_workers.value = False
 
     def __iter__(self) -> Iterator[Any]:
         exchange = self._here().join_exchange(self._exchange, timeout=self._timeout)
         worker = _get_worker_info()
         mine: Sequence[int] = range(exchange.partitions) if self._partitions is None else self._partitions
+        workers = 0 if worker is None else worker.num_workers
         if worker is not None:
-            mine = mine[worker.id :: worker.num_workers]
+            mine = mine[worker.id :: workers]
+        if (self._partition or self._position) and self._workers not in (None, workers):
+            raise Invalid(f"the state is of {self._workers} workers, and here are {workers}: read with as many workers as before")
+        self._workers, self._read_by_workers.value = workers, worker is not None
         if self._partition > len(mine):
             raise Invalid(f"the state is of partition {self._partition}, and here are {len(mine)}: read with as many workers as before")
         for place in range(self._partition, len(mine)):
