@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use transfer_proto::v1;
 use transfer_tests::process;
+use transfer_tests::status::Seen;
 use transfer_tests::{Authority, Carrier, Ctl, Identity, Scene, Spec, poll, programs};
 use v1::admin_client::AdminClient;
 
@@ -469,9 +470,12 @@ fn a_caller_that_reads_nothing_keeps_no_slot() {
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", world.scene.b().address()));
     // The sidecar may send headers and no message.
     let endpoint = endpoint.expect("an address").initial_stream_window_size(0);
+    // As many as are reported one by one, and as many as are fetched ahead of them.
+    let (reported, ahead) = (8, 4);
+    let pieces = reported + ahead;
     let request = v1::CopyRequest {
         path: "f".into(),
-        bytes: 8 * 4096,
+        bytes: pieces * 4096,
         message_bytes: 4096,
         key: "k".into(),
         from: "a".into(),
@@ -479,11 +483,18 @@ fn a_caller_that_reads_nothing_keeps_no_slot() {
     };
     let call = async { AdminClient::new(endpoint.connect().await.expect("it listens")).copy(request).await };
     let reports = runtime.block_on(call).expect("it begins");
-    world.scene.b().until("the copy is under way", |s| s.sessions.iter().any(|s| s.worker.starts_with("copy-")));
-    for version in 1..=9 {
-        // The interval of reports: more of them are due than may wait.
-        std::thread::sleep(std::time::Duration::from_millis(110));
-        let bytes = if version == 9 { 32 } else { 4096 };
+    let fetched = |s: &Seen| s.counters.iter().flat_map(|c| &c.finished).map(|path| path.transfers).sum::<u64>();
+    for version in 1..=pieces + 1 {
+        if version <= reported {
+            // The piece before was written, since another one is asked for. Its report was due before that.
+            world.scene.b().until("it asks for the next pieces", |s| {
+                fetched(s) == version - 1
+                    && s.sessions.iter().any(|s| s.worker.starts_with("copy-") && s.operations == ahead)
+            });
+            // The interval of reports: that of the next piece is due, too. They are more than may wait.
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        let bytes = if version > pieces { 32 } else { 4096 };
         sender.push("k", Spec::bytes(bytes, 1)).version(version).keep(transfer_tests::order::Until::Deleted).get();
     }
     world.scene.b().until("the copy is over", |s| s.sessions.iter().all(|s| !s.worker.starts_with("copy-")));
