@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use transfer_client::{BlockingClient, Client, DType, Error, embedded_socket};
+use transfer_client::{BlockingClient, Client, DType, Error, FailureCode, embedded_socket};
 use transfer_tests::{PATIENCE, Scene, poll, sidecar_of_this_process};
 
 /// No wait ends by its own time-out.
@@ -166,9 +166,11 @@ fn what_a_closed_client_has_fetched_stays_until_it_is_dropped() {
     // One is leased by the sidecar, the other is looked up.
     let kept = [reader.fetch("k").call().expect("it is there"), reader.fetch("k").call().expect("it is there")];
     reader.push_slice("mine", [1], &[1u8]).call().expect("room");
+    drop(giver.fetch("mine").timeout(Duration::ZERO).call().expect("it is published"));
     reader.close();
     scene.a().until("its session is over", |s| s.sessions.len() == 1);
-    assert!(giver.fetch("mine").timeout(Duration::ZERO).call().is_err(), "what it published has ended");
+    let ended = giver.fetch("mine").timeout(Duration::ZERO).call().expect_err("what it published has ended");
+    assert!(matches!(&ended, Error::Failed(failure) if failure.code == FailureCode::UnknownKey), "{ended}");
     for n in 2..20 {
         push(n);
         assert!(kept.iter().all(|tensor| tensor.as_bytes().iter().all(|byte| *byte == 1)), "version {n}");
@@ -189,13 +191,20 @@ fn what_a_closed_client_has_fetched_stays_until_it_is_dropped() {
 fn close_does_not_wait_for_a_sidecar_that_is_gone_and_no_session_follows() {
     let mut scene = Scene::one();
     let path = scene.a().socket();
-    let client = BlockingClient::connect(&path).name("closed").arena_bytes(ARENA).call().expect("a session");
+    let connect = |name: &str| BlockingClient::connect(&path).name(name).arena_bytes(ARENA).call().expect("a session");
+    let (client, witness) = (connect("closed"), connect("witness"));
     client.push_slice("k", [1], &[1u8]).call().expect("room");
     scene.nodes[0].kill();
-    poll(|| client.gone().ok_or("it is not gone").map(drop)).expect("it is noticed");
+    for client in [&client, &witness] {
+        poll(|| client.gone().ok_or("it is not gone").map(drop)).expect("it is noticed");
+    }
     client.close();
     assert_eq!(client.fetch("k").call().expect_err("it is closed"), Error::ClientClosed);
     scene.nodes[0].restart();
+    // One that was not closed comes back, and the closed one had as much time.
+    poll(|| witness.gone().map_or(Ok(()), Err)).expect("it comes back");
     is_free(&path, "closed");
-    assert_eq!(scene.a().status().sessions.len(), 0);
+    scene.a().until("none but the witness is there", |s| s.sessions.len() == 1);
+    assert_eq!(scene.a().status().sessions[0].worker, "witness");
+    assert!(witness.fetch("k").timeout(Duration::ZERO).call().is_err(), "what a closed client published stays ended");
 }

@@ -84,6 +84,14 @@ def test_a_waiting_fetch_is_woken_by_the_worker_that_pushes(sidecar, c, other):
     assert seen == list(range(1, version + 2))
 
 
+def sleeps(pid: int) -> bool:
+    """Whether the first thread of a process does nothing but look for signals, every 40 ms."""
+    ticks = lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[11:13]
+    before = ticks()
+    time.sleep(0.2)
+    return ticks() == before
+
+
 WAITS = {
     "fetch": "c.fetch('never', timeout=None)",
     "result": "c.fetch_later('never', timeout=None).result()",
@@ -107,7 +115,9 @@ except KeyboardInterrupt:
 """
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "waits\n"
-        if wait not in ("room", "stream"):
+        if wait == "room":
+            until("it waits for room", lambda: sleeps(process.pid))
+        else:
             until("the sidecar knows of it", lambda: sidecar.counters()["operations"] or sidecar.counters()["queued"])
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "it goes on\n"
@@ -115,14 +125,20 @@ except KeyboardInterrupt:
     until("it is given up", lambda: sidecar.held()["operations"] == 0)
 
 
-def test_a_signal_s_handler_runs_during_a_wait(c):
+def test_a_signal_s_handler_runs_during_a_wait(sidecar, c):
     def handler(*_):
         c.push("from-handler", b"1")
 
+    def send():
+        until("the fetch waits", lambda: sidecar.held()["operations"] == 1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
     before = signal.signal(signal.SIGUSR1, handler)
     try:
-        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-        assert c.fetch("from-handler", timeout=GIVE_UP).version == 1
+        sender = threading.Thread(target=send)
+        sender.start()
+        assert c.fetch("from-handler", timeout=2 * GIVE_UP).version == 1
+        sender.join(GIVE_UP)
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -213,7 +229,8 @@ def test_asyncio_survives_a_restart_too(sidecar):
     async def main(client):
         await client.push("w", np.full(8, 3))
         waiting = asyncio.create_task(client.fetch("never"))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
+        until("it waits", lambda: sidecar.held()["operations"] == 1)
         sidecar.kill()
         with pytest.raises(td.SidecarGone) as e:
             await waiting
@@ -328,16 +345,21 @@ def test_closing(sidecar):
     with td.connect(sidecar.path) as client:
         client.push("k", b"1")
         tensor = client.fetch("k")
-        later = client.fetch_later("never", timeout=GIVE_UP)
+        later, dropped = (client.fetch_later("never", timeout=GIVE_UP) for _ in range(2))
+        assert not client.closed and not later.done()
     assert client.closed
     with pytest.raises(td.Error) as e:
         client.fetch("k")
     assert e.value.code == "closed"
     client.close()
-    assert bytes(tensor) == b"1"
-    later.cancel()
-    with pytest.raises(td.Error):
+    assert client.closed and bytes(tensor) == b"1"
+    with pytest.raises(td.Error) as e:
         later.result()
+    assert e.value.code == "closed"
+    dropped.cancel()
+    with pytest.raises(td.Error) as e:
+        dropped.result()
+    assert e.value.code == "cancelled"
 
 
 def fill(client):
@@ -537,9 +559,11 @@ def test_embedded_ends_with_its_last_client():
     with td.embedded(name="a") as a, td.embedded(name="b", arena="1MiB") as b:
         a.push("k", b"1")
         assert bytes(b.fetch("k")) == b"1"
-        path = a.path
+        path, incarnation = a.path, a.incarnation
         assert os.path.exists(path)
     until("its socket is gone", lambda: not os.path.exists(path))
-    start = time.monotonic()
+    # The next one is another sidecar, and has nothing of this one.
     with td.embedded() as c:
-        assert c.path != path and time.monotonic() >= start
+        assert c.path != path and c.incarnation != incarnation
+        with pytest.raises(td.Timeout):
+            c.fetch("k", timeout=0)
