@@ -363,6 +363,52 @@ fn batch_is_republished_after_a_sidecar_restart() {
     scene.end();
 }
 
+/// The writer of a stream ends before its stream does. Those who wait for the next batch hear of it at once, and those who come
+/// later: on its node, and on another one.
+#[test]
+fn end_of_a_writer_reaches_its_readers() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let scene = Scene::two();
+    let batch = RecordBatch::try_from_iter([("n", Arc::new(Int32Array::from(vec![1, 2])) as ArrayRef)]);
+    let batch = batch.expect("a batch");
+    let clients = [("near", scene.a()), ("far", scene.b()), ("late near", scene.a()), ("late far", scene.b())]
+        .map(|(name, sidecar)| connect(sidecar.socket(), name));
+    for key in ["closed", "deleted"] {
+        let writer = connect(scene.a().socket(), "writer");
+        let mut stream = writer.push_stream(key, &batch.schema()).readers(4);
+        let mut readers = clients.each_ref().map(|client| client.fetch_stream(key).timeout(HOUR));
+        for _ in 0..2 {
+            stream.push(&batch).call().expect("room");
+            readers.iter_mut().for_each(|reader| assert!(reader.next().expect("it comes").is_some()));
+        }
+        let check = |reader: &mut transfer_client::BatchStreamReader<transfer_client::Blocking>| {
+            let ended = reader.next().expect_err("its writer has ended");
+            assert_eq!(ended.failure_code(), Some(FailureCode::VersionGone), "{key}: {ended}");
+            let text = ended.to_string();
+            assert!(text.contains(r#"worker "writer""#) && text.contains("v2 was the last"), "{key}: {text}");
+        };
+        let [near, far, late @ ..] = &mut readers;
+        std::thread::scope(|scope| {
+            let waits = [near, far].map(|reader| scope.spawn(move || check(reader)));
+            match key {
+                "closed" => writer.close(),
+                _ => writer.delete(key).call().expect("it is its own"),
+            }
+            waits.into_iter().for_each(|wait| wait.join().expect("no panic"));
+        });
+        late.iter_mut().for_each(check);
+        // The next writer of the key begins a stream of its own.
+        drop(stream);
+        let next = connect(scene.b().socket(), "next");
+        let mut stream = next.push_stream(format!("{key}/next"), &batch.schema());
+        stream.push(&batch).call().expect("room");
+        let mut reader = clients[0].fetch_stream(format!("{key}/next"));
+        assert!(reader.next().expect("it comes").is_some());
+    }
+    drop(clients);
+    scene.end();
+}
+
 #[test]
 fn end_of_a_stream_waits_for_slow_readers_and_says_what_they_have_not_read() {
     let scene = Scene::two();

@@ -4,9 +4,10 @@ use arrow_array::{ArrayRef, Int32Array, RecordBatch};
 use std::sync::Arc;
 use std::time::Duration;
 use transfer_client::{
-    BlockingClient, Client, DType, Error, FabricKind, FailureCode, Publisher, Subscriber, Tensor, TensorMut, Until,
+    BlockingClient, Client, DType, EpochBegan, Error, FabricKind, FailureCode, Publisher, Subscriber, Tensor,
+    TensorMut, Until,
 };
-use transfer_tests::{Scene, Sidecar, poll};
+use transfer_tests::{Scene, Sidecar, Spec, poll};
 
 /// A wait that is to end early.
 const SHORT: Duration = Duration::from_millis(50);
@@ -112,6 +113,69 @@ fn subscriber_goes_on_after_a_restart_of_the_sidecar() {
     assert_eq!(version(read.latest().call()), 4);
     drop((giver, taker, weights, read));
     scene.end();
+}
+
+/// A trainer at version 1,000 dies, and goes on from its checkpoint at 901: on one node and between two, fetched and landed.
+#[test]
+fn subscriber_gets_versions_that_begin_again() {
+    for (scene, to) in [(Scene::with(&[&[]]), None), (Scene::two(), None), (Scene::two(), Some("taker"))] {
+        let taker = connect(scene.nodes.last().expect("a node"), "taker");
+        let read = taker.subscriber("w").expect("a key");
+        let push = |scene: &Scene, version: u64| {
+            let mut trainer = scene.a().worker("trainer");
+            let pushed = trainer.push("w", Spec::bytes(4096, 1)).version(version);
+            match to {
+                Some(to) => pushed.to(to).get(),
+                None => pushed.get(),
+            };
+            trainer
+        };
+        let next = || read.next().call().map(|tensor| tensor.version());
+        let first = push(&scene, 1000);
+        assert_eq!((next(), read.epoch_began()), (Ok(1000), None));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(next);
+            first.kill();
+            scene.a().until("it is gone", |s| s.sessions.iter().all(|s| s.worker != "trainer"));
+            let again = push(&scene, 901);
+            assert_eq!(waits.join().expect("no panic"), Ok(901));
+            let began = Some(EpochBegan { last: 1000, first: 901 });
+            assert_eq!((read.epoch_began(), read.seen()), (began, Some(901)));
+            // Each once, also in this epoch.
+            failed(read.next().timeout(SHORT).call(), FailureCode::Deadline);
+            drop(again);
+        });
+        // Nobody waits while it begins again, and the first that is seen is not its first.
+        scene.a().until("it is gone", |s| s.sessions.iter().all(|s| s.worker != "trainer"));
+        let again = push(&scene, 500);
+        assert_eq!((next(), read.epoch_began()), (Ok(500), Some(EpochBegan { last: 901, first: 500 })));
+        let late = taker.fetch("w").at_least(901).timeout(SHORT).call().map(drop).expect_err("it is at 500");
+        assert_eq!(late.failure_code(), Some(FailureCode::Deadline));
+        assert!(late.to_string().contains("v901"), "{late}");
+        drop((again, taker, read));
+        scene.end();
+    }
+}
+
+/// A worker that takes a key over begins it again.
+#[test]
+fn subscriber_gets_the_versions_of_a_takeover() {
+    for scene in [Scene::with(&[&[]]), Scene::two()] {
+        let taker = connect(scene.nodes.last().expect("a node"), "taker");
+        let (old, new) = (connect(scene.a(), "old"), connect(scene.nodes.last().expect("a node"), "new"));
+        let read = taker.subscriber("w").expect("a key");
+        push(&old.publisher("w").expect("a key"), 9);
+        assert_eq!(version(read.next().call()), 9);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| version(read.next().call()));
+            let weights = new.publisher("w").expect("a key");
+            weights.push(filled(&weights, 3)).version(3).takeover().call().expect("it takes the key");
+            assert_eq!(waits.join().expect("no panic"), 3);
+        });
+        assert_eq!(read.epoch_began(), Some(EpochBegan { last: 9, first: 3 }));
+        drop((old, new, taker, read));
+        scene.end();
+    }
 }
 
 #[test]

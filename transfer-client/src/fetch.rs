@@ -4,7 +4,7 @@ use crate::calls::{Calls, Ended, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, Watched, block};
 use crate::options::DEFAULT_TIMEOUT;
 use crate::session::{Answered, Session, WaitEnd};
-use crate::subscriber::Seen;
+use crate::subscriber::Since;
 use crate::tensor::Lease;
 use crate::{Error, Tensor};
 use std::future::IntoFuture;
@@ -15,7 +15,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Answer, Command, FetchedTensor};
-use transfer_core::tensor::{Excerpt, Key, Select};
+use transfer_core::tensor::{Excerpt, Key, Select, Version};
 use transfer_core::trace::TraceContext;
 
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +62,13 @@ macro_rules! fetch_options {
             self
         }
 
+        /// Fetches the newest version once it is another than this one, which was fetched before: a later one, or a lower one if
+        /// the owner has begun again since, as a trainer does that goes on from a checkpoint.
+        pub fn after(mut self, seen: u64) -> Self {
+            self.$($options).+.select = ::transfer_core::tensor::Select::After(::transfer_core::tensor::Version(seen));
+            self
+        }
+
         /// The time-out, which includes waiting for the version. 30 s by default.
         pub fn timeout(mut self, timeout: ::std::time::Duration) -> Self {
             self.$($options).+.timeout = timeout;
@@ -103,10 +110,16 @@ impl<F: Face, T> Fetch<F, T> {
     }
 
     /// The fetch of a subscriber, which remembers what it fetches.
-    pub(crate) fn of(session: Arc<Session>, key: Key, options: FetchOptions, take: Take<T>, seen: Arc<Seen>) -> Self {
+    pub(crate) fn of(session: Arc<Session>, key: Key, options: FetchOptions, take: Take<T>, seen: Since) -> Self {
         let (key, seen) = (Some(Ok(key)), Some(seen));
         let call = FetchCall { session, key, options, take, seen, began: None, calls: None };
         Fetch { call, face: PhantomData }
+    }
+
+    /// Fetches exactly this version, of the owner that has published the one before.
+    pub(crate) fn following(mut self, version: u64) -> Self {
+        self.call.options.select = Select::Following(Version(version));
+        self
     }
 
     /// Returns what the fetch was made of, for another kind of fetch.
@@ -146,8 +159,8 @@ pub struct FetchCall<T = Tensor> {
     key: Option<Result<Key, Error>>,
     options: FetchOptions,
     take: Take<T>,
-    /// What its subscriber has returned.
-    seen: Option<Arc<Seen>>,
+    /// What its subscriber had returned when it was made.
+    seen: Option<Since>,
     /// When it began to wait on a notice.
     began: Option<Instant>,
     calls: Option<Calls>,
@@ -163,7 +176,7 @@ impl<T> Call for FetchCall<T> {
         match self.session.watch(key, select, require, (&mut self.began, timeout), time) {
             WaitEnd::Found(hazard, tensor) => {
                 let lease = Lease::looked_up(&self.session, hazard);
-                Watched::Ended(finish(lease, tensor, self.take, self.seen.as_deref()))
+                Watched::Ended(finish(lease, tensor, self.take, self.seen.as_ref()))
             }
             WaitEnd::TimedOut(failure) => Watched::Ended(Err(failure.into())),
             WaitEnd::Waits => Watched::Waits,
@@ -179,7 +192,7 @@ impl<T> Call for FetchCall<T> {
         let calls = match (&mut self.calls, self.key.take()) {
             (Some(calls), _) => calls,
             (None, Some(Ok(key))) => {
-                if let Some(found) = look_up(&self.session, &key, &self.options, self.take, self.seen.as_deref()) {
+                if let Some(found) = look_up(&self.session, &key, &self.options, self.take, self.seen.as_ref()) {
                     return ControlFlow::Break(found);
                 }
                 let started = Instant::now();
@@ -190,7 +203,7 @@ impl<T> Call for FetchCall<T> {
             (None, Some(Err(e))) => return ControlFlow::Break(Err(e)),
             (None, None) => return ControlFlow::Break(Err(Error::Ended)),
         };
-        let seen = self.seen.as_deref();
+        let seen = self.seen.as_ref();
         calls.step(waker).map_break(|()| conclude(&self.session, calls.take_one(), self.take, seen))
     }
 
@@ -205,7 +218,7 @@ pub(crate) fn look_up<T>(
     key: &Key,
     options: &FetchOptions,
     take: Take<T>,
-    seen: Option<&Seen>,
+    seen: Option<&Since>,
 ) -> Option<Result<T, Error>> {
     // The trace of a fetch must contain its report, and only the sidecar writes that.
     if options.trace.is_some() {
@@ -220,7 +233,7 @@ pub(crate) fn conclude<T>(
     session: &Arc<Session>,
     ended: Ended,
     take: Take<T>,
-    seen: Option<&Seen>,
+    seen: Option<&Since>,
 ) -> Result<T, Error> {
     match ended.and_then(Answered::success)? {
         Answer::Fetched { lease, tensor } => finish(Lease::handed_out(session, lease), tensor, take, seen),
@@ -229,7 +242,7 @@ pub(crate) fn conclude<T>(
     }
 }
 
-fn finish<T>(lease: Arc<Lease>, tensor: FetchedTensor, take: Take<T>, seen: Option<&Seen>) -> Result<T, Error> {
+fn finish<T>(lease: Arc<Lease>, tensor: FetchedTensor, take: Take<T>, seen: Option<&Since>) -> Result<T, Error> {
     let version = tensor.version;
     let taken = take(lease, tensor)?;
     if let Some(seen) = seen {

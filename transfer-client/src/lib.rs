@@ -216,7 +216,7 @@ pub use part::FetchOnly;
 pub use publisher::Publisher;
 pub use push::{Push, Pushed};
 pub use session::Gone;
-pub use subscriber::Subscriber;
+pub use subscriber::{EpochBegan, Subscriber};
 pub use tensor::Tensor;
 pub use tensor_mut::TensorMut;
 #[cfg(feature = "opentelemetry")]

@@ -6,9 +6,9 @@ use crate::handle::to_key;
 use crate::keys::ToKey;
 use crate::options::DEFAULT_TIMEOUT;
 use crate::{Error, Handle, Tensor};
+use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use transfer_core::fabric::FabricKind;
 use transfer_core::tensor::{Key, Select, Version};
@@ -16,7 +16,9 @@ use transfer_core::tensor::{Key, Select, Version};
 /// Reads the versions of one key, each at most once: a [`Tensor`], a [record batch](crate::FetchedBatch), a
 /// [table](crate::FetchedTable) or a [bundle](crate::FetchedBundle). [`Handle::subscriber`] makes one, which asks nothing of the sidecar yet.
 ///
-/// It remembers the newest version that it has returned. A slow reader misses versions that were replaced meanwhile.
+/// It remembers the version that it has returned last. A slow reader misses versions that were replaced meanwhile. Where the
+/// owner of the key begins again with lower versions, as a trainer does that goes on from a checkpoint, the subscriber gets
+/// those, and [`epoch_began`](Self::epoch_began) says so.
 ///
 /// ```no_run
 /// # use transfer_client::{Client, Error};
@@ -34,17 +36,47 @@ pub struct Subscriber<F, T = Tensor> {
     timeout: Duration,
     require: Option<FabricKind>,
     take: Take<T>,
-    seen: Arc<Seen>,
+    seen: Arc<Mutex<Seen>>,
 }
 
-/// What a subscriber has returned: the lowest version that is newer than all of it.
-#[derive(Debug, Default)]
-pub(crate) struct Seen(AtomicU64);
+/// The versions of a key began again: its owner goes on from an earlier one, as a trainer does from a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EpochBegan {
+    /// The version that was returned last before.
+    pub last: u64,
+    /// The first one that was returned since: a lower one.
+    pub first: u64,
+}
 
-impl Seen {
+/// What a subscriber has returned.
+#[derive(Debug, Default, Clone, Copy)]
+struct Seen {
+    /// The version after which the next one comes.
+    last: Option<u64>,
+    /// Whether that one was returned, and not only named by the caller: then a lower one is of another epoch.
+    returned: bool,
+    began: Option<EpochBegan>,
+}
+
+/// A fetch of a subscriber, which had returned this when the fetch began.
+#[derive(Debug)]
+pub(crate) struct Since {
+    before: Seen,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Since {
     /// Records that this version was returned.
     pub(crate) fn saw(&self, Version(version): Version) {
-        self.0.fetch_max(version.saturating_add(1), Ordering::Relaxed);
+        let mut seen = self.seen.lock();
+        match self.before.last {
+            // Where fetches overlap, another one may have noticed it.
+            Some(last) if self.before.returned && version < last && seen.last == self.before.last => {
+                (seen.last, seen.began) = (Some(version), Some(EpochBegan { last, first: version }));
+            }
+            _ => seen.last = seen.last.max(Some(version)),
+        }
+        seen.returned = true;
     }
 }
 
@@ -54,11 +86,10 @@ impl<F: Face, T> Subscriber<F, T> {
         Ok(Subscriber { client, key, timeout: DEFAULT_TIMEOUT, require: None, take, seen: Arc::default() })
     }
 
-    /// Begins after this version: [`next`](Self::next) returns none up to it. Where the owner of a key begins anew, with lower
-    /// versions, a subscriber that has seen higher ones has to be made anew, too.
+    /// Begins after this version: the first one that [`next`](Self::next) returns is a later one.
     #[must_use]
     pub fn after(self, version: u64) -> Self {
-        self.seen.saw(Version(version));
+        *self.seen.lock() = Seen { last: Some(version), ..Seen::default() };
         self
     }
 
@@ -82,18 +113,29 @@ impl<F: Face, T> Subscriber<F, T> {
         self.key.as_str()
     }
 
-    /// The newest version that it has returned, or that it begins after.
+    /// The newest version that it has returned of the key's current epoch, or the one that it begins after.
     #[must_use]
     pub fn seen(&self) -> Option<u64> {
-        self.seen.0.load(Ordering::Relaxed).checked_sub(1)
+        self.seen.lock().last
     }
 
-    /// Fetches the newest version if it is newer than all that were returned, and waits for such a one. A fetch that fails, or
-    /// is given up, skips nothing. Fetches that overlap may return the same version.
+    /// The last time that the key's versions began again, with a lower one, while this subscriber read them.
+    #[must_use]
+    pub fn epoch_began(&self) -> Option<EpochBegan> {
+        self.seen.lock().began
+    }
+
+    /// Fetches the newest version if it was not returned before, and waits for such a one. A fetch that fails, or is given up,
+    /// skips nothing. Fetches that overlap may return the same version.
+    ///
+    /// If the versions have begun again, and the newest has the number of the one that was returned last, it waits for the one
+    /// behind it.
     pub fn next(&self) -> Fetch<F, T> {
-        self.fetch(match self.seen.0.load(Ordering::Relaxed) {
-            0 => Select::Latest,
-            next => Select::AtLeast(Version(next)),
+        let Seen { last, returned, .. } = *self.seen.lock();
+        self.fetch(match last {
+            None => Select::Latest,
+            Some(seen) if returned => Select::After(Version(seen)),
+            Some(named) => Select::AtLeast(Version(named.saturating_add(1))),
         })
     }
 
@@ -105,7 +147,8 @@ impl<F: Face, T> Subscriber<F, T> {
     fn fetch(&self, select: Select) -> Fetch<F, T> {
         let (timeout, require) = (self.timeout, self.require);
         let options = FetchOptions { select, timeout, require, ..FetchOptions::new() };
-        Fetch::of(self.client.session(), self.key.clone(), options, self.take, self.seen.clone())
+        let since = Since { before: *self.seen.lock(), seen: self.seen.clone() };
+        Fetch::of(self.client.session(), self.key.clone(), options, self.take, since)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::errors::{self, About};
-use crate::fetch_options::{FetchOptions, Which, both};
+use crate::fetch_options::{FetchOptions, Versions, Which, choose};
 use crate::memory::Ours;
 use crate::options::{self, PushOptions};
 use crate::pending::{Pending, going, look_up, run};
@@ -173,15 +173,16 @@ impl Client {
 
     /// Fetches the tensor under `key`, and waits until there is one.
     ///
-    /// Without `at_least` and `exactly`, it fetches the newest version. `at_least` fetches the newest version once it
-    /// is this one or later; `exactly` fetches only this one. `timeout` is in seconds, and includes the wait for the
-    /// version; None is unlimited. `require` names the fabric ("local", "shm", "tcp", "verbs") that must carry the
+    /// Without `at_least`, `exactly` and `after`, it fetches the newest version. `at_least` fetches the newest version once
+    /// it is this one or later; `exactly` fetches only this one; `after` fetches the newest once it is another than this
+    /// one, which was fetched before: a later one, or a lower one if the owner has begun again since. `timeout` is in
+    /// seconds, and includes the wait for the version; None is unlimited. `require` names the fabric ("local", "shm", "tcp", "verbs") that must carry the
     /// tensor. `trace` is a traceparent.
     ///
     /// Returns a `Tensor`: read-only, and without a copy where the fabric allows. Raises `Timeout`, `VersionGone`,
     /// `PermissionDenied`, `PeerLost`, `RequireUnmet`, `SidecarGone`, `Forked`.
-    #[pyo3(signature = (key, *, at_least = None, exactly = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None),
-        text_signature = "($self, key, *, at_least=None, exactly=None, timeout=30.0, require=None, trace=None)")]
+    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None),
+        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None)")]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
     fn fetch(
         &self,
@@ -189,17 +190,18 @@ impl Client {
         key: &str,
         at_least: Option<&Bound<'_, PyAny>>,
         exactly: Option<&Bound<'_, PyAny>>,
+        after: Option<&Bound<'_, PyAny>>,
         #[pyo3(from_py_with = options::timeout)] timeout: Duration,
         require: Option<&str>,
         trace: Option<&str>,
     ) -> PyResult<Py<PyAny>> {
-        let which = Which::of((at_least, exactly), timeout, require, trace)?;
+        let which = Which::of([at_least, exactly, after], timeout, require, trace)?;
         run(py, self.begin_fetch(py, key, &which)?)
     }
 
     /// Begins a fetch, and returns it as a `Pending`. Its arguments are those of `fetch`.
-    #[pyo3(signature = (key, *, at_least = None, exactly = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None),
-        text_signature = "($self, key, *, at_least=None, exactly=None, timeout=30.0, require=None, trace=None)")]
+    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None),
+        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None)")]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
     fn fetch_later(
         &self,
@@ -207,18 +209,19 @@ impl Client {
         key: &str,
         at_least: Option<&Bound<'_, PyAny>>,
         exactly: Option<&Bound<'_, PyAny>>,
+        after: Option<&Bound<'_, PyAny>>,
         #[pyo3(from_py_with = options::timeout)] timeout: Duration,
         require: Option<&str>,
         trace: Option<&str>,
     ) -> PyResult<Pending> {
-        let which = Which::of((at_least, exactly), timeout, require, trace)?;
+        let which = Which::of([at_least, exactly, after], timeout, require, trace)?;
         let pending = Pending::new(self.begin_fetch(py, key, &which)?);
         pending.begin(py);
         Ok(pending)
     }
 
-    #[pyo3(signature = (keys, *, at_least = None, exactly = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None),
-        text_signature = "($self, keys, *, at_least=None, exactly=None, timeout=30.0, require=None, trace=None)")]
+    #[pyo3(signature = (keys, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None),
+        text_signature = "($self, keys, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None)")]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
     fn _fetch_many(
         &self,
@@ -226,11 +229,12 @@ impl Client {
         keys: Vec<String>,
         at_least: Option<&Bound<'_, PyAny>>,
         exactly: Option<&Bound<'_, PyAny>>,
+        after: Option<&Bound<'_, PyAny>>,
         #[pyo3(from_py_with = options::timeout)] timeout: Duration,
         require: Option<&str>,
         trace: Option<&str>,
     ) -> PyResult<Pending> {
-        let Which { at_least, exactly, .. } = Which::of((at_least, exactly), timeout, require, trace)?;
+        let Which { versions, .. } = Which::of([at_least, exactly, after], timeout, require, trace)?;
         let (started, guard) = (Instant::now(), self.guard.clone());
         let mut fetch = self.handle(py)?.fetch_many(&keys).timeout(timeout);
         if let Some(fabric) = options::fabric(py, require)? {
@@ -239,12 +243,7 @@ impl Client {
         if let Some(trace) = options::trace(py, trace)? {
             fetch = fetch.trace(trace);
         }
-        fetch = match (at_least, exactly) {
-            (None, None) => fetch,
-            (Some(version), None) => fetch.at_least(version),
-            (None, Some(version)) => fetch.exactly(version),
-            (Some(_), Some(_)) => return Err(both(py)),
-        };
+        fetch = choose!(py, fetch, versions);
         Ok(Pending::new(going(fetch.begin(), move |py, results| {
             let tensors = results.into_iter().zip(keys).map(|(result, key)| {
                 let about = About { key: Some(&key), waited: Some(started.elapsed()) };

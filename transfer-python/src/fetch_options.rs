@@ -1,15 +1,54 @@
 //! Options of a fetch.
 
-use crate::{errors, options};
+use crate::options;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::time::Duration;
 use transfer_client::Fetch;
 
-/// The version, time-out and fabric of a fetch.
-pub(crate) struct Which<'a> {
+/// The arguments of a call that choose a version: at most one of them is given.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Versions {
     pub(crate) at_least: Option<u64>,
     pub(crate) exactly: Option<u64>,
+    pub(crate) after: Option<u64>,
+}
+
+/// Those arguments as Python has them.
+pub(crate) type GivenVersions<'a, 'py> = [Option<&'a Bound<'py, PyAny>>; 3];
+
+impl Versions {
+    /// Reads `at_least`, `exactly` and `after`.
+    pub(crate) fn of([at_least, exactly, after]: GivenVersions<'_, '_>) -> PyResult<Versions> {
+        let version = |value: Option<&Bound<'_, PyAny>>, name| match value {
+            Some(value) => options::version(value, name),
+            None => Ok(None),
+        };
+        Ok(Versions {
+            at_least: version(at_least, "at_least")?,
+            exactly: version(exactly, "exactly")?,
+            after: version(after, "after")?,
+        })
+    }
+}
+
+/// Chooses the version of a fetch, of any kind.
+macro_rules! choose {
+    ($py:expr, $fetch:expr, $versions:expr) => {
+        match $versions {
+            Versions { at_least: None, exactly: None, after: None } => $fetch,
+            Versions { at_least: Some(version), exactly: None, after: None } => $fetch.at_least(version),
+            Versions { at_least: None, exactly: Some(version), after: None } => $fetch.exactly(version),
+            Versions { at_least: None, exactly: None, after: Some(version) } => $fetch.after(version),
+            _ => return Err($crate::errors::invalid($py, "a fetch has one of at_least, exactly and after")),
+        }
+    };
+}
+pub(crate) use choose;
+
+/// The version, time-out and fabric of a fetch.
+pub(crate) struct Which<'a> {
+    pub(crate) versions: Versions,
     pub(crate) timeout: Duration,
     pub(crate) require: Option<&'a str>,
     pub(crate) trace: Option<&'a str>,
@@ -18,15 +57,12 @@ pub(crate) struct Which<'a> {
 impl<'a> Which<'a> {
     /// Reads the arguments of a call.
     pub(crate) fn of(
-        (at_least, exactly): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>),
+        versions: GivenVersions<'_, '_>,
         timeout: Duration,
         require: Option<&'a str>,
         trace: Option<&'a str>,
     ) -> PyResult<Which<'a>> {
-        let version =
-            |value: Option<&Bound<'_, PyAny>>, name| value.map(|value| options::version(value, name)).transpose();
-        let (at_least, exactly) = (version(at_least, "at_least")?.flatten(), version(exactly, "exactly")?.flatten());
-        Ok(Which { at_least, exactly, timeout, require, trace })
+        Ok(Which { versions: Versions::of(versions)?, timeout, require, trace })
     }
 
     pub(crate) fn apply<T>(
@@ -41,19 +77,13 @@ impl<'a> Which<'a> {
         if let Some(trace) = options::trace(py, self.trace)? {
             fetch = fetch.trace(trace);
         }
-        match (self.at_least, self.exactly) {
-            (None, None) => Ok(fetch),
-            (Some(version), None) => Ok(fetch.at_least(version)),
-            (None, Some(version)) => Ok(fetch.exactly(version)),
-            (Some(_), Some(_)) => Err(both(py)),
-        }
+        Ok(choose!(py, fetch, self.versions))
     }
 }
 
 /// The version, time-out and fabric of a fetch, from the keyword arguments of a call.
 pub(crate) struct FetchOptions {
-    pub(crate) at_least: Option<u64>,
-    pub(crate) exactly: Option<u64>,
+    pub(crate) versions: Versions,
     pub(crate) timeout: Duration,
     pub(crate) require: Option<String>,
     pub(crate) trace: Option<String>,
@@ -62,11 +92,12 @@ pub(crate) struct FetchOptions {
 impl FetchOptions {
     pub(crate) fn read(options: &Bound<'_, PyDict>) -> PyResult<FetchOptions> {
         let timeout = options::DEFAULT_TIMEOUT;
-        let mut read = FetchOptions { at_least: None, exactly: None, timeout, require: None, trace: None };
+        let mut read = FetchOptions { versions: Versions::default(), timeout, require: None, trace: None };
         for (name, value) in options {
             match name.extract::<String>()?.as_str() {
-                "at_least" => read.at_least = options::version(&value, "at_least")?,
-                "exactly" => read.exactly = options::version(&value, "exactly")?,
+                "at_least" => read.versions.at_least = options::version(&value, "at_least")?,
+                "exactly" => read.versions.exactly = options::version(&value, "exactly")?,
+                "after" => read.versions.after = options::version(&value, "after")?,
                 "timeout" => read.timeout = options::timeout(&value)?,
                 "require" => read.require = value.extract()?,
                 "trace" => read.trace = value.extract()?,
@@ -80,17 +111,7 @@ impl FetchOptions {
     }
 
     pub(crate) fn borrow(&self) -> Which<'_> {
-        let FetchOptions { at_least, exactly, timeout, require, trace } = self;
-        Which {
-            at_least: *at_least,
-            exactly: *exactly,
-            timeout: *timeout,
-            require: require.as_deref(),
-            trace: trace.as_deref(),
-        }
+        let FetchOptions { versions, timeout, require, trace } = self;
+        Which { versions: *versions, timeout: *timeout, require: require.as_deref(), trace: trace.as_deref() }
     }
-}
-
-pub(crate) fn both(py: Python<'_>) -> PyErr {
-    errors::invalid(py, "a fetch has at_least or exactly, not both")
 }

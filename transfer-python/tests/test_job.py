@@ -113,7 +113,7 @@ def test_options_that_cannot_be_say_why(c, options):
 
 
 def test_arguments_that_cannot_be_say_why(c):
-    with pytest.raises(td.Invalid, match="not both"):
+    with pytest.raises(td.Invalid, match="one of at_least, exactly and after"):
         c.fetch("k", at_least=1, exactly=1)
     with pytest.raises(td.Invalid):
         c.fetch("")

@@ -237,6 +237,21 @@ def test_a_stream_brings_its_batches_in_order_and_then_its_end(c, other):
         next(reader)
 
 
+def test_the_end_of_a_writer_reaches_its_readers(c, other):
+    table = pa.table({"a": [1, 2]})
+    with td.connect(c.path, name="writer") as writer:
+        stream = writer.push_stream("ends", table.schema, readers=2)
+        stream.push(table)
+        waits, late = (reader.fetch_stream("ends", timeout=None) for reader in (c, other))
+        assert next(waits).num_rows == next(late).num_rows == 2
+        with ThreadPoolExecutor() as threads:
+            next_of_it = threads.submit(next, waits)
+            writer.close()
+            failed = [pytest.raises(td.VersionGone, next_of_it.result, GIVE_UP), pytest.raises(td.VersionGone, next, late)]
+    for error in failed:
+        assert error.match('worker "writer".*v1 was the last')
+
+
 def test_the_end_of_a_stream_waits_for_its_readers(c, other):
     table = pa.table({"a": list(range(10))})
     read = []

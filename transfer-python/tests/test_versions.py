@@ -60,6 +60,41 @@ def test_a_loop_waits_for_each_version(c, other):
     assert found == sorted(set(found))
 
 
+def test_a_subscriber_goes_on_when_the_versions_begin_again(sidecar, other):
+    def trainer(version):
+        with td.connect(sidecar.path, name="trainer", arena="1MiB") as c:
+            c.push("w", b"x", version=version)
+            c.push_state("s", {"w": np.zeros(version % 7)}, version=version)
+            yield
+
+    def run(version, check):
+        for _ in trainer(version):
+            check()
+
+    weights, states = other.subscriber("w", timeout=GIVE_UP), other.state_subscriber("s", timeout=GIVE_UP)
+
+    def each(version, began):
+        for read in (weights, states):
+            assert (read.next().version, read.seen, read.epoch_began) == (version, version, began)
+
+    run(1000, lambda: each(1000, None))
+    run(901, lambda: each(901, (1000, 901)))
+    run(902, lambda: each(902, (1000, 901)))
+    run(3, lambda: each(3, (902, 3)))
+
+    def after():
+        assert other.fetch("w", after=3).version == 7 == other.fetch_state("s", after=1000).version
+        with pytest.raises(td.Timeout):
+            other.fetch("w", after=7, timeout=0.05)
+        with pytest.raises(td.Invalid, match="one of at_least, exactly and after"):
+            other.fetch("w", after=7, at_least=7)
+        # A subscriber that begins behind a version has not seen it.
+        with pytest.raises(td.Timeout):
+            other.subscriber("w", after=8, timeout=0.05).next()
+
+    run(7, after)
+
+
 def test_states_and_tables_have_subscribers(c, other):
     states, tables = c.publisher("s"), c.publisher("t")
     states.push_state({"w": np.arange(3), "b": np.zeros(1)}, version=7)

@@ -141,7 +141,9 @@ impl<F: Face> BatchStreamReader<F> {
     }
 
     fn fetch(&self) -> Fetch<F, NextBatch> {
-        Fetch::new(self.client.session(), self.key.clone(), take_raw).exactly(self.next).timeout(self.timeout)
+        let fetch = Fetch::new(self.client.session(), self.key.clone(), take_raw).timeout(self.timeout);
+        // The first batch may be that of a writer which is still to come. What follows is of the same one.
+        if self.next == 1 { fetch.exactly(1) } else { fetch.following(self.next) }
     }
 
     /// Decodes a fetched batch. `None` at the end of the stream.

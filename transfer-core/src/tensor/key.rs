@@ -264,6 +264,11 @@ pub enum Select {
     AtLeast(Version),
     /// This one and no other.
     Exactly(Version),
+    /// This one and no other, of the owner that has published the one before: it fails once that owner has ended.
+    Following(Version),
+    /// The newest, once it is another than this one, which the reader has seen: a later one, or a lower one where the key's
+    /// versions have begun again since.
+    After(Version),
 }
 
 impl Select {
@@ -273,7 +278,8 @@ impl Select {
         match self {
             Select::Latest => true,
             Select::AtLeast(v) => version >= v,
-            Select::Exactly(v) => version == v,
+            Select::Exactly(v) | Select::Following(v) => version == v,
+            Select::After(v) => version != v,
         }
     }
 
@@ -286,7 +292,13 @@ impl Select {
     /// Whether it can never be answered any more once `newest` is published, since versions only rise.
     #[must_use]
     pub fn missed(self, newest: Version) -> bool {
-        matches!(self, Select::Exactly(v) if newest > v)
+        matches!(self, Select::Exactly(v) | Select::Following(v) if newest > v)
+    }
+
+    /// Whether one version alone answers it.
+    #[must_use]
+    pub fn is_exact(self) -> bool {
+        matches!(self, Select::Exactly(_) | Select::Following(_))
     }
 }
 
@@ -295,7 +307,8 @@ impl fmt::Display for Select {
         match self {
             Select::Latest => f.write_str("latest"),
             Select::AtLeast(v) => write!(f, "at least {v}"),
-            Select::Exactly(v) => write!(f, "exactly {v}"),
+            Select::Exactly(v) | Select::Following(v) => write!(f, "exactly {v}"),
+            Select::After(v) => write!(f, "after {v}"),
         }
     }
 }

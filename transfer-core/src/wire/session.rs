@@ -202,11 +202,7 @@ pub fn write_command(w: &mut Writer, op: OpId, command: &Command) {
         }
         Command::Fetch(f) => {
             w.u8(FETCH).u64(op.0).text(f.key.as_str());
-            let (kind, version) = match f.select {
-                Select::Latest => (0, 0),
-                Select::AtLeast(v) => (1, v.0),
-                Select::Exactly(v) => (2, v.0),
-            };
+            let (kind, version) = select_parts(f.select);
             w.u8(kind).u64(version).u64(nanos(f.timeout));
             write_require(w, f.require);
             w.u8(u8::from(f.watches));
@@ -260,7 +256,20 @@ pub(super) fn select(kind: u8, version: u64) -> Result<Select, WireError> {
         }
         1 => Ok(Select::AtLeast(Version(version))),
         2 => Ok(Select::Exactly(Version(version))),
-        n => Err(WireError::Value { what: "version selector", value: u64::from(n), expected: "0 to 2" }),
+        3 => Ok(Select::After(Version(version))),
+        4 => Ok(Select::Following(Version(version))),
+        n => Err(WireError::Value { what: "version selector", value: u64::from(n), expected: "0 to 4" }),
+    }
+}
+
+/// Returns the kind of a choice of versions, and its version.
+pub(super) fn select_parts(select: Select) -> (u8, u64) {
+    match select {
+        Select::Latest => (0, 0),
+        Select::AtLeast(v) => (1, v.0),
+        Select::Exactly(v) => (2, v.0),
+        Select::After(v) => (3, v.0),
+        Select::Following(v) => (4, v.0),
     }
 }
 

@@ -49,6 +49,9 @@ class FetchOptions(TypedDict, total=False):
     """The newest version, once it is this one or later."""
     exactly: int | None
     """This version and no other."""
+    after: int | None
+    """The newest, once it is another than this one, which was fetched before: a later one, or a lower one where the key's versions
+    have begun again since."""
     timeout: float | None
     """How many seconds it may take, the wait for the version included; 30 where nothing is said. None is for ever."""
     require: str | None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypedDict, TypeVar, Unpack
 
 from . import _native
-from ._calls import Aliases, PushOptions
+from ._calls import Aliases, FetchOptions, PushOptions
 
 
 class Versioned(Protocol):
@@ -33,6 +33,15 @@ class PublisherOptions(TypedDict, total=False):
     readable_by: Sequence[str]
 
 
+class EpochBegan(NamedTuple):
+    """The versions of a key began again: its owner goes on from an earlier one, as a trainer does from a checkpoint."""
+
+    last: int
+    """The version that was returned last before."""
+    first: int
+    """The first one that was returned since: a lower one."""
+
+
 class Seen:
     """What a subscriber has returned so far."""
 
@@ -40,16 +49,32 @@ class Seen:
         self.key = key
         """The key."""
         self.seen = None if after is None else _native._whole("after", after)
-        """The newest version that it has returned, or that it begins after."""
+        """The newest version that it has returned of the key's current epoch, or the one that it begins after."""
+        self.epoch_began: EpochBegan | None = None
+        """The last time that the key's versions began again, with a lower one, while it read them."""
         _native._check_seconds("timeout", timeout)
-        self._timeout, self._require = timeout, require
+        self._timeout, self._require, self._returned = timeout, require, False
 
-    def _next(self) -> int | None:
-        return None if self.seen is None else self.seen + 1
+    def _next(self) -> FetchOptions:
+        options: FetchOptions = {"timeout": self._timeout, "require": self._require}
+        if self.seen is not None and self._returned:
+            options["after"] = self.seen
+        elif self.seen is not None:
+            options["at_least"] = self.seen + 1
+        return options
 
-    def _saw(self, value: V) -> V:
-        self.seen = value.version if self.seen is None else max(self.seen, value.version)
+    def _saw(self, before: int | None, value: V) -> V:
+        """Notes what a fetch returned, which began when `before` had been returned."""
+        if before is not None and value.version < before and before == self.seen:
+            self.epoch_began = EpochBegan(before, value.version)
+            self.seen = value.version
+        else:
+            self.seen = value.version if self.seen is None else max(self.seen, value.version)
+        self._returned = True
         return value
+
+    def _before(self) -> int | None:
+        return self.seen if self._returned else None
 
 
 class Publisher(Generic[P, W]):
@@ -105,15 +130,16 @@ class Subscriber(Seen, Generic[V]):
         self._fetch = fetch
 
     def next(self) -> V:
-        """Fetches the newest version if it is newer than all that were returned, and waits for such a one.
+        """Fetches the newest version if it was not returned before, and waits for such a one.
 
-        A call that raises skips nothing. A slow reader misses versions that were replaced meanwhile.
+        A call that raises skips nothing. A slow reader misses versions that were replaced meanwhile. If the owner begins again with
+        lower versions, it returns those, and `epoch_began` says so.
         """
-        return self._saw(self._fetch(self.key, at_least=self._next(), timeout=self._timeout, require=self._require))
+        return self._saw(self._before(), self._fetch(self.key, **self._next()))
 
     def latest(self) -> V:
         """Fetches the newest version, also if it was returned before, and waits for the first one."""
-        return self._saw(self._fetch(self.key, timeout=self._timeout, require=self._require))
+        return self._saw(self._before(), self._fetch(self.key, timeout=self._timeout, require=self._require))
 
     def __iter__(self) -> Self:
         return self
@@ -138,12 +164,13 @@ class AsyncSubscriber(Seen, Generic[V]):
 
     async def next(self) -> V:
         """As `Subscriber.next`. One that is cancelled skips nothing."""
-        fetch = self._fetch(self.key, at_least=self._next(), timeout=self._timeout, require=self._require)
-        return self._saw(await fetch)
+        before = self._before()
+        return self._saw(before, await self._fetch(self.key, **self._next()))
 
     async def latest(self) -> V:
         """As `Subscriber.latest`."""
-        return self._saw(await self._fetch(self.key, timeout=self._timeout, require=self._require))
+        before = self._before()
+        return self._saw(before, await self._fetch(self.key, timeout=self._timeout, require=self._require))
 
     def __aiter__(self) -> Self:
         return self

@@ -341,7 +341,7 @@ async fn invalid_call_is_refused() {
         passed_over: Vec::new(),
     };
     let bad = [
-        (v1::ConnectRequest { protocol_version: 9, ..good.clone() }, Code::FailedPrecondition, "version 9"),
+        (v1::ConnectRequest { protocol_version: 99, ..good.clone() }, Code::FailedPrecondition, "version 99"),
         (v1::ConnectRequest { node: "a".into(), ..good.clone() }, Code::InvalidArgument, "--node"),
         (v1::ConnectRequest { node: String::new(), ..good.clone() }, Code::InvalidArgument, "node"),
         (v1::ConnectRequest { to: "z".into(), ..good.clone() }, Code::FailedPrecondition, "not z"),

@@ -8,11 +8,13 @@
 //! - `waiters`: the waiters for a key's versions.
 //! - `board`: the versions that workers look up without asking the sidecar. `notices`: the versions that workers
 //!   announce to each other.
+//! - `ended`: streams that have ended with their owner.
 //! - `counted`: how many keys and versions each worker and tenant has. `places`: a set of keys.
 
 mod blob;
 mod board;
 mod counted;
+mod ended;
 mod notices;
 mod older;
 mod owner;
@@ -24,6 +26,8 @@ mod versions;
 mod waiters;
 
 pub(super) use blob::{Blob, Parts, Source, Unheld};
+pub(super) use ended::EndedStream;
+pub(super) use older::Older;
 pub(super) use owner::{Claimant, Claiming, Landed, Outlived, Owner};
 pub(super) use record::Record;
 pub(super) use versions::Picked;
@@ -35,6 +39,7 @@ use super::tenant::Tenant;
 use crate::tensor::{Key, Name};
 use board::Boards;
 use counted::Counted;
+use ended::EndedStreams;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use places::Places;
 
@@ -72,6 +77,7 @@ pub(super) struct Keys {
     published_count: u64,
     counted: Counted,
     boards: Boards,
+    ended_streams: EndedStreams,
     /// Where the keys of other nodes are, according to the directory: the node, and the number of the directory's
     /// entry.
     locations: HashMap<Key, (Name, u64)>,
@@ -103,6 +109,7 @@ impl Keys {
         if self.locations.len() >= MAX_LOCATIONS {
             self.locations.clear();
         }
+        self.ended_streams.forget(key);
         self.locations.insert(key.clone(), (node.clone(), sequence));
     }
 

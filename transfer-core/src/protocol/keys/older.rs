@@ -12,7 +12,7 @@ type ByVersion = BTreeMap<u64, BlobId>;
 
 /// The versions that stay. Each version number occurs at most once.
 #[derive(Default)]
-pub(super) struct Older {
+pub(in crate::protocol) struct Older {
     /// Published in this epoch, with fetches left.
     free: ByVersion,
     /// Published in this epoch. All of their fetches are in flight. If one fails, the version can be fetched again.
@@ -22,7 +22,7 @@ pub(super) struct Older {
 }
 
 impl Older {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::protocol) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
@@ -34,6 +34,18 @@ impl Older {
     /// rising order.
     pub(super) fn iter(&self) -> impl Iterator<Item = BlobId> + Clone {
         self.before.values().chain(self.promised.values()).chain(self.free.values()).copied()
+    }
+
+    /// Takes one of the versions, in that order.
+    pub(in crate::protocol) fn pop(&mut self) -> Option<BlobId> {
+        let Older { free, promised, before } = self;
+        [before, promised, free].into_iter().find_map(|part| part.pop_first()).map(|(_, id)| id)
+    }
+
+    /// Returns the first version from this number on.
+    pub(super) fn first_from(&self, version: u64) -> Option<(u64, BlobId)> {
+        let parts = [&self.before, &self.promised, &self.free];
+        parts.into_iter().filter_map(|part| part.range(version..).next()).min().map(|(version, id)| (*version, *id))
     }
 
     /// Returns the highest version of this epoch, or of the earlier epochs if this one has none.

@@ -1,6 +1,5 @@
 //! The owner of a key, and claims in the directory.
 
-use super::places::Places;
 use super::{Keys, Record};
 use crate::protocol::action::Actions;
 use crate::protocol::directory::{Claim, DirectoryRequest};
@@ -197,6 +196,9 @@ impl Keys {
     /// Gives a key to an owner, and begins a new epoch. Returns the owner before.
     pub(crate) fn give(&mut self, id: RecordId, owner: Owner) -> Option<Owner> {
         self.begin_epoch(id);
+        if !matches!(owner, Owner::Outlived(_)) {
+            self.stream_begins(id);
+        }
         self.set_owner(id, owner)
     }
 
@@ -245,14 +247,8 @@ impl Keys {
         }
     }
 
-    /// Returns the keys that the end of a session affects: the session publishes or claims them, other workers push
-    /// them to it, or another worker is taking them over from it.
-    pub(crate) fn keys_of(&self, session: SessionId) -> Vec<RecordId> {
-        let places = self.keys_of.get(&session).into_iter().flat_map(Places::iter);
-        places.map(|place| self.records.id_at(place)).collect()
-    }
-
-    /// Returns the first of those keys that has this place or a later one.
+    /// Returns the first key, from this place on, that the end of a session affects: the session publishes or claims it, other
+    /// workers push it to the session, or another worker is taking it over.
     pub(crate) fn next_key_of(&self, session: SessionId, from: u32) -> Option<RecordId> {
         self.keys_of.get(&session)?.first_from(from).map(|place| self.records.id_at(place))
     }
@@ -265,7 +261,7 @@ impl Keys {
     /// Checks that the table of each session's keys matches the owners; for tests.
     #[cfg(test)]
     pub(super) fn check_owners(&self) -> Result<(), String> {
-        let mut keys_of = hashbrown::HashMap::<SessionId, Places>::new();
+        let mut keys_of = hashbrown::HashMap::<SessionId, super::places::Places>::new();
         for (id, record) in self.records.iter() {
             for session in record.owner.sessions().into_iter().flatten() {
                 keys_of.entry(session).or_default().insert(id.index());

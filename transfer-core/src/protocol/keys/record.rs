@@ -100,6 +100,13 @@ impl Record {
         self.aside.as_mut().map(|aside| &mut aside.older).filter(|older| !older.is_empty())
     }
 
+    /// Takes all of them.
+    pub(super) fn take_older(&mut self) -> Option<Older> {
+        let older = std::mem::take(self.older_mut()?);
+        self.tidy();
+        Some(older)
+    }
+
     /// The waiters for versions of this key, if there are any.
     pub(super) fn waiters(&self) -> Option<&Waiters> {
         self.aside.as_ref().map(|aside| &aside.waiters).filter(|waiters| !waiters.is_empty())

@@ -3,7 +3,7 @@
 //! Versions rise within an *epoch*: the time in which one session, or one flow, owns the key. Once the first version of
 //! a new epoch is published, a version of an earlier epoch answers only a fetch of exactly that version.
 
-use super::{Blob, Concerned, Keys, Owner, Waiter};
+use super::{Blob, Concerned, Keys, Older, Owner, Record, Waiter};
 use crate::protocol::action::Actions;
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, RecordId};
@@ -26,22 +26,23 @@ impl Keys {
     /// Returns the newest version that answers `select`.
     pub(crate) fn pick(&self, record: RecordId, select: Select) -> Picked {
         let Some(r) = self.records.get(record) else { return Picked::NotYet };
-        if r.more_follow() && !matches!(select, Select::Exactly(_)) {
+        if r.more_follow() && !select.is_exact() {
             return Picked::NotYet;
         }
+        let select = self.resolve_after(record, select);
         // All fetches of a matching version may be in flight. If one of them fails, the version can be fetched again.
         let mut promised = false;
         let older = r.older();
         let candidate = match select {
-            Select::Exactly(version) => older.and_then(|older| older.exactly(version)),
-            Select::Latest | Select::AtLeast(_) => {
+            Select::Exactly(version) | Select::Following(version) => older.and_then(|older| older.exactly(version)),
+            Select::Latest | Select::AtLeast(_) | Select::After(_) => {
                 promised = older.is_some_and(|older| older.has_promised(select));
                 older.and_then(|older| older.newest_free(select))
             }
         };
         for id in r.current.into_iter().chain(candidate) {
             let Some(b) = self.blobs.get(id) else { continue };
-            if !select.takes(b.version) || b.before_epoch && !matches!(select, Select::Exactly(_)) {
+            if !select.takes(b.version) || b.before_epoch && !select.is_exact() {
                 continue;
             }
             if b.has_fetches_left() {
@@ -54,6 +55,17 @@ impl Keys {
                 Picked::Gone(Version(newest))
             }
             _ => Picked::NotYet,
+        }
+    }
+
+    /// Resolves "another version than the one seen". In the epoch of that version this is a newer one: an older one that has
+    /// fetches left was seen, too, or replaced. Where the newest is lower, another epoch has begun, and any of its versions
+    /// will do.
+    fn resolve_after(&self, record: RecordId, select: Select) -> Select {
+        match (select, self.newest_version(record)) {
+            (Select::After(seen), Some(newest)) if newest < seen => Select::Latest,
+            (Select::After(Version(seen)), _) => Select::AtLeast(Version(seen.saturating_add(1))),
+            _ => select,
         }
     }
 
@@ -206,13 +218,49 @@ impl Keys {
         true
     }
 
-    /// Returns the versions of a key that are to end: all of them, or all except those that outlive their worker. Also
-    /// returns whether any versions are left.
-    pub(crate) fn versions_to_end(&self, record: RecordId, but_outliving: bool) -> (Vec<BlobId>, bool) {
-        let all = self.records.get(record).into_iter().flat_map(|r| r.versions());
-        let stays = |id: &BlobId| self.blobs.get(*id).is_some_and(|b| b.retention().life != Life::Session);
-        let (left, ending): (Vec<_>, _) = all.partition(|id| but_outliving && stays(id));
-        (ending, !left.is_empty())
+    /// Takes all versions out of a key: the newest one, and those beside it. The publication's references pass to the
+    /// caller. Readers keep what they have.
+    pub(crate) fn take_all_versions(
+        &mut self,
+        record: RecordId,
+        actions: &mut Actions,
+    ) -> (Option<BlobId>, Option<Older>) {
+        let Some(r) = self.records.get_mut(record) else { return (None, None) };
+        let (older, current) = (r.take_older(), r.current);
+        (current.filter(|newest| self.take_version(record, *newest, actions)), older)
+    }
+
+    /// Looks at the next versions beside the newest one, from this number on, and takes those out of the key that do not
+    /// outlive their worker: of `most` versions. Returns them, and the number behind the last one that was looked at;
+    /// `None`: all were.
+    pub(crate) fn take_older_but_outliving(
+        &mut self,
+        record: RecordId,
+        mut from: u64,
+        most: u32,
+        actions: &mut Actions,
+    ) -> (Vec<BlobId>, Option<u64>) {
+        let mut taken = Vec::new();
+        for _ in 0..most {
+            let older = self.records.get(record).and_then(Record::older);
+            let Some((version, id)) = older.and_then(|older| older.first_from(from)) else { return (taken, None) };
+            if !self.outlives_its_worker(id) && self.take_version(record, id, actions) {
+                taken.push(id);
+            }
+            from = version.saturating_add(1);
+        }
+        (taken, Some(from))
+    }
+
+    /// Takes the newest version out of a key, unless it outlives its worker.
+    pub(crate) fn take_newest_but_outliving(&mut self, record: RecordId, actions: &mut Actions) -> Option<BlobId> {
+        let newest = self.records.get(record)?.current.filter(|newest| !self.outlives_its_worker(*newest))?;
+        self.take_version(record, newest, actions).then_some(newest)
+    }
+
+    /// Whether a version stays when the worker that published it is gone.
+    fn outlives_its_worker(&self, blob: BlobId) -> bool {
+        self.blobs.get(blob).is_some_and(|b| b.retention().life != Life::Session)
     }
 
     /// Begins a fetch. If the version's fetches are counted, one fewer is left for others.
@@ -311,8 +359,8 @@ impl Keys {
     /// Returns the first waiter that takes the newest available version, and would take a later one as well.
     pub(crate) fn first_rising(&self, record: RecordId) -> Option<Waiter> {
         let Picked::Blob(blob) = self.pick(record, Select::Latest) else { return None };
-        let version = self.blobs.get(blob)?.version;
-        self.records.get(record)?.waiters()?.first_rising(version)
+        let (version, newest) = (self.blobs.get(blob)?.version, self.newest_version(record)?);
+        self.records.get(record)?.waiters()?.first_rising(version, newest)
     }
 
     /// Checks that no waiter waits for a version that is published or can no longer come: each event has served the

@@ -3,6 +3,9 @@
 //! - A waiter that takes any version *from a certain one on* is sorted by the lowest version that it takes
 //!   ([`Select::Latest`]: 0). A new version concerns the waiters at the start of this order.
 //! - A waiter that takes *exactly one version* is sorted by that version.
+//! - A waiter that takes *another version than the one it has seen* is sorted by that one. A new version concerns the
+//!   waiters at the start of this order, as it is newer; one that is lower, because the key's versions have begun again,
+//!   concerns those at the end.
 //!
 //! Among waiters that are sorted by the same version, the first to come is served first.
 
@@ -41,6 +44,7 @@ pub(super) struct Waiters {
     places: HashMap<Waiter, (Select, u64)>,
     rising: BTreeMap<Place, Waiter>,
     exactly: BTreeMap<Place, Waiter>,
+    after: BTreeMap<Place, Waiter>,
     /// How many waiters are operations of this sidecar's workers.
     local: usize,
     /// The newest version at the last call of `exactly_until`. Waiters for exactly one version up to this one were
@@ -51,7 +55,9 @@ pub(super) struct Waiters {
 fn place(select: Select, number: u64) -> Place {
     match select {
         Select::Latest => (0, number),
-        Select::AtLeast(version) | Select::Exactly(version) => (version.0, number),
+        Select::AtLeast(version) | Select::Exactly(version) | Select::Following(version) | Select::After(version) => {
+            (version.0, number)
+        }
     }
 }
 
@@ -59,7 +65,8 @@ impl Waiters {
     fn line(&mut self, select: Select) -> &mut BTreeMap<Place, Waiter> {
         match select {
             Select::Latest | Select::AtLeast(_) => &mut self.rising,
-            Select::Exactly(_) => &mut self.exactly,
+            Select::Exactly(_) | Select::Following(_) => &mut self.exactly,
+            Select::After(_) => &mut self.after,
         }
     }
 
@@ -94,10 +101,13 @@ impl Waiters {
         self.places.get(&waiter).map(|(select, _)| *select)
     }
 
-    /// Returns the first waiter that takes this version and would take a later one as well.
-    pub(super) fn first_rising(&self, version: Version) -> Option<Waiter> {
-        let ((lowest, _), waiter) = self.rising.first_key_value()?;
-        (*lowest <= version.0).then_some(*waiter)
+    /// Returns the first waiter that takes this version and would take a later one as well. `newest` is the key's newest
+    /// version, which may have ended.
+    pub(super) fn first_rising(&self, version: Version, newest: Version) -> Option<Waiter> {
+        let rising = self.rising.first_key_value().filter(|((lowest, _), _)| *lowest <= version.0);
+        let newer = || self.after.first_key_value().filter(|((seen, _), _)| *seen < version.0);
+        let again = || self.after.range((newest.0, u64::MAX)..).next();
+        rising.or_else(newer).or_else(again).map(|(_, waiter)| *waiter)
     }
 
     /// Returns the first waiter that takes exactly this version.
@@ -124,6 +134,12 @@ impl Waiters {
             next = self.exactly.range((begin, 0)..=(newest.0, u64::MAX)).next();
         }
         versions
+    }
+
+    /// Returns the waiters that follow the key's owner.
+    pub(super) fn following(&self) -> Vec<Waiter> {
+        let follows = |waiter: &&Waiter| matches!(self.select(**waiter), Some(Select::Following(_)));
+        self.exactly.values().filter(follows).copied().collect()
     }
 
     /// Returns all waiters, in the order in which they came.
@@ -162,12 +178,15 @@ mod tests {
         for (n, select) in (0..).zip(selects) {
             all.add(waiter(n), select);
         }
-        assert_eq!(all.first_rising(Version(0)), Some(waiter(1)));
+        assert_eq!(all.first_rising(Version(0), Version(0)), Some(waiter(1)));
         assert_eq!(all.remove(waiter(1)), Some(Select::Latest));
         assert_eq!(all.remove(waiter(1)), None);
-        assert_eq!(all.first_rising(Version(9)), Some(waiter(5)));
+        assert_eq!(all.first_rising(Version(9), Version(9)), Some(waiter(5)));
         all.remove(waiter(5));
-        assert_eq!((all.first_rising(Version(1)), all.first_rising(Version(2))), (None, Some(waiter(4))));
+        assert_eq!(
+            (all.first_rising(Version(1), Version(1)), all.first_rising(Version(2), Version(2))),
+            (None, Some(waiter(4)))
+        );
         assert_eq!((all.first_exactly(Version(5)), all.first_exactly(Version(4))), (Some(waiter(2)), None));
         assert_eq!(all.exactly_until(Version(4)), [Version(3)]);
         assert_eq!(all.exactly_until(Version(6)), [Version(5)], "the other one was looked at");
@@ -176,11 +195,30 @@ mod tests {
     }
 
     #[test]
+    fn waiters_for_another_version_are_served_by_newer_ones_and_by_lower_newest_ones() {
+        let mut all = Waiters::default();
+        for (n, seen) in [(0, 5), (1, 8), (2, 5)] {
+            all.add(waiter(n), Select::After(Version(seen)));
+        }
+        let first = |all: &Waiters, version, newest| all.first_rising(Version(version), Version(newest));
+        assert_eq!(first(&all, 6, 6), Some(waiter(0)), "it is newer than what that one has seen");
+        assert_eq!(first(&all, 5, 5), Some(waiter(1)), "the key has begun again since 8");
+        assert_eq!(first(&all, 5, 8), None, "8 was published in this epoch, and has ended");
+        all.remove(waiter(1));
+        assert_eq!(first(&all, 5, 5), None);
+        assert_eq!(first(&all, 0, 0), Some(waiter(0)));
+        all.remove(waiter(0));
+        assert_eq!(first(&all, 0, 4), Some(waiter(2)));
+        all.remove(waiter(2));
+        assert!(all.is_empty());
+    }
+
+    #[test]
     fn waiter_that_comes_again_has_one_place() {
         let mut all = Waiters::default();
         all.add(waiter(1), Select::Latest);
         all.add(waiter(1), Select::Exactly(Version(3)));
-        assert_eq!(all.first_rising(Version(9)), None);
+        assert_eq!(all.first_rising(Version(9), Version(9)), None);
         assert_eq!(all.select(waiter(1)), Some(Select::Exactly(Version(3))));
         all.remove(waiter(1));
         assert!(all.is_empty() && all.first_exactly(Version(3)).is_none());

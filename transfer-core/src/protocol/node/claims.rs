@@ -6,9 +6,10 @@ use crate::protocol::counters::Counters;
 use crate::protocol::directory::{Claim, ClaimRefused, DirectoryNews, DirectoryRequest};
 use crate::protocol::events::NodeEvent;
 use crate::protocol::ids::RecordId;
-use crate::protocol::keys::{Claimant, Claiming, Owner, Record, Waiter};
+use crate::protocol::keys::{Claimant, Claiming, EndedStream, Owner, Record, Waiter};
 use crate::protocol::sessions::Op;
-use crate::tensor::{Key, Name};
+use crate::protocol::tenant::Tenant;
+use crate::tensor::{Key, Name, Select};
 use crate::time::Time;
 
 impl Node {
@@ -57,7 +58,7 @@ impl Node {
             Some(Owner::Claiming(_)) => {
                 let before = self.keys.no_former_owner(id);
                 self.tell_taken_over(key, before.as_ref(), owner);
-                self.end_versions(id, false);
+                self.end_versions(id);
                 return;
             }
             // The same worker pushes the key to several nodes. Each of them keeps what it has received.
@@ -75,12 +76,14 @@ impl Node {
             return;
         }
         let Some(key) = self.keys.record(id).map(|r| r.key().clone()) else { return };
+        let stream = self.stream_of(id, None);
         let Some(before) = self.keys.let_go(id) else { return };
+        self.stream_ended(now, id, stream);
         self.tell_taken_over(&key, Some(&before), owner);
         if let Owner::Landed(landed) = before {
             self.landed_key_ended(&landed);
         }
-        self.end_versions(id, false);
+        self.end_versions(id);
         self.owner_gone(now, id);
     }
 
@@ -121,8 +124,11 @@ impl Node {
         let Some(Claiming { owner, who, before, pushes, behind, .. }) = self.keys.answer_claim(id) else { return };
         if before.is_some() && result.is_ok() {
             self.tell_taken_over(key, before.as_ref(), &owner);
+            let former = before.as_ref().and_then(|before| self.owner_name(before).zip(self.owner_tenant(before)));
+            let stream = former.and_then(|former| self.stream_of(id, Some(former)));
             // The key belongs to the new owner now.
-            self.end_versions(id, false);
+            self.end_versions(id);
+            self.stream_ended(now, id, stream);
         }
         match (result, who) {
             (Ok(()), Claimant::Gone) => self.end_key(now, id),
@@ -219,14 +225,48 @@ impl Node {
 
     /// Ends a key at this node and its entry in the directory. Readers of its versions keep reading.
     pub(super) fn end_key(&mut self, now: Time, id: RecordId) {
+        let stream = self.stream_of(id, None);
+        self.end_key_of(now, id, stream);
+    }
+
+    /// As [`Node::end_key`], of a key that was this stream.
+    pub(super) fn end_key_of(&mut self, now: Time, id: RecordId, stream: Option<EndedStream>) {
         let Some(key) = self.keys.record(id).map(|r| r.key().clone()) else { return };
         let Some(before) = self.keys.let_go(id) else { return };
+        self.stream_ended(now, id, stream);
         if let Owner::Landed(landed) = before {
             self.landed_key_ended(&landed);
         }
         self.actions.ask_directory(DirectoryRequest::Unclaim { key });
-        self.end_versions(id, false);
+        self.end_versions(id);
         self.owner_gone(now, id);
+    }
+
+    /// Describes a key whose versions are a stream, before it ends. `of`: its owner, where that one is gone already.
+    pub(super) fn stream_of(&self, id: RecordId, of: Option<(&Name, Tenant)>) -> Option<EndedStream> {
+        let owner = self.keys.record(id)?.owner();
+        let (name, tenant) = of.or_else(|| self.owner_name(owner).zip(self.owner_tenant(owner)))?;
+        Some(EndedStream { owner: name.clone(), tenant, last: self.keys.last_of_stream(id)? })
+    }
+
+    /// Remembers the end of a stream, and fails those who wait for what follows its last version.
+    pub(super) fn stream_ended(&mut self, now: Time, id: RecordId, stream: Option<EndedStream>) {
+        let Some(stream) = stream else { return };
+        let Some(key) = self.keys.record(id).map(|r| r.key().clone()) else { return };
+        for waiter in self.keys.stream_ended(id, stream.clone()) {
+            let Some((reader, select)) = self.reader_of(waiter).zip(self.keys.select_of(id, waiter)) else { continue };
+            self.keys.take_waiter(id, waiter);
+            let failure = stream.failure(reader, &key, select);
+            match waiter {
+                Waiter::Local(op) => self.fail_op(op, failure),
+                Waiter::Remote(link, index) => self.end_serve(now, link, index, failure),
+            }
+        }
+    }
+
+    /// Returns the failure of a fetch that follows a stream which has ended.
+    pub(super) fn ended_stream(&self, reader: Tenant, key: &Key, select: Select) -> Option<Failure> {
+        self.keys.ended_stream(key, select).map(|stream| stream.failure(reader, key, select))
     }
 
     /// Redirects the waiters of a key that no longer has an owner here. A remembered location of the key is still true:

@@ -9,7 +9,7 @@ use crate::memory::SegmentId;
 use crate::protocol::action::HostAction;
 use crate::protocol::control::Control;
 use crate::protocol::ids::{RecordId, SessionId};
-use crate::protocol::keys::{Claimant, Owner};
+use crate::protocol::keys::{Claimant, Older, Owner};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name};
 use crate::time::Time;
@@ -26,6 +26,10 @@ pub(super) enum Ending {
     Leases(SessionId),
     /// Keys that stayed with a parent, which is gone.
     Orphans(Vec<Key>),
+    /// Versions of a key that has ended. Nobody finds them.
+    Versions(Older),
+    /// The keys of a session that has lost its name, from this place on. `None`: all were looked at.
+    Name { session: SessionId, from: Option<u32> },
 }
 
 /// A session that has ended and still owns keys. Its name is taken until it has none.
@@ -37,6 +41,8 @@ pub(super) struct Leaving {
     pub(super) why: String,
     /// The place of the first key that was not looked at. `None`: all were.
     pub(super) from: Option<u32>,
+    /// The older versions of that key below this one were looked at.
+    pub(super) version: u64,
 }
 
 /// What has ended and is not done, in order.
@@ -61,6 +67,17 @@ impl Node {
         !self.endings.queue.is_empty()
     }
 
+    /// Ends versions that nobody finds any more: some in this event, and the others in the rounds that follow.
+    pub(super) fn end_older_ones(&mut self, mut older: Older) {
+        for _ in 0..ENDS_PER_ROUND {
+            let Some(blob) = older.pop() else { return };
+            self.unhold(blob);
+        }
+        if !older.is_empty() {
+            self.endings.queue.push_back(Ending::Versions(older));
+        }
+    }
+
     /// Ends something, as far as this round goes.
     pub(super) fn end(&mut self, now: Time, ending: Ending) {
         self.endings.queue.push_back(ending);
@@ -76,6 +93,11 @@ impl Node {
                 Ending::Session(leaving) => self.end_next_key(now, leaving),
                 Ending::Leases(session) => self.end_next_lease(*session),
                 Ending::Orphans(keys) => self.end_next_orphan(now, keys),
+                Ending::Versions(older) => older.pop().map(|blob| {
+                    self.unhold(blob);
+                    1
+                }),
+                Ending::Name { session, from } => self.end_next_of_name(now, *session, from),
             };
             if let Some(ended) = ended {
                 self.step();
@@ -91,17 +113,22 @@ impl Node {
         let Leaving { session, name, tenant, arena, .. } = leaving;
         let session = *session;
         if let Some(record) = leaving.from.and_then(|from| self.keys.next_key_of(session, from)) {
-            leaving.from = record.index().checked_add(1);
             let versions = self.versions_of(record);
+            let next = self.end_older(record, leaving.version);
+            if let Some(next) = next {
+                (leaving.from, leaving.version) = (Some(record.index()), next);
+                return Some(ENDS_PER_ROUND);
+            }
+            (leaving.from, leaving.version) = (record.index().checked_add(1), 0);
             let owner = match self.keys.record(record).map(|r| r.owner()) {
-                Some(Owner::Landed(landed)) => landed.owner.clone(),
+                Some(Owner::Landed(landed)) => (landed.owner.clone(), landed.tenant),
                 Some(Owner::Claiming(c)) if c.who != Claimant::Session(session) => {
                     self.former_owner_left(record, name.clone(), *tenant);
                     return Some(versions);
                 }
-                _ => name.clone(),
+                _ => (name.clone(), *tenant),
             };
-            self.owner_left(now, record, owner);
+            self.owner_left(now, record, owner, None);
             return Some(versions);
         }
         self.keys.session_closed(session);
@@ -141,7 +168,8 @@ impl Node {
         Some(versions)
     }
 
-    fn versions_of(&self, record: RecordId) -> u32 {
-        self.keys.record(record).map_or(0, |r| r.count())
+    /// Returns how many versions of a key end in one event.
+    pub(super) fn versions_of(&self, record: RecordId) -> u32 {
+        self.keys.record(record).map_or(0, |r| r.count()).min(ENDS_PER_ROUND)
     }
 }

@@ -89,8 +89,15 @@ impl Node {
         let Some(op) = self.sessions.op_mut(id) else { return };
         let OpKind::Fetch { stage, select, .. } = &mut op.kind else { return };
         *stage = FetchStage::Waiting;
-        let (key, select) = (op.key.clone(), *select);
+        let (key, select, op_session) = (op.key.clone(), *select, op.session);
         let record_id = self.keys.find_or_make(&key);
+        if let Some(reader) = self.sessions.tenant_of(op_session)
+            && self.keys.pick(record_id, select) == Picked::NotYet
+            && let Some(failure) = self.ended_stream(reader, &key, select)
+        {
+            self.keys.tidy(record_id, &mut self.actions);
+            return self.fail_op(id, failure);
+        }
         let is_owned = self.keys.record(record_id).is_some_and(Record::is_owned);
         if !is_owned && let Some(node) = self.keys.location(&key).cloned() {
             self.keys.tidy(record_id, &mut self.actions);

@@ -5,6 +5,7 @@
 //! keeps the name. The other worker keeps reading, and publishes nothing from here on.
 
 use super::Node;
+use super::endings::Ending;
 use crate::op::{Failure, FailureCode};
 use crate::protocol::ids::SessionId;
 use crate::protocol::keys::{Claimant, Owner, Record};
@@ -32,21 +33,29 @@ impl Node {
         }
         self.flows_out_abandoned(session);
         self.flows_in_target_gone(session);
-        for record in self.keys.keys_of(session) {
-            match self.keys.record(record).map(Record::owner) {
-                // These versions were pushed to the name, which is now found at the other node.
-                Some(Owner::Landed(landed)) => {
-                    let owner = landed.owner.clone();
-                    self.owner_left(now, record, owner);
-                }
-                // Another worker is taking the key over.
-                Some(Owner::Claiming(claiming)) if claiming.who != Claimant::Session(session) => {
-                    self.keys.no_former_owner(record);
-                    self.end_versions(record, false);
-                }
-                _ => self.end_key(now, record),
+        self.end(now, Ending::Name { session, from: Some(0) });
+    }
+
+    /// Ends the next key of a session that has lost its name: the first one from this place on, which moves behind it. Returns
+    /// the number of its versions. `None`: that was all.
+    pub(super) fn end_next_of_name(&mut self, now: Time, session: SessionId, from: &mut Option<u32>) -> Option<u32> {
+        let record = self.keys.next_key_of(session, (*from)?)?;
+        *from = record.index().checked_add(1);
+        let versions = self.versions_of(record);
+        match self.keys.record(record).map(Record::owner) {
+            // These versions were pushed to the name, which is now found at the other node.
+            Some(Owner::Landed(landed)) => {
+                let owner = (landed.owner.clone(), landed.tenant);
+                self.owner_left(now, record, owner, Some(0));
             }
+            // Another worker is taking the key over.
+            Some(Owner::Claiming(claiming)) if claiming.who != Claimant::Session(session) => {
+                self.keys.no_former_owner(record);
+                self.end_versions(record);
+            }
+            _ => self.end_key(now, record),
         }
+        Some(versions)
     }
 
     /// Returns the failure of a push by a worker that has lost its name.

@@ -278,8 +278,8 @@ impl Node {
         if let Some(record) = self.keys.find(&key) {
             match self.keys.record(record).map(Record::owner) {
                 Some(Owner::Landed(l)) if l.flow == Some((link, id)) => {
-                    let owner = l.owner.clone();
-                    self.owner_left(now, record, owner);
+                    let owner = (l.owner.clone(), l.tenant);
+                    self.owner_left(now, record, owner, Some(0));
                 }
                 Some(Owner::Claiming(c)) if c.who == Claimant::Flow((link, id)) => self.end_key(now, record),
                 _ => {}

@@ -5,7 +5,7 @@ use super::ended::PeersTransfer;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
 use crate::protocol::ids::BlobId;
-use crate::protocol::keys::{Concerned, Record, Waiter};
+use crate::protocol::keys::{Concerned, Picked, Record, Waiter};
 use crate::protocol::links::{Out, OutWrite, Purpose};
 use crate::protocol::meters::Operation;
 use crate::protocol::tenant::Tenant;
@@ -41,6 +41,10 @@ impl Node {
         let record_id = self.keys.find(&key);
         if let Some(record) = record_id {
             select = self.resolve_latest(record, select);
+        }
+        let not_yet = record_id.is_none_or(|record| self.keys.pick(record, select) == Picked::NotYet);
+        if let Some(failure) = self.ended_stream(reader, &key, select).filter(|_| not_yet) {
+            return self.send(link, Role::Pull, index, Body::ErrorStatus(failure));
         }
         let serve = Serve::new(now, (key.clone(), name.id), reader, (metadata_id, excerpt), slot, trace);
         self.transfers.begin_serve(link, index, serve);

@@ -53,7 +53,7 @@ impl Node {
         self.flows_out_abandoned(session);
         self.flows_in_target_gone(session);
         let why = why.to_owned();
-        self.end(now, Ending::Session(Leaving { session, name, tenant, arena, why, from: Some(0) }));
+        self.end(now, Ending::Session(Leaving { session, name, tenant, arena, why, from: Some(0), version: 0 }));
     }
 
     /// Returns where the table of a push lies, if its body is made of several ranges. The caller copies the table out

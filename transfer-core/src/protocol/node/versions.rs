@@ -1,6 +1,7 @@
 //! Versions: which waiters they answer, and what follows when they end.
 
 use super::Node;
+use super::endings::ENDS_PER_ROUND;
 use crate::op::Reply;
 use crate::protocol::action::HostAction;
 use crate::protocol::ids::SessionId;
@@ -123,7 +124,7 @@ impl Node {
     }
 
     /// Returns the tenant of a waiter.
-    fn reader_of(&self, waiter: Waiter) -> Option<Tenant> {
+    pub(super) fn reader_of(&self, waiter: Waiter) -> Option<Tenant> {
         match waiter {
             Waiter::Local(id) => self.sessions.tenant_of(self.sessions.op(id)?.session),
             Waiter::Remote(link, index) => self.transfers.serve(link, index).map(Serve::reader),
@@ -176,24 +177,51 @@ impl Node {
         }
     }
 
-    /// Ends all versions of a key, or all but those that outlive their worker. Returns whether some are left.
-    pub(super) fn end_versions(&mut self, record: RecordId, but_outliving: bool) -> bool {
-        let (ending, left) = self.keys.versions_to_end(record, but_outliving);
-        for blob in ending {
-            if self.keys.take_version(record, blob, &mut self.actions) {
-                self.unhold(blob);
-            }
+    /// Ends all versions of a key: nobody finds one from now on. Their memory is returned in as many rounds as that takes.
+    pub(super) fn end_versions(&mut self, record: RecordId) {
+        let (newest, older) = self.keys.take_all_versions(record, &mut self.actions);
+        if let Some(older) = older {
+            self.end_older_ones(older);
         }
-        left
+        if let Some(newest) = newest {
+            self.unhold(newest);
+        }
     }
 
-    /// Handles the end of the session or the flow that owns a key. The key stays if versions outlive that end.
-    pub(super) fn owner_left(&mut self, now: Time, id: RecordId, owner: Name) {
+    /// Ends the versions of a key that do not outlive their worker, from this one on, as far as one round goes. Returns
+    /// where to go on; `None`: none is left but those that outlive it.
+    pub(super) fn end_older(&mut self, record: RecordId, from: u64) -> Option<u64> {
+        let (ending, next) = self.keys.take_older_but_outliving(record, from, ENDS_PER_ROUND, &mut self.actions);
+        for blob in ending {
+            self.unhold(blob);
+        }
+        next
+    }
+
+    /// Ends those versions of a key, all in this round. Returns whether some are left.
+    fn end_but_outliving(&mut self, record: RecordId, mut from: Option<u64>) -> bool {
+        while let Some(version) = from {
+            from = self.end_older(record, version);
+        }
+        if let Some(newest) = self.keys.take_newest_but_outliving(record, &mut self.actions) {
+            self.unhold(newest);
+        }
+        self.keys.record(record).is_some_and(|r| r.count() > 0)
+    }
+
+    /// Handles the end of the session or the flow that owns a key. The key stays if versions outlive that end. `from`: the
+    /// older versions below this one were looked at; `None`: all were.
+    pub(super) fn owner_left(&mut self, now: Time, id: RecordId, (owner, tenant): (Name, Tenant), from: Option<u64>) {
         let claiming = self.keys.record(id).is_none_or(|r| matches!(r.owner(), Owner::Claiming(_)));
-        if claiming || !self.end_versions(id, true) {
+        if claiming {
             return self.end_key(now, id);
         }
+        let stream = self.stream_of(id, Some((&owner, tenant)));
+        if !self.end_but_outliving(id, from) {
+            return self.end_key_of(now, id, stream);
+        }
         let Some(before) = self.keys.outlive(id, owner, &mut self.actions) else { return };
+        self.stream_ended(now, id, stream);
         self.stays_with_parent(now, id);
         if let Owner::Landed(landed) = before {
             self.landed_key_ended(&landed);
@@ -201,9 +229,10 @@ impl Node {
         self.serve_waiters(now, id);
     }
 
-    /// Handles the end of a key's owner while a takeover of the key waits for the directory's answer.
+    /// Handles the end of a key's owner while a takeover of the key waits for the directory's answer. Its older versions that do
+    /// not outlive it have ended.
     pub(super) fn former_owner_left(&mut self, id: RecordId, owner: Name, domain: Tenant) {
-        let left = self.end_versions(id, true).then_some(Outlived { owner, domain });
+        let left = self.end_but_outliving(id, None).then_some(Outlived { owner, domain });
         let stays = left.is_some();
         self.keys.former_owner_left(id, left, &mut self.actions);
         if stays {

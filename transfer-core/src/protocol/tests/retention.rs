@@ -248,6 +248,53 @@ fn version_of_an_earlier_epoch_is_found_only_by_its_exact_number() {
 }
 
 #[test]
+fn reader_of_another_version_than_the_one_it_has_seen_goes_back_only_in_another_epoch() {
+    let after = |version| Select::After(Version(version));
+    for i in 0..2 {
+        let mut pair = Pair::new();
+        let (w, near, far) = (pair.worker(0, "w"), pair.worker(0, "near"), pair.worker(1, "far"));
+        let r = [near, far][i];
+        pair.retention = fetched_times(1);
+        pair.push_version(w, "k", Some(4), bytes(8), 1, None);
+        pair.push_version(w, "k", Some(5), bytes(8), 2, None);
+        pair.settle();
+        assert_eq!(take(&mut pair, r, Select::Latest).0, 5);
+        pair.fetch(r, "k", after(5));
+        pair.settle();
+        assert_eq!(pair.replies(r), [], "4 has a fetch left, and is older");
+        pair.push_version(w, "k", Some(6), bytes(8), 3, None);
+        pair.settle();
+        let (lease, version, ..) = pair.fetched(r);
+        assert_eq!(version, 6);
+        pair.release(r, lease);
+        pair.settle();
+        // It waits where it is, and the owner is not the one that it was.
+        pair.fetch(r, "k", after(6));
+        pair.settle();
+        pair.leave(w, "w");
+        let heir = pair.worker(0, "w");
+        pair.retention = Retention::default();
+        pair.push_version(heir, "k", Some(2), bytes(8), 4, None);
+        pair.settle();
+        let (lease, version, ..) = pair.fetched(r);
+        assert_eq!(version, 2);
+        pair.release(r, lease);
+        assert_eq!(take(&mut pair, r, after(1)).0, 2);
+        assert_eq!(take(&mut pair, r, after(7)).0, 2);
+        pair.fetch(r, "k", after(2));
+        pair.settle();
+        assert_eq!(pair.replies(r), []);
+        pair.push_version(heir, "k", Some(3), bytes(8), 5, None);
+        pair.settle();
+        let (lease, version, ..) = pair.fetched(r);
+        assert_eq!(version, 3);
+        pair.release(r, lease);
+        pair.settle();
+        pair.ends_clean(&[(heir, "w"), (near, "near"), (far, "far")]);
+    }
+}
+
+#[test]
 fn landed_versions_keep_their_retention_and_their_flow_continues() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));

@@ -50,8 +50,17 @@ impl Solo {
         self.answer();
     }
 
+    fn publish_for(&mut self, session: SessionId, name: &str, version: u64, retention: Retention) {
+        self.push_for(session, name, version, retention);
+        self.answer();
+    }
+
     /// Pushes a version without an answer of the directory.
     fn push_as(&mut self, session: SessionId, name: &str, version: u64, until: Until) {
+        self.push_for(session, name, version, Retention { until, life: Life::Session, ..Retention::default() });
+    }
+
+    fn push_for(&mut self, session: SessionId, name: &str, version: u64, retention: Retention) {
         let op = self.op();
         let command = Command::Push(Push {
             key: key(name),
@@ -61,7 +70,7 @@ impl Solo {
             to: None,
             timeout: Duration::from_secs(1),
             require: None,
-            retention: Retention { until, life: Life::Session, ..Retention::default() },
+            retention,
             takeover: false,
             readable_by: Vec::new(),
             ranges: 0,
@@ -308,6 +317,88 @@ fn a_name_is_free_once_all_keys_of_its_session_have_ended() {
         solo.drain();
     }
     assert_eq!((keys(&solo), closed(&solo)), (0, 1));
+}
+
+/// A worker with thousands of keys ends, and behind it one with a single key: they take turns.
+#[test]
+fn a_session_with_little_does_not_wait_for_one_with_much() {
+    let mut solo = Solo::new(|_| {});
+    let little = SessionId(8);
+    solo.node.session_opened(little, name("little"), Tenant::User(0), SegmentId(8), 1 << 20);
+    for n in 0..10 * ENDS_PER_ROUND {
+        solo.publish_as(SESSION, &format!("k{n}"), 1, Until::Replaced);
+    }
+    solo.publish_as(little, "its", 1, Until::Replaced);
+    solo.node.session_closed(solo.now, SESSION, "it is gone");
+    solo.node.session_closed(solo.now, little, "it is gone");
+    solo.drain();
+    solo.node.timeout(solo.now);
+    solo.drain();
+    let closed: Vec<_> = solo.controls.iter().filter(|c| matches!(c, Control::SessionClosed { .. })).collect();
+    assert!(matches!(closed[..], [Control::SessionClosed { session, .. }] if *session == little), "{closed:?}");
+}
+
+/// A key has thousands of versions. It ends with its worker, it is deleted, its worker loses its name, or it has outlived its
+/// worker and ends with its parent: each round ends some of them.
+#[test]
+fn a_key_that_has_much_ends_over_many_rounds() {
+    const VERSIONS: u64 = 10 * ENDS_PER_ROUND as u64;
+    let in_arena = |solo: &Solo| solo.node.arena_reach(SegmentId(2)).map_or(0, |(versions, _)| versions);
+    type End = fn(&mut Solo);
+    let ends: [(&str, End); 3] = [
+        ("the worker leaves", |solo| solo.node.session_closed(solo.now, SESSION, "it is gone")),
+        ("the key is deleted", |solo| {
+            let (op, key) = (solo.op(), key("k"));
+            solo.node.request(solo.now, SESSION, Request::Command { op, command: Command::Delete { key } });
+        }),
+        ("the name is lost", |solo| solo.node.name_lost(solo.now, SESSION, &name("elsewhere"))),
+    ];
+    for (what, end) in ends {
+        let mut solo = Solo::new(|_| {});
+        for version in 1..=VERSIONS {
+            solo.publish_as(SESSION, "k", version, Until::Deleted);
+        }
+        let (mut left, mut rounds) = (in_arena(&solo), 0);
+        assert_eq!(left, VERSIONS);
+        end(&mut solo);
+        solo.drain();
+        loop {
+            let now = in_arena(&solo);
+            let most = u64::from(ENDS_PER_ROUND) + 1;
+            assert!(left - now <= most, "{} versions in a round after {what}", left - now);
+            left = now;
+            if !solo.node.is_ending() {
+                break;
+            }
+            rounds += 1;
+            solo.node.timeout(solo.now);
+            solo.drain();
+        }
+        assert_eq!(left, 0, "{what}");
+        assert!(rounds >= 9, "{rounds} rounds after {what}");
+        assert!(solo.node.tensors(&TensorFilter::default(), 0, 1000).entries.is_empty(), "{what}");
+    }
+}
+
+/// Versions that stay are no work for each round that ends the others of their key.
+#[test]
+fn versions_that_outlive_their_worker_stay_while_the_others_of_their_key_end() {
+    let mut solo = Solo::new(|_| {});
+    for version in 1..=4 * u64::from(ENDS_PER_ROUND) {
+        let life = if version % 2 == 0 { Life::Sidecar } else { Life::Session };
+        solo.publish_for(SESSION, "k", version, Retention { until: Until::Deleted, life, ..Retention::default() });
+    }
+    solo.node.session_closed(solo.now, SESSION, "it is gone");
+    solo.drain();
+    let mut rounds = 0;
+    while solo.node.is_ending() {
+        rounds += 1;
+        solo.node.timeout(solo.now);
+        solo.drain();
+    }
+    assert!((3..=6).contains(&rounds), "{rounds} rounds");
+    let left: Vec<_> = solo.node.tensors(&TensorFilter::default(), 0, 10).entries;
+    assert_eq!(left[0].older, 2 * ENDS_PER_ROUND - 1, "{left:?}");
 }
 
 /// Many workers with some keys each leave at the same moment. They share one round.

@@ -3,6 +3,7 @@
 use super::pair::{Pair, Worker, bytes};
 use crate::op::{Answer, FailureCode, Reply};
 use crate::tensor::{Key, Life, Retention, Select, Until, Version};
+use std::num::NonZeroU32;
 
 fn newest(pair: &mut Pair, r: Worker) -> (u64, Vec<u8>) {
     pair.fetch(r, "k", Select::Latest);
@@ -51,6 +52,32 @@ fn a_key_that_is_taken_over_is_the_new_owners_on_one_node_and_across_two() {
         assert!(matches!(pair.replies(old)[..], [Reply::Answer { answer: Answer::Pushed { .. }, .. }]));
         pair.takeover = false;
         assert_eq!(newest(&mut pair, far), (1, vec![5; 100]));
+        pair.ends_clean(&[(old, "old"), (new, "new"), (near, "near"), (far, "far")]);
+    }
+}
+
+/// Who follows a stream waits for no version of another owner.
+#[test]
+fn a_stream_ends_for_its_readers_when_its_key_is_taken_over() {
+    for node in [0, 1] {
+        let mut pair = Pair::new();
+        let (old, new) = (pair.worker(0, "old"), pair.worker(node, "new"));
+        let (near, far) = (pair.worker(0, "near"), pair.worker(1, "far"));
+        pair.retention = Retention { until: Until::Fetched(NonZeroU32::MIN), ..Retention::default() };
+        pair.push_version(old, "k", Some(1), bytes(8), 1, None);
+        pair.settle();
+        for reader in [near, far] {
+            pair.fetch(reader, "k", Select::Following(Version(2)));
+        }
+        pair.settle();
+        pair.takeover = true;
+        pair.push_version(new, "k", Some(1), bytes(8), 2, None);
+        pair.settle();
+        for reader in [near, far] {
+            let failure = pair.failed(reader);
+            assert_eq!(failure.code, FailureCode::VersionGone);
+            assert!(failure.text.contains("\"old\"") && failure.text.contains("v1 was the last"), "{failure}");
+        }
         pair.ends_clean(&[(old, "old"), (new, "new"), (near, "near"), (far, "far")]);
     }
 }

@@ -357,8 +357,10 @@ impl Cluster {
         let around = Version((newest + self.rng.random_range(0..3)).saturating_sub(1));
         let select = match self.rng.random_range(0..10) {
             0..5 => Select::Latest,
-            5..8 => Select::AtLeast(around),
-            _ => Select::Exactly(around),
+            5..7 => Select::AtLeast(around),
+            7 => Select::After(around),
+            8 => Select::Exactly(around),
+            _ => Select::Following(around),
         };
         self.fetch_this(worker, key, select)
     }

@@ -376,7 +376,7 @@ impl Cluster {
             FailureCode::CounterLost | FailureCode::RequireUnmet | FailureCode::ShuttingDown | FailureCode::Unknown => {
                 false
             }
-            FailureCode::VersionGone => matches!(what, What::Fetch { select: Select::Exactly(_), .. }),
+            FailureCode::VersionGone => matches!(what, What::Fetch { select, .. } if select.is_exact()),
             FailureCode::VersionNotRising | FailureCode::KeyOwned => matches!(what, What::Push { .. } | What::Prepare),
             FailureCode::UnknownWorker => matches!(what, What::Push { remote: true, .. } | What::Prepare),
             FailureCode::NotOwner => matches!(what, What::Delete | What::Gather { .. }),

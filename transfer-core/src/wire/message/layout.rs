@@ -15,10 +15,10 @@ use super::{Body, LAYOUT_VERSION, MAX_MESSAGE_BYTES, MAX_SLOTS_PER_MESSAGE, Mess
 use crate::fabric::AtomicOp;
 use crate::memory::RemoteSlice;
 use crate::op::{Failure, FailureCode};
-use crate::tensor::{Name, Select, Version};
+use crate::tensor::{Name, Version};
 use crate::trace::TraceContext;
 use crate::wire::landing::{SlotGrant, rails_of, read_keys, write_keys};
-use crate::wire::session::{cut, select};
+use crate::wire::session::{cut, select, select_parts};
 use crate::wire::{Reader, WireError, Writer, crc32c, excerpt, gathered};
 
 const LOAD: u8 = 0;
@@ -74,11 +74,7 @@ impl Message {
             Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, trace } => {
                 write_name(&mut w, *key);
                 write_name(&mut w, *tenant);
-                let (kind, version) = match select {
-                    Select::Latest => (0, 0),
-                    Select::AtLeast(v) => (1, v.0),
-                    Select::Exactly(v) => (2, v.0),
-                };
+                let (kind, version) = select_parts(*select);
                 w.u8(kind).u8(u8::from(slot.is_some()));
                 excerpt::write_head(&mut w, excerpt.as_deref());
                 w.u32(*metadata_id).u64(version);
@@ -310,7 +306,9 @@ impl Message {
 mod tests {
     use super::*;
     use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
-    use crate::tensor::{BodyRange, DType, Excerpt, GatheredPart, MAX_EXCERPT_RANGES, MAX_GATHERED_BYTES, TensorMeta};
+    use crate::tensor::{
+        BodyRange, DType, Excerpt, GatheredPart, MAX_EXCERPT_RANGES, MAX_GATHERED_BYTES, Select, TensorMeta,
+    };
     use crate::wire::landing::SlotNumber;
     use proptest::prelude::*;
 
@@ -348,7 +346,7 @@ mod tests {
             },
             Body::TensorRequest {
                 key: name,
-                select: Select::Latest,
+                select: Select::After(Version(5)),
                 metadata_id: 0,
                 tenant: name,
                 excerpt: Some(Box::new(widest_excerpt())),
