@@ -89,7 +89,7 @@ impl Node {
                 Role::Pull | Role::Counter => self.operator_pong(link, index),
             },
             Body::Ack => {}
-            Body::Goodbye { text } => self.disconnect(link, DownReason::PeerClosed(text)),
+            Body::Behind { newest } => self.pull_behind(link, index, newest),
         }
     }
 

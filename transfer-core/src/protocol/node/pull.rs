@@ -367,6 +367,15 @@ impl Node {
         }
     }
 
+    /// Handles the message BEHIND: what is asked for is not the next version.
+    pub(super) fn pull_behind(&mut self, link: LinkId, index: u32, newest: Version) {
+        let Some(id) = self.pull_of(link, index) else { return };
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
+        if p.state != PullState::Cancelling && !p.is_behind(newest) {
+            self.violation(link, &format!("BEHIND for request {index:#x}, which does not wait for a later version"));
+        }
+    }
+
     pub(super) fn pulls_lost(&mut self, pulls: &Slab<Pull, of::Pull>, failure: &Failure) {
         for (_, pull) in pulls.iter() {
             self.landing.settle_speculation(pull.domain, pull.speculative);
@@ -394,10 +403,12 @@ impl Node {
                 FailureCode::PoolFull,
                 format!("no room for key {key:?} came free in the landing pool within {after:?}"),
             ),
-            _ => Failure::new(
-                FailureCode::Deadline,
-                format!("{select} of key {key:?} did not come from node {peer:?} within {after:?}"),
-            ),
+            _ => {
+                let behind = self.transfers.pull(link, id).and_then(|p| p.behind);
+                let at = behind.map_or_else(String::new, |newest| format!(": the key was at {newest} there"));
+                let text = format!("{select} of key {key:?} did not come from node {peer:?} within {after:?}{at}");
+                Failure::new(FailureCode::Deadline, text)
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use super::Node;
 use super::ended::PeersTransfer;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
-use crate::protocol::ids::BlobId;
+use crate::protocol::ids::{BlobId, RecordId};
 use crate::protocol::keys::{Concerned, Picked, Record, Waiter};
 use crate::protocol::links::{Out, OutWrite, Purpose};
 use crate::protocol::meters::Operation;
@@ -39,6 +39,7 @@ impl Node {
         };
         let Some(reader) = self.admits(link, index, tenant) else { return };
         let record_id = self.keys.find(&key);
+        let asked = select;
         if let Some(record) = record_id {
             select = self.resolve_latest(record, select);
         }
@@ -52,8 +53,20 @@ impl Node {
             Some(record) => {
                 self.keys.wait(record, Waiter::Remote(link, index), select);
                 self.serve(now, record, Concerned::One(Waiter::Remote(link, index)));
+                self.tell_behind(link, index, record, asked);
             }
             None => self.not_owner(now, link, index, &key),
+        }
+    }
+
+    /// Tells a peer the newest version, if its request waits for more than the one behind that: the owner may have begun again.
+    fn tell_behind(&mut self, link: LinkId, index: u32, record: RecordId, select: Select) {
+        let (Select::AtLeast(wanted), Some(newest)) = (select, self.keys.current(record).map(|b| b.version)) else {
+            return;
+        };
+        let waits = self.transfers.serve(link, index).is_some_and(|serve| !serve.is_published());
+        if waits && newest.0.saturating_add(1) < wanted.0 {
+            self.send(link, Role::Pull, index, Body::Behind { newest });
         }
     }
 

@@ -30,6 +30,8 @@ pub(crate) struct Pull {
     pub(crate) speculative: u64,
     /// The version that the peer is writing, and the trace context of its push, if the peer has sent them.
     told: Option<(Version, TraceContext)>,
+    /// The newest version of the peer, if that is not the one before what is asked for.
+    pub(crate) behind: Option<Version>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +71,7 @@ impl Pull {
             asked: now,
             speculative,
             told: None,
+            behind: None,
         }
     }
 
@@ -106,6 +109,15 @@ impl Pull {
     /// Whether the peer may answer the request with this version now.
     pub(crate) fn takes(&self, version: Version) -> bool {
         self.state == PullState::Asked && self.select.takes(version)
+    }
+
+    /// Notes that the peer's newest version is this one. Returns whether the request waits for a later one.
+    pub(crate) fn is_behind(&mut self, newest: Version) -> bool {
+        let waits = self.state == PullState::Asked && !self.takes(newest);
+        if waits {
+            self.behind = Some(newest);
+        }
+        waits
     }
 
     /// Stores the trace context of the push of the version that the peer writes.

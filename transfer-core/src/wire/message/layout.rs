@@ -103,8 +103,8 @@ impl Message {
                     slot.write(&mut w);
                 }
             }
-            Body::Goodbye { text } => {
-                w.text(cut(text));
+            Body::Behind { newest } => {
+                w.u64(newest.0);
             }
             Body::CounterOpen { name, tenant, wants_grant } => {
                 write_name(&mut w, *name);
@@ -253,7 +253,7 @@ impl Message {
             14 => Body::Ack,
             15 => Body::Ping,
             16 => Body::Pong,
-            17 => Body::Goodbye { text: String::from_utf8_lossy(r.text()?).into_owned() },
+            17 => Body::Behind { newest: Version(r.u64()?) },
             18 => {
                 let (name, tenant) = (read_name(r)?, read_name(r)?);
                 Body::CounterOpen { name, tenant, wants_grant: r.flag("whether a grant is of use")? }
@@ -367,7 +367,7 @@ mod tests {
             Body::Ack,
             Body::Ping,
             Body::Pong,
-            Body::Goodbye { text: "bye".into() },
+            Body::Behind { newest: Version(901) },
             Body::CounterOpen { name, tenant: name, wants_grant: true },
             Body::CounterOpened { identity: 3, word: None },
             Body::CounterOpened { identity: 3, word: Some(RemoteSlice { len: 8, ..slot(4).remote }) },
@@ -441,7 +441,7 @@ mod tests {
             match Message::decode(bytes) {
                 Ok(message) => {
                     // An error text may be cut, and a code that is not known here becomes "unknown".
-                    if !matches!(message.body, Body::ErrorStatus(_) | Body::Goodbye { .. }) {
+                    if !matches!(message.body, Body::ErrorStatus(_)) {
                         assert_eq!(message.encode(), bytes);
                     }
                     message.body.name().to_owned()

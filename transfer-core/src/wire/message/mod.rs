@@ -222,10 +222,10 @@ pub enum Body {
     Ping,
     /// Answers PING.
     Pong,
-    /// This side closes the link in good order.
-    Goodbye {
-        /// The reason.
-        text: String,
+    /// Pull: the request waits for a version that is not the next one. The receiver can say so if it waits in vain.
+    Behind {
+        /// The newest version.
+        newest: Version,
     },
     /// Counter: asks for the counter with this name, and whether this side may operate on its word directly.
     CounterOpen {
@@ -322,7 +322,7 @@ impl Body {
             Body::Ack => 14,
             Body::Ping => 15,
             Body::Pong => 16,
-            Body::Goodbye { .. } => 17,
+            Body::Behind { .. } => 17,
             Body::CounterOpen { .. } => 18,
             Body::CounterOpened { .. } => 19,
             Body::CounterOp { .. } => 20,
@@ -357,7 +357,7 @@ impl Body {
             Body::Ack => "ACK",
             Body::Ping => "PING",
             Body::Pong => "PONG",
-            Body::Goodbye { .. } => "GOODBYE",
+            Body::Behind { .. } => "BEHIND",
             Body::CounterOpen { .. } => "COUNTER_OPEN",
             Body::CounterOpened { .. } => "COUNTER_OPENED",
             Body::CounterOp { .. } => "COUNTER_OP",
