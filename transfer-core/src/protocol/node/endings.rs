@@ -114,8 +114,10 @@ impl Node {
         let session = *session;
         if let Some(record) = leaving.from.and_then(|from| self.keys.next_key_of(session, from)) {
             let versions = self.versions_of(record);
-            let next = self.end_older(record, leaving.version);
-            if let Some(next) = next {
+            let owner = self.keys.record(record).map(|r| r.owner());
+            // What it was about to take over is another worker's.
+            let claims = matches!(owner, Some(Owner::Claiming(c)) if c.who == Claimant::Session(session));
+            if !claims && let Some(next) = self.end_older(record, leaving.version) {
                 (leaving.from, leaving.version) = (Some(record.index()), next);
                 return Some(ENDS_PER_ROUND);
             }

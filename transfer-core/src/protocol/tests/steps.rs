@@ -51,16 +51,17 @@ impl Solo {
     }
 
     fn publish_for(&mut self, session: SessionId, name: &str, version: u64, retention: Retention) {
-        self.push_for(session, name, version, retention);
+        self.push_this(session, name, version, retention, false);
         self.answer();
     }
 
     /// Pushes a version without an answer of the directory.
     fn push_as(&mut self, session: SessionId, name: &str, version: u64, until: Until) {
-        self.push_for(session, name, version, Retention { until, life: Life::Session, ..Retention::default() });
+        let retention = Retention { until, life: Life::Session, ..Retention::default() };
+        self.push_this(session, name, version, retention, false);
     }
 
-    fn push_for(&mut self, session: SessionId, name: &str, version: u64, retention: Retention) {
+    fn push_this(&mut self, session: SessionId, name: &str, version: u64, retention: Retention, takeover: bool) {
         let op = self.op();
         let command = Command::Push(Push {
             key: key(name),
@@ -71,7 +72,7 @@ impl Solo {
             timeout: Duration::from_secs(1),
             require: None,
             retention,
-            takeover: false,
+            takeover,
             readable_by: Vec::new(),
             ranges: 0,
             trace: None,
@@ -378,6 +379,22 @@ fn a_key_that_has_much_ends_over_many_rounds() {
         assert!(rounds >= 9, "{rounds} rounds after {what}");
         assert!(solo.node.tensors(&TensorFilter::default(), 0, 1000).entries.is_empty(), "{what}");
     }
+}
+
+/// A worker leaves while it takes over a key of another one, whose versions are none of its own.
+#[test]
+fn a_takeover_that_ends_with_its_worker_ends_no_version() {
+    let mut solo = Solo::new(|_| {});
+    let other = SessionId(8);
+    solo.node.session_opened(other, name("other"), Tenant::User(0), SegmentId(8), 1 << 20);
+    for version in 1..=3 {
+        solo.publish_as(SESSION, "k", version, Until::Deleted);
+    }
+    solo.push_this(other, "k", 1, Retention::default(), true);
+    solo.node.session_closed(solo.now, other, "it is gone");
+    solo.drain();
+    let listed = solo.node.tensors(&TensorFilter::default(), 0, 10).entries;
+    assert_eq!((listed[0].version, listed[0].older), (Version(3), 2), "{listed:?}");
 }
 
 /// Versions that stay are no work for each round that ends the others of their key.
