@@ -88,6 +88,26 @@ fn what_earlier_waiters_have_looked_at_does_not_concern_the_next_ones() {
     assert_eq!(keys.exactly_awaited(record, Concerned::All), [Version(5)], "it can no longer come");
 }
 
+/// The newest version has ended, and an epoch has begun that has none yet: an older one with fetches left answers still.
+#[test]
+fn a_waiter_finds_an_older_version_where_the_newest_has_ended_with_its_epoch() {
+    let (mut keys, mut actions) = keys();
+    let record = owned(&mut keys, "k");
+    let kept = keys.insert(tensor(0).retained(Retention { until: Until::Deleted, ..Retention::default() }));
+    let newest = keys.insert(tensor(64));
+    keys.publish(NOW, record, kept, Version(1), &mut actions);
+    keys.publish(NOW, record, newest, Version(2), &mut actions);
+    assert!(keys.take_version(record, newest, &mut actions));
+    keys.begin_epoch(record);
+    let [latest, after] = [1, 2].map(|n| Waiter::Local(OperationId::from_u64(n)));
+    keys.wait(record, latest, Select::Latest);
+    keys.wait(record, after, Select::After(Version(2)));
+    assert_eq!(keys.pick(record, Select::Latest), Picked::Blob(kept));
+    assert_eq!(keys.first_rising(record), Some(latest));
+    keys.take_waiter(record, latest);
+    assert_eq!((keys.first_rising(record), keys.pick(record, Select::After(Version(2)))), (None, Picked::NotYet));
+}
+
 #[test]
 fn a_version_ends_when_it_is_replaced_and_its_readers_are_done() {
     let (mut keys, mut actions) = keys();

@@ -359,7 +359,9 @@ impl Keys {
     /// Returns the first waiter that takes the newest available version, and would take a later one as well.
     pub(crate) fn first_rising(&self, record: RecordId) -> Option<Waiter> {
         let Picked::Blob(blob) = self.pick(record, Select::Latest) else { return None };
-        let (version, newest) = (self.blobs.get(blob)?.version, self.newest_version(record)?);
+        let version = self.blobs.get(blob)?.version;
+        // Where an epoch has begun and has no version yet, nobody has seen a newer one in it.
+        let newest = self.newest_version(record).unwrap_or(Version(u64::MAX));
         self.records.get(record)?.waiters()?.first_rising(version, newest)
     }
 

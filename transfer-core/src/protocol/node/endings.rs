@@ -15,7 +15,7 @@ use crate::tensor::{Key, Name};
 use crate::time::Time;
 use std::collections::VecDeque;
 
-/// The most versions and leases that end in one round, plus those of one key.
+/// The most versions and leases that end in one round, plus as many of one key.
 pub(in crate::protocol) const ENDS_PER_ROUND: u32 = 64;
 
 /// Something that has ended, with everything that has to end with it.
@@ -117,7 +117,9 @@ impl Node {
             let owner = self.keys.record(record).map(|r| r.owner());
             // What it was about to take over is another worker's.
             let claims = matches!(owner, Some(Owner::Claiming(c)) if c.who == Claimant::Session(session));
-            if !claims && let Some(next) = self.end_older(record, leaving.version) {
+            // The key that the round before stopped at may have gone meanwhile.
+            let version = if leaving.from == Some(record.index()) { leaving.version } else { 0 };
+            if !claims && let Some(next) = self.end_older(record, version) {
                 (leaving.from, leaving.version) = (Some(record.index()), next);
                 return Some(ENDS_PER_ROUND);
             }

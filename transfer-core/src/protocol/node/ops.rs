@@ -68,14 +68,12 @@ impl Node {
         let failure = match &op.kind {
             OpKind::Fetch { select, stage, .. } => match stage {
                 FetchStage::Waiting => {
-                    let newest = self.keys.find(key).and_then(|record| self.keys.current(record));
+                    let record = self.keys.find(key).zip(self.sessions.tenant_of(op.session));
+                    let newest = record.and_then(|(record, reader)| self.readable_newest(reader, record));
                     match newest {
                         Some(newest) => Failure::new(
                             FailureCode::Deadline,
-                            format!(
-                                "key {key:?} is at {}; {select} was not published within {after:?}",
-                                newest.version
-                            ),
+                            format!("key {key:?} is at {newest}; {select} was not published within {after:?}"),
                         ),
                         None => Failure::new(
                             FailureCode::UnknownKey,

@@ -61,11 +61,9 @@ impl Node {
 
     /// Tells a peer the newest version, if its request waits for more than the one behind that: the owner may have begun again.
     fn tell_behind(&mut self, link: LinkId, index: u32, record: RecordId, select: Select) {
-        let (Select::AtLeast(wanted), Some(newest)) = (select, self.keys.current(record).map(|b| b.version)) else {
-            return;
-        };
-        let waits = self.transfers.serve(link, index).is_some_and(|serve| !serve.is_published());
-        if waits && newest.0.saturating_add(1) < wanted.0 {
+        let (Select::AtLeast(wanted), Some(serve)) = (select, self.transfers.serve(link, index)) else { return };
+        let Some(newest) = self.readable_newest(serve.reader(), record) else { return };
+        if !serve.is_published() && newest.0.saturating_add(1) < wanted.0 {
             self.send(link, Role::Pull, index, Body::Behind { newest });
         }
     }

@@ -92,6 +92,14 @@ impl Node {
         }
     }
 
+    /// Returns the newest version of a key, for a reader that may know of it.
+    pub(super) fn readable_newest(&self, reader: Tenant, record: RecordId) -> Option<Version> {
+        let r = self.keys.record(record)?;
+        let newest = r.newest()?;
+        self.may_read(reader, r.key(), newest).ok()?;
+        self.keys.current(record).map(|b| b.version)
+    }
+
     /// Returns the failure of a fetch that can no longer be answered. It hides the version of another tenant's key.
     pub(super) fn version_gone(
         &self,

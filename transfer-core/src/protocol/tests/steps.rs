@@ -381,6 +381,31 @@ fn a_key_that_has_much_ends_over_many_rounds() {
     }
 }
 
+/// A session ends over many rounds, and meanwhile the key that it has come to goes to another node: none of the next key's
+/// versions stays.
+#[test]
+fn a_key_that_goes_between_two_rounds_leaves_no_version_of_the_next() {
+    let mut solo = Solo::new(|_| {});
+    for name in ["k1", "k2"] {
+        for version in 1..=3 * u64::from(ENDS_PER_ROUND) {
+            solo.publish_as(SESSION, name, version, Until::Deleted);
+        }
+    }
+    solo.node.session_closed(solo.now, SESSION, "it is gone");
+    solo.drain();
+    let keys = solo.node.tensors(&TensorFilter::default(), 0, 10).entries;
+    let going = keys.iter().find(|t| t.older + 1 < 3 * ENDS_PER_ROUND).unwrap().key.clone();
+    solo.node.key_lost(solo.now, &going, &name("heir"));
+    solo.drain();
+    while solo.node.is_ending() {
+        solo.node.timeout(solo.now);
+        solo.drain();
+    }
+    let left = solo.node.tensors(&TensorFilter::default(), 0, 10).entries;
+    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(solo.node.arena_reach(SegmentId(2)).map_or(0, |(versions, _)| versions), 0);
+}
+
 /// A worker leaves while it takes over a key of another one, whose versions are none of its own.
 #[test]
 fn a_takeover_that_ends_with_its_worker_ends_no_version() {

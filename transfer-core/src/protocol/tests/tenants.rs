@@ -99,6 +99,21 @@ fn denial_does_not_tell_the_version_of_another_tenants_key() {
 }
 
 #[test]
+fn time_out_does_not_tell_the_version_of_another_tenants_key() {
+    for node in [0, 1] {
+        let (mut pair, owner, friend, stranger) = strangers(node);
+        for (reader, hears) in [(friend, true), (stranger, false)] {
+            pair.fetch(reader, "k", Select::AtLeast(Version(1000)));
+            pair.settle();
+            pair.wait(Duration::from_secs(3600));
+            let failure = pair.failed(reader);
+            assert_eq!(failure.text.contains("v1 ") || failure.text.contains("v1;"), hears, "{failure}");
+        }
+        is_untouched(pair, (owner, friend, stranger));
+    }
+}
+
+#[test]
 fn denied_fetch_is_not_counted() {
     for node in [0, 1] {
         let mut pair = Pair::new();
