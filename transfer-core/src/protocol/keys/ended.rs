@@ -70,12 +70,23 @@ impl Keys {
         {
             streams.by_key.remove(&oldest);
         }
-        r.waiters().map_or_else(Vec::new, super::waiters::Waiters::following)
+        self.following(record)
+    }
+
+    /// Returns the waiters that follow a stream.
+    pub(crate) fn following(&self, record: RecordId) -> Vec<Waiter> {
+        let waiters = self.records.get(record).and_then(Record::waiters);
+        waiters.map_or_else(Vec::new, super::waiters::Waiters::following)
     }
 
     /// Returns the stream that a fetch follows, if it has ended and nobody owns its key.
     pub(crate) fn ended_stream(&self, key: &Key, select: Select) -> Option<&EndedStream> {
-        let unowned = |record: &Record| matches!(record.owner, Owner::Nobody | Owner::Outlived(_));
+        let unowned = |record: &Record| match &record.owner {
+            Owner::Nobody | Owner::Outlived(_) => true,
+            // The stream has ended while a takeover waits for the directory.
+            Owner::Claiming(claiming) => matches!(claiming.before, None | Some(Owner::Outlived(_))),
+            Owner::Session(_) | Owner::Landed(_) => false,
+        };
         matches!(select, Select::Following(_))
             .then(|| self.ended_streams.by_key.get(key))
             .flatten()

@@ -8,8 +8,7 @@ use crate::protocol::events::NodeEvent;
 use crate::protocol::ids::RecordId;
 use crate::protocol::keys::{Claimant, Claiming, EndedStream, Owner, Record, Waiter};
 use crate::protocol::sessions::Op;
-use crate::protocol::tenant::Tenant;
-use crate::tensor::{Key, Name, Select};
+use crate::tensor::{Key, Name};
 use crate::time::Time;
 
 impl Node {
@@ -56,9 +55,8 @@ impl Node {
             None | Some(Owner::Nobody) => return,
             // The answer to this claim decides the next owner.
             Some(Owner::Claiming(_)) => {
-                let before = self.keys.no_former_owner(id);
+                let before = self.former_owner_lost(now, id);
                 self.tell_taken_over(key, before.as_ref(), owner);
-                self.end_versions(id);
                 return;
             }
             // The same worker pushes the key to several nodes. Each of them keeps what it has received.
@@ -135,6 +133,7 @@ impl Node {
             (Ok(()), Claimant::Session(session)) => {
                 self.keys.give(id, Owner::Session(session));
                 self.keys.forget_location(key);
+                self.end_other_streams(id);
                 let pushes: Vec<_> = pushes.into_iter().filter_map(|op| self.sessions.finish(op)).collect();
                 // All pushes were given up meanwhile: the worker would own a key without a version.
                 if pushes.is_empty() {
@@ -240,33 +239,6 @@ impl Node {
         self.actions.ask_directory(DirectoryRequest::Unclaim { key });
         self.end_versions(id);
         self.owner_gone(now, id);
-    }
-
-    /// Describes a key whose versions are a stream, before it ends. `of`: its owner, where that one is gone already.
-    pub(super) fn stream_of(&self, id: RecordId, of: Option<(&Name, Tenant)>) -> Option<EndedStream> {
-        let owner = self.keys.record(id)?.owner();
-        let (name, tenant) = of.or_else(|| self.owner_name(owner).zip(self.owner_tenant(owner)))?;
-        Some(EndedStream { owner: name.clone(), tenant, last: self.keys.last_of_stream(id)? })
-    }
-
-    /// Remembers the end of a stream, and fails those who wait for what follows its last version.
-    pub(super) fn stream_ended(&mut self, now: Time, id: RecordId, stream: Option<EndedStream>) {
-        let Some(stream) = stream else { return };
-        let Some(key) = self.keys.record(id).map(|r| r.key().clone()) else { return };
-        for waiter in self.keys.stream_ended(id, stream.clone()) {
-            let Some((reader, select)) = self.reader_of(waiter).zip(self.keys.select_of(id, waiter)) else { continue };
-            self.keys.take_waiter(id, waiter);
-            let failure = stream.failure(reader, &key, select);
-            match waiter {
-                Waiter::Local(op) => self.fail_op(op, failure),
-                Waiter::Remote(link, index) => self.end_serve(now, link, index, failure),
-            }
-        }
-    }
-
-    /// Returns the failure of a fetch that follows a stream which has ended.
-    pub(super) fn ended_stream(&self, reader: Tenant, key: &Key, select: Select) -> Option<Failure> {
-        self.keys.ended_stream(key, select).map(|stream| stream.failure(reader, key, select))
     }
 
     /// Redirects the waiters of a key that no longer has an owner here. A remembered location of the key is still true:

@@ -157,6 +157,7 @@ impl Node {
             Ok(()) => {
                 let asked = self.trace_of(&op);
                 self.note_handed_over(now, op.session, &op.key, version, report, asked);
+                self.read_stream_here(op.session, &op.key, op.select());
                 self.copied_from(now, &key, from, true);
             }
             Err(failure) => {

@@ -127,7 +127,7 @@ impl Node {
             let owner = match self.keys.record(record).map(|r| r.owner()) {
                 Some(Owner::Landed(landed)) => (landed.owner.clone(), landed.tenant),
                 Some(Owner::Claiming(c)) if c.who != Claimant::Session(session) => {
-                    self.former_owner_left(record, name.clone(), *tenant);
+                    self.former_owner_left(now, record, (name.clone(), *tenant));
                     return Some(versions);
                 }
                 _ => (name.clone(), *tenant),

@@ -17,6 +17,9 @@ impl Node {
         if let Some(failure) = self.is_busy(session) {
             return self.refuse(session, op, failure);
         }
+        if let Some(failure) = self.other_stream(session, &fetch.key, fetch.select) {
+            return self.refuse(session, op, failure);
+        }
         let found = self.keys.find(&fetch.key);
         #[cfg(test)]
         if self.config.watch_all && fetch.watches {
@@ -40,6 +43,7 @@ impl Node {
                         Ok(report) => {
                             let version = self.keys.blob(blob).map_or(Version(0), |b| b.version);
                             self.note_handed_over(now, session, &fetch.key, version, report, fetch.trace);
+                            self.read_stream_here(session, &fetch.key, fetch.select);
                             self.keys.want_on_board(record);
                             self.keys.show(record, &mut self.actions);
                             self.fetched_here(now, record, blob);
@@ -168,6 +172,10 @@ impl Node {
 
     /// Makes a fetch wait: for a version of the key if it is owned here, else for the directory to locate the key.
     fn wait_here(&mut self, now: Time, id: OperationId, record: RecordId, select: Select, newer_than: u64) {
+        let of_another = self.sessions.op(id).and_then(|op| self.other_stream(op.session, &op.key, select));
+        if let Some(failure) = of_another {
+            return self.fail_op(id, failure);
+        }
         self.keys.wait(record, Waiter::Local(id), select);
         match self.keys.record(record).is_some_and(Record::is_owned) {
             true => self.serve(now, record, Concerned::One(Waiter::Local(id))),

@@ -64,6 +64,7 @@ pub(super) mod session;
 mod slots;
 mod spill;
 mod status;
+mod streams;
 mod take_back;
 mod tenants;
 mod versions;

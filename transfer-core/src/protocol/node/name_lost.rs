@@ -50,8 +50,7 @@ impl Node {
             }
             // Another worker is taking the key over.
             Some(Owner::Claiming(claiming)) if claiming.who != Claimant::Session(session) => {
-                self.keys.no_former_owner(record);
-                self.end_versions(record);
+                self.former_owner_lost(now, record);
             }
             _ => self.end_key(now, record),
         }

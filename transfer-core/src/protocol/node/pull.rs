@@ -221,6 +221,7 @@ impl Node {
             };
             // The session is the one that asked, so the tenants match.
             let lent = self.lend(op.session, op.id, blob, path, report);
+            self.read_stream_of_peer(op.session, &op.key, op.select(), link);
             let (operation, session, key, version) = (Operation::Fetch, op.session, &op.key, Some(header.version));
             let outcome = lent.map(|()| report).map_err(|failure| failure.code);
             let trace = self.trace_of(&op);

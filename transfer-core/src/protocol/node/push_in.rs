@@ -150,6 +150,7 @@ impl Node {
             Some((target, tenant)) => {
                 let landed = Landed { owner, tenant, target, flow: Some((link, id)) };
                 self.keys.give(record, Owner::Landed(Box::new(landed)));
+                self.end_other_streams(record);
                 self.give_room((link, id));
             }
             // The sender, the target or the link is gone.

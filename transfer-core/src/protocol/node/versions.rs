@@ -136,6 +136,7 @@ impl Node {
             Ok(report) => {
                 let version = self.keys.blob(blob).map_or(Version(0), |b| b.version);
                 self.note_handed_over(now, op.session, &op.key, version, report, self.trace_of(op));
+                self.read_stream_here(op.session, &op.key, op.select());
                 self.keys.want_on_board(record);
                 self.fetched_here(now, record, blob);
             }
@@ -230,14 +231,36 @@ impl Node {
     }
 
     /// Handles the end of a key's owner while a takeover of the key waits for the directory's answer. Its older versions that do
-    /// not outlive it have ended.
-    pub(super) fn former_owner_left(&mut self, id: RecordId, owner: Name, domain: Tenant) {
+    /// not outlive it have ended. `of`: the name and the tenant of the session that has ended.
+    pub(super) fn former_owner_left(&mut self, now: Time, id: RecordId, of: (Name, Tenant)) {
+        let before = self.keys.record(id).and_then(|r| match r.owner() {
+            Owner::Claiming(claiming) => claiming.before.as_ref(),
+            _ => None,
+        });
+        let of = match before {
+            Some(Owner::Landed(landed)) => (landed.owner.clone(), landed.tenant),
+            _ => of,
+        };
+        let stream = self.stream_of(id, Some((&of.0, of.1)));
+        let (owner, domain) = of;
         let left = self.end_but_outliving(id, None).then_some(Outlived { owner, domain });
         let stays = left.is_some();
         self.keys.former_owner_left(id, left, &mut self.actions);
+        self.stream_ended(now, id, stream);
         if stays {
-            self.stays_with_parent(self.latest, id);
+            self.stays_with_parent(now, id);
         }
+    }
+
+    /// Handles the loss of a key, or of its owner's name, while a takeover of the key waits for the directory's answer: all
+    /// versions end. Returns the former owner.
+    pub(super) fn former_owner_lost(&mut self, now: Time, id: RecordId) -> Option<Owner> {
+        let before = self.keys.no_former_owner(id);
+        let names = before.as_ref().and_then(|before| self.owner_name(before).zip(self.owner_tenant(before)));
+        let stream = names.and_then(|of| self.stream_of(id, Some(of)));
+        self.end_versions(id);
+        self.stream_ended(now, id, stream);
+        before
     }
 
     /// Returns whether a session has the name and the tenant of the worker that a key's versions have outlived. The

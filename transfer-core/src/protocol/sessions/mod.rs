@@ -4,18 +4,21 @@
 //! - `session`: one connected worker, and its leases.
 //! - `op`: an operation that could not end at once, and the event that it waits for. `operations`: the table of waiting
 //!   operations, with their deadlines.
+//! - `streams`: whose streams a worker reads.
 //! - `arenas`: the arenas of workers, and the versions that lie in them. `whereabouts`: the nodes of workers elsewhere.
 
 mod arenas;
 mod op;
 mod operations;
 mod session;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod whereabouts;
 
 pub(super) use op::{FetchStage, Op, OpKind, PushStage};
 pub(super) use session::{Closed, Session};
+pub(super) use streams::Writer;
 
 use super::ids::{OperationId, SessionId, of};
 use super::slab::Slab;

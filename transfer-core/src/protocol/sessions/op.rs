@@ -62,6 +62,14 @@ impl Op {
         }
     }
 
+    /// Returns the version that a fetch asks for. The latest, if this is no fetch.
+    pub(crate) fn select(&self) -> Select {
+        match &self.kind {
+            OpKind::Fetch { select, .. } => *select,
+            OpKind::Push { .. } | OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter => Select::Latest,
+        }
+    }
+
     /// Returns the part of the version that a fetch asks for. `None`: all of it, or this is no fetch.
     pub(crate) fn excerpt(&self) -> Option<&Excerpt> {
         match &self.kind {

@@ -2,6 +2,7 @@
 
 use super::Sessions;
 use super::arenas::Arena;
+use super::streams::Streams;
 use crate::memory::SegmentId;
 use crate::op::OpId;
 use crate::protocol::ids::{BlobId, OperationId, SessionId};
@@ -30,6 +31,8 @@ pub(crate) struct Session {
     /// The lowest version that may be pushed next, by key and target at another node. Stored when a flow's link is lost
     /// or its target changes.
     versions: HashMap<(Key, Name), u64>,
+    /// The streams that it reads, if it has read one.
+    pub(super) streams: Option<Box<Streams>>,
     /// The worker is evicted, and still owns keys.
     leaving: bool,
 }
@@ -101,9 +104,20 @@ impl Sessions {
         self.by_name.insert(name.clone(), session);
         self.arenas.insert(arena, Arena::new(session));
         let (ops, leases, versions) = (HashMap::new(), BTreeMap::new(), HashMap::new());
-        let (name_at, lent, announced, leaving) = (None, 0, 0, false);
-        let opened =
-            Session { name, name_at, tenant, arena, arena_len, ops, leases, lent, announced, versions, leaving };
+        let opened = Session {
+            name,
+            name_at: None,
+            tenant,
+            arena,
+            arena_len,
+            ops,
+            leases,
+            lent: 0,
+            announced: 0,
+            versions,
+            streams: None,
+            leaving: false,
+        };
         self.sessions.insert(session, opened);
     }
 
