@@ -164,6 +164,13 @@ impl<T, K> Slab<T, K> {
         })
     }
 
+    /// Takes the first entry at this place or a later one, and moves `from` behind its place.
+    pub(crate) fn take_first(&mut self, from: &mut usize) -> Option<(Id<K>, T)> {
+        let (place, id) = self.places(*from).find_map(|(place, entry)| Some((place, entry?.0)))?;
+        *from = place + 1;
+        Some((id, self.remove(id)?))
+    }
+
     /// Returns the index after the last place.
     pub(crate) fn end(&self) -> usize {
         self.entries.len()
@@ -195,6 +202,16 @@ mod tests {
         assert_eq!((slab.at(0), slab.id_at(0), slab.at(1)), (Some(&'b'), b, None));
         assert_eq!(slab.get(Id::from_u64(u64::MAX)), None);
         assert_eq!(size_of::<Option<Id<char>>>(), size_of::<Id<char>>());
+    }
+
+    #[test]
+    fn entries_are_taken_in_the_order_of_their_places() {
+        let mut slab = Slab::<char>::default();
+        let [a, b, c] = ['a', 'b', 'c'].map(|entry| slab.insert(entry));
+        slab.remove(b);
+        let mut from = 0;
+        let mut next = || slab.take_first(&mut from);
+        assert_eq!((next(), next(), next()), (Some((a, 'a')), Some((c, 'c')), None));
     }
 
     #[test]

@@ -97,13 +97,12 @@ impl Landing {
 
     /// Handles a link that is drained: no write can reach its slots. Returns its slots and its flows. The caller frees
     /// each slot unless a reader holds it.
-    pub(super) fn link_down(&mut self, link: LinkId) -> (Vec<Slot>, Slab<InFlow, of::InFlow>) {
-        let Some(mut l) = self.links.remove(&link) else { return Default::default() };
+    pub(super) fn link_down(&mut self, link: LinkId) -> (Slab<Slot, of::Slot>, Slab<InFlow, of::InFlow>) {
+        let Some(l) = self.links.remove(&link) else { return Default::default() };
         for (flow, _) in l.flows.iter() {
             self.idle.touch((link, flow));
         }
-        let slots = l.slots.ids(|_| true);
-        (slots.into_iter().filter_map(|slot| l.slots.remove(slot)).collect(), l.flows)
+        (l.slots, l.flows)
     }
 
     /// Returns the pools of all tenants.

@@ -169,7 +169,10 @@ fn a_lost_link_gives_its_slots_back() {
     ready(&mut landing, &mut actions, 1);
     let (slots, flows) = landing.link_down(LINK);
     assert_eq!((slots.len(), flows.len()), (2, 1));
-    slots.into_iter().for_each(|slot| landing.free(slot.domain, slot.range));
+    let (mut slots, mut from) = (slots, 0);
+    while let Some((_, slot)) = slots.take_first(&mut from) {
+        landing.free(slot.domain, slot.range);
+    }
     landing.settle();
     landing.check_all().unwrap();
     assert_eq!(used(&landing), 0);

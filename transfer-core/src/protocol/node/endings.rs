@@ -1,14 +1,15 @@
 //! Ends that take more than one round: a worker's end concerns each of its keys and leases, of which it may have a
-//! million, and the other workers do not wait for that.
+//! million, and a link's end each request and lease of its peer. The other workers do not wait for that.
 //!
 //! The events of a round end at most [`ENDS_PER_ROUND`] things. The rest waits in a queue, with which [`Node::timeout`] goes
 //! on. A round is over when all of its actions are taken.
 
 use super::Node;
+use super::lost_link::LostLink;
 use crate::memory::SegmentId;
 use crate::protocol::action::HostAction;
 use crate::protocol::control::Control;
-use crate::protocol::ids::{RecordId, SessionId};
+use crate::protocol::ids::{BlobId, RecordId, SessionId};
 use crate::protocol::keys::{Claimant, Older, Owner};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name};
@@ -28,6 +29,10 @@ pub(super) enum Ending {
     Orphans(Vec<Key>),
     /// Versions of a key that has ended. Nobody finds them.
     Versions(Older),
+    /// Versions that the peer of a lost link held, and that no process reads.
+    Read(std::vec::IntoIter<BlobId>),
+    /// What was in flight on a link that is down.
+    Link(Box<LostLink>),
     /// The keys of a session that has lost its name, from this place on. `None`: all were looked at.
     Name { session: SessionId, from: Option<u32> },
 }
@@ -57,6 +62,10 @@ impl Endings {
     /// Begins another round.
     pub(super) fn begin_round(&mut self) {
         self.ended = 0;
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Ending> {
+        self.queue.iter()
     }
 }
 
@@ -97,6 +106,11 @@ impl Node {
                     self.unhold(blob);
                     1
                 }),
+                Ending::Read(blobs) => blobs.next().map(|blob| {
+                    self.unhold(blob);
+                    1
+                }),
+                Ending::Link(lost) => self.end_next_of_link(now, lost),
                 Ending::Name { session, from } => self.end_next_of_name(now, *session, from),
             };
             if let Some(ended) = ended {

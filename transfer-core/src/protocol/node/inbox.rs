@@ -1,15 +1,10 @@
-//! Events of links: messages from peers, and the end of a link or a rail.
+//! Events of links: messages from peers, and the end of a rail.
 
 use super::Node;
-use super::counters::unsent;
 use crate::fabric::{DownReason, LinkId};
-use crate::op::{Failure, FailureCode};
 use crate::protocol::action::HostAction;
 use crate::protocol::control::Control;
 use crate::protocol::counters::Request;
-use crate::protocol::keys::Source;
-use crate::protocol::landing::SlotState;
-use crate::protocol::links::{Lost, Out, Purpose};
 use crate::protocol::references::Referred;
 use crate::time::Time;
 use crate::wire::message::{Body, Message, Role};
@@ -91,53 +86,6 @@ impl Node {
             Body::Ack => {}
             Body::Behind { newest } => self.pull_behind(link, index, newest),
         }
-    }
-
-    pub(super) fn link_down(&mut self, now: Time, link: LinkId, reason: &DownReason) {
-        let Some(Lost { peer, in_flight, unsent: waiting }) = self.links.down(link) else { return };
-        let lost = |what: &str| Failure::new(FailureCode::PeerLost, format!("{what} node {peer:?} was lost: {reason}"));
-        // The link is drained: no write of the peer can still arrive, and no write of this side still reads its memory.
-        let (slots, flows_in) = self.landing.link_down(link);
-        let mut transfers = self.transfers.link_down(link);
-        let references = self.references.link_down(link);
-        for slot in slots {
-            match slot.state {
-                SlotState::Held(blob) if self.keys.blob(blob).is_some() => {
-                    self.keys.set_source(blob, Source::Pool(Box::new(slot.range)));
-                }
-                _ => self.landing.free(slot.domain, slot.range),
-            }
-        }
-        for (blob, purpose) in in_flight {
-            if let Purpose::Push(op) = purpose {
-                self.fail_op(op, lost("while the tensor was being written, the link to"));
-            }
-            self.unhold(blob);
-        }
-        let unsent = unsent(&waiting);
-        for out in waiting {
-            if let Out::Write(write) = out {
-                if let Purpose::Push(op) = write.purpose {
-                    self.fail_op(op, lost("before the tensor could be written, the link to"));
-                }
-                self.unhold(write.blob);
-            }
-        }
-        self.calls_lost(link);
-        self.pings_lost(link, &reason.to_string());
-        self.count(now, |counters| counters.link_down(link, &unsent, &reason.to_string()));
-        if let Some(references) = references {
-            #[cfg(test)]
-            let references = self.forget_readers(references);
-            let segment_of = |blob| self.keys.blob(blob).map(|b| b.slice().segment);
-            self.references.lost(now, references, segment_of, &mut self.actions);
-        }
-        self.serves_lost(now, link, transfers.take_serves());
-        self.flows_in_lost(now, link, &flows_in);
-        self.flows_out_lost(transfers.flows(), &lost("the link to"));
-        self.pulls_lost(transfers.pulls(), &lost("the link to"));
-        self.landing.serve_all_later();
-        self.actions.push(HostAction::Control(Control::LinkDown { link, peer, why: reason.to_string() }));
     }
 
     /// Reports the loss of a rail. The fabric recovers what was in flight on it.

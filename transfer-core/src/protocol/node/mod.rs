@@ -46,6 +46,7 @@ mod inbox;
 mod leases;
 mod limits;
 pub(super) mod listing;
+mod lost_link;
 mod name_lost;
 pub(super) mod operator;
 mod ops;

@@ -5,13 +5,12 @@ use super::ended::Ending;
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
-use crate::protocol::ids::{OperationId, PullId, SlotId, of};
+use crate::protocol::ids::{OperationId, PullId, SlotId};
 use crate::protocol::keys::{Blob, Source};
 use crate::protocol::landing::{LandedTensor, SlotUser, Want};
 use crate::protocol::meters::Operation;
 use crate::protocol::references::Referred;
 use crate::protocol::sessions::{FetchStage, OpKind};
-use crate::protocol::slab::Slab;
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::{OfLink, Pull, PullState};
 use crate::tensor::{Key, Name, Select, TensorMeta, Version};
@@ -377,16 +376,14 @@ impl Node {
         }
     }
 
-    pub(super) fn pulls_lost(&mut self, pulls: &Slab<Pull, of::Pull>, failure: &Failure) {
-        for (_, pull) in pulls.iter() {
-            self.landing.settle_speculation(pull.domain, pull.speculative);
-            if let Some(op) = pull.op {
-                self.sessions.set_fetch_stage(op, FetchStage::Waiting);
-                let text = format!("while key {:?} was being fetched, {}", pull.key, failure.text);
-                // When the peer comes back, the key may have another owner.
-                self.keys.forget_location(&pull.key);
-                self.fail_op(op, Failure::new(failure.code, text));
-            }
+    pub(super) fn pull_lost(&mut self, pull: &Pull, failure: &Failure) {
+        self.landing.settle_speculation(pull.domain, pull.speculative);
+        if let Some(op) = pull.op {
+            self.sessions.set_fetch_stage(op, FetchStage::Waiting);
+            let text = format!("while key {:?} was being fetched, {}", pull.key, failure.text);
+            // When the peer comes back, the key may have another owner.
+            self.keys.forget_location(&pull.key);
+            self.fail_op(op, Failure::new(failure.code, text));
         }
     }
 

@@ -4,10 +4,9 @@ use super::Node;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
 use crate::protocol::ids::SessionId;
-use crate::protocol::ids::{FlowAt, InFlowId, RecordId, SlotId, of};
+use crate::protocol::ids::{FlowAt, InFlowId, RecordId, SlotId};
 use crate::protocol::keys::{Blob, Claimant, Claiming, Landed, Owner, Record, Source};
 use crate::protocol::landing::{InFlow, InState, LandedTensor};
-use crate::protocol::slab::Slab;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name, TensorMeta, Until, Version};
 use crate::time::Time;
@@ -302,23 +301,20 @@ impl Node {
         }
     }
 
-    /// Handles the flows of a lost link. The versions that have landed stay until their owner comes back or their
-    /// target goes.
-    pub(super) fn flows_in_lost(&mut self, now: Time, link: LinkId, flows: &Slab<InFlow, of::InFlow>) {
-        for (id, flow) in flows.iter() {
-            let Some(record) = self.keys.find(&flow.key) else { continue };
-            match self.keys.record(record).map(|r| (r.owner(), r.newest())) {
-                Some((Owner::Landed(landed), newest)) if landed.flow == Some((link, id)) => {
-                    self.keys.detach_flow(record);
-                    if newest.is_none() {
-                        self.end_key(now, record);
-                    }
+    /// Handles a flow of a lost link. The versions that have landed stay until their owner comes back or their target goes.
+    pub(super) fn flow_in_lost(&mut self, now: Time, at: FlowAt, key: &Key) {
+        let Some(record) = self.keys.find(key) else { return };
+        match self.keys.record(record).map(|r| (r.owner(), r.newest())) {
+            Some((Owner::Landed(landed), newest)) if landed.flow == Some(at) => {
+                self.keys.detach_flow(record);
+                if newest.is_none() {
+                    self.end_key(now, record);
                 }
-                Some((Owner::Claiming(c), _)) if c.who == Claimant::Flow((link, id)) => {
-                    self.keys.set_claimant(record, Claimant::Gone);
-                }
-                _ => {}
             }
+            Some((Owner::Claiming(c), _)) if c.who == Claimant::Flow(at) => {
+                self.keys.set_claimant(record, Claimant::Gone);
+            }
+            _ => {}
         }
     }
 }

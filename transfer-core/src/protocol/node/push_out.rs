@@ -6,11 +6,10 @@ use super::publish::too_high;
 use crate::fabric::LinkId;
 use crate::op::{Answer, Failure, FailureCode, Report};
 use crate::protocol::control::BufferAsk;
-use crate::protocol::ids::{BlobId, OperationId, OutFlowId, SessionId, of};
+use crate::protocol::ids::{BlobId, OperationId, OutFlowId, SessionId};
 use crate::protocol::links::{Out, OutWrite, Purpose};
 use crate::protocol::meters::Operation;
 use crate::protocol::sessions::{Op, OpKind, PushStage};
-use crate::protocol::slab::Slab;
 use crate::protocol::transfers::{FlowState, OutFlow};
 use crate::tensor::{Key, Name, TensorMeta, Version};
 use crate::time::Time;
@@ -35,7 +34,7 @@ impl Node {
         }
         let of = (session, key);
         let flow = self.transfers.flow_of(link, &of).or_else(|| {
-            let next = self.sessions.get(session).map_or(0, |s| s.next_version(&(of.1.clone(), target.clone())));
+            let next = self.next_version(session, &(of.1.clone(), target.clone()));
             let flow = OutFlow::new(of, target, meta, next);
             self.transfers.begin_flow(link, flow)
         });
@@ -118,7 +117,11 @@ impl Node {
         let Some(f) = self.transfers.flow_mut(link, flow) else { return };
         f.state = FlowState::New;
         f.target = to;
-        f.next_version = self.sessions.get(f.session).map_or(0, |s| s.next_version(&f.way()));
+        let (session, way) = (f.session, f.way());
+        let next = self.next_version(session, &way);
+        if let Some(f) = self.transfers.flow_mut(link, flow) {
+            f.next_version = next;
+        }
     }
 
     /// Stores a flow's next version in the session. Versions rise as long as the session lasts, even if the flow ends.
@@ -321,15 +324,19 @@ impl Node {
         }
     }
 
-    pub(super) fn flows_out_lost(&mut self, flows: &Slab<OutFlow, of::OutFlow>, failure: &Failure) {
-        for (_, flow) in flows.iter() {
-            // The target may be at another node when it is looked up again.
-            self.forget_node_of_worker(flow.session, &flow.target);
-            self.sessions.keep_version(flow.session, flow.way(), flow.next_number());
-            for op in flow.queue() {
-                let text = format!("while key {:?} was being pushed to {:?}, {}", flow.key, flow.target, failure.text);
-                self.fail_op(*op, Failure::new(failure.code, text));
-            }
+    pub(super) fn flow_out_lost(&mut self, flow: &OutFlow, failure: &Failure) {
+        // The target may be at another node when it is looked up again.
+        self.forget_node_of_worker(flow.session, &flow.target);
+        self.sessions.keep_version(flow.session, flow.way(), flow.next_number());
+        for op in flow.queue() {
+            let text = format!("while key {:?} was being pushed to {:?}, {}", flow.key, flow.target, failure.text);
+            self.fail_op(*op, Failure::new(failure.code, text));
         }
+    }
+
+    /// Returns the lowest version that a worker may push next for a key and target at another node.
+    fn next_version(&self, session: SessionId, way: &(Key, Name)) -> u64 {
+        let kept = self.sessions.get(session).map_or(0, |s| s.next_version(way));
+        kept.max(self.next_version_of_lost_links(session, way))
     }
 }

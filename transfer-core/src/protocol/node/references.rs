@@ -3,6 +3,7 @@
 
 use super::Node;
 use super::ended::PeersTransfer;
+use super::endings::Ending;
 use crate::fabric::LinkId;
 use crate::memory::SegmentId;
 use crate::op::Report;
@@ -89,9 +90,8 @@ impl Node {
     /// a process may still read the segment by reference over the link with this mark.
     pub fn readers_answered(&mut self, segment: SegmentId, mark: u64, read: bool) {
         if !read {
-            for blob in self.references.answered(segment, mark) {
-                self.unhold(blob);
-            }
+            let blobs = self.references.answered(segment, mark);
+            self.end(self.latest, Ending::Read(blobs.into_iter()));
         }
     }
 

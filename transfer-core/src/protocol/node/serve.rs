@@ -228,12 +228,10 @@ impl Node {
         self.keys.forget_waiter(key, Waiter::Remote(link, index), &mut self.actions);
     }
 
-    pub(super) fn serves_lost(&mut self, now: Time, link: LinkId, serves: Vec<(u32, Serve)>) {
-        for (index, serve) in serves {
-            if !serve.is_published() {
-                self.forget_remote_waiter(link, index, serve.key());
-            }
-            self.serve_ended(now, &serve, false);
+    pub(super) fn serve_lost(&mut self, now: Time, link: LinkId, index: u32, serve: &Serve) {
+        if !serve.is_published() {
+            self.forget_remote_waiter(link, index, serve.key());
         }
+        self.serve_ended(now, serve, false);
     }
 }

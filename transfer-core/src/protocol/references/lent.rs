@@ -5,6 +5,7 @@ use crate::fabric::LinkId;
 use crate::memory::SegmentId;
 use crate::protocol::action::{Actions, HostAction, Post};
 use crate::protocol::ids::BlobId;
+use crate::protocol::slab::Slab;
 use crate::time::Time;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -23,6 +24,14 @@ pub(super) enum Sharing {
     Passed(Vec<u32>),
     /// The peer has the segment.
     Kept,
+}
+
+/// The versions that the peer of a lost link held.
+pub(crate) struct Lent {
+    mark: u64,
+    blobs: Slab<BlobId>,
+    /// The place of the next one.
+    from: usize,
 }
 
 /// The versions that peers held when their links were lost, by the link's mark and the segment.
@@ -98,26 +107,29 @@ impl References {
         }
     }
 
-    /// Handles the loss of a link. The versions that its peer held stay held until no process reads them; the segments
-    /// that came over the link stay until the blobs in them end. `segment_of` returns the segment of a version.
-    pub(crate) fn lost(
-        &mut self,
-        now: Time,
-        lost: OfLink,
-        segment_of: impl Fn(BlobId) -> Option<SegmentId>,
-        actions: &mut Actions,
-    ) {
+    /// Handles the loss of a link. The segments that came over it stay until the blobs in them end. Returns the versions that
+    /// its peer held: each has [to be kept](References::keep_unreturned) until no process reads it.
+    pub(crate) fn lost(&mut self, lost: OfLink, actions: &mut Actions) -> Lent {
         for (_, (segment, _)) in lost.kept {
             self.foreign_ended(segment, actions);
         }
-        for (_, blob) in lost.lent.iter() {
-            if let Some(segment) = segment_of(*blob) {
-                self.unreturned.held.entry((lost.mark, segment)).or_default().push(*blob);
-            }
-        }
-        if !self.unreturned.held.is_empty() {
+        Lent { mark: lost.mark, blobs: lost.lent, from: 0 }
+    }
+
+    /// Keeps the next version that the peer of a lost link held, until no process reads it. `segment_of` returns the segment of
+    /// a version. Returns `false` if there is none left.
+    pub(crate) fn keep_unreturned(
+        &mut self,
+        now: Time,
+        lent: &mut Lent,
+        segment_of: impl Fn(BlobId) -> Option<SegmentId>,
+    ) -> bool {
+        let Some((_, blob)) = lent.blobs.take_first(&mut lent.from) else { return false };
+        if let Some(segment) = segment_of(blob) {
+            self.unreturned.held.entry((lent.mark, segment)).or_default().push(blob);
             self.unreturned.look_at.get_or_insert(now + LOOK_EVERY);
         }
+        true
     }
 
     /// Returns when to call [`look_after`](References::look_after).

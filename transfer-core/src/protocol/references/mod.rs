@@ -16,7 +16,7 @@ mod lent;
 mod tests;
 
 pub(super) use foreign::Referred;
-pub(super) use lent::Passing;
+pub(super) use lent::{Lent, Passing};
 
 use super::config::NodeConfig;
 use super::ids::BlobId;
@@ -32,7 +32,8 @@ use std::collections::BTreeMap;
 ///
 /// It knows links, segments and versions only by their ids. The node that holds it
 /// - hands it **events**: both sides of a link allow references ([`begin`](References::begin)), a link is gone
-///   ([`link_down`](References::link_down), then [`lost`](References::lost)), a segment was passed, kept or ended, a
+///   ([`link_down`](References::link_down), then [`lost`](References::lost) and
+///   [`keep_unreturned`](References::keep_unreturned)), a segment was passed, kept or ended, a
 ///   peer releases a reference ([`released`](References::released)), the host has checked for readers
 ///   ([`answered`](References::answered));
 /// - carries out the **effects**: segments to pass and to unmap, and readers to check for, are pushed to the queue of

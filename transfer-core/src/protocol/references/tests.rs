@@ -58,7 +58,8 @@ fn versions_of_a_lost_peer_stay_held_until_no_reader_is_left() {
     r.lend(LINK, blob(2)).unwrap();
     let lost = r.link_down(LINK).unwrap();
     assert!(!r.are_allowed(LINK));
-    r.lost(Time(0), lost, |_| Some(OURS), &mut actions);
+    let mut lent = r.lost(lost, &mut actions);
+    while r.keep_unreturned(Time(0), &mut lent, |_| Some(OURS)) {}
     let first = r.look_at().unwrap();
     assert_eq!(first, Time(0) + LOOK_EVERY);
     r.look_after(Time(0), &mut actions);
@@ -74,7 +75,8 @@ fn versions_of_a_lost_peer_stay_held_until_no_reader_is_left() {
 fn lost_link_without_leases_is_not_checked_for_readers() {
     let (mut r, mut actions) = references(|_| {});
     let lost = r.link_down(LINK).unwrap();
-    r.lost(Time(0), lost, |_| None, &mut actions);
+    let mut lent = r.lost(lost, &mut actions);
+    assert!(!r.keep_unreturned(Time(0), &mut lent, |_| Some(OURS)));
     assert_eq!(r.look_at(), None);
 }
 

@@ -2,9 +2,10 @@
 //! that wait.
 
 use super::pair::{bytes, key, name};
-use super::solo::{KEY, ME, OURS, SESSION, Solo, YOU};
+use super::solo::{KEY, LINK, ME, OURS, SESSION, Solo, YOU};
+use crate::fabric::FabricEvent;
 use crate::memory::SegmentId;
-use crate::op::{Command, Fetch, OpId, Push, Request};
+use crate::op::{Answer, Command, Fetch, OpId, Push, Reply, Request};
 use crate::protocol::node::endings::ENDS_PER_ROUND;
 use crate::protocol::{Control, DirectoryRequest, SessionId, Tenant, TensorFilter};
 use crate::tensor::{Life, Retention, Select, Until, Version};
@@ -441,6 +442,66 @@ fn versions_that_outlive_their_worker_stay_while_the_others_of_their_key_end() {
     assert!((3..=6).contains(&rounds), "{rounds} rounds");
     let left: Vec<_> = solo.node.tensors(&TensorFilter::default(), 0, 10).entries;
     assert_eq!(left[0].older, 2 * ENDS_PER_ROUND - 1, "{left:?}");
+}
+
+/// A peer has hundreds of requests that wait and hundreds of versions by reference, and a worker of this node waits for hundreds of
+/// fetches from it. The link is lost: each round ends some of all that, and another worker pushes meanwhile.
+#[test]
+fn a_link_that_has_much_ends_over_many_rounds() {
+    const MANY: u32 = 10 * ENDS_PER_ROUND;
+    let mut solo = Solo::new(|_| {});
+    let [reader, third] = [SessionId(8), SessionId(9)];
+    solo.node.session_opened(reader, name("reader"), Tenant::User(0), SegmentId(8), 1 << 20);
+    solo.node.session_opened(third, name("third"), Tenant::User(0), SegmentId(9), 1 << 20);
+    solo.node.fabric_event(solo.now, FabricEvent::References { link: LINK, mark: 5 }, None);
+    solo.publish(1, Until::Deleted);
+    for index in 0..MANY {
+        solo.ask(index, Select::AtLeast(Version(1 + u64::from(index % 2))));
+        solo.keep();
+        let op = solo.op();
+        let key = format!("there{index}");
+        solo.node.request(solo.now, reader, Request::Command { op, command: fetch(&key) });
+        solo.node.located(solo.now, &crate::tensor::Key::new(&key).unwrap(), &name("there"), 1);
+        solo.drain();
+    }
+    let held = |solo: &Solo| solo.node.references.counts().1;
+    assert_eq!((solo.ended.as_ref(), held(&solo)), (None, MANY as usize / 2));
+    assert_eq!(solo.node.unfinished().operations, u64::from(MANY));
+    let share = u64::from(ENDS_PER_ROUND) + FEW;
+    let failed = |solo: &Solo| {
+        let is = |r: &&Reply| matches!(r, Reply::Answer { answer: Answer::Failed { .. }, .. });
+        solo.replies.iter().filter(is).count()
+    };
+    let steps = solo.steps(Solo::lose_link);
+    assert!(steps <= share, "{steps} steps for the end of the link");
+    let mut rounds = 0;
+    while solo.node.is_ending() {
+        let before = failed(&solo);
+        let steps = solo.steps(|solo| {
+            solo.node.timeout(solo.now);
+            solo.drain();
+        });
+        assert!(steps <= share, "{steps} steps in a round after the end of the link");
+        assert!(failed(&solo) - before <= ENDS_PER_ROUND as usize);
+        let before = solo.replies.len();
+        solo.publish_as(third, "its", 1 + rounds, Until::Replaced);
+        assert!(solo.replies.len() > before, "a push is answered at once");
+        rounds += 1;
+    }
+    assert!(rounds >= 19, "{rounds} rounds");
+    assert_eq!(failed(&solo), MANY as usize);
+    // What the peer read is kept until no process reads it, and is then released over rounds, too.
+    assert_eq!(held(&solo), MANY as usize / 2);
+    let steps = solo.steps(|solo| {
+        solo.node.readers_answered(SegmentId(2), 5, false);
+        solo.drain();
+    });
+    assert!((1..=share).contains(&steps) && solo.node.is_ending(), "{steps} steps");
+    while solo.node.is_ending() {
+        solo.node.timeout(solo.now);
+        solo.drain();
+    }
+    assert_eq!(held(&solo), 0);
 }
 
 /// Many workers with some keys each leave at the same moment. They share one round.

@@ -78,11 +78,31 @@ impl OfLink {
         &self.flows
     }
 
-    /// Takes the requests of the peer, in the order of their indices.
-    pub(super) fn take_serves(&mut self) -> Vec<(u32, Serve)> {
-        let mut serves: Vec<_> = self.serves.drain().collect();
-        serves.sort_unstable_by_key(|(index, _)| *index);
-        serves
+    /// Returns the indices of the requests of the peer, in order.
+    pub(super) fn serve_indices(&self) -> Vec<u32> {
+        let mut indices: Vec<_> = self.serves.keys().copied().collect();
+        indices.sort_unstable();
+        indices
+    }
+
+    /// Takes a request of the peer.
+    pub(super) fn take_serve(&mut self, index: u32) -> Option<Serve> {
+        self.serves.remove(&index)
+    }
+
+    /// Takes the next request of this node, from this place on.
+    pub(super) fn take_pull(&mut self, from: &mut usize) -> Option<Pull> {
+        self.pulls.take_first(from).map(|(_, pull)| pull)
+    }
+
+    /// Takes the next flow, from this place on.
+    pub(super) fn take_flow(&mut self, from: &mut usize) -> Option<OutFlow> {
+        self.flows.take_first(from).map(|(_, flow)| flow)
+    }
+
+    /// Returns the flow of a worker's key.
+    pub(super) fn flow_of(&self, of: &(SessionId, Key)) -> Option<&OutFlow> {
+        self.flows.get(*self.flow_of.get(of)?)
     }
 }
 

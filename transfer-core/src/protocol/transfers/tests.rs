@@ -103,8 +103,9 @@ fn serves_that_wait_for_a_version_are_listed_by_index() {
     }
     transfers.serve_mut(LINK, 5).unwrap().publish(NOW, Id::from_u64(1));
     assert_eq!(transfers.waiting_serves(LINK), [(3, key("k")), (9, key("k"))]);
-    let lost = transfers.link_down(LINK).take_serves();
-    assert_eq!(lost.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [3, 5, 9]);
+    let mut lost = transfers.link_down(LINK);
+    assert_eq!(lost.serve_indices(), [3, 5, 9]);
+    assert!(lost.take_serve(5).is_some() && lost.take_serve(5).is_none());
     assert_eq!(transfers.waiting_serves(LINK), []);
 }
 
