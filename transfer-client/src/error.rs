@@ -4,7 +4,7 @@ use crate::session::Gone;
 use crate::{BatchError, BundleError, ExchangeError, TensorMut};
 use std::fmt;
 use std::time::Duration;
-use transfer_core::op::{Failure, FailureCode};
+use transfer_core::op::{Failure, FailureCode, Fault};
 use transfer_core::tensor::{DType, InvalidName, InvalidShape, TensorMeta};
 use transfer_core::text::Bytes;
 use transfer_cuda::CudaError;
@@ -182,18 +182,6 @@ fn advice(gone: &Gone) -> &'static str {
     }
 }
 
-/// The party that has to change something before a call can succeed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Fault {
-    /// The calling program.
-    Caller,
-    /// No one: the missing resource may become free with time, or when memory is returned.
-    Nobody,
-    /// The operator of the sidecars and the network between them.
-    Operator,
-}
-
 impl Error {
     /// The code of the sidecar's answer, if it answered.
     #[must_use]
@@ -224,23 +212,7 @@ impl Error {
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
-            Error::Failed(failure) => match failure.code {
-                FailureCode::Invalid
-                | FailureCode::VersionGone
-                | FailureCode::VersionNotRising
-                | FailureCode::KeyOwned
-                | FailureCode::PermissionDenied
-                | FailureCode::CounterLost
-                | FailureCode::Cancelled => Fault::Caller,
-                FailureCode::TooLarge
-                | FailureCode::PeerUnreachable
-                | FailureCode::PeerLost
-                | FailureCode::OutcomeUnknown
-                | FailureCode::RequireUnmet
-                | FailureCode::ShuttingDown
-                | FailureCode::DirectoryUnreachable => Fault::Operator,
-                _ => Fault::Nobody,
-            },
+            Error::Failed(failure) => failure.code.fault(),
             Error::ArenaFull { .. } | Error::Batch(BatchError::NotRead { .. }) => Fault::Nobody,
             Error::Exchange(error) if error.can_retry() => Fault::Nobody,
             Error::Gpu(error) if error.can_retry() => Fault::Nobody,

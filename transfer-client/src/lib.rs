@@ -199,7 +199,7 @@ pub use counter::{Counted, Counter, Swapped};
 pub use counting::{Counting, CountingCall};
 #[cfg(feature = "embedded")]
 pub use embedded::{NodeConfig, SidecarAddresses, embedded_addresses, embedded_socket};
-pub use error::{Error, Fault, PushError};
+pub use error::{Error, PushError};
 pub use exchange::{
     Bounds, By, Committed, End, Exchange, ExchangeBuilder, ExchangeCall, ExchangeError, ExchangeTask, Partition,
     PartitionError,
@@ -224,7 +224,7 @@ pub use trace::{from_span, to_span};
 pub use two_buffers::TwoBuffers;
 
 pub use transfer_core::fabric::FabricKind;
-pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Report};
+pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Fault, Report};
 pub use transfer_core::tensor::{DType, Key, Life, Retention, TensorMeta, Until};
 pub use transfer_core::trace::{InvalidTraceContext, TraceContext};
 pub use transfer_memory::socket::Socket;

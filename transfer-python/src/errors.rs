@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use std::time::Duration;
 use transfer_client::gpu::CudaError;
-use transfer_client::{BatchError, BundleError, Error, ExchangeError, FailureCode, Fault};
+use transfer_client::{BatchError, BundleError, Error, ExchangeError, FailureCode};
 
 /// Makes an exception, by the Python function that makes all errors of the package.
 fn make(py: Python<'_>, code: &str, text: &str, can_retry: bool, fault: &str, about: &About<'_>) -> PyErr {
@@ -28,12 +28,7 @@ pub(crate) struct About<'a> {
 
 /// Makes the exception for a failed call.
 pub(crate) fn raise(py: Python<'_>, error: &Error, about: &About<'_>) -> PyErr {
-    let fault = match error.fault() {
-        Fault::Caller => "caller",
-        Fault::Operator => "operator",
-        _ => "nobody",
-    };
-    let made = make(py, &code(error), &error.to_string(), error.can_retry(), fault, about);
+    let made = make(py, &code(error), &error.to_string(), error.can_retry(), error.fault().name(), about);
     if let Error::Exchange(ExchangeError::Lost { tasks, .. }) = error {
         // If this fails, the text still names them.
         let _ = made.value(py).setattr("tasks", tasks.clone());

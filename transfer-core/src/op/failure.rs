@@ -72,28 +72,26 @@ pub enum FailureCode {
     Unknown = 0xffff,
 }
 
-/// Where to look for the cause of a failure.
+/// The party that has to change something before a call can succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Fault {
-    /// The caller's: the same call fails again until the caller changes something.
+    /// The calling program.
     Caller,
-    /// Another worker's or another sidecar's: it has not done its part, or is gone.
-    Peer,
-    /// Nobody's: memory, time or a limit was too small.
-    Resource,
-    /// The transport's: links, fabrics, the directory.
-    Transport,
+    /// No one: the missing resource may become free with time, or when memory is returned.
+    Nobody,
+    /// The operator of the sidecars and the network between them.
+    Operator,
 }
 
 impl Fault {
-    /// The name, as documents write it.
+    /// The name, as documents and Python write it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Fault::Caller => "caller",
-            Fault::Peer => "peer",
-            Fault::Resource => "resource",
-            Fault::Transport => "transport",
+            Fault::Nobody => "nobody",
+            Fault::Operator => "operator",
         }
     }
 }
@@ -130,7 +128,7 @@ impl FailureCode {
         FailureCode::ALL.into_iter().find(|c| *c as u16 == n).unwrap_or(FailureCode::Unknown)
     }
 
-    /// Whose fault it is.
+    /// The party that has to change something.
     #[must_use]
     pub const fn fault(self) -> Fault {
         use FailureCode as C;
@@ -139,18 +137,24 @@ impl FailureCode {
             | C::VersionGone
             | C::VersionNotRising
             | C::KeyOwned
-            | C::RequireUnmet
             | C::PermissionDenied
-            | C::Cancelled => Fault::Caller,
-            C::UnknownKey
-            | C::UnknownWorker
-            | C::NotOwner
-            | C::ShuttingDown
             | C::CounterLost
+            | C::Cancelled => Fault::Caller,
+            C::TooLarge
+            | C::PeerUnreachable
+            | C::PeerLost
+            | C::OutcomeUnknown
+            | C::RequireUnmet
+            | C::ShuttingDown
+            | C::DirectoryUnreachable => Fault::Operator,
+            C::UnknownKey
+            | C::Deadline
+            | C::UnknownWorker
+            | C::PoolFull
+            | C::NotOwner
+            | C::Busy
             | C::Draining
-            | C::Unknown => Fault::Peer,
-            C::Deadline | C::TooLarge | C::PoolFull | C::Busy => Fault::Resource,
-            C::PeerUnreachable | C::PeerLost | C::DirectoryUnreachable | C::OutcomeUnknown => Fault::Transport,
+            | C::Unknown => Fault::Nobody,
         }
     }
 
