@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 use transfer_client::{BatchError, BlockingClient, BundleError, Error};
 use transfer_core::op::{Answer, Command, Fetch, FetchedTensor, OpId, Push, Reply};
-use transfer_core::tensor::{DType, Key, Name, Retention, Select, TensorMeta, TensorName};
+use transfer_core::tensor::{DType, Key, Name, Retention, Select, TensorMeta, TensorName, Version};
 use transfer_core::wire::Writer;
 use transfer_core::wire::bundle::BundleTable;
 use transfer_core::wire::ranges::{ArenaRange, MAX_RANGES, write_range};
@@ -41,33 +41,27 @@ impl Liar {
 
     /// Pushes a body of `body` bytes, declared to consist of `ranges` ranges, and waits for the answer.
     fn push(&mut self, key: &str, offset: u64, body: u64, ranges: u32) -> Answer {
-        let meta = TensorMeta::of(DType::U8, &[body]).and_then(|meta| meta.with_metadata(METADATA.len() as u32));
-        let push = Push {
-            key: Key::new(key).expect("a key"),
-            version: None,
-            meta: meta.expect("a description"),
-            offset,
-            to: None,
-            timeout: PATIENCE,
-            require: None,
-            retention: Retention::default(),
-            takeover: false,
-            readable_by: Vec::new(),
-            ranges,
-            trace: None,
-            more_follow: false,
-            announced: None,
-        };
-        self.ask(&Command::Push(push))
+        self.ask(&Command::Push(Push { offset, ranges, ..a_push(key, body, METADATA.len()) }))
     }
 
     fn ask(&mut self, command: &Command) -> Answer {
+        self.send(command);
+        self.answer().1
+    }
+
+    /// Sends a command, and does not wait.
+    fn send(&mut self, command: &Command) -> OpId {
         self.next += 1;
         let mut record = Writer::new();
         write_command(&mut record, OpId(self.next), command);
         assert!(self.end.submission.try_push(record.as_slice()).expect("the sidecar keeps to the rules"));
         self.end.submission.publish();
         self.end.socket.ring().expect("the session goes on");
+        OpId(self.next)
+    }
+
+    /// Waits for the next answer.
+    fn answer(&mut self) -> (OpId, Answer) {
         let mut buffer = [0; MAX_RECORD_BYTES];
         poll(|| {
             loop {
@@ -75,12 +69,33 @@ impl Liar {
                 else {
                     return Err("no answer");
                 };
-                if let Reply::Answer { answer, .. } = read_reply(bytes).expect("a reply") {
-                    return Ok(answer);
+                if let Reply::Answer { op, answer } = read_reply(bytes).expect("a reply") {
+                    return Ok((op, answer));
                 }
             }
         })
         .expect("an answer")
+    }
+}
+
+/// A push of a body of `body` bytes behind metadata of so many.
+fn a_push(key: &str, body: u64, metadata: usize) -> Push {
+    let meta = TensorMeta::of(DType::U8, &[body]).and_then(|meta| meta.with_metadata(metadata as u32));
+    Push {
+        key: Key::new(key).expect("a key"),
+        version: None,
+        meta: meta.expect("a description"),
+        offset: 0,
+        to: None,
+        timeout: PATIENCE,
+        require: None,
+        retention: Retention::default(),
+        takeover: false,
+        readable_by: Vec::new(),
+        ranges: 0,
+        trace: None,
+        more_follow: false,
+        announced: None,
     }
 }
 
@@ -168,7 +183,7 @@ fn invalid_bundle_table_fails_at_the_reader() {
     }
     // A table that lies when it is pushed is refused by the sidecar.
     for (at, value, says) in
-        [(0, 0, None), (4, 2, Some("layout")), (5, 3, Some("cut short")), (8, 9, Some("at most 4096"))]
+        [(0, 0, None), (4, 2, Some("layout")), (5, 3, Some("cut short")), (8, 9, Some("at most 131072"))]
     {
         let mut lie = table.clone();
         lie[at] = value;
@@ -210,6 +225,40 @@ fn invalid_bundle_table_fails_at_the_reader() {
     for node in [scene.a(), scene.b()] {
         node.until("they are gone", |s| s.sessions.iter().all(|s| s.worker.starts_with("bystander")));
     }
+    scene.end();
+}
+
+/// The sidecar reads a long table over several rounds. What its worker asks for meanwhile waits, so that versions rise, and a
+/// worker may end then.
+#[test]
+fn long_bundle_table_is_checked_before_later_requests() {
+    const TENSORS: u64 = 20_000;
+    let mut scene = Scene::two().with_bystanders();
+    let meta = TensorMeta::of(DType::U8, &[0]).expect("a description");
+    let names = (0..TENSORS).map(|n| TensorName::new(&format!("{n:05}")).expect("a name"));
+    let table = BundleTable::new(names.map(|name| (name, meta.clone())).collect()).expect("a table").to_bytes();
+    let push = |version, metadata| Push { version: Some(Version(version)), ..a_push("k", 0, metadata) };
+    let mut liar = Liar::start(scene.a());
+    let mut lie = table.clone();
+    let (last, entry) = (lie.len() - 15, 2 + 5 + 2 + 8);
+    assert_eq!(lie.len(), 9 + TENSORS as usize * entry);
+    lie.copy_within(9 + 2..9 + 2 + 5, last);
+    liar.end.arena.copy_in(0, &lie).expect("it is its arena");
+    refused(liar.ask(&Command::Push(push(1, lie.len()))), "\"00000\" twice");
+    liar.end.arena.copy_in(0, &table).expect("it is its arena");
+    // A version with a long table and one with none, one behind the other.
+    let ops = [liar.send(&Command::Push(push(1, table.len()))), liar.send(&Command::Push(push(2, 0)))];
+    for (op, version) in ops.into_iter().zip([1, 2]) {
+        match liar.answer() {
+            (answered, Answer::Pushed { version: found, .. }) => assert_eq!((answered, found), (op, Version(version))),
+            (op, answer) => panic!("{op:?}: {answer:?}"),
+        }
+    }
+    // It ends while its table is read.
+    liar.send(&Command::Push(push(3, table.len())));
+    drop(liar);
+    scene.a().until("it is gone", |s| s.sessions.iter().all(|s| s.worker != "liar"));
+    scene.others_go_on();
     scene.end();
 }
 

@@ -224,8 +224,8 @@ pub(crate) fn source<'a, N: AsRef<str>, T: Into<BundleTensor<'a>>>(
 }
 
 impl<F: Face> Handle<F> {
-    /// Publishes many tensors under `key` as one version: a fetch gets all of them, or waits. At most 4,096 tensors of
-    /// any types and shapes, each with a name of 1 to 512 bytes. Tensors in this client's arena are published in place;
+    /// Publishes many tensors under `key` as one version: a fetch gets all of them, or waits. At most 131,072 tensors
+    /// of any types and shapes, each with a name of 1 to 512 bytes. Tensors in this client's arena are published in place;
     /// see [`BundleTensor`].
     pub fn push_bundle<'a, N: AsRef<str>, T: Into<BundleTensor<'a>>>(
         &self,

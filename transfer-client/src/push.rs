@@ -2,7 +2,7 @@
 
 use crate::calls::{Calls, Ended, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
-use crate::gathered::{Pieces, copy_apart, gather};
+use crate::gathered::{Pieces, copy_buffers, gather};
 use crate::options::{PushOptions, push_options};
 use crate::session::{Answered, Held, Session, SharedRange, Submitting};
 use crate::{Error, PushError, TensorMut};
@@ -176,7 +176,7 @@ impl PushCall<'_> {
                 Ok(Some(Prepared::whole(Held::Own(block), meta)))
             }
             Some(Source::Pieces(mut pieces)) => {
-                if pieces.apart && !copy_apart(&self.session, &mut pieces, waker, last_try)? {
+                if pieces.apart && !copy_buffers(&self.session, &mut pieces, waker, last_try)? {
                     self.source = Some(Source::Pieces(pieces));
                     return Ok(None);
                 }

@@ -5,6 +5,7 @@ use crate::session::{Lent, Loan, Session};
 use crate::{BundleMut, Error, TensorMut};
 use std::fmt;
 use std::sync::Arc;
+use transfer_core::memory::padded;
 use transfer_core::op::Push;
 use transfer_core::tensor::TensorMeta;
 use transfer_core::wire::bundle::BundleTable;
@@ -43,6 +44,10 @@ pub(crate) enum Reclaimed {
 pub(crate) enum Memory {
     /// An allocation that the sidecar holds.
     Lent(u64),
+    /// The first part of an allocation that the sidecar holds and that some tensors share, and the lengths of all parts.
+    First(u64, Vec<u64>),
+    /// The next part of that allocation.
+    Next,
     /// A tensor without elements was not lent, so it gets new memory.
     New(Block),
 }
@@ -118,20 +123,30 @@ impl<T> Way<T> {
             return self.finish(Vec::new());
         };
         let lent = tensors.iter().filter_map(|(.., memory)| match memory {
-            Memory::Lent(allocation) => Some(*allocation),
-            Memory::New(_) => None,
+            Memory::Lent(allocation) | Memory::First(allocation, _) => Some(*allocation),
+            Memory::Next | Memory::New(_) => None,
         });
         let Ok(blocks) = session.arena().take_back_all(&lent.chain(head).collect::<Vec<_>>()) else {
             session.give_back(loan);
             return Err(not_alone);
         };
-        let mut blocks = blocks.into_iter();
-        let tensors = tensors.into_iter().filter_map(|(name, meta, memory)| match memory {
-            Memory::New(block) => Some((name, TensorMut::new(block, meta))),
-            // One block for each allocation.
-            Memory::Lent(_) => blocks.next().map(|block| (name, TensorMut::new(block, meta))),
-        });
-        let done = self.finish(tensors.collect());
+        let (mut blocks, mut parts) = (blocks.into_iter(), Vec::new().into_iter());
+        let mut named = Vec::with_capacity(tensors.len());
+        for (name, meta, memory) in tensors {
+            let block = match memory {
+                Memory::New(block) => Some(block),
+                // One block for each allocation.
+                Memory::Lent(_) => blocks.next(),
+                Memory::First(_, lens) => {
+                    parts = blocks.next().and_then(|block| block.split(&lens).ok()).unwrap_or_default().into_iter();
+                    parts.next()
+                }
+                Memory::Next => parts.next(),
+            };
+            // The lengths were compared with those of the allocation.
+            named.push((name, TensorMut::new(block.ok_or_else(|| not_alone.clone())?, meta)));
+        }
+        let done = self.finish(named);
         // The metadata of a bundle.
         drop(blocks);
         session.room_is_free();
@@ -165,7 +180,8 @@ fn plan_bundle(session: &Session, lent: Lent, push: &Push) -> Result<Reclaimed, 
     let mut ranges = read_ranges(&ranges);
     // The range that the tensor lies in, and the offset of the range's end in the body.
     let (mut range, mut end) = (None, 0);
-    let mut tensors = Vec::with_capacity(table.entries().len());
+    let mut tensors: Vec<(_, _, Memory)> = Vec::with_capacity(table.entries().len());
+    let mut shared: Option<SharedBlock> = None;
     for entry in table.entries() {
         let (name, meta) = (entry.name.as_str().to_owned(), entry.meta.clone());
         if meta.len_bytes() == 0 {
@@ -177,11 +193,48 @@ fn plan_bundle(session: &Session, lent: Lent, push: &Push) -> Result<Reclaimed, 
             end += range.ok_or_else(not_a_bundle)?.len;
         }
         let found = range.and_then(|range| Some(range.end()? - (end - entry.offset)));
-        let offset = found.ok_or_else(not_a_bundle)?;
-        match arena.lent_at(offset) {
-            Some((len, true)) if len == meta.len_bytes() => tensors.push((name, meta, Memory::Lent(offset))),
-            _ => return Err(BundleError::NotAlone { name, meta }.into()),
+        let (offset, len) = (found.ok_or_else(not_a_bundle)?, meta.len_bytes());
+        let not_alone = |name, meta| BundleError::NotAlone { name, meta };
+        match (&mut shared, arena.lent_around(offset)) {
+            (None, Some((start, all, true))) if start == offset && all == len => {
+                tensors.push((name, meta, Memory::Lent(offset)));
+            }
+            (None, Some((start, all, true))) if start == offset && all > len => {
+                shared = Some(SharedBlock { first: tensors.len(), end: start + all, lens: vec![len], next: offset });
+                tensors.push((name, meta, Memory::First(start, Vec::new())));
+            }
+            (Some(block), Some((.., true))) if block.next == offset => {
+                block.lens.push(len);
+                tensors.push((name, meta, Memory::Next));
+            }
+            _ => return Err(not_alone(name, meta).into()),
+        }
+        if let Some(block) = &mut shared {
+            block.next = offset + padded(len).unwrap_or(len);
+            if offset + len == block.end
+                && let Some(SharedBlock { first, lens, .. }) = shared.take()
+                && let Memory::First(_, all) = &mut tensors[first].2
+            {
+                *all = lens;
+            }
         }
     }
+    if let Some(block) = shared {
+        // The allocation has more in it than tensors of this bundle.
+        let (name, meta, _) = tensors.swap_remove(block.first);
+        return Err(BundleError::NotAlone { name, meta }.into());
+    }
     Ok(Reclaimed::Tensors { offset: lent.offset, tensors, head: Some(lent.allocation) })
+}
+
+/// An allocation that several tensors of a bundle share, as far as they were found.
+struct SharedBlock {
+    /// The index of the first of them.
+    first: usize,
+    /// The end of the allocation, without padding.
+    end: u64,
+    /// The lengths of those that were found.
+    lens: Vec<u64>,
+    /// Where the next one begins.
+    next: u64,
 }

@@ -5,15 +5,15 @@
 //! at another node they land as one.
 //!
 //! # Layout
-//! - this file: the pieces of a body. `gather`: their ranges in the arena, for a push. `apart`: copies that can be taken
-//!   back one by one. `body`: a fetched body.
+//! - this file: the pieces of a body. `gather`: their ranges in the arena, for a push. `copied`: copies whose allocations can
+//!   be taken back. `body`: a fetched body.
 
-mod apart;
 mod body;
+mod copied;
 mod gather;
 
-pub(crate) use apart::copy_apart;
 pub(crate) use body::{Body, OutOfBody};
+pub(crate) use copied::copy_buffers;
 pub(crate) use gather::gather;
 
 use arrow_buffer::Buffer;
@@ -28,9 +28,9 @@ pub(crate) struct Pieces<'a> {
     pub(crate) metadata: Vec<u8>,
     /// The buffers of the body, in order; each is followed by zeros up to a multiple of 64.
     pub(crate) buffers: Vec<Piece<'a>>,
-    /// Whether each copied buffer gets an allocation of its own, so that it can be taken back alone.
+    /// Whether the allocations of copied buffers have nothing else in them, so that they can be taken back.
     pub(crate) apart: bool,
-    /// The bytes of buffers that [`copy_apart`] has copied.
+    /// The bytes of buffers that [`copy_buffers`] has copied.
     pub(crate) copied: u64,
 }
 

@@ -246,6 +246,35 @@ impl Allocator {
         Ok(())
     }
 
+    /// Splits a range into neighbours of these lengths, each of which is returned alone. Padded, they must fill the range.
+    ///
+    /// # Errors
+    /// [`NotLent`], with the allocation, where it came from another allocator, where the lengths are not those of its
+    /// parts, and where the table of ranges is full.
+    pub fn split(&mut self, allocation: Allocation, lens: &[u64]) -> Result<Vec<Allocation>, NotLent> {
+        let granules = |len: &u64| Some(padded(*len)?.max(ALIGNMENT) / ALIGNMENT);
+        let sum = lens.iter().try_fold(0_u64, |sum, len| sum.checked_add(granules(len)?));
+        let start = allocation.offset / ALIGNMENT;
+        let is_mine = allocation.allocator == self.id && self.records.is_used_at(allocation.record, start);
+        if !is_mine || sum != Some(self.records.len(allocation.record)) || !self.records.has_room(lens.len()) {
+            return Err(NotLent(allocation));
+        }
+        let mut record = allocation.record;
+        let mut parts = Vec::with_capacity(lens.len());
+        for (n, len) in lens.iter().enumerate() {
+            let offset = self.records.start(record) * ALIGNMENT;
+            parts.push(Allocation { offset, len: *len, record, allocator: self.id });
+            if n + 1 < lens.len()
+                && let Some(upper) = granules(len).and_then(|granules| self.records.split(record, granules))
+            {
+                self.records.set_free(upper, false);
+                record = upper;
+            }
+        }
+        self.count += lens.len() as u64 - 1;
+        Ok(parts)
+    }
+
     /// The region's usable length in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {

@@ -134,6 +134,11 @@ impl Records {
         Some(id)
     }
 
+    /// Whether so many records can be added.
+    pub(super) fn has_room(&self, more: usize) -> bool {
+        self.table.len() as u64 + more as u64 <= u64::from(NONE)
+    }
+
     /// Bytes the table holds at present.
     pub(super) fn table_bytes(&self) -> usize {
         self.table.capacity() * Records::RECORD_BYTES

@@ -50,6 +50,29 @@ impl Checked {
         self.allocator.free(range).unwrap();
     }
 
+    /// Splits a range into parts of these lengths and a rest.
+    fn split(&mut self, index: usize, lens: &[u64]) {
+        let index = index % self.lent.len();
+        let whole = self.lent[index].padded_len();
+        let mut lens: Vec<u64> = lens.to_vec();
+        let padded = |lens: &[u64]| lens.iter().map(|len| len.next_multiple_of(ALIGNMENT).max(ALIGNMENT)).sum::<u64>();
+        while padded(&lens) >= whole {
+            lens.pop();
+        }
+        lens.push(whole - padded(&lens));
+        let range = self.lent.swap_remove(index);
+        // Lengths that do not fill the range leave it as it is.
+        let NotLent(range) = self.allocator.split(range, &[&lens[..], &[1]].concat()).unwrap_err();
+        let mut at = range.offset();
+        self.by_offset.remove(&at);
+        for (part, len) in self.allocator.split(range, &lens).unwrap().into_iter().zip(&lens) {
+            assert_eq!((part.offset(), part.len()), (at, *len));
+            self.by_offset.insert(at, part.padded_len());
+            at += part.padded_len();
+            self.lent.push(part);
+        }
+    }
+
     /// Walks everything: what the allocator lists is what the model says.
     fn audit(&self) {
         let (mut at, mut free, mut longest, mut used, mut was_free) = (0, 0, 0, 0, false);
@@ -97,7 +120,9 @@ fn random_operations_agree_with_the_model() {
         for step in 0..operations / 4 {
             // The share of allocations swings, so that the region is nearly full at times and nearly empty at others.
             let lean = if (step / 5_000) % 2 == 0 { 0.6 } else { 0.4 };
-            if checked.lent.is_empty() || rng.random_bool(lean) {
+            if !checked.lent.is_empty() && step % 64 == 0 {
+                checked.split(rng.random_range(0..usize::MAX), &[log_uniform(&mut rng, 8.0), 0, 65]);
+            } else if checked.lent.is_empty() || rng.random_bool(lean) {
                 checked.allocate(log_uniform(&mut rng, max_bits));
             } else {
                 checked.free(rng.random_range(0..usize::MAX));
@@ -121,8 +146,9 @@ proptest! {
         for operation in operations {
             match operation {
                 Ok(len) => { checked.allocate(len); }
-                Err(index) if !checked.lent.is_empty() => checked.free(index),
-                Err(_) => {}
+                Err(_) if checked.lent.is_empty() => {}
+                Err(index) if index % 3 == 0 => checked.split(index / 3, &[1, 100, 0, 64]),
+                Err(index) => checked.free(index),
             }
             checked.audit();
         }

@@ -8,8 +8,8 @@ use std::fmt;
 /// The most dimensions a tensor may have.
 pub const MAX_RANK: usize = 32;
 
-/// The most bytes of metadata that may lie in front of a tensor's body.
-pub const MAX_METADATA_BYTES: u32 = 4 << 20;
+/// The most bytes of metadata that may lie in front of a tensor's body: 256 for each tensor of the largest bundle.
+pub const MAX_METADATA_BYTES: u32 = 32 << 20;
 
 /// A shape that cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -7,10 +7,11 @@
 //! - [`landing`]: the header in front of every landed tensor, and the landing slots' immediate data.
 //! - [`session`]: the records in a worker's submission and completion rings.
 //! - [`ranges`]: the table of a body that consists of several ranges of an arena.
-//! - [`bundle`]: the table of many tensors that are published as one version.
+//! - [`bundle`]: the table of many tensors that are published as one version. [`bundle_check`]: its check, in steps.
 //! - `excerpt`: a part of a version, in requests. `gathered`: ranges of several versions, in one request.
 
 pub mod bundle;
+pub mod bundle_check;
 mod codec;
 mod excerpt;
 mod gathered;

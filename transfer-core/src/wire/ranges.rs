@@ -7,8 +7,9 @@
 
 use crate::memory::{LocalSlice, SegmentId};
 
-/// The largest number of ranges of one body. The data plane's thread copies a table of that size in a few microseconds.
-pub const MAX_RANGES: u32 = 4096;
+/// The largest number of ranges of one body: one for each tensor of the largest [bundle](super::bundle::MAX_TENSORS). A
+/// table of that size has 2 MiB, which the data plane's thread copies out in pieces.
+pub const MAX_RANGES: u32 = 131_072;
 
 /// The length of one entry in bytes: offset u64, length u64.
 pub const RANGE_BYTES: usize = 16;

@@ -18,7 +18,7 @@
 //! - `pings`: round trips to peers.
 //! - `readers`: sessions of the sidecar's own services.
 //! - `spill`: versions that are written to disk and read back.
-//! - `tables`: bodies in several ranges of an arena.
+//! - `tables`: bodies in several ranges of an arena, and tables of bundles. `long_tables`: those that take several rounds.
 //! - `trace`: finished transfers, for another thread.
 //! - `turns`: which thread runs it.
 //! - `wait`: the decision between polling and sleeping.
@@ -28,6 +28,7 @@ mod clock;
 mod copies;
 mod handle;
 mod listing;
+mod long_tables;
 mod looked_up;
 mod memory;
 mod meters;

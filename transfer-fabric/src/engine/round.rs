@@ -86,6 +86,11 @@ impl Run {
                 self.work(now);
             }
         }
+        if !self.tables.is_idle() {
+            active = true;
+            self.read_tables(now);
+            self.work(now);
+        }
         if self.disk_done(now) {
             active = true;
             self.work(now);
@@ -133,6 +138,7 @@ impl Run {
         let sleeps = self.workers.prepare_sleep()
             && !self.driver.poll_fabrics(now, &self.memory)
             && self.inbox.is_empty()
+            && self.tables.is_idle()
             && self.put_off.is_none();
         if !sleeps {
             self.wake();

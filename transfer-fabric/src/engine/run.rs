@@ -168,16 +168,31 @@ impl Run {
         let Run { workers, driver, broken, memory, tables, boards, .. } = self;
         let take = |session, request| match request {
             Request::Command { op, command: Command::Push(push) } if Tables::concern(&push) => {
-                tables.push(driver, now, session, (op, push), memory);
+                let is_read = tables.push(driver, now, session, (op, push), memory);
+                if let (false, Take::Rest(_)) = (is_read, how) {
+                    tables.forget(session);
+                }
+                is_read || matches!(how, Take::Rest(_))
             }
             Request::Unmarked { ticket } => {
                 if boards.hazard_cleared(session, ticket) {
                     driver.node.withdrawn(ticket);
                 }
+                true
             }
-            request => driver.request(now, session, request, memory),
+            request => {
+                driver.request(now, session, request, memory);
+                true
+            }
         };
         workers.take(how, take, broken)
+    }
+
+    /// Reads a piece of a push with long tables. Once all is read, more requests of its worker are taken.
+    pub(super) fn read_tables(&mut self, now: Time) {
+        if let Some(session) = self.tables.step(&mut self.driver, now, &self.memory) {
+            self.workers.hold(session, false);
+        }
     }
 
     /// Drains all rings, then answers the requests for announced keys that had arrived before. Returns whether there
@@ -186,7 +201,8 @@ impl Run {
         let asked = self.driver.node.asked();
         if asked > 0 {
             self.take(now, Take::All);
-            self.driver.node.answer_asked(now, asked);
+            let Run { driver, workers, .. } = self;
+            driver.node.answer_asked(now, asked, |session| workers.is_held(session));
         }
         asked > 0
     }
@@ -291,17 +307,25 @@ impl Run {
         (self.sink)(control);
     }
 
+    /// Takes the rest of the requests of a worker that is over. Its pushes with long tables are dropped: nobody waits for their
+    /// answers.
+    fn take_rest(&mut self, now: Time, session: SessionId) {
+        self.tables.forget(session);
+        self.workers.hold(session, false);
+        self.take(now, Take::Rest(session));
+    }
+
     /// Handles the end of a worker. Takes the rest of its requests first: other workers may have found versions that
     /// it has announced, so these are published, if only for a moment.
     pub(super) fn worker_gone(&mut self, now: Time, session: SessionId, why: &str) {
-        self.take(now, Take::Rest(session));
+        self.take_rest(now, session);
         self.close_session(now, session, why);
     }
 
     /// Handles a worker that has closed its client, and may still read what it has fetched. Takes the rest of its requests first, as
     /// for a worker that is gone. It waits for [`EngineCommand::NameFree`].
     pub(super) fn worker_left(&mut self, now: Time, session: SessionId) {
-        self.take(now, Take::Rest(session));
+        self.take_rest(now, session);
         self.boards.evict(session);
         self.workers.leave(session);
         self.driver.node.session_evicted(now, session, "the worker has closed its client");
@@ -313,6 +337,7 @@ impl Run {
         if self.readers.close(session) {
             return self.driver.node.session_closed(now, session, why);
         }
+        self.tables.forget(session);
         self.boards.evict(session);
         self.workers.evict(session);
         self.driver.node.session_evicted(now, session, why);
@@ -320,6 +345,7 @@ impl Run {
 
     fn close_session(&mut self, now: Time, session: SessionId, why: &str) {
         // The board is closed before the socket, so that a worker that learns of the end can look nothing up.
+        self.tables.forget(session);
         self.boards.close(session);
         self.workers.remove(session, &self.sleeper);
         self.driver.node.session_closed(now, session, why);

@@ -1,8 +1,10 @@
 //! Reads what workers write in front of the bodies of their pushes: the tables of bodies that lie in several ranges of an
 //! arena, and the tables of bundles. Also reads the labels of exchanges. All is copied out before it is checked, so that the worker cannot change it
-//! meanwhile.
+//! meanwhile. Long tables are read over several rounds (`long_tables`).
 
+use super::long_tables::{LongRead, copy_out, is_long};
 use super::memory::Memory;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use transfer_core::drive::Driver;
 use transfer_core::exchange::{self, Label};
@@ -19,6 +21,8 @@ use transfer_memory::segment::Segment;
 pub(super) struct Tables {
     bytes: Vec<u8>,
     ranges: Vec<ArenaRange>,
+    /// The pushes with long tables, at most one of each session. The first one is being read.
+    long: VecDeque<LongRead>,
 }
 
 impl Tables {
@@ -30,6 +34,10 @@ impl Tables {
     /// Passes a push to the node, with the ranges of its table, the error of its table of a bundle, and its label. The number
     /// of ranges was checked when the record was read. If a table does not lie within the arena, it is not read, and the
     /// node reports the error.
+    ///
+    /// Returns `false` for a push with long tables: [`step`](Tables::step) passes it to the node later. Until then the caller
+    /// takes no request of that session, so that its requests keep their order.
+    #[must_use]
     pub(super) fn push(
         &mut self,
         driver: &mut Driver<Arc<Segment>>,
@@ -37,27 +45,51 @@ impl Tables {
         session: SessionId,
         (op, push): (OpId, Push),
         memory: &Memory,
-    ) {
+    ) -> bool {
+        let (table, metadata) = (driver.node.table_of(session, &push), driver.node.metadata_of(session, &push));
+        let head = metadata.map(|metadata| LocalSlice { len: metadata.len.min(BundleTable::HEAD_BYTES), ..metadata });
+        let bundle = metadata.filter(|_| head.is_some_and(|head| self.copy_out(head, memory)));
+        let bundle = bundle.filter(|_| BundleTable::is_bundle(&self.bytes));
+        if is_long(&push, if bundle.is_some() { &self.bytes } else { &[] }) {
+            self.long.push_back(LongRead::new(session, (op, push), table, bundle));
+            return false;
+        }
         self.ranges.clear();
-        if let Some(table) = driver.node.table_of(session, &push)
+        if let Some(table) = table
             && self.copy_out(table, memory)
         {
             self.ranges.extend(read_ranges(&self.bytes));
         }
         let body_len = push.meta.len_bytes() - push.meta.body_offset();
-        let metadata = driver.node.metadata_of(session, &push);
-        let error = metadata.and_then(|metadata| self.check_bundle(metadata, body_len, memory).err());
+        let error = bundle.and_then(|bundle| self.check_bundle(bundle, body_len, memory).err());
         let label = driver.node.label_of(session, &push).filter(|label| self.copy_out(*label, memory));
         let label = label.and_then(|_| Label::read(&self.bytes));
         let read = PushRead { ranges: &self.ranges, error, label };
         driver.node.push_read(now, session, op, push, read);
+        true
     }
 
-    /// Checks the table of a bundle. Other metadata is the readers' concern.
-    fn check_bundle(&mut self, metadata: LocalSlice, body_len: u64, memory: &Memory) -> Result<(), InvalidBundle> {
-        let start = LocalSlice { len: metadata.len.min(BundleTable::START_BYTES), ..metadata };
-        let is_bundle = self.copy_out(start, memory) && BundleTable::is_bundle(&self.bytes);
-        match is_bundle && self.copy_out(metadata, memory) {
+    /// Whether no push is being read.
+    pub(super) fn is_idle(&self) -> bool {
+        self.long.is_empty()
+    }
+
+    /// Reads a piece of the first push with long tables, and passes it to the node once all of it is read. Returns its
+    /// session then.
+    pub(super) fn step(&mut self, driver: &mut Driver<Arc<Segment>>, now: Time, memory: &Memory) -> Option<SessionId> {
+        let is_read = self.long.front_mut()?.step(memory);
+        let LongRead { session, op, push, ranges, error, .. } = self.long.pop_front_if(|_| is_read)?;
+        driver.node.push_read(now, session, op, push, PushRead { ranges: &ranges, error, label: None });
+        Some(session)
+    }
+
+    /// Drops the push of a session that is over.
+    pub(super) fn forget(&mut self, session: SessionId) {
+        self.long.retain(|read| read.session != session);
+    }
+
+    fn check_bundle(&mut self, bundle: LocalSlice, body_len: u64, memory: &Memory) -> Result<(), InvalidBundle> {
+        match self.copy_out(bundle, memory) {
             true => BundleTable::check(&self.bytes, body_len),
             false => Ok(()),
         }
@@ -65,8 +97,7 @@ impl Tables {
 
     /// Copies a range of an arena into `bytes`. Returns `false` if it does not lie within the arena.
     fn copy_out(&mut self, slice: LocalSlice, memory: &Memory) -> bool {
-        let Some(arena) = memory.get(slice.segment) else { return false };
         self.bytes.resize(usize::try_from(slice.len).unwrap_or(0), 0);
-        arena.mapping().copy_out(slice.offset, &mut self.bytes).is_ok()
+        copy_out(slice, &mut self.bytes, memory)
     }
 }

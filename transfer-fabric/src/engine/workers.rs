@@ -60,6 +60,8 @@ pub(super) struct Worker {
     unpublished: bool,
     /// Whether the worker has sent a request in this round.
     requested: bool,
+    /// Whether its next records have to wait for its last one, a push with long tables.
+    held: bool,
     /// The arena that the worker's notices describe.
     arena: SegmentId,
     /// Whether the last segment could not be passed, because the system is short of a resource.
@@ -115,7 +117,7 @@ impl Workers {
             sleeper.add(pidfd, Ready::Process(id.0))?;
         }
         let (known, backlog) = (HashSet::from([arena]), VecDeque::new());
-        let (unpublished, requested, short) = (false, false, false);
+        let (unpublished, requested, held, short) = (false, false, false, false);
         let worker = Worker {
             socket,
             pidfd,
@@ -126,6 +128,7 @@ impl Workers {
             backlog,
             unpublished,
             requested,
+            held,
             arena,
             short,
         };
@@ -189,12 +192,24 @@ impl Workers {
         self.delayed.iter().filter_map(|id| self.by_id.get(id)).map(|w| w.backlog.len() as u64).sum()
     }
 
+    /// Holds a worker, or no longer: nothing is taken from it meanwhile.
+    pub(super) fn hold(&mut self, id: SessionId, held: bool) {
+        if let Some(worker) = self.by_id.get_mut(&id) {
+            worker.held = held;
+        }
+    }
+
+    /// Returns whether nothing is taken from this worker for now.
+    pub(super) fn is_held(&self, id: SessionId) -> bool {
+        self.by_id.get(&id).is_some_and(|worker| worker.held)
+    }
+
     /// Takes requests out of the rings, and adds each worker that violates the protocol to `broken`, with the reason.
-    /// Returns whether there were any requests.
+    /// A worker is held from a request on for which `each` returns `false`. Returns whether there were any requests.
     pub(super) fn take(
         &mut self,
         how: Take,
-        mut each: impl FnMut(SessionId, Request),
+        mut each: impl FnMut(SessionId, Request) -> bool,
         broken: &mut Vec<(SessionId, String)>,
     ) -> bool {
         let mut active = false;
@@ -209,7 +224,7 @@ impl Workers {
             };
             worker.requested &= how != Take::Some;
             // Nothing more is taken from a worker that has violated the protocol.
-            if worker.backlog.len() > backlog || broken.iter().any(|(session, _)| session == id) {
+            if worker.held || worker.backlog.len() > backlog || broken.iter().any(|(session, _)| session == id) {
                 continue;
             }
             match worker.take(how, meters, record, |request| each(*id, request)) {
@@ -350,17 +365,18 @@ impl Worker {
         how: Take,
         meters: &mut EngineMeters,
         buffer: &mut [u8; MAX_RECORD_BYTES],
-        mut each: impl FnMut(Request),
+        mut each: impl FnMut(Request) -> bool,
     ) -> Result<bool, String> {
         let broken = |e: RingError| format!("its submission ring is broken: {e}");
         let end = if how == Take::Some { u64::MAX } else { self.submission.published().map_err(broken)? };
         let mut taken = 0;
-        while self.submission.consumed() < end && (how != Take::Some || taken < BATCH) {
+        while !self.held && self.submission.consumed() < end && (how != Take::Some || taken < BATCH) {
             let Some(record) = self.submission.try_pop(buffer).map_err(broken)? else { break };
             taken += 1;
             self.requested = true;
             meters.submissions += 1;
-            each(read_request(record).map_err(|e| format!("its submission ring holds a bad record: {e}"))?);
+            self.held =
+                !each(read_request(record).map_err(|e| format!("its submission ring holds a bad record: {e}"))?);
         }
         Ok(taken > 0)
     }

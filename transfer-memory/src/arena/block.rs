@@ -94,6 +94,18 @@ impl Block {
         self.slice()
     }
 
+    /// Splits the block into neighbours of these lengths, each with one owner. Padded, they must fill the block.
+    ///
+    /// # Errors
+    /// The block, if they do not.
+    pub fn split(mut self, lens: &[u64]) -> Result<Vec<Block>, Block> {
+        let (Some(parts), Some(first)) = (self.arena.split(self.offset, lens), lens.first()) else { return Err(self) };
+        let rest = parts.into_iter().zip(lens).skip(1);
+        let rest: Vec<_> = rest.map(|(offset, len)| Block::new(self.arena.clone(), offset, *len)).collect();
+        self.len = *first;
+        Ok(std::iter::once(self).chain(rest).collect())
+    }
+
     /// Makes the block immutable. The view can be cloned, sliced and turned into Arrow arrays. The range is freed once
     /// the last view is dropped and the sidecar has returned it once for each time that it was shared.
     #[must_use]

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, btree_map};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use transfer_core::alloc::{AllocError, Allocation, Allocator};
+use transfer_core::alloc::{AllocError, Allocation, Allocator, NotLent as NotLentByAllocator};
 use transfer_core::memory::{LocalSlice, SegmentId};
 
 /// A worker's arena. Cheap to clone; all clones are the same arena. Thread-safe.
@@ -211,6 +211,35 @@ impl Arena {
         let state = self.0.state.lock();
         let entry = state.entries.get(&offset)?;
         Some((entry.allocation.len(), entry.is_lent_alone()))
+    }
+
+    /// The start and the length of the allocation that contains the byte at `offset`, padding included, and whether
+    /// [`Arena::take_back`] would return it. `None` if no allocation contains it.
+    #[must_use]
+    pub fn lent_around(&self, offset: u64) -> Option<(u64, u64, bool)> {
+        let state = self.0.state.lock();
+        let (start, entry) = state.entries.range(..=offset).next_back()?;
+        let is_inside = offset - start < entry.allocation.padded_len();
+        is_inside.then(|| (*start, entry.allocation.len(), entry.is_lent_alone()))
+    }
+
+    /// Splits the allocation of a writer. Returns the starts of its parts, each with a writer. `None` if these are not the
+    /// lengths of its parts.
+    fn split(&self, offset: u64, lens: &[u64]) -> Option<Vec<u64>> {
+        let mut state = self.0.state.lock();
+        let Entry { allocation, holder, lent } = state.entries.remove(&offset)?;
+        match state.allocator.split(allocation, lens) {
+            Ok(parts) => {
+                let starts = parts.iter().map(Allocation::offset).collect();
+                let entries = parts.into_iter().map(|part| (part.offset(), Entry { allocation: part, holder, lent }));
+                state.entries.extend(entries);
+                Some(starts)
+            }
+            Err(NotLentByAllocator(allocation)) => {
+                state.entries.insert(offset, Entry { allocation, holder, lent });
+                None
+            }
+        }
     }
 
     /// The number of the arena's segment.

@@ -208,3 +208,28 @@ fn an_arena_needs_writable_memory() {
     let e = Arena::new(SegmentId(1), reader.mapping().clone()).unwrap_err();
     assert_eq!(e, MapError::ReadOnly { offset: 0, len: LEN });
 }
+
+#[test]
+fn block_is_split_into_blocks_that_are_freed_one_by_one() {
+    let arena = arena();
+    let mut block = arena.allocate(300).unwrap();
+    block.as_bytes_mut().fill(7);
+    let start = block.slice().offset;
+    let block = block.split(&[64, 100]).unwrap_err();
+    let block = block.split(&[1, 100, 44]).unwrap_err();
+    assert_eq!((arena.used_bytes(), block.as_bytes().len()), (320, 300));
+    let parts = block.split(&[1, 100, 0, 44]).unwrap();
+    let places: Vec<_> = parts.iter().map(|part| (part.slice().offset - start, part.slice().len)).collect();
+    assert_eq!(places, [(0, 1), (64, 100), (192, 0), (256, 44)]);
+    assert!(parts.iter().all(|part| part.as_bytes().iter().all(|byte| *byte == 7)));
+    let [first, second, ..] = &places[..] else { panic!("{places:?}") };
+    let around = |at: u64| arena.lent_around(start + at).map(|(at, len, alone)| (at - start, len, alone));
+    assert_eq!(around(0), Some((first.0, first.1, false)));
+    assert_eq!(around(191), Some((second.0, second.1, false)));
+    assert_eq!(around(320), None);
+    for (n, part) in parts.into_iter().enumerate() {
+        assert_eq!(arena.used_bytes(), [320, 256, 128, 64][n]);
+        drop(part);
+    }
+    assert_eq!(arena.free_bytes(), LEN);
+}

@@ -163,7 +163,7 @@ class Client(_native.Client):
         """Publishes the tensors of a mapping, such as the state dict of a model, as one version: who fetches it gets all of them.
 
         `Buffer`s are taken, by reference, as `push` takes one; all of them, or none where one cannot be taken. A push that fails gives
-        them back, writable, with what they held. Anything else that `push` takes is copied into the arena once, which `report.copied` counts. At most 4,096 tensors,
+        them back, writable, with what they held. Anything else that `push` takes is copied into the arena once, which `report.copied` counts. At most 131,072 tensors,
         each with a name of 1 to 512 bytes. The options are those of `push`.
         """
         return wait(_calls.push_state(self, key, state, aliases, options))

@@ -6,7 +6,7 @@ use crate::protocol::action::HostAction;
 use crate::protocol::action::NoticeAt;
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, RecordId};
-use crate::protocol::keys::Concerned;
+use crate::protocol::keys::{Concerned, Owner, Record};
 use crate::protocol::sessions::Op;
 use crate::protocol::tenant::Tenant;
 use crate::time::Time;
@@ -81,10 +81,14 @@ impl Node {
     }
 
     /// Answers the first `count` requests about keys with a notice. The caller must first take everything that was in
-    /// the workers' rings when the last of these requests was made.
-    pub fn answer_asked(&mut self, now: Time, count: usize) {
+    /// the workers' rings when the last of these requests was made. Requests about keys of a worker that `is_held`, whose
+    /// ring was not read to that point, wait for the next call.
+    pub fn answer_asked(&mut self, now: Time, count: usize, is_held: impl Fn(SessionId) -> bool) {
         for (record, concerned) in self.keys.take_asked(count) {
-            self.serve_now(now, record, concerned);
+            match self.keys.record(record).map(Record::owner) {
+                Some(Owner::Session(owner)) if is_held(*owner) => self.keys.ask_later(record, concerned),
+                _ => self.serve_now(now, record, concerned),
+            }
         }
     }
 

@@ -17,8 +17,10 @@ use crate::tensor::{BodyRange, DType, Gathered, GatheredPart, Key, Select, Tenso
 use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::message::{Body, NameRef, Role};
-use crate::wire::ranges::MAX_RANGES;
 use std::sync::Arc;
+
+/// The most pieces of memory in which the ranges of one request may lie. They are found while the request is handled.
+const MAX_PIECES: usize = 4096;
 
 impl Node {
     /// Handles a worker's request for ranges of several versions. Only the node where the first key was found before is
@@ -103,10 +105,10 @@ impl Node {
         };
         let blobs = parts.iter().filter_map(|(blob, range)| Some((self.keys.blob(*blob)?, *range)));
         let pieces: usize = blobs.map(|(b, range)| b.cut(range).count()).sum();
-        if pieces > MAX_RANGES as usize {
+        if pieces > MAX_PIECES {
             let text = format!(
                 "the ranges that are asked for together, of key {key:?} and others, lie in {pieces} pieces of memory, above the limit \
-                 of {MAX_RANGES}: fetch them alone"
+                 of {MAX_PIECES}: fetch them alone"
             );
             return Err(Failure::new(FailureCode::Invalid, text));
         }

@@ -236,13 +236,13 @@ fn waiter_gets_no_version_older_than_the_rings_contain() {
     let (mut pair, w, r) = scene();
     pair.noticed(w);
     pair.watch(r, 900, Select::AtLeast(Version(3)));
-    pair.nodes[0].node.answer_asked(Time(0), 1);
+    pair.nodes[0].node.answer_asked(Time(0), 1, |_| false);
     pair.announce(w, 3, |_| {});
     pair.settle();
     assert_eq!(pair.replies(r), [], "there may be another one");
     pair.announce(w, 4, |_| {});
     let asked = pair.nodes[0].node.asked();
-    pair.nodes[0].node.answer_asked(Time(0), asked);
+    pair.nodes[0].node.answer_asked(Time(0), asked, |_| false);
     pair.settle();
     assert!(matches!(
         pair.replies(r)[..],
@@ -271,6 +271,24 @@ fn busy_worker_cannot_announce_a_push_that_must_wait() {
     );
 }
 
+/// The ring of a worker that is held was not read to its end, and may contain a newer version than the node knows.
+#[test]
+fn fetch_of_an_announced_key_waits_while_its_worker_is_held() {
+    let (mut pair, w, r) = scene();
+    pair.noticed(w);
+    pair.watch(r, 900, Select::Latest);
+    pair.nodes[0].node.answer_asked(Time(0), 1, |session| session == w.session);
+    pair.settle();
+    assert_eq!((pair.replies(r), pair.nodes[0].node.asked()), (vec![], 1));
+    pair.announce(w, 3, |_| {});
+    pair.nodes[0].node.answer_asked(Time(0), 1, |session| session == r.session);
+    pair.settle();
+    assert!(matches!(
+        pair.replies(r)[..],
+        [Reply::Answer { answer: Answer::Fetched { tensor: FetchedTensor { version: Version(3), .. }, .. }, .. }]
+    ));
+}
+
 #[test]
 fn fetch_of_an_announced_key_is_answered_after_a_look_at_the_rings() {
     let (mut pair, w, r) = scene();
@@ -281,7 +299,7 @@ fn fetch_of_an_announced_key_is_answered_after_a_look_at_the_rings() {
     assert_eq!(pair.nodes[0].node.asked(), 1);
     // This push is in the owner's ring before the look at the rings.
     pair.announce(w, 3, |_| {});
-    pair.nodes[0].node.answer_asked(Time(0), 1);
+    pair.nodes[0].node.answer_asked(Time(0), 1, |_| false);
     pair.settle();
     assert!(matches!(
         pair.replies(r)[..],

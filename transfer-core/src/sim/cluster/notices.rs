@@ -72,7 +72,7 @@ impl Cluster {
             }
         }
         let now = self.clock(node);
-        self.nodes[node].driver.node.answer_asked(now, asked);
+        self.nodes[node].driver.node.answer_asked(now, asked, |_| false);
         true
     }
 
