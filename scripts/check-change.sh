@@ -18,8 +18,11 @@ modules+=("${touched[@]}")
 
 cargo fmt --all --check
 if [ ${#packages[@]} -gt 0 ]; then
+    # With the features of the workspace: what other builds have made is not built again.
+    packages+=(--package transfer-features)
     cargo clippy --quiet "${packages[@]}" --all-targets -- -D warnings
-    cargo test --quiet "${packages[@]}"
+    # A tenth of the simulated schedules. `make test-host` plays all.
+    TRANSFER_SCHEDULES=${TRANSFER_SCHEDULES:-28} cargo test --quiet "${packages[@]}"
 fi
 if [ ${#modules[@]} -gt 0 ]; then
     cargo test --workspace --test e2e -- "${modules[@]/%/::}"

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Fails where a dependency is declared and nothing uses it: of a package, or of the workspace. And where the Python package's wheel and the
 programs are built with different features of a crate that both have: its functions would have other names in the wheel, and the profile that
-scripts/pgo.sh makes of the programs would not be found for them."""
+scripts/pgo.sh makes of the programs would not be found for them. And where a package beside transfer-features has not the features that it has in the
+workspace: `make check` would build again what other builds have."""
 
 import re
 import subprocess
@@ -20,6 +21,8 @@ UNNAMED = {
 # What scripts/pgo.sh builds, and what scripts/wheel.sh does.
 PROGRAMS = re.findall(r'--package ([\w-]+)', (ROOT / 'scripts/pgo.sh').read_text())
 WHEEL = 'transfer-python'
+# What gives a build of some packages the features of all. Nothing is built of it.
+FEATURES = 'transfer-features'
 
 
 def manifests():
@@ -33,9 +36,10 @@ def declared(manifest):
     return {name for table in tables for kind in KINDS for name in table.get(kind, {})}
 
 
-def built_for(*packages):
-    """What crates are built for these packages, each with its sets of features."""
-    words = ['cargo', 'tree', '--locked', '--edges', 'normal,build', '--prefix', 'none', '--format', '{p}|{f}']
+def built_for(*packages, edges='normal,build'):
+    """What crates are built for these packages, each with its sets of features. No packages: for all of the workspace."""
+    words = ['cargo', 'tree', '--locked', '--edges', edges, '--prefix', 'none', '--format', '{p}|{f}']
+    words += [] if packages else ['--workspace']
     for package in packages:
         words += ['--package', package]
     listed = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
@@ -48,13 +52,14 @@ def built_for(*packages):
 
 
 def main():
-    wrong, used = [], set()
+    wrong, used, packages = [], set(), []
     workspace = {}
     for path in manifests():
         manifest = tomllib.loads(path.read_text())
         workspace |= manifest.get('workspace', {}).get('dependencies', {})
-        if 'package' not in manifest:
+        if 'package' not in manifest or manifest['package']['name'] == FEATURES:
             continue
+        packages.append(manifest['package']['name'])
         sources = '\n'.join(source.read_text() for source in path.parent.rglob('*.rs') if 'target' not in source.relative_to(path.parent).parts)
         features = str(manifest.get('features', {}))
         for name in sorted(declared(manifest)):
@@ -69,6 +74,13 @@ def main():
         for crate in sorted(programs.keys() & wheel.keys())
         if programs[crate] != wheel[crate]
     ]
+    of_all, all_edges = built_for(edges='normal,build,dev'), 'normal,build,dev'
+    missing = {}
+    for package in packages:
+        for crate, features in built_for(package, FEATURES, edges=all_edges).items():
+            if not features <= of_all.get(crate, set()):
+                missing.setdefault(f'{crate}: with {FEATURES} it has the features {sorted(features)}, and in the workspace {sorted(of_all[crate])}', package)
+    wrong += [f'{line}: for {package}' for line, package in sorted(missing.items())]
     for line in wrong:
         print(line, file=sys.stderr)
     if wrong:
