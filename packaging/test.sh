@@ -2,8 +2,8 @@
 # Tries what is in this folder: the unit by systemd's own tools, the manifests against Kubernetes' schemas, the image's recipe by a linter,
 # and the Debian package by installing it, running it as its unit does, and removing it again. That happens on a copy of the root file
 # system that is laid over the real one (overlayfs in a mount namespace): nothing is left on this machine.
-# Installs by apt-get what is missing of strace, systemd, procps, openssl and iproute2, and two Python packages into
-# target/packaging-venv. Needs root.
+# Installs by apt-get what is missing of debhelper, strace, systemd, procps, openssl and iproute2, and two Python packages into
+# target/packaging-venv: with --tools that and no more, so that nothing is installed later beside other tests. Needs root.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,6 +17,7 @@ fail() {
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 
 missing=()
+command -v dh_builddeb >/dev/null && command -v dpkg-shlibdeps >/dev/null || missing+=(debhelper)
 command -v strace >/dev/null || missing+=(strace)
 command -v systemd-analyze >/dev/null && command -v systemd-sysusers >/dev/null || missing+=(systemd)
 command -v deb-systemd-helper >/dev/null || missing+=(init-system-helpers)
@@ -39,6 +40,11 @@ if [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ]; then
     "$venv/bin/pip" install --quiet --disable-pip-version-check $wanted
     printf '%s' "$wanted" >"$venv/installed"
 fi
+case ${1:-} in
+'') ;;
+--tools) exit 0 ;;
+*) fail "usage: $0 [--tools]" ;;
+esac
 
 say 'manifests, against the schemas of the oldest and the newest Kubernetes'
 for version in 1.29 1.37; do
