@@ -1,7 +1,7 @@
 //! The contents of tensors: bytes that follow from a seed, so that a reader can tell the right ones from all others.
 
 use crate::order::Spec;
-use transfer_client::DType;
+use transfer_client::{DType, TensorMeta};
 
 /// An odd constant with well spread bits.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -49,9 +49,12 @@ pub fn dtype(name: &str) -> DType {
 }
 
 /// Returns the size of a tensor in bytes.
+///
+/// # Panics
+/// If there is no such tensor.
 #[must_use]
 pub fn len_of(spec: &Spec) -> u64 {
-    spec.shape.iter().product::<u64>() * dtype(&spec.dtype).size_bytes()
+    TensorMeta::of(dtype(&spec.dtype), &spec.shape).expect("a description").len_bytes()
 }
 
 /// Returns the bytes of a tensor.

@@ -46,6 +46,8 @@ fn safetensors_file(path: &Path) -> Vec<(String, Dtype, Vec<usize>, Vec<u8>)> {
     tensors.push(("scalar".into(), Dtype::F32, vec![], bytes(90, 4)));
     tensors.push(("empty".into(), Dtype::F64, vec![0, 7], vec![]));
     tensors.push(("ü \"quoted\"".into(), Dtype::U8, vec![1_000_003], bytes(91, 1_000_003)));
+    tensors.push(("scales".into(), Dtype::F8_E8M0, vec![3, 5], bytes(92, 15)));
+    tensors.push(("pairs".into(), Dtype::F4, vec![3, 10], bytes(93, 15)));
     let views = tensors
         .iter()
         .map(|(name, dtype, shape, bytes)| (name.clone(), TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
@@ -114,7 +116,8 @@ fn a_safetensors_file_comes_back_whole() {
         holder.said.iter().any(|line| line.contains(&format!("{count} tensors pushed")) && line.contains("copied="))
     );
     assert!(holder.said[0].contains("verified"), "{:?}", holder.said);
-    Ctl::of(scene.a(), &["tensors"]).ends(0, &["model/layer.3/w", "model/__metadata__", "c64[15, 5]", "f64[0, 7]"]);
+    Ctl::of(scene.a(), &["tensors"])
+        .ends(0, &["model/layer.3/w", "model/__metadata__", "c64[15, 5]", "f64[0, 7]", "f4e2m1[3, 10]"]);
 
     // The pusher's node fetches by reference. The other node fetches the keys that the first one lists.
     let out = at("out.safetensors");
@@ -293,9 +296,9 @@ fn failures_are_reported_and_leave_no_files() {
     fs::write(&broken, [&u64::MAX.to_le_bytes()[..], b"{}"].concat()).unwrap();
     ctl(&["push", text(&broken)]).ends(1, &["broken.safetensors", "18446744073709551615", "--format raw"]);
     ctl(&["push", text(&broken), "--format", "raw", "--hold", "1ms"]).ends(0, &["\"broken.safetensors\"", "10 B"]);
-    let f4 = br#"{"w":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}}"#;
-    fs::write(&broken, [&(f4.len() as u64).to_le_bytes()[..], f4, &[0]].concat()).unwrap();
-    ctl(&["push", text(&broken)]).ends(1, &["\"w\"", "F4", "BF16"]);
+    let f6 = br#"{"w":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3]}}"#;
+    fs::write(&broken, [&(f6.len() as u64).to_le_bytes()[..], f6, &[0; 3]].concat()).unwrap();
+    ctl(&["push", text(&broken)]).ends(1, &["\"w\"", "F6_E2M3", "BF16"]);
     ctl(&["push", text(&broken), text(&broken)]).ends(2, &["where the key does", "--prefix"]);
     ctl(&["push", "--prefix", "p", text(&broken), text(&broken), "--format", "raw"]).ends(1, &["two for", "p/broken"]);
     ctl(&["push", text(&broken), "--dtype", "u8"]).ends(2, &["--dtype", "--format raw"]);

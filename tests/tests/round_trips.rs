@@ -17,7 +17,7 @@ fn same(fetched: &transfer_tests::Fetched, spec: &Spec) {
 fn specs() -> Vec<Spec> {
     let mut specs: Vec<_> = (0u64..)
         .zip(DType::ALL)
-        .map(|(i, dtype)| Spec { dtype: dtype.name().into(), shape: vec![3 + i, 5, 7], seed: 100 + i })
+        .map(|(i, dtype)| Spec { dtype: dtype.name().into(), shape: vec![3 + i, 5, 14], seed: 100 + i })
         .collect();
     let more: [(&str, &[u64]); 9] = [
         ("f32", &[]),

@@ -228,4 +228,6 @@ pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Fa
 pub use transfer_core::tensor::{DType, Key, Life, Retention, TensorMeta, Until};
 pub use transfer_core::trace::{InvalidTraceContext, TraceContext};
 pub use transfer_memory::socket::Socket;
-pub use transfer_memory::view::{Bytes, Element, F8E4M3, F8E5M2, NotPrivate, PrivateBytes, ViewError};
+pub use transfer_memory::view::{
+    Bytes, Element, F4E2M1x2, F8E4M3, F8E5M2, F8E8M0, I4x2, NotPrivate, PrivateBytes, U4x2, ViewError,
+};

@@ -63,11 +63,11 @@ fn a_pushed_tensor_is_fetched_and_its_memory_comes_back() {
 fn every_dtype_and_the_empty_tensor_pass() {
     let (_sidecar, client) = start(Honest::default(), 1 << 20);
     for dtype in DType::ALL {
-        let mut t = client.allocate(dtype, [3]).unwrap();
+        let mut t = client.allocate(dtype, [6]).unwrap();
         t.fill_zero();
         client.push_tensor(dtype.name(), t).call().unwrap();
         let t = client.fetch(dtype.name()).call().unwrap();
-        assert_eq!((t.dtype(), t.as_bytes().len() as u64), (dtype, 3 * dtype.size_bytes()));
+        assert_eq!((t.dtype(), t.as_bytes().len() as u64), (dtype, 6 / dtype.elements_per_unit() * dtype.size_bytes()));
         client.push_tensor("empty", client.allocate(dtype, [5, 0]).unwrap()).call().unwrap();
         let t = client.fetch("empty").call().unwrap();
         assert_eq!((t.shape(), t.as_bytes()), (&[5, 0][..], &[][..]));

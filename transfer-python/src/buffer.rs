@@ -158,7 +158,14 @@ impl Buffer {
         Ok(Raw::new(self.memory(py)?))
     }
 
-    /// A writable numpy array that shares the memory. Needs numpy, and ml_dtypes for bfloat16 and 8-bit floats.
+    /// A writable numpy array of bytes that shares the memory of a buffer whose elements have 4 bits; see
+    /// `Tensor.packed`.
+    fn packed<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        arrays(slf.py())?.call_method1("packed", (slf,))
+    }
+
+    /// A writable numpy array that shares the memory. Needs numpy, and ml_dtypes for bfloat16 and floats of 8 bits. Where
+    /// elements have 4 bits there is none: see `packed`.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         arrays(slf.py())?.call_method1("view", (slf,))
     }

@@ -160,7 +160,13 @@ fn capsule<'py>(
     versioned: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let mut export = Box::new(Export { _kept: kept, layout: Layout::of(meta) });
-    let (code, bits) = dtype::to_dlpack(meta.dtype());
+    let Some((code, bits, lanes)) = dtype::to_dlpack(meta.dtype()) else {
+        let text = format!(
+            "no library takes {} by DLPack: take numpy(), a copy with a byte for each element, or packed(), which has two",
+            dtype::name(meta.dtype())
+        );
+        return Err(PyBufferError::new_err(text));
+    };
     let tensor = DlTensor {
         data: address,
         device_type: CPU.0,
@@ -168,7 +174,7 @@ fn capsule<'py>(
         ndim: export.layout.shape.len() as i32,
         code,
         bits,
-        lanes: 1,
+        lanes,
         shape: export.layout.shape.as_mut_ptr(),
         strides: export.layout.strides.as_mut_ptr(),
         byte_offset: 0,
@@ -284,7 +290,7 @@ impl Drop for Taken {
     }
 }
 
-/// Takes the memory of `value` by DLPack. On a GPU, all work on it comes before the returned stream's.
+/// Takes the memory of `value` by DLPack, in units of the element type. On a GPU, all work on it comes before the returned stream's.
 pub(crate) fn take(value: &Bound<'_, PyAny>) -> PyResult<(Taken, Strided, DType, Option<Stream>)> {
     let py = value.py();
     let asked = PyDict::new(py);

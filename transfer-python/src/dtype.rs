@@ -7,7 +7,7 @@ use transfer_client::DType;
 
 /// Each element type: numpy's name, DLPack's code (dlpack.h, `DLDataTypeCode`), and the format of the struct module if
 /// there is one.
-const TYPES: [(DType, &str, u8, Option<&std::ffi::CStr>); 16] = [
+const TYPES: [(DType, &str, u8, Option<&std::ffi::CStr>); 21] = [
     (DType::Bool, "bool", 6, Some(c"?")),
     (DType::I8, "int8", 0, Some(c"b")),
     (DType::U8, "uint8", 1, Some(c"B")),
@@ -24,6 +24,11 @@ const TYPES: [(DType, &str, u8, Option<&std::ffi::CStr>); 16] = [
     (DType::C64, "complex64", 5, Some(c"Zf")),
     (DType::F8E4M3, "float8_e4m3fn", 10, None),
     (DType::F8E5M2, "float8_e5m2", 12, None),
+    (DType::C128, "complex128", 5, Some(c"Zd")),
+    (DType::F8E8M0, "float8_e8m0fnu", 14, None),
+    (DType::F4E2M1, "float4_e2m1fn", 17, None),
+    (DType::I4, "int4", 0, None),
+    (DType::U4, "uint4", 1, None),
 ];
 
 fn row(dtype: DType) -> &'static (DType, &'static str, u8, Option<&'static std::ffi::CStr>) {
@@ -41,15 +46,17 @@ pub(crate) fn format(dtype: DType) -> Option<&'static std::ffi::CStr> {
     row(dtype).3
 }
 
-/// The codes of DLPack: the kind, and the number of bits.
-pub(crate) fn to_dlpack(dtype: DType) -> (u8, u8) {
-    (row(dtype).2, (dtype.size_bytes() * 8) as u8)
+/// The codes of DLPack: the kind, the number of bits, and the number of lanes, which for types that share a byte are those
+/// of torch's pairs. `None` for integers of 4 bits, of which no library takes pairs.
+pub(crate) fn to_dlpack(dtype: DType) -> Option<(u8, u8, u16)> {
+    let lanes = dtype.elements_per_unit();
+    let code = Some(row(dtype).2).filter(|_| !matches!(dtype, DType::I4 | DType::U4))?;
+    Some((code, (dtype.size_bytes() * 8 / lanes) as u8, lanes as u16))
 }
 
 /// The element type with these codes of DLPack.
 pub(crate) fn from_dlpack(code: u8, bits: u8, lanes: u16) -> Option<DType> {
-    let found = TYPES.iter().map(|row| row.0).find(|dtype| to_dlpack(*dtype) == (code, bits));
-    found.filter(|_| lanes == 1)
+    TYPES.iter().map(|row| row.0).find(|dtype| to_dlpack(*dtype) == Some((code, bits, lanes)))
 }
 
 /// The element type of a name: numpy's, torch's, or this project's own.
@@ -59,6 +66,7 @@ pub(crate) fn from_name(name: &str) -> Option<DType> {
         "half" => return Some(DType::F16),
         "float" => return Some(DType::F64),
         "int" => return Some(DType::I64),
+        "complex" => return Some(DType::C128),
         _ => {}
     }
     TYPES.iter().find(|(_, numpy, ..)| *numpy == name).map(|row| row.0).or_else(|| DType::from_name(name))
@@ -78,6 +86,7 @@ pub(crate) fn from_format(format: &str, item_bytes: usize) -> Option<DType> {
         "f" => DType::F32,
         "d" => DType::F64,
         "Zf" => DType::C64,
+        "Zd" => DType::C128,
         _ => return None,
     };
     (found.size_bytes() as usize == item_bytes).then_some(found)
@@ -98,8 +107,14 @@ pub(crate) fn of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
         dtype.str()?.to_string()
     };
     from_name(&text).ok_or_else(|| {
+        let pairs = match text.trim_start_matches("torch.") {
+            "float4_e2m1fn_x2" => {
+                ": a shape counts elements here, and not pairs, so say float4_e2m1fn, and the last dimension twice"
+            }
+            _ => "",
+        };
         let known = names().join(", ");
-        errors::invalid(dtype.py(), &format!("{text} is no element type of a tensor; there are {known}"))
+        errors::invalid(dtype.py(), &format!("{text} is no element type of a tensor; there are {known}{pairs}"))
     })
 }
 
@@ -108,7 +123,15 @@ pub(crate) fn names() -> Vec<&'static str> {
     TYPES.iter().map(|row| row.1).collect()
 }
 
+/// The names of the element types of which two share a byte.
+pub(crate) fn packed_names() -> Vec<&'static str> {
+    TYPES.iter().filter(|row| row.0.elements_per_unit() > 1).map(|row| row.1).collect()
+}
+
 /// Makes the error for an array with elements of another type.
 pub(crate) fn unsupported(py: Python<'_>, found: &str) -> PyErr {
-    errors::invalid(py, &format!("unsupported element type: {found}; there are {}", names().join(", ")))
+    errors::invalid(
+        py,
+        &format!("unsupported element type: {found}; there are {}: convert it first", names().join(", ")),
+    )
 }

@@ -47,6 +47,7 @@ use pyo3::prelude::*;
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("_DTYPES", pyo3::types::PyTuple::new(module.py(), dtype::names())?)?;
+    module.add("_PACKED", pyo3::types::PyTuple::new(module.py(), dtype::packed_names())?)?;
     module.add_class::<bell::Bell>()?;
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<client::Client>()?;

@@ -162,7 +162,7 @@ impl Memory {
     }
 }
 
-/// A tensor's dimensions, and its row-major strides, both in elements.
+/// A tensor's dimensions, and its row-major strides, both in units of its element type.
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub(crate) shape: Vec<i64>,
@@ -172,7 +172,7 @@ pub(crate) struct Layout {
 impl Layout {
     pub(crate) fn of(meta: &TensorMeta) -> Layout {
         // A dimension of 2^63 or more occurs only in a shape with 0 elements, which needs no memory.
-        let shape: Vec<i64> = meta.shape().dims().iter().map(|n| i64::try_from(*n).unwrap_or(i64::MAX)).collect();
+        let shape: Vec<i64> = meta.unit_dims().map(|n| i64::try_from(n).unwrap_or(i64::MAX)).collect();
         let mut strides = vec![1i64; shape.len()];
         for at in (1..shape.len()).rev() {
             strides[at - 1] = strides[at].saturating_mul(shape[at].max(1));

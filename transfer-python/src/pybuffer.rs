@@ -187,8 +187,10 @@ enum Source {
 /// Memory from outside the arena, to be copied into it.
 #[pyclass(frozen, module = "transferd")]
 pub(crate) struct Foreign {
+    /// In units of the element type, or in elements where they have a byte each and will have 4 bits.
     elements: Strided,
-    dtype: DType,
+    meta: TensorMeta,
+    packs: bool,
     source: Source,
 }
 
@@ -216,7 +218,7 @@ impl Foreign {
                     None => Source::Dlpack(taken),
                     Some(stream) => Source::Gpu(Arc::new(taken), stream),
                 };
-                Ok(Foreign { elements, dtype, source })
+                Foreign::of_units(value.py(), elements, dtype, source)
             }
             Some(Err(e)) => Err(e),
             None => {
@@ -232,13 +234,13 @@ impl Foreign {
     /// The dimensions.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.elements.dims())
+        PyTuple::new(py, self.meta.shape().dims())
     }
 
     /// The name of the element type.
     #[getter]
     fn dtype(&self) -> &'static str {
-        dtype::name(self.dtype)
+        dtype::name(self.meta.dtype())
     }
 
     /// Whether the memory is a GPU's.
@@ -273,27 +275,53 @@ impl Foreign {
         let (address, len) = memory.address();
         // SAFETY: the buffer has the length of its description, which is the source's; both are kept until the copy is
         // done. The source is another object's memory: an arena's buffer overlaps only itself, and then the copy
-        // changes nothing.
-        py.detach(|| unsafe { strided::copy(&self.elements, ptr::with_exposed_provenance_mut(address), len) });
+        // changes nothing. What is packed is no buffer's memory: that has two elements to a byte already.
+        py.detach(|| unsafe {
+            let to = ptr::with_exposed_provenance_mut(address);
+            match self.packs {
+                true => strided::pack(&self.elements, to),
+                false => strided::copy(&self.elements, to, len),
+            }
+        });
         drop(memory);
         Ok(len as u64)
     }
 }
 
 impl Foreign {
-    fn check_fits(&self, py: Python<'_>, buffer: &Buffer) -> PyResult<()> {
-        let meta: &TensorMeta = buffer.meta();
-        if meta.dtype() != self.dtype || meta.shape().dims() != self.elements.dims() {
-            return Err(errors::invalid(py, &format!("{} does not fit into {meta}", self.elements)));
+    /// Memory in units of the element type: where two elements share a byte, each has a pair of them.
+    fn of_units(py: Python<'_>, elements: Strided, dtype: DType, source: Source) -> PyResult<Foreign> {
+        let mut dims = elements.dims().to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = last.saturating_mul(dtype.elements_per_unit());
         }
-        Ok(())
+        Foreign::described(py, elements, (dtype, dims), false, source)
+    }
+
+    fn described(
+        py: Python<'_>,
+        elements: Strided,
+        (dtype, dims): (DType, Vec<u64>),
+        packs: bool,
+        source: Source,
+    ) -> PyResult<Foreign> {
+        let meta = TensorMeta::of(dtype, &dims).map_err(|e| errors::invalid(py, &e.to_string()))?;
+        Ok(Foreign { elements, meta, packs, source })
+    }
+
+    fn check_fits(&self, py: Python<'_>, buffer: &Buffer) -> PyResult<()> {
+        let (meta, found) = (buffer.meta(), &self.meta);
+        match meta == found {
+            true => Ok(()),
+            false => Err(errors::invalid(py, &format!("{found} does not fit into {meta}"))),
+        }
     }
 }
 
 fn of_memory(py: Python<'_>, memory: Memory) -> PyResult<Foreign> {
     let meta = memory.meta().cloned().ok_or_else(|| errors::invalid(py, "the tensor is gone"))?;
     let elements = Strided::contiguous(memory.address().0, &meta);
-    Ok(Foreign { elements, dtype: meta.dtype(), source: Source::Ours(memory) })
+    Ok(Foreign { elements, meta, packs: false, source: Source::Ours(memory) })
 }
 
 fn view_of(value: &Bound<'_, PyAny>) -> PyResult<Taken> {
@@ -339,5 +367,7 @@ fn of_view(py: Python<'_>, taken: Taken, dtype: Option<DType>) -> PyResult<Forei
     }
     let elements = Strided::described(view.buf.expose_provenance(), &dims, strides, dtype.size_bytes() as usize);
     let elements = elements.map_err(|e| errors::invalid(py, &e.to_string()))?;
-    Ok(Foreign { elements, dtype, source: Source::View(taken) })
+    // The buffer protocol has no element of 4 bits: what numpy says to be one has a byte.
+    let (dims, packs) = (elements.dims().to_vec(), dtype.elements_per_unit() > 1);
+    Foreign::described(py, elements, (dtype, dims), packs, Source::View(taken))
 }

@@ -79,7 +79,7 @@ impl Strided {
 
     /// The layout of a row-major tensor at `address`.
     pub(crate) fn contiguous(address: usize, meta: &TensorMeta) -> Strided {
-        Strided::new(address, meta.shape().dims().to_vec(), None, meta.dtype().size_bytes() as usize)
+        Strided::new(address, meta.unit_dims().collect(), None, meta.dtype().size_bytes() as usize)
     }
 
     pub(crate) fn dims(&self) -> &[u64] {
@@ -110,6 +110,10 @@ fn row_major(dims: &[u64], item_bytes: usize) -> Vec<isize> {
     strides
 }
 
+/// Writes a row of items to an address, of which each lies as many bytes behind the one before it, and returns the address
+/// behind what it wrote.
+type Row = unsafe fn(source: *const u8, stride: isize, count: usize, to: *mut u8) -> *mut u8;
+
 /// Copies the elements to `to`, row-major.
 ///
 /// # Safety
@@ -123,6 +127,60 @@ pub(crate) unsafe fn copy(from: &Strided, to: *mut u8, len: usize) {
     let source = ptr::with_exposed_provenance::<u8>(from.address);
     // SAFETY: the caller's contract.
     unsafe { copy_pieces(source, from, 0, outer, piece, &mut to.clone()) };
+}
+
+/// Copies elements that have a byte each to `to`, row-major, as types of 4 bits lie there: two to a byte, the first in its
+/// low bits.
+///
+/// # Safety
+/// As [`copy`], for half as many bytes. The last dimension is even. The two do not overlap.
+pub(crate) unsafe fn pack(from: &Strided, to: *mut u8) {
+    // SAFETY: the caller's contract.
+    unsafe { convert(from, to, pack_items) };
+}
+
+/// Writes all elements by `row`, which is called for the last dimension, or for as many of the last ones as lie in one
+/// piece.
+///
+/// # Safety
+/// The elements are valid for reads, and `to` for writes of all that `row` makes of them.
+unsafe fn convert(from: &Strided, to: *mut u8, row: Row) {
+    if from.dims.contains(&0) {
+        return;
+    }
+    let (mut outer, piece) = from.pieces();
+    let (mut count, mut stride) = (piece / from.item_bytes, from.item_bytes as isize);
+    if count == 1 && outer > 0 {
+        outer -= 1;
+        (count, stride) = (from.dims[outer] as usize, from.strides[outer]);
+    }
+    let mut at = vec![0; outer];
+    let (mut to, mut source) = (to, ptr::with_exposed_provenance::<u8>(from.address));
+    loop {
+        // SAFETY: the caller's contract; `source` is the element of the indices `at`.
+        to = unsafe { row(source, stride, count, to) };
+        let Some(dim) = (0..outer).rev().find(|dim| at[*dim] + 1 < from.dims[*dim]) else { return };
+        for dim in dim + 1..outer {
+            source = source.wrapping_offset(-from.strides[dim] * (from.dims[dim] - 1) as isize);
+            at[dim] = 0;
+        }
+        source = source.wrapping_offset(from.strides[dim]);
+        at[dim] += 1;
+    }
+}
+
+/// # Safety
+/// The contract of [`Row`]: the bytes are valid for reads, and `to` for writes of half as many. `count` is even.
+unsafe fn pack_items(source: *const u8, stride: isize, count: usize, to: *mut u8) -> *mut u8 {
+    for i in 0..count / 2 {
+        // SAFETY: these are the two elements of this byte.
+        unsafe {
+            let (low, high) = (source.offset(stride * 2 * i as isize), source.offset(stride * (2 * i + 1) as isize));
+            *to.add(i) = (*low & 15) | (*high << 4);
+        }
+    }
+    // SAFETY: the result is at most one past the end.
+    unsafe { to.add(count / 2) }
 }
 
 /// Copies the part of the elements that begins at `source` from dimension `at` on, and moves `to` behind it.
@@ -146,7 +204,8 @@ unsafe fn copy_pieces(source: *const u8, from: &Strided, at: usize, outer: usize
                 1 => copy_items::<1>(source, stride, count, *to),
                 2 => copy_items::<2>(source, stride, count, *to),
                 4 => copy_items::<4>(source, stride, count, *to),
-                _ => copy_items::<8>(source, stride, count, *to),
+                8 => copy_items::<8>(source, stride, count, *to),
+                _ => copy_items::<16>(source, stride, count, *to),
             }
         };
         return;

@@ -79,7 +79,7 @@ impl Tensor {
     }
 
     /// The bytes that a CPU has copied for DLPack views of this tensor, and for copies to GPUs. Small tensors are copied,
-    /// and tensors on huge pages, which cannot be mapped privately; to a GPU, what its driver cannot register.
+    /// and tensors on huge pages, which cannot be mapped privately, and elements of 4 bits for numpy; to a GPU, what its driver cannot register.
     #[getter]
     fn exports_copied(&self) -> u64 {
         self.exports_copied.load(Ordering::Relaxed)
@@ -107,7 +107,19 @@ impl Tensor {
         Raw::new(self.memory())
     }
 
-    /// A read-only numpy array that shares the memory. Needs numpy, and ml_dtypes for bfloat16 and 8-bit floats.
+    /// Counts bytes that were copied for a view of this tensor.
+    fn _count_copied(&self, bytes: u64) {
+        self.exports_copied.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A read-only numpy array of bytes that shares the memory of a tensor whose elements have 4 bits: each byte has two of
+    /// them, the first in its low bits, so the last dimension is half as long.
+    fn packed<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        arrays(slf.py())?.call_method1("packed", (slf,))
+    }
+
+    /// A read-only numpy array that shares the memory. Needs numpy, and ml_dtypes for bfloat16 and floats of 8 bits. Elements
+    /// of 4 bits, which have a byte each in numpy, are copied, and `exports_copied` counts these bytes: see `packed`.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         arrays(slf.py())?.call_method1("view", (slf,))
     }
@@ -149,7 +161,7 @@ impl Tensor {
 
     /// A DLPack capsule: a private mapping of the tensor's pages, which shows the same bytes without a copy. Writes go
     /// to private copies of the pages. Tensors below 64 KiB, and tensors on huge pages, are copied; `exports_copied`
-    /// counts these bytes.
+    /// counts these bytes. A float4_e2m1fn tensor is one of pairs there, as torch's float4_e2m1fn_x2; int4 and uint4 raise.
     #[pyo3(signature = (**asked))]
     fn __dlpack__<'py>(&self, py: Python<'py>, asked: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
         let asked = dlpack::Asked::read(py, asked)?;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 import transferd as td
@@ -85,7 +86,11 @@ UNSUPPORTED = {
     ">i4": (lambda: np.zeros(2, ">i4"), '.astype("int32")'),
     ">f8": (lambda: np.zeros(2, ">f8"), '.astype("float64")'),
     "float128": (lambda: np.zeros(2, "longdouble"), '.astype("float64")'),
-    "complex256": (lambda: np.zeros(2, "clongdouble"), '.astype("complex'),
+    "complex256": (lambda: np.zeros(2, "clongdouble"), '.astype("complex128")'),
+    ">c16": (lambda: np.zeros(2, ">c16"), '.astype("complex128")'),
+    "float8_e4m3fnuz": (lambda: np.zeros(2, ml_dtypes.float8_e4m3fnuz), '.astype("float32")'),
+    "float6_e2m3fn": (lambda: np.zeros(2, ml_dtypes.float6_e2m3fn), '.astype("float32")'),
+    "int2": (lambda: np.zeros(2, ml_dtypes.int2), '.astype("int8")'),
     "StringDType()": (lambda: np.array(["a"], np.dtypes.StringDType()), "push_table"),
 }
 
@@ -94,7 +99,11 @@ UNSUPPORTED = {
 def test_arrays_of_other_types_are_refused_with_what_to_convert_to(c, dtype):
     make, way = UNSUPPORTED[dtype]
     reason = rf"the numpy.ndarray has the unsupported element type {re.escape(dtype)}; there are bool, .*float32.*: convert it first, "
-    for push in (lambda: c.push("k", make()), lambda: c.push_state("k", {"a": make()})):
-        with pytest.raises(td.Invalid, match=reason) as error:
+    pushes = {
+        "'k'": lambda: c.push("k", make()),
+        "'a' of the state 'k'": lambda: c.push_state("k", {"first": np.ones(2), "a": make()}),
+    }
+    for where, push in pushes.items():
+        with pytest.raises(td.Invalid, match=f"cannot push {where}: {reason}") as error:
             push()
         assert way in str(error.value) and error.value.key == "k"

@@ -27,6 +27,8 @@ DTYPES = [
     "bfloat16",
     "float8_e4m3fn",
     "float8_e5m2",
+    "complex128",
+    "float8_e8m0fnu",
 ]
 
 
@@ -123,6 +125,7 @@ def test_views_of_any_layout_are_pushed_as_numpy_sees_them(c):
         "one": base[1:2, :, 2:3],
         "bytes": base.view("int8")[..., ::3],
         "wide": base.astype("complex64")[:, ::2],
+        "widest": base.astype("complex128")[..., ::2],
     }
     for name, layout in layouts.items():
         report = c.push(name, layout).report
@@ -171,7 +174,7 @@ def test_anything_with_the_buffer_protocol_or_dlpack_is_pushed(c):
 
 def test_what_is_no_tensor_is_refused_with_a_reason(c):
     for value, reason in [
-        (np.zeros(2, "complex128"), "complex128"),
+        (np.zeros(2, "clongdouble"), "complex256"),
         (np.zeros(2, ">i4"), ">i4"),
         (np.array(["a"]), "unsupported element type"),
         (np.array([None]), "unsupported element type"),
@@ -211,11 +214,16 @@ def test_types_are_named_as_their_libraries_name_them(c):
         (ml_dtypes.bfloat16, "bfloat16"),
         (float, "float64"),
         (bool, "bool"),
+        (complex, "complex128"),
+        ("c128", "complex128"),
+        (ml_dtypes.float8_e8m0fnu, "float8_e8m0fnu"),
     ]:
         assert c.empty(1, dtype).dtype == name
     for wrong in ("float128", "U8", np.dtype(">f4")):
         with pytest.raises(td.Invalid, match="element type"):
             c.empty(1, wrong)
+    with pytest.raises(td.Invalid, match="counts elements here, and not pairs, so say float4_e2m1fn"):
+        c.empty(1, "torch.float4_e2m1fn_x2")
 
 
 def test_a_buffer_with_views_is_not_taken(c):

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import transferd as td
+from test_packed import PACKED
+from test_packed import values as packed_values
 from test_tensors import DTYPES, dtype_of, values
 
 # Above what is mapped privately for DLPack, 64 KiB.
@@ -34,6 +36,15 @@ def test_every_type_and_shape_goes_both_ways(c, other, name, shape):
     assert c.push("jax", found).report.copied == expected.nbytes
     again = other.fetch("jax")
     assert again.dtype == name and again.numpy().tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize("shape", [(0, 2), (3, 4, 6), LARGE])
+def test_elements_of_4_bits_go_both_ways_by_numpy(c, other, name, shape):
+    expected = packed_values(name, shape)
+    assert c.push("jax", jnp.asarray(expected)).report.copied == expected.size // 2
+    found = jnp.asarray(other.fetch("jax").numpy())
+    assert found.dtype == expected.dtype and np.asarray(found).tobytes() == expected.tobytes()
 
 
 def test_large_tensors_are_not_copied(c):

@@ -311,7 +311,7 @@ class Kind(torch.Tensor):
         (overlapping, td.Invalid, "'first' and 'second' have a part of their memory in common"),
         (lambda: torch.nn.Linear(3, 3, device="meta"), td.Invalid, "'weight' is on the device meta: .*cpu"),
         (lambda: torch.nn.LazyLinear(3), td.Invalid, "'weight' has no shape yet: run the module once"),
-        (lambda: with_buffer(torch.ones(2, dtype=torch.complex128)), td.Invalid, "'wrong' cannot be moved: .*x128"),
+        (lambda: with_buffer(torch.empty(2, dtype=torch.complex32)), td.Invalid, "'wrong' cannot be moved: .*complex32"),
         (lambda: with_buffer(torch.eye(3).to_sparse()), td.Invalid, "'wrong' is a tensor of layout torch.sparse_coo"),
         (lambda: with_buffer(torch.ones(3).as_subclass(Kind)), td.Invalid, "'wrong' is a Kind"),
         (lambda: WithExtra(3, 3), td.Invalid, "'_extra_state' is a dict"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -48,6 +49,40 @@ def test_every_type_and_shape_goes_both_ways(c, other, name, shape):
         for client in (c, other):
             assert same(client.fetch(key).torch(), expected)
             assert same(torch.from_dlpack(client.fetch(key)), expected)
+
+
+@pytest.mark.parametrize("shape", [(0,), (2,), (3, 4, 8), LARGE])
+def test_pairs_of_4_bits_go_both_ways(c, other, shape):
+    # A shape counts elements, and torch's counts pairs.
+    pairs = (*shape[:-1], shape[-1] // 2)
+    expected = torch.arange(int(np.prod(pairs))).to(torch.uint8).reshape(pairs).view(torch.float4_e2m1fn_x2)
+    buffer = c.empty(shape, "float4_e2m1fn")
+    written = buffer.torch()
+    assert written.dtype == torch.float4_e2m1fn_x2 and tuple(written.shape) == pairs
+    written.copy_(expected)
+    del written
+    assert c.push("own", buffer).report.copied == 0
+    assert c.push("foreign", expected).report.copied == expected.numel()
+    turned = expected.reshape(max(pairs[0], 1), -1).t()
+    c.push("turned", turned)
+    assert same(other.fetch("turned").torch(), turned.view(torch.uint8).contiguous().view(torch.float4_e2m1fn_x2))
+    for key in ("own", "foreign"):
+        tensor = other.fetch(key)
+        assert (tensor.dtype, tensor.shape) == ("float4_e2m1fn", shape) and same(tensor.torch(), expected)
+        low = raw(expected)[0] & 15 if expected.numel() else 0
+        assert tensor.numpy().shape == shape and (not low or tensor.numpy().reshape(-1).view("uint8")[0] == low)
+    c.push_state("s", {"w": expected})
+    into = {"w": torch.empty_like(expected)}
+    c.fetch_state("s", into=into)
+    assert same(into["w"], expected)
+    turned = torch.zeros((*pairs[:-1], 2 * pairs[-1]), dtype=torch.uint8)[..., ::2].view(torch.float4_e2m1fn_x2)
+    c.fetch_state("s", into={"w": turned})
+    assert torch.equal(turned.view(torch.uint8), expected.view(torch.uint8))
+    with pytest.raises(td.Invalid, match="cannot push 'k': .*two elements of f4e2m1 share a byte"):
+        c.push("k", torch.zeros((), dtype=torch.uint8).view(torch.float4_e2m1fn_x2))
+    c.push("int4", np.zeros(4, ml_dtypes.int4))
+    with pytest.raises(BufferError, match="no library takes int4 by DLPack"):
+        c.fetch("int4").torch()
 
 
 def test_a_buffer_with_a_view_of_torch_is_not_taken(c):

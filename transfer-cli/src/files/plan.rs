@@ -257,7 +257,7 @@ fn describe(options: &Options, path: &Path, found_bytes: u64) -> Result<TensorMe
             }
         }
         None if found_bytes.is_multiple_of(dtype.size_bytes()) => {
-            shaped(options, path, &[found_bytes / dtype.size_bytes()])
+            shaped(options, path, &[found_bytes / dtype.size_bytes() * dtype.elements_per_unit()])
         }
         None => Err(FilesError::FileElements { path: path.to_owned(), dtype, found_bytes }),
     }

@@ -39,11 +39,21 @@ pub enum DType {
     F8E4M3 = 15,
     /// 8-bit float, 5 exponent bits (OCP 8-bit Floating Point Specification 1.0).
     F8E5M2 = 16,
+    /// Two binary64: real, imaginary.
+    C128 = 17,
+    /// 8-bit power of two, 2^-127 to 2^127 or NaN: the scale of a block (OCP Microscaling Formats Specification 1.0, E8M0).
+    F8E8M0 = 18,
+    /// 4-bit float, 2 exponent bits, finite values only (OCP Microscaling Formats Specification 1.0, FP4). Two to a byte.
+    F4E2M1 = 19,
+    /// Signed 4 bit. Two to a byte.
+    I4 = 20,
+    /// Unsigned 4 bit. Two to a byte.
+    U4 = 21,
 }
 
 impl DType {
     /// Every element type, in the order of its number.
-    pub const ALL: [DType; 16] = [
+    pub const ALL: [DType; 21] = [
         DType::Bool,
         DType::I8,
         DType::U8,
@@ -60,16 +70,34 @@ impl DType {
         DType::C64,
         DType::F8E4M3,
         DType::F8E5M2,
+        DType::C128,
+        DType::F8E8M0,
+        DType::F4E2M1,
+        DType::I4,
+        DType::U4,
     ];
 
-    /// The size of one element in bytes.
+    /// The size of a unit in bytes. A unit is one element, or the two elements that share a byte: see
+    /// [`DType::elements_per_unit`].
     #[must_use]
     pub const fn size_bytes(self) -> u64 {
         match self {
-            DType::Bool | DType::I8 | DType::U8 | DType::F8E4M3 | DType::F8E5M2 => 1,
+            DType::Bool | DType::I8 | DType::U8 | DType::F8E4M3 | DType::F8E5M2 | DType::F8E8M0 => 1,
+            DType::F4E2M1 | DType::I4 | DType::U4 => 1,
             DType::I16 | DType::U16 | DType::F16 | DType::BF16 => 2,
             DType::I32 | DType::U32 | DType::F32 => 4,
             DType::I64 | DType::U64 | DType::F64 | DType::C64 => 8,
+            DType::C128 => 16,
+        }
+    }
+
+    /// The number of elements in a unit: 2 for types of 4 bits, 1 for all others. Two elements of 4 bits that follow each
+    /// other in the last dimension share a byte, and the first has its low bits.
+    #[must_use]
+    pub const fn elements_per_unit(self) -> u64 {
+        match self {
+            DType::F4E2M1 | DType::I4 | DType::U4 => 2,
+            _ => 1,
         }
     }
 
@@ -99,6 +127,11 @@ impl DType {
             DType::C64 => "c64",
             DType::F8E4M3 => "f8e4m3",
             DType::F8E5M2 => "f8e5m2",
+            DType::C128 => "c128",
+            DType::F8E8M0 => "f8e8m0",
+            DType::F4E2M1 => "f4e2m1",
+            DType::I4 => "i4",
+            DType::U4 => "u4",
         }
     }
 
@@ -127,6 +160,6 @@ mod tests {
             assert_eq!(DType::from_name(d.name()), Some(d));
         }
         assert_eq!(DType::from_wire(0), None);
-        assert_eq!(DType::from_wire(17), None);
+        assert_eq!(DType::from_wire(22), None);
     }
 }

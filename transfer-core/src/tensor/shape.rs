@@ -29,6 +29,17 @@ pub enum InvalidShape {
         /// The shape.
         shape: Shape,
     },
+    /// Elements that share a byte do not fill their last one.
+    #[error(
+        "{dtype}{shape} cannot be: two elements of {dtype} share a byte along the last dimension, so that has to be \
+         there, and even"
+    )]
+    OddLastDimension {
+        /// The element type.
+        dtype: DType,
+        /// The shape.
+        shape: Shape,
+    },
     /// More than [`MAX_METADATA_BYTES`].
     #[error("a tensor has at most {MAX_METADATA_BYTES} bytes of metadata in front of it, this one has {bytes}")]
     MetadataTooLong {
@@ -88,8 +99,12 @@ impl TensorMeta {
     /// Describes a tensor.
     ///
     /// # Errors
-    /// [`InvalidShape::TooLarge`] where the size in bytes is not below 2^63.
+    /// [`InvalidShape::TooLarge`] where the size in bytes is not below 2^63; [`InvalidShape::OddLastDimension`].
     pub fn new(dtype: DType, shape: Shape) -> Result<TensorMeta, InvalidShape> {
+        let per_unit = dtype.elements_per_unit();
+        if per_unit > 1 && shape.dims().last().is_none_or(|last| !last.is_multiple_of(per_unit)) {
+            return Err(InvalidShape::OddLastDimension { dtype, shape });
+        }
         match checked_len(dtype, &shape) {
             Some(_) => Ok(TensorMeta { dtype, shape, metadata_bytes: 0 }),
             None => Err(InvalidShape::TooLarge { dtype, shape }),
@@ -161,6 +176,12 @@ impl TensorMeta {
         &self.shape
     }
 
+    /// The dimensions in units of [`DType::size_bytes`]: those of the shape, but the last one is half as long if two
+    /// elements share a byte.
+    pub fn unit_dims(&self) -> impl ExactSizeIterator<Item = u64> + '_ {
+        units(self.dtype, &self.shape)
+    }
+
     /// The size in bytes, with what lies in front of the body.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
@@ -169,8 +190,7 @@ impl TensorMeta {
 
     fn body_bytes(&self) -> u64 {
         // It fits, as `new` has checked. If one dimension is 0, the product of the others may overflow; the result is 0 all the same.
-        let elements = self.shape.dims().iter().fold(1u64, |n, d| n.wrapping_mul(*d));
-        elements * self.dtype.size_bytes()
+        self.unit_dims().fold(1u64, u64::wrapping_mul) * self.dtype.size_bytes()
     }
 }
 
@@ -196,8 +216,13 @@ fn checked_len(dtype: DType, shape: &Shape) -> Option<u64> {
     if shape.dims().contains(&0) {
         return Some(0);
     }
-    let elements = shape.dims().iter().try_fold(1u64, |n, d| n.checked_mul(*d))?;
-    elements.checked_mul(dtype.size_bytes()).filter(|n| *n < 1 << 63)
+    let units = units(dtype, shape).try_fold(1u64, u64::checked_mul)?;
+    units.checked_mul(dtype.size_bytes()).filter(|n| *n < 1 << 63)
+}
+
+fn units(dtype: DType, shape: &Shape) -> impl ExactSizeIterator<Item = u64> + '_ {
+    let last = shape.dims().len().saturating_sub(1);
+    shape.dims().iter().enumerate().map(move |(i, n)| if i == last { n / dtype.elements_per_unit() } else { *n })
 }
 
 impl fmt::Display for TensorMeta {
@@ -224,8 +249,26 @@ mod tests {
     fn sizes() {
         assert_eq!(TensorMeta::of(DType::F32, &[4096, 4096]).unwrap().len_bytes(), 64 << 20);
         assert_eq!(TensorMeta::of(DType::C64, &[]).unwrap().len_bytes(), 8);
+        assert_eq!(TensorMeta::of(DType::C128, &[3]).unwrap().len_bytes(), 48);
         assert_eq!(TensorMeta::of(DType::F64, &[0]).unwrap().len_bytes(), 0);
         assert_eq!(TensorMeta::of(DType::F64, &[u64::MAX, u64::MAX, 0]).unwrap().len_bytes(), 0);
+    }
+
+    #[test]
+    fn elements_of_4_bits_share_bytes_along_the_last_dimension() {
+        for dtype in [DType::F4E2M1, DType::I4, DType::U4] {
+            let meta = TensorMeta::of(dtype, &[3, 6]).unwrap();
+            assert_eq!((meta.len_bytes(), meta.unit_dims().collect::<Vec<_>>()), (9, vec![3, 3]));
+            assert_eq!(TensorMeta::of(dtype, &[7, 0]).unwrap().len_bytes(), 0);
+            for dims in [&[][..], &[3], &[4, 1], &[0, 5]] {
+                let error = TensorMeta::of(dtype, dims).unwrap_err();
+                assert!(matches!(error, InvalidShape::OddLastDimension { .. }), "{error}");
+                assert!(error.to_string().contains(&format!("{dtype}{dims:?} cannot be")), "{error}");
+            }
+            // Twice as many elements as bytes fit.
+            assert_eq!(TensorMeta::of(dtype, &[(1 << 63) + 2]).unwrap().len_bytes(), (1 << 62) + 1);
+            assert!(matches!(TensorMeta::of(dtype, &[2, u64::MAX - 1]), Err(InvalidShape::TooLarge { .. })));
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use transfer_core::tensor::DType;
 
 /// Returns the Arrow type whose arrays have the memory of a dense tensor of `dtype`, or `None` if Arrow has none: its
-/// booleans are bit-packed, and it has no bfloat16, no complex numbers and no 8-bit floats.
+/// booleans are bit-packed, and it has no bfloat16, no complex numbers, and no floats of 8 or 4 bits.
 #[must_use]
 pub fn arrow_type(dtype: DType) -> Option<DataType> {
     match dtype {

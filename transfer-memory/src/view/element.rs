@@ -11,7 +11,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type whose memory is that of one tensor element. Sealed: the element types are [`DType`]'s.
+/// A Rust type whose memory is that of one tensor element, or of two that share a byte. Sealed: the element types are [`DType`]'s.
 pub trait Element: sealed::Sealed + CheckedBitPattern + NoUninit + Send + Sync {
     /// The element type.
     const DTYPE: DType;
@@ -26,6 +26,26 @@ pub struct F8E4M3(pub u8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct F8E5M2(pub u8);
+
+/// A scale of a block: the biased exponent of a power of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct F8E8M0(pub u8);
+
+/// Two 4-bit floats, as their bits: the first has the low ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct F4E2M1x2(pub u8);
+
+/// Two signed 4-bit integers, as their bits: the first has the low ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct I4x2(pub u8);
+
+/// Two unsigned 4-bit integers, as their bits: the first has the low ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct U4x2(pub u8);
 
 macro_rules! elements {
     ($($rust:ty => $dtype:ident),* $(,)?) => {$(
@@ -54,6 +74,11 @@ elements! {
     Complex<f32> => C64,
     F8E4M3 => F8E4M3,
     F8E5M2 => F8E5M2,
+    Complex<f64> => C128,
+    F8E8M0 => F8E8M0,
+    F4E2M1x2 => F4E2M1,
+    I4x2 => I4,
+    U4x2 => U4,
 }
 
 pub(crate) fn cast<T: Element>(bytes: &[u8]) -> Result<&[T], ViewError> {

@@ -12,7 +12,7 @@ mod private;
 
 pub use arrow::arrow_type;
 pub use bytes::{Bytes, Owner};
-pub use element::{Element, F8E4M3, F8E5M2};
+pub use element::{Element, F4E2M1x2, F8E4M3, F8E5M2, F8E8M0, I4x2, U4x2};
 pub(crate) use element::{cast, cast_mut};
 pub use error::ViewError;
 pub use private::{NotPrivate, PrivateBytes};

@@ -11,11 +11,11 @@ from ._native import Buffer, Foreign, Tensor
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", *_native._PACKED)
 
 
 def view(of: Tensor | Buffer) -> NDArray[Any]:
-    """An array that shares the memory of a tensor or buffer, and keeps it."""
+    """An array that shares the memory of a tensor or buffer, and keeps it. Of a tensor with elements of 4 bits it is a copy."""
     import numpy
 
     dtype: Any
@@ -25,10 +25,36 @@ def view(of: Tensor | Buffer) -> NDArray[Any]:
         dtype = numpy.dtype(getattr(ml_dtypes, of.dtype))
     else:
         dtype = numpy.dtype(of.dtype)
+    if of.dtype not in _native._PACKED:
+        return _of_memory(of, dtype, of.shape)
+    if isinstance(of, Buffer):
+        raise _errors.Invalid(
+            f"a buffer of {of.dtype} has two elements to a byte, and numpy one: write packed(), or push an array of numpy"
+        )
+    pairs = _of_memory(of, numpy.dtype("uint8"), (-1,))
+    unpacked = numpy.empty((pairs.size, 2), "uint8")
+    numpy.bitwise_and(pairs, 15, out=unpacked[:, 0])
+    numpy.right_shift(pairs, 4, out=unpacked[:, 1])
+    of._count_copied(unpacked.nbytes)
+    array: NDArray[Any] = unpacked.view(dtype).reshape(of.shape)
+    return array
+
+
+def packed(of: Tensor | Buffer) -> NDArray[Any]:
+    """The bytes of a tensor or buffer with elements of 4 bits, as an array that shares its memory."""
+    import numpy
+
+    if of.dtype not in _native._PACKED:
+        raise _errors.Invalid(f"elements of {of.dtype} have whole bytes: take numpy()")
+    return _of_memory(of, numpy.dtype("uint8"), (*of.shape[:-1], of.shape[-1] // 2))
+
+
+def _of_memory(of: Tensor | Buffer, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    import numpy
+
     if of.nbytes == 0:
-        empty: NDArray[Any] = numpy.empty(of.shape, dtype)
-        return empty
-    array: NDArray[Any] = numpy.frombuffer(memoryview(of._raw()), dtype).reshape(of.shape)
+        return numpy.empty([max(n, 0) for n in shape], dtype)
+    array: NDArray[Any] = numpy.frombuffer(memoryview(of._raw()), dtype).reshape(shape)
     return array
 
 
@@ -80,6 +106,9 @@ def _foreign(value: object) -> Foreign:
             raise _errors.Invalid(
                 f"the {_name(given)} has the unsupported element type {dtype}; there are {known}: convert it first{_conversion(dtype)}"
             )
+        if dtype.name in _native._PACKED:
+            # jax gives this memory to numpy alone.
+            given = numpy.asarray(given)
         if dtype.name in _ML_DTYPES and hasattr(given, "__array_interface__"):
             # The buffer protocol has no such elements; seen as integers of the same size they lie where they were.
             return Foreign(given.view("uint16" if dtype.itemsize == 2 else "uint8"), dtype.name)
@@ -90,9 +119,11 @@ def _conversion(dtype: Any) -> str:
     """What makes an array of an unsupported element type one that can be pushed."""
     if dtype.fields is not None:
         return ", for example to a state with an entry for each field"
+    if dtype.type.__module__ == "ml_dtypes":
+        return f', for example by .astype("{"int8" if "int" in dtype.name else "float32"}")'
     if dtype.kind in "fciub":
         native = dtype.newbyteorder("=").name
-        other = "complex64" if dtype.kind == "c" else "float64" if dtype.kind == "f" else "int64"
+        other = "complex128" if dtype.kind == "c" else "float64" if dtype.kind == "f" else "int64"
         return f', for example by .astype("{native if native in _native._DTYPES else other}")'
     kinds = {"M": '.view("int64")', "m": '.view("int64")', "O": '.astype("float64")', "V": '.view("uint8")'}
     return f", for example by {kinds[dtype.kind]}" if dtype.kind in kinds else ", or push it as a column by push_table"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _native
+from . import _native, _torch
 from ._errors import Invalid
 from ._native import Foreign, Tensor
 
@@ -21,7 +21,8 @@ def to_device(of: Tensor, device: Any) -> Any:
     # Errors of this package, before torch fails with its own.
     _native._check_gpu(where.index if where.index is not None else 0)
     # Allocated in the current stream, as the copy is made there: torch uses its memory again only behind the copy.
-    target = torch.empty(of.shape, dtype=getattr(torch, of.dtype), device=where)
+    shape, dtype = _torch.layout(of)
+    target = torch.empty(shape, dtype=dtype, device=where)
     of._copy_to_gpu(target.device.index, target.data_ptr(), torch.cuda.current_stream(target.device).cuda_stream)
     return target
 

@@ -9,7 +9,7 @@ from typing import Any
 from . import _torch
 from ._arrays import view
 from ._errors import Invalid
-from ._native import Buffer, Report, Tensor
+from ._native import _PACKED, Buffer, Report, Tensor
 
 
 class State(dict[str, Tensor]):
@@ -69,8 +69,9 @@ def _writable(target: Any) -> Any:
 
 
 def _description(value: Any) -> tuple[str, tuple[int, ...]]:
-    dtype = getattr(value.dtype, "name", value.dtype)
-    return str(dtype).removeprefix("torch."), tuple(value.shape)
+    if _torch.is_tensor(value):
+        return _torch.description(value)
+    return str(getattr(value.dtype, "name", value.dtype)), tuple(value.shape)
 
 
 def _words(description: tuple[str, tuple[int, ...]]) -> str:
@@ -90,6 +91,10 @@ def _copy(tensor: Tensor, target: Any) -> None:
 
                 copy_into(tensor, target)
             else:
-                target.copy_(tensor.torch())
+                source = tensor.torch()
+                if tensor.dtype in _PACKED:
+                    # torch copies no pairs that are not contiguous.
+                    source, target = source.view(torch.uint8), target.view(torch.uint8)
+                target.copy_(source)
     else:
         target[...] = view(tensor)

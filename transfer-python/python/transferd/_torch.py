@@ -6,13 +6,37 @@ import sys
 from typing import Any
 
 from ._errors import Invalid
-from ._native import _DTYPES
+from ._native import _DTYPES, _PACKED, Tensor
+
+# torch has pairs of such elements, where others count them.
+_PAIRS = "float4_e2m1fn_x2"
+# What tensors of torch can have: its own types of 4 bits have a byte for each element, and no values yet.
+_TYPES = (*(name for name in _DTYPES if name not in _PACKED), _PAIRS)
 
 
 def is_tensor(value: object) -> bool:
     """Whether this is a tensor of torch, of any class."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def description(of: Any) -> tuple[str, tuple[int, ...]]:
+    """The element type and the shape of a tensor of torch, as this package says them."""
+    name, shape = str(of.dtype).removeprefix("torch."), tuple(of.shape)
+    if name == _PAIRS and shape:
+        return _PAIRS.removesuffix("_x2"), (*shape[:-1], 2 * shape[-1])
+    return name, shape
+
+
+def layout(of: Tensor) -> tuple[tuple[int, ...], Any]:
+    """The shape and the element type of torch's tensor for a fetched one."""
+    import torch
+
+    if of.dtype not in _PACKED:
+        return of.shape, getattr(torch, of.dtype)
+    if not _PAIRS.startswith(of.dtype + "_"):
+        raise Invalid(f"torch has no pairs of {of.dtype}: take packed(), which has two elements in each uint8")
+    return (*of.shape[:-1], of.shape[-1] // 2), getattr(torch, _PAIRS)
 
 
 def in_memory(given: Any) -> Any:
@@ -60,8 +84,10 @@ def _reason(torch: Any, given: Any) -> str | None:
         return "is not dense: take .to_dense()"
     if given.is_quantized:
         return "is quantized: take .dequantize() or .int_repr()"
-    if (dtype := str(given.dtype).removeprefix("torch.")) not in _DTYPES:
-        return f"has the unsupported element type {dtype}; there are {', '.join(_DTYPES)}: convert it first, with .to()"
+    if (dtype := str(given.dtype).removeprefix("torch.")) not in _TYPES:
+        other = "complex64" if dtype == "complex32" else "int8" if "int" in dtype else "float32"
+        known = ", ".join(_TYPES)
+        return f"has the unsupported element type {dtype}; there are {known}: convert it first, for example by .to(torch.{other})"
     if given.device.type == "meta":
         return "is on the device meta, where no values are"
     if given.numel() == 0 or given._is_zerotensor():

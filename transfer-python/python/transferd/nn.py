@@ -257,7 +257,8 @@ def _check(name: str, value: Any) -> None:
 
 def _allocated(client: Client, name: str, value: Any, timeout: float | None) -> Buffer:
     try:
-        return client.empty(tuple(value.shape), value.dtype, timeout=timeout)
+        dtype, shape = _torch.description(value)
+        return client.empty(shape, dtype, timeout=timeout)
     except Invalid as error:
         raise Invalid(f"{name!r} cannot be moved: {error}") from None
 

@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn element_types_have_the_same_numbers_in_messages() {
         for dtype in DType::ALL {
-            let meta = TensorMeta::of(dtype, &[2, 3]).unwrap();
+            let meta = TensorMeta::of(dtype, &[3, 2]).unwrap();
             let message = descriptor(&meta).dtype();
             assert_eq!(message.as_str_name(), format!("DTYPE_{}", dtype.name().to_uppercase()));
         }

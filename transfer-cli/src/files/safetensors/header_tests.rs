@@ -46,7 +46,8 @@ fn invalid_headers_are_named() {
     let hole =
         r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[5,9]}}"#;
     for (header, bodies, words) in [
-        (one("F4", "[2]", "[0,1]"), 1, &["layer/w", "F4", "BF16"][..]),
+        (one("F6_E2M3", "[4]", "[0,3]"), 3, &["layer/w", "F6_E2M3", "BF16", "F4"][..]),
+        (one("F4", "[3]", "[0,1]"), 1, &["layer/w", "f4e2m1[3]", "even"]),
         (one("F32", "[2]", "[0,4]"), 4, &["layer/w", "f32[2]", "8 bytes", "0 to 4"]),
         (one("F32", "[2]", "[8,0]"), 8, &["layer/w", "backwards"]),
         (one("F32", "[2]", "[4,12]"), 12, &["layer/w", "starts at 4", "hole"]),
