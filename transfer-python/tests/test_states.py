@@ -136,8 +136,9 @@ def test_all_buffers_are_taken_or_none(c):
     assert not any(buffer.pushed for buffer in made.values())
     assert np.array_equal(made["layer0/w"].numpy(), arrays()["layer0/w"])
     del view
+    c.push("taken", taken := c.empty(1))
     with pytest.raises(td.Error, match="pushed already"):
-        c.push_state("policy", {**made, "tied": made["mask"]})
+        c.push_state("policy", {**made, "taken": taken})
     assert not any(buffer.pushed for buffer in made.values())
     c.push_state("policy", made)
     assert all(buffer.pushed for buffer in made.values())
@@ -250,7 +251,7 @@ def test_states_are_awaited(c):
     asyncio.run(awaited(c.path))
 
 
-@pytest.mark.parametrize("name", ["", "x" * 513, "\u20ac" * 171, "\ud800", 0, None])
+@pytest.mark.parametrize("name", ["", "x" * 513, "\u20ac" * 171, "\ud800"])
 @pytest.mark.parametrize("module", [td, td.aio])
 def test_a_name_that_cannot_be_is_an_error_of_its_state_and_entry(sidecar, module, name):
     async def refused():

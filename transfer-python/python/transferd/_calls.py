@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, overload
 
-from . import _native
+from . import _native, _tree
 from ._arrays import foreign
-from ._errors import Invalid
-from ._native import Buffer, Pending, Pushed
+from ._errors import Invalid, VersionGone
+from ._native import Buffer, Pending, Pushed, Report, Tensor
 from ._state import State
 
 T = TypeVar("T")
 Call = Generator[Pending[Any], Any, T]
 Aliases = Literal["refuse", "allow"]
+# How often a version can be replaced between two requests of one call.
+_ATTEMPTS = 10
 
 
 class PushOptions(TypedDict, total=False):
@@ -98,36 +100,10 @@ def push_snapshot(client: _native.Client, key: str, buffer: Buffer, options: Pus
     return pushed
 
 
-def push_state_snapshot(
-    client: _native.Client, key: str, state: Mapping[str, Buffer], options: PushOptions
-) -> Call[Pushed]:
-    check_names(f"the state {key!r}", state)
-    copies, copied = {}, 0
-    for name, buffer in state.items():
-        copies[name], bytes_copied = yield from _copied(client, buffer, options.get("timeout", 30.0), key, name)
-        copied += bytes_copied
-    pushed: Pushed = yield client._push_bundle(key, list(copies), list(copies.values()), False, copied, dict(options))
-    return pushed
-
-
-def check_names(where: str, names: Iterable[object]) -> None:
-    """Raises where one of the names that tensors have there cannot be."""
-    for at, name in enumerate(names):
-        if not _is_name(name):
-            raise Invalid(f"entry {at} of {where} has the name {name!r}: a name is a text of 1 to 512 bytes of UTF-8")
-
-
-def _is_name(name: object) -> bool:
-    try:
-        return isinstance(name, str) and 1 <= len(name.encode()) <= 512
-    except UnicodeEncodeError:
-        return False
-
-
 def two_state_buffers(
     client: _native.Client, key: str, tensors: Mapping[str, tuple[Sequence[int], object]]
 ) -> _native.TwoBundleBuffers:
-    check_names(f"the state {key!r}", tensors)
+    _tree.check_names(f"the state {key!r}", tensors)
     described = [(name, shape, dtype) for name, (shape, dtype) in tensors.items()]
     return client._two_bundle_buffers(key, described)
 
@@ -138,38 +114,84 @@ def push_table(client: _native.Client, key: str, table: object, options: PushOpt
 
 
 def push_state(
-    client: _native.Client, key: str, state: Mapping[str, object], aliases: Aliases, options: PushOptions
+    client: _native.Client,
+    key: str,
+    state: Mapping[Any, object],
+    aliases: Aliases,
+    options: PushOptions,
+    copies: bool = False,
 ) -> Call[Pushed]:
+    """Publishes a state. With `copies` its buffers are copied as well, and stay writable."""
     _check(aliases)
-    check_names(f"the state {key!r}", state)
-    buffers, copied = [], 0
-    for name, value in state.items():
-        if isinstance(value, Buffer):
+    tensors, record = _tree.flatten(f"the state {key!r}", state)
+    timeout, buffers, copied = options.get("timeout", 30.0), [], 0
+    for name, value in tensors.items():
+        if isinstance(value, Buffer) and not copies:
             buffers.append(value)
         else:
-            buffer, bytes_copied = yield from _copied(client, value, options.get("timeout", 30.0), key, name)
+            buffer, bytes_copied = yield from _copied(client, value, timeout, key, name)
             buffers.append(buffer)
             copied += bytes_copied
-    pushed: Pushed = yield client._push_bundle(key, list(state), buffers, aliases == "allow", copied, dict(options))
+    names = list(tensors)
+    if record is not None:
+        # It is made here, and no copy of a tensor.
+        buffer, _ = yield from _copied(client, record, timeout, key, _tree.RECORD)
+        names, buffers = [*names, _tree.RECORD], [*buffers, buffer]
+    pushed: Pushed = yield client._push_bundle(key, names, buffers, aliases == "allow", copied, dict(options))
     return pushed
+
+
+def gate_state(client: _native.Client, key: str, timeout: float | None) -> Call[dict[Any, Any]]:
+    buffers: dict[str, Buffer] = yield client._gate_bundle(key, timeout)
+    return _tree.restore(key, buffers)
 
 
 def fetch_state(
     client: _native.Client,
     key: str,
-    into: Mapping[str, Any] | None,
+    into: Mapping[Any, Any] | None,
     only: Iterable[str] | None,
     options: FetchOptions,
 ) -> Call[State]:
     if isinstance(only, str):
         raise TypeError(f"only= takes names, such as [{only!r}], not the one string {only!r}")
     names = None if only is None else list(only)
-    check_names(f"only= of the state {key!r}", names or ())
-    tensors, version, report = yield client._fetch_bundle(key, names, dict(options))
-    state = State(tensors, version, report)
+    _tree.check_names(f"only= of the state {key!r}", names or ())
+    try:
+        tensors, version, report = yield client._fetch_bundle(key, names, dict(options))
+    except Invalid as error:
+        if not names:
+            raise
+        tensors, version, report = yield from _tied(client, key, names, options, error)
+    state = State(_tree.restore(key, tensors) if names is None else tensors, version, report)
     if into is not None:
         state.copy_into(into)
     return state
+
+
+def _tied(
+    client: _native.Client, key: str, names: list[str], options: FetchOptions, error: Invalid
+) -> Call[tuple[dict[str, Tensor], int, Report]]:
+    """Fetches tensors by names of which the version's bundle does not have all, which `error` says: those that are tied have another name there."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            record, version, _ = yield client._fetch_bundle(key, [_tree.RECORD], dict(options))
+        except Invalid:
+            raise error from None
+        ties = _tree.ties(key, record[_tree.RECORD])
+        if not any(name in ties for name in names):
+            raise error
+        wanted = {name: ties.get(name, name) for name in names}
+        exactly: FetchOptions = {**options, "at_least": None, "after": None, "exactly": version}
+        try:
+            found, version, report = yield client._fetch_bundle(key, list(wanted.values()), dict(exactly))
+        except VersionGone:
+            # It was replaced in between.
+            if options.get("exactly") is not None or attempt + 1 == _ATTEMPTS:
+                raise
+        else:
+            return {name: found[of] for name, of in wanted.items()}, version, report
+    raise error
 
 
 def partitioning(

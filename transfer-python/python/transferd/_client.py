@@ -158,13 +158,14 @@ class Client(_native.Client):
     # States
 
     def push_state(
-        self, key: str, state: Mapping[str, object], *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
+        self, key: str, state: Mapping[Any, object], *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
     ) -> Pushed:
-        """Publishes the tensors of a mapping, such as the state dict of a model, as one version: who fetches it gets all of them.
+        """Publishes a state as one version: a mapping of tensors, such as the state dict of a model, or of an optimizer, with dicts, lists and
+        tuples inside of each other, numbers, bools, None, texts and bytes. Who fetches it gets all of it, as it was; see docs/python.md.
 
         `Buffer`s are taken, by reference, as `push` takes one; all of them, or none where one cannot be taken. A push that fails gives
-        them back, writable, with what they held. Anything else that `push` takes is copied into the arena once, which `report.copied` counts. At most 131,072 tensors,
-        each with a name of 1 to 512 bytes. The options are those of `push`.
+        them back, writable, with what they held. Anything else that `push` takes is copied into the arena once, which `report.copied` counts. Entries that
+        are the same memory are pushed once. At most 131,072 tensors, each with a name of 1 to 512 bytes. The options are those of `push`.
         """
         return wait(_calls.push_state(self, key, state, aliases, options))
 
@@ -172,14 +173,15 @@ class Client(_native.Client):
         self,
         key: str,
         *,
-        into: Mapping[str, Any] | None = None,
+        into: Mapping[Any, Any] | None = None,
         only: Iterable[str] | None = None,
         **options: Unpack[FetchOptions],
     ) -> State:
-        """Fetches what `push_state` published: a `State`, that is a dict of `Tensor`s by name, all of one version.
+        """Fetches what `push_state` published: a `State`, that is a dict with `Tensor`s where tensors were, all of one version. Entries that were the
+        same memory are the same `Tensor`.
 
-        With `into` they are also copied into its arrays, see `State.copy_into`. With `only`, an iterable of names, the state has these
-        tensors and no others; where the version has to move, only they do, and `report.bytes` counts only them. The options are those of
+        With `into` they are also copied into its arrays, see `State.copy_into`. With `only`, an iterable of names, the state is a dict of these
+        tensors and no others by their names, which are "a/b/0" for what is at ["a"]["b"][0]; where the version has to move, only they do, and `report.bytes` counts only them. The options are those of
         `fetch`. Raises `Invalid` where the state has none of such a name.
         """
         return wait(_calls.fetch_state(self, key, into, only, options))
@@ -249,17 +251,17 @@ class Client(_native.Client):
         """Two buffers that take turns under `key`: while readers have the one, the other is written."""
         return TwoBuffers(self._two_buffers(key, shape, dtype))
 
-    def push_state_snapshot(self, key: str, state: Mapping[str, Buffer], **options: Unpack[PushOptions]) -> Pushed:
-        """Publishes copies of buffers that stay writable as one version. The options are those of `push`."""
-        return wait(_calls.push_state_snapshot(self, key, state, options))
+    def push_state_snapshot(self, key: str, state: Mapping[Any, object], **options: Unpack[PushOptions]) -> Pushed:
+        """Publishes a state as `push_state` does, with copies of its buffers, which stay writable. The options are those of `push`."""
+        return wait(_calls.push_state(self, key, state, "refuse", options, copies=True))
 
-    def gate_state(self, key: str, *, timeout: float | None = 30.0) -> dict[str, Buffer]:
+    def gate_state(self, key: str, *, timeout: float | None = 30.0) -> dict[Any, Any]:
         """Takes the newest state under this worker's own `key` back, to be updated in place, once it has no readers.
 
-        Returns its buffers by name. Fetches wait for the next push meanwhile. Where the readers take longer, it raises
+        Returns it with its buffers where tensors were, for `push_state`. Fetches wait for the next push meanwhile. Where the readers take longer, it raises
         `Timeout`, and the version is published again.
         """
-        return wait(_calls.one(self._gate_bundle(key, timeout)))
+        return wait(_calls.gate_state(self, key, timeout))
 
     def two_state_buffers(
         self, key: str, tensors: Mapping[str, tuple[Sequence[int], object]]

@@ -1,52 +1,96 @@
-"""A state dict: many tensors that are one version."""
+"""What `fetch_state` returns: a state of one version, and how it is copied into another one."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, MutableMapping
+from functools import partial
+from typing import Any, NamedTuple
 
-from . import _torch
+from . import _torch, _tree
 from ._arrays import view
 from ._errors import Invalid
 from ._native import _PACKED, Buffer, Report, Tensor
 
 
-class State(dict[str, Tensor]):
-    """What `fetch_state` returns: the tensors by name, in the order in which they were pushed. All of them are of one version."""
+class State(dict[Any, Any]):
+    """What `fetch_state` returns: the state as it was pushed, with `Tensor`s where tensors were, all of one version."""
 
     version: int
     """Their version."""
     report: Report
     """How the fetch of all of them went."""
 
-    def __init__(self, tensors: dict[str, Tensor], version: int, report: Report) -> None:
-        super().__init__(tensors)
+    def __init__(self, entries: Mapping[Any, Any], version: int, report: Report) -> None:
+        super().__init__(entries)
         self.version, self.report = version, report
 
     def __repr__(self) -> str:
-        return f"<State of {len(self)} tensors, version {self.version}>"
+        what = "tensors" if all(isinstance(value, Tensor) for value in self.values()) else "entries"
+        return f"<State of {len(self)} {what}, version {self.version}>"
 
-    def copy_into(self, into: Mapping[str, Any]) -> None:
-        """Copies the tensors into arrays of the same names: of numpy, of torch, or `Buffer`s.
+    def copy_into(self, into: Mapping[Any, Any]) -> None:
+        """Copies the state into one that has the same entries: its tensors into arrays of numpy, of torch, or `Buffer`s. What is no tensor is
+        put into the dicts and lists of `into`. What those do not have is left out.
 
-        Raises `KeyError` where one of the names is not there, and `ValueError` where a shape or an element type is another one, or where an
-        array cannot be written: one that is read-only, broadcast, fetched, or pushed already. All arrays are checked before the first is
-        written, so nothing was written then. Names that `into` does not have are left out.
+        Raises `KeyError` where the state has no such entry, and `ValueError` where a shape, an element type or a length is another one, where
+        an array cannot be written (one that is read-only, broadcast, fetched, or pushed already), or where a tuple has another value. All is
+        checked before the first array is written, so nothing was written then.
         """
-        if missing := [name for name in into if name not in self]:
-            raise KeyError(f"the state has no {missing[0]!r} ({len(missing)} of {len(into)} names are missing)")
-        targets = {}
-        for name, target in into.items():
-            try:
-                targets[name] = _writable(target)
-            except Invalid as error:
-                raise Invalid(f"cannot copy into {name!r}: {error}") from None
-            found, wanted = _description(self[name]), _description(target)
-            if found != wanted:
-                raise Invalid(f"{name!r} is {_words(found)} in the state and {_words(wanted)} where it shall be copied")
-        for name, target in targets.items():
-            _copy(self[name], target)
+        plan = _Plan([], [])
+        _match(self, into, (), None, plan)
+        for tensor, target in plan.copies:
+            _copy(tensor, target)
+        for put, value in plan.values:
+            put(value)
+
+
+class _Plan(NamedTuple):
+    """What has to be done to copy a state."""
+
+    copies: list[tuple[Tensor, Any]]
+    values: list[tuple[Callable[[Any], object], Any]]
+
+
+def _match(found: Any, target: Any, path: tuple[Any, ...], put: Callable[[Any], object] | None, plan: _Plan) -> None:
+    """Plans how `found`, an entry of a state, is copied into `target`, whose container takes another value by `put`, if it does."""
+    name = repr(_tree.joined(path))
+    if isinstance(found, Tensor):
+        try:
+            writable = _writable(target)
+        except Invalid as error:
+            raise Invalid(f"cannot copy into {name}: {error}") from None
+        has, wants = _description(found), _description(target)
+        if has != wants:
+            raise Invalid(f"{name} is {_words(has)} in the state and {_words(wants)} where it shall be copied")
+        plan.copies.append((found, writable))
+        return
+    is_dict = isinstance(found, dict)
+    if not (isinstance(target, Mapping) if is_dict else type(target) is type(found) or _is_plain(found) and _is_plain(target)):
+        raise Invalid(f"{name} is a {type(found).__name__} in the state and a {type(target).__qualname__} where it shall be copied")
+    if is_dict:
+        if missing := [key for key in target if key not in found]:
+            where = f"no {_tree.joined((*path, missing[0]))!r} ({len(missing)} of {len(target)} names are missing)"
+            raise KeyError(f"the state has {where}")
+        into = target if isinstance(target, MutableMapping) else None
+        for key in target:
+            _match(found[key], target[key], (*path, key), None if into is None else partial(into.__setitem__, key), plan)
+    elif isinstance(found, (list, tuple)):
+        if len(found) != len(target):
+            raise Invalid(f"{name} has {len(found)} entries in the state and {len(target)} where it shall be copied")
+        for at, item in enumerate(found):
+            _match(item, target[at], (*path, at), partial(target.__setitem__, at) if type(target) is list else None, plan)
+    elif put is not None:
+        plan.values.append((put, found))
+    elif repr(found) != repr(target):
+        raise Invalid(f"{name} is {found!r} in the state and {target!r} where it shall be copied, in what cannot be changed")
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is neither an array nor has something inside."""
+    numpy = sys.modules.get("numpy")
+    is_array = isinstance(value, (Tensor, Buffer)) or _torch.is_tensor(value) or numpy is not None and isinstance(value, numpy.ndarray)
+    return not is_array and not isinstance(value, (Mapping, list, tuple))
 
 
 def _writable(target: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._errors import Invalid
 from ._native import _DTYPES, _PACKED, Tensor
@@ -37,6 +37,33 @@ def layout(of: Tensor) -> tuple[tuple[int, ...], Any]:
     if not _PAIRS.startswith(of.dtype + "_"):
         raise Invalid(f"torch has no pairs of {of.dtype}: take packed(), which has two elements in each uint8")
     return (*of.shape[:-1], of.shape[-1] // 2), getattr(torch, _PAIRS)
+
+
+class Place(NamedTuple):
+    """Where a tensor lies: the same for those that are tied."""
+
+    start: int
+    end: int
+    kind: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def place(value: Any) -> Place | None:
+    """Where a dense tensor lies. None where it has no elements, or does not say."""
+    import torch
+
+    if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        return None
+    try:
+        shape, strides, start = tuple(value.shape), tuple(value.stride()), value.data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return None
+    if value.numel() == 0 or start == 0:
+        return None
+    last = sum((length - 1) * stride for length, stride in zip(shape, strides))
+    kind = f"{value.dtype} {value.device} {value.is_conj()} {value.is_neg()}"
+    return Place(start, start + (last + 1) * value.element_size(), kind, shape, strides)
 
 
 def in_memory(given: Any) -> Any:

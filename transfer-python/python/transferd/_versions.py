@@ -96,7 +96,7 @@ class Publisher(Generic[P, W]):
         return pushed
 
     def push_state(
-        self, state: Mapping[str, object], *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
+        self, state: Mapping[Any, object], *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
     ) -> P:
         """As `Client.push_state`."""
         pushed: P = self._client.push_state(self.key, state, aliases=aliases, **{**self._options, **options})

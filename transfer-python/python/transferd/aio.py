@@ -143,7 +143,7 @@ class Client:
         return AsyncSubscriber(self.fetch_table, key, after, timeout, require)
 
     async def push_state(
-        self, key: str, state: Mapping[str, object], *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
+        self, key: str, state: Mapping[Any, object], *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
     ) -> Pushed:
         """As `transferd.Client.push_state`. What has to be copied is copied in the event loop's thread."""
         return await self._loop.run(_calls.push_state(self._client, key, state, aliases, options))
@@ -152,7 +152,7 @@ class Client:
         self,
         key: str,
         *,
-        into: Mapping[str, Any] | None = None,
+        into: Mapping[Any, Any] | None = None,
         only: Iterable[str] | None = None,
         **options: Unpack[FetchOptions],
     ) -> State:
@@ -209,14 +209,14 @@ class Client:
         return TwoBuffers(self._loop, self._client._two_buffers(key, shape, dtype))
 
     async def push_state_snapshot(
-        self, key: str, state: Mapping[str, Buffer], **options: Unpack[PushOptions]
+        self, key: str, state: Mapping[Any, object], **options: Unpack[PushOptions]
     ) -> Pushed:
         """As `transferd.Client.push_state_snapshot`."""
-        return await self._loop.run(_calls.push_state_snapshot(self._client, key, state, options))
+        return await self._loop.run(_calls.push_state(self._client, key, state, "refuse", options, copies=True))
 
-    async def gate_state(self, key: str, *, timeout: float | None = 30.0) -> dict[str, Buffer]:
+    async def gate_state(self, key: str, *, timeout: float | None = 30.0) -> dict[Any, Any]:
         """As `transferd.Client.gate_state`."""
-        return await self._loop.wait(self._client._gate_bundle(key, timeout))
+        return await self._loop.run(_calls.gate_state(self._client, key, timeout))
 
     def two_state_buffers(
         self, key: str, tensors: Mapping[str, tuple[Sequence[int], object]]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Unpack
 
-from . import _calls, _torch
+from . import _calls, _torch, _tree
 from ._calls import PushOptions, wait
 from ._client import Client
 from ._errors import Invalid
@@ -58,7 +58,7 @@ class Shared:
         |---|---|---|---|
         | "gate" | nothing | after `gate()`, which waits for the readers of the version | the module's |
         | "two_buffers" | each byte once | at once; the push waits for the readers of the version before | twice the module's |
-        | "snapshot" | each byte once for each name | at once | the module's, and each version that is published or read |
+        | "snapshot" | each byte once | at once | the module's, and each version that is published or read |
 
         In the modes "gate" and "two_buffers" a reader must drop its version before it fetches the next one. Otherwise it
         waits for the next push, and the trainer for the reader, until one of them reaches its deadline.
@@ -209,7 +209,7 @@ def share_(client: Client, module: Any, *, mode: Mode = "gate", timeout: float |
     if mode not in ("gate", "two_buffers", "snapshot"):
         raise ValueError(f'mode is "gate", "two_buffers" or "snapshot", not {mode!r}')
     state = module.state_dict(keep_vars=True)
-    _calls.check_names("the module's state dict", state)
+    _tree.check_names("the module's state dict", state)
     own = {id(value) for value in (*module.parameters(), *module.buffers())}
     for name, value in state.items():
         _refuse(torch, name, value)
@@ -263,29 +263,15 @@ def _allocated(client: Client, name: str, value: Any, timeout: float | None) -> 
         raise Invalid(f"{name!r} cannot be moved: {error}") from None
 
 
-class _Place(NamedTuple):
-    """Where a tensor lies: the same for entries that are tied."""
-
-    start: int
-    end: int
-    kind: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
 def _tied(state: Mapping[str, Any]) -> list[list[str]]:
     """The names of the state dict, those together that are the same memory.
 
     Raises where entries have only a part of their memory in common.
     """
-    places: dict[_Place | str, list[str]] = {}
+    places: dict[_torch.Place | str, list[str]] = {}
     for name, value in state.items():
-        shape, strides, start = tuple(value.shape), tuple(value.stride()), value.data_ptr()
-        last = sum((length - 1) * stride for length, stride in zip(shape, strides))
-        kind = f"{value.dtype} {value.is_conj()} {value.is_neg()}"
-        place = _Place(start, start + (last + 1) * value.element_size(), kind, shape, strides)
-        places.setdefault(place if value.numel() else name, []).append(name)
-    sized = sorted((place, names[0]) for place, names in places.items() if isinstance(place, _Place))
+        places.setdefault(_torch.place(value) or name, []).append(name)
+    sized = sorted((place, names[0]) for place, names in places.items() if isinstance(place, _torch.Place))
     end, before = 0, ""
     for place, name in sized:
         if place.start < end:

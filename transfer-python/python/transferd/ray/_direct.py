@@ -24,7 +24,7 @@ from ray.experimental.rdt.tensor_transport_manager import (
     TensorTransportMetadata,
 )
 
-from .. import _native
+from .. import _native, _tree
 from .._client import Client
 from .._errors import ArenaFull, Error, Timeout
 from . import _clients, _found
@@ -314,7 +314,7 @@ class Tensors(Transport):
 
     def take(self, metadata: Metadata, results: list[Any], target: list[Any] | None) -> list[Any]:
         expected = [(shape, dtype) for shape, dtype in metadata.tensor_meta]
-        found = results[0][0] if results else {}
+        found = _tree.restore(metadata.key, results[0][0]) if results else {}
         tensors = [found[str(number)].torch() for number in range(len(found)) if str(number) in found]
         described = [(tensor.shape, tensor.dtype) for tensor in tensors]
         if described != expected:
