@@ -1,6 +1,6 @@
 //! Names of element types: numpy's, with those of ml_dtypes.
 
-use crate::errors;
+use crate::{errors, strided};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
 use transfer_client::DType;
@@ -121,6 +121,20 @@ pub(crate) fn of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
 /// The names of all element types.
 pub(crate) fn names() -> Vec<&'static str> {
     TYPES.iter().map(|row| row.1).collect()
+}
+
+/// The name of an element type to which floats are cast.
+#[pyfunction]
+#[pyo3(name = "_cast_type")]
+pub(crate) fn cast_type(dtype: &Bound<'_, PyAny>) -> PyResult<&'static str> {
+    let found = of(dtype)?;
+    match strided::FLOATS.contains(&found) {
+        true => Ok(name(found)),
+        false => {
+            let known = strided::FLOATS.map(name).join(", ");
+            Err(errors::invalid(dtype.py(), &format!("dtype= casts floats to {known}, and not to {}", name(found))))
+        }
+    }
 }
 
 /// The names of the element types of which two share a byte.

@@ -47,6 +47,7 @@ use pyo3::prelude::*;
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("_DTYPES", pyo3::types::PyTuple::new(module.py(), dtype::names())?)?;
+    module.add("_FLOATS", pyo3::types::PyTuple::new(module.py(), strided::FLOATS.map(dtype::name))?)?;
     module.add("_PACKED", pyo3::types::PyTuple::new(module.py(), dtype::packed_names())?)?;
     module.add_class::<bell::Bell>()?;
     module.add_class::<buffer::Buffer>()?;
@@ -69,6 +70,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<table::Rows>()?;
     module.add_class::<table::Table>()?;
     module.add_class::<tensor::Tensor>()?;
+    module.add_function(wrap_pyfunction!(dtype::cast_type, module)?)?;
     module.add_function(wrap_pyfunction!(gpu::check, module)?)?;
     module.add_function(wrap_pyfunction!(options::whole_of, module)?)?;
     module.add_function(wrap_pyfunction!(options::check_seconds, module)?)?;

@@ -263,8 +263,8 @@ impl Foreign {
         gpu::copy_from(py, stream, address, taken, buffer)
     }
 
-    /// Copies it into `buffer`, which has the same shape, without the interpreter's lock. Returns the number of copied
-    /// bytes.
+    /// Copies it into `buffer`, which has the same shape, and the same element type or another one of `_cast_type`, without
+    /// the interpreter's lock. Returns the number of written bytes.
     fn copy_to(&self, py: Python<'_>, buffer: &Buffer) -> PyResult<u64> {
         self.check_fits(py, buffer)?;
         if self.on_gpu() {
@@ -275,12 +275,14 @@ impl Foreign {
         let (address, len) = memory.address();
         // SAFETY: the buffer has the length of its description, which is the source's; both are kept until the copy is
         // done. The source is another object's memory: an arena's buffer overlaps only itself, and then the copy
-        // changes nothing. What is packed is no buffer's memory: that has two elements to a byte already.
+        // changes nothing. What is packed is no buffer's memory: that has two elements to a byte already. What is cast has
+        // another type than the buffer.
         py.detach(|| unsafe {
             let to = ptr::with_exposed_provenance_mut(address);
-            match self.packs {
-                true => strided::pack(&self.elements, to),
-                false => strided::copy(&self.elements, to, len),
+            if self.packs {
+                strided::pack(&self.elements, to);
+            } else if !strided::cast(&self.elements, self.meta.dtype(), to, buffer.meta().dtype()) {
+                strided::copy(&self.elements, to, len);
             }
         });
         drop(memory);
@@ -311,7 +313,8 @@ impl Foreign {
 
     fn check_fits(&self, py: Python<'_>, buffer: &Buffer) -> PyResult<()> {
         let (meta, found) = (buffer.meta(), &self.meta);
-        match meta == found {
+        let casts = !self.on_gpu() && [meta, found].iter().all(|meta| strided::FLOATS.contains(&meta.dtype()));
+        match meta == found || casts && meta.shape() == found.shape() {
             true => Ok(()),
             false => Err(errors::invalid(py, &format!("{found} does not fit into {meta}"))),
         }

@@ -2,9 +2,10 @@
 
 #![expect(unsafe_code, reason = "reads memory that others have allocated")]
 
+use half::{bf16, f16};
 use std::fmt;
 use std::ptr;
-use transfer_client::TensorMeta;
+use transfer_client::{DType, TensorMeta};
 
 /// The layout of elements: an address, the dimensions, and the stride of each dimension, in bytes.
 #[derive(Debug)]
@@ -137,6 +138,92 @@ pub(crate) unsafe fn copy(from: &Strided, to: *mut u8, len: usize) {
 pub(crate) unsafe fn pack(from: &Strided, to: *mut u8) {
     // SAFETY: the caller's contract.
     unsafe { convert(from, to, pack_items) };
+}
+
+/// The element types between which [`cast`] casts.
+pub(crate) const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
+
+/// Copies floats of one type to `to`, row-major, as those of another type: the nearest, and of two the even one. Returns
+/// whether there is such a cast; if not, it copies nothing.
+///
+/// # Safety
+/// As [`copy`], for the bytes that the elements have as the other type. The two do not overlap.
+pub(crate) unsafe fn cast(from: &Strided, of: DType, to: *mut u8, wanted: DType) -> bool {
+    let row: Row = match (of, wanted) {
+        (DType::F16, DType::BF16) => cast_items::<f16, bf16>,
+        (DType::F16, DType::F32) => cast_items::<f16, f32>,
+        (DType::F16, DType::F64) => cast_items::<f16, f64>,
+        (DType::BF16, DType::F16) => cast_items::<bf16, f16>,
+        (DType::BF16, DType::F32) => cast_items::<bf16, f32>,
+        (DType::BF16, DType::F64) => cast_items::<bf16, f64>,
+        (DType::F32, DType::F16) => cast_items::<f32, f16>,
+        (DType::F32, DType::BF16) => cast_items::<f32, bf16>,
+        (DType::F32, DType::F64) => cast_items::<f32, f64>,
+        (DType::F64, DType::F16) => cast_items::<f64, f16>,
+        (DType::F64, DType::BF16) => cast_items::<f64, bf16>,
+        (DType::F64, DType::F32) => cast_items::<f64, f32>,
+        _ => return false,
+    };
+    // SAFETY: the caller's contract.
+    unsafe { convert(from, to, row) };
+    true
+}
+
+/// A float that has a nearest one of the type `T`.
+trait Nearest<T> {
+    fn nearest(self) -> T;
+}
+
+macro_rules! nearest {
+    ($($from:ty => $to:ty, $by:expr;)*) => {$(
+        impl Nearest<$to> for $from {
+            fn nearest(self) -> $to {
+                $by(self)
+            }
+        }
+    )*};
+}
+
+// Each rounds once: an f16 and a bf16 are exact as an f32.
+nearest! {
+    f16 => bf16, |x: f16| bf16::from_f32(x.to_f32());
+    f16 => f32, f16::to_f32;
+    f16 => f64, f16::to_f64;
+    bf16 => f16, |x: bf16| f16::from_f32(x.to_f32());
+    bf16 => f32, bf16::to_f32;
+    bf16 => f64, bf16::to_f64;
+    f32 => f16, f16::from_f32;
+    f32 => bf16, bf16::from_f32;
+    f32 => f64, f64::from;
+    f64 => f16, |x: f64| f16::from_f32(to_odd(x));
+    f64 => bf16, |x: f64| bf16::from_f32(to_odd(x));
+    f64 => f32, |x: f64| x as f32;
+}
+
+/// The f32 beside a number that is no f32 whose last bit is 1. It is on the same side of the middle between two shorter floats as
+/// the number itself, so that rounding it to one of those is rounding once. `half` does not look at the lower half of an f64.
+fn to_odd(x: f64) -> f32 {
+    let near = x as f32;
+    let wide = f64::from(near);
+    if !near.is_finite() || wide == x {
+        return near;
+    }
+    f32::from_bits((near.to_bits() - u32::from(wide.abs() > x.abs())) | 1)
+}
+
+/// # Safety
+/// The contract of [`Row`]: the elements are valid for reads, and `to` for writes of as many of the other type.
+unsafe fn cast_items<S: Nearest<T> + Copy, T>(source: *const u8, stride: isize, count: usize, to: *mut u8) -> *mut u8 {
+    let to = to.cast::<T>();
+    for i in 0..count {
+        // SAFETY: this is the element of this index, and its place. Neither need be aligned.
+        unsafe {
+            let item = source.offset(stride * i as isize).cast::<S>().read_unaligned();
+            to.add(i).write_unaligned(item.nearest());
+        }
+    }
+    // SAFETY: the result is at most one past the end.
+    unsafe { to.add(count).cast() }
 }
 
 /// Writes all elements by `row`, which is called for the last dimension, or for as many of the last ones as lie in one

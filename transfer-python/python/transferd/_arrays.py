@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import _errors, _native, _torch
@@ -70,10 +71,10 @@ def array(of: Tensor | Buffer, dtype: Any, copy: bool | None) -> NDArray[Any]:
     return found.copy() if copy else found
 
 
-def foreign(value: object, key: str, entry: str | None = None) -> Foreign:
-    """The memory of anything that can be pushed, under `key`, as this entry of a state."""
+def foreign(value: object, key: str, entry: str | None, cast: Callable[[str], str]) -> Foreign:
+    """The memory of anything that can be pushed, under `key`, as this entry of a state, with the element type that `cast` makes of its own."""
     try:
-        return _foreign(value)
+        return _foreign(value, cast)
     except Exception as error:
         if isinstance(error, (MemoryError, _errors.Error)) and not isinstance(error, _errors.Invalid):
             raise
@@ -91,14 +92,14 @@ def _name(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
 
 
-def _foreign(value: object) -> Foreign:
+def _foreign(value: object, cast: Callable[[str], str]) -> Foreign:
     given: Any = value
     if _torch.is_tensor(given):
         given = _torch.in_memory(given)
     if getattr(given, "is_cuda", False):
         from . import _gpu
 
-        return _gpu.foreign(given)
+        return _gpu.foreign(given, cast)
     dtype = getattr(given, "dtype", None)
     if (numpy := sys.modules.get("numpy")) is not None and isinstance(dtype, numpy.dtype):
         if not dtype.isnative or dtype.name not in _native._DTYPES:

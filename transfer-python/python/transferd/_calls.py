@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, overload
 
 from . import _native, _tree
@@ -67,13 +67,16 @@ def allocate(client: _native.Client, shape: int | Sequence[int], dtype: object, 
     return buffer
 
 
-def push(client: _native.Client, key: str, value: object, aliases: Aliases, options: PushOptions) -> Call[Pushed]:
+def push(
+    client: _native.Client, key: str, value: object, aliases: Aliases, dtype: object, options: PushOptions
+) -> Call[Pushed]:
     _check(aliases)
+    cast = _cast(dtype)
     copied = 0
-    if isinstance(value, Buffer):
+    if isinstance(value, Buffer) and cast(value.dtype) == value.dtype:
         buffer = value
     else:
-        buffer, copied = yield from _copied(client, value, options.get("timeout", 30.0), key)
+        buffer, copied = yield from _copied(client, value, options.get("timeout", 30.0), key, cast=cast)
     pushed: Pushed = yield client._push(key, buffer, aliases == "allow", copied, dict(options))
     return pushed
 
@@ -83,11 +86,22 @@ def _check(aliases: str) -> None:
         raise ValueError(f'aliases is "refuse" or "allow", not {aliases!r}')
 
 
+def _cast(dtype: object) -> Callable[[str], str]:
+    """What element type one has after a push with this `dtype`: floats are cast, and nothing else."""
+    to = None if dtype is None else _native._cast_type(dtype)
+    return lambda of: of if to is None or of not in _native._FLOATS else to
+
+
 def _copied(
-    client: _native.Client, value: object, timeout: float | None, key: str, entry: str | None = None
+    client: _native.Client,
+    value: object,
+    timeout: float | None,
+    key: str,
+    entry: str | None = None,
+    cast: Callable[[str], str] = lambda of: of,
 ) -> Call[tuple[Buffer, int]]:
-    memory = foreign(value, key, entry)
-    buffer: Buffer = yield client._allocate(memory.shape, memory.dtype, timeout)
+    memory = foreign(value, key, entry, cast)
+    buffer: Buffer = yield client._allocate(memory.shape, cast(memory.dtype), timeout)
     if memory.on_gpu:
         copied: int = yield memory.copy_later(buffer)
         return buffer, copied
@@ -118,18 +132,20 @@ def push_state(
     key: str,
     state: Mapping[Any, object],
     aliases: Aliases,
+    dtype: object,
     options: PushOptions,
     copies: bool = False,
 ) -> Call[Pushed]:
     """Publishes a state. With `copies` its buffers are copied as well, and stay writable."""
     _check(aliases)
+    cast = _cast(dtype)
     tensors, record = _tree.flatten(f"the state {key!r}", state)
     timeout, buffers, copied = options.get("timeout", 30.0), [], 0
     for name, value in tensors.items():
-        if isinstance(value, Buffer) and not copies:
+        if isinstance(value, Buffer) and not copies and cast(value.dtype) == value.dtype:
             buffers.append(value)
         else:
-            buffer, bytes_copied = yield from _copied(client, value, timeout, key, name)
+            buffer, bytes_copied = yield from _copied(client, value, timeout, key, name, cast)
             buffers.append(buffer)
             copied += bytes_copied
     names = list(tensors)

@@ -82,18 +82,29 @@ class Client(_native.Client):
         """
         return wait(_calls.allocate(self, shape, dtype, timeout))
 
-    def push(self, key: str, value: object, *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]) -> Pushed:
+    def push(
+        self,
+        key: str,
+        value: object,
+        *,
+        aliases: Aliases = "refuse",
+        dtype: object = None,
+        **options: Unpack[PushOptions],
+    ) -> Pushed:
         """Publishes `value` under `key`, as a version that never changes again.
 
         A `Buffer` is taken: no byte moves, until somebody fetches it elsewhere. While a view of it lives, that raises `StillExported`;
         with `aliases="allow"` it does not, and nobody may write through the view any more. Anything else with DLPack or the buffer
         protocol (numpy, torch and jax arrays, bytes, a fetched tensor) is copied into the arena once, which `report.copied` counts.
 
+        With `dtype`, one of float16, bfloat16, float32 and float64, elements of another one of these types are cast to it while they are copied: to
+        the nearest, and of two to the even one. Those of a `Buffer` are copied then, and it stays writable. All other types stay as they are.
+
         The options are those of `PushOptions`: `version`, `to`, `timeout`, `require`, `keep`, `outlive`, `takeover`, `readable_by`, `trace`.
         Raises `KeyOwned`, `ArenaFull`, `Timeout`, `PeerLost`, `RequireUnmet`, `SidecarGone`, and `Error` with code "version_not_rising".
         A buffer whose push failed is writable again, where nobody else can read it.
         """
-        return wait(_calls.push(self, key, value, aliases, options))
+        return wait(_calls.push(self, key, value, aliases, dtype, options))
 
     def produce(
         self,
@@ -158,16 +169,23 @@ class Client(_native.Client):
     # States
 
     def push_state(
-        self, key: str, state: Mapping[Any, object], *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
+        self,
+        key: str,
+        state: Mapping[Any, object],
+        *,
+        aliases: Aliases = "refuse",
+        dtype: object = None,
+        **options: Unpack[PushOptions],
     ) -> Pushed:
         """Publishes a state as one version: a mapping of tensors, such as the state dict of a model, or of an optimizer, with dicts, lists and
         tuples inside of each other, numbers, bools, None, texts and bytes. Who fetches it gets all of it, as it was; see docs/python.md.
 
         `Buffer`s are taken, by reference, as `push` takes one; all of them, or none where one cannot be taken. A push that fails gives
         them back, writable, with what they held. Anything else that `push` takes is copied into the arena once, which `report.copied` counts. Entries that
-        are the same memory are pushed once. At most 131,072 tensors, each with a name of 1 to 512 bytes. The options are those of `push`.
+        are the same memory are pushed once. At most 131,072 tensors, each with a name of 1 to 512 bytes. `dtype` casts floats as
+        `push` does. The options are those of `push`.
         """
-        return wait(_calls.push_state(self, key, state, aliases, options))
+        return wait(_calls.push_state(self, key, state, aliases, dtype, options))
 
     def fetch_state(
         self,
@@ -253,7 +271,7 @@ class Client(_native.Client):
 
     def push_state_snapshot(self, key: str, state: Mapping[Any, object], **options: Unpack[PushOptions]) -> Pushed:
         """Publishes a state as `push_state` does, with copies of its buffers, which stay writable. The options are those of `push`."""
-        return wait(_calls.push_state(self, key, state, "refuse", options, copies=True))
+        return wait(_calls.push_state(self, key, state, "refuse", None, options, copies=True))
 
     def gate_state(self, key: str, *, timeout: float | None = 30.0) -> dict[Any, Any]:
         """Takes the newest state under this worker's own `key` back, to be updated in place, once it has no readers.

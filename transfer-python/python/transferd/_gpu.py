@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from . import _native, _torch
@@ -40,11 +41,12 @@ def copy_into(of: Tensor, target: Any) -> None:
         target.copy_(to_device(of, target.device))
 
 
-def foreign(given: Any) -> Foreign:
-    """The memory of a tensor on a GPU, once the work on it is done that is in torch's current stream there."""
+def foreign(given: Any, cast: Callable[[str], str]) -> Foreign:
+    """The memory of a tensor on a GPU, which casts it, once the work on it is done that is in torch's current stream there."""
     import torch
 
     _native._check_gpu(given.device.index)
     # DLPack's producer waits for the current stream of the current device.
     with torch.cuda.device(given.device):
-        return Foreign(given.contiguous())
+        found = _torch.description(given)[0]
+        return Foreign((given if cast(found) == found else given.to(getattr(torch, cast(found)))).contiguous())

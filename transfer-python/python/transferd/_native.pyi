@@ -32,8 +32,10 @@ __all__ = [
     "TwoBuffers",
     "TwoBundleBuffers",
     "_DTYPES",
+    "_FLOATS",
     "_PACKED",
     "__version__",
+    "_cast_type",
     "_check_gpu",
     "_check_seconds",
     "_embedded_address",
@@ -46,11 +48,13 @@ __all__ = [
 
 __version__: str
 _DTYPES: tuple[str, ...]
+_FLOATS: tuple[str, ...]
 _PACKED: tuple[str, ...]
 
 def _whole(name: str, value: object, least: int = 0, most: int = 18446744073709551615) -> int: ...
 def _seconds(name: str, value: object) -> float: ...
 def _check_seconds(name: str, value: object) -> None: ...
+def _cast_type(dtype: object) -> str: ...
 def _check_gpu(ordinal: int) -> None: ...
 def _embedded_address() -> str | None: ...
 def _embedded_socket() -> str | None: ...

@@ -90,16 +90,23 @@ class Publisher(Generic[P, W]):
         self.key = key
         """The key."""
 
-    def push(self, value: object, *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]) -> P:
+    def push(
+        self, value: object, *, aliases: Aliases = "refuse", dtype: object = None, **options: Unpack[PushOptions]
+    ) -> P:
         """As `Client.push`. Options that are given here come first."""
-        pushed: P = self._client.push(self.key, value, aliases=aliases, **{**self._options, **options})
+        pushed: P = self._client.push(self.key, value, aliases=aliases, dtype=dtype, **{**self._options, **options})
         return pushed
 
     def push_state(
-        self, state: Mapping[Any, object], *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
+        self,
+        state: Mapping[Any, object],
+        *,
+        aliases: Aliases = "refuse",
+        dtype: object = None,
+        **options: Unpack[PushOptions],
     ) -> P:
         """As `Client.push_state`."""
-        pushed: P = self._client.push_state(self.key, state, aliases=aliases, **{**self._options, **options})
+        pushed: P = self._client.push_state(self.key, state, aliases=aliases, dtype=dtype, **{**self._options, **options})
         return pushed
 
     def push_table(self, table: object, **options: Unpack[PushOptions]) -> P:

@@ -81,10 +81,16 @@ class Client:
         return await self._loop.run(_calls.allocate(self._client, shape, dtype, timeout))
 
     async def push(
-        self, key: str, value: object, *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
+        self,
+        key: str,
+        value: object,
+        *,
+        aliases: Aliases = "refuse",
+        dtype: object = None,
+        **options: Unpack[PushOptions],
     ) -> Pushed:
         """As `transferd.Client.push`. What has to be copied is copied in the event loop's thread."""
-        return await self._loop.run(_calls.push(self._client, key, value, aliases, options))
+        return await self._loop.run(_calls.push(self._client, key, value, aliases, dtype, options))
 
     def produce(
         self,
@@ -143,10 +149,16 @@ class Client:
         return AsyncSubscriber(self.fetch_table, key, after, timeout, require)
 
     async def push_state(
-        self, key: str, state: Mapping[Any, object], *, aliases: Aliases = "refuse", **options: Unpack[PushOptions]
+        self,
+        key: str,
+        state: Mapping[Any, object],
+        *,
+        aliases: Aliases = "refuse",
+        dtype: object = None,
+        **options: Unpack[PushOptions],
     ) -> Pushed:
         """As `transferd.Client.push_state`. What has to be copied is copied in the event loop's thread."""
-        return await self._loop.run(_calls.push_state(self._client, key, state, aliases, options))
+        return await self._loop.run(_calls.push_state(self._client, key, state, aliases, dtype, options))
 
     async def fetch_state(
         self,
@@ -212,7 +224,7 @@ class Client:
         self, key: str, state: Mapping[Any, object], **options: Unpack[PushOptions]
     ) -> Pushed:
         """As `transferd.Client.push_state_snapshot`."""
-        return await self._loop.run(_calls.push_state(self._client, key, state, "refuse", options, copies=True))
+        return await self._loop.run(_calls.push_state(self._client, key, state, "refuse", None, options, copies=True))
 
     async def gate_state(self, key: str, *, timeout: float | None = 30.0) -> dict[Any, Any]:
         """As `transferd.Client.gate_state`."""
