@@ -20,7 +20,7 @@ FUZZ ?= 600
 FUZZ_TARGET ?= fuzz_
 
 # Of the end-to-end tests between nodes, the modules that run over shared memory too.
-SHM_SUITES ?= round_trips lost_peers
+SHM_SUITES ?= round_trips lost_peers slices
 # Most tests wait for processes, so more of them run at a time than there are cores.
 export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # What the demo's programs are built with (Cargo.toml).

@@ -59,6 +59,7 @@ OVER_VERBS = {
     'ping': ('slower_fabric',),
     'prepared': (),
     'round_trips': ('on_one_node',),
+    'slices': ('on_one_host', 'does_not_fit'),
     'tenants': ('configured_tenant', 'sidecar_of_another_user'),
     'three_nodes': (),
     'versions': ('options_of', 'subscriber_finds', 'subscriber_goes'),

@@ -333,7 +333,7 @@ fn part_of_a_bundle_follows_its_changed_table() {
     assert!(matches!(&e, Error::Bundle(BundleError::NoSuchTensor { name }) if name == "t5" || name == "t90"), "{e}");
     pusher.push_tensor("dense", tensor(&pusher, DType::U8, &[64], 1)).call().expect("pushed");
     let e = far.fetch_bundle("dense").only(["t5"]).call().expect_err("no bundle");
-    assert!(e.to_string().contains("has no parts"), "{e}");
+    assert!(e.to_string().contains("is no bundle"), "{e}");
     drop((pusher, far));
     scene.end();
 }

@@ -125,6 +125,7 @@ fn write_outside_its_grant_changes_nothing() {
             waited_us: 0,
             name: 0,
             retention: Retention::default(),
+            packed: false,
         };
         let landing = [&header.encode()[..], &bytes].concat();
         link.write(&slot.remote, 0, Some(slot.number.0), &landing);

@@ -57,6 +57,7 @@ mod security;
 mod shm;
 mod shm_reference;
 mod short_run;
+mod slices;
 mod start_and_stop;
 mod status_page;
 mod surroundings;

@@ -7,8 +7,8 @@
 use crate::face::{Blocking, Call, Watched};
 use crate::session::Session;
 use crate::{
-    AllocateWait, Counting, Error, Fetch, FetchMany, FetchOnly, FetchedBundle, Gate, Handle, Order, Push, PushError,
-    Pushed, Tensor, TensorMut,
+    AllocateWait, Counting, Error, Fetch, FetchMany, FetchOnly, Gate, Handle, Order, Push, PushError, Pushed, Tensor,
+    TensorMut,
 };
 use rustix::fd::OwnedFd;
 use std::fmt;
@@ -139,9 +139,12 @@ impl<T> Fetch<Blocking, T> {
     }
 }
 
-impl FetchOnly<Blocking> {
+impl<T> FetchOnly<Blocking, T> {
     /// Begins the fetch.
-    pub fn begin(self) -> Begun<'static, Result<FetchedBundle, Error>> {
+    pub fn begin(self) -> Begun<'static, Result<T, Error>>
+    where
+        T: 'static,
+    {
         Begun::new(self.call.session.clone(), self.call)
     }
 }

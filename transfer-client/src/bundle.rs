@@ -48,7 +48,13 @@ pub enum BundleError {
         /// The name.
         name: String,
     },
-    /// The ranges of some tensors cannot be asked for.
+    /// Two slices of one tensor are asked for with one fetch.
+    #[error("tensor {name:?} of the bundle is asked for with two slices: make a fetch for each")]
+    NamedTwice {
+        /// The name.
+        name: String,
+    },
+    /// The boxes of some tensors cannot be asked for.
     #[error(transparent)]
     Excerpt(#[from] InvalidExcerpt),
     /// A tensor cannot be taken back, because this process may still read its memory. Its version stays published.

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::FabricKind;
-use transfer_core::op::{Answer, Command, FetchedTensor};
-use transfer_core::tensor::{Excerpt, Key, Select, Version};
+use transfer_core::op::{Answer, Command, Failure, FailureCode, FetchedTensor};
+use transfer_core::tensor::{Excerpt, Key, Select, Slice, Version};
 use transfer_core::trace::TraceContext;
 
 #[derive(Debug, Clone, Copy)]
@@ -102,16 +102,54 @@ pub struct Fetch<F, T = Tensor> {
 /// Converts a leased or looked-up tensor into the result of the call.
 pub(crate) type Take<T> = fn(Arc<Lease>, FetchedTensor) -> Result<T, Error>;
 
+/// Converts a part of a tensor, or a whole one of which a part is asked for, into the result of the call.
+type TakePart<T> = fn(Arc<Lease>, FetchedTensor, &Sliced) -> Result<T, Error>;
+
+/// A slice of a key's version that is asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Sliced {
+    pub(crate) key: Option<Key>,
+    pub(crate) slice: Slice,
+}
+
+/// How the result of a call is made.
+#[derive(Debug)]
+pub(crate) enum Taking<T> {
+    /// Of a whole version.
+    Whole(Take<T>),
+    /// Of a slice.
+    Part(Box<Sliced>, TakePart<T>),
+}
+
+impl<T> Taking<T> {
+    fn take(&self, lease: Arc<Lease>, tensor: FetchedTensor) -> Result<T, Error> {
+        match self {
+            Taking::Whole(take) => take(lease, tensor),
+            Taking::Part(sliced, take) => take(lease, tensor, sliced),
+        }
+    }
+
+    fn excerpt(&self) -> Result<Option<Box<Excerpt>>, Error> {
+        match self {
+            Taking::Whole(_) => Ok(None),
+            Taking::Part(sliced, _) => match Excerpt::slice(sliced.slice.clone()) {
+                Ok(excerpt) => Ok(Some(Box::new(excerpt))),
+                Err(e) => Err(Failure::new(FailureCode::Invalid, e.to_string()).into()),
+            },
+        }
+    }
+}
+
 impl<F: Face, T> Fetch<F, T> {
     pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>, take: Take<T>) -> Self {
-        let options = FetchOptions::new();
+        let (options, take) = (FetchOptions::new(), Taking::Whole(take));
         let call = FetchCall { session, key: Some(key), options, take, seen: None, began: None, calls: None };
         Fetch { call, face: PhantomData }
     }
 
     /// The fetch of a subscriber, which remembers what it fetches.
     pub(crate) fn of(session: Arc<Session>, key: Key, options: FetchOptions, take: Take<T>, seen: Since) -> Self {
-        let (key, seen) = (Some(Ok(key)), Some(seen));
+        let (key, seen, take) = (Some(Ok(key)), Some(seen), Taking::Whole(take));
         let call = FetchCall { session, key, options, take, seen, began: None, calls: None };
         Fetch { call, face: PhantomData }
     }
@@ -123,10 +161,18 @@ impl<F: Face, T> Fetch<F, T> {
     }
 
     /// Returns what the fetch was made of, for another kind of fetch.
-    pub(crate) fn into_parts(self) -> (Arc<Session>, Result<Key, Error>, FetchOptions) {
-        let FetchCall { session, key, options, .. } = self.call;
+    pub(crate) fn into_parts(self) -> (Arc<Session>, Result<Key, Error>, FetchOptions, Option<Since>) {
+        let FetchCall { session, key, options, seen, .. } = self.call;
         // A fetch that is not a call yet has its key.
-        (session, key.unwrap_or(Err(Error::Ended)), options)
+        (session, key.unwrap_or(Err(Error::Ended)), options, seen)
+    }
+
+    /// Makes it a fetch of a slice.
+    pub(crate) fn sliced<S>(self, slice: Slice, take: TakePart<S>) -> Fetch<F, S> {
+        let FetchCall { session, key, options, seen, .. } = self.call;
+        let sliced = Sliced { key: key.as_ref().and_then(|key| key.as_ref().ok()).cloned(), slice };
+        let take = Taking::Part(Box::new(sliced), take);
+        Fetch { call: FetchCall { session, key, options, take, seen, began: None, calls: None }, face: PhantomData }
     }
 
     fetch_options!(call.options);
@@ -158,7 +204,7 @@ pub struct FetchCall<T = Tensor> {
     pub(crate) session: Arc<Session>,
     key: Option<Result<Key, Error>>,
     options: FetchOptions,
-    take: Take<T>,
+    take: Taking<T>,
     /// What its subscriber had returned when it was made.
     seen: Option<Since>,
     /// When it began to wait on a notice.
@@ -176,7 +222,7 @@ impl<T> Call for FetchCall<T> {
         match self.session.watch(key, select, require, (&mut self.began, timeout), time) {
             WaitEnd::Found(hazard, tensor) => {
                 let lease = Lease::looked_up(&self.session, hazard);
-                Watched::Ended(finish(lease, tensor, self.take, self.seen.as_ref()))
+                Watched::Ended(finish(lease, tensor, &self.take, self.seen.as_ref()))
             }
             WaitEnd::TimedOut(failure) => Watched::Ended(Err(failure.into())),
             WaitEnd::Waits => Watched::Waits,
@@ -192,19 +238,24 @@ impl<T> Call for FetchCall<T> {
         let calls = match (&mut self.calls, self.key.take()) {
             (Some(calls), _) => calls,
             (None, Some(Ok(key))) => {
-                if let Some(found) = look_up(&self.session, &key, &self.options, self.take, self.seen.as_ref()) {
+                let (take, seen) = (&self.take, self.seen.as_ref());
+                if let Some(found) = look_up(&self.session, &key, &self.options, take, seen) {
                     return ControlFlow::Break(found);
                 }
+                let excerpt = match take.excerpt() {
+                    Ok(excerpt) => excerpt,
+                    Err(e) => return ControlFlow::Break(Err(e)),
+                };
                 let started = Instant::now();
                 let mut calls = Calls::new(self.session.clone(), started, deadline(started, self.options.timeout));
-                calls.add(self.options.command(key, None), None);
+                calls.add(self.options.command(key, excerpt), None);
                 self.calls.insert(calls)
             }
             (None, Some(Err(e))) => return ControlFlow::Break(Err(e)),
             (None, None) => return ControlFlow::Break(Err(Error::Ended)),
         };
         let seen = self.seen.as_ref();
-        calls.step(waker).map_break(|()| conclude(&self.session, calls.take_one(), self.take, seen))
+        calls.step(waker).map_break(|()| conclude(&self.session, calls.take_one(), &self.take, seen))
     }
 
     fn needs_timer(&self) -> bool {
@@ -217,7 +268,7 @@ pub(crate) fn look_up<T>(
     session: &Arc<Session>,
     key: &Key,
     options: &FetchOptions,
-    take: Take<T>,
+    take: &Taking<T>,
     seen: Option<&Since>,
 ) -> Option<Result<T, Error>> {
     // The trace of a fetch must contain its report, and only the sidecar writes that.
@@ -232,7 +283,7 @@ pub(crate) fn look_up<T>(
 pub(crate) fn conclude<T>(
     session: &Arc<Session>,
     ended: Ended,
-    take: Take<T>,
+    take: &Taking<T>,
     seen: Option<&Since>,
 ) -> Result<T, Error> {
     match ended.and_then(Answered::success)? {
@@ -242,9 +293,9 @@ pub(crate) fn conclude<T>(
     }
 }
 
-fn finish<T>(lease: Arc<Lease>, tensor: FetchedTensor, take: Take<T>, seen: Option<&Since>) -> Result<T, Error> {
+fn finish<T>(lease: Arc<Lease>, tensor: FetchedTensor, take: &Taking<T>, seen: Option<&Since>) -> Result<T, Error> {
     let version = tensor.version;
-    let taken = take(lease, tensor)?;
+    let taken = take.take(lease, tensor)?;
     if let Some(seen) = seen {
         seen.saw(version);
     }

@@ -67,6 +67,20 @@
 //! # }
 //! ```
 //!
+//! # Slices
+//! A part of a tensor is fetched alone, in numpy's form; see [`s!`].
+//! ```no_run
+//! # use transfer_client::{Client, Error, s};
+//! # async fn example(client: Client) -> Result<(), Error> {
+//! let shard = client.fetch("layer0/w").slice(s![0..1024, -512..]).await?;
+//! let w: Vec<f32> = shard.to_vec()?;
+//! let shards = client.fetch_bundle("policy").slices([("w", s![.., 0..64]), ("b", s![0..64])]).await?;
+//! println!("{:?} {}", shards.get("w").map(|w| w.shape()), shards.report());
+//! # drop(w);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Versions of one key
 //! A [`Publisher`] has the options of all pushes of a key. A [`Subscriber`] returns each version at most once: weights that
 //! are read while they are trained, for instance.
@@ -134,6 +148,7 @@
 //! - [`TensorMut`], [`Frozen`], [`Tensor`]: a writable tensor, an immutable one, a fetched one.
 //! - [`Push`], [`PushMany`], [`Fetch`], [`FetchMany`], [`Order`], [`AllocateWait`], [`Connect`]: calls that are about
 //!   to be made.
+//! - [`s!`], [`Slice`], [`FetchedSlice`], [`FetchedSlices`]: parts of tensors, of which nothing else moves.
 //! - [`Publisher`], [`Subscriber`]: the pushes, and the fetches, of one key.
 //! - [`Begun`], [`Doorbell`]: calls that begin now and are waited for later, for bindings to other languages.
 //! - [`BatchBuilder`], [`ColumnMut`], [`FetchedBatch`], [`FetchedTable`], [`BatchStream`], [`BatchStreamReader`],
@@ -179,6 +194,8 @@ mod publisher;
 mod push;
 mod reclaim;
 mod session;
+mod slice;
+mod slices;
 mod subscriber;
 mod tensor;
 mod tensor_mut;
@@ -216,6 +233,8 @@ pub use part::FetchOnly;
 pub use publisher::Publisher;
 pub use push::{Push, Pushed};
 pub use session::Gone;
+pub use slice::FetchedSlice;
+pub use slices::FetchedSlices;
 pub use subscriber::{EpochBegan, Subscriber};
 pub use tensor::Tensor;
 pub use tensor_mut::TensorMut;
@@ -225,7 +244,9 @@ pub use two_buffers::TwoBuffers;
 
 pub use transfer_core::fabric::FabricKind;
 pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Fault, Report};
-pub use transfer_core::tensor::{DType, Key, Life, Retention, TensorMeta, Until};
+pub use transfer_core::tensor::{
+    DType, InvalidSlice, Key, Life, Misfit, Retention, Slice, SliceDim, SliceRange, TensorMeta, Until,
+};
 pub use transfer_core::trace::{InvalidTraceContext, TraceContext};
 pub use transfer_memory::socket::Socket;
 pub use transfer_memory::view::{

@@ -2,7 +2,7 @@
 
 use crate::calls::{Calls, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
-use crate::fetch::{self, FetchOptions, fetch_options};
+use crate::fetch::{self, FetchOptions, Taking, fetch_options};
 use crate::options::{PushOptions, push_options};
 use crate::push;
 use crate::session::{Held, Session};
@@ -160,10 +160,12 @@ impl FetchManyCall {
         calls.reserve(keys.len());
         for (at, key) in keys.into_iter().enumerate() {
             match key {
-                Ok(key) => match fetch::look_up(&self.session, &key, &self.options, Tensor::new, None) {
-                    Some(found) => self.unsent.push((at, found)),
-                    None => calls.add(self.options.command(key, None), None),
-                },
+                Ok(key) => {
+                    match fetch::look_up(&self.session, &key, &self.options, &Taking::Whole(Tensor::new), None) {
+                        Some(found) => self.unsent.push((at, found)),
+                        None => calls.add(self.options.command(key, None), None),
+                    }
+                }
                 Err(error) => self.unsent.push((at, Err(error))),
             }
         }
@@ -183,7 +185,8 @@ impl Call for FetchManyCall {
             self.calls = Some(calls);
             return ControlFlow::Continue(until);
         }
-        let done = calls.take().map(|(_, ended)| fetch::conclude(&self.session, ended, Tensor::new, None));
+        let done =
+            calls.take().map(|(_, ended)| fetch::conclude(&self.session, ended, &Taking::Whole(Tensor::new), None));
         ControlFlow::Break(merge(done, std::mem::take(&mut self.unsent)))
     }
 

@@ -275,7 +275,7 @@ impl Shared {
         range: Option<BodyRange>,
     ) -> Result<(Body, Places), Error> {
         let key = self.bundle_key(of, bundle)?;
-        let excerpt = Excerpt::new(true, range.into_iter().collect()).map_err(BundleError::from)?;
+        let excerpt = Excerpt::of_ranges(true, range).map_err(BundleError::from)?;
         let (body, tensor) = loop {
             // The time is short, so that a key that nobody publishes is noticed. A table that is slow comes later.
             match fetch_part(io, key.clone(), excerpt.clone(), io.left(ABSENT)).await {
@@ -322,7 +322,7 @@ impl Shared {
         places: &Places,
     ) -> Result<(Vec<transfer_memory::view::Bytes>, Option<FetchedTensor>), Error> {
         let Some(range) = range_of(wanted) else { return Ok((Vec::new(), None)) };
-        let excerpt = Excerpt::new(false, vec![range]).map_err(BundleError::from)?;
+        let excerpt = Excerpt::of_ranges(false, [range]).map_err(BundleError::from)?;
         let fetched = fetch_part(io, key.clone(), excerpt, io.left(io.timeout()));
         let (body, mut tensor) = first(fetched, gone(io, key)).await?;
         // Where it is read by reference, all of it is there, whatever was asked for.

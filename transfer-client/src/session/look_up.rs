@@ -113,7 +113,8 @@ impl Session {
                     let report =
                         Report { fabric: FabricKind::Local, bytes, copied: 0, queued, waited, flew, origin: None };
                     let (version, meta, slice) = (snapshot.version, snapshot.meta, snapshot.slice);
-                    return Looked::Found(hazard, FetchedTensor { version, meta, slice, ranges: 0, report });
+                    let tensor = FetchedTensor { version, meta, slice, ranges: 0, is_part: false, report };
+                    return Looked::Found(hazard, tensor);
                 }
                 Err(NotHeld::NoHazardPointer) => return Looked::Nothing,
                 Err(NotHeld::Gone { tell }) => self.tell_cleared(tell),

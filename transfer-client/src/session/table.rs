@@ -460,6 +460,7 @@ mod tests {
                 len: 1,
             },
             ranges: 0,
+            is_part: false,
             report: Report {
                 fabric: FabricKind::Local,
                 bytes: 1,

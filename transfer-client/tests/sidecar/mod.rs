@@ -329,6 +329,7 @@ impl Honest {
                     meta: found.meta,
                     slice: LocalSlice { segment: ARENA, offset: found.offset, len },
                     ranges: 0,
+                    is_part: false,
                     report: report(len),
                 },
             },

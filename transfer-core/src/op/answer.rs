@@ -111,6 +111,9 @@ pub struct FetchedTensor {
     pub slice: LocalSlice,
     /// The number of ranges of that segment that make up its body. 0: the body lies in one piece, behind the metadata.
     pub ranges: u32,
+    /// Whether it is the part that the fetch asked for, in one piece. If not, it is the whole version, and the part is to
+    /// be looked for there.
+    pub is_part: bool,
     /// How the fetch went.
     pub report: Report,
 }

@@ -9,7 +9,7 @@ use crate::fabric::{AtomicOp, DownReason, GrantAccess, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::op::Reply;
 use crate::plan::GatherList;
-use crate::tensor::{Key, TensorMeta, Version};
+use crate::tensor::{Key, Packing, TensorMeta, Version};
 use crate::wire::landing::HEADER_BYTES;
 use std::collections::VecDeque;
 
@@ -165,11 +165,13 @@ pub enum HostAction {
         /// The ticket.
         ticket: u64,
     },
-    /// Copy these ranges into one, back to back, and call [`super::Node::copied`] with this tag. Nothing else writes to
-    /// the target meanwhile.
+    /// Pack what lies in these ranges into one, and call [`super::Node::copied`] with this tag. Nothing else writes to the
+    /// target meanwhile. What is not packed there becomes zeros.
     Copy {
-        /// The ranges to read.
+        /// The ranges to read, back to back.
         from: GatherList,
+        /// Which of their bytes go where.
+        packing: Box<Packing>,
         /// The target.
         to: LocalSlice,
         /// The tag.
@@ -187,14 +189,13 @@ pub enum HostAction {
         /// Their length in bytes.
         len: u64,
     },
-    /// Read these ranges of a version on disk into one range of memory, back to back, and call
-    /// [`super::Node::spill_read`] with this tag. `from` names places in the version: see
-    /// [`SegmentId::DISK`](crate::memory::SegmentId::DISK).
+    /// Pack what lies in a version on disk into one range of memory, and call [`super::Node::spill_read`] with this tag.
+    /// What is not packed there becomes zeros.
     SpillRead {
         /// The number of the version.
         id: SpillId,
-        /// The ranges of the version.
-        from: GatherList,
+        /// Which bytes of the version go where.
+        packing: Box<Packing>,
         /// The target.
         to: LocalSlice,
         /// The tag.

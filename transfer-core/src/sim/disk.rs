@@ -3,6 +3,7 @@
 use super::SimMemory;
 use crate::memory::LocalSlice;
 use crate::protocol::SpillId;
+use crate::tensor::Packing;
 use std::collections::BTreeMap;
 
 /// The disk of a node.
@@ -16,12 +17,9 @@ impl SimDisk {
         all.is_some_and(|all| self.0.insert(id, all.concat()).is_none())
     }
 
-    /// Reads ranges of a version into memory, back to back. Returns whether both are there.
-    pub fn read(&self, memory: &SimMemory, id: SpillId, from: &[LocalSlice], to: LocalSlice) -> bool {
-        let Some(bytes) = self.0.get(&id) else { return false };
-        let range = |slice: &LocalSlice| bytes.get(slice.offset as usize..(slice.offset + slice.len) as usize);
-        let all: Option<Vec<_>> = from.iter().map(range).collect();
-        all.is_some_and(|all| memory.write(to, &all.concat()))
+    /// Packs what lies in a version into memory. Returns whether both are there.
+    pub fn read(&self, memory: &SimMemory, id: SpillId, packing: Packing, to: LocalSlice) -> bool {
+        self.0.get(&id).is_some_and(|bytes| memory.pack_bytes(bytes, packing, to))
     }
 
     /// Frees a version. Returns whether it was there.

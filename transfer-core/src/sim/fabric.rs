@@ -12,6 +12,7 @@ use crate::fabric::{
 };
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::plan::GatherList;
+use crate::tensor::{PackedRun, Packing};
 use rand::Rng;
 
 /// A fabric at an endpoint of a [`World`].
@@ -60,14 +61,21 @@ impl SimMemory {
         self.world.lock().slice(self.endpoint.0, slice).map(<[u8]>::to_vec)
     }
 
-    /// Copies ranges one behind the other, each padded to a multiple of 64. Returns whether all of them are registered.
-    pub fn copy(&self, from: &[LocalSlice], to: LocalSlice) -> bool {
-        let mut at = to;
-        from.iter().all(|slice| {
-            let copied = self.read(*slice).is_some_and(|bytes| self.write(at, &bytes));
-            at.offset += slice.len.next_multiple_of(crate::memory::ALIGNMENT);
-            copied
-        })
+    /// Packs what lies in these ranges into one. Returns whether all of them are registered, and the result fits.
+    pub fn pack(&self, from: &[LocalSlice], packing: Packing, to: LocalSlice) -> bool {
+        let all: Option<Vec<_>> = from.iter().map(|slice| self.read(*slice)).collect();
+        all.is_some_and(|all| self.pack_bytes(&all.concat(), packing, to))
+    }
+
+    /// Packs bytes into a range, and fills the rest of it with zeros.
+    pub(super) fn pack_bytes(&self, all: &[u8], packing: Packing, to: LocalSlice) -> bool {
+        let mut out = vec![0; to.len as usize];
+        let is_there = packing.into_iter().all(|PackedRun { from, to, len }| {
+            let (from, to) =
+                (all.get(from as usize..(from + len) as usize), out.get_mut(to as usize..(to + len) as usize));
+            from.zip(to).map(|(from, to)| to.copy_from_slice(from)).is_some()
+        });
+        is_there && self.write(to, &out)
     }
 
     /// Writes into a registered range. Returns whether it is registered.

@@ -1,17 +1,21 @@
 //! What is moved: element types, shapes, keys, versions, and how long those stay.
 
+mod boxes;
 mod dtype;
 mod excerpt;
 mod gathered;
 mod key;
 mod retention;
 mod shape;
+mod slice;
 
+pub use boxes::{BodyBox, PackedRun, Packing, Repeat};
 pub use dtype::DType;
-pub use excerpt::{BodyRange, Excerpt, InvalidExcerpt, MAX_EXCERPT_RANGES};
+pub use excerpt::{BodyRange, Cut, Excerpt, ExcerptPart, InvalidExcerpt, MAX_EXCERPT_BYTES};
 pub use gathered::{Gathered, GatheredPart, InvalidGathered, MAX_GATHERED_BYTES};
 pub use key::{
     InvalidName, Key, MAX_COUNTER_NAME_BYTES, MAX_KEY_BYTES, Name, ReservedFor, Select, TensorName, Version,
 };
 pub use retention::{Life, Retention, Spill, Until};
 pub use shape::{InvalidShape, MAX_METADATA_BYTES, MAX_RANK, MetaParts, Shape, TensorMeta};
+pub use slice::{BoxDim, InvalidSlice, Misfit, Slice, SliceDim, SliceRange, TensorBox};

@@ -2,60 +2,143 @@
 //!
 //! | field | bytes |
 //! |---|---|
-//! | 0: no excerpt, 1: without the metadata, 2: with it | 1 |
-//! | number of ranges | 1 |
-//! | for each range: its offset in the body and its length | 16 |
+//! | 0: no excerpt, 1: boxes without the metadata, 2: boxes with it, 3: a slice | 1 |
+//! | number of boxes, or of dimensions of the slice | 1 |
+//! | for each box: its offset in the body, the length of a run, the number of its repeats | 8, 8, 1 |
+//! | &nbsp;&nbsp; for each repeat: its count and its stride | 8, 8 |
+//! | for each dimension: a bit set of what follows: 1 start, 2 stop, 4 a step that is not 1; or 8 for an index | 1 |
+//! | &nbsp;&nbsp; each of them | 8 |
 //!
-//! In a TENSOR_REQUEST other fields lie between the number of ranges and the ranges.
+//! In a TENSOR_REQUEST other fields lie between the second field and the boxes or dimensions.
 
 use super::{Reader, WireError, Writer};
-use crate::tensor::{BodyRange, Excerpt};
+use crate::tensor::{BodyBox, Excerpt, ExcerptPart, MAX_RANK, Repeat, Slice, SliceDim, SliceRange};
+use smallvec::SmallVec;
 
-/// The first two fields: the kind of the excerpt, and the number of its ranges.
+const SLICE: u8 = 3;
+
+const START: u8 = 1;
+const STOP: u8 = 2;
+const STEP: u8 = 4;
+const INDEX: u8 = 8;
+
+/// The first two fields: the kind of the excerpt, and the number of its boxes or dimensions.
 #[derive(Clone, Copy)]
 pub(super) struct ExcerptHead {
     kind: u8,
-    ranges: u8,
+    count: u8,
 }
 
 /// Appends the first two fields.
 pub(super) fn write_head(w: &mut Writer, excerpt: Option<&Excerpt>) {
-    let kind = excerpt.map_or(0, |excerpt| 1 + u8::from(excerpt.has_metadata()));
-    w.u8(kind).u8(u8::try_from(excerpt.map_or(0, |excerpt| excerpt.ranges().len())).unwrap_or(u8::MAX));
+    let (kind, count) = match excerpt.map(|excerpt| (excerpt.part(), excerpt.has_metadata())) {
+        None => (0, 0),
+        Some((ExcerptPart::Boxes(boxes), with_metadata)) => (1 + u8::from(with_metadata), boxes.len()),
+        Some((ExcerptPart::Slice(slice), _)) => (SLICE, slice.dims().len()),
+    };
+    w.u8(kind).u8(u8::try_from(count).unwrap_or(u8::MAX));
 }
 
-/// Appends the ranges.
-pub(super) fn write_ranges(w: &mut Writer, excerpt: Option<&Excerpt>) {
-    for BodyRange { offset, len } in excerpt.map_or(&[][..], Excerpt::ranges) {
-        w.u64(*offset).u64(*len);
+/// Appends the boxes or dimensions.
+pub(super) fn write_part(w: &mut Writer, excerpt: Option<&Excerpt>) {
+    match excerpt.map(Excerpt::part) {
+        None => {}
+        Some(ExcerptPart::Boxes(boxes)) => boxes.iter().for_each(|b| write_box(w, b)),
+        Some(ExcerptPart::Slice(slice)) => slice.dims().iter().for_each(|dim| write_dim(w, *dim)),
+    }
+}
+
+fn write_box(w: &mut Writer, b: &BodyBox) {
+    w.u64(b.offset()).u64(b.run()).u8(u8::try_from(b.repeats().len()).unwrap_or(u8::MAX));
+    for Repeat { count, stride } in b.repeats() {
+        w.u64(*count).u64(*stride);
+    }
+}
+
+fn write_dim(w: &mut Writer, dim: SliceDim) {
+    match dim {
+        SliceDim::Index(index) => {
+            w.u8(INDEX).u64(index.cast_unsigned());
+        }
+        SliceDim::Range(SliceRange { start, stop, step }) => {
+            let step = Some(step).filter(|step| *step != 1);
+            let given = [(start, START), (stop, STOP), (step, STEP)];
+            w.u8(given.iter().filter(|(n, _)| n.is_some()).map(|(_, bit)| bit).sum());
+            for n in given.iter().filter_map(|(n, _)| *n) {
+                w.u64(n.cast_unsigned());
+            }
+        }
     }
 }
 
 /// Reads the first two fields.
 ///
 /// # Errors
-/// [`WireError::Value`] for an unknown kind.
+/// [`WireError::Value`] for an unknown kind, and for a slice of more dimensions than a tensor has.
 pub(super) fn read_head(r: &mut Reader<'_>) -> Result<ExcerptHead, WireError> {
-    let (kind, ranges) = (r.u8()?, r.u8()?);
+    let (kind, count) = (r.u8()?, r.u8()?);
+    let value = u64::from(count);
     match kind {
-        0 => Reader::zero("ranges of no excerpt", ranges.into())?,
+        0 => Reader::zero("boxes of no excerpt", value)?,
         1 | 2 => {}
-        n => return Err(WireError::Value { what: "kind of excerpt", value: u64::from(n), expected: "0 to 2" }),
+        SLICE if usize::from(count) <= MAX_RANK => {}
+        SLICE => return Err(WireError::Value { what: "dimensions of a slice", value, expected: "at most 32" }),
+        n => return Err(WireError::Value { what: "kind of excerpt", value: u64::from(n), expected: "0 to 3" }),
     }
-    Ok(ExcerptHead { kind, ranges })
+    Ok(ExcerptHead { kind, count })
 }
 
-/// Reads the ranges that these first fields announce.
+/// Reads the boxes or dimensions that these first fields announce.
 ///
 /// # Errors
-/// [`WireError::Excerpt`] for ranges that are no excerpt.
-pub(super) fn read_ranges(head: ExcerptHead, r: &mut Reader<'_>) -> Result<Option<Box<Excerpt>>, WireError> {
-    if head.kind == 0 {
-        return Ok(None);
+/// [`WireError::Excerpt`] for boxes that are no excerpt.
+pub(super) fn read_part(head: ExcerptHead, r: &mut Reader<'_>) -> Result<Option<Box<Excerpt>>, WireError> {
+    let ExcerptHead { kind, count } = head;
+    let excerpt = match kind {
+        0 => return Ok(None),
+        SLICE => {
+            let dims: Result<Vec<_>, _> = (0..count).map(|_| read_dim(r)).collect();
+            Excerpt::slice(Slice::new(dims?))?
+        }
+        _ => {
+            let boxes: Result<Vec<_>, _> = (0..count).map(|_| read_box(r)).collect();
+            Excerpt::new(kind == 2, boxes?)?
+        }
+    };
+    Ok(Some(Box::new(excerpt)))
+}
+
+fn read_box(r: &mut Reader<'_>) -> Result<BodyBox, WireError> {
+    let (offset, run, count) = (r.u64()?, r.u64()?, r.u8()?);
+    let value = u64::from(count);
+    if usize::from(count) > MAX_RANK {
+        return Err(WireError::Value { what: "repeats of a box", value, expected: "at most 32" });
     }
-    let mut ranges = Vec::with_capacity(usize::from(head.ranges).min(r.rest().len() / 16));
-    for _ in 0..head.ranges {
-        ranges.push(BodyRange { offset: r.u64()?, len: r.u64()? });
+    let mut repeats = SmallVec::new();
+    for _ in 0..count {
+        repeats.push(Repeat { count: r.u64()?, stride: r.u64()? });
     }
-    Ok(Some(Box::new(Excerpt::new(head.kind == 2, ranges)?)))
+    let found = BodyBox::new(offset, run, repeats)?;
+    match found.repeats().len() == usize::from(count) && found.run() == run {
+        true => Ok(found),
+        false => Err(WireError::Value { what: "repeats of a box", value, expected: "fewer, as some runs touch" }),
+    }
+}
+
+fn read_dim(r: &mut Reader<'_>) -> Result<SliceDim, WireError> {
+    let given = r.u8()?;
+    let what = "fields of a dimension of a slice";
+    let wrong = WireError::Value { what, value: u64::from(given), expected: "0 to 8" };
+    if given == INDEX {
+        return Ok(SliceDim::Index(r.u64()?.cast_signed()));
+    }
+    if given > START | STOP | STEP {
+        return Err(wrong);
+    }
+    let mut field = |bit| (given & bit != 0).then(|| r.u64().map(u64::cast_signed)).transpose();
+    let (start, stop, step) = (field(START)?, field(STOP)?, field(STEP)?);
+    match step {
+        Some(1) => Err(WireError::Value { what: "step of a slice", value: 1, expected: "another if it is given" }),
+        step => Ok(SliceDim::Range(SliceRange { start, stop, step: step.unwrap_or(1) })),
+    }
 }

@@ -18,7 +18,8 @@
 //!         44  until        u8    push: 0 replaced, 1 fetched a number of times, 2 deleted
 //!         45  life         u8    push: 0 the session of the worker that owns it, 1 the sidecar where it has landed
 //!         46  fetches      u32   push: the number of fetches if `until` is 1, else 0
-//!        50  zero         10 bytes
+//!        50  packed       u8    pull: 1 if the sender's processor has packed the body before it was sent, else 0
+//!        51  zero         9 bytes
 //!        60  checksum     u32   CRC32C of bytes 0 to 59
 //! ```
 
@@ -82,6 +83,8 @@ pub struct Header {
     pub name: u32,
     /// Push: how long the version stays published where it has landed.
     pub retention: Retention,
+    /// Pull: whether the sender's processor has packed the body. The receiver's report counts it as copied.
+    pub packed: bool,
 }
 
 impl Header {
@@ -100,6 +103,7 @@ impl Header {
         [self.version.0, self.body_len].iter().for_each(|n| put(&n.to_le_bytes()));
         [self.pieces, self.waited_us, self.name].iter().for_each(|n| put(&n.to_le_bytes()));
         put(&retention_bytes(self.retention));
+        put(&[u8::from(self.packed)]);
         let sum = crc32c(&out[..SUM_AT]);
         out[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
         out
@@ -129,9 +133,10 @@ impl Header {
             waited_us: r.u32()?,
             name: r.u32()?,
             retention: read_retention(&mut r)?,
+            packed: r.flag("whether a landed body was packed")?,
         };
         Reader::zero("first zeros of a landing header", r.u64()?)?;
-        Reader::zero("last zeros of a landing header", r.u16()?.into())?;
+        Reader::zero("last zeros of a landing header", r.u8()?.into())?;
         let found = r.u32()?;
         let computed = crc32c(&bytes[..60]);
         if found != computed {
@@ -226,6 +231,7 @@ mod tests {
                 waited_us: n,
                 name: n,
                 retention,
+                packed: n > 0,
             };
             header.encode().to_vec()
         });
@@ -258,6 +264,7 @@ mod tests {
             waited_us: 6,
             name: 8,
             retention: Retention { until: Until::Deleted, life: Life::Sidecar, ..Retention::default() },
+            packed: true,
         };
         let bytes = h.encode();
         assert_eq!(Header::decode(&bytes), Ok(h));

@@ -207,7 +207,7 @@ pub fn write_command(w: &mut Writer, op: OpId, command: &Command) {
             write_require(w, f.require);
             w.u8(u8::from(f.watches));
             excerpt::write_head(w, f.excerpt.as_deref());
-            excerpt::write_ranges(w, f.excerpt.as_deref());
+            excerpt::write_part(w, f.excerpt.as_deref());
             TraceContext::write_last(f.trace, w);
         }
         Command::Gather(g) => {
@@ -341,7 +341,7 @@ fn read_command(kind: u8, r: &mut Reader<'_>) -> Result<Command, WireError> {
                 timeout: Duration::from_nanos(r.u64()?),
                 require: read_require(r)?,
                 watches: r.flag("whether the worker watches notices")?,
-                excerpt: excerpt::read_ranges(excerpt::read_head(r)?, r)?,
+                excerpt: excerpt::read_part(excerpt::read_head(r)?, r)?,
                 trace: TraceContext::read_last(r)?,
             })
         }
@@ -410,9 +410,9 @@ fn write_answer(w: &mut Writer, op: OpId, answer: &Answer) {
             w.u8(PUSHED).u64(op.0).u64(version.0);
             write_report(w, report);
         }
-        Answer::Fetched { lease, tensor: FetchedTensor { version, meta, slice, ranges, report } } => {
+        Answer::Fetched { lease, tensor: FetchedTensor { version, meta, slice, ranges, is_part, report } } => {
             w.u8(FETCHED).u64(op.0).u64(lease.0).u64(version.0).meta(meta);
-            w.u32(slice.segment.0).u64(slice.offset).u64(slice.len).u32(*ranges);
+            w.u32(slice.segment.0).u64(slice.offset).u64(slice.len).u32(*ranges).u8(u8::from(*is_part));
             write_report(w, report);
         }
         Answer::Prepared => {
@@ -485,6 +485,7 @@ fn read_answer(kind: u8, r: &mut Reader<'_>) -> Result<Answer, WireError> {
                 meta: r.meta()?,
                 slice: LocalSlice { segment: SegmentId(r.u32()?), offset: r.u64()?, len: r.u64()? },
                 ranges: read_ranges(r)?,
+                is_part: r.flag("whether a part is answered")?,
                 report: read_report(r)?,
             },
         },

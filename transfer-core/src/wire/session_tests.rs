@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::fabric::AtomicOp;
-use crate::tensor::{BodyRange, DType, GatheredPart, Life, MAX_GATHERED_BYTES, TensorMeta, Until};
+use crate::tensor::{
+    BodyBox, BodyRange, DType, Excerpt, GatheredPart, Life, MAX_GATHERED_BYTES, Repeat, Slice, SliceRange, TensorMeta,
+    Until,
+};
 use proptest::prelude::*;
 use std::num::NonZeroU32;
 
@@ -47,6 +50,8 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
     };
     let (select, timeout) = (Select::AtLeast(Version(9)), Duration::ZERO);
     let fetch = Fetch { key: key.clone(), select, timeout, require: None, trace: None, watches: true, excerpt: None };
+    let slice = Slice::new([(-4..).into(), 3.into(), (..).into(), SliceRange::from(1..9).step(2).into()]);
+    let column = BodyBox::new(4, 4, [Repeat { count: 5, stride: 64 }].into_iter().collect()).unwrap();
     let commands = vec![
         Command::Push(Push {
             key: key.clone(),
@@ -69,6 +74,8 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
             announced: Some(Announced { notice: MAX_NOTICES - 1, count: 1 << 40 }),
         }),
         Command::Fetch(Fetch { select: Select::Latest, trace: context(), watches: false, ..fetch.clone() }),
+        Command::Fetch(Fetch { excerpt: Some(Box::new(Excerpt::slice(slice).unwrap())), ..fetch.clone() }),
+        Command::Fetch(Fetch { excerpt: Some(Box::new(Excerpt::new(true, vec![column]).unwrap())), ..fetch.clone() }),
         Command::Fetch(fetch),
         Command::Gather(most_parts()),
         Command::Prepare(Prepare {
@@ -108,6 +115,7 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
                     meta,
                     slice: LocalSlice { segment: SegmentId(3), offset: 4, len: 5 },
                     ranges: 2,
+                    is_part: true,
                     report: Report { origin: context(), ..report() },
                 },
             },

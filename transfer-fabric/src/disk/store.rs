@@ -6,9 +6,11 @@ use super::{BLOCK, DiskError, PIECE};
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use transfer_core::protocol::{SpillId, Tenant};
+use transfer_core::tensor::{BodyBox, PackedRun, Packing};
 use transfer_memory::segment::Segment;
 
 /// A range of a segment.
@@ -61,6 +63,18 @@ fn blocks(len: u64) -> u64 {
 
 fn sum(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// Whether most blocks between the first and the last byte are needed anyway, so that many are read at once.
+fn reads_ahead(packing: &Packing) -> bool {
+    let is_dense = |b: &BodyBox| b.repeats().last().is_some_and(|inner| inner.stride <= 2 * BLOCK as u64);
+    packing.boxes().iter().any(is_dense)
+}
+
+/// Writes zeros between two places of a range.
+fn zero(to: &Place, from: u64, upto: u64) -> Result<(), String> {
+    let len = upto.saturating_sub(from);
+    to.segment.mapping().zero(to.offset + from, len).map_err(|e| e.to_string())
 }
 
 impl Store {
@@ -133,50 +147,53 @@ impl Store {
         Ok(write.next >= write.from.len())
     }
 
-    /// Reads ranges of a version, one behind the other, into a range of a segment.
-    pub(super) fn read(&self, id: SpillId, ranges: &[(u64, u64)], to: &Place, piece: &mut Piece) -> Result<(), String> {
+    /// Packs what lies in a version into a range of a segment.
+    pub(super) fn read(&self, id: SpillId, packing: Packing, to: &Place, piece: &mut Piece) -> Result<(), String> {
         let version = self.index.lock().versions.get(&id).cloned().ok_or("it is not on disk")?;
-        let read = self.read_version(&version, ranges, to, piece);
+        let read = self.read_version(&version, packing, to, piece);
         self.let_go(version);
         read
     }
 
-    fn read_version(
-        &self,
-        version: &Version,
-        ranges: &[(u64, u64)],
-        to: &Place,
-        piece: &mut Piece,
-    ) -> Result<(), String> {
-        let folder = self.folder.display();
-        let mut at = to.offset;
-        for (start, len) in ranges {
-            let (mut start, end) = (*start, start + len);
-            if end > version.len || at + len > to.offset + to.len {
-                return Err(format!("{len} bytes at {start} of {} that are on disk", version.len));
+    fn read_version(&self, version: &Version, packing: Packing, to: &Place, piece: &mut Piece) -> Result<(), String> {
+        let ahead = reads_ahead(&packing);
+        // The bytes of the version that are in memory.
+        let mut here = 0..0;
+        let mut end = 0;
+        for PackedRun { from, to: at, len } in packing {
+            let (mut start, stop) = (from, from + len);
+            if stop > version.len || at + len > to.len {
+                return Err(format!("{len} bytes at {from} of {} that are on disk", version.len));
             }
-            while start < end {
-                let block = start / BLOCK as u64;
-                let first = block * BLOCK as u64;
-                let whole = (blocks(end) - first).min(PIECE as u64) as usize;
-                let bytes = &mut piece.bytes()[..whole];
-                version
-                    .file
-                    .read(version.at + first, bytes)
-                    .map_err(|why| format!("reading it back from {folder}: {why}"))?;
-                let sums = version.sums.get(block as usize..).unwrap_or(&[]);
-                if !bytes.chunks(BLOCK).map(sum).eq(sums.iter().copied().take(whole / BLOCK)) {
-                    return Err(format!(
-                        "the disk of {folder} returned other bytes than were written, as a checksum shows"
-                    ));
+            zero(to, end, at)?;
+            end = at;
+            while start < stop {
+                if !here.contains(&start) {
+                    here = self.read_blocks(version, start, if ahead { version.len } else { stop }, piece)?;
                 }
-                let upto = end.min(first + whole as u64);
-                let part = &bytes[(start - first) as usize..(upto - first) as usize];
-                to.segment.mapping().copy_in(at, part).map_err(|e| e.to_string())?;
-                (at, start) = (at + part.len() as u64, upto);
+                let upto = stop.min(here.end);
+                let part = &piece.bytes()[(start - here.start) as usize..(upto - here.start) as usize];
+                to.segment.mapping().copy_in(to.offset + end, part).map_err(|e| e.to_string())?;
+                (end, start) = (end + part.len() as u64, upto);
             }
         }
-        Ok(())
+        zero(to, end, to.len)
+    }
+
+    /// Reads the block with this byte of a version, and those behind it up to `stop`, as far as they fit. Returns which
+    /// bytes these are.
+    fn read_blocks(&self, version: &Version, start: u64, stop: u64, piece: &mut Piece) -> Result<Range<u64>, String> {
+        let folder = self.folder.display();
+        let block = start / BLOCK as u64;
+        let first = block * BLOCK as u64;
+        let whole = (blocks(stop) - first).min(PIECE as u64) as usize;
+        let bytes = &mut piece.bytes()[..whole];
+        version.file.read(version.at + first, bytes).map_err(|why| format!("reading it back from {folder}: {why}"))?;
+        let sums = version.sums.get(block as usize..).unwrap_or(&[]);
+        match bytes.chunks(BLOCK).map(sum).eq(sums.iter().copied().take(whole / BLOCK)) {
+            true => Ok(first..first + whole as u64),
+            false => Err(format!("the disk of {folder} returned other bytes than were written, as a checksum shows")),
+        }
     }
 
     /// Frees a version. Its space is free when the last thread that reads it has ended.

@@ -1,9 +1,11 @@
 use super::file::Piece;
 use super::store::{Place, Store};
 use super::*;
+use smallvec::{SmallVec, smallvec};
 use std::path::Path;
 use std::sync::Arc;
 use transfer_core::protocol::{SpillId, Tenant};
+use transfer_core::tensor::{BodyBox, Packing, Repeat};
 use transfer_memory::segment::{Lock, Pages, PinnedBudget, Segment, SegmentOptions};
 
 const TENANT: Tenant = Tenant::User(3);
@@ -40,12 +42,49 @@ fn write(store: &Store, id: u64, from: Vec<Place>) -> Result<(), String> {
 }
 
 fn read(store: &Store, id: u64, ranges: &[(u64, u64)]) -> Result<Vec<u8>, String> {
-    let len: u64 = ranges.iter().map(|(_, len)| len).sum();
-    let to = segment(&vec![0; len as usize]);
-    store.read(SpillId(id), ranges, &place(&to, 0, len), &mut Piece::new())?;
+    let range = |(offset, len): &(u64, u64)| BodyBox::new(*offset, *len, SmallVec::new()).unwrap();
+    read_packed(store, id, Packing::new(ranges.iter().map(range).collect()))
+}
+
+/// Reads runs back, and checks that there are zeros between them. Returns their bytes without those.
+fn read_packed(store: &Store, id: u64, packing: Packing) -> Result<Vec<u8>, String> {
+    let len = packing.len_bytes().unwrap().next_multiple_of(64);
+    let to = segment(&vec![0xee; len as usize]);
+    store.read(SpillId(id), packing.clone(), &place(&to, 0, len), &mut Piece::new())?;
     let mut bytes = vec![0; len as usize];
     to.mapping().copy_out(0, &mut bytes).unwrap();
-    Ok(bytes)
+    let (mut runs, mut end) = (Vec::new(), 0);
+    for run in packing {
+        assert!(bytes[end..run.to as usize].iter().all(|b| *b == 0));
+        end = (run.to + run.len) as usize;
+        runs.extend(&bytes[run.to as usize..end]);
+    }
+    assert!(bytes[end..].iter().all(|b| *b == 0));
+    Ok(runs)
+}
+
+#[test]
+fn short_and_long_runs_are_packed() {
+    let folder = folder();
+    let store = Store::new(folder.path().to_owned()).unwrap();
+    let bytes = pattern(2 * PIECE + 12_345, 3);
+    let from = segment(&bytes);
+    write(&store, 1, vec![place(&from, 0, bytes.len() as u64)]).unwrap();
+    let repeat = |count, stride| Repeat { count, stride };
+    let boxes = [
+        BodyBox::new(5, 3, smallvec![repeat(2, 1 << 22), repeat(1000, 300)]).unwrap(),
+        BodyBox::new(70, 20_000, smallvec![repeat(9, 900_001)]).unwrap(),
+        BodyBox::new(bytes.len() as u64 - 100, 1, smallvec![repeat(34, 3)]).unwrap(),
+    ];
+    for b in boxes {
+        let packing = Packing::new(smallvec![b]);
+        let expected: Vec<u8> =
+            packing.clone().flat_map(|run| bytes[run.from as usize..][..run.len as usize].to_vec()).collect();
+        assert!(read_packed(&store, 1, packing.clone()).unwrap() == expected, "{packing:?}");
+    }
+    store.damage(SpillId(1), PIECE as u64 + 9);
+    let across = BodyBox::new(0, 1, smallvec![repeat(3, PIECE as u64)]).unwrap();
+    assert!(read_packed(&store, 1, Packing::new(smallvec![across])).unwrap_err().contains("checksum"));
 }
 
 #[test]
@@ -114,7 +153,7 @@ fn threads_write_and_read_at_the_same_time() {
     }
     let to: Vec<_> = (0..8).map(|_| segment(&vec![0; bytes.len()])).collect();
     for (id, to) in (1..=8).zip(&to) {
-        disk.read(SpillId(id), vec![(0, len)], place(to, 0, len), id);
+        disk.read(SpillId(id), Packing::all(len), place(to, 0, len), id);
         disk.write(SpillId(id + 8), TENANT, vec![place(&from, 0, len)], len);
     }
     for done in done(16) {

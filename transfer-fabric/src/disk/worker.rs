@@ -6,6 +6,7 @@ use crossbeam_channel::{Receiver, Sender, select, unbounded};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use transfer_core::protocol::{SpillId, Tenant};
+use transfer_core::tensor::Packing;
 
 /// How many threads there are. One copies bytes and sums them up while another one waits for the disk.
 const THREADS: usize = 2;
@@ -21,7 +22,7 @@ struct ToWrite {
 /// What comes before the next piece of a write. The state machine bounds how many there are: a read for each range of a
 /// pool, and the versions that it has.
 enum Urgent {
-    Read { id: SpillId, ranges: Vec<(u64, u64)>, to: Place, tag: u64 },
+    Read { id: SpillId, packing: Packing, to: Place, tag: u64 },
     Free(SpillId),
 }
 
@@ -62,8 +63,8 @@ impl Disk {
         let _ = self.writes.send(ToWrite { id, tenant, from, len });
     }
 
-    pub(crate) fn read(&self, id: SpillId, ranges: Vec<(u64, u64)>, to: Place, tag: u64) {
-        let _ = self.urgent.send(Urgent::Read { id, ranges, to, tag });
+    pub(crate) fn read(&self, id: SpillId, packing: Packing, to: Place, tag: u64) {
+        let _ = self.urgent.send(Urgent::Read { id, packing, to, tag });
     }
 
     pub(crate) fn free(&self, id: SpillId) {
@@ -112,8 +113,8 @@ impl Worker {
 
     fn take(&mut self, job: Urgent) {
         match job {
-            Urgent::Read { id, ranges, to, tag } => {
-                let result = self.store.read(id, &ranges, &to, &mut self.piece);
+            Urgent::Read { id, packing, to, tag } => {
+                let result = self.store.read(id, packing, &to, &mut self.piece);
                 self.tell(Done::Read(tag, result));
             }
             Urgent::Free(id) => self.store.free(id),

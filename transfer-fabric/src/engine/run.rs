@@ -262,12 +262,14 @@ impl Run {
                     self.unmapper.unmap(memory);
                 }
             }
-            Action::Host(HostAction::Copy { from, to, tag }) => self.copies.add(std::mem::take(from), *to, *tag),
+            Action::Host(HostAction::Copy { from, packing, to, tag }) => {
+                self.copies.add(std::mem::take(from), (**packing).clone(), *to, *tag);
+            }
             Action::Host(HostAction::SpillWrite { id, tenant, from, len }) => {
                 self.write_to_disk(now, *id, *tenant, from, *len);
             }
-            Action::Host(HostAction::SpillRead { id, from, to, tag }) => {
-                self.read_from_disk(now, *id, from, *to, *tag);
+            Action::Host(HostAction::SpillRead { id, packing, to, tag }) => {
+                self.read_from_disk(now, *id, (**packing).clone(), *to, *tag);
             }
             Action::Host(HostAction::SpillFree { id }) => {
                 if let Some(disk) = &self.disk {

@@ -4,6 +4,7 @@ use super::run::Run;
 use crate::disk::{Done, Place};
 use transfer_core::memory::LocalSlice;
 use transfer_core::protocol::{SpillId, Tenant};
+use transfer_core::tensor::Packing;
 use transfer_core::time::Time;
 
 impl Run {
@@ -16,10 +17,9 @@ impl Run {
         }
     }
 
-    pub(super) fn read_from_disk(&mut self, now: Time, id: SpillId, from: &[LocalSlice], to: LocalSlice, tag: u64) {
-        let ranges = from.iter().map(|slice| (slice.offset, slice.len)).collect();
+    pub(super) fn read_from_disk(&mut self, now: Time, id: SpillId, packing: Packing, to: LocalSlice, tag: u64) {
         match (&self.disk, self.place(to)) {
-            (Some(disk), Some(to)) => disk.read(id, ranges, to, tag),
+            (Some(disk), Some(to)) => disk.read(id, packing, to, tag),
             _ => self.driver.node.spill_read(now, tag, Err("there is no disk")),
         }
     }

@@ -9,7 +9,7 @@ use crate::plan::GatherList;
 use crate::protocol::ids::{BlobId, OperationId, SlotId};
 use crate::protocol::spill::SpillId;
 use crate::protocol::tenant::Tenant;
-use crate::tensor::{BodyRange, Excerpt, Life, Retention, Spill, TensorMeta, Until, Version};
+use crate::tensor::{BodyRange, Cut, Excerpt, Life, Packing, Retention, Spill, TensorMeta, Until, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
 use std::num::NonZeroU32;
@@ -288,7 +288,17 @@ impl Blob {
 
     /// Returns the description of the whole version, or of this part of it.
     pub(crate) fn meta_of(&self, excerpt: Option<&Excerpt>) -> TensorMeta {
-        excerpt.and_then(|excerpt| excerpt.meta(&self.meta).ok()).unwrap_or_else(|| self.meta.clone())
+        self.cut_by(excerpt).map_or_else(|| self.meta.clone(), |cut| cut.meta)
+    }
+
+    /// Returns this part of the version. The caller has checked that it fits. `None`: all of it.
+    pub(crate) fn cut_by(&self, excerpt: Option<&Excerpt>) -> Option<Cut> {
+        excerpt?.of(&self.meta).ok()
+    }
+
+    /// Returns how the whole version, or this part of it, is packed into one range.
+    pub(crate) fn packing_of(&self, excerpt: Option<&Excerpt>) -> Packing {
+        self.cut_by(excerpt).map_or_else(|| Packing::all(self.meta.len_bytes()), |cut| cut.packing)
     }
 
     /// Returns the length of the whole version, or of this part of it, in bytes.
@@ -302,7 +312,7 @@ impl Blob {
     /// Returns the gather list of the whole version, or of this part of it.
     fn body_of(&self, excerpt: Option<&Excerpt>) -> GatherList {
         let all = self.body();
-        excerpt.and_then(|excerpt| excerpt.cut(&self.meta, &all)).unwrap_or(all)
+        self.cut_by(excerpt).and_then(|cut| cut.gather(&all)).unwrap_or(all)
     }
 
     /// Returns the ranges of memory in which a range of the body lies.

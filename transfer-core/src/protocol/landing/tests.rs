@@ -72,6 +72,7 @@ fn header(slot: u32, index: u32, version: u64) -> [u8; HEADER_BYTES as usize] {
         waited_us: 0,
         name: 0,
         retention: Retention::default(),
+        packed: false,
     };
     header.encode()
 }

@@ -59,6 +59,7 @@ fn write(n: u64) -> Out {
         waited_us: 0,
         name: 0,
         retention: Retention::default(),
+        packed: false,
     };
     Out::Write(OutWrite { blob: Id::from_u64(n), body: GatherList::new(), slot, header, purpose: Purpose::Push(op(n)) })
 }

@@ -40,6 +40,10 @@ impl Node {
         if self.is_ending() {
             return Err("something that has ended is not done".to_owned());
         }
+        let packed: usize = self.links.all().keys().map(|link| self.transfers.places_taken(*link)).sum();
+        if packed > 0 || !self.packs_waiting.is_empty() {
+            return Err(format!("{packed} parts are being packed, {} wait for room", self.packs_waiting.len()));
+        }
         if !evicted.is_empty() {
             return Err(format!("{evicted:?} are thrown out and have not gone"));
         }
@@ -57,6 +61,11 @@ impl Node {
         let of_link = |link: &LinkId| self.transfers.of(*link)?.flows().iter().map(|(_, f)| f.queue().len()).max();
         let flows = self.links.all().keys().filter_map(of_link);
         flows.chain(self.landing.pools().values().map(|p| p.wants().len())).max().unwrap_or(0)
+    }
+
+    /// Returns how many parts of a link's peer are being packed, or were packed and are not sent.
+    pub(crate) fn places_taken(&self, link: LinkId) -> usize {
+        self.transfers.places_taken(link)
     }
 
     /// Returns the credits of this side, the receive slots owed to the peer, and how many slots the peer has in all.

@@ -5,6 +5,7 @@
 //!   the copy. The host of the node copies one piece at a time, so that a large tensor delays no other work.
 //! - **Of versions on disk**, or of parts of them. The copy lies in the landing pool of the reader, or, for a request of a
 //!   peer, in that of the version's tenant, from where it is sent.
+//! - **Of parts that are packed** before they are sent to a peer; see `packing`.
 //!
 //! A copy waits for room like a landing slot.
 
@@ -76,6 +77,7 @@ impl Node {
             len,
             to: None,
             began: now,
+            place: None,
         });
         if let OpKind::Fetch { stage, .. } = &mut op.kind {
             *stage = FetchStage::Copying(copying);
@@ -96,11 +98,13 @@ impl Node {
         let Some((range, to)) = self.landing.allocate(reader, len) else { return false };
         copying.to = Some(range);
         copying.began = self.latest;
+        self.waits_no_longer(id);
+        let Some(copying) = self.copies.get(id) else { return true };
         if let Some(b) = self.keys.blob(copying.from) {
-            let (from, tag) = (self.keys.body_of(copying.from, copying.excerpt.as_ref()), id.to_u64());
+            let (packing, tag) = (Box::new(b.packing_of(copying.excerpt.as_ref())), id.to_u64());
             self.actions.push(match b.on_disk() {
-                Some(id) => HostAction::SpillRead { id, from, to, tag },
-                None => HostAction::Copy { from, to, tag },
+                Some(id) => HostAction::SpillRead { id, packing, to, tag },
+                None => HostAction::Copy { from: self.keys.body_of(copying.from, None), packing, to, tag },
             });
         }
         true
@@ -112,10 +116,12 @@ impl Node {
         let Some(copying) = self.copies.get_mut(id) else { return };
         copying.wanted_by = None;
         if copying.to.is_none()
-            && let Some(Copying { key, from, reader, .. }) = self.copies.remove(id)
+            && let Some(Copying { key, from, reader, place, .. }) = self.copies.remove(id)
         {
             self.copied_from(self.latest, &key, from, false);
             self.landing.serve_later(reader);
+            self.free_place(place);
+            self.waits_no_longer(id);
         }
     }
 
@@ -123,7 +129,7 @@ impl Node {
     pub fn copied(&mut self, now: Time, tag: u64) {
         self.latest = now;
         let id = Id::from_u64(tag);
-        let Some(Copying { wanted_by, key, from, excerpt, reader, len, to: Some(range), began }) =
+        let Some(Copying { wanted_by, key, from, excerpt, reader, len, to: Some(range), began, place }) =
             self.copies.remove(id)
         else {
             return;
@@ -131,7 +137,7 @@ impl Node {
         let op = match wanted_by {
             Some(CopyReader::Op(op)) => self.sessions.finish(op),
             Some(CopyReader::Peer(link, index)) => {
-                self.copied_for_peer((link, index), id, (from, excerpt.as_ref()), (reader, range));
+                self.copied_for_peer((link, index), (id, place), (from, excerpt.as_ref()), (reader, range));
                 return self.copied_from(now, &key, from, true);
             }
             None => None,
@@ -139,6 +145,7 @@ impl Node {
         let made = op.zip(self.keys.blob(from).map(|b| (b.meta_of(excerpt.as_ref()), b.version, b.trace())));
         let Some((op, (meta, version, trace))) = made else {
             self.landing.free(reader, range);
+            self.free_place(place);
             return self.copied_from(now, &key, from, false);
         };
         let Some(slice) = self.landing.slice(reader, &range) else { return };
@@ -153,7 +160,7 @@ impl Node {
             flew: now.since(began),
             origin: trace,
         };
-        match self.lend(op.session, op.id, blob, PathId::HERE, report) {
+        match self.lend((op.session, op.id), blob, excerpt.is_some(), PathId::HERE, report) {
             Ok(()) => {
                 let asked = self.trace_of(&op);
                 self.note_handed_over(now, op.session, &op.key, version, report, asked);
@@ -176,9 +183,11 @@ impl Node {
         self.spills.was_read(len, result.is_ok());
         let Err(why) = result else { return self.copied(now, tag) };
         self.latest = now;
-        let Some(Copying { wanted_by, key, from, reader, to, .. }) = self.copies.remove(Id::from_u64(tag)) else {
+        let Some(Copying { wanted_by, key, from, reader, to, place, .. }) = self.copies.remove(Id::from_u64(tag))
+        else {
             return;
         };
+        self.free_place(place);
         if let Some(range) = to {
             self.landing.free(reader, range);
         }
@@ -192,12 +201,12 @@ impl Node {
         self.copied_from(now, &key, from, false);
     }
 
-    /// Reads a version on disk back for a request of a peer.
+    /// Reads all of a version on disk back for a request of a peer.
     pub(super) fn copy_for_peer(&mut self, now: Time, link: LinkId, index: u32) {
         let Some(serve) = self.transfers.serve(link, index) else { return };
-        let (key, excerpt) = (serve.key().clone(), serve.excerpt().cloned());
+        let key = serve.key().clone();
         let Some((from, b)) = serve.blob.and_then(|id| Some((id, self.keys.blob(id)?))) else { return };
-        let (len, domain) = (b.len_of(excerpt.as_ref()), b.domain);
+        let (len, domain) = (b.meta.len_bytes(), b.domain);
         let room = self.landing.pool_bytes(domain);
         if padded(len).is_none_or(|len| len > room) {
             let name = &self.config.name;
@@ -208,7 +217,8 @@ impl Node {
         }
         self.keys.hold(from);
         let wanted_by = Some(CopyReader::Peer(link, index));
-        let copying = Copying { wanted_by, key, from, excerpt, reader: domain, len, to: None, began: now };
+        let (excerpt, place) = (None, None);
+        let copying = Copying { wanted_by, key, from, excerpt, reader: domain, len, to: None, began: now, place };
         let copying = self.copies.insert(copying);
         if let Some(serve) = self.transfers.serve_mut(link, index) {
             serve.copy(copying);
@@ -222,7 +232,7 @@ impl Node {
     fn copied_for_peer(
         &mut self,
         (link, index): (LinkId, u32),
-        id: CopyId,
+        (id, place): (CopyId, Option<LinkId>),
         (from, excerpt): (BlobId, Option<&Excerpt>),
         (domain, range): (Tenant, Allocation),
     ) {
@@ -230,18 +240,20 @@ impl Node {
         let waits = self.transfers.serve(link, index).is_some_and(|serve| serve.waits_for_copy(id));
         let slice = self.landing.slice(domain, &range);
         let (Some((meta, version, trace)), Some(slice), true) = (made, slice, waits) else {
+            self.free_place(place);
             return self.landing.free(domain, range);
         };
         let blob = Blob::new(slice, meta, domain, Source::Pool(Box::new(range))).at(version, trace);
         let blob = self.keys.insert(blob);
-        if let Some(before) = self.transfers.serve_mut(link, index).and_then(|serve| serve.copied(blob)) {
+        let serve = self.transfers.serve_mut(link, index);
+        if let Some(before) = serve.and_then(|serve| serve.copied(blob, place.is_some())) {
             self.unhold(before);
         }
         self.answer_published(link, index);
     }
 
     /// Releases the version that was copied. It counts as a fetch if the copy went `well`.
-    fn copied_from(&mut self, now: Time, key: &Key, from: BlobId, well: bool) {
+    pub(super) fn copied_from(&mut self, now: Time, key: &Key, from: BlobId, well: bool) {
         self.fetch_of_ends(now, key, from, well);
         self.unhold(from);
     }

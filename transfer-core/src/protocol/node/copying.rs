@@ -32,6 +32,8 @@ pub(super) struct Copying {
     pub(super) to: Option<Allocation>,
     /// When the room was allocated; until then, when the fetch asked for the copy.
     pub(super) began: Time,
+    /// The link on which it has a place among those that are packed.
+    pub(super) place: Option<LinkId>,
 }
 
 impl Copying {

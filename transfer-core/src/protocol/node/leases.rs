@@ -10,7 +10,7 @@ use crate::protocol::ids::SessionId;
 use crate::protocol::keys::{Blob, Source, Unheld};
 use crate::protocol::meters::{Operation, PathId};
 use crate::protocol::slab::Id;
-use crate::tensor::{Excerpt, Key};
+use crate::tensor::{Excerpt, ExcerptPart, Key};
 use crate::time::Time;
 use std::time::Duration;
 
@@ -64,11 +64,20 @@ impl Node {
     /// Checks that a part of this version can be fetched.
     pub(super) fn has_excerpt(&self, key: &Key, blob: BlobId, excerpt: Option<&Excerpt>) -> Result<(), Failure> {
         let Some(b) = self.keys.blob(blob).filter(|_| excerpt.is_some()) else { return Ok(()) };
-        if b.meta.metadata_bytes() == 0 {
-            let text = format!("key {key:?} has {}, which has no parts: fetch all of it", b.meta);
-            return Err(Failure::new(FailureCode::Invalid, text));
+        let (has_metadata, meta) = (b.meta.metadata_bytes() > 0, &b.meta);
+        let misfit = match (excerpt.map(Excerpt::part), has_metadata) {
+            (Some(ExcerptPart::Boxes(_)), false) => {
+                Some(format!("key {key:?} has {meta}, which is no bundle: slice it"))
+            }
+            (Some(ExcerptPart::Slice(_)), true) => Some(format!(
+                "key {key:?} has {meta}, which is no tensor: slice the tensors of a bundle by their names"
+            )),
+            _ => excerpt.and_then(|excerpt| excerpt.of(meta).err()).map(|e| format!("key {key:?} has {meta}: {e}")),
+        };
+        match misfit {
+            Some(text) => Err(Failure::new(FailureCode::Invalid, text)),
+            None => self.has_parts(key, blob),
         }
-        self.has_parts(key, blob)
     }
 
     /// Checks that fetches of this version are not counted, because fetching a part of it is none.
@@ -113,16 +122,17 @@ impl Node {
             flew: Duration::ZERO,
             origin,
         };
-        self.lend(session, op, blob, PathId::HERE, report)?;
+        self.lend((session, op), blob, false, PathId::HERE, report)?;
         Ok(report)
     }
 
-    /// Answers a fetch with a lease on a blob. `report` and `path` tell how the blob came to this node.
+    /// Answers a fetch with a lease on a blob, which `is_part` of the version or all of it. `report` and `path` tell how
+    /// the blob came to this node.
     pub(super) fn lend(
         &mut self,
-        session: SessionId,
-        op: OpId,
+        (session, op): (SessionId, OpId),
         blob: BlobId,
+        is_part: bool,
         path: PathId,
         report: Report,
     ) -> Result<(), Failure> {
@@ -141,6 +151,7 @@ impl Node {
                 0 => LocalSlice { len: b.meta.len_bytes(), ..b.slice() },
             },
             ranges: b.range_count(),
+            is_part,
             report,
         };
         self.answer(session, op, Answer::Fetched { lease: LeaseId(blob.to_u64()), tensor });

@@ -51,6 +51,7 @@ mod name_lost;
 pub(super) mod operator;
 mod ops;
 mod outbox;
+mod packing;
 mod parents;
 pub(super) mod ping;
 mod prepare;
@@ -82,7 +83,7 @@ use crate::protocol::control::{Control, PeerInfo};
 use crate::protocol::counters::Counters;
 use crate::protocol::events::FailuresTold;
 use crate::protocol::exchanges::Exchanges;
-use crate::protocol::ids::of;
+use crate::protocol::ids::{CopyId, of};
 use crate::protocol::keys::Keys;
 use crate::protocol::landing::Landing;
 use crate::protocol::links::{Before, Link, Links};
@@ -133,8 +134,10 @@ pub struct Node {
     ended: Option<Vec<EndedTransfer>>,
     /// The time of the latest event.
     latest: Time,
-    /// Copies for readers of other tenants.
+    /// Copies for readers of other tenants, of versions on disk, and of parts that are packed.
     copies: Slab<Copying, of::Copy>,
+    /// Parts that wait for room to be packed, and until when, in this order.
+    packs_waiting: VecDeque<(Time, CopyId)>,
     /// Whether the node drains: it takes nothing new.
     draining: bool,
     failures_told: FailuresTold,
@@ -176,6 +179,7 @@ impl Node {
             ended: None,
             latest: Time(0),
             copies: Slab::default(),
+            packs_waiting: VecDeque::new(),
             draining: false,
             failures_told: FailuresTold::default(),
             endings: Endings::default(),
@@ -207,6 +211,7 @@ impl Node {
     pub fn take_actions(&mut self, batch: &mut VecDeque<Action>) -> bool {
         if self.actions.is_empty() {
             // These were put off until all other actions are carried out.
+            self.pack_parts();
             self.serve_pool_waiters();
             self.spill();
             self.flush_asks();
@@ -224,6 +229,7 @@ impl Node {
     pub fn next_deadline(&self) -> Option<Time> {
         let looks =
             self.references.look_at().into_iter().chain(self.parents.look_at()).chain(self.spills.paused_until());
+        let looks = looks.chain(self.packs_due());
         let ending = self.is_ending().then_some(self.latest);
         self.sessions.next_deadline().into_iter().chain(looks).chain(ending).min()
     }
@@ -238,6 +244,7 @@ impl Node {
         }
         self.references.look_after(now, &mut self.actions);
         self.look_for_parents(now);
+        self.end_waiting_packs(now);
         self.spills.timeout(now);
     }
 

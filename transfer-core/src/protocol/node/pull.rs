@@ -212,14 +212,14 @@ impl Node {
             let report = Report {
                 fabric: kind,
                 bytes,
-                copied: copied + bytes * sender_copies,
+                copied: copied + bytes * (sender_copies + u64::from(header.packed)),
                 queued: pull.asked.since(op.since),
                 waited,
                 flew: now.since(pull.asked).saturating_sub(waited),
                 origin,
             };
             // The session is the one that asked, so the tenants match.
-            let lent = self.lend(op.session, op.id, blob, path, report);
+            let lent = self.lend((op.session, op.id), blob, pull.is_for_parts(), path, report);
             self.read_stream_of_peer(op.session, &op.key, op.select(), link);
             let (operation, session, key, version) = (Operation::Fetch, op.session, &op.key, Some(header.version));
             let outcome = lent.map(|()| report).map_err(|failure| failure.code);
@@ -274,7 +274,7 @@ impl Node {
             let (queued, flew) = (p.asked.since(op.since), now.since(p.asked).saturating_sub(waited));
             let report = Report { fabric: kind, bytes, copied: 0, queued, waited, flew, origin };
             // The session is the one that asked, so the tenants match.
-            let lent = self.lend(op.session, op.id, blob, path, report);
+            let lent = self.lend((op.session, op.id), blob, false, path, report);
             let (operation, session, key) = (Operation::Fetch, op.session, &op.key);
             let outcome = lent.map(|()| report).map_err(|failure| failure.code);
             let (version, trace) = (Some(version), self.trace_of(&op));

@@ -195,6 +195,7 @@ impl Node {
             waited_us: 0,
             name,
             retention: b.retention(),
+            packed: false,
         };
         let body = b.body();
         self.post(link, Out::Write(OutWrite { blob, body, slot, header, purpose: Purpose::Push(id) }));

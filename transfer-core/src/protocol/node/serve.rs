@@ -109,11 +109,13 @@ impl Node {
         serve.publish(now, blob);
         let key = serve.key().clone();
         self.keys.fetch_begins(&key, blob);
-        if self.keys.blob(blob).is_some_and(|b| b.on_disk().is_some()) {
-            return self.copy_for_peer(now, link, index);
-        }
-        if !self.serve_by_reference(now, link, index) {
-            self.answer_published(link, index);
+        let is_part = self.transfers.serve(link, index).is_some_and(|serve| serve.part().is_some());
+        match self.keys.blob(blob).is_some_and(|b| b.on_disk().is_some()) {
+            // A part is read once the peer has granted its slot.
+            true if is_part => self.answer_published(link, index),
+            true => self.copy_for_peer(now, link, index),
+            false if self.serve_by_reference(now, link, index) => {}
+            false => self.answer_published(link, index),
         }
     }
 
@@ -125,7 +127,7 @@ impl Node {
         // A part's description serves one request, and has no number.
         let known = if serve.is_of_parts() { Some(0) } else { self.links.told(link, &key, &meta) };
         if serve.fits(meta.len_bytes(), known) {
-            return self.write_served(link, index);
+            return self.cut_and_write(link, index);
         }
         let Some(metadata_id) = known.or_else(|| self.links.tell(link, &key, &meta)) else { return };
         serve.describe(metadata_id);
@@ -146,7 +148,7 @@ impl Node {
             return self.violation(link, &what);
         }
         serve.grant(slot);
-        self.write_served(link, index);
+        self.cut_and_write(link, index);
     }
 
     /// Fails the requests of a peer that wait for an unpublished version, because it will not be published.
@@ -157,7 +159,16 @@ impl Node {
         }
     }
 
-    fn write_served(&mut self, link: LinkId, index: u32) {
+    /// Writes the version into the slot that the peer has granted. A part that is packed, or has many runs, waits for a
+    /// place first.
+    fn cut_and_write(&mut self, link: LinkId, index: u32) {
+        match self.takes_place(link, index) {
+            true => self.transfers.line_up(link, index),
+            false => self.write_served(link, index),
+        }
+    }
+
+    pub(super) fn write_served(&mut self, link: LinkId, index: u32) {
         let Some(serve) = self.transfers.serve_mut(link, index) else { return };
         let Some((slot, blob)) = serve.write() else { return };
         let Some(b) = self.keys.blob(blob) else { return };
@@ -177,7 +188,7 @@ impl Node {
             if serve.blob.is_none() {
                 self.forget_remote_waiter(link, index, serve.key());
             }
-            self.serve_ended(now, &serve, false);
+            self.serve_ended(now, (link, index), &serve, false);
         }
         self.send(link, Role::Pull, index, Body::Cancelled);
     }
@@ -190,6 +201,7 @@ impl Node {
             let copies = u64::from(l.limits().sender_copies + l.limits().receiver_copies);
             if let Some(blob) = serve.fetching().filter(|_| !serve.is_cancelled()).and_then(|b| self.keys.blob(b)) {
                 let bytes = blob.len_of(serve.excerpt());
+                let copies = copies + u64::from(serve.is_packed());
                 self.links.carried_out(link, bytes);
                 let waited = Duration::from_micros(serve.waited_us.into());
                 let took = now.since(serve.since).saturating_sub(waited);
@@ -207,12 +219,12 @@ impl Node {
                 let (key, worker, since, trace) = (serve.key(), None, serve.since, serve.trace);
                 self.note_for_peer(now, link, PeersTransfer { operation, key, worker, version, report, since, trace });
             }
-            self.serve_ended(now, &serve, !serve.is_cancelled());
+            self.serve_ended(now, (link, index), &serve, !serve.is_cancelled());
         }
     }
 
     /// Releases what an ended request holds. The request counts as a fetch if it went `well`.
-    pub(super) fn serve_ended(&mut self, now: Time, serve: &Serve, well: bool) {
+    pub(super) fn serve_ended(&mut self, now: Time, (link, index): (LinkId, u32), serve: &Serve, well: bool) {
         if let Some(blob) = serve.fetching() {
             self.fetch_of_ends(now, serve.key(), blob, well);
         }
@@ -222,6 +234,10 @@ impl Node {
         if let Some(copying) = serve.copying() {
             self.copy_unwanted(copying);
         }
+        if serve.is_in_line() {
+            self.transfers.leave_line(link, index);
+        }
+        self.free_place(Some(link).filter(|_| serve.has_place()));
     }
 
     fn forget_remote_waiter(&mut self, link: LinkId, index: u32, key: &Key) {
@@ -232,6 +248,6 @@ impl Node {
         if !serve.is_published() {
             self.forget_remote_waiter(link, index, serve.key());
         }
-        self.serve_ended(now, serve, false);
+        self.serve_ended(now, (link, index), serve, false);
     }
 }

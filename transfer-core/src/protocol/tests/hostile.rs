@@ -1,12 +1,14 @@
 //! Tests of peers that break the rules. Each violation ends the link and nothing else.
 
-use super::pair::{Pair, Worker, bytes};
+use super::pair::{Pair, Worker, bytes, key};
+use super::solo::{KEY, LINK, OURS, Solo};
 use crate::fabric::{FabricEvent, LinkId};
 use crate::memory::{RemoteKey, RemoteSlice};
-use crate::op::{Answer, FailureCode, Reply};
-use crate::tensor::{Retention, Select, Version};
+use crate::op::{Answer, Command, FailureCode, Push, Reply};
+use crate::tensor::{DType, Excerpt, MAX_RANK, Retention, Select, Slice, SliceDim, SliceRange, TensorMeta, Version};
 use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant, SlotNumber};
 use crate::wire::message::{Body, Message, NameRef, Recall, Role};
+use std::time::Duration;
 
 /// Makes two nodes with a link over which a tensor was sent. Node 1 then receives these bytes from node 0.
 fn hears(bytes_of: &[u8]) -> Pair {
@@ -105,6 +107,7 @@ fn a_slot_that_waits() -> (Pair, Worker, Worker, LinkId, Header) {
         waited_us: 0,
         name: 0,
         retention: Retention::default(),
+        packed: false,
     };
     (pair, w, r, link, header)
 }
@@ -166,4 +169,94 @@ fn an_immediate_that_names_no_slot_ends_the_link() {
     pair.settle();
     assert!(pair.downs.iter().any(|why| why.contains("broke the contract")), "{:?}", pair.downs);
     pair.ends_clean(&[(w, "w"), (r, "r")]);
+}
+
+fn asks(dims: Vec<SliceDim>, capacity: Option<u64>) -> Body {
+    let slot = capacity.map(|capacity| SlotGrant {
+        number: SlotNumber::new(1, 1),
+        capacity,
+        remote: RemoteSlice::new(0, capacity + HEADER_BYTES, RemoteKey(1)),
+    });
+    let excerpt = Some(Box::new(Excerpt::slice(Slice::new(dims)).unwrap()));
+    let select = Select::Latest;
+    Body::TensorRequest { key: KEY, select, metadata_id: 0, tenant: OURS, excerpt, slot, trace: None }
+}
+
+#[test]
+fn absurd_slices_are_refused_and_the_link_stays() {
+    let mut solo = Solo::new(|_| {});
+    solo.push(None, Duration::from_secs(1));
+    let far = [i64::MIN, i64::MIN + 1, -9, 9, i64::MAX];
+    let ranges = far.iter().flat_map(|n| {
+        let range = |start, stop, step| vec![SliceDim::Range(SliceRange { start, stop, step })];
+        [range(Some(*n), None, 1), range(None, Some(*n), i64::MAX), vec![SliceDim::Index(*n)]]
+    });
+    let step = |step| vec![SliceDim::Range(SliceRange { step, ..SliceRange::ALL })];
+    let others = [step(0), step(-1), step(i64::MIN), vec![SliceDim::Index(0); MAX_RANK]];
+    for (index, dims) in ranges.chain(others).enumerate() {
+        let sent = solo.sent.len();
+        solo.hear(Role::Pull, index as u32, asks(dims.clone(), Some(1 << 40)));
+        let Body::ErrorStatus(failure) = &solo.last("ERROR_STATUS").body else { panic!() };
+        assert_eq!((failure.code, solo.sent.len() > sent), (FailureCode::Invalid, true), "{dims:?}: {failure}");
+    }
+    assert_eq!(solo.ended, None);
+}
+
+/// A slow peer whose parts are sent from where they lie has a limited number of their long lists at a time.
+#[test]
+fn long_gather_lists_of_a_peer_have_places_too() {
+    let mut solo = Solo::new(|_| {});
+    let op = solo.op();
+    let push = Push {
+        key: key("k"),
+        version: None,
+        meta: TensorMeta::of(DType::U8, &[300, 2]).unwrap(),
+        offset: 0,
+        to: None,
+        timeout: Duration::from_secs(1),
+        require: None,
+        retention: Retention::default(),
+        takeover: false,
+        readable_by: Vec::new(),
+        ranges: 0,
+        trace: None,
+        more_follow: false,
+        announced: None,
+    };
+    solo.command(op, Command::Push(push));
+    solo.answer();
+    solo.fill_pool();
+    for index in 0..20 {
+        solo.hear(Role::Pull, index, asks(vec![(..).into(), (0..1).into()], Some(300)));
+    }
+    for taken in [8, 8, 4, 0] {
+        assert_eq!((solo.node.places_taken(LINK), solo.ended.clone()), (taken, None));
+        solo.placed();
+    }
+}
+
+/// A peer that asks for parts that are packed, gives them up and asks again gets no further places, and no memory.
+#[test]
+fn parts_that_are_given_up_and_asked_for_again_take_no_further_places() {
+    let mut solo = Solo::new(|_| {});
+    solo.push(None, Duration::from_secs(1));
+    let every_second = || vec![SliceDim::Range(SliceRange { step: 2, ..SliceRange::ALL })];
+    for round in 0..100 {
+        for index in 0..20 {
+            solo.hear(Role::Pull, index, asks(every_second(), Some(4)));
+        }
+        assert_eq!(solo.node.places_taken(LINK), 8, "{round}");
+        for index in 0..20 {
+            solo.hear(Role::Pull, index, Body::Cancel);
+        }
+    }
+    // No copy was made yet.
+    assert_eq!((solo.node.places_taken(LINK), solo.ended.clone()), (8, None));
+    // A slot that is too short for what was described to it.
+    solo.hear(Role::Pull, 30, asks(every_second(), None));
+    let Body::TensorRequest { slot: Some(slot), .. } = asks(every_second(), Some(3)) else { panic!() };
+    solo.hear(Role::Pull, 30, Body::TensorReRequest { slot });
+    assert!(solo.ended.is_some(), "the slot has 3 bytes");
+    solo.lose_link();
+    assert_eq!(solo.node.places_taken(LINK), 0);
 }

@@ -86,6 +86,7 @@ fn write(solo: &mut Solo, role: Role) -> bool {
         waited_us: 0,
         name: 0,
         retention: Retention::default(),
+        packed: false,
     });
     true
 }

@@ -21,6 +21,7 @@ mod ranges;
 mod references;
 mod retention;
 mod shown;
+mod slices;
 mod solo;
 mod spill;
 mod steps;

@@ -13,7 +13,7 @@ use crate::protocol::{
 };
 use crate::sim::cluster::Board;
 use crate::sim::{Conditions, MemoryId, SimDisk, SimFabric, SimMemory, World};
-use crate::tensor::{DType, Excerpt, Key, Name, Retention, Select, TensorMeta, Version};
+use crate::tensor::{DType, Excerpt, Key, Name, Packing, Retention, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::ranges::ArenaRange;
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ pub(super) struct Pair {
     replies: Vec<(SessionId, Reply)>,
     /// Whether copies are kept in `copies` until [`Pair::copy_all`].
     pub(super) hold_copies: bool,
-    copies: Vec<(usize, GatherList, LocalSlice, u64)>,
+    copies: Vec<(usize, GatherList, Packing, LocalSlice, u64)>,
     /// The current link of each node.
     pub(super) links: [Option<LinkId>; 2],
     pub(super) downs: Vec<String>,
@@ -69,6 +69,8 @@ pub(super) struct Pair {
     /// The retention of later pushes.
     pub(super) retention: Retention,
     pub(super) takeover: bool,
+    /// How long later fetches may take.
+    pub(super) timeout: Duration,
     pub(super) more_follow: bool,
     pub(super) readable_by: Vec<Name>,
     /// The trace context of later pushes and fetches.
@@ -143,6 +145,7 @@ impl Pair {
             read: 0,
             retention: Retention::default(),
             takeover: false,
+            timeout: Duration::from_secs(1),
             more_follow: false,
             readable_by: Vec::new(),
             trace: None,
@@ -262,7 +265,7 @@ impl Pair {
         let fetch = Fetch {
             key: key(text),
             select,
-            timeout: Duration::from_secs(1),
+            timeout: self.timeout,
             require: None,
             trace: self.trace,
             watches: false,
@@ -346,16 +349,16 @@ impl Pair {
                 }
             }
             Work::SegmentKept { segment, memory } => self.kept[i].push((segment, memory)),
-            Work::Host(HostAction::Copy { from, to, tag }) => match self.hold_copies {
-                true => self.copies.push((i, from, to, tag)),
-                false => self.copy(i, &from, to, tag),
+            Work::Host(HostAction::Copy { from, packing, to, tag }) => match self.hold_copies {
+                true => self.copies.push((i, from, *packing, to, tag)),
+                false => self.copy(i, &from, *packing, to, tag),
             },
             Work::Host(HostAction::SpillWrite { id, from, .. }) => {
                 assert!(self.disk_is_full || self.disks[i].write(&self.memories[i], id, &from), "{from:?}");
                 self.nodes[i].node.spill_written(now, id, !self.disk_is_full);
             }
-            Work::Host(HostAction::SpillRead { id, from, to, tag }) => {
-                assert!(self.disks[i].read(&self.memories[i], id, &from, to), "{from:?}");
+            Work::Host(HostAction::SpillRead { id, packing, to, tag }) => {
+                assert!(self.disks[i].read(&self.memories[i], id, *packing, to), "{to}");
                 let result = if self.disk_is_damaged { Err("flipped bits") } else { Ok(()) };
                 self.nodes[i].node.spill_read(now, tag, result);
             }
@@ -374,16 +377,21 @@ impl Pair {
         }
     }
 
-    fn copy(&mut self, i: usize, from: &[LocalSlice], to: LocalSlice, tag: u64) {
-        assert!(self.memories[i].copy(from, to), "{from:?}");
+    fn copy(&mut self, i: usize, from: &[LocalSlice], packing: Packing, to: LocalSlice, tag: u64) {
+        assert!(self.memories[i].pack(from, packing, to), "{from:?}");
         let now = self.world.now();
         self.nodes[i].node.copied(now, tag);
     }
 
+    /// Returns the number of copies that are held back.
+    pub(super) fn held_copies(&self) -> usize {
+        self.copies.len()
+    }
+
     /// Makes the copies that were held back.
     pub(super) fn copy_all(&mut self) {
-        for (i, from, to, tag) in std::mem::take(&mut self.copies) {
-            self.copy(i, &from, to, tag);
+        for (i, from, packing, to, tag) in std::mem::take(&mut self.copies) {
+            self.copy(i, &from, packing, to, tag);
         }
     }
 

@@ -198,7 +198,7 @@ fn inconsistent_ranges_are_refused() {
 
 fn part(metadata: bool, ranges: &[(u64, u64)]) -> Option<Box<Excerpt>> {
     let ranges = ranges.iter().map(|(offset, len)| BodyRange { offset: *offset, len: *len });
-    Some(Box::new(Excerpt::new(metadata, ranges.collect()).unwrap()))
+    Some(Box::new(Excerpt::of_ranges(metadata, ranges).unwrap()))
 }
 
 /// The metadata, the table of its ranges and the body of the only fetch that this worker has an answer to.
@@ -283,7 +283,7 @@ fn part_of_a_tensor_or_of_a_counted_version_is_refused() {
     pair.push_ranges(w, 100, push, &ranges);
     pair.settle();
     pair.replies(w);
-    for (key, says) in [("dense", "has no parts"), ("k", "a number of times")] {
+    for (key, says) in [("dense", "slice it"), ("k", "a number of times")] {
         for reader in [near, far] {
             pair.fetch_part(reader, key, Select::Latest, part(true, &[]));
             pair.settle();

@@ -51,7 +51,7 @@ fn version_on_disk_is_read_at_its_node_and_at_another_one_in_whole_and_in_part()
         (1, Version(1), pushed),
         "it is the same version"
     );
-    let part = || Some(Box::new(Excerpt::new(false, vec![BodyRange { offset: 64, len: 128 }]).unwrap()));
+    let part = || Some(Box::new(Excerpt::of_ranges(false, [BodyRange { offset: 64, len: 128 }]).unwrap()));
     for _ in 0..2 {
         for reader in [near, far, w] {
             let whole = take(&mut pair, reader, "k", None);

@@ -244,6 +244,7 @@ fn a_reader_that_asks_during_a_takeover_hears_of_its_end() {
         waited_us: 0,
         name: 0,
         retention: Retention::default(),
+        packed: false,
     });
     solo.revoke();
     solo.takes_over(other);

@@ -140,6 +140,7 @@ fn trace_applies_only_to_the_version_that_it_names() {
             waited_us: 0,
             name: 0,
             retention: Retention::default(),
+            packed: false,
         });
         solo.revoke();
         solo.replies.clear();
@@ -170,6 +171,7 @@ fn trace_applies_only_to_the_version_that_it_names() {
             waited_us: 0,
             name: 0,
             retention: Retention::default(),
+            packed: false,
         });
         solo.revoke();
         assert_eq!(solo.ended, None);

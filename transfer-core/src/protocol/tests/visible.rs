@@ -20,6 +20,7 @@ fn land(solo: &mut Solo, version: u64) {
         waited_us: 0,
         name: 0,
         retention: Retention::default(),
+        packed: false,
     });
 }
 

@@ -3,10 +3,12 @@
 //!
 //! # Layout
 //! - `pull`: a request of this node. `serve`: a request of a peer. `push`: a key that is pushed to a peer.
+//! - `packs`: the requests of a peer whose parts are packed before they are sent.
 //! - `calls`: calls for landing slots of many flows at once: the requests collected for the next call, and the open
 //!   calls of peers.
 
 mod calls;
+mod packs;
 mod pull;
 mod push;
 mod serve;
@@ -14,6 +16,7 @@ mod serve;
 mod tests;
 
 pub(super) use calls::{CallStep, MAX_CALLS_PER_LINK};
+pub(super) use packs::Packs;
 pub(super) use pull::{Pull, PullState};
 pub(super) use push::{FlowState, OutFlow};
 pub(super) use serve::Serve;
@@ -47,6 +50,8 @@ pub(super) struct Transfers {
     asking: Vec<LinkId>,
     /// Open calls of peers for slots, by token.
     calls: BTreeMap<u64, Call>,
+    /// Links on which a request may begin to be packed.
+    packing: Vec<LinkId>,
 }
 
 /// The transfers of one link.
@@ -54,6 +59,7 @@ pub(super) struct Transfers {
 pub(super) struct OfLink {
     pulls: Slab<Pull, of::Pull>,
     serves: HashMap<u32, Serve>,
+    packs: Packs,
     flows: Slab<OutFlow, of::OutFlow>,
     flow_of: HashMap<(SessionId, Key), OutFlowId>,
     /// Requests of flows that ask for slots with the next call.
@@ -167,6 +173,47 @@ impl Transfers {
     /// Ends a request of a peer.
     pub(super) fn end_serve(&mut self, link: LinkId, index: u32) -> Option<Serve> {
         self.links.get_mut(&link)?.serves.remove(&index)
+    }
+
+    /// Lets a request of a peer wait for a place among those that are packed.
+    pub(super) fn line_up(&mut self, link: LinkId, index: u32) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let Some(serve) = l.serves.get_mut(&index) else { return };
+        serve.line_up();
+        l.packs.line_up(index);
+        self.packing.push(link);
+    }
+
+    /// Takes a request that has ended out of that line.
+    pub(super) fn leave_line(&mut self, link: LinkId, index: u32) {
+        if let Some(l) = self.links.get_mut(&link) {
+            l.packs.leave(index);
+        }
+    }
+
+    /// Frees a place among those that are packed.
+    pub(super) fn free_place(&mut self, link: LinkId) {
+        if let Some(l) = self.links.get_mut(&link) {
+            l.packs.free();
+            self.packing.push(link);
+        }
+    }
+
+    /// Takes a place for a request that waits for one. `None` if none waits where there is one.
+    pub(super) fn next_to_pack(&mut self) -> Option<(LinkId, u32)> {
+        while let Some(link) = self.packing.last().copied() {
+            if let Some(index) = self.links.get_mut(&link).and_then(|l| l.packs.take()) {
+                return Some((link, index));
+            }
+            self.packing.pop();
+        }
+        None
+    }
+
+    /// Returns the number of places that are taken on a link.
+    #[cfg(test)]
+    pub(super) fn places_taken(&self, link: LinkId) -> usize {
+        self.links.get(&link).map_or(0, |l| l.packs.taken())
     }
 
     /// Returns the requests of a peer whose version is not published yet, and their keys, in the order of their

@@ -33,12 +33,24 @@ pub(crate) struct Serve {
     pub(crate) trace: Option<TraceContext>,
     /// The request waits until the peer has the segment, and is then answered by reference.
     sharing: bool,
-    /// The copy of the version that the request waits for.
-    copying: Option<CopyId>,
-    /// `blob` is a copy of the part that is asked for, and nothing else.
-    is_cut: bool,
+    cutting: Cutting,
+    /// The request has a place among those of its link that take much memory; see [`Packs`](super::Packs).
+    has_place: bool,
     /// `blob` consists of ranges of several versions.
     is_gathered: bool,
+}
+
+/// How far the part that is asked for is cut out of its version, if that is done before it is sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cutting {
+    /// It is not.
+    Not,
+    /// It waits for a place.
+    InLine,
+    /// The request waits for this copy.
+    Copying(CopyId),
+    /// `blob` is a copy of the part that is asked for, and nothing else.
+    Done,
 }
 
 impl Serve {
@@ -66,8 +78,8 @@ impl Serve {
             writing: false,
             trace,
             sharing: false,
-            copying: None,
-            is_cut: false,
+            cutting: Cutting::Not,
+            has_place: false,
             is_gathered: false,
         }
     }
@@ -99,28 +111,56 @@ impl Serve {
 
     /// Returns the part that is still to be cut out of the version that the request holds. `None`: all of it.
     pub(crate) fn part(&self) -> Option<&Excerpt> {
-        self.excerpt().filter(|_| !self.is_cut)
+        self.excerpt().filter(|_| self.cutting != Cutting::Done)
+    }
+
+    /// Lets the request wait for a place.
+    pub(crate) fn line_up(&mut self) {
+        self.cutting = Cutting::InLine;
+    }
+
+    /// Whether the request waits for a place.
+    pub(crate) fn is_in_line(&self) -> bool {
+        self.cutting == Cutting::InLine
     }
 
     /// Lets the request wait for a copy of the part that is asked for.
     pub(crate) fn copy(&mut self, copying: CopyId) {
-        self.copying = Some(copying);
+        self.cutting = Cutting::Copying(copying);
     }
 
     /// Returns the copy that the request waits for.
     pub(crate) fn copying(&self) -> Option<CopyId> {
-        self.copying
+        match self.cutting {
+            Cutting::Copying(copying) => Some(copying),
+            Cutting::Not | Cutting::InLine | Cutting::Done => None,
+        }
     }
 
     /// Whether the request waits for this copy.
     pub(crate) fn waits_for_copy(&self, copying: CopyId) -> bool {
-        self.copying == Some(copying)
+        self.copying() == Some(copying)
     }
 
-    /// Takes the copy. Returns the version that the request held until now.
-    pub(crate) fn copied(&mut self, copy: BlobId) -> Option<BlobId> {
-        (self.copying, self.is_cut) = (None, true);
+    /// Takes a place, to send the part from where it lies: nothing is cut out before.
+    pub(crate) fn gather(&mut self) {
+        (self.cutting, self.has_place) = (Cutting::Not, true);
+    }
+
+    /// Takes the copy, with its place, if it has one. Returns the version that the request held until now.
+    pub(crate) fn copied(&mut self, copy: BlobId, has_place: bool) -> Option<BlobId> {
+        (self.cutting, self.has_place) = (Cutting::Done, has_place);
         self.blob.replace(copy)
+    }
+
+    /// Whether the request has a place until its part is sent.
+    pub(crate) fn has_place(&self) -> bool {
+        self.has_place
+    }
+
+    /// Whether the part was packed.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.has_place && self.cutting == Cutting::Done
     }
 
     /// Whether the version is published.
@@ -161,7 +201,7 @@ impl Serve {
 
     /// Returns the version that waits for a slot, or `None` if the request does not wait for one.
     pub(crate) fn waits_for_slot(&self) -> Option<BlobId> {
-        self.blob.filter(|_| !self.writing && !self.sharing && self.copying.is_none() && self.slot.is_none())
+        self.blob.filter(|_| !self.writing && !self.sharing && self.copying().is_none() && self.slot.is_none())
     }
 
     /// Takes the slot that the peer has granted.
@@ -188,6 +228,7 @@ impl Serve {
             waited_us: self.waited_us,
             name: self.name,
             retention: Retention::default(),
+            packed: self.is_packed(),
         }
     }
 
@@ -207,7 +248,7 @@ impl Serve {
         match (self.writing, self.blob, self.slot) {
             (true, _, _) => "Writing",
             (false, Some(_), _) if self.sharing => "Sharing",
-            (false, Some(_), _) if self.copying.is_some() => "Copying",
+            (false, Some(_), _) if self.is_in_line() || self.copying().is_some() => "Copying",
             (false, Some(_), _) => "Described",
             (false, None, None) => "Waiting",
             (false, None, Some(_)) => "Waiting, slot",

@@ -70,6 +70,7 @@ fn pull_checks_a_landed_header_against_the_request() {
         waited_us: 0,
         name: 0,
         retention: Retention::default(),
+        packed: false,
     };
     let check = |transfers: &Transfers, header| transfers.pull(LINK, id).unwrap().check_landing(id, &header);
     assert_eq!(check(&transfers, header(2, 4)), Ok(Some(meta(8))));

@@ -4,7 +4,7 @@ use super::super::World;
 use super::Cluster;
 use crate::memory::LocalSlice;
 use crate::protocol::Tenant;
-use crate::tensor::{DType, Key, TensorMeta, Version};
+use crate::tensor::{DType, Key, Packing, Slice, TensorMeta, Version};
 use crate::trace::TraceContext;
 
 /// The bytes of each version that are fetched together with those of others.
@@ -109,6 +109,36 @@ impl Cluster {
             return Err(format!("push {number} of {key} is {:?} and {version}", push.version));
         }
         Ok(Some(number))
+    }
+
+    /// Checks a slice of a version that a worker of this tenant has fetched, and its description.
+    pub(super) fn identify_slice(
+        &self,
+        (node, tenant): (usize, Tenant),
+        key: &Key,
+        version: Version,
+        (part, meta): (&Slice, &TensorMeta),
+        slice: LocalSlice,
+    ) -> Result<(), String> {
+        let Some((memory, _)) = self.nodes[node].segments.get(&slice.segment) else {
+            return Err(format!("a lease lies in {}, which is not there", slice.segment));
+        };
+        let bytes = self.world.read(*memory, slice.offset, slice.len);
+        let is_it = |(number, push): (usize, &Pushed)| {
+            let is_of_version = push.key == *key && push.is_for(tenant) && push.version.is_none_or(|v| v == version);
+            let Some(found) = part.of(&push.meta).ok().filter(|found| is_of_version && found.meta() == meta) else {
+                return false;
+            };
+            let all = bytes_of(number, push.meta.len_bytes());
+            let packing = Packing::new(found.bytes(push.meta.body_offset()).into_iter().collect());
+            let expected = packing.flat_map(|run| all[run.from as usize..][..run.len as usize].to_vec());
+            // With late packets, the peer may write any bytes, as long as it writes them before the delivery.
+            self.play.late_packets > 0 || expected.eq(bytes.iter().copied())
+        };
+        match self.pushed.iter().enumerate().any(is_it) {
+            true => Ok(()),
+            false => Err(format!("nobody pushed {bytes:x?} as {part} of {version} of {key}, {meta}")),
+        }
     }
 
     /// Checks the first bytes of versions of these keys, which a worker of this tenant has fetched together.

@@ -109,6 +109,8 @@ pub(crate) struct Tally {
     pub(crate) by_reference: u64,
     /// Fetches of ranges of several versions that have landed together.
     pub(crate) gathered: u64,
+    /// The slices that came alone, and not by reference to all of their version.
+    pub(crate) sliced: u64,
     pub(crate) local_pushes: u64,
     pub(crate) remote_pushes: u64,
     pub(crate) prepared: u64,
@@ -135,6 +137,7 @@ impl Tally {
         self.noticed += other.noticed;
         self.by_reference += other.by_reference;
         self.gathered += other.gathered;
+        self.sliced += other.sliced;
         self.local_pushes += other.local_pushes;
         self.remote_pushes += other.remote_pushes;
         self.prepared += other.prepared;
@@ -509,8 +512,8 @@ impl Cluster {
                 self.segment_kept(node, segment, memory);
                 Ok(())
             }
-            Work::Host(HostAction::Copy { from, to, tag }) => {
-                if !self.nodes[node].memory.copy(&from, to) {
+            Work::Host(HostAction::Copy { from, packing, to, tag }) => {
+                if !self.nodes[node].memory.pack(&from, *packing, to) {
                     return Err(format!("node {node} copies {from:?}, which is not there"));
                 }
                 let now = self.clock(node);
@@ -527,10 +530,10 @@ impl Cluster {
                 self.after_disk(node, Done::Written(id, well));
                 Ok(())
             }
-            Work::Host(HostAction::SpillRead { id, from, to, tag }) => {
+            Work::Host(HostAction::SpillRead { id, packing, to, tag }) => {
                 let n = &mut self.nodes[node];
-                if !n.disk.read(&n.memory, id, &from, to) {
-                    return Err(format!("node {node} reads {from:?} of {id:?}, which is not there"));
+                if !n.disk.read(&n.memory, id, *packing, to) {
+                    return Err(format!("node {node} reads {id:?} into {to}, one of which is not there"));
                 }
                 self.tally.read_back += 1;
                 self.after_disk(node, Done::Read(tag));

@@ -10,7 +10,8 @@ use crate::protocol::{Broken, NodeConfig, SpillConfig, Tenant};
 use crate::rails::inner_slots;
 use crate::sim::Conditions;
 use crate::tensor::{
-    BodyRange, DType, Gathered, GatheredPart, Key, Name, Retention, Select, Spill, TensorMeta, Version,
+    BodyRange, DType, Excerpt, Gathered, GatheredPart, Key, Name, Retention, Select, Slice, SliceDim, SliceRange,
+    Spill, TensorMeta, Version,
 };
 use crate::time::Time;
 use rand::Rng;
@@ -333,7 +334,8 @@ impl Cluster {
         let timeout = self.timeout();
         let found = self.found.get(key.as_str()).copied();
         let floor = self.workers[worker].seen.get(key.as_str()).copied().max(found);
-        let op = self.ask(worker, What::Fetch { key: key.clone(), select, floor }, timeout);
+        let slice = self.chance(30).then(|| self.slice());
+        let op = self.ask(worker, What::Fetch { key: key.clone(), select, floor, slice: slice.clone() }, timeout);
         let watches = self.rng.random();
         self.command(
             worker,
@@ -345,10 +347,27 @@ impl Cluster {
                 require: None,
                 trace: context_of(op.0 as usize),
                 watches,
-                excerpt: None,
+                excerpt: slice.map(|slice| Box::new(Excerpt::slice(slice).unwrap())),
             }),
         );
         Ok(())
+    }
+
+    /// Makes a slice that fits most tensors.
+    fn slice(&mut self) -> Slice {
+        let step = self.rng.random_range(1..4);
+        let range = |start, stop| SliceRange { start, stop, step };
+        let dims: &[SliceDim] = match self.rng.random_range(0..8) {
+            0 => &[range(None, None).into()],
+            1 => &[range(Some(-1), None).into()],
+            2 => &[SliceDim::Index(0)],
+            3 => &[range(None, None).into(), range(Some(1), Some(-1)).into()],
+            4 => &[SliceRange::ALL.into(), range(Some(3), None).into()],
+            5 => &[range(Some(2), Some(1)).into()],
+            6 => &[range(Some(0), Some(64)).into()],
+            _ => &[],
+        };
+        Slice::new(dims.iter().copied())
     }
 
     fn fetch(&mut self, worker: usize) -> Result<(), String> {

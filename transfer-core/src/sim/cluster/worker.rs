@@ -10,7 +10,7 @@ use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Answer, Command, Failure, FailureCode, FetchedTensor, LeaseId, OpId, Reply, Request};
 use crate::protocol::{SessionId, Tenant};
 use crate::sim::{GuardId, MemoryId};
-use crate::tensor::{Key, Name, Select, TensorMeta, Version};
+use crate::tensor::{Key, Name, Select, Slice, TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::Writer;
 use crate::wire::session::write_reply;
@@ -67,6 +67,7 @@ pub(super) enum What {
         key: Key,
         select: Select,
         floor: Option<Version>,
+        slice: Option<Slice>,
     },
     /// The first bytes of the newest versions of these keys.
     Gather {
@@ -291,10 +292,10 @@ impl Cluster {
             }
             Reply::Answer {
                 op,
-                answer: Answer::Fetched { lease, tensor: FetchedTensor { version, meta, slice, report, .. } },
+                answer: Answer::Fetched { lease, tensor: FetchedTensor { version, meta, slice, is_part, report, .. } },
             } => {
-                let (key, select, floor) = match self.ended(worker, op)? {
-                    What::Fetch { key, select, floor } => (key, select, floor),
+                let (key, select, floor, part) = match self.ended(worker, op)? {
+                    What::Fetch { key, select, floor, slice } => (key, select, floor, slice),
                     What::Gather { keys } => {
                         self.identify_all((node, self.workers[worker].domain), &keys, &meta, slice)?;
                         if (version, report.origin) != (Version(0), None) {
@@ -308,7 +309,23 @@ impl Cluster {
                 if !select.takes(version) {
                     return Err(format!("{op:?} asked for {select}, got {version}"));
                 }
-                let number = self.identify((node, self.workers[worker].domain), &key, version, &meta, slice)?;
+                let domain = self.workers[worker].domain;
+                let number = match part {
+                    Some(part) if is_part => {
+                        self.identify_slice((node, domain), &key, version, (&part, &meta), slice)?;
+                        None
+                    }
+                    _ if is_part => return Err(format!("{op:?} asked for all of {key}, got a part")),
+                    Some(part) => {
+                        let found = part.of(&meta).map_err(|e| format!("{op:?} got all of {key}: {e}"))?;
+                        if report.bytes != found.meta().len_bytes() {
+                            return Err(format!("{op:?} counts {} bytes of {part} of {meta}", report.bytes));
+                        }
+                        self.identify((node, domain), &key, version, &meta, slice)?
+                    }
+                    None => self.identify((node, domain), &key, version, &meta, slice)?,
+                };
+                self.tally.sliced += u64::from(is_part);
                 if let Some(number) = number.filter(|number| report.origin != context_of(*number)) {
                     return Err(format!("{op:?} got push {number} of {:?}", report.origin));
                 }
@@ -367,11 +384,12 @@ impl Cluster {
 
     fn check_failure(&mut self, what: &What, failure: &Failure) -> Result<(), String> {
         self.tally.failures[usize::from(failure.code as u16).min(21)] += 1;
-        if self.play.calm {
+        let is_sliced = matches!(what, What::Fetch { slice: Some(_), .. });
+        if self.play.calm && !(is_sliced && failure.code == FailureCode::Invalid) {
             return Err(format!("in calm weather: {failure}"));
         }
         let possible = match failure.code {
-            FailureCode::Invalid => matches!(what, What::Meet { .. } | What::Gather { .. }),
+            FailureCode::Invalid => is_sliced || matches!(what, What::Meet { .. } | What::Gather { .. }),
             FailureCode::OutcomeUnknown => matches!(what, What::Count(_) | What::Meet { .. }),
             FailureCode::CounterLost | FailureCode::RequireUnmet | FailureCode::ShuttingDown | FailureCode::Unknown => {
                 false

@@ -81,7 +81,7 @@ impl Message {
                 if let Some(slot) = slot {
                     slot.write(&mut w);
                 }
-                excerpt::write_ranges(&mut w, excerpt.as_deref());
+                excerpt::write_part(&mut w, excerpt.as_deref());
                 TraceContext::write_last(*trace, &mut w);
             }
             Body::MetaDataUpdate { version, metadata_id, meta } => {
@@ -214,7 +214,7 @@ impl Message {
                 let metadata_id = r.u32()?;
                 let select = select(kind, r.u64()?)?;
                 let slot = if has_slot { Some(SlotGrant::read(r)?) } else { None };
-                let excerpt = excerpt::read_ranges(head, r)?;
+                let excerpt = excerpt::read_part(head, r)?;
                 let trace = TraceContext::read_last(r)?;
                 Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, trace }
             }
@@ -307,7 +307,8 @@ mod tests {
     use super::*;
     use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
     use crate::tensor::{
-        BodyRange, DType, Excerpt, GatheredPart, MAX_EXCERPT_RANGES, MAX_GATHERED_BYTES, Select, TensorMeta,
+        BodyBox, BodyRange, DType, Excerpt, GatheredPart, MAX_GATHERED_BYTES, MAX_RANK, Repeat, Select, Slice,
+        SliceDim, SliceRange, TensorMeta,
     };
     use crate::wire::landing::SlotNumber;
     use proptest::prelude::*;
@@ -318,9 +319,18 @@ mod tests {
         SlotGrant { number: SlotNumber::new(5, 1), capacity: 4096, remote }
     }
 
-    fn widest_excerpt() -> Excerpt {
-        let ranges = (0..MAX_EXCERPT_RANGES as u64).map(|n| BodyRange { offset: n << 40, len: 64 << n.min(20) });
-        Excerpt::new(true, ranges.collect()).unwrap()
+    fn widest_excerpts() -> [Excerpt; 4] {
+        let ranges = (0..48).map(|n| BodyRange { offset: n << 40, len: 64 << n.min(20) });
+        let repeat = |n: usize| Repeat { count: 2, stride: 3 << (32 - n) };
+        let deep = |n: u64| BodyBox::new(n << 50, 1, (0..23).map(repeat).collect()).unwrap();
+        let range = SliceRange { start: Some(i64::MIN), stop: Some(i64::MAX), step: i64::MIN };
+        let some = [SliceDim::Index(-1), (..).into(), (3..).into(), (..-4).into(), SliceRange::ALL.step(2).into()];
+        [
+            Excerpt::of_ranges(true, ranges).unwrap(),
+            Excerpt::new(false, vec![deep(0), deep(1)]).unwrap(),
+            Excerpt::slice(Slice::new(vec![range.into(); MAX_RANK])).unwrap(),
+            Excerpt::slice(Slice::new(some)).unwrap(),
+        ]
     }
 
     /// As many parts as a request may have.
@@ -333,7 +343,16 @@ mod tests {
     fn bodies() -> Vec<Body> {
         let name = NameRef { id: 1, generation: 2 };
         let meta = TensorMeta::of(DType::U8, &[1; 32]).unwrap().with_metadata(1 << 20).unwrap();
-        vec![
+        let excerpts = widest_excerpts().map(|excerpt| Body::TensorRequest {
+            key: name,
+            select: Select::After(Version(5)),
+            metadata_id: 0,
+            tenant: name,
+            excerpt: Some(Box::new(excerpt)),
+            slot: Some(slot(4)),
+            trace: TraceContext::new([7; 16], [8; 8], 1).ok(),
+        });
+        let others = vec![
             Body::Name { name, text: Name::new(&"n".repeat(512)).unwrap() },
             Body::TensorRequest {
                 key: name,
@@ -343,15 +362,6 @@ mod tests {
                 excerpt: None,
                 slot: Some(slot(4)),
                 trace: None,
-            },
-            Body::TensorRequest {
-                key: name,
-                select: Select::After(Version(5)),
-                metadata_id: 0,
-                tenant: name,
-                excerpt: Some(Box::new(widest_excerpt())),
-                slot: None,
-                trace: TraceContext::new([7; 16], [8; 8], 1).ok(),
             },
             Body::MetaDataUpdate { version: Version(1), metadata_id: 2, meta: meta.clone() },
             Body::TensorReRequest { slot: slot(1) },
@@ -396,7 +406,8 @@ mod tests {
                 trace: TraceContext::new([7; 16], [8; 8], 1).ok(),
             },
             Body::GatherRequest { stem: name, tenant: name, parts: most_parts()[..2].to_vec(), trace: None },
-        ]
+        ];
+        others.into_iter().chain(excerpts).collect()
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::tensor::{Excerpt, GatheredPart, Name, Select, TensorMeta, Version};
 use crate::trace::TraceContext;
 
 /// The version of the layout. A peer with another version is refused when it connects.
-pub const LAYOUT_VERSION: u8 = 9;
+pub const LAYOUT_VERSION: u8 = 10;
 
 /// The largest length of a message, in bytes. Every fabric can send this much in one message.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
