@@ -37,11 +37,6 @@ fn invalid(e: &Error) -> bool {
     matches!(e, Error::Failed(failure) if failure.code == FailureCode::Invalid)
 }
 
-/// Whether what is fetched from another node is read where it lies.
-fn reads_in_place() -> bool {
-    matches!(Carrier::chosen(), Carrier::Shm)
-}
-
 fn metrics(sidecar: &Sidecar) -> BTreeMap<String, f64> {
     let body = get(&sidecar.http(), "/metrics").body;
     let samples = body.lines().filter_map(|line| line.rsplit_once(' '));
@@ -88,7 +83,7 @@ fn slices_have_their_elements_and_nothing_else_moves() {
             let report = found.report();
             assert_eq!(report.bytes, wanted.len() as u64 * 4, "{slice}");
             assert_eq!(report.fabric.name(), if is_here { "local" } else { Carrier::chosen().name() });
-            if is_here || reads_in_place() {
+            if is_here {
                 assert_eq!(report.copied, 0, "{slice} is a view");
             } else {
                 assert!(found.is_contiguous(), "{slice} has landed alone");
@@ -96,9 +91,7 @@ fn slices_have_their_elements_and_nothing_else_moves() {
             }
         }
     }
-    if !reads_in_place() {
-        assert_eq!(scene.b().status().links.iter().map(|link| link.bytes_in).sum::<u64>(), moved);
-    }
+    assert_eq!(scene.b().status().links.iter().map(|link| link.bytes_in).sum::<u64>(), moved);
     drop((pusher, near, far));
     scene.end();
 }
@@ -113,11 +106,8 @@ fn packed_bytes_are_counted_as_copied_and_long_runs_are_not_packed() {
         (found.report().copied, found.report().bytes)
     };
     let ((long, bytes), (short, fewer)) = (copies(s![.., 0..1024]), copies(s![.., 0..64]));
-    match reads_in_place() {
-        true => assert_eq!((long, short), (0, 0)),
-        // A fabric copies each byte so many times; the packed ones are copied once more.
-        false => assert_eq!(short / fewer, long / bytes + 1),
-    }
+    // A fabric copies each byte so many times; the packed ones are copied once more.
+    assert_eq!(short / fewer, long / bytes + 1);
     drop((pusher, far));
     scene.end();
 }
@@ -147,6 +137,28 @@ fn slice_on_one_host_is_a_view_that_asks_nobody() {
     until(scene.a(), "transfer_board_hits_total", 51.0);
     assert_eq!(metrics(scene.a())["transfer_ring_submissions_total"], 6.0, "somebody was asked");
     drop((pusher, near));
+    scene.end();
+}
+
+#[test]
+fn slice_in_the_memory_of_a_sidecar_of_the_same_host_is_a_view() {
+    let listen: [&str; 4] = ["--listen", "127.0.0.1:0", "--verbs", "off"];
+    let scene = Scene::exactly(&[&listen, &listen]);
+    let (pusher, far) = (connect(scene.a().socket(), "pusher"), connect(scene.b().socket(), "far"));
+    pusher.push_tensor("w", numbers(&pusher, &[100, 40], 0)).call().expect("pushed");
+    pusher.push_bundle("b", [("w", numbers(&pusher, &[100, 40], 0))]).call().expect("pushed");
+    for _ in 0..2 {
+        let found = far.fetch("w").slice(s![10..20, 4..; 3]).call().expect("fetched");
+        assert_eq!((found.strides(), found.as_bytes().len()), (&[40, 3][..], (9 * 40 + 11 * 3 + 1) * 4));
+        assert_eq!(elements::<u32>(&found), expected(10..20, (4..40).step_by(3), 40));
+        let report = found.report();
+        assert_eq!((report.fabric.name(), report.bytes, report.copied), ("shm", 480, 0));
+        let found = far.fetch_bundle("b").slices([("w", s![.., 1])]).call().expect("fetched");
+        let slice = found.get("w").expect("asked for");
+        assert_eq!((slice.strides(), found.report().copied), (&[40][..], 0));
+        assert_eq!(elements::<u32>(slice), expected(0..100, 1..2, 40));
+    }
+    drop((pusher, far));
     scene.end();
 }
 

@@ -110,3 +110,88 @@ impl Copy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::listing::SegmentRole;
+    use smallvec::smallvec;
+    use std::sync::Arc;
+    use transfer_core::memory::SegmentId;
+    use transfer_core::tensor::{BodyBox, Repeat};
+    use transfer_memory::segment::{Lock, Pages, PinnedBudget, Segment, SegmentOptions};
+
+    const FROM: SegmentId = SegmentId(1);
+    const TO: SegmentId = SegmentId(2);
+
+    /// Two segments of this length: bytes that differ, and those of somebody else.
+    fn memory(len: u64) -> (Memory, Vec<u8>) {
+        let content: Vec<_> = (0..len).map(|n| (n * 7 + n / 251) as u8).collect();
+        let mut memory = Memory::default();
+        for (id, bytes) in [(FROM, content.clone()), (TO, vec![0xee; len as usize])] {
+            let options = SegmentOptions { len, pages: Pages::Base, lock: Lock::No };
+            let segment = Segment::create("copies-test", &options, &PinnedBudget::new(1 << 30)).unwrap();
+            segment.mapping().copy_in(0, &bytes).unwrap();
+            memory.insert(id, Arc::new(segment), SegmentRole::Headers);
+        }
+        (memory, content)
+    }
+
+    fn part(segment: SegmentId, offset: u64, len: u64) -> LocalSlice {
+        LocalSlice { segment, offset, len }
+    }
+
+    fn read(memory: &Memory, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        memory.get(TO).unwrap().mapping().copy_out(offset, &mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn runs_are_packed_across_ranges_and_the_rest_is_zeros() {
+        let (memory, content) = memory(8 << 20);
+        // 3 MiB in three ranges, the first of odd length.
+        let from: GatherList =
+            smallvec![part(FROM, 100, 1001), part(FROM, 2 << 20, 2 << 20), part(FROM, 4096, 1 << 20)];
+        let all = from.iter().flat_map(|range| &content[range.offset as usize..][..range.len as usize]);
+        let all: Vec<u8> = all.copied().collect();
+        let boxes = [
+            BodyBox::new(3, 5, smallvec![Repeat { count: 3000, stride: 300 }]).unwrap(),
+            BodyBox::new(1_000_001, 2_000_000, smallvec![]).unwrap(),
+            BodyBox::new(3_000_010, 1, smallvec![Repeat { count: 2, stride: 64 }]).unwrap(),
+        ];
+        let packing = Packing::new(boxes.into_iter().collect());
+        let mut expected = vec![0; 2_015_104 + 64];
+        for run in packing.clone() {
+            expected[run.to as usize..][..run.len as usize]
+                .copy_from_slice(&all[run.from as usize..][..run.len as usize]);
+        }
+        let mut copies = Copies::default();
+        copies.add(from, packing, part(TO, 64, expected.len() as u64), 7);
+        let turns = std::iter::from_fn(|| copies.step(&memory).is_none().then_some(())).count();
+        assert_eq!(turns, 2, "runs and bytes of a turn are limited");
+        assert!(copies.is_empty());
+        assert!(read(&memory, 64, expected.len()) == expected);
+        assert_eq!(
+            (read(&memory, 0, 64), read(&memory, 64 + expected.len() as u64, 64)),
+            (vec![0xee; 64], vec![0xee; 64])
+        );
+    }
+
+    #[test]
+    fn long_copy_does_not_hold_up_a_short_one() {
+        let (memory, content) = memory(16 << 20);
+        let mut copies = Copies::default();
+        let column = BodyBox::new(0, 1, smallvec![Repeat { count: 1 << 20, stride: 8 }]).unwrap();
+        copies.add(smallvec![part(FROM, 0, 8 << 20)], Packing::new(smallvec![column]), part(TO, 0, 1 << 20), 1);
+        copies.add(smallvec![part(FROM, 0, 8 << 20)], Packing::all(8 << 20), part(TO, 8 << 20, 8 << 20), 2);
+        copies.add(smallvec![part(FROM, 64, 64)], Packing::all(64), part(TO, 2 << 20, 64), 3);
+        let mut done = Vec::new();
+        while !copies.is_empty() {
+            done.extend(copies.step(&memory));
+        }
+        assert_eq!(done, [3, 2, 1]);
+        assert_eq!(read(&memory, 2 << 20, 64), content[64..128]);
+        assert!(read(&memory, 8 << 20, 8 << 20) == content[..8 << 20]);
+    }
+}

@@ -202,36 +202,40 @@ fn absurd_slices_are_refused_and_the_link_stays() {
     assert_eq!(solo.ended, None);
 }
 
-/// A slow peer whose parts are sent from where they lie has a limited number of their long lists at a time.
+/// A slow peer whose parts are sent from where they lie has a limited number of their long lists at a time: short runs for
+/// which there is no room, and long ones.
 #[test]
 fn long_gather_lists_of_a_peer_have_places_too() {
-    let mut solo = Solo::new(|_| {});
-    let op = solo.op();
-    let push = Push {
-        key: key("k"),
-        version: None,
-        meta: TensorMeta::of(DType::U8, &[300, 2]).unwrap(),
-        offset: 0,
-        to: None,
-        timeout: Duration::from_secs(1),
-        require: None,
-        retention: Retention::default(),
-        takeover: false,
-        readable_by: Vec::new(),
-        ranges: 0,
-        trace: None,
-        more_follow: false,
-        announced: None,
-    };
-    solo.command(op, Command::Push(push));
-    solo.answer();
-    solo.fill_pool();
-    for index in 0..20 {
-        solo.hear(Role::Pull, index, asks(vec![(..).into(), (0..1).into()], Some(300)));
-    }
-    for taken in [8, 8, 4, 0] {
-        assert_eq!((solo.node.places_taken(LINK), solo.ended.clone()), (taken, None));
-        solo.placed();
+    for (rows, columns, run) in [(300, 2, 1_i64), (70, 8192, 4096)] {
+        let mut solo = Solo::new(|_| {});
+        let op = solo.op();
+        let push = Push {
+            key: key("k"),
+            version: None,
+            meta: TensorMeta::of(DType::U8, &[rows, columns]).unwrap(),
+            offset: 0,
+            to: None,
+            timeout: Duration::from_secs(1),
+            require: None,
+            retention: Retention::default(),
+            takeover: false,
+            readable_by: Vec::new(),
+            ranges: 0,
+            trace: None,
+            more_follow: false,
+            announced: None,
+        };
+        solo.command(op, Command::Push(push));
+        solo.answer();
+        solo.fill_pool();
+        for index in 0..20 {
+            let part = vec![(..).into(), (0..run).into()];
+            solo.hear(Role::Pull, index, asks(part, Some(rows * run.unsigned_abs())));
+        }
+        for taken in [8, 8, 4, 0] {
+            assert_eq!((solo.node.places_taken(LINK), solo.ended.clone()), (taken, None), "runs of {run}");
+            solo.placed();
+        }
     }
 }
 

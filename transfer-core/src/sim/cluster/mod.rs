@@ -107,9 +107,8 @@ pub(crate) struct Tally {
     pub(crate) noticed: u64,
     /// Fetches that were answered by reference.
     pub(crate) by_reference: u64,
-    /// Fetches of ranges of several versions that have landed together.
+    /// Fetches of ranges of several versions that have landed together, and slices that came alone.
     pub(crate) gathered: u64,
-    /// The slices that came alone, and not by reference to all of their version.
     pub(crate) sliced: u64,
     pub(crate) local_pushes: u64,
     pub(crate) remote_pushes: u64,
