@@ -3,12 +3,12 @@
 use crate::buffer::Buffer;
 use crate::errors::{self, About};
 use crate::fetch_options::{FetchOptions, Versions, Which, choose};
+use crate::memory::Fetched;
 use crate::memory::Ours;
 use crate::options::{self, PushOptions};
 use crate::pending::{Pending, going, look_up, run};
-use crate::report::Report;
 use crate::tensor::Tensor;
-use crate::{counters, dtype, exchange, in_place, streams, table};
+use crate::{counters, dtype, exchange, fetches, in_place, streams, table};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -177,12 +177,13 @@ impl Client {
     /// it is this one or later; `exactly` fetches only this one; `after` fetches the newest once it is another than this
     /// one, which was fetched before: a later one, or a lower one if the owner has begun again since. `timeout` is in
     /// seconds, and includes the wait for the version; None is unlimited. `require` names the fabric ("local", "shm", "tcp", "verbs") that must carry the
-    /// tensor. `trace` is a traceparent.
+    /// tensor. `trace` is a traceparent. `slice` is the part of the tensor to be fetched, such as np.s_[0:1024, -512:]: nothing else
+    /// moves, and on this host it is a view. Bounds outside of the tensor are an error.
     ///
     /// Returns a `Tensor`: read-only, and without a copy where the fabric allows. Raises `Timeout`, `VersionGone`,
     /// `PermissionDenied`, `PeerLost`, `RequireUnmet`, `SidecarGone`, `Forked`.
-    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None),
-        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None)")]
+    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None, slice = None),
+        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None, slice=None)")]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
     fn fetch(
         &self,
@@ -194,14 +195,15 @@ impl Client {
         #[pyo3(from_py_with = options::timeout)] timeout: Duration,
         require: Option<&str>,
         trace: Option<&str>,
+        slice: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
         let which = Which::of([at_least, exactly, after], timeout, require, trace)?;
-        run(py, self.begin_fetch(py, key, &which)?)
+        run(py, self.begin_fetch(py, key, &which, slice)?)
     }
 
     /// Begins a fetch, and returns it as a `Pending`. Its arguments are those of `fetch`.
-    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None),
-        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None)")]
+    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None, slice = None),
+        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None, slice=None)")]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
     fn fetch_later(
         &self,
@@ -213,9 +215,10 @@ impl Client {
         #[pyo3(from_py_with = options::timeout)] timeout: Duration,
         require: Option<&str>,
         trace: Option<&str>,
+        slice: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Pending> {
         let which = Which::of([at_least, exactly, after], timeout, require, trace)?;
-        let pending = Pending::new(self.begin_fetch(py, key, &which)?);
+        let pending = Pending::new(self.begin_fetch(py, key, &which, slice)?);
         pending.begin(py);
         Ok(pending)
     }
@@ -248,7 +251,7 @@ impl Client {
             let tensors = results.into_iter().zip(keys).map(|(result, key)| {
                 let about = About { key: Some(&key), waited: Some(started.elapsed()) };
                 let tensor = result.map_err(|e| errors::raise(py, &e, &about))?;
-                Py::new(py, Tensor::new(tensor, guard.clone(), key))
+                Py::new(py, Tensor::new(Fetched::Whole(tensor), guard.clone(), key))
             });
             Ok(PyList::new(py, tensors.collect::<PyResult<Vec<_>>>()?)?.into_any().unbind())
         })))
@@ -357,30 +360,17 @@ impl Client {
         })))
     }
 
-    /// Fetches a bundle, or `only` these tensors of it: its tensors by name, its version, and the report.
+    /// Fetches a bundle, or these tensors of it, whole or a slice of each: its tensors by name, its version, and the report.
     fn _fetch_bundle(
         &self,
         py: Python<'_>,
         key: &str,
-        only: Option<Vec<String>>,
+        parts: Option<Vec<(String, Option<Bound<'_, PyAny>>)>>,
         options: &Bound<'_, PyDict>,
     ) -> PyResult<Pending> {
         let which = FetchOptions::read(options)?;
-        let (fetch, about) = (self.handle(py)?.fetch_bundle(key), (key.to_owned(), Instant::now()));
-        let (fetch, guard) = (which.borrow().apply(py, fetch)?, self.guard.clone());
-        let begun = match only {
-            Some(names) => fetch.only(names).begin(),
-            None => fetch.begin(),
-        };
-        Ok(Pending::new(going(begun, move |py, result| {
-            let bundle = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
-            let tensors = PyDict::new(py);
-            for (name, tensor) in bundle.iter() {
-                tensors.set_item(name, Py::new(py, Tensor::new(tensor.clone(), guard.clone(), about.0.clone()))?)?;
-            }
-            let report = Py::new(py, Report::new(*bundle.report()))?;
-            Ok((tensors, bundle.version(), report).into_pyobject(py)?.into_any().unbind())
-        })))
+        let fetch = which.borrow().apply(py, self.handle(py)?.fetch_bundle(key))?;
+        fetches::bundle(fetch, parts, key, self.guard.clone())
     }
 
     fn _delete(
@@ -541,13 +531,15 @@ impl Client {
 }
 
 impl Client {
-    fn begin_fetch(&self, py: Python<'_>, key: &str, which: &Which<'_>) -> PyResult<Box<dyn crate::pending::Going>> {
+    fn begin_fetch(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        which: &Which<'_>,
+        slice: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Box<dyn crate::pending::Going>> {
         let fetch = which.apply(py, self.handle(py)?.fetch(key))?;
-        let (about, guard) = ((key.to_owned(), Instant::now()), self.guard.clone());
-        Ok(going(fetch.begin(), move |py, result| {
-            let tensor = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
-            Ok(Py::new(py, Tensor::new(tensor, guard, about.0))?.into_any())
-        }))
+        fetches::tensor(fetch, slice, key, self.guard.clone())
     }
 }
 

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "DLPack is a struct of C")]
 
-use crate::memory::{Layout, Ours, Written};
+use crate::memory::{Fetched, Layout, Ours, Written};
 use crate::strided::Strided;
 use crate::{dtype, errors};
 use pyo3::exceptions::PyBufferError;
@@ -13,7 +13,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use transfer_client::gpu::Stream;
-use transfer_client::{DType, PrivateBytes, Tensor, TensorMeta};
+use transfer_client::{DType, PrivateBytes, TensorMeta};
 
 /// `kDLCPU`, and the number of the device.
 pub(crate) const CPU: (i32, i32) = (1, 0);
@@ -104,7 +104,7 @@ impl Asked {
 
 /// The memory that an export keeps.
 enum Kept {
-    Fetched(#[expect(dead_code, reason = "keeps the memory")] Arc<Ours<Tensor>>),
+    Fetched(#[expect(dead_code, reason = "keeps the memory")] Arc<Ours<Fetched>>),
     Private(#[expect(dead_code, reason = "keeps the memory")] Ours<PrivateBytes>),
     Written(#[expect(dead_code, reason = "keeps the memory")] Arc<Written>),
     Copied(#[expect(dead_code, reason = "keeps the memory")] Vec<u64>),
@@ -154,16 +154,16 @@ unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
 fn capsule<'py>(
     py: Python<'py>,
     address: *mut c_void,
-    meta: &TensorMeta,
+    (dtype, layout): (DType, Layout),
     kept: Kept,
     flags: u64,
     versioned: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let mut export = Box::new(Export { _kept: kept, layout: Layout::of(meta) });
-    let Some((code, bits, lanes)) = dtype::to_dlpack(meta.dtype()) else {
+    let mut export = Box::new(Export { _kept: kept, layout });
+    let Some((code, bits, lanes)) = dtype::to_dlpack(dtype) else {
         let text = format!(
             "no library takes {} by DLPack: take numpy(), a copy with a byte for each element, or packed(), which has two",
-            dtype::name(meta.dtype())
+            dtype::name(dtype)
         );
         return Err(PyBufferError::new_err(text));
     };
@@ -212,11 +212,11 @@ fn copied(bytes: &[u8]) -> PyResult<Vec<u64>> {
 /// Makes a fetched tensor's capsule. Returns also the number of bytes that were copied for it.
 pub(crate) fn export_fetched<'py>(
     py: Python<'py>,
-    kept: &Arc<Ours<Tensor>>,
-    tensor: &Tensor,
+    kept: &Arc<Ours<Fetched>>,
+    tensor: &Fetched,
     asked: &Asked,
 ) -> PyResult<(Bound<'py, PyAny>, u64)> {
-    let (meta, bytes) = (tensor.meta(), tensor.as_bytes());
+    let (meta, bytes) = ((tensor.meta().dtype(), Layout::of_fetched(tensor)), tensor.as_bytes());
     if bytes.is_empty() {
         let address = bytes.as_ptr().cast_mut().cast();
         let kept = Kept::Fetched(kept.clone());
@@ -243,6 +243,7 @@ pub(crate) fn export_written<'py>(
     meta: &TensorMeta,
     asked: &Asked,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let meta = (meta.dtype(), Layout::of(meta));
     let (address, len) = crate::memory::Memory::Written(written.clone()).address();
     let pointer = ptr::with_exposed_provenance_mut::<c_void>(address);
     if asked.copy {

@@ -5,14 +5,14 @@
 //! checks for signals every 40 ms; asyncio waits on the session's descriptor.
 //!
 //! # Layout
-//! - `client`: the client, and its calls; `options`: their options; `pending`: a call in progress; `bell`: the
+//! - `client`: the client, and its calls; `options`, `fetch_options`: their options; `fetches`: fetches of tensors and bundles; `pending`: a call in progress; `bell`: the
 //!   descriptors on which asyncio waits.
 //! - `memory`: the memory that an export keeps; `buffer`, `tensor`: its two kinds in Python; `report`: the report of a
 //!   call.
 //! - `dlpack`, `pybuffer`, `table`: memory exported and imported by DLPack, by the buffer protocol, and as Arrow's C
 //!   structs. `metadata`: what of an Arrow schema has to be text. `gpu`: copies to GPUs and from there. Unsafe code is in
 //!   these files, in `strided`, and in `buffer` and `tensor`. `strided`: copies of elements that may not lie in one piece.
-//! - `dtype`: names of element types; `errors`: the raised classes; `programs`: transferd and transferctl; `counters`:
+//! - `slices`: slices as numpy writes them; `dtype`: names of element types; `errors`: the raised classes; `programs`: transferd and transferctl; `counters`:
 //!   counters and barriers; `in_place`: weights that are updated in place; `streams`: streams of record batches;
 //!   `exchange`: exchanges of them.
 
@@ -27,6 +27,7 @@ mod dtype;
 mod errors;
 mod exchange;
 mod fetch_options;
+mod fetches;
 mod gpu;
 mod in_place;
 mod memory;
@@ -36,6 +37,7 @@ mod pending;
 mod programs;
 mod pybuffer;
 mod report;
+mod slices;
 mod streams;
 mod strided;
 mod table;

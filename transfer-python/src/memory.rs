@@ -3,7 +3,7 @@
 
 use parking_lot::Mutex;
 use std::sync::Arc;
-use transfer_client::{Frozen, Tensor, TensorMeta, TensorMut};
+use transfer_client::{FetchedSlice, Frozen, NotPrivate, PrivateBytes, Report, Tensor, TensorMeta, TensorMut};
 use transfer_memory::forked::ForkGuard;
 use transfer_memory::segment::Mapping;
 
@@ -129,11 +129,64 @@ impl Written {
     }
 }
 
+/// A fetched tensor, or a slice of one, which may be a view of a version: then its elements lie apart.
+#[derive(Debug)]
+pub(crate) enum Fetched {
+    Whole(Tensor),
+    Slice(FetchedSlice),
+}
+
+impl Fetched {
+    pub(crate) fn meta(&self) -> &TensorMeta {
+        match self {
+            Fetched::Whole(tensor) => tensor.meta(),
+            Fetched::Slice(slice) => slice.meta(),
+        }
+    }
+
+    /// The bytes from the first element to the last one.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Fetched::Whole(tensor) => tensor.as_bytes(),
+            Fetched::Slice(slice) => slice.as_bytes(),
+        }
+    }
+
+    /// The strides, in units, of elements that lie apart. `None`: they lie row-major, in one piece.
+    fn strides(&self) -> Option<&[u64]> {
+        match self {
+            Fetched::Slice(slice) if !slice.is_contiguous() => Some(slice.strides()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        match self {
+            Fetched::Whole(tensor) => tensor.version(),
+            Fetched::Slice(slice) => slice.version(),
+        }
+    }
+
+    pub(crate) fn report(&self) -> Report {
+        match self {
+            Fetched::Whole(tensor) => *tensor.report(),
+            Fetched::Slice(slice) => *slice.report(),
+        }
+    }
+
+    pub(crate) fn map_privately(&self) -> Result<PrivateBytes, NotPrivate> {
+        match self {
+            Fetched::Whole(tensor) => tensor.map_privately(),
+            Fetched::Slice(slice) => slice.clone().into_bytes().map_privately(),
+        }
+    }
+}
+
 /// Memory that can be exported. A clone keeps it mapped.
 #[derive(Debug, Clone)]
 pub(crate) enum Memory {
     /// The memory of a fetched tensor: read-only.
-    Fetched(Arc<Ours<Tensor>>),
+    Fetched(Arc<Ours<Fetched>>),
     /// The memory of a buffer.
     Written(Arc<Written>),
 }
@@ -141,12 +194,20 @@ pub(crate) enum Memory {
 impl Memory {
     pub(crate) fn meta(&self) -> Option<&TensorMeta> {
         match self {
-            Memory::Fetched(tensor) => tensor.get().map(Tensor::meta),
+            Memory::Fetched(tensor) => tensor.get().map(Fetched::meta),
             Memory::Written(written) => Some(&written.meta),
         }
     }
 
-    /// The start address, and the length in bytes.
+    /// Where the elements lie from the start address on.
+    pub(crate) fn layout(&self) -> Option<Layout> {
+        match self {
+            Memory::Fetched(tensor) => tensor.get().map(Layout::of_fetched),
+            Memory::Written(written) => Some(Layout::of(&written.meta)),
+        }
+    }
+
+    /// The start address, and the number of bytes from there to the last element.
     pub(crate) fn address(&self) -> (usize, usize) {
         match self {
             Memory::Fetched(tensor) => tensor.get().map_or((0, 0), |tensor| {
@@ -162,11 +223,13 @@ impl Memory {
     }
 }
 
-/// A tensor's dimensions, and its row-major strides, both in units of its element type.
+/// A tensor's dimensions, and its strides, both in units of its element type.
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub(crate) shape: Vec<i64>,
     pub(crate) strides: Vec<i64>,
+    /// Whether the elements lie row-major, in one piece.
+    pub(crate) is_contiguous: bool,
 }
 
 impl Layout {
@@ -177,6 +240,17 @@ impl Layout {
         for at in (1..shape.len()).rev() {
             strides[at - 1] = strides[at].saturating_mul(shape[at].max(1));
         }
-        Layout { shape, strides }
+        Layout { shape, strides, is_contiguous: true }
+    }
+
+    pub(crate) fn of_fetched(fetched: &Fetched) -> Layout {
+        let layout = Layout::of(fetched.meta());
+        match fetched.strides() {
+            None => layout,
+            Some(strides) => {
+                let strides = strides.iter().map(|n| i64::try_from(*n).unwrap_or(i64::MAX)).collect();
+                Layout { strides, is_contiguous: false, ..layout }
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "the buffer protocol is a struct of C")]
 
 use crate::buffer::Buffer;
-use crate::memory::{Layout, Memory};
+use crate::memory::Memory;
 use crate::pending::Pending;
 use crate::strided::{self, Strided};
 use crate::tensor::Tensor;
@@ -34,7 +34,7 @@ impl Raw {
     /// The contract of the slot in Python's C API.
     unsafe fn __getbuffer__(slf: &Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let len = slf.get().0.address().1 as ffi::Py_ssize_t;
-        let shape = Shape { format: Some(c"B"), item_bytes: 1, dims: vec![len], strides: vec![1] };
+        let shape = Shape { format: Some(c"B"), item_bytes: 1, dims: vec![len], strides: vec![1], is_contiguous: true };
         // SAFETY: Python's contract for this slot is that of `export`.
         unsafe { export(slf.as_any(), view, flags, slf.get().0.clone(), shape) }
     }
@@ -52,13 +52,16 @@ struct Shape {
     item_bytes: ffi::Py_ssize_t,
     dims: Vec<ffi::Py_ssize_t>,
     strides: Vec<ffi::Py_ssize_t>,
+    /// Whether the elements lie row-major, in one piece.
+    is_contiguous: bool,
 }
 
 impl Shape {
     /// Gives row-major elements the strides of column-major ones. Returns whether they lie in that order, too: where at
     /// most one dimension has several elements, and where there are none.
     fn turn_to_columns(&mut self) -> bool {
-        let lies_so = self.dims.contains(&0) || self.dims.iter().filter(|n| **n > 1).count() <= 1;
+        let one_row = self.dims.contains(&0) || self.dims.iter().filter(|n| **n > 1).count() <= 1;
+        let lies_so = one_row && self.is_contiguous;
         if lies_so {
             let mut stride = self.item_bytes;
             for (n, of) in self.dims.iter().zip(&mut self.strides) {
@@ -87,13 +90,16 @@ pub(crate) unsafe fn export_elements(
     flags: c_int,
     memory: Memory,
 ) -> PyResult<()> {
-    let Some(meta) = memory.meta() else { return Err(PyBufferError::new_err("the tensor is gone")) };
-    let (layout, item) = (Layout::of(meta), meta.dtype().size_bytes() as ffi::Py_ssize_t);
+    let Some((meta, layout)) = memory.meta().zip(memory.layout()) else {
+        return Err(PyBufferError::new_err("the tensor is gone"));
+    };
+    let item = meta.dtype().size_bytes() as ffi::Py_ssize_t;
     let shape = Shape {
         format: dtype::format(meta.dtype()),
         item_bytes: item,
         dims: layout.shape.iter().map(|n| *n as ffi::Py_ssize_t).collect(),
-        strides: layout.strides.iter().map(|n| *n as ffi::Py_ssize_t * item).collect(),
+        strides: layout.strides.iter().map(|n| n.saturating_mul(item as i64) as ffi::Py_ssize_t).collect(),
+        is_contiguous: layout.is_contiguous,
     };
     // SAFETY: the caller's contract.
     unsafe { export(owner, view, flags, memory, shape) }
@@ -121,14 +127,18 @@ unsafe fn export(
         let text = "the buffer protocol has no such element type; use numpy() with ml_dtypes, torch(), or DLPack";
         return Err(PyBufferError::new_err(text));
     }
+    let in_one_piece = [ffi::PyBUF_C_CONTIGUOUS, ffi::PyBUF_ANY_CONTIGUOUS].iter().any(|flag| flags & flag == *flag);
+    if !shape.is_contiguous && (in_one_piece || flags & ffi::PyBUF_STRIDES != ffi::PyBUF_STRIDES) {
+        return Err(PyBufferError::new_err("the elements of this slice lie apart, with strides; copy it first"));
+    }
     // Elements that lie row-major are what every other request allows.
     if flags & ffi::PyBUF_F_CONTIGUOUS == ffi::PyBUF_F_CONTIGUOUS && !shape.turn_to_columns() {
         let text = "the elements lie row-major (C order), and not column-major (Fortran order)";
         return Err(PyBufferError::new_err(text));
     }
-    let (address, len) = memory.address();
-    view.buf = ptr::with_exposed_provenance_mut::<c_void>(address);
-    view.len = len as ffi::Py_ssize_t;
+    view.buf = ptr::with_exposed_provenance_mut::<c_void>(memory.address().0);
+    // That of the elements, also if others lie between them.
+    view.len = shape.dims.iter().fold(shape.item_bytes, |len, n| len.saturating_mul(*n));
     view.itemsize = shape.item_bytes;
     view.readonly = c_int::from(!memory.is_writable());
     let has = |flag| flags & flag == flag;
@@ -323,7 +333,10 @@ impl Foreign {
 
 fn of_memory(py: Python<'_>, memory: Memory) -> PyResult<Foreign> {
     let meta = memory.meta().cloned().ok_or_else(|| errors::invalid(py, "the tensor is gone"))?;
-    let elements = Strided::contiguous(memory.address().0, &meta);
+    let layout = memory.layout().ok_or_else(|| errors::invalid(py, "the tensor is gone"))?;
+    let item = meta.dtype().size_bytes() as usize;
+    let strides = layout.strides.iter().map(|n| (*n as isize).saturating_mul(item as isize)).collect();
+    let elements = Strided::new(memory.address().0, meta.unit_dims().collect(), Some(strides), item);
     Ok(Foreign { elements, meta, packs: false, source: Source::Ours(memory) })
 }
 

@@ -5,7 +5,7 @@
 use half::{bf16, f16};
 use std::fmt;
 use std::ptr;
-use transfer_client::{DType, TensorMeta};
+use transfer_client::DType;
 
 /// The layout of elements: an address, the dimensions, and the stride of each dimension, in bytes.
 #[derive(Debug)]
@@ -76,11 +76,6 @@ impl Strided {
             }
         }
         Some((first, last.checked_add(self.item_bytes).filter(|end| isize::try_from(end - first).is_ok())?))
-    }
-
-    /// The layout of a row-major tensor at `address`.
-    pub(crate) fn contiguous(address: usize, meta: &TensorMeta) -> Strided {
-        Strided::new(address, meta.unit_dims().collect(), None, meta.dtype().size_bytes() as usize)
     }
 
     pub(crate) fn dims(&self) -> &[u64] {

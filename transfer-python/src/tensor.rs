@@ -1,6 +1,6 @@
 //! A fetched tensor.
 
-use crate::memory::{Memory, Ours};
+use crate::memory::{Fetched, Layout, Memory, Ours};
 use crate::pybuffer::{self, Raw};
 use crate::report::Report;
 use crate::{dlpack, dtype, errors};
@@ -17,7 +17,7 @@ use transfer_memory::forked::ForkGuard;
 /// client and its sidecar are gone.
 #[pyclass(frozen, module = "transferd")]
 pub(crate) struct Tensor {
-    tensor: Arc<Ours<transfer_client::Tensor>>,
+    tensor: Arc<Ours<Fetched>>,
     /// The key that it was fetched under.
     #[pyo3(get)]
     key: String,
@@ -32,7 +32,7 @@ pub(crate) fn arrays(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
 }
 
 impl Tensor {
-    pub(crate) fn new(tensor: transfer_client::Tensor, guard: Arc<ForkGuard>, key: String) -> Tensor {
+    pub(crate) fn new(tensor: Fetched, guard: Arc<ForkGuard>, key: String) -> Tensor {
         Tensor { tensor: Arc::new(Ours::new(tensor, guard)), key, exports_copied: AtomicU64::new(0) }
     }
 
@@ -40,7 +40,7 @@ impl Tensor {
         Memory::Fetched(self.tensor.clone())
     }
 
-    fn tensor(&self) -> PyResult<&transfer_client::Tensor> {
+    fn tensor(&self) -> PyResult<&Fetched> {
         // Only its drop takes it out.
         self.tensor.get().ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("the tensor is gone"))
     }
@@ -51,16 +51,25 @@ impl Tensor {
     /// The dimensions, outermost first, in elements.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.tensor()?.shape())
+        PyTuple::new(py, self.tensor()?.meta().shape().dims())
     }
 
     /// The name of the element type, as numpy and ml_dtypes write it.
     #[getter]
     fn dtype(&self) -> PyResult<&'static str> {
-        Ok(dtype::name(self.tensor()?.dtype()))
+        Ok(dtype::name(self.tensor()?.meta().dtype()))
     }
 
-    /// The length in bytes.
+    /// The distance from one index to the next of each dimension, in bytes. A slice that is a view of a version on this host has those
+    /// of the version, and all others lie row-major. Of elements of 4 bits they are those of `packed()`.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let tensor = self.tensor()?;
+        let size = tensor.meta().dtype().size_bytes() as i64;
+        PyTuple::new(py, Layout::of_fetched(tensor).strides.iter().map(|n| n.saturating_mul(size)))
+    }
+
+    /// The length of the elements in bytes.
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
         Ok(self.tensor()?.meta().len_bytes())
@@ -75,7 +84,7 @@ impl Tensor {
     /// The report of the fetch.
     #[getter]
     fn report(&self) -> PyResult<Report> {
-        Ok(Report::new(*self.tensor()?.report()))
+        Ok(Report::new(self.tensor()?.report()))
     }
 
     /// The bytes that a CPU has copied for DLPack views of this tensor, and for copies to GPUs. Small tensors are copied,
@@ -105,6 +114,12 @@ impl Tensor {
     /// The bytes, as an object of the buffer protocol.
     fn _raw(&self) -> Raw {
         Raw::new(self.memory())
+    }
+
+    /// Whether it was fetched as a slice.
+    #[getter]
+    fn _is_slice(&self) -> PyResult<bool> {
+        Ok(matches!(self.tensor()?, Fetched::Slice(_)))
     }
 
     /// Counts bytes that were copied for a view of this tensor.
@@ -148,8 +163,11 @@ impl Tensor {
     /// GPU does not copy by itself.
     #[expect(unsafe_code, reason = "memory of another library")]
     fn _copy_to_gpu(&self, py: Python<'_>, ordinal: u32, address: u64, stream: usize) -> PyResult<()> {
+        let Fetched::Whole(tensor) = self.tensor()? else {
+            return Err(errors::invalid(py, "a slice is copied to a GPU by torch"));
+        };
         // SAFETY: the Python code that calls this has made the memory, and knows the stream.
-        let copied = unsafe { crate::gpu::copy_to(py, self.tensor()?, ordinal, address, stream)? };
+        let copied = unsafe { crate::gpu::copy_to(py, tensor, ordinal, address, stream)? };
         self.exports_copied.fetch_add(copied, Ordering::Relaxed);
         Ok(())
     }
@@ -189,8 +207,8 @@ impl Tensor {
         Ok(format!(
             "<Tensor {:?} {:?} {}, version {}>",
             self.key,
-            tensor.shape(),
-            dtype::name(tensor.dtype()),
+            tensor.meta().shape().dims(),
+            dtype::name(tensor.meta().dtype()),
             tensor.version()
         ))
     }

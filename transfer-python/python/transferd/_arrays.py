@@ -32,10 +32,10 @@ def view(of: Tensor | Buffer) -> NDArray[Any]:
         raise _errors.Invalid(
             f"a buffer of {of.dtype} has two elements to a byte, and numpy one: write packed(), or push an array of numpy"
         )
-    pairs = _of_memory(of, numpy.dtype("uint8"), (-1,))
-    unpacked = numpy.empty((pairs.size, 2), "uint8")
-    numpy.bitwise_and(pairs, 15, out=unpacked[:, 0])
-    numpy.right_shift(pairs, 4, out=unpacked[:, 1])
+    pairs = packed(of)
+    unpacked = numpy.empty((*pairs.shape, 2), "uint8")
+    numpy.bitwise_and(pairs, 15, out=unpacked[..., 0])
+    numpy.right_shift(pairs, 4, out=unpacked[..., 1])
     of._count_copied(unpacked.nbytes)
     array: NDArray[Any] = unpacked.view(dtype).reshape(of.shape)
     return array
@@ -54,8 +54,9 @@ def _of_memory(of: Tensor | Buffer, dtype: Any, shape: tuple[int, ...]) -> NDArr
     import numpy
 
     if of.nbytes == 0:
-        return numpy.empty([max(n, 0) for n in shape], dtype)
-    array: NDArray[Any] = numpy.frombuffer(memoryview(of._raw()), dtype).reshape(shape)
+        return numpy.empty(shape, dtype)
+    # Those of a buffer are row-major.
+    array: NDArray[Any] = numpy.ndarray(shape, dtype, memoryview(of._raw()), strides=getattr(of, "strides", None))
     return array
 
 

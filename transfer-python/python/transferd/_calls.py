@@ -167,40 +167,46 @@ def fetch_state(
     key: str,
     into: Mapping[Any, Any] | None,
     only: Iterable[str] | None,
+    slices: Mapping[str, object] | None,
     options: FetchOptions,
 ) -> Call[State]:
     if isinstance(only, str):
         raise TypeError(f"only= takes names, such as [{only!r}], not the one string {only!r}")
-    names = None if only is None else list(only)
-    _tree.check_names(f"only= of the state {key!r}", names or ())
+    parts: dict[str, object] | None = None
+    if only is not None or slices is not None:
+        names = list(only or ())
+        _tree.check_names(f"only= of the state {key!r}", names)
+        _tree.check_names(f"slices= of the state {key!r}", slices or ())
+        parts = {**dict.fromkeys(names), **(slices or {})}
     try:
-        tensors, version, report = yield client._fetch_bundle(key, names, dict(options))
+        tensors, version, report = yield client._fetch_bundle(key, None if parts is None else list(parts.items()), dict(options))
     except Invalid as error:
-        if not names:
+        if not parts:
             raise
-        tensors, version, report = yield from _tied(client, key, names, options, error)
-    state = State(_tree.restore(key, tensors) if names is None else tensors, version, report)
+        tensors, version, report = yield from _tied(client, key, parts, options, error)
+    state = State(_tree.restore(key, tensors) if parts is None else tensors, version, report)
     if into is not None:
         state.copy_into(into)
     return state
 
 
 def _tied(
-    client: _native.Client, key: str, names: list[str], options: FetchOptions, error: Invalid
+    client: _native.Client, key: str, parts: Mapping[str, object], options: FetchOptions, error: Invalid
 ) -> Call[tuple[dict[str, Tensor], int, Report]]:
     """Fetches tensors by names of which the version's bundle does not have all, which `error` says: those that are tied have another name there."""
     for attempt in range(_ATTEMPTS):
         try:
-            record, version, _ = yield client._fetch_bundle(key, [_tree.RECORD], dict(options))
+            record, version, _ = yield client._fetch_bundle(key, [(_tree.RECORD, None)], dict(options))
         except Invalid:
             raise error from None
         ties = _tree.ties(key, record[_tree.RECORD])
-        if not any(name in ties for name in names):
+        if not any(name in ties for name in parts):
             raise error
-        wanted = {name: ties.get(name, name) for name in names}
+        wanted = {name: ties.get(name, name) for name in parts}
+        named = [(wanted[name], part) for name, part in parts.items()]
         exactly: FetchOptions = {**options, "at_least": None, "after": None, "exactly": version}
         try:
-            found, version, report = yield client._fetch_bundle(key, list(wanted.values()), dict(exactly))
+            found, version, report = yield client._fetch_bundle(key, named, dict(exactly))
         except VersionGone:
             # It was replaced in between.
             if options.get("exactly") is not None or attempt + 1 == _ATTEMPTS:

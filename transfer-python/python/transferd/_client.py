@@ -6,6 +6,7 @@ import atexit
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -146,19 +147,32 @@ class Client(_native.Client):
         return Publisher(self, key, options)
 
     def subscriber(
-        self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
+        self,
+        key: str,
+        *,
+        after: int | None = None,
+        timeout: float | None = 30.0,
+        require: str | None = None,
+        slice: object = None,
     ) -> Subscriber[Tensor]:
         """Makes a `Subscriber` of `key`: an iterator over its versions, which skips those that were replaced meanwhile.
 
-        It begins after the version `after`. Each version may take `timeout` seconds; None is for ever.
+        It begins after the version `after`. Each version may take `timeout` seconds; None is for ever. With `slice` it has this part of each,
+        as `fetch` does.
         """
-        return Subscriber(self.fetch, key, after, timeout, require)
+        return Subscriber(partial(self.fetch, slice=slice), key, after, timeout, require)
 
     def state_subscriber(
-        self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
+        self,
+        key: str,
+        *,
+        after: int | None = None,
+        timeout: float | None = 30.0,
+        require: str | None = None,
+        slices: Mapping[str, object] | None = None,
     ) -> Subscriber[State]:
-        """As `subscriber`, of what `push_state` publishes."""
-        return Subscriber(self.fetch_state, key, after, timeout, require)
+        """As `subscriber`, of what `push_state` publishes; with `slices` as `fetch_state` has them."""
+        return Subscriber(partial(self.fetch_state, slices=slices), key, after, timeout, require)
 
     def table_subscriber(
         self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
@@ -193,16 +207,18 @@ class Client(_native.Client):
         *,
         into: Mapping[Any, Any] | None = None,
         only: Iterable[str] | None = None,
+        slices: Mapping[str, object] | None = None,
         **options: Unpack[FetchOptions],
     ) -> State:
         """Fetches what `push_state` published: a `State`, that is a dict with `Tensor`s where tensors were, all of one version. Entries that were the
         same memory are the same `Tensor`.
 
         With `into` they are also copied into its arrays, see `State.copy_into`. With `only`, an iterable of names, the state is a dict of these
-        tensors and no others by their names, which are "a/b/0" for what is at ["a"]["b"][0]; where the version has to move, only they do, and `report.bytes` counts only them. The options are those of
+        tensors and no others by their names, which are "a/b/0" for what is at ["a"]["b"][0]; with `slices`, such as
+        {"w": np.s_[0:1024, -512:]}, slices of these as well, as `fetch` has them; where the version has to move, only they do, and `report.bytes` counts only them. The options are those of
         `fetch`. Raises `Invalid` where the state has none of such a name.
         """
-        return wait(_calls.fetch_state(self, key, into, only, options))
+        return wait(_calls.fetch_state(self, key, into, only, slices, options))
 
     # Tables
 

@@ -19,6 +19,8 @@ def to_device(of: Tensor, device: Any) -> Any:
         return torch.from_dlpack(of)
     if where.type != "cuda":
         raise Invalid(f"a tensor is copied to a GPU of CUDA, or stays on the CPU; {where} is neither")
+    if of._is_slice:
+        return torch.from_dlpack(of).to(where)
     # Errors of this package, before torch fails with its own.
     _native._check_gpu(where.index if where.index is not None else 0)
     # Allocated in the current stream, as the copy is made there: torch uses its memory again only behind the copy.
@@ -33,7 +35,7 @@ def copy_into(of: Tensor, target: Any) -> None:
     import torch
 
     stream = torch.cuda.current_stream(target.device)
-    if target.is_contiguous():
+    if target.is_contiguous() and not of._is_slice:
         # It may have been allocated in another stream.
         target.record_stream(stream)
         of._copy_to_gpu(target.device.index, target.data_ptr(), stream.cuda_stream)

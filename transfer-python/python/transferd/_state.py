@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from . import _torch, _tree
 from ._arrays import view
 from ._errors import Invalid
-from ._native import _PACKED, Buffer, Report, Tensor
+from ._native import _PACKED, Buffer, Foreign, Report, Tensor
 
 
 class State(dict[Any, Any]):
@@ -93,12 +93,19 @@ def _is_plain(value: Any) -> bool:
     return not is_array and not isinstance(value, (Mapping, list, tuple))
 
 
+class _Held(NamedTuple):
+    """A buffer that nothing can push, since a view of it lives."""
+
+    buffer: Buffer
+    view: memoryview
+
+
 def _writable(target: Any) -> Any:
     """What a tensor is copied into: the array itself, or the memory of a buffer, which nothing can push meanwhile."""
     if isinstance(target, Buffer):
         if target.pushed:
             raise Invalid("the Buffer was pushed already")
-        return memoryview(target._raw())
+        return _Held(target, memoryview(target._raw()))
     if _torch.is_tensor(target):
         _torch.check_writable(target)
         return target
@@ -123,9 +130,8 @@ def _words(description: tuple[str, tuple[int, ...]]) -> str:
 
 
 def _copy(tensor: Tensor, target: Any) -> None:
-    if isinstance(target, memoryview):
-        if tensor.nbytes > 0:
-            target[:] = memoryview(tensor._raw())
+    if isinstance(target, _Held):
+        Foreign(tensor).copy_to(target.buffer)
     elif _torch.is_tensor(target):
         import torch
 

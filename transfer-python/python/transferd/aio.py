@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -108,9 +109,9 @@ class Client:
         """As `transferd.Client.push_snapshot`."""
         return await self._loop.run(_calls.push_snapshot(self._client, key, buffer, options))
 
-    async def fetch(self, key: str, **options: Unpack[FetchOptions]) -> Tensor:
+    async def fetch(self, key: str, *, slice: object = None, **options: Unpack[FetchOptions]) -> Tensor:
         """As `transferd.Client.fetch`."""
-        return await self._loop.wait(self._client.fetch_later(key, **options))
+        return await self._loop.wait(self._client.fetch_later(key, slice=slice, **options))
 
     async def fetch_many(self, keys: Sequence[str], **options: Unpack[FetchOptions]) -> list[Tensor]:
         """As `transferd.Client.fetch_many`."""
@@ -131,16 +132,28 @@ class Client:
         return Publisher(self, key, options)
 
     def subscriber(
-        self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
+        self,
+        key: str,
+        *,
+        after: int | None = None,
+        timeout: float | None = 30.0,
+        require: str | None = None,
+        slice: object = None,
     ) -> AsyncSubscriber[Tensor]:
         """As `transferd.Client.subscriber`, with `async for`."""
-        return AsyncSubscriber(self.fetch, key, after, timeout, require)
+        return AsyncSubscriber(partial(self.fetch, slice=slice), key, after, timeout, require)
 
     def state_subscriber(
-        self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
+        self,
+        key: str,
+        *,
+        after: int | None = None,
+        timeout: float | None = 30.0,
+        require: str | None = None,
+        slices: Mapping[str, object] | None = None,
     ) -> AsyncSubscriber[State]:
         """As `transferd.Client.state_subscriber`, with `async for`."""
-        return AsyncSubscriber(self.fetch_state, key, after, timeout, require)
+        return AsyncSubscriber(partial(self.fetch_state, slices=slices), key, after, timeout, require)
 
     def table_subscriber(
         self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
@@ -166,10 +179,11 @@ class Client:
         *,
         into: Mapping[Any, Any] | None = None,
         only: Iterable[str] | None = None,
+        slices: Mapping[str, object] | None = None,
         **options: Unpack[FetchOptions],
     ) -> State:
         """As `transferd.Client.fetch_state`."""
-        return await self._loop.run(_calls.fetch_state(self._client, key, into, only, options))
+        return await self._loop.run(_calls.fetch_state(self._client, key, into, only, slices, options))
 
     async def push_table(self, key: str, table: object, **options: Unpack[PushOptions]) -> Pushed:
         """As `transferd.Client.push_table`."""

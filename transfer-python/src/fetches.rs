@@ -1,0 +1,78 @@
+//! Fetches of tensors and bundles, whole or a slice of each.
+
+use crate::client::about_of;
+use crate::memory::Fetched;
+use crate::pending::{Going, Pending, going};
+use crate::report::Report;
+use crate::tensor::Tensor;
+use crate::{errors, slices};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::sync::Arc;
+use std::time::Instant;
+use transfer_client::{Blocking, Error, Fetch, FetchedBundle, FetchedSlices};
+use transfer_memory::forked::ForkGuard;
+
+/// Begins a fetch of a tensor, or of a slice of it.
+pub(crate) fn tensor(
+    fetch: Fetch<Blocking>,
+    slice: Option<&Bound<'_, PyAny>>,
+    key: &str,
+    guard: Arc<ForkGuard>,
+) -> PyResult<Box<dyn Going>> {
+    let about = (key.to_owned(), Instant::now());
+    let made = move |py: Python<'_>, result: Result<Fetched, Error>| {
+        let tensor = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
+        Ok(Py::new(py, Tensor::new(tensor, guard, about.0))?.into_any())
+    };
+    Ok(match slice.map(slices::of).transpose()? {
+        None => going(fetch.begin(), move |py, result| made(py, result.map(Fetched::Whole))),
+        Some(slice) => going(fetch.slice(slice).begin(), move |py, result| made(py, result.map(Fetched::Slice))),
+    })
+}
+
+/// The tensors of a bundle by their names, its version, and the report.
+type Found = (Vec<(String, Fetched)>, u64, transfer_client::Report);
+
+/// Begins a fetch of a bundle, or of these tensors of it.
+pub(crate) fn bundle(
+    fetch: Fetch<Blocking, FetchedBundle>,
+    parts: Option<Vec<(String, Option<Bound<'_, PyAny>>)>>,
+    key: &str,
+    guard: Arc<ForkGuard>,
+) -> PyResult<Pending> {
+    let about = (key.to_owned(), Instant::now());
+    let made = move |py: Python<'_>, found: Result<Found, Error>| {
+        let (found, version, report) = found.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
+        let tensors = PyDict::new(py);
+        for (name, tensor) in found {
+            tensors.set_item(name, Py::new(py, Tensor::new(tensor, guard.clone(), about.0.clone()))?)?;
+        }
+        let report = Py::new(py, Report::new(report))?;
+        Ok((tensors, version, report).into_pyobject(py)?.into_any().unbind())
+    };
+    let whole = |bundle: FetchedBundle| {
+        let tensors = bundle.iter().map(|(name, tensor)| (name.to_owned(), Fetched::Whole(tensor.clone()))).collect();
+        (tensors, bundle.version(), *bundle.report())
+    };
+    Ok(Pending::new(match parts {
+        None => going(fetch.begin(), move |py, result| made(py, result.map(whole))),
+        Some(parts) if parts.iter().all(|(_, slice)| slice.is_none()) => {
+            let names = parts.into_iter().map(|(name, _)| name);
+            going(fetch.only(names).begin(), move |py, result| made(py, result.map(whole)))
+        }
+        Some(parts) => {
+            let read = |(name, slice): (String, Option<Bound<'_, PyAny>>)| match slice {
+                Some(slice) => Ok((name, Some(slices::of(&slice)?))),
+                None => Ok((name, None)),
+            };
+            let wanted = parts.into_iter().map(read).collect::<PyResult<Vec<_>>>()?;
+            let parts = |found: FetchedSlices| {
+                let slices =
+                    found.iter().map(|(name, slice)| (name.to_owned(), Fetched::Slice(slice.clone()))).collect();
+                (slices, found.version(), *found.report())
+            };
+            going(fetch.slices(wanted).begin(), move |py, result| made(py, result.map(parts)))
+        }
+    }))
+}
