@@ -79,7 +79,7 @@ impl FetchedSlice {
 
     /// A slice whose elements lie one behind the other.
     pub(crate) fn landed(bytes: Bytes, meta: TensorMeta, version: Version, report: Report) -> FetchedSlice {
-        let mut strides: Box<[u64]> = meta.shape().dims().into();
+        let mut strides: Box<[u64]> = meta.unit_dims().collect();
         let mut inner = 1_u64;
         for len in strides.iter_mut().rev() {
             // It overflows only in a tensor without elements.
@@ -112,8 +112,8 @@ impl FetchedSlice {
         &self.meta
     }
 
-    /// The distance from one index to the next of each dimension, in elements. Of a dimension with one index it says
-    /// nothing.
+    /// The distance from one index to the next of each dimension, in elements; of types of 4 bits in bytes, each of which
+    /// has two elements of the last dimension. Of a dimension with one index it says nothing.
     #[must_use]
     pub fn strides(&self) -> &[u64] {
         &self.strides
@@ -124,8 +124,8 @@ impl FetchedSlice {
     pub fn is_contiguous(&self) -> bool {
         let mut inner = 1;
         self.meta.len_bytes() == 0
-            || self.shape().iter().zip(&self.strides).rev().all(|(len, stride)| {
-                let fits = *len == 1 || *stride == inner;
+            || self.meta.unit_dims().zip(&self.strides).rev().all(|(len, stride)| {
+                let fits = len == 1 || *stride == inner;
                 inner *= len;
                 fits
             })
@@ -191,9 +191,9 @@ impl FetchedSlice {
         self.bytes
     }
 
-    /// Calls `each` with the first element and the number of elements of each run, in elements of the memory.
+    /// Calls `each` with the first element and the number of elements of each run, in units of the memory.
     fn runs(&self, mut each: impl FnMut(usize, usize)) {
-        let dims = self.shape().iter().zip(&self.strides).map(|(len, stride)| (*len as usize, *stride as usize));
+        let dims = self.meta.unit_dims().zip(&self.strides).map(|(len, stride)| (len as usize, *stride as usize));
         let dims: Vec<_> = dims.filter(|(len, _)| *len != 1).collect();
         if dims.iter().any(|(len, _)| *len == 0) {
             return;

@@ -164,7 +164,9 @@ impl Excerpt {
             ExcerptPart::Slice(slice) => {
                 let found = slice.of(whole)?;
                 let packing = Packing::new(found.bytes(whole.body_offset()).into_iter().collect());
-                Ok(Cut { meta: found.meta().clone(), packing })
+                let meta = found.meta().clone();
+                debug_assert_eq!(packing.len_bytes(), Some(meta.len_bytes()), "{slice} of {whole}");
+                Ok(Cut { meta, packing })
             }
             ExcerptPart::Boxes(boxes) => self.cut(boxes, whole).map_err(|e| InvalidSlice {
                 slice: Slice::default(),
@@ -206,16 +208,16 @@ impl Cut {
     /// Returns the local ranges that are sent out of a version that lies in `all`: its metadata and its body. `None` if
     /// `all` is shorter than the version.
     #[must_use]
-    pub fn gather(self, all: &[LocalSlice]) -> Option<GatherList> {
+    pub fn gather(self, all: impl IntoIterator<Item = LocalSlice>) -> Option<GatherList> {
         let mut list = GatherList::new();
-        let (mut slices, mut start) = (all.iter(), 0);
-        let mut slice = LocalSlice { len: 0, ..*all.first()? };
+        let (mut slices, mut start) = (all.into_iter(), 0);
+        let mut slice = slices.next()?;
         for run in self.packing {
             let (mut at, end) = (run.from, run.from + run.len);
             while at < end {
                 if at >= start + slice.len {
                     start += slice.len;
-                    slice = *slices.next()?;
+                    slice = slices.next()?;
                     continue;
                 }
                 let take = (end - at).min(start + slice.len - at);
@@ -271,7 +273,7 @@ mod tests {
         let cut = |metadata, ranges: &[BodyRange]| {
             let cut = Excerpt::of_ranges(metadata, ranges.to_vec()).unwrap().of(&whole()).unwrap();
             let len = cut.meta.len_bytes();
-            let list = cut.gather(&all).unwrap();
+            let list = cut.gather(all).unwrap();
             let sum: u64 = list.iter().map(|slice| slice.len).sum();
             assert_eq!(sum, len);
             list.to_vec()
@@ -292,13 +294,13 @@ mod tests {
         let all = [slice(0, 128 + 640)];
         let cut = Excerpt::of_ranges(true, [range(0, 64), range(576, 128)]).unwrap().of(&whole()).unwrap();
         assert_eq!(cut.meta.len_bytes(), 128);
-        assert_eq!(cut.gather(&all).unwrap().to_vec(), [slice(0, 128)]);
+        assert_eq!(cut.gather(all).unwrap().to_vec(), [slice(0, 128)]);
     }
 
     #[test]
     fn version_shorter_than_its_description_is_not_cut() {
         let cut = Excerpt::of_ranges(false, [range(576, 64)]).unwrap().of(&whole()).unwrap();
-        assert_eq!(cut.gather(&[slice(0, 128 + 576)]), None);
+        assert_eq!(cut.gather([slice(0, 128 + 576)]), None);
     }
 
     #[test]

@@ -178,7 +178,7 @@ impl TensorMeta {
 
     /// The dimensions in units of [`DType::size_bytes`]: those of the shape, but the last one is half as long if two
     /// elements share a byte.
-    pub fn unit_dims(&self) -> impl ExactSizeIterator<Item = u64> + '_ {
+    pub fn unit_dims(&self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + '_ {
         units(self.dtype, &self.shape)
     }
 
@@ -220,7 +220,7 @@ fn checked_len(dtype: DType, shape: &Shape) -> Option<u64> {
     units.checked_mul(dtype.size_bytes()).filter(|n| *n < 1 << 63)
 }
 
-fn units(dtype: DType, shape: &Shape) -> impl ExactSizeIterator<Item = u64> + '_ {
+fn units(dtype: DType, shape: &Shape) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + '_ {
     let last = shape.dims().len().saturating_sub(1);
     shape.dims().iter().enumerate().map(move |(i, n)| if i == last { n / dtype.elements_per_unit() } else { *n })
 }

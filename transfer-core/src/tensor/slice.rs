@@ -99,6 +99,17 @@ pub enum Misfit {
         /// The length of the dimension.
         len: u64,
     },
+    /// It separates elements that share a byte.
+    #[error(
+        "{per_unit} elements of dimension {dim} share a byte: its bounds must be multiples of {per_unit}, its step 1, and \
+         no index can be taken of it"
+    )]
+    SharedByte {
+        /// The dimension.
+        dim: usize,
+        /// The number of elements in a byte.
+        per_unit: u64,
+    },
     /// The result has no valid shape, which no slice of a valid tensor causes.
     #[error("its result would be too large")]
     TooLarge,
@@ -110,13 +121,14 @@ impl From<InvalidShape> for Misfit {
     }
 }
 
-/// A dimension of a [`TensorBox`].
+/// A dimension of a [`TensorBox`], in units of [`DType::size_bytes`](super::DType::size_bytes): an element, or the elements
+/// that share a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BoxDim {
-    /// The number of indices.
+    /// The number of indices; of the last dimension, of units.
     pub count: u64,
-    /// The distance between two indices, in elements of the tensor. 0 where there is no second index to tell it from
-    /// the first, and the distance would not fit 63 bits.
+    /// The distance from one to the next, in units. 0 where there is no second index to tell it from the first, and the
+    /// distance would not fit 63 bits.
     pub stride: u64,
 }
 
@@ -157,10 +169,12 @@ fn resolve(slice: &[SliceDim], whole: &TensorMeta) -> Result<TensorBox, Misfit> 
         (dims, rank) if dims > rank => return Err(Misfit::TooManyDims { dims, rank }),
         _ => {}
     }
-    let mut dims = SmallVec::new();
+    let (mut dims, mut counts) = (SmallVec::new(), SmallVec::<[u64; 4]>::new());
+    let last = lens.len() - 1;
     // Of a tensor without elements, products may overflow, and nothing depends on them.
     let (mut offset, mut inner) = (0_u64, Some(1_u64));
     for (dim, len) in lens.iter().copied().enumerate().rev() {
+        let per_unit = if dim == last { whole.dtype().elements_per_unit() } else { 1 };
         let (first, kept) = match slice.get(dim).copied().unwrap_or(SliceDim::Range(SliceRange::ALL)) {
             SliceDim::Index(index) => {
                 let at = place(index, len).filter(|at| *at < len).ok_or(Misfit::Index { dim, index, len })?;
@@ -176,16 +190,22 @@ fn resolve(slice: &[SliceDim], whole: &TensorMeta) -> Result<TensorBox, Misfit> 
                 (start, Some((stop.saturating_sub(start).div_ceil(step.unsigned_abs()), step.unsigned_abs())))
             }
         };
-        let at = inner.and_then(|inner| inner.checked_mul(first)).unwrap_or(0);
+        let shares = |(count, step): (u64, u64)| step == 1 && (first | count).is_multiple_of(per_unit);
+        if per_unit > 1 && !kept.is_some_and(shares) {
+            return Err(Misfit::SharedByte { dim, per_unit });
+        }
+        let at = inner.and_then(|inner| inner.checked_mul(first / per_unit)).unwrap_or(0);
         offset = offset.checked_add(at).unwrap_or(0);
         if let Some((count, step)) = kept {
+            counts.push(count);
+            let count = count / per_unit;
             let stride = inner.and_then(|inner| inner.checked_mul(step)).filter(|stride| *stride < 1 << 63);
             dims.push(BoxDim { count, stride: stride.unwrap_or(0) });
         }
-        inner = inner.and_then(|inner| inner.checked_mul(len));
+        inner = inner.and_then(|inner| inner.checked_mul(len / per_unit));
     }
     dims.reverse();
-    let counts: SmallVec<[u64; 4]> = dims.iter().map(|dim: &BoxDim| dim.count).collect();
+    counts.reverse();
     Ok(TensorBox { meta: TensorMeta::of(whole.dtype(), &counts)?, offset, dims })
 }
 
@@ -202,7 +222,7 @@ impl TensorBox {
         &self.meta
     }
 
-    /// Returns where its first element lies in the tensor, in elements. Without elements this says nothing.
+    /// Returns where its first element lies in the tensor, in units. Without elements this says nothing.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset
@@ -347,6 +367,20 @@ mod tests {
         elements
     }
 
+    /// Whether a slice of the last dimension separates elements that share a byte.
+    fn separates(dim: Option<SliceDim>, len: u64, per_unit: u64) -> bool {
+        let at = |bound: i64| (if bound < 0 { bound + len as i64 } else { bound }) as u64;
+        per_unit > 1
+            && match dim {
+                None => false,
+                Some(SliceDim::Index(_)) => true,
+                Some(SliceDim::Range(SliceRange { start, stop, step })) => {
+                    let (start, stop) = (start.map_or(0, at), stop.map_or(len, at));
+                    step != 1 || start % per_unit != 0 || stop.saturating_sub(start) % per_unit != 0
+                }
+            }
+    }
+
     fn misfit(dims: &[u64], slice: &[SliceDim]) -> (Misfit, String) {
         let e = Slice::new(slice.iter().copied()).of(&tensor(dims)).unwrap_err();
         (e.why, e.to_string())
@@ -387,6 +421,20 @@ mod tests {
     }
 
     #[test]
+    fn elements_that_share_a_byte_stay_together() {
+        let whole = TensorMeta::of(DType::I4, &[4, 8]).unwrap();
+        let of = |dims: [SliceDim; 2]| Slice::new(dims).of(&whole);
+        let found = of([range(Some(2), None, 1), range(Some(2), Some(-2), 1)]).unwrap();
+        assert_eq!((found.meta().shape().dims(), found.meta().len_bytes(), found.offset()), (&[2, 4][..], 4, 9));
+        assert_eq!(found.dims(), [BoxDim { count: 2, stride: 4 }, BoxDim { count: 2, stride: 1 }]);
+        for dim in [range(Some(1), None, 1), range(None, Some(3), 1), range(None, None, 2), SliceDim::Index(2)] {
+            let e = of([range(None, None, 1), dim]).unwrap_err();
+            assert_eq!(e.why, Misfit::SharedByte { dim: 1, per_unit: 2 });
+            assert!(e.to_string().contains("2 elements of dimension 1 share a byte"), "{e}");
+        }
+    }
+
+    #[test]
     fn distances_that_do_not_fit_are_zero_where_they_do_not_matter() {
         let step = SliceRange { step: i64::MAX, ..SliceRange::ALL };
         let found = Slice::new([step.into()]).of(&tensor(&[4, 1 << 40])).unwrap();
@@ -416,11 +464,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn elements_are_those_of_the_model((dims, slice) in cases(), dtype in proptest::sample::select(&DType::ALL)) {
+        fn elements_are_those_of_the_model((mut dims, slice) in cases(), dtype in proptest::sample::select(&DType::ALL)) {
+            let (size, per_unit, last) = (dtype.size_bytes(), dtype.elements_per_unit(), dims.len() - 1);
+            dims[last] *= per_unit;
             let whole = TensorMeta::of(dtype, &dims).unwrap();
             let slice = Slice::new(slice);
-            let (found, expected) = (slice.of(&whole).unwrap(), model(&slice, &dims));
-            let size = dtype.size_bytes();
+            let found = slice.of(&whole);
+            if separates(slice.dims().get(last).copied(), dims[last], per_unit) {
+                let refused = Err(Misfit::SharedByte { dim: last, per_unit });
+                prop_assert_eq!(found.map_err(|e| e.why), refused);
+                return Ok(());
+            }
+            let (found, expected) = (found.unwrap(), model(&slice, &dims));
+            // In units: the elements that share a byte follow each other.
+            let expected: Vec<_> = expected.into_iter().step_by(per_unit as usize).map(|e| e / per_unit).collect();
             prop_assert_eq!(found.meta().len_bytes(), expected.len() as u64 * size);
             // By the strides, as a reader sees the whole tensor.
             let mut seen = vec![found.offset()];

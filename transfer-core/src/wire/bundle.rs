@@ -160,11 +160,7 @@ impl BundleTable {
         BundleCheck::new(metadata, body_len)?.step(MAX_TENSORS + 1).map(|_| ())
     }
 
-    /// The length of the fields in front of the entries, in bytes.
-    pub const HEAD_BYTES: u64 = Self::START_BYTES + 5;
-
-    /// Returns how many tensors the table has according to its first [`HEAD_BYTES`](Self::HEAD_BYTES). 0 if it is too
-    /// short, or no table.
+    /// Returns how many tensors the table has according to the fields in front of them. 0 if it is too short, or no table.
     #[must_use]
     pub fn tensors_in(head: &[u8]) -> usize {
         read_head(head).map_or(0, |(found, _)| found)

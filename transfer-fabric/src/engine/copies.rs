@@ -74,6 +74,8 @@ impl Copy {
                 None => {
                     // The state machine names segments that exist, and ranges that lie within them.
                     debug_assert!(false, "{run:?} of {:?}", self.from);
+                    // What the room held before must reach nobody.
+                    self.zeros_to(memory, self.to.len);
                     return true;
                 }
             }

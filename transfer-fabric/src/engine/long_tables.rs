@@ -5,7 +5,7 @@ use super::memory::Memory;
 use transfer_core::memory::LocalSlice;
 use transfer_core::op::{OpId, Push};
 use transfer_core::protocol::SessionId;
-use transfer_core::wire::bundle::{BundleTable, InvalidBundle};
+use transfer_core::wire::bundle::InvalidBundle;
 use transfer_core::wire::bundle_check::BundleCheck;
 use transfer_core::wire::ranges::{ArenaRange, RANGE_BYTES, read_ranges};
 
@@ -90,10 +90,9 @@ impl LongRead {
     }
 }
 
-/// Whether a push is read over several rounds. `head` is the beginning of its metadata.
-pub(super) fn is_long(push: &Push, head: &[u8]) -> bool {
-    let tensors = if BundleTable::is_bundle(head) { BundleTable::tensors_in(head) } else { 0 };
-    push.ranges as usize > ENTRIES || tensors > ENTRIES
+/// Whether a push has so many ranges, or metadata of a bundle so long, that it is read over several rounds.
+pub(super) fn is_long(push: &Push, bundle: Option<LocalSlice>) -> bool {
+    push.ranges as usize > ENTRIES || bundle.is_some_and(|bundle| bundle.len > PIECE as u64)
 }
 
 /// Copies a range of an arena. Returns `false` if it does not lie within the arena.
@@ -109,6 +108,7 @@ mod tests {
     use std::time::Duration;
     use transfer_core::memory::SegmentId;
     use transfer_core::tensor::{DType, Key, Retention, TensorMeta, TensorName};
+    use transfer_core::wire::bundle::BundleTable;
     use transfer_core::wire::ranges::{table_bytes, write_range};
     use transfer_memory::segment::{Lock, Pages, PinnedBudget, Segment, SegmentOptions};
 
@@ -162,7 +162,10 @@ mod tests {
     #[test]
     fn long_tables_are_read_in_bounded_pieces() {
         let (mut read, bytes) = example();
-        assert!(is_long(&read.push, &bytes[..BundleTable::HEAD_BYTES as usize]));
+        assert!(is_long(&read.push, None));
+        read.push.ranges = 0;
+        // Whatever it says of the number of its tensors.
+        assert!(is_long(&read.push, read.bundle) && !is_long(&read.push, None));
         let memory = arena(&bytes);
         let mut steps = 1;
         while !read.step(&memory) {

@@ -2,7 +2,7 @@
 //! arena, and the tables of bundles. Also reads the labels of exchanges. All is copied out before it is checked, so that the worker cannot change it
 //! meanwhile. Long tables are read over several rounds (`long_tables`).
 
-use super::long_tables::{LongRead, copy_out, is_long};
+use super::long_tables::{ENTRIES, LongRead, copy_out, is_long};
 use super::memory::Memory;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use transfer_core::memory::LocalSlice;
 use transfer_core::op::{OpId, Push};
 use transfer_core::protocol::{PushRead, SessionId};
 use transfer_core::time::Time;
-use transfer_core::wire::bundle::{BundleTable, InvalidBundle};
+use transfer_core::wire::bundle::BundleTable;
 use transfer_core::wire::ranges::{ArenaRange, read_ranges};
 use transfer_memory::segment::Segment;
 
@@ -47,10 +47,21 @@ impl Tables {
         memory: &Memory,
     ) -> bool {
         let (table, metadata) = (driver.node.table_of(session, &push), driver.node.metadata_of(session, &push));
-        let head = metadata.map(|metadata| LocalSlice { len: metadata.len.min(BundleTable::HEAD_BYTES), ..metadata });
+        let head = metadata.map(|metadata| LocalSlice { len: metadata.len.min(BundleTable::START_BYTES), ..metadata });
         let bundle = metadata.filter(|_| head.is_some_and(|head| self.copy_out(head, memory)));
         let bundle = bundle.filter(|_| BundleTable::is_bundle(&self.bytes));
-        if is_long(&push, if bundle.is_some() { &self.bytes } else { &[] }) {
+        let mut is_long = is_long(&push, bundle);
+        let body_len = push.meta.len_bytes() - push.meta.body_offset();
+        let mut error = None;
+        if let Some(bundle) = bundle
+            && !is_long
+            && self.copy_out(bundle, memory)
+        {
+            // By the copy that is checked: the worker may write another number meanwhile.
+            is_long = BundleTable::tensors_in(&self.bytes) > ENTRIES;
+            error = if is_long { None } else { BundleTable::check(&self.bytes, body_len).err() };
+        }
+        if is_long {
             self.long.push_back(LongRead::new(session, (op, push), table, bundle));
             return false;
         }
@@ -60,8 +71,6 @@ impl Tables {
         {
             self.ranges.extend(read_ranges(&self.bytes));
         }
-        let body_len = push.meta.len_bytes() - push.meta.body_offset();
-        let error = bundle.and_then(|bundle| self.check_bundle(bundle, body_len, memory).err());
         let label = driver.node.label_of(session, &push).filter(|label| self.copy_out(*label, memory));
         let label = label.and_then(|_| Label::read(&self.bytes));
         let read = PushRead { ranges: &self.ranges, error, label };
@@ -86,13 +95,6 @@ impl Tables {
     /// Drops the push of a session that is over.
     pub(super) fn forget(&mut self, session: SessionId) {
         self.long.retain(|read| read.session != session);
-    }
-
-    fn check_bundle(&mut self, bundle: LocalSlice, body_len: u64, memory: &Memory) -> Result<(), InvalidBundle> {
-        match self.copy_out(bundle, memory) {
-            true => BundleTable::check(&self.bytes, body_len),
-            false => Ok(()),
-        }
     }
 
     /// Copies a range of an arena into `bytes`. Returns `false` if it does not lie within the arena.

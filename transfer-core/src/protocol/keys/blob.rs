@@ -311,8 +311,11 @@ impl Blob {
 
     /// Returns the gather list of the whole version, or of this part of it.
     fn body_of(&self, excerpt: Option<&Excerpt>) -> GatherList {
-        let all = self.body();
-        self.cut_by(excerpt).and_then(|cut| cut.gather(&all)).unwrap_or(all)
+        if excerpt.is_none() {
+            return self.body();
+        }
+        // Empty if the part were not in the version, and nothing that was not described is sent.
+        self.cut_by(excerpt).and_then(|cut| cut.gather(self.slices())).unwrap_or_default()
     }
 
     /// Returns the ranges of memory in which a range of the body lies.

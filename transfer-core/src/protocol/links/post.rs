@@ -105,6 +105,13 @@ impl Links {
                     actions.push(Post::Send { link, message: message.encode() });
                 }
                 Some(Out::Write(write)) => {
+                    let found: u64 = write.body.iter().map(|slice| slice.len).sum();
+                    if found != write.header.body_len {
+                        // Nothing makes such a write. Sent, it would pass memory that was not written for a tensor.
+                        let what = format!("this node would have sent it {found} bytes as {}", write.header.body_len);
+                        l.outbox.put_back(Out::Write(write));
+                        return self.violation(link, &what, actions);
+                    }
                     let Some(cell) = self.cells.take(link, l.in_flight.len(), share) else {
                         l.outbox.put_back(Out::Write(write));
                         break;

@@ -20,16 +20,37 @@ use std::time::Duration;
 /// memory until they are sent.
 const FEW_RUNS: u64 = 64;
 
+/// The most ranges of the arena of which a version that is sent without a place consists, and so a part of it.
+const FEW_RANGES: u32 = 4096;
+
 /// How long a part may wait for room to be packed.
 pub(super) const PACK_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Node {
-    /// Whether the part that a peer has asked for is packed before it is sent, or has a long gather list.
-    pub(super) fn takes_place(&self, link: LinkId, index: u32) -> bool {
-        let Some(serve) = self.transfers.serve(link, index) else { return false };
-        let Some((part, b)) = serve.part().zip(serve.blob.and_then(|id| self.keys.blob(id))) else { return false };
-        let is_large = |cut: Cut| cut.is_packed() || cut.packing.runs() > FEW_RUNS;
-        b.on_disk().is_some() || b.cut_by(Some(part)).is_some_and(is_large)
+    /// Whether what a peer has asked for takes a place: it is packed before it is sent, or has a long gather list. `None`: it
+    /// takes none. An error: it is too long to be packed.
+    pub(super) fn takes_place(&self, link: LinkId, index: u32) -> Option<Result<(), Failure>> {
+        let serve = self.transfers.serve(link, index)?;
+        let b = self.keys.blob(serve.blob?)?;
+        let has_many_ranges = b.range_count() > FEW_RANGES;
+        let Some(part) = serve.part() else { return has_many_ranges.then_some(Ok(())) };
+        let is_on_disk = b.on_disk().is_some();
+        let cut = b.cut_by(Some(part)).filter(|_| !is_on_disk);
+        let is_large = |cut: &Cut| cut.is_packed() || cut.packing.runs() > FEW_RUNS || has_many_ranges;
+        if !cut.as_ref().is_none_or(is_large) {
+            return None;
+        }
+        let (len, room) = (b.len_of(Some(part)), self.landing.pool_bytes(b.domain));
+        if cut.is_some_and(|cut| cut.may_be_gathered()) || padded(len).is_some_and(|len| len <= room) {
+            return Some(Ok(()));
+        }
+        let (key, name, what) =
+            (serve.key(), &self.config.name, if is_on_disk { "on its disk" } else { "in many short runs" });
+        let text = format!(
+            "the part of key {key:?} lies at node {name:?} {what}, and its {len} bytes do not fit the landing pool of {room} there: \
+             fetch smaller parts"
+        );
+        Some(Err(Failure::new(FailureCode::TooLarge, text)))
     }
 
     /// Begins to pack the parts that wait for it, as far as their peers have places.
@@ -48,26 +69,20 @@ impl Node {
 
     /// Packs the part of a request, which has a place.
     fn pack(&mut self, link: LinkId, index: u32) {
-        let serve = self.transfers.serve(link, index).filter(|serve| serve.is_in_line());
+        let serve = self.transfers.serve(link, index).filter(|serve| serve.number_in_line().is_some());
         let found = serve.and_then(|serve| Some((serve, serve.blob?)));
         let Some(((serve, from), b)) = found.and_then(|found| Some((found, self.keys.blob(found.1)?))) else {
             return self.transfers.free_place(link);
         };
         let (key, excerpt, reader) = (serve.key().clone(), serve.excerpt().cloned(), b.domain);
         let (len, is_on_disk) = (b.len_of(excerpt.as_ref()), b.on_disk().is_some());
+        if excerpt.is_none() {
+            return self.gather_part(link, index);
+        }
         let cut = b.cut_by(excerpt.as_ref()).filter(|_| !is_on_disk);
         let (is_packed, may_be_gathered) = cut.map_or((true, false), |cut| (cut.is_packed(), cut.may_be_gathered()));
         let room = self.landing.pool_bytes(reader);
         let is_too_long = padded(len).is_none_or(|len| len > room);
-        if is_too_long && !may_be_gathered {
-            let (name, what) = (&self.config.name, if is_on_disk { "on its disk" } else { "in many short runs" });
-            let text = format!(
-                "the part of key {key:?} lies at node {name:?} {what}, and its {len} bytes do not fit the landing pool of {room} there: \
-                 fetch smaller parts"
-            );
-            self.transfers.free_place(link);
-            return self.end_serve(self.latest, link, index, Failure::new(FailureCode::TooLarge, text));
-        }
         if !is_packed {
             return self.gather_part(link, index);
         }

@@ -254,7 +254,7 @@ impl Node {
 
     pub(super) fn end_serve(&mut self, now: Time, link: LinkId, index: u32, failure: Failure) {
         if let Some(serve) = self.transfers.end_serve(link, index) {
-            self.serve_ended(now, (link, index), &serve, false);
+            self.serve_ended(now, link, &serve, false);
         }
         self.send(link, Role::Pull, index, Body::ErrorStatus(failure));
     }

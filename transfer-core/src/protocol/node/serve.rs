@@ -159,12 +159,13 @@ impl Node {
         }
     }
 
-    /// Writes the version into the slot that the peer has granted. A part that is packed, or has many runs, waits for a
+    /// Writes the version into the slot that the peer has granted. What is packed, or lies in very many ranges, waits for a
     /// place first.
     fn cut_and_write(&mut self, link: LinkId, index: u32) {
         match self.takes_place(link, index) {
-            true => self.transfers.line_up(link, index),
-            false => self.write_served(link, index),
+            None => self.write_served(link, index),
+            Some(Ok(())) => self.transfers.line_up(link, index),
+            Some(Err(failure)) => self.end_serve(self.latest, link, index, failure),
         }
     }
 
@@ -188,7 +189,7 @@ impl Node {
             if serve.blob.is_none() {
                 self.forget_remote_waiter(link, index, serve.key());
             }
-            self.serve_ended(now, (link, index), &serve, false);
+            self.serve_ended(now, link, &serve, false);
         }
         self.send(link, Role::Pull, index, Body::Cancelled);
     }
@@ -219,12 +220,12 @@ impl Node {
                 let (key, worker, since, trace) = (serve.key(), None, serve.since, serve.trace);
                 self.note_for_peer(now, link, PeersTransfer { operation, key, worker, version, report, since, trace });
             }
-            self.serve_ended(now, (link, index), &serve, !serve.is_cancelled());
+            self.serve_ended(now, link, &serve, !serve.is_cancelled());
         }
     }
 
     /// Releases what an ended request holds. The request counts as a fetch if it went `well`.
-    pub(super) fn serve_ended(&mut self, now: Time, (link, index): (LinkId, u32), serve: &Serve, well: bool) {
+    pub(super) fn serve_ended(&mut self, now: Time, link: LinkId, serve: &Serve, well: bool) {
         if let Some(blob) = serve.fetching() {
             self.fetch_of_ends(now, serve.key(), blob, well);
         }
@@ -234,8 +235,8 @@ impl Node {
         if let Some(copying) = serve.copying() {
             self.copy_unwanted(copying);
         }
-        if serve.is_in_line() {
-            self.transfers.leave_line(link, index);
+        if let Some(number) = serve.number_in_line() {
+            self.transfers.leave_line(link, number);
         }
         self.free_place(Some(link).filter(|_| serve.has_place()));
     }
@@ -248,6 +249,6 @@ impl Node {
         if !serve.is_published() {
             self.forget_remote_waiter(link, index, serve.key());
         }
-        self.serve_ended(now, (link, index), serve, false);
+        self.serve_ended(now, link, serve, false);
     }
 }

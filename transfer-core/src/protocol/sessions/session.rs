@@ -224,10 +224,12 @@ impl Sessions {
         }
     }
 
-    /// Stores the lowest version that may be pushed next for a key and target, so that it outlives the flow.
+    /// Stores the lowest version that may be pushed next for a key and target, so that it outlives the flow. An earlier flow
+    /// may end later.
     pub(crate) fn keep_version(&mut self, session: SessionId, way: (Key, Name), next: u64) {
         if let Some(s) = self.sessions.get_mut(&session) {
-            s.versions.insert(way, next);
+            let kept = s.versions.entry(way).or_default();
+            *kept = next.max(*kept);
         }
     }
 

@@ -117,6 +117,8 @@ fn announcements_and_versions_are_kept_with_the_session() {
     let way = (Key::new("k").unwrap(), name("b"));
     assert_eq!(sessions.get(A).unwrap().next_version(&way), 0);
     sessions.keep_version(A, way.clone(), 5);
+    // That of a flow which had begun before, and ends later.
+    sessions.keep_version(A, way.clone(), 4);
     assert_eq!(sessions.get(A).unwrap().next_version(&way), 5);
 }
 

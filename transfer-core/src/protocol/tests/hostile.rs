@@ -1,13 +1,17 @@
 //! Tests of peers that break the rules. Each violation ends the link and nothing else.
 
 use super::pair::{Pair, Worker, bytes, key};
-use super::solo::{KEY, LINK, OURS, Solo};
+use super::solo::{KEY, LINK, OURS, SESSION, Solo};
 use crate::fabric::{FabricEvent, LinkId};
 use crate::memory::{RemoteKey, RemoteSlice};
 use crate::op::{Answer, Command, FailureCode, Push, Reply};
-use crate::tensor::{DType, Excerpt, MAX_RANK, Retention, Select, Slice, SliceDim, SliceRange, TensorMeta, Version};
+use crate::protocol::PushRead;
+use crate::tensor::{
+    BodyRange, DType, Excerpt, MAX_RANK, Retention, Select, Slice, SliceDim, SliceRange, TensorMeta, Version,
+};
 use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant, SlotNumber};
 use crate::wire::message::{Body, Message, NameRef, Recall, Role};
+use crate::wire::ranges::ArenaRange;
 use std::time::Duration;
 
 /// Makes two nodes with a link over which a tensor was sent. Node 1 then receives these bytes from node 0.
@@ -234,6 +238,57 @@ fn long_gather_lists_of_a_peer_have_places_too() {
         }
         for taken in [8, 8, 4, 0] {
             assert_eq!((solo.node.places_taken(LINK), solo.ended.clone()), (taken, None), "runs of {run}");
+            solo.placed();
+        }
+    }
+}
+
+/// Versions that lie in very many ranges have places too, and their parts, however few runs a request names: their lists
+/// are as long.
+#[test]
+fn versions_in_very_many_ranges_have_places_too() {
+    const LEN: u64 = 5000 * 64;
+    let mut solo = Solo::new(|_| {});
+    let op = solo.op();
+    let ranges: Vec<_> = (0..5000).map(|n| ArenaRange { offset: (1 << 19) + 64 * n, len: 64 }).collect();
+    let push = Push {
+        key: key("k"),
+        version: None,
+        meta: TensorMeta::of(DType::U8, &[LEN]).unwrap().with_metadata(64).unwrap(),
+        offset: 0,
+        to: None,
+        timeout: Duration::from_secs(1),
+        require: None,
+        retention: Retention::default(),
+        takeover: false,
+        readable_by: Vec::new(),
+        ranges: 5000,
+        trace: None,
+        more_follow: false,
+        announced: None,
+    };
+    solo.node.push_read(solo.now, SESSION, op, push, PushRead { ranges: &ranges, ..PushRead::default() });
+    solo.drain();
+    solo.answer();
+    let part = || Excerpt::of_ranges(false, [BodyRange { offset: 0, len: LEN }]).unwrap();
+    for excerpt in [Some(part()), None] {
+        for index in 0..20 {
+            let Body::TensorRequest { slot: Some(slot), .. } = asks(Vec::new(), Some(64 + LEN)) else { panic!() };
+            let (select, excerpt) = (Select::Latest, excerpt.clone().map(Box::new));
+            let ask = Body::TensorRequest {
+                key: KEY,
+                select,
+                metadata_id: 0,
+                tenant: OURS,
+                excerpt,
+                slot: None,
+                trace: None,
+            };
+            solo.hear(Role::Pull, index, ask);
+            solo.hear(Role::Pull, index, Body::TensorReRequest { slot });
+        }
+        for taken in [8, 8, 4, 0] {
+            assert_eq!((solo.node.places_taken(LINK), solo.ended.clone()), (taken, None), "{excerpt:?}");
             solo.placed();
         }
     }

@@ -274,7 +274,7 @@ fn false_messages_about_references_end_the_link() {
         ("multiple of 64", by_reference(8)),
         ("end within its", by_reference(ARENA_BYTES)),
         ("end within its", by_reference(u64::MAX - 63)),
-        ("4096 is the limit", referred_ranges(HANDLE, 0, 4097)),
+        ("131072 is the limit", referred_ranges(HANDLE, 0, 131_073)),
         ("end within its", referred_ranges(HANDLE, ARENA_BYTES - 64, 8)),
         ("which it does not hold", Body::ReleaseReference { lease: 7 }),
     ];

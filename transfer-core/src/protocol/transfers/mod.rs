@@ -179,15 +179,14 @@ impl Transfers {
     pub(super) fn line_up(&mut self, link: LinkId, index: u32) {
         let Some(l) = self.links.get_mut(&link) else { return };
         let Some(serve) = l.serves.get_mut(&index) else { return };
-        serve.line_up();
-        l.packs.line_up(index);
+        serve.line_up(l.packs.line_up(index));
         self.packing.push(link);
     }
 
     /// Takes a request that has ended out of that line.
-    pub(super) fn leave_line(&mut self, link: LinkId, index: u32) {
+    pub(super) fn leave_line(&mut self, link: LinkId, number: u64) {
         if let Some(l) = self.links.get_mut(&link) {
-            l.packs.leave(index);
+            l.packs.leave(number);
         }
     }
 

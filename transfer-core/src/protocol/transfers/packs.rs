@@ -1,6 +1,6 @@
 //! The requests of a peer whose parts take much memory until they are sent: they are packed, or have long gather lists.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 /// The most of them at a time. Each takes room in a landing pool, or a list, until it is sent.
 pub(crate) const MAX_PACKS_PER_LINK: usize = 8;
@@ -11,24 +11,31 @@ pub(crate) const MAX_PACKS_PER_LINK: usize = 8;
 /// request up has no other place before that.
 #[derive(Default)]
 pub(crate) struct Packs {
-    line: VecDeque<u32>,
+    /// By their numbers in the order in which they came.
+    line: BTreeMap<u64, u32>,
+    last: u64,
     taken: usize,
 }
 
 impl Packs {
-    /// Adds a request to the line.
-    pub(crate) fn line_up(&mut self, index: u32) {
-        self.line.push_back(index);
+    /// Adds a request to the line. Returns its number there.
+    pub(crate) fn line_up(&mut self, index: u32) -> u64 {
+        self.last += 1;
+        self.line.insert(self.last, index);
+        self.last
     }
 
     /// Takes a request that has ended out of the line.
-    pub(crate) fn leave(&mut self, index: u32) {
-        self.line.retain(|waiting| *waiting != index);
+    pub(crate) fn leave(&mut self, number: u64) {
+        self.line.remove(&number);
     }
 
     /// Takes a place for the first request in line. `None` if there is no such request or no place.
     pub(crate) fn take(&mut self) -> Option<u32> {
-        let index = if self.taken < MAX_PACKS_PER_LINK { self.line.pop_front() } else { None };
+        let index = match self.taken < MAX_PACKS_PER_LINK {
+            true => self.line.pop_first().map(|(_, index)| index),
+            false => None,
+        };
         self.taken += usize::from(index.is_some());
         index
     }
@@ -53,12 +60,12 @@ mod tests {
     fn requests_wait_in_line_for_a_place() {
         let mut packs = Packs::default();
         let all = 0..MAX_PACKS_PER_LINK as u32 + 3;
-        all.clone().for_each(|index| packs.line_up(index));
+        let numbers: Vec<_> = all.clone().map(|index| packs.line_up(index)).collect();
         for index in 0..MAX_PACKS_PER_LINK as u32 {
             assert_eq!(packs.take(), Some(index));
         }
         assert_eq!(packs.take(), None);
-        packs.leave(MAX_PACKS_PER_LINK as u32);
+        packs.leave(numbers[MAX_PACKS_PER_LINK]);
         packs.free();
         assert_eq!((packs.take(), packs.take()), (Some(MAX_PACKS_PER_LINK as u32 + 1), None));
         (0..=MAX_PACKS_PER_LINK).for_each(|_| packs.free());

@@ -45,8 +45,8 @@ pub(crate) struct Serve {
 enum Cutting {
     /// It is not.
     Not,
-    /// It waits for a place.
-    InLine,
+    /// It waits for a place, and has this number in the line.
+    InLine(u64),
     /// The request waits for this copy.
     Copying(CopyId),
     /// `blob` is a copy of the part that is asked for, and nothing else.
@@ -114,14 +114,17 @@ impl Serve {
         self.excerpt().filter(|_| self.cutting != Cutting::Done)
     }
 
-    /// Lets the request wait for a place.
-    pub(crate) fn line_up(&mut self) {
-        self.cutting = Cutting::InLine;
+    /// Lets the request wait for a place, with this number in the line.
+    pub(crate) fn line_up(&mut self, number: u64) {
+        self.cutting = Cutting::InLine(number);
     }
 
-    /// Whether the request waits for a place.
-    pub(crate) fn is_in_line(&self) -> bool {
-        self.cutting == Cutting::InLine
+    /// Returns the request's number in the line, if it waits for a place.
+    pub(crate) fn number_in_line(&self) -> Option<u64> {
+        match self.cutting {
+            Cutting::InLine(number) => Some(number),
+            Cutting::Not | Cutting::Copying(_) | Cutting::Done => None,
+        }
     }
 
     /// Lets the request wait for a copy of the part that is asked for.
@@ -133,7 +136,7 @@ impl Serve {
     pub(crate) fn copying(&self) -> Option<CopyId> {
         match self.cutting {
             Cutting::Copying(copying) => Some(copying),
-            Cutting::Not | Cutting::InLine | Cutting::Done => None,
+            Cutting::Not | Cutting::InLine(_) | Cutting::Done => None,
         }
     }
 
@@ -248,7 +251,7 @@ impl Serve {
         match (self.writing, self.blob, self.slot) {
             (true, _, _) => "Writing",
             (false, Some(_), _) if self.sharing => "Sharing",
-            (false, Some(_), _) if self.is_in_line() || self.copying().is_some() => "Copying",
+            (false, Some(_), _) if self.number_in_line().is_some() || self.copying().is_some() => "Copying",
             (false, Some(_), _) => "Described",
             (false, None, None) => "Waiting",
             (false, None, Some(_)) => "Waiting, slot",
