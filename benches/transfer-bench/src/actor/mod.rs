@@ -5,6 +5,7 @@
 //! - [`worker`]: the tasks of a worker, which uses the client.
 //! - [`batches`]: a worker's tasks with many tensors at once.
 //! - [`columns`]: a worker's tasks with a record batch.
+//! - [`slices`]: a worker's tasks with slices of a matrix.
 //! - [`shuffle`]: a worker's tasks in an exchange.
 //! - [`read`]: a worker's tasks in a stream whose receiver reads every byte.
 //! - [`crowd`]: the tasks of a process with several sessions.
@@ -23,6 +24,7 @@ pub mod crowd;
 pub mod pace;
 pub mod read;
 pub mod shuffle;
+pub mod slices;
 mod word;
 pub mod worker;
 

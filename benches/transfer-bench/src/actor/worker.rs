@@ -8,6 +8,7 @@ use super::copy;
 use super::pace::Pace;
 use super::read::{ReadStream, read_all};
 use super::shuffle::{Shuffle, Shuffler};
+use super::slices::Slices;
 use crate::clock::now_ns;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -138,6 +139,8 @@ pub enum WorkerTask {
     FetchBatches(Batches),
     /// A task with a record batch and a dense tensor.
     Columns(Columns),
+    /// A task with slices of a matrix.
+    Slices(Slices),
     /// A task in an exchange of record batches.
     Shuffle(Shuffle),
     /// Publishes many small tensors under keys of 32 bytes. Rank 2, 64 bytes each.
@@ -204,6 +207,7 @@ impl Worker {
             WorkerTask::PushBatches(batches) => batches.push(client),
             WorkerTask::FetchBatches(batches) => batches.fetch(client),
             WorkerTask::Columns(columns) => columns.perform(client),
+            WorkerTask::Slices(slices) => slices.perform(client),
             WorkerTask::Shuffle(task) => self.shuffler.perform(task, client),
             WorkerTask::Publish { count } => batches::publish(client, count),
         }

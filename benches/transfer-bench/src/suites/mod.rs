@@ -10,6 +10,7 @@
 //! | [`latency`] | 4 KiB from sidecar to sidecar, one in flight | two bare relay processes and a TCP connection |
 //! | [`batch`] | many 4 KiB tensors at once | none: a goal in tensors per second |
 //! | [`columns`] | a record batch of 40 columns and 64 MiB | a dense tensor of that size |
+//! | [`slices`] | a block of a matrix, in 4,096 runs, over TCP | a MiB of whole rows |
 //! | [`exchange`] | 2 GB of records, partitioned and read by four workers | the partitioning alone; a bare socket |
 //! | [`verbs`] | 1 MiB tensors between sidecars over RDMA, and the device's requests | perftest's `ib_write_bw` |
 //! | [`gpu`] | a fetched tensor to a GPU and back | pinned memory of the driver |
@@ -31,6 +32,7 @@ pub mod lookup;
 mod reference;
 pub mod scale;
 pub mod shm;
+pub mod slices;
 pub mod sweep;
 pub mod tcp;
 pub mod verbs;
