@@ -107,6 +107,27 @@ def test_tied_parameters_stay_tied(c):
     assert (module.second == 5).all() and (module.out.weight == 6).all()
 
 
+class Marked(torch.nn.Parameter):
+    pass
+
+
+def test_parameters_of_a_subclass_stay_tied(c, other):
+    module, flat = torch.nn.Module(), torch.ones(8)
+    module.emb, module.head = torch.nn.Embedding(4, 2), torch.nn.Linear(2, 4, bias=False)
+    # One object, and two that have one memory.
+    module.emb.weight = module.head.weight = Marked(torch.ones(4, 2))
+    module.first, module.second = Marked(flat), Marked(flat)
+    shared = td.nn.share_(c, module)
+    assert type(module.first) is Marked and shared.nbytes == 2 * 32
+    with torch.no_grad():
+        module.first.fill_(5)
+        module.emb.weight.fill_(6)
+    assert module.second[0] == 5 and (module.head.weight == 6).all()
+    shared.push("policy")
+    state = other.fetch_state("policy")
+    assert (state["second"].numpy() == 5).all() and (state["head.weight"].numpy() == 6).all()
+
+
 def test_a_gated_push_copies_nothing_and_the_module_changes_after_its_readers(c, other):
     module = Tied()
     optimizer = torch.optim.Adam(module.parameters())
@@ -276,6 +297,12 @@ def overlapping() -> torch.nn.Module:
     return module
 
 
+def overlapping_of_a_subclass() -> torch.nn.Module:
+    flat, module = torch.zeros(8), torch.nn.Module()
+    module.first, module.second = Marked(flat[:6]), Marked(flat[2:])
+    return module
+
+
 def with_buffer(value: torch.Tensor) -> torch.nn.Module:
     module = torch.nn.Linear(3, 3)
     module.register_buffer("wrong", value)
@@ -307,6 +334,7 @@ class Kind(torch.Tensor):
     "make, error, reason",
     [
         (overlapping, td.Invalid, "'first' and 'second' have a part of their memory in common"),
+        (overlapping_of_a_subclass, td.Invalid, "'first' and 'second' have a part of their memory in common"),
         (lambda: torch.nn.Linear(3, 3, device="meta"), td.Invalid, "'weight' is on the device meta: .*cpu"),
         (lambda: torch.nn.LazyLinear(3), td.Invalid, "'weight' has no shape yet: run the module once"),
         (lambda: with_buffer(torch.empty(2, dtype=torch.complex32)), td.Invalid, "'wrong' cannot be moved: .*complex32"),
@@ -316,7 +344,7 @@ class Kind(torch.Tensor):
         (Computed, td.Invalid, r"'made' is made by state_dict\(\)"),
         (lambda: with_buffer(torch.empty(80 << 20, dtype=torch.uint8)), td.ArenaFull, "arena"),
     ],
-    ids=["overlap", "device", "lazy", "type", "sparse", "subclass", "extra", "computed", "room"],
+    ids=["overlap", "overlap of a subclass", "device", "lazy", "type", "sparse", "subclass", "extra", "computed", "room"],
 )
 def test_what_cannot_be_moved_is_refused_and_nothing_is_changed(c, make, error, reason):
     module, free = make(), c.arena_free_bytes

@@ -270,7 +270,8 @@ def _tied(state: Mapping[str, Any]) -> list[list[str]]:
     """
     places: dict[_torch.Place | str, list[str]] = {}
     for name, value in state.items():
-        places.setdefault(_torch.place(value) or name, []).append(name)
+        # Of a parameter of a subclass too, the data is a tensor of torch's own class.
+        places.setdefault(_torch.place(value.data) or name, []).append(name)
     sized = sorted((place, names[0]) for place, names in places.items() if isinstance(place, _torch.Place))
     end, before = 0, ""
     for place, name in sized:
