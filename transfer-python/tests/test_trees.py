@@ -8,6 +8,8 @@ import json
 import math
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections import OrderedDict, namedtuple
 from types import MappingProxyType
@@ -49,6 +51,7 @@ STATES = {
     "texts": {"t": ["", "ü", "\x00\n\"\\", "\U0001f600", "\ud83d\ude00", "\udc80 alone"], "\udc80": 1, "": 2},
     "keys": {0: 1, 1.5: 2, None: 3, b"x": 4, "0": 5, "a/b": np.ones(1), "a": {"b": np.zeros(2), 7: np.ones(3)}, True: np.ones(4)},
     "tuples and lists": {"n": [(), [], {}, ((1,), [2, (3,)]), [np.ones(2), (np.zeros(1), None)]]},
+    "a number as a key": {"a": {10**5000: 1}},
     "numpy's numbers": {"a": np.float64(1.5), "b": np.int32(4), "c": 1.5},
     "types": {"a": np.ones(4, ml_dtypes.int4), "b": [np.ones((2, 2), ml_dtypes.bfloat16)]},
     "no tensors": {"a": 1, "b": None},
@@ -96,11 +99,40 @@ def test_a_flat_mapping_of_tensors_has_no_record(c, sidecar):
     assert repr(c.fetch_state("deep")) == "<State of 1 entries, version 1>"
 
 
+class Part(enum.StrEnum):
+    W = "w"
+
+
+class Named(str, enum.Enum):
+    B = "b"
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_keys_that_are_texts_of_another_class_are_texts(c, inside):
+    state = {Part.W: np.ones(3), Named.B: np.zeros(2), np.str_("x"): np.ones(1)}
+    c.push_state("s", {"m": state, Part.W: 7} if inside else state)
+    found = c.fetch_state("s")
+    assert (found.pop("w") == 7) if inside else (list(c._fetch_bundle("s", None, {}).result()[0]) == ["w", "b", "x"])
+    found = found["m"] if inside else {**found, "w": None}
+    assert sorted(found) == ["b", "w", "x"] and {type(key) for key in found} == {str}
+    name = np.str_("m/w" if inside else "w")
+    assert list(c.fetch_state("s", only=[name])) == [str(name)]
+    two = c.two_state_buffers("t", {Part.W: (3, "uint8")})
+    assert list(two.turn()) == ["w"]
+
+
 Point = namedtuple("Point", "x y")
 
 
 class Color(enum.IntEnum):
     RED = 1
+
+
+def shared_lists(times: int) -> list:
+    a = [1]
+    for _ in range(times):
+        a = [a, a]
+    return a
 
 
 REFUSED = {
@@ -109,9 +141,16 @@ REFUSED = {
     "a named tuple": ({"a": Point(1, 2)}, TypeError, "cannot push 'a' of the state 's': a Point cannot be pushed"),
     "a number of its own": ({"a": {3: 1j}}, TypeError, "cannot push 'a/3' of the state 's': a complex cannot be pushed"),
     "an array of dates": ({"a": [np.zeros(1, "M8[s]")]}, td.Invalid, "cannot push 'a/0' of the state 's': the numpy.ndarray has the unsupported"),
+    "a list many times": ({"a": (shared_lists(22))}, td.Invalid, "the record of the state 's' has more than 2097152 brackets and commas: push long lists"),
+    "a text many times": ({"a": ["x" * (1 << 20)] * 65}, td.Invalid, "the record of the state 's' has more than 67108864 bytes: push long texts"),
+    "bytes many times": ({"a": [bytes(1 << 20)] * 65}, td.Invalid, "the record of the state 's' has more than 67108864 bytes"),
+    "a large number many times": ({"a": [1 << (8 << 20)] * 33}, td.Invalid, "the record of the state 's' has more than 67108864 bytes"),
+    "a text that JSON makes longer": ({"a": "\u20ac" * (12 << 20)}, td.Invalid, "the record of the state 's' has more than 67108864 bytes"),
     "a key of another type": ({"x": 1, "a": {"b": {(1, 2): 3}}}, td.Invalid, "entry 1 of the state 's', in 'a/b', has a key of the type tuple"),
     "the record's name": ({"__tree__": np.ones(1)}, td.Invalid, "entry 0 of the state 's' has the name '__tree__', which is the one of a state's record"),
     "a long path": ({"a" * 300: {"b" * 300: np.ones(1)}}, td.Invalid, "entry 0 of the state 's' has the name 'aaa"),
+    "a path that is too long with its sign": ({"b": 1, "a": {"x" * 510: np.ones(1)}, "a/" + "x" * 510: np.ones(1)}, td.Invalid, "entry 2 of the state 's' has the name 'a/xxx"),
+    "a number that is too long a path": ({"x": 1, 10**5000: np.ones(1)}, td.Invalid, "entry 1 of the state 's' has the name '0x"),
     "a list": ([np.ones(1)], TypeError, "the state 's' is a list, where a mapping is needed"),
 }
 
@@ -169,8 +208,12 @@ HOSTILE = {
     "no characters": (tree({"text": "ffffffff"}), "utf-32"),
     "decimals without end": (b'{"tree": {"dict": ["a", ' + b"1" * 5000 + b"]}}", "4300 digits"),
     "lists in lists": (tree(json.loads("[" * 101 + "]" * 101)), "more than 100 dicts, lists and tuples"),
-    "brackets without end": (b"[" * 1_000_000, ""),
-    "objects without end": (b'{"tree":{"tuple":[' * 200_000, ""),
+    "brackets without end": (b"[" * 1_000_000, "more than 100 dicts, lists and tuples"),
+    "objects without end": (b'{"tree":{"tuple":[' * 200_000, "more than 100 dicts, lists and tuples"),
+    "brackets behind an escape": (b'["\\\\",' * 1000, "more than 100 dicts, lists and tuples"),
+    "lists without end": (b"[" + b"[]," * (1 << 20), "it has more than 2097152 brackets and commas"),
+    "a long name": (tree({"x" * 100_000: 1}), "the unknown type 'xxx"),
+    "a tensor of a long name": (tree({"tensor": "x" * 100_000}), "the bundle has no tensor 'xxx"),
 }
 
 
@@ -190,17 +233,59 @@ def test_a_record_that_no_push_has_written_is_an_error(c, other, which):
     for call in [*calls, lambda: c.gate_state("s")]:
         with pytest.raises(td.Invalid, match="the record '__tree__' of the state 's' is none that push_state writes: ") as error:
             call()
-        assert reason in str(error.value) and error.value.key == "s"
+        assert reason in str(error.value) and error.value.key == "s" and len(str(error.value)) < 400
 
 
 def test_ties_that_no_push_has_written_are_an_error(c):
-    for ties in ([], {"head": 3}, {"head": ["w"]}):
+    for ties in ([], {"head": 3}, {"head": ["w"]}, {"head": "\ud800"}, {"head": "__tree__"}, {"head": ""}, {"head": "absent"}, {"head": "x" * 100_000}):
         record = json.dumps({"tree": {"dict": []}, "ties": ties}).encode()
         buffers = {"w": c.empty(3), "__tree__": c.empty(len(record), "uint8")}
         buffers["__tree__"].numpy()[:] = np.frombuffer(record, "uint8")
         c._push_bundle("s", list(buffers), list(buffers.values()), False, 0, {}).result()
-        with pytest.raises(td.Invalid, match="is none that push_state writes"):
-            c.fetch_state("s", only=["head"])
+        for only in (["head"], ["w", "head"]):
+            with pytest.raises(td.Invalid, match="the record '__tree__' of the state 's' is none that push_state writes") as error:
+                c.fetch_state("s", only=only)
+            assert len(str(error.value)) < 400
+
+
+def test_a_record_that_is_too_long_is_not_read(sidecar):
+    with td.connect(sidecar.path, arena="80MiB") as c:
+        record = c.empty((64 << 20) + 1, "uint8")
+        record.numpy()[:] = ord(" ")
+        c._push_bundle("s", ["__tree__"], [record], False, 0, {}).result()
+        with pytest.raises(td.Invalid, match="is none that push_state writes: it has more than 67108864 bytes"):
+            c.fetch_state("s")
+
+
+DEEP = """
+import sys, numpy as np, transferd as td
+sys.setrecursionlimit(100_000)
+with td.connect(sys.argv[1], arena="4MiB") as c:
+    record = c.empty(1_000_000, "uint8")
+    record.numpy()[:] = ord("[")
+    c._push_bundle("s", ["__tree__"], [record], False, 0, {}).result()
+    try:
+        c.fetch_state("s")
+    except td.Invalid:
+        print("refused")
+"""
+
+
+def test_a_deep_record_does_not_end_the_process(sidecar):
+    # With such a limit Python's parser would leave its stack.
+    done = subprocess.run([sys.executable, "-c", DEEP, sidecar.path], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
+
+
+def test_a_large_record_comes_back(c):
+    # Texts do not count as what is around them.
+    state = {"a": ["[{,]}" * 100_000, "\\\"[" * 100_000, "\\" * 1001], "n": list(range(300_000)), "deep": nested(99)}
+    c.push_state("s", state)
+    assert exact(c.fetch_state("s")) == exact(state)
+    # A mapping of tensors alone has no record, whatever its names are.
+    names = [f"{n:0512}" for n in range(3)]
+    c.push_state("flat", dict.fromkeys(names, np.ones(0)))
+    assert list(c.fetch_state("flat")) == names
 
 
 def targets() -> dict:

@@ -230,3 +230,17 @@ def test_a_transfer_that_hangs_is_aborted_and_no_actor_is_killed(cluster, first)
             os.kill(process, signal.SIGCONT)
     assert ray.get([a.pid.remote(), b.pid.remote()]) == pids
     assert ray.get(b.sum.remote(a.tensor.remote(2.0))) == 2000.0
+
+
+def test_a_record_that_stands_for_other_things_is_no_object():
+    from transferd.ray._direct import Metadata
+
+    record = b'{"tree":{"dict":["0",[1],"1",{"tensor":"w"},"2","text"]},"ties":{}}'
+    with td.embedded(arena="1MiB") as c:
+        buffers = {"w": c.empty(3), "__tree__": c.empty(len(record), "uint8")}
+        buffers["__tree__"].torch()[:] = torch.frombuffer(bytearray(record), dtype=torch.uint8)
+        c._push_bundle("ray/01/02/03", list(buffers), list(buffers.values()), False, 0, {}).result()
+        fetched = c._fetch_bundle("ray/01/02/03", None, {}).result()
+        told = Metadata(tensor_meta=[(torch.Size([3]), torch.float32)] * 3, tensor_device="cpu", key="ray/01/02/03", version=1)
+        with pytest.raises(td.Error, match="and Ray was told of"):
+            manager().take(told, [fetched], None)

@@ -229,6 +229,13 @@ def partitioning(
         if name == "random":
             return name, _native._whole(name, value), None
         columns = [value] if isinstance(value, str) else value
+        except Invalid:
+            # There is none of a name that was asked for, or of one that the record says.
+            try:
+                yield client._fetch_bundle(key, [ties[name] for name in names if name in ties], dict(exactly))
+            except Invalid as absent:
+                raise _tree.no_record(key, str(absent)) from None
+            raise
         if not isinstance(columns, Sequence) or not all(isinstance(column, str) for column in columns):
             raise TypeError(f"{name}= takes names of columns, not {value!r}")
         return name, list(columns), None

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +23,14 @@ RECORD = "__tree__"
 """The name of the record in its bundle. No tensor can have it."""
 DEEPEST = 100
 """How many dicts, lists and tuples of a state can be inside of each other."""
+LONGEST = 64 << 20
+"""How many bytes the record of a state can have."""
+MOST_MARKS = 2 << 20
+"""How many brackets, braces and commas a record can have outside of its texts. A value in a list has one, and a tensor in a dict four."""
 _KEYS = (str, int, float, bool, bytes, type(None))
+_TEXTS = re.compile(b'"[^"]*"?')
+_NO_MARKS = bytes(set(range(256)) - set(b"[]{},"))
+_SHOWN = 200
 
 
 class Flat(NamedTuple):
@@ -42,7 +50,9 @@ def flatten(where: str, state: Mapping[Any, object]) -> Flat:
     tree = writer.node(state, ())
     if list(writer.tensors) == list(state):
         return Flat(writer.tensors, None)
-    return Flat(writer.tensors, json.dumps({"tree": tree, "ties": writer.ties}, separators=(",", ":")).encode())
+    record = json.dumps({"tree": tree, "ties": writer.ties}, separators=(",", ":")).encode()
+    _check_size(f"the record of {where}", len(record), len(_marks(record)))
+    return Flat(writer.tensors, record)
 
 
 def check_names(where: str, names: Iterable[object]) -> None:
@@ -69,15 +79,26 @@ class _Writer:
         self.ties: dict[str, str] = {}
         """The names that tensors would have which are tied to others, and the names of those."""
         self._places: dict[object, str] = {}
+        self._bytes, self._marks = 0, 0
+
+    def _count(self, size: int, marks: int) -> None:
+        """Counts what the record has at least. What lies there many times, as one list in two of them in two others, would be written for hours."""
+        self._bytes, self._marks = self._bytes + size, self._marks + marks
+        _check_size(f"the record of {self._where}", self._bytes, self._marks)
 
     def node(self, value: Any, path: tuple[Any, ...]) -> Any:
         """What stands for `value` in the record. An object of JSON has one entry there, which says what it is."""
         kind = type(value)
         if value is None or kind is bool:
             return value
+        if kind in (str, bytes) and path:
+            self._count(len(value), 0)
         if kind is int:
+            if abs(value) < 1 << 63:
+                return value
             # Longer ones take Python a time that is not linear to write in decimals.
-            return value if abs(value) < 1 << 63 else {"int": hex(value)}
+            self._count(value.bit_length() // 4, 2)
+            return {"int": hex(value)}
         if kind is float:
             return value if math.isfinite(value) else {"float": struct.pack("<d", value).hex()}
         if kind is str:
@@ -87,9 +108,11 @@ class _Writer:
             return {"bytes": base64.b64encode(value).decode()}
         is_dict = isinstance(value, Mapping)
         if not is_dict and kind not in (list, tuple):
+            self._count(0, 2)
             return {"tensor": self._tensor(value, path)}
         if len(path) >= DEEPEST:
             raise Invalid(f"{self._entry} has more than {DEEPEST} dicts, lists and tuples inside of each other")
+        self._count(0, 2 * len(value) + 3 if is_dict else len(value) + 1)
         if not is_dict:
             nodes = [self.node(item, (*path, at)) for at, item in enumerate(value)]
             return nodes if kind is list else {"tuple": nodes}
@@ -97,6 +120,9 @@ class _Writer:
         for at, (name, item) in enumerate(value.items()):
             if not path:
                 self._entry = f"entry {at} of {self._where}"
+            if isinstance(name, str):
+                # Also of a class of its own, as numpy's texts are.
+                name = str.__str__(name)
             if type(name) not in _KEYS:
                 inside = f", in {joined(path)!r}," if path else ""
                 raise Invalid(f"{self._entry}{inside} has a key of the type {type(name).__qualname__}: keys are texts, numbers, bytes or None")
@@ -106,10 +132,10 @@ class _Writer:
     def _tensor(self, value: Any, path: tuple[Any, ...]) -> str:
         """The name of a tensor in the bundle. It is that of another entry where both are the same memory."""
         name = joined(path)
-        _check_name(self._entry, name)
         while name in self.tensors or name in self.ties:
             # Of the entry "a/b", and of "b" in the entry "a".
             name += "~"
+        _check_name(self._entry, name)
         place = _place(value)
         if place in self._places:
             self.ties[name] = self._places[place]
@@ -120,7 +146,21 @@ class _Writer:
 
 def joined(path: tuple[Any, ...]) -> str:
     """The name of what lies there in a state."""
-    return "/".join(key if type(key) is str else repr(key) for key in path)
+    return "/".join(str.__str__(key) if isinstance(key, str) else _written(key) for key in path)
+
+
+def shown(value: object) -> str:
+    """A value as errors have it: one of an unknown length, which another worker has chosen."""
+    return _cut(_written(value))
+
+
+def _written(value: object) -> str:
+    # Python writes no longer ones in decimals.
+    return hex(value) if type(value) is int and value.bit_length() > 2048 else repr(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
 
 
 def _has_halves(text: str) -> bool:
@@ -149,16 +189,51 @@ def restore(key: str, tensors: dict[str, B]) -> dict[Any, Any]:
 
 def ties(key: str, record: Tensor) -> dict[str, str]:
     """The names of entries that are the same memory as another one, which has the name that follows."""
-    return _read(key, record, lambda said: {name: _only(str, of) for name, of in _only(dict, said["ties"]).items()})
+    return _read(key, record, lambda said: {name: _tied_to(name, of) for name, of in _only(dict, said["ties"]).items()})
+
+
+def _tied_to(name: str, of: Any) -> str:
+    _check_name(f"what is tied to {shown(name)}", _only(str, of))
+    return str(of)
+
+
+def no_record(key: str, reason: str) -> Invalid:
+    """The error of a record that cannot be."""
+    return Invalid(f"the record {RECORD!r} of the state {key!r} is none that push_state writes: {_cut(reason)}", key=key)
 
 
 def _read(key: str, record: Tensor | Buffer, take: Callable[[dict[str, Any]], R]) -> R:
     try:
-        text = bytes(memoryview(record._raw())).decode() if record.nbytes > 0 else ""
-        return take(_only(dict, json.loads(text)))
+        _check_size("it", record.nbytes, 0)
+        text = bytes(memoryview(record._raw())) if record.nbytes > 0 else b""
+        _check_marks(_marks(text))
+        return take(_only(dict, json.loads(text.decode())))
     except (ValueError, KeyError, struct.error, RecursionError) as error:
-        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise Invalid(f"the record {RECORD!r} of the state {key!r} is none that push_state writes: {reason}", key=key) from None
+        raise no_record(key, f"it has no {error}" if isinstance(error, KeyError) else str(error)) from None
+
+
+def _marks(text: bytes) -> bytes:
+    """The brackets, braces and commas of a record that are outside of its texts."""
+    return _TEXTS.sub(b"", text.replace(b"\\\\", b"").replace(b'\\"', b"")).translate(None, _NO_MARKS)
+
+
+def _check_size(what: str, size: int, marks: int) -> None:
+    if size > LONGEST:
+        raise Invalid(f"{what} has more than {LONGEST} bytes: push long texts and bytes as arrays, and tensors under shorter names")
+    if marks > MOST_MARKS:
+        raise Invalid(f"{what} has more than {MOST_MARKS} brackets and commas: push long lists of numbers as arrays")
+
+
+def _check_marks(marks: bytes) -> None:
+    """Raises where json.loads would take much memory, or end the process on its stack."""
+    _check_size("it", 0, len(marks))
+    depth = 0
+    for mark in marks:
+        depth += mark in b"[{"
+        depth -= mark in b"]}"
+        # A dict or a tuple is a list in an object; the whole is an object, and so is a tensor.
+        if depth > 2 * DEEPEST + 4:
+            raise _Bad(f"it has more than {DEEPEST} dicts, lists and tuples inside of each other")
 
 
 def _only(kind: type, value: Any) -> Any:

@@ -315,7 +315,9 @@ class Tensors(Transport):
     def take(self, metadata: Metadata, results: list[Any], target: list[Any] | None) -> list[Any]:
         expected = [(shape, dtype) for shape, dtype in metadata.tensor_meta]
         found = _tree.restore(metadata.key, results[0][0]) if results else {}
-        tensors = [found[str(number)].torch() for number in range(len(found)) if str(number) in found]
+        # A record, which any worker of the tenant can have written, may say other things.
+        entries = [found.get(str(number)) for number in range(len(found))]
+        tensors = [entry.torch() for entry in entries if isinstance(entry, _native.Tensor)]
         described = [(tensor.shape, tensor.dtype) for tensor in tensors]
         if described != expected:
             raise Error(f"it has tensors of {described}, and Ray was told of {expected}", "wrong_type", key=metadata.key)
