@@ -107,3 +107,13 @@ def test_arrays_of_other_types_are_refused_with_what_to_convert_to(c, dtype):
         with pytest.raises(td.Invalid, match=f"cannot push {where}: {reason}") as error:
             push()
         assert way in str(error.value) and error.value.key == "k"
+
+
+def test_an_array_with_a_mask_is_refused(c):
+    masked = np.ma.masked_array(np.ones(3), [0, 1, 0])
+    with pytest.raises(td.Invalid, match="cannot push 'k': the numpy.ma.*MaskedArray has a mask, which would be lost: take .filled") as error:
+        c.push("k", masked)
+    assert error.value.key == "k"
+    with pytest.raises(td.Invalid, match="cannot push 'a/0' of the state 's': the numpy.ma.*MaskedArray has a mask"):
+        c.push_state("s", {"a": [masked]})
+    c.push("k", masked.filled(0))

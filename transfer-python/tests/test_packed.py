@@ -36,6 +36,8 @@ def test_arrays_are_packed_at_the_push_and_unpacked_at_the_fetch(c, other, name,
         assert (tensor.shape, tensor.dtype, tensor.nbytes) == (shape, name, expected.size // 2)
         assert same(tensor.numpy(), expected) and tensor.exports_copied == expected.size
         assert same(np.asarray(tensor), expected) and tensor.exports_copied == 2 * expected.size
+        with pytest.raises(ValueError, match="there is no array without a copy"):
+            np.asarray(tensor, copy=False)
         # Along the last dimension, the first in the low bits.
         pairs = expected.view("uint8").reshape(*shape[:-1], shape[-1] // 2, 2)
         packed = tensor.packed()

@@ -92,6 +92,8 @@ WRONG_TARGETS = {
     "read-only": (lambda c: read_only(), "the array is read-only"),
     "broadcast": (lambda c: np.broadcast_to(np.float32(0), 4), "the array is read-only"),
     "broadcast and writable": (lambda c: np.lib.stride_tricks.as_strided(np.zeros(1, "f4"), (4,), (0,)), "is broadcast"),
+    "windows": (lambda c: np.ndarray(4, "f4", bytearray(8), strides=(1,)), "sliding windows"),
+    "masked": (lambda c: np.ma.masked_array(np.zeros(4, "f4"), [0, 1, 0, 0]), "the array has a mask"),
     "fetched": (lambda c: c.fetch_state("s")["b"], "a Tensor is not written"),
     "a view of a fetched one": (lambda c: c.fetch_state("s")["b"].numpy(), "the array is read-only"),
     "pushed": (pushed_buffer, "was pushed already"),
@@ -113,6 +115,42 @@ def test_a_target_that_cannot_be_written_is_found_before_the_first_is(c, which):
     assert before.all() and buffer.numpy().all()
     # Nothing of it holds the buffer any more.
     c.push("c", buffer)
+
+
+def joint(c: td.Client) -> dict[str, tuple[object, object, bool]]:
+    """Two targets of four floats each, and whether they have memory in common."""
+    flat, square, buffer = np.zeros(8, "f4"), np.zeros((4, 4), "f4"), c.empty(4)
+    return {
+        "the same": (flat[:4], flat[:4], True),
+        "a part": (flat[:4], flat[2:6], True),
+        "from behind": (flat[:4], flat[4:0:-1], True),
+        "beside": (flat[:4], flat[4:], False),
+        "in turn": (flat[::2], flat[1::2], False),
+        "columns": (square[:, 0], square[:, 1], False),
+        "rows and columns": (square[:, 0], square[2], True),
+        "a buffer": (buffer, buffer, True),
+    }
+
+
+@pytest.mark.parametrize("which", ["the same", "a part", "from behind", "beside", "in turn", "columns", "rows and columns", "a buffer"])
+def test_two_tensors_are_not_copied_into_one_memory(c, which):
+    first, second, is_joint = joint(c)[which]
+    c.push_state("s", {"a": np.ones(4, "f4"), "b": np.full(4, 2, "f4"), "x": np.ones(1)})
+    into = {"x": np.zeros(1), "a": first, "b": second}
+    if is_joint:
+        with pytest.raises(td.Invalid, match="^'[ab]' and '[ab]' have memory in common where they shall be copied, and differ in the state"):
+            c.fetch_state("s", into=into)
+        assert not into["x"].any() and (which == "a buffer" or not np.any(first) and not np.any(second))
+    else:
+        c.fetch_state("s", into=into)
+        assert (first == 1).all() and (second == 2).all() and into["x"].all()
+    # What is equal, or one tensor, can be.
+    same = np.full(4, 3, "f4")
+    for state in ({"a": same, "b": same}, {"a": same, "b": same.copy()}):
+        c.push_state("s", state)
+        if not is_joint or which in ("the same", "a buffer"):
+            c.fetch_state("s", into={"a": first, "b": second})
+            assert (np.asarray(first) == 3).all() and (np.asarray(second) == 3).all()
 
 
 def test_part_of_a_state_has_only_its_tensors(c):

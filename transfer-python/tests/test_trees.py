@@ -317,6 +317,12 @@ def test_a_state_is_copied_into_one_that_has_its_entries(c):
     assert (part["state"][1]["exp_avg"] == 1).all()
 
 
+class Exotic:
+    """An array that is neither of numpy nor of torch."""
+
+    def __dlpack__(self): ...
+
+
 UNFIT = {
     "an entry that is not there": (lambda s: s["state"][1].update(x=1), KeyError, "no 'state/1/x' (1 of 3 names are missing)"),
     "a longer list": (lambda s: s["param_groups"].append({}), td.Invalid, "'param_groups' has 1 entries in the state and 2 where"),
@@ -324,6 +330,7 @@ UNFIT = {
     "a read-only array": (lambda s: s["state"][2].update(exp_avg=np.broadcast_to(np.float32(0), (3, 4))), td.Invalid, "cannot copy into 'state/2/exp_avg': the array is read-only"),
     "a number for an array": (lambda s: s["state"][0].update(exp_avg=1.0), td.Invalid, "cannot copy into 'state/0/exp_avg': a float is not written"),
     "an array for a number": (lambda s: s["param_groups"][0].update(lr=np.zeros(1)), td.Invalid, "'param_groups/0/lr' is a float in the state and a ndarray where"),
+    "an array of another library for a number": (lambda s: s["param_groups"][0].update(lr=Exotic()), td.Invalid, "'param_groups/0/lr' is a float in the state and a Exotic where"),
     "a list for a tuple": (lambda s: s["param_groups"][0].update(betas=[0.9, 0.95]), td.Invalid, "'param_groups/0/betas' is a tuple in the state and a list where"),
     "another value in a tuple": (lambda s: s["param_groups"][0].update(betas=(0.9, 0.5)), td.Invalid, "'param_groups/0/betas/1' is 0.95 in the state and 0.5 where"),
     "a list for a dict": (lambda s: s["state"].update({0: []}), td.Invalid, "'state/0' is a dict in the state and a list where"),
@@ -340,6 +347,28 @@ def test_a_target_that_does_not_fit_is_found_before_anything_is_written(c, which
     with pytest.raises(error) as raised:
         c.fetch_state("s", into=into)
     assert reason in str(raised.value) and exact(into) == before
+
+
+class Refusing(dict):
+    def __setitem__(self, key: object, value: object) -> None:
+        raise RuntimeError("it takes nothing")
+
+
+def test_a_dict_that_takes_no_value_leaves_the_arrays_as_they_were(c):
+    c.push_state("s", {"w": np.ones(3), "of": {"step": 1}})
+    into = {"w": np.zeros(3), "of": Refusing(step=0)}
+    with pytest.raises(RuntimeError, match="it takes nothing"):
+        c.fetch_state("s", into=into)
+    assert not into["w"].any()
+
+
+def test_large_numbers_and_texts_are_compared_and_named(c):
+    c.push_state("s", {"a": (10**5000,), "b": ("x" * 100_000,), "f": (float("nan"), -0.0)})
+    c.fetch_state("s", into={"a": (10**5000,), "f": (float("nan"), -0.0)})
+    for target in ({"a": (10**5000 + 1,)}, {"b": ("y",)}, {"f": (1.0, -0.0)}, {"f": (float("nan"), 0.0)}):
+        with pytest.raises(td.Invalid, match="in what cannot be changed") as error:
+            c.fetch_state("s", into=target)
+        assert len(str(error.value)) < 800
 
 
 def test_part_of_a_state_is_named_by_its_paths(c):

@@ -83,3 +83,27 @@ def test_a_fetched_tie_is_loaded_into_a_tied_module(c, other):
     loaded.load_state_dict({name: tensor.torch() for name, tensor in other.fetch_state("t").items()})
     assert torch.equal(loaded.head.weight, model.emb.weight)
     assert np.shares_memory(*(tensor.numpy() for tensor in other.fetch_state("t").values()))
+
+
+def test_tensors_that_lie_in_each_other_are_no_targets(c):
+    c.push_state("s", {"a": np.ones((2, 2), "f4"), "b": np.zeros((2, 2), "f4")})
+    flat = torch.zeros(8)
+    with pytest.raises(td.Invalid, match="cannot copy into 'a': the Tensor has elements that lie at one address, as expand.. and unfold.. make them"):
+        c.fetch_state("s", into={"a": torch.zeros(3).unfold(0, 2, 1)})
+    with pytest.raises(td.Invalid, match="'a' and 'b' have memory in common"):
+        c.fetch_state("s", into={"a": flat[:4].view(2, 2), "b": flat[2:6].view(2, 2)})
+    with pytest.raises(td.Invalid, match="'a' and 'b' have memory in common"):
+        c.fetch_state("s", into={"a": flat[:4].view(2, 2), "b": flat.numpy()[:4].reshape(2, 2)})
+    assert not flat.any()
+    wide = torch.full((2, 4), 7.0)
+    c.fetch_state("s", into={"a": wide[:, :2], "b": wide[:, 2:]})
+    assert torch.equal(wide, torch.tensor([[1.0, 1, 0, 0]] * 2))
+
+
+def test_a_tied_model_takes_what_was_shared_or_pushed_twice(c, other):
+    model, _ = trained(1)
+    shared = td.nn.share_(c, model)
+    shared.push("t")
+    again, _ = trained(2)
+    other.fetch_state("t", into=again.state_dict())
+    assert torch.equal(again.emb.weight, model.emb.weight)

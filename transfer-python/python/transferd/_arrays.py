@@ -64,6 +64,8 @@ def array(of: Tensor | Buffer, dtype: Any, copy: bool | None) -> NDArray[Any]:
     """What `numpy.asarray` and `numpy.array` ask for."""
     import numpy
 
+    if copy is False and of.dtype in _native._PACKED:
+        raise ValueError(f"a {of.dtype} tensor has two elements to a byte, and numpy one: there is no array without a copy; see packed()")
     found = view(of)
     if dtype is not None and numpy.dtype(dtype) != found.dtype:
         if copy is False:
@@ -89,6 +91,12 @@ def foreign(value: object, key: str, entry: str | None, cast: Callable[[str], st
         raise _errors.Invalid(text, key=key) from error
 
 
+def is_masked(value: object) -> bool:
+    """Whether it is an array with a mask, which numpy knows apart from its memory."""
+    ma = sys.modules.get("numpy.ma")
+    return ma is not None and isinstance(value, ma.MaskedArray)
+
+
 def _name(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
 
@@ -101,6 +109,8 @@ def _foreign(value: object, cast: Callable[[str], str]) -> Foreign:
         from . import _gpu
 
         return _gpu.foreign(given, cast)
+    if is_masked(given):
+        raise _errors.Invalid(f"the {_name(given)} has a mask, which would be lost: take .filled(), or .data and .mask as two tensors")
     dtype = getattr(given, "dtype", None)
     if (numpy := sys.modules.get("numpy")) is not None and isinstance(dtype, numpy.dtype):
         if not dtype.isnative or dtype.name not in _native._DTYPES:

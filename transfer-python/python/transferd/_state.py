@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from . import _torch, _tree
-from ._arrays import view
+from ._arrays import is_masked, view
 from ._errors import Invalid
 from ._native import _PACKED, Buffer, Foreign, Report, Tensor
+from ._spans import Span, check_apart, span_of
 
 
 class State(dict[Any, Any]):
@@ -34,15 +35,18 @@ class State(dict[Any, Any]):
         put into the dicts and lists of `into`. What those do not have is left out.
 
         Raises `KeyError` where the state has no such entry, and `ValueError` where a shape, an element type or a length is another one, where
-        an array cannot be written (one that is read-only, broadcast, fetched, or pushed already), or where a tuple has another value. All is
-        checked before the first array is written, so nothing was written then.
+        an array cannot be written (one that is read-only, broadcast, masked, fetched, or pushed already), where two tensors that differ
+        would be written to one memory, or where a tuple has another value. All is checked first, so nothing was written then. What a dict of
+        `into` raises, where it does not take a value, comes before the first array is written.
         """
-        plan = _Plan([], [])
+        plan = _Plan([], [], [])
         _match(self, into, (), None, plan)
-        for tensor, target in plan.copies:
-            _copy(tensor, target)
+        check_apart(plan.spans)
+        # These are classes of the caller's, which may refuse a value.
         for put, value in plan.values:
             put(value)
+        for tensor, target in plan.copies:
+            _copy(tensor, target)
 
 
 class _Plan(NamedTuple):
@@ -50,11 +54,12 @@ class _Plan(NamedTuple):
 
     copies: list[tuple[Tensor, Any]]
     values: list[tuple[Callable[[Any], object], Any]]
+    spans: list[Span]
 
 
 def _match(found: Any, target: Any, path: tuple[Any, ...], put: Callable[[Any], object] | None, plan: _Plan) -> None:
     """Plans how `found`, an entry of a state, is copied into `target`, whose container takes another value by `put`, if it does."""
-    name = repr(_tree.joined(path))
+    name = _tree.shown(_tree.joined(path))
     if isinstance(found, Tensor):
         try:
             writable = _writable(target)
@@ -64,6 +69,8 @@ def _match(found: Any, target: Any, path: tuple[Any, ...], put: Callable[[Any], 
         if has != wants:
             raise Invalid(f"{name} is {_words(has)} in the state and {_words(wants)} where it shall be copied")
         plan.copies.append((found, writable))
+        if found.nbytes > 0:
+            plan.spans.append(span_of(target, name, found))
         return
     is_dict = isinstance(found, dict)
     if not (isinstance(target, Mapping) if is_dict else type(target) is type(found) or _is_plain(found) and _is_plain(target)):
@@ -82,15 +89,16 @@ def _match(found: Any, target: Any, path: tuple[Any, ...], put: Callable[[Any], 
             _match(item, target[at], (*path, at), partial(target.__setitem__, at) if type(target) is list else None, plan)
     elif put is not None:
         plan.values.append((put, found))
-    elif repr(found) != repr(target):
-        raise Invalid(f"{name} is {found!r} in the state and {target!r} where it shall be copied, in what cannot be changed")
+    elif type(found) is not type(target) or (repr(found) != repr(target) if type(found) is float else found != target):
+        has_value, wants_value = _tree.shown(found), _tree.shown(target)
+        raise Invalid(f"{name} is {has_value} in the state and {wants_value} where it shall be copied, in what cannot be changed")
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is neither an array nor has something inside."""
+    """Whether it is one value, and no array of any library."""
     numpy = sys.modules.get("numpy")
-    is_array = isinstance(value, (Tensor, Buffer)) or _torch.is_tensor(value) or numpy is not None and isinstance(value, numpy.ndarray)
-    return not is_array and not isinstance(value, (Mapping, list, tuple))
+    plain = isinstance(value, (int, float, str, bytes, type(None)))
+    return plain or numpy is not None and isinstance(value, numpy.generic)
 
 
 class _Held(NamedTuple):
@@ -114,8 +122,10 @@ def _writable(target: Any) -> Any:
         raise Invalid(f"a {type(target).__qualname__} is not written: give an array of numpy, a tensor of torch or a Buffer")
     if not target.flags.writeable:
         raise Invalid("the array is read-only")
-    if _torch.is_overlapping(target.shape, target.strides):
-        raise Invalid("the array is broadcast: several of its elements lie at one address")
+    if is_masked(target):
+        raise Invalid("the array has a mask, and a state has none: give its .data")
+    if _torch.is_overlapping(target.shape, target.strides, target.itemsize):
+        raise Invalid("several elements of the array lie at one address, as in what is broadcast, and in sliding windows")
     return target
 
 

@@ -146,12 +146,19 @@ def check_writable(target: Any) -> None:
     import torch
 
     check(target)
-    if is_overlapping(target.shape, target.stride()):
-        raise Invalid(f"{named(target)} has elements that lie at one address, as expand() makes them")
+    if is_overlapping(target.shape, target.stride(), 1):
+        raise Invalid(f"{named(target)} has elements that lie at one address, as expand() and unfold() make them")
     if target.is_inference() and not torch.is_inference_mode_enabled():
         raise Invalid(f"{named(target)} was made in inference mode, and is written there alone")
 
 
-def is_overlapping(shape: Any, strides: Any) -> bool:
-    """Whether elements lie at one address, as in what was expanded."""
-    return 0 not in shape and any(n > 1 and stride == 0 for n, stride in zip(shape, strides))
+def is_overlapping(shape: Any, strides: Any, size: int) -> bool:
+    """Whether elements lie in each other, as in what was expanded, or in windows. `size` is an element's, in the unit of the strides."""
+    if 0 in shape:
+        return False
+    extent = size
+    for stride, n in sorted((abs(stride), n) for n, stride in zip(shape, strides) if n > 1):
+        if stride < extent:
+            return True
+        extent += (n - 1) * stride
+    return False
