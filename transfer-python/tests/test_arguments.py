@@ -128,6 +128,18 @@ OTHERS = [
         lambda o, v: o.x.partition(0, order=1, memory=v),
     ),
 ]
+NO_TENANTS = ("abc", [1], 3, b"x", None)
+OTHERS += [
+    ('readable_by is a list of names of tenants, such as ["eval"]', NO_TENANTS, call)
+    for call in (
+        lambda o, v: o.c.push("y", b"x", readable_by=v),
+        lambda o, v: o.c.push_snapshot("y", o.buffer, readable_by=v),
+        lambda o, v: o.c.push_state("y", {"w": b"x"}, readable_by=v),
+        lambda o, v: o.c.push_state_snapshot("y", {"w": o.buffer}, readable_by=v),
+        lambda o, v: o.c.push_table("y", TABLE, readable_by=v),
+        lambda o, v: o.c.publisher("y", readable_by=v).push(b"x"),
+    )
+]
 BLOCKING_OTHERS = [
     (
         f'memory is a whole number of bytes from 0 to {U64}, or a text such as "512MiB" or "4GiB"',
@@ -206,6 +218,8 @@ def test_numbers_and_durations_that_cannot_be_are_named(sidecar, module):
         for right, values, call in OTHERS + BLOCKING_OTHERS * is_blocking:
             for value in values:
                 await refused(call, o, value, right)
+        with pytest.raises(TypeError, match="fetch_many takes keys, such as \\['abc'\\], not the one string 'abc'"):
+            await settled(c.fetch_many("abc"))
         # Nothing was taken or ended by the calls that were refused, and a number of numpy is one.
         assert not o.buffer.pushed
         assert await settled(o.counter.add(np.uint8(3), timeout=np.float32(5))) == 0

@@ -71,6 +71,7 @@ def push(
     client: _native.Client, key: str, value: object, aliases: Aliases, dtype: object, options: PushOptions
 ) -> Call[Pushed]:
     _check(aliases)
+    _check_readers(options)
     cast = _cast(dtype)
     copied = 0
     if isinstance(value, Buffer) and cast(value.dtype) == value.dtype:
@@ -84,6 +85,20 @@ def push(
 def _check(aliases: str) -> None:
     if aliases not in ("refuse", "allow"):
         raise ValueError(f'aliases is "refuse" or "allow", not {aliases!r}')
+
+
+def _check_readers(options: PushOptions) -> None:
+    """Raises where `readable_by` is anything but names: one text is a sequence of texts as well."""
+    tenants = options.get("readable_by", ())
+    if isinstance(tenants, str) or not isinstance(tenants, Sequence) or not all(isinstance(tenant, str) for tenant in tenants):
+        raise Invalid(f'readable_by is a list of names of tenants, such as ["eval"]; this is {tenants!r}')
+
+
+def keys_of(keys: Sequence[str]) -> list[str]:
+    """The keys that `fetch_many` is given."""
+    if isinstance(keys, str):
+        raise TypeError(f"fetch_many takes keys, such as [{keys!r}], not the one string {keys!r}")
+    return list(keys)
 
 
 def _cast(dtype: object) -> Callable[[str], str]:
@@ -109,6 +124,7 @@ def _copied(
 
 
 def push_snapshot(client: _native.Client, key: str, buffer: Buffer, options: PushOptions) -> Call[Pushed]:
+    _check_readers(options)
     copy, copied = yield from _copied(client, buffer, options.get("timeout", 30.0), key)
     pushed: Pushed = yield client._push(key, copy, False, copied, dict(options))
     return pushed
@@ -123,6 +139,7 @@ def two_state_buffers(
 
 
 def push_table(client: _native.Client, key: str, table: object, options: PushOptions) -> Call[Pushed]:
+    _check_readers(options)
     pushed: Pushed = yield client._push_table(key, _native.Rows(table), dict(options))
     return pushed
 
@@ -138,6 +155,7 @@ def push_state(
 ) -> Call[Pushed]:
     """Publishes a state. With `copies` its buffers are copied as well, and stay writable."""
     _check(aliases)
+    _check_readers(options)
     cast = _cast(dtype)
     tensors, record = _tree.flatten(f"the state {key!r}", state)
     timeout, buffers, copied = options.get("timeout", 30.0), [], 0
@@ -211,6 +229,13 @@ def _tied(
             # It was replaced in between.
             if options.get("exactly") is not None or attempt + 1 == _ATTEMPTS:
                 raise
+        except Invalid:
+            # There is none of a name that was asked for, or of one that the record says.
+            try:
+                yield client._fetch_bundle(key, [ties[name] for name in names if name in ties], dict(exactly))
+            except Invalid as absent:
+                raise _tree.no_record(key, str(absent)) from None
+            raise
         else:
             return {name: found[of] for name, of in wanted.items()}, version, report
     raise error
@@ -229,13 +254,6 @@ def partitioning(
         if name == "random":
             return name, _native._whole(name, value), None
         columns = [value] if isinstance(value, str) else value
-        except Invalid:
-            # There is none of a name that was asked for, or of one that the record says.
-            try:
-                yield client._fetch_bundle(key, [ties[name] for name in names if name in ties], dict(exactly))
-            except Invalid as absent:
-                raise _tree.no_record(key, str(absent)) from None
-            raise
         if not isinstance(columns, Sequence) or not all(isinstance(column, str) for column in columns):
             raise TypeError(f"{name}= takes names of columns, not {value!r}")
         return name, list(columns), None

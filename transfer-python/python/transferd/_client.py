@@ -128,7 +128,7 @@ class Client(_native.Client):
 
     def fetch_many(self, keys: Sequence[str], **options: Unpack[FetchOptions]) -> list[Tensor]:
         """Fetches many tensors with one wait. The options are those of `fetch`; the first key that fails raises."""
-        return wait(_calls.one(self._fetch_many(list(keys), **options)))
+        return wait(_calls.one(self._fetch_many(_calls.keys_of(keys), **options)))
 
     def delete(self, key: str, *, timeout: float | None = 30.0) -> None:
         """Ends a key of this worker's. Tensors of it that are being read stay until they are not."""

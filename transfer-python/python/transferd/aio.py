@@ -115,7 +115,7 @@ class Client:
 
     async def fetch_many(self, keys: Sequence[str], **options: Unpack[FetchOptions]) -> list[Tensor]:
         """As `transferd.Client.fetch_many`."""
-        return await self._loop.wait(self._client._fetch_many(list(keys), **options))
+        return await self._loop.wait(self._client._fetch_many(_calls.keys_of(keys), **options))
 
     async def delete(self, key: str, *, timeout: float | None = 30.0) -> None:
         """As `transferd.Client.delete`."""
