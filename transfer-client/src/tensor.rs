@@ -128,7 +128,7 @@ impl Tensor {
     /// A flat Arrow array of the same memory: no byte is copied.
     ///
     /// # Errors
-    /// [`Error::View`] if Arrow has no such array (`bool`, `bf16`, complex, 8-bit floats), or `A` is not the tensor's
+    /// [`Error::View`] if Arrow has no such array (`bool`, `bf16`, complex, floats of 8 bits, and all types of 4), or `A` is not the tensor's
     /// type.
     pub fn to_arrow<A: ArrowPrimitiveType>(&self) -> Result<PrimitiveArray<A>, Error> {
         self.view.to_arrow()

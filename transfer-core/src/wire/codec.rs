@@ -272,7 +272,7 @@ impl<'a> Reader<'a> {
         let dtype = DType::from_wire(n).ok_or(WireError::Value {
             what: "element type",
             value: u64::from(n),
-            expected: "1 to 16",
+            expected: "1 to 21",
         })?;
         let rank = self.u8()?;
         let (has_metadata, rank) = (rank & WITH_METADATA != 0, usize::from(rank & !WITH_METADATA));

@@ -232,7 +232,7 @@ def _tied(
         except Invalid:
             # There is none of a name that was asked for, or of one that the record says.
             try:
-                yield client._fetch_bundle(key, [ties[name] for name in names if name in ties], dict(exactly))
+                yield client._fetch_bundle(key, [(ties[name], None) for name in parts if name in ties], dict(exactly))
             except Invalid as absent:
                 raise _tree.no_record(key, str(absent)) from None
             raise

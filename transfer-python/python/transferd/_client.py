@@ -99,7 +99,7 @@ class Client(_native.Client):
         protocol (numpy, torch and jax arrays, bytes, a fetched tensor) is copied into the arena once, which `report.copied` counts.
 
         With `dtype`, one of float16, bfloat16, float32 and float64, elements of another one of these types are cast to it while they are copied: to
-        the nearest, and of two to the even one. Those of a `Buffer` are copied then, and it stays writable. All other types stay as they are.
+        the nearest, and of two to the even one; on a GPU as torch rounds. Those of a `Buffer` are copied then, and it stays writable. All other types stay as they are.
 
         The options are those of `PushOptions`: `version`, `to`, `timeout`, `require`, `keep`, `outlive`, `takeover`, `readable_by`, `trace`.
         Raises `KeyOwned`, `ArenaFull`, `Timeout`, `PeerLost`, `RequireUnmet`, `SidecarGone`, and `Error` with code "version_not_rising".
@@ -196,7 +196,7 @@ class Client(_native.Client):
 
         `Buffer`s are taken, by reference, as `push` takes one; all of them, or none where one cannot be taken. A push that fails gives
         them back, writable, with what they held. Anything else that `push` takes is copied into the arena once, which `report.copied` counts. Entries that
-        are the same memory are pushed once. At most 131,072 tensors, each with a name of 1 to 512 bytes. `dtype` casts floats as
+        are the same memory are pushed once. At most 131,072 tensors, or 131,071 with anything else, each with a name of 1 to 512 bytes. `dtype` casts floats as
         `push` does. The options are those of `push`.
         """
         return wait(_calls.push_state(self, key, state, aliases, dtype, options))

@@ -113,7 +113,7 @@ fn from_message(m: v1::BufferRequest) -> Result<BufferAsk, String> {
     let tensor = m.tensor.ok_or_else(|| format!("flow {:#x} has no tensor", m.flow))?;
     let dtype = u8::try_from(tensor.dtype).ok().and_then(DType::from_wire);
     let dtype =
-        dtype.ok_or_else(|| format!("flow {:#x} has element type {}, known are 1 to 16", m.flow, tensor.dtype))?;
+        dtype.ok_or_else(|| format!("flow {:#x} has element type {}, known are 1 to 21", m.flow, tensor.dtype))?;
     let shape = Shape::new(&tensor.shape).map_err(|e| e.to_string())?;
     Ok(BufferAsk {
         flow: m.flow,
