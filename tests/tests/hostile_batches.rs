@@ -15,8 +15,8 @@ use transfer_tests::{PATIENCE, Scene, Sidecar, poll};
 
 const ARENA: u64 = 1 << 20;
 const HEAD: u64 = 4096;
-/// 40 bytes, padded to 64, so that the table follows at `HEAD + 64`.
-const METADATA: &[u8] = &[0xff; 40];
+/// 48 bytes, padded to 64, so that the table follows at `HEAD + 64`.
+const METADATA: &[u8] = &[0xff; 48];
 
 /// A worker that writes its rings and its arena directly.
 struct Liar {
@@ -183,7 +183,7 @@ fn invalid_bundle_table_fails_at_the_reader() {
     }
     // A table that lies when it is pushed is refused by the sidecar.
     for (at, value, says) in
-        [(0, 0, None), (4, 2, Some("layout")), (5, 3, Some("cut short")), (8, 9, Some("at most 131072"))]
+        [(0, 0, None), (4, 3, Some("layout")), (5, 3, Some("cut short")), (8, 9, Some("at most 131072"))]
     {
         let mut lie = table.clone();
         lie[at] = value;
@@ -241,8 +241,8 @@ fn long_bundle_table_is_checked_before_later_requests() {
     let mut liar = Liar::start(scene.a());
     let mut lie = table.clone();
     let (last, entry) = (lie.len() - 15, 2 + 5 + 2 + 8);
-    assert_eq!(lie.len(), 9 + TENSORS as usize * entry);
-    lie.copy_within(9 + 2..9 + 2 + 5, last);
+    assert_eq!(lie.len(), 17 + TENSORS as usize * entry);
+    lie.copy_within(17 + 2..17 + 2 + 5, last);
     liar.end.arena.copy_in(0, &lie).expect("it is its arena");
     refused(liar.ask(&Command::Push(push(1, lie.len()))), "\"00000\" twice");
     liar.end.arena.copy_in(0, &table).expect("it is its arena");

@@ -6,6 +6,7 @@
 
 mod admin;
 mod batches;
+mod buckets;
 mod bundles;
 mod bundles_in_place;
 mod by_reference;

@@ -3,6 +3,7 @@
 //! A bundle has one key, one version and one lease. A fetch therefore never returns tensors of two versions, and a push
 //! publishes all tensors or none. Its table of names and shapes is not trusted: see [`BundleTable`].
 
+use crate::buckets::InBuckets;
 use crate::face::Face;
 use crate::fetch::Fetch;
 use crate::gate::Gate;
@@ -14,6 +15,7 @@ use crate::reclaim::Way;
 use crate::subscriber::Subscriber;
 use crate::tensor::Lease;
 use crate::{BundleMut, Error, Frozen, Handle, Tensor, TensorMut, TwoBuffers};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use transfer_core::op::FetchedTensor;
 use transfer_core::op::Report;
@@ -194,6 +196,17 @@ impl FetchedBundle {
     }
 }
 
+impl<F: Face> Fetch<F, FetchedBundle> {
+    /// The length of a bucket, 32 MiB by default and at least 64 KiB. A version that does not fit the landing pool is fetched
+    /// in buckets: ranges that land in the pool one after the other, and are copied into memory of this process, which the report
+    /// counts. Two are on their way at a time. Where the pool is smaller than a bucket, buckets are halved. If the version is
+    /// replaced meanwhile, the fetch begins again with the newer one, until its time-out.
+    pub fn bucket_bytes(mut self, bytes: u64) -> Self {
+        self.call.bucket_bytes(bytes);
+        self
+    }
+}
+
 fn take_bundle(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<FetchedBundle, Error> {
     let body = Body::new::<BundleError>(lease, &tensor)?;
     let FetchedTensor { version, meta, report, .. } = tensor;
@@ -225,7 +238,9 @@ pub(crate) fn source<'a, N: AsRef<str>, T: Into<BundleTensor<'a>>>(
             buffers.push(piece);
         }
     }
-    let table = BundleTable::new(described).map_err(BundleError::from)?;
+    // A seed that no other push has.
+    let stamp = RandomState::new().hash_one(0);
+    let table = BundleTable::new(described).map_err(BundleError::from)?.stamped(stamp);
     Ok(Source::Pieces(Box::new(Pieces { metadata: table.to_bytes(), buffers, apart: true, copied: 0 })))
 }
 
@@ -283,9 +298,10 @@ impl<F: Face> Handle<F> {
     }
 
     /// Fetches the tensors under `key` that were pushed as one version, and waits until there is one. They are
-    /// read-only, and not copied where the fabric allows.
+    /// read-only, and not copied where the fabric allows. A version that does not fit the landing pool comes in
+    /// [buckets](Fetch::bucket_bytes).
     pub fn fetch_bundle(&self, key: impl ToKey) -> Fetch<F, FetchedBundle> {
-        Fetch::new(self.session(), to_key(&key), take_bundle)
+        Fetch::new(self.session(), to_key(&key), take_bundle).in_buckets(Some(InBuckets::new()))
     }
 
     /// Makes a reader of the versions of `key` that [`push_bundle`](Self::push_bundle) publishes.
@@ -293,6 +309,6 @@ impl<F: Face> Handle<F> {
     /// # Errors
     /// [`Error::Name`].
     pub fn bundle_subscriber(&self, key: impl ToKey) -> Result<Subscriber<F, FetchedBundle>, Error> {
-        Subscriber::new(self, &key, take_bundle)
+        Ok(Subscriber::new(self, &key, take_bundle)?.in_buckets(InBuckets::new))
     }
 }

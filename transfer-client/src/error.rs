@@ -129,6 +129,15 @@ pub enum Error {
         arena_bytes: u64,
     },
 
+    /// This process gets no memory for a version that does not fit the landing pool.
+    #[error("no memory for {} of a version that does not fit the landing pool: {reason}", Bytes(*wanted_bytes))]
+    NoMemory {
+        /// The requested length, in bytes.
+        wanted_bytes: u64,
+        /// The kernel's message.
+        reason: String,
+    },
+
     // The sidecar's answer.
     /// The sidecar answered that the operation failed, with the reason.
     #[error(transparent)]
@@ -201,7 +210,8 @@ impl Error {
             Error::Exchange(error) => error.can_retry(),
             Error::Gpu(error) => error.can_retry(),
             Error::Batch(BatchError::NotRead { .. }) => true,
-            Error::ArenaFull { .. } | Error::NoAnswer { .. } | Error::SidecarGone(Gone::Away) => true,
+            Error::ArenaFull { .. } | Error::NoMemory { .. } | Error::NoAnswer { .. } => true,
+            Error::SidecarGone(Gone::Away) => true,
             Error::Connect(SessionError::Refused(refusal)) => refusal.code.is_temporary(),
             Error::Connect(SessionError::Address(_) | SessionError::Socket(_)) => true,
             _ => false,
@@ -213,7 +223,9 @@ impl Error {
     pub fn fault(&self) -> Fault {
         match self {
             Error::Failed(failure) => failure.code.fault(),
-            Error::ArenaFull { .. } | Error::Batch(BatchError::NotRead { .. }) => Fault::Nobody,
+            Error::ArenaFull { .. } | Error::NoMemory { .. } | Error::Batch(BatchError::NotRead { .. }) => {
+                Fault::Nobody
+            }
             Error::Exchange(error) if error.can_retry() => Fault::Nobody,
             Error::Gpu(error) if error.can_retry() => Fault::Nobody,
             Error::Gpu(error) if error.is_missing() => Fault::Operator,

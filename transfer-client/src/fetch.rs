@@ -1,5 +1,6 @@
 //! The fetch of one tensor.
 
+use crate::buckets::{BUCKET_BYTES, InBuckets};
 use crate::calls::{Calls, Ended, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, Watched, block};
 use crate::options::DEFAULT_TIMEOUT;
@@ -26,17 +27,20 @@ pub(crate) struct FetchOptions {
     pub(crate) trace: Option<TraceContext>,
     /// Whether the caller can wait on a notice for the next versions.
     pub(crate) watches: bool,
+    /// The length of a bucket of a bundle that does not fit the landing pool, in bytes.
+    pub(crate) bucket_bytes: u64,
 }
 
 impl FetchOptions {
     pub(crate) fn new() -> FetchOptions {
         let trace = crate::trace::current();
-        FetchOptions { select: Select::Latest, timeout: DEFAULT_TIMEOUT, require: None, trace, watches: false }
+        let (select, timeout) = (Select::Latest, DEFAULT_TIMEOUT);
+        FetchOptions { select, timeout, require: None, trace, watches: false, bucket_bytes: BUCKET_BYTES }
     }
 
     /// The command that fetches a version, or this part of it.
     pub(crate) fn command(&self, key: Key, excerpt: Option<Box<Excerpt>>) -> Command {
-        let FetchOptions { select, timeout, require, trace, watches } = *self;
+        let FetchOptions { select, timeout, require, trace, watches, bucket_bytes: _ } = *self;
         Command::Fetch(transfer_core::op::Fetch { key, select, timeout, require, trace, watches, excerpt })
     }
 }
@@ -143,20 +147,27 @@ impl<T> Taking<T> {
 impl<F: Face, T> Fetch<F, T> {
     pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>, take: Take<T>) -> Self {
         let (options, take) = (FetchOptions::new(), Taking::Whole(take));
-        let call = FetchCall { session, key: Some(key), options, take, seen: None, began: None, calls: None };
+        let (seen, began, calls, large) = (None, None, None, None);
+        let call = FetchCall { session, key: Some(key), options, take, seen, began, calls, large };
         Fetch { call, face: PhantomData }
     }
 
     /// The fetch of a subscriber, which remembers what it fetches.
     pub(crate) fn of(session: Arc<Session>, key: Key, options: FetchOptions, take: Take<T>, seen: Since) -> Self {
         let (key, seen, take) = (Some(Ok(key)), Some(seen), Taking::Whole(take));
-        let call = FetchCall { session, key, options, take, seen, began: None, calls: None };
+        let call = FetchCall { session, key, options, take, seen, began: None, calls: None, large: None };
         Fetch { call, face: PhantomData }
     }
 
     /// Fetches exactly this version, of the owner that has published the one before.
     pub(crate) fn following(mut self, version: u64) -> Self {
         self.call.options.select = Select::Following(Version(version));
+        self
+    }
+
+    /// Fetches a version that does not fit the landing pool in this way.
+    pub(crate) fn in_buckets(mut self, large: Option<InBuckets<T>>) -> Self {
+        self.call.large = large;
         self
     }
 
@@ -172,7 +183,8 @@ impl<F: Face, T> Fetch<F, T> {
         let FetchCall { session, key, options, seen, .. } = self.call;
         let sliced = Sliced { key: key.as_ref().and_then(|key| key.as_ref().ok()).cloned(), slice };
         let take = Taking::Part(Box::new(sliced), take);
-        Fetch { call: FetchCall { session, key, options, take, seen, began: None, calls: None }, face: PhantomData }
+        let call = FetchCall { session, key, options, take, seen, began: None, calls: None, large: None };
+        Fetch { call, face: PhantomData }
     }
 
     fetch_options!(call.options);
@@ -210,6 +222,14 @@ pub struct FetchCall<T = Tensor> {
     /// When it began to wait on a notice.
     began: Option<Instant>,
     calls: Option<Calls>,
+    /// How a version that does not fit the landing pool is fetched, if it can be.
+    large: Option<InBuckets<T>>,
+}
+
+impl<T> FetchCall<T> {
+    pub(crate) fn bucket_bytes(&mut self, bytes: u64) {
+        self.options.bucket_bytes = bytes;
+    }
 }
 
 impl<T> Call for FetchCall<T> {
@@ -235,6 +255,10 @@ impl<T> Call for FetchCall<T> {
     }
 
     fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
+        let seen = self.seen.as_ref();
+        if let Some(result) = self.large.as_mut().and_then(|large| large.step(waker, seen)) {
+            return result;
+        }
         let calls = match (&mut self.calls, self.key.take()) {
             (Some(calls), _) => calls,
             (None, Some(Ok(key))) => {
@@ -248,18 +272,27 @@ impl<T> Call for FetchCall<T> {
                 };
                 let started = Instant::now();
                 let mut calls = Calls::new(self.session.clone(), started, deadline(started, self.options.timeout));
+                if let Some(large) = &mut self.large {
+                    large.asks(&self.session, &key, self.options);
+                }
                 calls.add(self.options.command(key, excerpt), None);
                 self.calls.insert(calls)
             }
             (None, Some(Err(e))) => return ControlFlow::Break(Err(e)),
             (None, None) => return ControlFlow::Break(Err(Error::Ended)),
         };
-        let seen = self.seen.as_ref();
-        calls.step(waker).map_break(|()| conclude(&self.session, calls.take_one(), &self.take, seen))
+        if let ControlFlow::Continue(at) = calls.step(waker) {
+            return ControlFlow::Continue(at);
+        }
+        let result = conclude(&self.session, calls.take_one(), &self.take, seen);
+        match self.large.as_mut().is_some_and(|large| large.begin(&result)) {
+            true => self.step(waker),
+            false => ControlFlow::Break(result),
+        }
     }
 
     fn needs_timer(&self) -> bool {
-        self.calls.as_ref().is_some_and(Calls::needs_timer)
+        self.calls.as_ref().is_some_and(Calls::needs_timer) || self.large.as_ref().is_some_and(InBuckets::needs_timer)
     }
 }
 

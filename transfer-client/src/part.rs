@@ -5,6 +5,7 @@
 //! the table and the boxes at once. The table that comes is compared with the one by which the boxes were chosen. If
 //! they differ, the fetch starts again with the newer one. What is read by reference is the whole version.
 
+use crate::buckets::{BucketCall, does_not_fit};
 use crate::bundle::{BundleError, FetchedBundle};
 use crate::calls::{Calls, deadline};
 use crate::face::{Async, Blocking, Call, Face, Running, block};
@@ -15,7 +16,7 @@ use crate::slice::span;
 use crate::subscriber::Since;
 use crate::tensor::Lease;
 use crate::{Error, FetchedSlice, Tensor};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::future::IntoFuture;
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
@@ -28,27 +29,6 @@ use transfer_core::tensor::{
     BodyBox, BodyRange, Excerpt, Key, MAX_EXCERPT_BYTES, Packing, Select, Slice, TensorBox, TensorName, Version,
 };
 use transfer_core::wire::bundle::{BundleEntry, BundleTable};
-
-/// The number of keys whose tables a session remembers.
-const MOST_TABLES: usize = 64;
-
-/// The tables of the bundles of which a session has fetched parts.
-#[derive(Debug, Default)]
-pub(crate) struct KnownTables(HashMap<Key, Arc<BundleTable>>);
-
-impl KnownTables {
-    fn get(&self, key: &Key) -> Option<Arc<BundleTable>> {
-        self.0.get(key).cloned()
-    }
-
-    fn remember(&mut self, key: &Key, table: Arc<BundleTable>) {
-        if self.0.len() >= MOST_TABLES && !self.0.contains_key(key) {
-            // Which of them is forgotten matters little: it is fetched again.
-            self.0.clear();
-        }
-        self.0.insert(key.clone(), table);
-    }
-}
 
 /// A fetch of some tensors of a bundle, or of slices of them. Set its options, then `.await` it, or `.call()` it on a
 /// [`crate::BlockingClient`]. See [`Fetch::only`] and [`Fetch::slices`].
@@ -92,7 +72,8 @@ impl<F: Face> Fetch<F, FetchedBundle> {
 impl<F: Face, T> FetchOnly<F, T> {
     pub(crate) fn new(fetch: Fetch<F, FetchedBundle>, wanted: Vec<Wanted>, finish: Finish<T>) -> Self {
         let (session, key, options, seen) = fetch.into_parts();
-        let call = FetchOnlyCall { session, key: Some(key), wanted, options, seen, finish, under_way: None };
+        let (key, under_way, in_buckets) = (Some(key), None, None);
+        let call = FetchOnlyCall { session, key, wanted, options, seen, finish, under_way, in_buckets };
         FetchOnly { call, face: PhantomData }
     }
 
@@ -130,6 +111,8 @@ pub struct FetchOnlyCall<T = FetchedBundle> {
     seen: Option<Since>,
     finish: Finish<T>,
     under_way: Option<UnderWay>,
+    /// The fetch of tensors that do not fit the landing pool.
+    in_buckets: Option<BucketCall>,
 }
 
 #[derive(Debug)]
@@ -158,10 +141,11 @@ struct Rest {
     report: Report,
 }
 
-/// A body, and the boxes of the version's body that it consists of, one behind the other. `None`: all of it.
+/// A body, and the boxes of the version's body that it consists of, each with its offset in this body. Both rise. `None`:
+/// all of it.
 struct Landed {
     body: Body,
-    boxes: Option<Vec<BodyBox>>,
+    boxes: Option<Vec<(BodyBox, u64)>>,
 }
 
 impl std::fmt::Debug for Landed {
@@ -171,9 +155,9 @@ impl std::fmt::Debug for Landed {
 }
 
 /// A tensor of the table that is asked for, or what the slice of it is.
-struct Part<'a> {
-    entry: &'a BundleEntry,
-    found: Option<TensorBox>,
+pub(crate) struct Part<'a> {
+    pub(crate) entry: &'a BundleEntry,
+    pub(crate) found: Option<TensorBox>,
 }
 
 impl Part<'_> {
@@ -208,18 +192,15 @@ impl Part<'_> {
         let Some(own) = self.bytes()? else {
             return Ok(Some(FetchedSlice::landed(slice(0, 0)?, meta.clone(), version, report)));
         };
-        let mut at = 0_u64;
-        for b in boxes {
-            at = at.next_multiple_of(ALIGNMENT);
-            // Tensors beside each other come as one range.
-            let is_in_range = self.found.is_none() && b.repeats().is_empty() && b.offset() <= own.offset();
-            if *b == own || (is_in_range && own.end() <= b.end()) {
-                let bytes = slice(at + own.offset() - b.offset(), meta.len_bytes())?;
-                return Ok(Some(FetchedSlice::landed(bytes, meta.clone(), version, report)));
-            }
-            at += b.len_bytes();
+        let before = boxes.partition_point(|(b, _)| b.offset() <= own.offset()).checked_sub(1);
+        let Some((b, at)) = before.and_then(|before| boxes.get(before)) else { return Ok(None) };
+        // Tensors beside each other come as one range.
+        let is_in_range = self.found.is_none() && b.repeats().is_empty() && own.end() <= b.end();
+        if *b != own && !is_in_range {
+            return Ok(None);
         }
-        Ok(None)
+        let bytes = slice(at + own.offset() - b.offset(), meta.len_bytes())?;
+        Ok(Some(FetchedSlice::landed(bytes, meta.clone(), version, report)))
     }
 }
 
@@ -253,7 +234,7 @@ impl Plan {
 }
 
 /// What is wanted, in the table's order.
-fn parts<'a>(key: &Key, table: &'a BundleTable, wanted: &[Wanted]) -> Result<Vec<Part<'a>>, Error> {
+pub(crate) fn parts<'a>(key: &Key, table: &'a BundleTable, wanted: &[Wanted]) -> Result<Vec<Part<'a>>, Error> {
     let mut found: BTreeMap<usize, &Wanted> = BTreeMap::new();
     for one in wanted {
         let at = table.find(&one.name).ok_or_else(|| BundleError::NoSuchTensor { name: one.name.clone() })?;
@@ -273,7 +254,7 @@ fn parts<'a>(key: &Key, table: &'a BundleTable, wanted: &[Wanted]) -> Result<Vec
 }
 
 /// The boxes of these tensors and slices. Whole tensors beside each other are one box.
-fn boxes_of(parts: &[Part<'_>]) -> Result<Vec<BodyBox>, Error> {
+pub(crate) fn boxes_of(parts: &[Part<'_>]) -> Result<Vec<BodyBox>, Error> {
     let (mut boxes, mut last_is_whole) = (Vec::<BodyBox>::new(), false);
     for part in parts {
         let Some(b) = part.bytes()? else { continue };
@@ -346,17 +327,28 @@ impl<T> FetchOnlyCall<T> {
         self.finish(&parts, &[Landed { body, boxes: None }], version, report)
     }
 
-    /// Makes the result of what has landed.
+    /// Makes the result of what has landed. What is wanted rises, and so does what has landed.
     fn finish(&self, wanted: &[Part<'_>], landed: &[Landed], version: Version, report: Report) -> Result<T, Error> {
         let mut parts = Vec::with_capacity(wanted.len());
+        let mut left = landed;
         for part in wanted {
             let BundleEntry { name, offset, meta } = part.entry;
-            let found = landed.iter().find_map(|landed| part.take(landed, version, report).transpose()).transpose()?;
-            let (offset, len, body_len) = (*offset, meta.len_bytes(), landed[0].body.len);
-            let found = found.ok_or(BundleError::OutOfBody { offset, len, body_len })?;
+            let found = loop {
+                let (offset, len, body_len) = (*offset, meta.len_bytes(), landed[0].body.len);
+                let (first, behind) = left.split_first().ok_or(BundleError::OutOfBody { offset, len, body_len })?;
+                match part.take(first, version, report)? {
+                    Some(found) => break found,
+                    None => left = behind,
+                }
+            };
             parts.push((name.clone(), found));
         }
-        let made = (self.finish)(Parts { parts, version, report })?;
+        self.made(Parts { parts, version, report })
+    }
+
+    fn made(&self, parts: Parts) -> Result<T, Error> {
+        let version = parts.version;
+        let made = (self.finish)(parts)?;
         if let Some(seen) = &self.seen {
             seen.saw(version);
         }
@@ -436,6 +428,10 @@ impl<T> FetchOnlyCall<T> {
         self.finish(&parts(&now.key, &table, &self.wanted)?, &all, version, report).map(Some)
     }
 
+    fn wants_whole_tensors(&self) -> bool {
+        self.wanted.iter().all(|wanted| wanted.slice.is_none())
+    }
+
     fn wants_exactly(&self) -> bool {
         matches!(self.options.select, Select::Exactly(_))
     }
@@ -453,17 +449,27 @@ impl<T> Call for FetchOnlyCall<T> {
             }
         }
         loop {
+            if let Some(call) = &mut self.in_buckets {
+                return call.step(waker).map_break(|parts| self.made(parts?));
+            }
             let Some(now) = &mut self.under_way else { return ControlFlow::Break(Err(Error::Ended)) };
             if let ControlFlow::Continue(at) = now.calls.step(waker) {
                 return ControlFlow::Continue(at);
             }
             let Some(now) = self.under_way.take() else { return ControlFlow::Break(Err(Error::Ended)) };
+            let (key, limit) = (now.key.clone(), now.limit);
             let done = match now.stage {
                 Stage::First => self.first(now),
                 Stage::Rest(_) => self.rest(now),
             };
             match done {
                 Ok(None) => {}
+                Err(Error::Failed(failure)) if does_not_fit(&failure) && self.wants_whole_tensors() => {
+                    let timeout = limit.saturating_duration_since(Instant::now());
+                    let options = FetchOptions { timeout, ..self.options };
+                    let wanted = Some(std::mem::take(&mut self.wanted));
+                    self.in_buckets = Some(BucketCall::new(&self.session, key, options, wanted, failure));
+                }
                 Ok(Some(made)) => return ControlFlow::Break(Ok(made)),
                 Err(e) => return ControlFlow::Break(Err(e)),
             }
@@ -472,6 +478,7 @@ impl<T> Call for FetchOnlyCall<T> {
 
     fn needs_timer(&self) -> bool {
         self.under_way.as_ref().is_some_and(|now| now.calls.needs_timer())
+            || self.in_buckets.as_ref().is_some_and(Call::needs_timer)
     }
 }
 
@@ -488,7 +495,7 @@ pub(crate) fn fetched(session: &Arc<Session>, ended: crate::calls::Ended) -> Res
 }
 
 /// The table of a bundle.
-fn table_of(body: &Body, tensor: &FetchedTensor) -> Result<BundleTable, Error> {
+pub(crate) fn table_of(body: &Body, tensor: &FetchedTensor) -> Result<BundleTable, Error> {
     if !BundleTable::is_bundle(&body.metadata) {
         return Err(BundleError::NotABundle { meta: tensor.meta.clone() }.into());
     }
@@ -498,14 +505,20 @@ fn table_of(body: &Body, tensor: &FetchedTensor) -> Result<BundleTable, Error> {
 /// A body that consists of these boxes.
 fn landed(body: Body, boxes: Vec<BodyBox>) -> Result<Landed, Error> {
     let (expected_bytes, found_bytes) = (packed_bytes(&boxes), body.len);
-    match expected_bytes == found_bytes {
-        true => Ok(Landed { body, boxes: Some(boxes) }),
-        false => Err(BundleError::WrongLength { expected_bytes, found_bytes }.into()),
+    if expected_bytes != found_bytes {
+        return Err(BundleError::WrongLength { expected_bytes, found_bytes }.into());
     }
+    let mut end = 0_u64;
+    let placed = boxes.into_iter().map(|b| {
+        let at = end.next_multiple_of(ALIGNMENT);
+        end = at + b.len_bytes();
+        (b, at)
+    });
+    Ok(Landed { body, boxes: Some(placed.collect()) })
 }
 
 /// The bundle of whole tensors.
-fn bundle(parts: Parts) -> Result<FetchedBundle, Error> {
+pub(crate) fn bundle(parts: Parts) -> Result<FetchedBundle, Error> {
     let Parts { parts, version, report } = parts;
     let (mut described, mut tensors) = (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()));
     for (name, slice) in parts {

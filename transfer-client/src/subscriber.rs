@@ -1,5 +1,6 @@
 //! The versions of one key, as a reader gets them.
 
+use crate::buckets::InBuckets;
 use crate::face::Face;
 use crate::fetch::{Fetch, FetchOptions, Take};
 use crate::handle::to_key;
@@ -36,6 +37,8 @@ pub struct Subscriber<F, T = Tensor> {
     timeout: Duration,
     require: Option<FabricKind>,
     take: Take<T>,
+    /// How a version that does not fit the landing pool is fetched, if it can be.
+    large: Option<fn() -> InBuckets<T>>,
     seen: Arc<Mutex<Seen>>,
 }
 
@@ -83,7 +86,12 @@ impl Since {
 impl<F: Face, T> Subscriber<F, T> {
     pub(crate) fn new(client: &Handle<F>, key: &impl ToKey, take: Take<T>) -> Result<Self, Error> {
         let (client, key) = (client.clone(), to_key(key)?);
-        Ok(Subscriber { client, key, timeout: DEFAULT_TIMEOUT, require: None, take, seen: Arc::default() })
+        Ok(Subscriber { client, key, timeout: DEFAULT_TIMEOUT, require: None, take, large: None, seen: Arc::default() })
+    }
+
+    /// Fetches versions that do not fit the landing pool in this way.
+    pub(crate) fn in_buckets(self, large: fn() -> InBuckets<T>) -> Self {
+        Subscriber { large: Some(large), ..self }
     }
 
     /// Begins after this version: the first one that [`next`](Self::next) returns is a later one.
@@ -148,7 +156,8 @@ impl<F: Face, T> Subscriber<F, T> {
         let (timeout, require) = (self.timeout, self.require);
         let options = FetchOptions { select, timeout, require, ..FetchOptions::new() };
         let since = Since { before: *self.seen.lock(), seen: self.seen.clone() };
-        Fetch::of(self.client.session(), self.key.clone(), options, self.take, since)
+        let fetch = Fetch::of(self.client.session(), self.key.clone(), options, self.take, since);
+        fetch.in_buckets(self.large.map(|large| large()))
     }
 }
 

@@ -61,6 +61,7 @@ fn code(error: &Error) -> String {
         Error::Failed(failure) => return failure_code(failure.code),
         Error::TooLargeForArena { .. } => "too_large_for_arena",
         Error::ArenaFull { .. } => "arena_full",
+        Error::NoMemory { .. } => "no_memory",
         Error::Connect(_) => "connect",
         Error::NotStarted { .. } => "not_started",
         Error::SidecarGone(_) => "sidecar_gone",

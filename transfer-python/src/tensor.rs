@@ -88,7 +88,7 @@ impl Tensor {
     }
 
     /// The bytes that a CPU has copied for DLPack views of this tensor, and for copies to GPUs. Small tensors are copied,
-    /// and tensors on huge pages, which cannot be mapped privately, and elements of 4 bits for numpy; to a GPU, what its driver cannot register.
+    /// and tensors on huge pages or that came in buckets, which cannot be mapped privately, and elements of 4 bits for numpy; to a GPU, what its driver cannot register.
     #[getter]
     fn exports_copied(&self) -> u64 {
         self.exports_copied.load(Ordering::Relaxed)
@@ -178,7 +178,7 @@ impl Tensor {
     }
 
     /// A DLPack capsule: a private mapping of the tensor's pages, which shows the same bytes without a copy. Writes go
-    /// to private copies of the pages. Tensors below 64 KiB, and tensors on huge pages, are copied; `exports_copied`
+    /// to private copies of the pages. Tensors below 64 KiB, on huge pages, or that came in buckets are copied; `exports_copied`
     /// counts these bytes. A float4_e2m1fn tensor is one of pairs there, as torch's float4_e2m1fn_x2; int4 and uint4 raise.
     #[pyo3(signature = (**asked))]
     fn __dlpack__<'py>(&self, py: Python<'py>, asked: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {

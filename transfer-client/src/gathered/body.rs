@@ -8,6 +8,7 @@ use std::sync::Arc;
 use transfer_core::memory::LocalSlice;
 use transfer_core::op::FetchedTensor;
 use transfer_core::wire::ranges::read_ranges;
+use transfer_memory::segment::copy_in_parallel;
 use transfer_memory::view::Bytes;
 
 /// A range that is not in the body, or not in one piece.
@@ -93,6 +94,23 @@ impl Body {
         }
         let found = self.find(offset, len).ok_or(OutOfBody { offset, len, body_len: self.len })?;
         Ok(found.to_arrow_buffer())
+    }
+
+    /// Copies a range into `to`, also where it lies in several pieces, with up to `threads` threads.
+    pub(crate) fn copy_out(&self, offset: u64, to: &mut [u8], threads: usize) -> Result<(), OutOfBody> {
+        let len = to.len() as u64;
+        let (mut at, mut rest) = (offset, to);
+        let outside = OutOfBody { offset, len, body_len: self.len };
+        while !rest.is_empty() {
+            let part = self.parts.partition_point(|(start, _)| *start <= at).checked_sub(1).ok_or(outside)?;
+            let (start, bytes) = &self.parts[part];
+            let from = bytes.get((at - start) as usize..).filter(|from| !from.is_empty()).ok_or(outside)?;
+            let take = from.len().min(rest.len());
+            let (now, later) = rest.split_at_mut(take);
+            copy_in_parallel(now, &from[..take], threads);
+            (at, rest) = (at + take as u64, later);
+        }
+        Ok(())
     }
 
     fn find(&self, offset: u64, len: u64) -> Option<Bytes> {

@@ -48,7 +48,7 @@ pub(crate) use table::Answered;
 use table::{Effects, Table};
 pub(crate) use watch::WaitEnd;
 
-use crate::part::KnownTables;
+use crate::known_tables::KnownTables;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::fmt;

@@ -6,7 +6,7 @@ use crate::memory::ALIGNMENT;
 use smallvec::SmallVec;
 
 /// The bytes that a box without repeats takes in a message.
-const BOX_BYTES: usize = 8 + 8 + 1;
+pub(super) const BOX_BYTES: usize = 8 + 8 + 1;
 
 /// The bytes that each repeat of a box takes in a message.
 const REPEAT_BYTES: usize = 8 + 8;

@@ -1,13 +1,17 @@
 //! A part of a version: a slice of a tensor, or boxes of its body with or without its metadata.
 
+use super::boxes::BOX_BYTES;
 use super::{BodyBox, DType, InvalidShape, InvalidSlice, MAX_RANK, Misfit, Packing, Slice, TensorMeta};
 use crate::memory::LocalSlice;
 use crate::plan::GatherList;
 use smallvec::SmallVec;
 
-/// The most bytes that the boxes of one [`Excerpt`] take in a message: those of 48 ranges. A request with this many fits
+/// The most ranges of one [`Excerpt`].
+pub const MAX_EXCERPT_RANGES: usize = 48;
+
+/// The most bytes that the boxes of one [`Excerpt`] take in a message: those of its ranges. A request with this many fits
 /// in the smallest message that a fabric has, and so does one with the longest [`Slice`].
-pub const MAX_EXCERPT_BYTES: usize = 48 * 17;
+pub const MAX_EXCERPT_BYTES: usize = MAX_EXCERPT_RANGES * BOX_BYTES;
 
 /// The length from which on the runs of a box are sent from where they lie. Shorter ones are packed first.
 const MIN_GATHERED_RUN: u64 = 4096;

@@ -11,7 +11,7 @@ mod slice;
 
 pub use boxes::{BodyBox, PackedRun, Packing, Repeat};
 pub use dtype::DType;
-pub use excerpt::{BodyRange, Cut, Excerpt, ExcerptPart, InvalidExcerpt, MAX_EXCERPT_BYTES};
+pub use excerpt::{BodyRange, Cut, Excerpt, ExcerptPart, InvalidExcerpt, MAX_EXCERPT_BYTES, MAX_EXCERPT_RANGES};
 pub use gathered::{Gathered, GatheredPart, InvalidGathered, MAX_GATHERED_BYTES};
 pub use key::{
     InvalidName, Key, MAX_COUNTER_NAME_BYTES, MAX_KEY_BYTES, Name, ReservedFor, Select, TensorName, Version,

@@ -8,8 +8,9 @@
 //! | field | bytes |
 //! |---|---|
 //! | `TBDL` | 4 |
-//! | layout, 1 | 1 |
+//! | layout, 2 | 1 |
 //! | number of tensors | 4 |
+//! | stamp of the push | 8 |
 //! | for each tensor: its name, as a 16-bit length and UTF-8 | 2 and more |
 //! | and its element type, rank and dimensions | 2, and 8 for each dimension |
 
@@ -25,7 +26,7 @@ use std::hash::{BuildHasher, RandomState};
 pub const MAX_TENSORS: usize = 131_072;
 
 const MAGIC: [u8; 4] = *b"TBDL";
-const LAYOUT: u8 = 1;
+const LAYOUT: u8 = 2;
 
 /// The length of the shortest entry, in bytes: a name of one byte, and a scalar.
 pub(super) const MIN_ENTRY_BYTES: usize = 5;
@@ -89,12 +90,13 @@ pub struct BundleTable {
     by_name: HashTable<u32>,
     /// Seeded for each table, since strangers choose the names.
     hasher: RandomState,
+    stamp: u64,
     body_len: u64,
 }
 
 impl PartialEq for BundleTable {
     fn eq(&self, other: &BundleTable) -> bool {
-        // Everything else follows from the entries.
+        // Everything else follows from the entries, but the stamp, which is not a part of the layout.
         self.entries == other.entries
     }
 }
@@ -125,7 +127,20 @@ impl BundleTable {
             // The table has room for all of them, so that no entry is hashed again.
             by_name.insert_unique(hash, n, |at| hasher.hash_one(entries[*at as usize].name.as_str()));
         }
-        Ok(BundleTable { entries, by_name, hasher, body_len })
+        Ok(BundleTable { entries, by_name, hasher, stamp: 0, body_len })
+    }
+
+    /// Sets the stamp, by which a reader in several requests knows that all of them were answered by one push: a number that
+    /// no other push has. Versions begin again with a new owner of a key, so their numbers do not tell.
+    #[must_use]
+    pub fn stamped(self, stamp: u64) -> BundleTable {
+        BundleTable { stamp, ..self }
+    }
+
+    /// Returns the stamp of its push.
+    #[must_use]
+    pub fn stamp(&self) -> u64 {
+        self.stamp
     }
 
     /// The number of bytes at which a bundle is recognised.
@@ -142,14 +157,14 @@ impl BundleTable {
     /// # Errors
     /// [`InvalidBundle`] for bytes that [`BundleTable::to_bytes`] cannot have written.
     pub fn read(metadata: &[u8]) -> Result<BundleTable, InvalidBundle> {
-        let (found, mut r) = read_head(metadata)?;
+        let (found, stamp, mut r) = read_head(metadata)?;
         let mut tensors = Vec::with_capacity(found.min(r.rest().len() / MIN_ENTRY_BYTES));
         for _ in 0..found {
             let (name, meta) = read_entry(&mut r)?;
             tensors.push((TensorName::new(name).map_err(WireError::from)?, meta));
         }
         r.end()?;
-        BundleTable::new(tensors)
+        BundleTable::new(tensors).map(|table| table.stamped(stamp))
     }
 
     /// Checks a table that a worker wrote, for a body of `body_len` bytes, at once. [`BundleCheck`] does it in steps.
@@ -163,14 +178,14 @@ impl BundleTable {
     /// Returns how many tensors the table has according to the fields in front of them. 0 if it is too short, or no table.
     #[must_use]
     pub fn tensors_in(head: &[u8]) -> usize {
-        read_head(head).map_or(0, |(found, _)| found)
+        read_head(head).map_or(0, |(found, ..)| found)
     }
 
     /// Returns the bytes of the table.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        w.raw(&MAGIC).u8(LAYOUT).u32(u32::try_from(self.entries.len()).unwrap_or(u32::MAX));
+        w.raw(&MAGIC).u8(LAYOUT).u32(u32::try_from(self.entries.len()).unwrap_or(u32::MAX)).u64(self.stamp);
         for BundleEntry { name, meta, offset: _ } in &self.entries {
             w.text(name.as_str()).meta(meta);
         }
@@ -201,8 +216,8 @@ fn is_named(entries: &[BundleEntry], at: u32, name: &str) -> bool {
     entries[at as usize].name.as_str() == name
 }
 
-/// Reads the fields in front of the entries. Returns the number of entries.
-pub(super) fn read_head(metadata: &[u8]) -> Result<(usize, Reader<'_>), InvalidBundle> {
+/// Reads the fields in front of the entries. Returns the number of entries, and the stamp.
+pub(super) fn read_head(metadata: &[u8]) -> Result<(usize, u64, Reader<'_>), InvalidBundle> {
     let mut r = Reader::new("the table of a bundle", metadata);
     let magic = r.u32()?;
     if magic != u32::from_le_bytes(MAGIC) {
@@ -211,12 +226,12 @@ pub(super) fn read_head(metadata: &[u8]) -> Result<(usize, Reader<'_>), InvalidB
     }
     let layout = r.u8()?;
     if layout != LAYOUT {
-        return Err(WireError::Value { what: "layout", value: u64::from(layout), expected: "1" }.into());
+        return Err(WireError::Value { what: "layout", value: u64::from(layout), expected: "2" }.into());
     }
     let found = r.u32()? as usize;
     match found > MAX_TENSORS {
         true => Err(InvalidBundle::TooMany { found }),
-        false => Ok((found, r)),
+        false => Ok((found, r.u64()?, r)),
     }
 }
 
@@ -265,7 +280,9 @@ mod tests {
     fn bundle_table_reads_back() {
         for table in [example(), BundleTable::new(Vec::new()).unwrap()] {
             assert!(BundleTable::is_bundle(&table.to_bytes()));
-            assert_eq!(BundleTable::read(&table.to_bytes()), Ok(table));
+            let table = table.stamped(u64::MAX - 1);
+            let read = BundleTable::read(&table.to_bytes()).unwrap();
+            assert_eq!((read.stamp(), &read), (u64::MAX - 1, &table));
         }
     }
 

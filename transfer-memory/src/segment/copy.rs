@@ -1,6 +1,7 @@
 //! Copying a large array into a mapping with several threads.
 
 use super::{MapError, Mapping};
+use parking_lot::Mutex;
 use std::thread;
 
 /// Below this many bytes for each thread, starting a thread costs more than it saves: about 20 µs against 100 µs of
@@ -9,6 +10,32 @@ const MIN_BYTES_PER_THREAD: usize = 2 << 20;
 
 /// Pieces start at multiples of this, so that no two threads write one page.
 const PIECE_ALIGNMENT: usize = 4096;
+
+/// Copies `from` to `to`, which is as long, with up to `threads` threads, as [`Mapping::copy_in_parallel`] does.
+///
+/// # Panics
+/// If the lengths differ, as [`slice::copy_from_slice`] does.
+pub fn copy_in_parallel(to: &mut [u8], from: &[u8], threads: usize) {
+    let threads = threads.min(from.len() / MIN_BYTES_PER_THREAD);
+    if threads < 2 {
+        return to.copy_from_slice(from);
+    }
+    let piece = from.len().div_ceil(threads).next_multiple_of(PIECE_ALIGNMENT);
+    let pieces = Mutex::new(to.chunks_mut(piece).zip(from.chunks(piece)));
+    let next = || pieces.lock().next();
+    let copy = || {
+        while let Some((to, from)) = next() {
+            to.copy_from_slice(from);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // Where no thread can be started, this one copies all.
+            let _ = thread::Builder::new().spawn_scoped(scope, copy);
+        }
+        copy();
+    });
+}
 
 impl Mapping {
     /// Copies `bytes` to `offset` with up to `threads` threads, the calling one included. Uses fewer for few bytes,

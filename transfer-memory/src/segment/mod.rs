@@ -23,6 +23,7 @@ mod word;
 
 pub(crate) use budget::allowed;
 pub use budget::{BudgetExceeded, PinnedBudget, Reservation};
+pub use copy::copy_in_parallel;
 pub use error::{MapError, SegmentError};
 pub use mapping::{Access, Mapping};
 pub(crate) use memfd::has_huge_pages;

@@ -171,6 +171,9 @@ fn parallel_copies_equal_serial_ones() {
         let mut back = vec![0; bytes.len()];
         s.mapping().copy_out(0, &mut back).unwrap();
         assert!(back == bytes, "{threads} threads");
+        back.fill(0);
+        copy_in_parallel(&mut back, &bytes, threads);
+        assert!(back == bytes, "{threads} threads");
     }
     assert!(s.mapping().copy_in_parallel(4096, &bytes, 2).is_err());
     s.seal_writers().unwrap();

@@ -213,10 +213,12 @@ class Client(_native.Client):
         """Fetches what `push_state` published: a `State`, that is a dict with `Tensor`s where tensors were, all of one version. Entries that were the
         same memory are the same `Tensor`.
 
-        With `into` they are also copied into its arrays, see `State.copy_into`. With `only`, an iterable of names, the state is a dict of these
-        tensors and no others by their names, which are "a/b/0" for what is at ["a"]["b"][0]; with `slices`, such as
-        {"w": np.s_[0:1024, -512:]}, slices of these as well, as `fetch` has them; where the version has to move, only they do, and `report.bytes` counts only them. The options are those of
-        `fetch`. Raises `Invalid` where the state has none of such a name.
+        A state that has to move and does not fit the landing pool comes in buckets, which are copied into memory of this process; the
+        report counts that. With `into` its tensors are copied into the arrays of `into`, see `State.copy_into`; those that came in buckets are
+        copied twice. With `only`, an iterable of names, the state is a dict of these tensors and no others by their names, which are "a/b/0"
+        for what is at ["a"]["b"][0]; with `slices`, such as {"w": np.s_[0:1024, -512:]}, slices of these as well, as `fetch` has them; where the
+        version has to move, only they do, and `report.bytes` counts only them. The options are those of `fetch`. Raises `Invalid` where the
+        state has none of such a name.
         """
         return wait(_calls.fetch_state(self, key, into, only, slices, options))
 

@@ -1,0 +1,74 @@
+"""States that do not fit the landing pool of the reader's node: they come in buckets, which are copied once more."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import transferd as td
+from conftest import Sidecar
+
+POOL = "4MiB"
+STATE = {"w": np.arange(1 << 20, dtype="float64"), "layers": [np.full(1 << 18, n, "float32") for n in range(4)], "step": 7}
+BYTES = STATE["w"].nbytes + sum(layer.nbytes for layer in STATE["layers"])
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory) -> Iterator[tuple[td.Client, Sidecar]]:
+    """A client with a published state, and the sidecar of another node."""
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("127.0.0.1", 0))
+        two.bind(("127.0.0.1", 0))
+        listen = [f"127.0.0.1:{end.getsockname()[1]}" for end in (one, two)]
+    a = Sidecar(tmp_path_factory.mktemp("a"), "--node", "a", "--listen", listen[0], "--pool-bytes", POOL)
+    b = Sidecar(tmp_path_factory.mktemp("b"), "--node", "b", "--listen", listen[1], "--pool-bytes", POOL, "--directory", f"http://{listen[0]}")
+    with td.connect(a.path, arena="64MiB") as giver:
+        giver.push_state("policy", STATE)
+        yield giver, b
+    b.stop()
+    a.stop()
+
+
+def check(state: td.State) -> None:
+    assert list(state) == list(STATE) and state["step"] == 7
+    assert np.array_equal(state["w"].numpy(), STATE["w"])
+    assert all(np.array_equal(found.numpy(), layer) for found, layer in zip(state["layers"], STATE["layers"], strict=True))
+    assert state.report.copied >= BYTES
+
+
+def test_a_state_that_does_not_fit_the_pool_comes_in_buckets(nodes):
+    with td.connect(nodes[1].path) as c:
+        state = c.fetch_state("policy")
+        check(state)
+        check(next(iter(c.state_subscriber("policy"))))
+        # It has no file, so what DLPack gets is a copy, and is counted.
+        assert np.array_equal(np.from_dlpack(state["w"]), STATE["w"])
+        assert state["w"].exports_copied == STATE["w"].nbytes
+        target = {"w": np.zeros(1 << 20), "step": 0}
+        check(c.fetch_state("policy", into=target))
+        assert np.array_equal(target["w"], STATE["w"]) and target["step"] == 7
+        part = c.fetch_state("policy", only=["w", "layers/2"])
+        assert sorted(part) == ["layers/2", "w"] and np.array_equal(part["w"].numpy(), STATE["w"])
+    # It stays readable when the session is over.
+    assert state["w"].numpy().sum() == STATE["w"].sum()
+
+
+def test_asyncio_fetches_in_buckets(nodes):
+    async def run() -> None:
+        async with td.aio.connect(nodes[1].path) as c:
+            check(await c.fetch_state("policy"))
+            async for state in c.state_subscriber("policy"):
+                check(state)
+                break
+
+    asyncio.run(run())
+
+
+def test_slices_of_a_state_have_to_fit_the_pool(nodes):
+    with td.connect(nodes[1].path) as c:
+        with pytest.raises(td.Error, match="the landing pool") as e:
+            c.fetch_state("policy", slices={"w": np.s_[1:]})
+        assert e.value.code == "too_large"
