@@ -242,9 +242,9 @@ unsafe fn convert(from: &Strided, to: *mut u8, row: Row) {
         // SAFETY: the caller's contract; `source` is the element of the indices `at`.
         to = unsafe { row(source, stride, count, to) };
         let Some(dim) = (0..outer).rev().find(|dim| at[*dim] + 1 < from.dims[*dim]) else { return };
-        for dim in dim + 1..outer {
-            source = source.wrapping_offset(-from.strides[dim] * (from.dims[dim] - 1) as isize);
-            at[dim] = 0;
+        for (inner, index) in at.iter_mut().enumerate().skip(dim + 1) {
+            source = source.wrapping_offset(-from.strides[inner] * (from.dims[inner] - 1) as isize);
+            *index = 0;
         }
         source = source.wrapping_offset(from.strides[dim]);
         at[dim] += 1;
