@@ -266,8 +266,7 @@ fn subscriber_reads_slices_each_version_once() {
         connect(scene.b().socket(), "far"),
     );
     for client in [&near, &far] {
-        let weights = client.subscriber("w").expect("a key").timeout(Duration::from_millis(300));
-        let policy = client.bundle_subscriber("b").expect("a key").timeout(Duration::from_millis(300));
+        let (weights, policy) = (client.subscriber("w").expect("a key"), client.bundle_subscriber("b").expect("a key"));
         let first = weights.seen().unwrap_or(0);
         for _ in 0..3 {
             let version = pusher.push_tensor("w", numbers(&pusher, &[10, 10], 7)).call().expect("pushed").version;
@@ -278,8 +277,9 @@ fn subscriber_reads_slices_each_version_once() {
             assert_eq!(Some(found.version()), policy.seen());
             assert!(weights.seen() == Some(version) && version > first);
             // Each version is returned once, whole or in part.
-            weights.next().slice(s![0]).call().expect_err("there is no newer one");
-            policy.next().slices([("w", s![0])]).call().expect_err("there is no newer one");
+            let soon = Duration::from_millis(300);
+            weights.next().slice(s![0]).timeout(soon).call().expect_err("there is no newer one");
+            policy.next().slices([("w", s![0])]).timeout(soon).call().expect_err("there is no newer one");
         }
     }
     drop((pusher, near, far));
