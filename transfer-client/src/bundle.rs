@@ -144,29 +144,30 @@ impl From<&Tensor> for BundleTensor<'_> {
     }
 }
 
-/// A fetched bundle. Each of its tensors keeps the memory of the whole bundle.
+/// A fetched bundle, all of one version: its tensors, or [slices](crate::FetchedSlices) of them. Each keeps the memory of
+/// what it lies in.
 #[derive(Debug, Clone)]
-pub struct FetchedBundle {
+pub struct FetchedBundle<T = Tensor> {
     table: Arc<BundleTable>,
-    tensors: Vec<Tensor>,
+    tensors: Vec<T>,
     version: u64,
     report: Report,
 }
 
-impl FetchedBundle {
+impl<T> FetchedBundle<T> {
     /// Makes a bundle of the tensors of a table, in its order.
-    pub(crate) fn new(table: BundleTable, tensors: Vec<Tensor>, version: Version, report: Report) -> FetchedBundle {
+    pub(crate) fn new(table: BundleTable, tensors: Vec<T>, version: Version, report: Report) -> FetchedBundle<T> {
         FetchedBundle { table: Arc::new(table), tensors, version: version.0, report }
     }
 
-    /// The tensor of this name.
+    /// The tensor of this name, if it was asked for.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<&Tensor> {
+    pub fn get(&self, name: &str) -> Option<&T> {
         self.tensors.get(self.table.find(name)?)
     }
 
     /// All names and tensors, in the order in which they were pushed.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Tensor)> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &T)> {
         self.table.entries().iter().map(|entry| entry.name.as_str()).zip(&self.tensors)
     }
 
