@@ -11,6 +11,7 @@
 //! - `disk`: the ends of writes and reads of disks.
 //! - `end`: the checks after all workers have gone.
 //! - `references`: which node keeps which segment of a peer.
+//! - `tally`: what a schedule has done.
 //! - `misfortune`: restarts of sidecars and of the directory, clocks that jump, links that are made twice.
 //!
 //! [`run`] plays one seed. It ends with the first error.
@@ -27,6 +28,7 @@ mod notices;
 mod peering;
 mod references;
 mod script;
+mod tally;
 mod worker;
 
 use super::{Endpoint, MemoryId, SimDisk, SimFabric, SimMemory, World};
@@ -47,6 +49,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+pub(crate) use tally::Tally;
 use worker::Worker;
 
 /// The number of keys that a board takes. A cluster may have more keys.
@@ -93,67 +96,6 @@ impl Play {
         lies: 0,
         spill: false,
     };
-}
-
-/// The results of a schedule.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    pub(crate) local_fetches: u64,
-    pub(crate) remote_fetches: u64,
-    /// Fetches that found their version on the board.
-    pub(crate) look_ups: u64,
-    pub(crate) announced: u64,
-    /// Look-ups that found their version in a notice.
-    pub(crate) noticed: u64,
-    /// Fetches that were answered by reference.
-    pub(crate) by_reference: u64,
-    /// Fetches of ranges of several versions that have landed together, and slices that came alone.
-    pub(crate) gathered: u64,
-    pub(crate) sliced: u64,
-    pub(crate) local_pushes: u64,
-    pub(crate) remote_pushes: u64,
-    pub(crate) prepared: u64,
-    pub(crate) one_sided: u64,
-    pub(crate) by_message: u64,
-    pub(crate) at_home: u64,
-    pub(crate) met: u64,
-    pub(crate) failures: [u64; 22],
-    pub(crate) links: u64,
-    pub(crate) links_lost: u64,
-    pub(crate) rails_lost: u64,
-    pub(crate) restarts: u64,
-    /// Versions that were written to disk, and reads of them.
-    pub(crate) spilled: u64,
-    pub(crate) read_back: u64,
-}
-
-impl Tally {
-    pub(crate) fn add(&mut self, other: &Tally) {
-        self.local_fetches += other.local_fetches;
-        self.remote_fetches += other.remote_fetches;
-        self.look_ups += other.look_ups;
-        self.announced += other.announced;
-        self.noticed += other.noticed;
-        self.by_reference += other.by_reference;
-        self.gathered += other.gathered;
-        self.sliced += other.sliced;
-        self.local_pushes += other.local_pushes;
-        self.remote_pushes += other.remote_pushes;
-        self.prepared += other.prepared;
-        self.one_sided += other.one_sided;
-        self.by_message += other.by_message;
-        self.at_home += other.at_home;
-        self.met += other.met;
-        self.links += other.links;
-        self.links_lost += other.links_lost;
-        self.rails_lost += other.rails_lost;
-        self.restarts += other.restarts;
-        self.spilled += other.spilled;
-        self.read_back += other.read_back;
-        for (sum, n) in self.failures.iter_mut().zip(other.failures) {
-            *sum += n;
-        }
-    }
 }
 
 /// An event outside of the world of fabrics.
