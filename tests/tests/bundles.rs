@@ -167,20 +167,20 @@ fn a_bundle_of_foreign_memory_is_copied_once() {
 /// Copied tensors share allocations, and their bundle is taken back like any other.
 #[test]
 fn bundle_holds_at_most_131072_tensors() {
-    const MOST: u64 = 131_072;
+    const MAX_TENSORS: u64 = 131_072;
     let scene = Scene::two();
     let (pusher, far) = (connect(scene.a().socket(), "pusher"), connect(scene.b().socket(), "far"));
-    let values: Vec<u64> = (0..=MOST).collect();
+    let values: Vec<u64> = (0..=MAX_TENSORS).collect();
     let tensors = |n: u64| {
         let one = |n| BundleTensor::from_slice([1], std::slice::from_ref(n)).expect("as long as its shape");
         values[..n as usize].iter().map(move |n| (n.to_string(), one(n)))
     };
-    let pushed = pusher.push_bundle("k", tensors(MOST)).call().expect("as many as there may be");
-    assert_eq!(pushed.report.copied, 8 * MOST);
+    let pushed = pusher.push_bundle("k", tensors(MAX_TENSORS)).call().expect("as many as there may be");
+    assert_eq!(pushed.report.copied, 8 * MAX_TENSORS);
     for client in [&pusher, &far] {
         let bundle = client.fetch_bundle("k").call().expect("fetched");
         let found = bundle.iter().map(|(name, t)| (name.to_owned(), t.as_slice::<u64>().expect("as pushed")[0]));
-        assert!(found.eq((0..MOST).map(|n| (n.to_string(), n))));
+        assert!(found.eq((0..MAX_TENSORS).map(|n| (n.to_string(), n))));
         assert_eq!(bundle.get("99999").expect("there").as_slice::<u64>().expect("as pushed"), [99_999]);
         let part = client.fetch_bundle("k").only(["100000", "7"]).call().expect("fetched");
         let found = part.iter().map(|(_, t)| t.as_slice::<u64>().expect("as pushed")[0]);
@@ -188,12 +188,12 @@ fn bundle_holds_at_most_131072_tensors() {
     }
     let mut taken = pusher.gate_bundle("k").call().expect("nobody reads it");
     let last = taken.iter_mut().last().expect("not empty").1.as_mut_slice::<u64>().expect("of that type");
-    assert_eq!(std::mem::replace(&mut last[0], 1), MOST - 1);
+    assert_eq!(std::mem::replace(&mut last[0], 1), MAX_TENSORS - 1);
     let pushed = pusher.push_bundle("k", taken).call().expect("pushed again");
     assert_eq!(pushed.report.copied, 0);
     let bundle = far.fetch_bundle("k").at_least(pushed.version).call().expect("fetched");
     assert_eq!(bundle.iter().last().expect("not empty").1.as_slice::<u64>().expect("as pushed"), [1]);
-    let e = pusher.push_bundle("k", tensors(MOST + 1)).call().expect_err("one too many");
+    let e = pusher.push_bundle("k", tensors(MAX_TENSORS + 1)).call().expect_err("one too many");
     assert!(matches!(e.error(), Error::Bundle(_)) && e.to_string().contains("at most 131072 tensors"), "{e}");
     let none: [(&str, TensorMut); 0] = [];
     pusher.push_bundle("none", none).call().expect("an empty bundle");

@@ -231,7 +231,7 @@ def test_a_record_that_no_push_has_written_is_an_error(c, other, which):
     if isinstance(said, bytes) and which != "no tree":
         calls.append(lambda: other.fetch_state("s", only=["head"]))
     for call in [*calls, lambda: c.gate_state("s")]:
-        with pytest.raises(td.Invalid, match="the record '__tree__' of the state 's' is none that push_state writes: ") as error:
+        with pytest.raises(td.Invalid, match="the record '__tree__' of the state 's' was not written by push_state: ") as error:
             call()
         assert reason in str(error.value) and error.value.key == "s" and len(str(error.value)) < 400
 
@@ -243,7 +243,7 @@ def test_ties_that_no_push_has_written_are_an_error(c):
         buffers["__tree__"].numpy()[:] = np.frombuffer(record, "uint8")
         c._push_bundle("s", list(buffers), list(buffers.values()), False, 0, {}).result()
         for only in (["head"], ["w", "head"]):
-            with pytest.raises(td.Invalid, match="the record '__tree__' of the state 's' is none that push_state writes") as error:
+            with pytest.raises(td.Invalid, match="the record '__tree__' of the state 's' was not written by push_state") as error:
                 c.fetch_state("s", only=only)
             assert len(str(error.value)) < 400
 
@@ -253,7 +253,7 @@ def test_a_record_that_is_too_long_is_not_read(sidecar):
         record = c.empty((64 << 20) + 1, "uint8")
         record.numpy()[:] = ord(" ")
         c._push_bundle("s", ["__tree__"], [record], False, 0, {}).result()
-        with pytest.raises(td.Invalid, match="is none that push_state writes: it has more than 67108864 bytes"):
+        with pytest.raises(td.Invalid, match="was not written by push_state: it has more than 67108864 bytes"):
             c.fetch_state("s")
 
 

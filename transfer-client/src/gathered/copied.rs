@@ -9,10 +9,10 @@ use std::task::Waker;
 use transfer_memory::arena::Block;
 
 /// A buffer from this length on has an allocation of its own. Bytes.
-const LONG: usize = 64 << 10;
+const OWN_ALLOCATION_BYTES: usize = 64 << 10;
 
 /// The most bytes that short buffers share.
-const SHARED: usize = 1 << 20;
+const SHARED_ALLOCATION_BYTES: usize = 1 << 20;
 
 /// Copies the buffers that do not lie in the arena into it. `false` if there is no room now; the buffers that were
 /// copied stay copied. The buffers of a shared allocation are one buffer then.
@@ -33,8 +33,10 @@ pub(crate) fn copy_buffers(
         }
         let mut len = piece.len();
         let mut run = vec![piece];
-        while len < LONG
-            && let Some(next) = rest.next_if(|next| next.len() < LONG && end(len, next.len()) <= SHARED && !lies(next))
+        while len < OWN_ALLOCATION_BYTES
+            && let Some(next) = rest.next_if(|next| {
+                next.len() < OWN_ALLOCATION_BYTES && end(len, next.len()) <= SHARED_ALLOCATION_BYTES && !lies(next)
+            })
         {
             len = end(len, next.len());
             run.push(next);

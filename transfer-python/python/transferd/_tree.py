@@ -199,7 +199,7 @@ def _tied_to(name: str, of: Any) -> str:
 
 def no_record(key: str, reason: str) -> Invalid:
     """The error of a record that cannot be."""
-    return Invalid(f"the record {RECORD!r} of the state {key!r} is none that push_state writes: {_cut(reason)}", key=key)
+    return Invalid(f"the record {RECORD!r} of the state {key!r} was not written by push_state: {_cut(reason)}", key=key)
 
 
 def _read(key: str, record: Tensor | Buffer, take: Callable[[dict[str, Any]], R]) -> R:
