@@ -2,12 +2,13 @@
 
 use super::control::Control;
 use super::directory::{Claim, DirectoryRequest};
+use super::events::NodeEvent;
 use super::ids::SessionId;
 use super::spill::SpillId;
 use super::tenant::Tenant;
 use crate::fabric::{AtomicOp, DownReason, GrantAccess, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
-use crate::op::Reply;
+use crate::op::{Answer, OpId, Reply};
 use crate::plan::GatherList;
 use crate::tensor::{Key, Packing, TensorMeta, Version};
 use crate::wire::landing::HEADER_BYTES;
@@ -266,6 +267,16 @@ impl Actions {
 
     pub(super) fn ask_directory(&mut self, request: DirectoryRequest) {
         self.push(HostAction::Control(Control::Directory(request)));
+    }
+
+    /// Sends a worker the answer to one of its operations.
+    pub(super) fn answer(&mut self, session: SessionId, op: OpId, answer: Answer) {
+        self.push(HostAction::Reply { session, reply: Reply::Answer { op, answer } });
+    }
+
+    /// Reports an event of the node.
+    pub(super) fn report(&mut self, event: NodeEvent) {
+        self.push(HostAction::Control(Control::Event(event)));
     }
 
     #[cfg(test)]

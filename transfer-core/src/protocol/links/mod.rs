@@ -25,6 +25,7 @@ pub(super) use outbox::{Out, OutWrite, Purpose};
 pub(super) use peers::Before;
 
 use super::config::NodeConfig;
+use super::control::PeerInfo;
 use super::ids::BlobId;
 use crate::fabric::LinkId;
 use crate::memory::LocalSlice;
@@ -90,6 +91,11 @@ impl Links {
     /// Returns a link that is up.
     pub(super) fn get(&self, link: LinkId) -> Option<&Link> {
         self.links.get(&link)
+    }
+
+    /// Returns the peer of a link that is up.
+    pub(super) fn peer_of(&self, link: LinkId) -> Option<&PeerInfo> {
+        self.get(link).map(Link::peer)
     }
 
     /// Returns the name of a link's peer, or an empty name if the link is gone.

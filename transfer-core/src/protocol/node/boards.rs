@@ -6,7 +6,7 @@ use crate::protocol::action::HostAction;
 use crate::protocol::action::NoticeAt;
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, RecordId};
-use crate::protocol::keys::{Concerned, Owner, Record};
+use crate::protocol::keys::{Owner, Record};
 use crate::protocol::sessions::Op;
 use crate::protocol::tenant::Tenant;
 use crate::time::Time;
@@ -90,10 +90,5 @@ impl Node {
                 _ => self.serve_now(now, record, concerned),
             }
         }
-    }
-
-    /// Defers the answer to waiters until the submission ring of the key's owner has been read.
-    pub(super) fn ask_later(&mut self, record: RecordId, concerned: Concerned) {
-        self.keys.ask_later(record, concerned);
     }
 }

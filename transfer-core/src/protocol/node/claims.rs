@@ -87,7 +87,7 @@ impl Node {
 
     fn tell_taken_over(&mut self, key: &Key, before: Option<&Owner>, to: &Name) {
         if let Some(from) = before.and_then(|before| self.owner_name(before)).filter(|from| *from != to).cloned() {
-            self.tell(NodeEvent::KeyTakenOver { key: key.clone(), from, to: to.clone() });
+            self.actions.report(NodeEvent::KeyTakenOver { key: key.clone(), from, to: to.clone() });
         }
     }
 

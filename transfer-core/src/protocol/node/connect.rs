@@ -58,7 +58,7 @@ impl Node {
             }
             if let Some(op) = self.sessions.finish(id) {
                 match op.kind {
-                    OpKind::Prepare { .. } => self.prepared(op.session, op.id),
+                    OpKind::Prepare { .. } => self.actions.answer(op.session, op.id, Answer::Prepared),
                     _ => self.push_here(now, op),
                 }
             }
@@ -102,16 +102,12 @@ impl Node {
         }
         if self.sessions.named(&prepare.to).is_some() {
             // The target is at this node and gets the tensor by reference, without slots.
-            return self.prepared(session, op);
+            return self.actions.answer(session, op, Answer::Prepared);
         }
         let Prepare { key, meta, to, timeout } = prepare;
         let kind = OpKind::Prepare { to, meta, stage: PushStage::Claiming };
         let op = Op { session, id: op, key, since: now, deadline: now + timeout, require: None, kind };
         self.push_there(now, op);
-    }
-
-    pub(super) fn prepared(&mut self, session: SessionId, op: OpId) {
-        self.answer(session, op, Answer::Prepared);
     }
 
     /// Handles the directory's answer to a tenant about where a worker is.

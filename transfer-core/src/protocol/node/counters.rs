@@ -78,7 +78,12 @@ impl Node {
                 self.send(link, Role::Counter, 0, Body::CounterEnded { name });
             }
             Effect::Violation(link, what) => self.violation(link, &what),
-            Effect::Failed(id, failure) => self.fail_op(id, failure),
+            // The counters have given the operation up already.
+            Effect::Failed(id, failure) => {
+                if let Some(Op { session, id: op, .. }) = self.sessions.finish(id) {
+                    self.refuse(session, op, failure);
+                }
+            }
             Effect::Ended(id, outcome) => self.counted(now, id, outcome),
         }
     }
@@ -114,7 +119,7 @@ impl Node {
                 Answer::Released { round, leader, report: report(way) }
             }
         };
-        self.answer(session, op, answer);
+        self.actions.answer(session, op, answer);
     }
 
     /// Checks a peer's request. Returns the counter's key and the tenant that asks for it. `None` if the request is

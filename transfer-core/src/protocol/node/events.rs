@@ -2,16 +2,10 @@
 
 use super::Node;
 use crate::op::{Failure, FailureCode};
-use crate::protocol::action::HostAction;
-use crate::protocol::control::Control;
 use crate::protocol::events::NodeEvent;
 use crate::protocol::ids::SessionId;
 
 impl Node {
-    pub(super) fn tell(&mut self, event: NodeEvent) {
-        self.actions.push(HostAction::Control(Control::Event(event)));
-    }
-
     /// Counts a worker's failed operation and reports it, unless its caller gave it up or the rate limit is reached.
     pub(super) fn failed(&mut self, session: SessionId, failure: &Failure) {
         self.meters.failed(failure.code);
@@ -21,7 +15,7 @@ impl Node {
         }
         let Some(worker) = self.sessions.get(session).map(|s| s.name().clone()) else { return };
         if let Some(untold) = self.failures_told.next(self.latest) {
-            self.tell(NodeEvent::Failed { worker, failure: failure.clone(), untold });
+            self.actions.report(NodeEvent::Failed { worker, failure: failure.clone(), untold });
         }
     }
 }

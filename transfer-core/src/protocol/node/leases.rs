@@ -154,7 +154,7 @@ impl Node {
             is_part,
             report,
         };
-        self.answer(session, op, Answer::Fetched { lease: LeaseId(blob.to_u64()), tensor });
+        self.actions.answer(session, op, Answer::Fetched { lease: LeaseId(blob.to_u64()), tensor });
         self.meters.finished(Operation::Fetch, path, &report);
         Ok(())
     }

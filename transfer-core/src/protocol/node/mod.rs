@@ -86,7 +86,7 @@ use crate::protocol::exchanges::Exchanges;
 use crate::protocol::ids::{CopyId, of};
 use crate::protocol::keys::Keys;
 use crate::protocol::landing::Landing;
-use crate::protocol::links::{Before, Link, Links};
+use crate::protocol::links::{Before, Links};
 use crate::protocol::meters::Meters;
 use crate::protocol::parents::Parents;
 use crate::protocol::pings::Pings;
@@ -197,7 +197,7 @@ impl Node {
     /// Returns the peer of a link that is up.
     #[must_use]
     pub fn peer_of(&self, link: LinkId) -> Option<&PeerInfo> {
-        self.links.get(link).map(Link::peer)
+        self.links.peer_of(link)
     }
 
     /// Returns the links that are up.

@@ -2,8 +2,7 @@
 
 use super::Node;
 use crate::memory::SegmentId;
-use crate::op::{Answer, Failure, FailureCode, OpId, Reply};
-use crate::protocol::action::HostAction;
+use crate::op::{Answer, Failure, FailureCode, OpId};
 use crate::protocol::ids::OperationId;
 use crate::protocol::ids::SessionId;
 use crate::protocol::keys::Waiter;
@@ -19,14 +18,9 @@ fn for_people(time: Duration) -> Duration {
 }
 
 impl Node {
-    /// Sends a worker the answer to one of its operations.
-    pub(super) fn answer(&mut self, session: SessionId, op: OpId, answer: Answer) {
-        self.actions.push(HostAction::Reply { session, reply: Reply::Answer { op, answer } });
-    }
-
     pub(super) fn refuse(&mut self, session: SessionId, op: OpId, failure: Failure) {
         self.failed(session, &failure);
-        self.answer(session, op, Answer::Failed { failure, kept: false });
+        self.actions.answer(session, op, Answer::Failed { failure, kept: false });
     }
 
     /// Returns the failure if another operation with this number is in progress. The limit on waiting operations counts
@@ -179,7 +173,7 @@ impl Node {
         self.note_failed(op, failure.code);
         let kept = self.keys.refuse_push(blob);
         self.failed(op.session, &failure);
-        self.answer(op.session, op.id, Answer::Failed { failure, kept });
+        self.actions.answer(op.session, op.id, Answer::Failed { failure, kept });
         self.keys.refuse_announced(&op.key, blob, &mut self.actions);
         self.unhold(blob);
         if !more_follow {

@@ -25,7 +25,7 @@ impl Node {
     /// Hands the collected requests to the control plane.
     pub(super) fn flush_asks(&mut self) {
         for (link, mut asks) in self.transfers.take_asks() {
-            let Some(peer) = self.peer_of(link).map(|peer| peer.name.clone()) else { continue };
+            let Some(peer) = self.links.peer_of(link).map(|peer| peer.name.clone()) else { continue };
             while !asks.is_empty() {
                 let rest = asks.split_off(asks.len().min(MAX_ASKS));
                 let peer = peer.clone();

@@ -241,7 +241,7 @@ impl Node {
         self.meters.finished(operation, path, &report);
         let (key, version, outcome, since, trace) = (&op.key, Some(version), Ok(report), op.since, self.trace_of(&op));
         self.note_ended(now, Ending { operation, session, key, version, path, outcome, since, trace });
-        self.answer(session, op.id, answer);
+        self.actions.answer(session, op.id, answer);
         if to.is_none() {
             self.tell_watched(record, &op, blob);
         }

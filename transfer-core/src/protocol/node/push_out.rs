@@ -103,7 +103,7 @@ impl Node {
                 }
                 OpKind::Prepare { .. } => {
                     if let Some(op) = self.sessions.finish(id) {
-                        self.prepared(op.session, op.id);
+                        self.actions.answer(op.session, op.id, Answer::Prepared);
                     }
                 }
                 _ => return,
@@ -218,7 +218,7 @@ impl Node {
                 origin: None,
             };
             let (path, version, trace) = (l.path(), Some(b.version), b.trace());
-            self.answer(op.session, op.id, Answer::Pushed { version: b.version, report });
+            self.actions.answer(op.session, op.id, Answer::Pushed { version: b.version, report });
             self.links.carried_out(link, bytes);
             self.meters.finished(Operation::Push, path, &report);
             let (operation, session, key, outcome) = (Operation::Push, op.session, &op.key, Ok(report));

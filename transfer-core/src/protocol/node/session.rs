@@ -152,7 +152,7 @@ impl Node {
         match record {
             Some(id) if mine => {
                 self.end_key(now, id);
-                self.answer(session, op, Answer::Deleted);
+                self.actions.answer(session, op, Answer::Deleted);
             }
             record => {
                 if let Some(failure) = record.and_then(|id| self.is_others(session, id, key)) {

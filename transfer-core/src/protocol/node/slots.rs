@@ -109,7 +109,7 @@ impl Node {
         };
         if let Some(bytes) = self.landing.want(self.latest, domain, want, waits) {
             let tenant = self.config.tenants.name(domain);
-            self.tell(NodeEvent::PoolFull { domain, tenant, bytes });
+            self.actions.report(NodeEvent::PoolFull { domain, tenant, bytes });
         }
     }
 
@@ -132,7 +132,7 @@ impl Node {
             }
             if let Some(after) = self.landing.served(self.latest, domain) {
                 let tenant = self.config.tenants.name(domain);
-                self.tell(NodeEvent::PoolFree { domain, tenant, after });
+                self.actions.report(NodeEvent::PoolFree { domain, tenant, after });
             }
         }
     }

@@ -65,7 +65,7 @@ impl Node {
         self.exchanges.went(id);
         self.leave_arena(&blob);
         let answer = Answer::TakenBack { version: blob.version, pushed, offset: blob.slice().offset };
-        self.answer(op.session, op.id, answer);
+        self.actions.answer(op.session, op.id, answer);
     }
 
     /// Returns the failure of a take-back that was not complete in time.

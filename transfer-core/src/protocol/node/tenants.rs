@@ -13,7 +13,7 @@ use crate::wire::message::NameRef;
 impl Node {
     /// Checks whether the peer of this link may speak for this tenant.
     pub(super) fn vouched(&self, link: LinkId, tenant: Tenant) -> Result<(), Failure> {
-        let Some(peer) = self.peer_of(link) else { return Ok(()) };
+        let Some(peer) = self.links.peer_of(link) else { return Ok(()) };
         self.config.tenants.vouched(&self.config.name, (&peer.name, &peer.vouches), tenant)
     }
 

@@ -61,7 +61,7 @@ impl Node {
             return;
         }
         match self.may_be_behind(record, None) {
-            true => self.ask_later(record, concerned),
+            true => self.keys.ask_later(record, concerned),
             false => self.serve_now(now, record, concerned),
         }
     }
