@@ -14,7 +14,7 @@ use crate::time::Time;
 use crate::trace::TraceContext;
 
 /// A transfer of a worker of this node that has ended.
-pub(super) struct Ending<'a> {
+pub(super) struct WorkersTransfer<'a> {
     pub(super) operation: Operation,
     pub(super) session: SessionId,
     pub(super) key: &'a Key,
@@ -55,9 +55,9 @@ impl Node {
         self.ended.iter_mut().flat_map(|ended| ended.drain(..))
     }
 
-    pub(super) fn note_ended(&mut self, now: Time, ending: Ending<'_>) {
+    pub(super) fn note_ended(&mut self, now: Time, ending: WorkersTransfer<'_>) {
         let Some(ended) = &mut self.ended else { return };
-        let Ending { operation, session, key, version, path, outcome, since, trace } = ending;
+        let WorkersTransfer { operation, session, key, version, path, outcome, since, trace } = ending;
         let Some(worker) = self.sessions.get(session).map(|s| Some(s.name().clone())) else { return };
         let peer = self.meters.peer_of(path).cloned();
         let (key, took) = (key.clone(), now.since(since));
@@ -117,7 +117,7 @@ impl Node {
     ) {
         let since = Time(now.0.saturating_sub(u64::try_from(report.waited.as_nanos()).unwrap_or(u64::MAX)));
         let (operation, path, outcome) = (Operation::Fetch, PathId::HERE, Ok(report));
-        self.note_ended(now, Ending { operation, session, key, version: Some(version), path, outcome, since, trace });
+        self.note_ended(now, WorkersTransfer { operation, session, key, version: Some(version), path, outcome, since, trace });
     }
 
     /// Records an operation that has failed, if it is a push or a fetch.
@@ -129,6 +129,6 @@ impl Node {
         };
         let (now, key, trace) = (self.latest, &op.key, self.trace_of(op));
         let (session, path, outcome, since) = (op.session, PathId::HERE, Err(code), op.since);
-        self.note_ended(now, Ending { operation, session, key, version, path, outcome, since, trace });
+        self.note_ended(now, WorkersTransfer { operation, session, key, version, path, outcome, since, trace });
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Node;
 use super::claims::key_owned;
-use super::ended::Ending;
+use super::ended::WorkersTransfer;
 use crate::exchange::Label;
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{ALIGNMENT, LocalSlice, SegmentId, padded};
@@ -240,7 +240,7 @@ impl Node {
         let (operation, session, path) = (Operation::Push, op.session, PathId::HERE);
         self.meters.finished(operation, path, &report);
         let (key, version, outcome, since, trace) = (&op.key, Some(version), Ok(report), op.since, self.trace_of(&op));
-        self.note_ended(now, Ending { operation, session, key, version, path, outcome, since, trace });
+        self.note_ended(now, WorkersTransfer { operation, session, key, version, path, outcome, since, trace });
         self.actions.answer(session, op.id, answer);
         if to.is_none() {
             self.tell_watched(record, &op, blob);

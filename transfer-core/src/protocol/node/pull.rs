@@ -1,7 +1,7 @@
 //! Pulling, the receiver's side: send a request, grant a slot, wait for the write.
 
 use super::Node;
-use super::ended::Ending;
+use super::ended::WorkersTransfer;
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
@@ -224,7 +224,7 @@ impl Node {
             let (operation, session, key, version) = (Operation::Fetch, op.session, &op.key, Some(header.version));
             let outcome = lent.map(|()| report).map_err(|failure| failure.code);
             let trace = self.trace_of(&op);
-            self.note_ended(now, Ending { operation, session, key, version, path, outcome, since: op.since, trace });
+            self.note_ended(now, WorkersTransfer { operation, session, key, version, path, outcome, since: op.since, trace });
         }
         self.unhold(blob);
     }
@@ -278,7 +278,7 @@ impl Node {
             let (operation, session, key) = (Operation::Fetch, op.session, &op.key);
             let outcome = lent.map(|()| report).map_err(|failure| failure.code);
             let (version, trace) = (Some(version), self.trace_of(&op));
-            self.note_ended(now, Ending { operation, session, key, version, path, outcome, since: op.since, trace });
+            self.note_ended(now, WorkersTransfer { operation, session, key, version, path, outcome, since: op.since, trace });
         }
         self.unhold(blob);
     }

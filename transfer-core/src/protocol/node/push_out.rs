@@ -1,7 +1,7 @@
 //! Pushing, the sender's side: a flow of one key to one worker, and the slots that the peer has granted for it.
 
 use super::Node;
-use super::ended::Ending;
+use super::ended::WorkersTransfer;
 use super::publish::too_high;
 use crate::fabric::LinkId;
 use crate::op::{Answer, Failure, FailureCode, Report};
@@ -222,7 +222,7 @@ impl Node {
             self.links.carried_out(link, bytes);
             self.meters.finished(Operation::Push, path, &report);
             let (operation, session, key, outcome) = (Operation::Push, op.session, &op.key, Ok(report));
-            self.note_ended(now, Ending { operation, session, key, version, path, outcome, since: op.since, trace });
+            self.note_ended(now, WorkersTransfer { operation, session, key, version, path, outcome, since: op.since, trace });
             self.unhold(blob);
         }
         self.unhold(blob);
