@@ -116,6 +116,7 @@ lint: setup ## Checks format, lints and house rules
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	scripts/check-core-is-pure.sh
 	scripts/check-unsafe.sh
+	scripts/check-flows.py
 
 doc: setup ## Builds the API documentation; warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps

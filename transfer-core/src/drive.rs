@@ -179,13 +179,13 @@ impl<M> Driver<M> {
         let up = self.links.iter().filter(|(_, state)| state.pending.is_none());
         let rails = up.map(|(link, state)| rails_of(&*self.fabrics[state.fabric], *link));
         let impaired = rails.filter(|rails| rails.live < rails.all).count() as u64;
-        Snapshot { impaired, ..self.node.snapshot(now) }
+        Snapshot { impaired, ..self.node.state().snapshot(now) }
     }
 
-    /// Returns a page of links with their rails; see [`Node::links`].
+    /// Returns a page of links with their rails; see [`NodeState::links`](crate::protocol::NodeState::links).
     #[must_use]
     pub fn links(&self, peer: &str, from: u64, limit: usize) -> Page<LinkStatus> {
-        let mut page = self.node.links(peer, from, limit);
+        let mut page = self.node.state().links(peer, from, limit);
         for link in &mut page.entries {
             if let Some(state) = self.links.get(&link.link) {
                 let rails = rails_of(&*self.fabrics[state.fabric], link.link);
@@ -263,7 +263,7 @@ impl<M> Driver<M> {
     /// from its device. So if that is possible for the key of a fetch, the fabrics are polled first.
     pub fn request(&mut self, now: Time, session: SessionId, request: Request, memory: &impl HeaderMemory) {
         if let Request::Command { command: Command::Fetch(fetch), .. } = &request
-            && self.node.lands_unheard(&fetch.key)
+            && self.node.state().lands_unheard(&fetch.key)
         {
             self.poll_fabrics(now, memory);
         }

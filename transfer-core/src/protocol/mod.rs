@@ -72,11 +72,7 @@ pub use ids::SessionId;
 pub use limits::{Limits, LimitsReached};
 pub use meters::{Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, WaitMeter};
 pub use node::Node;
-pub use node::drain::Unfinished;
-pub use node::listing::{TensorFilter, TransferFilter};
-pub use node::operator::{Deleted, NotDeleted};
-pub use node::ping::NotPinged;
-pub use node::session::PushRead;
+pub use node::{Deleted, NodeState, NotDeleted, NotPinged, PushRead, TensorFilter, TransferFilter, Unfinished};
 pub use snapshot::{
     Carried, EndedTransfer, ExchangeStatus, ExchangeWriter, LinkStatus, LinkWork, Page, PathStatus, PoolStatus,
     PublishedStatus, QuarantineStatus, SessionStatus, Snapshot, TensorStatus, TransferStatus,

@@ -116,28 +116,28 @@ impl Run {
         let node = &self.driver.node;
         match listing {
             Listing::Sessions { prefix, answer } => {
-                let mut page = node.sessions(&prefix, place, limit);
+                let mut page = node.state().sessions(&prefix, place, limit);
                 for session in &mut page.entries {
                     session.leases += self.boards.hazards_of(session.session);
                 }
                 answer(page);
             }
             Listing::Links { peer, answer } => answer(self.driver.links(&peer, place, limit)),
-            Listing::Tensors { filter, answer } => answer(node.tensors(&filter, place, limit)),
-            Listing::Transfers { filter, answer } => answer(node.transfers(now, &filter, place, limit)),
-            Listing::Quarantine { peer, answer } => answer(node.quarantine(now, &peer, place, limit)),
-            Listing::Exchanges { prefix, answer } => answer(node.exchanges(now, &prefix, place, limit)),
+            Listing::Tensors { filter, answer } => answer(node.state().tensors(&filter, place, limit)),
+            Listing::Transfers { filter, answer } => answer(node.state().transfers(now, &filter, place, limit)),
+            Listing::Quarantine { peer, answer } => answer(node.state().quarantine(now, &peer, place, limit)),
+            Listing::Exchanges { prefix, answer } => answer(node.state().exchanges(now, &prefix, place, limit)),
             Listing::Segments { answer } => {
                 let fabrics: Vec<_> = self.driver.fabrics().iter().map(|fabric| fabric.kind()).collect();
                 let mut page = self.memory.page(place, limit, &fabrics);
                 for segment in &mut page.entries {
                     segment.tenant = match segment.role {
                         SegmentRole::Pool(tenant) | SegmentRole::Arena(tenant, _) => {
-                            Some(self.driver.node.tenant_name(tenant))
+                            Some(self.driver.node.state().tenant_name(tenant))
                         }
                         SegmentRole::Headers | SegmentRole::Counters | SegmentRole::Peer => None,
                     };
-                    segment.reach = self.driver.node.arena_reach(segment.segment);
+                    segment.reach = self.driver.node.state().arena_reach(segment.segment);
                 }
                 answer(page);
             }

@@ -381,7 +381,7 @@ impl Run {
                 match self.add_segment(id, segment, SegmentRole::Pool(domain)) {
                     Ok(()) => self.driver.node.add_pool(domain, id, len),
                     Err(e) => {
-                        tracing::error!(tenant = %self.driver.node.tenant_name(domain), error = %e, "the landing pool cannot be used")
+                        tracing::error!(tenant = %self.driver.node.state().tenant_name(domain), error = %e, "the landing pool cannot be used")
                     }
                 }
                 if let Some(board) = board {
@@ -425,7 +425,7 @@ impl Run {
             }
             EngineCommand::AbandonLink { link, why } => driver.abandon_link(link, &why),
             EngineCommand::PrepareBuffers { link, peer, incarnation, asks, answer } => {
-                match driver.node.peer_of(link) {
+                match driver.node.state().peer_of(link) {
                     Some(p) if p.name == peer && p.incarnation == incarnation => {
                         self.next_call += 1;
                         self.calls.insert(self.next_call, answer);
@@ -444,7 +444,7 @@ impl Run {
             EngineCommand::Evict { domain, place, answer } => answer(driver.node.evict(domain, place)),
             EngineCommand::Ping { link, answer } => self.pings.begin(&mut driver.node, link, answer),
             EngineCommand::Drain => driver.node.drain(now),
-            EngineCommand::Unfinished(answer) => answer(driver.node.unfinished()),
+            EngineCommand::Unfinished(answer) => answer(driver.node.state().unfinished()),
             EngineCommand::SetPoll(strategy) => self.pace.strategy = strategy,
             EngineCommand::Stop => self.stopping = true,
         }
@@ -460,7 +460,7 @@ impl Run {
             }
             // The board stays empty, so every fetch goes to the sidecar.
             Err(e) => {
-                tracing::warn!(tenant = %self.driver.node.tenant_name(domain), error = %e, "every fetch goes to the sidecar")
+                tracing::warn!(tenant = %self.driver.node.state().tenant_name(domain), error = %e, "every fetch goes to the sidecar")
             }
         }
     }
@@ -484,7 +484,7 @@ impl Run {
 
     fn measure(&mut self, now: Time) -> Measured {
         let (workers, boards) = (self.workers.meters(), self.boards.meters());
-        let mut meters = self.driver.node.meters().clone();
+        let mut meters = self.driver.node.state().meters().clone();
         meters.add_looked_up(boards.hits, boards.bytes);
         Measured {
             snapshot: self.snapshot(now),
@@ -536,7 +536,7 @@ impl Run {
     /// Ends the links and sessions at the end of the thread. Peers and workers notice it by their sockets.
     pub(super) fn end(mut self) {
         let now = self.clock.time(Instant::now());
-        for link in self.driver.node.link_ids() {
+        for link in self.driver.node.state().link_ids() {
             self.driver.abandon_link(link, "the sidecar is shutting down");
         }
         // The fabrics send their last messages.

@@ -26,7 +26,7 @@ impl TraceSink {
     /// Passes on the transfers that have ended in this round.
     pub(super) fn end(&self, node: &mut Node, clock: Clock) {
         // Mostly nothing is traced.
-        if !node.is_traced() {
+        if !node.state().is_traced() {
             return;
         }
         for ended in node.take_ended() {

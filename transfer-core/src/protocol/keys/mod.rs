@@ -33,6 +33,7 @@ pub(super) use record::Record;
 pub(super) use versions::Picked;
 pub(super) use waiters::{Concerned, Waiter};
 
+use super::config::NodeConfig;
 use super::ids::{BlobId, SessionId, of};
 use super::slab::Slab;
 use super::tenant::Tenant;
@@ -81,9 +82,20 @@ pub(super) struct Keys {
     /// Where the keys of other nodes are, according to the directory: the node, and the number of the directory's
     /// entry.
     locations: HashMap<Key, (Name, u64)>,
+    /// The protocol rule that this node breaks, for tests.
+    #[cfg(test)]
+    broken: Option<super::broken::Broken>,
 }
 
 impl Keys {
+    pub(super) fn new(_config: &NodeConfig) -> Keys {
+        Keys {
+            #[cfg(test)]
+            broken: _config.broken,
+            ..Keys::default()
+        }
+    }
+
     /// Returns all keys, including those that have waiters and no owner.
     pub(super) fn records(&self) -> &Slab<Record, of::Record> {
         &self.records

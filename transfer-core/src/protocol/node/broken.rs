@@ -1,6 +1,7 @@
 //! Rules that a test makes the node break; see [`Broken`].
 
 use super::Node;
+use super::flows::Ownership;
 use crate::fabric::LinkId;
 use crate::memory::RemoteKey;
 use crate::protocol::action::{Action, HostAction, Post};
@@ -39,12 +40,14 @@ impl Node {
             self.revoked(now, link, slot);
         }
     }
+}
 
+impl Ownership<'_> {
     /// See [`Broken::ForgetsReaders`]: treats the versions that the peer of a lost link held as if no worker read them.
     pub(super) fn forget_readers(&mut self, mut lost: OfLink) -> OfLink {
         if self.config.broken == Some(Broken::ForgetsReaders) {
             for blob in self.references.forget_lent(&mut lost) {
-                self.unhold(blob);
+                memory!(self).unhold(blob);
             }
         }
         lost

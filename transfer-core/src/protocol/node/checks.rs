@@ -1,7 +1,13 @@
-//! Invariants of a node that has nothing left to do, for tests.
+//! Invariants of a node that has nothing left to do, and single steps that tests take.
 
 use super::Node;
 use crate::fabric::LinkId;
+use crate::memory::SegmentId;
+use crate::protocol::directory::ClaimRefused;
+use crate::protocol::keys::Owner;
+use crate::tensor::{Key, Name};
+use crate::time::Time;
+use crate::wire::message::{Body, Role};
 
 impl Node {
     /// Checks the invariants that hold whenever no action is left.
@@ -9,14 +15,14 @@ impl Node {
         self.landing.settle();
         for (domain, pool) in self.landing.pools() {
             let Some(front) = pool.wants().front() else { continue };
-            match self.room_for(*front) {
+            match needs!(self).room_for(*front) {
                 None => return Err(format!("{domain:?}: the first in the queue for room is gone: {front:?}")),
                 Some(need) if need <= pool.alloc().largest_free() => {
                     return Err(format!("{domain:?}: {front:?} waits for {need} bytes, which are there"));
                 }
                 Some(_) => {}
             }
-            if self.idle_would_do(*domain, *front)
+            if needs!(self).idle_would_do(*domain, *front)
                 && let Some((link, _)) = self.landing.to_ask(*domain, front.flow()).first()
             {
                 return Err(format!(
@@ -71,5 +77,71 @@ impl Node {
     /// Returns the credits of this side, the receive slots owed to the peer, and how many slots the peer has in all.
     pub(crate) fn credits(&self, link: LinkId) -> Option<(u32, u32, u32)> {
         self.links.credits(link)
+    }
+
+    /// Returns every key that a worker of this node publishes, with that worker's name. Tests compare nodes by it.
+    #[cfg(test)]
+    pub(crate) fn owners(&self) -> Vec<(Key, Name)> {
+        let records = self.keys.records().iter().map(|(_, record)| record);
+        let resident = records.filter(|r| matches!(r.owner(), Owner::Session(_)));
+        resident.filter_map(|r| Some((r.key().clone(), self.sessions.owner_name(r.owner())?.clone()))).collect()
+    }
+
+    /// Returns the names of the workers that can be found by name at this node.
+    #[cfg(test)]
+    pub(crate) fn worker_names(&self) -> Vec<Name> {
+        self.sessions.names()
+    }
+
+    /// Returns the places and values of the counters that live here, unless registered memory holds them; for tests.
+    #[cfg(test)]
+    pub(crate) fn counter_values(&self) -> Vec<(Key, u32, u64)> {
+        self.counters.values()
+    }
+
+    /// Checks that as many versions are counted as lie in arenas; for tests.
+    #[cfg(test)]
+    pub(super) fn check_limits(&self) -> Result<(), String> {
+        let versions = self.keys.versions_counted();
+        let blobs: u64 = self.sessions.in_arenas().into_iter().sum();
+        match blobs == versions {
+            true => Ok(()),
+            false => Err(format!("{versions} versions, and {blobs} in arenas")),
+        }
+    }
+
+    /// Handles the loss of a key: the directory has given it to another owner.
+    pub(in crate::protocol) fn key_lost(&mut self, now: Time, key: &Key, owner: &Name) {
+        ownership!(self).key_lost(now, key, owner)
+    }
+
+    /// Handles the directory's answer to a claim.
+    pub(in crate::protocol) fn claimed(&mut self, now: Time, key: &Key, result: Result<(), ClaimRefused>) {
+        ownership!(self).claimed(now, key, result)
+    }
+
+    /// Claims all keys of this node again, because the directory is a new one. Locations from an earlier directory are
+    /// forgotten: its sequence numbers mean nothing to the new one, whose clock may have been set back.
+    pub(in crate::protocol) fn claim_all(&mut self) {
+        ownership!(self).claim_all()
+    }
+
+    /// Handles the directory's answer about where a key is.
+    pub(in crate::protocol) fn located(&mut self, now: Time, key: &Key, node: &Name, sequence: u64) {
+        fetching!(self).located(now, key, node, sequence)
+    }
+
+    /// Handles the directory's answer to a tenant about where a worker is.
+    pub(in crate::protocol) fn worker_located(&mut self, now: Time, named: (&Name, &Name), node: Option<&Name>) {
+        ownership!(self).worker_located(now, named, node)
+    }
+
+    pub(crate) fn send(&mut self, link: LinkId, role: Role, index: u32, body: Body) {
+        sending!(self).send(link, role, index, body)
+    }
+
+    /// Returns the mark of the link over which a peer's segment came.
+    pub(crate) fn mark_of(&self, segment: SegmentId) -> Option<u64> {
+        self.references.mark_of(segment)
     }
 }

@@ -2,6 +2,7 @@
 //! out.
 
 use super::Node;
+use super::flows::Counting;
 use crate::fabric::{AtomicOp, FabricKind, LinkId, WorkId};
 use crate::memory::LocalSlice;
 use crate::op::{Answer, CounterAsk, CounterCommand, CounterReport, Failure, FailureCode, OpId};
@@ -16,6 +17,15 @@ use crate::wire::message::{Body, Message, NameRef, Role};
 use hashbrown::HashSet;
 use std::collections::VecDeque;
 
+/// Returns the indices of the COUNTER_OP and BARRIER_WAIT messages that were not sent.
+pub(super) fn unsent(outbox: &VecDeque<Out>) -> HashSet<u32> {
+    let of = |out: &Out| match out {
+        Out::Message(Message { index, body: Body::CounterOp { .. } | Body::BarrierWait { .. }, .. }) => Some(*index),
+        _ => None,
+    };
+    outbox.iter().filter_map(of).collect()
+}
+
 impl Node {
     /// Puts the words of counters into this registered memory, because the device of a fabric of this kind operates on
     /// them for peers. The memory has [`COUNTER_WORDS_BYTES`](crate::protocol::COUNTER_WORDS_BYTES) bytes and is all
@@ -25,26 +35,54 @@ impl Node {
         self.counters.use_words(words, kind);
     }
 
+    /// Handles an operation on a peer's word that could not be posted: the device no longer reaches the peer, but the
+    /// link does. The operation goes to the counter's home by message.
+    pub(crate) fn atomic_refused(&mut self, link: LinkId, work: WorkId) {
+        counting!(self).atomic_refused(link, work)
+    }
+
+    /// Handles the refusal of [`FabricAction::LocalAtomic`](crate::protocol::FabricAction::LocalAtomic) by the device.
+    pub fn local_atomic_refused(&mut self, work: WorkId, why: &str) {
+        counting!(self).local_atomic_refused(work, why)
+    }
+}
+
+impl Counting<'_> {
+    /// Forgets where an operation's key or target is, because that node cannot be reached. Later it may be elsewhere.
+    pub(super) fn forget_node_of(&mut self, id: OperationId) {
+        let Some(op) = self.sessions.op(id) else { return };
+        if op.key.reserved_for().is_some() {
+            return self.counters.forget_home_of(&op.key);
+        }
+        match op.target() {
+            Some(to) => {
+                let (session, to) = (op.session, to.clone());
+                memory!(self).forget_node_of_worker(session, &to);
+            }
+            None => drop(self.keys.forget_location(&op.key)),
+        }
+    }
+
     /// Handles a worker's request about a counter or a barrier.
     pub(super) fn counter(&mut self, now: Time, session: SessionId, op: OpId, command: CounterCommand) {
         let CounterCommand { name, ask, timeout } = command;
-        if let Some(failure) = self.is_busy(session) {
-            return self.refuse(session, op, failure);
+        if let Some(failure) = access!(self).is_busy(session) {
+            return replies!(self).refuse(session, op, failure);
         }
         let key = match &ask {
             CounterAsk::Wait { .. } => Key::of_barrier(&name),
             CounterAsk::Open | CounterAsk::Operate { .. } => Key::of_counter(&name),
         };
         let key = match key {
-            Ok(key) if let Err(failure) = self.may_push(session, &key, None) => {
-                return self.refuse(session, op, failure);
+            Ok(key) if let Err(failure) = access!(self).may_push(session, &key, None) => {
+                return replies!(self).refuse(session, op, failure);
             }
             Ok(_) if ask == (CounterAsk::Wait { members: 0 }) => {
                 let text = format!("barrier {name:?} was asked for 0 members; it needs at least 1");
-                return self.refuse(session, op, Failure::new(FailureCode::Invalid, text));
+                return replies!(self).refuse(session, op, Failure::new(FailureCode::Invalid, text));
             }
             Ok(key) => key,
-            Err(e) => return self.refuse(session, op, Failure::new(FailureCode::Invalid, e.to_string())),
+            Err(e) => return replies!(self).refuse(session, op, Failure::new(FailureCode::Invalid, e.to_string())),
         };
         let Some(tenant) = self.sessions.tenant_of(session) else { return };
         let of = (key.clone(), tenant);
@@ -56,7 +94,7 @@ impl Node {
 
     /// Hands an event to the counters and carries out its effects.
     pub(super) fn count<R>(&mut self, now: Time, event: impl FnOnce(&mut Counters) -> R) -> R {
-        let result = event(&mut self.counters);
+        let result = event(self.counters);
         for effect in self.counters.take_effects() {
             self.do_counted(now, effect);
         }
@@ -67,21 +105,21 @@ impl Node {
         match effect {
             Effect::Do(action) => self.actions.push(action),
             Effect::Connect(id, node) => {
-                if let Some(link) = self.connect_for(id, &node) {
+                if let Some(link) = sending!(self).connect_for(id, &node) {
                     self.count(now, |counters| counters.connected(now, id, link));
                 }
             }
-            Effect::Send(link, index, body) => self.send(link, Role::Counter, index, body),
+            Effect::Send(link, index, body) => sending!(self).send(link, Role::Counter, index, body),
             Effect::Ask(link, index, asked) => self.ask_home(link, index, asked),
             Effect::TellEnded(link, key) => {
-                let [name] = self.number(link, [&Name::from(key)]);
-                self.send(link, Role::Counter, 0, Body::CounterEnded { name });
+                let [name] = sending!(self).number(link, [&Name::from(key)]);
+                sending!(self).send(link, Role::Counter, 0, Body::CounterEnded { name });
             }
-            Effect::Violation(link, what) => self.violation(link, &what),
+            Effect::Violation(link, what) => sending!(self).violation(link, &what),
             // The counters have given the operation up already.
             Effect::Failed(id, failure) => {
                 if let Some(Op { session, id: op, .. }) = self.sessions.finish(id) {
-                    self.refuse(session, op, failure);
+                    replies!(self).refuse(session, op, failure);
                 }
             }
             Effect::Ended(id, outcome) => self.counted(now, id, outcome),
@@ -90,13 +128,13 @@ impl Node {
 
     fn ask_home(&mut self, link: LinkId, index: u32, asked: Asked) {
         let (key, tenant) = (Name::from(asked.key), self.config.tenants.name(asked.tenant));
-        let [name, tenant] = self.number(link, [&key, &tenant]);
+        let [name, tenant] = sending!(self).number(link, [&key, &tenant]);
         let body = match asked.what {
             AskedFor::Open { wants_grant } => Body::CounterOpen { name, tenant, wants_grant },
             AskedFor::Wait { members } => Body::BarrierWait { name, tenant, members },
             AskedFor::Operate { identity, op } => Body::CounterOp { name, tenant, identity, op },
         };
-        self.send(link, Role::Counter, index, body);
+        sending!(self).send(link, Role::Counter, index, body);
     }
 
     /// Ends an operation that was carried out, and answers its worker.
@@ -133,15 +171,15 @@ impl Node {
         let asked = match self.links.look_up(link, name).cloned().map(Key::from) {
             Err(what) => Err(what),
             Ok(key) => match self.counters.may_ask(link, index) {
-                Ok(Ok(())) => self.asked_for(link, tenant).map(|asked| asked.map(|tenant| (key, tenant))),
+                Ok(Ok(())) => access!(self).asked_for(link, tenant).map(|asked| asked.map(|tenant| (key, tenant))),
                 Ok(Err(busy)) => Ok(Err(busy)),
                 Err(what) => Err(what),
             },
         };
         match asked {
             Ok(Ok(asked)) => return Some(asked),
-            Ok(Err(failure)) => self.send(link, Role::Counter, index, Body::ErrorStatus(failure)),
-            Err(what) => self.violation(link, &what),
+            Ok(Err(failure)) => sending!(self).send(link, Role::Counter, index, Body::ErrorStatus(failure)),
+            Err(what) => sending!(self).violation(link, &what),
         }
         None
     }
@@ -178,33 +216,18 @@ impl Node {
     pub(super) fn counter_ended_there(&mut self, link: LinkId, name: NameRef) {
         match self.links.look_up(link, name).cloned().map(Key::from) {
             Ok(key) => self.counters.ended_there(link, &key),
-            Err(what) => self.violation(link, &what),
+            Err(what) => sending!(self).violation(link, &what),
         }
     }
 
     /// Handles an operation on a peer's word that could not be posted: the device no longer reaches the peer, but the
     /// link does. The operation goes to the counter's home by message.
-    pub(crate) fn atomic_refused(&mut self, link: LinkId, work: WorkId) {
-        self.count(self.latest, |counters| counters.atomic_refused(link, work));
+    fn atomic_refused(&mut self, link: LinkId, work: WorkId) {
+        self.count(self.common.latest, |counters| counters.atomic_refused(link, work));
     }
 
     /// Handles the refusal of [`FabricAction::LocalAtomic`](crate::protocol::FabricAction::LocalAtomic) by the device.
-    pub fn local_atomic_refused(&mut self, work: WorkId, why: &str) {
-        self.count(self.latest, |counters| counters.local_atomic_refused(work, why));
+    fn local_atomic_refused(&mut self, work: WorkId, why: &str) {
+        self.count(self.common.latest, |counters| counters.local_atomic_refused(work, why));
     }
-
-    /// Returns the places and values of the counters that live here, unless registered memory holds them; for tests.
-    #[cfg(test)]
-    pub(crate) fn counter_values(&self) -> Vec<(Key, u32, u64)> {
-        self.counters.values()
-    }
-}
-
-/// Returns the indices of the COUNTER_OP and BARRIER_WAIT messages that were not sent.
-pub(super) fn unsent(outbox: &VecDeque<Out>) -> HashSet<u32> {
-    let of = |out: &Out| match out {
-        Out::Message(Message { index, body: Body::CounterOp { .. } | Body::BarrierWait { .. }, .. }) => Some(*index),
-        _ => None,
-    };
-    outbox.iter().filter_map(of).collect()
 }

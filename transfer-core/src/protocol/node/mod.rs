@@ -1,80 +1,51 @@
-//! The node. It combines the state machines of `protocol`, runs the exchanges that need several of them, and is where
-//! events come in and actions go out.
+//! The node. It holds the state machines of `protocol`, takes events in and gives actions out.
+//!
+//! What needs one machine alone is a method of that machine. What needs several is a flow, in one of the folders here:
+//! `flows` says which machines each of them borrows. Calls go down this list, never up, and a flow never calls the node:
 //!
 //! # Layout
-//! - `session`, `ops`: how sessions and operations of workers begin and end. `waiting`: what an operation waits for, in
-//!   words.
-//! - `fetch`, `connect`: finding a key's owner, a worker's node, and the link to a node.
-//! - `publish`, `claims`, `name_lost`: publishing, and the right to publish. `versions`: how versions answer waiters,
-//!   and how they end.
-//! - `boards`: versions that workers find without asking.
-//! - `limits`, `tenants`: how much a worker or a tenant may have, and which tenants have access.
-//! - `parents`: versions that stay with the parent of their key.
-//! - `take_back`: a version whose memory its worker wants to write again. `leases`: how memory is handed to workers and
-//!   returned.
-//! - `slots`, `recall`: what follows a grant, a landing and freed room; slots that are called back.
-//! - `inbox`, `outbox`: messages and writes from peers and to peers.
-//! - `pull`, `serve`: the two sides of a fetch from another node. `references`: a fetch whose receiver reads the
-//!   owner's memory. `gather`: ranges of several versions that are fetched together.
-//! - `push_out`, `push_in`, `prepare`: the two sides of a push to another node, and slots for many keys at once.
-//! - `copies`, `copying`: copies of tensors for workers of another tenant.
-//! - `spill`: versions that are written to disk. `exchanges`: what exchanges have here, and the limit on their partitions.
-//! - `counters`: events of counters and barriers, and their effects.
-//! - `status`, `listing`: the state that a node shows. `events`, `ended`: events that it reports, and records of ended
-//!   transfers.
-//! - `endings`: ends that take more than one round.
-//! - `drain`, `operator`, `ping`: draining the node, what an operator ends, and the round trips that it measures.
+//! - `events`: events of workers, peers, devices and the directory. They call the flows.
+//! - `ownership`: who owns a key, and everything that ends: keys, workers, names, links.
+//! - `receiving`: pushes of other nodes. `pushing`: pushes of workers, here and to other nodes. `fetching`: their fetches.
+//! - `counters`: counters and barriers.
+//! - `answering`: versions, and the workers and peers that wait for them.
+//! - `room`: room in the landing pools.
+//! - `memory`: references to versions.
+//! - `replies`: what workers are told. `sending`: messages to peers.
+//! - `rules`: what may happen. `state`: what the node shows. Both only read.
 
-mod boards;
+#[macro_use]
+mod flows;
+
+mod answering;
+mod events;
+mod fetching;
+mod memory;
+mod ownership;
+mod pushing;
+mod receiving;
+mod room;
+mod rules;
+mod state;
+
 #[cfg(test)]
 mod broken;
 #[cfg(test)]
 mod checks;
-mod claims;
-mod connect;
-mod copies;
-mod copying;
 mod counters;
-pub(super) mod drain;
-mod ended;
-pub(super) mod endings;
-mod events;
-mod exchanges;
-mod fetch;
-mod gather;
-mod inbox;
-mod leases;
-mod limits;
-pub(super) mod listing;
-mod lost_link;
-mod name_lost;
-pub(super) mod operator;
-mod ops;
-mod outbox;
-mod packing;
-mod parents;
-pub(super) mod ping;
-mod prepare;
-mod publish;
-mod pull;
-mod push_in;
-mod push_out;
-mod recall;
-mod references;
-mod serve;
-pub(super) mod session;
-mod slots;
-mod spill;
-mod status;
-mod streams;
-mod take_back;
-mod tenants;
-mod versions;
-mod waiting;
+mod replies;
+mod sending;
+
+pub use events::{NotPinged, PushRead};
+pub use flows::NodeState;
+#[cfg(test)]
+pub(super) use ownership::ENDS_PER_ROUND;
+pub use ownership::{Deleted, NotDeleted};
+pub use state::{TensorFilter, TransferFilter, Unfinished};
 
 pub(super) use crate::protocol::snapshot::EndedTransfer;
 
-use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId};
+use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId, WorkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Failure, FailureCode};
 use crate::protocol::action::{Action, Actions, HostAction};
@@ -83,15 +54,15 @@ use crate::protocol::control::{Control, PeerInfo};
 use crate::protocol::counters::Counters;
 use crate::protocol::events::FailuresTold;
 use crate::protocol::exchanges::Exchanges;
-use crate::protocol::ids::{CopyId, of};
+use crate::protocol::ids::{CopyId, OperationId, of};
 use crate::protocol::keys::Keys;
 use crate::protocol::landing::Landing;
-use crate::protocol::links::{Before, Links};
+use crate::protocol::links::{Before, Links, Purpose};
 use crate::protocol::meters::Meters;
 use crate::protocol::parents::Parents;
 use crate::protocol::pings::Pings;
 use crate::protocol::references::References;
-use crate::protocol::sessions::Sessions;
+use crate::protocol::sessions::{FetchStage, OpKind, PushStage, Sessions};
 use crate::protocol::slab::{Id, Slab};
 use crate::protocol::spill::Spills;
 use crate::protocol::tenant::Tenant;
@@ -100,8 +71,8 @@ use crate::tensor::Name;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::Message;
-use copying::Copying;
-use endings::Endings;
+use answering::Copying;
+use ownership::Endings;
 use std::collections::VecDeque;
 
 /// One sidecar as a state machine: sessions of workers, published tensors, links to peers.
@@ -116,6 +87,7 @@ use std::collections::VecDeque;
 /// Before the driver hands in an immediate, it finds the header with [`landing_header`](Node::landing_header) and
 /// copies it out of the landed memory, because the node cannot access memory.
 pub struct Node {
+    pub(super) common: Common,
     pub(super) config: NodeConfig,
     pub(super) sessions: Sessions,
     keys: Keys,
@@ -132,25 +104,57 @@ pub struct Node {
     meters: Meters,
     /// Transfers that have ended. `None` while tracing is off.
     ended: Option<Vec<EndedTransfer>>,
-    /// The time of the latest event.
-    latest: Time,
     /// Copies for readers of other tenants, of versions on disk, and of parts that are packed.
     copies: Slab<Copying, of::Copy>,
     /// Parts that wait for room to be packed, and until when, in this order.
     packs_waiting: VecDeque<(Time, CopyId)>,
-    /// Whether the node drains: it takes nothing new.
-    draining: bool,
     failures_told: FailuresTold,
     endings: Endings,
+}
+
+/// What every flow may read.
+#[derive(Default)]
+pub(super) struct Common {
+    /// The time of the latest event.
+    latest: Time,
+    /// Whether the node drains: it takes nothing new.
+    draining: bool,
     /// How many waiters and keys were looked at. Tests bound the cost of an event by it.
     #[cfg(test)]
     pub(super) steps: std::cell::Cell<u64>,
+}
+
+impl Common {
+    /// Counts one step. Does nothing outside tests.
+    #[allow(clippy::unused_self)]
+    fn step(&self) {
+        #[cfg(test)]
+        self.steps.set(self.steps.get() + 1);
+    }
 }
 
 /// The most receive slots of a peer that are used, even if the peer says that it has more.
 const MAX_RECEIVE_SLOTS: u32 = 1 << 14;
 
 impl Node {
+    pub(super) fn go_on_with_link(&mut self, now: Time, id: OperationId, link: LinkId) {
+        match self.sessions.op(id).map(|op| &op.kind) {
+            Some(OpKind::Fetch { stage: FetchStage::Connecting(_), .. }) => fetching!(self).start_pull(now, id, link),
+            Some(
+                OpKind::Push { stage: PushStage::Connecting(_), .. }
+                | OpKind::Prepare { stage: PushStage::Connecting(_), .. },
+            ) => pushing!(self).enqueue_push(now, id, link),
+            Some(OpKind::Counter) => counting!(self).count(now, |counters| counters.connected(now, id, link)),
+            _ => {}
+        }
+    }
+
+    /// Whether something that has ended is not done.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        !self.endings.is_empty()
+    }
+
     /// Creates a node. `headers` is registered memory for outgoing landing headers, with [`HEADER_BYTES`] for each
     /// transfer in flight.
     #[must_use]
@@ -161,10 +165,11 @@ impl Node {
         let references = References::new(&config);
         let counters = Counters::new(&config);
         let spills = Spills::new(config.spill);
+        let keys = Keys::new(&config);
         Node {
             config,
             sessions: Sessions::default(),
-            keys: Keys::default(),
+            keys,
             landing,
             links,
             actions: Actions::default(),
@@ -177,33 +182,18 @@ impl Node {
             exchanges: Exchanges::default(),
             meters,
             ended: None,
-            latest: Time(0),
+            common: Common::default(),
             copies: Slab::default(),
             packs_waiting: VecDeque::new(),
-            draining: false,
             failures_told: FailuresTold::default(),
             endings: Endings::default(),
-            #[cfg(test)]
-            steps: std::cell::Cell::new(0),
         }
     }
 
-    /// Returns this node's name.
+    /// Returns what the node shows of its state.
     #[must_use]
-    pub fn name(&self) -> &Name {
-        &self.config.name
-    }
-
-    /// Returns the peer of a link that is up.
-    #[must_use]
-    pub fn peer_of(&self, link: LinkId) -> Option<&PeerInfo> {
-        self.links.peer_of(link)
-    }
-
-    /// Returns the links that are up.
-    #[must_use]
-    pub fn link_ids(&self) -> Vec<LinkId> {
-        self.links.all().keys().copied().collect()
+    pub fn state(&self) -> NodeState<'_> {
+        state!(self)
     }
 
     /// Moves all waiting actions into `batch`, which must be empty. Returns `false` if nothing is left until the next event.
@@ -211,10 +201,10 @@ impl Node {
     pub fn take_actions(&mut self, batch: &mut VecDeque<Action>) -> bool {
         if self.actions.is_empty() {
             // These were put off until all other actions are carried out.
-            self.pack_parts();
-            self.serve_pool_waiters();
-            self.spill();
-            self.flush_asks();
+            answering!(self).pack_parts();
+            answering!(self).serve_pool_waiters();
+            memory!(self).spill();
+            calls!(self).flush_asks();
             self.links.flush(&mut self.actions);
         }
         self.actions.swap(batch);
@@ -224,27 +214,27 @@ impl Node {
         !batch.is_empty()
     }
 
-    /// Returns the latest time at which [`Node::timeout`] has to be called.
+    /// Returns the latest time at which [`Node::timeout`](crate::protocol::Node::timeout) has to be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let looks =
             self.references.look_at().into_iter().chain(self.parents.look_at()).chain(self.spills.paused_until());
         let looks = looks.chain(self.packs_due());
-        let ending = self.is_ending().then_some(self.latest);
+        let ending = self.is_ending().then_some(self.common.latest);
         self.sessions.next_deadline().into_iter().chain(looks).chain(ending).min()
     }
 
     /// Handles the passing of time: ends the operations whose deadline has passed, looks for readers of the memory that
     /// lost peers held, and for the parents with which versions stay, and goes on with what ends in several rounds.
     pub fn timeout(&mut self, now: Time) {
-        self.latest = now;
-        self.go_on_ending(now);
+        self.common.latest = now;
+        ownership!(self).go_on_ending(now);
         while let Some(op) = self.sessions.take_due(now) {
-            self.deadline(now, op);
+            answering!(self).deadline(now, op);
         }
         self.references.look_after(now, &mut self.actions);
-        self.look_for_parents(now);
-        self.end_waiting_packs(now);
+        ownership!(self).look_for_parents(now);
+        answering!(self).end_waiting_packs(now);
         self.spills.timeout(now);
     }
 
@@ -266,7 +256,7 @@ impl Node {
         self.actions.push(HostAction::Control(Control::LinkUp { link, peer: name }));
         match before {
             // The peer came back before this side noticed that it had gone.
-            Before::Link(old) => self.disconnect(old, DownReason::Closed("the peer connected anew".into())),
+            Before::Link(old) => sending!(self).disconnect(old, DownReason::Closed("the peer connected anew".into())),
             Before::Waiting(waiting) => {
                 for op in waiting {
                     self.go_on_with_link(now, op, link);
@@ -284,27 +274,27 @@ impl Node {
     /// Fails the operations that wait for a link to a node, because no link to it can be made.
     pub fn connect_failed(&mut self, _now: Time, peer: &Name, why: &str) {
         for op in self.links.connect_failed(peer) {
-            self.forget_node_of(op);
+            counting!(self).forget_node_of(op);
             let text = format!("node {peer:?} cannot be reached: {why}");
-            self.fail_op(op, Failure::new(FailureCode::PeerUnreachable, text));
+            answering!(self).fail_op(op, Failure::new(FailureCode::PeerUnreachable, text));
         }
     }
 
-    /// Handles an event of a fabric. `header` goes with [`FabricEvent::Immediate`]; see [`Node::landing_header`].
+    /// Handles an event of a fabric. `header` goes with [`FabricEvent::Immediate`]; see [`Node::landing_header`](crate::protocol::Node::landing_header).
     pub fn fabric_event(&mut self, now: Time, event: FabricEvent<'_>, header: Option<&[u8; HEADER_BYTES as usize]>) {
-        self.latest = now;
+        self.common.latest = now;
         match event {
             // The driver handles `Connected` and calls `link_up`. `SendDone` needs nothing: the fabric owns the bytes.
             FabricEvent::Connected { .. } | FabricEvent::SendDone { .. } => {}
             FabricEvent::AtomicDone { link, work, old } => {
-                self.count(now, |counters| counters.atomic_done(link, work, old))
+                counting!(self).count(now, |counters| counters.atomic_done(link, work, old))
             }
             FabricEvent::LocalAtomicDone { work, old } => {
-                self.count(now, |counters| counters.local_atomic_done(work, old));
+                counting!(self).count(now, |counters| counters.local_atomic_done(work, old));
             }
             FabricEvent::WriteDone { link, work } => self.write_done(now, link, work),
             FabricEvent::Granted { link, tag, remote } => {
-                if !self.count(now, |counters| counters.granted(link, tag, remote)) {
+                if !counting!(self).count(now, |counters| counters.granted(link, tag, remote)) {
                     self.granted(now, link, Id::from_u64(tag), remote);
                 }
             }
@@ -313,7 +303,7 @@ impl Node {
             FabricEvent::Revoked { link, tag, .. } => self.revoked(now, link, Id::from_u64(tag)),
             FabricEvent::Message { link, bytes } => match Message::decode(bytes) {
                 Ok(message) => self.message(now, link, message),
-                Err(e) => self.violation(link, &e.to_string()),
+                Err(e) => sending!(self).violation(link, &e.to_string()),
             },
             FabricEvent::Immediate { link, value, len_bytes, copied } => {
                 // The write that brings the immediate carries the header. A shorter write leaves an old header there.
@@ -328,23 +318,28 @@ impl Node {
                 }
             }
             FabricEvent::SegmentCame { link, handle } => self.segment_came(link, handle),
-            FabricEvent::SegmentKept { link, segment } => self.segment_kept(now, link, segment),
+            FabricEvent::SegmentKept { link, segment } => answering!(self).segment_kept(now, link, segment),
             FabricEvent::SegmentGone { link, handle } => {
                 self.references.segment_gone(link, handle, &mut self.actions);
             }
             FabricEvent::RailDown { link, rail, reason, left } => self.rail_down(link, rail, &reason, left),
-            FabricEvent::LinkDown { link, reason } => self.link_down(now, link, &reason),
+            FabricEvent::LinkDown { link, reason } => ownership!(self).link_down(now, link, &reason),
         }
     }
 
-    /// Counts one step.
-    #[cfg(test)]
-    fn step(&self) {
-        self.steps.set(self.steps.get() + 1);
+    pub(super) fn write_done(&mut self, now: Time, link: LinkId, work: WorkId) {
+        match self.links.write_done(link, work) {
+            Some((blob, Purpose::Serve(index))) => {
+                answering!(self).serve_written(now, link, index);
+                memory!(self).unhold(blob);
+            }
+            Some((blob, Purpose::Push(op))) => pushing!(self).push_landed(now, link, op, blob),
+            None => {}
+        }
     }
 
-    /// Does nothing outside tests.
-    #[cfg(not(test))]
-    #[allow(clippy::unused_self)]
-    fn step(&self) {}
+    /// Returns when the first part has waited for room long enough.
+    pub(super) fn packs_due(&self) -> Option<Time> {
+        self.packs_waiting.front().map(|(at, _)| *at)
+    }
 }

@@ -6,10 +6,12 @@
 //!   operations, with their deadlines.
 //! - `streams`: whose streams a worker reads.
 //! - `arenas`: the arenas of workers, and the versions that lie in them. `whereabouts`: the nodes of workers elsewhere.
+//! - `owners`: the workers that own keys.
 
 mod arenas;
 mod op;
 mod operations;
+mod owners;
 mod session;
 mod streams;
 #[cfg(test)]

@@ -145,7 +145,7 @@ fn ends_by(how: impl FnOnce(&mut Pair, Worker, Worker)) {
     how(&mut pair, w, r);
     pair.settle();
     assert_eq!(pair.shows("k"), None);
-    let held = |pair: &Pair| pair.nodes[0].node.snapshot(Time(0)).blobs;
+    let held = |pair: &Pair| pair.nodes[0].node.state().snapshot(Time(0)).blobs;
     let blobs = held(&pair);
     assert!(pair.returned(w) == 0 && blobs > 0, "it is marked as read");
     pair.unmark(ticket);
@@ -342,7 +342,7 @@ fn refused_entry_is_not_tried_again() {
 fn listings_count_the_known_readers() {
     let (mut pair, w, r) = scene();
     pair.shown(w, r);
-    let readers = |pair: &Pair| pair.nodes[0].node.tensors(&Default::default(), 0, 10).entries[0].readers;
+    let readers = |pair: &Pair| pair.nodes[0].node.state().tensors(&Default::default(), 0, 10).entries[0].readers;
     assert_eq!(readers(&pair), 0);
     pair.fetch(r, "k", Select::Latest);
     pair.settle();

@@ -11,11 +11,11 @@ use std::time::Duration;
 const ID: ExchangeId = ExchangeId([3; 16]);
 
 fn totals(pair: &Pair) -> ExchangeTotals {
-    pair.nodes[0].node.snapshot(Time(0)).exchanges
+    pair.nodes[0].node.state().snapshot(Time(0)).exchanges
 }
 
 fn only(pair: &Pair) -> ExchangeStatus {
-    let page = pair.nodes[0].node.exchanges(Time(0), "", 0, 100);
+    let page = pair.nodes[0].node.state().exchanges(Time(0), "", 0, 100);
     assert_eq!((page.entries.len(), page.next), (1, None));
     page.entries.into_iter().next().unwrap()
 }
@@ -107,7 +107,10 @@ fn an_exchange_with_too_many_partitions_is_refused_at_its_anchor() {
                 open it with fewer, or raise the limit";
     let refused = push_label(&mut pair, w, anchor.clone(), Label::new(4, 1, 0, 0));
     assert_eq!(refused, Some((FailureCode::Invalid, text.to_owned())));
-    assert_eq!(pair.nodes[0].node.limits_reached(), LimitsReached { partitions: 1, ..LimitsReached::default() });
+    assert_eq!(
+        pair.nodes[0].node.state().limits_reached(),
+        LimitsReached { partitions: 1, ..LimitsReached::default() }
+    );
     assert_eq!(totals(&pair), ExchangeTotals::default());
     assert_eq!(push_label(&mut pair, w, anchor, Label::new(3, 1, 0, 0)), None);
     // A mark is not refused: its task has committed, and the opener's node has allowed the exchange.

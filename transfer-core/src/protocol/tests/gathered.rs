@@ -98,7 +98,7 @@ fn ranges_of_several_versions_land_as_one_body() {
     pair.push_ranges(w, 100, push, &pieces);
     pair.push(w, "x/plain", bytes(128), 9, None);
     pair.settle();
-    let before = pair.nodes[0].node.steps.get();
+    let before = pair.nodes[0].node.common.steps.get();
     let parts = [
         part("0", 0, 64),
         part("3", 64, 128),
@@ -116,8 +116,8 @@ fn ranges_of_several_versions_land_as_one_body() {
     assert_eq!((version, meta), (0, bytes(704)));
     assert_eq!(got, expected);
     assert_eq!(pair.posted(), [&REQUEST[..], &ANSWER].concat());
-    assert!(pair.nodes[0].node.steps.get() - before <= 2 * parts.len() as u64, "a step for each part");
-    let landed = pair.nodes[1].node.snapshot(Time(0));
+    assert!(pair.nodes[0].node.common.steps.get() - before <= 2 * parts.len() as u64, "a step for each part");
+    let landed = pair.nodes[1].node.state().snapshot(Time(0));
     assert_eq!((landed.leases, landed.on_links.pulls), (1, 0));
     pair.release(r, lease);
     // The next request on this link names nothing again.
@@ -175,7 +175,7 @@ fn one_part_that_is_not_there_fails_all_and_holds_nothing() {
         pair.retention.spill = Spill::Now;
         pair.push(w, "x/disk", bytes(1000).with_metadata(100).unwrap(), 5, None);
         pair.settle();
-        assert_eq!(pair.nodes[0].node.snapshot(Time(0)).spilled.versions, 1);
+        assert_eq!(pair.nodes[0].node.state().snapshot(Time(0)).spilled.versions, 1);
         pair.retention.spill = Spill::default();
     };
     expect(refused(&on_disk, part("disk", 0, 64)), FailureCode::Invalid, "\"x/disk\" lies on the disk of node \"a\"");
@@ -198,7 +198,7 @@ fn without_room(pair: &mut Pair) -> (Worker, Worker, LeaseId) {
     gather(pair, r, 1, &heads());
     pair.settle();
     assert_eq!(pair.replies(r), []);
-    assert_eq!(pair.nodes[0].node.snapshot(Time(0)).on_links.serves, 1);
+    assert_eq!(pair.nodes[0].node.state().snapshot(Time(0)).on_links.serves, 1);
     (w, r, full)
 }
 

@@ -42,7 +42,7 @@ fn keys_of_a_worker_are_limited() {
     delete(&mut pair, w, "b");
     push(&mut pair, w, "e").expect("there is room again");
     refused(&mut pair, w, "f", ["worker w has 3 keys", "limits.keys_per_worker"]);
-    assert_eq!(pair.nodes[0].node.limits_reached(), LimitsReached { keys: 2, ..LimitsReached::default() });
+    assert_eq!(pair.nodes[0].node.state().limits_reached(), LimitsReached { keys: 2, ..LimitsReached::default() });
     pair.ends_clean(&[(w, "w"), (other, "other")]);
 }
 
@@ -123,7 +123,10 @@ fn retained_versions_are_limited() {
             push(&mut pair, w, "k").expect("there is room");
         }
         refused(&mut pair, w, "k", words);
-        assert_eq!(pair.nodes[0].node.limits_reached(), LimitsReached { versions: 1, ..LimitsReached::default() });
+        assert_eq!(
+            pair.nodes[0].node.state().limits_reached(),
+            LimitsReached { versions: 1, ..LimitsReached::default() }
+        );
         delete(&mut pair, w, "k");
         push(&mut pair, w, "k").expect("there is room again");
         pair.ends_clean(&[(w, "w")]);

@@ -538,7 +538,7 @@ impl Pair {
         }
         self.settle();
         for n in &self.nodes {
-            let s = n.node.snapshot(Time(0));
+            let s = n.node.state().snapshot(Time(0));
             assert_eq!((s.tensors, s.blobs, s.leases, s.operations, s.slots), (0, 0, 0, 0, 0), "{s:?}");
             assert!(s.pools.iter().all(|p| p.used == 0 && p.waiting == 0), "{s:?}");
             assert_eq!(s.spilled.bytes, 0);

@@ -55,7 +55,7 @@ fn foreign_pongs_are_ignored() {
     solo.hear(Role::Pull, index, Body::Pong);
     solo.hear(Role::Pull, index, Body::Pong);
     assert_eq!(solo.ponged, [(7, None)]);
-    assert!(solo.node.peer_of(LINK).is_some(), "the link stays");
+    assert!(solo.node.state().peer_of(LINK).is_some(), "the link stays");
 }
 
 #[test]

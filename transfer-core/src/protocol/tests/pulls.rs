@@ -77,7 +77,8 @@ fn unmet_requirement_is_reported_with_its_reason() {
         assert_eq!(failure.code, FailureCode::RequireUnmet);
         assert_eq!(failure.text, format!("{fabric} is required, but the link to node \"a\" is sim{because}"));
     }
-    let passed: Vec<_> = pair.nodes[1].node.links("", 0, 9).entries.into_iter().flat_map(|l| l.passed_over).collect();
+    let passed: Vec<_> =
+        pair.nodes[1].node.state().links("", 0, 9).entries.into_iter().flat_map(|l| l.passed_over).collect();
     assert_eq!(passed, [PassedOver { fabric: FabricKind::Verbs, why: "it is a test".into() }]);
     pair.replies(w);
     pair.ends_clean(&[(w, "w"), (r, "r")]);
@@ -163,15 +164,15 @@ fn slot_of_an_expired_fetch_is_free_only_when_the_owner_has_confirmed() {
     // The description is known, so the request carries a slot.
     pair.fetch(r, "k", Select::AtLeast(Version(2)));
     pair.settle();
-    assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 1);
+    assert_eq!(pair.nodes[1].node.state().snapshot(Time(0)).slots, 1);
     let at = pair.world.now() + Duration::from_secs(2);
     pair.world.advance(at);
     pair.nodes[1].node.timeout(at);
     pair.poll();
     assert_eq!(pair.failed_with(r), FailureCode::Deadline);
-    assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 1, "nobody has confirmed yet");
+    assert_eq!(pair.nodes[1].node.state().snapshot(Time(0)).slots, 1, "nobody has confirmed yet");
     pair.settle();
-    assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 0);
+    assert_eq!(pair.nodes[1].node.state().snapshot(Time(0)).slots, 0);
     assert!(pair.posted().ends_with(&["CANCEL".into(), "CANCELLED".into()]));
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }

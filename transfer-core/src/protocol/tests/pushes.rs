@@ -47,7 +47,7 @@ fn another_shape_costs_a_description_and_a_larger_one_a_request() {
     let grown = step(&mut pair, w, (r, "ps"), bytes(300), 4);
     assert_eq!(grown, ["BUFFER_REQUEST", "BUFFER_RESPONSE", "WRITE"]);
     assert_eq!(step(&mut pair, w, (r, "ps"), bytes(300), 5), ["WRITE", "BUFFER_IDLE"]);
-    assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 2);
+    assert_eq!(pair.nodes[1].node.state().snapshot(Time(0)).slots, 2);
     pair.ends_clean(&[(w, "w"), (r, "ps")]);
 }
 
@@ -60,7 +60,7 @@ fn key_grows_with_one_slot_if_the_pool_is_too_small_for_two() {
     for fill in 2..6 {
         step(&mut pair, w, (r, "ps"), bytes(POOL_BYTES / 2 - 256), fill);
     }
-    assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 2);
+    assert_eq!(pair.nodes[1].node.state().snapshot(Time(0)).slots, 2);
     pair.ends_clean(&[(w, "w"), (r, "ps")]);
 }
 
@@ -283,7 +283,7 @@ fn operator_recalls_idle_slots_and_published_versions_stay() {
     pair.settle();
     pair.replies(w);
     pair.posted();
-    let used = |pair: &Pair| pair.nodes[1].node.snapshot(Time(0)).pools.iter().map(|p| p.used).sum::<u64>();
+    let used = |pair: &Pair| pair.nodes[1].node.state().snapshot(Time(0)).pools.iter().map(|p| p.used).sum::<u64>();
     let before = used(&pair);
     assert_eq!(pair.nodes[1].node.recall_idle_slots(), 1);
     pair.settle();

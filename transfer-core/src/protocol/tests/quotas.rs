@@ -173,12 +173,12 @@ fn an_operation_under_way_cannot_be_begun_again() {
         assert_eq!(failure.code, FailureCode::Invalid);
         assert!(failure.text.contains("operation 1 ") && failure.text.contains("under way"), "{failure}");
     }
-    assert_eq!(solo.node.snapshot(Time(0)).operations, 1);
+    assert_eq!(solo.node.state().snapshot(Time(0)).operations, 1);
     solo.request(Request::Cancel { op: OpId(1) });
-    assert_eq!((solo.node.snapshot(Time(0)).operations, solo.replies.len()), (0, 1));
+    assert_eq!((solo.node.state().snapshot(Time(0)).operations, solo.replies.len()), (0, 1));
     // The number is free again.
     solo.command(OpId(1), fetch(1));
-    assert_eq!((solo.node.snapshot(Time(0)).operations, solo.replies.len()), (1, 1));
+    assert_eq!((solo.node.state().snapshot(Time(0)).operations, solo.replies.len()), (1, 1));
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_push_to_a_consumer_that_does_not_drain_waits_and_fails_with_its_deadline() 
         leases.push(pair.fetched(r).0);
     }
     pair.replies(w);
-    let used = |pair: &Pair| pair.nodes[1].node.snapshot(Time(0)).pools.iter().map(|p| p.used).sum::<u64>();
+    let used = |pair: &Pair| pair.nodes[1].node.state().snapshot(Time(0)).pools.iter().map(|p| p.used).sum::<u64>();
     let before = used(&pair);
     for fill in 3..6 {
         pair.push(w, "k", bytes(100), fill, Some("ps"));

@@ -111,10 +111,16 @@ fn an_arena_stays_until_its_last_reader_elsewhere_is_done() {
     let mut scene = Scene::new();
     scene.pair.leave(scene.owner, "w");
     scene.pair.settle();
-    assert_eq!((scene.pair.nodes[0].node.snapshot(scene.pair.world.now()).blobs, scene.pair.kept[1].len()), (1, 1));
+    assert_eq!(
+        (scene.pair.nodes[0].node.state().snapshot(scene.pair.world.now()).blobs, scene.pair.kept[1].len()),
+        (1, 1)
+    );
     scene.pair.release(scene.reader, scene.lease);
     scene.pair.settle();
-    assert_eq!((scene.pair.nodes[0].node.snapshot(scene.pair.world.now()).blobs, scene.pair.kept[1].len()), (0, 0));
+    assert_eq!(
+        (scene.pair.nodes[0].node.state().snapshot(scene.pair.world.now()).blobs, scene.pair.kept[1].len()),
+        (0, 0)
+    );
     scene.pair.ends_clean(&[(scene.reader, "r")]);
 }
 

@@ -179,7 +179,7 @@ fn cancelled_fetch_of_a_peer_does_not_count() {
     pair.push(w, "k", bytes(100), 1, None);
     let op = pair.fetch(far, "k", Select::Latest);
     // The owner has sent the description, and holds the version for that request.
-    let told = |pair: &Pair| pair.nodes[0].node.snapshot(Time(0)).on_links.serves == 1;
+    let told = |pair: &Pair| pair.nodes[0].node.state().snapshot(Time(0)).on_links.serves == 1;
     while !told(&pair) {
         pair.poll();
         assert!(pair.world.step());
@@ -323,7 +323,7 @@ fn landed_versions_keep_their_retention_and_their_flow_continues() {
     pair.leave(heir, "w");
     pair.settle();
     assert_eq!(take(&mut pair, r, exactly(3)).0, 3);
-    assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 0);
+    assert_eq!(pair.nodes[1].node.state().snapshot(Time(0)).slots, 0);
     let last = pair.worker(1, "w");
     pair.command(last, OpId(1), Command::Delete { key: key("k") });
     pair.settle();
@@ -370,7 +370,7 @@ fn version_that_stays_with_its_parent_ends_with_it() {
         pair.settle();
         look_often(&mut pair);
         look_often(&mut pair);
-        assert_eq!(pair.nodes.iter().map(|n| n.node.snapshot(Time(0)).blobs).sum::<u64>(), 0);
+        assert_eq!(pair.nodes.iter().map(|n| n.node.state().snapshot(Time(0)).blobs).sum::<u64>(), 0);
         pair.ends_clean(&[(owner, "owner"), (r, "r")]);
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 fn tensors(pair: &Pair, node: usize, filter: &TensorFilter, limit: usize) -> (Vec<String>, usize) {
     let (mut keys, mut pages, mut from) = (Vec::new(), 0, 0);
     loop {
-        let page: Page<TensorStatus> = pair.nodes[node].node.tensors(filter, from, limit);
+        let page: Page<TensorStatus> = pair.nodes[node].node.state().tensors(filter, from, limit);
         assert!(page.entries.len() <= limit.min(Page::<()>::MOST_ENTRIES));
         keys.extend(page.entries.iter().map(|t| t.key.as_str().to_owned()));
         pages += 1;
@@ -25,12 +25,12 @@ fn tensors(pair: &Pair, node: usize, filter: &TensorFilter, limit: usize) -> (Ve
 
 fn transfers(pair: &Pair, node: usize, filter: &TransferFilter) -> Vec<TransferStatus> {
     let now = pair.world.now();
-    pair.nodes[node].node.transfers(now, filter, 0, 100).entries
+    pair.nodes[node].node.state().transfers(now, filter, 0, 100).entries
 }
 
 fn quarantine(pair: &Pair, node: usize) -> Vec<QuarantineStatus> {
     let now = pair.world.now();
-    pair.nodes[node].node.quarantine(now, "", 0, 100).entries
+    pair.nodes[node].node.state().quarantine(now, "", 0, 100).entries
 }
 
 #[test]
@@ -57,15 +57,15 @@ fn every_tensor_is_in_exactly_one_page_and_pages_are_bounded() {
     let (keys, _) = tensors(&pair, 0, &TensorFilter { owner: "v".into(), ..all.clone() }, 100);
     assert_eq!(keys.len(), 500);
     let node = &pair.nodes[0].node;
-    assert_eq!(node.tensors(&all, u64::MAX, 10), Page { entries: vec![], next: None }, "a place that is none");
+    assert_eq!(node.state().tensors(&all, u64::MAX, 10), Page { entries: vec![], next: None }, "a place that is none");
 
-    let page = node.sessions("", 0, 1);
+    let page = node.state().sessions("", 0, 1);
     assert_eq!((page.entries[0].name.as_str(), page.entries.len()), ("w", 1));
-    let page = node.sessions("", page.next.unwrap(), 1);
+    let page = node.state().sessions("", page.next.unwrap(), 1);
     assert_eq!((page.entries[0].name.as_str(), page.next), ("v", None));
-    assert_eq!(node.sessions("v", 0, 10).entries.len(), 1);
+    assert_eq!(node.state().sessions("v", 0, 10).entries.len(), 1);
     // A key that is deleted during a listing is missing from it. Nothing else changes.
-    let first = node.tensors(&all, 0, 100);
+    let first = node.state().tensors(&all, 0, 100);
     let gone = first.entries[5].key.clone();
     let now = pair.world.now();
     pair.nodes[0].node.delete_key(now, &gone, None).unwrap();
@@ -81,7 +81,7 @@ fn listing_says_when_the_newest_version_was_published_at_the_node() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     let published = |pair: &Pair, node: usize| {
-        let page = pair.nodes[node].node.tensors(&TensorFilter::default(), 0, 10);
+        let page = pair.nodes[node].node.state().tensors(&TensorFilter::default(), 0, 10);
         page.entries.iter().map(|t| (t.version, t.published_at)).collect::<Vec<_>>()
     };
     let mut expected = Time(0);
@@ -165,12 +165,12 @@ fn slot_in_quarantine_names_the_peer_that_it_waits_for() {
     pair.nodes[1].node.timeout(at);
     pair.poll();
     let later = pair.world.now() + Duration::from_millis(5);
-    let shown = pair.nodes[1].node.quarantine(later, "a", 0, 10).entries;
+    let shown = pair.nodes[1].node.state().quarantine(later, "a", 0, 10).entries;
     let [slot] = &shown[..] else { panic!("{shown:?}") };
     assert_eq!((slot.peer.as_str(), slot.domain, slot.key.as_ref().unwrap().as_str()), ("a", Tenant::User(0), "k"));
     assert!(slot.age >= Duration::from_millis(5) && slot.age < Duration::from_secs(1), "{slot:?}");
     assert!(slot.waits_for.contains("\"a\" to confirm"), "{slot:?}");
-    assert_eq!(pair.nodes[1].node.quarantine(later, "elsewhere", 0, 10).entries, []);
+    assert_eq!(pair.nodes[1].node.state().quarantine(later, "elsewhere", 0, 10).entries, []);
     pair.settle();
     assert_eq!(quarantine(&pair, 1), []);
     pair.ends_clean(&[(w, "w"), (r, "r")]);
@@ -215,7 +215,7 @@ fn full_pool_is_reported_once_and_again_when_no_request_waits() {
         [NodeEvent::PoolFull { domain: Tenant::User(0), tenant: Name::of_number(0), bytes: super::pair::POOL_BYTES }]
     );
     let later = pair.world.now() + Duration::from_millis(5);
-    let pool = pair.nodes[1].node.snapshot(later).pools.remove(0);
+    let pool = pair.nodes[1].node.state().snapshot(later).pools.remove(0);
     assert!(pool.waiting == 1 && pool.full_for.unwrap() >= Duration::from_millis(5), "{pool:?}");
     let shown = transfers(&pair, 1, &TransferFilter::default());
     assert_eq!((shown[0].waits_for.as_str(), shown[0].len_bytes), ("room in the landing pool", Some(10_000)));
@@ -227,7 +227,7 @@ fn full_pool_is_reported_once_and_again_when_no_request_waits() {
         "{:?}",
         pair.events
     );
-    assert_eq!(pair.nodes[1].node.snapshot(later).pools[0].full_for, None);
+    assert_eq!(pair.nodes[1].node.state().snapshot(later).pools[0].full_for, None);
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
@@ -273,15 +273,15 @@ fn eviction_recalls_idle_slots_and_their_flow_continues() {
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
     pair.push(w, "k", bytes(8), 1, Some("r"));
     pair.settle();
-    assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 2);
+    assert_eq!(pair.nodes[1].node.state().snapshot(Time(0)).slots, 2);
     assert_eq!(pair.nodes[1].node.evict(Some(Tenant::User(7)), 0), Page { entries: vec![], next: None });
     assert_eq!(pair.nodes[1].node.evict(None, 0), Page { entries: vec![8], next: None });
     pair.settle();
     // The slot of the published version stays.
-    assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 1);
+    assert_eq!(pair.nodes[1].node.state().snapshot(Time(0)).slots, 1);
     pair.push(w, "k", bytes(8), 2, Some("r"));
     pair.settle();
-    assert_eq!(pair.nodes[1].node.snapshot(Time(0)).slots, 2);
+    assert_eq!(pair.nodes[1].node.state().snapshot(Time(0)).slots, 2);
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
@@ -303,7 +303,7 @@ fn draining_node_finishes_its_operations_and_accepts_no_new_ones() {
     pair.push(r, "back", bytes(8), 2, Some("w"));
     let now = pair.world.now();
     pair.nodes[0].node.drain(now);
-    assert!(!pair.nodes[0].node.unfinished().is_nothing());
+    assert!(!pair.nodes[0].node.state().unfinished().is_nothing());
     pair.settle();
     assert_eq!(pair.failed_with(w), FailureCode::Draining);
     let replies = pair.replies(r);
@@ -318,9 +318,9 @@ fn draining_node_finishes_its_operations_and_accepts_no_new_ones() {
             )
     };
     assert_eq!(replies.iter().filter(ended).count(), 3, "{replies:?}");
-    let left = pair.nodes[0].node.unfinished();
+    let left = pair.nodes[0].node.state().unfinished();
     assert!(left.is_nothing(), "{left:?}");
-    assert!(pair.nodes[0].node.snapshot(now).draining);
+    assert!(pair.nodes[0].node.state().snapshot(now).draining);
 
     // The node accepts nothing new, neither from its workers nor from peers.
     pair.push(w, "new", bytes(8), 1, None);

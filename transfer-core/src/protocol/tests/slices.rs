@@ -371,6 +371,6 @@ fn part_that_is_packed_ends_with_its_link() {
     pair.replies(far);
     pair.copy_all();
     pair.settle();
-    assert_eq!(pair.nodes[0].node.snapshot(Time(0)).pools.iter().map(|p| p.used).sum::<u64>(), 0);
+    assert_eq!(pair.nodes[0].node.state().snapshot(Time(0)).pools.iter().map(|p| p.used).sum::<u64>(), 0);
     pair.ends_clean(&[(w, "w"), (far, "far")]);
 }

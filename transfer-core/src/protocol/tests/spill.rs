@@ -34,7 +34,7 @@ fn take(pair: &mut Pair, r: Worker, name: &str, excerpt: Option<Box<Excerpt>>) -
 }
 
 fn on_disk(pair: &Pair, node: usize) -> u64 {
-    pair.nodes[node].node.snapshot(Time(0)).spilled.versions
+    pair.nodes[node].node.state().snapshot(Time(0)).spilled.versions
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn version_on_disk_is_read_at_its_node_and_at_another_one_in_whole_and_in_part()
     let pushed = pair.world.now();
     assert!(push(&mut pair, w, "k", 7), "its memory is the worker's again");
     assert_eq!(on_disk(&pair, 0), 1);
-    let listed = pair.nodes[0].node.tensors(&TensorFilter::default(), 0, 10).entries;
+    let listed = pair.nodes[0].node.state().tensors(&TensorFilter::default(), 0, 10).entries;
     assert_eq!(
         (listed.len(), listed[0].version, listed[0].published_at),
         (1, Version(1), pushed),
@@ -87,7 +87,7 @@ fn full_disk_leaves_the_version_in_memory_and_is_tried_again() {
     let (w, r) = (pair.worker(0, "w"), pair.worker(0, "r"));
     pair.disk_is_full = true;
     assert!(!push(&mut pair, w, "k", 7));
-    assert_eq!(pair.nodes[0].node.snapshot(Time(0)).spilled.failed_writes, 1);
+    assert_eq!(pair.nodes[0].node.state().snapshot(Time(0)).spilled.failed_writes, 1);
     assert_eq!(take(&mut pair, r, "k", None).len(), 1128);
     pair.disk_is_full = false;
     pair.wait(Duration::from_secs(2));

@@ -6,7 +6,7 @@ use super::solo::{KEY, LINK, ME, OURS, SESSION, Solo, YOU};
 use crate::fabric::FabricEvent;
 use crate::memory::SegmentId;
 use crate::op::{Answer, Command, Fetch, OpId, Push, Reply, Request};
-use crate::protocol::node::endings::ENDS_PER_ROUND;
+use crate::protocol::node::ENDS_PER_ROUND;
 use crate::protocol::{Control, DirectoryRequest, SessionId, Tenant, TensorFilter};
 use crate::tensor::{Life, Retention, Select, Until, Version};
 use crate::time::Time;
@@ -26,7 +26,7 @@ const FEW: u64 = 8;
 impl Solo {
     /// Returns the number of steps that `what` takes.
     fn steps(&mut self, what: impl FnOnce(&mut Solo)) -> u64 {
-        let taken = |solo: &Solo| solo.node.steps.get() + solo.node.landing.steps.get();
+        let taken = |solo: &Solo| solo.node.common.steps.get() + solo.node.landing.steps.get();
         let before = taken(self);
         what(self);
         taken(self) - before
@@ -276,7 +276,7 @@ fn a_session_that_has_much_ends_over_many_rounds() {
         let closed = |c: &&Control| matches!(c, Control::SessionClosed { worker, .. } if worker.as_str() == of);
         solo.controls.iter().any(|c| closed(&c))
     };
-    let in_arena = |solo: &Solo| solo.node.arena_reach(SegmentId(2)).map_or(0, |(versions, _)| versions);
+    let in_arena = |solo: &Solo| solo.node.state().arena_reach(SegmentId(2)).map_or(0, |(versions, _)| versions);
     for (session, own) in [(SESSION, "me"), (reader, "reader")] {
         let steps = solo.steps(|solo| {
             solo.node.session_closed(solo.now, session, "it is gone");
@@ -310,7 +310,7 @@ fn a_name_is_free_once_all_keys_of_its_session_have_ended() {
     for n in 0..2 * ENDS_PER_ROUND {
         solo.publish_as(SESSION, &format!("k{n}"), 1, Until::Replaced);
     }
-    let keys = |solo: &Solo| solo.node.tensors(&TensorFilter::default(), 0, 1000).entries.len();
+    let keys = |solo: &Solo| solo.node.state().tensors(&TensorFilter::default(), 0, 1000).entries.len();
     let closed = |solo: &Solo| solo.controls.iter().filter(|c| matches!(c, Control::SessionClosed { .. })).count();
     solo.node.session_closed(solo.now, SESSION, "it is gone");
     solo.drain();
@@ -348,7 +348,7 @@ fn a_session_with_little_does_not_wait_for_one_with_much() {
 #[test]
 fn a_key_that_has_much_ends_over_many_rounds() {
     const VERSIONS: u64 = 10 * ENDS_PER_ROUND as u64;
-    let in_arena = |solo: &Solo| solo.node.arena_reach(SegmentId(2)).map_or(0, |(versions, _)| versions);
+    let in_arena = |solo: &Solo| solo.node.state().arena_reach(SegmentId(2)).map_or(0, |(versions, _)| versions);
     type End = fn(&mut Solo);
     let ends: [(&str, End); 3] = [
         ("the worker leaves", |solo| solo.node.session_closed(solo.now, SESSION, "it is gone")),
@@ -381,7 +381,7 @@ fn a_key_that_has_much_ends_over_many_rounds() {
         }
         assert_eq!(left, 0, "{what}");
         assert!(rounds >= 9, "{rounds} rounds after {what}");
-        assert!(solo.node.tensors(&TensorFilter::default(), 0, 1000).entries.is_empty(), "{what}");
+        assert!(solo.node.state().tensors(&TensorFilter::default(), 0, 1000).entries.is_empty(), "{what}");
     }
 }
 
@@ -397,7 +397,7 @@ fn a_key_that_goes_between_two_rounds_leaves_no_version_of_the_next() {
     }
     solo.node.session_closed(solo.now, SESSION, "it is gone");
     solo.drain();
-    let keys = solo.node.tensors(&TensorFilter::default(), 0, 10).entries;
+    let keys = solo.node.state().tensors(&TensorFilter::default(), 0, 10).entries;
     let going = keys.iter().find(|t| t.older + 1 < 3 * ENDS_PER_ROUND).unwrap().key.clone();
     solo.node.key_lost(solo.now, &going, &name("heir"));
     solo.drain();
@@ -405,9 +405,9 @@ fn a_key_that_goes_between_two_rounds_leaves_no_version_of_the_next() {
         solo.node.timeout(solo.now);
         solo.drain();
     }
-    let left = solo.node.tensors(&TensorFilter::default(), 0, 10).entries;
+    let left = solo.node.state().tensors(&TensorFilter::default(), 0, 10).entries;
     assert!(left.is_empty(), "{left:?}");
-    assert_eq!(solo.node.arena_reach(SegmentId(2)).map_or(0, |(versions, _)| versions), 0);
+    assert_eq!(solo.node.state().arena_reach(SegmentId(2)).map_or(0, |(versions, _)| versions), 0);
 }
 
 /// A worker leaves while it takes over a key of another one, whose versions are none of its own.
@@ -422,7 +422,7 @@ fn a_takeover_that_ends_with_its_worker_ends_no_version() {
     solo.push_this(other, "k", 1, Retention::default(), true);
     solo.node.session_closed(solo.now, other, "it is gone");
     solo.drain();
-    let listed = solo.node.tensors(&TensorFilter::default(), 0, 10).entries;
+    let listed = solo.node.state().tensors(&TensorFilter::default(), 0, 10).entries;
     assert_eq!((listed[0].version, listed[0].older), (Version(3), 2), "{listed:?}");
 }
 
@@ -443,7 +443,7 @@ fn versions_that_outlive_their_worker_stay_while_the_others_of_their_key_end() {
         solo.drain();
     }
     assert!((3..=6).contains(&rounds), "{rounds} rounds");
-    let left: Vec<_> = solo.node.tensors(&TensorFilter::default(), 0, 10).entries;
+    let left: Vec<_> = solo.node.state().tensors(&TensorFilter::default(), 0, 10).entries;
     assert_eq!(left[0].older, 2 * ENDS_PER_ROUND - 1, "{left:?}");
 }
 
@@ -468,7 +468,7 @@ fn a_link_that_has_much_ends_over_many_rounds() {
     }
     let held = |solo: &Solo| solo.node.references.counts().1;
     assert_eq!((solo.ended.as_ref(), held(&solo)), (None, MANY as usize / 2));
-    assert_eq!(solo.node.unfinished().operations, u64::from(MANY));
+    assert_eq!(solo.node.state().unfinished().operations, u64::from(MANY));
     let share = u64::from(ENDS_PER_ROUND) + FEW;
     let failed = |solo: &Solo| {
         let is = |r: &&Reply| matches!(r, Reply::Answer { answer: Answer::Failed { .. }, .. });

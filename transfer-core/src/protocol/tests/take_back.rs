@@ -37,7 +37,7 @@ fn take_back_waits_for_readers_on_both_nodes_and_fetches_wait_for_the_next_versi
     assert_eq!(pair.fetched(far).1, 2);
     // A version that is being sent counts as being read.
     pair.fetch(far, "k", Select::Latest);
-    while pair.nodes[0].node.snapshot(Time(0)).on_links.serves == 0 {
+    while pair.nodes[0].node.state().snapshot(Time(0)).on_links.serves == 0 {
         pair.poll();
         assert!(pair.world.step());
     }

@@ -192,7 +192,8 @@ fn push_and_prepare_for_another_tenants_worker_are_denied() {
             let why = denied(&mut pair, stranger);
             assert!(why.text.contains("\"owner\""), "{why}");
             // The refused push takes no room and no key.
-            let used: Vec<u64> = pair.nodes[0].node.snapshot(pair.world.now()).pools.iter().map(|p| p.used).collect();
+            let used: Vec<u64> =
+                pair.nodes[0].node.state().snapshot(pair.world.now()).pools.iter().map(|p| p.used).collect();
             assert_eq!(used, [0, 0]);
             assert!(!pair.is_entered("theirs"));
             is_untouched(pair, (owner, friend, stranger));

@@ -192,7 +192,7 @@ impl Cluster {
     pub(super) fn check_counting(&self) -> Result<(), String> {
         let mut entered = 0;
         for (i, n) in self.nodes.iter().enumerate() {
-            let here = n.driver.node.snapshot(crate::time::Time(0)).counters;
+            let here = n.driver.node.state().snapshot(crate::time::Time(0)).counters;
             entered += here;
             for (key, place, value) in n.driver.node.counter_values() {
                 let value = match self.counting.words[i] {

@@ -10,7 +10,7 @@ impl Cluster {
             w.check_gone()?;
         }
         for n in &self.nodes {
-            let s = n.driver.node.snapshot(Time(0));
+            let s = n.driver.node.state().snapshot(Time(0));
             let left = (s.tensors, s.blobs, s.leases, s.operations, s.slots, s.sessions);
             if left != (0, 0, 0, 0, 0, 0) {
                 return Err(format!("node {} is left with {s:?}", n.name));

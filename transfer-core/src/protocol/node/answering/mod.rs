@@ -1,0 +1,26 @@
+//! Versions, and who waits for them. What one of them gets may free another one, so some of these files call each other.
+//!
+//! # Layout
+//! - `versions`: publishes versions, and answers those who wait for them.
+//! - `ops`: ends operations that wait, with a failure or because their worker is gone. `deadline`: those whose time is over.
+//! - `serve`: answers requests of peers. `by_reference`: where the peer reads the memory of this node.
+//! - `copies`: copies what cannot be read where it lies. `copying`: the state of a copy.
+//! - `packing`: packs parts before they are sent. `places`: how many of them a peer has at a time.
+//! - `pool_waiters`: gives freed room to those who wait for it.
+//! - `ending_streams`: fails those who wait for what follows the end of a stream.
+//! - `take_back`: takes back a version whose memory its worker wants to write again.
+
+mod by_reference;
+mod copies;
+mod copying;
+mod deadline;
+mod ending_streams;
+mod ops;
+mod packing;
+mod places;
+mod pool_waiters;
+mod serve;
+mod take_back;
+mod versions;
+
+pub(super) use copying::{CopyReader, Copying};

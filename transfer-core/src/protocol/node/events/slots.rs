@@ -1,0 +1,71 @@
+//! Landing slots: what follows a grant, a landing and freed room.
+
+use crate::fabric::LinkId;
+use crate::memory::{LocalSlice, RemoteSlice};
+use crate::protocol::ids::SlotId;
+use crate::protocol::landing::{Granted, LandedTensor, Revoked, SlotUser};
+use crate::protocol::node::Node;
+use crate::time::Time;
+use crate::wire::landing::HEADER_BYTES;
+use crate::wire::message::{Body, Role};
+
+impl Node {
+    /// Returns where the header of a slot lies. The caller copies the header out before [`Node::fabric_event`] gets the
+    /// immediate. `None` if no such slot is open to that link.
+    #[must_use]
+    pub fn landing_header(&self, link: LinkId, immediate: u32) -> Option<LocalSlice> {
+        self.landing.header_of(link, immediate)
+    }
+
+    pub(in crate::protocol::node) fn immediate(
+        &mut self,
+        link: LinkId,
+        value: u32,
+        header: Option<&[u8; HEADER_BYTES as usize]>,
+        copied: u64,
+    ) {
+        if !self.links.slot_used(link, &mut self.actions) {
+            return;
+        }
+        let checked = self.landing.check(link, value, header).and_then(|(slot, key, user, header)| {
+            let meta = match user {
+                SlotUser::Pull(id) => {
+                    let pull = self.transfers.pull(link, id).ok_or("the slot's request is gone")?;
+                    pull.check_landing(id, &header)?
+                }
+                SlotUser::Flow(flow, _) => self.landing.check_flow((link, flow), &header)?,
+                SlotUser::Nobody => None,
+            };
+            Ok(((slot, key), meta.map(|meta| LandedTensor { header, meta, copied, trace: None })))
+        });
+        match checked {
+            Ok((slot, landed)) => self.landing.landed(self.common.latest, link, slot, landed, &mut self.actions),
+            Err(what) => sending!(self).violation(link, &what),
+        }
+    }
+
+    pub(in crate::protocol::node) fn granted(&mut self, now: Time, link: LinkId, id: SlotId, remote: RemoteSlice) {
+        match self.landing.granted(link, id, remote) {
+            Some(SlotUser::Pull(pull)) => pull_slots!(self).pull_granted(now, link, pull, id),
+            Some(SlotUser::Flow(flow, round)) => {
+                match self.landing.flow_granted(self.common.latest, (link, flow), round, id, &mut self.actions) {
+                    Granted::Nothing => {}
+                    Granted::All(index, slots) => calls!(self).answer_flow(link, index, Ok(slots)),
+                    Granted::Idle(index, slot) => {
+                        sending!(self).send(link, Role::Push, index, Body::BufferIdle { slot })
+                    }
+                }
+            }
+            Some(SlotUser::Nobody) => room!(self).drop_slot(link, id),
+            None => {}
+        }
+    }
+
+    pub(in crate::protocol::node) fn revoked(&mut self, now: Time, link: LinkId, id: SlotId) {
+        match self.landing.revoked(link, id) {
+            Revoked::Nothing => {}
+            Revoked::Pull(pull, landed) => fetching!(self).pull_landed(now, link, pull, id, landed),
+            Revoked::Flow(flow) => receiving!(self).deliver_flow(now, (link, flow), id),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The landing slots of requests to peers: how one is opened, granted, and given up.
+
+use crate::alloc::Allocation;
+use crate::fabric::LinkId;
+use crate::protocol::ids::{PullId, SlotId};
+use crate::protocol::landing::SlotUser;
+use crate::protocol::node::flows::PullSlots;
+use crate::protocol::tenant::Tenant;
+use crate::protocol::transfers::PullState;
+use crate::tensor::{Name, Version};
+use crate::time::Time;
+use crate::trace::TraceContext;
+use crate::wire::landing::SlotGrant;
+use crate::wire::message::{Body, Role};
+
+impl PullSlots<'_> {
+    pub(in crate::protocol::node) fn open_pull_slot(
+        &mut self,
+        link: LinkId,
+        pull: PullId,
+        room: (Tenant, u64, Allocation),
+    ) -> Option<SlotId> {
+        self.landing.open_slot(self.common.latest, link, room, SlotUser::Pull(pull), self.actions)
+    }
+
+    pub(in crate::protocol::node) fn ask(&mut self, now: Time, link: LinkId, pull: PullId, slot: Option<SlotGrant>) {
+        let Some(p) = self.transfers.pull_mut(link, pull) else { return };
+        p.ask(now);
+        let (key, select, excerpt, reader) = (Name::from(p.key.clone()), p.select, p.excerpt.clone(), p.domain);
+        let gathered = p.gathered.clone();
+        let (metadata_id, op) = (p.described.as_ref().map_or(0, |(id, _)| *id), p.op);
+        let trace = op.and_then(|op| self.sessions.op(op)).and_then(|op| access!(self).trace_of(op));
+        let tenant = self.config.tenants.name(reader);
+        let request = match gathered {
+            Some(gathered) => {
+                let [stem, tenant] = sending!(self).number(link, [gathered.stem(), &tenant]);
+                Body::GatherRequest { stem, tenant, parts: gathered.parts().to_vec(), trace }
+            }
+            None => {
+                let [key, tenant] = sending!(self).number(link, [&key, &tenant]);
+                Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, trace }
+            }
+        };
+        sending!(self).send(link, Role::Pull, pull.short(), request);
+    }
+
+    /// Handles the opening of a request's slot: the peer gets the grant.
+    pub(in crate::protocol::node) fn pull_granted(&mut self, now: Time, link: LinkId, pull: PullId, slot: SlotId) {
+        let Some(p) = self.transfers.pull_mut(link, pull) else { return };
+        let Some(grant) = self.landing.grant_of(link, slot) else { return };
+        match p.state {
+            PullState::Preparing => self.ask(now, link, pull, Some(grant)),
+            PullState::Granting => {
+                p.ask(now);
+                sending!(self).send(link, Role::Pull, pull.short(), Body::TensorReRequest { slot: grant });
+            }
+            // The request was given up meanwhile, and the peer does not know the slot.
+            PullState::Asked | PullState::WaitingForRoom | PullState::Cancelling => room!(self).drop_slot(link, slot),
+        }
+    }
+
+    /// Returns the request that a peer names by this index. An unknown index is a violation.
+    pub(in crate::protocol::node) fn pull_of(&mut self, link: LinkId, index: u32) -> Option<PullId> {
+        let found = self.transfers.pull_named(link, index);
+        if found.is_none() {
+            sending!(self).violation(link, &format!("it names request {index:#x}, which is not under way"));
+        }
+        found
+    }
+
+    /// Handles the message TRACE: the trace context of the push whose version is about to land.
+    pub(in crate::protocol::node) fn pull_traced(
+        &mut self,
+        link: LinkId,
+        index: u32,
+        version: Version,
+        context: TraceContext,
+    ) {
+        let Some(id) = self.pull_of(link, index) else { return };
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
+        match p.state {
+            PullState::Asked if !self.landing.has_landed(link, p.slot) => p.tell(version, context),
+            PullState::Cancelling => {}
+            _ => sending!(self).violation(link, &format!("TRACE for request {index:#x}, which it does not write to")),
+        }
+    }
+
+    /// Allocates room for a request whose version is described. Returns `true` if it has room or no longer needs any.
+    pub(in crate::protocol::node) fn try_pull_slot(&mut self, domain: Tenant, link: LinkId, id: PullId) -> bool {
+        let Some(p) = self.transfers.pull_mut(link, id).filter(|p| p.wants_room()) else { return true };
+        let Some(len) = p.len_bytes() else { return true };
+        let Some(range) = self.landing.room_for_slot(domain, len) else { return false };
+        p.state = PullState::Granting;
+        let slot = self.open_pull_slot(link, id, (domain, len, range));
+        if let Some(p) = self.transfers.pull_mut(link, id) {
+            p.slot = slot;
+        }
+        true
+    }
+
+    /// Gives up a request whose operation has ended without the data. If the peer knows the request, it has to confirm
+    /// the end before the slot is used again.
+    pub(in crate::protocol::node) fn cancel_pull(&mut self, link: LinkId, id: PullId) {
+        let latest = self.common.latest;
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
+        p.op = None;
+        p.asked = latest;
+        let (slot, domain) = (p.slot, p.domain);
+        match p.state {
+            PullState::Preparing => {
+                self.settle_speculation(link, id);
+                self.transfers.end_pull(link, id);
+                if let Some(slot) = slot {
+                    room!(self).drop_slot(link, slot);
+                }
+            }
+            state @ (PullState::Asked | PullState::WaitingForRoom | PullState::Granting) => {
+                p.state = PullState::Cancelling;
+                #[cfg(test)]
+                if self.config.broken == Some(crate::protocol::broken::Broken::SkipsQuarantine)
+                    && let Some(slot) = slot
+                {
+                    room!(self).drop_slot(link, slot);
+                }
+                let Some(p) = self.transfers.pull_mut(link, id) else { return };
+                if state == PullState::Granting {
+                    // The peer was not told of this slot.
+                    p.slot = None;
+                    if let Some(slot) = slot {
+                        room!(self).drop_slot(link, slot);
+                    }
+                }
+                sending!(self).send(link, Role::Pull, id.short(), Body::Cancel);
+                self.landing.serve_later(domain);
+            }
+            PullState::Cancelling => {}
+        }
+    }
+
+    /// Handles the message CANCELLED, which comes behind all data of the request.
+    pub(in crate::protocol::node) fn pull_cancelled(&mut self, link: LinkId, index: u32) {
+        let Some(id) = self.pull_of(link, index) else { return };
+        if self.transfers.pull(link, id).is_none_or(|p| p.state != PullState::Cancelling) {
+            return sending!(self)
+                .violation(link, &format!("CANCELLED for request {index:#x}, which was not cancelled"));
+        }
+        self.settle_speculation(link, id);
+        let slot = self.transfers.end_pull(link, id).and_then(|p| p.slot);
+        if let Some(slot) = slot {
+            room!(self).drop_slot(link, slot);
+        }
+    }
+
+    /// Handles the message BEHIND: what is asked for is not the next version.
+    pub(in crate::protocol::node) fn pull_behind(&mut self, link: LinkId, index: u32, newest: Version) {
+        let Some(id) = self.pull_of(link, index) else { return };
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
+        if p.state != PullState::Cancelling && !p.is_behind(newest) {
+            sending!(self)
+                .violation(link, &format!("BEHIND for request {index:#x}, which does not wait for a later version"));
+        }
+    }
+
+    pub(in crate::protocol::node) fn settle_speculation(&mut self, link: LinkId, id: PullId) {
+        #[cfg(test)]
+        if self.config.broken == Some(crate::protocol::broken::Broken::KeepsSpeculation) {
+            return;
+        }
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
+        let (bytes, domain) = (std::mem::take(&mut p.speculative), p.domain);
+        self.landing.settle_speculation(domain, bytes);
+    }
+}
