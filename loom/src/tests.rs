@@ -103,6 +103,7 @@ fn conversation(records: u8, preemptions: usize, for_nothing: bool) {
     println!("{records} records: {} runs", runs.load(std::sync::atomic::Ordering::Relaxed));
 }
 
+// Promise: rings, seen to fail
 #[test]
 fn record_arrives_whole_and_its_wake_up_is_not_lost() {
     conversation(1, 3, false);
@@ -110,12 +111,14 @@ fn record_arrives_whole_and_its_wake_up_is_not_lost() {
 
 /// The ring has no room for three records at once, and the third begins at the start again: both sides have to sleep
 /// and be woken.
+// Promise: rings, seen to fail
 #[test]
 fn full_ring_wraps_around() {
     conversation(4, 2, false);
 }
 
 /// The doorbell may have been rung for an earlier record.
+// Promise: rings, seen to fail
 #[test]
 fn spurious_wake_up_leads_back_to_sleep() {
     conversation(4, 2, true);
@@ -206,11 +209,13 @@ fn board(with_release: bool) {
     });
 }
 
+// Promise: board-lookups, seen to fail
 #[test]
 fn held_version_is_not_overwritten() {
     board(false);
 }
 
+// Promise: board-lookups, seen to fail
 #[test]
 fn writer_is_told_when_a_hazard_pointer_is_cleared() {
     board(true);
@@ -286,6 +291,7 @@ fn notice(with_release: bool) {
     });
 }
 
+// Promise: versions-from-notices, seen to fail
 #[test]
 fn held_version_of_a_notice_is_not_overwritten() {
     notice(false);

@@ -68,6 +68,7 @@ fn bytes_in(sidecar: &Sidecar) -> u64 {
     sidecar.status().links.iter().map(|link| link.bytes_in).sum()
 }
 
+// Promise: buckets
 #[test]
 fn bundle_larger_than_the_pool_comes_in_buckets() {
     let scene = scene();
@@ -120,6 +121,7 @@ fn bundle_larger_than_the_pool_comes_in_buckets() {
     scene.end();
 }
 
+// Promise: buckets
 #[test]
 fn bundle_comes_in_buckets_on_a_runtime() {
     let scene = scene();
@@ -156,6 +158,7 @@ fn half_way(
     fetch
 }
 
+// Promise: buckets
 #[test]
 fn bundle_replaced_between_two_buckets_is_fetched_anew() {
     let scene = scene();
@@ -177,6 +180,7 @@ fn bundle_replaced_between_two_buckets_is_fetched_anew() {
 }
 
 /// The owner ends, and another one publishes the same version under the key: other bytes, of the same shapes.
+// Promise: buckets, seen to fail
 #[test]
 fn buckets_of_two_owners_are_never_mixed() {
     let scene = scene();
@@ -195,6 +199,7 @@ fn buckets_of_two_owners_are_never_mixed() {
     scene.end();
 }
 
+// Promise: buckets
 #[test]
 fn buckets_that_are_given_up_or_lost_leave_nothing() {
     let mut scene = scene();
@@ -215,6 +220,7 @@ fn buckets_that_are_given_up_or_lost_leave_nothing() {
     check(&far.fetch_bundle("own").call().expect("by reference"), 1);
 }
 
+// Promise: buckets
 #[test]
 fn what_has_no_parts_and_does_not_fit_is_refused_with_both_lengths() {
     let scene = scene();

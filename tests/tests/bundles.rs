@@ -31,6 +31,7 @@ fn contents(bundle: &FetchedBundle) -> Vec<(String, DType, Vec<u64>, Vec<u8>)> {
     all.map(|(name, t)| (name.to_owned(), t.dtype(), t.shape().to_vec(), t.as_bytes().to_vec())).collect()
 }
 
+// Promise: bundles, seen to fail
 #[test]
 fn a_bundle_comes_as_it_was_pushed() {
     let scene = Scene::two();
@@ -76,6 +77,7 @@ fn a_bundle_comes_as_it_was_pushed() {
 
 /// Two sidecars of one host share a directory. Nothing is copied, and a reader keeps its version while newer versions
 /// are published.
+// Promise: references, seen to fail
 #[test]
 fn a_bundle_is_read_in_the_memory_of_a_worker_of_another_sidecar() {
     let listen = ["--listen", "127.0.0.1:0", "--verbs", "off"];
@@ -114,6 +116,7 @@ fn a_bundle_is_read_in_the_memory_of_a_worker_of_another_sidecar() {
     scene.end();
 }
 
+// Promise: bundles, seen to fail
 #[test]
 fn the_tensors_of_a_bundle_are_of_one_version() {
     let scene = Scene::two();
@@ -165,6 +168,8 @@ fn a_bundle_of_foreign_memory_is_copied_once() {
 }
 
 /// Copied tensors share allocations, and their bundle is taken back like any other.
+// Promise: bundles, seen to fail
+// Promise: long-tables
 #[test]
 fn bundle_holds_at_most_131072_tensors() {
     const MAX_TENSORS: u64 = 131_072;
@@ -203,6 +208,7 @@ fn bundle_holds_at_most_131072_tensors() {
 }
 
 /// Each tensor lies in a range of its own, since they are pushed in another order than they were allocated in.
+// Promise: bundles
 #[test]
 fn thousands_of_tensors_of_an_arena_are_not_copied() {
     const TENSORS: u64 = 10_000;
@@ -264,6 +270,7 @@ fn push_many(pusher: &BlockingClient, key: &str, names: impl Fn(usize) -> String
     pusher.push_bundle(key, tensors).version(version).call().expect("pushed");
 }
 
+// Promise: parts-of-bundles, seen to fail
 #[test]
 fn part_of_a_bundle_moves_alone() {
     let scene = Scene::two();
@@ -308,6 +315,7 @@ fn part_of_a_bundle_moves_alone() {
     scene.end();
 }
 
+// Promise: parts-of-bundles
 #[test]
 fn part_of_a_bundle_follows_its_changed_table() {
     let scene = Scene::two();

@@ -147,6 +147,7 @@ fn by_reference() -> Scene {
     Scene::exactly(&[&listen, &listen])
 }
 
+// Promise: bundle-updates-in-place, seen to fail
 #[test]
 fn gated_bundle_is_never_torn() {
     let scene = Scene::two();
@@ -154,6 +155,7 @@ fn gated_bundle_is_never_torn() {
     scene.end();
 }
 
+// Promise: bundle-updates-in-place, seen to fail
 #[test]
 fn double_buffered_bundle_is_never_torn() {
     let scene = Scene::two();
@@ -161,6 +163,7 @@ fn double_buffered_bundle_is_never_torn() {
     scene.end();
 }
 
+// Promise: bundle-updates-in-place, seen to fail
 #[test]
 fn snapshot_of_a_bundle_is_never_torn() {
     let scene = Scene::two();
@@ -168,6 +171,7 @@ fn snapshot_of_a_bundle_is_never_torn() {
     scene.end();
 }
 
+// Promise: bundle-updates-in-place, seen to fail
 #[test]
 fn gated_bundle_that_is_read_by_reference_is_never_torn() {
     let scene = by_reference();
@@ -175,6 +179,7 @@ fn gated_bundle_that_is_read_by_reference_is_never_torn() {
     scene.end();
 }
 
+// Promise: bundle-updates-in-place, seen to fail
 #[test]
 fn double_buffered_bundle_that_is_read_by_reference_is_never_torn() {
     let scene = by_reference();
@@ -182,6 +187,7 @@ fn double_buffered_bundle_that_is_read_by_reference_is_never_torn() {
     scene.end();
 }
 
+// Promise: bundle-gates, seen to fail
 #[test]
 fn gate_of_a_bundle_that_is_read_fails_at_its_deadline_and_the_version_stays() {
     for (scene, far) in [(Scene::one(), 0), (by_reference(), 1)] {
@@ -210,6 +216,7 @@ fn gate_of_a_bundle_that_is_read_fails_at_its_deadline_and_the_version_stays() {
     }
 }
 
+// Promise: bundle-gates, seen to fail
 #[test]
 fn killed_reader_of_a_bundle_lets_the_gate_pass() {
     let scene = Scene::one();
@@ -231,6 +238,7 @@ fn killed_reader_of_a_bundle_lets_the_gate_pass() {
     scene.end();
 }
 
+// Promise: bundle-gates, seen to fail
 #[test]
 fn gate_returns_the_tensors_of_a_bundle_that_were_copied_and_merged() {
     let scene = Scene::one();
@@ -263,6 +271,7 @@ fn gate_returns_the_tensors_of_a_bundle_that_were_copied_and_merged() {
     scene.end();
 }
 
+// Promise: bundle-gates, seen to fail
 #[test]
 fn gate_of_a_bundle_whose_tensor_is_held_names_it_and_the_version_stays() {
     let scene = Scene::one();
@@ -307,6 +316,7 @@ fn gate_of_a_bundle_whose_tensor_is_held_names_it_and_the_version_stays() {
     scene.end();
 }
 
+// Promise: bundle-gates, seen to fail
 #[test]
 fn gate_of_a_frozen_tensor_is_refused_and_the_version_stays() {
     let scene = Scene::one();

@@ -4,6 +4,7 @@ use transfer_proto::v1::Fabric;
 use transfer_tests::status::finished;
 use transfer_tests::{Scene, Spec, Way, Worker};
 
+// Promise: no-copy-on-a-node, seen to fail
 #[test]
 fn the_reader_reads_the_memory_that_the_writer_wrote() {
     let scene = Scene::one();
@@ -64,6 +65,7 @@ fn private_bytes(worker: &Worker) -> u64 {
 
 /// A version stays while a worker reads it and newer versions are published. Afterwards its memory returns to the
 /// writer.
+// Promise: immutable-versions, seen to fail
 #[test]
 fn a_reader_keeps_its_version_while_newer_ones_come() {
     let scene = Scene::one();
@@ -93,6 +95,7 @@ fn a_reader_keeps_its_version_while_newer_ones_come() {
 
 /// Copies are counted: a socket's copies on both sides between nodes, and the copy of memory that lies outside the
 /// arena.
+// Promise: reports, seen to fail
 #[test]
 fn copies_are_counted() {
     let scene = Scene::two();

@@ -103,6 +103,7 @@ fn close_ends_blocking_waits(client: &BlockingClient, path: &PathBuf) {
     drop(held);
 }
 
+// Promise: closed-clients, seen to fail
 #[test]
 fn close_ends_every_wait_of_a_blocking_client() {
     let scene = Scene::one();
@@ -132,6 +133,7 @@ async fn close_ends_awaited_waits(client: Client, path: PathBuf) {
     drop(held);
 }
 
+// Promise: closed-clients, seen to fail
 #[test]
 fn close_ends_every_wait_of_an_async_client() {
     let scene = Scene::one();
@@ -142,6 +144,7 @@ fn close_ends_every_wait_of_an_async_client() {
     });
 }
 
+// Promise: closed-clients
 #[test]
 fn close_ends_every_wait_of_embedded_clients() {
     let _turn = sidecar_of_this_process();
@@ -154,6 +157,7 @@ fn close_ends_every_wait_of_embedded_clients() {
     });
 }
 
+// Promise: closed-clients, seen to fail
 #[test]
 fn what_a_closed_client_has_fetched_stays_until_it_is_dropped() {
     let scene = Scene::one();
@@ -187,6 +191,7 @@ fn what_a_closed_client_has_fetched_stays_until_it_is_dropped() {
     .expect("room");
 }
 
+// Promise: closed-clients
 #[test]
 fn close_does_not_wait_for_a_sidecar_that_is_gone_and_no_session_follows() {
     let mut scene = Scene::one();

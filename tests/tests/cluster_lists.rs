@@ -107,6 +107,7 @@ fn a_prefix_is_fetched_from_all_nodes() {
     scene.end();
 }
 
+// Promise: lists-of-all-nodes, seen to fail
 #[test]
 fn a_node_that_is_lost_is_named() {
     let (mut scene, mut workers) = three();
@@ -151,6 +152,7 @@ fn a_node_that_is_lost_is_named() {
 }
 
 /// The list waits for the node's answer until the time limit of that request, and then lists the other nodes.
+// Promise: lists-of-all-nodes
 #[test]
 fn a_node_that_does_not_answer_is_named() {
     let scene = Scene::with(&[ARGUMENTS; 2]);
@@ -163,6 +165,7 @@ fn a_node_that_does_not_answer_is_named() {
     drop(workers);
 }
 
+// Promise: lists-of-all-nodes
 #[test]
 fn node_without_its_directory_lists_itself_and_says_so() {
     let mut scene = Scene::with(&[ARGUMENTS; 2]);

@@ -27,6 +27,7 @@ fn fetch(worker: &mut Worker, key: &str) -> (u64, u64) {
     (got.version, got.sum)
 }
 
+// Promise: dead-sidecar, seen to fail
 #[test]
 fn published_versions_come_back_and_fetched_ones_stay() {
     for kill in [true, false] {
@@ -73,6 +74,7 @@ fn published_versions_come_back_and_fetched_ones_stay() {
 
 /// A version that a reader fetched before the restart stays as it is, also when the version is replaced afterwards. The
 /// new sidecar knows nothing of that reader, but the kernel does.
+// Promise: dead-sidecar, seen to fail
 #[test]
 fn memory_read_across_a_restart_is_not_reused() {
     let mut scene = Scene::one();

@@ -43,6 +43,7 @@ fn command_line_overrides_environment_and_file() {
 }
 
 /// What Compose and Helm make of values that nobody gave, and Kubernetes of Services named `transfer` and `transfer-verbs`.
+// Promise: environment, seen to fail
 #[test]
 fn variables_that_are_no_settings_are_ignored() {
     let service = ["TRANSFER", "TRANSFER_VERBS"].map(|name| {
@@ -198,6 +199,7 @@ fn worker_fits_into_the_advised_pinned_limit() {
 }
 
 /// Settings that can change at run time change, the others are named, and a file with a mistake changes nothing.
+// Promise: reload, seen to fail
 #[test]
 fn sighup_reads_the_file_again() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -140,6 +140,7 @@ impl Drop for Copying {
     }
 }
 
+// Promise: copied-files
 #[test]
 fn files_arrive_as_they_were() {
     let world = World::new(&[]);
@@ -165,6 +166,8 @@ fn files_arrive_as_they_were() {
     world.ends_with(&["deep", "own"]);
 }
 
+// Promise: replaced-files, seen to fail
+// Promise: copy-folder
 #[test]
 fn nothing_is_overwritten_unasked() {
     let world = World::new(&[]);
@@ -190,6 +193,7 @@ fn nothing_is_overwritten_unasked() {
     world.ends_with(&["f", "long"]);
 }
 
+// Promise: copy-folder, seen to fail
 #[test]
 fn no_path_leads_out_of_the_folder() {
     let world = World::new(&[]);
@@ -225,6 +229,7 @@ fn no_path_leads_out_of_the_folder() {
     world.ends_with(&["f", "link", "pipe", "plain"]);
 }
 
+// Promise: copied-files
 #[test]
 fn a_file_that_changes_is_not_copied() {
     for change in [LONG_BYTES + 1, LONG_BYTES - 1, 0] {
@@ -250,6 +255,7 @@ fn a_file_that_changes_is_not_copied() {
     world.ends_with(&[]);
 }
 
+// Promise: copied-files, seen to fail
 #[test]
 fn a_killed_sender_leaves_nothing() {
     let world = World::new(&[]);
@@ -266,6 +272,7 @@ fn a_killed_sender_leaves_nothing() {
     world.ends_with(&[]);
 }
 
+// Promise: copied-files
 #[test]
 fn a_killed_receiver_leaves_nothing() {
     let mut world = World::new(&[]);
@@ -283,6 +290,7 @@ fn a_killed_receiver_leaves_nothing() {
     world.ends_with(&["f"]);
 }
 
+// Promise: copy-folder
 #[test]
 fn limits_are_kept_and_named() {
     let world = World::new(&["--copy-max-bytes", "32MiB", "--copy-total-bytes", "48MiB", "--copy-at-once", "4"]);
@@ -318,6 +326,7 @@ fn limits_are_kept_and_named() {
     world.ends_with(&["other", "second", "small"]);
 }
 
+// Promise: copied-files
 #[test]
 fn a_full_disk_is_an_error() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -341,6 +350,8 @@ fn a_full_disk_is_an_error() {
     assert!(Command::new("umount").arg(mount).status().expect("umount").success());
 }
 
+// Promise: copy-folder
+// Promise: copy-callers
 #[test]
 fn without_a_folder_or_a_role_nothing_is_copied() {
     let scene = Scene::two();
@@ -379,6 +390,7 @@ fn as_another(world: &World, file: &Path, arguments: &[&str]) -> (Option<i32>, S
 }
 
 /// The sender's worker has to be of the tenant of copies. The caller's tenant does not matter.
+// Promise: copy-callers
 #[test]
 fn tensors_of_another_tenant_become_no_file() {
     if !can_be_others() {
@@ -418,6 +430,7 @@ fn refused(world: &World, request: v1::CopyRequest) -> tonic::Status {
     answer.expect_err("it is refused")
 }
 
+// Promise: copied-files
 #[test]
 fn a_sender_that_lies_leaves_nothing() {
     let world = World::new(&[]);
@@ -462,6 +475,7 @@ fn a_sender_that_lies_leaves_nothing() {
 }
 
 /// The reports of a copy wait for a caller that reads none, and the copy and its slot do not.
+// Promise: copy-folder
 #[test]
 fn a_caller_that_reads_nothing_keeps_no_slot() {
     let world = World::new(&["--copy-at-once", "1"]);
@@ -545,6 +559,7 @@ fn with(mut ctl: Ctl, identity: &Identity) -> Ctl {
     ctl
 }
 
+// Promise: copy-callers, seen to fail
 #[test]
 fn with_certificates_the_role_is_that_of_the_certificate() {
     let certificates = Certificates::new();
@@ -556,6 +571,7 @@ fn with_certificates_the_role_is_that_of_the_certificate() {
     world.ends_with(&["f"]);
 }
 
+// Promise: copy-callers
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn over_rdma_bytes_go_in_the_clear_only_if_asked() {

@@ -10,6 +10,7 @@ fn timeouts() -> impl Iterator<Item = Duration> {
     (0..30).map(|i| Duration::from_micros(i * i * 40))
 }
 
+// Promise: calls-end
 #[test]
 fn expired_fetches_leak_no_landing_slot() {
     let mut scene = Scene::two_with(&["--pool-bytes", "16MiB"]).with_bystanders();
@@ -34,6 +35,7 @@ fn expired_fetches_leak_no_landing_slot() {
     scene.end();
 }
 
+// Promise: calls-end
 #[test]
 fn expired_pushes_leak_no_memory() {
     let mut scene = Scene::two_with(&["--pool-bytes", "16MiB"]).with_bystanders();
@@ -66,6 +68,7 @@ fn expired_pushes_leak_no_memory() {
 }
 
 /// Three fetches at a time expire, round after round, in a pool that has room for one tensor.
+// Promise: dropped-calls, seen to fail
 #[test]
 fn expired_fetches_return_the_only_landing_slot() {
     let mut scene = Scene::two_with(&["--pool-bytes", "4MiB"]).with_bystanders();

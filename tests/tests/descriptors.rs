@@ -21,6 +21,7 @@ fn blobs(n: u64) -> impl Fn(&Seen) -> bool {
 }
 
 /// The giver's arena has room for four versions, so it reuses returned memory all the time.
+// Promise: reads-stay, seen to fail
 #[test]
 fn reader_keeps_its_versions_while_the_sidecar_has_no_descriptors() {
     let scene = Scene::one();
@@ -55,6 +56,7 @@ fn reader_keeps_its_versions_while_the_sidecar_has_no_descriptors() {
 }
 
 /// The worker breaks the protocol, and continues to read after its session has ended.
+// Promise: reads-stay, seen to fail
 #[test]
 fn a_reader_that_is_thrown_out_keeps_what_it_reads() {
     let scene = Scene::one();

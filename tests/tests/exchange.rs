@@ -97,6 +97,7 @@ fn is_over(error: &Error) -> bool {
     matches!(error, Error::Exchange(ExchangeError::Over { .. }))
 }
 
+// Promise: attempts
 #[test]
 fn rows_of_a_partition_are_those_of_the_committed_attempts() {
     const PARTITIONS: u32 = 5;
@@ -165,6 +166,7 @@ fn rows_of_a_partition_are_those_of_the_committed_attempts() {
     }
 }
 
+// Promise: attempts, seen to fail
 #[test]
 fn one_of_two_attempts_that_race_wins() {
     const TASKS: u32 = 24;
@@ -222,6 +224,7 @@ fn one_of_two_attempts_that_race_wins() {
     }
 }
 
+// Promise: attempts
 #[test]
 fn dropped_attempt_leaves_nothing() {
     let scene = Scene::one();
@@ -257,6 +260,7 @@ fn dropped_attempt_leaves_nothing() {
     scene.end();
 }
 
+// Promise: attempts
 #[test]
 fn async_readers_get_rows_as_tasks_commit_and_lose_none() {
     const TASKS: u32 = 40;
@@ -311,6 +315,7 @@ fn async_readers_get_rows_as_tasks_commit_and_lose_none() {
     scene.end();
 }
 
+// Promise: partition-moves-alone, seen to fail
 #[test]
 fn rows_are_read_where_they_were_written() {
     let listens: &[&str] = &["--listen", "127.0.0.1:0"];
@@ -343,6 +348,7 @@ fn rows_are_read_where_they_were_written() {
     }
 }
 
+// Promise: attempts
 #[test]
 fn attempt_of_many_blocks_is_several_bundles() {
     const PARTITIONS: u32 = 2500;
@@ -414,6 +420,7 @@ fn order_of_a_seed_depends_on_nothing_else() {
     scene.end();
 }
 
+// Promise: end-of-an-exchange, seen to fail
 #[test]
 fn exchange_that_is_over_frees_all_memory_and_its_name() {
     for scene in scenes() {
@@ -476,6 +483,7 @@ fn builder_of(client: &BlockingClient, n: usize) -> transfer_client::ExchangeBui
     if n == 2 { builder.deadline(Duration::from_secs(5)) } else { builder }
 }
 
+// Promise: room-to-write
 #[test]
 fn errors_of_exchanges_say_what_would_be_right() {
     let scene = Scene::one();
@@ -535,6 +543,7 @@ fn errors_of_exchanges_say_what_would_be_right() {
     scene.end();
 }
 
+// Promise: room-to-write, seen to fail
 #[test]
 fn writing_waits_for_room_until_its_time_out() {
     let scene = Scene::one();

@@ -106,6 +106,8 @@ fn unnamed_file(sidecar: &Sidecar, folder: &Path) -> Option<std::path::PathBuf> 
     })
 }
 
+// Promise: rows-on-disk
+// Promise: failing-disks
 #[test]
 fn more_rows_than_the_arena_holds_are_written_and_read_back() {
     let disk = folder();
@@ -136,6 +138,7 @@ fn more_rows_than_the_arena_holds_are_written_and_read_back() {
 }
 
 /// Two readers have an order of their own at the same time. Their partitions together are longer than the pool.
+// Promise: memory-of-an-order, seen to fail
 #[test]
 fn partitions_in_an_order_of_their_own_take_no_more_than_their_memory() {
     let disk = folder();
@@ -186,6 +189,7 @@ fn partitions_in_an_order_of_their_own_take_no_more_than_their_memory() {
     }
 }
 
+// Promise: rows-on-disk, seen to fail
 #[test]
 fn dropped_attempt_leaves_nothing_on_disk_and_another_one_commits() {
     let disk = folder();
@@ -268,11 +272,13 @@ fn expect_full_disk(disk: &Path, more: &[&str]) {
     scene.end();
 }
 
+// Promise: failing-disks
 #[test]
 fn limit_of_the_disk_fails_the_writer_in_time_and_nothing_else() {
     expect_full_disk(folder().path(), &["--spill-bytes", "4MiB"]);
 }
 
+// Promise: failing-disks
 #[test]
 fn full_disk_fails_the_writer_in_time_and_nothing_else() {
     match SmallDisk::mount(8) {
@@ -281,6 +287,7 @@ fn full_disk_fails_the_writer_in_time_and_nothing_else() {
     }
 }
 
+// Promise: failing-disks, seen to fail
 #[test]
 fn flipped_bits_lose_the_task_by_name_and_no_other() {
     let disk = folder();
@@ -317,6 +324,7 @@ fn flipped_bits_lose_the_task_by_name_and_no_other() {
     }
 }
 
+// Promise: rows-on-disk
 #[test]
 fn two_exchanges_write_to_disk_beside_each_other() {
     let disk = folder();
@@ -336,6 +344,7 @@ fn two_exchanges_write_to_disk_beside_each_other() {
     scene.end();
 }
 
+// Promise: failing-disks
 #[test]
 fn folder_in_memory_is_refused_by_name() {
     // The tests need memory to share anyway, and Linux has it there.

@@ -82,6 +82,7 @@ fn until_free(part: &mut Part, free: u64) {
     assert_eq!(seen, Ok(()), "all of {free} bytes come back");
 }
 
+// Promise: rows-of-dead-workers, seen to fail
 #[test]
 fn killed_task_leaves_nothing_and_a_committed_one_outlives_its_worker() {
     for mut scene in scenes() {
@@ -128,6 +129,7 @@ fn killed_task_leaves_nothing_and_a_committed_one_outlives_its_worker() {
     }
 }
 
+// Promise: rows-of-dead-workers
 #[test]
 fn what_a_killed_worker_has_committed_ends_with_the_opener() {
     for mut scene in scenes() {
@@ -144,6 +146,7 @@ fn what_a_killed_worker_has_committed_ends_with_the_opener() {
     }
 }
 
+// Promise: rows-of-dead-workers
 #[test]
 fn reader_waits_for_a_task_that_is_lost_and_runs_again() {
     for mut scene in scenes() {
@@ -170,6 +173,7 @@ fn reader_waits_for_a_task_that_is_lost_and_runs_again() {
     }
 }
 
+// Promise: rows-of-dead-workers
 #[test]
 fn killed_reader_leaves_nothing() {
     for mut scene in scenes() {
@@ -191,6 +195,7 @@ fn killed_reader_leaves_nothing() {
     }
 }
 
+// Promise: end-of-an-exchange, seen to fail
 #[test]
 fn killed_opener_ends_the_exchange() {
     for mut scene in scenes() {
@@ -215,6 +220,7 @@ fn killed_opener_ends_the_exchange() {
     }
 }
 
+// Promise: lost-tasks, seen to fail
 #[test]
 fn killed_sidecar_loses_its_tasks_and_no_others() {
     let mut scene = Scene::two();
@@ -241,6 +247,7 @@ fn killed_sidecar_loses_its_tasks_and_no_others() {
     scene.end();
 }
 
+// Promise: lost-tasks
 #[test]
 fn tasks_of_a_sidecar_that_comes_back_are_there_again() {
     let mut scene = Scene::two();
@@ -265,6 +272,7 @@ fn tasks_of_a_sidecar_that_comes_back_are_there_again() {
     scene.end();
 }
 
+// Promise: end-of-an-exchange
 #[test]
 fn exchange_ends_with_its_home_and_nobody_wins_twice() {
     let mut scene = Scene::two();
@@ -302,6 +310,7 @@ fn exchange_ends_with_its_home_and_nobody_wins_twice() {
 }
 
 /// Only root can be another user.
+// Promise: exchange-tenants, seen to fail
 #[test]
 fn exchange_of_another_tenant_is_out_of_reach() {
     if !crate::other_user::can_be_others() {
@@ -327,6 +336,7 @@ fn exchange_of_another_tenant_is_out_of_reach() {
     }
 }
 
+// Promise: end-of-an-exchange
 #[test]
 fn leaving_worker_ends_its_session_at_once() {
     let scene = Scene::one();

@@ -92,6 +92,7 @@ fn expect_skew(entry: &Value, largest: usize) {
     assert!((skew - most as f64 * f64::from(PARTITIONS) / bytes as f64).abs() < 1e-9, "{entry:#}");
 }
 
+// Promise: exchange-lists
 #[test]
 fn rows_bytes_skew_and_waits_are_shown_at_each_node_and_together() {
     for carrier in [Carrier::Tcp, Carrier::Shm] {
@@ -187,6 +188,7 @@ fn rows_bytes_skew_and_waits_are_shown_at_each_node_and_together() {
     }
 }
 
+// Promise: exchange-lists
 #[test]
 fn bytes_on_disk_are_shown() {
     let program = std::env::current_exe().expect("this program has a path");
@@ -221,6 +223,7 @@ fn bytes_on_disk_are_shown() {
     scene.end();
 }
 
+// Promise: exchange-lists
 #[test]
 fn rows_of_a_dead_worker_stay_in_the_list() {
     let scene = Scene::with(&[&WATCHED]);
@@ -245,6 +248,7 @@ fn rows_of_a_dead_worker_stay_in_the_list() {
     drop((opened, opener));
 }
 
+// Promise: partition-limit
 #[test]
 fn an_exchange_with_more_partitions_than_the_limit_is_not_opened() {
     let limit = ["--limits", "partitions_per_exchange=8"];

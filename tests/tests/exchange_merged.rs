@@ -104,6 +104,7 @@ fn served(sidecar: &Sidecar) -> u64 {
     of_peers.map(|line| line.rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()).expect("a number")).sum()
 }
 
+// Promise: one-request-for-many-tasks, seen to fail
 #[test]
 fn node_is_asked_once_for_the_blocks_of_all_its_tasks() {
     const EACH: u32 = 50;
@@ -157,6 +158,7 @@ fn node_is_asked_once_for_the_blocks_of_all_its_tasks() {
 }
 
 /// A pool that has no room for the blocks of several tasks, and tasks whose blocks are too long to come together.
+// Promise: one-request-for-many-tasks
 #[test]
 fn blocks_that_cannot_come_together_come_alone() {
     const TASKS: u32 = 6;
@@ -173,6 +175,7 @@ fn blocks_that_cannot_come_together_come_alone() {
     }
 }
 
+// Promise: one-request-for-many-tasks, seen to fail
 #[test]
 fn tasks_of_a_lost_node_are_lost_and_no_others() {
     const TASKS: u32 = 12;

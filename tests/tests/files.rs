@@ -104,6 +104,7 @@ fn folder() -> (tempfile::TempDir, impl Fn(&str) -> PathBuf) {
     (folder, move |name: &str| root.join(name))
 }
 
+// Promise: fetched-files, seen to fail
 #[test]
 fn a_safetensors_file_comes_back_whole() {
     let (scene, (_folder, at)) = (two(), folder());
@@ -167,6 +168,7 @@ fn a_safetensors_file_comes_back_whole() {
     scene.end();
 }
 
+// Promise: replaced-files, seen to fail
 #[test]
 fn a_directory_and_several_files_come_back() {
     let (scene, (_folder, at)) = (two(), folder());
@@ -287,6 +289,7 @@ fn standard_input_and_output_serve_as_files() {
     Ctl::of(scene.a(), &["fetch", "in", "-", "--verify"]).ends(2, &["--verify"]);
 }
 
+// Promise: fetched-files, seen to fail
 #[test]
 fn failures_are_reported_and_leave_no_files() {
     let (scene, (_folder, at)) = (Scene::one(), folder());

@@ -7,6 +7,7 @@ use transfer_tests::{Scene, Spec, Worker};
 const LEN: u64 = 1 << 20;
 
 /// The giver's arena has room for four versions, so it reuses returned memory all the time.
+// Promise: forks, seen to fail
 #[test]
 fn a_child_drops_what_it_inherits_and_its_parent_reads_on() {
     let scene = Scene::one();

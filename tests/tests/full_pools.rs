@@ -23,6 +23,7 @@ fn told(mut call: impl FnMut(Duration) -> Trouble) -> Trouble {
     }
 }
 
+// Promise: full-pools, seen to fail
 #[test]
 fn fetches_wait_for_room() {
     let mut scene = scene();
@@ -78,6 +79,7 @@ fn pushes_wait_for_room() {
 }
 
 /// A push waits while both of its slots are being read, and continues when one of them is free again.
+// Promise: fetch-after-push-to
 #[test]
 fn a_push_waits_for_its_readers() {
     let mut scene = scene();
@@ -102,6 +104,7 @@ fn a_push_waits_for_its_readers() {
 }
 
 /// A waiter that gives up makes way for those behind it, without bystanders whose tensors come and go.
+// Promise: full-pools, seen to fail
 #[test]
 fn expired_waiter_lets_the_next_one_through() {
     let scene = Scene::two_with(&["--pool-bytes", "8MiB"]);
@@ -119,6 +122,7 @@ fn expired_waiter_lets_the_next_one_through() {
     scene.end();
 }
 
+// Promise: full-pools, seen to fail
 #[test]
 fn tensor_larger_than_the_pool_is_refused() {
     let mut scene = scene();

@@ -1,66 +1,174 @@
-//! docs/guarantees.md and docs/security.md name tests that hold their promises: all of these tests exist.
+//! The promises of docs/guarantees.md and their tests. A comment above a test names a promise that it holds:
+//!
+//! ```text
+//! // Promise: slices
+//! // Promise: slices, seen to fail
+//! ```
+//!
+//! *Seen to fail*: it failed when the promise was broken on purpose. docs/guarantees-tests.md lists the tests of each
+//! promise. With `TRANSFER_UPDATE_DOCS=1` these tests write its lists.
 
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// A test that holds a promise.
+struct Proof {
+    /// Its file and its name.
+    test: String,
+    seen_to_fail: bool,
+}
+
+/// The tests of each promise, in the order of their files and of their lines.
+type Proofs = BTreeMap<String, Vec<Proof>>;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a package lies in the workspace").to_owned()
+}
+
+fn page(name: &str) -> String {
+    std::fs::read_to_string(root().join("docs").join(name)).expect("it is there")
+}
+
+/// Adds the Rust and Python files below a folder, in the order of their names.
+fn add_sources(folder: &Path, sources: &mut Vec<PathBuf>) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for path in entries.map(|entry| entry.path()).collect::<BTreeSet<_>>() {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        // These are what builds leave behind.
+        let is_source = !name.starts_with('.') && !["target", "build", "dist"].contains(&name) && !path.is_symlink();
+        if is_source && path.is_dir() {
+            add_sources(&path, sources);
+        } else if is_source && path.extension().is_some_and(|kind| kind == "rs" || kind == "py") {
+            sources.push(path);
+        }
+    }
+}
+
+/// Returns the promise that a comment names, and whether the test was seen to fail.
+fn promise(line: &str) -> Option<(&str, bool)> {
+    let line = line.trim_start();
+    let text = line.strip_prefix("// Promise: ").or_else(|| line.strip_prefix("# Promise: "))?;
+    Some(text.strip_suffix(", seen to fail").map_or((text, false), |promise| (promise, true)))
+}
+
+/// Returns the name of the function that begins at a line, or of the row in a list of schedules.
+fn function(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let line = line.strip_prefix("pub ").unwrap_or(line);
+    let line = line.strip_prefix("async ").unwrap_or(line);
+    let (name, _) = match line.strip_prefix("fn ").or_else(|| line.strip_prefix("def ")) {
+        Some(rest) => rest.split_once(['(', '<'])?,
+        None => line.split_once(": ")?,
+    };
+    name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_').then_some(name)
+}
+
+fn proofs() -> Proofs {
+    let mut sources = Vec::new();
+    add_sources(&root(), &mut sources);
+    let mut proofs = Proofs::new();
+    for source in sources {
+        let text = std::fs::read_to_string(&source).unwrap_or_default();
+        let path = source.strip_prefix(root()).expect("it lies below the root").display();
+        let lines: Vec<_> = text.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            let Some((promise, seen_to_fail)) = promise(line) else { continue };
+            let name = lines[at..].iter().take_while(|line| !line.is_empty()).find_map(|line| function(line));
+            let name = name.unwrap_or_else(|| panic!("{path}: no test follows this: {line}"));
+            let proof = Proof { test: format!("{path}::{name}"), seen_to_fail };
+            proofs.entry(promise.to_owned()).or_default().push(proof);
+        }
+    }
+    proofs
+}
+
+/// Returns the rows of the promises in docs/guarantees.md, each with its name.
+fn promises(page: &str) -> Vec<(&str, &str)> {
+    let named = |row| {
+        let (_, link): (_, &str) = str::rsplit_once(row, "](guarantees-tests.md#")?;
+        Some((link.split_once(')')?.0, row))
+    };
+    page.lines().filter(|line| line.starts_with("| ")).filter_map(named).collect()
+}
+
+/// Returns the sections of docs/guarantees-tests.md, each with the name of its promise.
+fn sections(page: &str) -> Vec<(&str, &str)> {
+    page.split("\n### ").skip(1).filter_map(|section| section.split_once('\n')).collect()
+}
+
+fn list(proofs: &[Proof]) -> String {
+    let mut list = String::new();
+    for proof in proofs {
+        let mark = if proof.seen_to_fail { ", seen to fail" } else { "" };
+        let _ = writeln!(list, "- `{}`{mark}", proof.test);
+    }
+    list
+}
+
+/// Returns docs/guarantees-tests.md with the lists of these tests.
+fn with_lists(page: &str, proofs: &Proofs) -> String {
+    let part = |part: &str| {
+        let kept: Vec<_> = part.lines().filter(|line| !line.starts_with("- `")).collect();
+        // The first `#` of a heading was cut off with the line break before it.
+        let promise = part.lines().next().and_then(|heading| heading.strip_prefix("## "));
+        let tests = promise.and_then(|promise| proofs.get(promise));
+        let list = tests.map(|tests| format!("\n{}", list(tests))).unwrap_or_default();
+        format!("{}\n{list}", kept.join("\n").trim_end())
+    };
+    page.split("\n#").map(part).collect::<Vec<_>>().join("\n#")
+}
 
 #[test]
 fn each_promise_has_a_test_that_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let text = std::fs::read_to_string(root.join("docs/guarantees.md")).expect("it is there");
-    let (promised, _) = text.split_once("## What is not promised").expect("two parts");
-    let mut missing = Vec::new();
-    let mut named = 0;
-    for row in promised.lines().filter(|line| line.starts_with("| ") && !line.contains("tested by")) {
-        let tests: Vec<_> = row.split('`').filter_map(|word| word.split_once(".rs::")).collect();
-        assert!(!tests.is_empty(), "no test holds this: {row}");
-        for (path, name) in tests {
-            named += 1;
-            let source = std::fs::read_to_string(root.join(format!("{path}.rs"))).unwrap_or_default();
-            // The name is that of a test, of a case of the conformance suite, which is generic over the fabric, or of a
-            // row in a list of schedules.
-            let forms = [format!("fn {name}("), format!("fn {name}<"), format!("\n    {name}: Play")];
-            let forms = forms
-                .into_iter()
-                .chain(["USUAL", "CALM", "RAILS", "RESTARTS"].map(|how| format!("\n    {name}: {how}")));
-            if !forms.into_iter().any(|form| source.contains(&form)) {
-                missing.push(format!("{path}.rs::{name}"));
-            }
-        }
+    let (page_of_promises, page_of_tests) = (page("guarantees.md"), page("guarantees-tests.md"));
+    let proofs = proofs();
+    let promises: Vec<_> = promises(&page_of_promises).into_iter().map(|(name, _)| name).collect();
+    let sections: Vec<_> = sections(&page_of_tests).into_iter().map(|(name, _)| name).collect();
+    assert!(promises.len() > 100, "only {} promises were found", promises.len());
+    assert_eq!(promises, sections, "the pages have the same promises in the same order");
+    let untested: Vec<_> = promises.iter().filter(|promise| !proofs.contains_key(**promise)).collect();
+    assert!(untested.is_empty(), "no test names these promises: {untested:#?}");
+    let unknown: Vec<_> = proofs.keys().filter(|promise| !promises.contains(&promise.as_str())).collect();
+    assert!(unknown.is_empty(), "tests name these, and docs/guarantees.md has no such promise: {unknown:#?}");
+
+    let wanted = with_lists(&page_of_tests, &proofs);
+    if std::env::var_os("TRANSFER_UPDATE_DOCS").is_some() {
+        std::fs::write(root().join("docs/guarantees-tests.md"), wanted).expect("the page can be written");
+        return;
     }
-    assert!(missing.is_empty(), "named and not there: {missing:#?}");
-    assert!(named > 50, "only {named} tests were found in the page");
+    assert!(
+        page_of_tests == wanted,
+        "docs/guarantees-tests.md lists other tests than those that name a promise: TRANSFER_UPDATE_DOCS=1 writes it anew"
+    );
 }
 
-/// The last table has a row for each promise, in the same order, and names tests that hold the promise.
 #[test]
 fn each_promise_was_broken_on_purpose() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let text = std::fs::read_to_string(root.join("docs/guarantees.md")).expect("it is there");
-    let (promised, rest) = text.split_once("## What is not promised").expect("two parts");
-    let (_, broken) = rest.split_once("## How each promise was broken on purpose").expect("three parts");
-    let rows = |head: &str, text: &str| -> Vec<String> {
-        let rows = text.lines().filter(|line| line.starts_with("| ") && !line.contains(head));
-        rows.map(str::to_owned).collect()
-    };
-    let (promised, broken) = (rows("tested by", promised), rows("what failed", broken));
-    assert_eq!(promised.len(), broken.len(), "one line for each promise");
-    for (promise, broken) in promised.iter().zip(&broken) {
-        let (_, failed) = broken.trim_end_matches(" |").rsplit_once(" | ").expect("three columns");
-        let names: Vec<_> = failed.split('`').skip(1).step_by(2).collect();
-        assert!(failed == "all of them" || !names.is_empty(), "nothing failed: {broken}");
-        for name in names {
-            assert!(promise.contains(&format!("::{name}`")), "{name} does not hold this: {promise}");
-        }
+    let proofs = proofs();
+    let page = page("guarantees-tests.md");
+    for (promise, text) in sections(&page) {
+        assert!(text.contains("\nBroken: "), "{promise}: the page does not say how it was broken");
+        let seen_to_fail = proofs.get(promise).is_some_and(|proofs| proofs.iter().any(|proof| proof.seen_to_fail));
+        assert!(seen_to_fail, "{promise}: no test was seen to fail");
     }
+}
+
+/// A list of promises is read only if each is short. Details have a page of their own.
+#[test]
+fn each_promise_is_one_short_line() {
+    let page = page("guarantees.md");
+    let long: Vec<_> = promises(&page).into_iter().filter(|(_, row)| row.len() > 300).map(|(name, _)| name).collect();
+    assert!(long.is_empty(), "longer than 300 bytes; move details to docs/guarantees-tests.md: {long:#?}");
 }
 
 #[test]
 fn each_test_that_the_trust_model_names_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let text = std::fs::read_to_string(root.join("docs/security.md")).expect("it is there");
+    let text = page("security.md");
     let named: Vec<_> = text.split('`').filter_map(|word| word.split_once(".rs::")).collect();
     assert!(named.len() > 10, "only {} tests were found in the page", named.len());
     for (path, name) in named {
-        let source = std::fs::read_to_string(root.join(format!("{path}.rs"))).unwrap_or_default();
+        let source = std::fs::read_to_string(root().join(format!("{path}.rs"))).unwrap_or_default();
         assert!(source.contains(&format!("fn {name}(")), "{path}.rs::{name} is named and not there");
     }
 }

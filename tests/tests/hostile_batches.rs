@@ -104,6 +104,7 @@ fn refused(answer: Answer, what: &str) {
     assert!(failure.text.contains(what), "{what}: {failure}");
 }
 
+// Promise: false-metadata, seen to fail
 #[test]
 fn invalid_range_table_is_refused_by_the_sidecar() {
     let mut scene = Scene::two().with_bystanders();
@@ -127,6 +128,7 @@ fn invalid_range_table_is_refused_by_the_sidecar() {
     scene.end();
 }
 
+// Promise: false-metadata
 #[test]
 fn invalid_range_table_or_metadata_fails_at_the_reader() {
     let mut scene = Scene::two().with_bystanders();
@@ -162,6 +164,7 @@ fn invalid_range_table_or_metadata_fails_at_the_reader() {
     scene.end();
 }
 
+// Promise: false-tables, seen to fail
 #[test]
 fn invalid_bundle_table_fails_at_the_reader() {
     let mut scene = Scene::two().with_bystanders();
@@ -230,6 +233,7 @@ fn invalid_bundle_table_fails_at_the_reader() {
 
 /// The sidecar reads a long table over several rounds. What its worker asks for meanwhile waits, so that versions rise, and a
 /// worker may end then.
+// Promise: long-tables, seen to fail
 #[test]
 fn long_bundle_table_is_checked_before_later_requests() {
     const TENSORS: u64 = 20_000;

@@ -25,6 +25,7 @@ fn scene() -> Scene {
     Scene::two().with_bystanders()
 }
 
+// Promise: hostile-peers, seen to fail
 #[test]
 fn malformed_frame_or_message_ends_the_link() {
     let mut scene = scene();
@@ -49,6 +50,7 @@ fn malformed_frame_or_message_ends_the_link() {
     scene.end();
 }
 
+// Promise: hostile-peers, seen to fail
 #[test]
 fn peer_of_another_version_is_refused_by_name() {
     let mut scene = scene();
@@ -65,6 +67,7 @@ fn peer_of_another_version_is_refused_by_name() {
 }
 
 /// A token that is shown twice, a token that was never given, and a token that is shown too late.
+// Promise: hostile-peers, seen to fail
 #[test]
 fn link_token_is_valid_once_and_for_a_limited_time() {
     let mut scene = scene();
@@ -94,6 +97,8 @@ fn link_token_is_valid_once_and_for_a_limited_time() {
 
 /// The peer gets landing slots by the protocol. Then it writes beyond one of them, or into one that is already
 /// published.
+// Promise: immutable-versions, seen to fail
+// Promise: writes-of-peers, seen to fail
 #[test]
 fn write_outside_its_grant_changes_nothing() {
     let mut scene = scene();
@@ -151,6 +156,7 @@ fn write_outside_its_grant_changes_nothing() {
 
 /// The peer owns a key according to the directory, and does not answer in time. It answers late, and then a second
 /// time.
+// Promise: hostile-peers, seen to fail
 #[test]
 fn late_answer_is_ignored_and_second_answer_ends_the_link() {
     let mut scene = scene();
@@ -209,6 +215,7 @@ fn late_answer_is_ignored_and_second_answer_ends_the_link() {
 
 /// A sidecar is stopped, as by a debugger or on a host that swaps. Calls that wait for it fail in the end, and once it
 /// runs again everything works as before.
+// Promise: stopped-peer
 #[test]
 fn a_stopped_sidecar_is_lost_to_others_and_comes_back() {
     let mut scene = Scene::two().with_bystanders_at([0, 0]);
@@ -242,6 +249,7 @@ fn a_stopped_sidecar_is_lost_to_others_and_comes_back() {
 }
 
 /// Hundreds of offences in a row: each is refused, a few are logged, and the log counts the lines that it leaves out.
+// Promise: log-limit, seen to fail
 #[test]
 fn log_lines_of_repeated_offences_are_limited() {
     const OFFENCES: u64 = 600;

@@ -34,6 +34,7 @@ fn bare(sidecar: &Sidecar) -> WorkerEnd {
 
 /// The worker overwrites its arena, the submission ring and the completion ring, including the index words, while all
 /// of them are in use.
+// Promise: hostile-workers, seen to fail
 #[test]
 fn worker_that_scribbles_over_its_arena_and_rings_harms_only_itself() {
     for mut scene in scenes() {
@@ -80,6 +81,7 @@ fn worker_that_scribbles_over_its_arena_and_rings_harms_only_itself() {
 }
 
 /// The worker rings its doorbell without pause, with nothing in the ring.
+// Promise: hostile-workers
 #[test]
 fn doorbell_flood_stops_no_other_worker() {
     for mut scene in scenes() {
@@ -105,6 +107,7 @@ fn doorbell_flood_stops_no_other_worker() {
 
 /// The worker submits fetches without pause, and takes neither doorbells nor replies: its rings fill up, and the
 /// sidecar takes no further command.
+// Promise: hostile-workers, seen to fail
 #[test]
 fn worker_that_never_reads_fills_only_its_own_rings() {
     for mut scene in scenes() {
@@ -166,6 +169,7 @@ fn worker_that_never_reads_fills_only_its_own_rings() {
 }
 
 /// The child keeps the socket open after the worker's death. The sidecar watches the process.
+// Promise: worker-that-is-hard-to-watch, seen to fail
 #[test]
 fn worker_s_death_is_noticed_while_its_child_keeps_the_socket() {
     for mut scene in scenes() {
@@ -190,6 +194,7 @@ fn worker_s_death_is_noticed_while_its_child_keeps_the_socket() {
 }
 
 /// The worker is stopped while it is busy, gets many replies meanwhile, and is killed without having run again.
+// Promise: stopped-worker, seen to fail
 #[test]
 fn worker_killed_while_stopped_harms_only_itself() {
     for mut scene in scenes() {

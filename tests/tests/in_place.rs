@@ -25,16 +25,19 @@ fn nobody_sees_a_torn_tensor(way: InPlace) {
     scene.end();
 }
 
+// Promise: updates-in-place, seen to fail
 #[test]
 fn a_snapshot_is_never_torn() {
     nobody_sees_a_torn_tensor(InPlace::Snapshot);
 }
 
+// Promise: updates-in-place, seen to fail
 #[test]
 fn gated_update_is_never_torn() {
     nobody_sees_a_torn_tensor(InPlace::Gate);
 }
 
+// Promise: updates-in-place, seen to fail
 #[test]
 fn double_buffered_update_is_never_torn() {
     nobody_sees_a_torn_tensor(InPlace::TwoBuffers);

@@ -13,6 +13,7 @@ fn scenes() -> impl Iterator<Item = Scene> {
     one.into_iter().chain(std::iter::once_with(Scene::two)).map(Scene::with_bystanders)
 }
 
+// Promise: killed-worker, seen to fail
 #[test]
 fn killed_worker_loses_its_leases() {
     for mut scene in scenes() {
@@ -85,6 +86,7 @@ fn killed_worker_loses_its_waiting_push() {
 }
 
 /// The worker is killed at an arbitrary moment while it pushes as fast as it can.
+// Promise: finished-push-to
 #[test]
 fn worker_killed_in_a_storm_of_pushes_leaves_nothing() {
     for mut scene in scenes() {
@@ -115,6 +117,7 @@ fn worker_killed_in_a_storm_of_pushes_leaves_nothing() {
 }
 
 /// The worker is killed at an arbitrary moment while it fetches as fast as it can.
+// Promise: killed-worker
 #[test]
 fn worker_killed_in_a_storm_of_fetches_leaves_nothing() {
     for mut scene in scenes() {
@@ -138,6 +141,7 @@ fn worker_killed_in_a_storm_of_fetches_leaves_nothing() {
 
 /// Other workers wait for a tensor of the killed worker. Their fetches end at their deadline, or when the key is
 /// published again.
+// Promise: killed-worker, seen to fail
 #[test]
 fn waiting_fetches_survive_the_death_of_the_owner() {
     for mut scene in scenes() {
@@ -163,6 +167,7 @@ fn waiting_fetches_survive_the_death_of_the_owner() {
 }
 
 /// A worker that is stopped does not read its replies, and no other worker waits for it.
+// Promise: stopped-worker
 #[test]
 fn stopped_worker_holds_up_no_other_worker() {
     for mut scene in scenes() {
@@ -180,6 +185,7 @@ fn stopped_worker_holds_up_no_other_worker() {
 }
 
 /// A polling sidecar that has no work still checks its sockets: a worker with the name of the killed one is admitted.
+// Promise: killed-worker, seen to fail
 #[test]
 fn idle_polling_sidecar_notices_a_killed_worker() {
     let scene = Scene::with(&[&["--poll", "busy"]]);

@@ -30,6 +30,7 @@ fn blobs(n: u64) -> impl Fn(&Seen) -> bool {
     move |s| s.counters.as_ref().is_some_and(|c| c.blobs == n)
 }
 
+// Promise: lookups-without-requests, seen to fail
 #[test]
 fn repeated_fetches_are_served_by_the_board_alone() {
     let scene = Scene::with(&[&["--http-listen", "127.0.0.1:0"]]);
@@ -53,6 +54,7 @@ fn repeated_fetches_are_served_by_the_board_alone() {
     scene.end();
 }
 
+// Promise: board-lookups, seen to fail
 #[test]
 fn a_push_that_is_done_is_found_at_once_and_a_deleted_key_is_not() {
     let scene = Scene::one();
@@ -73,6 +75,7 @@ fn a_push_that_is_done_is_found_at_once_and_a_deleted_key_is_not() {
 }
 
 /// The writer reuses the memory of a version as soon as no hazard pointer names it. Readers check every element twice.
+// Promise: board-lookups, seen to fail
 #[test]
 fn version_from_the_board_is_never_torn() {
     const LAST: u64 = 5000;
@@ -92,6 +95,7 @@ fn version_from_the_board_is_never_torn() {
     scene.end();
 }
 
+// Promise: killed-worker, seen to fail
 #[test]
 fn killed_reader_holds_no_version() {
     let scene = Scene::one();
@@ -111,6 +115,7 @@ fn killed_reader_holds_no_version() {
 }
 
 /// A stopped reader keeps the version that it reads, and no other.
+// Promise: stopped-worker, seen to fail
 #[test]
 fn a_reader_that_is_stopped_keeps_one_version() {
     let scene = Scene::one();
@@ -133,6 +138,7 @@ fn a_reader_that_is_stopped_keeps_one_version() {
 }
 
 /// The last entries of a board are not taken for published versions once its sidecar is gone.
+// Promise: board-lookups, seen to fail
 #[test]
 fn board_of_a_dead_sidecar_serves_no_version() {
     let mut scene = Scene::one();

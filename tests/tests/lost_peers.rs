@@ -6,6 +6,7 @@ use transfer_tests::{Carrier, Scene, Spec};
 const LEN: u64 = 3 << 20;
 
 /// The owner's node dies while another node waits for its tensor. The owner's node does not host the directory.
+// Promise: dead-peer, seen to fail
 #[test]
 fn fetches_fail_when_their_peer_dies_and_work_after_its_restart() {
     let mut scene = Scene::two().with_bystanders_at([0, 0]);
@@ -41,6 +42,7 @@ fn fetches_fail_when_their_peer_dies_and_work_after_its_restart() {
 }
 
 /// The node of a receiver dies while one push to it waits for its readers, and another one waits for room.
+// Promise: dead-peer, seen to fail
 #[test]
 fn pushes_fail_when_their_peer_dies_and_work_after_its_restart() {
     let mut scene = Scene::two_with(&["--pool-bytes", "8MiB"]).with_bystanders_at([0, 0]);
@@ -72,6 +74,7 @@ fn pushes_fail_when_their_peer_dies_and_work_after_its_restart() {
 }
 
 /// The node is killed while tensors are in flight in both directions.
+// Promise: dead-peer, seen to fail
 #[test]
 fn transfers_in_flight_fail_when_a_node_dies() {
     let mut scene = Scene::two().with_bystanders_at([0, 0]);
@@ -109,6 +112,7 @@ fn transfers_in_flight_fail_when_a_node_dies() {
 }
 
 /// The node that hosts the directory dies and comes back: the other nodes register again what they have.
+// Promise: dead-directory, seen to fail
 #[test]
 fn directory_is_rebuilt_when_its_node_restarts() {
     let mut scene = Scene::two().with_bystanders_at([1, 1]);

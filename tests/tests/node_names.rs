@@ -48,6 +48,7 @@ fn sidecar_attaches_once_at_its_start() {
     assert!(b.terminate().success() && a.terminate().success());
 }
 
+// Promise: name-of-a-node, seen to fail
 #[test]
 fn second_sidecar_of_a_live_name_is_refused() {
     let mut scene = Scene::two().with_bystanders();
@@ -87,6 +88,7 @@ fn directory_host_name_is_refused() {
     scene.end();
 }
 
+// Promise: name-of-a-node, seen to fail
 #[test]
 fn replacing_sidecar_takes_and_keeps_the_name() {
     let mut scene = Scene::two();
@@ -118,6 +120,7 @@ fn replacing_sidecar_takes_and_keeps_the_name() {
 }
 
 /// The sidecar is killed and restarted at once. The directory may not have seen its old stream end.
+// Promise: name-of-a-node
 #[test]
 fn restarted_sidecar_regains_its_name() {
     let mut scene = Scene::two();
@@ -135,6 +138,7 @@ fn restarted_sidecar_regains_its_name() {
 
 /// The sidecar that has the name does not answer. The second sidecar takes the name, and keeps it when the first one
 /// runs again.
+// Promise: name-of-a-node, seen to fail
 #[test]
 fn silent_sidecar_loses_its_name() {
     let mut scene = Scene::two();

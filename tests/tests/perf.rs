@@ -10,6 +10,7 @@ fn perf(line: &str) -> Ctl {
     Ctl::new(&["perf"].into_iter().chain(line.split_whitespace()).collect::<Vec<_>>())
 }
 
+// Promise: perf-figures
 #[test]
 fn impossible_tests_are_refused_without_a_device() {
     for (line, words) in [
@@ -57,6 +58,7 @@ fn between_two(line: &str) -> Vec<Value> {
     value["results"].as_array().expect("a list").clone()
 }
 
+// Promise: perf-figures, seen to fail
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn every_operation_of_every_kind_moves_its_bytes() {
@@ -112,6 +114,7 @@ fn sizes_durations_and_sweeps_run_in_one_session() {
     assert!(std::fs::read_to_string(&svg).expect("a chart").contains("operation"));
 }
 
+// Promise: perf-strangers
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn strangers_and_other_clients_do_not_end_a_server() {
@@ -133,6 +136,7 @@ fn strangers_and_other_clients_do_not_end_a_server() {
     client("send lat").ends(1, &["cannot reach a server at 127.0.0.1", "--listen ADDRESS"]);
 }
 
+// Promise: perf-strangers
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn an_end_that_is_killed_ends_the_other_one() {

@@ -20,6 +20,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
+// Promise: files-in-pieces
 #[test]
 fn a_file_that_is_larger_than_an_arena_comes_back_whole() {
     let scene = two();
@@ -77,6 +78,7 @@ fn a_directory_with_large_files_comes_back_and_pieces_have_no_files() {
 }
 
 /// A newer version is pushed in pieces. A fetch returns one of the two versions or fails. It never mixes their pieces.
+// Promise: files-in-pieces, seen to fail
 #[test]
 fn pieces_of_two_versions_are_never_mixed() {
     let scene = two();

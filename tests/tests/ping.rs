@@ -15,6 +15,7 @@ fn ping(sidecar: &Sidecar, code: i32, arguments: &[&str]) -> String {
 }
 
 /// No worker is connected, and no link is there before the first ping.
+// Promise: ping
 #[test]
 fn round_trips_are_counted_and_the_fabric_is_named() {
     let scene = Scene::two();
@@ -47,6 +48,7 @@ fn round_trips_are_counted_and_the_fabric_is_named() {
     scene.end();
 }
 
+// Promise: ping, seen to fail
 #[test]
 fn a_slower_fabric_has_its_reasons() {
     let arguments = ["--listen", "127.0.0.1:0", "--shm", "off", "--verbs", "off"];
@@ -57,6 +59,7 @@ fn a_slower_fabric_has_its_reasons() {
     scene.end();
 }
 
+// Promise: ping
 #[test]
 fn pings_that_are_not_answered_are_lost() {
     let mut scene = Scene::two();
@@ -94,6 +97,7 @@ fn an_interrupted_ping_prints_its_statistics() {
 const WITHOUT: [&str; 6] = ["--listen", "127.0.0.1:0", "--shm", "off", "--verbs", "off"];
 const WITH: [&str; 4] = ["--listen", "127.0.0.1:0", "--shm", "off"];
 
+// Promise: datagram-ping
 #[test]
 fn datagrams_without_a_device_are_refused_with_the_reason() {
     let scene = Scene::exactly(&[&WITHOUT, &WITHOUT]);
@@ -122,6 +126,7 @@ fn echo(sidecar: &Sidecar, request: v1::EchoRequest) -> Result<v1::EchoResponse,
     answer.map(tonic::Response::into_inner)
 }
 
+// Promise: datagram-ping
 #[test]
 fn calls_for_echoes_are_checked() {
     let scene = Scene::exactly(&[&WITHOUT]);
@@ -142,6 +147,7 @@ fn calls_for_echoes_are_checked() {
     scene.end();
 }
 
+// Promise: datagram-ping
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn datagrams_are_echoed_between_two_sidecars() {
@@ -169,6 +175,7 @@ fn datagrams_are_echoed_between_two_sidecars() {
     scene.end();
 }
 
+// Promise: datagram-ping
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn the_node_without_datagrams_is_named() {
@@ -181,6 +188,7 @@ fn the_node_without_datagrams_is_named() {
     scene.end();
 }
 
+// Promise: datagram-ping
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn datagrams_that_are_not_echoed_are_lost() {
@@ -277,6 +285,7 @@ impl Stranger {
 
 /// A stranger who may be a peer knows the queue pair and its key, and has a token. Its datagrams are dropped or echoed
 /// to itself, and those of others go on.
+// Promise: datagram-ping
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn datagrams_of_a_stranger_do_no_harm() {

@@ -55,6 +55,7 @@ fn write_file(path: &Path, schema: &SchemaRef, batches: &[RecordBatch]) {
     writer.finish().expect("ended");
 }
 
+// Promise: record-batches, seen to fail
 #[test]
 fn pyarrow_and_transfer_exchange_tables() {
     let python = python();

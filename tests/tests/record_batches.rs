@@ -40,6 +40,7 @@ fn addresses(array: &dyn Array) -> Vec<usize> {
     all
 }
 
+// Promise: record-batches, seen to fail
 #[test]
 fn fetched_batches_equal_their_ipc_round_trip() {
     let scene = Scene::two();
@@ -73,6 +74,7 @@ fn fetched_batches_equal_their_ipc_round_trip() {
     scene.end();
 }
 
+// Promise: record-batches, seen to fail
 #[test]
 fn batch_built_in_the_arena_is_pushed_without_a_copy() {
     let scene = Scene::two();
@@ -236,6 +238,7 @@ fn builder_refuses_wrong_values_and_lengths() {
     scene.end();
 }
 
+// Promise: streams, seen to fail
 #[test]
 fn stream_keeps_order_and_sends_only_new_dictionary_values() {
     let scene = Scene::two();
@@ -365,6 +368,7 @@ fn batch_is_republished_after_a_sidecar_restart() {
 
 /// The writer of a stream ends before its stream does. Those who wait for the next batch hear of it at once, and those who come
 /// later: on its node, and on another one.
+// Promise: writer-of-a-stream
 #[test]
 fn end_of_a_writer_reaches_its_readers() {
     const HOUR: Duration = Duration::from_secs(3600);
@@ -409,6 +413,7 @@ fn end_of_a_writer_reaches_its_readers() {
     scene.end();
 }
 
+// Promise: end-of-a-stream, seen to fail
 #[test]
 fn end_of_a_stream_waits_for_slow_readers_and_says_what_they_have_not_read() {
     let scene = Scene::two();

@@ -53,6 +53,7 @@ fn missing_version_times_out_or_is_gone() {
     }
 }
 
+// Promise: rising-versions, seen to fail
 #[test]
 fn non_rising_version_is_refused() {
     for mut scene in scenes() {
@@ -98,6 +99,7 @@ fn keys_of_512_bytes_pass_and_513_are_refused() {
     }
 }
 
+// Promise: one-owner, seen to fail
 #[test]
 fn foreign_key_is_refused_until_its_owner_deletes_it() {
     for mut scene in scenes() {

@@ -9,6 +9,7 @@ fn scenes() -> [Scene; 2] {
     [Scene::one().with_bystanders(), Scene::two().with_bystanders()]
 }
 
+// Promise: retention, seen to fail
 #[test]
 fn versions_stay_until_replaced_fetched_or_deleted() {
     for mut scene in scenes() {
@@ -40,6 +41,7 @@ fn versions_stay_until_replaced_fetched_or_deleted() {
     }
 }
 
+// Promise: retention, seen to fail
 #[test]
 fn version_outlives_its_worker_and_is_inherited_by_name() {
     for mut scene in scenes() {

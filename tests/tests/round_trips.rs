@@ -56,16 +56,20 @@ fn all_specs_come_back(scene: Scene, carrier: Option<Carrier>) {
     scene.end();
 }
 
+// Promise: bytes-type-and-shape, seen to fail
 #[test]
 fn every_type_and_shape_arrives_on_one_node() {
     all_specs_come_back(Scene::one(), None);
 }
 
+// Promise: bytes-type-and-shape, seen to fail
+// Promise: four-bit-elements
 #[test]
 fn every_type_and_shape_arrives_between_nodes() {
     all_specs_come_back(Scene::two(), Some(Carrier::chosen()));
 }
 
+// Promise: bytes-type-and-shape, seen to fail
 #[test]
 fn every_type_and_shape_lands_at_another_node() {
     let scene = Scene::two();
@@ -117,11 +121,14 @@ fn versions(scene: Scene) {
     scene.end();
 }
 
+// Promise: version-choices, seen to fail
 #[test]
 fn version_choices_hold_on_one_node() {
     versions(Scene::one());
 }
 
+// Promise: version-choices, seen to fail
+// Promise: finished-push, seen to fail
 #[test]
 fn version_choices_hold_between_nodes() {
     versions(Scene::two());

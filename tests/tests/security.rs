@@ -159,6 +159,7 @@ fn plaintext_data_needs_both_nodes() {
 }
 
 /// Callers without a valid certificate are refused, and both sides are told why.
+// Promise: certificates, seen to fail
 #[test]
 fn strangers_are_refused() {
     let world = World::new();
@@ -214,6 +215,8 @@ fn strangers_are_refused() {
 }
 
 /// A node with a valid certificate cannot call in another node's name.
+// Promise: name-of-a-node, seen to fail
+// Promise: certificates, seen to fail
 #[test]
 fn certificate_of_another_node_is_refused() {
     let world = World::new();
@@ -253,6 +256,7 @@ fn certificate_of_another_node_is_refused() {
 }
 
 /// A sidecar advertises the address of another one. The caller notices that the certificate does not match.
+// Promise: worker-names
 #[test]
 fn node_enters_only_workers_of_its_tenants() {
     let world = World::new();
@@ -276,6 +280,7 @@ fn node_enters_only_workers_of_its_tenants() {
     assert_eq!(trainer.fetch("to").get().sum, Spec::bytes(1000, 2).sum());
 }
 
+// Promise: certificates, seen to fail
 #[test]
 fn dialled_peer_must_prove_its_name() {
     let world = World::new();
@@ -300,6 +305,7 @@ fn dialled_peer_must_prove_its_name() {
     scene.end();
 }
 
+// Promise: certificates, seen to fail
 #[test]
 fn node_of_another_authority_is_refused() {
     let world = World::new();
@@ -341,6 +347,7 @@ fn tls_to_a_plaintext_sidecar_fails_with_a_reason() {
     scene.end();
 }
 
+// Promise: readers-change-nothing, seen to fail
 #[test]
 fn reader_and_admin_roles_are_enforced() {
     let world = World::new();
@@ -371,6 +378,7 @@ fn reader_and_admin_roles_are_enforced() {
 
 /// The administrator of one tenant sees and changes only what belongs to that tenant, and nothing of the sidecar
 /// itself.
+// Promise: exchange-lists
 #[test]
 fn tenant_admin_is_confined_to_its_tenant() {
     if !crate::other_user::can_be_others() {
@@ -424,6 +432,7 @@ fn tenant_admin_is_confined_to_its_tenant() {
     drop((ours, theirs, there));
 }
 
+// Promise: readers-change-nothing, seen to fail
 #[test]
 fn plaintext_admin_is_read_only() {
     let scene = Scene::over(Carrier::Tcp, &[&["--listen", "127.0.0.1:0", "--pool-bytes", "1MiB"]]);
@@ -443,6 +452,7 @@ fn plaintext_admin_is_read_only() {
 }
 
 /// SIGHUP makes a running sidecar read its roles again. An invalid file changes nothing.
+// Promise: reload, seen to fail
 #[test]
 fn roles_are_reloaded_on_sighup() {
     let world = World::new();
@@ -468,6 +478,7 @@ fn roles_are_reloaded_on_sighup() {
 
 /// Certificates are replaced while the sidecars run. Links stay, new connections show the new certificate, and an
 /// invalid one changes nothing.
+// Promise: reload, seen to fail
 #[test]
 fn certificates_are_reloaded_while_links_stay() {
     let world = World::new();

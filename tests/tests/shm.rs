@@ -43,6 +43,7 @@ fn link_over(sidecar: &Sidecar, fabric: Fabric) -> bool {
     sidecar.status().links.iter().any(|link| link.fabric() == fabric)
 }
 
+// Promise: choice-of-shared-memory, seen to fail
 #[test]
 fn shm_is_chosen_by_default() {
     let scene = Scene::exactly(&[&LISTEN, &LISTEN]);
@@ -65,6 +66,7 @@ fn shm_is_chosen_by_default() {
 }
 
 /// TCP carries if one sidecar has shm off, or if the two have different directories. Both say why.
+// Promise: reports, seen to fail
 #[test]
 fn tcp_carries_without_shm_and_says_why() {
     let elsewhere = tempfile::tempdir().expect("a folder");
@@ -123,6 +125,7 @@ fn shm_survives_stopped_and_killed_sidecars() {
 
 /// The owner's sidecar is killed while readers copy a tensor of its worker. A fetch that succeeds returns the
 /// published bytes.
+// Promise: late-copies
 #[test]
 fn killed_owner_is_never_half_read() {
     let mut scene = Scene::exactly(&[&LISTEN, &LISTEN]);
@@ -152,6 +155,7 @@ fn killed_owner_is_never_half_read() {
 /// Two sidecars, each in a container of its own, share one directory. They choose shm because they can meet there, and
 /// not by their addresses. Neither is told to copy, but both do, because their user ids mean nothing to each other.
 /// The test needs `unshare` and root. Without them, it reports that it did not run.
+// Promise: choice-of-shared-memory, seen to fail
 #[test]
 fn shm_is_chosen_between_two_containers() {
     let tried =

@@ -55,6 +55,7 @@ fn until(sidecar: &Sidecar, name: &str, value: f64) {
 const ROWS: u32 = 600;
 const WIDTH: u32 = 3000;
 
+// Promise: slices
 #[test]
 fn slices_have_their_elements_and_nothing_else_moves() {
     let scene = Scene::two();
@@ -96,6 +97,7 @@ fn slices_have_their_elements_and_nothing_else_moves() {
     scene.end();
 }
 
+// Promise: slices
 #[test]
 fn packed_bytes_are_counted_as_copied_and_long_runs_are_not_packed() {
     let scene = Scene::two();
@@ -112,6 +114,7 @@ fn packed_bytes_are_counted_as_copied_and_long_runs_are_not_packed() {
     scene.end();
 }
 
+// Promise: slice-views
 #[test]
 fn slice_on_one_host_is_a_view_that_asks_nobody() {
     let scene = Scene::with(&[&["--http-listen", "127.0.0.1:0"]]);
@@ -140,6 +143,7 @@ fn slice_on_one_host_is_a_view_that_asks_nobody() {
     scene.end();
 }
 
+// Promise: slice-views
 #[test]
 fn slice_in_the_memory_of_a_sidecar_of_the_same_host_is_a_view() {
     let listen: [&str; 4] = ["--listen", "127.0.0.1:0", "--verbs", "off"];
@@ -162,6 +166,7 @@ fn slice_in_the_memory_of_a_sidecar_of_the_same_host_is_a_view() {
     scene.end();
 }
 
+// Promise: slices-that-do-not-fit
 #[test]
 fn slice_that_does_not_fit_names_shape_and_slice() {
     let scene = Scene::two();
@@ -210,6 +215,7 @@ fn slice_that_does_not_fit_names_shape_and_slice() {
     scene.end();
 }
 
+// Promise: slices
 #[test]
 fn slices_of_a_bundle_are_of_one_version_and_follow_its_table() {
     let scene = Scene::two();
@@ -257,6 +263,7 @@ fn slices_of_a_bundle_are_of_one_version_and_follow_its_table() {
     scene.end();
 }
 
+// Promise: slice-views
 #[test]
 fn subscriber_reads_slices_each_version_once() {
     let scene = Scene::two();

@@ -7,6 +7,7 @@ use transfer_tests::{Browser, Carrier, Scene, Spec, poll};
 const HOSTILE: &str = "<img src=x onerror=\"document.title='owned'\">";
 
 /// The workers of two nodes exchange tensors in both directions, and a browser shows the page of one node.
+// Promise: status-page, seen to fail
 #[test]
 fn page_shows_links_workers_tensors_and_waits() {
     let scene = Scene::two_with(&["--pool-bytes", "64MiB", "--http-listen", "127.0.0.1:0"]);

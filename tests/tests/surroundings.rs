@@ -52,6 +52,7 @@ fn is_told(refused: Result<WorkerEnd, SessionError>, words: &[&str]) {
 }
 
 /// The kernel would end the sidecar by SIGXFSZ.
+// Promise: limits-of-the-process, seen to fail
 #[test]
 fn arena_that_is_longer_than_files_may_be_is_refused() {
     // In blocks of 512 bytes: 8 MiB.
@@ -113,6 +114,7 @@ impl Drop for MemoryGroup {
 }
 
 /// The kernel would kill the sidecar, and with it the session of every worker of the node.
+// Promise: limits-of-the-process, seen to fail
 #[test]
 fn arena_beyond_the_memory_cgroup_is_refused() {
     let group = match MemoryGroup::below_a_limit(100 * MIB) {

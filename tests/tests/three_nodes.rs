@@ -7,6 +7,7 @@ fn three() -> Scene {
     Scene::with(&[&arguments, &arguments, &arguments])
 }
 
+// Promise: finished-push
 #[test]
 fn three_nodes_exchange_in_all_directions() {
     let scene = three();
@@ -37,6 +38,7 @@ fn three_nodes_exchange_in_all_directions() {
 }
 
 /// A key is deleted on one node and published on another. Readers that fetched it from the first node find the second.
+// Promise: one-owner, seen to fail
 #[test]
 fn key_can_move_between_nodes() {
     let scene = three();

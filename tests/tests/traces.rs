@@ -43,6 +43,7 @@ fn one<'a>(spans: &'a [SeenSpan], node: &str, name: &str) -> &'a SeenSpan {
     found[0]
 }
 
+// Promise: traces, seen to fail
 #[test]
 fn spans_of_both_sidecars_join_the_workers_trace() {
     let collector = Collector::start();
@@ -112,6 +113,7 @@ fn spans_of_both_sidecars_join_the_workers_trace() {
     scene.end();
 }
 
+// Promise: unsampled-traces, seen to fail
 #[test]
 fn trace_origin_decides_sampling() {
     let collector = Collector::start();
@@ -146,6 +148,7 @@ fn trace_origin_decides_sampling() {
 }
 
 /// One collector takes connections and never answers, and the other one cannot be reached.
+// Promise: span-collectors, seen to fail
 #[test]
 fn dead_collector_costs_only_spans() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");

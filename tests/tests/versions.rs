@@ -39,6 +39,7 @@ fn failed<T>(fetched: Result<T, Error>, code: FailureCode) {
     assert_eq!(fetched.map(drop).map_err(|e| e.failure_code()), Err(Some(code)));
 }
 
+// Promise: subscribers, seen to fail
 #[test]
 fn subscriber_returns_each_version_once_and_the_newest_first() {
     for scene in [Scene::with(&[&[]]), Scene::two()] {
@@ -69,6 +70,7 @@ fn subscriber_returns_each_version_once_and_the_newest_first() {
 }
 
 /// A subscriber that waits is woken by the publisher, and finds what it looks for without the sidecar.
+// Promise: subscribers, seen to fail
 #[test]
 fn subscriber_finds_announced_versions_in_order() {
     const COUNT: u64 = 2000;
@@ -91,6 +93,7 @@ fn subscriber_finds_announced_versions_in_order() {
     scene.end();
 }
 
+// Promise: subscribers
 #[test]
 fn subscriber_goes_on_after_a_restart_of_the_sidecar() {
     let mut scene = Scene::with(&[&[]]);
@@ -116,6 +119,7 @@ fn subscriber_goes_on_after_a_restart_of_the_sidecar() {
 }
 
 /// A trainer at version 1,000 dies, and goes on from its checkpoint at 901: on one node and between two, fetched and landed.
+// Promise: subscribers
 #[test]
 fn subscriber_gets_versions_that_begin_again() {
     for (scene, to) in [(Scene::with(&[&[]]), None), (Scene::two(), None), (Scene::two(), Some("taker"))] {
@@ -158,6 +162,7 @@ fn subscriber_gets_versions_that_begin_again() {
 }
 
 /// A worker that takes a key over begins it again.
+// Promise: subscribers
 #[test]
 fn subscriber_gets_the_versions_of_a_takeover() {
     for scene in [Scene::with(&[&[]]), Scene::two()] {

@@ -59,6 +59,7 @@ fn until_it_sleeps(worker: &Worker) {
     assert_eq!(seen, Ok(()), "worker {}", worker.name());
 }
 
+// Promise: woken-waiters, seen to fail
 #[test]
 fn waiter_is_woken_by_the_owner_without_the_sidecar() {
     let scene = Scene::with(&[&["--http-listen", "127.0.0.1:0"]]);
@@ -84,6 +85,7 @@ fn waiter_is_woken_by_the_owner_without_the_sidecar() {
 
 /// A worker that has announced as many keys as it has notices. Further keys get the notices of those that it pushes no more, and nobody
 /// finds their versions under the old keys.
+// Promise: reused-notices, seen to fail
 #[test]
 fn notices_go_to_the_keys_that_are_waited_for() {
     let scene = Scene::with(&[&["--board-entries", "16384"]]);
@@ -145,6 +147,7 @@ fn notices_go_to_the_keys_that_are_waited_for() {
 }
 
 /// After a worker has found a version in a notice, a later fetch on another node returns no older version.
+// Promise: versions-from-notices
 #[test]
 fn later_fetches_return_nothing_older() {
     let scene = Scene::two();
@@ -168,6 +171,7 @@ fn later_fetches_return_nothing_older() {
     scene.end();
 }
 
+// Promise: woken-waiters, seen to fail
 #[test]
 fn timed_out_wait_names_its_version() {
     let scene = Scene::one();
@@ -180,6 +184,7 @@ fn timed_out_wait_names_its_version() {
 
 /// A key is deleted, or taken over, while a worker sleeps on its owner's notice. The worker then asks the sidecar, and
 /// gets the next version.
+// Promise: woken-waiters
 #[test]
 fn waiter_gets_the_next_version_after_the_key_ends() {
     let scene = Scene::one();
@@ -211,6 +216,7 @@ fn waiter_gets_the_next_version_after_the_key_ends() {
     scene.end();
 }
 
+// Promise: woken-waiters, seen to fail
 #[test]
 fn waiter_asks_the_sidecar_after_the_owner_dies() {
     let scene = Scene::one();
@@ -229,6 +235,7 @@ fn waiter_asks_the_sidecar_after_the_owner_dies() {
     scene.end();
 }
 
+// Promise: woken-waiters, seen to fail
 #[test]
 fn waiter_fails_if_the_sidecar_dies() {
     let mut scene = Scene::one();
@@ -248,6 +255,7 @@ fn waiter_fails_if_the_sidecar_dies() {
 }
 
 /// A version keeps its memory while it is read. A reader that is killed keeps nothing.
+// Promise: versions-from-notices, seen to fail
 #[test]
 fn version_from_a_notice_stays_while_it_is_read() {
     let scene = Scene::one();
@@ -267,6 +275,7 @@ fn version_from_a_notice_stays_while_it_is_read() {
     scene.end();
 }
 
+// Promise: woken-waiters
 #[test]
 fn waiter_fails_if_the_sidecar_drains() {
     let mut scene = Scene::one();

@@ -21,6 +21,7 @@ fn claim(key: &str, owner: &str, takeover: bool) -> node_item::Item {
 }
 
 /// The directory's host restarts, and the stranger attaches before the node whose worker has the name.
+// Promise: worker-names
 #[test]
 fn stranger_takes_no_worker_s_name() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();

@@ -8,6 +8,7 @@ use crate::other_user::can_be_others;
 use std::time::Duration;
 use transfer_tests::worst::beside::{Beside, PARTS};
 
+// Promise: attackers-at-once, seen to fail
 #[test]
 fn attackers_harm_themselves_alone() {
     if !can_be_others() {

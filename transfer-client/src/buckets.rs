@@ -414,6 +414,7 @@ mod tests {
         BodyRange { offset, len }
     }
 
+    // Promise: buckets
     #[test]
     fn buckets_cut_ranges_and_leave_nothing_out() {
         let ranges = [range(0, 640), range(1024, 64), range(2048, 256)];

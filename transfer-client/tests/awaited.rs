@@ -51,6 +51,7 @@ async fn pushed_tensor_is_fetched() {
     assert_eq!(client.arena_free_bytes(), free);
 }
 
+// Promise: dropped-calls, seen to fail
 #[tokio::test]
 async fn a_dropped_call_is_cancelled_and_its_late_result_released() {
     let (sidecar, client) = start(Honest::default(), 1 << 20).await;

@@ -91,6 +91,7 @@ fn a_tensor_that_does_not_fit_comes_back_with_the_memory() {
     assert_eq!((tensor.as_bytes().len(), memory.len_bytes()), (9, 8));
 }
 
+// Promise: gpu-copies
 #[test]
 #[ignore = "needs a GPU: make test-gpu runs it"]
 fn a_version_stays_leased_until_its_copy_has_ended() {

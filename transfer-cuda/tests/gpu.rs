@@ -170,6 +170,7 @@ fn only_the_touched_chunks_are_registered() {
     assert_eq!(copy(10 * CHUNK_BYTES + 1, 9), 2 * CHUNK_BYTES + 4096);
 }
 
+// Promise: gpu-copies, seen to fail
 #[test]
 #[ignore = "needs a GPU: make test-gpu runs it"]
 fn a_segment_is_mapped_and_registered_again_and_again() {
@@ -188,6 +189,7 @@ fn a_segment_is_mapped_and_registered_again_and_again() {
     }
 }
 
+// Promise: gpu-copies, seen to fail
 #[test]
 #[ignore = "needs a GPU: make test-gpu runs it"]
 fn a_dropped_copy_keeps_its_lease_until_the_gpu_is_done_and_no_longer() {
@@ -210,6 +212,7 @@ fn a_dropped_copy_keeps_its_lease_until_the_gpu_is_done_and_no_longer() {
     });
 }
 
+// Promise: gpu-copies, seen to fail
 #[test]
 #[ignore = "needs a GPU: make test-gpu runs it"]
 fn a_copy_from_the_gpu_that_is_dropped_frees_its_block_when_it_is_done() {

@@ -64,6 +64,7 @@ impl Drop for ForkGuard {
 mod tests {
     use super::*;
 
+    // Promise: forks, seen to fail
     #[test]
     fn a_child_is_known_and_its_own_guard_is_not_forked() {
         let guard = ForkGuard::new().unwrap();

@@ -25,6 +25,7 @@ def rows(batches) -> list[dict]:
     return sorted((row for batch in batches for row in pa.table(batch).to_pylist()), key=lambda row: (row["task"], row["n"]))
 
 
+# Promise: attempts
 def test_rows_of_all_tasks_come_to_their_partitions(c, other):
     free = c.arena_free_bytes
     x = c.exchange("epoch", partitions=P, tasks=T, timeout=GIVE_UP)
@@ -141,6 +142,7 @@ def test_what_a_process_has_committed_outlives_it(c, sidecar):
     until("nothing of it is left", lambda: sidecar.counters()["tensors"] == 0)
 
 
+# Promise: partition-limit
 def test_more_partitions_than_the_limit_are_refused(folder):
     sidecar = Sidecar(folder, "--node", "a", "--limits", "partitions_per_exchange=8")
     with td.connect(sidecar.path) as c:
@@ -152,6 +154,7 @@ def test_more_partitions_than_the_limit_are_refused(folder):
     sidecar.stop()
 
 
+# Promise: lost-tasks
 def test_lost_tasks_are_named_and_run_again(folder):
     (folder / "a").mkdir()
     (folder / "b").mkdir()

@@ -170,6 +170,7 @@ AROUND = {
 }
 
 
+# Promise: environment
 def test_what_orchestrators_put_into_the_environment_is_no_setting(folder):
     job = Job(folder, nodes=2, of_each=1, **AROUND)
     with job.rank(0) as first, job.rank(1) as second:

@@ -26,6 +26,7 @@ def test_these_and_the_others_are_all_element_types():
     assert {*DTYPES, *PACKED} == {*td._native._DTYPES} and tuple(PACKED) == td._native._PACKED
 
 
+# Promise: four-bit-elements, seen to fail
 @pytest.mark.parametrize("name", PACKED)
 @pytest.mark.parametrize("shape", [(0,), (3, 0, 2), (3, 0), (2,), (5, 6), (3, 4, 32)])
 def test_arrays_are_packed_at_the_push_and_unpacked_at_the_fetch(c, other, name, shape):
@@ -89,6 +90,7 @@ def test_a_state_is_copied_into_arrays_and_buffers(c, name):
         c.fetch_state("s", into={"a": np.zeros_like(expected[:, :14])})
 
 
+# Promise: four-bit-elements
 @pytest.mark.parametrize("name", PACKED)
 def test_shapes_that_do_not_fill_their_last_byte_are_refused(c, name):
     says = re.escape("cannot be: two elements of ") + r"\w+ share a byte along the last dimension, so that has to be there, and even"

@@ -237,6 +237,7 @@ def test_a_stream_brings_its_batches_in_order_and_then_its_end(c, other):
         next(reader)
 
 
+# Promise: writer-of-a-stream
 def test_the_end_of_a_writer_reaches_its_readers(c, other):
     table = pa.table({"a": [1, 2]})
     with td.connect(c.path, name="writer") as writer:
@@ -252,6 +253,7 @@ def test_the_end_of_a_writer_reaches_its_readers(c, other):
         assert error.match('worker "writer".*v1 was the last')
 
 
+# Promise: end-of-a-stream
 def test_the_end_of_a_stream_waits_for_its_readers(c, other):
     table = pa.table({"a": list(range(10))})
     read = []

@@ -28,6 +28,7 @@ def test_a_subscriber_returns_each_version_once(c, other):
     assert read.next().version == 6
 
 
+# Promise: subscribers
 def test_a_call_that_timed_out_skips_nothing(c, other):
     read = other.subscriber("w", timeout=0.05)
     with pytest.raises(td.Timeout):
@@ -60,6 +61,7 @@ def test_a_loop_waits_for_each_version(c, other):
     assert found == sorted(set(found))
 
 
+# Promise: subscribers
 def test_a_subscriber_goes_on_when_the_versions_begin_again(sidecar, other):
     def trainer(version):
         with td.connect(sidecar.path, name="trainer", arena="1MiB") as c:

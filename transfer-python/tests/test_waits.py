@@ -57,6 +57,7 @@ def sleeps_on_a_notice() -> bool:
     return any(call.read_text().split()[0] == FUTEX_WAITV for call in calls)
 
 
+# Promise: woken-waiters, seen to fail
 def test_a_waiting_fetch_is_woken_by_the_worker_that_pushes(sidecar, c, other):
     over = threading.Event()
     seen: list[int] = []
@@ -425,6 +426,7 @@ def connect(where, sidecar, name):
     return td.connect(sidecar.path, name=name, arena="1MiB")
 
 
+# Promise: closed-clients
 @pytest.mark.parametrize("where", ["sidecar", "embedded"])
 def test_close_ends_every_wait(sidecar, where):
     client, ended = connect(where, sidecar, "closed"), {}
@@ -452,6 +454,7 @@ def test_close_ends_every_wait(sidecar, where):
     fill.kept.clear()
 
 
+# Promise: closed-clients, seen to fail
 @pytest.mark.parametrize("where", ["sidecar", "embedded"])
 def test_close_ends_every_await(sidecar, where):
     async def first(iterator):
@@ -543,6 +546,7 @@ def test_a_close_that_nobody_awaits_closes_all_the_same(sidecar):
         until("its session is over", lambda: sidecar.held()["sessions"] == 0)
 
 
+# Promise: closed-clients
 def test_what_a_closed_client_fetched_stays_readable(sidecar, c):
     c.push("k", b"1" * 4096)
     with td.connect(sidecar.path) as reader:

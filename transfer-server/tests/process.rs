@@ -108,6 +108,7 @@ fn sidecar_raises_its_descriptor_limit_to_the_hard_limit() {
 }
 
 /// As when a supervisor keeps standard error as a pipe and does not read it.
+// Promise: log-readers, seen to fail
 #[test]
 fn full_pipe_of_the_log_holds_up_no_worker() {
     let dir = tempfile::tempdir().unwrap();

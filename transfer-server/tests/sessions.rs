@@ -70,6 +70,7 @@ fn memory_is_bounded() {
 }
 
 /// A worker that was thrown out may still read, so it counts until it closes its socket.
+// Promise: bounded-sessions, seen to fail
 #[test]
 fn sessions_of_a_user_are_bounded() {
     let a = Node::try_start("a", |c| c.limits.limits = vec!["sessions_per_user=2".parse().unwrap()]).unwrap();

@@ -44,6 +44,7 @@ fn limit_of(groups: &str, root: &Path) -> Option<u64> {
 mod tests {
     use super::*;
 
+    // Promise: limits-of-the-process
     #[test]
     fn the_lowest_limit_of_all_groups_counts() {
         let root = tempfile::tempdir().unwrap();

@@ -82,6 +82,7 @@ macro_rules! errln {
 mod tests {
     use super::*;
 
+    // Promise: escaped-names
     #[test]
     fn text_of_others_controls_no_terminal() {
         assert_eq!(shown("a\u{1b}[2J\tb\n\u{9b}1m\u{202e}ä"), "a\\u001b[2J\tb\n\\u009b1m\\u202eä");

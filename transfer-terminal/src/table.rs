@@ -74,6 +74,7 @@ impl fmt::Display for Table {
 mod tests {
     use super::*;
 
+    // Promise: escaped-names
     #[test]
     fn control_characters_are_escaped() {
         let mut table = Table::new(&["NAME"]);

@@ -244,6 +244,7 @@ mod tests {
         }
     }
 
+    // Promise: replaced-files
     #[test]
     fn replaced_file_keeps_mode_attributes_and_owner() {
         use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -283,6 +284,7 @@ mod tests {
 
     /// Lists as `setfacl -m u:1:r` makes them, in the form of the kernel: a named user keeps what it had, and what the folder
     /// gives to new files opens no old one.
+    // Promise: replaced-files
     #[test]
     fn replaced_file_keeps_its_access_control_list() {
         let entry =

@@ -128,6 +128,7 @@ pub async fn log_level(options: &LogLevel) -> Result<(), Error> {
 mod tests {
     use super::*;
 
+    // Promise: escaped-names, seen to fail
     #[test]
     fn name_of_the_owner_begins_no_line() {
         let deleted = DeleteResponse { owner: "a\ndeleted \u{1b}[2J".into(), versions: 1, bytes: 1024, still_read: 0 };

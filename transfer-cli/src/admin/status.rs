@@ -268,6 +268,7 @@ mod tests {
     }
 
     /// Text of other processes, such as the reason why a peer is out of reach, is within the line of its name.
+    // Promise: escaped-names, seen to fail
     #[test]
     fn text_of_others_begins_no_line() {
         let lines_with = |text: &str| {

@@ -158,6 +158,7 @@ mod tests {
         assert!(matches!(&beyond, FilesError::File { source, .. } if source.kind() == io::ErrorKind::UnexpectedEof));
     }
 
+    // Promise: fetched-files, seen to fail
     #[test]
     fn a_file_that_changes_is_noticed() {
         let folder = tempfile::tempdir().unwrap();

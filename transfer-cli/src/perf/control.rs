@@ -193,6 +193,7 @@ pub(super) mod tests {
         assert!(refused.ends_with("says: no room"), "{refused}");
     }
 
+    // Promise: perf-strangers
     #[test]
     fn silence_nonsense_and_the_end_are_errors_that_name_the_peer() {
         let (mut control, mut other) = ends();

@@ -325,6 +325,7 @@ pub(super) mod tests {
         }
     }
 
+    // Promise: perf-figures, seen to fail
     #[test]
     fn each_kind_has_its_verbs() {
         use Kind::{RC, UC, UD};

@@ -51,6 +51,7 @@ fn packed((message, block): &(Vec<u8>, Vec<u8>)) -> Vec<u8> {
     [&(message.len() as u32).to_le_bytes()[..], message, block].concat()
 }
 
+// Promise: false-blocks, seen to fail
 #[test]
 fn fuzz_exchange_blocks() {
     let arena = arena(8);
@@ -80,6 +81,7 @@ fn fuzz_exchange_blocks() {
 }
 
 /// Each number of the header, and each length and offset that follows from it.
+// Promise: false-blocks, seen to fail
 #[test]
 fn wrong_headers_are_refused() {
     let arena = arena(8);

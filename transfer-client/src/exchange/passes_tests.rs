@@ -41,6 +41,7 @@ fn read(mut order: InOrder, schema: &SchemaRef, blocks: &[(u32, Decoded)]) -> (V
     (all, passes, most)
 }
 
+// Promise: memory-of-an-order, seen to fail
 #[test]
 fn batches_are_the_same_with_any_memory() {
     let arena = arena(64);
@@ -60,6 +61,7 @@ fn batches_are_the_same_with_any_memory() {
     }
 }
 
+// Promise: memory-of-an-order, seen to fail
 #[test]
 fn no_more_rows_are_held_than_the_memory_is_enough_for() {
     let arena = arena(64);
@@ -99,6 +101,7 @@ fn reading_goes_on_from_any_row() {
     }
 }
 
+// Promise: memory-of-an-order, seen to fail
 #[test]
 fn blocks_in_a_pool_are_given_back_at_once() {
     for memory in [u64::MAX, 30_000] {

@@ -143,6 +143,7 @@ impl WordNumbers {
 mod tests {
     use super::*;
 
+    // Promise: end-of-an-exchange, seen to fail
     #[test]
     fn words_read_back_and_no_word_is_zero() {
         let over = [End::Released, End::Deadline].map(Word::Over);

@@ -222,6 +222,7 @@ mod tests {
         }
     }
 
+    // Promise: exchange-lists
     #[test]
     fn other_keys_are_no_parts() {
         let id = ID.to_string();

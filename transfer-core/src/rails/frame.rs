@@ -81,6 +81,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    // Promise: bytes-from-outside, seen to fail
     #[test]
     fn fuzz_rails_frame() {
         let examples = [

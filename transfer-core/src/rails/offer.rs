@@ -42,6 +42,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    // Promise: bytes-from-outside, seen to fail
     #[test]
     fn fuzz_rails_offer() {
         let inner = |n: usize| (0..n).map(|i| Offer(vec![i as u8; 25 * i])).collect::<Vec<_>>();

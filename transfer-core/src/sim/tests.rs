@@ -99,22 +99,34 @@ const PLAYS: [Play; 12] = [
 ];
 
 schedules! {
+    // Promise: range-reuse, seen to fail
+    // Promise: calls-end, seen to fail
+    // Promise: killed-worker, seen to fail
+    // Promise: traces, seen to fail
     rules_hold_under_random_conditions_1: Play::USUAL, 0;
     rules_hold_under_random_conditions_2: Play::USUAL, 1;
     rules_hold_under_random_conditions_3: Play::USUAL, 2;
+    // Promise: reused-notices, seen to fail
+    // Promise: node-alone, seen to fail
     rules_hold_while_sidecars_and_directories_restart_1: RESTARTS, 0;
     rules_hold_while_sidecars_and_directories_restart_2: RESTARTS, 1;
     everything_succeeds_under_calm_conditions: CALM, 0;
+    // Promise: full-pools
     everything_succeeds_in_turn_when_room_is_short: Play { tight: true, ..CALM }, 0;
+    // Promise: range-reuse, seen to fail
     late_packets_change_no_delivered_bytes: Play { late_packets: 50, ..Play::USUAL }, 0;
     false_header_ends_its_link: Play { lies: 10, ..Play::USUAL }, 0;
+    // Promise: dead-rail, seen to fail
     everything_succeeds_while_one_rail_is_live: Play { calm: true, ..RAILS }, 0;
+    // Promise: rows-on-disk
     rules_hold_while_versions_are_written_to_disk: Play { spill: true, ..Play::USUAL }, 0;
+    // Promise: rows-on-disk
     everything_succeeds_while_versions_are_written_to_disk: Play { spill: true, ..CALM }, 0;
     rules_hold_while_rails_die: RAILS, 0;
     rules_hold_with_one_key_for_all_grants: Play { one_key: true, ..Play::USUAL }, 0;
     everything_succeeds_with_one_key_and_rails: Play { one_key: true, calm: true, ..RAILS }, 0;
     rules_hold_with_one_key_while_rails_die: Play { one_key: true, ..RAILS }, 0;
+    // Promise: dead-rail, seen to fail
     late_packets_of_dead_rails_change_no_bytes: Play { late_packets: 50, ..RAILS }, 0;
 }
 
@@ -188,6 +200,12 @@ const MISTAKES_OF_RAILS: [(rails::Broken, Range<u64>); 3] = [
     (rails::Broken::ForgetsFences, 0..1000),
 ];
 
+// Promise: immutable-versions, seen to fail
+// Promise: range-reuse, seen to fail
+// Promise: order-of-pushes, seen to fail
+// Promise: key-at-two-nodes, seen to fail
+// Promise: barriers-and-counters, seen to fail
+// Promise: other-tenants, seen to fail
 #[test]
 #[cfg_attr(miri, ignore = "some need thousands of schedules")]
 fn every_mistake_is_noticed() {

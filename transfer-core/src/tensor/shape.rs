@@ -254,6 +254,7 @@ mod tests {
         assert_eq!(TensorMeta::of(DType::F64, &[u64::MAX, u64::MAX, 0]).unwrap().len_bytes(), 0);
     }
 
+    // Promise: four-bit-elements, seen to fail
     #[test]
     fn elements_of_4_bits_share_bytes_along_the_last_dimension() {
         for dtype in [DType::F4E2M1, DType::I4, DType::U4] {

@@ -417,6 +417,7 @@ mod tests {
         assert_eq!(Slice::new([SliceDim::from(2)]).of(&tensor(&[4])).unwrap().meta(), &tensor(&[]));
     }
 
+    // Promise: slices-that-do-not-fit
     #[test]
     fn elements_that_share_a_byte_stay_together() {
         let whole = TensorMeta::of(DType::I4, &[4, 8]).unwrap();
@@ -460,6 +461,7 @@ mod tests {
     }
 
     proptest! {
+        // Promise: slices
         #[test]
         fn elements_are_those_of_the_model((mut dims, slice) in cases(), dtype in proptest::sample::select(&DType::ALL)) {
             let (size, per_unit, last) = (dtype.size_bytes(), dtype.elements_per_unit(), dims.len() - 1);
@@ -493,6 +495,7 @@ mod tests {
             prop_assert_eq!(sent, expected);
         }
 
+        // Promise: slices-that-do-not-fit, seen to fail
         #[test]
         fn bounds_outside_of_the_dimension_are_refused(len in 0_u64..9, beyond in 1_i64..9, step in 1_i64..3) {
             for bound in [len as i64 + beyond, -(len as i64) - beyond, i64::MAX, i64::MIN] {

@@ -317,6 +317,7 @@ mod tests {
         assert!(BundleTable::read(&[&bytes[..], &[0]].concat()).is_err());
     }
 
+    // Promise: false-tables
     #[test]
     fn fuzz_bundle_table() {
         let target = transfer_fuzz::Target::new("bundle-table", [example().to_bytes()]);

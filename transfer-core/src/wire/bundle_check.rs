@@ -98,6 +98,7 @@ mod tests {
         results[0].clone()
     }
 
+    // Promise: false-tables
     #[test]
     fn check_accepts_what_can_be_read_and_fits_its_body() {
         let good = table(&["w", "empty", "b"]);
@@ -114,6 +115,7 @@ mod tests {
         assert_eq!(check(&bytes, 192), Err(InvalidBundle::Duplicate { name: TensorName::new("w").unwrap() }));
     }
 
+    // Promise: long-tables
     #[test]
     fn a_step_checks_no_more_entries_than_it_may() {
         let bytes = table(&["a", "b", "c", "d", "e"]).to_bytes();

@@ -211,6 +211,7 @@ mod tests {
     use crate::tensor::{Life, Until};
     use std::num::NonZeroU32;
 
+    // Promise: bytes-from-outside, seen to fail
     #[test]
     fn fuzz_landing_header() {
         let examples = [(0, 0), (u32::MAX, u64::MAX)].map(|(n, m)| {

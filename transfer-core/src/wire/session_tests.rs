@@ -156,6 +156,7 @@ fn requests_and_replies_read_back_and_fit() {
     }
 }
 
+// Promise: bytes-from-outside, seen to fail
 #[test]
 fn fuzz_submission_record() {
     let bytes_of = |request: &Request| {
@@ -173,6 +174,7 @@ fn fuzz_submission_record() {
     });
 }
 
+// Promise: bytes-from-outside, seen to fail
 #[test]
 fn fuzz_completion_record() {
     let bytes_of = |reply: &Reply| {

@@ -71,6 +71,7 @@ pub fn key_of_another_link_is_checked<R: Rig>(rig: R) {
     pair.write_done(0, other, work);
 }
 
+// Promise: writes-of-peers, seen to fail
 pub fn write_out_of_bounds_is_refused<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     let inside = [(0, 1), (-1, 0), (4096, 0), (-(HALF as i64), 0)];
@@ -91,6 +92,7 @@ pub fn write_out_of_bounds_is_refused<R: Rig>(rig: R) {
     refused(&mut pair, link, RemoteSlice { address: u64::MAX - 63, len: 64, ..remote });
 }
 
+// Promise: writes-of-peers, seen to fail
 pub fn revoked_key_is_checked<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     let link = pair.connect(0);

@@ -96,6 +96,7 @@ pub fn immediates_come_after_what_was_written<R: Rig>(rig: R) {
     }
 }
 
+// Promise: finished-push-to, seen to fail
 pub fn completion_means_placed<R: Rig>(rig: R) {
     let mut pair = Pair::new(rig, LEN);
     let link = pair.connect(0);

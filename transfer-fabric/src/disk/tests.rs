@@ -63,6 +63,7 @@ fn read_packed(store: &Store, id: u64, packing: Packing) -> Result<Vec<u8>, Stri
     Ok(runs)
 }
 
+// Promise: slices
 #[test]
 fn short_and_long_runs_are_packed() {
     let folder = folder();
@@ -87,6 +88,7 @@ fn short_and_long_runs_are_packed() {
     assert!(read_packed(&store, 1, Packing::new(smallvec![across])).unwrap_err().contains("checksum"));
 }
 
+// Promise: rows-on-disk
 #[test]
 fn ranges_are_written_back_to_back_and_any_part_is_read() {
     let folder = folder();
@@ -166,6 +168,7 @@ fn threads_write_and_read_at_the_same_time() {
     }
 }
 
+// Promise: failing-disks
 #[test]
 fn flipped_bit_is_found_in_its_block_and_nowhere_else() {
     let folder = folder();
@@ -180,6 +183,7 @@ fn flipped_bit_is_found_in_its_block_and_nowhere_else() {
     assert_eq!(read(&store, 1, &[(2 * BLOCK as u64, 9)]).unwrap(), bytes[2 * BLOCK..2 * BLOCK + 9]);
 }
 
+// Promise: failing-disks
 #[test]
 fn memory_is_no_disk_and_a_folder_has_to_exist() {
     let error = |folder: &str| Store::new(folder.into()).map(drop).unwrap_err().to_string();

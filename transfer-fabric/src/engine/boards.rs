@@ -298,6 +298,7 @@ mod tests {
 
     /// Many sessions hold the same withdrawn versions and end together. A round looks at some hazard pointers, however
     /// many versions there are.
+    // Promise: cost-of-events
     #[test]
     fn sessions_that_end_free_their_tickets_over_many_rounds() {
         let (mut boards, _board) = boards();
@@ -326,6 +327,7 @@ mod tests {
 
     /// A ticket waits for another session once the one for which it waited has cleared its hazard pointer. That one may
     /// clear its own and die before it reports that.
+    // Promise: cost-of-events
     #[test]
     fn a_ticket_is_free_when_its_last_reader_ends_in_any_way() {
         let (mut boards, _board) = boards();

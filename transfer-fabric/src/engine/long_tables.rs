@@ -159,6 +159,7 @@ mod tests {
         (LongRead::new(SessionId(1), (OpId(1), push), ranges, bundle), bytes)
     }
 
+    // Promise: long-tables
     #[test]
     fn long_tables_are_read_in_bounded_pieces() {
         let (mut read, bytes) = example();
@@ -178,6 +179,7 @@ mod tests {
         assert!(steps >= copies + TENSORS as usize / ENTRIES, "{steps} steps, and {copies} MiB to copy");
     }
 
+    // Promise: long-tables
     #[test]
     fn wrong_long_tables_are_refused() {
         let result = |change: &dyn Fn(&mut Vec<u8>)| {

@@ -137,6 +137,7 @@ mod tests {
         assert!(Note::decode(&[9, 0]).is_err() && Note::decode(&[]).is_err());
     }
 
+    // Promise: bytes-from-outside, seen to fail
     #[test]
     fn fuzz_shm_note() {
         let examples = notes().map(|note| note.encode());

@@ -93,6 +93,7 @@ mod tests {
         assert!(decode_acceptor(&Offer([encode_acceptor(&token).0, vec![0]].concat())).is_err());
     }
 
+    // Promise: bytes-from-outside, seen to fail
     #[test]
     fn fuzz_shm_offer() {
         let token = Token([7; TOKEN_BYTES]);

@@ -190,6 +190,7 @@ mod tests {
         }
     }
 
+    // Promise: bytes-from-outside, seen to fail
     #[test]
     fn fuzz_shm_record() {
         let examples = [write(3), Record::Ack, Record::Forget(1), Record::Kept(2)]

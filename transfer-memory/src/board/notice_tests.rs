@@ -268,6 +268,7 @@ struct Wakers<'a> {
 
 type Wake = fn(Wakers<'_>);
 
+// Promise: woken-waiters, seen to fail
 #[test]
 fn sleeping_waiter_is_woken_by_every_relevant_change() {
     let all: [(&str, bool, Wake); 9] = [

@@ -137,6 +137,7 @@ fn keys_with_colliding_hashes_are_told_apart_until_no_entry_is_free() {
     assert_eq!(s.find(&key(&all[1])).unwrap().version, Version(200));
 }
 
+// Promise: board-lookups, seen to fail
 #[test]
 fn held_version_is_protected_until_it_is_released() {
     let mut s = scene(64);
@@ -232,6 +233,7 @@ fn hazard_words_with_garbage_protect_a_ticket_or_nothing() {
 }
 
 /// Every word of an entry changes from version to version, so a mixture of two versions shows.
+// Promise: board-lookups, seen to fail
 #[test]
 fn entry_read_during_a_write_is_whole_or_absent() {
     const VERSIONS: u64 = 20_000;
@@ -269,6 +271,7 @@ fn entry_read_during_a_write_is_whole_or_absent() {
 
 /// One thread publishes versions, and reuses the memory of each as soon as no hazard pointer names it. Other threads
 /// look them up. The versions that they hold must not change.
+// Promise: board-lookups, seen to fail
 #[test]
 fn held_version_is_never_overwritten() {
     const SLOTS: usize = 4;

@@ -74,6 +74,7 @@ fn reference_is_marked_from_beginning_to_end() {
 
 /// A reader that comes after the keeper has gone reads nothing, even if others still read: the owner may have looked
 /// before.
+// Promise: referenced-versions, seen to fail
 #[test]
 fn reader_without_a_keeper_reads_nothing() {
     let own = segment();
@@ -94,6 +95,7 @@ fn reader_without_a_keeper_reads_nothing() {
 }
 
 /// A segment that could kill a process that maps it, or cost it memory, is not mapped.
+// Promise: hostile-neighbours, seen to fail
 #[test]
 fn unsealed_or_sparse_segment_is_refused() {
     let size = SealFlags::SHRINK | SealFlags::GROW;

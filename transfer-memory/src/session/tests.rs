@@ -324,6 +324,7 @@ fn worker_that_sends_what_it_must_not_is_thrown_out() {
     assert!(matches!(sidecar.try_receive(), Err(SessionError::Message(_))));
 }
 
+// Promise: closed-clients
 #[test]
 fn worker_leaves_and_keeps_its_socket_until_it_reads_nothing() {
     let (worker, sidecar) = Socket::pair().unwrap();

@@ -116,6 +116,7 @@ fn printed_configuration_is_an_equivalent_file() {
     assert_eq!(with_file("", &plain.to_toml()).unwrap().config().unwrap(), plain.config().unwrap());
 }
 
+// Promise: bytes-from-outside, seen to fail
 #[test]
 fn fuzz_config_file() {
     let plain = with_file("--node n", "").unwrap().to_toml();

@@ -41,6 +41,7 @@ impl Pace {
 mod tests {
     use super::*;
 
+    // Promise: copy-folder
     #[test]
     fn a_copy_that_hardly_moves_is_over_after_two_intervals() {
         let start = Instant::now();

@@ -220,6 +220,7 @@ mod tests {
         assert_eq!(split("..a/...").unwrap(), ("..a", "..."));
     }
 
+    // Promise: copy-folder
     #[test]
     fn nothing_is_written_outside_the_folder_or_through_a_link() {
         let folder = tempfile::tempdir().unwrap();

@@ -75,6 +75,7 @@ impl Drop for Reserved {
 mod tests {
     use super::*;
 
+    // Promise: copy-folder
     #[test]
     fn files_and_copies_under_way_share_the_room() {
         let directory = tempfile::tempdir().unwrap();

@@ -167,6 +167,7 @@ async fn restarted_directory_is_told_everything_again() {
 }
 
 /// The directory restarts, and another node enters a worker of the same name before the one that had it is back.
+// Promise: name-at-two-nodes, seen to fail
 #[tokio::test]
 async fn worker_that_was_entered_before_a_restart_keeps_its_name() {
     let first = Directory::new(name("a"));
@@ -267,6 +268,7 @@ async fn name_of_a_live_sidecar_is_refused_with_the_way_to_take_it() {
     assert_eq!((new.client.state().attachments, directory.node(&name("b")).unwrap().incarnation), (1, 2));
 }
 
+// Promise: directory-version, seen to fail
 #[tokio::test]
 async fn a_directory_of_another_version_is_refused_by_both_sides() {
     let directory = Directory::new(name("a"));

@@ -364,6 +364,7 @@ mod tests {
         assert_eq!(directory.counts(), Counts { keys: 0, workers: 0, nodes: 1, watches: 0 });
     }
 
+    // Promise: lists-of-all-nodes
     #[tokio::test]
     async fn lost_node_is_remembered_and_leaving_node_is_not() {
         let directory = Directory::new(Name::new("a").unwrap());
@@ -478,6 +479,7 @@ mod tests {
         drop(new);
     }
 
+    // Promise: name-of-a-node, seen to fail
     #[tokio::test]
     async fn a_name_is_free_when_its_holder_has_ended_or_is_replaced() {
         // No node is silent for this long.

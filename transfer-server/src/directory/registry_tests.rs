@@ -208,6 +208,7 @@ fn returning_node_replaces_itself() {
 }
 
 /// Two workers have one name. A claim of one does not count for the other.
+// Promise: name-at-two-nodes, seen to fail
 #[test]
 fn worker_cannot_claim_by_a_name_entered_at_another_node() {
     let mut w = World::new();
@@ -277,6 +278,7 @@ fn key_belongs_to_its_tenant() {
     assert!(matches!(w.say(b, of_tenant("k", "7", true))[..], [(_, Answer::Claimed { .. }), (_, Answer::Lost { .. })]));
 }
 
+// Promise: tenants-of-a-sidecar, seen to fail
 #[test]
 fn node_claims_only_for_tenants_it_may_speak_for() {
     let mut tenants = Tenants::default();
@@ -301,6 +303,7 @@ fn node_claims_only_for_tenants_it_may_speak_for() {
 }
 
 /// An entered key can be claimed again, and a removed key makes room.
+// Promise: bounded-keys, seen to fail
 #[test]
 fn keys_of_a_node_are_bounded() {
     let mut directory = Registry::new(0, Tenants::default());
@@ -340,6 +343,7 @@ fn keys_of_a_node_are_bounded() {
 
 /// Any caller can use any name. A sidecar with weaker proof does not get the name of a sidecar with stronger proof,
 /// whatever incarnation it states, and also not with `replace`.
+// Promise: weaker-proof, seen to fail
 #[test]
 fn name_is_refused_to_a_node_with_weaker_proof() {
     let mut w = World::new();
@@ -377,6 +381,7 @@ fn name_is_refused_to_a_node_with_weaker_proof() {
     }
 }
 
+// Promise: bounded-directory, seen to fail
 #[test]
 fn watches_and_workers_of_a_node_are_bounded() {
     let mut w = World::new();
@@ -411,6 +416,7 @@ fn watches_and_workers_of_a_node_are_bounded() {
 }
 
 /// A name belongs to a tenant, as a key does, and a node enters workers of the tenants alone that it may speak for.
+// Promise: worker-names, seen to fail
 #[test]
 fn worker_s_name_is_its_tenant_s() {
     let mut w = World::new();
@@ -445,6 +451,7 @@ fn worker_s_name_is_its_tenant_s() {
 }
 
 /// The directory has restarted, and numbers its entries from 1001 on.
+// Promise: name-at-two-nodes, seen to fail
 #[test]
 fn worker_that_was_entered_before_the_restart_keeps_its_name() {
     let mut w = World::new();
@@ -467,6 +474,7 @@ fn worker_that_was_entered_before_the_restart_keeps_its_name() {
     assert_eq!(w.say(before, up("ps", "0", 0)), [refused(before, "c")]);
 }
 
+// Promise: bounded-keys, seen to fail
 #[test]
 fn nodes_that_have_proved_nothing_get_little() {
     let mut w = World::new();

@@ -239,6 +239,7 @@ mod tests {
     /// Longer than the test waits, so that no connection is closed because of its time.
     const LONG: Duration = Duration::from_secs(60);
 
+    // Promise: http-listen, seen to fail
     #[test]
     fn silent_connections_do_not_delay_requests() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");

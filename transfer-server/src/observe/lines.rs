@@ -204,6 +204,7 @@ mod tests {
         String::from_utf8(line).expect("text")
     }
 
+    // Promise: escaped-names, seen to fail
     #[test]
     fn words_of_others_are_escaped_in_every_format_of_the_log() {
         const HOSTILE: &str = "w\u{1b}[31mred\nname\r\u{9b}2J\u{202e}";
@@ -221,6 +222,7 @@ mod tests {
         assert!(text.ends_with(" a b worker=a b text=\"a b\"\n"), "{text:?}");
     }
 
+    // Promise: log-readers
     #[test]
     fn lines_that_nobody_reads_are_dropped_counted_and_reported() {
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
@@ -243,6 +245,7 @@ mod tests {
         assert_eq!((queue.dropped, queue.untold), (dropped, 0));
     }
 
+    // Promise: log-readers
     #[test]
     fn log_without_a_reader_ends_nothing() {
         let (reader, writer) = rustix::pipe::pipe().expect("a pipe");

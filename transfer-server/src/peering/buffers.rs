@@ -199,6 +199,7 @@ mod tests {
         }
     }
 
+    // Promise: bytes-from-outside, seen to fail
     #[test]
     fn fuzz_prepare_buffers() {
         use prost::Message;

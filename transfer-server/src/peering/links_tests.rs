@@ -359,6 +359,7 @@ async fn invalid_call_is_refused() {
 }
 
 /// Any process that reaches the port may send any bytes in a Connect call, and in the details of a refusal.
+// Promise: bytes-from-outside, seen to fail
 #[test]
 fn fuzz_connect() {
     use prost::Message;
@@ -395,6 +396,7 @@ fn fuzz_connect() {
 }
 
 /// A caller may claim any name. A call with weaker proof than the proof of an existing link does not end that link.
+// Promise: weaker-proof, seen to fail
 #[tokio::test]
 async fn link_is_not_replaced_by_a_caller_with_weaker_proof() {
     let directory = Directory::new(name("a"));

@@ -388,6 +388,7 @@ mod tests {
         }
     }
 
+    // Promise: bytes-from-outside, seen to fail
     #[test]
     fn fuzz_authorities() {
         let examples = blocks().into_iter().map(|(block, _)| call(0, b"", &block, b""));

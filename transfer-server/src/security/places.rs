@@ -73,6 +73,7 @@ impl Drop for PlaceOfOne {
 mod tests {
     use super::*;
 
+    // Promise: silent-connections
     #[test]
     fn one_source_takes_its_share_and_gives_it_back() {
         let places = Places::default();

@@ -78,6 +78,7 @@ mod tests {
         assert!(Security::of_all().believes("").contains("--insecure"));
     }
 
+    // Promise: tenants-of-a-sidecar, seen to fail
     #[test]
     fn caller_vouches_for_what_it_proved_within_the_rules() {
         let config = |peers: &[&str]| TenantsConfig {

@@ -306,6 +306,7 @@ mod tests {
         }
     }
 
+    // Promise: silent-connections, seen to fail
     #[test]
     fn silent_connections_keep_no_worker_out() {
         let scene = scene(|_| Ok(1000));
@@ -323,6 +324,7 @@ mod tests {
         scene.runtime.shutdown_background();
     }
 
+    // Promise: silent-connections, seen to fail
     #[test]
     fn endless_handshakes_of_one_user_do_not_block_other_users() {
         use std::sync::atomic::AtomicU32;

@@ -91,6 +91,7 @@ mod tests {
         Name::new(text).expect("a name")
     }
 
+    // Promise: bounded-sessions
     #[test]
     fn sessions_are_bounded_per_user_and_per_node() {
         let places = Places::new(SessionLimits { per_user: 2, per_node: 3 });

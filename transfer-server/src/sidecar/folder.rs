@@ -195,6 +195,7 @@ mod tests {
         folder
     }
 
+    // Promise: process-with-sidecar
     #[test]
     fn only_folders_that_sidecars_have_made_and_nobody_locks_are_removed() {
         let place = tempfile::tempdir().unwrap();
@@ -238,6 +239,7 @@ mod tests {
         assert!(paths.iter().all(|path| !path.exists()), "{paths:?}");
     }
 
+    // Promise: process-with-sidecar
     #[test]
     fn processes_that_start_at_the_same_time_remove_each_folder_once() {
         let place = tempfile::tempdir().unwrap();

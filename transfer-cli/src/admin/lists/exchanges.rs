@@ -244,6 +244,7 @@ mod tests {
         all.end().1
     }
 
+    // Promise: exchange-lists
     #[test]
     fn skew_of_all_nodes_is_not_that_of_one() {
         // Each node is skewed, and the whole is even.

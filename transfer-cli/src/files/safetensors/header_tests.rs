@@ -95,6 +95,7 @@ fn kind(error: &BadHeader) -> String {
 }
 
 /// A header that is accepted here is accepted by the format's own library too, with the same tensors.
+// Promise: bytes-from-outside, seen to fail
 #[test]
 fn fuzz_safetensors_header() {
     let plain = r#"{"w":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]},"b":{"dtype":"BOOL","shape":[3],"data_offsets":[8,11]}}"#;

@@ -51,6 +51,7 @@ fn rows_and_bytes_are_those_of_committed_tasks() {
     assert_eq!(x.totals(), ExchangeTotals { tasks: 2, rows: 15, bytes: 470, ..Default::default() });
 }
 
+// Promise: exchange-lists, seen to fail
 #[test]
 fn a_task_that_commits_again_counts_once() {
     let mut x = Exchanges::default();
@@ -114,6 +115,7 @@ fn labels_that_differ_hide_the_partitions_and_no_sum() {
     assert!(x.is_empty());
 }
 
+// Promise: exchange-lists
 #[test]
 fn tenants_have_exchanges_of_their_own_and_not_too_many() {
     let mut x = Exchanges::default();
@@ -137,6 +139,7 @@ fn tenants_have_exchanges_of_their_own_and_not_too_many() {
     assert!(x.is_empty());
 }
 
+// Promise: exchange-lists, seen to fail
 #[test]
 fn counts_agree_with_a_model_in_any_order() {
     for seed in 0..200 {

@@ -24,6 +24,7 @@ impl Stage {
     }
 }
 
+// Promise: rows-of-dead-workers
 #[test]
 fn keys_end_when_their_parent_was_not_found_a_number_of_times() {
     let mut stage = Stage::new();
@@ -55,6 +56,7 @@ fn one_look_that_finds_the_parent_counts_anew() {
     }
 }
 
+// Promise: rows-of-dead-workers
 #[test]
 fn no_answer_ends_nothing_and_no_further_look_begins() {
     let mut stage = Stage::new();

@@ -24,6 +24,7 @@ fn write_all(spills: &mut Spills) -> Vec<BlobId> {
     all
 }
 
+// Promise: rows-on-disk
 #[test]
 fn the_oldest_are_written_from_the_high_mark_down_to_the_low_one() {
     let mut spills = Spills::new(Some(CONFIG));
@@ -40,6 +41,7 @@ fn the_oldest_are_written_from_the_high_mark_down_to_the_low_one() {
     assert!(spills.arenas.is_empty() && spills.versions.is_empty());
 }
 
+// Promise: rows-on-disk
 #[test]
 fn arenas_take_turns_and_what_is_read_stays() {
     let mut spills = Spills::new(Some(CONFIG));
@@ -52,6 +54,7 @@ fn arenas_take_turns_and_what_is_read_stays() {
     assert_eq!(first, [2, 11].map(blob), "two at once, one of each arena, and not the one that is read");
 }
 
+// Promise: rows-on-disk
 #[test]
 fn limits_hold_for_a_tenant_and_for_all() {
     let mut spills = Spills::new(Some(CONFIG));

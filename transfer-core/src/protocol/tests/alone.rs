@@ -11,6 +11,7 @@ fn held(pair: &mut Pair, r: Worker) -> LeaseId {
     pair.fetched(r).0
 }
 
+// Promise: key-at-two-nodes, seen to fail
 #[test]
 fn key_granted_twice_belongs_to_its_owner_in_the_directory() {
     let mut pair = Pair::new();
@@ -94,6 +95,7 @@ fn claim_is_given_back_when_its_pushes_are_cancelled() {
     }
 }
 
+// Promise: name-at-two-nodes, seen to fail
 #[test]
 fn name_granted_twice_belongs_to_its_worker_in_the_directory() {
     let mut pair = Pair::new();

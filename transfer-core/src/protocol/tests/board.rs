@@ -98,6 +98,7 @@ impl Pair {
     }
 }
 
+// Promise: board-lookups, seen to fail
 #[test]
 fn fetched_key_is_shown_and_its_newer_versions_before_any_reply() {
     let (mut pair, w, r) = scene();
@@ -117,6 +118,7 @@ fn fetched_key_is_shown_and_its_newer_versions_before_any_reply() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
+// Promise: board-lookups, seen to fail
 #[test]
 fn range_returns_when_the_last_hazard_pointer_is_cleared() {
     let (mut pair, w, r) = scene();

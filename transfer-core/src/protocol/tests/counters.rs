@@ -46,6 +46,7 @@ fn an_operation_is_one_message_and_its_answer() {
 }
 
 /// A place is used only once. A tenant that took all places would keep the others from counting until the sidecar ends.
+// Promise: bounded-directory, seen to fail
 #[test]
 fn one_tenant_leaves_counters_to_others() {
     let mut pair = Pair::new();

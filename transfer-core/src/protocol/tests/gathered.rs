@@ -85,6 +85,7 @@ fn expect_free(pair: &mut Pair, w: Worker) {
     assert_eq!(replies.iter().filter(is_back).count(), KEYS.len(), "{replies:?}");
 }
 
+// Promise: one-request-for-many-tasks, seen to fail
 #[test]
 fn ranges_of_several_versions_land_as_one_body() {
     let mut pair = Pair::new();
@@ -132,6 +133,7 @@ fn ranges_of_several_versions_land_as_one_body() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
+// Promise: one-request-for-many-tasks, seen to fail
 #[test]
 fn one_part_that_is_not_there_fails_all_and_holds_nothing() {
     let spill = SpillConfig { high_percent: 60, low_percent: 20, tenant_bytes: 1 << 20, total_bytes: 1 << 20 };
@@ -202,6 +204,7 @@ fn without_room(pair: &mut Pair) -> (Worker, Worker, LeaseId) {
     (w, r, full)
 }
 
+// Promise: one-request-for-many-tasks
 #[test]
 fn versions_are_held_until_the_last_byte_is_placed() {
     let mut pair = Pair::new();
@@ -221,6 +224,7 @@ fn versions_are_held_until_the_last_byte_is_placed() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
+// Promise: one-request-for-many-tasks, seen to fail
 #[test]
 fn request_that_is_given_up_lets_all_versions_go() {
     // Before the owner hears of it, while it waits for a slot, and while it writes.
@@ -258,6 +262,7 @@ fn request_that_is_given_up_lets_all_versions_go() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
+// Promise: one-request-for-many-tasks, seen to fail
 #[test]
 fn lost_link_lets_all_versions_go() {
     for steps in 0..7 {
@@ -286,6 +291,7 @@ fn lost_link_lets_all_versions_go() {
     }
 }
 
+// Promise: one-request-for-many-tasks, seen to fail
 #[test]
 fn only_a_node_that_was_found_before_is_asked() {
     let mut pair = Pair::new();
@@ -333,6 +339,7 @@ fn answer_to(tenant: NameRef, stem: NameRef, parts: Vec<GatheredPart>) -> Result
     }
 }
 
+// Promise: one-request-for-many-tasks, seen to fail
 #[test]
 fn hostile_requests_are_refused_or_end_the_link() {
     let untold = NameRef { id: 9, generation: 0 };
@@ -357,6 +364,7 @@ fn hostile_requests_are_refused_or_end_the_link() {
     assert_eq!(code(answer_to(OURS, KEY, vec![part("", most, most); 96])), FailureCode::Invalid);
 }
 
+// Promise: one-request-for-many-tasks, seen to fail
 #[test]
 fn hostile_answers_end_the_link() {
     let description = |meta: TensorMeta, metadata_id| Body::MetaDataUpdate { version: Version(0), metadata_id, meta };
@@ -401,6 +409,7 @@ fn hostile_answers_end_the_link() {
 }
 
 /// The ranges lie in several places, so no reference names them.
+// Promise: one-request-for-many-tasks, seen to fail
 #[test]
 fn answer_by_reference_ends_the_link() {
     let mut pair = Pair::with_references(|_| {});

@@ -208,6 +208,7 @@ fn absurd_slices_are_refused_and_the_link_stays() {
 
 /// A slow peer whose parts are sent from where they lie has a limited number of their long lists at a time: short runs for
 /// which there is no room, and long ones.
+// Promise: packed-parts, seen to fail
 #[test]
 fn long_gather_lists_of_a_peer_have_places_too() {
     for (rows, columns, run) in [(300, 2, 1_i64), (70, 8192, 4096)] {
@@ -245,6 +246,7 @@ fn long_gather_lists_of_a_peer_have_places_too() {
 
 /// Versions that lie in very many ranges have places too, and their parts, however few runs a request names: their lists
 /// are as long.
+// Promise: packed-parts
 #[test]
 fn versions_in_very_many_ranges_have_places_too() {
     const LEN: u64 = 5000 * 64;
@@ -295,6 +297,7 @@ fn versions_in_very_many_ranges_have_places_too() {
 }
 
 /// A peer that asks for parts that are packed, gives them up and asks again gets no further places, and no memory.
+// Promise: packed-parts, seen to fail
 #[test]
 fn parts_that_are_given_up_and_asked_for_again_take_no_further_places() {
     let mut solo = Solo::new(|_| {});

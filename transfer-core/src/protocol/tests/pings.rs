@@ -42,6 +42,7 @@ fn ping_is_lost_with_its_link() {
 }
 
 /// A peer that answers what was not asked, or twice, changes nothing; and the PONG of a call for slots is another one.
+// Promise: ping
 #[test]
 fn foreign_pongs_are_ignored() {
     let mut solo = Solo::new(|_| {});
@@ -58,6 +59,7 @@ fn foreign_pongs_are_ignored() {
     assert!(solo.node.state().peer_of(LINK).is_some(), "the link stays");
 }
 
+// Promise: ping
 #[test]
 fn peer_that_answers_nothing_gets_a_bounded_number_of_pings() {
     let mut solo = Solo::new(|_| {});

@@ -84,6 +84,7 @@ fn unmet_requirement_is_reported_with_its_reason() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
+// Promise: version-choices, seen to fail
 #[test]
 fn a_fetch_may_come_before_its_push() {
     let mut pair = Pair::new();
@@ -152,6 +153,7 @@ fn wrong_location_is_resolved_again() {
     pair.ends_clean(&[(w, "w"), (r, "r"), (other, "other")]);
 }
 
+// Promise: range-reuse, seen to fail
 #[test]
 fn slot_of_an_expired_fetch_is_free_only_when_the_owner_has_confirmed() {
     let mut pair = Pair::new();
@@ -178,6 +180,7 @@ fn slot_of_an_expired_fetch_is_free_only_when_the_owner_has_confirmed() {
 }
 
 /// The pool has room for one version at a time. Each fetch gets room when the earlier ones are done.
+// Promise: full-pools, seen to fail
 #[test]
 fn fetches_get_room_in_the_order_of_their_requests() {
     let mut pair = Pair::new();

@@ -65,6 +65,7 @@ fn requests_of_one_peer_have_a_quota_and_the_error_says_it() {
     assert_eq!(solo.ended, None);
 }
 
+// Promise: bounded-operations, seen to fail
 #[test]
 fn operations_of_one_worker_have_a_quota_and_the_error_says_it() {
     let mut solo = Solo::new(|config| config.max_ops_per_session = 3);
@@ -80,6 +81,7 @@ fn operations_of_one_worker_have_a_quota_and_the_error_says_it() {
 }
 
 /// The one link gets half of the 64 cells. The others are kept for later links.
+// Promise: slow-peers, seen to fail
 #[test]
 fn a_peer_that_drains_slowly_leaves_header_cells_to_others() {
     const OTHER: LinkId = LinkId(8);
@@ -123,6 +125,7 @@ fn a_peer_that_drains_slowly_leaves_header_cells_to_others() {
     }
 }
 
+// Promise: slow-peers, seen to fail
 #[test]
 fn calls_whose_ping_is_not_answered_are_bounded() {
     let mut solo = Solo::new(|_| {});
@@ -148,6 +151,7 @@ fn calls_whose_ping_is_not_answered_are_bounded() {
 }
 
 /// A second operation of the same number is refused, and the first one continues.
+// Promise: bounded-operations, seen to fail
 #[test]
 fn an_operation_under_way_cannot_be_begun_again() {
     let mut solo = Solo::new(|config| config.max_ops_per_session = 3);

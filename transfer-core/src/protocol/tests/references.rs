@@ -126,6 +126,7 @@ fn an_arena_stays_until_its_last_reader_elsewhere_is_done() {
 
 /// After the link is lost, the peer cannot report its readers. The version stays until the host reports that no process
 /// reads the segment.
+// Promise: referenced-versions, seen to fail
 #[test]
 fn range_returns_after_a_lost_link_when_no_process_reads_it() {
     let mut scene = Scene::new();
@@ -303,6 +304,7 @@ fn false_messages_about_references_end_the_link() {
 }
 
 /// A worker of another tenant gets neither the version nor its description.
+// Promise: references, seen to fail
 #[test]
 fn request_of_another_tenant_is_refused() {
     for (tenant, shared) in [(OURS, true), (OTHERS, false)] {
@@ -325,6 +327,7 @@ fn request_of_another_tenant_is_refused() {
 
 /// A version that is shared with another tenant is sent as bytes, because a process that is passed a segment can read
 /// all of it.
+// Promise: shared-with-a-tenant, seen to fail
 #[test]
 fn version_shared_with_another_tenant_is_not_referenced() {
     let mut solo = referring();

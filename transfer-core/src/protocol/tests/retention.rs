@@ -67,6 +67,7 @@ fn a_version_that_is_kept_until_deleted_stays_beside_newer_ones() {
     }
 }
 
+// Promise: end-of-a-stream, seen to fail
 #[test]
 fn owner_hears_how_many_versions_wait_for_their_fetches() {
     for i in 0..2 {
@@ -150,6 +151,7 @@ fn version_is_gone_after_its_number_of_fetches() {
     }
 }
 
+// Promise: retention, seen to fail
 #[test]
 fn waiters_use_up_the_fetches_of_a_version() {
     let mut pair = Pair::new();
@@ -247,6 +249,7 @@ fn version_of_an_earlier_epoch_is_found_only_by_its_exact_number() {
     pair.ends_clean(&[(heir, "w"), (r, "r")]);
 }
 
+// Promise: subscribers, seen to fail
 #[test]
 fn reader_of_another_version_than_the_one_it_has_seen_goes_back_only_in_another_epoch() {
     let after = |version| Select::After(Version(version));
@@ -338,6 +341,7 @@ fn look_often(pair: &mut Pair) {
     }
 }
 
+// Promise: rows-of-dead-workers
 #[test]
 fn version_that_stays_with_its_parent_ends_with_it() {
     // The parent is published at the same node, at the other one, or is published at the other one and then outlives its
@@ -375,6 +379,7 @@ fn version_that_stays_with_its_parent_ends_with_it() {
     }
 }
 
+// Promise: rows-of-dead-workers
 #[test]
 fn version_without_a_parent_cannot_stay_with_it() {
     let mut pair = Pair::new();

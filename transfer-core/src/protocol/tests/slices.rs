@@ -62,6 +62,7 @@ fn copied(report: &Report) -> (u64, u64) {
     (report.bytes, report.copied)
 }
 
+// Promise: slices, seen to fail
 #[test]
 fn slice_moves_alone_packed_or_from_where_it_lies() {
     let mut pair = Pair::new();
@@ -91,6 +92,7 @@ fn slice_moves_alone_packed_or_from_where_it_lies() {
     pair.ends_clean(&[(w, "w"), (far, "far")]);
 }
 
+// Promise: slice-views, seen to fail
 #[test]
 fn slice_at_its_node_or_of_shared_memory_is_the_version_by_reference_whatever_room_there_is() {
     let mut pair = Pair::with_references(|_| {});
@@ -113,6 +115,7 @@ fn slice_at_its_node_or_of_shared_memory_is_the_version_by_reference_whatever_ro
     pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
 }
 
+// Promise: slices-that-do-not-fit, seen to fail
 #[test]
 fn slice_that_does_not_fit_is_refused_with_shape_and_slice() {
     let mut pair = Pair::new();
@@ -146,6 +149,7 @@ fn slice_that_does_not_fit_is_refused_with_shape_and_slice() {
     pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
 }
 
+// Promise: packed-parts, seen to fail
 #[test]
 fn boxes_of_a_bundle_land_aligned_with_zeros_between_them() {
     let mut pair = Pair::new();
@@ -206,6 +210,7 @@ fn boxes_of_a_bundle_land_aligned_with_zeros_between_them() {
     pair.ends_clean(&[(w, "w"), (far, "far")]);
 }
 
+// Promise: packed-parts, seen to fail
 #[test]
 fn peer_packs_a_limited_number_of_parts_at_a_time_whatever_it_gives_up() {
     let mut pair = Pair::new();
@@ -247,6 +252,7 @@ fn peer_packs_a_limited_number_of_parts_at_a_time_whatever_it_gives_up() {
     pair.ends_clean(&[(w, "w"), (far, "far")]);
 }
 
+// Promise: packed-parts
 #[test]
 fn without_room_to_pack_a_part_is_sent_from_where_it_lies() {
     let mut pair = Pair::new();
@@ -273,6 +279,7 @@ fn without_room_to_pack_a_part_is_sent_from_where_it_lies() {
     pair.ends_clean(&[(w, "w"), (v, "v")]);
 }
 
+// Promise: packed-parts, seen to fail
 #[test]
 fn part_with_too_many_runs_waits_for_room_for_a_limited_time() {
     let mut pair = Pair::new();
@@ -311,6 +318,7 @@ fn part_with_too_many_runs_waits_for_room_for_a_limited_time() {
     pair.ends_clean(&[(w, "w"), (v, "v")]);
 }
 
+// Promise: slices
 #[test]
 fn slices_of_versions_on_disk_are_read_back_and_a_damaged_one_keeps_no_place() {
     let config = SpillConfig { high_percent: 60, low_percent: 20, tenant_bytes: 1 << 20, total_bytes: 1 << 20 };
@@ -338,6 +346,7 @@ fn slices_of_versions_on_disk_are_read_back_and_a_damaged_one_keeps_no_place() {
     pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
 }
 
+// Promise: slices, seen to fail
 #[test]
 fn worker_of_another_tenant_gets_a_copy_of_the_slice_alone() {
     let mut pair = Pair::new();

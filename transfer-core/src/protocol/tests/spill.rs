@@ -37,6 +37,7 @@ fn on_disk(pair: &Pair, node: usize) -> u64 {
     pair.nodes[node].node.state().snapshot(Time(0)).spilled.versions
 }
 
+// Promise: rows-on-disk
 #[test]
 fn version_on_disk_is_read_at_its_node_and_at_another_one_in_whole_and_in_part() {
     let mut pair = pair();
@@ -65,6 +66,7 @@ fn version_on_disk_is_read_at_its_node_and_at_another_one_in_whole_and_in_part()
     pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
 }
 
+// Promise: rows-on-disk
 #[test]
 fn version_that_is_read_stays_in_memory_until_its_readers_are_done() {
     let mut pair = pair();
@@ -81,6 +83,7 @@ fn version_that_is_read_stays_in_memory_until_its_readers_are_done() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
+// Promise: failing-disks
 #[test]
 fn full_disk_leaves_the_version_in_memory_and_is_tried_again() {
     let mut pair = pair();
@@ -96,6 +99,7 @@ fn full_disk_leaves_the_version_in_memory_and_is_tried_again() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
+// Promise: failing-disks
 #[test]
 fn wrong_bytes_end_the_version_and_nothing_else() {
     for node in [0, 1] {
@@ -118,6 +122,7 @@ fn wrong_bytes_end_the_version_and_nothing_else() {
     }
 }
 
+// Promise: rows-on-disk
 #[test]
 fn reads_wait_for_room_in_the_pool_and_one_that_is_given_up_leaves_nothing() {
     for node in [0, 1] {

@@ -109,6 +109,7 @@ fn awaited() -> Solo {
     solo
 }
 
+// Promise: cost-of-events, seen to fail
 #[test]
 fn a_request_and_its_end_cost_the_same_however_many_others_wait() {
     let mut solo = awaited();
@@ -120,6 +121,7 @@ fn a_request_and_its_end_cost_the_same_however_many_others_wait() {
     }
 }
 
+// Promise: cost-of-events, seen to fail
 #[test]
 fn a_fetch_and_its_end_cost_the_same_however_many_others_wait() {
     let mut solo = awaited();
@@ -142,6 +144,7 @@ fn a_fetch_and_its_end_cost_the_same_however_many_others_wait() {
     assert_eq!(solo.replies.len(), 51, "the push, and all of the fetches");
 }
 
+// Promise: cost-of-events, seen to fail
 #[test]
 fn publishing_costs_as_much_as_the_waiters_it_serves() {
     let mut solo = awaited();
@@ -197,6 +200,7 @@ fn waiters_are_served_in_order() {
 }
 
 /// Many flows have open slots. One more flow requests slots, requests other slots, and ends.
+// Promise: cost-of-events, seen to fail
 #[test]
 fn a_flow_costs_the_same_however_many_others_have_slots() {
     let mut solo = Solo::new(|_| {});
@@ -223,6 +227,7 @@ fn a_flow_costs_the_same_however_many_others_have_slots() {
 }
 
 /// A worker has thousands of versions that stay. It pushes one more, and the peer requests some of them.
+// Promise: cost-of-events
 #[test]
 fn a_version_costs_the_same_however_many_stay_beside_it() {
     let mut solo = Solo::new(|_| {});
@@ -240,6 +245,7 @@ fn a_version_costs_the_same_however_many_stay_beside_it() {
 }
 
 /// One worker has hundreds of keys. Another worker, with a single key, leaves.
+// Promise: cost-of-events
 #[test]
 fn session_end_costs_as_much_as_the_session_has() {
     let mut solo = Solo::new(|_| {});
@@ -258,6 +264,7 @@ fn session_end_costs_as_much_as_the_session_has() {
 
 /// A worker has hundreds of keys, and another one hundreds of leases on them. Both leave. Each round ends some of them, and
 /// a third worker pushes meanwhile.
+// Promise: cost-of-events
 #[test]
 fn a_session_that_has_much_ends_over_many_rounds() {
     let mut solo = Solo::new(|_| {});
@@ -304,6 +311,7 @@ fn a_session_that_has_much_ends_over_many_rounds() {
 }
 
 /// The name of a worker is taken until all of its keys have ended. Those that end later can still be fetched.
+// Promise: cost-of-events
 #[test]
 fn a_name_is_free_once_all_keys_of_its_session_have_ended() {
     let mut solo = Solo::new(|_| {});
@@ -325,6 +333,7 @@ fn a_name_is_free_once_all_keys_of_its_session_have_ended() {
 }
 
 /// A worker with thousands of keys ends, and behind it one with a single key: they take turns.
+// Promise: cost-of-events
 #[test]
 fn a_session_with_little_does_not_wait_for_one_with_much() {
     let mut solo = Solo::new(|_| {});
@@ -345,6 +354,7 @@ fn a_session_with_little_does_not_wait_for_one_with_much() {
 
 /// A key has thousands of versions. It ends with its worker, it is deleted, its worker loses its name, or it has outlived its
 /// worker and ends with its parent: each round ends some of them.
+// Promise: cost-of-events
 #[test]
 fn a_key_that_has_much_ends_over_many_rounds() {
     const VERSIONS: u64 = 10 * ENDS_PER_ROUND as u64;
@@ -449,6 +459,7 @@ fn versions_that_outlive_their_worker_stay_while_the_others_of_their_key_end() {
 
 /// A peer has hundreds of requests that wait and hundreds of versions by reference, and a worker of this node waits for hundreds of
 /// fetches from it. The link is lost: each round ends some of all that, and another worker pushes meanwhile.
+// Promise: cost-of-events, seen to fail
 #[test]
 fn a_link_that_has_much_ends_over_many_rounds() {
     let mut solo = Solo::new(|_| {});
@@ -507,6 +518,7 @@ fn a_link_that_has_much_ends_over_many_rounds() {
 }
 
 /// Many workers with some keys each leave at the same moment. They share one round.
+// Promise: cost-of-events
 #[test]
 fn sessions_that_end_together_share_a_round() {
     let mut solo = Solo::new(|_| {});
@@ -527,6 +539,7 @@ fn sessions_that_end_together_share_a_round() {
 }
 
 /// Many flows have idle slots and the pool is full, so the next flow waits for room.
+// Promise: cost-of-events
 #[test]
 fn waiting_for_room_costs_the_same_however_many_slots_lie_idle() {
     let mut solo = Solo::new(|_| {});
@@ -552,6 +565,7 @@ fn waiting_for_room_costs_the_same_however_many_slots_lie_idle() {
 }
 
 /// A worker pushes and deletes while the directory does not answer.
+// Promise: bounded-keys
 #[test]
 fn requests_to_a_silent_directory_are_bounded_by_the_number_of_keys() {
     let mut solo = Solo::new(|_| {});

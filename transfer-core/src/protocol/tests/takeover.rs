@@ -63,6 +63,7 @@ fn a_key_that_is_taken_over_is_the_new_owners_on_one_node_and_across_two() {
 }
 
 /// Who follows a stream waits for no version of another owner.
+// Promise: writer-of-a-stream, seen to fail
 #[test]
 fn a_stream_ends_for_its_readers_when_its_key_is_taken_over() {
     for node in [0, 1] {
@@ -90,6 +91,7 @@ fn a_stream_ends_for_its_readers_when_its_key_is_taken_over() {
 
 /// A reader has the first batch of a stream. Before it asks for the next one, a worker of its own node takes the key over, and
 /// publishes batches of the same numbers: the reader gets none of them.
+// Promise: writer-of-a-stream, seen to fail
 #[test]
 fn a_reader_that_asks_after_a_takeover_gets_no_batch_of_another_stream() {
     for node in [0, 1] {
@@ -182,6 +184,7 @@ impl Solo {
 /// A takeover waits for the directory. Meanwhile the writer of the stream leaves, loses its name, or loses the key to a worker
 /// of a third node. Its readers hear of it at once, and so do those that ask before the directory has answered, and after it
 /// has refused.
+// Promise: writer-of-a-stream, seen to fail
 #[test]
 fn a_stream_that_ends_during_a_takeover_ends_for_its_readers() {
     type End = fn(&mut Solo);
@@ -223,6 +226,7 @@ fn a_stream_that_ends_during_a_takeover_ends_for_its_readers() {
 
 /// A reader has the first batch from another node. It asks for the next one while a worker of its own node takes the key over,
 /// and hears that the stream has ended once the directory has granted that.
+// Promise: writer-of-a-stream
 #[test]
 fn a_reader_that_asks_during_a_takeover_hears_of_its_end() {
     let mut solo = Solo::new(|_| {});

@@ -54,6 +54,7 @@ fn is_untouched(mut pair: Pair, (owner, friend, stranger): (Worker, Worker, Work
     pair.ends_clean(&[(owner, "owner"), (friend, "friend"), (stranger, "stranger")]);
 }
 
+// Promise: other-tenants, seen to fail
 #[test]
 fn a_fetch_of_another_tenant_s_tensor_is_denied() {
     for node in [0, 1] {
@@ -133,6 +134,7 @@ fn denied_fetch_is_not_counted() {
     }
 }
 
+// Promise: other-tenants
 #[test]
 fn another_tenant_s_key_is_not_taken_over() {
     for node in [0, 1] {
@@ -216,6 +218,7 @@ fn open(pair: &mut Pair, who: Worker) -> (Name, u64) {
     (home.clone(), *identity)
 }
 
+// Promise: other-tenants, seen to fail
 #[test]
 fn counters_and_barriers_belong_to_their_tenant() {
     for node in [0, 1] {
@@ -283,6 +286,7 @@ fn name_with_a_reserved_prefix_is_denied_to_other_tenants() {
 }
 
 /// A peer may neither request for a tenant that it may not speak for, nor be asked for that tenant.
+// Promise: tenants-of-a-sidecar, seen to fail
 #[test]
 fn peer_speaks_only_for_the_tenants_it_may_speak_for() {
     let only = |who: &[Tenant]| Vouches::For(who.into(), "it is a test".into());
@@ -443,6 +447,7 @@ fn sharing_rule_applies_to_keys_with_its_prefix() {
 }
 
 /// The owner's range stays unchanged until the copy is made. A copy for a cancelled fetch is freed.
+// Promise: shared-with-a-tenant, seen to fail
 #[test]
 fn copy_holds_its_source_and_leaves_nothing() {
     for given_up in [false, true] {

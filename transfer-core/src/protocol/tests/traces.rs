@@ -120,6 +120,7 @@ fn failed_push_keeps_its_trace_and_pulls_without_a_context_are_not_recorded_by_t
 }
 
 /// A TRACE applies only to the version that it names, and the last TRACE counts.
+// Promise: traces, seen to fail
 #[test]
 fn trace_applies_only_to_the_version_that_it_names() {
     let told = |traces: &[(u64, u8)]| {

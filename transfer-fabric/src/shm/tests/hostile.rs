@@ -133,6 +133,7 @@ fn all_seals() -> SealFlags {
     SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL
 }
 
+// Promise: hostile-neighbours, seen to fail
 #[test]
 fn unsafe_segment_is_not_mapped() {
     let mut scene = Scene::new();
@@ -232,6 +233,7 @@ fn misplaced_notes_end_the_link() {
 }
 
 /// All connections are of the user that runs this test. The last ones stay, and a link is made beside them.
+// Promise: silent-connections, seen to fail
 #[test]
 fn silent_connections_of_this_host_keep_no_link_out() {
     let mut rig = ShmRig::new();
@@ -288,6 +290,7 @@ fn pending_connections_are_checked() {
 }
 
 /// A peer that answers without having read the memory is not on this host, whatever it says.
+// Promise: choice-of-shared-memory, seen to fail
 #[test]
 fn a_welcome_must_prove_that_the_memory_is_shared() {
     let mut rig = ShmRig::new();
@@ -310,6 +313,7 @@ fn a_welcome_must_prove_that_the_memory_is_shared() {
 }
 
 /// Random bytes are written repeatedly over the memory that the two sides share, while the link works.
+// Promise: hostile-neighbours, seen to fail
 #[test]
 fn scribbles_end_the_link_and_nothing_else() {
     let mut scene = Scene::new();

@@ -234,6 +234,7 @@ fn plaintext_after_the_hello_ends_the_link() {
 
 /// A valid certificate and a place between the two nodes are not enough: the proofs of each side are valid in its own
 /// TLS session only.
+// Promise: certificates, seen to fail
 #[test]
 fn relay_between_the_nodes_is_refused() {
     let authority = Authority::new();

@@ -66,6 +66,7 @@ fn receive(fabric: &mut TcpFabric, peer: &mut TcpStream) -> Option<(Kind, Vec<u8
     Some((header.kind, exact(header.remote.len)?))
 }
 
+// Promise: certificates, seen to fail
 #[test]
 fn a_token_is_good_for_one_socket() {
     let (mut fabric, token, _) = accepting(local());
@@ -128,6 +129,7 @@ fn heard(fabric: &mut TcpFabric, done: impl Fn(&TcpFabric) -> bool) {
     }
 }
 
+// Promise: silent-connections, seen to fail
 #[test]
 fn silent_connections_keep_no_link_out() {
     let (mut fabric, token, _) = accepting(patient());
@@ -149,6 +151,7 @@ fn silent_connections_keep_no_link_out() {
     assert_eq!(receive(&mut fabric, last).unwrap().0, Kind::Refuse, "it is heard, and its token is used");
 }
 
+// Promise: slow-peers, seen to fail
 #[test]
 fn closing_sockets_are_bounded() {
     let mut fabric = TcpFabric::new(patient()).unwrap();

@@ -109,6 +109,7 @@ fn a_blocked_link_sleeps() {
 }
 
 /// The process of the peer is stopped. Its kernel still answers, but takes nothing more.
+// Promise: stopped-peer, seen to fail
 #[test]
 fn a_stopped_peer_is_lost() {
     struct Hasty;

@@ -41,6 +41,7 @@ impl Budget {
 mod tests {
     use super::*;
 
+    // Promise: datagram-ping, seen to fail
     #[test]
     fn a_flood_is_looked_at_in_part() {
         let start = Instant::now();

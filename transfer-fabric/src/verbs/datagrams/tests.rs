@@ -144,6 +144,7 @@ fn request(token: [u8; TOKEN_BYTES]) -> [u8; LEN_BYTES] {
     Message { kind: Kind::Request, token: Token(token), number: 5 }.encode()
 }
 
+// Promise: datagram-ping, seen to fail
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn datagrams_are_echoed_to_admitted_peers_only() {
@@ -164,6 +165,7 @@ fn datagrams_are_echoed_to_admitted_peers_only() {
     until("it is counted", || count(&b, "answered") == 1);
 }
 
+// Promise: datagram-ping, seen to fail
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn malformed_datagrams_are_counted_and_dropped() {
@@ -188,6 +190,7 @@ fn malformed_datagrams_are_counted_and_dropped() {
 }
 
 /// A stranger who has read a token makes the sidecar answer the peer that it was given to, and nobody else.
+// Promise: datagram-ping, seen to fail
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn answers_go_to_the_admitted_queue_pair() {
@@ -207,6 +210,7 @@ fn answers_go_to_the_admitted_queue_pair() {
     assert_eq!(Message::decode(&bytes), Some(Message { kind: Kind::Answer, token: Token(token), number: 5 }));
 }
 
+// Promise: datagram-ping
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn round_trips_go_on_after_a_flood() {
@@ -222,6 +226,7 @@ fn round_trips_go_on_after_a_flood() {
     until("it is answered", || send(&b, &to, token, SHORT * 10).recv().is_ok_and(|end| end.is_ok()));
 }
 
+// Promise: datagram-ping
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn unanswered_requests_are_bounded() {
@@ -233,6 +238,7 @@ fn unanswered_requests_are_bounded() {
 }
 
 /// A work request that the device does not take stands for a queue pair that has failed.
+// Promise: datagram-ping, seen to fail
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn a_failed_queue_pair_is_made_again() {

@@ -99,6 +99,7 @@ mod tests {
         assert_eq!(other.try_recv(), Err(TryRecvError::Disconnected));
     }
 
+    // Promise: datagram-ping, seen to fail
     #[test]
     fn a_late_answer_ends_nothing() {
         let (mut trips, now) = (Trips::default(), Instant::now());
@@ -113,6 +114,7 @@ mod tests {
         assert_eq!(trips.next_end(), None);
     }
 
+    // Promise: datagram-ping, seen to fail
     #[test]
     fn trips_are_bounded() {
         let (mut trips, now) = (Trips::default(), Instant::now());
