@@ -45,6 +45,13 @@ def run_recipe(sidecar, code):
     assert done.returncode == 0, script + done.stderr
 
 
+def test_the_ten_lines_of_the_readme_do_what_they_say():
+    (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=GIVE_UP * 3)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("16384.0 (256, 64) <Report fabric=local") and "copied=0 B" in done.stdout
+
+
 # Those that need torch or jax are in tests_all: neither is installed for these tests.
 @pytest.mark.parametrize("code", list(recipes(large=False)))
 def test_a_recipe_does_what_it_says(sidecar, code):
