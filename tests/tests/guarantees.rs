@@ -1,4 +1,5 @@
-//! The promises of docs/guarantees.md and their tests. A comment above a test names a promise that it holds:
+//! The promises of docs/guarantees.md and docs/python-guarantees.md, and their tests. A comment above a test names a
+//! promise that it holds:
 //!
 //! ```text
 //! // Promise: slices
@@ -83,7 +84,7 @@ fn proofs() -> Proofs {
     proofs
 }
 
-/// Returns the rows of the promises in docs/guarantees.md, each with its name.
+/// Returns the rows of the promises in a page, each with its name.
 fn promises(page: &str) -> Vec<(&str, &str)> {
     let named = |row| {
         let (_, link): (_, &str) = str::rsplit_once(row, "](guarantees-tests.md#")?;
@@ -121,16 +122,16 @@ fn with_lists(page: &str, proofs: &Proofs) -> String {
 
 #[test]
 fn each_promise_has_a_test_that_exists() {
-    let (page_of_promises, page_of_tests) = (page("guarantees.md"), page("guarantees-tests.md"));
-    let proofs = proofs();
-    let promises: Vec<_> = promises(&page_of_promises).into_iter().map(|(name, _)| name).collect();
+    let pages_of_promises = page("guarantees.md") + &page("python-guarantees.md");
+    let (page_of_tests, proofs) = (page("guarantees-tests.md"), proofs());
+    let promises: Vec<_> = promises(&pages_of_promises).into_iter().map(|(name, _)| name).collect();
     let sections: Vec<_> = sections(&page_of_tests).into_iter().map(|(name, _)| name).collect();
     assert!(promises.len() > 100, "only {} promises were found", promises.len());
-    assert_eq!(promises, sections, "the pages have the same promises in the same order");
+    assert_eq!(promises, sections, "docs/guarantees-tests.md has the same promises in the same order");
     let untested: Vec<_> = promises.iter().filter(|promise| !proofs.contains_key(**promise)).collect();
     assert!(untested.is_empty(), "no test names these promises: {untested:#?}");
     let unknown: Vec<_> = proofs.keys().filter(|promise| !promises.contains(&promise.as_str())).collect();
-    assert!(unknown.is_empty(), "tests name these, and docs/guarantees.md has no such promise: {unknown:#?}");
+    assert!(unknown.is_empty(), "tests name these, and no page has such a promise: {unknown:#?}");
 
     let wanted = with_lists(&page_of_tests, &proofs);
     if std::env::var_os("TRANSFER_UPDATE_DOCS").is_some() {
@@ -145,10 +146,11 @@ fn each_promise_has_a_test_that_exists() {
 
 #[test]
 fn each_promise_was_broken_on_purpose() {
-    let proofs = proofs();
-    let page = page("guarantees-tests.md");
-    for (promise, text) in sections(&page) {
-        assert!(text.contains("\nBroken: "), "{promise}: the page does not say how it was broken");
+    let (promises_page, tests_page, proofs) = (page("guarantees.md"), page("guarantees-tests.md"), proofs());
+    let sections: BTreeMap<_, _> = sections(&tests_page).into_iter().collect();
+    for (promise, _) in promises(&promises_page) {
+        let text = sections.get(promise).copied().unwrap_or_default();
+        assert!(text.contains("\nBroken: "), "{promise}: docs/guarantees-tests.md does not say how it was broken");
         let seen_to_fail = proofs.get(promise).is_some_and(|proofs| proofs.iter().any(|proof| proof.seen_to_fail));
         assert!(seen_to_fail, "{promise}: no test was seen to fail");
     }
@@ -157,8 +159,8 @@ fn each_promise_was_broken_on_purpose() {
 /// A list of promises is read only if each is short. Details have a page of their own.
 #[test]
 fn each_promise_is_one_short_line() {
-    let page = page("guarantees.md");
-    let long: Vec<_> = promises(&page).into_iter().filter(|(_, row)| row.len() > 300).map(|(name, _)| name).collect();
+    let pages = page("guarantees.md") + &page("python-guarantees.md");
+    let long: Vec<_> = promises(&pages).into_iter().filter(|(_, row)| row.len() > 300).map(|(name, _)| name).collect();
     assert!(long.is_empty(), "longer than 300 bytes; move details to docs/guarantees-tests.md: {long:#?}");
 }
 

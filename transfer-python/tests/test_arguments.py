@@ -171,6 +171,7 @@ RAY_BYTES = [
 ]
 
 
+# Promise: python-arguments
 def test_numbers_and_durations_of_transferd_ray_that_cannot_be_are_named():
     def refuses(call, value, right):
         with pytest.raises(td.Invalid) as error:
@@ -199,6 +200,7 @@ async def refused(call, objects, value, right):
     assert (str(error.value), error.value.code) == (f"{right}; this is {value!r}", "invalid")
 
 
+# Promise: python-arguments
 @pytest.mark.parametrize("module", [td, td.aio])
 def test_numbers_and_durations_that_cannot_be_are_named(sidecar, module):
     async def tried():

@@ -39,6 +39,7 @@ def check(state: td.State) -> None:
     assert state.report.copied >= BYTES
 
 
+# Promise: states-in-buckets
 def test_a_state_that_does_not_fit_the_pool_comes_in_buckets(nodes):
     with td.connect(nodes[1].path) as c:
         state = c.fetch_state("policy")
@@ -56,6 +57,7 @@ def test_a_state_that_does_not_fit_the_pool_comes_in_buckets(nodes):
     assert state["w"].numpy().sum() == STATE["w"].sum()
 
 
+# Promise: states-in-buckets
 def test_asyncio_fetches_in_buckets(nodes):
     async def run() -> None:
         async with td.aio.connect(nodes[1].path) as c:
@@ -67,6 +69,7 @@ def test_asyncio_fetches_in_buckets(nodes):
     asyncio.run(run())
 
 
+# Promise: states-in-buckets
 def test_slices_of_a_state_have_to_fit_the_pool(nodes):
     with td.connect(nodes[1].path) as c:
         with pytest.raises(td.Error, match="the landing pool") as e:

@@ -43,6 +43,7 @@ def answer(of: object, flags: int) -> object:
     return found
 
 
+# Promise: buffer-protocol-flags
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3), (1, 3), (3, 1), (0, 2), (1, 1), (2, 1, 3), (1, 4, 1)])
 def test_flags_of_the_buffer_protocol_are_answered_as_numpy_answers_them(c, shape):
     array = np.zeros(shape, "int16")

@@ -78,6 +78,7 @@ def tree(folder):
     return Tree(folder)
 
 
+# Promise: builds-without-set-up
 @pytest.mark.parametrize("hook", COMPILING)
 def test_a_tree_that_is_not_set_up_is_refused_with_the_command(tree, hook):
     assert tree.refuses(hook) == f"transferd: this tree is not set up. Run {tree.setup}, then try again.\n"
@@ -105,6 +106,7 @@ def test_what_compiles_nothing_needs_no_set_up(tree, hook):
     tree.builds(hook)
 
 
+# Promise: builds-without-set-up
 def test_a_tree_that_was_moved_after_its_set_up_is_refused_with_the_command(tree):
     tree.is_set_up("[env]\nLIBCLANG_PATH = '/gone/libclang.so'\n")
     said = tree.refuses("build_wheel")

@@ -46,6 +46,7 @@ def same(found: np.ndarray, expected: np.ndarray) -> bool:
     return found.dtype == expected.dtype and np.array_equal(np.isnan(found), nan) and found[~nan].tobytes() == expected[~nan].tobytes()
 
 
+# Promise: casts
 @pytest.mark.parametrize("to", FLOATS)
 @pytest.mark.parametrize("of", FLOATS)
 def test_floats_are_rounded_to_the_nearest_in_every_layout(c, other, of, to):
@@ -59,6 +60,7 @@ def test_floats_are_rounded_to_the_nearest_in_every_layout(c, other, of, to):
         assert pushed.report.copied == expected.nbytes
 
 
+# Promise: casts
 @pytest.mark.parametrize("of", [name for name in (*DTYPES, *PACKED) if name not in FLOATS])
 def test_other_types_stay_as_they_are(c, of):
     array = packed_values(of, (2, 4)) if of in PACKED else values(of, (2, 4))
@@ -67,6 +69,7 @@ def test_other_types_stay_as_they_are(c, of):
     assert found.dtype == of and found.numpy().tobytes() == array.tobytes()
 
 
+# Promise: casts
 @pytest.mark.parametrize("module", [td, td.aio])
 def test_the_floats_of_a_state_are_cast(sidecar, module):
     async def cast():
@@ -94,6 +97,7 @@ def test_the_floats_of_a_state_are_cast(sidecar, module):
     asyncio.run(cast())
 
 
+# Promise: casts
 @pytest.mark.parametrize("dtype", ["int32", "float8_e4m3fn", "complex64", "bool"])
 def test_what_floats_are_not_cast_to_is_refused(c, dtype):
     for push in (lambda: c.push("k", np.ones(3), dtype=dtype), lambda: c.push_state("k", {"a": np.ones(3)}, dtype=dtype)):

@@ -36,6 +36,7 @@ def read(dataset: PartitionDataset) -> list[int]:
     return [n for batch in dataset for n in batch]
 
 
+# Promise: partition-datasets
 def test_each_row_comes_once_in_the_order_of_the_seed(c):
     with epoch(c) as x:
         dataset = PartitionDataset(c, "epoch", seed=7, rows_per_batch=100, transform=numbers)
@@ -48,6 +49,7 @@ def test_each_row_comes_once_in_the_order_of_the_seed(c):
         assert read(some) == [n for p in (2, 1) for batch in x.partition(p, order=7) for n in numbers(batch)]
 
 
+# Promise: partition-datasets
 @pytest.mark.parametrize("stop", [0, 1, 8, 15, 30])
 def test_a_reader_goes_on_from_its_state_in_another_process_too(c, stop):
     with epoch(c):
@@ -66,6 +68,7 @@ def test_a_reader_goes_on_from_its_state_in_another_process_too(c, stop):
         assert first + read(again) == found
 
 
+# Promise: partition-datasets
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_the_state_of_what_workers_read_is_refused_in_their_parent(c, start):
     with epoch(c):

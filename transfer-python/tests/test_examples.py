@@ -58,15 +58,6 @@ def test_a_recipe_does_what_it_says(sidecar, code):
     run_recipe(sidecar, code)
 
 
-@pytest.mark.parametrize("page", ["python", "ray"])
-def test_each_promise_of_the_page_has_a_test(page):
-    named = re.findall(r"`(test_\w+)\.py::(test_\w+)`", (ROOT / f"docs/{page}.md").read_text())
-    assert len(named) > 10
-    for file, name in named:
-        places = [ROOT / f"transfer-python/{folder}/{file}.py" for folder in ("tests", "tests_all", "tests_ray", "tests_gpu")]
-        assert any(f"def {name}(" in place.read_text() for place in places if place.exists()), (file, name)
-
-
 def test_help_is_complete():
     names = [name for name in td.__all__ if name not in ("__version__", "aio", "nn")] + ["nn.Shared", "nn.share_"]
     for name in names:

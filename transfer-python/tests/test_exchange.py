@@ -26,6 +26,7 @@ def rows(batches) -> list[dict]:
 
 
 # Promise: attempts
+# Promise: python-exchanges
 def test_rows_of_all_tasks_come_to_their_partitions(c, other):
     free = c.arena_free_bytes
     x = c.exchange("epoch", partitions=P, tasks=T, timeout=GIVE_UP)
@@ -50,6 +51,7 @@ def test_rows_of_all_tasks_come_to_their_partitions(c, other):
     until("all memory is free", lambda: c.arena_free_bytes == free)
 
 
+# Promise: python-exchanges
 @pytest.mark.parametrize(
     "how",
     [{"hash": "name"}, {"hash": ["name", "n"]}, {"random": 7}, {}, {"range": pa.table({"n": [100, 200, 700]})}],
@@ -68,6 +70,7 @@ def test_every_way_to_partition_loses_no_row(c, how):
             assert [len(part) for part in parts] == [100, 100, 500, 300]
 
 
+# Promise: python-exchanges
 def test_order_of_a_seed_is_the_same_again_and_goes_on(c):
     def run(attempt: int) -> list[int]:
         with c.exchange("order", partitions=1, tasks=T) as x:
@@ -89,6 +92,7 @@ def test_order_of_a_seed_is_the_same_again_and_goes_on(c):
     assert run(1) != sorted(run(1))
 
 
+# Promise: python-exchanges
 def test_one_attempt_wins_and_errors_say_what_is_wrong(c, other):
     with c.exchange("errors", partitions=P, tasks=2) as x:
         joined = other.join_exchange("errors")
@@ -155,6 +159,7 @@ def test_more_partitions_than_the_limit_are_refused(folder):
 
 
 # Promise: lost-tasks
+# Promise: python-exchanges
 def test_lost_tasks_are_named_and_run_again(folder):
     (folder / "a").mkdir()
     (folder / "b").mkdir()
@@ -186,6 +191,7 @@ def test_lost_tasks_are_named_and_run_again(folder):
     a.stop()
 
 
+# Promise: python-exchanges
 def test_an_event_loop_reads_while_it_writes(sidecar):
     async def run() -> None:
         async with td.aio.connect(sidecar.path) as c:

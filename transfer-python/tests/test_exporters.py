@@ -62,6 +62,7 @@ WRONG = {
 }
 
 
+# Promise: python-refused-arrays
 @pytest.mark.parametrize("which", WRONG)
 def test_what_an_exporter_says_is_checked(c, which):
     make, reason = WRONG[which]
@@ -95,6 +96,7 @@ UNSUPPORTED = {
 }
 
 
+# Promise: python-refused-arrays
 @pytest.mark.parametrize("dtype", UNSUPPORTED)
 def test_arrays_of_other_types_are_refused_with_what_to_convert_to(c, dtype):
     make, way = UNSUPPORTED[dtype]
@@ -109,6 +111,7 @@ def test_arrays_of_other_types_are_refused_with_what_to_convert_to(c, dtype):
         assert way in str(error.value) and error.value.key == "k"
 
 
+# Promise: python-refused-arrays
 def test_an_array_with_a_mask_is_refused(c):
     masked = np.ma.masked_array(np.ones(3), [0, 1, 0])
     with pytest.raises(td.Invalid, match="cannot push 'k': the numpy.ma.*MaskedArray has a mask, which would be lost: take .filled") as error:

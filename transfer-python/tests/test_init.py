@@ -27,6 +27,7 @@ print(w.numpy().sum(), w.report.fabric, w.report.copied, flush=True)
 """
 
 
+# Promise: init-of-a-node
 def test_two_ranks_of_one_host_share_a_sidecar(folder):
     job = Job(folder)
     with job.rank(1, FETCH) as second, job.rank(0, PUSH) as first:
@@ -45,6 +46,7 @@ def test_two_ranks_of_one_host_share_a_sidecar(folder):
     until("the folder is removed with the sidecar", lambda: not list(folder.iterdir()))
 
 
+# Promise: init-of-several-nodes
 @pytest.mark.parametrize("own_port", [False, True])
 def test_two_nodes_share_a_directory(folder, own_port):
     port = free_port()
@@ -71,6 +73,7 @@ def certificates(folder: Path, *nodes: str) -> dict[str, str]:
     return {f"TRANSFERD_TLS_{name}": str(out / file) for name, file in files.items()}
 
 
+# Promise: init-of-several-nodes
 def test_two_nodes_with_certificates(folder):
     job = Job(folder, nodes=2, of_each=1, **certificates(folder, "node-0=127.0.0.1", "node-1"))
     with job.rank(0, PUSH) as first, job.rank(1, FETCH) as second:
@@ -82,6 +85,7 @@ def test_two_nodes_with_certificates(folder):
         assert "https://127.0.0.1" in said and "TLS 1.3" in said
 
 
+# Promise: init-of-several-nodes
 def test_a_certificate_of_another_node_does_not_come_in(folder):
     job = Job(folder, nodes=2, of_each=1, **certificates(folder, "node-0=127.0.0.1", "node-7"))
     tls = {name: value for name, value in job.all.items() if name.startswith("TRANSFERD_")}
@@ -111,6 +115,7 @@ def as_rank(monkeypatch, folder):
     return become
 
 
+# Promise: init-errors
 def test_without_torchrun_it_says_what_to_use(as_rank):
     as_rank(RANK=None, MASTER_ADDR=None)
     right = r"missing: RANK, MASTER_ADDR\. .*torchrun.*td\.embedded\(\).*td\.connect\(path\)"
@@ -118,6 +123,7 @@ def test_without_torchrun_it_says_what_to_use(as_rank):
         td.init()
 
 
+# Promise: init-errors
 @pytest.mark.parametrize(
     "variable, value, right",
     [
@@ -136,6 +142,7 @@ def test_a_variable_that_cannot_be_is_named(as_rank, variable, value, right):
         td.init()
 
 
+# Promise: init-errors
 @pytest.mark.parametrize(
     "others, right",
     [
@@ -184,6 +191,7 @@ def test_an_embedded_sidecar_takes_no_settings_from_orchestrators():
     assert done.stdout == "a\n", done.stderr
 
 
+# Promise: init-errors
 def test_certificates_that_cannot_be_read_are_named(folder):
     names = ("CERT", "KEY", "CA")
     job = Job(folder, nodes=2, of_each=1, **{f"TRANSFERD_TLS_{name}": f"/nowhere/{{node}}-{name}" for name in names})
@@ -200,6 +208,7 @@ def test_a_path_that_is_too_long_for_a_socket_is_named(as_rank, folder):
         td.init()
 
 
+# Promise: init-waits
 def test_a_rank_waits_until_its_deadline(as_rank, folder):
     as_rank()
     with pytest.raises(td.Timeout) as e:
@@ -211,6 +220,7 @@ def test_a_rank_waits_until_its_deadline(as_rank, folder):
 
 
 # The sidecar itself waits for two seconds before it is ready without the directory.
+# Promise: init-of-several-nodes
 @pytest.mark.parametrize("timeout", [0.1, 3])
 def test_a_node_without_its_directory_says_where_it_looked(folder, timeout):
     job = Job(folder, nodes=2, of_each=1)
@@ -233,6 +243,7 @@ sys.stdin.read()
 """
 
 
+# Promise: init-waits
 def test_the_others_hear_why_local_rank_0_failed(folder):
     job = Job(folder, TRANSFER_POOL_BYTES="1")
     with Rank([sys.executable, "-c", FAIL], job.environment(0)) as first:
@@ -270,6 +281,7 @@ def needs_root() -> None:
         pytest.skip("it needs root: it makes what belongs to another user")
 
 
+# Promise: init-other-users
 @pytest.mark.parametrize("local_rank", ["0", "1"])
 @pytest.mark.parametrize(
     "wrong, said",
@@ -295,6 +307,7 @@ def test_a_folder_that_another_user_could_have_made_is_refused(as_rank, folder, 
     assert isinstance(e.value, PermissionError) and not e.value.can_retry
 
 
+# Promise: init-other-users
 def test_a_sidecar_of_another_user_is_refused(as_rank, folder):
     needs_root()
     as_rank()
@@ -314,6 +327,7 @@ def test_a_sidecar_of_another_user_is_refused(as_rank, folder):
             td.init()
 
 
+# Promise: end-of-a-node
 @pytest.mark.parametrize("how", ["returns", "is killed", "fails"])
 def test_the_sidecar_ends_with_local_rank_0(folder, how):
     job = Job(folder)
@@ -329,12 +343,14 @@ def test_the_sidecar_ends_with_local_rank_0(folder, how):
     until("its folder is removed", lambda: not list(folder.iterdir()))
 
 
+# Promise: end-of-a-node
 def test_ctrl_c_at_the_terminal_does_not_end_the_sidecar_before_its_ranks(folder):
     job = Job(folder)
     with job.rank(0) as first:
         assert os.getsid(process_of(first.ready()["path"])) != os.getsid(first.process.pid)
 
 
+# Promise: init-restarts
 def test_a_restart_gets_a_sidecar_of_its_own(folder):
     job = Job(folder)
     with job.rank(0) as first:
@@ -347,6 +363,7 @@ def test_a_restart_gets_a_sidecar_of_its_own(folder):
             assert second.ready()["incarnation"] == after["incarnation"] != before["incarnation"]
 
 
+# Promise: init-restarts
 def test_a_restart_of_two_nodes_takes_the_port_over(folder):
     job = Job(folder, nodes=2, of_each=1)
     again = {"TORCHELASTIC_RESTART_COUNT": "1"}
@@ -362,6 +379,7 @@ def test_a_restart_of_two_nodes_takes_the_port_over(folder):
             assert new_second.line().startswith(f"{sum(range(100_000))} tcp")
 
 
+# Promise: init-restarts
 def test_a_restart_takes_the_name_of_a_node_over(folder):
     job = Job(folder, nodes=2, of_each=1)
     again = {"TORCHELASTIC_RESTART_COUNT": "1"}
@@ -383,6 +401,7 @@ def test_a_restart_takes_the_name_of_a_node_over(folder):
                 until("the old one is not node-1 any more", lambda: not directory()["attached"])
 
 
+# Promise: init-of-several-nodes
 def test_a_port_that_another_program_has_is_named(folder):
     job = Job(folder, nodes=2, of_each=1)
     port = int(job.all["MASTER_PORT"]) + 1
@@ -407,6 +426,7 @@ def test_a_port_that_another_program_has_is_named(folder):
             first.ready()
 
 
+# Promise: init-restarts
 def test_a_dead_sidecar_is_replaced(folder):
     job = Job(folder)
     with job.rank(0) as first:
@@ -422,6 +442,7 @@ def test_a_dead_sidecar_is_replaced(folder):
         assert second.ready()["incarnation"] == after["incarnation"]
 
 
+# Promise: init-restarts
 def test_a_second_job_of_the_same_name_waits_for_the_first(folder):
     job = Job(folder)
     with job.rank(0) as first:
@@ -436,6 +457,7 @@ def test_a_second_job_of_the_same_name_waits_for_the_first(folder):
             assert after["path"] == before["path"] and after["incarnation"] != before["incarnation"]
 
 
+# Promise: init-restarts
 def test_two_jobs_on_one_host_do_not_meet(folder):
     # torchrun calls each job "none" that is given no name: then its port tells it from others.
     jobs = [Job(folder), Job(folder, TORCHELASTIC_RUN_ID="job-8"), Job(folder, TORCHELASTIC_RUN_ID="none")]
@@ -450,6 +472,7 @@ def test_two_jobs_on_one_host_do_not_meet(folder):
             rank.__exit__()
 
 
+# Promise: init-of-a-node
 def test_a_process_calls_it_again(folder):
     code = """
         import os
@@ -468,6 +491,7 @@ def test_a_process_calls_it_again(folder):
         assert first.line() == "b'1'"
 
 
+# Promise: init-of-a-node
 def test_a_sidecar_that_died_is_started_again(folder):
     code = """
         sys.stdin.readline()

@@ -42,6 +42,7 @@ def test_a_barrier_lets_all_through_at_once(c, other):
         c.barrier("of-three", 2).wait()
 
 
+# Promise: python-gates
 def test_a_gate_takes_a_version_back_once_nobody_reads_it(c, other):
     buffer = c.empty(64)
     buffer.numpy()[:] = 1
@@ -61,6 +62,7 @@ def test_a_gate_takes_a_version_back_once_nobody_reads_it(c, other):
     assert (other.fetch("w").numpy() == 2).all()
 
 
+# Promise: python-gates
 def test_two_buffers_take_turns_and_copy_nothing(c, other):
     weights = c.two_buffers("w", (8, 8))
     places, last = [], None
@@ -81,6 +83,7 @@ def test_two_buffers_take_turns_and_copy_nothing(c, other):
     weights.push(buffer, 7)
 
 
+# Promise: python-require-and-traces
 def test_what_is_required_is_kept_or_fails(c, other):
     c.push("k", b"1", require="local")
     assert other.fetch("k", require="local").report.fabric == "local"
@@ -91,6 +94,7 @@ def test_what_is_required_is_kept_or_fails(c, other):
         other.fetch("k", require="pigeon")
 
 
+# Promise: python-require-and-traces
 def test_a_trace_goes_with_a_push_and_comes_with_a_fetch(c, other):
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     c.push("k", b"1", trace=parent)

@@ -11,6 +11,7 @@ import numpy as np
 from test_views import consume, dispose
 
 
+# Promise: python-mappings
 def test_private_mappings_run_out_and_what_is_exported_then_is_copied(c):
     limit = int(Path("/proc/sys/vm/max_map_count").read_text()) // 2
     c.push("k", np.arange(1 << 14, dtype="float32"))
@@ -58,6 +59,7 @@ print("works again")
 """
 
 
+# Promise: python-mappings
 def test_a_process_without_mappings_gets_an_error_and_works_again(sidecar):
     script = NO_MAPPINGS.format(tests=str(Path(__file__).parent), path=sidecar.path)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -27,6 +27,7 @@ def test_these_and_the_others_are_all_element_types():
 
 
 # Promise: four-bit-elements, seen to fail
+# Promise: python-four-bit-elements
 @pytest.mark.parametrize("name", PACKED)
 @pytest.mark.parametrize("shape", [(0,), (3, 0, 2), (3, 0), (2,), (5, 6), (3, 4, 32)])
 def test_arrays_are_packed_at_the_push_and_unpacked_at_the_fetch(c, other, name, shape):
@@ -49,6 +50,7 @@ def test_arrays_are_packed_at_the_push_and_unpacked_at_the_fetch(c, other, name,
     assert same(c.fetch("again").numpy(), expected)
 
 
+# Promise: python-four-bit-elements
 @pytest.mark.parametrize("name", PACKED)
 def test_a_buffer_is_written_in_pairs(c, other, name):
     buffer = c.empty((4, 6), name)
@@ -63,6 +65,7 @@ def test_a_buffer_is_written_in_pairs(c, other, name):
         c.empty(4).packed()
 
 
+# Promise: python-four-bit-elements
 @pytest.mark.parametrize("name", PACKED)
 def test_arrays_of_any_layout_are_packed_as_numpy_sees_them(c, name):
     base = values(name, (2, 4, 6, 8))
@@ -79,6 +82,7 @@ def test_arrays_of_any_layout_are_packed_as_numpy_sees_them(c, name):
         assert same(c.fetch(key).numpy(), np.ascontiguousarray(layout)), key
 
 
+# Promise: python-four-bit-elements
 @pytest.mark.parametrize("name", PACKED)
 def test_a_state_is_copied_into_arrays_and_buffers(c, name):
     expected = values(name, (3, 16))
@@ -91,6 +95,7 @@ def test_a_state_is_copied_into_arrays_and_buffers(c, name):
 
 
 # Promise: four-bit-elements
+# Promise: python-four-bit-elements
 @pytest.mark.parametrize("name", PACKED)
 def test_shapes_that_do_not_fill_their_last_byte_are_refused(c, name):
     says = re.escape("cannot be: two elements of ") + r"\w+ share a byte along the last dimension, so that has to be there, and even"
@@ -104,6 +109,7 @@ def test_shapes_that_do_not_fill_their_last_byte_are_refused(c, name):
             c.push_state("s", {"a": np.ones(3), "w": values(name, shape)})
 
 
+# Promise: python-four-bit-elements
 def test_integers_of_4_bits_have_no_dlpack(c):
     for name in ("int4", "uint4"):
         c.push("k", values(name, (4,)))

@@ -37,6 +37,7 @@ def in_child(what):
     return os.waitstatus_to_exitcode(status) == 0
 
 
+# Promise: python-forks
 def test_in_a_forked_child(c, sidecar):
     c.push("w", np.arange(1 << 16))
     tensor = c.fetch("w")
@@ -81,6 +82,7 @@ def test_in_a_forked_child(c, sidecar):
     c.push("k", buffer)
 
 
+# Promise: python-forks
 def test_a_fork_while_other_threads_call(c, sidecar):
     c.push("w", np.arange(1 << 16))
     stop = threading.Event()
@@ -110,6 +112,7 @@ def test_a_fork_while_other_threads_call(c, sidecar):
             thread.join(GIVE_UP)
 
 
+# Promise: python-forks
 def test_an_embedded_sidecar_in_a_forked_child():
     with td.embedded(arena="1MiB") as c:
         c.push("w", b"hello")
@@ -205,6 +208,7 @@ with td.embedded(arena="1MiB") as c:
 """
 
 
+# Promise: embedded-folders
 def test_the_next_embedded_sidecar_removes_the_folder_of_a_killed_one(tmp_path):
     own = {**os.environ, "TMPDIR": str(tmp_path)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": own}
@@ -218,6 +222,7 @@ def test_the_next_embedded_sidecar_removes_the_folder_of_a_killed_one(tmp_path):
         assert os.listdir(tmp_path) == []
 
 
+# Promise: clients-as-arguments
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
 @pytest.mark.parametrize("embedded", [False, True])
 def test_a_client_goes_to_another_process_as_its_arguments(sidecar, method, embedded):
@@ -244,6 +249,7 @@ def unpickled_worker(pickled, key, queue):
     worker(pickle.loads(pickled), key, queue)
 
 
+# Promise: clients-as-arguments
 def test_what_pickles(sidecar):
     with td.connect(sidecar.path, name="me", arena="2MiB") as c:
         function, arguments = c.__reduce__()
@@ -261,6 +267,7 @@ def summed(queue, array, key, version, path):
         queue.put((float(array.sum()), float(c.fetch(key, exactly=version).numpy().sum())))
 
 
+# Promise: pickles
 def test_a_tensor_does_not_pickle_and_its_array_and_key_do(c, sidecar):
     buffer = c.empty(4)
     c.push("w", np.arange(10))
@@ -286,6 +293,7 @@ def test_a_tensor_does_not_pickle_and_its_array_and_key_do(c, sidecar):
     assert process.exitcode == 0
 
 
+# Promise: pickles
 def test_what_never_changes_is_its_own_copy(c):
     c.push_state("s", {"w": np.arange(10)})
     state = c.fetch_state("s")

@@ -16,6 +16,7 @@ def command(program, *arguments):
     return [sys.executable, "-c", code, *arguments]
 
 
+# Promise: programs-of-the-package
 def test_the_sidecar_and_the_tool_run_out_of_the_module(folder):
     path, admin = str(folder / "worker.sock"), str(folder / "admin.sock")
     sidecar = command("transferd", "--socket", path, "--admin-socket", admin)
@@ -31,6 +32,7 @@ def test_the_sidecar_and_the_tool_run_out_of_the_module(folder):
         assert process.wait(GIVE_UP) == 0
 
 
+# Promise: programs-of-the-package
 def test_exit_codes_are_the_programs_own():
     for program, arguments, code in [
         ("transferd", ["--version"], 0),

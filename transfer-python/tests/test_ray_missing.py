@@ -30,18 +30,21 @@ except ImportError as error:
     )
 
 
+# Promise: ray-versions
 def test_importing_needs_no_ray():
     code = "import sys, transferd, transferd.ray; print(sorted({'ray', 'torch', 'pyarrow'} & set(sys.modules)))"
     assert run(code) == "[]"
     assert run("import sys, transferd; print('transferd.ray' in sys.modules)") == "False"
 
 
+# Promise: ray-versions
 @pytest.mark.parametrize("call", CALLS)
 def test_without_ray_each_call_says_what_to_install(call):
     assert error_of(call, "").startswith("transferd.ray needs Ray 2.60.0 or later, and it cannot be imported")
     assert error_of(call, "").endswith("Install it: pip install 'ray==2.60.0'")
 
 
+# Promise: ray-versions
 @pytest.mark.parametrize(
     "manager, says",
     [

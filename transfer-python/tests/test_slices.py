@@ -56,6 +56,7 @@ def any_slice(rng: random.Random, shape: tuple[int, ...], packed: bool = False) 
     return entries[0] if len(entries) == 1 and rng.random() < 0.5 else tuple(entries)
 
 
+# Promise: python-slices
 @pytest.mark.parametrize("where", ["one host", "two nodes"])
 @pytest.mark.parametrize("name", [*DTYPES, *PACKED])
 def test_every_slice_is_numpy_s(c, other, nodes, where, name):
@@ -78,6 +79,7 @@ def test_every_slice_is_numpy_s(c, other, nodes, where, name):
         giver.delete(f"{key}/s")
 
 
+# Promise: python-slice-views
 def test_a_slice_on_this_host_is_a_view_with_strides(c, other):
     whole = np.arange(512 * 512, dtype="float32").reshape(512, 512)
     c.push("w", whole)
@@ -115,6 +117,7 @@ def test_a_slice_on_this_host_is_a_view_with_strides(c, other):
     assert np.array_equal(array, expected)
 
 
+# Promise: python-slices
 def test_only_the_slice_moves_between_nodes(nodes):
     giver, taker = nodes
     whole = np.arange(1 << 20, dtype="float32").reshape(1024, 1024)
@@ -128,6 +131,7 @@ def test_only_the_slice_moves_between_nodes(nodes):
         assert list(state) == [name] and same(state[name], whole[10:20]) and state.report.bytes < 50_000
 
 
+# Promise: python-slices
 def test_subscribers_and_asyncio_have_slices(sidecar):
     async def awaited():
         async with td.aio.connect(sidecar.path, arena="4MiB") as c:
@@ -161,6 +165,7 @@ UNFIT = {
 }
 
 
+# Promise: python-refused-slices
 @pytest.mark.parametrize("where", ["one host", "two nodes"])
 @pytest.mark.parametrize("which", UNFIT)
 def test_a_slice_that_does_not_fit_is_an_error(c, other, nodes, where, which):
@@ -189,6 +194,7 @@ NO_SLICES = {
 }
 
 
+# Promise: python-refused-slices
 @pytest.mark.parametrize("which", NO_SLICES)
 @pytest.mark.parametrize("module", [td, td.aio])
 def test_what_is_no_slice_is_refused(sidecar, module, which):
@@ -210,6 +216,7 @@ def test_what_is_no_slice_is_refused(sidecar, module, which):
     asyncio.run(refused())
 
 
+# Promise: python-refused-slices
 @pytest.mark.parametrize("where", ["one host", "two nodes"])
 def test_bounds_between_two_elements_of_a_byte_are_refused(c, other, nodes, where):
     giver, taker = (c, other) if where == "one host" else nodes
@@ -225,6 +232,7 @@ def test_bounds_between_two_elements_of_a_byte_are_refused(c, other, nodes, wher
     assert taker.fetch("w", slice=np.s_[1]).shape == (8,)
 
 
+# Promise: python-refused-slices
 def test_a_version_that_ends_by_its_fetches_has_no_slices(c):
     c.push("w", np.zeros(4), keep=2)
     with pytest.raises(td.Invalid, match="fetching a part does not count: fetch all of it"):

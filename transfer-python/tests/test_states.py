@@ -36,6 +36,7 @@ def buffers(client: td.Client, of: dict[str, np.ndarray]) -> dict[str, td.Buffer
     return made
 
 
+# Promise: states
 def test_buffers_are_one_version_and_nothing_is_copied(c, other):
     free = c.arena_free_bytes
     for version in (1, 2):
@@ -51,6 +52,7 @@ def test_buffers_are_one_version_and_nothing_is_copied(c, other):
     until("all memory came back", lambda: c.arena_free_bytes == free)
 
 
+# Promise: states
 def test_foreign_arrays_are_copied_once(c, other):
     pushed = c.push_state("policy", arrays())
     assert pushed.report.copied == sum(array.nbytes for array in arrays().values())
@@ -60,6 +62,7 @@ def test_foreign_arrays_are_copied_once(c, other):
     assert same(c.fetch_state("again"), arrays())
 
 
+# Promise: states-into-arrays
 def test_a_state_is_copied_into_arrays(c):
     c.push_state("policy", arrays(4))
     into = {name: np.zeros_like(array) for name, array in arrays().items() if name != "nothing"}
@@ -102,6 +105,7 @@ WRONG_TARGETS = {
 }
 
 
+# Promise: states-into-arrays
 @pytest.mark.parametrize("which", WRONG_TARGETS)
 def test_a_target_that_cannot_be_written_is_found_before_the_first_is(c, which):
     make, reason = WRONG_TARGETS[which]
@@ -132,6 +136,7 @@ def joint(c: td.Client) -> dict[str, tuple[object, object, bool]]:
     }
 
 
+# Promise: states-into-states
 @pytest.mark.parametrize("which", ["the same", "a part", "from behind", "beside", "in turn", "columns", "rows and columns", "a buffer"])
 def test_two_tensors_are_not_copied_into_one_memory(c, which):
     first, second, is_joint = joint(c)[which]
@@ -166,6 +171,7 @@ def test_part_of_a_state_has_only_its_tensors(c):
         c.fetch_state("policy", only="mask")
 
 
+# Promise: states
 def test_all_buffers_are_taken_or_none(c):
     made = buffers(c, arrays())
     view = made["mask"].numpy()
@@ -182,6 +188,7 @@ def test_all_buffers_are_taken_or_none(c):
     assert all(buffer.pushed for buffer in made.values())
 
 
+# Promise: buffers-with-views
 def test_a_push_that_fails_gives_its_buffers_back(c, other):
     other.push("policy", b"owned by another worker")
     made = buffers(c, arrays())
@@ -199,6 +206,7 @@ def test_a_push_that_fails_gives_its_buffers_back(c, other):
     assert (other.fetch_state("mine")["layer0/w"].numpy() == 3).all()
 
 
+# Promise: states
 def test_a_reader_sees_no_mix_of_versions(c, other):
     last, seen = 60, []
 
@@ -217,6 +225,7 @@ def test_a_reader_sees_no_mix_of_versions(c, other):
     assert seen and all(seen)
 
 
+# Promise: gated-states
 def test_a_state_is_gated_and_nothing_is_copied(c, other):
     free = c.arena_free_bytes
     c.push_state("policy", buffers(c, arrays(1)), version=1)
@@ -242,6 +251,7 @@ def test_a_state_is_gated_and_nothing_is_copied(c, other):
     until("all memory came back", lambda: c.arena_free_bytes == free)
 
 
+# Promise: gated-states
 def test_two_state_buffers_take_turns_and_a_snapshot_is_a_copy(c, other):
     layout = {name: (array.shape, array.dtype) for name, array in arrays().items()}
     turns = c.two_state_buffers("turns", layout)
@@ -289,6 +299,7 @@ def test_states_are_awaited(c):
     asyncio.run(awaited(c.path))
 
 
+# Promise: names-of-entries
 @pytest.mark.parametrize("name", ["", "x" * 513, "\u20ac" * 171, "\ud800"])
 @pytest.mark.parametrize("module", [td, td.aio])
 def test_a_name_that_cannot_be_is_an_error_of_its_state_and_entry(sidecar, module, name):

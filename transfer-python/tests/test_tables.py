@@ -58,6 +58,7 @@ def zoo() -> dict[str, pa.Array]:
     return arrays
 
 
+# Promise: python-tables
 @pytest.mark.parametrize("name", zoo())
 def test_every_layout_of_arrow_comes_back_bit_for_bit(c, other, name):
     array = zoo()[name]
@@ -71,6 +72,7 @@ def test_every_layout_of_arrow_comes_back_bit_for_bit(c, other, name):
             assert found.equals(table), name
 
 
+# Promise: python-tables
 def test_a_table_is_one_version_and_shares_the_memory(c, other):
     table = pa.concat_tables([pa.table({"a": np.arange(n), "b": np.ones(n, "float32")}) for n in (1000, 1, 500)])
     pushed = c.push_table("t", table, version=4)
@@ -145,6 +147,7 @@ PLACES = {
 }
 
 
+# Promise: python-metadata
 @pytest.mark.parametrize("module", [td, td.aio])
 @pytest.mark.parametrize("place", PLACES)
 def test_metadata_that_is_no_text_is_named_with_its_field_and_key(sidecar, module, place):
@@ -182,6 +185,7 @@ def test_metadata_that_is_no_text_is_named_with_its_field_and_key(sidecar, modul
     asyncio.run(with_client())
 
 
+# Promise: python-metadata
 def test_a_field_whose_name_is_no_text_is_an_error(c):
     inner = pa.struct([pa.field(b"\xffx", pa.int64())])
     for schema, at in ((pa.schema([pa.field("a", inner)]), 'field "a"'), (pa.schema(list(inner)), "the schema")):
@@ -190,6 +194,7 @@ def test_a_field_whose_name_is_no_text_is_an_error(c):
         assert str(e.value) == rf'{at} has a field whose name is not UTF-8: it begins with b"\xffx". Rename it'
 
 
+# Promise: python-metadata
 @pytest.mark.parametrize("place", PLACES)
 def test_metadata_that_is_text_comes_back_at_every_place(c, other, place):
     metadata = {"p".encode(): base64.b64encode(PICKLE), "ü".encode(): "ä\n\0".encode(), b"": b""}
@@ -209,6 +214,7 @@ def test_tensors_and_tables_are_told_apart(c):
         assert (e.value.fault, e.value.code) == ("caller", "invalid")
 
 
+# Promise: python-streams
 def test_a_stream_brings_its_batches_in_order_and_then_its_end(c, other):
     schema = pa.schema({"n": pa.int64(), "s": pa.dictionary(pa.int32(), pa.string())})
     batches = [pa.record_batch([[n] * 3, pa.array(list("abc")[: n + 1] * 3)[:3].dictionary_encode()], schema) for n in range(3)]
@@ -254,6 +260,7 @@ def test_the_end_of_a_writer_reaches_its_readers(c, other):
 
 
 # Promise: end-of-a-stream
+# Promise: python-end-of-a-stream
 def test_the_end_of_a_stream_waits_for_its_readers(c, other):
     table = pa.table({"a": list(range(10))})
     read = []
@@ -291,6 +298,7 @@ def test_the_end_of_a_stream_waits_for_its_readers(c, other):
     assert closed.value.code == "closed"
 
 
+# Promise: python-end-of-a-stream
 @pytest.mark.parametrize("module", [td, td.aio])
 def test_a_stream_that_was_not_read_in_time_is_finished_again(sidecar, other, module):
     table = pa.table({"a": [1, 2, 3]})

@@ -45,6 +45,7 @@ def address(a: np.ndarray) -> int:
     return a.__array_interface__["data"][0]
 
 
+# Promise: python-types-and-layouts
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (5,), (3, 4, 5)])
 def test_every_type_and_shape_comes_as_it_was_pushed(c, other, name, shape):
@@ -63,6 +64,7 @@ def test_every_type_and_shape_comes_as_it_was_pushed(c, other, name, shape):
             assert found.tobytes() == expected.tobytes()
 
 
+# Promise: python-no-copy
 def test_nothing_is_copied_on_one_host(c, other, sidecar):
     copied = sidecar.counters()["published"]["copied_bytes"]
     buffer = c.empty((1024, 256), "float32")
@@ -95,6 +97,7 @@ def offset_in_file(where: int) -> tuple[str, int]:
     raise AssertionError(f"{where:#x} is not mapped")
 
 
+# Promise: read-only-arrays
 def test_what_was_fetched_is_read_only_and_what_was_pushed_has_no_memory(c):
     buffer = c.empty(8)
     buffer.numpy()[:] = 1
@@ -113,6 +116,7 @@ def test_what_was_fetched_is_read_only_and_what_was_pushed_has_no_memory(c):
         c.push("again", buffer)
 
 
+# Promise: python-types-and-layouts
 def test_views_of_any_layout_are_pushed_as_numpy_sees_them(c):
     base = np.arange(2 * 3 * 4 * 5, dtype="int16").reshape(2, 3, 4, 5)
     layouts = {
@@ -136,6 +140,7 @@ def test_views_of_any_layout_are_pushed_as_numpy_sees_them(c):
     assert np.array_equal(c.fetch("bf16").numpy(), bf16)
 
 
+# Promise: python-foreign-memory
 def test_anything_with_the_buffer_protocol_or_dlpack_is_pushed(c):
     class OnlyDlpack:
         def __init__(self, of):
@@ -172,6 +177,8 @@ def test_anything_with_the_buffer_protocol_or_dlpack_is_pushed(c):
     assert list(c.fetch("snapshot").numpy()) == [4, 4, 4]
 
 
+# Promise: python-refused-arrays
+# Promise: gpu-errors
 def test_what_is_no_tensor_is_refused_with_a_reason(c):
     for value, reason in [
         (np.zeros(2, "clongdouble"), "complex256"),
@@ -226,6 +233,7 @@ def test_types_are_named_as_their_libraries_name_them(c):
         c.empty(1, "torch.float4_e2m1fn_x2")
 
 
+# Promise: buffers-with-views
 def test_a_buffer_with_views_is_not_taken(c):
     buffer = c.empty(100_000, "uint8")
     for view in (buffer.numpy(), memoryview(buffer), np.from_dlpack(buffer)):
@@ -242,6 +250,7 @@ def test_a_buffer_with_views_is_not_taken(c):
     assert len(view) == 100_000 and view[0] is not None
 
 
+# Promise: buffers-with-views
 def test_a_refused_push_leaves_the_views_of_its_buffer_counted(c, other):
     other.push("theirs", b"x")
     calls = {
@@ -308,6 +317,7 @@ def test_versions(c, other):
     assert timeout.value.key == "none"
 
 
+# Promise: buffers-with-views
 def test_a_push_that_fails_gives_the_buffer_back(c, other):
     other.push("k", b"mine")
     buffer = c.empty(4)

@@ -34,6 +34,7 @@ def at_once(work):
         raise errors[0]
 
 
+# Promise: python-threads
 def test_threads_push_fetch_and_view_with_one_client(sidecar, c):
     before, free = sidecar.held(), c.arena_free_bytes
 
@@ -62,6 +63,7 @@ def test_threads_push_fetch_and_view_with_one_client(sidecar, c):
     until("the sidecar holds nothing", lambda: sidecar.held()["leases"] == before["leases"])
 
 
+# Promise: python-threads
 def test_threads_share_one_tensor_and_its_views(c):
     c.push("w", np.arange(1 << 16, dtype="float32"))
     tensor, expected = c.fetch("w"), np.arange(1 << 16, dtype="float32")
@@ -76,6 +78,7 @@ def test_threads_share_one_tensor_and_its_views(c):
     assert tensor.exports_copied == 0
 
 
+# Promise: python-threads
 def test_one_thread_takes_a_buffer_and_the_others_hear_of_it(c):
     for version in range(1, 51):
         buffer = c.empty(1 << 10)
@@ -95,6 +98,7 @@ def test_one_thread_takes_a_buffer_and_the_others_hear_of_it(c):
         assert set(refused) <= {"pushed", "still_exported"} and buffer.pushed == bool(taken)
 
 
+# Promise: shared-calls
 def test_threads_wait_for_one_call_and_one_gives_it_up(c):
     for _ in range(20):
         later, ends = c.fetch_later("never", timeout=GIVE_UP), []
@@ -130,6 +134,7 @@ def test_threads_close_a_client_that_others_use(sidecar):
         assert client.closed
 
 
+# Promise: python-threads
 def test_a_waiting_thread_frees_what_another_thread_drops(c):
     # In free-threaded Python the thread that made an object frees it, also where that thread waits for the memory.
     kept = [c.empty(1 << 20, "uint8") for _ in range(63)]

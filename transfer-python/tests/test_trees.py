@@ -58,6 +58,7 @@ STATES = {
 }
 
 
+# Promise: trees
 @pytest.mark.parametrize("which", STATES)
 @pytest.mark.parametrize("module", [td, td.aio])
 def test_a_state_comes_back_as_it_was(sidecar, module, which):
@@ -87,6 +88,7 @@ def sizes(a: object):
             yield from sizes(value)
 
 
+# Promise: trees
 def test_a_flat_mapping_of_tensors_has_no_record(c, sidecar):
     tensors = {"w": np.ones(4), "b": np.zeros(3)}
     c.push_state("flat", tensors)
@@ -107,6 +109,7 @@ class Named(str, enum.Enum):
     B = "b"
 
 
+# Promise: text-keys
 @pytest.mark.parametrize("inside", [False, True])
 def test_keys_that_are_texts_of_another_class_are_texts(c, inside):
     state = {Part.W: np.ones(3), Named.B: np.zeros(2), np.str_("x"): np.ones(1)}
@@ -155,6 +158,7 @@ REFUSED = {
 }
 
 
+# Promise: refused-entries
 @pytest.mark.parametrize("which", REFUSED)
 def test_what_cannot_travel_is_refused_by_path_and_type(c, which):
     state, error, reason = REFUSED[which]
@@ -172,6 +176,7 @@ def nested(depth: int) -> dict:
     return state
 
 
+# Promise: refused-entries
 def test_the_depth_of_a_state_has_a_limit(c):
     c.push_state("s", nested(100))
     assert exact(c.fetch_state("s")) == exact(nested(100))
@@ -217,6 +222,7 @@ HOSTILE = {
 }
 
 
+# Promise: refused-entries
 @pytest.mark.parametrize("which", HOSTILE)
 def test_a_record_that_no_push_has_written_is_an_error(c, other, which):
     said, reason = HOSTILE[which]
@@ -236,6 +242,7 @@ def test_a_record_that_no_push_has_written_is_an_error(c, other, which):
         assert reason in str(error.value) and error.value.key == "s" and len(str(error.value)) < 400
 
 
+# Promise: refused-entries
 def test_ties_that_no_push_has_written_are_an_error(c):
     for ties in ([], {"head": 3}, {"head": ["w"]}, {"head": "\ud800"}, {"head": "__tree__"}, {"head": ""}, {"head": "absent"}, {"head": "x" * 100_000}):
         record = json.dumps({"tree": {"dict": []}, "ties": ties}).encode()
@@ -248,6 +255,7 @@ def test_ties_that_no_push_has_written_are_an_error(c):
             assert len(str(error.value)) < 400
 
 
+# Promise: refused-entries
 def test_a_record_that_is_too_long_is_not_read(sidecar):
     with td.connect(sidecar.path, arena="80MiB") as c:
         record = c.empty((64 << 20) + 1, "uint8")
@@ -271,12 +279,14 @@ with td.connect(sys.argv[1], arena="4MiB") as c:
 """
 
 
+# Promise: refused-entries
 def test_a_deep_record_does_not_end_the_process(sidecar):
     # With such a limit Python's parser would leave its stack.
     done = subprocess.run([sys.executable, "-c", DEEP, sidecar.path], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
 
 
+# Promise: refused-entries
 def test_a_large_record_comes_back(c):
     # Texts do not count as what is around them.
     state = {"a": ["[{,]}" * 100_000, "\\\"[" * 100_000, "\\" * 1001], "n": list(range(300_000)), "deep": nested(99)}
@@ -297,6 +307,7 @@ def targets() -> dict:
     return state
 
 
+# Promise: states-into-states
 def test_a_state_is_copied_into_one_that_has_its_entries(c):
     c.push_state("s", optimizer())
     into = targets()
@@ -337,6 +348,7 @@ UNFIT = {
 }
 
 
+# Promise: states-into-states
 @pytest.mark.parametrize("which", UNFIT)
 def test_a_target_that_does_not_fit_is_found_before_anything_is_written(c, which):
     change, error, reason = UNFIT[which]
@@ -354,6 +366,7 @@ class Refusing(dict):
         raise RuntimeError("it takes nothing")
 
 
+# Promise: states-into-states
 def test_a_dict_that_takes_no_value_leaves_the_arrays_as_they_were(c):
     c.push_state("s", {"w": np.ones(3), "of": {"step": 1}})
     into = {"w": np.zeros(3), "of": Refusing(step=0)}
@@ -362,6 +375,7 @@ def test_a_dict_that_takes_no_value_leaves_the_arrays_as_they_were(c):
     assert not into["w"].any()
 
 
+# Promise: states-into-states
 def test_large_numbers_and_texts_are_compared_and_named(c):
     c.push_state("s", {"a": (10**5000,), "b": ("x" * 100_000,), "f": (float("nan"), -0.0)})
     c.fetch_state("s", into={"a": (10**5000,), "f": (float("nan"), -0.0)})
@@ -371,6 +385,7 @@ def test_large_numbers_and_texts_are_compared_and_named(c):
         assert len(str(error.value)) < 800
 
 
+# Promise: parts-of-states
 def test_part_of_a_state_is_named_by_its_paths(c):
     c.push_state("s", {**optimizer(), "tied": (shared := np.ones(5)), "again": shared})
     part = c.fetch_state("s", only=["state/1/exp_avg", "state/0/step"])
@@ -386,6 +401,7 @@ def test_part_of_a_state_is_named_by_its_paths(c):
         c.fetch_state("s", only=["__tree__"])
 
 
+# Promise: parts-of-states
 def test_a_tied_part_is_of_one_version_while_versions_are_replaced(c, other):
     over, seen = threading.Event(), []
 
@@ -413,6 +429,7 @@ def test_a_tied_part_is_of_one_version_while_versions_are_replaced(c, other):
     assert all(seen)
 
 
+# Promise: gated-trees
 def test_a_tree_is_gated_and_pushed_again(c, other):
     w = c.empty(4)
     w.numpy()[:] = 1
@@ -462,6 +479,7 @@ def ways(c: td.Client) -> dict[str, tuple[object, object, bool]]:
 WAYS = ["an array", "views that are the same", "a buffer", "a fetched tensor", "transposed", "other elements", "another shape", "another type", "another array", "empty", "equal bytes"]
 
 
+# Promise: ties
 @pytest.mark.parametrize("which", WAYS)
 def test_entries_of_one_memory_are_pushed_once_and_come_back_as_one(c, other, which):
     first, second, tied = ways(c)[which]
@@ -479,6 +497,7 @@ def test_entries_of_one_memory_are_pushed_once_and_come_back_as_one(c, other, wh
     assert all(np.array_equal(into[name], state[name].numpy()) for name in into)
 
 
+# Promise: ties
 def test_what_is_tied_moves_once_between_nodes(folder):
     with socket.socket() as one, socket.socket() as two:
         one.bind(("127.0.0.1", 0))

@@ -94,6 +94,7 @@ def big(c):
     return c.fetch("big")
 
 
+# Promise: dlpack-views
 @pytest.mark.parametrize("who", ["own", "other"])
 def test_dlpack_of_a_fetched_tensor_is_a_private_mapping(c, other, big, who):
     tensor = big if who == "own" else other.fetch("big")
@@ -117,6 +118,7 @@ def test_dlpack_of_a_fetched_tensor_is_a_private_mapping(c, other, big, who):
     dispose(managed)
 
 
+# Promise: dlpack-views
 def test_dlpack_of_small_tensors_is_a_copy_and_says_so(c):
     c.push("small", np.arange(16_383, dtype="int32"))
     tensor = c.fetch("small")
@@ -150,6 +152,7 @@ def test_dlpack_takes_what_a_consumer_asks(c, big):
     c.push("b", buffer)
 
 
+# Promise: lifetime-of-views
 def test_a_capsule_that_nobody_takes_keeps_nothing(c):
     free = c.arena_free_bytes
     buffer = c.empty(1 << 16, "uint8")
@@ -162,11 +165,13 @@ def test_a_capsule_that_nobody_takes_keeps_nothing(c):
     until("it is free again", lambda: c.arena_free_bytes == free)
 
 
+# Promise: dlpack-views
 def test_numpy_honours_the_flag(big):
     array = np.from_dlpack(big)
     assert not array.flags.writeable and array[-1, -1] == (1 << 18) - 1
 
 
+# Promise: lifetime-of-views
 def test_views_outlive_tensor_client_and_sidecar(sidecar):
     c = td.connect(sidecar.path, arena="4MiB")
     reader = td.connect(sidecar.path, arena=0)
@@ -186,6 +191,7 @@ def test_views_outlive_tensor_client_and_sidecar(sidecar):
     dispose(managed)
 
 
+# Promise: lifetime-of-views
 def test_the_last_view_gives_the_memory_back(c, other, sidecar):
     c.push("w", np.zeros(1 << 16))
     tensor = other.fetch("w")
@@ -219,6 +225,7 @@ def test_the_buffer_protocol_shows_elements_and_says_what_it_cannot(c):
     assert np.array(tensor, copy=True).flags.writeable
 
 
+# Promise: threads-of-exports
 def test_deleters_run_on_any_thread_without_the_interpreter_s_lock(c, big):
     # A thread that ctypes' deleter runs in has let go of the lock, as all of ctypes' foreign functions do.
     assert isinstance(DELETER, type)
@@ -251,6 +258,7 @@ print("has written", flush=True)
 """
 
 
+# Promise: read-only-arrays
 @pytest.mark.parametrize("kind", ["tensor", "state"])
 @pytest.mark.parametrize("embedded", [False, True])
 def test_a_version_cannot_be_written_in_the_process_that_published_it(sidecar, embedded, kind):
@@ -278,6 +286,7 @@ print(c.path)
 """
 
 
+# Promise: threads-of-exports
 @pytest.mark.parametrize("ending", ["", "sys.exit(0)", "del c, cycle, keep, tensor, pending", "c.close()"])
 @pytest.mark.parametrize("embedded", [False, True])
 def test_an_interpreter_ends_with_open_sessions(sidecar, ending, embedded):

@@ -19,6 +19,7 @@ import transferd as td
 from conftest import GIVE_UP, Sidecar, settled, until
 
 
+# Promise: waits-and-signals
 def test_threads_share_a_client_and_the_lock_is_let_go(c):
     results = []
 
@@ -102,6 +103,7 @@ WAITS = {
 }
 
 
+# Promise: waits-and-signals
 @pytest.mark.parametrize("wait", WAITS)
 def test_ctrl_c_ends_a_wait(sidecar, wait):
     script = f"""
@@ -126,6 +128,7 @@ except KeyboardInterrupt:
     until("it is given up", lambda: sidecar.held()["operations"] == 0)
 
 
+# Promise: waits-and-signals
 def test_a_signal_s_handler_runs_during_a_wait(sidecar, c):
     def handler(*_):
         c.push("from-handler", b"1")
@@ -152,6 +155,7 @@ def run(sidecar, main):
     asyncio.run(with_client(), debug=True)
 
 
+# Promise: asyncio
 def test_asyncio_waits_in_its_loop(sidecar, c):
     threads = threading.active_count()
 
@@ -183,6 +187,7 @@ def test_asyncio_waits_in_its_loop(sidecar, c):
     until("no thread is left", lambda: threading.active_count() == threads)
 
 
+# Promise: asyncio
 def test_cancelling_an_await_leaks_nothing(sidecar, c):
     async def main(client):
         before = client._loop.client.arena_free_bytes
@@ -211,6 +216,7 @@ def test_cancelling_an_await_leaks_nothing(sidecar, c):
     until("nothing is held", lambda: sidecar.held()["leases"] == 0)
 
 
+# Promise: python-restarts
 def test_a_restart_of_the_sidecar_is_survived(sidecar, c):
     c.push("w", np.full(8, 3))
     old = c.fetch("w")
@@ -226,6 +232,7 @@ def test_a_restart_of_the_sidecar_is_survived(sidecar, c):
     assert (old.numpy() == 3).all()
 
 
+# Promise: python-restarts
 def test_asyncio_survives_a_restart_too(sidecar):
     async def main(client):
         await client.push("w", np.full(8, 3))
@@ -258,6 +265,7 @@ def test_a_sidecar_that_is_not_there_or_does_not_come_back_is_an_error(sidecar, 
         assert bytes(kept) == b"1"
 
 
+# Promise: python-killed-workers
 def test_a_killed_worker_s_keys_end_and_others_go_on(sidecar, c):
     script = f"""
 import sys, time, transferd as td
@@ -288,6 +296,7 @@ CALLS = int(os.environ.get("TRANSFER_PYTHON_CALLS", 100_000))
 """How many calls `test_many_calls_leave_nothing_behind` makes: they take 10 s on two cores."""
 
 
+# Promise: python-leaks
 def test_many_calls_leave_nothing_behind(sidecar, c, other):
     table, state = pa.table({"a": list(range(100))}), {"w": np.zeros(16), "b": np.zeros(3)}
 
@@ -427,6 +436,7 @@ def connect(where, sidecar, name):
 
 
 # Promise: closed-clients
+# Promise: python-close
 @pytest.mark.parametrize("where", ["sidecar", "embedded"])
 def test_close_ends_every_wait(sidecar, where):
     client, ended = connect(where, sidecar, "closed"), {}
@@ -455,6 +465,7 @@ def test_close_ends_every_wait(sidecar, where):
 
 
 # Promise: closed-clients, seen to fail
+# Promise: python-close
 @pytest.mark.parametrize("where", ["sidecar", "embedded"])
 def test_close_ends_every_await(sidecar, where):
     async def first(iterator):
@@ -495,6 +506,7 @@ def test_close_ends_every_await(sidecar, where):
     fill.kept.clear()
 
 
+# Promise: python-close
 def test_close_lets_the_event_loop_run_while_the_sidecar_answers_nothing(folder):
     sidecar = Sidecar(folder)
 
@@ -525,6 +537,7 @@ def test_close_lets_the_event_loop_run_while_the_sidecar_answers_nothing(folder)
         sidecar.stop()
 
 
+# Promise: python-close
 def test_a_close_that_nobody_awaits_closes_all_the_same(sidecar):
     async def main(given_up):
         client = await td.aio.connect(sidecar.path, arena="1MiB")
@@ -547,6 +560,7 @@ def test_a_close_that_nobody_awaits_closes_all_the_same(sidecar):
 
 
 # Promise: closed-clients
+# Promise: python-close
 def test_what_a_closed_client_fetched_stays_readable(sidecar, c):
     c.push("k", b"1" * 4096)
     with td.connect(sidecar.path) as reader:

@@ -31,6 +31,7 @@ def test_workers_of_a_loader_share_the_partitions(c, start):
         assert torch.equal(shared, torch.cat(list(loader))), "the same order in each run"
 
 
+# Promise: partition-datasets
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
 def test_the_state_of_what_workers_of_a_loader_read_is_refused(c, start):
     with epoch(c):
@@ -54,6 +55,7 @@ def test_the_state_of_what_workers_of_a_loader_read_is_refused(c, start):
         assert dataset.state_dict()["position"] == 100
 
 
+# Promise: partition-datasets
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("stop", [0, 1, 20, 31])
 def test_a_stateful_loader_brings_each_row_once(c, workers, stop):
@@ -73,6 +75,7 @@ def test_a_stateful_loader_brings_each_row_once(c, workers, stop):
         assert torch.equal(read.sort().values, torch.arange(TASKS * ROWS))
 
 
+# Promise: partition-datasets
 def test_a_state_of_another_number_of_workers_is_refused(c):
     with epoch(c):
         dataset = PartitionDataset(c, "epoch", seed=7, rows_per_batch=100, transform=tensor)

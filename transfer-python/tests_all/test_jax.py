@@ -25,6 +25,7 @@ def _wide():
     jax.config.update("jax_enable_x64", False)
 
 
+# Promise: jax-arrays
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("shape", [(), (0, 2), (3, 4, 5), LARGE])
 def test_every_type_and_shape_goes_both_ways(c, other, name, shape):
@@ -38,6 +39,7 @@ def test_every_type_and_shape_goes_both_ways(c, other, name, shape):
     assert again.dtype == name and again.numpy().tobytes() == expected.tobytes()
 
 
+# Promise: python-four-bit-elements
 @pytest.mark.parametrize("name", PACKED)
 @pytest.mark.parametrize("shape", [(0, 2), (3, 4, 6), LARGE])
 def test_elements_of_4_bits_go_both_ways_by_numpy(c, other, name, shape):
@@ -47,6 +49,7 @@ def test_elements_of_4_bits_go_both_ways_by_numpy(c, other, name, shape):
     assert found.dtype == expected.dtype and np.asarray(found).tobytes() == expected.tobytes()
 
 
+# Promise: jax-arrays
 def test_large_tensors_are_not_copied(c):
     c.push("w", np.arange(256 * 256, dtype="float32").reshape(LARGE))
     tensor = c.fetch("w")

@@ -53,6 +53,7 @@ def lies_in(buffer: td.Buffer, value: torch.Tensor) -> bool:
     return value.numel() == 0 or buffer.torch().data_ptr() == value.data_ptr()
 
 
+# Promise: shared-modules
 def test_the_same_parameters_with_the_same_values_lie_in_the_arena(c):
     module = Tied()
     before, objects = kept(module), list(module.parameters()) + list(module.buffers())
@@ -76,6 +77,7 @@ def momentum(parameters) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
+# Promise: shared-modules
 @pytest.mark.parametrize("make", [torch.optim.Adam, momentum])
 def test_training_goes_on_as_if_nothing_had_happened(c, make):
     module, twin = Tied(), Tied()
@@ -93,6 +95,7 @@ def test_training_goes_on_as_if_nothing_had_happened(c, make):
     assert all(lies_in(shared.buffers[name], value) for name, value in module.state_dict().items())
 
 
+# Promise: shared-modules
 def test_tied_parameters_stay_tied(c):
     module = Tied()
     # These two are different objects, with the same memory.
@@ -111,6 +114,7 @@ class Marked(torch.nn.Parameter):
     pass
 
 
+# Promise: shared-modules
 def test_parameters_of_a_subclass_stay_tied(c, other):
     module, flat = torch.nn.Module(), torch.ones(8)
     module.emb, module.head = torch.nn.Embedding(4, 2), torch.nn.Linear(2, 4, bias=False)
@@ -128,6 +132,7 @@ def test_parameters_of_a_subclass_stay_tied(c, other):
     assert (state["second"].numpy() == 5).all() and (state["head.weight"].numpy() == 6).all()
 
 
+# Promise: pushes-of-modules
 def test_a_gated_push_copies_nothing_and_the_module_changes_after_its_readers(c, other):
     module = Tied()
     optimizer = torch.optim.Adam(module.parameters())
@@ -167,6 +172,7 @@ def _gated(shared) -> bool:
     return True
 
 
+# Promise: pushes-of-modules
 def test_a_push_with_two_buffers_lets_the_module_change_at_once(c, other):
     module = Tied()
     optimizer = torch.optim.Adam(module.parameters())
@@ -198,6 +204,7 @@ def test_a_mode_that_does_not_exist_is_refused(c):
         td.nn.share_(c, Tied(), mode="copy")
 
 
+# Promise: pushes-of-modules
 def test_a_push_is_a_snapshot(c, other):
     module = Tied()
     optimizer = torch.optim.Adam(module.parameters())
@@ -230,6 +237,7 @@ def test_loading_a_state_dict_keeps_the_memory(c):
     assert equal({name: tensor.torch() for name, tensor in c.fetch_state("policy").items()}, loaded)
 
 
+# Promise: pushes-of-modules
 @pytest.mark.parametrize(
     "change, reason",
     [
@@ -251,6 +259,7 @@ def test_a_module_that_left_the_arena_is_not_pushed(c, change, reason):
     assert equal({name: tensor.torch() for name, tensor in c.fetch_state("policy").items()}, kept(module))
 
 
+# Promise: modules-at-rest
 def test_a_module_that_changes_no_more_is_published_by_reference(c, other):
     module = torch.nn.Linear(300, 100)
     shared = td.nn.share_(c, module)
@@ -262,6 +271,7 @@ def test_a_module_that_changes_no_more_is_published_by_reference(c, other):
         shared.push("policy")
 
 
+# Promise: modules-at-rest
 def test_tied_entries_are_published_by_reference(c):
     module = Tied()
     shared = td.nn.share_(c, module)
@@ -285,6 +295,7 @@ with td.connect(sys.argv[1], arena="1MiB") as c:
 """
 
 
+# Promise: modules-in-children
 def test_a_forked_child_has_no_copy_of_the_parameters(sidecar):
     # In a process of its own: that of the tests has threads of jax, which does not like to be forked.
     done = subprocess.run([sys.executable, "-c", FORK, sidecar.path], capture_output=True, text=True)
@@ -330,6 +341,7 @@ class Kind(torch.Tensor):
     pass
 
 
+# Promise: shared-modules
 @pytest.mark.parametrize(
     "make, error, reason",
     [
@@ -363,6 +375,7 @@ def test_arguments_that_cannot_be_say_why(c):
         td.nn.share_(c, {})
 
 
+# Promise: memory-of-modules
 def test_the_module_keeps_its_memory_and_gives_it_back(c):
     free = c.arena_free_bytes
     module = Tied()
@@ -380,6 +393,7 @@ def test_the_module_keeps_its_memory_and_gives_it_back(c):
     train(twin, torch.optim.Adam(twin.parameters()), 1)
 
 
+# Promise: memory-of-modules
 def test_the_module_outlives_the_client_and_the_sidecar(sidecar):
     module = Tied()
     with td.connect(sidecar.path, arena="1MiB") as c:

@@ -34,6 +34,7 @@ def frame() -> pl.DataFrame:
     )
 
 
+# Promise: polars-and-duckdb
 def test_a_frame_of_polars_comes_back_as_it_was(c, other):
     expected = frame()
     report = c.push_table("frame", expected).report
@@ -48,6 +49,7 @@ def test_a_frame_of_polars_comes_back_as_it_was(c, other):
     assert pl.DataFrame(c.fetch_table("again")).equals(expected)
 
 
+# Promise: polars-and-duckdb
 def test_a_frame_of_polars_shares_the_fetched_memory(c):
     c.push_table("frame", pl.DataFrame({"x": np.arange(1 << 16, dtype="float64")}))
     table = c.fetch_table("frame")
@@ -76,6 +78,7 @@ def test_what_is_no_table_of_polars_is_refused_with_a_reason(c):
 ROWS = "select i as n, 'v' || i as s, [i, i + 1] as l, {'a': i} as st, i::decimal(10, 2) as d, date '2026-01-02' as day from range(5000) t(i)"
 
 
+# Promise: polars-and-duckdb
 def test_a_result_of_duckdb_is_pushed(c, other):
     with duckdb.connect() as database:
         report = c.push_table("rows", database.sql(ROWS)).report
@@ -85,6 +88,7 @@ def test_a_result_of_duckdb_is_pushed(c, other):
         assert found.pyarrow().equals(pa.table(database.sql(ROWS)))
 
 
+# Promise: polars-and-duckdb
 def test_duckdb_queries_a_fetched_table(c):
     with duckdb.connect() as database:
         c.push_table("rows", database.sql(ROWS))

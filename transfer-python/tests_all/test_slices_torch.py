@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 
+# Promise: python-slice-views
 def test_torch_sees_the_strides_of_a_slice(c, other):
     whole = torch.arange(512 * 512.0).reshape(512, 512)
     c.push_state("s", {"w": whole, "small": whole[:4, :4].contiguous()})

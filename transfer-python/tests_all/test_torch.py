@@ -30,6 +30,7 @@ def raw(a: torch.Tensor) -> bytes:
     return a.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
+# Promise: torch-tensors
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (5,), (3, 4, 5), LARGE])
 def test_every_type_and_shape_goes_both_ways(c, other, name, shape):
@@ -51,6 +52,7 @@ def test_every_type_and_shape_goes_both_ways(c, other, name, shape):
             assert same(torch.from_dlpack(client.fetch(key)), expected)
 
 
+# Promise: python-four-bit-elements
 @pytest.mark.parametrize("shape", [(0,), (2,), (3, 4, 8), LARGE])
 def test_pairs_of_4_bits_go_both_ways(c, other, shape):
     # A shape counts elements, and torch's counts pairs.
@@ -96,6 +98,7 @@ def test_a_buffer_with_a_view_of_torch_is_not_taken(c):
     assert (c.fetch("w").torch()[1:] == 2).all()
 
 
+# Promise: torch-writes
 @pytest.mark.filterwarnings("ignore:.*not writable")
 @pytest.mark.parametrize("shape", [LARGE, (4, 4)])
 def test_writing_to_what_was_fetched_is_seen_by_nobody_else(c, other, shape):
@@ -131,6 +134,7 @@ def test_the_last_view_of_torch_gives_the_memory_back(c):
     until("the range is free", lambda: c.arena_free_bytes == free)
 
 
+# Promise: torch-tensors
 @pytest.mark.parametrize(
     "made",
     [
@@ -151,6 +155,7 @@ def test_tensors_of_any_layout_are_pushed_as_torch_sees_them(c, made):
     assert found.is_contiguous() and same(found, expected)
 
 
+# Promise: torch-tensors
 def test_a_tensor_with_a_gradient_is_pushed_as_its_values(c):
     parameter = torch.nn.Parameter(torch.full((8,), 2.0))
     result = parameter * 3
@@ -165,6 +170,7 @@ def test_a_tensor_with_a_gradient_is_pushed_as_its_values(c):
     assert (parameter.grad == 3).all()
 
 
+# Promise: gpu-errors
 def test_without_a_gpu_a_copy_to_one_is_refused(c):
     c.push("w", np.arange(5.0))
     tensor = c.fetch("w")
@@ -187,6 +193,7 @@ def equal(a: torch.nn.Module, b: torch.nn.Module) -> bool:
     return list(ours) == list(theirs) and all(same(ours[name], theirs[name]) for name in ours)
 
 
+# Promise: torch-models
 def test_a_state_dict_goes_from_one_model_to_another(c, other):
     trained, replica = model(1), model(2)
     state = trained.state_dict()
@@ -217,6 +224,7 @@ def test_a_state_is_copied_into_tensors_of_every_type(c, name):
     assert same(turned, expected["large"])
 
 
+# Promise: torch-models
 def test_a_state_that_does_not_fit_a_model_writes_nothing(c):
     c.push_state("policy", model(1).state_dict())
     wider = torch.nn.Sequential(*model(2)[:3], torch.nn.Linear(8 * 36, 301))

@@ -134,6 +134,7 @@ os._exit(0)
 """
 
 
+# Promise: torch-tensors
 @pytest.mark.parametrize("which", CLASSES)
 def test_every_class_of_tensor_is_pushed_as_its_values_or_refused(which):
     made, expected = CLASSES[which]

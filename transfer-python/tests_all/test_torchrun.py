@@ -61,6 +61,7 @@ def lines(process: subprocess.Popen[str]) -> list[str]:
     return sorted(line for line in out.splitlines() if line.startswith("rank "))
 
 
+# Promise: torchrun
 def test_two_ranks_of_one_node_exchange_tensors(folder):
     at = f"--master-port={free_port()}"
     assert lines(torchrun(folder, EXCHANGE, "--nproc-per-node", "2", at)) == [
@@ -70,6 +71,7 @@ def test_two_ranks_of_one_node_exchange_tensors(folder):
     until("no folder is left", lambda: not list(folder.glob("transferd-*")))
 
 
+# Promise: torchrun
 def test_two_nodes_with_certificates_exchange_tensors(folder):
     tls = certificates(folder, "node-0=127.0.0.1", "node-1")
     meeting = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
@@ -79,6 +81,7 @@ def test_two_nodes_with_certificates_exchange_tensors(folder):
     until("no folder is left", lambda: not list(folder.glob("transferd-*")))
 
 
+# Promise: torchrun
 def test_a_rank_that_fails_once_is_restarted_with_a_fresh_sidecar(folder):
     at = f"--master-port={free_port()}"
     said = lines(torchrun(folder, FAILS_ONCE, "--nproc-per-node", "2", "--max-restarts", "1", at))

@@ -25,6 +25,7 @@ def trained(seed: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
+# Promise: ties
 def test_an_optimizer_s_state_comes_back(c, other):
     model, optimizer = trained(1)
     checkpoint = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3, "rng": torch.get_rng_state()}
@@ -59,6 +60,7 @@ TIES = {
 }
 
 
+# Promise: ties
 @pytest.mark.parametrize("which", TIES)
 def test_tied_tensors_of_torch_are_pushed_once(c, other, which):
     make, tied = TIES[which]
@@ -85,6 +87,7 @@ def test_a_fetched_tie_is_loaded_into_a_tied_module(c, other):
     assert np.shares_memory(*(tensor.numpy() for tensor in other.fetch_state("t").values()))
 
 
+# Promise: states-into-states
 def test_tensors_that_lie_in_each_other_are_no_targets(c):
     c.push_state("s", {"a": np.ones((2, 2), "f4"), "b": np.zeros((2, 2), "f4")})
     flat = torch.zeros(8)

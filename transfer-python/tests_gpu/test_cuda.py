@@ -36,6 +36,7 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and raw(a) == raw(b)
 
 
+# Promise: gpu-pushes
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (3, 4, 5), (257, 1023)])
 def test_every_type_and_shape_goes_both_ways_and_no_cpu_copies(c, other, name, shape):
@@ -48,6 +49,7 @@ def test_every_type_and_shape_goes_both_ways_and_no_cpu_copies(c, other, name, s
     assert same(tensor.torch(), expected)
 
 
+# Promise: gpu-pushes
 def test_large_tensors_are_copied_in_pieces(sidecar):
     with td.connect(sidecar.path, arena="512MiB") as c:
         expected = torch.randn(LARGE, device="cuda")
@@ -57,6 +59,7 @@ def test_large_tensors_are_copied_in_pieces(sidecar):
         assert np.array_equal(tensor.numpy(), expected.cpu().numpy())
 
 
+# Promise: gpu-errors
 def test_devices_are_named_as_torch_names_them(c):
     c.push("w", np.arange(8.0))
     tensor = c.fetch("w")
@@ -71,6 +74,7 @@ def test_devices_are_named_as_torch_names_them(c):
         tensor.torch(device="meta")
 
 
+# Promise: gpu-pushes
 def test_a_push_waits_for_the_work_on_its_tensor(c):
     side, x = torch.cuda.Stream(), torch.zeros(1 << 20, device="cuda")
     torch.cuda.synchronize()
@@ -82,6 +86,7 @@ def test_a_push_waits_for_the_work_on_its_tensor(c):
     assert (c.fetch("w").numpy() == 3).all()
 
 
+# Promise: gpu-pushes
 def test_a_tensor_may_change_once_its_push_has_returned(c):
     x = torch.ones(1 << 22, device="cuda")
     for version in range(1, 20):
@@ -91,6 +96,7 @@ def test_a_tensor_may_change_once_its_push_has_returned(c):
         assert (c.fetch("w").numpy() == version).all()
 
 
+# Promise: gpu-fetches
 def test_a_fetched_copy_is_ordered_in_the_current_stream(c):
     c.push("w", np.ones(1 << 20, "float32"))
     tensor, side = c.fetch("w"), torch.cuda.Stream()
@@ -108,6 +114,7 @@ def test_a_fetched_copy_is_ordered_in_the_current_stream(c):
     assert (found == 1).all() and (doubled == 2).all()
 
 
+# Promise: gpu-fetches
 def test_a_version_is_kept_until_its_copy_is_done_and_no_longer(c):
     c.push("w", np.zeros(1))
     c.fetch("w").torch("cuda")
@@ -127,6 +134,7 @@ def test_a_version_is_kept_until_its_copy_is_done_and_no_longer(c):
     assert (found == 1).all()
 
 
+# Promise: gpu-pushes
 @pytest.mark.parametrize(
     "made",
     [lambda x: x.t(), lambda x: x[::2, 1::3], lambda x: x[:, 5], lambda x: x[:1].expand(7, 64), lambda x: x[3:]],
@@ -181,6 +189,7 @@ def test_an_event_loop_goes_on_while_the_gpu_copies(sidecar):
     asyncio.run(main())
 
 
+# Promise: gpu-errors
 def test_a_graph_contains_no_copy_of_a_tensor(c):
     c.push("w", np.ones(1 << 16))
     tensor = c.fetch("w")
@@ -192,6 +201,7 @@ def test_a_graph_contains_no_copy_of_a_tensor(c):
     assert (tensor.torch("cuda") == 1).all()
 
 
+# Promise: gpu-fetches
 def test_a_full_gpu_is_told_by_torch_and_nothing_is_kept(c):
     free = c.arena_free_bytes
     c.push("w", np.ones(1 << 20))
@@ -209,6 +219,7 @@ def test_a_full_gpu_is_told_by_torch_and_nothing_is_kept(c):
     until("the range is free", lambda: c.arena_free_bytes == free)
 
 
+# Promise: gpu-errors
 def test_a_forked_child_does_not_touch_the_gpu(sidecar, c):
     x = torch.ones(4, device="cuda")
     c.push("w", x)
@@ -228,6 +239,7 @@ def test_a_forked_child_does_not_touch_the_gpu(sidecar, c):
     assert (c.fetch("w").torch("cuda") == 1).all()
 
 
+# Promise: gpu-pushes
 def test_arrays_of_other_libraries_are_pushed_by_dlpack(c):
     expected = cupy.arange(1 << 20, dtype="float32").reshape(1024, 1024) * 3
     assert c.push("w", expected).report.copied == 0
@@ -236,6 +248,7 @@ def test_arrays_of_other_libraries_are_pushed_by_dlpack(c):
         c.push("w", expected[:, ::2])
 
 
+# Promise: gpu-to-gpu
 @pytest.mark.parametrize("fabric, flags", [("tcp", ["--shm", "off"]), ("shm", ["--shm-reference", "off"]), ("shm", [])])
 def test_a_tensor_goes_from_one_nodes_gpu_to_the_others(folder, fabric, flags):
     ports = [free_port() for _ in range(2)]

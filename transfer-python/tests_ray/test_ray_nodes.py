@@ -53,6 +53,7 @@ def alive(process: int) -> bool:
     return os.path.exists(f"/proc/{process}")
 
 
+# Promise: ray-sidecars
 def test_each_node_has_a_sidecar_that_its_workers_find(cluster):
     workers = [Worker.options(**on(node)).remote() for node in nodes()]
     names = [f"node-{node[:16]}" for node in nodes()]
@@ -63,6 +64,7 @@ def test_each_node_has_a_sidecar_that_its_workers_find(cluster):
     assert ray.get(workers[1].fetch.remote("greeting")) == b"hello"
 
 
+# Promise: ray-shared-memory
 def test_nodes_of_one_host_share_memory(cluster):
     workers = [Worker.options(**on(node)).remote() for node in nodes()]
     for owner, reader in (workers, workers[::-1]):
@@ -71,6 +73,7 @@ def test_nodes_of_one_host_share_memory(cluster):
         assert ray.get(reader.fabric.remote(key)) == "shm"
 
 
+# Promise: ray-keys
 def test_keys_of_certificates_are_readable_by_nobody_else(cluster):
     for node in nodes():
         folder = folder_of(node)
@@ -81,6 +84,8 @@ def test_keys_of_certificates_are_readable_by_nobody_else(cluster):
     assert not list(Path("/tmp").glob("transferd-certs-*")), "the authority's key is in the driver's memory alone"
 
 
+# Promise: ray-sidecars
+# Promise: ray-deaths
 def test_a_node_that_joins_gets_a_sidecar_and_one_that_dies_leaves_nothing(cluster):
     before = folders()
     third = cluster.add_node(**NODE)
@@ -95,6 +100,7 @@ def test_a_node_that_joins_gets_a_sidecar_and_one_that_dies_leaves_nothing(clust
     until("nothing is left of it", lambda: not folder.exists() and not any(map(alive, processes)))
 
 
+# Promise: ray-deaths
 def test_an_actor_that_dies_leaves_nothing_and_a_sidecar_comes_back(cluster):
     place = nodes()[1]
     worker, other = (Worker.options(**on(place)).remote() for _ in range(2))
@@ -136,6 +142,7 @@ sys.stdin.readline()
 """
 
 
+# Promise: ray-deaths
 @pytest.mark.parametrize("how", ["killed", "ends", "shutdown"])
 def test_a_driver_that_dies_leaves_nothing(cluster, how):
     before = folders()
@@ -159,6 +166,7 @@ def test_a_driver_that_dies_leaves_nothing(cluster, how):
     driver.stdout.close()
 
 
+# Promise: ray-settings
 def test_errors_say_what_would_be_right(cluster):
     for settings, says in (
         ({"socket": "/tmp/x"}, "'socket' is chosen by transferd.ray.init"),
@@ -185,6 +193,7 @@ except td.SidecarGone as error:
 """
 
 
+# Promise: ray-settings
 def test_a_sidecar_that_does_not_start_says_why(cluster):
     before = folders()
     done = subprocess.run([sys.executable, "-c", WRONG, cluster.address], capture_output=True, text=True, check=True)

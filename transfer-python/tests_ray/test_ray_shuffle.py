@@ -48,6 +48,7 @@ def result(shuffled) -> list[list[dict]]:
     return [[row for table in part for row in table.to_pylist()] for part in shuffled]
 
 
+# Promise: ray-partitions
 def test_equal_keys_meet_and_no_row_is_lost(cluster):
     refs = [made.options(**on(nodes()[task % 2])).remote(task) for task in range(T)]
     with tr.shuffle(refs, by="user", partitions=P) as shuffled:
@@ -63,6 +64,7 @@ def test_equal_keys_meet_and_no_row_is_lost(cluster):
         assert ray.get(asked) == [sorted(part, key=lambda row: row["id"]) for part in found]
 
 
+# Promise: ray-sorts
 def test_a_sort_is_a_sort(cluster):
     values = [3.5, None, -1.0, math.nan, 0.0, 7.25, -math.inf, None, 2.0, math.nan] * 50
     chance = random.Random(1)
@@ -85,6 +87,7 @@ def test_a_sort_is_a_sort(cluster):
     assert keys == sorted(keys) and len(keys) == T * N and all(len(part) > N for part in parts)
 
 
+# Promise: ray-sorts
 def test_chance_is_that_of_the_seed(cluster):
     found = []
     for seed in (7, 7, 8):
@@ -97,6 +100,7 @@ def test_chance_is_that_of_the_seed(cluster):
     assert ids != sorted(ids)
 
 
+# Promise: ray-partitions
 def test_blocks_are_tables_references_and_functions(cluster):
     given = [block(0), ray.put(block(1)), lambda: block(2), block(3, 0)]
     with tr.shuffle(given, by=["user", "id"], partitions=P) as shuffled:
@@ -106,6 +110,7 @@ def test_blocks_are_tables_references_and_functions(cluster):
         assert [{row["part"] for row in part} for part in result(shuffled)] == [{0}, {1}, {2}, set()]
 
 
+# Promise: ray-data-sets
 def test_a_data_set_goes_through_and_back(cluster):
     import ray.data
 
@@ -150,6 +155,7 @@ def expected(seed) -> list[list[dict]]:
         return result(shuffled)
 
 
+# Promise: ray-shuffle-deaths
 def test_a_task_that_is_killed_changes_nothing(cluster, tmp_path):
     job = Job.options(**on(nodes()[0])).remote()
     answer = job.shuffle.remote([Slow(task, tmp_path, task == 3) for task in range(T)], 5)
@@ -163,6 +169,7 @@ def test_a_task_that_is_killed_changes_nothing(cluster, tmp_path):
     assert len(processes) == 2, "it ran again in another process"
 
 
+# Promise: ray-shuffle-deaths
 def test_what_a_process_had_committed_outlives_it(cluster, tmp_path):
     with tr.shuffle([Slow(task, tmp_path, False) for task in range(T)], by=tr.Random(5), partitions=P, arena="16MiB") as shuffled:
         reader = shuffled.partition(0)
@@ -175,6 +182,7 @@ def test_what_a_process_had_committed_outlives_it(cluster, tmp_path):
     assert found == expected(5)
 
 
+# Promise: ray-shuffle-deaths
 def test_a_raylet_that_is_killed_changes_nothing(cluster, tmp_path):
     third = cluster.add_node(**NODE)
     until("it is there", lambda: third.node_id in nodes())
@@ -194,6 +202,7 @@ def test_a_raylet_that_is_killed_changes_nothing(cluster, tmp_path):
     assert found == expected(6)
 
 
+# Promise: ray-shuffle-errors
 def test_errors_say_what_would_be_right(cluster):
     for given, by, says in (
         (blocks(), "nothing", "no column"),

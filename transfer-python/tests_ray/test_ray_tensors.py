@@ -87,6 +87,7 @@ def pair(first=0, second=1, **options):
     return [Worker.options(**on(places[which]), **options).remote() for which in (first, second)]
 
 
+# Promise: ray-tensors
 @pytest.mark.parametrize("second", [0, 1], ids=["one-node", "two-nodes"])
 def test_tensors_of_every_kind_go_from_actor_to_actor(cluster, second):
     a, b = pair(0, second)
@@ -99,6 +100,7 @@ def test_tensors_of_every_kind_go_from_actor_to_actor(cluster, second):
     assert ray.get(b.take.remote(a.nothing.remote())) == {"step": 7}
 
 
+# Promise: ray-tensors
 @pytest.mark.parametrize("second", [0, 1], ids=["one-node", "two-nodes"])
 def test_tables_go_from_actor_to_actor(cluster, second):
     a, b = pair(0, second)
@@ -107,6 +109,7 @@ def test_tables_go_from_actor_to_actor(cluster, second):
     assert part.equals(first.slice(10, 5)) and (none.num_rows, none.schema) == (0, first.schema)
 
 
+# Promise: ray-tensors
 def test_the_driver_puts_and_gets(cluster):
     a, b = pair()
     assert torch.equal(ray.get(a.tensor.remote(3.0)), torch.full((1000,), 3.0))
@@ -118,6 +121,7 @@ def test_the_driver_puts_and_gets(cluster):
     assert ray.get(made) is target[0] and target[0].sum() == 5000.0
 
 
+# Promise: ray-freed-objects
 def test_what_is_freed_is_deleted(cluster):
     a, b = pair()
     ray.get(b.sum.remote(a.tensor.remote()))
@@ -131,6 +135,7 @@ def test_what_is_freed_is_deleted(cluster):
     until("all are freed", lambda: ray.get(a.kept.remote()) == (0, free))
 
 
+# Promise: ray-writes
 def test_who_writes_to_what_was_received_is_alone_in_seeing_it(cluster):
     a, b, c = [*pair(), pair()[0]]
     made = a.tensor.remote()
@@ -138,6 +143,7 @@ def test_who_writes_to_what_was_received_is_alone_in_seeing_it(cluster):
     assert ray.get(b.sum.remote(made)) == 1000.0
 
 
+# Promise: ray-references
 def test_what_ray_carries_is_a_key_a_version_and_a_node(cluster):
     metadata = manager().extract_tensor_transport_metadata("ab" * 28, [torch.ones(3)])
     again = manager().extract_tensor_transport_metadata("ab" * 28, [torch.zeros(3)])
@@ -158,6 +164,7 @@ class Trap:
         return os.mkdir, ("/nonexistent/was-unpickled",)
 
 
+# Promise: ray-references
 def test_nothing_of_a_peer_is_unpickled(cluster):
     metadata = manager().extract_tensor_transport_metadata("cd" * 28, [torch.ones(3)])
     # A peer that publishes bytes of its own under the key, where a tensor is expected.
@@ -180,6 +187,7 @@ def test_nothing_of_a_peer_is_unpickled(cluster):
         manager().recv_multiple_tensors("cd" * 28, {}, None)
 
 
+# Promise: ray-settings
 def test_errors_say_what_would_be_right(cluster):
     a, _ = pair()
     with pytest.raises(Exception, match="do not fit into an arena.*transferd.ray.init\\(arena"):
@@ -188,6 +196,7 @@ def test_errors_say_what_would_be_right(cluster):
         manager().describe([torch.ones(1, device="meta")])
 
 
+# Promise: ray-dead-processes
 @pytest.mark.parametrize("first", [0, 1])
 def test_an_object_whose_process_has_ended_fails_and_is_not_waited_for(cluster, first):
     a, b = pair(first, 1 - first)
@@ -201,6 +210,7 @@ def test_an_object_whose_process_has_ended_fails_and_is_not_waited_for(cluster, 
     assert ray.get(b.take.remote(1)) == 1
 
 
+# Promise: ray-retries
 def test_a_task_that_ray_tries_again_gives_what_the_first_would_have(cluster):
     a, b = pair(max_restarts=1, max_task_retries=1)
     pid = ray.get(a.pid.remote())
@@ -211,6 +221,7 @@ def test_a_task_that_ray_tries_again_gives_what_the_first_would_have(cluster):
     assert ray.get(a.pid.remote()) != pid
 
 
+# Promise: ray-aborts
 @pytest.mark.parametrize("first", [0, 1], ids=["with-the-directory", "without"])
 def test_a_transfer_that_hangs_is_aborted_and_no_actor_is_killed(cluster, first):
     a, b = pair(first, 1 - first)
