@@ -194,6 +194,7 @@ fn nothing_is_overwritten_unasked() {
 }
 
 // Promise: copy-folder, seen to fail
+// Promise: attacker-as-copier
 #[test]
 fn no_path_leads_out_of_the_folder() {
     let world = World::new(&[]);
@@ -291,6 +292,7 @@ fn a_killed_receiver_leaves_nothing() {
 }
 
 // Promise: copy-folder
+// Promise: attacker-as-copier
 #[test]
 fn limits_are_kept_and_named() {
     let world = World::new(&["--copy-max-bytes", "32MiB", "--copy-total-bytes", "48MiB", "--copy-at-once", "4"]);
@@ -352,6 +354,7 @@ fn a_full_disk_is_an_error() {
 
 // Promise: copy-folder
 // Promise: copy-callers
+// Promise: item-copy
 #[test]
 fn without_a_folder_or_a_role_nothing_is_copied() {
     let scene = Scene::two();
@@ -391,6 +394,8 @@ fn as_another(world: &World, file: &Path, arguments: &[&str]) -> (Option<i32>, S
 
 /// The sender's worker has to be of the tenant of copies. The caller's tenant does not matter.
 // Promise: copy-callers
+// Promise: attacker-as-copier
+// Promise: item-copy
 #[test]
 fn tensors_of_another_tenant_become_no_file() {
     if !can_be_others() {
@@ -431,6 +436,7 @@ fn refused(world: &World, request: v1::CopyRequest) -> tonic::Status {
 }
 
 // Promise: copied-files
+// Promise: attacker-as-copier
 #[test]
 fn a_sender_that_lies_leaves_nothing() {
     let world = World::new(&[]);

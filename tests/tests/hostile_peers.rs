@@ -99,6 +99,7 @@ fn link_token_is_valid_once_and_for_a_limited_time() {
 /// published.
 // Promise: immutable-versions, seen to fail
 // Promise: writes-of-peers, seen to fail
+// Promise: attacker-as-peer
 #[test]
 fn write_outside_its_grant_changes_nothing() {
     let mut scene = scene();

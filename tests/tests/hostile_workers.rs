@@ -35,6 +35,7 @@ fn bare(sidecar: &Sidecar) -> WorkerEnd {
 /// The worker overwrites its arena, the submission ring and the completion ring, including the index words, while all
 /// of them are in use.
 // Promise: hostile-workers, seen to fail
+// Promise: attacker-as-worker
 #[test]
 fn worker_that_scribbles_over_its_arena_and_rings_harms_only_itself() {
     for mut scene in scenes() {

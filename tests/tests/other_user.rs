@@ -18,6 +18,7 @@ pub(crate) fn can_be_others() -> bool {
 }
 
 // Promise: other-tenants, seen to fail
+// Promise: attacker-as-worker
 #[test]
 fn another_user_s_tensors_cannot_be_read() {
     if !can_be_others() {
@@ -110,6 +111,7 @@ fn landing_pools_are_separate_per_user() {
 }
 
 // Promise: other-tenants, seen to fail
+// Promise: attacker-as-another-user
 #[test]
 fn socket_mode_refuses_other_users() {
     if !can_be_others() {
@@ -123,6 +125,7 @@ fn socket_mode_refuses_other_users() {
 
 /// Another user may read at the admin socket if the socket's mode admits it, and may change nothing.
 // Promise: readers-change-nothing, seen to fail
+// Promise: attacker-as-another-user
 #[test]
 fn another_user_may_only_read_at_the_admin_socket() {
     use std::os::unix::process::CommandExt;

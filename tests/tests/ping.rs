@@ -127,6 +127,7 @@ fn echo(sidecar: &Sidecar, request: v1::EchoRequest) -> Result<v1::EchoResponse,
 }
 
 // Promise: datagram-ping
+// Promise: item-prepare-buffers
 #[test]
 fn calls_for_echoes_are_checked() {
     let scene = Scene::exactly(&[&WITHOUT]);
@@ -286,6 +287,7 @@ impl Stranger {
 /// A stranger who may be a peer knows the queue pair and its key, and has a token. Its datagrams are dropped or echoed
 /// to itself, and those of others go on.
 // Promise: datagram-ping
+// Promise: attacker-with-datagrams
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn datagrams_of_a_stranger_do_no_harm() {

@@ -160,6 +160,7 @@ fn plaintext_data_needs_both_nodes() {
 
 /// Callers without a valid certificate are refused, and both sides are told why.
 // Promise: certificates, seen to fail
+// Promise: attacker-without-certificate
 #[test]
 fn strangers_are_refused() {
     let world = World::new();
@@ -217,6 +218,9 @@ fn strangers_are_refused() {
 /// A node with a valid certificate cannot call in another node's name.
 // Promise: name-of-a-node, seen to fail
 // Promise: certificates, seen to fail
+// Promise: attacker-with-another-name
+// Promise: item-hello
+// Promise: item-prepare-buffers
 #[test]
 fn certificate_of_another_node_is_refused() {
     let world = World::new();
@@ -257,6 +261,7 @@ fn certificate_of_another_node_is_refused() {
 
 /// A sidecar advertises the address of another one. The caller notices that the certificate does not match.
 // Promise: worker-names
+// Promise: item-worker-up
 #[test]
 fn node_enters_only_workers_of_its_tenants() {
     let world = World::new();
@@ -281,6 +286,8 @@ fn node_enters_only_workers_of_its_tenants() {
 }
 
 // Promise: certificates, seen to fail
+// Promise: attacker-with-another-name
+// Promise: item-address
 #[test]
 fn dialled_peer_must_prove_its_name() {
     let world = World::new();
@@ -306,6 +313,7 @@ fn dialled_peer_must_prove_its_name() {
 }
 
 // Promise: certificates, seen to fail
+// Promise: attacker-of-another-authority
 #[test]
 fn node_of_another_authority_is_refused() {
     let world = World::new();
@@ -348,6 +356,8 @@ fn tls_to_a_plaintext_sidecar_fails_with_a_reason() {
 }
 
 // Promise: readers-change-nothing, seen to fail
+// Promise: attacker-as-tool
+// Promise: item-admin-others
 #[test]
 fn reader_and_admin_roles_are_enforced() {
     let world = World::new();
@@ -379,6 +389,8 @@ fn reader_and_admin_roles_are_enforced() {
 /// The administrator of one tenant sees and changes only what belongs to that tenant, and nothing of the sidecar
 /// itself.
 // Promise: exchange-lists
+// Promise: attacker-as-tool
+// Promise: item-admin-tenants
 #[test]
 fn tenant_admin_is_confined_to_its_tenant() {
     if !crate::other_user::can_be_others() {
@@ -433,6 +445,8 @@ fn tenant_admin_is_confined_to_its_tenant() {
 }
 
 // Promise: readers-change-nothing, seen to fail
+// Promise: attacker-as-tool
+// Promise: item-admin-others
 #[test]
 fn plaintext_admin_is_read_only() {
     let scene = Scene::over(Carrier::Tcp, &[&["--listen", "127.0.0.1:0", "--pool-bytes", "1MiB"]]);

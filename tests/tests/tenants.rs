@@ -25,6 +25,7 @@ fn places() -> impl Iterator<Item = (Carrier, usize)> {
 }
 
 // Promise: other-tenants, seen to fail
+// Promise: attacker-as-worker
 #[test]
 fn keys_and_counters_of_another_user_are_refused() {
     if !can_be_others() {
@@ -115,6 +116,8 @@ fn configured_tenant_spans_several_users() {
 /// Two sidecars of two users on one host, without certificates: the other user's sidecar is trusted for its own user
 /// only.
 // Promise: tenants-of-a-sidecar, seen to fail
+// Promise: attacker-as-another-user
+// Promise: item-connect
 #[test]
 fn sidecar_of_another_user_speaks_only_for_its_user() {
     if !can_be_others() {
@@ -141,6 +144,7 @@ fn sidecar_of_another_user_speaks_only_for_its_user() {
 
 /// A shared tensor is copied: the reader gets the bytes, and none of the owner's memory.
 // Promise: shared-with-a-tenant, seen to fail
+// Promise: attacker-as-worker
 #[test]
 fn shared_tensors_are_copied() {
     if !can_be_others() {

@@ -22,6 +22,8 @@ fn claim(key: &str, owner: &str, takeover: bool) -> node_item::Item {
 
 /// The directory's host restarts, and the stranger attaches before the node whose worker has the name.
 // Promise: worker-names
+// Promise: item-claim
+// Promise: item-worker-up
 #[test]
 fn stranger_takes_no_worker_s_name() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();

@@ -441,6 +441,7 @@ mod tests {
         }
     }
 
+    // Promise: item-pong
     #[tokio::test]
     async fn name_stays_with_its_holder_while_the_holder_answers() {
         let directory = Directory::new(Name::new("a").unwrap());

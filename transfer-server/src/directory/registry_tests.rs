@@ -70,6 +70,7 @@ impl World {
     }
 }
 
+// Promise: item-unclaim
 #[test]
 fn a_key_has_one_owner() {
     let mut w = World::new();
@@ -228,6 +229,7 @@ fn worker_cannot_claim_by_a_name_entered_at_another_node() {
     assert!(matches!(w.say(a, claim(true, false))[..], [(_, Answer::Claimed { .. }), (_, Answer::Lost { .. })]));
 }
 
+// Promise: item-worker-down
 #[test]
 fn worker_is_connected_to_one_node() {
     let mut w = World::new();
@@ -263,6 +265,7 @@ fn denied(heard: &[(NodeNo, Answer)]) -> String {
     why.to_string()
 }
 
+// Promise: item-claim
 #[test]
 fn key_belongs_to_its_tenant() {
     let mut w = World::new();
@@ -279,6 +282,7 @@ fn key_belongs_to_its_tenant() {
 }
 
 // Promise: tenants-of-a-sidecar, seen to fail
+// Promise: item-claim
 #[test]
 fn node_claims_only_for_tenants_it_may_speak_for() {
     let mut tenants = Tenants::default();
@@ -344,6 +348,8 @@ fn keys_of_a_node_are_bounded() {
 /// Any caller can use any name. A sidecar with weaker proof does not get the name of a sidecar with stronger proof,
 /// whatever incarnation it states, and also not with `replace`.
 // Promise: weaker-proof, seen to fail
+// Promise: attacker-as-another-user
+// Promise: item-hello
 #[test]
 fn name_is_refused_to_a_node_with_weaker_proof() {
     let mut w = World::new();
@@ -382,6 +388,7 @@ fn name_is_refused_to_a_node_with_weaker_proof() {
 }
 
 // Promise: bounded-directory, seen to fail
+// Promise: item-resolve
 #[test]
 fn watches_and_workers_of_a_node_are_bounded() {
     let mut w = World::new();
@@ -417,6 +424,8 @@ fn watches_and_workers_of_a_node_are_bounded() {
 
 /// A name belongs to a tenant, as a key does, and a node enters workers of the tenants alone that it may speak for.
 // Promise: worker-names, seen to fail
+// Promise: item-worker-up
+// Promise: item-lookups
 #[test]
 fn worker_s_name_is_its_tenant_s() {
     let mut w = World::new();
@@ -452,6 +461,7 @@ fn worker_s_name_is_its_tenant_s() {
 
 /// The directory has restarted, and numbers its entries from 1001 on.
 // Promise: name-at-two-nodes, seen to fail
+// Promise: item-entered
 #[test]
 fn worker_that_was_entered_before_the_restart_keeps_its_name() {
     let mut w = World::new();
@@ -475,6 +485,7 @@ fn worker_that_was_entered_before_the_restart_keeps_its_name() {
 }
 
 // Promise: bounded-keys, seen to fail
+// Promise: item-resolve
 #[test]
 fn nodes_that_have_proved_nothing_get_little() {
     let mut w = World::new();

@@ -397,6 +397,8 @@ fn fuzz_connect() {
 
 /// A caller may claim any name. A call with weaker proof than the proof of an existing link does not end that link.
 // Promise: weaker-proof, seen to fail
+// Promise: attacker-as-another-user
+// Promise: item-connect
 #[tokio::test]
 async fn link_is_not_replaced_by_a_caller_with_weaker_proof() {
     let directory = Directory::new(name("a"));

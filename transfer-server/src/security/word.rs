@@ -79,6 +79,8 @@ mod tests {
     }
 
     // Promise: tenants-of-a-sidecar, seen to fail
+    // Promise: attacker-as-another-user
+    // Promise: item-address
     #[test]
     fn caller_vouches_for_what_it_proved_within_the_rules() {
         let config = |peers: &[&str]| TenantsConfig {

@@ -167,6 +167,7 @@ fn both_down(a: &mut TcpFabric, b: &mut TcpFabric) -> [DownReason; 2] {
 
 const LINK: LinkId = LinkId(1);
 
+// Promise: attacker-of-another-authority
 #[test]
 fn certificates_of_another_authority_are_refused_on_either_side() {
     let (ours, theirs) = (Authority::new(), Authority::new());
@@ -208,6 +209,7 @@ fn both_sides_have_to_encrypt() {
 }
 
 /// A socket shows the right token and continues in the clear.
+// Promise: attacker-without-certificate
 #[test]
 fn plaintext_after_the_hello_ends_the_link() {
     let authority = Authority::new();
@@ -235,6 +237,7 @@ fn plaintext_after_the_hello_ends_the_link() {
 /// A valid certificate and a place between the two nodes are not enough: the proofs of each side are valid in its own
 /// TLS session only.
 // Promise: certificates, seen to fail
+// Promise: attacker-with-another-name
 #[test]
 fn relay_between_the_nodes_is_refused() {
     let authority = Authority::new();
@@ -272,6 +275,7 @@ fn relay_between_the_nodes_is_refused() {
 }
 
 /// A peer may send any number of records with almost nothing in them. They hold up nothing else.
+// Promise: attacker-as-peer
 #[test]
 fn records_that_bring_little_are_taken_in_turns() {
     let authority = Authority::new();

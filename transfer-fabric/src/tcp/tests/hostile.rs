@@ -67,6 +67,7 @@ fn receive(fabric: &mut TcpFabric, peer: &mut TcpStream) -> Option<(Kind, Vec<u8
 }
 
 // Promise: certificates, seen to fail
+// Promise: attacker-with-a-token
 #[test]
 fn a_token_is_good_for_one_socket() {
     let (mut fabric, token, _) = accepting(local());
@@ -85,6 +86,7 @@ fn a_token_is_good_for_one_socket() {
     until(&mut fabric, |event| matches!(event, FabricEvent::Message { bytes: b"hi", .. }).then_some(()));
 }
 
+// Promise: attacker-with-a-token
 #[test]
 fn a_late_token_is_refused_and_its_link_is_down() {
     let config = TcpConfig { handshake_timeout: Duration::from_millis(50), ..local() };

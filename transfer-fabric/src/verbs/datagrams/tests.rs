@@ -166,6 +166,7 @@ fn datagrams_are_echoed_to_admitted_peers_only() {
 }
 
 // Promise: datagram-ping, seen to fail
+// Promise: attacker-with-datagrams
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn malformed_datagrams_are_counted_and_dropped() {
@@ -191,6 +192,7 @@ fn malformed_datagrams_are_counted_and_dropped() {
 
 /// A stranger who has read a token makes the sidecar answer the peer that it was given to, and nobody else.
 // Promise: datagram-ping, seen to fail
+// Promise: attacker-with-datagrams
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn answers_go_to_the_admitted_queue_pair() {
@@ -211,6 +213,7 @@ fn answers_go_to_the_admitted_queue_pair() {
 }
 
 // Promise: datagram-ping
+// Promise: attacker-with-datagrams
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn round_trips_go_on_after_a_flood() {
