@@ -101,8 +101,8 @@ fn sections(page: &str) -> Vec<(&str, &str)> {
 fn list(proofs: &[Proof]) -> String {
     let mut list = String::new();
     for proof in proofs {
-        let mark = if proof.seen_to_fail { ", seen to fail" } else { "" };
-        let _ = writeln!(list, "- `{}`{mark}", proof.test);
+        let bold = if proof.seen_to_fail { "**" } else { "" };
+        let _ = writeln!(list, "- {bold}`{}`{bold}", proof.test);
     }
     list
 }
@@ -110,7 +110,7 @@ fn list(proofs: &[Proof]) -> String {
 /// Returns docs/guarantees-tests.md with the lists of these tests.
 fn with_lists(page: &str, proofs: &Proofs) -> String {
     let part = |part: &str| {
-        let kept: Vec<_> = part.lines().filter(|line| !line.starts_with("- `")).collect();
+        let kept: Vec<_> = part.lines().filter(|line| !line.starts_with("- `") && !line.starts_with("- **`")).collect();
         // The first `#` of a heading was cut off with the line break before it.
         let promise = part.lines().next().and_then(|heading| heading.strip_prefix("## "));
         let tests = promise.and_then(|promise| proofs.get(promise));
