@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Proves that the calls between the files of the protocol's node go one way, but for small circles.
 
-A flow (`transfer-core/src/protocol/node/flows.rs`) calls the flows below it: `memory!(self).unhold(blob)`. Within a flow, methods call
-each other: `self.unhold(blob)`. Imports do not show such calls, because they are methods of one type. This finds the circles of files
+A flow (`transfer-core/src/protocol/node/flows.rs`) calls the flows below it: `memory!(self).release(blob)`. Within a flow, methods call
+each other: `self.release(blob)`. Imports do not show such calls, because they are methods of one type. This finds the circles of files
 that call each other, and counts the methods of `Node`, which only hands events to flows. `--graph` prints all calls between files.
 """
 

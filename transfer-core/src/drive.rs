@@ -263,7 +263,7 @@ impl<M> Driver<M> {
     /// from its device. So if that is possible for the key of a fetch, the fabrics are polled first.
     pub fn request(&mut self, now: Time, session: SessionId, request: Request, memory: &impl HeaderMemory) {
         if let Request::Command { command: Command::Fetch(fetch), .. } = &request
-            && self.node.state().lands_unheard(&fetch.key)
+            && self.node.state().lands_unannounced(&fetch.key)
         {
             self.poll_fabrics(now, memory);
         }

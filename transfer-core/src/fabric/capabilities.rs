@@ -89,7 +89,7 @@ pub struct Capabilities {
     pub atomics: bool,
     /// Whether a device may acknowledge a write to its sender before this side's [`super::Fabric::poll`] has reported
     /// the immediate. In that case the next poll finds it.
-    pub acknowledges_unheard: bool,
+    pub acknowledges_unannounced: bool,
 }
 
 /// The scope of a grant's key.
@@ -119,7 +119,7 @@ impl Capabilities {
             checks_bounds: true,
             isolation: Isolation::Grant,
             atomics: false,
-            acknowledges_unheard: false,
+            acknowledges_unannounced: false,
         }
     }
 

@@ -53,13 +53,13 @@ const FAILURES: (u32, Duration) = (10, Duration::from_secs(1));
 
 /// The failures of the current window: reported ones and unreported ones.
 #[derive(Default)]
-pub(super) struct FailuresTold {
+pub(super) struct FailureRateLimit {
     since: Time,
     told: u32,
     untold: u64,
 }
 
-impl FailuresTold {
+impl FailureRateLimit {
     /// Decides whether to report a failure. If so, returns the number of unreported failures before it.
     pub(super) fn next(&mut self, now: Time) -> Option<u64> {
         let (most, window) = FAILURES;
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn failures_are_reported_at_a_limited_rate_and_the_rest_is_counted() {
-        let mut told = FailuresTold::default();
+        let mut told = FailureRateLimit::default();
         let at = |ms: u64| Time(ms * 1_000_000);
         let first: Vec<_> = (0..25).map(|_| told.next(at(5))).collect();
         assert_eq!((first[9], first[10]), (Some(0), None));

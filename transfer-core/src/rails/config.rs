@@ -97,7 +97,7 @@ impl RailsConfig {
             all.sender_copies = all.sender_copies.max(one.sender_copies);
             all.receiver_copies = all.receiver_copies.min(one.receiver_copies);
             all.checks_bounds &= one.checks_bounds;
-            all.acknowledges_unheard |= one.acknowledges_unheard;
+            all.acknowledges_unannounced |= one.acknowledges_unannounced;
             if one.isolation == Isolation::Segment {
                 all.isolation = Isolation::Segment;
             }

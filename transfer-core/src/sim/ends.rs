@@ -1,11 +1,11 @@
 //! How links come up and go down, and how grants begin and end.
 
 use super::connection::{Event, SideNo, SideState, WorkKind};
-use super::world::{Happening, Inner};
+use super::world::{Happening, WorldState};
 use crate::fabric::{DownReason, LinkId};
 use crate::memory::RemoteKey;
 
-impl Inner {
+impl WorldState {
     pub(super) fn link(&self, connection: usize, side: SideNo) -> LinkId {
         self.connections[connection].sides[side].as_ref().map_or(LinkId(0), |s| s.link)
     }

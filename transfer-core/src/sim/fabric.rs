@@ -4,7 +4,7 @@ use super::conditions::Grants;
 use super::connection::{Connection, Event, Grant, Side, SideNo, SideState, Work, WorkKind};
 use super::digest::Seen;
 use super::transit::{address_of, digest_of};
-use super::world::{Endpoint, Happening, Inner, MemoryId, World};
+use super::world::{Endpoint, Happening, MemoryId, World, WorldState};
 use crate::drive::{HeaderBytes, HeaderMemory};
 use crate::fabric::{
     AtomicOp, Atomics, Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, Isolation,
@@ -105,7 +105,7 @@ fn connection_of(offer: &Offer) -> Option<usize> {
     usize::try_from(u64::from_le_bytes(offer.0.as_slice().try_into().ok()?)).ok()
 }
 
-impl Inner {
+impl WorldState {
     /// Returns the connection and side of a link that can take a post.
     fn side(&mut self, endpoint: Endpoint, link: LinkId) -> Result<(usize, SideNo), PostError> {
         let found = self.endpoints.get(endpoint.0).and_then(|e| e.links.get(&link)).copied();
@@ -433,7 +433,7 @@ impl Sharing for SimFabric {
     }
 }
 
-impl Inner {
+impl WorldState {
     /// Takes the next event of an endpoint, and frees the receive slot that the event used.
     fn next_event(&mut self, endpoint: Endpoint) -> Option<Event> {
         if self.endpoints[endpoint.0].events.is_empty() {

@@ -1,14 +1,14 @@
 //! How work requests travel, and where they are checked.
 
 use super::connection::{Event, Grant, Late, SideNo, SideState, Work, WorkKind};
-use super::world::{Happening, Inner};
+use super::world::{Happening, WorldState};
 use crate::fabric::{AtomicOp, DownReason, GrantAccess};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice};
 use crate::plan::GatherList;
 use crate::wire::landing::{Header, SlotNumber};
 use rand::Rng;
 
-impl Inner {
+impl WorldState {
     /// Returns all bytes of a gather list, or `None` if a part of it is not registered.
     pub(super) fn gather(&self, endpoint: usize, sgl: &[LocalSlice]) -> Option<Vec<u8>> {
         let mut out = Vec::new();

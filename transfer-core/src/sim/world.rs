@@ -26,15 +26,15 @@ pub struct GuardId(u64);
 
 /// A simulated world: memory, endpoints, connections and one clock. All clones are the same world.
 #[derive(Debug, Clone)]
-pub struct World(Arc<Mutex<Inner>>);
+pub struct World(Arc<Mutex<WorldState>>);
 
 #[derive(Debug)]
-pub(super) struct Inner {
+pub(super) struct WorldState {
     pub(super) now: Time,
     pub(super) rng: SmallRng,
     pub(super) conditions: Conditions,
     pub(super) memories: Vec<Vec<u8>>,
-    pub(super) endpoints: Vec<Place>,
+    pub(super) endpoints: Vec<EndpointState>,
     pub(super) connections: Vec<Connection>,
     pub(super) next_number: u64,
     pub(super) next_key: u32,
@@ -50,7 +50,7 @@ pub(super) struct Inner {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct EndpointState {
     pub(super) segments: BTreeMap<SegmentId, MemoryId>,
     /// The keys of segments with one key for all grants.
     pub(super) keys: BTreeMap<SegmentId, RemoteKey>,
@@ -74,7 +74,7 @@ impl World {
     /// Creates a world. The same seed and calls give the same run.
     #[must_use]
     pub fn new(seed: u64, conditions: Conditions) -> World {
-        World(Arc::new(Mutex::new(Inner {
+        World(Arc::new(Mutex::new(WorldState {
             now: Time(0),
             rng: SmallRng::seed_from_u64(seed),
             conditions,
@@ -94,7 +94,7 @@ impl World {
         })))
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, WorldState> {
         // The trace of a schedule that panicked is still needed, so a poisoned lock is used.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -103,7 +103,7 @@ impl World {
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
         let mut w = self.lock();
-        w.endpoints.push(Place::default());
+        w.endpoints.push(EndpointState::default());
         Endpoint(w.endpoints.len() - 1)
     }
 
@@ -238,7 +238,7 @@ impl World {
     }
 }
 
-impl Inner {
+impl WorldState {
     fn next_happening(&mut self, until: Time) -> bool {
         let Some(entry) = self.agenda.first_entry() else { return false };
         if entry.key().0 > until {

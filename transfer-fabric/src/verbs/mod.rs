@@ -159,7 +159,7 @@ impl VerbsFabric {
             capabilities.checks_bounds = isolation == Isolation::Grant && bounds::are_checked(&device)?;
             // A word is opened by a window, whatever opens a range for writes.
             capabilities.atomics = device.atomics && device.windows;
-            capabilities.acknowledges_unheard = true;
+            capabilities.acknowledges_unannounced = true;
             capabilities
         };
         Ok(VerbsFabric {

@@ -1,6 +1,6 @@
 //! Counters and barriers that live at other nodes: requests to peers, and operations on the words of peers.
 
-use super::op::{Outcome, Stage, Way, changes};
+use super::op::{Outcome, Route, Stage, changes};
 use super::{Asked, AskedFor, COUNTERS_PER_NODE, Counters, Effect, OfLink, WORD_BYTES, spoken};
 use crate::fabric::{LinkId, WorkId};
 use crate::memory::RemoteSlice;
@@ -213,7 +213,7 @@ impl Counters {
         let Some(call) = self.forget_call(link, id) else { return };
         let Some(fabric) = self.links.get(&link).map(|l| l.kind) else { return };
         if let Some(op) = call.op {
-            self.end(op, Outcome::Counted(old, Way { path, fabric, posted: call.posted }));
+            self.end(op, Outcome::Counted(old, Route { path, fabric, posted: call.posted }));
         }
     }
 
@@ -228,7 +228,7 @@ impl Counters {
         let Some(fabric) = self.links.get(&link).map(|l| l.kind) else { return };
         let Some(call) = self.forget_call(link, id) else { return };
         if let Some(op) = call.op {
-            let way = Way { path: CounterPath::Message, fabric, posted: call.posted };
+            let way = Route { path: CounterPath::Message, fabric, posted: call.posted };
             self.end(op, Outcome::Released(round, leader, way));
         }
     }

@@ -2,7 +2,7 @@
 
 use super::barrier::{Arrival, Waiter};
 use super::claims::{Entry, Home, What};
-use super::op::{Outcome, Stage, Way};
+use super::op::{Outcome, Route, Stage};
 use super::words::Who;
 use super::{Counters, Effect, spoken};
 use crate::fabric::{AtomicOp, FabricKind, GrantAccess, LinkId};
@@ -101,7 +101,7 @@ impl Counters {
                     let leader = i == last;
                     match waiter {
                         Waiter::Local(id) => {
-                            let way = Way { path: CounterPath::Here, fabric: FabricKind::Local, posted };
+                            let way = Route { path: CounterPath::Here, fabric: FabricKind::Local, posted };
                             self.end(id, Outcome::Released(round, leader, way));
                         }
                         Waiter::Peer(link, index) => {

@@ -23,7 +23,7 @@ mod tests;
 mod words;
 
 pub(super) use home::Request;
-pub(super) use op::{Outcome, Way};
+pub(super) use op::{Outcome, Route};
 
 use super::action::Action;
 use super::config::NodeConfig;

@@ -39,7 +39,7 @@ pub(super) enum Stage {
 
 /// The path and the fabric by which an operation was carried out, and when it was posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct Route {
     pub(crate) path: CounterPath,
     pub(crate) fabric: FabricKind,
     pub(crate) posted: Time,
@@ -51,9 +51,9 @@ pub(crate) enum Outcome {
     /// A counter was opened: its home and its identity.
     Opened(Name, u64),
     /// A counter was read or changed: its value before the operation.
-    Counted(u64, Way),
+    Counted(u64, Route),
     /// A barrier was released: its round, and whether this waiter was the last to arrive.
-    Released(u64, bool, Way),
+    Released(u64, bool, Route),
 }
 
 /// Whether an operation may change its word, or counts as an arrival.

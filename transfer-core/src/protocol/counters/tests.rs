@@ -90,7 +90,7 @@ fn counter_lives_and_counts_where_it_was_claimed() {
     for (n, expected) in [(2, 0), (3, 5)] {
         home.begin(NOW, op(n), (counter(), TENANT), add("home", identity));
         let (_, ended) = outcome(&mut home);
-        let way = Way { path: CounterPath::Here, fabric: FabricKind::Local, posted: NOW };
+        let way = Route { path: CounterPath::Here, fabric: FabricKind::Local, posted: NOW };
         assert_eq!(ended, [(op(n), Ok(Outcome::Counted(expected, way)))]);
     }
     home.begin(NOW, op(4), (counter(), TENANT), add("home", identity + 1));
@@ -118,7 +118,7 @@ fn operation_is_answered_by_its_home() {
     let (answered, body) = sent(&mut home).unwrap();
     assert_eq!((answered, &body), (index, &Body::CounterResult { old: 0 }));
     away.result(LINK, index, 0);
-    let way = Way { path: CounterPath::Message, fabric: FabricKind::Tcp, posted: NOW };
+    let way = Route { path: CounterPath::Message, fabric: FabricKind::Tcp, posted: NOW };
     assert_eq!(outcome(&mut away).1, [(op(1), Ok(Outcome::Counted(0, way)))]);
     away.result(LINK, index, 0);
     assert!(matches!(away.take_effects()[..], [Effect::Violation(LINK, _)]), "it is answered once");

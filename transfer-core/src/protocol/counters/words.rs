@@ -5,7 +5,7 @@
 //! memory, and this module never accesses them. Otherwise a value is a number in a table that only the node's own
 //! thread accesses.
 
-use super::op::{Outcome, Way, changes};
+use super::op::{Outcome, Route, changes};
 use super::{Counters, WORD_BYTES};
 use crate::fabric::{AtomicOp, FabricKind, LinkId, WorkId};
 use crate::memory::LocalSlice;
@@ -58,10 +58,10 @@ impl Words {
         self.device.and_then(|(words, _)| words.sub(u64::from(place) * WORD_BYTES, WORD_BYTES))
     }
 
-    fn way(&self, posted: Time) -> Way {
+    fn way(&self, posted: Time) -> Route {
         let here = (CounterPath::Here, FabricKind::Local);
         let (path, fabric) = self.device.map_or(here, |(_, kind)| (CounterPath::Device, kind));
-        Way { path, fabric, posted }
+        Route { path, fabric, posted }
     }
 
     /// Operates on a value in the table.

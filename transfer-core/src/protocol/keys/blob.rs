@@ -91,7 +91,7 @@ pub(crate) enum Source {
 pub(crate) struct Parts(pub(crate) Box<[(BlobId, BodyRange)]>);
 
 /// The result of ending a reference.
-pub(crate) enum Unheld {
+pub(crate) enum Released {
     /// There are other references.
     Held,
     /// Only this operation, which takes the version back, still holds it.
@@ -391,13 +391,13 @@ impl Keys {
     }
 
     /// Ends one reference.
-    pub(crate) fn unhold(&mut self, id: BlobId) -> Unheld {
-        let Some(b) = self.blobs.get_mut(id) else { return Unheld::Held };
+    pub(crate) fn release(&mut self, id: BlobId) -> Released {
+        let Some(b) = self.blobs.get_mut(id) else { return Released::Held };
         b.refs = b.refs.saturating_sub(1);
         match (b.refs, b.rare.as_ref().and_then(|rare| rare.awaited)) {
-            (1, Some(op)) => Unheld::Sole(op),
-            (0, _) => self.remove(id).map_or(Unheld::Held, Unheld::Ended),
-            _ => Unheld::Held,
+            (1, Some(op)) => Released::Sole(op),
+            (0, _) => self.remove(id).map_or(Released::Held, Released::Ended),
+            _ => Released::Held,
         }
     }
 

@@ -117,8 +117,8 @@ fn a_version_ends_when_it_is_replaced_and_its_readers_are_done() {
     keys.hold(first);
     let second = keys.insert(tensor(64));
     assert_eq!(keys.publish(NOW, record, second, Version(2), &mut actions)[..], [first]);
-    assert!(matches!(keys.unhold(first), Unheld::Held), "a reader has it");
-    let Unheld::Ended(ended) = keys.unhold(first) else { panic!("nobody holds it") };
+    assert!(matches!(keys.release(first), Released::Held), "a reader has it");
+    let Released::Ended(ended) = keys.release(first) else { panic!("nobody holds it") };
     assert!(matches!(ended.source, Source::Arena(OpId(0))));
     assert_eq!((keys.blobs().len(), keys.published_count(), keys.versions_of_tenant(USER)), (1, 1, 1));
     keys.check().unwrap();
@@ -200,9 +200,9 @@ fn fetched_key_is_shown_and_its_ticket_holds_the_version() {
     let second = keys.insert(tensor(64));
     assert_eq!(keys.publish(NOW, record, second, Version(2), &mut actions)[..], [first]);
     assert_eq!(out(&mut actions), ["show", "show", "withdraw"]);
-    assert!(matches!(keys.unhold(first), Unheld::Held), "somebody may have marked it");
+    assert!(matches!(keys.release(first), Released::Held), "somebody may have marked it");
     assert_eq!((keys.withdrawn(1), keys.withdrawn(1)), (Some(first), None));
-    assert!(matches!(keys.unhold(first), Unheld::Ended(_)));
+    assert!(matches!(keys.release(first), Released::Ended(_)));
     keys.close_boards(&mut actions);
     assert_eq!(out(&mut actions), ["withdraw"]);
     keys.check().unwrap();

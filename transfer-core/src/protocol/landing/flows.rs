@@ -46,7 +46,7 @@ pub(crate) struct InFlow {
     /// Its slots, of all rounds.
     pub(super) slots: BTreeSet<SlotId>,
     /// The trace of the version that lands next, if the sender has sent one.
-    told: Option<Told>,
+    pending_trace: Option<PendingTrace>,
 }
 
 /// The slots of a BUFFER_RESPONSE.
@@ -59,7 +59,7 @@ struct Answer {
 }
 
 /// The content of a TRACE, and when it came.
-struct Told {
+struct PendingTrace {
     version: Version,
     context: TraceContext,
     at: Time,
@@ -139,7 +139,7 @@ impl InFlow {
             used: 0,
             recalled: now,
             slots: BTreeSet::new(),
-            told: None,
+            pending_trace: None,
         }
     }
 
@@ -159,7 +159,7 @@ impl InFlow {
     pub(super) fn has_landed(&mut self, slot: SlotId, version: Version) -> Option<(TraceContext, Time)> {
         self.landed.push_back(slot);
         self.next_version = version.0.saturating_add(1);
-        self.told.take().filter(|told| told.version == version).map(|told| (told.context, told.at))
+        self.pending_trace.take().filter(|trace| trace.version == version).map(|trace| (trace.context, trace.at))
     }
 }
 
@@ -317,7 +317,7 @@ impl Landing {
         if !flow.state.lands() {
             return Err(format!("TRACE for flow {index:#x}, which has no slots"));
         }
-        flow.told = Some(Told { version, context, at: now });
+        flow.pending_trace = Some(PendingTrace { version, context, at: now });
         Ok(())
     }
 

@@ -49,12 +49,12 @@ pub(crate) struct Pool {
     /// Since when requests have been waiting without a pause.
     full_since: Option<Time>,
     /// Whether and when the pool was reported as full.
-    told: Told,
+    told: ReportedState,
 }
 
 /// The events that reported a pool as full.
 #[derive(Clone, Copy, Default)]
-struct Told {
+struct ReportedState {
     /// `PoolFull` was sent; `PoolFree` is still due.
     full: bool,
     /// When `PoolFull` was sent last.
@@ -75,7 +75,7 @@ impl Pool {
             tidy_at: TIDY_AT,
             speculative: 0,
             full_since: None,
-            told: Told::default(),
+            told: ReportedState::default(),
         }
     }
 
@@ -208,7 +208,7 @@ impl Landing {
         pool.full_since.get_or_insert(now);
         let mut told = None;
         if !pool.told.full && pool.told.at.is_none_or(|at| now.since(at) >= POOL_PAUSE) {
-            pool.told = Told { full: true, at: Some(now) };
+            pool.told = ReportedState { full: true, at: Some(now) };
             told = Some(pool.alloc.len_bytes());
         }
         // Earlier requests may no longer want their room, and other flows may hold room that they do not use.

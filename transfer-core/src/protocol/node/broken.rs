@@ -47,7 +47,7 @@ impl Ownership<'_> {
     pub(super) fn forget_readers(&mut self, mut lost: OfLink) -> OfLink {
         if self.config.broken == Some(Broken::ForgetsReaders) {
             for blob in self.references.forget_lent(&mut lost) {
-                memory!(self).unhold(blob);
+                memory!(self).release(blob);
             }
         }
         lost

@@ -6,7 +6,7 @@ use super::flows::Counting;
 use crate::fabric::{AtomicOp, FabricKind, LinkId, WorkId};
 use crate::memory::LocalSlice;
 use crate::op::{Answer, CounterAsk, CounterCommand, CounterReport, Failure, FailureCode, OpId};
-use crate::protocol::counters::{Asked, AskedFor, Counters, Effect, Outcome, Request, Way};
+use crate::protocol::counters::{Asked, AskedFor, Counters, Effect, Outcome, Request, Route};
 use crate::protocol::ids::{OperationId, SessionId};
 use crate::protocol::links::Out;
 use crate::protocol::sessions::{Op, OpKind};
@@ -140,7 +140,7 @@ impl Counting<'_> {
     /// Ends an operation that was carried out, and answers its worker.
     fn counted(&mut self, now: Time, id: OperationId, outcome: Outcome) {
         let Some(Op { session, id: op, since, .. }) = self.sessions.finish(id) else { return };
-        let report = |Way { path, fabric, posted }| CounterReport {
+        let report = |Route { path, fabric, posted }| CounterReport {
             path,
             fabric,
             queued: posted.since(since),

@@ -11,7 +11,7 @@ use super::ownership::Endings;
 use crate::protocol::action::Actions;
 use crate::protocol::config::NodeConfig;
 use crate::protocol::counters::Counters;
-use crate::protocol::events::FailuresTold;
+use crate::protocol::events::FailureRateLimit;
 use crate::protocol::exchanges::Exchanges;
 use crate::protocol::ids::{CopyId, of};
 use crate::protocol::keys::Keys;
@@ -39,7 +39,7 @@ macro_rules! Machine {
     (ended) => { Option<Vec<EndedTransfer>> };
     (endings) => { Endings };
     (exchanges) => { Exchanges };
-    (failures_told) => { FailuresTold };
+    (failure_rate) => { FailureRateLimit };
     (keys) => { Keys };
     (landing) => { Landing };
     (links) => { Links };
@@ -89,7 +89,7 @@ flows! { ($)
     /// Messages and writes to peers.
     pub(super) Sending, sending: changes { actions, links } reads {}
     /// What workers are told about their operations.
-    pub(super) Replies, replies: changes { actions, ended, failures_told, keys, links, meters, sessions } reads { common, config }
+    pub(super) Replies, replies: changes { actions, ended, failure_rate, keys, links, meters, sessions } reads { common, config }
     /// Calls for landing slots, on both sides.
     pub(super) Calls, calls: changes { actions, links, transfers } reads {}
     /// References to versions: leases, and the memory that ends with the last of them.
@@ -99,21 +99,21 @@ flows! { ($)
     /// The landing slots of requests to peers.
     pub(super) PullSlots, pull_slots: changes { actions, copies, keys, landing, links, sessions, transfers } reads { common, config }
     /// Versions and who waits for them: workers, peers and copies. What one of them gets may free another, so they are one flow.
-    pub(super) Answering, answering: changes { actions, copies, counters, ended, exchanges, failures_told, keys, landing, links, meters, packs_waiting, references, sessions, spills, transfers } reads { common, config }
+    pub(super) Answering, answering: changes { actions, copies, counters, ended, exchanges, failure_rate, keys, landing, links, meters, packs_waiting, references, sessions, spills, transfers } reads { common, config }
     /// Versions whose memory a worker wants to write again.
-    pub(super) TakingBack, taking_back: changes { actions, ended, exchanges, failures_told, keys, landing, links, meters, references, sessions, spills } reads { common, config }
+    pub(super) TakingBack, taking_back: changes { actions, ended, exchanges, failure_rate, keys, landing, links, meters, references, sessions, spills } reads { common, config }
     /// Counters and barriers: their events, and the effects.
-    pub(super) Counting, counting: changes { actions, counters, ended, exchanges, failures_told, keys, landing, links, meters, references, sessions, spills } reads { common, config }
+    pub(super) Counting, counting: changes { actions, counters, ended, exchanges, failure_rate, keys, landing, links, meters, references, sessions, spills } reads { common, config }
     /// Limits on the keys and versions of a worker, a tenant and the node.
     pub(super) Limits, limits: changes { keys, sessions } reads { config }
     /// Fetches of workers: finding the owner, and pulling from it.
-    pub(super) Fetching, fetching: changes { actions, copies, counters, ended, exchanges, failures_told, keys, landing, links, meters, packs_waiting, parents, references, sessions, spills, transfers } reads { common, config }
+    pub(super) Fetching, fetching: changes { actions, copies, counters, ended, exchanges, failure_rate, keys, landing, links, meters, packs_waiting, parents, references, sessions, spills, transfers } reads { common, config }
     /// Pushes of workers to other nodes.
-    pub(super) Pushing, pushing: changes { actions, copies, counters, ended, endings, exchanges, failures_told, keys, landing, links, meters, packs_waiting, references, sessions, spills, transfers } reads { common, config }
+    pub(super) Pushing, pushing: changes { actions, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters, packs_waiting, references, sessions, spills, transfers } reads { common, config }
     /// Pushes that stay at this node, and claims of their keys.
-    pub(super) Publishing, publishing: changes { actions, copies, counters, ended, endings, exchanges, failures_told, keys, landing, links, meters, packs_waiting, references, sessions, spills, transfers } reads { common, config }
+    pub(super) Publishing, publishing: changes { actions, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters, packs_waiting, references, sessions, spills, transfers } reads { common, config }
     /// Pushes of other nodes to workers here.
-    pub(super) Receiving, receiving: changes { actions, copies, counters, ended, endings, exchanges, failures_told, keys, landing, links, meters, packs_waiting, parents, pings, references, sessions, spills, transfers } reads { common, config }
+    pub(super) Receiving, receiving: changes { actions, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters, packs_waiting, parents, pings, references, sessions, spills, transfers } reads { common, config }
     /// Who owns a key, and everything that ends: keys, workers, names, links.
-    pub(super) Ownership, ownership: changes { actions, copies, counters, ended, endings, exchanges, failures_told, keys, landing, links, meters, packs_waiting, parents, pings, references, sessions, spills, transfers } reads { common, config }
+    pub(super) Ownership, ownership: changes { actions, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters, packs_waiting, parents, pings, references, sessions, spills, transfers } reads { common, config }
 }

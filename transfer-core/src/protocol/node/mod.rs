@@ -52,7 +52,7 @@ use crate::protocol::action::{Action, Actions, HostAction};
 use crate::protocol::config::NodeConfig;
 use crate::protocol::control::{Control, PeerInfo};
 use crate::protocol::counters::Counters;
-use crate::protocol::events::FailuresTold;
+use crate::protocol::events::FailureRateLimit;
 use crate::protocol::exchanges::Exchanges;
 use crate::protocol::ids::{CopyId, OperationId, of};
 use crate::protocol::keys::Keys;
@@ -108,7 +108,7 @@ pub struct Node {
     copies: Slab<Copying, of::Copy>,
     /// Parts that wait for room to be packed, and until when, in this order.
     packs_waiting: VecDeque<(Time, CopyId)>,
-    failures_told: FailuresTold,
+    failure_rate: FailureRateLimit,
     endings: Endings,
 }
 
@@ -185,7 +185,7 @@ impl Node {
             common: Common::default(),
             copies: Slab::default(),
             packs_waiting: VecDeque::new(),
-            failures_told: FailuresTold::default(),
+            failure_rate: FailureRateLimit::default(),
             endings: Endings::default(),
         }
     }
@@ -331,7 +331,7 @@ impl Node {
         match self.links.write_done(link, work) {
             Some((blob, Purpose::Serve(index))) => {
                 answering!(self).serve_written(now, link, index);
-                memory!(self).unhold(blob);
+                memory!(self).release(blob);
             }
             Some((blob, Purpose::Push(op))) => pushing!(self).push_landed(now, link, op, blob),
             None => {}

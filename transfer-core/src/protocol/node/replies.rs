@@ -125,7 +125,7 @@ impl Replies<'_> {
             return;
         }
         let Some(worker) = self.sessions.get(session).map(|s| s.name().clone()) else { return };
-        if let Some(untold) = self.failures_told.next(self.common.latest) {
+        if let Some(untold) = self.failure_rate.next(self.common.latest) {
             self.actions.report(NodeEvent::Failed { worker, failure: failure.clone(), untold });
         }
     }

@@ -25,7 +25,7 @@ pub(crate) enum OpKind {
         select: Select,
         stage: FetchStage,
         /// The number of times that the node which was said to own the key did not own it.
-        astray: u32,
+        redirects: u32,
         /// The trace context of the span that asked for the fetch, if there is one.
         trace: Option<TraceContext>,
         /// The part of the version that the worker asked for. `None`: all of it.

@@ -31,7 +31,7 @@ fn fetch(session: SessionId, id: u64, after: Duration) -> Op {
     let kind = OpKind::Fetch {
         select: Select::Latest,
         stage: FetchStage::Waiting,
-        astray: 0,
+        redirects: 0,
         trace: None,
         excerpt: None,
         gathered: None,

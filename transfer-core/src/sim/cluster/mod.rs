@@ -12,7 +12,7 @@
 //! - `end`: the checks after all workers have gone.
 //! - `references`: which node keeps which segment of a peer.
 //! - `tally`: what a schedule has done.
-//! - `misfortune`: restarts of sidecars and of the directory, clocks that jump, links that are made twice.
+//! - `faults`: restarts of sidecars and of the directory, clocks that jump, links that are made twice.
 //!
 //! [`run`] plays one seed. It ends with the first error.
 
@@ -23,7 +23,7 @@ mod counting;
 mod directory;
 mod disk;
 mod end;
-mod misfortune;
+mod faults;
 mod notices;
 mod peering;
 mod references;

@@ -141,7 +141,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         c.later(at, Happening::Connect(i));
     }
     if !play.calm {
-        c.misfortunes();
+        c.schedule_faults();
     } else if play.rails {
         c.broken_cables();
     }
@@ -161,7 +161,7 @@ impl Cluster {
         if self.few_names { 4 } else { 1 << 16 }
     }
 
-    fn misfortunes(&mut self) {
+    fn schedule_faults(&mut self) {
         let long = self.delay * 200;
         let span = u64::try_from(long.as_nanos()).unwrap();
         let most = if self.play.rails { 16 } else { 4 };
@@ -170,7 +170,7 @@ impl Cluster {
             self.later(at, Happening::Break);
         }
         if self.play.restarts {
-            self.great_misfortunes(span);
+            self.inject_faults(span);
         }
         for _ in 0..self.rng.random_range(0..4) {
             let at = Time(self.rng.random_range(0..span));

@@ -456,8 +456,7 @@ impl Cluster {
     pub(super) fn check_deadlines(&self) -> Result<(), String> {
         for w in &self.workers {
             for (op, asked) in &w.ops {
-                let jumps =
-                    if self.play.restarts { self.delay * super::misfortune::LONGEST_JUMP } else { Duration::ZERO };
+                let jumps = if self.play.restarts { self.delay * super::faults::LONGEST_JUMP } else { Duration::ZERO };
                 if asked.deadline + self.delay * 10 + jumps < self.now {
                     return Err(format!("{op:?} of {} did not end at its deadline {:?}", w.name, asked.deadline));
                 }

@@ -173,7 +173,7 @@ impl Answering<'_> {
             }
         }
         // The lease has a reference of its own.
-        memory!(self).unhold(blob);
+        memory!(self).release(blob);
     }
 
     /// Reads all of a version on disk back for a request of a peer.
@@ -222,7 +222,7 @@ impl Answering<'_> {
         let blob = self.keys.insert(blob);
         let serve = self.transfers.serve_mut(link, index);
         if let Some(before) = serve.and_then(|serve| serve.copied(blob, place.is_some())) {
-            memory!(self).unhold(before);
+            memory!(self).release(before);
         }
         self.answer_published(link, index);
     }
@@ -230,6 +230,6 @@ impl Answering<'_> {
     /// Releases the version that was copied. It counts as a fetch if the copy went `well`.
     pub(in crate::protocol::node) fn copied_from(&mut self, now: Time, key: &Key, from: BlobId, well: bool) {
         self.fetch_of_ends(now, key, from, well);
-        memory!(self).unhold(from);
+        memory!(self).release(from);
     }
 }

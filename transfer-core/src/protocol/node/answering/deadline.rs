@@ -133,7 +133,7 @@ impl Answering<'_> {
                 self.keys.show(id, self.actions);
                 self.serve_waiters(now, id);
             }
-            None => memory!(self).unhold(blob),
+            None => memory!(self).release(blob),
         }
     }
 }

@@ -26,7 +26,7 @@ impl Answering<'_> {
     pub(in crate::protocol::node) fn drop_op(&mut self, id: OperationId) {
         if let Some(Op { kind: OpKind::Push { blob, .. } | OpKind::TakeBack { blob }, key, .. }) = self.detach_op(id) {
             self.keys.refuse_announced(&key, blob, self.actions);
-            memory!(self).unhold(blob);
+            memory!(self).release(blob);
         }
     }
 
@@ -56,7 +56,7 @@ impl Answering<'_> {
         replies!(self).failed(op.session, &failure);
         self.actions.answer(op.session, op.id, Answer::Failed { failure, kept });
         self.keys.refuse_announced(&op.key, blob, self.actions);
-        memory!(self).unhold(blob);
+        memory!(self).release(blob);
         if !more_follow {
             self.no_more_follow(op.session, &op.key);
         }

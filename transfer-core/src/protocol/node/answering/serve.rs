@@ -248,7 +248,7 @@ impl Answering<'_> {
             self.fetch_of_ends(now, serve.key(), blob, well);
         }
         if let Some(blob) = serve.blob {
-            memory!(self).unhold(blob);
+            memory!(self).release(blob);
         }
         if let Some(copying) = serve.copying() {
             self.copy_unwanted(copying);

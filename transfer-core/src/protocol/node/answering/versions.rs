@@ -41,7 +41,7 @@ impl Answering<'_> {
     /// Makes a blob the newest version of its key. The caller's reference becomes the publication's.
     pub(in crate::protocol::node) fn publish(&mut self, now: Time, record: RecordId, blob: BlobId, version: Version) {
         for ended in self.keys.publish(now, record, blob, version, self.actions) {
-            memory!(self).unhold(ended);
+            memory!(self).release(ended);
         }
         self.serve_waiters(now, record);
     }
@@ -149,7 +149,7 @@ impl Answering<'_> {
     fn fetch_ends(&mut self, now: Time, record: RecordId, blob: BlobId, well: bool) {
         let Some((version, has_ended)) = self.keys.fetch_ends(record, blob, well, self.actions) else { return };
         if has_ended {
-            memory!(self).unhold(blob);
+            memory!(self).release(blob);
             replies!(self).tell_unfetched(record);
         }
         self.serve(now, record, Concerned::Version(version));

@@ -13,7 +13,7 @@ impl Node {
     /// once after each [`HostAction::Withdraw`](crate::protocol::HostAction::Withdraw).
     pub fn withdrawn(&mut self, ticket: u64) {
         if let Some(blob) = self.keys.withdrawn(ticket) {
-            memory!(self).unhold(blob);
+            memory!(self).release(blob);
         }
     }
 
@@ -21,7 +21,7 @@ impl Node {
     /// places that the key could have are taken.
     pub fn not_shown(&mut self, ticket: u64) {
         if let Some(blob) = self.keys.not_shown(ticket, &mut self.actions) {
-            memory!(self).unhold(blob);
+            memory!(self).release(blob);
         }
     }
 

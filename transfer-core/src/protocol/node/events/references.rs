@@ -11,7 +11,7 @@ impl Node {
     /// Handles the message RELEASE_REFERENCE: the peer no longer reads the version.
     pub(in crate::protocol::node) fn reference_released(&mut self, link: LinkId, lease: u32) {
         match self.references.released(link, lease) {
-            Some(blob) => memory!(self).unhold(blob),
+            Some(blob) => memory!(self).release(blob),
             None => {
                 sending!(self).violation(link, &format!("it releases reference {lease:#x}, which it does not hold"))
             }

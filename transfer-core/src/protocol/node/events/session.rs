@@ -106,7 +106,7 @@ impl Node {
         }
         match request {
             Request::Command { op, command } => self.command(now, session, op, command),
-            Request::Release { lease } => memory!(self).release(session, lease),
+            Request::Release { lease } => memory!(self).release_lease(session, lease),
             Request::Cancel { op } => {
                 if let Some(id) = self.sessions.get(session).and_then(|s| s.op(op)) {
                     let text = "given up by its caller";

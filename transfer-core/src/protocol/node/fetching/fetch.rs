@@ -9,7 +9,7 @@ use crate::tensor::{Key, Name, Select, Version};
 use crate::time::Time;
 
 /// How many times a fetch asks the directory again because the key is not where the directory said.
-pub(in crate::protocol::node) const MOST_ASTRAY: u32 = 16;
+pub(in crate::protocol::node) const MAX_REDIRECTS: u32 = 16;
 
 impl Fetching<'_> {
     pub(in crate::protocol::node) fn fetch(&mut self, now: Time, session: SessionId, op: OpId, mut fetch: Fetch) {
@@ -31,8 +31,14 @@ impl Fetching<'_> {
             match self.keys.pick(record, fetch.select) {
                 Picked::Blob(blob) if lookup!(self).needs_copy(session, blob) => {
                     let Fetch { key, select, timeout, require, trace, watches: _, excerpt } = fetch;
-                    let kind =
-                        OpKind::Fetch { select, stage: FetchStage::Waiting, astray: 0, trace, excerpt, gathered: None };
+                    let kind = OpKind::Fetch {
+                        select,
+                        stage: FetchStage::Waiting,
+                        redirects: 0,
+                        trace,
+                        excerpt,
+                        gathered: None,
+                    };
                     let op = Op { session, id: op, key, since: now, deadline: now + timeout, require, kind };
                     return answering!(self).hand_over_copy(now, op, blob);
                 }
@@ -69,7 +75,7 @@ impl Fetching<'_> {
             kind: OpKind::Fetch {
                 select: fetch.select,
                 stage: FetchStage::Waiting,
-                astray: 0,
+                redirects: 0,
                 trace: fetch.trace,
                 excerpt: fetch.excerpt,
                 gathered: None,
@@ -147,14 +153,14 @@ impl Fetching<'_> {
     /// for a newer entry, but not without limit: two nodes that each say that the other owns the key would keep the
     /// fetch going until its deadline, and the directory busy.
     pub(in crate::protocol::node) fn wrong_owner(&mut self, now: Time, id: OperationId, why: Failure) {
-        let Some(Op { kind: OpKind::Fetch { astray, stage, .. }, .. }) = self.sessions.op_mut(id) else { return };
-        *astray += 1;
-        if *astray <= MOST_ASTRAY {
+        let Some(Op { kind: OpKind::Fetch { redirects, stage, .. }, .. }) = self.sessions.op_mut(id) else { return };
+        *redirects += 1;
+        if *redirects <= MAX_REDIRECTS {
             return self.look_again(now, id);
         }
         *stage = FetchStage::Waiting;
         let text =
-            format!("{}; that was the answer {MOST_ASTRAY} times, each after asking the directory anew", why.text);
+            format!("{}; that was the answer {MAX_REDIRECTS} times, each after asking the directory anew", why.text);
         answering!(self).fail_op(id, Failure::new(FailureCode::NotOwner, text));
     }
 

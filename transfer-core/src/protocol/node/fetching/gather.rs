@@ -48,7 +48,7 @@ impl Fetching<'_> {
             kind: OpKind::Fetch {
                 select: Select::Latest,
                 stage: FetchStage::Waiting,
-                astray: 0,
+                redirects: 0,
                 trace,
                 excerpt: None,
                 gathered: Some(Arc::new(gathered)),

@@ -161,7 +161,7 @@ impl Fetching<'_> {
                 WorkersTransfer { operation, session, key, version, path, outcome, since: op.since, trace },
             );
         }
-        memory!(self).unhold(blob);
+        memory!(self).release(blob);
     }
 
     /// Handles the message BY_REFERENCE: the version can be read in the peer's memory until it is released.
@@ -219,7 +219,7 @@ impl Fetching<'_> {
                 WorkersTransfer { operation, session, key, version, path, outcome, since: op.since, trace },
             );
         }
-        memory!(self).unhold(blob);
+        memory!(self).release(blob);
     }
 
     /// Handles the message ERROR_STATUS: the version will not come.

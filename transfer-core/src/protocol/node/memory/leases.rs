@@ -5,7 +5,7 @@ use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Answer, Failure, FailureCode, FetchedTensor, LeaseId, OpId, Reply, Report};
 use crate::protocol::action::HostAction;
 use crate::protocol::ids::{BlobId, OperationId, SessionId};
-use crate::protocol::keys::{Blob, Source, Unheld};
+use crate::protocol::keys::{Blob, Released, Source};
 use crate::protocol::meters::{Operation, PathId};
 use crate::protocol::node::flows::Memory;
 use crate::protocol::sessions::Writer;
@@ -25,11 +25,11 @@ impl Memory<'_> {
     }
 
     /// Drops one reference to a blob. The last one returns the memory to its source.
-    pub(in crate::protocol::node) fn unhold(&mut self, id: BlobId) {
-        let blob = match self.keys.unhold(id) {
-            Unheld::Held => return self.spills.lost_reader(id),
-            Unheld::Sole(op) => return self.taken_back(op, id),
-            Unheld::Ended(blob) => blob,
+    pub(in crate::protocol::node) fn release(&mut self, id: BlobId) {
+        let blob = match self.keys.release(id) {
+            Released::Held => return self.spills.lost_reader(id),
+            Released::Sole(op) => return self.taken_back(op, id),
+            Released::Ended(blob) => blob,
         };
         match blob.source {
             Source::Arena(_) | Source::Returned => {
@@ -41,7 +41,7 @@ impl Memory<'_> {
             Source::Pool(range) => self.landing.free(blob.domain, *range),
             Source::Slot(link, slot) => self.landing.slot_read(link, slot, self.actions),
             Source::Reference { link, lease, .. } => self.return_reference(link, lease, blob.slice().segment),
-            Source::Gathered(parts) => parts.0.into_iter().for_each(|(part, _)| self.unhold(part)),
+            Source::Gathered(parts) => parts.0.into_iter().for_each(|(part, _)| self.release(part)),
         }
     }
 
@@ -132,7 +132,7 @@ impl Memory<'_> {
         Ok(())
     }
 
-    pub(in crate::protocol::node) fn release(&mut self, session: SessionId, lease: LeaseId) {
+    pub(in crate::protocol::node) fn release_lease(&mut self, session: SessionId, lease: LeaseId) {
         let blob = Id::from_u64(lease.0);
         if self.sessions.get(session).is_none() {
             return;
@@ -148,7 +148,7 @@ impl Memory<'_> {
         {
             return;
         }
-        self.unhold(blob);
+        self.release(blob);
     }
 
     /// Returns a reference to its owner, because the workers of this node no longer read the version.

@@ -65,13 +65,13 @@ impl Memory<'_> {
             match self.spilled(&key, blob, id) {
                 true => {
                     self.exchanges.spilled(blob, id);
-                    self.unhold(blob);
+                    self.release(blob);
                 }
                 // It has ended meanwhile, or is being taken back.
                 false => self.forget_spilled(id),
             }
         }
-        self.unhold(blob);
+        self.release(blob);
     }
 
     /// Puts a version on disk in the place of the one in memory. Returns `false` if that is not published any more.

@@ -95,11 +95,11 @@ impl Ownership<'_> {
                 Ending::Leases(session) => self.end_next_lease(*session),
                 Ending::Orphans(keys) => self.end_next_orphan(now, keys),
                 Ending::Versions(older) => older.pop().map(|blob| {
-                    memory!(self).unhold(blob);
+                    memory!(self).release(blob);
                     1
                 }),
                 Ending::Read(blobs) => blobs.next().map(|blob| {
-                    memory!(self).unhold(blob);
+                    memory!(self).release(blob);
                     1
                 }),
                 Ending::Link(lost) => self.end_next_of_link(now, lost),
@@ -153,7 +153,7 @@ impl Ownership<'_> {
 
     fn end_next_lease(&mut self, session: SessionId) -> Option<u32> {
         let blob = self.sessions.take_lease(session)?;
-        memory!(self).unhold(blob);
+        memory!(self).release(blob);
         Some(1)
     }
 

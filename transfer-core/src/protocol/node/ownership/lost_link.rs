@@ -107,13 +107,13 @@ impl Ownership<'_> {
             if let Purpose::Push(op) = purpose {
                 answering!(self).fail_op(op, lost.failure("while the tensor was being written, the link to"));
             }
-            memory!(self).unhold(blob);
+            memory!(self).release(blob);
         } else if let Some(out) = lost.unsent.pop_front() {
             if let Out::Write(write) = out {
                 if let Purpose::Push(op) = write.purpose {
                     answering!(self).fail_op(op, lost.failure("before the tensor could be written, the link to"));
                 }
-                memory!(self).unhold(write.blob);
+                memory!(self).release(write.blob);
             }
         } else if let Some(unsent) = lost.counted.take() {
             counting!(self).count(now, |counters| counters.link_down(link, &unsent, &lost.why));

@@ -46,7 +46,7 @@ impl Ownership<'_> {
     fn end_older_ones(&mut self, mut older: Older) {
         for _ in 0..ENDS_PER_ROUND {
             let Some(blob) = older.pop() else { return };
-            memory!(self).unhold(blob);
+            memory!(self).release(blob);
         }
         if !older.is_empty() {
             self.endings.later(Ending::Versions(older));
@@ -78,7 +78,7 @@ impl Ownership<'_> {
             self.end_older_ones(older);
         }
         if let Some(newest) = newest {
-            memory!(self).unhold(newest);
+            memory!(self).release(newest);
         }
     }
 
@@ -87,7 +87,7 @@ impl Ownership<'_> {
     pub(in crate::protocol::node) fn end_older(&mut self, record: RecordId, from: u64) -> Option<u64> {
         let (ending, next) = self.keys.take_older_but_outliving(record, from, ENDS_PER_ROUND, self.actions);
         for blob in ending {
-            memory!(self).unhold(blob);
+            memory!(self).release(blob);
         }
         next
     }
@@ -98,7 +98,7 @@ impl Ownership<'_> {
             from = self.end_older(record, version);
         }
         if let Some(newest) = self.keys.take_newest_but_outliving(record, self.actions) {
-            memory!(self).unhold(newest);
+            memory!(self).release(newest);
         }
         self.keys.record(record).is_some_and(|r| r.count() > 0)
     }

@@ -226,9 +226,9 @@ impl Pushing<'_> {
                 now,
                 WorkersTransfer { operation, session, key, version, path, outcome, since: op.since, trace },
             );
-            memory!(self).unhold(blob);
+            memory!(self).release(blob);
         }
-        memory!(self).unhold(blob);
+        memory!(self).release(blob);
     }
 
     /// Handles the answer to a call. A flow whose slots were called back meanwhile drops the answer, and continues with

@@ -179,9 +179,9 @@ impl<'a> NodeState<'a> {
     /// Returns whether versions of this key land here by a device that acknowledges a write to the sender before it is
     /// reported here.
     #[must_use]
-    pub fn lands_unheard(&self, key: &Key) -> bool {
+    pub fn lands_unannounced(&self, key: &Key) -> bool {
         let Some(Owner::Landed(landed)) = self.keys.owner(key) else { return false };
         let link = landed.flow.and_then(|(link, _)| self.links.get(link));
-        link.is_some_and(|link| link.limits().acknowledges_unheard)
+        link.is_some_and(|link| link.limits().acknowledges_unannounced)
     }
 }

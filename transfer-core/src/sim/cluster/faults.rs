@@ -17,7 +17,7 @@ impl Cluster {
         self.now + self.nodes[node].ahead
     }
 
-    pub(super) fn great_misfortunes(&mut self, span: u64) {
+    pub(super) fn inject_faults(&mut self, span: u64) {
         for _ in 0..self.rng.random_range(1..12) {
             let at = Time(self.rng.random_range(0..span));
             let node = self.rng.random_range(0..self.nodes.len());
