@@ -9,7 +9,7 @@ use crate::op::{Answer, CounterAsk, CounterCommand, CounterReport, Failure, Fail
 use crate::protocol::counters::{Asked, AskedFor, Counters, Effect, Outcome, Request, Route};
 use crate::protocol::ids::{OperationId, SessionId};
 use crate::protocol::links::Out;
-use crate::protocol::sessions::{Op, OpKind};
+use crate::protocol::sessions::{CounterOp, Op, OpKind};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name};
 use crate::time::Time;
@@ -86,7 +86,7 @@ impl Counting<'_> {
         };
         let Some(tenant) = self.sessions.tenant_of(session) else { return };
         let of = (key.clone(), tenant);
-        let kind = OpKind::Counter;
+        let kind = OpKind::Counter(CounterOp);
         let id =
             self.sessions.begin(Op { session, id: op, key, since: now, deadline: now + timeout, require: None, kind });
         self.count(now, |counters| counters.begin(now, id, of, ask));

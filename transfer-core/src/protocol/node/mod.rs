@@ -12,7 +12,7 @@
 //! - `room`: room in the landing pools.
 //! - `memory`: references to versions.
 //! - `replies`: what workers are told. `sending`: messages to peers.
-//! - `rules`: what may happen. `state`: what the node shows. Both only read.
+//! - `rules`: what may happen. `state`: what the node shows. `kinds`: what operations wait for. They only read.
 
 #[macro_use]
 mod flows;
@@ -20,6 +20,7 @@ mod flows;
 mod answering;
 mod events;
 mod fetching;
+mod kinds;
 mod memory;
 mod ownership;
 mod pushing;
@@ -62,7 +63,7 @@ use crate::protocol::meters::Meters;
 use crate::protocol::parents::Parents;
 use crate::protocol::pings::Pings;
 use crate::protocol::references::References;
-use crate::protocol::sessions::{FetchStage, OpKind, PushStage, Sessions};
+use crate::protocol::sessions::{FetchOp, FetchStage, OpKind, PrepareOp, PushOp, PushStage, Sessions};
 use crate::protocol::slab::{Id, Slab};
 use crate::protocol::spill::Spills;
 use crate::protocol::tenant::Tenant;
@@ -139,12 +140,14 @@ const MAX_RECEIVE_SLOTS: u32 = 1 << 14;
 impl Node {
     pub(super) fn go_on_with_link(&mut self, now: Time, id: OperationId, link: LinkId) {
         match self.sessions.op(id).map(|op| &op.kind) {
-            Some(OpKind::Fetch { stage: FetchStage::Connecting(_), .. }) => fetching!(self).start_pull(now, id, link),
+            Some(OpKind::Fetch(FetchOp { stage: FetchStage::Connecting(_), .. })) => {
+                fetching!(self).start_pull(now, id, link)
+            }
             Some(
-                OpKind::Push { stage: PushStage::Connecting(_), .. }
-                | OpKind::Prepare { stage: PushStage::Connecting(_), .. },
+                OpKind::Push(PushOp { stage: PushStage::Connecting(_), .. })
+                | OpKind::Prepare(PrepareOp { stage: PushStage::Connecting(_), .. }),
             ) => pushing!(self).enqueue_push(now, id, link),
-            Some(OpKind::Counter) => counting!(self).count(now, |counters| counters.connected(now, id, link)),
+            Some(OpKind::Counter(_)) => counting!(self).count(now, |counters| counters.connected(now, id, link)),
             _ => {}
         }
     }

@@ -8,7 +8,7 @@ use crate::protocol::events::NodeEvent;
 use crate::protocol::ids::{BlobId, RecordId, SessionId};
 use crate::protocol::keys::Owner;
 use crate::protocol::meters::{Operation, PathId};
-use crate::protocol::sessions::{Op, OpKind};
+use crate::protocol::sessions::{Op, OpKind, PushOp};
 use crate::protocol::snapshot::EndedTransfer;
 use crate::tensor::{Key, Name, Version};
 use crate::time::Time;
@@ -108,9 +108,9 @@ impl Replies<'_> {
     /// Records an operation that has failed, if it is a push or a fetch.
     pub(super) fn note_failed(&mut self, op: &Op, code: FailureCode) {
         let (operation, version) = match &op.kind {
-            OpKind::Push { version, .. } => (Operation::Push, *version),
-            OpKind::Fetch { .. } => (Operation::Fetch, None),
-            OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter => return,
+            OpKind::Push(PushOp { version, .. }) => (Operation::Push, *version),
+            OpKind::Fetch(_) => (Operation::Fetch, None),
+            OpKind::Prepare(_) | OpKind::TakeBack(_) | OpKind::Counter(_) => return,
         };
         let (now, key, trace) = (self.common.latest, &op.key, access!(self).trace_of(op));
         let (session, path, outcome, since) = (op.session, PathId::HERE, Err(code), op.since);

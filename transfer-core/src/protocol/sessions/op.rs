@@ -20,82 +20,104 @@ pub(crate) struct Op {
     pub(crate) kind: OpKind,
 }
 
+/// A kind of operation, with what only this kind has.
 pub(crate) enum OpKind {
-    Fetch {
-        select: Select,
-        stage: FetchStage,
-        /// The number of times that the node which was said to own the key did not own it.
-        redirects: u32,
-        /// The trace context of the span that asked for the fetch, if there is one.
-        trace: Option<TraceContext>,
-        /// The part of the version that the worker asked for. `None`: all of it.
-        excerpt: Option<Box<Excerpt>>,
-        /// The ranges of several versions that the worker asked for together. The operation's key is the first of them.
-        gathered: Option<Arc<Gathered>>,
-    },
-    Push {
-        version: Option<Version>,
-        takeover: bool,
-        more_follow: bool,
-        to: Option<Name>,
-        blob: BlobId,
-        /// What it says of an exchange, if it is an anchor or a mark.
-        label: Option<Box<Label>>,
-        stage: PushStage,
-        posted: Time,
-    },
-    /// Requests landing slots for a later push.
-    Prepare { to: Name, meta: TensorMeta, stage: PushStage },
-    /// Takes a version back. Fetches do not find the version meanwhile.
-    TakeBack { blob: BlobId },
-    /// Acts on a counter or barrier. The operation's key is the reserved key of that counter or barrier.
-    Counter,
+    Fetch(FetchOp),
+    Push(PushOp),
+    Prepare(PrepareOp),
+    TakeBack(TakeBackOp),
+    Counter(CounterOp),
 }
 
+/// Gets a version, or a part of it.
+pub(crate) struct FetchOp {
+    pub(crate) select: Select,
+    pub(crate) stage: FetchStage,
+    /// The number of times that the node which was said to own the key did not own it.
+    pub(crate) redirects: u32,
+    /// The trace context of the span that asked for the fetch, if there is one.
+    pub(crate) trace: Option<TraceContext>,
+    /// The part of the version that the worker asked for. `None`: all of it.
+    pub(crate) excerpt: Option<Box<Excerpt>>,
+    /// The ranges of several versions that the worker asked for together. The operation's key is the first of them.
+    pub(crate) gathered: Option<Arc<Gathered>>,
+}
+
+/// Publishes a version.
+pub(crate) struct PushOp {
+    pub(crate) version: Option<Version>,
+    pub(crate) takeover: bool,
+    pub(crate) more_follow: bool,
+    pub(crate) to: Option<Name>,
+    pub(crate) blob: BlobId,
+    /// What it says of an exchange, if it is an anchor or a mark.
+    pub(crate) label: Option<Box<Label>>,
+    pub(crate) stage: PushStage,
+    pub(crate) posted: Time,
+}
+
+/// Requests landing slots for a later push.
+pub(crate) struct PrepareOp {
+    pub(crate) to: Name,
+    pub(crate) meta: TensorMeta,
+    pub(crate) stage: PushStage,
+}
+
+/// Takes a version back. Fetches do not find the version meanwhile.
+pub(crate) struct TakeBackOp {
+    pub(crate) blob: BlobId,
+}
+
+/// Acts on a counter or barrier. The operation's key is the reserved key of that counter or barrier, and the counters know the
+/// rest.
+pub(crate) struct CounterOp;
+
 impl Op {
+    fn fetch(&self) -> Option<&FetchOp> {
+        match &self.kind {
+            OpKind::Fetch(fetch) => Some(fetch),
+            _ => None,
+        }
+    }
+
     /// Returns the worker that a push, or the preparation of a push, is for.
     pub(crate) fn target(&self) -> Option<&Name> {
         match &self.kind {
-            OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
-            OpKind::Push { to, .. } => to.as_ref(),
-            OpKind::Prepare { to, .. } => Some(to),
+            OpKind::Push(push) => push.to.as_ref(),
+            OpKind::Prepare(prepare) => Some(&prepare.to),
+            _ => None,
         }
     }
 
     /// Returns the version that a fetch asks for. The latest, if this is no fetch.
     pub(crate) fn select(&self) -> Select {
-        match &self.kind {
-            OpKind::Fetch { select, .. } => *select,
-            OpKind::Push { .. } | OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter => Select::Latest,
-        }
+        self.fetch().map_or(Select::Latest, |fetch| fetch.select)
     }
 
     /// Returns the part of the version that a fetch asks for. `None`: all of it, or this is no fetch.
     pub(crate) fn excerpt(&self) -> Option<&Excerpt> {
-        match &self.kind {
-            OpKind::Fetch { excerpt, .. } => excerpt.as_deref(),
-            OpKind::Push { .. } | OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
-        }
+        self.fetch()?.excerpt.as_deref()
     }
 
     /// Takes what a push says of an exchange.
     pub(crate) fn take_label(&mut self) -> Option<Box<Label>> {
         match &mut self.kind {
-            OpKind::Push { label, .. } => label.take(),
+            OpKind::Push(push) => push.label.take(),
             _ => None,
         }
     }
 
     /// Returns whether it is a fetch of a part of an exchange, as its key says.
     pub(crate) fn reads_exchange(&self) -> bool {
-        matches!(self.kind, OpKind::Fetch { .. }) && self.key.as_str().starts_with(exchange::PREFIX)
+        self.fetch().is_some() && self.key.as_str().starts_with(exchange::PREFIX)
     }
 
     /// Returns the stage of a push, or of the preparation of a push.
     pub(crate) fn stage_mut(&mut self) -> Option<&mut PushStage> {
         match &mut self.kind {
-            OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
-            OpKind::Push { stage, .. } | OpKind::Prepare { stage, .. } => Some(stage),
+            OpKind::Push(push) => Some(&mut push.stage),
+            OpKind::Prepare(prepare) => Some(&mut prepare.stage),
+            _ => None,
         }
     }
 }

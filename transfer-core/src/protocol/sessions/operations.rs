@@ -1,6 +1,6 @@
 //! The waiting operations of workers, with their deadlines.
 
-use super::{FetchStage, Op, OpKind, PushStage, Sessions};
+use super::{FetchOp, FetchStage, Op, OpKind, PushStage, Sessions};
 use crate::protocol::ids::{OperationId, SessionId, of};
 use crate::protocol::slab::Slab;
 use crate::time::Time;
@@ -71,7 +71,7 @@ impl Sessions {
 
     /// Changes the stage of a fetch.
     pub(crate) fn set_fetch_stage(&mut self, id: OperationId, next: FetchStage) {
-        if let Some(Op { kind: OpKind::Fetch { stage, .. }, .. }) = self.operations.get_mut(id) {
+        if let Some(Op { kind: OpKind::Fetch(FetchOp { stage, .. }), .. }) = self.operations.get_mut(id) {
             *stage = next;
         }
     }

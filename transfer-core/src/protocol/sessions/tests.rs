@@ -28,14 +28,14 @@ fn sessions() -> Sessions {
 }
 
 fn fetch(session: SessionId, id: u64, after: Duration) -> Op {
-    let kind = OpKind::Fetch {
+    let kind = OpKind::Fetch(FetchOp {
         select: Select::Latest,
         stage: FetchStage::Waiting,
         redirects: 0,
         trace: None,
         excerpt: None,
         gathered: None,
-    };
+    });
     let (key, since, deadline) = (Key::new("k").unwrap(), NOW, NOW + after);
     Op { session, id: OpId(id), key, since, deadline, require: None, kind }
 }
@@ -61,7 +61,8 @@ fn waiting_operation_is_found_by_its_workers_number() {
     assert_eq!(sessions.get(A).unwrap().op(OpId(9)), Some(id));
     sessions.set_push_stage(id, PushStage::Claiming);
     sessions.set_fetch_stage(id, FetchStage::Connecting(name("n")));
-    let stage = sessions.op(id).map(|op| matches!(op.kind, OpKind::Fetch { stage: FetchStage::Connecting(_), .. }));
+    let stage =
+        sessions.op(id).map(|op| matches!(op.kind, OpKind::Fetch(FetchOp { stage: FetchStage::Connecting(_), .. })));
     assert_eq!(stage, Some(true));
     sessions.finish(id);
     assert_eq!((sessions.get(A).unwrap().op(OpId(9)), sessions.get(A).unwrap().waiting()), (None, 0));

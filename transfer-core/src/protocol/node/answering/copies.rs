@@ -21,7 +21,7 @@ use crate::protocol::landing::Want;
 use crate::protocol::meters::PathId;
 use crate::protocol::node::Node;
 use crate::protocol::node::flows::Answering;
-use crate::protocol::sessions::{FetchStage, Op, OpKind};
+use crate::protocol::sessions::{FetchOp, FetchStage, Op, OpKind};
 use crate::protocol::slab::Id;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Excerpt, Key};
@@ -80,7 +80,7 @@ impl Answering<'_> {
             began: now,
             place: None,
         });
-        if let OpKind::Fetch { stage, .. } = &mut op.kind {
+        if let OpKind::Fetch(FetchOp { stage, .. }) = &mut op.kind {
             *stage = FetchStage::Copying(copying);
         }
         let op = self.sessions.begin(op);

@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - `versions`: publishes versions, and answers those who wait for them.
-//! - `ops`: ends operations that wait, with a failure or because their worker is gone. `deadline`: those whose time is over.
+//! - `ops`: the end of an operation: with a failure, given up, overdue, or with its worker.
 //! - `serve`: answers requests of peers. `by_reference`: where the peer reads the memory of this node.
 //! - `copies`: copies what cannot be read where it lies. `copying`: the state of a copy.
 //! - `packing`: packs parts before they are sent. `places`: how many of them a peer has at a time.
@@ -13,7 +13,6 @@
 mod by_reference;
 mod copies;
 mod copying;
-mod deadline;
 mod ending_streams;
 mod ops;
 mod packing;

@@ -1,30 +1,44 @@
-//! Operations of workers that have to wait, and how they end.
+//! The end of an operation without success. Whatever it waits for, it ends here: with a failure, given up by its caller, overdue, or
+//! with its worker.
 
-use crate::op::{Answer, Failure};
-use crate::protocol::ids::OperationId;
+use crate::op::{Answer, Failure, OpId, Push};
+use crate::protocol::ids::{BlobId, OperationId, SessionId};
 use crate::protocol::keys::Waiter;
 use crate::protocol::node::flows::Answering;
-use crate::protocol::sessions::{FetchStage, Op, OpKind};
+use crate::protocol::node::kinds::Waiting;
+use crate::protocol::sessions::{FetchOp, FetchStage, Op, OpKind, PushOp, TakeBackOp};
+use crate::tensor::Key;
+use crate::time::Time;
+use std::time::Duration;
+
+/// Rounds to the millisecond, because part of the caller's time has passed before the sidecar receives the request.
+fn for_people(time: Duration) -> Duration {
+    let millis = (time + Duration::from_micros(500)).as_millis();
+    if millis == 0 { time } else { Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX)) }
+}
 
 impl Answering<'_> {
     /// Ends an operation with a failure, regardless of what it waits for.
     pub(in crate::protocol::node) fn fail_op(&mut self, id: OperationId, failure: Failure) {
         if let Some(op) = self.detach_op(id) {
-            if !matches!(op.kind, OpKind::Push { .. }) {
+            if !matches!(op.kind, OpKind::Push(_)) {
                 replies!(self).note_failed(&op, failure.code);
             }
             match op.kind {
-                OpKind::Fetch { .. } | OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter => {
+                OpKind::Fetch(_) | OpKind::Prepare(_) | OpKind::TakeBack(_) | OpKind::Counter(_) => {
                     replies!(self).refuse(op.session, op.id, failure);
                 }
-                OpKind::Push { .. } => self.end_push_with_failure(&op, failure),
+                OpKind::Push(_) => self.end_push_with_failure(&op, failure),
             }
         }
     }
 
     /// Ends an operation whose worker is gone.
     pub(in crate::protocol::node) fn drop_op(&mut self, id: OperationId) {
-        if let Some(Op { kind: OpKind::Push { blob, .. } | OpKind::TakeBack { blob }, key, .. }) = self.detach_op(id) {
+        if let Some(Op {
+            kind: OpKind::Push(PushOp { blob, .. }) | OpKind::TakeBack(TakeBackOp { blob }), key, ..
+        }) = self.detach_op(id)
+        {
             self.keys.refuse_announced(&key, blob, self.actions);
             memory!(self).release(blob);
         }
@@ -35,22 +49,24 @@ impl Answering<'_> {
     fn detach_op(&mut self, id: OperationId) -> Option<Op> {
         let op = self.sessions.finish(id)?;
         match &op.kind {
-            OpKind::Fetch { stage: FetchStage::Waiting, .. } => {
+            OpKind::Fetch(FetchOp { stage: FetchStage::Waiting, .. }) => {
                 self.keys.forget_waiter(&op.key, Waiter::Local(id), self.actions);
             }
-            OpKind::Fetch { stage: FetchStage::Pulling(link, pull), .. } => pull_slots!(self).cancel_pull(*link, *pull),
-            OpKind::Fetch { stage: FetchStage::Copying(copying), .. } => self.copy_unwanted(*copying),
-            OpKind::TakeBack { blob } => {
+            OpKind::Fetch(FetchOp { stage: FetchStage::Pulling(link, pull), .. }) => {
+                pull_slots!(self).cancel_pull(*link, *pull)
+            }
+            OpKind::Fetch(FetchOp { stage: FetchStage::Copying(copying), .. }) => self.copy_unwanted(*copying),
+            OpKind::TakeBack(TakeBackOp { blob }) => {
                 self.keys.set_awaited(*blob, None);
             }
-            OpKind::Counter => counting!(self).count(self.common.latest, |counters| counters.give_up(id)),
-            OpKind::Fetch { stage: FetchStage::Connecting(_), .. } | OpKind::Push { .. } | OpKind::Prepare { .. } => {}
+            OpKind::Counter(_) => counting!(self).count(self.common.latest, |counters| counters.give_up(id)),
+            OpKind::Fetch(FetchOp { stage: FetchStage::Connecting(_), .. }) | OpKind::Push(_) | OpKind::Prepare(_) => {}
         }
         Some(op)
     }
 
     pub(in crate::protocol::node) fn end_push_with_failure(&mut self, op: &Op, failure: Failure) {
-        let OpKind::Push { blob, more_follow, .. } = op.kind else { return };
+        let OpKind::Push(PushOp { blob, more_follow, .. }) = op.kind else { return };
         replies!(self).note_failed(op, failure.code);
         let kept = self.keys.refuse_push(blob);
         replies!(self).failed(op.session, &failure);
@@ -61,5 +77,54 @@ impl Answering<'_> {
             self.no_more_follow(op.session, &op.key);
         }
         self.keys.tidy_key(&op.key, self.actions);
+    }
+
+    /// Ends an operation whose deadline has passed. The failure says what the operation was waiting for.
+    pub(in crate::protocol::node) fn deadline(&mut self, now: Time, id: OperationId) {
+        let Some(op) = self.sessions.op(id) else { return };
+        let after = for_people(op.deadline.since(op.since));
+        let node = state!(self);
+        if let Some(failure) = op.kind().overdue(Waiting { id, op, node: &node }, after) {
+            self.give_up(now, id, failure);
+        }
+    }
+
+    /// Ends an operation whose deadline has passed or whose caller has cancelled it.
+    pub(in crate::protocol::node) fn give_up(&mut self, now: Time, id: OperationId, failure: Failure) {
+        let taking = match self.sessions.op(id) {
+            Some(Op { kind: OpKind::TakeBack(TakeBackOp { blob }), key, session, .. }) => {
+                Some((*blob, key.clone(), *session))
+            }
+            _ => None,
+        };
+        self.fail_op(id, failure);
+        if let Some((blob, key, session)) = taking {
+            self.publish_again(now, blob, &key, session);
+        }
+    }
+
+    fn publish_again(&mut self, now: Time, blob: BlobId, key: &Key, session: SessionId) {
+        let record = self.keys.find(key);
+        match record.filter(|id| self.keys.publish_again(*id, blob, session)) {
+            Some(id) => {
+                self.keys.show(id, self.actions);
+                self.serve_waiters(now, id);
+            }
+            None => memory!(self).release(blob),
+        }
+    }
+
+    /// Refuses a push that is not an operation yet.
+    pub(in crate::protocol::node) fn refuse_push(
+        &mut self,
+        session: SessionId,
+        op: OpId,
+        push: &Push,
+        failure: Failure,
+    ) {
+        replies!(self).refuse(session, op, failure);
+        if !push.more_follow {
+            self.no_more_follow(session, &push.key);
+        }
     }
 }

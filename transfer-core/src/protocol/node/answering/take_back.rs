@@ -8,7 +8,7 @@ use crate::op::{Failure, FailureCode, OpId, TakeBack};
 use crate::protocol::ids::{BlobId, RecordId, SessionId};
 use crate::protocol::keys::{Picked, Source};
 use crate::protocol::node::flows::TakingBack;
-use crate::protocol::sessions::{Op, OpKind};
+use crate::protocol::sessions::{Op, OpKind, TakeBackOp};
 use crate::tensor::{Key, Select};
 use crate::time::Time;
 
@@ -24,7 +24,7 @@ impl TakingBack<'_> {
                 Err(failure) => return replies!(self).refuse(session, op, failure),
             };
         self.keys.take_version(record, blob, self.actions);
-        let kind = OpKind::TakeBack { blob };
+        let kind = OpKind::TakeBack(TakeBackOp { blob });
         let id =
             self.sessions.begin(Op { session, id: op, key, since: now, deadline: now + timeout, require: None, kind });
         if self.keys.set_awaited(blob, Some(id)) {

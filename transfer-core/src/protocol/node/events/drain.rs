@@ -5,7 +5,7 @@
 //! so that peers learn of the drain before they write. Counters and barriers that live here work until the end.
 
 use crate::protocol::node::Node;
-use crate::protocol::sessions::{FetchStage, OpKind};
+use crate::protocol::sessions::{FetchOp, FetchStage, OpKind};
 use crate::time::Time;
 
 impl Node {
@@ -17,8 +17,10 @@ impl Node {
         }
         self.keys.close_boards(&mut self.actions);
         let failure = access!(self).is_draining();
-        let waiting =
-            self.sessions.operations().ids(|op| matches!(op.kind, OpKind::Fetch { stage: FetchStage::Waiting, .. }));
+        let waiting = self
+            .sessions
+            .operations()
+            .ids(|op| matches!(op.kind, OpKind::Fetch(FetchOp { stage: FetchStage::Waiting, .. })));
         for id in waiting {
             answering!(self).fail_op(id, failure.clone());
         }

@@ -4,7 +4,7 @@ use crate::op::{Failure, FailureCode, Fetch, OpId};
 use crate::protocol::ids::{OperationId, RecordId, SessionId};
 use crate::protocol::keys::{Concerned, Picked, Record, Waiter};
 use crate::protocol::node::flows::Fetching;
-use crate::protocol::sessions::{FetchStage, Op, OpKind};
+use crate::protocol::sessions::{FetchOp, FetchStage, Op, OpKind};
 use crate::tensor::{Key, Name, Select, Version};
 use crate::time::Time;
 
@@ -31,14 +31,14 @@ impl Fetching<'_> {
             match self.keys.pick(record, fetch.select) {
                 Picked::Blob(blob) if lookup!(self).needs_copy(session, blob) => {
                     let Fetch { key, select, timeout, require, trace, watches: _, excerpt } = fetch;
-                    let kind = OpKind::Fetch {
+                    let kind = OpKind::Fetch(FetchOp {
                         select,
                         stage: FetchStage::Waiting,
                         redirects: 0,
                         trace,
                         excerpt,
                         gathered: None,
-                    };
+                    });
                     let op = Op { session, id: op, key, since: now, deadline: now + timeout, require, kind };
                     return answering!(self).hand_over_copy(now, op, blob);
                 }
@@ -72,14 +72,14 @@ impl Fetching<'_> {
             since: now,
             deadline: now + fetch.timeout,
             require: fetch.require,
-            kind: OpKind::Fetch {
+            kind: OpKind::Fetch(FetchOp {
                 select: fetch.select,
                 stage: FetchStage::Waiting,
                 redirects: 0,
                 trace: fetch.trace,
                 excerpt: fetch.excerpt,
                 gathered: None,
-            },
+            }),
         });
         match behind {
             Some(record) => {
@@ -96,7 +96,7 @@ impl Fetching<'_> {
     /// Looks for a fetch's key: at this node, at the key's known owner, then through the directory.
     pub(in crate::protocol::node) fn start_fetch(&mut self, now: Time, id: OperationId) {
         let Some(op) = self.sessions.op_mut(id) else { return };
-        let OpKind::Fetch { stage, select, .. } = &mut op.kind else { return };
+        let OpKind::Fetch(FetchOp { stage, select, .. }) = &mut op.kind else { return };
         *stage = FetchStage::Waiting;
         let (key, select, op_session) = (op.key.clone(), *select, op.session);
         let record_id = self.keys.find_or_make(&key);
@@ -153,7 +153,9 @@ impl Fetching<'_> {
     /// for a newer entry, but not without limit: two nodes that each say that the other owns the key would keep the
     /// fetch going until its deadline, and the directory busy.
     pub(in crate::protocol::node) fn wrong_owner(&mut self, now: Time, id: OperationId, why: Failure) {
-        let Some(Op { kind: OpKind::Fetch { redirects, stage, .. }, .. }) = self.sessions.op_mut(id) else { return };
+        let Some(Op { kind: OpKind::Fetch(FetchOp { redirects, stage, .. }), .. }) = self.sessions.op_mut(id) else {
+            return;
+        };
         *redirects += 1;
         if *redirects <= MAX_REDIRECTS {
             return self.look_again(now, id);
@@ -167,7 +169,7 @@ impl Fetching<'_> {
     /// Asks the directory for a newer entry of a key, because the remembered owner is wrong.
     fn look_again(&mut self, now: Time, id: OperationId) {
         let Some(op) = self.sessions.op_mut(id) else { return };
-        let OpKind::Fetch { stage, select, .. } = &mut op.kind else { return };
+        let OpKind::Fetch(FetchOp { stage, select, .. }) = &mut op.kind else { return };
         *stage = FetchStage::Waiting;
         let (key, select) = (op.key.clone(), *select);
         let newer_than = self.keys.forget_location(&key);

@@ -10,7 +10,7 @@ use crate::op::{Failure, FailureCode, Gather, OpId};
 use crate::protocol::ids::{BlobId, SessionId};
 use crate::protocol::keys::{Blob, Parts, Picked, Record, Source};
 use crate::protocol::node::flows::Fetching;
-use crate::protocol::sessions::{FetchStage, Op, OpKind};
+use crate::protocol::sessions::{FetchOp, FetchStage, Op, OpKind};
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::Serve;
 use crate::tensor::{BodyRange, DType, Gathered, GatheredPart, Key, Select, TensorMeta};
@@ -45,14 +45,14 @@ impl Fetching<'_> {
             since: now,
             deadline: now + timeout,
             require,
-            kind: OpKind::Fetch {
+            kind: OpKind::Fetch(FetchOp {
                 select: Select::Latest,
                 stage: FetchStage::Waiting,
                 redirects: 0,
                 trace,
                 excerpt: None,
                 gathered: Some(Arc::new(gathered)),
-            },
+            }),
         });
         self.fetch_from(now, id, &node);
     }

@@ -9,7 +9,7 @@ use crate::protocol::meters::Operation;
 use crate::protocol::node::flows::Fetching;
 use crate::protocol::node::replies::WorkersTransfer;
 use crate::protocol::references::Referred;
-use crate::protocol::sessions::{FetchStage, OpKind};
+use crate::protocol::sessions::{FetchOp, FetchStage, OpKind};
 use crate::protocol::transfers::{OfLink, Pull, PullState};
 use crate::tensor::{TensorMeta, Version};
 use crate::time::Time;
@@ -22,7 +22,7 @@ impl Fetching<'_> {
     /// speculative share has room.
     pub(in crate::protocol::node) fn start_pull(&mut self, now: Time, op_id: OperationId, link: LinkId) {
         let Some(op) = self.sessions.op(op_id) else { return };
-        let OpKind::Fetch { select, ref excerpt, ref gathered, .. } = op.kind else { return };
+        let OpKind::Fetch(FetchOp { select, ref excerpt, ref gathered, .. }) = op.kind else { return };
         let (excerpt, gathered) = (excerpt.clone(), gathered.clone());
         let (key, require) = (op.key.clone(), op.require.or(self.config.require));
         let Some(domain) = self.sessions.tenant_of(op.session) else { return };

@@ -4,7 +4,7 @@ use crate::op::{Answer, Failure, FailureCode, OpId, Prepare};
 use crate::protocol::directory::DirectoryRequest;
 use crate::protocol::ids::{OperationId, SessionId};
 use crate::protocol::node::flows::Pushing;
-use crate::protocol::sessions::{Op, OpKind, PushStage};
+use crate::protocol::sessions::{Op, OpKind, PrepareOp, PushStage};
 use crate::tensor::Name;
 use crate::time::Time;
 
@@ -40,7 +40,7 @@ impl Pushing<'_> {
             }
             if let Some(op) = self.sessions.finish(id) {
                 match op.kind {
-                    OpKind::Prepare { .. } => self.actions.answer(op.session, op.id, Answer::Prepared),
+                    OpKind::Prepare(_) => self.actions.answer(op.session, op.id, Answer::Prepared),
                     _ => publishing!(self).push_here(now, op),
                 }
             }
@@ -65,7 +65,7 @@ impl Pushing<'_> {
             return self.actions.answer(session, op, Answer::Prepared);
         }
         let Prepare { key, meta, to, timeout } = prepare;
-        let kind = OpKind::Prepare { to, meta, stage: PushStage::Claiming };
+        let kind = OpKind::Prepare(PrepareOp { to, meta, stage: PushStage::Claiming });
         let op = Op { session, id: op, key, since: now, deadline: now + timeout, require: None, kind };
         self.push_there(now, op);
     }

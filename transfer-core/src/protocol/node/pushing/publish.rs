@@ -11,7 +11,7 @@ use crate::protocol::meters::{Operation, PathId};
 use crate::protocol::node::flows::Publishing;
 use crate::protocol::node::replies::WorkersTransfer;
 use crate::protocol::node::rules::key_owned;
-use crate::protocol::sessions::{Op, OpKind, PushStage};
+use crate::protocol::sessions::{Op, OpKind, PushOp, PushStage};
 use crate::tensor::{Key, Life, Name, Retention, Spill, Version};
 use crate::time::Time;
 use crate::wire::ranges::{ArenaRange, table_bytes};
@@ -120,11 +120,11 @@ impl Publishing<'_> {
         let Some(s) = self.sessions.get(session) else { return };
         let slice = match pushed_slice(s.arena(), &push, ranges) {
             Ok(slice) => slice,
-            Err(failure) => return self.refuse_push(session, op, &push, failure),
+            Err(failure) => return answering!(self).refuse_push(session, op, &push, failure),
         };
         let announced = match self.announced(session, &push) {
             Ok(announced) => announced,
-            Err(failure) => return self.refuse_push(session, op, &push, failure),
+            Err(failure) => return answering!(self).refuse_push(session, op, &push, failure),
         };
         let unwelcome = error.or_else(|| self.common.draining.then(|| access!(self).is_draining()));
         let unwelcome = unwelcome.or_else(|| self.too_many_partitions(&push.key, label.as_ref()));
@@ -142,20 +142,20 @@ impl Publishing<'_> {
         if announced.is_none()
             && let Some(failure) = failure
         {
-            return self.refuse_push(session, op, &push, failure);
+            return answering!(self).refuse_push(session, op, &push, failure);
         }
         let local = push.to.as_ref().is_none_or(|to| self.sessions.named(to).is_some());
         if let Some(failure) = stays_nowhere(&push, local) {
-            return self.refuse_push(session, op, &push, failure);
+            return answering!(self).refuse_push(session, op, &push, failure);
         }
         if push.takeover && !local {
             let text = "a push that takes a key over publishes it at its own sidecar: push it there first, then to the other worker";
-            return self.refuse_push(session, op, &push, Failure::new(FailureCode::Invalid, text));
+            return answering!(self).refuse_push(session, op, &push, Failure::new(FailureCode::Invalid, text));
         }
         let (readers, failure) = match access!(self).readers_of_push(&push, local) {
             Ok(readers) => (readers, failure),
             Err(unknown) if announced.is_some() => (Vec::new(), failure.or(Some(unknown))),
-            Err(unknown) => return self.refuse_push(session, op, &push, unknown),
+            Err(unknown) => return answering!(self).refuse_push(session, op, &push, unknown),
         };
         let Some(tenant) = self.sessions.tenant_of(session) else { return };
         let blob = Blob::new(slice, push.meta, tenant, Source::Arena(op));
@@ -173,7 +173,7 @@ impl Publishing<'_> {
             since: now,
             deadline: now + push.timeout,
             require: push.require,
-            kind: OpKind::Push {
+            kind: OpKind::Push(PushOp {
                 version: push.version,
                 takeover: push.takeover,
                 more_follow: push.more_follow,
@@ -182,7 +182,7 @@ impl Publishing<'_> {
                 label: label.map(Box::new),
                 stage: PushStage::Claiming,
                 posted: Time::NEVER,
-            },
+            }),
         };
         if let Some((ticket, at)) = announced {
             self.keys.hold_announced(blob, ticket, at);
@@ -193,21 +193,13 @@ impl Publishing<'_> {
         if local { self.push_here(now, op) } else { pushing!(self).push_there(now, op) }
     }
 
-    /// Refuses a push that is not an operation yet.
-    fn refuse_push(&mut self, session: SessionId, op: OpId, push: &Push, failure: Failure) {
-        replies!(self).refuse(session, op, failure);
-        if !push.more_follow {
-            answering!(self).no_more_follow(session, &push.key);
-        }
-    }
-
     /// Publishes a tensor at this sidecar, where it already lies.
     pub(in crate::protocol::node) fn push_here(&mut self, now: Time, op: Op) {
         let record_id = self.keys.find_or_make(&op.key);
         let Some(owner) = self.keys.record(record_id).map(Record::owner) else { return };
         let Some(session) = self.sessions.get(op.session) else { return };
         let (name, tenant) = (session.name(), session.tenant());
-        let takes_over = matches!(op.kind, OpKind::Push { takeover: true, .. });
+        let takes_over = matches!(op.kind, OpKind::Push(PushOp { takeover: true, .. }));
         match owner {
             owner if owner.is(op.session) => self.publish_op(now, record_id, op),
             Owner::Claiming(claiming)
@@ -261,7 +253,7 @@ impl Publishing<'_> {
     /// Publishes an operation's tensor or refuses it, and ends the operation.
     pub(in crate::protocol::node) fn publish_op(&mut self, now: Time, record: RecordId, mut op: Op) {
         let label = op.take_label();
-        let OpKind::Push { version, blob, to, more_follow, .. } = &op.kind else { return };
+        let OpKind::Push(PushOp { version, blob, to, more_follow, .. }) = &op.kind else { return };
         let (blob, more_follow) = (*blob, *more_follow);
         let Some(next) = self.keys.record(record).map(Record::next_version) else { return };
         let version = version.unwrap_or(Version(next.max(1)));

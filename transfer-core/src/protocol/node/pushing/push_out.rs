@@ -9,7 +9,7 @@ use crate::protocol::links::{Out, OutWrite, Purpose};
 use crate::protocol::meters::Operation;
 use crate::protocol::node::flows::Pushing;
 use crate::protocol::node::replies::WorkersTransfer;
-use crate::protocol::sessions::{Op, OpKind, PushStage};
+use crate::protocol::sessions::{Op, OpKind, PrepareOp, PushOp, PushStage};
 use crate::protocol::transfers::{FlowState, OutFlow};
 use crate::tensor::{Key, Name, TensorMeta, Version};
 use crate::time::Time;
@@ -54,9 +54,9 @@ impl Pushing<'_> {
     /// Returns the description of the tensor that an operation pushes or prepares to push.
     fn pushed_meta(&self, op: &Op) -> Option<TensorMeta> {
         match &op.kind {
-            OpKind::Fetch { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
-            OpKind::Push { blob, .. } => self.keys.blob(*blob).map(|b| b.meta.clone()),
-            OpKind::Prepare { meta, .. } => Some(meta.clone()),
+            OpKind::Fetch(_) | OpKind::TakeBack(_) | OpKind::Counter(_) => None,
+            OpKind::Push(PushOp { blob, .. }) => self.keys.blob(*blob).map(|b| b.meta.clone()),
+            OpKind::Prepare(PrepareOp { meta, .. }) => Some(meta.clone()),
         }
     }
 
@@ -81,7 +81,7 @@ impl Pushing<'_> {
                 self.change_target(link, flow, to);
                 continue;
             }
-            if let OpKind::Push { version: Some(version), .. } = &op.kind
+            if let OpKind::Push(PushOp { version: Some(version), .. }) = &op.kind
                 && version.0 < next
             {
                 let last = Version(next - 1);
@@ -90,18 +90,18 @@ impl Pushing<'_> {
                 continue;
             }
             if state == FlowState::New || meta.len_bytes() > capacity {
-                let by_call = matches!(op.kind, OpKind::Prepare { .. });
+                let by_call = matches!(op.kind, OpKind::Prepare(_));
                 return self.request_buffers(link, flow, meta, by_call);
             }
             match op.kind {
-                OpKind::Push { version, blob, .. } if has_idle => {
+                OpKind::Push(PushOp { version, blob, .. }) if has_idle => {
                     let version = version.unwrap_or(Version(number));
                     match too_high(&op.key, version) {
                         Some(failure) => answering!(self).fail_op(id, failure),
                         None => self.write_pushed(now, link, flow, id, blob, version, meta),
                     }
                 }
-                OpKind::Prepare { .. } => {
+                OpKind::Prepare(_) => {
                     if let Some(op) = self.sessions.finish(id) {
                         self.actions.answer(op.session, op.id, Answer::Prepared);
                     }
@@ -177,7 +177,7 @@ impl Pushing<'_> {
         if is_new {
             sending!(self).send(link, Role::Push, flow.short(), Body::MetaDataUpdate { version, metadata_id, meta });
         }
-        if let Some(Op { kind: OpKind::Push { stage, posted, .. }, .. }) = self.sessions.op_mut(id) {
+        if let Some(Op { kind: OpKind::Push(PushOp { stage, posted, .. }), .. }) = self.sessions.op_mut(id) {
             *stage = PushStage::Writing;
             *posted = now;
         }
@@ -204,7 +204,7 @@ impl Pushing<'_> {
     /// Completes a push whose write is placed at the peer.
     pub(in crate::protocol::node) fn push_landed(&mut self, now: Time, link: LinkId, id: OperationId, blob: BlobId) {
         if let Some(op) = self.sessions.finish(id)
-            && let OpKind::Push { posted, .. } = op.kind
+            && let OpKind::Push(PushOp { posted, .. }) = op.kind
             && let (Some(l), Some(b)) = (self.links.get(link), self.keys.blob(blob))
         {
             let bytes = b.meta.len_bytes();

@@ -6,7 +6,7 @@ use crate::op::{Failure, FailureCode, OpId, Push};
 use crate::protocol::ids::{BlobId, RecordId, SessionId};
 use crate::protocol::keys::{Blob, Outlived};
 use crate::protocol::node::flows::Access;
-use crate::protocol::sessions::{Op, OpKind};
+use crate::protocol::sessions::{FetchOp, Op, OpKind, PushOp};
 use crate::protocol::tenant::{Tenant, denied};
 use crate::tensor::{Excerpt, ExcerptPart, Key, Name, Select, Version};
 use crate::trace::TraceContext;
@@ -26,9 +26,9 @@ impl Access<'_> {
     /// Returns the trace context that the worker gave with an operation.
     pub(in crate::protocol::node) fn trace_of(&self, op: &Op) -> Option<TraceContext> {
         match &op.kind {
-            OpKind::Push { blob, .. } => self.keys.blob(*blob)?.trace(),
-            OpKind::Fetch { trace, .. } => *trace,
-            OpKind::Prepare { .. } | OpKind::TakeBack { .. } | OpKind::Counter => None,
+            OpKind::Push(PushOp { blob, .. }) => self.keys.blob(*blob)?.trace(),
+            OpKind::Fetch(FetchOp { trace, .. }) => *trace,
+            OpKind::Prepare(_) | OpKind::TakeBack(_) | OpKind::Counter(_) => None,
         }
     }
 

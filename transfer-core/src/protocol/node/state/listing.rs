@@ -8,6 +8,7 @@ use crate::protocol::keys::Record;
 use crate::protocol::landing::{InState, Slot, SlotState, SlotUser};
 use crate::protocol::links::Link;
 use crate::protocol::node::flows::NodeState;
+use crate::protocol::node::kinds::Waiting;
 use crate::protocol::sessions::Session;
 use crate::protocol::slab::{Id, Slab};
 use crate::protocol::snapshot::{
@@ -154,10 +155,12 @@ impl NodeState<'_> {
     pub fn transfers(&self, now: Time, filter: &TransferFilter, from: u64, limit: usize) -> Page<TransferStatus> {
         page_of(self.sessions.operations(), from, limit, |id, op| {
             let age = now.since(op.since);
-            let (operation, key) = op.spoken();
+            let at = Waiting { id, op, node: self };
+            let (operation, key) =
+                (op.kind().name(op), op.key.reserved_for().map_or(op.key.as_str(), |(_, name)| name));
             let session = self.sessions.get(op.session)?;
             let worker = session.name();
-            let peer = self.other_node(id, op);
+            let peer = op.kind().other_node(at);
             let wanted = key.starts_with(&filter.prefix)
                 && (filter.worker.is_empty() || worker.as_str() == filter.worker)
                 && (filter.peer.is_empty() || peer.is_some_and(|peer| peer.as_str() == filter.peer))
@@ -169,10 +172,10 @@ impl NodeState<'_> {
                 tenant: self.config.tenants.name(session.tenant()),
                 session: op.session,
                 peer: peer.cloned(),
-                len_bytes: self.length_of(op),
+                len_bytes: op.kind().len_bytes(at),
                 age,
                 left: op.deadline.since(now),
-                waits_for: self.waits_for(id, op),
+                waits_for: op.kind().waits_for(at),
             })
         })
     }

@@ -1,0 +1,96 @@
+//! Fetches.
+
+use super::{Kind, Waiting};
+use crate::fabric::LinkId;
+use crate::op::{Failure, FailureCode};
+use crate::protocol::ids::PullId;
+use crate::protocol::sessions::{FetchOp, FetchStage, Op};
+use crate::protocol::transfers::{Pull, PullState};
+use crate::tensor::Name;
+use std::time::Duration;
+
+impl Kind for FetchOp {
+    fn name(&self, _op: &Op) -> &'static str {
+        "fetch"
+    }
+
+    fn waits_for(&self, Waiting { op, node, .. }: Waiting<'_>) -> String {
+        let select = self.select;
+        match &self.stage {
+            FetchStage::Waiting => {
+                let record = node.keys.find(&op.key).and_then(|r| node.keys.record(r));
+                match record.and_then(|r| node.sessions.owner_name(r.owner())) {
+                    Some(owner) => format!("worker {owner:?} to publish {select} here"),
+                    None => "the directory to say who owns the key: nobody has published it yet".to_owned(),
+                }
+            }
+            FetchStage::Connecting(node) => format!("a link to node {node:?}, which owns the key"),
+            FetchStage::Copying(_) => "a copy out of another tenant's memory or from disk, or room for it".to_owned(),
+            FetchStage::Pulling(link, pull) => {
+                let peer = node.links.peer_name(*link);
+                match node.transfers.pull(*link, *pull).map(|p| p.state) {
+                    Some(PullState::WaitingForRoom) => "room in the landing pool".to_owned(),
+                    Some(PullState::Preparing | PullState::Granting) => "a landing slot to be opened".to_owned(),
+                    _ => format!("node {peer:?} to send {select}"),
+                }
+            }
+        }
+    }
+
+    fn other_node<'a>(&'a self, at: Waiting<'a>) -> Option<&'a Name> {
+        match &self.stage {
+            FetchStage::Waiting | FetchStage::Copying(_) => None,
+            FetchStage::Connecting(node) => Some(node),
+            FetchStage::Pulling(link, _) => at.node.links.peer_of(*link).map(|peer| &peer.name),
+        }
+    }
+
+    fn len_bytes(&self, at: Waiting<'_>) -> Option<u64> {
+        match &self.stage {
+            FetchStage::Pulling(link, pull) => at.node.transfers.pull(*link, *pull).and_then(Pull::len_bytes),
+            _ => None,
+        }
+    }
+
+    fn overdue(&self, at: Waiting<'_>, after: Duration) -> Option<Failure> {
+        let (key, select) = (&at.op.key, self.select);
+        let failure = |code, text: String| Some(Failure::new(code, text));
+        match &self.stage {
+            FetchStage::Waiting => {
+                let record = at.node.keys.find(key).zip(at.node.sessions.tenant_of(at.op.session));
+                match record.and_then(|(record, reader)| access!(at.node).readable_newest(reader, record)) {
+                    Some(newest) => failure(
+                        FailureCode::Deadline,
+                        format!("key {key:?} is at {newest}; {select} was not published within {after:?}"),
+                    ),
+                    None => failure(FailureCode::UnknownKey, format!("nobody published key {key:?} within {after:?}")),
+                }
+            }
+            FetchStage::Connecting(node) => failure(
+                FailureCode::PeerUnreachable,
+                format!("key {key:?} is owned by node {node:?}, to which no link came up within {after:?}"),
+            ),
+            FetchStage::Pulling(link, pull) => Some(self.pull_overdue(at, (*link, *pull), after)),
+            FetchStage::Copying(_) => failure(
+                FailureCode::PoolFull,
+                format!("there was no room in this worker's landing pool for a copy of key {key:?} within {after:?}"),
+            ),
+        }
+    }
+}
+
+impl FetchOp {
+    fn pull_overdue(&self, at: Waiting<'_>, (link, pull): (LinkId, PullId), after: Duration) -> Failure {
+        let (key, select) = (&at.op.key, self.select);
+        let pull = at.node.transfers.pull(link, pull);
+        if pull.is_some_and(|pull| pull.state == PullState::WaitingForRoom) {
+            let text = format!("no room for key {key:?} came free in the landing pool within {after:?}");
+            return Failure::new(FailureCode::PoolFull, text);
+        }
+        let peer = at.node.links.peer_name(link);
+        let behind = pull.and_then(|pull| pull.behind);
+        let newest = behind.map_or_else(String::new, |newest| format!(": the key was at {newest} there"));
+        let text = format!("{select} of key {key:?} did not come from node {peer:?} within {after:?}{newest}");
+        Failure::new(FailureCode::Deadline, text)
+    }
+}
