@@ -34,22 +34,6 @@ pub trait HeaderMemory {
     fn write_header(&mut self, slice: LocalSlice, header: &HeaderBytes) -> bool;
 }
 
-/// Work that [`Driver::poll`] leaves to its caller. The enum is exhaustive, so that a caller that ignores a variant
-/// does not compile.
-#[derive(Debug)]
-pub enum Work<M> {
-    /// An action of the node for its host. For [`HostAction::SegmentUnused`], the driver has already deregistered the
-    /// segment with the fabrics.
-    Host(HostAction),
-    /// A segment of a peer. From now on workers may get leases in it, until [`HostAction::SegmentUnused`].
-    SegmentKept {
-        /// The segment's number on this node.
-        segment: SegmentId,
-        /// The segment's memory.
-        memory: M,
-    },
-}
-
 /// A node and the fabrics that serve it. `M` is the form in which the fabrics get memory.
 pub struct Driver<M> {
     /// The state machine. The caller hands it the events that concern no fabric.
@@ -67,8 +51,6 @@ pub struct Driver<M> {
     blocked: BTreeSet<LinkId>,
     next_link: u32,
     next_foreign: u32,
-    /// Actions that [`Driver::poll`] has taken and not returned yet.
-    taken: VecDeque<Action>,
 }
 
 struct LinkState {
@@ -117,7 +99,6 @@ impl<M> Driver<M> {
             blocked: BTreeSet::new(),
             next_link: 1,
             next_foreign: SegmentId::FIRST_FOREIGN,
-            taken: VecDeque::new(),
         }
     }
 
@@ -334,31 +315,6 @@ impl<M> Driver<M> {
         }
     }
 
-    /// Does the actions that concern fabrics, and returns the next one that does not. Returns `None` when no action is
-    /// left. This is [`Driver::take_actions`] and [`Driver::act`] for a caller to whom it does not matter how often an action
-    /// is moved.
-    pub fn poll(&mut self, now: Time, memory: &mut impl HeaderMemory) -> Option<Work<M>> {
-        loop {
-            let Some(mut action) = self.taken.pop_front() else {
-                let mut taken = std::mem::take(&mut self.taken);
-                let any = self.take_actions(now, memory, &mut taken);
-                self.taken = taken;
-                if any {
-                    continue;
-                }
-                return None;
-            };
-            #[cfg(test)]
-            self.node.forget_marks(&action);
-            if let Some((segment, memory)) = self.act(&mut action, memory) {
-                return Some(Work::SegmentKept { segment, memory });
-            }
-            if let Action::Host(action) = action {
-                return Some(Work::Host(action));
-            }
-        }
-    }
-
     /// Posts what had to wait, and hears what fabrics have granted and revoked by now, which is acted on in this turn. Returns
     /// whether there was anything to hear.
     fn settle(&mut self, now: Time, memory: &mut impl HeaderMemory) -> bool {
@@ -367,7 +323,8 @@ impl<M> Driver<M> {
     }
 
     /// Does an action, or that part of it that concerns fabrics. The rest is the host's. Returns a segment of a peer which it
-    /// was asked to keep; see [`Work::SegmentKept`].
+    /// was asked to keep, and its memory: from now on workers may get leases in it, until [`HostAction::SegmentUnused`]. Before that
+    /// action is done, the segment is deregistered with the fabrics here.
     #[must_use]
     pub fn act(&mut self, action: &mut Action, memory: &mut impl HeaderMemory) -> Option<(SegmentId, M)> {
         match action {

@@ -6,6 +6,7 @@ use crate::protocol::{HostAction, Tenant};
 use crate::tensor::{Life, Retention, Select, Until, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
+use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -56,32 +57,32 @@ impl Pair {
     /// Returns the actions of the first node, in order. It releases at once what `r` fetches. Withdrawn entries have no
     /// hazard pointers.
     fn order(&mut self, r: Worker) -> Vec<String> {
-        use crate::drive::Work;
         let (now, mut order) = (self.world.now(), Vec::new());
-        while let Some(work) = self.nodes[0].poll(now, &mut self.memories[0]) {
-            match work {
-                Work::Host(HostAction::Show(shown)) => {
+        let mut actions = VecDeque::from(self.host_actions(0));
+        while let Some(action) = actions.pop_front() {
+            match action {
+                HostAction::Show(shown) => {
                     order.push(format!("show {}", shown.version.0));
                     self.board.show(shown);
                 }
-                Work::Host(HostAction::Withdraw { ticket, .. }) => {
+                HostAction::Withdraw { ticket, .. } => {
                     order.push("withdraw".into());
                     if self.board.withdraw(ticket) {
                         self.nodes[0].node.withdrawn(ticket);
                     }
                 }
-                Work::Host(HostAction::Reply {
-                    reply: Reply::Answer { answer: Answer::Fetched { lease, .. }, .. },
-                    ..
-                }) => {
+                HostAction::Reply { reply: Reply::Answer { answer: Answer::Fetched { lease, .. }, .. }, .. } => {
                     order.push("fetched".into());
                     self.nodes[0].node.request(now, r.session, Request::Release { lease });
                 }
-                Work::Host(HostAction::Reply {
-                    reply: Reply::Answer { answer: Answer::Pushed { .. }, .. }, ..
-                }) => order.push("pushed".into()),
-                Work::Host(HostAction::Reply { reply: Reply::Returned { .. }, .. }) => order.push("returned".into()),
+                HostAction::Reply { reply: Reply::Answer { answer: Answer::Pushed { .. }, .. }, .. } => {
+                    order.push("pushed".into())
+                }
+                HostAction::Reply { reply: Reply::Returned { .. }, .. } => order.push("returned".into()),
                 other => panic!("{other:?}"),
+            }
+            if actions.is_empty() {
+                actions.extend(self.host_actions(0));
             }
         }
         order
@@ -318,9 +319,8 @@ fn refused_entry_is_not_tried_again() {
     pair.fetch(r, "k", Select::Latest);
     let mut shown = 0;
     for version in 2..4 {
-        let now = pair.world.now();
-        while let Some(work) = pair.nodes[0].poll(now, &mut pair.memories[0]) {
-            if let crate::drive::Work::Host(HostAction::Show(s)) = work {
+        for action in pair.host_actions(0) {
+            if let HostAction::Show(s) = action {
                 shown += 1;
                 pair.nodes[0].node.not_shown(s.ticket);
             }

@@ -1,6 +1,6 @@
 //! Two nodes over a calm simulated fabric, with a directory that answers at once.
 
-use crate::drive::{Driver, Work};
+use crate::drive::Driver;
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{
@@ -8,15 +8,15 @@ use crate::op::{
 };
 use crate::plan::GatherList;
 use crate::protocol::{
-    Claim, ClaimRefused, Control, DirectoryRequest, HostAction, Node, NodeConfig, NodeEvent, PassedOver, PeerInfo,
-    PushRead, SessionId, Tenant, Vouches,
+    Action, Claim, ClaimRefused, Control, DirectoryRequest, HostAction, Node, NodeConfig, NodeEvent, PassedOver,
+    PeerInfo, PushRead, SessionId, Tenant, Vouches,
 };
 use crate::sim::cluster::Board;
 use crate::sim::{Conditions, MemoryId, SimDisk, SimFabric, SimMemory, World};
 use crate::tensor::{DType, Excerpt, Key, Name, Packing, Retention, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::ranges::ArenaRange;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 pub(super) const ARENA_BYTES: u64 = 1 << 17;
@@ -318,9 +318,11 @@ impl Pair {
                     self.nodes[i].node.timeout(now);
                     active = true;
                 }
-                while let Some(work) = self.nodes[i].poll(now, &mut self.memories[i]) {
-                    active = true;
-                    self.work(i, now, work);
+                let mut actions = VecDeque::new();
+                while self.nodes[i].take_actions(now, &mut self.memories[i], &mut actions) {
+                    for action in actions.drain(..) {
+                        active |= self.act(i, now, action);
+                    }
                 }
                 // The fabrics are polled last, because the actions that were just posted may already be done.
                 active |= self.nodes[i].poll_fabrics(now, &self.memories[i]);
@@ -334,47 +336,65 @@ impl Pair {
         }
     }
 
-    fn work(&mut self, i: usize, now: Time, work: Work<MemoryId>) {
-        match work {
-            Work::Host(HostAction::Reply { session, reply }) => self.replies.push((session, reply)),
-            Work::Host(HostAction::CloseSession { why, .. }) => panic!("{why}"),
-            Work::Host(HostAction::SegmentUnused { segment }) => {
+    /// Does an action of a node. Returns whether it was one for the host.
+    fn act(&mut self, i: usize, now: Time, mut action: Action) -> bool {
+        self.kept[i].extend(self.nodes[i].act(&mut action, &mut self.memories[i]));
+        let Action::Host(action) = action else { return false };
+        match action {
+            HostAction::Reply { session, reply } => self.replies.push((session, reply)),
+            HostAction::CloseSession { why, .. } => panic!("{why}"),
+            HostAction::SegmentUnused { segment } => {
                 self.kept[i].retain(|(kept, _)| *kept != segment);
                 self.unused.push(segment);
             }
-            Work::Host(HostAction::Show(shown)) => self.board.show(shown),
-            Work::Host(HostAction::Withdraw { ticket, .. }) => {
+            HostAction::Show(shown) => self.board.show(shown),
+            HostAction::Withdraw { ticket, .. } => {
                 if self.board.withdraw(ticket) {
                     self.nodes[i].node.withdrawn(ticket);
                 }
             }
-            Work::SegmentKept { segment, memory } => self.kept[i].push((segment, memory)),
-            Work::Host(HostAction::Copy { from, packing, to, tag }) => match self.hold_copies {
+            HostAction::Copy { from, packing, to, tag } => match self.hold_copies {
                 true => self.copies.push((i, from, *packing, to, tag)),
                 false => self.copy(i, &from, *packing, to, tag),
             },
-            Work::Host(HostAction::SpillWrite { id, from, .. }) => {
+            HostAction::SpillWrite { id, from, .. } => {
                 assert!(self.disk_is_full || self.disks[i].write(&self.memories[i], id, &from), "{from:?}");
                 self.nodes[i].node.spill_written(now, id, !self.disk_is_full);
             }
-            Work::Host(HostAction::SpillRead { id, packing, to, tag }) => {
+            HostAction::SpillRead { id, packing, to, tag } => {
                 assert!(self.disks[i].read(&self.memories[i], id, *packing, to), "{to}");
                 let result = if self.disk_is_damaged { Err("flipped bits") } else { Ok(()) };
                 self.nodes[i].node.spill_read(now, tag, result);
             }
-            Work::Host(HostAction::SpillFree { id }) => assert!(self.disks[i].free(id), "{id:?}"),
-            Work::Host(HostAction::AskReaders { segment, mark }) => {
+            HostAction::SpillFree { id } => assert!(self.disks[i].free(id), "{id:?}"),
+            HostAction::AskReaders { segment, mark } => {
                 self.asked += 1;
                 let read = self.still_reads;
                 self.nodes[i].node.readers_answered(segment, mark, read);
             }
-            Work::Host(HostAction::Prepared { token: _, answers }) => {
+            HostAction::Prepared { token: _, answers } => {
                 let link = self.links[1 - i].unwrap();
                 self.nodes[1 - i].node.buffers_prepared(now, link, answers);
             }
-            Work::Host(HostAction::Ponged { token, lost }) => self.ponged.push((i, token, lost)),
-            Work::Host(HostAction::Control(control)) => self.control(i, now, control),
+            HostAction::Ponged { token, lost } => self.ponged.push((i, token, lost)),
+            HostAction::Control(control) => self.control(i, now, control),
         }
+        true
+    }
+
+    /// Does the actions of a node that concern fabrics, and returns the others.
+    pub(super) fn host_actions(&mut self, i: usize) -> Vec<HostAction> {
+        let (now, mut actions) = (self.world.now(), VecDeque::new());
+        let _ = self.nodes[i].take_actions(now, &mut self.memories[i], &mut actions);
+        let mut left = Vec::new();
+        for mut action in actions {
+            self.kept[i].extend(self.nodes[i].act(&mut action, &mut self.memories[i]));
+            left.extend(match action {
+                Action::Host(action) => Some(action),
+                _ => None,
+            });
+        }
+        left
     }
 
     fn copy(&mut self, i: usize, from: &[LocalSlice], packing: Packing, to: LocalSlice, tag: u64) {

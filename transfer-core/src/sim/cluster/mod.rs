@@ -32,10 +32,10 @@ mod tally;
 mod worker;
 
 use super::{Endpoint, MemoryId, SimDisk, SimFabric, SimMemory, World};
-use crate::drive::{Driver, Work};
+use crate::drive::Driver;
 use crate::fabric::{Fabric, LinkId};
 use crate::memory::{LocalSlice, RailKeys, SegmentId};
-use crate::protocol::{Broken, BufferAsk, Control, DirectoryRequest, HostAction, Node, NodeConfig, Tenant};
+use crate::protocol::{Action, Broken, BufferAsk, Control, DirectoryRequest, HostAction, Node, NodeConfig, Tenant};
 use crate::rails::{self, MultiRail, RailsConfig};
 use crate::tensor::{Name, Version};
 use crate::time::Time;
@@ -47,7 +47,7 @@ use disk::Done;
 use peering::Dial;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 pub(crate) use tally::Tally;
 use worker::Worker;
@@ -411,11 +411,14 @@ impl Cluster {
             if n.driver.node.next_deadline().is_some_and(|at| at <= now) {
                 n.driver.node.timeout(now);
             }
-            while let Some(work) = {
+            let mut actions = VecDeque::new();
+            while {
                 let n = &mut self.nodes[node];
-                n.driver.poll(now, &mut n.memory)
+                n.driver.take_actions(now, &mut n.memory, &mut actions)
             } {
-                self.work(node, work)?;
+                for action in actions.drain(..) {
+                    self.carry_out(node, action)?;
+                }
             }
             // The fabrics are polled last, because the actions that were just posted may already be done.
             let n = &mut self.nodes[node];
@@ -428,17 +431,30 @@ impl Cluster {
         Err(format!("node {} finds no rest", self.nodes[node].name))
     }
 
-    fn work(&mut self, node: usize, work: Work<MemoryId>) -> Result<(), String> {
-        match work {
-            Work::Host(HostAction::Reply { session, reply }) => self.reply(node, session, reply),
-            Work::Host(HostAction::CloseSession { session, why }) => Err(format!("{session:?} is thrown out: {why}")),
-            Work::Host(HostAction::SegmentUnused { segment }) => self.arena_unused(node, segment),
-            Work::Host(HostAction::Show(shown)) => {
+    fn carry_out(&mut self, node: usize, mut action: Action) -> Result<(), String> {
+        let n = &mut self.nodes[node];
+        #[cfg(test)]
+        n.driver.node.forget_marks(&action);
+        if let Some((segment, memory)) = n.driver.act(&mut action, &mut n.memory) {
+            self.segment_kept(node, segment, memory);
+        }
+        match action {
+            Action::Host(action) => self.carry_out_as_host(node, action),
+            _ => Ok(()),
+        }
+    }
+
+    fn carry_out_as_host(&mut self, node: usize, action: HostAction) -> Result<(), String> {
+        match action {
+            HostAction::Reply { session, reply } => self.reply(node, session, reply),
+            HostAction::CloseSession { session, why } => Err(format!("{session:?} is thrown out: {why}")),
+            HostAction::SegmentUnused { segment } => self.arena_unused(node, segment),
+            HostAction::Show(shown) => {
                 self.world.note(|| format!("{node} shows {shown:?}"));
                 self.nodes[node].board.show(shown);
                 Ok(())
             }
-            Work::Host(HostAction::Withdraw { ticket, .. }) => {
+            HostAction::Withdraw { ticket, .. } => {
                 self.world.note(|| format!("{node} withdraws {ticket}"));
                 let n = &mut self.nodes[node];
                 if n.board.withdraw(ticket) {
@@ -446,14 +462,10 @@ impl Cluster {
                 }
                 Ok(())
             }
-            Work::Host(HostAction::Prepared { token, answers }) => self.answered(token, answers),
+            HostAction::Prepared { token, answers } => self.answered(token, answers),
             // No schedule has an operator who measures round trips.
-            Work::Host(HostAction::Ponged { .. }) => Ok(()),
-            Work::SegmentKept { segment, memory } => {
-                self.segment_kept(node, segment, memory);
-                Ok(())
-            }
-            Work::Host(HostAction::Copy { from, packing, to, tag }) => {
+            HostAction::Ponged { .. } => Ok(()),
+            HostAction::Copy { from, packing, to, tag } => {
                 if !self.nodes[node].memory.pack(&from, *packing, to) {
                     return Err(format!("node {node} copies {from:?}, which is not there"));
                 }
@@ -461,7 +473,7 @@ impl Cluster {
                 self.nodes[node].driver.node.copied(now, tag);
                 Ok(())
             }
-            Work::Host(HostAction::SpillWrite { id, from, .. }) => {
+            HostAction::SpillWrite { id, from, .. } => {
                 let well = self.play.calm || self.rng.random_range(0..10) > 0;
                 let n = &mut self.nodes[node];
                 if well && !n.disk.write(&n.memory, id, &from) {
@@ -471,7 +483,7 @@ impl Cluster {
                 self.after_disk(node, Done::Written(id, well));
                 Ok(())
             }
-            Work::Host(HostAction::SpillRead { id, packing, to, tag }) => {
+            HostAction::SpillRead { id, packing, to, tag } => {
                 let n = &mut self.nodes[node];
                 if !n.disk.read(&n.memory, id, *packing, to) {
                     return Err(format!("node {node} reads {id:?} into {to}, one of which is not there"));
@@ -480,16 +492,16 @@ impl Cluster {
                 self.after_disk(node, Done::Read(tag));
                 Ok(())
             }
-            Work::Host(HostAction::SpillFree { id }) => match self.nodes[node].disk.free(id) {
+            HostAction::SpillFree { id } => match self.nodes[node].disk.free(id) {
                 true => Ok(()),
                 false => Err(format!("node {node} frees {id:?}, which is not there")),
             },
-            Work::Host(HostAction::AskReaders { segment, mark }) => {
+            HostAction::AskReaders { segment, mark } => {
                 let read = self.is_referenced(node, segment, mark);
                 self.nodes[node].driver.node.readers_answered(segment, mark, read);
                 Ok(())
             }
-            Work::Host(HostAction::Control(control)) => self.control(node, control),
+            HostAction::Control(control) => self.control(node, control),
         }
     }
 
