@@ -9,8 +9,7 @@
 //! - `conformance`: the tests that every fabric must pass; with the feature of that name.
 //! - `epoll`: an epoll descriptor.
 //! - `poller`: the epoll descriptor and the timer of a fabric with sockets.
-//! - `peer_watch`: whether the peer of a link still runs.
-//! - `pending`: connections that have not sent their Hello yet.
+//! - `links`: the bookkeeping of links that is the same in every fabric.
 //! - `token`: the proof that a connection was announced by `Connect`.
 //! - `regions`: registered segments and grants, for the fabrics that place bytes themselves.
 
@@ -19,9 +18,7 @@ pub mod conformance;
 mod disk;
 pub mod engine;
 mod epoll;
-mod owed;
-mod peer_watch;
-mod pending;
+mod links;
 mod poller;
 mod random;
 mod regions;

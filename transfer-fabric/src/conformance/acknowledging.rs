@@ -34,7 +34,7 @@ pub fn messages_are_acknowledged_by_the_next_frame<R: Rig>(rig: R) {
         message(&mut pair, 1, link, &[n as u8]);
     }
     // A side that the machine does not run for a while acknowledges what is late.
-    let late = 1 + start.elapsed().as_millis() as u64 / crate::owed::WITHIN.as_millis() as u64;
+    let late = 1 + start.elapsed().as_millis() as u64 / crate::links::ACKNOWLEDGE_WITHIN.as_millis() as u64;
     for (side, [frames_before, acknowledgements_before]) in before.into_iter().enumerate() {
         let [frames, acknowledgements] = sent(&mut pair, side);
         let (frames, acknowledgements) = (frames - frames_before, acknowledgements - acknowledgements_before);
@@ -57,15 +57,15 @@ pub fn one_sided_messages_are_completed<R: Rig>(rig: R) {
     message(&mut pair, 0, link, b"alone");
     pair.until("its completion", |pair| done(pair) == 1);
     let before = sent(&mut pair, 1)[1];
-    let count = 50 * crate::owed::MOST;
+    let count = 50 * crate::links::MAX_UNACKNOWLEDGED;
     for n in 0..count {
         message(&mut pair, 0, link, &n.to_le_bytes());
         let open = n as usize + 2 - done(&pair);
-        assert!(open <= 3 * crate::owed::MOST as usize, "{open} messages are not completed");
+        assert!(open <= 3 * crate::links::MAX_UNACKNOWLEDGED as usize, "{open} messages are not completed");
     }
     pair.until("all completions", |pair| done(pair) as u64 == count + 1);
     let acknowledgements = sent(&mut pair, 1)[1] - before;
-    assert!(acknowledgements >= count / (2 * crate::owed::MOST), "{acknowledgements} for {count}");
+    assert!(acknowledgements >= count / (2 * crate::links::MAX_UNACKNOWLEDGED), "{acknowledgements} for {count}");
 }
 
 /// A write is acknowledged in the next round, because its poster holds memory until then.

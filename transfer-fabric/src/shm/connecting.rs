@@ -3,12 +3,13 @@
 use super::link::{Link, Stage};
 use super::note::{Nonce, Note};
 use super::shared::Shared;
-use super::{Report, ShmFabric, offer};
+use super::{ShmFabric, offer};
+use crate::links::WaitingLink;
 use crate::poller::Source;
 use crate::random;
 use crate::token::Token;
 use std::time::{Duration, Instant};
-use transfer_core::fabric::{DownReason, FabricError, LinkId, Offer};
+use transfer_core::fabric::{DownReason, FabricError, FabricEvent, LinkId, Offer};
 use transfer_memory::socket::{Message, Socket, SocketError};
 
 /// The most sockets that are accepted in one round.
@@ -26,6 +27,15 @@ pub(super) enum Waiting {
     ForAnswer { expect: Token, arrived: Option<Box<Arrived>> },
     /// The acceptor has answered. The link waits for its Hello.
     ForHello { expect: Token, show: Token, deadline: Instant },
+}
+
+impl WaitingLink for Waiting {
+    fn deadline(&self) -> Option<Instant> {
+        match self {
+            Waiting::ForAnswer { .. } => None,
+            Waiting::ForHello { deadline, .. } => Some(*deadline),
+        }
+    }
 }
 
 /// The content of a Hello, and its socket.
@@ -56,20 +66,15 @@ fn check_user(socket: &Socket) -> Result<(), String> {
 }
 
 impl ShmFabric {
-    fn expect_new(&self, link: LinkId, what: &'static str) -> Result<(), FabricError> {
-        let known = self.waiting.contains_key(&link) || self.links.contains_key(&link);
-        if known { Err(FabricError::WrongState { link, what }) } else { Ok(()) }
-    }
-
     pub(super) fn begin_offer(&mut self, link: LinkId) -> Result<Offer, FabricError> {
-        self.expect_new(link, "offer")?;
+        self.links.expect_new(link, "offer")?;
         let expect = Token::random()?;
-        self.waiting.insert(link, Waiting::ForAnswer { expect, arrived: None });
+        self.links.wait(link, Waiting::ForAnswer { expect, arrived: None });
         Ok(offer::encode_initiator(&expect, &self.config.name))
     }
 
     pub(super) fn begin_accept(&mut self, link: LinkId, peer: &Offer) -> Result<Offer, FabricError> {
-        self.expect_new(link, "accept")?;
+        self.links.expect_new(link, "accept")?;
         let bad = |why: &str| FabricError::BadOffer { link, why: why.into() };
         let (show, name) = offer::decode_initiator(peer).map_err(bad)?;
         let path = self.config.directory.join(name);
@@ -94,14 +99,14 @@ impl ShmFabric {
         sent.map_err(|error| failed(error.to_string()))?;
         self.poller.add(&socket, Source::Link(link))?;
         let expect = Token::random()?;
-        let deadline = self.deadline_after(self.config.handshake_timeout);
+        let deadline = self.links.deadline_after(self.config.handshake_timeout);
         self.links
             .insert(link, Link::new(link, socket, shared, Stage::Greeting { expect, nonce, deadline }, self.namespace));
         Ok(offer::encode_acceptor(&expect))
     }
 
     pub(super) fn begin_connect(&mut self, link: LinkId, peer: &Offer) -> Result<(), FabricError> {
-        let Some(Waiting::ForAnswer { expect, arrived }) = self.waiting.get_mut(&link) else {
+        let Some(Waiting::ForAnswer { expect, arrived }) = self.links.waiting(link) else {
             return Err(FabricError::WrongState { link, what: "connect" });
         };
         let bad = |why: &str| FabricError::BadOffer { link, why: why.into() };
@@ -109,12 +114,12 @@ impl ShmFabric {
         let (expect, arrived) = (*expect, arrived.take());
         match arrived {
             Some(arrived) => {
-                self.waiting.remove(&link);
+                self.links.stop_waiting(link);
                 self.seat(link, *arrived, show);
             }
             None => {
-                let deadline = self.deadline_after(self.config.handshake_timeout);
-                self.waiting.insert(link, Waiting::ForHello { expect, show, deadline });
+                let deadline = self.links.deadline_after(self.config.handshake_timeout);
+                self.links.wait(link, Waiting::ForHello { expect, show, deadline });
             }
         }
         Ok(())
@@ -130,14 +135,14 @@ impl ShmFabric {
                     tracing::warn!(%error, "cannot accept peers of this host");
                     self.poller.remove(&self.listener);
                     self.listener_paused = true;
-                    self.deadline_after(PAUSE);
+                    self.links.deadline_after(PAUSE);
                     return;
                 }
             };
             // A connection that is closed already has no user.
             let Ok(from) = socket.peer() else { continue };
             let from = from.uid;
-            let deadline = self.deadline_after(self.config.handshake_timeout);
+            let deadline = self.links.deadline_after(self.config.handshake_timeout);
             let (number, gone) = self.pending.enter(from, PendingConnection { socket, deadline });
             if let Some(gone) = gone {
                 tracing::warn!("a connection of this host was closed for another one: it had not shown a token");
@@ -183,7 +188,7 @@ impl ShmFabric {
             Waiting::ForAnswer { expect, arrived } => arrived.is_none() && expect.is(&token),
             Waiting::ForHello { expect, .. } => expect.is(&token),
         };
-        let Some(link) = self.waiting.iter().find_map(|(link, waiting)| expects(waiting).then_some(*link)) else {
+        let Some(link) = self.links.find_waiting(|link, waiting| expects(waiting).then_some(link)) else {
             return Err((socket, "the token is unknown, used or too late".into()));
         };
         if let Err(why) = check_user(&socket) {
@@ -198,11 +203,11 @@ impl ShmFabric {
             return Err((socket, error.to_string()));
         }
         let arrived = Arrived { socket, shared, nonce, incarnation, namespace };
-        match self.waiting.get_mut(&link) {
+        match self.links.waiting(link) {
             Some(Waiting::ForAnswer { arrived: place, .. }) => *place = Some(Box::new(arrived)),
             Some(Waiting::ForHello { show, .. }) => {
                 let show = *show;
-                self.waiting.remove(&link);
+                self.links.stop_waiting(link);
                 self.seat(link, arrived, show);
             }
             None => {}
@@ -213,7 +218,7 @@ impl ShmFabric {
     /// Handles input on the socket of a link that waits for the control plane. An acceptor sends nothing before the
     /// Welcome, so it has given up.
     pub(super) fn gave_up(&mut self, link: LinkId) {
-        if let Some(Waiting::ForAnswer { arrived, .. }) = self.waiting.get_mut(&link)
+        if let Some(Waiting::ForAnswer { arrived, .. }) = self.links.waiting(link)
             && let Some(arrived) = arrived.take()
         {
             self.poller.remove(&arrived.socket);
@@ -228,12 +233,14 @@ impl ShmFabric {
         if let Err(error) = socket.send(&welcome.encode(), &[], Instant::now()) {
             self.poller.remove(&socket);
             let reason = DownReason::NotConnected(error.to_string());
-            return self.reports.push_back(Report::Down { link: id, reason });
+            return self.links.down(id, reason);
         }
         let mut link = Link::new(id, socket, shared, Stage::Up, self.namespace);
         link.meet(incarnation, namespace, &nonce);
-        self.reports.push_back(Report::Connected(id));
-        self.reports.extend(link.mark.map(|mark| Report::References { link: id, mark }));
+        self.links.report(FabricEvent::Connected { link: id });
+        if let Some(mark) = link.mark {
+            self.links.report(FabricEvent::References { link: id, mark });
+        }
         self.links.insert(id, link);
     }
 }

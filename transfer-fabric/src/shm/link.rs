@@ -7,8 +7,7 @@ use super::note::{Nonce, Note};
 use super::quota::Mapped;
 use super::record::{Element, Encoded, Record, Write};
 use super::shared::Shared;
-use crate::owed::{Owed, SentCounts};
-use crate::peer_watch::PeerWatch;
+use crate::links::{FabricLink, Owed, PeerWatch, SentCounts, Sink};
 use crate::regions::Regions;
 use crate::token::Token;
 use hashbrown::{HashMap, HashSet};
@@ -112,6 +111,20 @@ pub(super) struct Means<'a> {
     pub(super) max_mapped_bytes: u64,
 }
 
+impl FabricLink for Link {
+    fn is_up(&self) -> bool {
+        matches!(self.stage, Stage::Up)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Greeting { deadline, .. } => Some(deadline),
+            Stage::Up => self.watch.due().into_iter().chain(self.owed.due()).min(),
+            Stage::Ending { .. } => None,
+        }
+    }
+}
+
 impl Link {
     pub(super) fn new(id: LinkId, socket: Socket, shared: Shared, stage: Stage, own_namespace: u64) -> Link {
         Link {
@@ -154,10 +167,6 @@ impl Link {
         self.incarnation = incarnation;
         let same = namespace == self.namespace && namespace != 0;
         self.mark = nonce.first_chunk().filter(|_| same).map(|bytes| u64::from_le_bytes(*bytes));
-    }
-
-    pub(super) fn is_up(&self) -> bool {
-        matches!(self.stage, Stage::Up)
     }
 
     pub(super) fn signs(&self) -> Signs {
@@ -229,7 +238,7 @@ impl Link {
     }
 
     /// Reads the socket. A reason for the link's end is kept in `farewell`. Returns whether anything has come.
-    pub(super) fn hear(&mut self, means: Means<'_>, sink: &mut dyn FnMut(FabricEvent<'_>)) -> Result<bool, DownReason> {
+    pub(super) fn hear(&mut self, means: Means<'_>, sink: &mut Sink<'_>) -> Result<bool, DownReason> {
         let mut any = false;
         for _ in 0..NOTES {
             match self.socket.try_receive(1) {
@@ -257,7 +266,7 @@ impl Link {
         note: Note,
         fd: Option<rustix::fd::OwnedFd>,
         means: Means<'_>,
-        sink: &mut dyn FnMut(FabricEvent<'_>),
+        sink: &mut Sink<'_>,
     ) -> Result<(), DownReason> {
         let violation = |why: &str| Err(DownReason::Violation(why.into()));
         match (note, fd, &self.stage) {

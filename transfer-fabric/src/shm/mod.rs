@@ -56,20 +56,17 @@ mod shared;
 mod tests;
 
 use crate::device;
-use crate::owed::SentCounts;
-use crate::pending::PendingConnections;
+use crate::links::{LinkTable, PendingConnections, SentCounts};
 use crate::poller::{Poller, Source};
 use crate::regions::Regions;
 use connecting::{PendingConnection, Waiting};
 use copy_pool::CopyPool;
-use hashbrown::HashMap;
 use link::Link;
 use record::{Record, Write};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use transfer_core::fabric::{
     Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, LinkId, Offer, PostError,
     Sharing, WorkId,
@@ -149,16 +146,6 @@ impl ShmConfig {
     }
 }
 
-/// An event that waits to be reported.
-#[derive(Debug)]
-enum Report {
-    Connected(LinkId),
-    References { link: LinkId, mark: u64 },
-    Granted { link: LinkId, tag: u64, remote: RemoteSlice },
-    Revoked { link: LinkId, key: RemoteKey, tag: u64 },
-    Down { link: LinkId, reason: DownReason },
-}
-
 /// The fabric. See the [module](self).
 #[derive(Debug)]
 pub struct ShmFabric {
@@ -171,13 +158,9 @@ pub struct ShmFabric {
     listener_paused: bool,
     poller: Poller,
     regions: Regions,
-    waiting: HashMap<LinkId, Waiting>,
     pending: PendingConnections<u32, PendingConnection>,
-    links: HashMap<LinkId, Link>,
-    reports: VecDeque<Report>,
+    links: LinkTable<Link, Waiting>,
     counts: SentCounts,
-    /// No deadline passes before this moment.
-    alarm: Option<Instant>,
     /// Whether the next round has to check the sockets, whatever the rings say.
     watchful: bool,
     rounds: u8,
@@ -220,12 +203,9 @@ impl ShmFabric {
             listener_paused: false,
             poller,
             regions: Regions::default(),
-            waiting: HashMap::new(),
             pending: PendingConnections::new(),
-            links: HashMap::new(),
-            reports: VecDeque::new(),
+            links: LinkTable::new(),
             counts: SentCounts::default(),
-            alarm: None,
             watchful: false,
             rounds: 0,
             copy_pool,
@@ -238,12 +218,6 @@ impl ShmFabric {
         self.listener.path()
     }
 
-    /// Returns the link, if it is connected.
-    fn up(&mut self, link: LinkId) -> Result<&mut Link, PostError> {
-        let down = PostError::LinkDown(link);
-        self.links.get_mut(&link).filter(|link| link.is_up()).ok_or(down)
-    }
-
     /// Calls `pass`, which passes the peer a segment, and ends the link if that has failed for good.
     fn passing<T>(
         &mut self,
@@ -251,7 +225,7 @@ impl ShmFabric {
         pass: impl FnOnce(&mut Link, &Regions) -> Result<T, PostError>,
     ) -> Result<T, PostError> {
         let ShmFabric { links, regions, .. } = self;
-        let link = links.get_mut(&id).ok_or(PostError::LinkDown(id))?;
+        let link = links.get_mut(id).ok_or(PostError::LinkDown(id))?;
         let passed = pass(link, regions);
         if passed.is_err()
             && let Some(reason) = link.farewell.take()
@@ -294,7 +268,7 @@ impl Fabric for ShmFabric {
         for (link, key, tag) in self.regions.deregister(segment)? {
             self.revoked(link, key, tag);
         }
-        for link in self.links.values_mut().filter(|link| link.is_up()) {
+        for link in self.links.all_up() {
             link.forget(segment);
         }
         Ok(())
@@ -317,9 +291,7 @@ impl Fabric for ShmFabric {
     }
 
     fn disconnect(&mut self, link: LinkId, reason: DownReason) {
-        if self.waiting.remove(&link).is_some() {
-            self.reports.push_back(Report::Down { link, reason });
-        } else {
+        if let Some(reason) = self.links.end_waiting(link, reason) {
             self.end(link, reason);
         }
     }
@@ -328,14 +300,14 @@ impl Fabric for ShmFabric {
         if access != GrantAccess::Write {
             return Err(PostError::Unsupported { link, what: "open words to atomic operations" });
         }
-        self.up(link)?;
+        self.links.up(link)?;
         let remote = self.regions.grant(link, range, tag)?;
-        self.reports.push_back(Report::Granted { link, tag, remote });
+        self.links.report(FabricEvent::Granted { link, tag, remote });
         Ok(())
     }
 
     fn revoke(&mut self, link: LinkId, key: RemoteKey, tag: u64) -> Result<(), PostError> {
-        self.up(link)?;
+        self.links.up(link)?;
         self.regions.revoke(link, key, tag);
         self.revoked(link, key, tag);
         Ok(())
@@ -350,19 +322,19 @@ impl Fabric for ShmFabric {
         immediate: Option<u32>,
     ) -> Result<(), PostError> {
         let send_queue = self.config.send_queue;
-        self.up(link)?.check_room(send_queue)?;
+        self.links.up(link)?.check_room(send_queue)?;
         self.capabilities.check_write(sgl, &remote)?;
         let elements = self.passing(link, |link, regions| link.elements(sgl, regions))?;
-        self.up(link)?.post(work, &Record::Write(Write { elements, remote, immediate }), &[]);
+        self.links.up(link)?.post(work, &Record::Write(Write { elements, remote, immediate }), &[]);
         self.watch(link);
         Ok(())
     }
 
     fn post_send(&mut self, link: LinkId, work: WorkId, message: &[u8]) -> Result<(), PostError> {
         let send_queue = self.config.send_queue;
-        self.up(link)?.check_room(send_queue)?;
+        self.links.up(link)?.check_room(send_queue)?;
         self.capabilities.check_message(message)?;
-        self.up(link)?.post(work, &Record::Send, message);
+        self.links.up(link)?.post(work, &Record::Send, message);
         self.watch(link);
         Ok(())
     }
@@ -372,7 +344,7 @@ impl Fabric for ShmFabric {
     }
 
     fn report(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
-        self.report_events(sink)
+        self.links.drain_events(sink)
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
@@ -380,12 +352,12 @@ impl Fabric for ShmFabric {
     }
 
     fn arm(&mut self) {
-        for link in self.links.values_mut().filter(|link| link.is_up()) {
+        for link in self.links.all_up() {
             // If something has come by now, the poll that follows finds it.
             link.asleep = link.shared.incoming.prepare_sleep();
         }
         // What comes over a socket ends the wait, and the wait reports it.
-        self.poller.wake_at(self.alarm);
+        self.poller.wake_at(self.links.alarm());
     }
 
     fn woken(&mut self) {
@@ -415,14 +387,14 @@ impl Sharing for ShmFabric {
     type Memory = Arc<Segment>;
 
     fn share(&mut self, link: LinkId, segment: SegmentId) -> Result<(), PostError> {
-        if self.up(link)?.mark.is_none() {
+        if self.links.up(link)?.mark.is_none() {
             return Err(PostError::Unsupported { link, what: "refer to memory" });
         }
         self.passing(link, |link, regions| link.pass(segment, regions))
     }
 
     fn keep(&mut self, link: LinkId, handle: u32) -> Option<(Arc<Segment>, u64)> {
-        let link = self.up(link).ok().filter(|link| link.mark.is_some())?;
+        let link = self.links.up(link).ok().filter(|link| link.mark.is_some())?;
         let (theirs, len) = link.theirs.get(&handle)?;
         let (segment, len) = (theirs.get()?.as_ref().ok()?.clone(), *len);
         link.push(&Record::Kept(handle), &[]);

@@ -1,23 +1,22 @@
 //! One round of the fabric's work.
 
-use super::link::{Means, Stage};
-use super::{Report, ShmFabric};
+use super::ShmFabric;
+use super::link::{Link, Means, Stage};
+use crate::links::{self, FabricLink, Sink};
 use crate::poller::Source;
-use transfer_core::fabric::{DownReason, FabricEvent, LinkId};
+use transfer_core::fabric::{DownReason, LinkId};
 
 /// The sockets are checked once in this many rounds, even if the rings keep this side busy. A check costs a system
 /// call.
 const LOOK_EVERY: u8 = 16;
 
-type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
-
 impl ShmFabric {
-    /// Sends, then receives. What a round receives is acknowledged in the next one or later ([`crate::owed`]), so that
+    /// Sends, then receives. What a round receives is acknowledged in the next one or later ([`links::Owed`]), so that
     /// the engine acts on it first, and so that an answer can carry the acknowledgement.
     pub(super) fn progress(&mut self, sink: &mut Sink<'_>) -> bool {
         // The engine acts on these events before anything is sent: a version that has landed reaches its reader before
         // it is acknowledged.
-        if self.report_events(sink) {
+        if self.links.drain_events(sink) {
             return true;
         }
         let mut moved = self.send();
@@ -27,15 +26,15 @@ impl ShmFabric {
         // A node often has this fabric and no peer on its host.
         if self.links.is_empty() {
             self.check_deadlines();
-            return moved | self.report_events(sink);
+            return moved | self.links.drain_events(sink);
         }
         // Events about a link come before the data that it brings.
-        moved |= self.report_events(sink);
+        moved |= self.links.drain_events(sink);
         moved |= self.receive(sink);
         moved |= self.check_ends();
         self.check_deadlines();
         // If an acknowledgement is owed, another round follows.
-        moved | self.report_events(sink) | self.links.values().any(|link| link.is_up() && link.must_acknowledge())
+        moved | self.links.drain_events(sink) | self.links.all_up().any(|link| link.must_acknowledge())
     }
 
     fn looks_at_sockets(&mut self) -> bool {
@@ -43,7 +42,7 @@ impl ShmFabric {
         let was_watchful = std::mem::take(&mut self.watchful);
         let connecting = || {
             let greeting = |stage: &Stage| matches!(stage, Stage::Greeting { .. });
-            !self.waiting.is_empty()
+            self.links.is_any_waiting()
                 || !self.pending.is_empty()
                 || self.links.values().any(|link| greeting(&link.stage))
         };
@@ -62,7 +61,7 @@ impl ShmFabric {
                 Source::Pending(number) => self.hear_pending(number),
                 Source::Bell => self.copy_pool.hush(),
                 Source::Link(link) => {
-                    moved |= self.report_events(sink);
+                    moved |= self.links.drain_events(sink);
                     moved |= self.hear(link, sink);
                 }
             }
@@ -70,27 +69,11 @@ impl ShmFabric {
         moved
     }
 
-    pub(super) fn report_events(&mut self, sink: &mut Sink<'_>) -> bool {
-        if self.reports.is_empty() {
-            return false;
-        }
-        for report in self.reports.drain(..) {
-            sink(match report {
-                Report::Connected(link) => FabricEvent::Connected { link },
-                Report::References { link, mark } => FabricEvent::References { link, mark },
-                Report::Granted { link, tag, remote } => FabricEvent::Granted { link, tag, remote },
-                Report::Revoked { link, key, tag } => FabricEvent::Revoked { link, key, tag },
-                Report::Down { link, reason } => FabricEvent::LinkDown { link, reason },
-            });
-        }
-        true
-    }
-
     /// Reads the socket of a link.
     fn hear(&mut self, id: LinkId, sink: &mut Sink<'_>) -> bool {
         let ShmFabric { links, regions, copy_pool, config, .. } = self;
         let means = Means { regions, copy_pool, max_mapped_bytes: config.max_mapped_bytes };
-        let Some(link) = links.get_mut(&id) else {
+        let Some(link) = links.get_mut(id) else {
             self.gave_up(id);
             return false;
         };
@@ -109,7 +92,7 @@ impl ShmFabric {
                 true
             }
             // A doorbell itself moves nothing; the records that it announces do.
-            None => !was_up && self.links.get(&id).is_some_and(super::Link::is_up),
+            None => !was_up && self.links.get(id).is_some_and(Link::is_up),
         }
     }
 
@@ -119,18 +102,18 @@ impl ShmFabric {
         let mut moved = false;
         let mut ended: Vec<(LinkId, DownReason)> = Vec::new();
         let mut owing = Vec::new();
-        for (id, link) in links.iter_mut().filter(|(_, link)| link.is_up()) {
+        for link in links.all_up() {
             match link.receive(means, config.round_bytes, sink) {
                 Ok(any) => moved |= any,
-                Err(reason) => ended.push((*id, link.farewell.take().unwrap_or(reason))),
+                Err(reason) => ended.push((link.id, link.farewell.take().unwrap_or(reason))),
             }
             if link.owes_without_limit() {
-                owing.push(*id);
+                owing.push(link.id);
             }
         }
         for id in owing {
-            let due = self.deadline_after(crate::owed::WITHIN);
-            if let Some(link) = self.links.get_mut(&id) {
+            let due = self.links.deadline_after(links::ACKNOWLEDGE_WITHIN);
+            if let Some(link) = self.links.get_mut(id) {
                 link.owed.limit(due);
             }
         }
@@ -144,14 +127,14 @@ impl ShmFabric {
     fn send(&mut self) -> bool {
         let mut moved = false;
         let mut ended: Vec<(LinkId, DownReason)> = Vec::new();
-        for (id, link) in self.links.iter_mut().filter(|(_, link)| link.is_up()) {
+        for link in self.links.all_up() {
             let result = link.send();
             self.counts.take_from(&mut link.counts);
             match result {
                 Ok(sent) => moved |= sent,
                 // The socket may hold the peer's farewell, which says more.
                 Err(DownReason::Lost(_)) => self.watchful = true,
-                Err(reason) => ended.push((*id, reason)),
+                Err(reason) => ended.push((link.id, reason)),
             }
         }
         for (id, reason) in ended {

@@ -4,6 +4,7 @@ use super::copy_pool::LEAST_BYTES;
 use super::job::{Job, Span};
 use super::link::{Landing, Link, Means};
 use super::record::{self, HEAD_BYTES, Record, Write};
+use crate::links::Sink;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use transfer_core::fabric::{DownReason, FabricEvent};
@@ -15,8 +16,6 @@ const RECORDS: usize = 256;
 
 /// The bytes of a copy that the data-plane thread copies at a time, in about 30 µs.
 const STEP_BYTES: u64 = 256 << 10;
-
-type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
 
 fn violation(why: impl std::fmt::Display) -> DownReason {
     DownReason::Violation(why.to_string())

@@ -7,13 +7,14 @@ use super::outbox::Outbox;
 use super::poller::Source;
 use super::tls::{Session, Tokens};
 use super::wire::Wire;
-use super::{Report, TcpFabric, device, socket};
+use super::{TcpFabric, device, socket};
+use crate::links::WaitingLink;
 use crate::token::{TOKEN_BYTES, Token};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::time::{Duration, Instant};
-use transfer_core::fabric::{DownReason, FabricError, LinkId, Offer};
+use transfer_core::fabric::{DownReason, FabricError, FabricEvent, LinkId, Offer};
 
 /// The most sockets that are accepted in one round.
 const ACCEPTS: usize = 16;
@@ -30,6 +31,15 @@ pub(super) enum Waiting {
     ForSocket { expect: Token, show: Token, deadline: Instant },
 }
 
+impl WaitingLink for Waiting {
+    fn deadline(&self) -> Option<Instant> {
+        match self {
+            Waiting::ForAnswer(_) => None,
+            Waiting::ForSocket { deadline, .. } => Some(*deadline),
+        }
+    }
+}
+
 /// A socket that has not shown its token.
 #[derive(Debug)]
 pub(super) struct PendingConnection {
@@ -42,36 +52,31 @@ pub(super) struct PendingConnection {
 const HELLO_BYTES: usize = HEADER_BYTES + TOKEN_BYTES;
 
 impl TcpFabric {
-    fn expect_new(&self, link: LinkId, what: &'static str) -> Result<(), FabricError> {
-        let known = self.waiting.contains_key(&link) || self.links.contains_key(&link);
-        if known { Err(FabricError::WrongState { link, what }) } else { Ok(()) }
-    }
-
     pub(super) fn begin_offer(&mut self, link: LinkId) -> Result<Offer, FabricError> {
-        self.expect_new(link, "offer")?;
+        self.links.expect_new(link, "offer")?;
         let token = Token::random()?;
-        self.waiting.insert(link, Waiting::ForAnswer(token));
+        self.links.wait(link, Waiting::ForAnswer(token));
         Ok(offer::encode_initiator(&token, self.encryption()))
     }
 
     pub(super) fn begin_accept(&mut self, link: LinkId, peer: &Offer) -> Result<Offer, FabricError> {
-        self.expect_new(link, "accept")?;
+        self.links.expect_new(link, "accept")?;
         let bad = |why: &str| FabricError::BadOffer { link, why: why.into() };
         let show = offer::decode_initiator(peer, self.encryption()).map_err(bad)?;
         let expect = Token::random()?;
-        let deadline = self.deadline_after(self.config.handshake_timeout);
-        self.waiting.insert(link, Waiting::ForSocket { expect, show, deadline });
+        let deadline = self.links.deadline_after(self.config.handshake_timeout);
+        self.links.wait(link, Waiting::ForSocket { expect, show, deadline });
         Ok(offer::encode_acceptor(&expect, self.address, self.encryption()))
     }
 
     pub(super) fn begin_connect(&mut self, link: LinkId, peer: &Offer) -> Result<(), FabricError> {
-        let Some(Waiting::ForAnswer(expect)) = self.waiting.get(&link) else {
+        let Some(Waiting::ForAnswer(expect)) = self.links.waiting(link) else {
             return Err(FabricError::WrongState { link, what: "connect" });
         };
         let expect = *expect;
         let bad = |why: &str| FabricError::BadOffer { link, why: why.into() };
         let (show, address) = offer::decode_acceptor(peer, self.encryption()).map_err(bad)?;
-        self.waiting.remove(&link);
+        self.links.stop_waiting(link);
         let hello = Header::new(Kind::Hello, TOKEN_BYTES as u64);
         let config = self.config.tls.as_ref().map(|tls| tls.client().ok_or_else(no_certificates)).transpose()?;
         let tls = config.map(|config| Session::client(config, [&hello.encode()[..], show.bytes()].concat()));
@@ -80,7 +85,7 @@ impl TcpFabric {
         self.poller.add(&socket, Source::Link(link))?;
         // Watches for room, which a socket has once it is connected.
         self.poller.change(&socket, Source::Link(link), true)?;
-        let deadline = self.deadline_after(self.config.handshake_timeout);
+        let deadline = self.links.deadline_after(self.config.handshake_timeout);
         let stage = match tls {
             Some(_) => {
                 let tokens = Tokens { of_initiator: expect, of_acceptor: show };
@@ -109,13 +114,13 @@ impl TcpFabric {
                     tracing::warn!(%error, "cannot accept data connections");
                     self.poller.remove(&self.listener);
                     self.listener_paused = true;
-                    self.deadline_after(PAUSE);
+                    self.links.deadline_after(PAUSE);
                     return;
                 }
             };
             // A connection that is closed already has no address.
             let Some(from) = socket::peer_ip(&socket) else { continue };
-            let deadline = self.deadline_after(self.config.handshake_timeout);
+            let deadline = self.links.deadline_after(self.config.handshake_timeout);
             let (number, gone) =
                 self.pending.enter(from, PendingConnection { socket, hello: [0; HELLO_BYTES], filled: 0, deadline });
             if let Some(gone) = gone {
@@ -168,19 +173,19 @@ impl TcpFabric {
             return Err("the first frame is no greeting");
         }
         let token = Token::from_bytes(token).ok_or("a short greeting")?;
-        let found = self.waiting.iter().find_map(|(link, waiting)| match waiting {
-            Waiting::ForSocket { expect, show, .. } if expect.is(&token) => Some((*link, *show)),
+        let found = self.links.find_waiting(|link, waiting| match waiting {
+            Waiting::ForSocket { expect, show, .. } if expect.is(&token) => Some((link, *show)),
             _ => None,
         });
         let (link, show) = found.ok_or("the token is unknown, used or too late")?;
-        self.waiting.remove(&link);
+        self.links.stop_waiting(link);
         Ok((link, Tokens { of_initiator: show, of_acceptor: token }))
     }
 
     fn seat(&mut self, id: LinkId, socket: OwnedFd, tokens: Tokens) {
         if let Err(error) = self.poller.change(&socket, Source::Link(id), false) {
             let reason = DownReason::NotConnected(error.to_string());
-            self.reports.push_back(Report::Down { link: id, reason });
+            self.links.down(id, reason);
             return;
         }
         let session = self.config.tls.as_ref().map(|tls| {
@@ -189,7 +194,7 @@ impl TcpFabric {
         });
         match session.transpose() {
             Ok(Some(session)) => {
-                let deadline = self.deadline_after(self.config.handshake_timeout);
+                let deadline = self.links.deadline_after(self.config.handshake_timeout);
                 let stage = Stage::Securing { tokens, initiator: false, deadline };
                 self.links.insert(id, Link::new(id, socket, Some(Box::new(session)), stage));
             }
@@ -198,11 +203,11 @@ impl TcpFabric {
                 link.outbox.push_bytes(Kind::Welcome, tokens.of_initiator.bytes());
                 self.links.insert(id, link);
                 self.list(id);
-                self.reports.push_back(Report::Connected(id));
+                self.links.report(FabricEvent::Connected { link: id });
             }
             Err(error) => {
                 let reason = DownReason::NotConnected(error.to_string());
-                self.reports.push_back(Report::Down { link: id, reason });
+                self.links.down(id, reason);
             }
         }
     }

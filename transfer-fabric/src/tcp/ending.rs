@@ -1,15 +1,15 @@
 //! Ends links, and closes sockets.
 
-use super::connecting::Waiting;
+use super::TcpFabric;
 use super::frame::Kind;
-use super::link::{Link, Stage};
+use super::link::Stage;
 use super::poller::Source;
-use super::{Report, TcpFabric};
+use crate::links;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 use std::time::{Duration, Instant};
-use transfer_core::fabric::{DownReason, LinkId};
+use transfer_core::fabric::{DownReason, FabricEvent, LinkId};
 use transfer_core::memory::RemoteKey;
 
 /// How long an ending link tries to send its last frame, and how long a socket waits for the peer to read it.
@@ -34,26 +34,20 @@ pub(super) struct Parting {
 }
 
 impl TcpFabric {
-    /// Returns the moment `after` from now, and has deadlines checked then.
-    pub(super) fn deadline_after(&mut self, after: Duration) -> Instant {
-        let at = Instant::now() + after;
-        self.alarm = Some(self.alarm.map_or(at, |alarm| alarm.min(at)));
-        at
-    }
-
     /// Begins to watch the peer of a link. Costs nothing more until the watch is due.
     pub(super) fn watch(&mut self, id: LinkId) {
-        let due = self.deadline_after(self.config.peer_timeout);
-        if let Some(link) = self.links.get_mut(&id) {
+        let due = self.links.deadline_after(self.config.peer_timeout);
+        if let Some(link) = self.links.get_mut(id) {
             link.watch.begin(due, link.signs);
         }
     }
 
     /// Reports a grant as revoked. A link whose peer is writing through the grant at this moment dies.
     pub(super) fn revoked(&mut self, id: LinkId, key: RemoteKey, tag: u64) {
-        let Some(link) = self.links.get(&id) else { return };
-        self.reports.push_back(Report::Revoked { link: id, key, tag });
-        if link.inbox.landing_key() == Some(key) {
+        let Some(link) = self.links.get(id) else { return };
+        let is_landing = link.inbox.landing_key() == Some(key);
+        self.links.report(FabricEvent::Revoked { link: id, key, tag });
+        if is_landing {
             let why = format!("a write with key {:#x}, which is revoked", key.0);
             self.end(id, DownReason::Violation(why));
         }
@@ -62,7 +56,7 @@ impl TcpFabric {
     /// Begins to end a link. Nothing is placed any longer. The end is reported once the last frame has left and none
     /// of this side's memory is read for the link any longer.
     pub(super) fn end(&mut self, id: LinkId, reason: DownReason) {
-        let Some(link) = self.links.get_mut(&id) else { return };
+        let Some(link) = self.links.get_mut(id) else { return };
         let (last, reason) = match (&link.stage, reason) {
             (Stage::Ending { .. }, _) => return,
             (
@@ -80,11 +74,11 @@ impl TcpFabric {
             link.outbox.push_text(kind, &text);
             let deadline = Instant::now() + LINGER;
             link.stage = Stage::Ending { reason, deadline };
-            self.deadline_after(LINGER);
+            self.links.deadline_after(LINGER);
             self.list(id);
-        } else if let Some(link) = self.links.remove(&id) {
+        } else if let Some(link) = self.links.remove(id) {
             self.poller.remove(&link.socket);
-            self.reports.push_back(Report::Down { link: id, reason });
+            self.links.down(id, reason);
             if link.tls.is_some() {
                 // An alert may be on its way, and it says more than a reset would.
                 self.part(link.socket);
@@ -94,10 +88,10 @@ impl TcpFabric {
 
     /// Reports a link that was ending, and releases its socket.
     pub(super) fn ended(&mut self, id: LinkId) {
-        let Some(link) = self.links.remove(&id) else { return };
+        let Some(link) = self.links.remove(id) else { return };
         self.poller.remove(&link.socket);
         if let Stage::Ending { reason, .. } = link.stage {
-            self.reports.push_back(Report::Down { link: id, reason });
+            self.links.down(id, reason);
         }
         self.part(link.socket);
     }
@@ -106,7 +100,7 @@ impl TcpFabric {
     pub(super) fn part(&mut self, socket: OwnedFd) {
         // Fails for a socket that is no longer connected, which does no harm.
         let _ = rustix::net::shutdown(&socket, Shutdown::Write);
-        let deadline = self.deadline_after(LINGER);
+        let deadline = self.links.deadline_after(LINGER);
         self.partings.push_back(Parting { socket, deadline });
         if self.partings.len() > MAX_PARTINGS {
             let oldest = self.partings.iter().enumerate().min_by_key(|(_, parting)| parting.deadline);
@@ -130,7 +124,7 @@ impl TcpFabric {
         Some(())
     }
 
-    /// Ends everything whose deadline has passed.
+    /// Handles everything whose deadline has passed.
     pub(super) fn check_deadlines(&mut self) {
         // In turns, because there may be many.
         for _ in 0..self.partings.len().min(PARTINGS_OF_A_ROUND) {
@@ -140,11 +134,7 @@ impl TcpFabric {
                 self.partings.push_back(parting);
             }
         }
-        let Some(alarm) = self.alarm else { return };
-        let now = Instant::now();
-        if now < alarm {
-            return;
-        }
+        let Some(now) = self.links.due() else { return };
         if std::mem::take(&mut self.listener_paused)
             && let Err(error) = self.poller.add(&self.listener, Source::Listener)
         {
@@ -152,51 +142,26 @@ impl TcpFabric {
         }
         self.partings.retain(|parting| now < parting.deadline);
         self.pending.retain(|connection| now < connection.deadline);
-        let late = |what: &str| DownReason::NotConnected(format!("{what} in time"));
-        for (link, _) in
-            self.waiting.extract_if(|_, w| matches!(w, Waiting::ForSocket { deadline, .. } if *deadline <= now))
-        {
-            self.reports.push_back(Report::Down { link, reason: late("the peer did not come") });
-        }
-        let (mut late_to_greet, mut late_to_end, mut lost) = (Vec::new(), Vec::new(), Vec::new());
-        let mut to_acknowledge = Vec::new();
-        for link in self.links.values_mut() {
+        for id in self.links.late(now) {
+            let Some(link) = self.links.get_mut(id) else { continue };
             match link.stage {
-                _ if link.deadline().is_none_or(|deadline| now < deadline) => {}
-                Stage::Ending { .. } => late_to_end.push(link.id),
+                Stage::Ending { .. } => self.ended(id),
                 Stage::Up => {
-                    if link.owed.expire(now) {
-                        to_acknowledge.push(link.id);
+                    let is_owing = link.owed.expire(now);
+                    let lost = link.watch.check(now, link.in_flight.len(), link.signs, self.config.peer_timeout);
+                    if is_owing {
+                        self.list(id);
                     }
-                    let why = link.watch.check(now, link.in_flight.len(), link.signs, self.config.peer_timeout);
-                    lost.extend(why.map(|why| (link.id, why)));
+                    if let Some(why) = lost {
+                        self.end(id, why);
+                    }
                 }
-                _ => late_to_greet.push(link.id),
+                _ => self.end(id, links::no_answer()),
             }
         }
-        for id in to_acknowledge {
-            self.list(id);
-        }
-        for id in late_to_greet {
-            self.end(id, late("the peer did not answer"));
-        }
-        for id in late_to_end {
-            self.ended(id);
-        }
-        for (id, why) in lost {
-            self.end(id, why);
-        }
-        self.alarm = self.next_deadline();
-    }
-
-    fn next_deadline(&self) -> Option<Instant> {
-        let waiting = self.waiting.values().filter_map(|waiting| match waiting {
-            Waiting::ForSocket { deadline, .. } => Some(*deadline),
-            Waiting::ForAnswer(_) => None,
-        });
-        let links = self.links.values().filter_map(Link::deadline);
         let pending = self.pending.iter().map(|connection| connection.deadline);
         let partings = self.partings.iter().map(|parting| parting.deadline);
-        waiting.chain(links).chain(pending).chain(partings).min()
+        let next = pending.chain(partings).min();
+        self.links.set_alarm(next);
     }
 }

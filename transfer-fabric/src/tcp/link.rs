@@ -5,8 +5,7 @@ use super::inbox::{Arrival, Inbox};
 use super::outbox::{Body, Outbox};
 use super::tls::{Session, Tokens};
 use super::wire::Wire;
-use crate::owed::Owed;
-use crate::peer_watch::PeerWatch;
+use crate::links::{FabricLink, Owed, PeerWatch, Sink};
 use crate::regions::Regions;
 use crate::token::Token;
 use rustix::fd::OwnedFd;
@@ -56,6 +55,24 @@ pub(super) struct Link {
     pub(super) listed: bool,
 }
 
+impl FabricLink for Link {
+    fn is_up(&self) -> bool {
+        matches!(self.stage, Stage::Up)
+    }
+
+    /// Returns the time by which the link has to be connected, or have ended, or its peer have given a sign of life or
+    /// be sent an acknowledgement.
+    fn deadline(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Up => self.watch.due().into_iter().chain(self.owed.due()).min(),
+            Stage::Securing { deadline, .. }
+            | Stage::Greeting { deadline, .. }
+            | Stage::Proving { deadline, .. }
+            | Stage::Ending { deadline, .. } => Some(deadline),
+        }
+    }
+}
+
 impl Link {
     pub(super) fn new(id: LinkId, socket: OwnedFd, tls: Option<Box<Session>>, stage: Stage) -> Link {
         Link {
@@ -87,18 +104,6 @@ impl Link {
         self.tls.as_ref().is_some_and(|tls| tls.has_more())
     }
 
-    /// Returns the time by which the link has to be connected, or have ended, or its peer have given a sign of life or
-    /// be sent an acknowledgement.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        match self.stage {
-            Stage::Up => self.watch.due().into_iter().chain(self.owed.due()).min(),
-            Stage::Securing { deadline, .. }
-            | Stage::Greeting { deadline, .. }
-            | Stage::Proving { deadline, .. }
-            | Stage::Ending { deadline, .. } => Some(deadline),
-        }
-    }
-
     /// Checks that the link is connected, and that fewer than `limit` works are in flight.
     pub(super) fn check_room(&self, limit: usize) -> Result<(), PostError> {
         match self.stage {
@@ -114,12 +119,7 @@ impl Link {
     }
 
     /// Receives up to about `limit` bytes and reports their events. Returns whether there were any.
-    pub(super) fn receive(
-        &mut self,
-        regions: &Regions,
-        limit: usize,
-        sink: &mut dyn FnMut(FabricEvent<'_>),
-    ) -> Result<bool, DownReason> {
+    pub(super) fn receive(&mut self, regions: &Regions, limit: usize, sink: &mut Sink<'_>) -> Result<bool, DownReason> {
         let mut left = limit;
         loop {
             let filled = self.inbox.fill(&mut Wire::new(&self.socket, self.tls.as_deref_mut()), left);
@@ -158,7 +158,7 @@ impl Link {
         Ok(())
     }
 
-    fn take(&mut self, regions: &Regions, sink: &mut dyn FnMut(FabricEvent<'_>)) -> Result<(), DownReason> {
+    fn take(&mut self, regions: &Regions, sink: &mut Sink<'_>) -> Result<(), DownReason> {
         let link = self.id;
         loop {
             let arrival = self.inbox.next(link, regions);
@@ -220,7 +220,7 @@ impl Link {
     }
 
     /// Reports the works that the peer has placed.
-    fn complete(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> Result<(), DownReason> {
+    fn complete(&mut self, sink: &mut Sink<'_>) -> Result<(), DownReason> {
         let placed = self.inbox.peer_placed();
         if placed > self.outbox.works_sent() {
             let sent = self.outbox.works_sent();

@@ -46,22 +46,20 @@ mod wire;
 pub use tls::TlsSource;
 
 use crate::device;
-use crate::owed::SentCounts;
-use crate::pending::PendingConnections;
+use crate::links::{LinkTable, PendingConnections, SentCounts};
 use crate::poller::{self, Poller, Source};
 use crate::regions::Regions;
 use attention::Attention;
 use connecting::{PendingConnection, Waiting};
 use ending::Parting;
 use frame::{Header, Kind};
-use hashbrown::HashMap;
 use link::Link;
 use outbox::Body;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use transfer_core::fabric::{
     Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, LinkId, Offer, PostError,
     WorkId,
@@ -115,15 +113,6 @@ impl TcpConfig {
     }
 }
 
-/// An event that waits to be reported.
-#[derive(Debug)]
-enum Report {
-    Connected(LinkId),
-    Granted { link: LinkId, tag: u64, remote: RemoteSlice },
-    Revoked { link: LinkId, key: RemoteKey, tag: u64 },
-    Down { link: LinkId, reason: DownReason },
-}
-
 /// The fabric. See the [module](self).
 #[derive(Debug)]
 pub struct TcpFabric {
@@ -135,9 +124,8 @@ pub struct TcpFabric {
     listener_paused: bool,
     poller: Poller,
     regions: Regions,
-    waiting: HashMap<LinkId, Waiting>,
     pending: PendingConnections<IpAddr, PendingConnection>,
-    links: HashMap<LinkId, Link>,
+    links: LinkTable<Link, Waiting>,
     /// Links that may have something to send.
     to_send: Vec<LinkId>,
     /// Links that may have received bytes that the socket no longer reports.
@@ -145,9 +133,6 @@ pub struct TcpFabric {
     attention: Attention,
     counts: SentCounts,
     partings: VecDeque<Parting>,
-    reports: VecDeque<Report>,
-    /// No deadline passes before this moment.
-    alarm: Option<Instant>,
 }
 
 impl TcpFabric {
@@ -187,16 +172,13 @@ impl TcpFabric {
             listener_paused: false,
             poller,
             regions: Regions::default(),
-            waiting: HashMap::new(),
             pending: PendingConnections::new(),
-            links: HashMap::new(),
+            links: LinkTable::new(),
             to_send: Vec::new(),
             to_receive: Vec::new(),
             attention: Attention::default(),
             counts: SentCounts::default(),
             partings: VecDeque::new(),
-            reports: VecDeque::new(),
-            alarm: None,
         })
     }
 
@@ -206,14 +188,8 @@ impl TcpFabric {
         self.address
     }
 
-    /// Returns the link, if it is connected.
-    fn up(&mut self, link: LinkId) -> Result<&mut Link, PostError> {
-        let down = PostError::LinkDown(link);
-        self.links.get_mut(&link).filter(|link| matches!(link.stage, link::Stage::Up)).ok_or(down)
-    }
-
     fn post(&mut self, link: LinkId, work: WorkId, header: Header, body: Body) -> Result<(), PostError> {
-        let found = self.up(link)?;
+        let found = self.links.up(link)?;
         found.post(work, header, body);
         if found.watch.is_off() {
             self.watch(link);
@@ -224,7 +200,7 @@ impl TcpFabric {
 
     /// Adds `link` to the links that the next `send` looks at.
     fn list(&mut self, link: LinkId) {
-        if let Some(found) = self.links.get_mut(&link)
+        if let Some(found) = self.links.get_mut(link)
             && !std::mem::replace(&mut found.listed, true)
         {
             self.to_send.push(link);
@@ -272,9 +248,7 @@ impl Fabric for TcpFabric {
     }
 
     fn disconnect(&mut self, link: LinkId, reason: DownReason) {
-        if self.waiting.remove(&link).is_some() {
-            self.reports.push_back(Report::Down { link, reason });
-        } else {
+        if let Some(reason) = self.links.end_waiting(link, reason) {
             self.end(link, reason);
         }
     }
@@ -283,14 +257,14 @@ impl Fabric for TcpFabric {
         if access != GrantAccess::Write {
             return Err(PostError::Unsupported { link, what: "open words to atomic operations" });
         }
-        self.up(link)?;
+        self.links.up(link)?;
         let remote = self.regions.grant(link, range, tag)?;
-        self.reports.push_back(Report::Granted { link, tag, remote });
+        self.links.report(FabricEvent::Granted { link, tag, remote });
         Ok(())
     }
 
     fn revoke(&mut self, link: LinkId, key: RemoteKey, tag: u64) -> Result<(), PostError> {
-        self.up(link)?;
+        self.links.up(link)?;
         self.regions.revoke(link, key, tag);
         self.revoked(link, key, tag);
         Ok(())
@@ -305,7 +279,7 @@ impl Fabric for TcpFabric {
         immediate: Option<u32>,
     ) -> Result<(), PostError> {
         let send_queue = self.config.send_queue;
-        self.up(link)?.check_room(send_queue)?;
+        self.links.up(link)?.check_room(send_queue)?;
         self.capabilities.check_write(sgl, &remote)?;
         let pieces = sgl.iter().map(|slice| self.regions.source(slice));
         let pieces = pieces.collect::<Result<_, _>>()?;
@@ -315,13 +289,13 @@ impl Fabric for TcpFabric {
 
     fn post_send(&mut self, link: LinkId, work: WorkId, message: &[u8]) -> Result<(), PostError> {
         let send_queue = self.config.send_queue;
-        self.up(link)?.check_room(send_queue)?;
+        self.links.up(link)?.check_room(send_queue)?;
         self.capabilities.check_message(message)?;
         self.post(link, work, Header::new(Kind::Send, message.len() as u64), Body::Bytes(message.into()))
     }
 
     fn report(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
-        self.report_events(sink)
+        self.links.drain_events(sink)
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
@@ -331,7 +305,7 @@ impl Fabric for TcpFabric {
     fn arm(&mut self) {
         // Sockets wake the thread by themselves. Only deadlines need the timer.
         self.attention.arm();
-        self.poller.wake_at(self.alarm);
+        self.poller.wake_at(self.links.alarm());
     }
 
     fn woken(&mut self) {

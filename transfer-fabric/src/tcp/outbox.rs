@@ -3,7 +3,7 @@
 use super::frame::{HEADER_BYTES, Header, Kind, MAX_TEXT_BYTES};
 use super::iovec::{MAX_ELEMENTS, SendList};
 use super::wire::{Wire, WireError};
-use crate::owed::SentCounts;
+use crate::links::SentCounts;
 use crate::regions::Piece;
 use rustix::io::Errno;
 use smallvec::SmallVec;

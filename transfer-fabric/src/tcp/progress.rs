@@ -1,21 +1,20 @@
 //! One round of the fabric's work.
 
+use super::TcpFabric;
 use super::attention::Look;
 use super::link::Stage;
 use super::poller::Source;
-use super::{Report, TcpFabric};
+use crate::links::{self, FabricLink, Sink};
 use smallvec::SmallVec;
-use transfer_core::fabric::{FabricEvent, LinkId};
-
-type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
+use transfer_core::fabric::LinkId;
 
 impl TcpFabric {
-    /// Sends, then receives. What a round receives is acknowledged in the next one or later ([`crate::owed`]), so that
+    /// Sends, then receives. What a round receives is acknowledged in the next one or later ([`links::Owed`]), so that
     /// the engine acts on it first, and so that an answer can carry the acknowledgement.
     pub(super) fn progress(&mut self, sink: &mut Sink<'_>) -> bool {
         // The engine acts on these events before anything is sent: a version that has landed reaches its reader before
         // it is acknowledged.
-        if self.report_events(sink) {
+        if self.links.drain_events(sink) {
             return true;
         }
         let mut moved = self.send();
@@ -25,20 +24,20 @@ impl TcpFabric {
         moved |= self.look(sink);
         self.check_deadlines();
         // If the peer waits for an acknowledgement, another round follows.
-        moved | self.report_events(sink) | !self.to_send.is_empty() | !self.to_receive.is_empty()
+        moved | self.links.drain_events(sink) | !self.to_send.is_empty() | !self.to_receive.is_empty()
     }
 
     /// Receives what has come. Returns whether there was anything.
     fn look(&mut self, sink: &mut Sink<'_>) -> bool {
         let links = &self.links;
-        let can_read = |id| links.get(&id).is_some_and(|link| matches!(link.stage, Stage::Up) && !link.watched);
+        let can_read = |id| links.get(id).is_some_and(|link| link.is_up() && !link.watched);
         match self.attention.next(can_read) {
             Look::Nowhere => false,
             Look::At { link, query } => {
                 // Events about a link come before the data that it brings.
-                let told = self.report_events(sink);
+                let told = self.links.drain_events(sink);
                 if self.receive(link, sink) {
-                    self.attention.read(self.links.get(&link).is_some_and(|link| link.dry));
+                    self.attention.read(self.links.get(link).is_some_and(|link| link.dry));
                     true
                 } else {
                     told | (query && self.query(sink))
@@ -71,7 +70,7 @@ impl TcpFabric {
                     if ready.readable {
                         readable.push(link);
                         // Events about the link come before the data that it brings.
-                        moved |= self.report_events(sink);
+                        moved |= self.links.drain_events(sink);
                         moved |= self.receive(link, sink);
                     }
                 }
@@ -81,23 +80,8 @@ impl TcpFabric {
         moved
     }
 
-    pub(super) fn report_events(&mut self, sink: &mut Sink<'_>) -> bool {
-        if self.reports.is_empty() {
-            return false;
-        }
-        for report in self.reports.drain(..) {
-            sink(match report {
-                Report::Connected(link) => FabricEvent::Connected { link },
-                Report::Granted { link, tag, remote } => FabricEvent::Granted { link, tag, remote },
-                Report::Revoked { link, key, tag } => FabricEvent::Revoked { link, key, tag },
-                Report::Down { link, reason } => FabricEvent::LinkDown { link, reason },
-            });
-        }
-        true
-    }
-
     fn unblock(&mut self, id: LinkId) {
-        if let Some(link) = self.links.get_mut(&id) {
+        if let Some(link) = self.links.get_mut(id) {
             link.blocked = false;
             link.signs += 1;
             self.list(id);
@@ -105,7 +89,7 @@ impl TcpFabric {
     }
 
     fn receive(&mut self, id: LinkId, sink: &mut Sink<'_>) -> bool {
-        let Some(link) = self.links.get_mut(&id) else { return false };
+        let Some(link) = self.links.get_mut(id) else { return false };
         if let Stage::Ending { .. } = link.stage {
             if Self::discard(&link.socket).is_none() {
                 self.ended(id);
@@ -122,8 +106,8 @@ impl TcpFabric {
             self.list(id);
         }
         if owes {
-            let due = self.deadline_after(crate::owed::WITHIN);
-            if let Some(link) = self.links.get_mut(&id) {
+            let due = self.links.deadline_after(links::ACKNOWLEDGE_WITHIN);
+            if let Some(link) = self.links.get_mut(id) {
                 link.owed.limit(due);
             }
         }
@@ -140,7 +124,7 @@ impl TcpFabric {
     fn send(&mut self) -> bool {
         let mut moved = false;
         for id in std::mem::take(&mut self.to_send) {
-            let Some(link) = self.links.get_mut(&id) else { continue };
+            let Some(link) = self.links.get_mut(id) else { continue };
             link.listed = false;
             let was_watched = link.watched;
             let result = link.send(self.config.round_bytes);

@@ -1,4 +1,4 @@
-//! The times at which something is due: deadlines, and rounds that probe idle peers.
+//! The timer of a sleeping thread, and the rounds that probe idle peers.
 
 use super::device_error;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,8 +12,6 @@ use transfer_core::fabric::FabricError;
 pub(super) struct Clock {
     timer: OwnedFd,
     timer_set_for: Option<Instant>,
-    /// No deadline passes before this moment.
-    deadline: Option<Instant>,
     /// The time of the next round of probes.
     probe_at: Option<Instant>,
 }
@@ -22,18 +20,11 @@ impl Clock {
     pub(super) fn new() -> Result<Clock, FabricError> {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
         let timer = timer.map_err(device_error("timerfd_create"))?;
-        Ok(Clock { timer, timer_set_for: None, deadline: None, probe_at: None })
+        Ok(Clock { timer, timer_set_for: None, probe_at: None })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.timer.as_fd()
-    }
-
-    /// Returns the moment `after` from now, and has deadlines checked then.
-    pub(super) fn deadline_after(&mut self, after: Duration) -> Instant {
-        let at = Instant::now() + after;
-        self.deadline = Some(self.deadline.map_or(at, |deadline| deadline.min(at)));
-        at
     }
 
     /// Starts the rounds of probes, because there are links that may become idle. Rounds come twice in an interval, so
@@ -44,13 +35,9 @@ impl Clock {
         }
     }
 
-    fn alarm(&self) -> Option<Instant> {
-        self.deadline.into_iter().chain(self.probe_at).min()
-    }
-
-    /// Returns whether anything is due.
-    pub(super) fn rings(&self, now: Instant) -> bool {
-        self.alarm().is_some_and(|at| at <= now)
+    /// Returns whether this deadline or a round of probes is due.
+    pub(super) fn rings(&self, now: Instant, deadline: Option<Instant>) -> bool {
+        self.probing(now) || deadline.is_some_and(|at| at <= now)
     }
 
     /// Returns whether it is time for a round of probes.
@@ -58,18 +45,16 @@ impl Clock {
         self.probe_at.is_some_and(|at| at <= now)
     }
 
-    /// Sets the times that are due next, after everything that was due was handled. Probes continue while there are
-    /// `links`.
-    pub(super) fn set(&mut self, deadline: Option<Instant>, now: Instant, links: bool, interval: Duration) {
-        self.deadline = deadline;
+    /// Sets the time of the next round of probes, after one that was due. Probes continue while there are `links`.
+    pub(super) fn set(&mut self, now: Instant, links: bool, interval: Duration) {
         if self.probing(now) {
             self.probe_at = links.then(|| now + interval / 2);
         }
     }
 
-    /// Makes the descriptor readable when something is due, and not before.
-    pub(super) fn arm(&mut self) {
-        let alarm = self.alarm();
+    /// Makes the descriptor readable at this deadline or at the next round of probes, and not before.
+    pub(super) fn arm(&mut self, deadline: Option<Instant>) {
+        let alarm = deadline.into_iter().chain(self.probe_at).min();
         if alarm == self.timer_set_for {
             return;
         }

@@ -1,9 +1,10 @@
 //! Takes completions, and applies them to the links.
 
+use super::VerbsFabric;
 use super::counters::Counters;
 use super::link::{Link, Posted, RECEIVE, Stage};
 use super::notice::Notice;
-use super::{Sink, VerbsFabric};
+use crate::links::Sink;
 use transfer_core::fabric::{DownReason, FabricEvent, LinkId};
 use transfer_core::memory::RemoteKey;
 use transfer_verbs::{Completion, Done, Opcode, Status};
@@ -85,7 +86,7 @@ impl VerbsFabric {
         let id = LinkId((completion.work_id >> 32) as u32);
         let number = completion.work_id as u32;
         // The queue may still have held a completion of a link that is gone.
-        let Some(link) = self.links.get_mut(&id) else { return };
+        let Some(link) = self.links.get_mut(id) else { return };
         link.heard = true;
         let after = if number & RECEIVE != 0 {
             let slot = number & !RECEIVE;
@@ -115,7 +116,7 @@ impl VerbsFabric {
     /// message, and leaves with the next poll.
     fn repost(&mut self) {
         for id in std::mem::take(&mut self.to_repost) {
-            let Some(link) = self.links.get_mut(&id) else { continue };
+            let Some(link) = self.links.get_mut(id) else { continue };
             if let Err(reason) = link.post_receives() {
                 self.fail(id, reason, false);
             }
@@ -126,7 +127,7 @@ impl VerbsFabric {
     pub(super) fn let_go(&mut self) {
         if self.regions.any_retired() {
             let links = &self.links;
-            self.regions.let_go(|id, number| links.get(&id).is_some_and(|link| link.sends.up_to(number).is_some()));
+            self.regions.let_go(|id, number| links.get(id).is_some_and(|link| link.sends.up_to(number).is_some()));
         }
     }
 }

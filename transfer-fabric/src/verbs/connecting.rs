@@ -14,10 +14,10 @@ use super::notice::Notice;
 use super::offer::{self, Endpoint, OfferError, Role};
 use super::send_queue::SendQueue;
 use super::windows::Windows;
-use super::{Report, SPARE_RECEIVES, VerbsFabric};
+use super::{SPARE_RECEIVES, VerbsFabric};
 use crate::random;
 use crate::token::Token;
-use transfer_core::fabric::{DownReason, FabricError, LinkId, Offer};
+use transfer_core::fabric::{FabricError, LinkId, Offer};
 use transfer_verbs::{Data, Init, QueuePair, ReceiveList, Reset, SendKind, SendList};
 
 /// Packet numbers have 24 bits.
@@ -28,15 +28,14 @@ impl VerbsFabric {
         if let Some(why) = &self.broken {
             return Err(FabricError::Device { what: "making a link", why: why.clone() });
         }
-        let known = self.waiting.contains_key(&link) || self.links.contains_key(&link);
-        if known { Err(FabricError::WrongState { link, what }) } else { Ok(()) }
+        self.links.expect_new(link, what)
     }
 
     pub(super) fn begin_offer(&mut self, id: LinkId) -> Result<Offer, FabricError> {
         self.expect_new(id, "offer")?;
         if self.manager.is_some() {
             let token = Token::random()?;
-            self.waiting.insert(id, Waiting::Answer(token));
+            self.links.wait(id, Waiting::Answer(token));
             return Ok(offer::encode_cm_initiator(&token));
         }
         self.device.look_again()?;
@@ -57,7 +56,7 @@ impl VerbsFabric {
         }
         self.device.look_again()?;
         let peer = Endpoint::decode(peer, Role::Initiator, self.device.kind).map_err(bad)?;
-        let deadline = self.clock.deadline_after(self.config.handshake_timeout);
+        let deadline = self.links.deadline_after(self.config.handshake_timeout);
         let mut link = self.new_link(id, Stage::Greeting { deadline }, |queue_pair, device| {
             queue_pair.init(&device.init_attributes()).map_err(device_error("connecting"))
         })?;
@@ -72,19 +71,19 @@ impl VerbsFabric {
 
     pub(super) fn begin_connect(&mut self, id: LinkId, peer: &Offer) -> Result<(), FabricError> {
         let bad = |error: OfferError| FabricError::BadOffer { link: id, why: error.to_string() };
-        if let Some(Waiting::Answer(expect)) = self.waiting.get(&id) {
+        if let Some(Waiting::Answer(expect)) = self.links.waiting(id) {
             let expect = *expect;
             let (show, address) = offer::decode_cm_acceptor(peer).map_err(bad)?;
             return self.resolve(id, expect, show, address);
         }
-        if !self.links.get(&id).is_some_and(|link| matches!(link.stage, Stage::Offered)) {
+        if !self.links.get(id).is_some_and(|link| matches!(link.stage, Stage::Offered)) {
             return Err(FabricError::WrongState { link: id, what: "connect" });
         }
         let peer = Endpoint::decode(peer, Role::Acceptor, self.device.kind).map_err(bad)?;
-        let deadline = self.clock.deadline_after(self.config.handshake_timeout);
-        let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
+        let deadline = self.links.deadline_after(self.config.handshake_timeout);
+        let Some(link) = self.links.get_mut(id) else { return Ok(()) };
         if let Err(error) = make_ready(&self.device, link, &peer) {
-            if let Some(link) = self.links.remove(&id) {
+            if let Some(link) = self.links.remove(id) {
                 self.forget(link);
             }
             return Err(error);
@@ -191,15 +190,6 @@ impl VerbsFabric {
             link.stage = Stage::Up;
         }
         greeting
-    }
-
-    /// Ends a link that has no queue pair yet. Returns whether there was such a link.
-    pub(super) fn end_waiting(&mut self, id: LinkId, reason: DownReason) -> bool {
-        let waited = self.waiting.remove(&id).is_some();
-        if waited {
-            self.reports.push_back(Report::Down { link: id, reason });
-        }
-        waited
     }
 }
 

@@ -1,9 +1,10 @@
 //! Ends links. The queue pair is stopped, the requests in flight are awaited, the windows are deallocated, and the
 //! queue pair is destroyed, in this order (docs/adr/0001). Then the end is reported.
 
+use super::VerbsFabric;
 use super::link::{Posted, Stage};
 use super::notice::goodbye;
-use super::{Report, VerbsFabric};
+use crate::links;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::{DownReason, LinkId};
 use transfer_verbs::{Data, SendKind};
@@ -27,10 +28,8 @@ fn not_connected(reason: DownReason) -> DownReason {
 impl VerbsFabric {
     /// Ends the link from this side. The peer is told the reason, if there is one for it.
     pub(super) fn end(&mut self, id: LinkId, reason: DownReason) {
-        if self.end_waiting(id, reason.clone()) {
-            return;
-        }
-        let Some(link) = self.links.get_mut(&id) else { return };
+        let Some(reason) = self.links.end_waiting(id, reason) else { return };
+        let Some(link) = self.links.get_mut(id) else { return };
         match link.stage {
             Stage::Ending { .. } | Stage::Draining { .. } => return,
             Stage::Offered | Stage::Greeting { .. } => return self.drain(id, reason, true),
@@ -53,7 +52,9 @@ impl VerbsFabric {
             link.post(Posted::Goodbye, SendKind::Send { data: Data::Inline(&[]), immediate });
         }
         self.counters.notices += 1;
-        link.stage = Stage::Ending { reason, deadline: self.clock.deadline_after(LINGER) };
+        let deadline = self.links.deadline_after(LINGER);
+        let Some(link) = self.links.get_mut(id) else { return };
+        link.stage = Stage::Ending { reason, deadline };
         if let Err(reason) = link.ring(&mut self.counters) {
             self.fail(id, reason, true);
         }
@@ -61,7 +62,7 @@ impl VerbsFabric {
 
     /// Handles the failure of a link. A later reason that is `sure` replaces one that is not.
     pub(super) fn fail(&mut self, id: LinkId, reason: DownReason, sure: bool) {
-        let Some(link) = self.links.get_mut(&id) else { return };
+        let Some(link) = self.links.get_mut(id) else { return };
         let reason = match &mut link.stage {
             Stage::Offered | Stage::Greeting { .. } => not_connected(reason),
             Stage::Up => reason,
@@ -81,9 +82,10 @@ impl VerbsFabric {
 
     /// Stops the queue pair. Nothing is placed any longer.
     fn drain(&mut self, id: LinkId, reason: DownReason, sure: bool) {
-        let Some(link) = self.links.get_mut(&id) else { return };
+        let deadline = self.links.deadline_after(DRAIN);
+        let Some(link) = self.links.get_mut(id) else { return };
         link.stop();
-        link.stage = Stage::Draining { reason, sure, deadline: self.clock.deadline_after(DRAIN) };
+        link.stage = Stage::Draining { reason, sure, deadline };
         self.draining.push((id, false));
     }
 
@@ -96,7 +98,7 @@ impl VerbsFabric {
         let mut drained = Vec::new();
         let links = &self.links;
         self.draining.retain_mut(|(id, polled)| {
-            let Some(link) = links.get(id) else { return false };
+            let Some(link) = links.get(*id) else { return false };
             let Stage::Draining { deadline, .. } = link.stage else { return false };
             // One whole round has to lie between the stop and the end.
             let polled_since = std::mem::replace(polled, emptied);
@@ -109,7 +111,7 @@ impl VerbsFabric {
             !idle && now < deadline
         });
         for id in drained {
-            let Some(mut link) = self.links.remove(&id) else { continue };
+            let Some(mut link) = self.links.remove(id) else { continue };
             if link.sends.in_flight() > 0 {
                 tracing::warn!(%id, left = link.sends.in_flight(), "a stopped queue pair has not flushed all it had");
             }
@@ -121,7 +123,7 @@ impl VerbsFabric {
             let stage = std::mem::replace(&mut link.stage, Stage::Offered);
             self.forget(link);
             if let Stage::Draining { reason, .. } = stage {
-                self.reports.push_back(Report::Down { link: id, reason });
+                self.links.down(id, reason);
             }
         }
         self.let_go();
@@ -135,53 +137,53 @@ impl VerbsFabric {
         let why = format!("{} does not work any more: {why}", self.device.context.device_name());
         tracing::error!(why, "an RDMA device has failed");
         self.broken = Some(why.clone());
-        for id in self.links.keys().copied().collect::<Vec<_>>() {
+        for id in self.links.ids() {
             self.fail(id, DownReason::Lost(why.clone()), true);
         }
-        for id in self.waiting.keys().copied().collect::<Vec<_>>() {
-            self.end_waiting(id, DownReason::NotConnected(why.clone()));
-        }
-        if let Some(loopback) = self.loopback.take() {
-            self.lost_operations.extend(loopback.into_lost(&why));
-        }
+        self.links.end_all_waiting(&DownReason::NotConnected(why.clone()));
+        self.lose_loopback(&why);
     }
 
     /// Ends everything whose deadline has passed, and asks idle peers whether they are there.
     pub(super) fn check_deadlines(&mut self) {
         let now = Instant::now();
-        if !self.clock.rings(now) {
+        if !self.clock.rings(now, self.links.alarm()) {
             return;
         }
-        let late = |what: &str| DownReason::NotConnected(format!("{what} in time"));
-        let waiting: Vec<_> = self.waiting.iter().filter(|(_, w)| w.deadline().is_some_and(|at| at <= now)).collect();
-        let waiting: Vec<(LinkId, &'static str)> = waiting.into_iter().map(|(id, w)| (*id, w.late())).collect();
-        for (id, what) in waiting {
-            self.end_waiting(id, late(what));
-        }
-        let probing = self.clock.probing(now);
-        let (mut ids, mut stalled) = (Vec::new(), Vec::new());
-        for link in self.links.values_mut() {
-            match link.stage {
-                Stage::Greeting { deadline } | Stage::Ending { deadline, .. } if deadline <= now => ids.push(link.id),
-                Stage::Up if probing => {
-                    let quiet = !std::mem::replace(&mut link.heard, false);
-                    let waits = quiet && link.sends.in_flight() > 0;
-                    let since = waits.then(|| *link.stalled_since.get_or_insert(now));
-                    link.stalled_since = since;
-                    if since.is_some_and(|since| now - since >= self.config.stall_timeout()) {
-                        stalled.push((link.id, link.sends.in_flight()));
-                        continue;
-                    }
-                    // A probe also goes behind requests of which the device has said nothing for a whole round. The
-                    // last place is reserved for the goodbye.
-                    if quiet && link.sends.has_room(1, 1) {
-                        let (data, key) = (Data::Inline(&[]), transfer_verbs::RemoteKey::from_peer(0));
-                        link.post(Posted::Probe, SendKind::Write { data, address: 0, key, immediate: None });
-                        self.counters.probes += 1;
-                        ids.push(link.id);
-                    }
-                }
+        for id in self.links.late(now) {
+            match self.links.get(id).map(|link| &link.stage) {
+                Some(Stage::Greeting { .. }) => self.fail(id, links::no_answer(), true),
+                Some(Stage::Ending { .. }) => self.fail(id, DownReason::Lost("no goodbye".into()), true),
+                // The next poll looks at the links that are drained.
                 _ => {}
+            }
+        }
+        if self.clock.probing(now) {
+            self.probe(now);
+        }
+        self.links.set_alarm(None);
+        self.clock.set(now, !self.links.is_empty(), self.config.probe_interval);
+    }
+
+    /// Asks idle peers whether they are there, and ends the links whose device has stalled.
+    fn probe(&mut self, now: Instant) {
+        let (mut probed, mut stalled) = (Vec::new(), Vec::new());
+        for link in self.links.all_up() {
+            let quiet = !std::mem::replace(&mut link.heard, false);
+            let waits = quiet && link.sends.in_flight() > 0;
+            let since = waits.then(|| *link.stalled_since.get_or_insert(now));
+            link.stalled_since = since;
+            if since.is_some_and(|since| now - since >= self.config.stall_timeout()) {
+                stalled.push((link.id, link.sends.in_flight()));
+                continue;
+            }
+            // A probe also goes behind requests of which the device has said nothing for a whole round. The last place
+            // is reserved for the goodbye.
+            if quiet && link.sends.has_room(1, 1) {
+                let (data, key) = (Data::Inline(&[]), transfer_verbs::RemoteKey::from_peer(0));
+                link.post(Posted::Probe, SendKind::Write { data, address: 0, key, immediate: None });
+                self.counters.probes += 1;
+                probed.push(link.id);
             }
         }
         for (id, requests) in stalled {
@@ -191,26 +193,11 @@ impl VerbsFabric {
             );
             self.fail(id, DownReason::Lost(why), true);
         }
-        for id in ids {
-            match self.links.get(&id).map(|link| &link.stage) {
-                Some(Stage::Up) => {
-                    let rung = self.links.get_mut(&id).map_or(Ok(()), |link| link.ring(&mut self.counters));
-                    if let Err(reason) = rung {
-                        self.fail(id, reason, true);
-                    }
-                }
-                Some(Stage::Greeting { .. }) => self.fail(id, late("the peer did not answer"), true),
-                Some(_) => self.fail(id, DownReason::Lost("no goodbye".into()), true),
-                None => {}
+        for id in probed {
+            let rung = self.links.get_mut(id).map_or(Ok(()), |link| link.ring(&mut self.counters));
+            if let Err(reason) = rung {
+                self.fail(id, reason, true);
             }
         }
-        let stages = self.links.values().filter_map(|link| match link.stage {
-            Stage::Greeting { deadline } | Stage::Ending { deadline, .. } | Stage::Draining { deadline, .. } => {
-                Some(deadline)
-            }
-            Stage::Offered | Stage::Up => None,
-        });
-        let next = stages.chain(self.waiting.values().filter_map(|w| w.deadline())).min();
-        self.clock.set(next, now, !self.links.is_empty(), self.config.probe_interval);
     }
 }

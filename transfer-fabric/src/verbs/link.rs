@@ -5,6 +5,7 @@ use super::counters::Counters;
 use super::managed::Connection;
 use super::send_queue::{NUMBER_BITS, SendQueue};
 use super::windows::{WindowIndex, Windows};
+use crate::links::FabricLink;
 use smallvec::SmallVec;
 use std::any::Any;
 use std::time::Instant;
@@ -135,6 +136,21 @@ pub(super) struct Link {
     pub(super) listed: bool,
     /// The connection, if rdma_cm has made the link.
     pub(super) connection: Option<Connection>,
+}
+
+impl FabricLink for Link {
+    fn is_up(&self) -> bool {
+        matches!(self.stage, Stage::Up)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Greeting { deadline } | Stage::Ending { deadline, .. } | Stage::Draining { deadline, .. } => {
+                Some(deadline)
+            }
+            Stage::Offered | Stage::Up => None,
+        }
+    }
 }
 
 impl Link {

@@ -7,9 +7,10 @@
 
 use super::area::{Area, WORDS};
 use super::device::Device;
+use super::device_error;
 use super::local_pair::LocalPair;
 use super::posting::atomic_kind;
-use super::{Sink, device_error};
+use crate::links::Sink;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -158,7 +159,7 @@ impl Loopback {
     }
 
     /// Returns the operations whose end will not be known.
-    pub(super) fn into_lost(self, why: &str) -> Vec<(WorkId, String)> {
-        self.under_way.iter().map(|(work, _)| (*work, why.to_owned())).collect()
+    pub(super) fn into_lost(self) -> Vec<WorkId> {
+        self.under_way.iter().map(|(work, _)| *work).collect()
     }
 }

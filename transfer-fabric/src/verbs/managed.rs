@@ -10,12 +10,13 @@ use super::config::Connecting;
 use super::device::Device;
 use super::link::{At, Link, Stage};
 use super::offer;
-use super::{Report, VerbsFabric, device_error};
+use super::{VerbsFabric, device_error};
+use crate::links::WaitingLink;
 use crate::token::Token;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Instant;
-use transfer_core::fabric::{DownReason, FabricError, LinkId, Offer};
+use transfer_core::fabric::{DownReason, FabricError, FabricEvent, LinkId, Offer};
 use transfer_verbs::VerbsError;
 use transfer_verbs::cm::{
     ConnectParameters, ConnectRequest, Event, EventChannel, EventKind, Id, IdNumber, PeerParameters,
@@ -34,16 +35,15 @@ pub(super) enum Waiting {
     Request { expect: Token, show: Token, deadline: Instant },
 }
 
-impl Waiting {
-    pub(super) fn deadline(&self) -> Option<Instant> {
+impl WaitingLink for Waiting {
+    fn deadline(&self) -> Option<Instant> {
         match self {
             Waiting::Answer(_) => None,
             Waiting::Route { deadline, .. } | Waiting::Request { deadline, .. } => Some(*deadline),
         }
     }
 
-    /// Returns the text for an event that has not come when the deadline passes.
-    pub(super) fn late(&self) -> &'static str {
+    fn missing(&self) -> &'static str {
         match self {
             Waiting::Answer(_) | Waiting::Request { .. } => "the peer did not come",
             Waiting::Route { .. } => "no way to the peer was found",
@@ -112,8 +112,8 @@ impl VerbsFabric {
         let Some(manager) = &self.manager else { return Err(FabricError::WrongState { link: id, what: "accept" }) };
         let expect = Token::random()?;
         let answer = offer::encode_cm_acceptor(&expect, manager.address);
-        let deadline = self.clock.deadline_after(self.config.handshake_timeout);
-        self.waiting.insert(id, Waiting::Request { expect, show, deadline });
+        let deadline = self.links.deadline_after(self.config.handshake_timeout);
+        self.links.wait(id, Waiting::Request { expect, show, deadline });
         Ok(answer)
     }
 
@@ -126,15 +126,15 @@ impl VerbsFabric {
         address: SocketAddr,
     ) -> Result<(), FabricError> {
         let Some(manager) = &self.manager else { return Err(FabricError::WrongState { link: id, what: "connect" }) };
-        self.waiting.remove(&id);
-        let deadline = self.clock.deadline_after(self.config.handshake_timeout);
+        self.links.stop_waiting(id);
+        let deadline = self.links.deadline_after(self.config.handshake_timeout);
         let connection = Id::new(&manager.channel).map_err(device_error("rdma_create_id"))?;
         // The source is the address of this device, so that the route leads over it.
         let source = SocketAddr::new(manager.address.ip(), 0);
         connection
             .resolve_address(Some(source), address, self.config.handshake_timeout)
             .map_err(device_error("rdma_resolve_addr"))?;
-        self.waiting.insert(id, Waiting::Route { expect, show, id: connection, address, deadline });
+        self.links.wait(id, Waiting::Route { expect, show, id: connection, address, deadline });
         Ok(())
     }
 
@@ -156,8 +156,8 @@ impl VerbsFabric {
         if let EventKind::ConnectRequest(request) = event.kind {
             return self.pending(request, &event.private_data);
         }
-        let waits = self.waiting.iter().find_map(|(id, waiting)| match waiting {
-            Waiting::Route { id: connection, .. } if connection.number() == event.id => Some(*id),
+        let waits = self.links.find_waiting(|id, waiting| match waiting {
+            Waiting::Route { id: connection, .. } if connection.number() == event.id => Some(id),
             _ => None,
         });
         if let Some(id) = waits {
@@ -172,10 +172,10 @@ impl VerbsFabric {
                 }
             }
             EventKind::Established(_) => {
-                if let Some(link) = self.links.get_mut(&id)
+                if let Some(link) = self.links.get_mut(id)
                     && VerbsFabric::connected(link)
                 {
-                    self.reports.push_back(Report::Connected(id));
+                    self.links.report(FabricEvent::Connected { link: id });
                 }
             }
             EventKind::Disconnected => {
@@ -196,7 +196,7 @@ impl VerbsFabric {
 
     /// Handles an event of a link that resolves the route to its acceptor.
     fn on_the_way(&mut self, id: LinkId, event: &Event) {
-        let Some(Waiting::Route { id: connection, address, .. }) = self.waiting.get(&id) else { return };
+        let Some(Waiting::Route { id: connection, address, .. }) = self.links.waiting(id) else { return };
         let ours = self.device.context.device_name();
         let reason = match &event.kind {
             EventKind::AddressResolved => match connection.device() {
@@ -224,19 +224,20 @@ impl VerbsFabric {
             EventKind::RouteError => failed("rdma_resolve_route", format!("{address}: {}", status(event))),
             _ => return,
         };
-        self.end_waiting(id, reason);
+        self.links.end_waiting(id, reason);
     }
 
     /// Makes the queue pair and sends the request to the acceptor, once the route is known.
     fn ask(&mut self, id: LinkId) -> Result<(), DownReason> {
-        let Some(Waiting::Route { expect, show, id: connection, address, deadline }) = self.waiting.remove(&id) else {
+        let Some(Waiting::Route { expect, show, id: connection, address, deadline }) = self.links.stop_waiting(id)
+        else {
             return Ok(());
         };
         let link = self.link_of(id, deadline, &connection);
         let mut link = match link {
             Ok(link) => link,
             Err(error) => {
-                self.waiting.insert(id, Waiting::Route { expect, show, id: connection, address, deadline });
+                self.links.wait(id, Waiting::Route { expect, show, id: connection, address, deadline });
                 return Err(failed("rdma_connect", error));
             }
         };
@@ -274,7 +275,7 @@ impl VerbsFabric {
 
     /// Handles the acceptor's acceptance.
     fn answered(&mut self, id: LinkId, peer: &PeerParameters, private_data: &[u8]) -> Result<(), DownReason> {
-        let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
+        let Some(link) = self.links.get_mut(id) else { return Ok(()) };
         let Some(Connection { id: connection, expect }) = &mut link.connection else { return Ok(()) };
         let shown = Token::leading(private_data);
         if !expect.take().zip(shown).is_some_and(|(expect, shown)| expect.is(&shown)) {
@@ -286,7 +287,7 @@ impl VerbsFabric {
         link.reads = reads > 0;
         connection.establish().map_err(|error| failed("rdma_establish", error))?;
         if VerbsFabric::connected(link) {
-            self.reports.push_back(Report::Connected(id));
+            self.links.report(FabricEvent::Connected { link: id });
         }
         Ok(())
     }
@@ -294,9 +295,9 @@ impl VerbsFabric {
     /// Handles a connect request of a peer.
     fn pending(&mut self, request: ConnectRequest, private_data: &[u8]) {
         let shown = Token::leading(private_data);
-        let found = self.waiting.iter().find_map(|(id, waiting)| match waiting {
+        let found = self.links.find_waiting(|id, waiting| match waiting {
             Waiting::Request { expect, show, deadline } if shown.is_some_and(|shown| expect.is(&shown)) => {
-                Some((*id, *show, *deadline))
+                Some((id, *show, *deadline))
             }
             _ => None,
         });
@@ -313,9 +314,9 @@ impl VerbsFabric {
         if request.id.device().is_none_or(|(name, _)| name != ours) {
             return refuse(&request, "the request came over another device");
         }
-        self.waiting.remove(&id);
+        self.links.stop_waiting(id);
         if let Err(why) = self.admit(id, show, deadline, request) {
-            self.reports.push_back(Report::Down { link: id, reason: failed("rdma_accept", why) });
+            self.links.down(id, failed("rdma_accept", why));
         }
     }
 

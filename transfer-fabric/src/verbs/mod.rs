@@ -56,10 +56,10 @@ mod windows;
 pub use config::{BadSetting, Connecting, GrantReport, VerbsConfig};
 pub use counters::Counters;
 
+use crate::links::{LinkTable, Sink};
 use clock::Clock;
 use device::Device;
-use hashbrown::HashMap;
-use link::{Link, Stage};
+use link::Link;
 use loopback::Loopback;
 use managed::{Manager, Waiting};
 use queues::Queues;
@@ -88,22 +88,10 @@ const SPARE_RECEIVES: u32 = 2;
 /// How long deregistering waits for grants to be revoked before it ends their links.
 const TAKE_BACK: Duration = Duration::from_secs(1);
 
-type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
-
-/// An event that waits to be reported.
-#[derive(Debug)]
-enum Report {
-    Connected(LinkId),
-    Granted { link: LinkId, tag: u64, remote: RemoteSlice },
-    Revoked { link: LinkId, key: RemoteKey, tag: u64 },
-    Down { link: LinkId, reason: DownReason },
-}
-
 /// The fabric. See the [module](self).
 pub struct VerbsFabric {
     // Links are dropped before the parts that they are made of.
-    links: HashMap<LinkId, Link>,
-    waiting: HashMap<LinkId, Waiting>,
+    links: LinkTable<Link, Waiting>,
     loopback: Option<Loopback>,
     manager: Option<Manager>,
     queues: Queues,
@@ -121,11 +109,8 @@ pub struct VerbsFabric {
     draining: Vec<(LinkId, bool)>,
     /// Completions that were taken out of their queue outside of a poll.
     backlog: VecDeque<Completion>,
-    reports: VecDeque<Report>,
     /// Whether the last poll only reported.
     only_reported: bool,
-    /// Operations on own words that failed with their queue pair.
-    lost_operations: Vec<(WorkId, String)>,
     clock: Clock,
     waking: Waking,
     /// The reason why the device no longer works.
@@ -163,8 +148,7 @@ impl VerbsFabric {
             capabilities
         };
         Ok(VerbsFabric {
-            links: HashMap::new(),
-            waiting: HashMap::new(),
+            links: LinkTable::new(),
             loopback: None,
             manager: Manager::new(&config.connect)?,
             queues: Queues::new(config.completion_queue, &device.context),
@@ -178,9 +162,7 @@ impl VerbsFabric {
             to_repost: Vec::new(),
             draining: Vec::new(),
             backlog: VecDeque::new(),
-            reports: VecDeque::new(),
             only_reported: false,
-            lost_operations: Vec::new(),
             clock: Clock::new()?,
             waking: Waking::default(),
             broken: None,
@@ -199,33 +181,22 @@ impl VerbsFabric {
         self.device.context.device_name()
     }
 
-    fn report(&mut self, sink: &mut Sink<'_>) -> bool {
-        let any = !self.reports.is_empty() || !self.lost_operations.is_empty();
-        for report in self.reports.drain(..) {
-            sink(match report {
-                Report::Connected(link) => FabricEvent::Connected { link },
-                Report::Granted { link, tag, remote } => FabricEvent::Granted { link, tag, remote },
-                Report::Revoked { link, key, tag } => FabricEvent::Revoked { link, key, tag },
-                Report::Down { link, reason } => FabricEvent::LinkDown { link, reason },
-            });
-        }
-        for (work, why) in self.lost_operations.drain(..) {
-            sink(FabricEvent::LocalAtomicDone { work, old: Err(why) });
-        }
-        any
-    }
-
     fn poll_loopback(&mut self, sink: &mut Sink<'_>) -> bool {
         let Some(loopback) = &mut self.loopback else { return false };
         match loopback.poll(sink) {
             Ok(moved) => moved,
             Err(why) => {
                 tracing::warn!(why, "the queue pair for operations on own words has failed, and will be made anew");
-                if let Some(loopback) = self.loopback.take() {
-                    self.lost_operations.extend(loopback.into_lost(&why));
-                }
+                self.lose_loopback(&why);
                 true
             }
+        }
+    }
+
+    /// Gives up the queue pair for operations on own words, and reports its operations as failed.
+    fn lose_loopback(&mut self, why: &str) {
+        for work in self.loopback.take().into_iter().flat_map(Loopback::into_lost) {
+            self.links.report(FabricEvent::LocalAtomicDone { work, old: Err(why.to_owned()) });
         }
     }
 
@@ -233,13 +204,13 @@ impl VerbsFabric {
     /// links that are not concerned, whatever they are doing.
     fn take_back(&mut self, segment: SegmentId) {
         let mut waits: Vec<(LinkId, u32)> = Vec::new();
-        for id in self.links.keys().copied().collect::<Vec<_>>() {
-            let Some(link) = self.links.get(&id).filter(|link| matches!(link.stage, Stage::Up)) else { continue };
+        for id in self.links.ids() {
+            let Ok(link) = self.links.up(id) else { continue };
             for (key, tag) in link.keys_into(segment) {
                 self.invalidate(id, RemoteKey(key), tag);
             }
             let is_open = self.regions.is_open(segment);
-            let Some(link) = self.links.get_mut(&id) else { continue };
+            let Some(link) = self.links.get_mut(id) else { continue };
             let invalidated = link.sends.last().filter(|_| link.windows.is_leaving(segment));
             // A pool's key ends with its region, so requests that still read the region have to complete before.
             let read = link.last_reading(segment).filter(|_| is_open);
@@ -261,7 +232,7 @@ impl VerbsFabric {
                 // A request that failed will end its link. Then nothing more is awaited of that link.
                 let (links, failed) = (&self.links, completion.result.is_err());
                 let reached = |last: u32| {
-                    let ahead = |number| links.get(&id).and_then(|link| link.sends.up_to(number));
+                    let ahead = |number| links.get(id).and_then(|link| link.sends.up_to(number));
                     number & link::RECEIVE == 0 && ahead(number) >= ahead(last)
                 };
                 waits.retain(|(link, last)| *link != id || !(failed || reached(*last)));
@@ -415,7 +386,7 @@ impl Fabric for VerbsFabric {
     /// Reports, then rings, then takes completions. A poll that had something to report only does that, so that posts
     /// made in answer leave with the same doorbell as the requests that were reported.
     fn poll(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> bool {
-        if self.report(sink) && !std::mem::replace(&mut self.only_reported, true) {
+        if self.links.drain_events(sink) && !std::mem::replace(&mut self.only_reported, true) {
             return true;
         }
         self.only_reported = false;
@@ -423,12 +394,15 @@ impl Fabric for VerbsFabric {
         let look: PollScope = self.waking.poll();
         self.look(look);
         // Events about a link come before the data that it brings.
-        moved |= self.report(sink);
+        moved |= self.links.drain_events(sink);
         let (completed, emptied) = self.take_completions(sink);
         moved |= completed | self.poll_loopback(sink);
         self.finish_drained(emptied);
         // If a queue pair was stopped just now, another round looks at it.
-        moved | self.report(sink) | !self.to_ring.is_empty() | self.draining.iter().any(|(_, polled)| !polled)
+        moved
+            | self.links.drain_events(sink)
+            | !self.to_ring.is_empty()
+            | self.draining.iter().any(|(_, polled)| !polled)
     }
 
     fn arm(&mut self) {

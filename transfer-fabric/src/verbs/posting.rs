@@ -1,11 +1,11 @@
 //! Posts are checked, and put into the list of their link. They leave with the next poll, behind one doorbell.
 
+use super::VerbsFabric;
 use super::config::GrantReport;
-use super::link::{Link, Posted, Sources, Stage};
+use super::link::{Link, Posted, Sources};
 use super::windows::Revoke;
-use super::{Report, VerbsFabric};
 use smallvec::SmallVec;
-use transfer_core::fabric::{AtomicOp, GrantAccess, Isolation, LinkId, PostError, WorkId};
+use transfer_core::fabric::{AtomicOp, FabricEvent, GrantAccess, Isolation, LinkId, PostError, WorkId};
 use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice};
 use transfer_verbs::{Data, Element, MemoryWindow, RemoteAccess, RemoteKey as DeviceKey, SendKind};
 
@@ -22,22 +22,16 @@ const WORD: u64 = 8;
 const MAX_INLINE: usize = 1024;
 
 impl VerbsFabric {
-    /// Returns the link, if it is up.
-    fn up(&mut self, link: LinkId) -> Result<&mut Link, PostError> {
-        let down = PostError::LinkDown(link);
-        self.links.get_mut(&link).filter(|link| matches!(link.stage, Stage::Up)).ok_or(down)
-    }
-
     /// Returns the link, if it is up and has room for one more write, message or atomic operation.
     fn up_with_room(&mut self, link: LinkId) -> Result<&mut Link, PostError> {
         let reserve = (self.config.send_queue / RESERVED_SHARE).max(LAST_WORDS);
-        let found = self.up(link)?;
+        let found = self.links.up(link)?;
         if found.sends.has_room(1, reserve) { Ok(found) } else { Err(PostError::Full(link)) }
     }
 
     /// Adds the link to the links that the next `ring` looks at.
     pub(super) fn list(&mut self, id: LinkId) {
-        if let Some(link) = self.links.get_mut(&id)
+        if let Some(link) = self.links.get_mut(id)
             && !std::mem::replace(&mut link.listed, true)
         {
             self.to_ring.push(id);
@@ -57,7 +51,7 @@ impl VerbsFabric {
         for slice in sgl {
             self.regions.find(slice)?;
         }
-        let Some(link) = self.links.get_mut(&id) else { return Err(PostError::LinkDown(id)) };
+        let Some(link) = self.links.get_mut(id) else { return Err(PostError::LinkDown(id)) };
         let (address, key) = (remote.address, DeviceKey::from_peer(remote.key().0));
         let mut copy = [0; MAX_INLINE];
         if gathered > 0 && gathered <= u64::from(self.device.inline_bytes) {
@@ -93,7 +87,7 @@ impl VerbsFabric {
         let inline = message.len() <= self.device.inline_bytes as usize;
         self.up_with_room(id)?;
         self.capabilities.check_message(message)?;
-        let link = self.up(id)?;
+        let link = self.links.up(id)?;
         if inline {
             let data = Data::Inline(&[message]);
             link.post(Posted::Send(work, None), SendKind::Send { data, immediate: None });
@@ -119,7 +113,7 @@ impl VerbsFabric {
         if atomic && !self.capabilities.atomics {
             return Err(PostError::Unsupported { link: id, what: "open words to atomic operations" });
         }
-        self.up(id)?;
+        self.links.up(id)?;
         let found = self.regions.find_writable(&range)?;
         let address = found.region.address() + range.offset;
         if atomic && (!address.is_multiple_of(WORD) || !range.len.is_multiple_of(WORD)) {
@@ -128,10 +122,10 @@ impl VerbsFabric {
         if self.capabilities.isolation == Isolation::Segment && !atomic {
             let remote = RemoteSlice::new(address, range.len, RemoteKey(found.region.remote_key().to_wire()));
             self.regions.opened(range.segment);
-            self.reports.push_back(Report::Granted { link: id, tag, remote });
+            self.links.report(FabricEvent::Granted { link: id, tag, remote });
             return Ok(());
         }
-        let Some(link) = self.links.get_mut(&id) else { return Err(PostError::LinkDown(id)) };
+        let Some(link) = self.links.get_mut(id) else { return Err(PostError::LinkDown(id)) };
         if !link.sends.has_room(1, LAST_WORDS) {
             return Err(PostError::Full(id));
         }
@@ -155,16 +149,13 @@ impl VerbsFabric {
         if range.len == 0 {
             // A bind of no bytes would end the link, and nothing can be written through such a grant.
             link.windows.hollow(index, key, range.segment, tag);
-            self.reports.push_back(Report::Granted { link: id, tag, remote });
+            self.links.report(FabricEvent::Granted { link: id, tag, remote });
             return Ok(());
         }
         if !link.windows.bound(index, key, range.segment, tag) {
             return Err(PostError::Full(id));
         }
         let later = self.config.grants == GrantReport::Completed;
-        if !later {
-            self.reports.push_back(Report::Granted { link: id, tag, remote });
-        }
         let access = RemoteAccess { write: !atomic, read: atomic, atomic };
         let Link { windows, sends, list, .. } = link;
         if let Some(window) = windows.window(index) {
@@ -173,12 +164,15 @@ impl VerbsFabric {
             super::link::post(id, sends, list, Posted::Bind(later.then_some((tag, remote))), kind);
         }
         self.counters.binds += 1;
+        if !later {
+            self.links.report(FabricEvent::Granted { link: id, tag, remote });
+        }
         self.list(id);
         Ok(())
     }
 
     pub(super) fn close_range(&mut self, id: LinkId, key: RemoteKey, tag: u64) -> Result<(), PostError> {
-        let link = self.up(id)?;
+        let link = self.links.up(id)?;
         if link.windows.needs_invalidation(key.0, tag) && !link.sends.has_room(1, LAST_WORDS) {
             return Err(PostError::Full(id));
         }
@@ -188,14 +182,14 @@ impl VerbsFabric {
 
     /// Revokes a grant, if it still exists.
     pub(super) fn invalidate(&mut self, id: LinkId, key: RemoteKey, tag: u64) {
-        let Some(link) = self.links.get_mut(&id) else { return };
+        let Some(link) = self.links.get_mut(id) else { return };
         match link.windows.revoke(key.0, tag) {
             Revoke::Post(index) => {
                 link.post(Posted::Invalidate(index), SendKind::LocalInvalidate { key: DeviceKey::from_peer(key.0) });
                 self.counters.invalidations += 1;
                 self.list(id);
             }
-            Revoke::Gone => self.reports.push_back(Report::Revoked { link: id, key, tag }),
+            Revoke::Gone => self.links.report(FabricEvent::Revoked { link: id, key, tag }),
             Revoke::Posted => {}
         }
     }
@@ -227,7 +221,7 @@ impl VerbsFabric {
     pub(super) fn ring(&mut self) -> bool {
         let mut rang = false;
         for id in std::mem::take(&mut self.to_ring) {
-            let Some(link) = self.links.get_mut(&id) else { continue };
+            let Some(link) = self.links.get_mut(id) else { continue };
             link.listed = false;
             if !link.sends.should_ring() {
                 // The link is listed again when a doorbell is answered.

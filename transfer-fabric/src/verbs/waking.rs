@@ -64,7 +64,7 @@ impl Waking {
 impl VerbsFabric {
     /// Requests a wake-up at the next completion, event or deadline.
     pub(super) fn arm_all(&mut self) {
-        self.clock.arm();
+        self.clock.arm(self.links.alarm());
         if !self.waking.arm() {
             return;
         }

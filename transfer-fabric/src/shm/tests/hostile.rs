@@ -5,7 +5,7 @@ use super::super::offer;
 use super::super::record::{Element, Elements, Encoded};
 use super::super::shared::Shared;
 use super::*;
-use crate::pending::{MAX_PENDING, MAX_PENDING_OF_ONE};
+use crate::links::{MAX_PENDING, MAX_PENDING_OF_ONE};
 use crate::token::Token;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -187,7 +187,7 @@ fn returned_segment_counts_until_it_is_unmapped() {
         |fabric: &mut ShmFabric| until(fabric, |e| matches!(e, FabricEvent::Immediate { value: 1, .. }).then_some(()));
     let becomes = |fabric: &mut ShmFabric, so: &dyn Fn(&super::super::link::Link) -> bool| {
         let start = Instant::now();
-        while !so(&fabric.links[&LINK]) {
+        while !so(fabric.links.get(LINK).unwrap()) {
             fabric.poll(&mut |event| panic!("{event:?}"));
             assert!(start.elapsed() < Duration::from_secs(30), "nothing happens");
         }
@@ -196,7 +196,7 @@ fn returned_segment_counts_until_it_is_unmapped() {
     scene.write(0, 0);
     lands(&mut scene.fabric);
     // Keeps the segment mapped, as the copy pool does before it unmaps it.
-    let kept = scene.fabric.links[&LINK].theirs[&0].0.clone();
+    let kept = scene.fabric.links.get(LINK).unwrap().theirs[&0].0.clone();
     scene.push(Encoded::new(&Record::Forget(0), &[], 0).bytes());
     becomes(&mut scene.fabric, &|link| link.theirs.is_empty());
     // The peer takes one segment back before there is room for it, and writes from the next one.
@@ -207,7 +207,7 @@ fn returned_segment_counts_until_it_is_unmapped() {
     scene.pass(2, BYTES, &memfd(BYTES, all_seals()));
     scene.write(2, 0);
     becomes(&mut scene.fabric, &|link| link.unmapped.len() == 1 && link.stuck.is_some());
-    assert!(scene.fabric.links[&LINK].theirs[&2].0.get().is_none(), "there is no room for it");
+    assert!(scene.fabric.links.get(LINK).unwrap().theirs[&2].0.get().is_none(), "there is no room for it");
     drop(kept);
     lands(&mut scene.fabric);
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::conformance::Rig;
 use crate::conformance::segments::{SegmentRig, segment};
+use std::time::Instant;
 use tempfile::TempDir;
 
 struct ShmRig {

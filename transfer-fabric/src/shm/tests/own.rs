@@ -121,7 +121,7 @@ fn segments_are_marked_while_they_are_mapped() {
     pair.until("the peer to let go", |_| !is_marked(extra.fd(), 1).unwrap());
     for side in 0..2 {
         let fabric = pair.fabric(side);
-        assert!(fabric.links.is_empty() && fabric.waiting.is_empty() && fabric.pending.is_empty());
+        assert!(fabric.links.is_empty() && !fabric.links.is_any_waiting() && fabric.pending.is_empty());
     }
 }
 

@@ -4,7 +4,7 @@ use super::super::ending::MAX_PARTINGS;
 use super::super::frame::{HEADER_BYTES, Header, Kind};
 use super::super::offer;
 use super::*;
-use crate::pending::{MAX_PENDING, MAX_PENDING_OF_ONE};
+use crate::links::{MAX_PENDING, MAX_PENDING_OF_ONE};
 use crate::token::Token;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::conformance::segments::{SegmentRig, segment};
+use std::time::Instant;
 
 struct TcpRig;
 

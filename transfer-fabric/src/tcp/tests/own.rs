@@ -142,7 +142,7 @@ fn passed_deadline_does_not_keep_the_thread_awake() {
     let fabric = pair.fabric(0);
     // The deadline of a handshake that has ended meanwhile.
     fabric.poller.wake_at(Some(std::time::Instant::now() + std::time::Duration::from_millis(1)));
-    fabric.alarm = None;
+    fabric.links.set_alarm(None);
     let ready = |fabric: &crate::tcp::TcpFabric, wait: Option<&rustix::time::Timespec>| {
         let [fd] = fabric.wait_fds()[..] else { panic!("one descriptor") };
         let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
@@ -188,7 +188,7 @@ fn an_ended_link_leaves_nothing() {
     pair.until("sockets to close", |pair| {
         [0, 1].iter().all(|side| {
             let fabric = pair.fabric(*side);
-            fabric.links.is_empty() && fabric.partings.is_empty() && fabric.waiting.is_empty()
+            fabric.links.is_empty() && fabric.partings.is_empty() && !fabric.links.is_any_waiting()
         })
     });
     for side in 0..2 {

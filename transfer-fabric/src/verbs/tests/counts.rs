@@ -72,7 +72,7 @@ fn a_lone_message_leaves_at_once() {
     let mut pair = Pair::new(VerbsRig(config()), 1 << 16);
     let link = pair.connect(0);
     // The requests that connecting has posted are completed.
-    pair.until("silence", |pair| pair.fabric(0).links[&link.0[0]].sends.len() == 0);
+    pair.until("silence", |pair| pair.fabric(0).links.get(link.0[0]).unwrap().sends.len() == 0);
     for _ in 0..2 {
         let before = pair.fabric(0).counters();
         pair.post_send(0, link, b"alone").unwrap();

@@ -93,7 +93,7 @@ fn silent_death_is_noticed_by_a_probe() {
     pair.works(link);
     // The peer's queue pair is gone, and says nothing.
     let id = link.0[1];
-    pair.fabric(1).links.get_mut(&id).unwrap().stop();
+    pair.fabric(1).links.get_mut(id).unwrap().stop();
     let start = Instant::now();
     let reason = pair.hear(0, "LinkDown", |h| match h {
         Heard::Down(_, reason) => Some(reason.clone()),
@@ -114,7 +114,7 @@ fn stalled_device_ends_its_link() {
     let (stalled, healthy) = (pair.connect(0), pair.connect(0));
     pair.works(stalled);
     pair.works(healthy);
-    pair.fabric(1).links.get_mut(&stalled.0[1]).unwrap().stop();
+    pair.fabric(1).links.get_mut(stalled.0[1]).unwrap().stop();
     pair.post_send(0, stalled, b"nobody acknowledges it").unwrap();
     let (id, reason) = pair.hear(0, "LinkDown", |h| match h {
         Heard::Down(id, reason) => Some((*id, reason.clone())),

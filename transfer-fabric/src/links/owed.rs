@@ -3,17 +3,17 @@
 //! Every frame carries the number of placed works, so an acknowledgement of its own is only needed if a peer waits for
 //! it. A peer waits for the completion of a *write*, because it holds memory until then. Nobody waits for the completion
 //! of a *message*: its bytes were copied when it was posted. So messages are acknowledged by the next frame, whatever it
-//! carries, unless [`MOST`] are owed or [`WITHIN`] has passed. So a stream in one direction does not fill its send queue,
+//! carries, unless [`MAX_UNACKNOWLEDGED`] are owed or [`ACKNOWLEDGE_WITHIN`] has passed. So a stream in one direction does not fill its send queue,
 //! and a peer that has posted something gets a sign of life.
 
 use std::time::{Duration, Instant};
 
 /// The number of owed works that are acknowledged at once. Send queues and receive slots are many times larger.
-pub(crate) const MOST: u64 = 16;
+pub(crate) const MAX_UNACKNOWLEDGED: u64 = 16;
 
 /// The time after which a message is acknowledged even if no frame is sent. Several times longer than an answer takes,
 /// and short beside the time after which a silent peer is lost.
-pub(crate) const WITHIN: Duration = Duration::from_millis(10);
+pub(crate) const ACKNOWLEDGE_WITHIN: Duration = Duration::from_millis(10);
 
 /// What a fabric has sent: frames, or records of a ring, and those that only acknowledge.
 #[derive(Debug, Default, Clone, Copy)]
@@ -59,7 +59,7 @@ impl Owed {
 
     /// Returns whether the peer has to be told now.
     pub(crate) fn is_urgent(&self, placed: u64, told: u64) -> bool {
-        placed > told && (self.late || self.last_write > told || placed - told >= MOST)
+        placed > told && (self.late || self.last_write > told || placed - told >= MAX_UNACKNOWLEDGED)
     }
 
     /// Returns the time at which the peer has to be told.
@@ -95,14 +95,14 @@ mod tests {
     fn a_write_is_urgent_and_messages_are_when_they_are_many_or_old() {
         let mut owed = Owed::default();
         assert!(!owed.is_urgent(0, 0), "nothing is owed");
-        assert!(!owed.is_urgent(MOST - 1, 0) && owed.is_urgent(MOST, 0));
+        assert!(!owed.is_urgent(MAX_UNACKNOWLEDGED - 1, 0) && owed.is_urgent(MAX_UNACKNOWLEDGED, 0));
         owed.write_placed(3);
         assert!(owed.is_urgent(3, 2) && owed.is_urgent(5, 2), "a write");
         assert!(!owed.is_urgent(5, 3), "only the messages behind it");
         let now = Instant::now();
-        owed.limit(now + WITHIN);
-        assert!(!owed.expire(now) && owed.due() == Some(now + WITHIN));
-        assert!(owed.expire(now + WITHIN) && owed.is_urgent(5, 3), "late");
+        owed.limit(now + ACKNOWLEDGE_WITHIN);
+        assert!(!owed.expire(now) && owed.due() == Some(now + ACKNOWLEDGE_WITHIN));
+        assert!(owed.expire(now + ACKNOWLEDGE_WITHIN) && owed.is_urgent(5, 3), "late");
         assert_eq!(owed.due(), None, "it has expired once");
         owed.told(5, 4);
         assert!(owed.is_urgent(5, 4), "the peer was told of a part");

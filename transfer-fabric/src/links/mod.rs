@@ -1,0 +1,27 @@
+//! The bookkeeping of links that is the same in every fabric: what waits, what is due, what is in flight, and what is
+//! to be reported. Each fabric uses it with its own type of link.
+//!
+//! # Layout
+//! - `table`: the links of a fabric, their deadlines, and the events that wait to be reported.
+//! - `pending`: connections that have not sent their Hello yet.
+//! - `peer_watch`: whether the peer of a link still runs.
+//! - `owed`: when a link's receiver acknowledges what it has placed.
+
+mod owed;
+mod peer_watch;
+mod pending;
+mod table;
+
+#[cfg(any(test, feature = "conformance"))]
+pub(crate) use owed::MAX_UNACKNOWLEDGED;
+pub(crate) use owed::{ACKNOWLEDGE_WITHIN, Owed, SentCounts};
+pub(crate) use peer_watch::PeerWatch;
+pub(crate) use pending::PendingConnections;
+#[cfg(test)]
+pub(crate) use pending::{MAX_PENDING, MAX_PENDING_OF_ONE};
+pub(crate) use table::{FabricLink, LinkTable, WaitingLink, no_answer};
+
+use transfer_core::fabric::FabricEvent;
+
+/// Takes the events of a fabric.
+pub(crate) type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
