@@ -4,22 +4,22 @@
 //! # Layout
 //! - `table`: the links of a fabric, their deadlines, and the events that wait to be reported.
 //! - `pending`: connections that have not sent their Hello yet.
-//! - `peer_watch`: whether the peer of a link still runs.
+//! - `works`: the works in flight, and whether the peer that has to place them still runs.
 //! - `owed`: when a link's receiver acknowledges what it has placed.
 
 mod owed;
-mod peer_watch;
 mod pending;
 mod table;
+mod works;
 
 #[cfg(any(test, feature = "conformance"))]
 pub(crate) use owed::MAX_UNACKNOWLEDGED;
 pub(crate) use owed::{ACKNOWLEDGE_WITHIN, Owed, SentCounts};
-pub(crate) use peer_watch::PeerWatch;
 pub(crate) use pending::PendingConnections;
 #[cfg(test)]
 pub(crate) use pending::{MAX_PENDING, MAX_PENDING_OF_ONE};
 pub(crate) use table::{FabricLink, LinkTable, WaitingLink, no_answer};
+pub(crate) use works::Works;
 
 use transfer_core::fabric::FabricEvent;
 

@@ -40,10 +40,11 @@ impl SentCounts {
     }
 }
 
-/// What one link owes its peer. The callers pass the numbers of works placed so far, and of those that the peer was
-/// told.
+/// The works of the peer of one link that are placed, and those that the peer was told.
 #[derive(Debug, Default)]
 pub(crate) struct Owed {
+    placed: u64,
+    told: u64,
     /// The number of works placed up to the last write.
     last_write: u64,
     due: Option<Instant>,
@@ -52,14 +53,31 @@ pub(crate) struct Owed {
 }
 
 impl Owed {
-    /// Records that the work with this number, a write, was placed.
-    pub(crate) fn write_placed(&mut self, number: u64) {
-        self.last_write = number;
+    /// Records that a write is placed.
+    pub(crate) fn write_placed(&mut self) {
+        self.placed += 1;
+        self.last_write = self.placed;
+    }
+
+    /// Records that a message is placed.
+    pub(crate) fn message_placed(&mut self) {
+        self.placed += 1;
+    }
+
+    /// Returns the number of works that are placed.
+    pub(crate) fn placed(&self) -> u64 {
+        self.placed
     }
 
     /// Returns whether the peer has to be told now.
-    pub(crate) fn is_urgent(&self, placed: u64, told: u64) -> bool {
+    pub(crate) fn is_urgent(&self) -> bool {
+        let Owed { placed, told, .. } = *self;
         placed > told && (self.late || self.last_write > told || placed - told >= MAX_UNACKNOWLEDGED)
+    }
+
+    /// Returns whether works are owed that have no time limit yet.
+    pub(crate) fn needs_limit(&self) -> bool {
+        self.due.is_none() && self.placed > self.told
     }
 
     /// Returns the time at which the peer has to be told.
@@ -79,9 +97,10 @@ impl Owed {
         late
     }
 
-    /// Records that the peer was told of works.
-    pub(crate) fn told(&mut self, placed: u64, told: u64) {
-        if told == placed {
+    /// Records that the peer was told that this many works are placed.
+    pub(crate) fn tell(&mut self, placed: u64) {
+        self.told = placed;
+        if placed == self.placed {
             (self.due, self.late) = (None, false);
         }
     }
@@ -94,19 +113,27 @@ mod tests {
     #[test]
     fn a_write_is_urgent_and_messages_are_when_they_are_many_or_old() {
         let mut owed = Owed::default();
-        assert!(!owed.is_urgent(0, 0), "nothing is owed");
-        assert!(!owed.is_urgent(MAX_UNACKNOWLEDGED - 1, 0) && owed.is_urgent(MAX_UNACKNOWLEDGED, 0));
-        owed.write_placed(3);
-        assert!(owed.is_urgent(3, 2) && owed.is_urgent(5, 2), "a write");
-        assert!(!owed.is_urgent(5, 3), "only the messages behind it");
+        assert!(!owed.is_urgent() && !owed.needs_limit(), "nothing is owed");
+        (1..MAX_UNACKNOWLEDGED).for_each(|_| owed.message_placed());
+        assert!(!owed.is_urgent() && owed.needs_limit());
+        owed.message_placed();
+        assert!(owed.is_urgent(), "they are many");
+        owed.tell(owed.placed());
+        owed.write_placed();
+        owed.message_placed();
+        assert!(owed.is_urgent(), "a write");
+        owed.tell(owed.placed() - 1);
+        assert!(!owed.is_urgent(), "only the message behind it");
         let now = Instant::now();
         owed.limit(now + ACKNOWLEDGE_WITHIN);
-        assert!(!owed.expire(now) && owed.due() == Some(now + ACKNOWLEDGE_WITHIN));
-        assert!(owed.expire(now + ACKNOWLEDGE_WITHIN) && owed.is_urgent(5, 3), "late");
+        assert!(!owed.needs_limit() && !owed.expire(now) && owed.due() == Some(now + ACKNOWLEDGE_WITHIN));
+        assert!(owed.expire(now + ACKNOWLEDGE_WITHIN) && owed.is_urgent(), "late");
         assert_eq!(owed.due(), None, "it has expired once");
-        owed.told(5, 4);
-        assert!(owed.is_urgent(5, 4), "the peer was told of a part");
-        owed.told(5, 5);
-        assert!(!owed.is_urgent(6, 5), "a new one is not late");
+        owed.message_placed();
+        owed.tell(owed.placed() - 1);
+        assert!(owed.is_urgent(), "the peer was told of a part");
+        owed.tell(owed.placed());
+        owed.message_placed();
+        assert!(!owed.is_urgent(), "a new one is not late");
     }
 }

@@ -165,6 +165,14 @@ impl<L: FabricLink, W: WaitingLink> LinkTable<L, W> {
         at
     }
 
+    /// Has deadlines checked `after` from now, and calls `set` with that moment to set a deadline of the link.
+    pub(crate) fn set_deadline(&mut self, id: LinkId, after: Duration, set: impl FnOnce(&mut L, Instant)) {
+        let at = self.deadline_after(after);
+        if let Some(link) = self.links.get_mut(&id) {
+            set(link, at);
+        }
+    }
+
     /// Returns the time at which deadlines have to be checked.
     pub(crate) fn alarm(&self) -> Option<Instant> {
         self.alarm

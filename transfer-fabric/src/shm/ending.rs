@@ -12,11 +12,8 @@ use transfer_core::memory::RemoteKey;
 impl ShmFabric {
     /// Begins to watch the peer of a link, unless it is watched already. Costs nothing more until the watch is due.
     pub(super) fn watch(&mut self, id: LinkId) {
-        if self.links.get(id).is_some_and(|link| link.watch.is_off()) {
-            let due = self.links.deadline_after(self.config.peer_timeout);
-            if let Some(link) = self.links.get_mut(id) {
-                link.watch.begin(due, link.signs());
-            }
+        if self.links.get(id).is_some_and(|link| !link.works.is_watched()) {
+            self.links.set_deadline(id, self.config.peer_timeout, |link, due| link.works.watch(due, link.signs()));
         }
     }
 
@@ -94,16 +91,16 @@ impl ShmFabric {
         self.pending.retain(|connection| now < connection.deadline);
         for id in self.links.late(now) {
             let Some(link) = self.links.get_mut(id) else { continue };
-            let reason = match link.stage {
-                Stage::Greeting { .. } => Some(links::no_answer()),
+            let checked = match link.stage {
+                Stage::Greeting { .. } => Err(links::no_answer()),
                 Stage::Up => {
                     // What is late is acknowledged in the next round.
                     link.owed.expire(now);
-                    link.watch.check(now, link.in_flight.len(), link.signs(), self.config.peer_timeout)
+                    link.works.check_peer(now, link.signs(), self.config.peer_timeout)
                 }
-                Stage::Ending { .. } => None,
+                Stage::Ending { .. } => Ok(()),
             };
-            if let Some(reason) = reason {
+            if let Err(reason) = checked {
                 self.end(id, reason);
             }
         }

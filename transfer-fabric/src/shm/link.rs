@@ -7,7 +7,7 @@ use super::note::{Nonce, Note};
 use super::quota::Mapped;
 use super::record::{Element, Encoded, Record, Write};
 use super::shared::Shared;
-use crate::links::{FabricLink, Owed, PeerWatch, SentCounts, Sink};
+use crate::links::{FabricLink, Owed, SentCounts, Sink, Works};
 use crate::regions::Regions;
 use crate::token::Token;
 use hashbrown::{HashMap, HashSet};
@@ -52,16 +52,10 @@ pub(super) struct Link {
     incarnation: u64,
     /// Records that found no room in the ring.
     pub(super) outbox: VecDeque<Box<[u8]>>,
-    pub(super) in_flight: VecDeque<(WorkId, bool)>,
-    pub(super) works_sent: u64,
-    pub(super) done: u64,
-    /// The number of the peer's works that are placed, and the number that the peer was told.
-    pub(super) placed: u64,
-    pub(super) placed_told: u64,
+    pub(super) works: Works<Signs>,
+    /// The acknowledgements that the peer has not been sent.
     pub(super) owed: Owed,
     pub(super) counts: SentCounts,
-    /// The number of this side's works that the peer says are placed.
-    pub(super) peer_placed: u64,
     /// This side's segments that the peer knows. Both sides name them by their numbers on this side, which are never
     /// used again.
     pub(super) passed: HashSet<SegmentId>,
@@ -88,8 +82,6 @@ pub(super) struct Link {
     pub(super) unpublished: bool,
     /// Whether this side has announced that it sleeps.
     pub(super) asleep: bool,
-    /// The watch over the peer's signs of life.
-    pub(super) watch: PeerWatch<Signs>,
     /// The reason for the link's end that was found on the socket, such as the peer's farewell.
     pub(super) farewell: Option<DownReason>,
 }
@@ -119,7 +111,7 @@ impl FabricLink for Link {
     fn deadline(&self) -> Option<Instant> {
         match self.stage {
             Stage::Greeting { deadline, .. } => Some(deadline),
-            Stage::Up => self.watch.due().into_iter().chain(self.owed.due()).min(),
+            Stage::Up => self.works.due().into_iter().chain(self.owed.due()).min(),
             Stage::Ending { .. } => None,
         }
     }
@@ -134,14 +126,9 @@ impl Link {
             shared,
             incarnation: 0,
             outbox: VecDeque::new(),
-            in_flight: VecDeque::new(),
-            works_sent: 0,
-            done: 0,
-            placed: 0,
-            placed_told: 0,
+            works: Works::new(),
             owed: Owed::default(),
             counts: SentCounts::default(),
-            peer_placed: 0,
             passed: HashSet::new(),
             namespace: own_namespace,
             mark: None,
@@ -156,7 +143,6 @@ impl Link {
             copied: 0,
             unpublished: false,
             asleep: false,
-            watch: PeerWatch::off(),
             farewell: None,
         }
     }
@@ -170,12 +156,7 @@ impl Link {
     }
 
     pub(super) fn signs(&self) -> Signs {
-        Signs { done: self.done, beats: self.shared.peer_beats() }
-    }
-
-    /// Checks that fewer than `limit` works are in flight.
-    pub(super) fn check_room(&self, limit: usize) -> Result<(), PostError> {
-        if self.in_flight.len() < limit { Ok(()) } else { Err(PostError::Full(self.id)) }
+        Signs { done: self.works.placed(), beats: self.shared.peer_beats() }
     }
 
     /// Returns the elements of a write as the peer names them. Passes the peer the segments that it does not know yet.
@@ -232,8 +213,7 @@ impl Link {
     }
 
     pub(super) fn post(&mut self, work: WorkId, record: &Record, message: &[u8]) {
-        self.in_flight.push_back((work, matches!(record, Record::Write(_))));
-        self.works_sent += 1;
+        self.works.post(work, matches!(record, Record::Write(_)));
         self.push(record, message);
     }
 
@@ -322,9 +302,9 @@ impl Link {
 
     /// Pushes a record behind the records that wait.
     pub(super) fn push(&mut self, record: &Record, message: &[u8]) {
-        let encoded = Encoded::new(record, message, self.placed);
-        self.placed_told = self.placed;
-        self.owed.told(self.placed, self.placed_told);
+        let placed = self.owed.placed();
+        let encoded = Encoded::new(record, message, placed);
+        self.owed.tell(placed);
         self.counts.count(*record == Record::Ack);
         let pushed = self.outbox.is_empty() && self.shared.out.try_push(encoded.bytes()).unwrap_or(false);
         if !pushed {

@@ -321,8 +321,7 @@ impl Fabric for ShmFabric {
         remote: RemoteSlice,
         immediate: Option<u32>,
     ) -> Result<(), PostError> {
-        let send_queue = self.config.send_queue;
-        self.links.up(link)?.check_room(send_queue)?;
+        self.links.up(link)?.works.check_room(link, self.config.send_queue)?;
         self.capabilities.check_write(sgl, &remote)?;
         let elements = self.passing(link, |link, regions| link.elements(sgl, regions))?;
         self.links.up(link)?.post(work, &Record::Write(Write { elements, remote, immediate }), &[]);
@@ -331,8 +330,7 @@ impl Fabric for ShmFabric {
     }
 
     fn post_send(&mut self, link: LinkId, work: WorkId, message: &[u8]) -> Result<(), PostError> {
-        let send_queue = self.config.send_queue;
-        self.links.up(link)?.check_room(send_queue)?;
+        self.links.up(link)?.works.check_room(link, self.config.send_queue)?;
         self.capabilities.check_message(message)?;
         self.links.up(link)?.post(work, &Record::Send, message);
         self.watch(link);

@@ -107,15 +107,12 @@ impl ShmFabric {
                 Ok(any) => moved |= any,
                 Err(reason) => ended.push((link.id, link.farewell.take().unwrap_or(reason))),
             }
-            if link.owes_without_limit() {
+            if link.owed.needs_limit() {
                 owing.push(link.id);
             }
         }
         for id in owing {
-            let due = self.links.deadline_after(links::ACKNOWLEDGE_WITHIN);
-            if let Some(link) = self.links.get_mut(id) {
-                link.owed.limit(due);
-            }
+            self.links.set_deadline(id, links::ACKNOWLEDGE_WITHIN, |link, due| link.owed.limit(due));
         }
         for (id, reason) in ended {
             moved = true;

@@ -78,7 +78,7 @@ impl Link {
                     Some(copied) => left = left.saturating_sub(copied),
                 },
                 Record::Send => {
-                    self.placed += 1;
+                    self.owed.message_placed();
                     sink(FabricEvent::Message { link, bytes: buffer.get(HEAD_BYTES..len).unwrap_or(&[]) });
                 }
                 Record::Ack => {}
@@ -191,8 +191,7 @@ impl Link {
     }
 
     fn placed(&mut self, immediate: Option<u32>, len_bytes: u64, sink: &mut Sink<'_>) -> Result<(), DownReason> {
-        self.placed += 1;
-        self.owed.write_placed(self.placed);
+        self.owed.write_placed();
         if let Some(value) = immediate {
             let copied = std::mem::take(&mut self.copied);
             sink(FabricEvent::Immediate { link: self.id, value, len_bytes, copied });
@@ -202,17 +201,11 @@ impl Link {
 
     /// Reports the works that the peer has placed.
     fn complete(&mut self, placed: u64, sink: &mut Sink<'_>) -> Result<(), DownReason> {
-        if placed < self.peer_placed || placed > self.works_sent {
-            let (before, sent) = (self.peer_placed, self.works_sent);
+        let (before, sent) = (self.works.placed(), self.works.posted());
+        if placed < before || placed > sent {
             return Err(violation(format!("{placed} works acknowledged, after {before}, of {sent} sent")));
         }
-        self.peer_placed = placed;
-        while self.done < placed {
-            let Some((work, is_write)) = self.in_flight.pop_front() else { break };
-            self.done += 1;
-            let link = self.id;
-            sink(if is_write { FabricEvent::WriteDone { link, work } } else { FabricEvent::SendDone { link, work } });
-        }
+        self.works.complete(self.id, placed, sink);
         Ok(())
     }
 }

@@ -41,12 +41,7 @@ impl Link {
 
     /// Returns whether the peer waits for an acknowledgement that no record carries so far.
     pub(super) fn must_acknowledge(&self) -> bool {
-        self.outbox.is_empty() && self.owed.is_urgent(self.placed, self.placed_told)
-    }
-
-    /// Returns whether an acknowledgement is owed that has no time limit yet.
-    pub(super) fn owes_without_limit(&self) -> bool {
-        self.owed.due().is_none() && self.placed > self.placed_told
+        self.outbox.is_empty() && self.owed.is_urgent()
     }
 
     pub(super) fn ring(&self) -> Result<(), DownReason> {

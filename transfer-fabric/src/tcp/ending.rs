@@ -34,14 +34,6 @@ pub(super) struct Parting {
 }
 
 impl TcpFabric {
-    /// Begins to watch the peer of a link. Costs nothing more until the watch is due.
-    pub(super) fn watch(&mut self, id: LinkId) {
-        let due = self.links.deadline_after(self.config.peer_timeout);
-        if let Some(link) = self.links.get_mut(id) {
-            link.watch.begin(due, link.signs);
-        }
-    }
-
     /// Reports a grant as revoked. A link whose peer is writing through the grant at this moment dies.
     pub(super) fn revoked(&mut self, id: LinkId, key: RemoteKey, tag: u64) {
         let Some(link) = self.links.get(id) else { return };
@@ -148,11 +140,11 @@ impl TcpFabric {
                 Stage::Ending { .. } => self.ended(id),
                 Stage::Up => {
                     let is_owing = link.owed.expire(now);
-                    let lost = link.watch.check(now, link.in_flight.len(), link.signs, self.config.peer_timeout);
+                    let checked = link.works.check_peer(now, link.signs, self.config.peer_timeout);
                     if is_owing {
                         self.list(id);
                     }
-                    if let Some(why) = lost {
+                    if let Err(why) = checked {
                         self.end(id, why);
                     }
                 }

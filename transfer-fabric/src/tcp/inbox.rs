@@ -64,7 +64,6 @@ pub(super) struct Inbox {
     filled: usize,
     landing: Option<Landing>,
     after_large: bool,
-    placed: u64,
     peer_placed: u64,
     copied: u64,
     /// The number of copies of each byte until it is received.
@@ -79,16 +78,10 @@ impl Inbox {
             filled: 0,
             landing: None,
             after_large: false,
-            placed: 0,
             peer_placed: 0,
             copied: 0,
             copies: 1,
         }
-    }
-
-    /// Returns the number of the peer's writes and messages that are placed.
-    pub(super) fn placed(&self) -> u64 {
-        self.placed
     }
 
     /// Returns the number of this side's works that the peer says it has placed.
@@ -189,7 +182,6 @@ impl Inbox {
             if kind != Kind::Write {
                 let body = self.taken..self.taken + len as usize;
                 self.taken = body.end;
-                self.placed += u64::from(kind == Kind::Send);
                 return Ok(Some(Arrival::Short { kind, body }));
             }
             let place = regions.place(link, header.remote)?;
@@ -216,7 +208,6 @@ impl Inbox {
         }
         let (immediate, len) = (*immediate, *whole);
         self.landing = None;
-        self.placed += 1;
         Ok(Some(Arrival::Placed { immediate, len }))
     }
 }

@@ -5,13 +5,12 @@ use super::inbox::{Arrival, Inbox};
 use super::outbox::{Body, Outbox};
 use super::tls::{Session, Tokens};
 use super::wire::Wire;
-use crate::links::{FabricLink, Owed, PeerWatch, Sink};
+use crate::links::{FabricLink, Owed, Sink, Works};
 use crate::regions::Regions;
 use crate::token::Token;
 use rustix::fd::OwnedFd;
-use std::collections::VecDeque;
 use std::time::Instant;
-use transfer_core::fabric::{DownReason, FabricEvent, LinkId, PostError, WorkId};
+use transfer_core::fabric::{DownReason, FabricEvent, LinkId, WorkId};
 
 /// The stage of a link's life.
 #[derive(Debug)]
@@ -37,12 +36,10 @@ pub(super) struct Link {
     pub(super) stage: Stage,
     pub(super) outbox: Outbox,
     pub(super) inbox: Inbox,
-    pub(super) in_flight: VecDeque<(WorkId, Kind)>,
-    done: u64,
+    pub(super) works: Works<u64>,
     /// The number of signs that the peer runs: bytes from it, or room for more. That its kernel takes bytes is no
     /// sign.
     pub(super) signs: u64,
-    pub(super) watch: PeerWatch<u64>,
     /// The acknowledgements that the peer has not been sent.
     pub(super) owed: Owed,
     /// Whether the socket was read to its end by the last look.
@@ -64,7 +61,7 @@ impl FabricLink for Link {
     /// be sent an acknowledgement.
     fn deadline(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Up => self.watch.due().into_iter().chain(self.owed.due()).min(),
+            Stage::Up => self.works.due().into_iter().chain(self.owed.due()).min(),
             Stage::Securing { deadline, .. }
             | Stage::Greeting { deadline, .. }
             | Stage::Proving { deadline, .. }
@@ -82,10 +79,8 @@ impl Link {
             stage,
             outbox: Outbox::default(),
             inbox: Inbox::new(),
-            in_flight: VecDeque::new(),
-            done: 0,
+            works: Works::new(),
             signs: 0,
-            watch: PeerWatch::off(),
             owed: Owed::default(),
             dry: false,
             blocked: false,
@@ -104,17 +99,8 @@ impl Link {
         self.tls.as_ref().is_some_and(|tls| tls.has_more())
     }
 
-    /// Checks that the link is connected, and that fewer than `limit` works are in flight.
-    pub(super) fn check_room(&self, limit: usize) -> Result<(), PostError> {
-        match self.stage {
-            Stage::Up if self.in_flight.len() < limit => Ok(()),
-            Stage::Up => Err(PostError::Full(self.id)),
-            _ => Err(PostError::LinkDown(self.id)),
-        }
-    }
-
     pub(super) fn post(&mut self, work: WorkId, header: Header, body: Body) {
-        self.in_flight.push_back((work, header.kind));
+        self.works.post(work, header.kind == Kind::Write);
         self.outbox.push(header, body);
     }
 
@@ -169,7 +155,7 @@ impl Link {
                 None => return Ok(()),
                 Some(Arrival::Placed { immediate, len }) => {
                     self.expect_up("a write")?;
-                    self.owed.write_placed(self.inbox.placed());
+                    self.owed.write_placed();
                     if let Some(value) = immediate {
                         sink(FabricEvent::Immediate { link, value, len_bytes: len, copied: self.inbox.take_copied() });
                     }
@@ -192,6 +178,7 @@ impl Link {
                         Kind::Bye => return Err(DownReason::PeerClosed(text())),
                         Kind::Send => {
                             self.expect_up("a message")?;
+                            self.owed.message_placed();
                             sink(FabricEvent::Message { link, bytes });
                         }
                         Kind::Ack => {}
@@ -226,32 +213,19 @@ impl Link {
             let sent = self.outbox.works_sent();
             return Err(DownReason::Violation(format!("{placed} works acknowledged of {sent} sent")));
         }
-        while self.done < placed {
-            let Some((work, kind)) = self.in_flight.pop_front() else { break };
-            self.done += 1;
-            let link = self.id;
-            sink(match kind {
-                Kind::Write => FabricEvent::WriteDone { link, work },
-                _ => FabricEvent::SendDone { link, work },
-            });
-        }
+        self.works.complete(self.id, placed, sink);
         Ok(())
     }
 
     /// Returns whether the peer waits for an acknowledgement that no frame carries so far.
     pub(super) fn must_acknowledge(&self) -> bool {
-        self.outbox.is_empty() && self.owed.is_urgent(self.inbox.placed(), self.outbox.placed_told())
-    }
-
-    /// Returns whether an acknowledgement is owed that has no time limit yet.
-    pub(super) fn owes_without_limit(&self) -> bool {
-        self.owed.due().is_none() && self.inbox.placed() > self.outbox.placed_told()
+        self.outbox.is_empty() && self.owed.is_urgent()
     }
 
     /// Sends up to about `limit` bytes of the queue, or an acknowledgement if the queue is empty and the peer waits for
     /// one. Returns whether anything was sent.
     pub(super) fn send(&mut self, limit: usize) -> Result<bool, DownReason> {
-        let placed = self.inbox.placed();
+        let placed = self.owed.placed();
         if self.must_acknowledge() {
             self.outbox.push_bytes(Kind::Ack, &[]);
         }
@@ -267,7 +241,7 @@ impl Link {
             self.blocked = sent.blocked;
             left = left.saturating_sub(sent.bytes);
         }
-        self.owed.told(placed, self.outbox.placed_told());
+        self.owed.tell(self.outbox.placed_told());
         Ok(left < limit)
     }
 }

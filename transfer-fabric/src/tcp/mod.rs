@@ -191,8 +191,8 @@ impl TcpFabric {
     fn post(&mut self, link: LinkId, work: WorkId, header: Header, body: Body) -> Result<(), PostError> {
         let found = self.links.up(link)?;
         found.post(work, header, body);
-        if found.watch.is_off() {
-            self.watch(link);
+        if !found.works.is_watched() {
+            self.links.set_deadline(link, self.config.peer_timeout, |link, due| link.works.watch(due, link.signs));
         }
         self.list(link);
         Ok(())
@@ -278,8 +278,7 @@ impl Fabric for TcpFabric {
         remote: RemoteSlice,
         immediate: Option<u32>,
     ) -> Result<(), PostError> {
-        let send_queue = self.config.send_queue;
-        self.links.up(link)?.check_room(send_queue)?;
+        self.links.up(link)?.works.check_room(link, self.config.send_queue)?;
         self.capabilities.check_write(sgl, &remote)?;
         let pieces = sgl.iter().map(|slice| self.regions.source(slice));
         let pieces = pieces.collect::<Result<_, _>>()?;
@@ -288,8 +287,7 @@ impl Fabric for TcpFabric {
     }
 
     fn post_send(&mut self, link: LinkId, work: WorkId, message: &[u8]) -> Result<(), PostError> {
-        let send_queue = self.config.send_queue;
-        self.links.up(link)?.check_room(send_queue)?;
+        self.links.up(link)?.works.check_room(link, self.config.send_queue)?;
         self.capabilities.check_message(message)?;
         self.post(link, work, Header::new(Kind::Send, message.len() as u64), Body::Bytes(message.into()))
     }
