@@ -10,6 +10,7 @@
 //! - `epoll`: an epoll descriptor.
 //! - `poller`: the epoll descriptor and the timer of a fabric with sockets.
 //! - `links`: the bookkeeping of links that is the same in every fabric.
+//! - `timer`: a descriptor that becomes readable at a given time.
 //! - `token`: the proof that a connection was announced by `Connect`.
 //! - `regions`: registered segments and grants, for the fabrics that place bytes themselves.
 
@@ -24,6 +25,7 @@ mod random;
 mod regions;
 pub mod shm;
 pub mod tcp;
+mod timer;
 mod token;
 pub mod verbs;
 

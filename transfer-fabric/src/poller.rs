@@ -2,10 +2,8 @@
 
 use crate::device;
 use crate::epoll::{Epoll, Event, Token};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
-};
+use crate::timer::Timer;
+use rustix::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use transfer_core::fabric::{FabricError, LinkId};
 
@@ -46,16 +44,13 @@ impl Token for Source {
 #[derive(Debug)]
 pub(crate) struct Poller {
     epoll: Epoll<Source>,
-    timer: OwnedFd,
-    /// The time for which the timer is set.
-    set_for: Option<Instant>,
+    timer: Timer,
 }
 
 impl Poller {
     pub(crate) fn new() -> Result<Poller, FabricError> {
         let epoll = Epoll::new().map_err(device("epoll_create"))?;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
-        let poller = Poller { epoll, timer: timer.map_err(device("timerfd_create"))?, set_for: None };
+        let poller = Poller { epoll, timer: Timer::new()? };
         poller.add(&poller.timer, Source::Timer)?;
         Ok(poller)
     }
@@ -87,10 +82,10 @@ impl Poller {
     /// Makes the descriptor readable at that time, or earlier if it is set for an earlier one: a wake-up too many, once,
     /// costs less than a call for each time that the deadline moves.
     pub(crate) fn wake_at(&mut self, at: Option<Instant>) {
-        let is_set = self.set_for.is_some_and(|set| at.is_none_or(|at| set <= at));
-        if at != self.set_for && !is_set {
-            self.set_for = at;
-            self.set_timer(at.map(|at| at.saturating_duration_since(Instant::now())));
+        let set_for = self.timer.set_for();
+        let is_set = set_for.is_some_and(|set| at.is_none_or(|at| set <= at));
+        if at != set_for && !is_set {
+            self.timer.set(at);
         }
     }
 
@@ -98,18 +93,6 @@ impl Poller {
     /// sleeper. Before the thread sleeps it has to call [`Self::wake_at`] again, because no timer is set for later
     /// deadlines now.
     pub(crate) fn rung(&mut self) {
-        self.set_for = None;
-        self.set_timer(None);
-    }
-
-    fn set_timer(&self, after: Option<Duration>) {
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let it_value = after.map_or(zero, |after| Timespec {
-            tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
-            // Zero would switch the timer off.
-            tv_nsec: i64::from(after.subsec_nanos()).max(1),
-        });
-        // Fails only for times that are not normalised. Setting the timer also clears an expiry that was not read.
-        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: zero, it_value });
+        self.timer.set(None);
     }
 }

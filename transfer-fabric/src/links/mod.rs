@@ -3,7 +3,7 @@
 //!
 //! # Layout
 //! - `table`: the links of a fabric, their deadlines, and the events that wait to be reported.
-//! - `pending`: connections that have not sent their Hello yet.
+//! - `pending`: a listener, and its connections that have not sent their Hello yet.
 //! - `works`: the works in flight, and whether the peer that has to place them still runs.
 //! - `owed`: when a link's receiver acknowledges what it has placed.
 
@@ -15,7 +15,7 @@ mod works;
 #[cfg(any(test, feature = "conformance"))]
 pub(crate) use owed::MAX_UNACKNOWLEDGED;
 pub(crate) use owed::{ACKNOWLEDGE_WITHIN, Owed, SentCounts};
-pub(crate) use pending::PendingConnections;
+pub(crate) use pending::{Accepted, PendingConnections};
 #[cfg(test)]
 pub(crate) use pending::{MAX_PENDING, MAX_PENDING_OF_ONE};
 pub(crate) use table::{FabricLink, LinkTable, WaitingLink, no_answer};

@@ -202,13 +202,13 @@ impl<L: FabricLink, W: WaitingLink> LinkTable<L, W> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     const MINUTE: Duration = Duration::from_secs(60);
 
     /// A link or a waiting link with this deadline. It is up if it has none.
-    struct Until(Option<Instant>);
+    pub(in crate::links) struct Until(Option<Instant>);
 
     impl FabricLink for Until {
         fn is_up(&self) -> bool {

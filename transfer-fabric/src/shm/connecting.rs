@@ -4,19 +4,13 @@ use super::link::{Link, Stage};
 use super::note::{Nonce, Note};
 use super::shared::Shared;
 use super::{ShmFabric, offer};
-use crate::links::WaitingLink;
+use crate::links::{Accepted, WaitingLink};
 use crate::poller::Source;
 use crate::random;
 use crate::token::Token;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use transfer_core::fabric::{DownReason, FabricError, FabricEvent, LinkId, Offer};
 use transfer_memory::socket::{Message, Socket, SocketError};
-
-/// The most sockets that are accepted in one round.
-const ACCEPTS: usize = 16;
-
-/// The pause in accepting sockets after an accept has failed, for want of descriptors or memory.
-const PAUSE: Duration = Duration::from_millis(200);
 
 const MEETING: &str = "meeting the peer in a shared directory";
 
@@ -46,13 +40,6 @@ pub(super) struct Arrived {
     nonce: Nonce,
     incarnation: u64,
     namespace: u64,
-}
-
-/// A socket that has not shown its token.
-#[derive(Debug)]
-pub(super) struct PendingConnection {
-    socket: Socket,
-    pub(super) deadline: Instant,
 }
 
 /// Checks that both sides run as the same user, by what the kernel says: a process that is passed a segment can read
@@ -127,43 +114,23 @@ impl ShmFabric {
 
     /// Accepts the sockets that wait.
     pub(super) fn accept_pending(&mut self) {
-        for _ in 0..ACCEPTS {
-            let socket = match self.listener.accept(Instant::now()) {
-                Ok(socket) => socket,
-                Err(SocketError::TimedOut { .. }) => return,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept peers of this host");
-                    self.poller.remove(&self.listener);
-                    self.listener_paused = true;
-                    self.links.deadline_after(PAUSE);
-                    return;
-                }
-            };
+        let timeout = self.config.handshake_timeout;
+        self.pending.accept(&self.poller, &mut self.links, timeout, |listener| match listener.accept(Instant::now()) {
             // A connection that is closed already has no user.
-            let Ok(from) = socket.peer() else { continue };
-            let from = from.uid;
-            let deadline = self.links.deadline_after(self.config.handshake_timeout);
-            let (number, gone) = self.pending.enter(from, PendingConnection { socket, deadline });
-            if let Some(gone) = gone {
-                tracing::warn!("a connection of this host was closed for another one: it had not shown a token");
-                self.poller.remove(&gone.socket);
-            }
-            let Some(connection) = self.pending.get_mut(number) else { continue };
-            if let Err(error) = self.poller.add(&connection.socket, Source::Pending(number)) {
-                tracing::warn!(%error, "a connection of this host was closed");
-                self.pending.remove(number);
-            }
-        }
+            Ok(socket) => socket.peer().map_or(Accepted::Gone, |from| Accepted::New(from.uid, socket)),
+            Err(SocketError::TimedOut { .. }) => Accepted::Nothing,
+            Err(error) => Accepted::Failed(error.to_string()),
+        });
     }
 
     /// Reads the Hello of a pending connection, and makes it the socket of the link that waits for it.
     pub(super) fn hear_pending(&mut self, number: u32) {
-        let Some(connection) = self.pending.get_mut(number) else { return };
-        let message = match connection.socket.try_receive(1) {
+        let Some(socket) = self.pending.get_mut(number) else { return };
+        let message = match socket.try_receive(1) {
             Ok(None) => return,
             other => other,
         };
-        let Some(PendingConnection { socket, .. }) = self.pending.remove(number) else { return };
+        let Some(socket) = self.pending.remove(number) else { return };
         self.poller.remove(&socket);
         // A peer that has gone needs no answer.
         let Ok(Some(message)) = message else { return };

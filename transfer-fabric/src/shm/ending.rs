@@ -4,7 +4,6 @@ use super::ShmFabric;
 use super::link::Stage;
 use super::note::Note;
 use crate::links;
-use crate::poller::Source;
 use std::time::Instant;
 use transfer_core::fabric::{DownReason, FabricEvent, LinkId};
 use transfer_core::memory::RemoteKey;
@@ -83,12 +82,7 @@ impl ShmFabric {
     /// Handles everything whose deadline has passed.
     pub(super) fn check_deadlines(&mut self) {
         let Some(now) = self.links.due() else { return };
-        if std::mem::take(&mut self.listener_paused)
-            && let Err(error) = self.poller.add(&self.listener, Source::Listener)
-        {
-            tracing::error!(%error, "the socket for peers of this host cannot be watched");
-        }
-        self.pending.retain(|connection| now < connection.deadline);
+        self.pending.check(&self.poller, now);
         for id in self.links.late(now) {
             let Some(link) = self.links.get_mut(id) else { continue };
             let checked = match link.stage {
@@ -104,6 +98,6 @@ impl ShmFabric {
                 self.end(id, reason);
             }
         }
-        self.links.set_alarm(self.pending.iter().map(|connection| connection.deadline).min());
+        self.links.set_alarm(self.pending.deadline());
     }
 }

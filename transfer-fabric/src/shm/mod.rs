@@ -59,7 +59,7 @@ use crate::device;
 use crate::links::{LinkTable, PendingConnections, SentCounts};
 use crate::poller::{Poller, Source};
 use crate::regions::Regions;
-use connecting::{PendingConnection, Waiting};
+use connecting::Waiting;
 use copy_pool::CopyPool;
 use link::Link;
 use record::{Record, Write};
@@ -73,7 +73,7 @@ use transfer_core::fabric::{
 };
 use transfer_core::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use transfer_memory::segment::{PinnedBudget, Segment};
-use transfer_memory::socket::Listener;
+use transfer_memory::socket::{Listener, Socket};
 
 const MAX_SGE: usize = 64;
 const MAX_WRITE_BYTES: u64 = 1 << 40;
@@ -154,11 +154,9 @@ pub struct ShmFabric {
     capabilities: Capabilities,
     /// The user namespace in which this sidecar knows its workers; 0 if it allows no references.
     namespace: u64,
-    listener: Listener,
-    listener_paused: bool,
     poller: Poller,
     regions: Regions,
-    pending: PendingConnections<u32, PendingConnection>,
+    pending: PendingConnections<Listener, u32, Socket>,
     links: LinkTable<Link, Waiting>,
     counts: SentCounts,
     /// Whether the next round has to check the sockets, whatever the rings say.
@@ -184,7 +182,7 @@ impl ShmFabric {
         let listener = Listener::bind(&config.directory.join(&config.name), SOCKET_MODE);
         let listener = listener.map_err(device("listening"))?;
         let poller = Poller::new()?;
-        poller.add(&listener, Source::Listener)?;
+        let pending = PendingConnections::new(&poller, listener, "the listener for peers of this host")?;
         let copy_pool = CopyPool::start(config.copy_threads)?;
         poller.add(copy_pool.bell(), Source::Bell)?;
         let mut capabilities = Capabilities::new();
@@ -199,11 +197,9 @@ impl ShmFabric {
             namespace,
             links_budget: PinnedBudget::new(LINKS_BYTES),
             capabilities,
-            listener,
-            listener_paused: false,
             poller,
             regions: Regions::default(),
-            pending: PendingConnections::new(),
+            pending,
             links: LinkTable::new(),
             counts: SentCounts::default(),
             watchful: false,
@@ -215,7 +211,7 @@ impl ShmFabric {
     /// Returns the path of its socket.
     #[must_use]
     pub fn path(&self) -> &Path {
-        self.listener.path()
+        self.pending.listener().path()
     }
 
     /// Calls `pass`, which passes the peer a segment, and ends the link if that has failed for good.

@@ -4,23 +4,17 @@ use super::frame::{HEADER_BYTES, Header, Kind};
 use super::link::{Link, Stage};
 use super::offer::{self, Encryption};
 use super::outbox::Outbox;
-use super::poller::Source;
 use super::tls::{Session, Tokens};
 use super::wire::Wire;
 use super::{TcpFabric, device, socket};
-use crate::links::WaitingLink;
+use crate::links::{Accepted, WaitingLink};
+use crate::poller::Source;
 use crate::token::{TOKEN_BYTES, Token};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use transfer_core::fabric::{DownReason, FabricError, FabricEvent, LinkId, Offer};
-
-/// The most sockets that are accepted in one round.
-const ACCEPTS: usize = 16;
-
-/// The pause in accepting sockets after an accept has failed, for want of descriptors or memory.
-pub(super) const PAUSE: Duration = Duration::from_millis(200);
 
 /// A link without a socket.
 #[derive(Debug)]
@@ -46,7 +40,12 @@ pub(super) struct PendingConnection {
     socket: OwnedFd,
     hello: [u8; HELLO_BYTES],
     filled: usize,
-    pub(super) deadline: Instant,
+}
+
+impl AsFd for PendingConnection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 const HELLO_BYTES: usize = HEADER_BYTES + TOKEN_BYTES;
@@ -104,35 +103,18 @@ impl TcpFabric {
 
     /// Accepts the sockets that wait.
     pub(super) fn accept_pending(&mut self) {
-        for _ in 0..ACCEPTS {
-            let socket = match socket::accept(&self.listener, &self.config) {
-                Ok(socket) => socket,
-                Err(Errno::AGAIN) => return,
-                // That socket is gone. The next one may be fine.
-                Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept data connections");
-                    self.poller.remove(&self.listener);
-                    self.listener_paused = true;
-                    self.links.deadline_after(PAUSE);
-                    return;
-                }
-            };
-            // A connection that is closed already has no address.
-            let Some(from) = socket::peer_ip(&socket) else { continue };
-            let deadline = self.links.deadline_after(self.config.handshake_timeout);
-            let (number, gone) =
-                self.pending.enter(from, PendingConnection { socket, hello: [0; HELLO_BYTES], filled: 0, deadline });
-            if let Some(gone) = gone {
-                tracing::warn!("a data connection was closed for another one: it had not shown a token");
-                self.poller.remove(&gone.socket);
+        let TcpFabric { config, poller, links, .. } = self;
+        self.pending.accept(poller, links, config.handshake_timeout, |listener| {
+            match socket::accept(listener, config) {
+                // A connection that is closed already has no address.
+                Ok(socket) => socket::peer_ip(&socket).map_or(Accepted::Gone, |from| {
+                    Accepted::New(from, PendingConnection { socket, hello: [0; HELLO_BYTES], filled: 0 })
+                }),
+                Err(Errno::AGAIN) => Accepted::Nothing,
+                Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO) => Accepted::Gone,
+                Err(error) => Accepted::Failed(error.to_string()),
             }
-            let Some(connection) = self.pending.get_mut(number) else { continue };
-            if let Err(error) = self.poller.add(&connection.socket, Source::Pending(number)) {
-                tracing::warn!(%error, "a data connection was closed");
-                self.pending.remove(number);
-            }
-        }
+        });
     }
 
     /// Reads the Hello of a pending connection, and makes it the socket of the link that waits for it.

@@ -3,7 +3,6 @@
 use super::TcpFabric;
 use super::frame::Kind;
 use super::link::Stage;
-use super::poller::Source;
 use crate::links;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -127,13 +126,8 @@ impl TcpFabric {
             }
         }
         let Some(now) = self.links.due() else { return };
-        if std::mem::take(&mut self.listener_paused)
-            && let Err(error) = self.poller.add(&self.listener, Source::Listener)
-        {
-            tracing::error!(%error, "the data listener cannot be watched");
-        }
+        self.pending.check(&self.poller, now);
         self.partings.retain(|parting| now < parting.deadline);
-        self.pending.retain(|connection| now < connection.deadline);
         for id in self.links.late(now) {
             let Some(link) = self.links.get_mut(id) else { continue };
             match link.stage {
@@ -151,9 +145,7 @@ impl TcpFabric {
                 _ => self.end(id, links::no_answer()),
             }
         }
-        let pending = self.pending.iter().map(|connection| connection.deadline);
         let partings = self.partings.iter().map(|parting| parting.deadline);
-        let next = pending.chain(partings).min();
-        self.links.set_alarm(next);
+        self.links.set_alarm(partings.chain(self.pending.deadline()).min());
     }
 }

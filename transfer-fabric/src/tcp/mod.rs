@@ -47,7 +47,7 @@ pub use tls::TlsSource;
 
 use crate::device;
 use crate::links::{LinkTable, PendingConnections, SentCounts};
-use crate::poller::{self, Poller, Source};
+use crate::poller::Poller;
 use crate::regions::Regions;
 use attention::Attention;
 use connecting::{PendingConnection, Waiting};
@@ -120,11 +120,9 @@ pub struct TcpFabric {
     capabilities: Capabilities,
     /// The address that peers are told.
     address: SocketAddr,
-    listener: OwnedFd,
-    listener_paused: bool,
     poller: Poller,
     regions: Regions,
-    pending: PendingConnections<IpAddr, PendingConnection>,
+    pending: PendingConnections<OwnedFd, IpAddr, PendingConnection>,
     links: LinkTable<Link, Waiting>,
     /// Links that may have something to send.
     to_send: Vec<LinkId>,
@@ -150,7 +148,7 @@ impl TcpFabric {
             return Err(device("listening")("peers cannot connect to a wildcard: an address to advertise is needed"));
         }
         let poller = Poller::new()?;
-        poller.add(&listener, Source::Listener)?;
+        let pending = PendingConnections::new(&poller, listener, "the listener for data connections")?;
         let capabilities = {
             let mut capabilities = Capabilities::new();
             capabilities.max_sge = MAX_SGE;
@@ -168,11 +166,9 @@ impl TcpFabric {
             config,
             capabilities,
             address,
-            listener,
-            listener_paused: false,
             poller,
             regions: Regions::default(),
-            pending: PendingConnections::new(),
+            pending,
             links: LinkTable::new(),
             to_send: Vec::new(),
             to_receive: Vec::new(),

@@ -3,8 +3,8 @@
 use super::TcpFabric;
 use super::attention::Look;
 use super::link::Stage;
-use super::poller::Source;
 use crate::links::{self, FabricLink, Sink};
+use crate::poller::Source;
 use smallvec::SmallVec;
 use transfer_core::fabric::LinkId;
 

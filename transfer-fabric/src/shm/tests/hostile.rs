@@ -248,7 +248,7 @@ fn silent_connections_of_this_host_keep_no_link_out() {
         }
     }
     begin(&mut fabric, LINK);
-    assert_eq!(fabric.pending.iter().count(), MAX_PENDING_OF_ONE - 1);
+    assert_eq!(fabric.pending.len(), MAX_PENDING_OF_ONE - 1);
 }
 
 /// A Hello is refused if its token is wrong, if it has no memory, or if its memory has another size or other seals.
