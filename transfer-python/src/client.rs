@@ -176,8 +176,8 @@ impl Client {
     /// Without `at_least`, `exactly` and `after`, it fetches the newest version. `at_least` fetches the newest version once
     /// it is this one or later; `exactly` fetches only this one; `after` fetches the newest once it is another than this
     /// one, which was fetched before: a later one, or a lower one if the owner has begun again since. `timeout` is in
-    /// seconds, and includes the wait for the version; None is unlimited. `require` names the fabric ("local", "shm", "tcp", "verbs") that must carry the
-    /// tensor. `trace` is a traceparent. `slice` is the part of the tensor to be fetched, such as np.s_[0:1024, -512:]: nothing else
+    /// seconds, and includes the wait for the version; None is unlimited. `require` names the fabric that must carry the
+    /// tensor, such as "tcp". `trace` is a traceparent. `slice` is the part of the tensor to be fetched, such as np.s_[0:1024, -512:]: nothing else
     /// moves, and on this host it is a view. Bounds outside of the tensor are an error.
     ///
     /// Returns a `Tensor`: read-only, and without a copy where the fabric allows. Raises `Timeout`, `VersionGone`,

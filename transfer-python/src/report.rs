@@ -24,7 +24,7 @@ impl Report {
         slf
     }
 
-    /// The fabric: "local" (by reference), "shm", "tcp" or "verbs".
+    /// The fabric: "local" (by reference), or that of a link between nodes, such as "tcp".
     #[getter]
     fn fabric(&self) -> &'static str {
         self.0.fabric.name()

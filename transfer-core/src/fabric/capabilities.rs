@@ -22,7 +22,7 @@ pub enum FabricKind {
 }
 
 impl FabricKind {
-    /// All kinds, in the order of their numbers.
+    /// All kinds, in the order of their numbers, which begin with 1.
     pub const ALL: [FabricKind; 5] =
         [FabricKind::Local, FabricKind::Tcp, FabricKind::Shm, FabricKind::Verbs, FabricKind::Sim];
 
@@ -54,6 +54,14 @@ impl FabricKind {
         FabricKind::ALL.into_iter().find(|k| k.name() == name)
     }
 }
+
+const _: () = {
+    let mut place = 0;
+    while place < FabricKind::ALL.len() {
+        assert!(FabricKind::ALL[place] as usize == place + 1);
+        place += 1;
+    }
+};
 
 impl fmt::Display for FabricKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

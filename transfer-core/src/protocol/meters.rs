@@ -121,8 +121,8 @@ pub struct WaitMeter {
     pub waited: Histogram,
 }
 
-/// The upper bound of the fabrics' numbers.
-const FABRICS: usize = 8;
+/// The upper bound of the fabrics' numbers. Place 0 is not used.
+const FABRICS: usize = FabricKind::ALL.len() + 1;
 
 /// The upper bound of the failure codes. Place 0 counts codes that this release does not know.
 const CODES: usize = FailureCode::ALL.len() + 1;

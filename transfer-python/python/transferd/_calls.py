@@ -31,7 +31,7 @@ class PushOptions(TypedDict, total=False):
     timeout: float | None
     """How many seconds it may take, 30 where nothing is said. None is for ever."""
     require: str | None
-    """The fabric that has to carry it: "local", "shm", "tcp", "verbs"."""
+    """The fabric that has to carry it, such as "tcp"."""
     keep: str | int | None
     """Until what the version stays: "replaced" (by a newer one, as if nothing were said), "deleted", or a number of fetches."""
     outlive: bool

@@ -161,10 +161,11 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn fabric(text: &str) -> Result<FabricKind, String> {
-    FabricKind::BEST_FIRST
-        .into_iter()
-        .find(|kind| kind.name() == text)
-        .ok_or_else(|| "a fabric between nodes is tcp, shm or verbs".to_owned())
+    let known = FabricKind::BEST_FIRST;
+    known.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
+        let names = known.map(FabricKind::name).join(", ");
+        format!("the fabrics between nodes are {names}")
+    })
 }
 
 impl Flags {
