@@ -1,10 +1,11 @@
-//! The fabric that carries tensors between the sidecars of a scene: TCP, or the one that `TRANSFER_TEST_FABRIC` names:
-//! `shm`, `verbs` or `verbs-pool`.
+//! The fabric that carries tensors between the sidecars of a scene: TCP, or the one that `TRANSFER_TEST_FABRIC` names.
 //!
 //! The tests between nodes hold over every fabric, so the same tests run over each. `make test-rdma` runs them over
 //! verbs, in the guest that has a device.
 
 use crate::order::Report;
+use std::ops::RangeInclusive;
+use transfer_client::FabricKind;
 use transfer_proto::v1::Fabric;
 
 /// The fabric of a scene.
@@ -20,63 +21,114 @@ pub enum Carrier {
     Shm,
 }
 
+/// What the tests have to know of a carrier.
+struct Facts {
+    /// The name in `TRANSFER_TEST_FABRIC`.
+    name: &'static str,
+    kind: FabricKind,
+    /// The arguments of a sidecar that listens, by which this carrier is used.
+    on: &'static [&'static str],
+    /// The arguments by which its fabric is not used.
+    off: &'static [&'static str],
+    /// Whether the fabric needs a device. Such a device copies without a CPU, and has atomic operations.
+    device: bool,
+    /// The number of bytes that CPUs copy for a transfer of that many.
+    copies: fn(u64) -> RangeInclusive<u64>,
+}
+
+const VERBS: Facts = Facts {
+    name: "verbs",
+    kind: FabricKind::Verbs,
+    on: &["--verbs", "on", "--require", "verbs"],
+    off: &["--verbs", "off"],
+    device: true,
+    copies: |_| 0..=0,
+};
+
 impl Carrier {
+    /// All carriers.
+    pub const ALL: [Carrier; 4] = [Carrier::Tcp, Carrier::Verbs, Carrier::VerbsPool, Carrier::Shm];
+
+    fn facts(self) -> Facts {
+        match self {
+            Carrier::Tcp => Facts {
+                name: "tcp",
+                kind: FabricKind::Tcp,
+                on: &[],
+                off: &[],
+                device: false,
+                // The kernel copies on both sides. The landing header and padding are copied, too.
+                copies: |bytes| 2 * bytes..=3 * bytes + 512,
+            },
+            Carrier::Verbs => VERBS,
+            Carrier::VerbsPool => Facts {
+                name: "verbs-pool",
+                on: &["--verbs", "on", "--require", "verbs", "--isolation", "pool", "--verbs-queue-pairs", "2"],
+                // The other carrier of this fabric has them.
+                off: &[],
+                ..VERBS
+            },
+            Carrier::Shm => Facts {
+                name: "shm",
+                kind: FabricKind::Shm,
+                // Reading by reference has tests of its own. These also test landing memory.
+                on: &["--shm", "on", "--shm-reference", "off", "--require", "shm"],
+                off: &["--shm", "off"],
+                device: false,
+                // The receiver copies once, with the landing header and padding.
+                copies: |bytes| bytes..=bytes + 512,
+            },
+        }
+    }
+
     /// Returns the fabric that `TRANSFER_TEST_FABRIC` names; TCP if it is not set.
     ///
     /// # Panics
     /// If it names no fabric: otherwise a run over the wrong fabric would pass for the right one.
     #[must_use]
     pub fn chosen() -> Carrier {
-        match std::env::var("TRANSFER_TEST_FABRIC").as_deref() {
-            Err(_) | Ok("tcp") => Carrier::Tcp,
-            Ok("verbs") => Carrier::Verbs,
-            Ok("verbs-pool") => Carrier::VerbsPool,
-            Ok("shm") => Carrier::Shm,
-            Ok(other) => panic!("TRANSFER_TEST_FABRIC is {other:?}: give tcp, shm, verbs or verbs-pool"),
-        }
+        let Ok(name) = std::env::var("TRANSFER_TEST_FABRIC") else { return Carrier::Tcp };
+        Carrier::from_name(&name).unwrap_or_else(|why| panic!("TRANSFER_TEST_FABRIC is {name:?}: {why}"))
+    }
+
+    /// Returns the carrier with this name in `TRANSFER_TEST_FABRIC`.
+    ///
+    /// # Errors
+    /// The names that there are.
+    pub fn from_name(name: &str) -> Result<Carrier, String> {
+        Carrier::ALL.into_iter().find(|carrier| carrier.facts().name == name).ok_or_else(|| {
+            let names = Carrier::ALL.map(|carrier| carrier.facts().name);
+            format!("the fabrics are {}", names.join(", "))
+        })
     }
 
     /// Returns the fabric's name in a report.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Carrier::Tcp => "tcp",
-            Carrier::Verbs | Carrier::VerbsPool => "verbs",
-            Carrier::Shm => "shm",
-        }
+        self.facts().kind.name()
     }
 
-    /// Returns the fabric's name in a status.
+    /// Returns the fabric's number in a status.
+    ///
+    /// # Panics
+    /// If the services do not know the fabric.
     #[must_use]
     pub fn kind(self) -> Fabric {
-        match self {
-            Carrier::Tcp => Fabric::Tcp,
-            Carrier::Verbs | Carrier::VerbsPool => Fabric::Verbs,
-            Carrier::Shm => Fabric::Shm,
-        }
+        Fabric::try_from(self.facts().kind as i32).expect("types.proto has every fabric")
+    }
+
+    /// Returns whether the fabric needs a device. Such a device copies without a CPU, and has atomic operations.
+    #[must_use]
+    pub fn has_device(self) -> bool {
+        self.facts().device
     }
 
     /// Returns the arguments of a sidecar that listens, by which it uses this fabric and no other.
     #[must_use]
-    pub fn arguments(self) -> &'static [&'static str] {
-        match self {
-            Carrier::Tcp => &["--verbs", "off", "--shm", "off"],
-            Carrier::Verbs => &["--verbs", "on", "--shm", "off", "--require", "verbs"],
-            Carrier::VerbsPool => &[
-                "--verbs",
-                "on",
-                "--shm",
-                "off",
-                "--require",
-                "verbs",
-                "--isolation",
-                "pool",
-                "--verbs-queue-pairs",
-                "2",
-            ],
-            // Reading by reference has tests of its own. These also test landing memory.
-            Carrier::Shm => &["--verbs", "off", "--shm", "on", "--shm-reference", "off", "--require", "shm"],
-        }
+    pub fn arguments(self) -> Vec<&'static str> {
+        let own = self.facts();
+        let others = Carrier::ALL.map(Carrier::facts).into_iter().filter(|other| other.kind != own.kind);
+        others.flat_map(|other| other.off).chain(own.on).copied().collect()
     }
 
     /// Checks the report of a transfer between two nodes: it names this fabric, and counts the copies that this fabric
@@ -87,13 +139,6 @@ impl Carrier {
     #[track_caller]
     pub fn carried(self, report: &Report) {
         assert_eq!(report.fabric, self.name(), "{}", report.text);
-        let copies = match self {
-            // The kernel copies on both sides. The landing header and padding are copied, too.
-            Carrier::Tcp => 2 * report.bytes..=3 * report.bytes + 512,
-            Carrier::Verbs | Carrier::VerbsPool => 0..=0,
-            // The receiver copies once, with the landing header and padding.
-            Carrier::Shm => report.bytes..=report.bytes + 512,
-        };
-        assert!(copies.contains(&report.copied), "{}", report.text);
+        assert!((self.facts().copies)(report.bytes).contains(&report.copied), "{}", report.text);
     }
 }

@@ -18,8 +18,8 @@ fn scene(carrier: Carrier, more: &[&str]) -> Scene {
 /// fabric that needs no device, or over the fabric with a device that `TRANSFER_TEST_FABRIC` names.
 fn places() -> impl Iterator<Item = (Carrier, usize)> {
     let carriers = match Carrier::chosen() {
-        Carrier::Tcp | Carrier::Shm => vec![Carrier::Tcp, Carrier::Shm],
-        over_a_device => vec![over_a_device],
+        over_a_device if over_a_device.has_device() => vec![over_a_device],
+        _ => Carrier::ALL.into_iter().filter(|carrier| !carrier.has_device()).collect(),
     };
     carriers.into_iter().flat_map(|carrier| [(carrier, 0), (carrier, 1)])
 }
@@ -126,7 +126,7 @@ fn sidecar_of_another_user_speaks_only_for_its_user() {
     let mut scene = scene(Carrier::Tcp, &[]);
     let program = programs::worker_for_all(scene.folder());
     scene.nodes.pop();
-    let mut theirs = scene.sidecar_of(UID, "b", &[&["--socket-mode", "666"], Carrier::Tcp.arguments()].concat());
+    let mut theirs = scene.sidecar_of(UID, "b", &[&["--socket-mode", "666"][..], &Carrier::Tcp.arguments()].concat());
     let (mut ours, mut mine) =
         (scene.a().worker("ours"), Worker::of(scene.a(), "mine").user(UID, program.clone()).start());
     ours.push("ours", Spec::bytes(1000, 1)).get();
@@ -166,7 +166,7 @@ fn shared_tensors_are_copied() {
             let fetched = reader.fetch(key).hold(key).get();
             assert_eq!(fetched.sum, spec(seed).sum());
             // A device writes into the reader's own pool, and no CPU copies.
-            let by_a_device = node == 1 && !matches!(carrier, Carrier::Tcp | Carrier::Shm);
+            let by_a_device = node == 1 && carrier.has_device();
             let least = if by_a_device { 0 } else { 3_000_001 };
             assert!(fetched.report.copied >= least, "{}", fetched.report.text);
             stranger.fetch(key).trouble().expect("PermissionDenied", &["user id 0"]);

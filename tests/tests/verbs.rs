@@ -121,7 +121,7 @@ fn tcp_carries_if_one_node_has_no_rdma() {
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn required_rdma_without_a_device_fails_with_a_reason() {
     let off = [&NO_SHM[..], &["--verbs", "off"]].concat();
-    let required = [&LISTEN[..], Carrier::Verbs.arguments()].concat();
+    let required = [&LISTEN[..], &Carrier::Verbs.arguments()[..]].concat();
     let scene = Scene::exactly(&[&off, &required]);
     let (mut giver, mut taker) = (scene.a().worker("giver"), scene.b().worker("taker"));
     giver.push("w", Spec::bytes(5000, 1)).get();

@@ -273,7 +273,9 @@ fn reason_for_missing_rdma_is_the_same_everywhere() {
     ends_with(&["status", "--admin", &admin], 0, &["verbs   NOT there:", why]);
     let json = ends_with(&["status", "--admin", &admin, "--json"], 0, &[]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((&json["fabrics"], &json["fabric_states"][1]["why_not"]), (&["tcp"].into(), &why.into()));
+    assert_eq!(json["fabrics"], serde_json::json!(["tcp"]));
+    let verbs = json["fabric_states"].as_array().unwrap().iter().find(|state| state["fabric"] == "verbs").unwrap();
+    assert_eq!(verbs["why_not"], why);
     ends_with(&["doctor", "--admin", &admin], 0, &["ok    sidecar        node test", why, "locked memory"]);
     let json = ends_with(&["doctor", "--admin", &admin, "--json"], 0, &[]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();

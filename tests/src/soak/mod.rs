@@ -40,8 +40,8 @@ const AT_ONCE: usize = 16;
 #[derive(Debug, clap::Parser)]
 #[command(about = "Everything at once, through two sidecars, with checks of every byte and of what is left at the end")]
 pub struct Options {
-    /// The fabric that has to carry: tcp, shm or verbs
-    #[arg(long, default_value = "tcp", value_parser = carrier)]
+    /// The fabric that has to carry, by its name in TRANSFER_TEST_FABRIC
+    #[arg(long, default_value = "tcp", value_parser = Carrier::from_name)]
     pub fabric: Carrier,
     /// How many seconds to run before the end, which is checked
     #[arg(long, default_value_t = 60)]
@@ -52,11 +52,6 @@ pub struct Options {
     /// Stop workers and sidecars with SIGSTOP, too
     #[arg(long)]
     pub stops: bool,
-}
-
-fn carrier(text: &str) -> Result<Carrier, String> {
-    let known = [Carrier::Tcp, Carrier::Shm, Carrier::Verbs];
-    known.into_iter().find(|carrier| carrier.name() == text).ok_or_else(|| "a fabric is tcp, shm or verbs".to_owned())
 }
 
 /// A call under way.
