@@ -7,7 +7,7 @@ use common::{Node, SOON, over_unix};
 use transfer_core::fabric::FabricKind;
 use transfer_proto::v1;
 use transfer_server::StartError;
-use transfer_server::config::{Config, ConfigError, DirectoryPlace, IsolationChoice, UseVerbs};
+use transfer_server::config::{Config, ConfigError, DirectoryPlace, IsolationChoice, UseFabric};
 use v1::admin_client::AdminClient;
 
 const OFF: &str = "it was started with --verbs off";
@@ -75,14 +75,14 @@ fn required_but_missing_fabric_is_an_error_with_the_reason() {
     assert_eq!(off.to_string(), format!("--require verbs: {OFF}"));
     let alone = started(|c| {
         c.require = Some(FabricKind::Verbs);
-        (c.listen, c.verbs.wanted) = (None, UseVerbs::Auto);
+        (c.listen, c.fabrics.verbs.wanted) = (None, UseFabric::Auto);
     });
     assert!(alone.to_string().contains("--listen"), "{alone}");
     let missing = started(|c| {
-        c.verbs.wanted = UseVerbs::On;
-        c.verbs.devices = vec!["nosuch0".parse().unwrap()];
+        c.fabrics.verbs.wanted = UseFabric::On;
+        c.fabrics.verbs.devices = vec!["nosuch0".parse().unwrap()];
     });
-    assert!(matches!(missing, ConfigError::NoVerbs { .. }), "{missing}");
+    assert!(matches!(missing, ConfigError::NoFabric { fabric: FabricKind::Verbs, .. }), "{missing}");
     assert!(missing.to_string().starts_with("--verbs on: "), "{missing}");
 }
 
@@ -111,8 +111,8 @@ fn invalid_poll_strategy_is_refused() {
 fn two_nodes_with_a_device_use_it_and_show_how() {
     for isolation in [IsolationChoice::Window, IsolationChoice::Pool] {
         let on = |c: &mut Config| {
-            c.verbs.wanted = UseVerbs::On;
-            c.verbs.isolation = isolation;
+            c.fabrics.verbs.wanted = UseFabric::On;
+            c.fabrics.verbs.isolation = isolation;
         };
         let a = Node::try_start("a", on).unwrap();
         let b = join("b", &a, on);
@@ -138,7 +138,7 @@ fn two_nodes_with_a_device_use_it_and_show_how() {
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
 fn a_node_with_a_device_and_one_without_use_tcp_and_know_why() {
-    let auto = |c: &mut Config| c.verbs.wanted = UseVerbs::Auto;
+    let auto = |c: &mut Config| c.fabrics.verbs.wanted = UseFabric::Auto;
     // In turn, the node without a device is called, and calls.
     for (first, second) in [("a", "b"), ("b", "a")] {
         let has = Node::try_start(first, auto).unwrap();

@@ -151,14 +151,14 @@ fn errors_name_the_flag_the_value_and_a_valid_value() {
 #[test]
 fn verbs_devices_are_parsed() {
     let plain = parse("").unwrap();
-    assert_eq!(plain.verbs, VerbsConfig::default());
+    assert_eq!(plain.fabrics.verbs, VerbsConfig::default());
     let line = "--listen 10.0.0.7:7471 --insecure --verbs on --verbs-device mlx5_0:1 --verbs-port 2 --verbs-gid-index 3 \
                 --verbs-mtu 1024 --verbs-connect rdma-cm --verbs-listen 10.0.0.7:0 --verbs-timeout 18 --verbs-retry 3 \
                 --verbs-rnr-retry 0 --verbs-min-rnr-timer 1 --verbs-traffic-class 106 --verbs-service-level 3 \
                 --verbs-pkey-index 1 --isolation pool --verbs-queue-pairs 2";
     let device = |name: &str, port| DeviceName { name: name.into(), port };
     let wanted = VerbsConfig {
-        wanted: UseVerbs::On,
+        wanted: UseFabric::On,
         devices: vec![device("mlx5_0", Some(1))],
         port: Some(2),
         gid_index: Some(3),
@@ -175,11 +175,11 @@ fn verbs_devices_are_parsed() {
         isolation: IsolationChoice::Pool,
         queue_pairs: 2,
     };
-    assert_eq!(parse(line).unwrap().verbs, wanted);
+    assert_eq!(parse(line).unwrap().fabrics.verbs, wanted);
     assert_eq!(VerbsConfig::default().patience().as_millis(), 469);
     for line in ["--verbs-device mlx5_0:1 --verbs-device mlx5_1", "--verbs-device mlx5_0:1,mlx5_1"] {
         let two = parse(line).unwrap();
-        assert_eq!(two.verbs.devices, [device("mlx5_0", Some(1)), device("mlx5_1", None)]);
+        assert_eq!(two.fabrics.verbs.devices, [device("mlx5_0", Some(1)), device("mlx5_1", None)]);
     }
 }
 

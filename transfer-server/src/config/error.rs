@@ -226,15 +226,11 @@ pub enum ConfigError {
         /// The least that works.
         least: Size,
     },
-    /// RDMA is required and not available.
-    #[error("--verbs on: {why}. --verbs auto starts without it")]
-    NoVerbs {
-        /// The reason.
-        why: String,
-    },
-    /// Shared memory is required and not available.
-    #[error("--shm on: {why}. --shm auto starts without it")]
-    NoShm {
+    /// A fabric is turned on and not available.
+    #[error("--{fabric} on: {why}. --{fabric} auto starts without it")]
+    NoFabric {
+        /// The fabric.
+        fabric: FabricKind,
         /// The reason.
         why: String,
     },

@@ -2,8 +2,8 @@
 
 use super::{
     Config, ConfigError, CopyConfig, DEFAULT_BOARD_ENTRIES, DEFAULT_MAX_ARENA, DEFAULT_POOL, DEFAULT_TCP_RAILS,
-    DirectoryPlace, LEAST, LimitsConfig, Locking, Poll, SecurityConfig, ShmConfig, Size, SourceFlags, SpillConfig,
-    TenantsConfig, VerbsConfig, default_pinned_limit, group_limit,
+    DirectoryPlace, FabricsConfig, LEAST, LimitsConfig, Locking, Poll, SecurityConfig, Size, SourceFlags, SpillConfig,
+    TenantsConfig, default_pinned_limit, group_limit,
 };
 use crate::observe::WatchConfig;
 use crate::observe::logging::LogFlags;
@@ -128,13 +128,9 @@ pub struct Flags {
     #[command(flatten)]
     pub copies: CopyConfig,
 
-    /// RDMA between nodes.
+    /// The fabrics between nodes, besides tcp.
     #[command(flatten)]
-    pub verbs: VerbsConfig,
-
-    /// Shared memory between the sidecars of one host.
-    #[command(flatten)]
-    pub shm: ShmConfig,
+    pub fabrics: FabricsConfig,
 
     /// Rows of exchanges on disk.
     #[command(flatten)]
@@ -210,9 +206,8 @@ impl Flags {
             huge_pages: self.huge_pages,
             require: self.require,
             poll: self.poll,
-            verbs: self.verbs,
+            fabrics: self.fabrics,
             watch: self.watch,
-            shm: self.shm,
             spill: self.spill,
             security: self.security,
             tenants: self.tenants,

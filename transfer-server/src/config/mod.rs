@@ -4,20 +4,23 @@ mod copying;
 #[cfg(test)]
 mod docs;
 mod error;
+mod fabrics;
 mod file;
 mod flags;
 mod in_process;
 mod limits;
 mod security;
-mod shm;
 mod size;
 mod source;
 mod spill;
 mod tenants;
-mod verbs;
 
 pub use copying::{CopyConfig, CopyRole};
 pub use error::ConfigError;
+pub use fabrics::{
+    DeviceName, FabricsConfig, IsolationChoice, NotADevice, ShmConfig, UseFabric, UseReferences, VerbsConfig,
+    VerbsConnect,
+};
 pub use file::FileError;
 pub use flags::Flags;
 pub(crate) use flags::address;
@@ -25,13 +28,11 @@ pub use in_process::SettingError;
 pub(crate) use in_process::in_process;
 pub use limits::{AllLimits, DirectoryLimits, Limit, LimitsConfig, NotALimit, SessionLimits};
 pub use security::{NamePattern, NotAPattern, SecurityConfig};
-pub use shm::{ShmConfig, UseReferences, UseShm};
 pub use size::{NotASize, Size};
 pub use source::{LoadError, Loaded, Origin, Setting, SourceFlags, load};
 pub use spill::SpillConfig;
 pub(crate) use tenants::Tenancy;
 pub use tenants::{NotARule, PeerTenants, PrefixRule, TenantAdmin, TenantIds, TenantsConfig};
-pub use verbs::{DeviceName, IsolationChoice, NotADevice, UseVerbs, VerbsConfig, VerbsConnect};
 
 use crate::observe::WatchConfig;
 use clap::ValueEnum;
@@ -140,12 +141,10 @@ pub struct Config {
     pub require: Option<FabricKind>,
     /// How the data plane waits.
     pub poll: Poll,
-    /// RDMA between nodes.
-    pub verbs: VerbsConfig,
+    /// The fabrics between nodes, besides tcp.
+    pub fabrics: FabricsConfig,
     /// Metrics, status page and traces.
     pub watch: WatchConfig,
-    /// Shared memory between the sidecars of one host.
-    pub shm: ShmConfig,
     /// Rows of exchanges on disk.
     pub spill: SpillConfig,
     /// Certificates and roles.
@@ -184,9 +183,8 @@ impl Config {
             huge_pages: false,
             require: None,
             poll: Poll::Adaptive,
-            verbs: VerbsConfig::default(),
+            fabrics: FabricsConfig::default(),
             watch: WatchConfig::nobody(),
-            shm: ShmConfig::default(),
             spill: SpillConfig::default(),
             security: SecurityConfig::default(),
             tenants: TenantsConfig::default(),
@@ -219,7 +217,7 @@ impl Config {
         self.check_addresses()?;
         self.watch.check(self.security.insecure)?;
         self.check_directory()?;
-        self.verbs.check()?;
+        self.fabrics.check()?;
         self.spill.check()?;
         self.check_memory()
     }
@@ -244,9 +242,9 @@ impl Config {
     }
 
     fn check_addresses(&self) -> Result<(), ConfigError> {
-        let verbs = self.verbs.listen;
-        let listeners = [("--listen", self.listen), ("--data-listen", self.data_listen), ("--verbs-listen", verbs)];
-        for (flag, value) in listeners.into_iter().filter_map(|(flag, value)| Some((flag, value?))) {
+        let listeners = [("--listen", self.listen), ("--data-listen", self.data_listen)];
+        let listeners = listeners.into_iter().chain(self.fabrics.listeners());
+        for (flag, value) in listeners.filter_map(|(flag, value)| Some((flag, value?))) {
             // An IPv4 address in IPv6 form counts as IPv4.
             let protected = self.security.insecure || self.security.has_tls();
             if !protected && !value.ip().to_canonical().is_loopback() {
@@ -272,12 +270,7 @@ impl Config {
         if let (Some(value), None) = (self.data_listen, self.listen) {
             return needs("--data-listen", value.to_string(), "--listen");
         }
-        if (self.verbs.wanted, self.listen) == (UseVerbs::On, None) {
-            return needs("--verbs", "on".to_owned(), "--listen: links to other nodes are made there");
-        }
-        if (self.shm.wanted, self.listen) == (UseShm::On, None) {
-            return needs("--shm", "on".to_owned(), "--listen: links to other nodes are made there");
-        }
+        self.fabrics.check_listener(self.listen.is_some())?;
         match (self.data_advertise, self.data_address()) {
             (Some(value), None) => needs("--data-advertise", value.to_string(), "--data-listen"),
             (None, Some(value)) if value.ip().is_unspecified() => {

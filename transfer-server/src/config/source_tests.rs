@@ -33,7 +33,7 @@ fn the_command_line_overrules_the_file_and_the_file_the_defaults() {
     let config = loaded.config().unwrap();
     assert_eq!((config.pool_bytes, config.tcp_rails, config.socket_mode), (Size(1 << 30), 2, 0o666));
     assert_eq!((config.poll, config.huge_pages), (Poll::Event, false));
-    assert_eq!(config.verbs.devices.len(), 2);
+    assert_eq!(config.fabrics.verbs.devices.len(), 2);
     assert_eq!(origin(&loaded, "pool_bytes"), Origin::File("/etc/t.toml".into(), 1));
     assert_eq!(origin(&loaded, "poll"), Origin::CommandLine);
     assert_eq!(origin(&loaded, "lock"), Origin::Default);

@@ -8,9 +8,6 @@ mod fabrics;
 mod folder;
 mod parts;
 mod run;
-mod shm;
-mod tcp;
-mod verbs;
 
 pub use error::StartError;
 pub(crate) use fabrics::check as check_required;
@@ -116,8 +113,8 @@ impl Sidecar {
         let folder = PrivateFolder::make()?;
         let mut config = config::in_process(settings, &folder.socket())?;
         // By default that is the directory of the workers' socket, where nobody could be met.
-        if config.shm.directory.is_none() {
-            config.shm.directory = meeting_place();
+        if config.fabrics.shm.directory.is_none() {
+            config.fabrics.shm.directory = meeting_place();
         }
         Sidecar::start_in(config, Some(folder))
     }

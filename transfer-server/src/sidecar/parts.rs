@@ -1,8 +1,8 @@
 //! The parts of a sidecar that are made before its control thread runs. Everything that can fail because of the user's
 //! settings is here.
 
-use super::fabrics::{Fabrics, Start};
-use super::{Addresses, StartError, shm, verbs};
+use super::fabrics::{self, Fabrics, Start};
+use super::{Addresses, StartError};
 use crate::config::{AllLimits, Config, ConfigError, CopyConfig, DirectoryPlace, Locking, Size, group_limit};
 use crate::copying::Folder;
 use crate::engine::ControlRequest;
@@ -184,7 +184,7 @@ fn datagrams(config: &Config, me: &Identity) -> Result<Datagrams, String> {
     if !me.fabrics.contains(&FabricKind::Verbs) {
         return Err(me.lacks(FabricKind::Verbs));
     }
-    verbs::datagrams(config).map_err(|why| {
+    fabrics::datagrams(config).map_err(|why| {
         tracing::warn!(why, "datagrams are not answered here");
         format!("node {} has no queue pair for datagrams: {why}", me.node)
     })
@@ -196,7 +196,7 @@ fn siblings(config: &Config, security: &Security) -> Option<(UnixListener, Socke
     if config.listen.is_none() || !security.proves_by_socket() {
         return None;
     }
-    let name = shm::socket_name(config.node.as_str(), SIBLINGS_SUFFIX);
+    let name = fabrics::socket_name(config.node.as_str(), SIBLINGS_SUFFIX);
     let directory = config.socket.parent().filter(|parent| !parent.as_os_str().is_empty());
     let path = directory.unwrap_or(Path::new(".")).join(name);
     // Any process may connect, because the connection proves only the caller's user.

@@ -13,7 +13,7 @@ use transfer_core::wire::Writer;
 use transfer_core::wire::session::{read_reply, write_request};
 use transfer_memory::ring::MAX_RECORD_BYTES;
 use transfer_memory::session::{FromSidecar, SessionError, WorkerEnd, WorkerOptions};
-use transfer_server::config::{Config, DirectoryPlace, Locking, Size, UseShm, UseVerbs};
+use transfer_server::config::{Config, DirectoryPlace, FabricsConfig, Locking, Size};
 use transfer_server::{Sidecar, StartError};
 
 /// The longest time that a step may take before a test fails.
@@ -38,7 +38,7 @@ impl Node {
         config.admin_socket = Some(dir.path().join("admin.sock"));
         config.pool_bytes = Size(4 << 20);
         config.lock = Locking::No;
-        (config.verbs.wanted, config.shm.wanted) = (UseVerbs::Off, UseShm::Off);
+        config.fabrics = FabricsConfig::none();
         change(&mut config);
         Ok(Node { sidecar: Sidecar::start(config)?, dir })
     }

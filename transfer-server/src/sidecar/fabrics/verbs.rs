@@ -1,13 +1,12 @@
 //! Makes the fabric over RDMA verbs if the host and the configuration allow it, or gives the reason why not.
 
-use super::StartError;
-use super::fabrics::{Made, Possible, Start};
-use crate::config::{Config, ConfigError, DeviceName, IsolationChoice, Size, UseVerbs, VerbsConnect};
+use super::{Made, Possible, Start, make_if_wanted};
+use crate::config::{Config, ConfigError, DeviceName, IsolationChoice, Size, VerbsConnect};
 use crate::locked;
 use crate::peering::FORM_DEADLINE;
+use crate::sidecar::StartError;
 use std::time::Duration;
 use transfer_core::fabric::{FabricKind, Isolation};
-use transfer_core::protocol::PassedOver;
 use transfer_core::rails::{self, RailsConfig, inner_slots};
 use transfer_fabric::engine::BoxedFabric;
 use transfer_fabric::verbs::datagrams::Datagrams;
@@ -18,40 +17,18 @@ use transfer_verbs::choose::{self, Wanted};
 /// Makes the fabric, or returns the reason why it cannot be made.
 ///
 /// # Errors
-/// [`ConfigError::NoVerbs`] if the fabric is required.
+/// [`ConfigError::NoFabric`] if the fabric is turned on.
 pub(super) fn fabric(start: &Start<'_>) -> Result<Made, StartError> {
-    Ok(match wanted(start.config, make)? {
-        Ok(fabric) => Made::Fabric(fabric, None),
-        Err(why_not) => Made::No(why_not),
-    })
+    Ok(make_if_wanted(start.config, (FabricKind::Verbs, start.config.fabrics.verbs.wanted), make)?.into())
 }
 
 /// Checks whether the fabric is possible, as far as that can be checked without making it.
 ///
 /// # Errors
-/// [`ConfigError::NoVerbs`] if the fabric is required.
+/// [`ConfigError::NoFabric`] if the fabric is turned on.
 pub(super) fn look(config: &Config) -> Result<Possible, ConfigError> {
-    let possible = wanted(config, |config| usable(config).map(drop))?;
-    Ok(possible.map_or_else(Possible::No, |()| Possible::Yes))
-}
-
-fn wanted<T>(
-    config: &Config,
-    make: impl FnOnce(&Config) -> Result<T, String>,
-) -> Result<Result<T, PassedOver>, ConfigError> {
-    let made = match config.verbs.wanted {
-        UseVerbs::Off => Err("it was started with --verbs off".to_owned()),
-        _ if config.listen.is_none() => Err("it was started without --listen, so it has no links to others".to_owned()),
-        UseVerbs::Auto | UseVerbs::On => make(config),
-    };
-    match made {
-        Ok(made) => Ok(Ok(made)),
-        Err(why) if config.verbs.wanted == UseVerbs::On => Err(ConfigError::NoVerbs { why }),
-        Err(why) => {
-            tracing::info!(why, "RDMA is not used");
-            Ok(Err(PassedOver { fabric: FabricKind::Verbs, why }))
-        }
-    }
+    let check = |config: &Config| usable(config).map(drop);
+    Ok(make_if_wanted(config, (FabricKind::Verbs, config.fabrics.verbs.wanted), check)?.into())
 }
 
 /// Returns the settings of each device's fabric, if the host has the devices and lets this process use them.
@@ -71,7 +48,7 @@ fn usable(config: &Config) -> Result<Vec<VerbsConfig>, String> {
 ///
 /// # Errors
 /// The reason why there is none.
-pub(super) fn datagrams(config: &Config) -> Result<Datagrams, String> {
+pub(in crate::sidecar) fn datagrams(config: &Config) -> Result<Datagrams, String> {
     let first = settings(config).into_iter().next().unwrap_or_default();
     Datagrams::start(&first).map_err(|e| e.to_string())
 }
@@ -81,7 +58,7 @@ fn make(config: &Config) -> Result<BoxedFabric, String> {
     let (mut fabrics, mut rails) = (Vec::<BoxedFabric>::new(), Vec::new());
     for (place, settings) in usable(config)?.into_iter().enumerate() {
         fabrics.push(Box::new(VerbsFabric::open(settings).map_err(|e| e.to_string())?));
-        rails.extend(vec![place; config.verbs.queue_pairs.into()]);
+        rails.extend(vec![place; config.fabrics.verbs.queue_pairs.into()]);
     }
     rails::over(fabrics, RailsConfig::new(&rails)).map_err(|e| e.to_string())
 }
@@ -102,7 +79,7 @@ fn check_locked_memory(pool_bytes: Size) -> Result<(), String> {
 
 /// Returns the settings of each device's fabric.
 fn settings(config: &Config) -> Vec<VerbsConfig> {
-    let told = &config.verbs;
+    let told = &config.fabrics.verbs;
     let rails = told.devices.len().max(1) * usize::from(told.queue_pairs);
     let defaults = VerbsConfig::default();
     let of_any = VerbsConfig {

@@ -1,18 +1,8 @@
 //! The settings of shared memory between sidecars.
 
+use super::UseFabric;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
-
-/// Whether to use shared memory between the sidecars of one host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum UseShm {
-    /// With sidecars that share the directory. The status says why it is not used.
-    Auto,
-    /// Fail to start if it is not possible.
-    On,
-    /// Never.
-    Off,
-}
 
 /// Whether workers read each other's memory over such a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -29,8 +19,8 @@ pub enum UseReferences {
 pub struct ShmConfig {
     /// Use shared memory between this sidecar and others of this host and user, also in other containers: auto with
     /// those that have the same directory, on or fail to start, off
-    #[arg(id = "use_shm", long = "shm", env = "TRANSFER_SHM", value_enum, default_value_t = UseShm::Auto)]
-    pub wanted: UseShm,
+    #[arg(id = "use_shm", long = "shm", env = "TRANSFER_SHM", value_enum, default_value_t = UseFabric::Auto)]
+    pub wanted: UseFabric,
 
     /// The directory that both sidecars share. Default: that of --socket
     #[arg(id = "shm_directory", long = "shm-dir", env = "TRANSFER_SHM_DIR", value_name = "DIR")]
@@ -50,7 +40,7 @@ pub struct ShmConfig {
 
 impl Default for ShmConfig {
     fn default() -> ShmConfig {
-        ShmConfig { wanted: UseShm::Auto, directory: None, references: UseReferences::On }
+        ShmConfig { wanted: UseFabric::Auto, directory: None, references: UseReferences::On }
     }
 }
 

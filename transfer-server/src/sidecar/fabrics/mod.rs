@@ -1,7 +1,14 @@
-//! The fabrics of this build. To add a fabric, add a module beside this one and a line in [`FABRICS`].
+//! The fabrics of this build. To add a fabric, add a module here and a line in [`FABRICS`].
 
-use super::{StartError, shm, tcp, verbs};
-use crate::config::{Config, ConfigError};
+mod shm;
+mod tcp;
+mod verbs;
+
+pub(super) use shm::socket_name;
+pub(super) use verbs::datagrams;
+
+use super::StartError;
+use crate::config::{Config, ConfigError, UseFabric};
 use crate::security::Security;
 use std::net::SocketAddr;
 use transfer_core::fabric::FabricKind;
@@ -41,11 +48,48 @@ pub(super) enum Made {
     NotAsked,
 }
 
+impl From<Result<BoxedFabric, PassedOver>> for Made {
+    fn from(made: Result<BoxedFabric, PassedOver>) -> Made {
+        made.map_or_else(Made::No, |fabric| Made::Fabric(fabric, None))
+    }
+}
+
 /// The result of checking whether a fabric could be made.
 pub(super) enum Possible {
     Yes,
     No(PassedOver),
     NotAsked,
+}
+
+impl From<Result<(), PassedOver>> for Possible {
+    fn from(possible: Result<(), PassedOver>) -> Possible {
+        possible.map_or_else(Possible::No, |()| Possible::Yes)
+    }
+}
+
+/// Calls `make` if a fabric is wanted and the sidecar can have links. Otherwise, or if that fails, returns the reason
+/// why there is no such fabric.
+///
+/// # Errors
+/// [`ConfigError::NoFabric`] with that reason, if the fabric is turned on.
+fn make_if_wanted<T>(
+    config: &Config,
+    (fabric, wanted): (FabricKind, UseFabric),
+    make: impl FnOnce(&Config) -> Result<T, String>,
+) -> Result<Result<T, PassedOver>, ConfigError> {
+    let made = match wanted {
+        UseFabric::Off => Err(format!("it was started with --{fabric} off")),
+        _ if config.listen.is_none() => Err("it was started without --listen, so it has no links to others".to_owned()),
+        UseFabric::Auto | UseFabric::On => make(config),
+    };
+    match made {
+        Ok(made) => Ok(Ok(made)),
+        Err(why) if wanted == UseFabric::On => Err(ConfigError::NoFabric { fabric, why }),
+        Err(why) => {
+            tracing::info!(%fabric, why, "a fabric is not used");
+            Ok(Err(PassedOver { fabric, why }))
+        }
+    }
 }
 
 /// The fabrics of a sidecar, the best first.

@@ -1,15 +1,14 @@
 //! Makes the fabric over shared memory if the configuration and the directory allow it, or gives the reason why not.
 
-use super::StartError;
-use super::fabrics::{Made, Possible, Start};
-use super::parts::make_directory;
-use crate::config::{Config, ConfigError, UseReferences, UseShm};
+use super::{Made, Possible, Start, make_if_wanted};
+use crate::config::{Config, ConfigError, UseFabric, UseReferences};
 use crate::peering::FORM_DEADLINE;
+use crate::sidecar::StartError;
+use crate::sidecar::parts::make_directory;
 use rustix::fs::Access;
 use rustix::io::Errno;
 use std::time::Duration;
 use transfer_core::fabric::FabricKind;
-use transfer_core::protocol::PassedOver;
 use transfer_core::wire::crc32c;
 use transfer_fabric::engine::BoxedFabric;
 use transfer_fabric::shm::{SOCKET_SUFFIX, ShmConfig, ShmFabric};
@@ -20,65 +19,41 @@ const LEGIBLE_BYTES: usize = 40;
 /// Makes the fabric, or returns the reason why it cannot be made.
 ///
 /// # Errors
-/// [`ConfigError::NoShm`] if the fabric is required; an error if the configured directory cannot be made.
+/// [`ConfigError::NoFabric`] if the fabric is turned on; an error if the configured directory cannot be made.
 pub(super) fn fabric(start: &Start<'_>) -> Result<Made, StartError> {
     let config = start.config;
-    if let (Some(directory), None) = (&config.shm.directory, not_wanted(config)) {
+    let shm = &config.fabrics.shm;
+    if let Some(directory) = &shm.directory
+        && shm.wanted != UseFabric::Off
+        && config.listen.is_some()
+    {
         make_directory(directory)?;
     }
-    Ok(match wanted(config, |config| make(config, start.incarnation))? {
-        Ok(fabric) => Made::Fabric(fabric, None),
-        Err(why_not) => Made::No(why_not),
-    })
+    Ok(make_if_wanted(config, (FabricKind::Shm, shm.wanted), |config| make(config, start.incarnation))?.into())
 }
 
 /// Checks whether the fabric is possible, as far as that can be checked without making it.
 ///
 /// # Errors
-/// [`ConfigError::NoShm`] if the fabric is required.
+/// [`ConfigError::NoFabric`] if the fabric is turned on.
 pub(super) fn look(config: &Config) -> Result<Possible, ConfigError> {
-    let possible = wanted(config, |config| {
-        let directory = config.shm.directory(&config.socket);
+    let shm = &config.fabrics.shm;
+    let check = |config: &Config| {
+        let directory = shm.directory(&config.socket);
         let may = Access::WRITE_OK | Access::EXEC_OK;
         match rustix::fs::access(directory.join("."), may) {
             // A missing directory is made at the start.
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(e) => Err(format!("--shm-dir {}: {}", directory.display(), std::io::Error::from(e))),
         }
-    });
-    Ok(possible?.map_or_else(Possible::No, |()| Possible::Yes))
-}
-
-fn not_wanted(config: &Config) -> Option<&'static str> {
-    match config.shm.wanted {
-        UseShm::Off => Some("it was started with --shm off"),
-        _ if config.listen.is_none() => Some("it was started without --listen, so it has no links to others"),
-        UseShm::Auto | UseShm::On => None,
-    }
-}
-
-fn wanted<T>(
-    config: &Config,
-    make: impl FnOnce(&Config) -> Result<T, String>,
-) -> Result<Result<T, PassedOver>, ConfigError> {
-    let made = match not_wanted(config) {
-        Some(why) => Err(why.to_owned()),
-        None => make(config),
     };
-    match made {
-        Ok(made) => Ok(Ok(made)),
-        Err(why) if config.shm.wanted == UseShm::On => Err(ConfigError::NoShm { why }),
-        Err(why) => {
-            tracing::info!(why, "shared memory with other sidecars is not used");
-            Ok(Err(PassedOver { fabric: FabricKind::Shm, why }))
-        }
-    }
+    Ok(make_if_wanted(config, (FabricKind::Shm, shm.wanted), check)?.into())
 }
 
 fn make(config: &Config, incarnation: u64) -> Result<BoxedFabric, String> {
-    let directory = config.shm.directory(&config.socket);
+    let directory = config.fabrics.shm.directory(&config.socket);
     let mut shm = ShmConfig::new(&directory, &socket_name(config.node.as_str(), SOCKET_SUFFIX), incarnation);
-    shm.references = config.shm.references == UseReferences::On;
+    shm.references = config.fabrics.shm.references == UseReferences::On;
     // The fabric's time-out is shorter than the control plane's, so that the fabric reports the reason why a link does
     // not connect.
     shm.handshake_timeout = FORM_DEADLINE - Duration::from_secs(1);
@@ -87,7 +62,7 @@ fn make(config: &Config, incarnation: u64) -> Result<BoxedFabric, String> {
 
 /// Returns the name of a socket of this node. The name is unique for any characters of the node's name, and the same at
 /// each start, so that the socket of a killed sidecar is replaced.
-pub(super) fn socket_name(node: &str, suffix: &str) -> String {
+pub(in crate::sidecar) fn socket_name(node: &str, suffix: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
     let legible: String = node.chars().map(plain).take(LEGIBLE_BYTES).collect();
     if legible == node {

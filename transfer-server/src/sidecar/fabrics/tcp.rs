@@ -1,9 +1,9 @@
 //! Makes the fabric over TCP if the sidecar has an address for other nodes.
 
-use super::StartError;
-use super::fabrics::{Made, Possible, Start};
+use super::{Made, Possible, Start};
 use crate::config::{Config, ConfigError};
 use crate::peering::FORM_DEADLINE;
+use crate::sidecar::StartError;
 use std::net::SocketAddr;
 use std::time::Duration;
 use transfer_core::rails::{self, RailsConfig, inner_slots};

@@ -1,22 +1,12 @@
 //! The settings of RDMA.
 
-use super::ConfigError;
+use super::UseFabric;
+use crate::config::{ConfigError, flags};
 use clap::{Args, ValueEnum};
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 use transfer_core::memory::RailKeys;
-
-/// Whether to use RDMA between nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum UseVerbs {
-    /// If there is a device. The status says why it is not used.
-    Auto,
-    /// Fail to start if it is not possible.
-    On,
-    /// Do not look for devices.
-    Off,
-}
 
 /// How queue pairs are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -70,8 +60,8 @@ impl FromStr for DeviceName {
 #[command(next_help_heading = "RDMA")]
 pub struct VerbsConfig {
     /// Use RDMA between nodes: auto if there is a device, on or fail to start, off
-    #[arg(long = "verbs", env = "TRANSFER_VERBS", value_enum, default_value_t = UseVerbs::Auto)]
-    pub wanted: UseVerbs,
+    #[arg(long = "verbs", env = "TRANSFER_VERBS", value_enum, default_value_t = UseFabric::Auto)]
+    pub wanted: UseFabric,
 
     /// The devices, separated by commas or given several times: mlx5_0, or mlx5_0:1 with its port. Default: the first
     /// device with an active port
@@ -102,7 +92,7 @@ pub struct VerbsConfig {
     pub connect: VerbsConnect,
 
     /// The address of the RDMA connection manager: an IP address of the device, and a port; 0 takes a free one
-    #[arg(id = "verbs_listen", long = "verbs-listen", env = "TRANSFER_VERBS_LISTEN", value_name = "IP:PORT", value_parser = super::flags::address)]
+    #[arg(id = "verbs_listen", long = "verbs-listen", env = "TRANSFER_VERBS_LISTEN", value_name = "IP:PORT", value_parser = flags::address)]
     pub listen: Option<SocketAddr>,
 
     /// The time to wait for the acknowledgement of a packet: 4.096 µs times 2 to the power of N, 1 to 31; 14 is 67 ms
@@ -146,7 +136,7 @@ impl Default for VerbsConfig {
     /// Returns the defaults of the flags.
     fn default() -> VerbsConfig {
         VerbsConfig {
-            wanted: UseVerbs::Auto,
+            wanted: UseFabric::Auto,
             devices: Vec::new(),
             port: None,
             gid_index: None,
