@@ -17,10 +17,7 @@ mod tenants;
 
 pub use copying::{CopyConfig, CopyRole};
 pub use error::ConfigError;
-pub use fabrics::{
-    DeviceName, FabricsConfig, IsolationChoice, NotADevice, ShmConfig, UseFabric, UseReferences, VerbsConfig,
-    VerbsConnect,
-};
+pub use fabrics::*;
 pub use file::FileError;
 pub use flags::Flags;
 pub(crate) use flags::address;
