@@ -28,7 +28,9 @@ pub use transfer_cuda::{
     driver_version,
 };
 
-use crate::{Error, Tensor, TensorMut};
+use crate::error::Error;
+use crate::fetch::Tensor;
+use crate::memory::TensorMut;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;

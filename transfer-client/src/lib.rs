@@ -135,7 +135,7 @@
 //!   dropped.
 //! - Every wait has a deadline, 30 s by default.
 //! - Dropping a future gives the call up. Nothing leaks: a late result is released.
-//! - [`Handle::close`] ends the session at once, and every call that waits.
+//! - [`Client::close`](crate::Client::close) ends the session at once, and every call that waits.
 //! - When the sidecar ends, the calls under way fail with [`Error::SidecarGone`], and everything that was fetched stays
 //!   readable. The client reconnects by itself and publishes its versions again; see [`Connect::come_back`]. Counts of
 //!   fetches ([`Until::Fetched`]) then begin anew. Versions that have landed on other nodes stay there.
@@ -143,11 +143,11 @@
 //!   Connect anew there.
 //! - For weights that are updated in place, see [`TwoBuffers`].
 //!
-//! # Layout
-//! - [`Handle`]: the client; [`Client`] and [`BlockingClient`] are its two faces.
+//! # Contents
+//! - [`Client`], [`BlockingClient`]: the clients; [`Connect`] makes one.
 //! - [`TensorMut`], [`Frozen`], [`Tensor`]: a writable tensor, an immutable one, a fetched one.
-//! - [`Push`], [`PushMany`], [`Fetch`], [`FetchMany`], [`Order`], [`AllocateWait`], [`Connect`]: calls that are about
-//!   to be made.
+//! - [`Request`]: a call that is about to be made: [`Push`], [`PushMany`], [`Fetch`], [`FetchMany`], [`FetchOnly`], [`Order`],
+//!   [`AllocateWait`], [`Gate`], [`Counting`], [`ExchangeCall`], [`Finish`].
 //! - [`s!`], [`Slice`], [`FetchedSlice`], [`FetchedSlices`]: parts of tensors, of which nothing else moves.
 //! - [`Publisher`], [`Subscriber`]: the pushes, and the fetches, of one key.
 //! - [`Begun`], [`Doorbell`]: calls that begin now and are waited for later, for bindings to other languages.
@@ -156,93 +156,57 @@
 //! - [`BundleTensor`], [`FetchedBundle`], [`BundleMut`], [`BundleError`]: bundles.
 //! - [`Gate`], [`TwoBuffers`]: tensors and bundles that are updated in place.
 //! - [`gpu`]: copies between tensors and GPUs.
-//! - [`Counter`], [`Barrier`], [`Counting`]: counters and barriers of the job, and the calls on them.
+//! - [`Counter`], [`Barrier`]: counters and barriers of the job.
 //! - [`Exchange`], [`ExchangeTask`], [`Partition`], [`By`], [`Bounds`], [`ExchangeError`]: exchanges.
 //! - [`Error`], [`PushError`]: what failed, whose fault it is, and whether a retry helps.
+//!
+//! # Layout
+//! A folder knows only folders below it in this table:
+//!
+//! | folder | contents |
+//! |---|---|
+//! | `exchange` | exchanges: a library on the clients |
+//! | `client` | the clients: connecting, and every call that they offer |
+//! | `batch`, `bundle`, `gpu` | record batches; many tensors as one version; copies between tensors and GPUs |
+//! | `push`, `fetch`, `counters` | the kinds of requests |
+//! | `gathered` | bodies of many buffers, for pushes and for fetches |
+//! | `request` | [`Request`]: how a call is made |
+//! | `session` | the session with the sidecar, its connection and its arena; commands and their answers |
+//! | `memory` | the worker's tensors |
+//! | `error` | all errors |
 #![forbid(unsafe_code)]
 
-mod allocate;
-mod barrier;
 mod batch;
-mod begun;
-mod buckets;
 mod bundle;
-mod bundle_mut;
-mod calls;
-mod connect;
-mod connection;
-mod counter;
-mod counting;
-mod driver;
-#[cfg(feature = "embedded")]
-mod embedded;
+mod client;
+mod counters;
 mod error;
 mod exchange;
-mod face;
 mod fetch;
-mod foreign;
-mod frozen;
-mod gate;
 mod gathered;
 pub mod gpu;
-mod handle;
-mod keys;
-mod known_tables;
-mod many;
-mod options;
-mod order;
-mod part;
-mod publisher;
+mod memory;
 mod push;
-mod reclaim;
+mod request;
 mod session;
-mod slice;
-mod slices;
-mod subscriber;
-mod tensor;
-mod tensor_mut;
-mod trace;
-mod two_buffers;
 
-pub use allocate::AllocateWait;
-pub use barrier::{Barrier, Round};
 pub use batch::{
-    BatchBuilder, BatchError, BatchStream, BatchStreamReader, ColumnMut, FetchedBatch, FetchedTable, Finish,
-    FixedShapeTensor, NextBatch,
+    BatchBuilder, BatchStream, BatchStreamReader, ColumnMut, FetchedBatch, FetchedTable, Finish, FixedShapeTensor,
+    NextBatch,
 };
-pub use begun::{Begun, Doorbell};
-pub use bundle::{BundleError, BundleTensor, FetchedBundle};
-pub use bundle_mut::BundleMut;
-pub use connect::Connect;
-pub use counter::{Counted, Counter, Swapped};
-pub use counting::{Counting, CountingCall};
-#[cfg(feature = "embedded")]
-pub use embedded::{NodeConfig, SidecarAddresses, embedded_addresses, embedded_socket};
-pub use error::{Error, PushError};
-pub use exchange::{
-    Bounds, By, Committed, End, Exchange, ExchangeBuilder, ExchangeCall, ExchangeError, ExchangeTask, Partition,
-    PartitionError,
-};
-pub use face::{Async, Blocking, Face, Running};
-pub use fetch::Fetch;
-pub use frozen::Frozen;
-pub use gate::Gate;
-pub use handle::{BlockingClient, Client, Handle};
-pub use keys::ToKey;
-pub use many::{FetchMany, PushMany};
-pub use order::Order;
-pub use part::FetchOnly;
-pub use publisher::Publisher;
-pub use push::{Push, Pushed};
-pub use session::Gone;
-pub use slice::FetchedSlice;
-pub use slices::FetchedSlices;
-pub use subscriber::{EpochBegan, Subscriber};
-pub use tensor::Tensor;
-pub use tensor_mut::TensorMut;
+pub use bundle::{BundleMut, BundleTensor, FetchOnly, FetchedBundle, FetchedSlices};
+pub use client::{BlockingClient, Client, Connect, Doorbell, Handle, Publisher, TwoBuffers};
+pub use counters::{Barrier, Counted, Counter, Counting, CountingCall, Round, Swapped};
+pub use error::{BatchError, BundleError, End, Error, ExchangeError, Gone, PartitionError};
+pub use exchange::{Bounds, By, Committed, Exchange, ExchangeBuilder, ExchangeCall, ExchangeTask, Partition};
+pub use fetch::{EpochBegan, Fetch, FetchMany, FetchedSlice, Subscriber, Tensor};
+pub use memory::{Frozen, TensorMut};
+pub use push::{AllocateWait, Gate, Order, Push, PushError, PushMany, Pushed};
+pub use request::{Async, Begun, Blocking, Face, Request, RequestFuture, ToKey};
 #[cfg(feature = "opentelemetry")]
-pub use trace::{from_span, to_span};
-pub use two_buffers::TwoBuffers;
+pub use request::{from_span, to_span};
+#[cfg(feature = "embedded")]
+pub use session::{NodeConfig, SidecarAddresses, embedded_addresses, embedded_socket};
 
 pub use transfer_core::fabric::FabricKind;
 pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Fault, Report};

@@ -4,7 +4,7 @@
 //! numbers of nulls.
 
 use super::BatchError;
-use super::messages::dictionary_id;
+use super::schema::dictionary_id;
 use crate::gathered::Body;
 use arrow_array::{Array, ArrayRef, StructArray, UnionArray, make_array, new_empty_array};
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};

@@ -1,17 +1,11 @@
 //! Pushes and fetches of batches.
 
-use super::BatchError;
-use super::encode::{Encoded, Encoder};
+use super::encode::Encoded;
 use super::messages::{Decoded, Decoder};
-use crate::face::Face;
-use crate::fetch::Fetch;
+use crate::error::{BatchError, Error};
 use crate::gathered::Body;
-use crate::handle::to_key;
-use crate::keys::ToKey;
-use crate::push::{Push, Source};
-use crate::subscriber::Subscriber;
-use crate::tensor::Lease;
-use crate::{Error, Handle};
+use crate::push::Source;
+use crate::session::Lease;
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use std::sync::Arc;
@@ -110,66 +104,16 @@ pub(super) fn body(lease: Arc<Lease>, tensor: &FetchedTensor) -> Result<Body, Er
     }
 }
 
-fn take_batch(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<FetchedBatch, Error> {
+pub(crate) fn take_batch(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<FetchedBatch, Error> {
     let decoded = Decoder::default().decode(&body(lease, &tensor)?)?;
     Ok(FetchedBatch::of(decoded, tensor.version.0, tensor.report)?)
 }
 
-fn take_table(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<FetchedTable, Error> {
+pub(crate) fn take_table(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<FetchedTable, Error> {
     let Decoded { schema, batches, .. } = Decoder::default().decode(&body(lease, &tensor)?)?;
     Ok(FetchedTable { schema, batches, version: tensor.version.0, report: tensor.report })
 }
 
-pub(super) fn source(encoded: Result<Encoded, BatchError>) -> Result<Source<'static>, Error> {
+pub(crate) fn source(encoded: Result<Encoded, BatchError>) -> Result<Source<'static>, Error> {
     Ok(Source::Pieces(Box::new(encoded?)))
-}
-
-impl<F: Face> Handle<F> {
-    /// Publishes a record batch under `key`. Frozen buffers in the arena are published in place: those of a
-    /// [`BatchBuilder`](crate::BatchBuilder), arrays made of a [`Frozen`](crate::Frozen) tensor, and slices of either.
-    /// Any other buffer is copied into the arena when the push is made, as in [`Handle::push_slice`]. So are the few
-    /// bytes that a slice needs anew: offsets that do not begin with 0, bits that do not begin in a whole byte. The
-    /// report counts what was copied.
-    pub fn push_batch(&self, key: impl ToKey, batch: &RecordBatch) -> Push<'static, F> {
-        self.push_table(key, batch.schema_ref(), std::slice::from_ref(batch))
-    }
-
-    /// Publishes record batches of one schema under `key`, as one version; see [`Handle::push_batch`]. A shared
-    /// dictionary is sent once; of a growing dictionary only the new values are sent.
-    pub fn push_table<'a>(
-        &self,
-        key: impl ToKey,
-        schema: &SchemaRef,
-        batches: impl IntoIterator<Item = &'a RecordBatch>,
-    ) -> Push<'static, F> {
-        let encoded = Encoder::new(schema).and_then(|mut encoder| encoder.encode(batches));
-        self.push(key, source(encoded))
-    }
-
-    /// Fetches the record batch under `key`, and waits until there is one. Its arrays share the memory where it landed,
-    /// or where its owner built it.
-    pub fn fetch_batch(&self, key: impl ToKey) -> Fetch<F, FetchedBatch> {
-        Fetch::new(self.session(), to_key(&key), take_batch)
-    }
-
-    /// Fetches record batches that were pushed as one version; see [`Handle::fetch_batch`].
-    pub fn fetch_table(&self, key: impl ToKey) -> Fetch<F, FetchedTable> {
-        Fetch::new(self.session(), to_key(&key), take_table)
-    }
-
-    /// Makes a reader of the versions of `key` that [`push_batch`](Self::push_batch) publishes.
-    ///
-    /// # Errors
-    /// [`Error::Name`].
-    pub fn batch_subscriber(&self, key: impl ToKey) -> Result<Subscriber<F, FetchedBatch>, Error> {
-        Subscriber::new(self, &key, take_batch)
-    }
-
-    /// Makes a reader of the versions of `key` that [`push_table`](Self::push_table) publishes.
-    ///
-    /// # Errors
-    /// [`Error::Name`].
-    pub fn table_subscriber(&self, key: impl ToKey) -> Result<Subscriber<F, FetchedTable>, Error> {
-        Subscriber::new(self, &key, take_table)
-    }
 }

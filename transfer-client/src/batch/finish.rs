@@ -1,16 +1,11 @@
 //! The end of a stream of batches, which waits for its readers.
 
-use super::BatchError;
-use crate::calls::{GRACE, deadline};
-use crate::face::{Async, Blocking, Call, Face, Running, block};
-use crate::options::DEFAULT_TIMEOUT;
-use crate::push::{Push, PushCall};
-use crate::session::Session;
-use crate::{Begun, Error, Pushed};
+use crate::error::{BatchError, Error};
+use crate::push::{Push, PushCall, Pushed};
+use crate::request::{Call, DEFAULT_TIMEOUT, Face, Request, RequestCall};
+use crate::session::{GRACE, Session, deadline};
 use parking_lot::Mutex;
 use std::fmt;
-use std::future::IntoFuture;
-use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
@@ -50,60 +45,21 @@ fn unread(left: u32, batches: u64) -> u64 {
 }
 
 /// The end of a stream that is about to be made: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
-#[must_use = "the stream ends by `.await`, or by `.call()`"]
-pub struct Finish<F> {
-    call: FinishCall,
-    face: PhantomData<F>,
-}
+pub type Finish<F> = Request<F, FinishCall>;
 
 impl<F: Face> Finish<F> {
     /// `batches` were pushed before the end.
-    pub(super) fn new(push: Push<'static, F>, key: Option<Key>, batches: u64, end: Arc<End>) -> Finish<F> {
-        let session = push.call.session.clone();
-        let (stage, timeout) = (Stage::Pushing(push.call), DEFAULT_TIMEOUT);
-        Finish { call: FinishCall { session, key, batches, timeout, started: None, end, stage }, face: PhantomData }
-    }
-
-    /// The time that the readers have, 30 s by default. The push of the end has it, too.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.call.timeout = timeout;
-        if let Stage::Pushing(push) = &mut self.call.stage {
-            push.options.timeout = timeout;
-        }
-        self
-    }
-}
-
-impl IntoFuture for Finish<Async> {
-    type Output = Result<Pushed, Error>;
-    type IntoFuture = Running<FinishCall>;
-
-    fn into_future(self) -> Running<FinishCall> {
-        Running::new(self.call)
-    }
-}
-
-impl Finish<Blocking> {
-    /// Ends the stream.
-    ///
-    /// # Errors
-    /// [`BatchError::NotRead`], after which the stream can be finished again, and any [`Error`].
-    pub fn call(self) -> Result<Pushed, Error> {
-        let session = self.call.session.clone();
-        block(&session, self.call)
-    }
-
-    /// Begins the call.
-    pub fn begin(self) -> Begun<'static, Result<Pushed, Error>> {
-        Begun::new(self.call.session.clone(), self.call)
+    pub(super) fn new(push: Push<'static, F>, key: Result<Key, Error>, batches: u64, end: Arc<End>) -> Finish<F> {
+        let (push, timeout, started) = (push.call, DEFAULT_TIMEOUT, None);
+        let session = push.session().clone();
+        Request::from_call(FinishCall { session, key, batches, timeout, started, end, stage: Stage::Pushing(push) })
     }
 }
 
 /// The end of a stream under way.
 pub struct FinishCall {
     session: Arc<Session>,
-    /// `None`: the push fails, and says why.
-    key: Option<Key>,
+    key: Result<Key, Error>,
     batches: u64,
     timeout: Duration,
     started: Option<Instant>,
@@ -119,52 +75,28 @@ enum Stage {
 }
 
 impl FinishCall {
-    fn not_read(&self) -> Error {
+    fn not_read(&self, key: &Key) -> Error {
         let unread = self.end.unread(self.batches).unwrap_or(self.batches);
-        let key = self.key.as_ref().map_or("", Key::as_str).to_owned();
+        let key = key.as_str().to_owned();
         BatchError::NotRead { key, unread, batches: self.batches, waited: self.timeout }.into()
     }
-}
 
-impl Call for FinishCall {
-    type Output = Result<Pushed, Error>;
-
-    fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
-        let now = Instant::now();
-        let limit = deadline(*self.started.get_or_insert(now), self.timeout);
-        if let Stage::Pushing(push) = &mut self.stage {
-            // An earlier call may have published the end.
-            let pushed = match self.end.found().pushed {
-                Some(pushed) => pushed,
-                None => match push.step(waker) {
-                    ControlFlow::Continue(at) => return ControlFlow::Continue(at),
-                    ControlFlow::Break(Ok(pushed)) => pushed,
-                    ControlFlow::Break(Err(e)) => return ControlFlow::Break(Err(e.into())),
-                },
-            };
-            self.end.0.lock().pushed = Some(pushed);
-            let Some(key) = self.key.clone() else { return ControlFlow::Break(Err(Error::Ended)) };
-            // After a call that has found nothing left, the key may be another worker's.
-            if self.end.found().left == Some(0) {
-                return ControlFlow::Break(Ok(pushed));
-            }
-            self.stage = Stage::Waiting(pushed, self.session.begin_count(key), now);
-        }
-        let (Stage::Waiting(pushed, number, asked), Some(key)) = (&mut self.stage, &self.key) else {
-            return ControlFlow::Break(Err(Error::Ended));
-        };
-        if now >= *asked + ASK_AGAIN {
-            *asked = now;
-            self.session.count_again(*number, key.clone());
-        }
-        let ask_at = *asked + ASK_AGAIN;
-        let counted = self.session.poll_count(*number, waker);
+    /// Waits until no version is left.
+    fn wait_for_readers(
+        &self,
+        key: &Key,
+        pushed: Pushed,
+        number: u64,
+        (now, limit, ask_at): (Instant, Instant, Instant),
+        waker: &Waker,
+    ) -> ControlFlow<Result<Pushed, Error>, Instant> {
+        let counted = self.session.poll_count(number, waker);
         if let Ok(Some(Some(left))) = counted {
             self.end.0.lock().left = Some(left);
         }
         match counted {
             Err(gone) => ControlFlow::Break(Err(gone.into())),
-            Ok(Some(Some(0))) => ControlFlow::Break(Ok(*pushed)),
+            Ok(Some(Some(0))) => ControlFlow::Break(Ok(pushed)),
             Ok(Some(None)) => {
                 let text = format!(
                     "stream {:?} was deleted, or another worker has taken its key over, before all its readers had it",
@@ -174,8 +106,51 @@ impl Call for FinishCall {
             }
             // The sidecar answers at once, also where there is no time to wait for the readers.
             Ok(None) if now < limit + GRACE => ControlFlow::Continue((limit + GRACE).min(ask_at)),
-            Ok(_) if now >= limit => ControlFlow::Break(Err(self.not_read())),
+            Ok(_) if now >= limit => ControlFlow::Break(Err(self.not_read(key))),
             Ok(_) => ControlFlow::Continue(limit.min(ask_at)),
+        }
+    }
+}
+
+impl Call for FinishCall {
+    type Output = Result<Pushed, Error>;
+
+    fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
+        let key = match &self.key {
+            Ok(key) => key.clone(),
+            Err(e) => return ControlFlow::Break(Err(e.clone())),
+        };
+        let now = Instant::now();
+        let limit = deadline(*self.started.get_or_insert(now), self.timeout);
+        loop {
+            match &mut self.stage {
+                Stage::Pushing(push) => {
+                    // An earlier call may have published the end.
+                    let pushed = match self.end.found().pushed {
+                        Some(pushed) => pushed,
+                        None => match push.step(waker) {
+                            ControlFlow::Continue(at) => return ControlFlow::Continue(at),
+                            ControlFlow::Break(Ok(pushed)) => pushed,
+                            ControlFlow::Break(Err(e)) => return ControlFlow::Break(Err(e.into())),
+                        },
+                    };
+                    self.end.0.lock().pushed = Some(pushed);
+                    // After a call that has found nothing left, the key may be another worker's.
+                    if self.end.found().left == Some(0) {
+                        return ControlFlow::Break(Ok(pushed));
+                    }
+                    self.stage = Stage::Waiting(pushed, self.session.begin_count(key.clone()), now);
+                }
+                Stage::Waiting(pushed, number, asked) => {
+                    let (pushed, number) = (*pushed, *number);
+                    if now >= *asked + ASK_AGAIN {
+                        *asked = now;
+                        self.session.count_again(number, key.clone());
+                    }
+                    let ask_at = *asked + ASK_AGAIN;
+                    return self.wait_for_readers(&key, pushed, number, (now, limit, ask_at), waker);
+                }
+            }
         }
     }
 
@@ -184,20 +159,24 @@ impl Call for FinishCall {
     }
 }
 
+impl RequestCall for FinishCall {
+    fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+        if let Stage::Pushing(push) = &mut self.stage {
+            push.set_timeout(timeout);
+        }
+    }
+}
+
 impl Drop for FinishCall {
     fn drop(&mut self) {
         if let Stage::Waiting(_, number, _) = self.stage {
             self.session.end_count(number);
         }
-    }
-}
-
-impl<F> fmt::Debug for Finish<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Finish")
-            .field("key", &self.call.key)
-            .field("batches", &self.call.batches)
-            .finish_non_exhaustive()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::arrays::Arrays;
 use super::encode::CONTINUATION;
-use super::schema::check_schema;
+use super::schema::{check_schema, dictionary_id};
 use super::{ALIGNMENT, BatchError, MAX_DEPTH};
 use crate::gathered::Body;
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
@@ -207,12 +207,6 @@ fn dictionary(
             Err(BatchError::Metadata { what, found, expected: "that of its values" })
         }
     }
-}
-
-/// The number of a field's dictionary in the messages.
-#[expect(deprecated, reason = "Arrow keeps the number there, and has no other place yet")]
-pub(super) fn dictionary_id(field: &Field) -> Option<i64> {
-    field.dict_id()
 }
 
 /// Collects the dictionaries to which the columns refer.

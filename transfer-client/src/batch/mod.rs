@@ -22,7 +22,6 @@ mod arrays;
 mod builder;
 mod calls;
 mod encode;
-mod error;
 mod finish;
 mod messages;
 mod schema;
@@ -33,7 +32,7 @@ mod tests;
 
 pub use builder::{BatchBuilder, ColumnMut};
 pub use calls::{FetchedBatch, FetchedTable};
-pub use error::BatchError;
+pub(crate) use calls::{source, take_batch, take_table};
 pub use finish::Finish;
 pub use stream::{BatchStream, BatchStreamReader, NextBatch};
 pub use tensors::FixedShapeTensor;
@@ -41,6 +40,7 @@ pub use tensors::FixedShapeTensor;
 pub(crate) use encode::{CONTINUATION, Encoder};
 pub(crate) use messages::Decoder;
 
+use crate::error::BatchError;
 use crate::gathered::ALIGNMENT;
 
 /// The greatest depth of types: that of the verifier of flatbuffers.

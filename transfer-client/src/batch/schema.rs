@@ -72,3 +72,9 @@ pub(super) fn has_views(data_type: &DataType, below_runs: bool) -> bool {
         _ => false,
     }
 }
+
+/// The number of a field's dictionary in the messages.
+#[expect(deprecated, reason = "Arrow keeps the number there, and has no other place yet")]
+pub(super) fn dictionary_id(field: &Field) -> Option<i64> {
+    field.dict_id()
+}

@@ -1,21 +1,18 @@
 //! Streams of batches: the versions of a key, in order. Each stays until its readers have fetched it.
 
-use super::BatchError;
 use super::calls::{FetchedBatch, body, source};
 use super::encode::{Encoded, Encoder};
 use super::finish::{End, Finish};
 use super::messages::Decoder;
-use crate::face::{Async, Blocking, Face};
+use crate::error::{BatchError, Error};
 use crate::fetch::Fetch;
 use crate::gathered::Body;
-use crate::handle::to_key;
-use crate::keys::ToKey;
-use crate::options::DEFAULT_TIMEOUT;
 use crate::push::Push;
-use crate::tensor::Lease;
-use crate::{Begun, Error, Handle};
+use crate::request::{Async, Begun, Blocking, DEFAULT_TIMEOUT, Face};
+use crate::session::{Connection, Lease};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
+use std::marker::PhantomData;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +20,9 @@ use transfer_core::op::FetchedTensor;
 use transfer_core::op::Report;
 use transfer_core::tensor::{Key, Until};
 
-/// The writing end of a stream of batches; see [`Handle::push_stream`].
+/// The writing end of a stream of batches; see [`Client::push_stream`](crate::Client::push_stream).
 pub struct BatchStream<F> {
-    client: Handle<F>,
+    connection: Arc<Connection>,
     key: Result<Key, Error>,
     encoder: Result<Encoder, BatchError>,
     readers: NonZeroU32,
@@ -33,37 +30,27 @@ pub struct BatchStream<F> {
     /// The number of its batches, once [`BatchStream::finish`] was called.
     ended: Option<u64>,
     end: Arc<End>,
+    face: PhantomData<F>,
 }
 
-/// The reading end of a stream of batches; see [`Handle::fetch_stream`].
+/// The reading end of a stream of batches; see [`Client::fetch_stream`](crate::Client::fetch_stream).
 #[derive(Debug)]
 pub struct BatchStreamReader<F> {
-    client: Handle<F>,
+    connection: Arc<Connection>,
     key: Result<Key, Error>,
     decoder: Decoder,
     timeout: Duration,
     next: u64,
     ended: bool,
-}
-
-impl<F: Face> Handle<F> {
-    /// Begins a stream of batches under `key`, which belongs to this stream alone. Its batches are versions 1, 2, and
-    /// so on. Each stays until its one reader has fetched it; see [`BatchStream::readers`]. When the arena is full of
-    /// batches that were not fetched yet, a push waits.
-    pub fn push_stream(&self, key: impl ToKey, schema: &SchemaRef) -> BatchStream<F> {
-        let (client, readers) = (self.clone(), NonZeroU32::MIN);
-        let (key, encoder) = (to_key(&key), Encoder::new(schema));
-        BatchStream { client, key, encoder, readers, next: 1, ended: None, end: Arc::default() }
-    }
-
-    /// Reads a stream of batches from its beginning. The stream need not exist yet.
-    pub fn fetch_stream(&self, key: impl ToKey) -> BatchStreamReader<F> {
-        let (client, key, decoder) = (self.clone(), to_key(&key), Decoder::default());
-        BatchStreamReader { client, key, decoder, timeout: DEFAULT_TIMEOUT, next: 1, ended: false }
-    }
+    face: PhantomData<F>,
 }
 
 impl<F: Face> BatchStream<F> {
+    pub(crate) fn new(connection: Arc<Connection>, key: Result<Key, Error>, schema: &SchemaRef) -> Self {
+        let (encoder, readers, end) = (Encoder::new(schema), NonZeroU32::MIN, Arc::default());
+        BatchStream { connection, key, encoder, readers, next: 1, ended: None, end, face: PhantomData }
+    }
+
     /// The number of readers, each of which must fetch each batch. The default is 1; 0 means 1.
     #[must_use]
     pub fn readers(mut self, readers: u32) -> Self {
@@ -93,7 +80,7 @@ impl<F: Face> BatchStream<F> {
     pub fn finish(&mut self) -> Finish<F> {
         let end = self.encoder.as_ref().map(Encoder::end).map_err(BatchError::clone);
         let batches = *self.ended.get_or_insert(self.next - 1);
-        Finish::new(self.say(end, batches + 1), self.key.clone().ok(), batches, self.end.clone())
+        Finish::new(self.say(end, batches + 1), self.key.clone(), batches, self.end.clone())
     }
 
     /// The number of batches that a reader has not fetched, as the sidecar has said last. It changes while a call of
@@ -104,7 +91,7 @@ impl<F: Face> BatchStream<F> {
     }
 
     fn say(&self, encoded: Result<Encoded, BatchError>, version: u64) -> Push<'static, F> {
-        let push = Push::new(self.client.session(), self.key.clone(), source(encoded));
+        let push = Push::new(self.connection.session(), self.key.clone(), source(encoded));
         push.version(version).keep(Until::Fetched(self.readers))
     }
 }
@@ -133,6 +120,11 @@ fn take_raw(lease: Arc<Lease>, landed: FetchedTensor) -> Result<NextBatch, Error
 }
 
 impl<F: Face> BatchStreamReader<F> {
+    pub(crate) fn new(connection: Arc<Connection>, key: Result<Key, Error>) -> Self {
+        let (decoder, timeout) = (Decoder::default(), DEFAULT_TIMEOUT);
+        BatchStreamReader { connection, key, decoder, timeout, next: 1, ended: false, face: PhantomData }
+    }
+
     /// The time-out of each batch, 30 s by default.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -141,7 +133,7 @@ impl<F: Face> BatchStreamReader<F> {
     }
 
     fn fetch(&self) -> Fetch<F, NextBatch> {
-        let fetch = Fetch::new(self.client.session(), self.key.clone(), take_raw).timeout(self.timeout);
+        let fetch = Fetch::new(self.connection.session(), self.key.clone(), take_raw).timeout(self.timeout);
         // The first batch may be that of a writer which is still to come. What follows is of the same one.
         if self.next == 1 { fetch.exactly(1) } else { fetch.following(self.next) }
     }

@@ -3,7 +3,8 @@
 use super::encode::{Encoded, Encoder};
 use super::messages::{Decoded, Decoder};
 use super::{ALIGNMENT, BatchError, MAX_DEPTH};
-use crate::gathered::{Body, OutOfBody};
+use crate::gathered::Body;
+use crate::gathered::OutOfBody;
 use arrow_array::builder::{Int32Builder, ListBuilder, StringViewBuilder};
 use arrow_array::types::{Int8Type, Int32Type};
 use arrow_array::*;

@@ -15,8 +15,10 @@
 
 use super::taken::{copied_batch, copied_rows_of};
 use crate::batch::{Decoder, Encoder};
+use crate::error::BatchError;
+use crate::fetch::Tensor;
 use crate::gathered::{ALIGNMENT, Body};
-use crate::{BatchError, Frozen, Tensor, TensorMut};
+use crate::memory::{Frozen, TensorMut};
 use arrow_array::RecordBatch;
 use arrow_buffer::ScalarBuffer;
 use arrow_ipc::{FieldNode, MessageBuilder, MessageHeader, MetadataVersion, RecordBatchBuilder};

@@ -3,7 +3,7 @@
 use super::block::{BlockReader, HEADER_BYTES};
 use super::partition::By;
 use super::testing::{Task, arena, batch, direct_types, rng, schema, staged_types};
-use crate::BatchError;
+use crate::error::BatchError;
 use arrow_array::Array;
 use arrow_schema::DataType;
 use transfer_memory::arena::Arena;

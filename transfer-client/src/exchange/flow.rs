@@ -3,15 +3,12 @@
 //! A future of this module needs no runtime. Whoever polls it gives it a waker, and asks when to poll it again in any
 //! case; so one text serves the async face, the blocking face, and calls that are waited for in slices.
 
-use crate::calls::deadline;
-use crate::face::{Async, Blocking, Call, Face, Running, block};
-use crate::options::DEFAULT_TIMEOUT;
-use crate::session::Session;
-use crate::{Begun, Error};
+use crate::error::Error;
+use crate::request::{Blocking, Call, DEFAULT_TIMEOUT, Face, Request, RequestCall};
+use crate::session::{Session, deadline};
 use parking_lot::Mutex;
 use std::fmt;
-use std::future::{Future, IntoFuture, poll_fn};
-use std::marker::PhantomData;
+use std::future::{Future, poll_fn};
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -165,10 +162,6 @@ impl<T> Flow<T> {
         Flow { future: Some(Box::pin(make(io.clone()))), io }
     }
 
-    pub(super) fn set_timeout(&mut self, timeout: Duration) {
-        self.io.times.lock().timeout = timeout;
-    }
-
     /// Makes it a part of other calls, whose time-outs count.
     pub(super) fn for_long(mut self) -> Self {
         self.set_timeout(LONG);
@@ -177,8 +170,7 @@ impl<T> Flow<T> {
 
     /// Runs on this thread.
     pub(super) fn block(self) -> Result<T, Error> {
-        let session = self.io.session();
-        block(&session, self)
+        Request::<Blocking, _>::from_call(self).call()
     }
 }
 
@@ -205,6 +197,16 @@ impl<T> Call for Flow<T> {
     }
 }
 
+impl<T> RequestCall for Flow<T> {
+    fn session(&self) -> &Arc<Session> {
+        &self.io.session
+    }
+
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.io.times.lock().timeout = timeout;
+    }
+}
+
 impl<T> fmt::Debug for Flow<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Flow").finish_non_exhaustive()
@@ -212,51 +214,13 @@ impl<T> fmt::Debug for Flow<T> {
 }
 
 /// A call of an exchange that returns a `T`: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
-#[derive(Debug)]
-#[must_use = "a call is made by `.await`, or by `.call()`"]
-pub struct ExchangeCall<F, T> {
-    flow: Flow<T>,
-    face: PhantomData<F>,
-}
+pub type ExchangeCall<F, T> = Request<F, Flow<T>>;
 
 impl<F: Face, T> ExchangeCall<F, T> {
     pub(super) fn new<U>(session: Arc<Session>, make: impl FnOnce(Io) -> U) -> Self
     where
         U: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        ExchangeCall { flow: Flow::new(session, make), face: PhantomData }
-    }
-
-    /// The time-out of the call, 30 s by default.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.flow.set_timeout(timeout);
-        self
-    }
-}
-
-impl<T> IntoFuture for ExchangeCall<Async, T> {
-    type Output = Result<T, Error>;
-    type IntoFuture = Running<Flow<T>>;
-
-    fn into_future(self) -> Running<Flow<T>> {
-        Running::new(self.flow)
-    }
-}
-
-impl<T> ExchangeCall<Blocking, T> {
-    /// Makes the call.
-    ///
-    /// # Errors
-    /// Any [`Error`].
-    pub fn call(self) -> Result<T, Error> {
-        self.flow.block()
-    }
-
-    /// Begins the call.
-    pub fn begin(self) -> Begun<'static, Result<T, Error>>
-    where
-        T: 'static,
-    {
-        Begun::new(self.flow.io.session(), self.flow)
+        Request::from_call(Flow::new(session, make))
     }
 }

@@ -9,8 +9,8 @@ use super::flow::Io;
 use super::manifest::range_of;
 use super::part::{Attempt, Blocks, fetch_by};
 use super::shared::Shared;
-use crate::bundle::BundleError;
-use crate::{Error, Tensor};
+use crate::error::{BundleError, Error};
+use crate::fetch::Tensor;
 use std::sync::Arc;
 use transfer_core::exchange::{bundle_rest, bundle_stem};
 use transfer_core::op::{Command, Gather};
@@ -108,7 +108,8 @@ impl Shared {
 
     async fn blocks_of_all(&self, io: &Io, gathered: Gathered, merged: Merged) -> Result<Vec<(u32, Blocks)>, Error> {
         let (timeout, expected_bytes) = (io.left(io.timeout()), gathered.len_bytes());
-        let command = Command::Gather(Gather { gathered, timeout, require: None, trace: crate::trace::current() });
+        let command =
+            Command::Gather(Gather { gathered, timeout, require: None, trace: crate::request::current_trace() });
         let (body, tensor) = fetch_by(io, command, timeout).await?;
         if body.len != expected_bytes {
             return Err(BundleError::WrongLength { expected_bytes, found_bytes: body.len }.into());

@@ -30,7 +30,6 @@
 mod block;
 #[cfg(test)]
 mod block_tests;
-mod error;
 mod flow;
 mod keeper;
 mod manifest;
@@ -56,12 +55,11 @@ mod task;
 mod testing;
 mod word;
 
-pub use error::{End, ExchangeError};
 pub use flow::ExchangeCall;
 pub use open::{Exchange, ExchangeBuilder};
-pub use partition::{Bounds, By, PartitionError};
+pub use partition::{Bounds, By};
 pub use read::Partition;
 pub use task::{Committed, ExchangeTask};
-pub(crate) use word::WordNumbers;
 
+use crate::error::{End, ExchangeError};
 use block::BlockReader;

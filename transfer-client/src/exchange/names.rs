@@ -2,7 +2,7 @@
 //! them too.
 
 use super::ExchangeError;
-use crate::Error;
+use crate::error::Error;
 use std::hash::{BuildHasher, RandomState};
 use transfer_core::exchange;
 use transfer_core::tensor::{Key, Name};

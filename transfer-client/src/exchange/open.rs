@@ -8,10 +8,11 @@ use super::record::Record;
 use super::shared::{How, Shared, push_bytes};
 use super::word::{Place, Word};
 use super::{End, ExchangeError, ExchangeTask, Partition};
-use crate::connection::Connection;
-use crate::face::Face;
-use crate::order::Order;
-use crate::{Blocking, Error, Handle};
+use crate::client::Handle;
+use crate::error::Error;
+use crate::push::Order;
+use crate::request::{Blocking, Face};
+use crate::session::Connection;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use transfer_memory::socket::SocketError;
 /// The time between two looks at something that another thread of this process does.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// An exchange that is about to be opened or joined; see [`Handle::exchange`].
+/// An exchange that is about to be opened or joined; see [`Client::exchange`](crate::Client::exchange).
 #[derive(Debug)]
 #[must_use = "nothing is opened before `open` or `join`"]
 pub struct ExchangeBuilder<F> {
@@ -116,7 +117,7 @@ impl<F: Face> ExchangeBuilder<F> {
             return Err(ExchangeError::Exists { name, owner }.into());
         }
         words.keep();
-        let deadline = deadline.map(|deadline| crate::calls::deadline(opened, deadline));
+        let deadline = deadline.map(|deadline| crate::session::deadline(opened, deadline));
         Exchange::new(Shared::new(name, record, (connection, node), places, deadline))
     }
 

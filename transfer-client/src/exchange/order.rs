@@ -2,7 +2,7 @@
 
 use super::block::Decoded;
 use super::partition::{xxh64, xxh64_u64};
-use crate::BatchError;
+use crate::error::BatchError;
 use arrow_array::cast::AsArray;
 use arrow_array::{
     Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray, RecordBatch, RecordBatchOptions, UInt64Array,

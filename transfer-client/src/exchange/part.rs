@@ -6,14 +6,12 @@ use super::record::Record;
 use super::shared::{ABSENT, Absence, Shared, absence};
 use super::word::Word;
 use super::{BlockReader, ExchangeError};
-use crate::bundle::BundleError;
-use crate::calls::{Calls, deadline};
-use crate::face::Call;
-use crate::fetch::{Fetch, FetchOptions};
+use crate::bundle::fetched;
+use crate::error::{BundleError, Error};
+use crate::fetch::{Fetch, FetchOptions, Tensor};
 use crate::gathered::Body;
-use crate::part::fetched;
-use crate::session::Session;
-use crate::{Blocking, Error, Tensor};
+use crate::request::{Blocking, Call};
+use crate::session::{OneCall, Session};
 use parking_lot::Mutex;
 use std::future::poll_fn;
 use std::ops::ControlFlow;
@@ -31,18 +29,18 @@ const LOOK: Duration = Duration::from_secs(2);
 /// A fetch of a part of a version.
 struct FetchPart {
     session: Arc<Session>,
-    calls: Calls,
+    call: OneCall,
 }
 
 impl Call for FetchPart {
     type Output = Result<(Body, FetchedTensor), Error>;
 
     fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
-        self.calls.step(waker).map_break(|()| fetched(&self.session, self.calls.take_one()))
+        self.call.step(waker).map_break(|ended| fetched(&self.session, ended))
     }
 
     fn needs_timer(&self) -> bool {
-        self.calls.needs_timer()
+        self.call.needs_timer()
     }
 }
 
@@ -59,10 +57,9 @@ pub(super) async fn fetch_part(
 
 /// Fetches what this command asks for.
 pub(super) async fn fetch_by(io: &Io, command: Command, timeout: Duration) -> Result<(Body, FetchedTensor), Error> {
-    let (session, started) = (io.session(), Instant::now());
-    let mut calls = Calls::new(session.clone(), started, deadline(started, timeout));
-    calls.add(command, None);
-    io.run(FetchPart { session, calls }).await
+    let session = io.session();
+    let call = OneCall::begin(session.clone(), command, timeout);
+    io.run(FetchPart { session, call }).await
 }
 
 /// Fetches the note of a task: the number of the attempt that has committed.

@@ -6,7 +6,7 @@
 
 use super::block::Decoded;
 use super::order::{Ordered, hashes};
-use crate::BatchError;
+use crate::error::BatchError;
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use arrow_select::concat::concat_batches;

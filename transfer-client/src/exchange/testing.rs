@@ -3,7 +3,7 @@
 use super::block::BlockReader;
 use super::partition::By;
 use super::scatter::{Finished, Scatter};
-use crate::TensorMut;
+use crate::memory::TensorMut;
 use arrow_array::builder::{BinaryViewBuilder, StringViewBuilder};
 use arrow_array::*;
 use arrow_buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};

@@ -10,10 +10,9 @@
 
 use super::End;
 use super::flow::Io;
-use crate::Error;
-use crate::counting::Counting;
-use crate::face::Blocking;
-use crate::options::DEFAULT_TIMEOUT;
+use crate::counters::Counting;
+use crate::error::Error;
+use crate::request::{Blocking, DEFAULT_TIMEOUT};
 use transfer_core::fabric::AtomicOp;
 use transfer_core::op::{Answer, CounterAsk};
 use transfer_core::tensor::Name;
@@ -76,8 +75,8 @@ impl Place {
     /// Finds a counter. If there is none of this name, it is made.
     pub(super) async fn find(io: &Io, name: Name) -> Result<Place, Error> {
         let found = name.clone();
-        let take = |answer| match answer {
-            Answer::CounterOpened { home, identity } => Some(Place { name: found, home, identity }),
+        let take = move |answer| match answer {
+            Answer::CounterOpened { home, identity } => Some(Place { name: found.clone(), home, identity }),
             _ => None,
         };
         let call = Counting::<Blocking, _>::new(&io.session(), Ok(name), CounterAsk::Open, take);
@@ -116,29 +115,6 @@ impl Place {
     }
 }
 
-/// The numbers of the words that a worker has, and uses for one exchange after the other.
-#[derive(Debug, Default)]
-pub(crate) struct WordNumbers {
-    free: Vec<u32>,
-    made: u32,
-}
-
-impl WordNumbers {
-    pub(super) fn take(&mut self, count: u32) -> Vec<u32> {
-        let mut next = || {
-            self.free.pop().unwrap_or_else(|| {
-                self.made += 1;
-                self.made - 1
-            })
-        };
-        (0..count).map(|_| next()).collect()
-    }
-
-    pub(super) fn give_back(&mut self, numbers: &[u32]) {
-        self.free.extend_from_slice(numbers);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,17 +129,5 @@ mod tests {
             assert_ne!(word.value(1), 0);
         }
         assert_eq!(Word::of(0, 7), Word::Lost);
-    }
-
-    #[test]
-    fn numbers_are_used_again_and_never_twice_at_a_time() {
-        let mut numbers = WordNumbers::default();
-        let first = numbers.take(3);
-        let second = numbers.take(2);
-        assert_eq!((first.clone(), second), (vec![0, 1, 2], vec![3, 4]));
-        numbers.give_back(&first);
-        let mut third = numbers.take(4);
-        third.sort_unstable();
-        assert_eq!(third, [0, 1, 2, 5]);
     }
 }

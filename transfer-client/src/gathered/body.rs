@@ -1,8 +1,7 @@
 //! A fetched body: metadata, and a body that lies in one range or in many.
 
-use crate::Error;
-use crate::session::{Gone, Session};
-use crate::tensor::Lease;
+use crate::error::{BatchError, BundleError, Error, Gone};
+use crate::session::{Lease, Session};
 use arrow_buffer::{Buffer, MutableBuffer};
 use std::sync::Arc;
 use transfer_core::memory::LocalSlice;
@@ -20,6 +19,19 @@ pub(crate) struct OutOfBody {
     pub(crate) len: u64,
     /// The length of the body, in bytes.
     pub(crate) body_len: u64,
+}
+
+impl From<OutOfBody> for BundleError {
+    fn from(OutOfBody { offset, len, body_len }: OutOfBody) -> BundleError {
+        BundleError::OutOfBody { offset, len, body_len }
+    }
+}
+
+impl From<OutOfBody> for BatchError {
+    fn from(OutOfBody { offset, len, body_len }: OutOfBody) -> BatchError {
+        let number = |n| i64::try_from(n).unwrap_or(i64::MAX);
+        BatchError::OutOfBody { offset: number(offset), len: number(len), body_len }
+    }
 }
 
 /// A fetched body. The lease ends with the last view of it.

@@ -2,9 +2,9 @@
 //! one: with 100,000 of them, allocations would take longer than their bytes.
 
 use super::{ALIGNMENT, Piece, Pieces};
-use crate::Error;
-use crate::push::copy_threads;
+use crate::error::Error;
 use crate::session::{Session, SharedRange};
+use std::sync::OnceLock;
 use std::task::Waker;
 use transfer_memory::arena::Block;
 
@@ -73,4 +73,10 @@ fn copy_in(mut block: Block, run: &[Piece<'_>]) -> Block {
         to = rest;
     }
     block
+}
+
+/// The number of threads that copy a large array. It is computed once, because the system reads files to answer.
+pub(crate) fn copy_threads() -> usize {
+    static THREADS: OnceLock<usize> = OnceLock::new();
+    *THREADS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }

@@ -1,8 +1,8 @@
 //! Buffers as ranges of the arena.
 
 use super::Pieces;
-use crate::Error;
-use crate::push::copy_threads;
+use super::copied::copy_threads;
+use crate::error::Error;
 use crate::session::{Held, Session, SharedRange};
 use std::task::Waker;
 use transfer_core::memory::{ALIGNMENT, padded};

@@ -12,8 +12,10 @@ mod body;
 mod copied;
 mod gather;
 
-pub(crate) use body::{Body, OutOfBody};
-pub(crate) use copied::copy_buffers;
+pub(crate) use body::Body;
+#[cfg(test)]
+pub(crate) use body::OutOfBody;
+pub(crate) use copied::{copy_buffers, copy_threads};
 pub(crate) use gather::gather;
 
 use arrow_buffer::Buffer;

@@ -21,7 +21,7 @@ pub(crate) enum Held {
 
 /// A pushed range, as both sides name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Lent {
+pub struct Lent {
     /// Its start in the arena: the sidecar's name of it.
     pub(crate) offset: u64,
     /// The start of its allocation: the arena's name of it.

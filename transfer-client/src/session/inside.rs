@@ -1,8 +1,9 @@
 //! A sidecar inside this process: a thread that waits for its answer turns the engine, in place of waiting for another
 //! thread that does.
 
+use super::Session;
 use super::reader::Reader;
-use super::{Gone, Session};
+use crate::error::Gone;
 use std::fmt;
 use std::time::Instant;
 #[cfg(feature = "embedded")]

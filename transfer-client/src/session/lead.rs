@@ -7,7 +7,8 @@
 
 use super::inside::{Following, Inside};
 use super::wait::Parker;
-use super::{Gone, Reader, Session};
+use super::{Reader, Session};
+use crate::error::Gone;
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use transfer_core::tensor::{Key, Until, Version};
 
 /// A pushed range.
 #[derive(Debug)]
-pub(crate) struct Loan {
+pub struct Loan {
     pub(crate) lent: Lent,
     /// The other lent allocations of the push; an allocation appears once for each time that it was lent.
     pub(crate) along: Vec<u64>,

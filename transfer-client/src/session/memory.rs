@@ -2,7 +2,7 @@
 
 use super::loans::Loan;
 use super::{Lent, Session};
-use crate::Error;
+use crate::error::Error;
 use std::task::Waker;
 use std::time::Duration;
 use transfer_core::alloc::AllocError;

@@ -16,31 +16,48 @@
 //! The order of locks, outer first: `reader`, `submission`, `table`; the lists of waiters, and the notices, are leaves.
 //! User code (wakers) runs under `reader` only.
 
-mod gone;
+mod calls;
+mod connection;
+mod deadline;
+mod driver;
+#[cfg(feature = "embedded")]
+mod embedded;
+mod free_numbers;
 mod held;
 mod home;
 mod inside;
+mod known_tables;
 mod lead;
+mod lease;
 mod loans;
 mod look_up;
 mod memory;
 mod notices;
+mod one_call;
 mod reader;
 mod submission;
 mod table;
 mod wait;
 mod watch;
 
-pub use gone::Gone;
-pub(crate) use gone::{CLOSED, FORKED};
+pub(crate) use calls::{Calls, Ended, merge};
+pub(crate) use connection::{Connection, Way};
+pub(crate) use deadline::{GRACE, deadline};
+pub(crate) use driver::spawn as spawn_driver;
+#[cfg(feature = "embedded")]
+pub(crate) use embedded::sidecar as embedded_sidecar;
+#[cfg(feature = "embedded")]
+pub use embedded::{NodeConfig, SidecarAddresses, embedded_addresses, embedded_socket};
 pub(crate) use held::{Held, Lent, SharedRange};
 pub(crate) use home::{Former, Home};
 use inside::Following;
 pub(crate) use inside::Inside;
 use lead::Driver;
+pub(crate) use lease::Lease;
 pub(crate) use loans::Loan;
 use look_up::Changes;
 use notices::Notices;
+pub(crate) use one_call::OneCall;
 use reader::Reader;
 use submission::Submission;
 pub(crate) use submission::Submitting;
@@ -48,7 +65,8 @@ pub(crate) use table::Answered;
 use table::{Effects, Table};
 pub(crate) use watch::WaitEnd;
 
-use crate::known_tables::KnownTables;
+use crate::error::Gone;
+use known_tables::KnownTables;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::fmt;
@@ -78,7 +96,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 const AT_ONCE: usize = 32;
 
 /// See the [module](self).
-pub(crate) struct Session {
+pub struct Session {
     socket: WorkerSocket,
     reader: Mutex<Reader>,
     submission: Mutex<Submission>,

@@ -2,7 +2,8 @@
 
 use super::table::{Effects, Table};
 use super::wait::Spin;
-use super::{Following, Gone, Session};
+use super::{Following, Session};
+use crate::error::Gone;
 use parking_lot::MutexGuard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;

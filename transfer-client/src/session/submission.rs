@@ -1,9 +1,10 @@
 //! The writing half of a session.
 
+use super::Held;
 use super::look_up::Changes;
 use super::notices::{Change, NoticeUpdate, Notices};
 use super::table::{Kind, Table};
-use super::{Gone, Held};
+use crate::error::Gone;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;

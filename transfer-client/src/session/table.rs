@@ -9,11 +9,10 @@
 //!
 //! Every operation gets exactly one reply, so a slot is reused only after it, with another generation.
 
-use super::Gone;
 use super::loans::{Loan, Loans};
 use super::look_up::{Change, Changes};
 use super::notices::Notices;
-use crate::Error;
+use crate::error::{Error, Gone};
 use hashbrown::HashMap;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -56,6 +55,7 @@ impl Kind {
 /// The answer to an operation, with the range that it gives back.
 #[derive(Debug)]
 pub(crate) struct Answered {
+    pub(crate) op: OpId,
     pub(crate) answer: Answer,
     /// The range that belongs to this side again: that of a failed push, if the sidecar does not keep it, and that of a
     /// version that was taken back.
@@ -63,14 +63,15 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
-    /// The answer.
+    /// The answer, as `take` reads it. The table passes only answers of the kind that the operation expects, so `None` is a
+    /// sidecar that has answered something else.
     ///
     /// # Errors
     /// The failure.
-    pub(crate) fn success(self) -> Result<Answer, Error> {
+    pub(crate) fn read<T>(self, take: impl FnOnce(Answer) -> Option<T>) -> Result<T, Error> {
         match self.answer {
             Answer::Failed { failure, .. } => Err(failure.into()),
-            answer => Ok(answer),
+            answer => take(answer).ok_or_else(|| Gone::Unasked { op: self.op.0 }.into()),
         }
     }
 }
@@ -308,7 +309,7 @@ impl Table {
         match &mut slot.state {
             State::Waiting { kind, waker, .. } if kind.takes(&answer) => {
                 effects.wakers.extend(waker.take());
-                slot.state = State::Done(Ok(Answered { answer, loan }));
+                slot.state = State::Done(Ok(Answered { op, answer, loan }));
                 if let Some(change) = slot.change.take() {
                     self.changes.end(change);
                 }
@@ -316,7 +317,7 @@ impl Table {
             }
             State::Abandoned { kind, .. } if kind.takes(&answer) => {
                 self.vacate(op);
-                effects.discard(Answered { answer, loan });
+                effects.discard(Answered { op, answer, loan });
                 Ok(())
             }
             _ => unasked,

@@ -2,7 +2,7 @@
 
 use super::Session;
 use super::look_up::Looked;
-use crate::calls::deadline;
+use crate::session::deadline;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::FabricKind;

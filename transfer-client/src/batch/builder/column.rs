@@ -1,8 +1,8 @@
 //! Columns that are being written.
 
 use super::room::{Bits, Room};
+use crate::error::{BatchError, Error};
 use crate::session::Session;
-use crate::{BatchError, Error};
 use arrow_array::builder::make_view;
 use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray};
 use arrow_buffer::{Buffer, ToByteSlice};

@@ -6,9 +6,10 @@ mod room;
 pub use column::ColumnMut;
 
 use super::BatchError;
-use crate::face::Face;
+use crate::client::Handle;
+use crate::error::Error;
+use crate::request::Face;
 use crate::session::Session;
-use crate::{Error, Handle};
 use arrow_array::{RecordBatch, RecordBatchOptions, make_array};
 use arrow_schema::SchemaRef;
 use column::Column;

@@ -1,7 +1,7 @@
 //! Growing bytes and bits in the arena.
 
 use super::super::ALIGNMENT;
-use crate::Error;
+use crate::error::Error;
 use crate::session::Session;
 use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
 use transfer_memory::arena::Block;

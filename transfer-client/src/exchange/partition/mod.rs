@@ -2,15 +2,14 @@
 //!
 //! # Layout
 //! - this file: the ways to choose, and those that look at no column. `hash`, `range`, `column`: the others.
-//! - `prefix`: the first bytes of values as numbers that have their order. `error`: what can be wrong.
+//! - `prefix`: the first bytes of values as numbers that have their order.
 
 mod column;
-mod error;
 mod hash;
 mod prefix;
 mod range;
 
-pub use error::PartitionError;
+pub(crate) use crate::error::PartitionError;
 pub use range::Bounds;
 
 // XXH64 is fixed by its [specification](https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md), so every host and

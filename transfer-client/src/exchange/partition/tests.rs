@@ -3,7 +3,12 @@
 use super::hash::hashes;
 use super::xxh64;
 use super::{Bounds, By, PartitionError, Place};
-use crate::exchange::testing::{array, batch, direct_types, rng, schema, staged_types};
+use crate::exchange::testing::array;
+use crate::exchange::testing::batch;
+use crate::exchange::testing::direct_types;
+use crate::exchange::testing::rng;
+use crate::exchange::testing::schema;
+use crate::exchange::testing::staged_types;
 use arrow_array::types::{Float32Type, Int8Type, Int32Type};
 use arrow_array::*;
 use arrow_buffer::{NullBuffer, OffsetBuffer, i256};

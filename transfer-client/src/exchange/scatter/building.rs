@@ -4,8 +4,8 @@ use super::super::block::{Block, Header, record_batch_message, write_head};
 use super::copy::{bits, fixed, offsets, ones, row_numbers, views};
 use super::layout::{Layout, Shape, Slot};
 use super::sources::Source;
-use crate::TensorMut;
 use crate::gathered::ALIGNMENT;
+use crate::memory::TensorMut;
 
 /// The part of a block, as 1 / `GAPS`, that may be gaps before its buffers are moved together.
 const GAPS: usize = 8;

@@ -4,7 +4,7 @@ use super::building::Building;
 use super::layout::{Layout, Shape, Slot};
 use super::sources::{Source, sources};
 use super::{Block, FIRST_BLOCK_BYTES, Groups};
-use crate::TensorMut;
+use crate::memory::TensorMut;
 use arrow_array::RecordBatch;
 use std::ops::Range;
 

@@ -26,7 +26,8 @@ mod tests;
 
 use super::block::{Block, schema_message};
 use super::partition::{By, PartitionError, Place};
-use crate::{BatchError, TensorMut};
+use crate::error::BatchError;
+use crate::memory::TensorMut;
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use direct::Direct;

@@ -3,10 +3,13 @@
 
 use super::{Block, FIRST_BLOCK_BYTES, Groups};
 use crate::batch::Encoder;
-use crate::exchange::block::{HEADER_BYTES, Header, write_head};
+use crate::error::BatchError;
+use crate::exchange::block::HEADER_BYTES;
+use crate::exchange::block::Header;
+use crate::exchange::block::write_head;
 use crate::exchange::taken::rows_of;
 use crate::gathered::{ALIGNMENT, Pieces};
-use crate::{BatchError, TensorMut};
+use crate::memory::TensorMut;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::ArrowError;
 use arrow_select::concat::concat_batches;

@@ -5,7 +5,7 @@ use super::super::partition::PartitionError;
 use super::super::partition::{Bounds, By, Place};
 use super::super::testing::{Task, arena, batch, direct_types, rng, schema, staged_types};
 use super::{Finished, LARGEST_BLOCK_BYTES, Layout, Scatter};
-use crate::BatchError;
+use crate::error::BatchError;
 use arrow_array::cast::AsArray;
 use arrow_array::*;
 use arrow_schema::{DataType, Field, Schema};

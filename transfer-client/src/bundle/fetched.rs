@@ -1,0 +1,83 @@
+//! Fetched bundles.
+
+use crate::error::{BundleError, Error};
+use crate::fetch::Tensor;
+use crate::gathered::Body;
+use crate::session::Lease;
+use std::sync::Arc;
+use transfer_core::op::FetchedTensor;
+use transfer_core::op::Report;
+use transfer_core::tensor::Version;
+use transfer_core::wire::bundle::BundleTable;
+
+/// A fetched bundle, all of one version: its tensors, or [slices](crate::FetchedSlices) of them. Each keeps the memory of
+/// what it lies in.
+#[derive(Debug, Clone)]
+pub struct FetchedBundle<T = Tensor> {
+    table: Arc<BundleTable>,
+    tensors: Vec<T>,
+    version: u64,
+    report: Report,
+}
+
+impl<T> FetchedBundle<T> {
+    /// Makes a bundle of the tensors of a table, in its order.
+    pub(crate) fn new(table: BundleTable, tensors: Vec<T>, version: Version, report: Report) -> FetchedBundle<T> {
+        FetchedBundle { table: Arc::new(table), tensors, version: version.0, report }
+    }
+
+    /// The tensor of this name, if it was asked for.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&T> {
+        self.tensors.get(self.table.find(name)?)
+    }
+
+    /// All names and tensors, in the order in which they were pushed.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &T)> {
+        self.table.entries().iter().map(|entry| entry.name.as_str()).zip(&self.tensors)
+    }
+
+    /// The number of tensors.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    /// The version of all its tensors.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The report of the fetch, of all tensors together: which fabric carried them, what was copied, and where the time
+    /// went.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+}
+
+pub(crate) fn take_bundle(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<FetchedBundle, Error> {
+    let body = Body::new::<BundleError>(lease, &tensor)?;
+    let FetchedTensor { version, meta, report, .. } = tensor;
+    if !BundleTable::is_bundle(&body.metadata) {
+        return Err(BundleError::NotABundle { meta }.into());
+    }
+    let table = BundleTable::read(&body.metadata).map_err(BundleError::from)?;
+    let (expected_bytes, found_bytes) = (table.body_len(), body.len);
+    if expected_bytes != found_bytes {
+        return Err(BundleError::WrongLength { expected_bytes, found_bytes }.into());
+    }
+    let tensor = |entry: &transfer_core::wire::bundle::BundleEntry| {
+        let bytes = body.bytes(entry.offset, entry.meta.len_bytes())?;
+        Ok(Tensor::of_bundle(bytes, entry.meta.clone(), version, report))
+    };
+    let tensors = table.entries().iter().map(tensor).collect::<Result<_, BundleError>>()?;
+    Ok(FetchedBundle::new(table, tensors, version, report))
+}

@@ -1,0 +1,31 @@
+//! Bundles: many tensors that are published as one version, and fetched as one.
+//!
+//! A bundle has one key, one version and one lease. A fetch therefore never returns tensors of two versions, and a push
+//! publishes all tensors or none. Its table of names and shapes is not trusted: see
+//! [`BundleTable`](transfer_core::wire::bundle::BundleTable).
+//!
+//! # Layout
+//! - `tensor`: tensors that are about to be pushed. `fetched`: those that were fetched; `writable`: those that were taken back.
+//! - `only`: some tensors of a version, or slices of them; `slices`: their result; `parts`: what is asked for, and what has
+//!   landed. `reclaim`: the memory of a bundle that is taken back. `buckets`: versions that do not fit the landing
+//!   pool.
+
+mod buckets;
+mod fetched;
+mod only;
+mod parts;
+mod reclaim;
+mod slices;
+mod tensor;
+mod writable;
+
+pub(crate) use buckets::in_buckets;
+pub use fetched::FetchedBundle;
+pub(crate) use fetched::take_bundle;
+pub use only::FetchOnly;
+pub(crate) use parts::fetched;
+pub(crate) use reclaim::{FreshBundle, Layout};
+pub use slices::FetchedSlices;
+pub use tensor::BundleTensor;
+pub(crate) use tensor::source;
+pub use writable::BundleMut;

@@ -1,0 +1,117 @@
+//! The pushes of one key.
+
+use crate::bundle::BundleTensor;
+use crate::client::Handle;
+use crate::error::Error;
+use crate::memory::{Frozen, TensorMut};
+use crate::push::{AllocateWait, Push, PushOptions, lasting_push_options};
+use crate::request::{Face, ToKey, to_key};
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use std::time::Duration;
+use transfer_core::tensor::{DType, Key};
+use transfer_memory::view::Element;
+
+/// Publishes versions of one key, with the same options for each. [`Client::publisher`](crate::Client::publisher) makes one, which asks nothing of the
+/// sidecar yet. The options of a push, such as its version, are set at the push.
+///
+/// ```no_run
+/// # use transfer_client::{Client, DType, Error};
+/// # async fn example(client: Client) -> Result<(), Error> {
+/// let weights = client.publisher("weights")?.readable_by("evaluation");
+/// for step in 1..=1000 {
+///     let mut tensor = weights.allocate(DType::F32, [256, 128])?;
+///     tensor.as_mut_slice::<f32>()?.fill(step as f32);
+///     weights.push(tensor).version(step).await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use]
+pub struct Publisher<F> {
+    client: Handle<F>,
+    key: Key,
+    options: PushOptions,
+}
+
+impl<F: Face> Publisher<F> {
+    lasting_push_options!(options);
+
+    /// The time-out of each push, 30 s by default.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.options.timeout = timeout;
+        self
+    }
+
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.key.as_str()
+    }
+
+    /// Allocates a tensor, as [`Client::allocate`](crate::Client::allocate) does.
+    ///
+    /// # Errors
+    /// [`Error::ArenaFull`], [`Error::TooLargeForArena`], [`Error::Shape`].
+    pub fn allocate(&self, dtype: DType, dims: impl AsRef<[u64]>) -> Result<TensorMut, Error> {
+        self.client.allocate(dtype, dims)
+    }
+
+    /// Allocates a tensor, and waits for room, as [`Client::allocate_wait`](crate::Client::allocate_wait) does.
+    pub fn allocate_wait(&self, dtype: DType, dims: impl AsRef<[u64]>, timeout: Duration) -> AllocateWait<F> {
+        self.client.allocate_wait(dtype, dims, timeout)
+    }
+
+    /// Publishes a tensor, as [`Client::push_tensor`](crate::Client::push_tensor) does.
+    pub fn push(&self, tensor: TensorMut) -> Push<'static, F> {
+        self.client.push_tensor(&self.key, tensor).with(&self.options)
+    }
+
+    /// Publishes a frozen tensor in place, as [`Client::push_frozen`](crate::Client::push_frozen) does.
+    pub fn push_frozen<'a>(&self, tensor: &'a Frozen) -> Push<'a, F> {
+        self.client.push_frozen(&self.key, tensor).with(&self.options)
+    }
+
+    /// Publishes a copy of elements from any memory, as [`Client::push_slice`](crate::Client::push_slice) does.
+    pub fn push_slice<'a, T: Element>(&self, dims: impl AsRef<[u64]>, elements: &'a [T]) -> Push<'a, F> {
+        self.client.push_slice(&self.key, dims, elements).with(&self.options)
+    }
+
+    /// Publishes a copy of a tensor that stays writable, as [`Client::push_snapshot`](crate::Client::push_snapshot) does.
+    pub fn push_snapshot<'a>(&self, tensor: &'a TensorMut) -> Push<'a, F> {
+        self.client.push_snapshot(&self.key, tensor).with(&self.options)
+    }
+
+    /// Publishes many tensors as one version, as [`Client::push_bundle`](crate::Client::push_bundle) does.
+    pub fn push_bundle<'a, N: AsRef<str>, T: Into<BundleTensor<'a>>>(
+        &self,
+        tensors: impl IntoIterator<Item = (N, T)>,
+    ) -> Push<'a, F> {
+        self.client.push_bundle(&self.key, tensors).with(&self.options)
+    }
+
+    /// Publishes a record batch, as [`Client::push_batch`](crate::Client::push_batch) does.
+    pub fn push_batch(&self, batch: &RecordBatch) -> Push<'static, F> {
+        self.client.push_batch(&self.key, batch).with(&self.options)
+    }
+
+    /// Publishes record batches as one version, as [`Client::push_table`](crate::Client::push_table) does.
+    pub fn push_table<'a>(
+        &self,
+        schema: &SchemaRef,
+        batches: impl IntoIterator<Item = &'a RecordBatch>,
+    ) -> Push<'static, F> {
+        self.client.push_table(&self.key, schema, batches).with(&self.options)
+    }
+}
+
+impl<F: Face> Handle<F> {
+    /// Makes a publisher of versions of `key`.
+    ///
+    /// # Errors
+    /// [`Error::Name`].
+    pub fn publisher(&self, key: impl ToKey) -> Result<Publisher<F>, Error> {
+        Ok(Publisher { client: self.clone(), key: to_key(&key)?, options: PushOptions::new() })
+    }
+}

@@ -1,0 +1,115 @@
+//! Two buffers that take turns, for weights that are updated in place.
+
+use super::Handle;
+use crate::bundle::{BundleMut, FreshBundle, Layout};
+use crate::memory::TensorMut;
+use crate::push::{Gate, Push, Reclaim};
+use crate::request::Face;
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use transfer_core::tensor::{Key, TensorMeta, Until};
+
+/// Two buffers of one key that take turns, for a producer that writes out of place: it writes one buffer while readers
+/// read the other.
+///
+/// # Three ways to publish changing weights
+/// A published tensor is immutable, so weights that are updated in place cannot be published directly. There are three
+/// ways:
+///
+/// | way | costs | the update waits |
+/// |---|---|---|
+/// | [`push_snapshot`](crate::Client::push_snapshot) | a copy per version, which the report counts | for room in the arena |
+/// | [`gate`](crate::Client::gate) | no copy, and fetches wait during the update | for all readers of the newest version |
+/// | [`TwoBuffers`] | no copy, twice the memory | for the readers of the version before the newest |
+///
+/// Behind a gate a reader must drop its version before it fetches the next one. Otherwise the reader waits for the next
+/// push, and the gate for the reader, until one of them reaches its deadline.
+///
+/// For bundles they are [`push_bundle_snapshot`](crate::Client::push_bundle_snapshot), [`gate_bundle`](crate::Client::gate_bundle), and
+/// the two buffers of [`two_bundle_buffers`](crate::Client::two_bundle_buffers).
+///
+/// ```no_run
+/// # use transfer_client::{Client, DType, Error};
+/// # async fn example(client: Client) -> Result<(), Error> {
+/// let mut weights = client.two_buffers("w", DType::F32, [1024])?;
+/// for step in 1..100 {
+///     let mut next = weights.turn().await?;
+///     next.as_mut_slice::<f32>()?.fill(step as f32);
+///     weights.push(next, step).await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct TwoBuffers<F, T: Buffer = TensorMut> {
+    client: Handle<F>,
+    key: Key,
+    layout: T::Layout,
+    /// The versions of the buffers, the older one first.
+    published: VecDeque<u64>,
+}
+
+/// A buffer: a tensor, or the tensors of a bundle.
+pub trait Buffer: Reclaim {
+    /// The descriptions of its tensors.
+    type Layout: Debug + Clone + Send + Sync;
+
+    /// A buffer that is not allocated yet.
+    fn fresh(layout: &Self::Layout) -> Self::Fresh;
+}
+
+impl Buffer for TensorMut {
+    type Layout = TensorMeta;
+
+    fn fresh(layout: &TensorMeta) -> TensorMeta {
+        layout.clone()
+    }
+}
+
+impl Buffer for BundleMut {
+    type Layout = Layout;
+
+    fn fresh(layout: &Layout) -> FreshBundle {
+        FreshBundle::new(layout.clone())
+    }
+}
+
+impl<F: Face, T: Buffer> TwoBuffers<F, T> {
+    pub(crate) fn of(client: Handle<F>, key: Key, layout: T::Layout) -> Self {
+        TwoBuffers { client, key, layout, published: VecDeque::new() }
+    }
+
+    /// Returns the buffer whose turn it is, once its version has no reader left. The newest version stays published
+    /// meanwhile. The buffer still has the contents of two versions ago.
+    pub fn turn(&mut self) -> Gate<F, T> {
+        let (session, fresh) = (self.client.session(), T::fresh(&self.layout));
+        match self.published.front() {
+            Some(version) if self.published.len() == 2 => Gate::or_fresh(session, self.key.clone(), *version, fresh),
+            _ => Gate::fresh(session, fresh),
+        }
+    }
+
+    fn push_as<'a>(&mut self, version: u64, push: Push<'a, F>) -> Push<'a, F> {
+        if self.published.len() == 2 {
+            self.published.pop_front();
+        }
+        self.published.push_back(version);
+        push.version(version).keep(Until::Deleted)
+    }
+}
+
+impl<F: Face> TwoBuffers<F> {
+    /// Publishes the buffer as that version, which must be above the last one. It stays until its turn comes again.
+    pub fn push(&mut self, buffer: TensorMut, version: u64) -> Push<'static, F> {
+        let push = self.client.push_tensor(&self.key, buffer);
+        self.push_as(version, push)
+    }
+}
+
+impl<F: Face> TwoBuffers<F, BundleMut> {
+    /// Publishes the buffer as that version, which must be above the last one. It stays until its turn comes again.
+    pub fn push(&mut self, buffer: BundleMut, version: u64) -> Push<'static, F> {
+        let push = self.client.push_bundle(&self.key, buffer);
+        self.push_as(version, push)
+    }
+}

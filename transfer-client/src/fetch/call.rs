@@ -1,0 +1,274 @@
+//! The fetch of one tensor.
+
+use super::options::{FetchOptions, fetch_options};
+use super::seen::Since;
+use super::tensor::Tensor;
+use crate::error::Error;
+use crate::request::{Call, Face, Request, RequestCall, Watched};
+use crate::session::{Answered, Lease, OneCall, Session, WaitEnd};
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use transfer_core::op::{Failure, FailureCode, FetchedTensor};
+use transfer_core::tensor::{Excerpt, Key, Select, Slice, Version};
+
+/// A fetch that is about to be made. Set its options, then `.await` it, or `.call()` it on a [`crate::BlockingClient`].
+/// It returns a `T`: a [`Tensor`], a [record batch](crate::FetchedBatch), a [table](crate::FetchedTable).
+pub type Fetch<F, T = Tensor> = Request<F, FetchCall<T>>;
+
+/// Converts a leased or looked-up tensor into the result of the call.
+pub(crate) type Take<T> = fn(Arc<Lease>, FetchedTensor) -> Result<T, Error>;
+
+/// Converts a part of a tensor, or a whole one of which a part is asked for, into the result of the call.
+type TakePart<T> = fn(Arc<Lease>, FetchedTensor, &Key, &Slice) -> Result<T, Error>;
+
+/// How the result of a call is made.
+#[derive(Debug)]
+pub(crate) enum Taking<T> {
+    /// Of a whole version.
+    Whole(Take<T>),
+    /// Of a slice.
+    Part(Slice, TakePart<T>),
+}
+
+impl<T> Taking<T> {
+    fn take(&self, key: &Key, lease: Arc<Lease>, tensor: FetchedTensor) -> Result<T, Error> {
+        match self {
+            Taking::Whole(take) => take(lease, tensor),
+            Taking::Part(slice, take) => take(lease, tensor, key, slice),
+        }
+    }
+
+    fn excerpt(&self) -> Result<Option<Box<Excerpt>>, Error> {
+        match self {
+            Taking::Whole(_) => Ok(None),
+            Taking::Part(slice, _) => match Excerpt::slice(slice.clone()) {
+                Ok(excerpt) => Ok(Some(Box::new(excerpt))),
+                Err(e) => Err(Failure::new(FailureCode::Invalid, e.to_string()).into()),
+            },
+        }
+    }
+}
+
+/// Makes the fetch of a version that does not fit the landing pool, and says why it does not come as a whole.
+pub(crate) type FetchLarge<T> = fn(&Arc<Session>, Key, FetchOptions, Failure) -> LargeFetch<T>;
+
+/// The fetch of a version that does not fit the landing pool.
+pub(crate) type LargeFetch<T> = Box<dyn Call<Output = Result<(Version, T), Error>> + Send>;
+
+impl<F: Face, T> Fetch<F, T> {
+    pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>, take: Take<T>) -> Self {
+        let (options, take) = (FetchOptions::new(), Taking::Whole(take));
+        Request::from_call(FetchCall {
+            session,
+            key,
+            options,
+            take,
+            seen: None,
+            began: None,
+            large: None,
+            stage: Stage::New,
+        })
+    }
+
+    /// The fetch of a subscriber, which remembers what it fetches.
+    pub(crate) fn since(session: Arc<Session>, key: Key, options: FetchOptions, take: Take<T>, seen: Since) -> Self {
+        let (key, seen, take) = (Ok(key), Some(seen), Taking::Whole(take));
+        Request::from_call(FetchCall { session, key, options, take, seen, began: None, large: None, stage: Stage::New })
+    }
+
+    /// Fetches exactly this version, of the owner that has published the one before.
+    pub(crate) fn following(mut self, version: u64) -> Self {
+        self.call.options.select = Select::Following(Version(version));
+        self
+    }
+
+    /// Fetches a version that does not fit the landing pool in this way.
+    pub(crate) fn or_large(mut self, large: Option<FetchLarge<T>>) -> Self {
+        self.call.large = large;
+        self
+    }
+
+    /// Returns what the fetch was made of, for another kind of fetch.
+    pub(crate) fn into_parts(self) -> (Arc<Session>, Result<Key, Error>, FetchOptions, Option<Since>) {
+        let FetchCall { session, key, options, seen, .. } = self.call;
+        (session, key, options, seen)
+    }
+
+    /// Makes it a fetch of a slice.
+    pub(crate) fn sliced<S>(self, slice: Slice, take: TakePart<S>) -> Fetch<F, S> {
+        let (session, key, options, seen) = self.into_parts();
+        let take = Taking::Part(slice, take);
+        Request::from_call(FetchCall { session, key, options, take, seen, began: None, large: None, stage: Stage::New })
+    }
+
+    fetch_options!(call.options);
+}
+
+/// A fetch under way.
+#[derive(Debug)]
+pub struct FetchCall<T = Tensor> {
+    session: Arc<Session>,
+    key: Result<Key, Error>,
+    options: FetchOptions,
+    take: Taking<T>,
+    /// What its subscriber had returned when it was made.
+    seen: Option<Since>,
+    /// When it began to wait on a notice.
+    began: Option<Instant>,
+    /// How a version that does not fit the landing pool is fetched, if it can be.
+    large: Option<FetchLarge<T>>,
+    stage: Stage<T>,
+}
+
+#[expect(clippy::large_enum_variant, reason = "one for each call, and nearly every call comes to its largest")]
+enum Stage<T> {
+    New,
+    /// The sidecar was asked.
+    Asked(OneCall),
+    /// The version does not fit the landing pool.
+    Large(LargeFetch<T>),
+}
+
+impl<T> fmt::Debug for Stage<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stage::New => f.write_str("New"),
+            Stage::Asked(call) => f.debug_tuple("Asked").field(call).finish(),
+            Stage::Large(_) => f.write_str("Large"),
+        }
+    }
+}
+
+impl<T> FetchCall<T> {
+    pub(crate) fn set_bucket_bytes(&mut self, bytes: u64) {
+        self.options.bucket_bytes = bytes;
+    }
+
+    /// Looks the version up, or asks the sidecar for it.
+    fn begin(&mut self, key: Key) -> Result<Option<T>, Error> {
+        if let Some((lease, tensor)) = look_up(&self.session, &key, &self.options) {
+            return self.finish(&key, lease, tensor).map(Some);
+        }
+        let excerpt = self.take.excerpt()?;
+        let command = self.options.command(key, excerpt);
+        self.stage = Stage::Asked(OneCall::begin(self.session.clone(), command, self.options.timeout));
+        Ok(None)
+    }
+
+    fn finish(&self, key: &Key, lease: Arc<Lease>, tensor: FetchedTensor) -> Result<T, Error> {
+        let version = tensor.version;
+        let taken = self.take.take(key, lease, tensor)?;
+        self.saw(version);
+        Ok(taken)
+    }
+
+    fn saw(&self, version: Version) {
+        if let Some(seen) = &self.seen {
+            seen.saw(version);
+        }
+    }
+}
+
+impl<T> Call for FetchCall<T> {
+    type Output = Result<T, Error>;
+
+    /// Waits on the notice of the key's owner.
+    fn watch(&mut self, time: Duration) -> Watched<Self::Output> {
+        let FetchOptions { select, require, timeout, trace, .. } = self.options;
+        let (Ok(key), None, Stage::New) = (&self.key, trace, &self.stage) else { return Watched::Steps };
+        match self.session.watch(key, select, require, (&mut self.began, timeout), time) {
+            WaitEnd::Found(hazard, tensor) => {
+                let lease = Lease::looked_up(&self.session, hazard);
+                Watched::Ended(self.finish(key, lease, tensor))
+            }
+            WaitEnd::TimedOut(failure) => Watched::Ended(Err(failure.into())),
+            WaitEnd::Waits => Watched::Waits,
+            WaitEnd::Ask { waited } => {
+                self.options.timeout = timeout.saturating_sub(waited);
+                self.options.watches = self.session.watches();
+                Watched::Steps
+            }
+        }
+    }
+
+    fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
+        let key = match &self.key {
+            Ok(key) => key.clone(),
+            Err(e) => return ControlFlow::Break(Err(e.clone())),
+        };
+        loop {
+            match &mut self.stage {
+                Stage::New => match self.begin(key.clone()) {
+                    Ok(None) => {}
+                    Ok(Some(found)) => return ControlFlow::Break(Ok(found)),
+                    Err(e) => return ControlFlow::Break(Err(e)),
+                },
+                Stage::Asked(call) => {
+                    let ended = match call.step(waker) {
+                        ControlFlow::Continue(at) => return ControlFlow::Continue(at),
+                        ControlFlow::Break(ended) => ended,
+                    };
+                    match (Answered::fetched(ended, &self.session), self.large) {
+                        (Err(Error::Failed(failure)), Some(large)) if does_not_fit(&failure) => {
+                            let timeout = self.options.timeout.saturating_sub(call.waited());
+                            let options = FetchOptions { timeout, ..self.options };
+                            self.stage = Stage::Large(large(&self.session, key.clone(), options, failure));
+                        }
+                        (Ok((lease, tensor)), _) => return ControlFlow::Break(self.finish(&key, lease, tensor)),
+                        (Err(e), _) => return ControlFlow::Break(Err(e)),
+                    }
+                }
+                Stage::Large(fetch) => {
+                    let fetched = match fetch.step(waker) {
+                        ControlFlow::Continue(at) => return ControlFlow::Continue(at),
+                        ControlFlow::Break(fetched) => fetched,
+                    };
+                    return ControlFlow::Break(fetched.map(|(version, taken)| {
+                        self.saw(version);
+                        taken
+                    }));
+                }
+            }
+        }
+    }
+
+    fn needs_timer(&self) -> bool {
+        match &self.stage {
+            Stage::New => false,
+            Stage::Asked(call) => call.needs_timer(),
+            Stage::Large(fetch) => fetch.needs_timer(),
+        }
+    }
+}
+
+impl<T> RequestCall for FetchCall<T> {
+    fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.options.timeout = timeout;
+    }
+}
+
+/// Whether a fetch has failed because the version does not fit the landing pool.
+pub(crate) fn does_not_fit(failure: &Failure) -> bool {
+    failure.code == FailureCode::TooLarge
+}
+
+/// Looks a key up in shared memory.
+pub(super) fn look_up(
+    session: &Arc<Session>,
+    key: &Key,
+    options: &FetchOptions,
+) -> Option<(Arc<Lease>, FetchedTensor)> {
+    // The trace of a fetch must contain its report, and only the sidecar writes that.
+    if options.trace.is_some() {
+        return None;
+    }
+    let (hazard, tensor) = session.look_up(key, options.select, options.require)?;
+    Some((Lease::looked_up(session, hazard), tensor))
+}

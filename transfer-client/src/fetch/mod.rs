@@ -1,0 +1,25 @@
+//! Fetches of tensors and of slices.
+//!
+//! # Layout
+//! - `call`: the fetch of one version, and `many`: of many. `options`: theirs. `subscriber`: the versions of one key;
+//!   `seen`: those that it has returned.
+//! - `tensor`, `slice`: what is fetched.
+
+mod call;
+mod many;
+mod options;
+mod seen;
+mod slice;
+mod subscriber;
+mod tensor;
+
+pub use call::Fetch;
+pub(crate) use call::{LargeFetch, does_not_fit};
+pub use many::FetchMany;
+pub(crate) use options::{FetchOptions, fetch_options};
+pub use seen::EpochBegan;
+pub(crate) use seen::Since;
+pub use slice::FetchedSlice;
+pub(crate) use slice::span;
+pub use subscriber::Subscriber;
+pub use tensor::Tensor;

@@ -1,0 +1,61 @@
+//! Allocations that wait for room.
+
+use crate::error::Error;
+use crate::memory::TensorMut;
+use crate::request::{Call, Face, Request, RequestCall};
+use crate::session::{Session, deadline};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use transfer_core::tensor::TensorMeta;
+
+/// An allocation that waits for room: `.await` it, or `.call()` it on a [`BlockingClient`](crate::BlockingClient).
+pub type AllocateWait<F> = Request<F, AllocateCall>;
+
+impl<F: Face> AllocateWait<F> {
+    pub(crate) fn new(session: Arc<Session>, meta: Result<TensorMeta, Error>, timeout: Duration) -> Self {
+        Request::from_call(AllocateCall { session, meta, timeout, started: None })
+    }
+}
+
+/// An allocation under way.
+#[derive(Debug)]
+pub struct AllocateCall {
+    session: Arc<Session>,
+    meta: Result<TensorMeta, Error>,
+    timeout: Duration,
+    started: Option<Instant>,
+}
+
+impl Call for AllocateCall {
+    type Output = Result<TensorMut, Error>;
+
+    fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
+        let meta = match &self.meta {
+            Ok(meta) => meta,
+            Err(e) => return ControlFlow::Break(Err(e.clone())),
+        };
+        let now = Instant::now();
+        let limit = deadline(*self.started.get_or_insert(now), self.timeout);
+        match self.session.allocate_or_wait(meta.len_bytes(), waker, now >= limit) {
+            Ok(Some(block)) => ControlFlow::Break(Ok(TensorMut::new(block, meta.clone()))),
+            Ok(None) => ControlFlow::Continue(limit.min(now + Session::ROOM_POLL)),
+            Err(e) => ControlFlow::Break(Err(e)),
+        }
+    }
+
+    fn needs_timer(&self) -> bool {
+        true
+    }
+}
+
+impl RequestCall for AllocateCall {
+    fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+}

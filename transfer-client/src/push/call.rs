@@ -1,0 +1,278 @@
+//! The push of one tensor.
+
+use super::error::PushError;
+use super::options::{PushOptions, push_options};
+use crate::error::Error;
+use crate::gathered::{Pieces, copy_buffers, copy_threads, gather};
+use crate::memory::TensorMut;
+use crate::request::{Call, Face, Request, RequestCall};
+use crate::session::{Answered, Ended, GRACE, Held, OneCall, Session, SharedRange, deadline};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use transfer_core::op::{Answer, Command, Report};
+use transfer_core::tensor::{Key, Life, Spill, TensorMeta};
+use transfer_memory::arena::Block;
+
+/// The result of a push.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pushed {
+    /// The version of the push.
+    pub version: u64,
+    /// The report: which fabric carried it, what was copied, and where the time went.
+    pub report: Report,
+}
+
+/// The source of a push.
+#[derive(Debug)]
+pub(crate) enum Source<'a> {
+    Tensor(TensorMut),
+    /// Memory of any owner: pushed in place if it is a frozen range of the arena, else copied into the arena.
+    Bytes(&'a [u8], TensorMeta),
+    /// Record batches, or a bundle: their buffers are pushed in place if they are in the arena, else copied into it.
+    Pieces(Box<Pieces<'a>>),
+}
+
+impl Source<'_> {
+    /// The tensor that is the caller's again if the push fails.
+    fn into_tensor(self) -> Option<TensorMut> {
+        match self {
+            Source::Tensor(tensor) => Some(tensor),
+            Source::Bytes(..) | Source::Pieces(_) => None,
+        }
+    }
+}
+
+/// A range that can be lent to the sidecar.
+struct Prepared {
+    held: Held,
+    meta: TensorMeta,
+    /// The number of ranges of the body.
+    ranges: u32,
+}
+
+impl Prepared {
+    fn whole(held: Held, meta: TensorMeta) -> Prepared {
+        Prepared { held, meta, ranges: 0 }
+    }
+}
+
+/// A push that is about to be made. Set its options, then `.await` it, or `.call()` it on a [`crate::BlockingClient`].
+pub type Push<'a, F> = Request<F, PushCall<'a>>;
+
+impl<'a, F: Face> Push<'a, F> {
+    pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>, source: Result<Source<'a>, Error>) -> Self {
+        let stage = match (key, source) {
+            (Ok(key), Ok(source)) => Stage::Unsent { key, source, started: None },
+            (Err(e), source) => Stage::Refused(PushError::new(e, source.ok().and_then(Source::into_tensor))),
+            (Ok(_), Err(e)) => Stage::Refused(PushError::new(e, None)),
+        };
+        Request::from_call(PushCall { session, options: PushOptions::new(), copied: None, stage })
+    }
+
+    push_options!(call.options);
+
+    /// With these options, in its own trace.
+    pub(crate) fn with(mut self, options: &PushOptions) -> Self {
+        self.call.options = PushOptions { trace: self.call.options.trace, ..options.clone() };
+        self
+    }
+
+    /// What the version must not outlive.
+    pub(crate) fn life(mut self, life: Life) -> Self {
+        self.call.options.retention.life = life;
+        self
+    }
+
+    /// Whether the version may be written to disk.
+    pub(crate) fn spill(mut self, spill: Spill) -> Self {
+        self.call.options.retention.spill = spill;
+        self
+    }
+}
+
+/// A push under way.
+#[derive(Debug)]
+pub struct PushCall<'a> {
+    session: Arc<Session>,
+    options: PushOptions,
+    /// The bytes that were copied into the arena, if any.
+    copied: Option<u64>,
+    stage: Stage<'a>,
+}
+
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one for each call, and every call comes to its largest")]
+enum Stage<'a> {
+    /// It has no valid key or source.
+    Refused(PushError),
+    /// It may wait for room in the arena, since it has `started`.
+    Unsent {
+        key: Key,
+        source: Source<'a>,
+        started: Option<Instant>,
+    },
+    Sent {
+        call: OneCall,
+        meta: TensorMeta,
+    },
+    /// Its result was returned.
+    Ended,
+}
+
+/// A source that is not ready to be lent.
+enum Unprepared<'a> {
+    /// There is no room in the arena now.
+    Waits(Source<'a>),
+    Failed(PushError),
+}
+
+impl PushCall<'_> {
+    /// Makes a range of the source that can be lent.
+    fn prepare<'a>(&mut self, source: Source<'a>, waker: &Waker, last_try: bool) -> Result<Prepared, Unprepared<'a>> {
+        let failed = |e| Unprepared::Failed(PushError::new(e, None));
+        match source {
+            Source::Tensor(tensor) => {
+                if let Err(e) = check_arena(&self.session, &tensor) {
+                    return Err(Unprepared::Failed(PushError::new(e, Some(tensor))));
+                }
+                let (block, meta) = tensor.into_parts();
+                Ok(Prepared::whole(Held::Own(block), meta))
+            }
+            Source::Bytes(bytes, meta) => {
+                let arena = self.session.arena();
+                if let Some(range) = SharedRange::find(arena, bytes.as_ptr(), bytes.len() as u64) {
+                    return Ok(Prepared::whole(Held::Shared(range), meta));
+                }
+                let room = self.session.allocate_or_wait(bytes.len() as u64, waker, last_try).map_err(failed)?;
+                let Some(block) = room else { return Err(Unprepared::Waits(Source::Bytes(bytes, meta))) };
+                // Cannot fail: the block lies in its arena, which is writable.
+                if arena.mapping().copy_in_parallel(block.slice().offset, bytes, copy_threads()).is_ok() {
+                    self.copied = Some(bytes.len() as u64);
+                }
+                Ok(Prepared::whole(Held::Own(block), meta))
+            }
+            Source::Pieces(mut pieces) => {
+                if pieces.apart && !copy_buffers(&self.session, &mut pieces, waker, last_try).map_err(failed)? {
+                    return Err(Unprepared::Waits(Source::Pieces(pieces)));
+                }
+                let gathered = gather(&self.session, &pieces, waker, last_try).map_err(failed)?;
+                let Some(gathered) = gathered else { return Err(Unprepared::Waits(Source::Pieces(pieces))) };
+                self.copied = Some(pieces.copied + gathered.copied);
+                Ok(Prepared { held: gathered.held, meta: gathered.meta, ranges: gathered.ranges })
+            }
+        }
+    }
+
+    /// Makes the result. The copy of a push that failed is useless to a caller who has the original.
+    fn result(&self, result: Result<Pushed, PushError>) -> Result<Pushed, PushError> {
+        let Some(copied) = self.copied else { return result };
+        let mut pushed = result.map_err(|e| PushError::new(e.into(), None))?;
+        pushed.report.copied += copied;
+        Ok(pushed)
+    }
+}
+
+impl Call for PushCall<'_> {
+    type Output = Result<Pushed, PushError>;
+
+    fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
+        loop {
+            if let Stage::Sent { call, meta } = &mut self.stage {
+                let ended = match call.step(waker) {
+                    ControlFlow::Continue(at) => return ControlFlow::Continue(at),
+                    ControlFlow::Break(ended) => ended,
+                };
+                let concluded = conclude(&self.session, meta.clone(), call.take_held(), ended);
+                return ControlFlow::Break(self.result(concluded));
+            }
+            let now = Instant::now();
+            let (key, source, started) = match std::mem::replace(&mut self.stage, Stage::Ended) {
+                Stage::Unsent { key, source, started } => (key, source, started.unwrap_or(now)),
+                Stage::Refused(error) => return ControlFlow::Break(Err(error)),
+                ended @ (Stage::Sent { .. } | Stage::Ended) => {
+                    self.stage = ended;
+                    return ControlFlow::Continue(now + GRACE);
+                }
+            };
+            if let Some(error) = &self.options.error {
+                return ControlFlow::Break(Err(PushError::new(error.clone(), source.into_tensor())));
+            }
+            let limit = deadline(started, self.options.timeout);
+            let Prepared { held, meta, ranges } = match self.prepare(source, waker, now >= limit) {
+                Ok(prepared) => prepared,
+                Err(Unprepared::Waits(source)) => {
+                    self.stage = Stage::Unsent { key, source, started: Some(started) };
+                    return ControlFlow::Continue(limit.min(now + Session::ROOM_POLL));
+                }
+                Err(Unprepared::Failed(error)) => return ControlFlow::Break(Err(error)),
+            };
+            let left = limit.saturating_duration_since(now);
+            let mut push = self.options.push(key, meta.clone(), held.to_lend().offset, left);
+            push.ranges = ranges;
+            let call = OneCall::new(self.session.clone(), Command::Push(push), started, limit).lending(held);
+            self.stage = Stage::Sent { call, meta };
+        }
+    }
+
+    fn needs_timer(&self) -> bool {
+        match &self.stage {
+            Stage::Sent { call, .. } => call.needs_timer(),
+            Stage::Refused(_) | Stage::Unsent { .. } | Stage::Ended => true,
+        }
+    }
+}
+
+impl RequestCall for PushCall<'_> {
+    fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.options.timeout = timeout;
+    }
+}
+
+/// Whether a tensor lies in this session's arena.
+pub(super) fn check_arena(session: &Session, tensor: &TensorMut) -> Result<(), Error> {
+    match Arc::ptr_eq(tensor.block().arena().mapping(), session.arena().mapping()) {
+        true => Ok(()),
+        false => Err(Error::OtherClient { meta: tensor.meta().clone() }),
+    }
+}
+
+/// Makes the result of a push. `held` is the range of a push that was not sent.
+pub(super) fn conclude(
+    session: &Session,
+    meta: TensorMeta,
+    held: Option<Held>,
+    ended: Ended,
+) -> Result<Pushed, PushError> {
+    let returned = |error, block: Option<Block>| PushError::new(error, block.map(|block| TensorMut::new(block, meta)));
+    match ended {
+        Ok(Answered { answer: Answer::Failed { failure, .. }, loan, .. }) => {
+            let block = match loan {
+                Some(loan) if loan.lent.owned && loan.formers.is_empty() => session.take_back(loan.lent),
+                Some(loan) => {
+                    session.give_back(*loan);
+                    None
+                }
+                None => None,
+            };
+            Err(returned(failure.into(), block))
+        }
+        Ok(answered) => {
+            let pushed = answered.read(|answer| match answer {
+                Answer::Pushed { version, report } => Some(Pushed { version: version.0, report }),
+                _ => None,
+            });
+            pushed.map_err(|e| PushError::new(e, None))
+        }
+        Err(error) => match held {
+            Some(Held::Own(block)) => Err(returned(error, Some(block))),
+            _ => Err(returned(error, None)),
+        },
+    }
+}

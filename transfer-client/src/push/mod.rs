@@ -1,0 +1,27 @@
+//! Pushes, and what goes before and after them: room in the arena, landing slots, and versions that are taken back.
+//!
+//! # Layout
+//! - `call`: the push of one tensor, and `many`: of many. `options`: theirs. `foreign`: sources that the client has not
+//!   allocated. `error`: the error, which returns the tensor.
+//! - `allocate`: waiting for room. `order`: calls without a result. `gate`: taking a version back; `reclaim`: its memory.
+
+mod allocate;
+mod call;
+mod error;
+mod foreign;
+mod gate;
+mod many;
+mod options;
+mod order;
+mod reclaim;
+
+pub use allocate::AllocateWait;
+pub use call::{Push, Pushed};
+pub(crate) use call::{PushCall, Source};
+pub use error::PushError;
+pub(crate) use foreign::{checked, of_array};
+pub use gate::Gate;
+pub use many::PushMany;
+pub(crate) use options::{PushOptions, lasting_push_options};
+pub use order::Order;
+pub(crate) use reclaim::Reclaim;

@@ -1,0 +1,99 @@
+//! One command that is sent to the sidecar, and its answer.
+
+use super::{Ended, GRACE, Held, Session, Submitting, deadline};
+use crate::error::Error;
+use std::ops::ControlFlow;
+use std::slice;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+use transfer_core::op::Command;
+
+/// One command. Dropping it gives the command up, if it has not ended.
+#[derive(Debug)]
+pub(crate) struct OneCall {
+    session: Arc<Session>,
+    item: Submitting,
+    started: Instant,
+    /// The deadline of the wait for room in the ring.
+    limit: Instant,
+    has_ended: bool,
+}
+
+impl OneCall {
+    pub(crate) fn new(session: Arc<Session>, command: Command, started: Instant, limit: Instant) -> OneCall {
+        let item = Submitting { command, held: None, overdue: limit + GRACE, op: None };
+        OneCall { session, item, started, limit, has_ended: false }
+    }
+
+    /// A command whose time begins now.
+    pub(crate) fn begin(session: Arc<Session>, command: Command, timeout: Duration) -> OneCall {
+        let started = Instant::now();
+        OneCall::new(session, command, started, deadline(started, timeout))
+    }
+
+    /// Lends this range with the command, a push.
+    pub(crate) fn lending(mut self, held: Held) -> OneCall {
+        self.item.held = Some(held);
+        self
+    }
+
+    /// Continues; breaks with the end of the command.
+    pub(crate) fn step(&mut self, waker: &Waker) -> ControlFlow<Ended, Instant> {
+        let ended = self.poll(waker);
+        self.has_ended = ended.is_break();
+        ended
+    }
+
+    fn poll(&mut self, waker: &Waker) -> ControlFlow<Ended, Instant> {
+        if self.session.is_forked() {
+            return ControlFlow::Break(Err(Error::Forked));
+        }
+        if self.item.op.is_none() {
+            match self.session.poll_submit(slice::from_mut(&mut self.item), &mut 0, waker) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(gone)) => return ControlFlow::Break(Err(gone.into())),
+                Poll::Pending if Instant::now() >= self.limit => return ControlFlow::Break(Err(self.no_answer())),
+                Poll::Pending => return ControlFlow::Continue(self.limit),
+            }
+        }
+        let mut ended = None;
+        self.session.poll_ends(self.item.op.into_iter(), waker, |end| ended = Some(end.map_err(Error::from)));
+        let until = self.limit + GRACE;
+        match ended {
+            Some(ended) => ControlFlow::Break(ended),
+            None if Instant::now() >= until => {
+                self.session.abandon(self.item.op);
+                ControlFlow::Break(Err(self.no_answer()))
+            }
+            None => ControlFlow::Continue(until),
+        }
+    }
+
+    /// Whether it waits for room in the ring. The sidecar does not know its deadline then.
+    pub(crate) fn needs_timer(&self) -> bool {
+        self.item.op.is_none()
+    }
+
+    /// The time since it began.
+    pub(crate) fn waited(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// The range of a command that was not sent.
+    pub(crate) fn take_held(&mut self) -> Option<Held> {
+        self.item.held.take()
+    }
+
+    fn no_answer(&self) -> Error {
+        Error::NoAnswer { waited: self.waited() }
+    }
+}
+
+impl Drop for OneCall {
+    fn drop(&mut self) {
+        if !self.has_ended && self.item.op.is_some() {
+            self.session.abandon(self.item.op);
+        }
+    }
+}
