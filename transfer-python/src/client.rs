@@ -12,6 +12,7 @@ use crate::{counters, dtype, exchange, fetches, in_place, streams, table};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -65,19 +66,23 @@ type Settings = (Option<String>, Vec<(String, String)>);
 /// Connects on a separate thread, so that signals are handled meanwhile.
 fn connect(py: Python<'_>, connect: transfer_client::Connect<transfer_client::Blocking>) -> PyResult<BlockingClient> {
     let started = Instant::now();
-    let (sender, receiver) = channel();
+    let (done, receiver) = channel::<Infallible>();
     let thread = std::thread::Builder::new().name("transfer-connect".into());
-    thread.spawn(move || drop(sender.send(connect.call())))?;
+    let thread = thread.spawn(move || {
+        let connected = connect.call();
+        drop(done);
+        connected
+    })?;
     let receiver = Mutex::new(receiver);
-    loop {
-        match py.detach(|| receiver.lock().recv_timeout(Duration::from_millis(40))) {
-            Ok(Ok(handle)) => return Ok(handle),
-            Ok(Err(e)) => {
-                return Err(errors::raise(py, &e, &About { key: None, waited: Some(started.elapsed()) }));
-            }
-            Err(RecvTimeoutError::Timeout) => look_up(py)?,
-            Err(RecvTimeoutError::Disconnected) => return Err(errors::raise(py, &Error::Ended, &About::default())),
+    // The channel says only that the thread has ended.
+    while let Err(RecvTimeoutError::Timeout) = py.detach(|| receiver.lock().recv_timeout(Duration::from_millis(40))) {
+        look_up(py)?;
+    }
+    match thread.join() {
+        Ok(connected) => {
+            connected.map_err(|e| errors::raise(py, &e, &About { key: None, waited: Some(started.elapsed()) }))
         }
+        Err(panic) => std::panic::resume_unwind(panic),
     }
 }
 

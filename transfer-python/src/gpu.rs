@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-use transfer_client::gpu::{DeviceMemory, FromDevice, Gpu, Stream};
+use transfer_client::gpu::{CudaError, DeviceMemory, FromDevice, Gpu, Stream};
 use transfer_client::{Error, TensorMut};
 
 /// The time after which an event loop looks at a copy, even if it was not woken.
@@ -144,7 +144,7 @@ impl Arriving {
 impl Going for Arriving {
     fn poll(&mut self, py: Python<'_>, waker: &Waker) -> ControlFlow<PyResult<Py<PyAny>>, Instant> {
         let Some(copying) = self.copying.get_mut() else {
-            return ControlFlow::Break(Err(raise(py, Error::Ended)));
+            return ControlFlow::Break(Err(raise(py, CudaError::Ended)));
         };
         match Pin::new(copying).poll(&mut Context::from_waker(waker)) {
             Poll::Ready(ended) => ControlFlow::Break(self.finish(py, ended)),

@@ -183,9 +183,6 @@ pub enum Error {
         /// The time that the call has waited.
         waited: Duration,
     },
-    /// A future was polled again after it had ended.
-    #[error("the call has ended already; its future must not be polled any more")]
-    Ended,
 }
 
 impl From<Gone> for Error {

@@ -178,8 +178,9 @@ impl<T> Call for Flow<T> {
     type Output = Result<T, Error>;
 
     fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
-        let Some(future) = &mut self.future else { return ControlFlow::Break(Err(Error::Ended)) };
         self.io.times.lock().again = None;
+        // After its end it has no other result.
+        let Some(future) = &mut self.future else { return ControlFlow::Continue(Instant::now() + LONGEST_WAIT) };
         match future.as_mut().poll(&mut Context::from_waker(waker)) {
             Poll::Ready(output) => {
                 self.future = None;

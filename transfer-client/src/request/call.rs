@@ -19,7 +19,7 @@ pub trait Call: Unpin {
     type Output;
 
     /// Continues as far as possible. `Continue(at)`: `waker` is woken when the call can continue, and `step` must be
-    /// called again at `at` in any case.
+    /// called again at `at` in any case. After `Break` it must not be called again: the call has no other result.
     fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant>;
 
     /// Waits without asking the sidecar, at most for `time`, if this call can. The caller does nothing else until the call

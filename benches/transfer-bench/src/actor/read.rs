@@ -89,9 +89,11 @@ impl ReadStream {
         });
         let mut under_way: VecDeque<_> = fetches.by_ref().take(self.in_flight as usize).collect();
         for (number, ..) in self.messages() {
-            let tensor = match under_way.pop_front().ok_or(Error::Ended)? {
+            // As many are fetched as there are messages.
+            let Some(fetching) = under_way.pop_front() else { break };
+            let tensor = match fetching {
                 Fetching::Done(tensor) => tensor?,
-                Fetching::UnderWay(mut fetch) => fetch.wait(PATIENCE).ok_or(Error::Ended)??,
+                Fetching::UnderWay(mut fetch) => fetch.wait(PATIENCE).ok_or(Error::NoAnswer { waited: PATIENCE })??,
             };
             read_all(tensor.as_bytes());
             copied += tensor.report().copied;
@@ -137,7 +139,7 @@ fn settle(pushes: &mut Pushes<'_>, left: usize) -> Result<u64, Failed> {
     while pushes.len() > left
         && let Some(mut push) = pushes.pop_front()
     {
-        copied += push.wait(PATIENCE).ok_or(Error::Ended)?.map_err(Error::from)?.report.copied;
+        copied += push.wait(PATIENCE).ok_or(Error::NoAnswer { waited: PATIENCE })?.map_err(Error::from)?.report.copied;
     }
     Ok(copied)
 }

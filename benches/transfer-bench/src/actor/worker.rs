@@ -314,7 +314,7 @@ fn stream(
             if under_way.len() == in_flight
                 && let Some(mut push) = under_way.pop_front()
             {
-                count(push.wait(PATIENCE).ok_or(Error::Ended)?)?;
+                count(push.wait(PATIENCE).ok_or(Error::NoAnswer { waited: PATIENCE })?)?;
             }
             let mut push = client.push_frozen(key, &tensor).version(version).to(to).timeout(PATIENCE).begin();
             // This sends it.
@@ -325,7 +325,7 @@ fn stream(
         }
     }
     for mut push in under_way {
-        count(push.wait(PATIENCE).ok_or(Error::Ended)?)?;
+        count(push.wait(PATIENCE).ok_or(Error::NoAnswer { waited: PATIENCE })?)?;
     }
     Ok(Answer::Times { ns: vec![started, now_ns()], copied })
 }

@@ -38,8 +38,7 @@ pub(crate) async fn between(from: &Path, to: &Path, bytes: u64) -> Result<Moved,
     // Room for both: the memory of the first one returns when its reader has released it.
     let giver = worker(from, "giver").connect(bytes.max(1).next_multiple_of(4096).saturating_mul(2)).await?;
     let taker = worker(to, "taker").connect(0).await?;
-    let mut moved = None;
-    for version in 1..=2u8 {
+    let once = async |version: u8| {
         let mut tensor = giver.allocate(DType::U8, [bytes]).map_err(|e| failed("push", e))?;
         fill(tensor.as_mut_bytes(), version);
         let push = giver.push_tensor(key.as_str(), tensor).version(version.into()).timeout(PATIENCE);
@@ -50,9 +49,10 @@ pub(crate) async fn between(from: &Path, to: &Path, bytes: u64) -> Result<Moved,
         let took = started.elapsed();
         let mut sent = vec![0; tensor.as_bytes().len()];
         fill(&mut sent, version);
-        moved = Some(Moved::of(tensor.report(), took, Some(tensor.as_bytes() == sent)));
-    }
-    moved.ok_or_else(|| failed("fetch", transfer_client::Error::Ended))
+        Ok(Moved::of(tensor.report(), took, Some(tensor.as_bytes() == sent)))
+    };
+    once(1).await?;
+    once(2).await
 }
 
 /// Pushes a tensor of that many bytes to a worker of another node, and fetches it back from where it has landed: a
@@ -61,8 +61,7 @@ pub(crate) async fn there_and_back(socket: &Path, to: &str, bytes: u64) -> Resul
     let key = format!("transferctl/doctor/{}/probe", std::process::id());
     let failed = |what, source| Error::Call { what, key: key.clone(), source };
     let client = worker(socket, "probe").connect(bytes.max(1).next_multiple_of(4096).saturating_mul(2)).await?;
-    let mut moved = None;
-    for version in 1..=2u8 {
+    let once = async |version: u8| {
         let mut tensor = client.allocate(DType::U8, [bytes]).map_err(|e| failed("push", e))?;
         fill(tensor.as_mut_bytes(), version);
         let started = Instant::now();
@@ -75,9 +74,10 @@ pub(crate) async fn there_and_back(socket: &Path, to: &str, bytes: u64) -> Resul
         let took = started.elapsed();
         let mut sent = vec![0; tensor.as_bytes().len()];
         fill(&mut sent, version);
-        moved = Some([there, Moved::of(tensor.report(), took, Some(tensor.as_bytes() == sent))]);
-    }
-    moved.ok_or_else(|| failed("fetch", transfer_client::Error::Ended))
+        Ok([there, Moved::of(tensor.report(), took, Some(tensor.as_bytes() == sent))])
+    };
+    once(1).await?;
+    once(2).await
 }
 
 /// The node of the sidecar at a socket, if it is not the sidecar with this status. If the socket refuses workers, the
