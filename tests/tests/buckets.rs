@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::task::Waker;
 use std::time::Duration;
 use transfer_client::{
-    Begun, Blocking, BlockingClient, BundleTensor, Client, Error, FailureCode, Fetch, FetchedBundle, Slice, Until, s,
+    Begun, BlockingClient, BundleTensor, Client, Error, FailureCode, Fetch, FetchedBundle, Slice, Until, s,
 };
 use transfer_tests::{Carrier, PATIENCE, Scene, Sidecar, poll};
 
@@ -141,7 +141,7 @@ fn bundle_comes_in_buckets_on_a_runtime() {
 /// Begins a fetch, with the shortest buckets, and goes on until some have landed.
 fn half_way(
     far: &BlockingClient,
-    fetch: Fetch<Blocking, FetchedBundle>,
+    fetch: Fetch<BlockingClient, FetchedBundle>,
     reader: &Sidecar,
 ) -> Begun<'static, Result<FetchedBundle, Error>> {
     let before = bytes_in(reader);

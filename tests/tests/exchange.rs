@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 use transfer_client::{
-    Blocking, BlockingClient, By, Client, Error, Exchange, ExchangeError, ExchangeTask, FailureCode, Partition,
+    BlockingClient, By, Client, Error, Exchange, ExchangeError, ExchangeTask, FailureCode, Partition,
 };
 use transfer_tests::{Carrier, Scene, Sidecar, poll};
 
@@ -55,7 +55,7 @@ fn rows_of(batch: &RecordBatch) -> Vec<(u32, Row)> {
 }
 
 /// All rows of a partition, sorted.
-fn read(mut partition: Partition<Blocking>) -> Result<Vec<(u32, Row)>, Error> {
+fn read(mut partition: Partition<BlockingClient>) -> Result<Vec<(u32, Row)>, Error> {
     let mut rows = Vec::new();
     while let Some(batch) = partition.next()? {
         rows.extend(rows_of(&batch));
@@ -70,7 +70,7 @@ fn some_rows(random: &mut SmallRng, partitions: u32, task: u32, attempt: u32, mo
     (0..count).map(|n| (random.random_range(0..partitions), (task, attempt, n))).collect()
 }
 
-fn write(task: &mut ExchangeTask<Blocking>, rows: &[(u32, Row)], at_once: usize) {
+fn write(task: &mut ExchangeTask<BlockingClient>, rows: &[(u32, Row)], at_once: usize) {
     for rows in rows.chunks(at_once) {
         task.write(&batch(rows), By::Column("part")).call().expect("there is room");
     }
@@ -113,7 +113,7 @@ fn rows_of_a_partition_are_those_of_the_committed_attempts() {
             let exchanges: Vec<_> = std::iter::once(exchange).chain(clients[1..].iter().map(join)).collect();
             assert_eq!((exchanges[3].partitions(), exchanges[3].tasks()), (PARTITIONS, TASKS));
             let mut model: BTreeMap<u32, Rows> = BTreeMap::new();
-            let mut open: Vec<(ExchangeTask<Blocking>, Rows)> = Vec::new();
+            let mut open: Vec<(ExchangeTask<BlockingClient>, Rows)> = Vec::new();
             let mut attempts = [0; TASKS as usize];
             while model.len() < TASKS as usize {
                 if open.len() < 8 && random.random_ratio(2, 3) {
@@ -177,7 +177,7 @@ fn one_of_two_attempts_that_race_wins() {
         let opened = clients[0].exchange("race").partitions(2).tasks(TASKS).open().call().expect("opened");
         let joined = clients[1].exchange("race").join().call().expect("joined");
         let start = Barrier::new(2);
-        let run = |exchange: &Exchange<Blocking>, attempt: u32| {
+        let run = |exchange: &Exchange<BlockingClient>, attempt: u32| {
             let mut won = BTreeSet::new();
             for task in 0..TASKS {
                 // Both have begun before one commits.
@@ -478,7 +478,7 @@ fn exchange_that_is_over_frees_all_memory_and_its_name() {
     }
 }
 
-fn builder_of(client: &BlockingClient, n: usize) -> transfer_client::ExchangeBuilder<Blocking> {
+fn builder_of(client: &BlockingClient, n: usize) -> transfer_client::ExchangeBuilder<BlockingClient> {
     let builder = client.exchange("again").partitions(2).tasks(2);
     if n == 2 { builder.deadline(Duration::from_secs(5)) } else { builder }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
-use transfer_client::{Blocking, BlockingClient, By, Error, Exchange, ExchangeError, Partition};
+use transfer_client::{BlockingClient, By, Error, Exchange, ExchangeError, Partition};
 use transfer_tests::{Carrier, Scene, Sidecar, poll};
 
 const ARENA: u64 = 16 << 20;
@@ -60,7 +60,7 @@ fn batch(task: u32, first: u64) -> RecordBatch {
     RecordBatch::try_from_iter(columns).expect("the columns are of one length")
 }
 
-fn run(exchange: &Exchange<Blocking>, task: u32, attempt: u32) -> Result<(), Error> {
+fn run(exchange: &Exchange<BlockingClient>, task: u32, attempt: u32) -> Result<(), Error> {
     let mut writer = exchange.task(task, attempt).call()?;
     for n in 0..BATCHES {
         writer.write(&batch(task, n * ROWS_PER_BATCH), By::Hash(&["n"])).call()?;
@@ -69,7 +69,7 @@ fn run(exchange: &Exchange<Blocking>, task: u32, attempt: u32) -> Result<(), Err
 }
 
 /// Reads a partition, and checks each row against the bytes that belong to it. Returns tasks and numbers.
-fn read(exchange: &Exchange<Blocking>, partition: u32) -> Result<BTreeSet<(u64, u64)>, Error> {
+fn read(exchange: &Exchange<BlockingClient>, partition: u32) -> Result<BTreeSet<(u64, u64)>, Error> {
     let mut rows = BTreeSet::new();
     let mut partition = exchange.partition(partition).timeout(Duration::from_secs(60));
     while let Some(batch) = partition.next()? {
@@ -91,7 +91,7 @@ fn read(exchange: &Exchange<Blocking>, partition: u32) -> Result<BTreeSet<(u64, 
 }
 
 #[track_caller]
-fn expect_all(exchange: &Exchange<Blocking>) {
+fn expect_all(exchange: &Exchange<BlockingClient>) {
     let rows: usize = (0..PARTITIONS).map(|p| read(exchange, p).expect("all is there").len()).sum();
     assert_eq!(rows as u64, u64::from(TASKS) * BATCHES * ROWS_PER_BATCH);
 }
@@ -170,7 +170,7 @@ fn partitions_in_an_order_of_their_own_take_no_more_than_their_memory() {
             assert_eq!((rows.len(), rows.iter().copied().collect::<BTreeSet<_>>()), (expected.len(), expected));
         }
         // The same in one pass, and from a position on.
-        let ids = |mut partition: Partition<Blocking>| {
+        let ids = |mut partition: Partition<BlockingClient>| {
             let mut all = Vec::new();
             while let Some(batch) = partition.next().expect("all is there") {
                 all.extend(batch.column(0).as_primitive::<UInt64Type>().values().iter().copied());

@@ -5,7 +5,7 @@ use arrow_array::{ArrayRef, FixedSizeBinaryArray, RecordBatch, UInt32Array};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
-use transfer_client::{Blocking, BlockingClient, By, Committed, Error, Exchange, ExchangeError};
+use transfer_client::{BlockingClient, By, Committed, Error, Exchange, ExchangeError};
 use transfer_tests::calls::done;
 use transfer_tests::http::get;
 use transfer_tests::order::{Order, ShuffleOrder};
@@ -31,7 +31,7 @@ fn batch(partitions: &[u32]) -> RecordBatch {
     RecordBatch::try_from_iter(columns).expect("the columns are of one length")
 }
 
-fn run(exchange: &Exchange<Blocking>, task: u32, partitions: &[u32]) -> Committed {
+fn run(exchange: &Exchange<BlockingClient>, task: u32, partitions: &[u32]) -> Committed {
     let mut writer = exchange.task(task, 0).call().expect("it begins");
     writer.write(&batch(partitions), By::Column("part")).call().expect("there is room");
     writer.commit().call().expect("it is the first")

@@ -6,7 +6,7 @@ use arrow_array::{ArrayRef, RecordBatch, UInt32Array, UInt64Array};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use transfer_client::{Blocking, BlockingClient, By, Error, Exchange, ExchangeError, Partition};
+use transfer_client::{BlockingClient, By, Error, Exchange, ExchangeError, Partition};
 use transfer_tests::http::get;
 use transfer_tests::{Scene, Sidecar};
 
@@ -33,7 +33,7 @@ fn connect(scene: &Scene, node: usize) -> BlockingClient {
 }
 
 /// A worker at each node, and its handle of one exchange. The last one has opened it.
-fn opened(scene: &Scene, tasks: u32) -> (Vec<BlockingClient>, Vec<Exchange<Blocking>>) {
+fn opened(scene: &Scene, tasks: u32) -> (Vec<BlockingClient>, Vec<Exchange<BlockingClient>>) {
     let clients: Vec<_> = (0..scene.nodes.len()).map(|node| connect(scene, node)).collect();
     let last = &clients[READER];
     let exchange = last.exchange("x").partitions(PARTITIONS).tasks(tasks).open().call().expect("opened");
@@ -44,7 +44,7 @@ fn opened(scene: &Scene, tasks: u32) -> (Vec<BlockingClient>, Vec<Exchange<Block
 }
 
 /// Runs an attempt: row `n` goes to partition `n % PARTITIONS`.
-fn run(exchange: &Exchange<Blocking>, task: u32, attempt: u32, payload: usize) {
+fn run(exchange: &Exchange<BlockingClient>, task: u32, attempt: u32, payload: usize) {
     let numbers = |of: fn(u64) -> u32| Arc::new(UInt32Array::from_iter_values((0..ROWS).map(of))) as ArrayRef;
     let same = |value: u32| Arc::new(UInt32Array::from(vec![value; ROWS as usize])) as ArrayRef;
     let payload = arrow_array::StringArray::from(vec!["x".repeat(payload); ROWS as usize]);
@@ -68,7 +68,7 @@ fn rows_of(batch: &RecordBatch) -> Vec<Row> {
     (0..batch.num_rows()).map(|at| (task[at], attempt[at], n[at])).collect()
 }
 
-fn read(partition: &mut Partition<Blocking>, rows: &mut Vec<Row>) -> Result<(), Error> {
+fn read(partition: &mut Partition<BlockingClient>, rows: &mut Vec<Row>) -> Result<(), Error> {
     while let Some(batch) = partition.next()? {
         rows.extend(rows_of(&batch));
     }
@@ -86,7 +86,7 @@ fn expected(partition: u32, attempts: &[u32]) -> Vec<Row> {
 }
 
 #[track_caller]
-fn expect(exchange: &Exchange<Blocking>, partition: u32, attempts: &[u32]) -> Partition<Blocking> {
+fn expect(exchange: &Exchange<BlockingClient>, partition: u32, attempts: &[u32]) -> Partition<BlockingClient> {
     let (mut reader, mut rows) = (exchange.partition(partition), Vec::new());
     read(&mut reader, &mut rows).expect("all have committed");
     rows.sort_unstable();

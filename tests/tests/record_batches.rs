@@ -385,7 +385,7 @@ fn end_of_a_writer_reaches_its_readers() {
             stream.push(&batch).call().expect("room");
             readers.iter_mut().for_each(|reader| assert!(reader.next().expect("it comes").is_some()));
         }
-        let check = |reader: &mut transfer_client::BatchStreamReader<transfer_client::Blocking>| {
+        let check = |reader: &mut transfer_client::BatchStreamReader<transfer_client::BlockingClient>| {
             let ended = reader.next().expect_err("its writer has ended");
             assert_eq!(ended.failure_code(), Some(FailureCode::VersionGone), "{key}: {ended}");
             let text = ended.to_string();

@@ -17,14 +17,14 @@ fn connect(sidecar: &Sidecar, name: &str) -> BlockingClient {
     connect.call().expect("the sidecar takes workers")
 }
 
-fn filled<F: transfer_client::Face>(publisher: &Publisher<F>, value: u64) -> TensorMut {
+fn filled<F: transfer_client::AnyClient>(publisher: &Publisher<F>, value: u64) -> TensorMut {
     let mut tensor = publisher.allocate(DType::U64, [64]).expect("there is room");
     tensor.as_mut_slice::<u64>().expect("of that type").fill(value);
     tensor
 }
 
 /// Publishes `value` as the version of the same number.
-fn push(publisher: &Publisher<transfer_client::Blocking>, value: u64) {
+fn push(publisher: &Publisher<transfer_client::BlockingClient>, value: u64) {
     publisher.push(filled(publisher, value)).version(value).call().expect("it is published");
 }
 

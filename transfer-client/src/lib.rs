@@ -195,14 +195,14 @@ pub use batch::{
     NextBatch,
 };
 pub use bundle::{BundleMut, BundleTensor, FetchOnly, FetchedBundle, FetchedSlices};
-pub use client::{BlockingClient, Client, Connect, Doorbell, Handle, Publisher, TwoBuffers};
-pub use counters::{Barrier, Counted, Counter, Counting, CountingCall, Round, Swapped};
+pub use client::{Connect, Doorbell, Publisher, TwoBuffers};
+pub use counters::{Barrier, Counted, Counter, Counting, Round, Swapped};
 pub use error::{BatchError, BundleError, End, Error, ExchangeError, Gone, PartitionError};
 pub use exchange::{Bounds, By, Committed, Exchange, ExchangeBuilder, ExchangeCall, ExchangeTask, Partition};
 pub use fetch::{EpochBegan, Fetch, FetchMany, FetchedSlice, Subscriber, Tensor};
 pub use memory::{Frozen, TensorMut};
 pub use push::{AllocateWait, Gate, Order, Push, PushError, PushMany, Pushed};
-pub use request::{Async, Begun, Blocking, Face, Request, RequestFuture, ToKey};
+pub use request::{AnyClient, Begun, BlockingClient, Client, Request, RequestFuture, ToKey};
 #[cfg(feature = "opentelemetry")]
 pub use request::{from_span, to_span};
 #[cfg(feature = "embedded")]

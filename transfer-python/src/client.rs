@@ -64,7 +64,10 @@ impl Client {
 type Settings = (Option<String>, Vec<(String, String)>);
 
 /// Connects on a separate thread, so that signals are handled meanwhile.
-fn connect(py: Python<'_>, connect: transfer_client::Connect<transfer_client::Blocking>) -> PyResult<BlockingClient> {
+fn connect(
+    py: Python<'_>,
+    connect: transfer_client::Connect<transfer_client::BlockingClient>,
+) -> PyResult<BlockingClient> {
     let started = Instant::now();
     let (done, receiver) = channel::<Infallible>();
     let thread = std::thread::Builder::new().name("transfer-connect".into());

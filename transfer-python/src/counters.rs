@@ -5,11 +5,11 @@ use crate::pending::{Pending, going};
 use crate::{errors, options};
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
-use transfer_client::{Blocking, Counted, Error, Swapped};
+use transfer_client::{BlockingClient, Counted, Error, Swapped};
 
 /// A counter that exists once in the job, from 0 to 2**64 - 1.
 #[pyclass(frozen, module = "transferd._native")]
-pub(crate) struct Counter(transfer_client::Counter<Blocking>);
+pub(crate) struct Counter(transfer_client::Counter<BlockingClient>);
 
 pub(crate) fn open(client: &Client, py: Python<'_>, name: &str, timeout: Duration) -> PyResult<Pending> {
     let about = (name.to_owned(), Instant::now());
@@ -66,7 +66,11 @@ impl Counter {
 }
 
 impl Counter {
-    fn counted(&self, call: transfer_client::Counting<Blocking, Counted>, timeout: Duration) -> PyResult<Pending> {
+    fn counted(
+        &self,
+        call: transfer_client::Counting<BlockingClient, Counted>,
+        timeout: Duration,
+    ) -> PyResult<Pending> {
         let about = (self.0.name().to_owned(), Instant::now());
         let begun = call.timeout(timeout).begin();
         Ok(Pending::new(going(begun, move |py, result: Result<Counted, Error>| {
@@ -79,7 +83,7 @@ impl Counter {
 /// A barrier that exists once in the job.
 #[pyclass(frozen, module = "transferd._native")]
 pub(crate) struct Barrier {
-    barrier: transfer_client::Barrier<Blocking>,
+    barrier: transfer_client::Barrier<BlockingClient>,
     #[pyo3(get)]
     name: String,
     #[pyo3(get)]

@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
-use transfer_client::{Blocking, Bounds, By, Error, ExchangeBuilder};
+use transfer_client::{BlockingClient, Bounds, By, Error, ExchangeBuilder};
 
 /// An exchange of record batches between workers.
 #[pyclass(frozen, module = "transferd._native")]
-pub(crate) struct Exchange(transfer_client::Exchange<Blocking>);
+pub(crate) struct Exchange(transfer_client::Exchange<BlockingClient>);
 
 pub(crate) fn open(
     client: &Client,
@@ -34,12 +34,12 @@ pub(crate) fn join(client: &Client, py: Python<'_>, name: &str, timeout: Duratio
     made(name, client.handle(py)?.exchange(name), ExchangeBuilder::join, timeout)
 }
 
-type Call<T> = transfer_client::ExchangeCall<Blocking, T>;
+type Call<T> = transfer_client::ExchangeCall<BlockingClient, T>;
 
 fn made(
     name: &str,
-    builder: ExchangeBuilder<Blocking>,
-    make: fn(ExchangeBuilder<Blocking>) -> Call<transfer_client::Exchange<Blocking>>,
+    builder: ExchangeBuilder<BlockingClient>,
+    make: fn(ExchangeBuilder<BlockingClient>) -> Call<transfer_client::Exchange<BlockingClient>>,
     timeout: Duration,
 ) -> PyResult<Pending> {
     begun(name, make(builder), timeout, |py, exchange| Ok(Py::new(py, Exchange(exchange))?.into_any()))
@@ -127,7 +127,7 @@ pub(crate) struct ExchangeTask {
     attempt: u32,
     name: String,
     /// `None` once it has committed or was dropped.
-    writer: Mutex<Option<transfer_client::ExchangeTask<Blocking>>>,
+    writer: Mutex<Option<transfer_client::ExchangeTask<BlockingClient>>>,
 }
 
 /// What chooses the partition of a row.
@@ -210,7 +210,7 @@ pub(crate) struct ExchangeReader {
     #[pyo3(get)]
     partition: u32,
     name: String,
-    reader: std::sync::Arc<Mutex<transfer_client::Partition<Blocking>>>,
+    reader: std::sync::Arc<Mutex<transfer_client::Partition<BlockingClient>>>,
 }
 
 #[pymethods]

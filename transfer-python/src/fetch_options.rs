@@ -68,8 +68,8 @@ impl<'a> Which<'a> {
     pub(crate) fn apply<T>(
         &self,
         py: Python<'_>,
-        fetch: Fetch<transfer_client::Blocking, T>,
-    ) -> PyResult<Fetch<transfer_client::Blocking, T>> {
+        fetch: Fetch<transfer_client::BlockingClient, T>,
+    ) -> PyResult<Fetch<transfer_client::BlockingClient, T>> {
         let mut fetch = fetch.timeout(self.timeout);
         if let Some(fabric) = options::fabric(py, self.require)? {
             fetch = fetch.require(fabric);

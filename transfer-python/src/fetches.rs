@@ -10,12 +10,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::Arc;
 use std::time::Instant;
-use transfer_client::{Blocking, Error, Fetch, FetchedBundle, FetchedSlices};
+use transfer_client::{BlockingClient, Error, Fetch, FetchedBundle, FetchedSlices};
 use transfer_memory::forked::ForkGuard;
 
 /// Begins a fetch of a tensor, or of a slice of it.
 pub(crate) fn tensor(
-    fetch: Fetch<Blocking>,
+    fetch: Fetch<BlockingClient>,
     slice: Option<&Bound<'_, PyAny>>,
     key: &str,
     guard: Arc<ForkGuard>,
@@ -36,7 +36,7 @@ type Found = (Vec<(String, Fetched)>, u64, transfer_client::Report);
 
 /// Begins a fetch of a bundle, or of these tensors of it.
 pub(crate) fn bundle(
-    fetch: Fetch<Blocking, FetchedBundle>,
+    fetch: Fetch<BlockingClient, FetchedBundle>,
     parts: Option<Vec<(String, Option<Bound<'_, PyAny>>)>>,
     key: &str,
     guard: Arc<ForkGuard>,

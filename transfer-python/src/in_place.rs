@@ -12,10 +12,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use transfer_client::{Blocking, BlockingClient, BundleMut, Error, Gate, TensorMut};
+use transfer_client::{BlockingClient, BundleMut, Error, Gate, TensorMut};
 use transfer_memory::forked::ForkGuard;
 
-pub(crate) fn gate(gate: Gate<Blocking>, guard: Arc<ForkGuard>, key: &str) -> Pending {
+pub(crate) fn gate(gate: Gate<BlockingClient>, guard: Arc<ForkGuard>, key: &str) -> Pending {
     let about = (key.to_owned(), Instant::now());
     Pending::new(going(gate.begin(), move |py, result: Result<TensorMut, Error>| {
         let tensor = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
@@ -24,7 +24,7 @@ pub(crate) fn gate(gate: Gate<Blocking>, guard: Arc<ForkGuard>, key: &str) -> Pe
 }
 
 /// Takes a bundle back: its buffers by name.
-pub(crate) fn gate_bundle(gate: Gate<Blocking, BundleMut>, guard: Arc<ForkGuard>, key: &str) -> Pending {
+pub(crate) fn gate_bundle(gate: Gate<BlockingClient, BundleMut>, guard: Arc<ForkGuard>, key: &str) -> Pending {
     let about = (key.to_owned(), Instant::now());
     Pending::new(going(gate.begin(), move |py, result: Result<BundleMut, Error>| {
         let bundle = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
@@ -103,7 +103,7 @@ pub(crate) fn regain(
 /// Two buffers of one key that take turns.
 #[pyclass(frozen, module = "transferd._native")]
 pub(crate) struct TwoBuffers {
-    buffers: Mutex<transfer_client::TwoBuffers<Blocking>>,
+    buffers: Mutex<transfer_client::TwoBuffers<BlockingClient>>,
     guard: Arc<ForkGuard>,
     #[pyo3(get)]
     key: String,
@@ -151,7 +151,7 @@ impl TwoBuffers {
 /// Two sets of buffers of one key that take turns as bundles.
 #[pyclass(frozen, module = "transferd._native")]
 pub(crate) struct TwoBundleBuffers {
-    buffers: Mutex<transfer_client::TwoBuffers<Blocking, BundleMut>>,
+    buffers: Mutex<transfer_client::TwoBuffers<BlockingClient, BundleMut>>,
     guard: Arc<ForkGuard>,
     #[pyo3(get)]
     key: String,

@@ -7,7 +7,7 @@ use pyo3::types::PyDict;
 use std::fmt::Display;
 use std::num::NonZeroU32;
 use std::time::Duration;
-use transfer_client::{Blocking, FabricKind, Push, TraceContext, Until};
+use transfer_client::{BlockingClient, FabricKind, Push, TraceContext, Until};
 
 /// An unlimited time-out.
 pub(crate) const FOR_EVER: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -198,7 +198,7 @@ impl PushOptions {
         Ok(read)
     }
 
-    pub(crate) fn apply(self, push: Push<'static, Blocking>) -> Push<'static, Blocking> {
+    pub(crate) fn apply(self, push: Push<'static, BlockingClient>) -> Push<'static, BlockingClient> {
         let mut push = push.timeout(self.timeout);
         if let Some(version) = self.version {
             push = push.version(version);

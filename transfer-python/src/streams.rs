@@ -8,18 +8,18 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use transfer_client::{BatchStream, BatchStreamReader, Blocking, Error, Pushed};
+use transfer_client::{BatchStream, BatchStreamReader, BlockingClient, Error, Pushed};
 
 /// The writing end of a stream of batches.
 #[pyclass(frozen, module = "transferd._native")]
 pub(crate) struct StreamWriter {
-    stream: Mutex<BatchStream<Blocking>>,
+    stream: Mutex<BatchStream<BlockingClient>>,
     #[pyo3(get)]
     key: String,
 }
 
 impl StreamWriter {
-    pub(crate) fn new(stream: BatchStream<Blocking>, key: &str) -> StreamWriter {
+    pub(crate) fn new(stream: BatchStream<BlockingClient>, key: &str) -> StreamWriter {
         StreamWriter { stream: Mutex::new(stream), key: key.to_owned() }
     }
 }
@@ -54,13 +54,13 @@ impl StreamWriter {
 /// The reading end of a stream of batches.
 #[pyclass(frozen, module = "transferd._native")]
 pub(crate) struct StreamReader {
-    reader: Arc<Mutex<BatchStreamReader<Blocking>>>,
+    reader: Arc<Mutex<BatchStreamReader<BlockingClient>>>,
     #[pyo3(get)]
     key: String,
 }
 
 impl StreamReader {
-    pub(crate) fn new(reader: BatchStreamReader<Blocking>, key: &str) -> StreamReader {
+    pub(crate) fn new(reader: BatchStreamReader<BlockingClient>, key: &str) -> StreamReader {
         StreamReader { reader: Arc::new(Mutex::new(reader)), key: key.to_owned() }
     }
 }

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
-use transfer_client::{Blocking, BlockingClient, By, Exchange, ExchangeError};
+use transfer_client::{BlockingClient, By, Exchange, ExchangeError};
 
 /// The number of workers. Each has one task and one partition.
 pub(crate) const WORKERS: u32 = 4;
@@ -118,7 +118,7 @@ fn step(epoch: u32, row: u32) -> Result<(), Error> {
 }
 
 /// Writes this worker's digits, unless an earlier process of it has done so and they are still there.
-fn write(exchange: &Exchange<Blocking>, digits: &RecordBatch, of: Start, seed: u64) -> Result<(), Error> {
+fn write(exchange: &Exchange<BlockingClient>, digits: &RecordBatch, of: Start, seed: u64) -> Result<(), Error> {
     let mut task = match exchange.task(of.rank, of.attempt).timeout(PATIENCE).call() {
         Ok(task) => task,
         Err(transfer_client::Error::Exchange(ExchangeError::Committed { .. })) => return Ok(()),

@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use transfer_client::{Blocking, BlockingClient, Bounds, By, Exchange};
+use transfer_client::{BlockingClient, Bounds, By, Exchange};
 
 /// How many threads write.
 const WRITERS: u64 = 2;
@@ -142,9 +142,9 @@ fn bounds(records: u64, partitions: u32) -> Result<Bounds, Error> {
 
 /// Does `what` for each number, on one thread for each exchange.
 fn each<'a>(
-    exchanges: impl Iterator<Item = &'a Exchange<Blocking>>,
+    exchanges: impl Iterator<Item = &'a Exchange<BlockingClient>>,
     count: u32,
-    what: impl Fn(&Exchange<Blocking>, u32) -> Result<(), Error> + Sync,
+    what: impl Fn(&Exchange<BlockingClient>, u32) -> Result<(), Error> + Sync,
 ) -> Result<(), Error> {
     let next = AtomicU32::new(0);
     let (next, what) = (&next, &what);
@@ -165,7 +165,7 @@ fn each<'a>(
 }
 
 /// A task: the records of a file, each into the partition of its key.
-fn write(exchange: &Exchange<Blocking>, task: u32, path: &Path, bounds: &Bounds) -> Result<(), Error> {
+fn write(exchange: &Exchange<BlockingClient>, task: u32, path: &Path, bounds: &Bounds) -> Result<(), Error> {
     let mut writer = exchange.task(task, 0).timeout(PATIENCE).call()?;
     let mut file = File::open(path)?;
     let mut bytes = Vec::new();
@@ -197,7 +197,7 @@ fn column<const LEN: usize>(records: &[u8], at: usize) -> Result<ArrayRef, Error
 }
 
 /// Reads a partition, sorts it on the heap, and writes it into a file.
-fn sort(exchange: &Exchange<Blocking>, partition: u32, path: &Path) -> Result<(), Error> {
+fn sort(exchange: &Exchange<BlockingClient>, partition: u32, path: &Path) -> Result<(), Error> {
     let mut rows = exchange.partition(partition).timeout(PATIENCE);
     // Partitions differ a little. A vector that grows takes its memory twice.
     let mut records = Vec::<[u8; RECORD]>::with_capacity(PARTITION as usize / RECORD * 5 / 4);

@@ -26,7 +26,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Runtime;
-use transfer_client::{Blocking, BlockingClient, Client, Counter, Error, Tensor, embedded_socket};
+use transfer_client::{BlockingClient, Client, Counter, Error, Tensor, embedded_socket};
 
 /// The state that the worker's threads share.
 struct Agent {
@@ -34,7 +34,7 @@ struct Agent {
     /// The async client of a worker that uses it. Its exchange runs on it.
     face: Option<(Runtime, Client)>,
     held: Mutex<HashMap<String, Tensor>>,
-    counters: Mutex<HashMap<String, Counter<Blocking>>>,
+    counters: Mutex<HashMap<String, Counter<BlockingClient>>>,
     exchange: Mutex<Option<Arc<Exchange>>>,
     shuffles: Mutex<shuffle::Shuffles>,
 }

@@ -8,13 +8,13 @@ use arrow_array::{ArrayRef, RecordBatch, UInt32Array, UInt64Array};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use transfer_client::{Blocking, By, Error, Exchange, ExchangeTask};
+use transfer_client::{BlockingClient, By, Error, Exchange, ExchangeTask};
 
 /// The exchanges of a worker, the attempts that have not committed, and the batches that it holds.
 #[derive(Default)]
 pub(super) struct Shuffles {
-    exchanges: HashMap<String, Exchange<Blocking>>,
-    attempts: HashMap<(String, u32, u32), ExchangeTask<Blocking>>,
+    exchanges: HashMap<String, Exchange<BlockingClient>>,
+    attempts: HashMap<(String, u32, u32), ExchangeTask<BlockingClient>>,
     held: Vec<RecordBatch>,
 }
 
@@ -32,7 +32,7 @@ impl Agent {
         self.shuffled(order).map_err(|e| work::trouble(&e))
     }
 
-    fn exchange_of(&self, name: &str) -> Exchange<Blocking> {
+    fn exchange_of(&self, name: &str) -> Exchange<BlockingClient> {
         lock(&self.shuffles).exchanges.get(name).cloned().expect("a test opens or joins it before")
     }
 

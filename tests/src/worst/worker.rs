@@ -9,7 +9,7 @@ use crate::poll;
 use rand::Rng;
 use rand::rngs::SmallRng;
 use std::time::{Duration, Instant};
-use transfer_client::{Blocking, BlockingClient, Counter, Error, Socket, Until};
+use transfer_client::{BlockingClient, Counter, Error, Socket, Until};
 
 /// The errors of a worker at its limit. `ArenaFull` comes from a client that has pushed without end.
 const LIMIT: &[&str] = &["Busy", "ArenaFull"];
@@ -23,7 +23,7 @@ pub(super) struct Worker {
     name: String,
     /// A client that behaves well enough to stay connected.
     client: Option<BlockingClient>,
-    counters: Vec<Counter<Blocking>>,
+    counters: Vec<Counter<BlockingClient>>,
     /// Connections that send nothing, until the next ones replace them.
     silent: Vec<Socket>,
     /// Sessions that are kept open, with their waiting operations and their arenas.

@@ -1,6 +1,6 @@
 //! Pushes and fetches of batches.
 
-use super::encode::Encoded;
+use super::encode::{Encoded, Encoder};
 use super::messages::{Decoded, Decoder};
 use crate::error::{BatchError, Error};
 use crate::gathered::Body;
@@ -114,6 +114,14 @@ pub(crate) fn take_table(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<Fet
     Ok(FetchedTable { schema, batches, version: tensor.version.0, report: tensor.report })
 }
 
-pub(crate) fn source(encoded: Result<Encoded, BatchError>) -> Result<Source<'static>, Error> {
+/// These batches, to be pushed as one version.
+pub(crate) fn encode<'a>(
+    schema: &SchemaRef,
+    batches: impl IntoIterator<Item = &'a RecordBatch>,
+) -> Result<Source<'static>, Error> {
+    source(Encoder::new(schema).and_then(|mut encoder| encoder.encode(batches)))
+}
+
+pub(super) fn source(encoded: Result<Encoded, BatchError>) -> Result<Source<'static>, Error> {
     Ok(Source::Pieces(Box::new(encoded?)))
 }

@@ -2,7 +2,7 @@
 
 use crate::error::{BatchError, Error};
 use crate::push::{Push, PushCall, Pushed};
-use crate::request::{Call, DEFAULT_TIMEOUT, Face, Request, RequestCall};
+use crate::request::{AnyClient, Call, DEFAULT_TIMEOUT, Request, RequestCall};
 use crate::session::{GRACE, Session, deadline};
 use parking_lot::Mutex;
 use std::fmt;
@@ -45,11 +45,11 @@ fn unread(left: u32, batches: u64) -> u64 {
 }
 
 /// The end of a stream that is about to be made: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
-pub type Finish<F> = Request<F, FinishCall>;
+pub type Finish<C> = Request<C, FinishCall>;
 
-impl<F: Face> Finish<F> {
+impl<C: AnyClient> Finish<C> {
     /// `batches` were pushed before the end.
-    pub(super) fn new(push: Push<'static, F>, key: Result<Key, Error>, batches: u64, end: Arc<End>) -> Finish<F> {
+    pub(super) fn new(push: Push<'static, C>, key: Result<Key, Error>, batches: u64, end: Arc<End>) -> Finish<C> {
         let (push, timeout, started) = (push.call, DEFAULT_TIMEOUT, None);
         let session = push.session().clone();
         Request::from_call(FinishCall { session, key, batches, timeout, started, end, stage: Stage::Pushing(push) })

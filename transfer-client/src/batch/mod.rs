@@ -32,7 +32,7 @@ mod tests;
 
 pub use builder::{BatchBuilder, ColumnMut};
 pub use calls::{FetchedBatch, FetchedTable};
-pub(crate) use calls::{source, take_batch, take_table};
+pub(crate) use calls::{encode, take_batch, take_table};
 pub use finish::Finish;
 pub use stream::{BatchStream, BatchStreamReader, NextBatch};
 pub use tensors::FixedShapeTensor;

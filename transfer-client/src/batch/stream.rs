@@ -8,7 +8,7 @@ use crate::error::{BatchError, Error};
 use crate::fetch::Fetch;
 use crate::gathered::Body;
 use crate::push::Push;
-use crate::request::{Async, Begun, Blocking, DEFAULT_TIMEOUT, Face};
+use crate::request::{AnyClient, Begun, BlockingClient, Client, DEFAULT_TIMEOUT};
 use crate::session::{Connection, Lease};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
@@ -21,7 +21,7 @@ use transfer_core::op::Report;
 use transfer_core::tensor::{Key, Until};
 
 /// The writing end of a stream of batches; see [`Client::push_stream`](crate::Client::push_stream).
-pub struct BatchStream<F> {
+pub struct BatchStream<C> {
     connection: Arc<Connection>,
     key: Result<Key, Error>,
     encoder: Result<Encoder, BatchError>,
@@ -30,25 +30,25 @@ pub struct BatchStream<F> {
     /// The number of its batches, once [`BatchStream::finish`] was called.
     ended: Option<u64>,
     end: Arc<End>,
-    face: PhantomData<F>,
+    client: PhantomData<C>,
 }
 
 /// The reading end of a stream of batches; see [`Client::fetch_stream`](crate::Client::fetch_stream).
 #[derive(Debug)]
-pub struct BatchStreamReader<F> {
+pub struct BatchStreamReader<C> {
     connection: Arc<Connection>,
     key: Result<Key, Error>,
     decoder: Decoder,
     timeout: Duration,
     next: u64,
     ended: bool,
-    face: PhantomData<F>,
+    client: PhantomData<C>,
 }
 
-impl<F: Face> BatchStream<F> {
+impl<C: AnyClient> BatchStream<C> {
     pub(crate) fn new(connection: Arc<Connection>, key: Result<Key, Error>, schema: &SchemaRef) -> Self {
         let (encoder, readers, end) = (Encoder::new(schema), NonZeroU32::MIN, Arc::default());
-        BatchStream { connection, key, encoder, readers, next: 1, ended: None, end, face: PhantomData }
+        BatchStream { connection, key, encoder, readers, next: 1, ended: None, end, client: PhantomData }
     }
 
     /// The number of readers, each of which must fetch each batch. The default is 1; 0 means 1.
@@ -60,7 +60,7 @@ impl<F: Face> BatchStream<F> {
 
     /// Pushes the next batch. Only new values of a dictionary are sent. If this push fails, the stream has failed:
     /// later batches cannot be read without it. After [`BatchStream::finish`] it fails with [`BatchError::Ended`].
-    pub fn push(&mut self, batch: &RecordBatch) -> Push<'static, F> {
+    pub fn push(&mut self, batch: &RecordBatch) -> Push<'static, C> {
         let encoded = match (&mut self.encoder, self.ended) {
             (Err(e), _) => Err(e.clone()),
             (Ok(_), Some(batches)) => {
@@ -77,7 +77,7 @@ impl<F: Face> BatchStream<F> {
     /// Ends the stream for its readers, and waits until each of them has fetched all of it. If they take longer, the call fails
     /// with [`BatchError::NotRead`], which says how many batches were not fetched; these stay published as long as this
     /// worker's session. Another call waits for them again. A stream that is dropped does not end.
-    pub fn finish(&mut self) -> Finish<F> {
+    pub fn finish(&mut self) -> Finish<C> {
         let end = self.encoder.as_ref().map(Encoder::end).map_err(BatchError::clone);
         let batches = *self.ended.get_or_insert(self.next - 1);
         Finish::new(self.say(end, batches + 1), self.key.clone(), batches, self.end.clone())
@@ -90,13 +90,13 @@ impl<F: Face> BatchStream<F> {
         self.end.unread(self.ended?)
     }
 
-    fn say(&self, encoded: Result<Encoded, BatchError>, version: u64) -> Push<'static, F> {
+    fn say(&self, encoded: Result<Encoded, BatchError>, version: u64) -> Push<'static, C> {
         let push = Push::new(self.connection.session(), self.key.clone(), source(encoded));
         push.version(version).keep(Until::Fetched(self.readers))
     }
 }
 
-impl<F> std::fmt::Debug for BatchStream<F> {
+impl<C> std::fmt::Debug for BatchStream<C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("BatchStream").field("key", &self.key).field("next", &self.next).finish_non_exhaustive()
     }
@@ -119,10 +119,10 @@ fn take_raw(lease: Arc<Lease>, landed: FetchedTensor) -> Result<NextBatch, Error
     Ok(NextBatch { body: body(lease, &landed)?, version: landed.version.0, report: landed.report })
 }
 
-impl<F: Face> BatchStreamReader<F> {
+impl<C: AnyClient> BatchStreamReader<C> {
     pub(crate) fn new(connection: Arc<Connection>, key: Result<Key, Error>) -> Self {
         let (decoder, timeout) = (Decoder::default(), DEFAULT_TIMEOUT);
-        BatchStreamReader { connection, key, decoder, timeout, next: 1, ended: false, face: PhantomData }
+        BatchStreamReader { connection, key, decoder, timeout, next: 1, ended: false, client: PhantomData }
     }
 
     /// The time-out of each batch, 30 s by default.
@@ -132,7 +132,7 @@ impl<F: Face> BatchStreamReader<F> {
         self
     }
 
-    fn fetch(&self) -> Fetch<F, NextBatch> {
+    fn fetch(&self) -> Fetch<C, NextBatch> {
         let fetch = Fetch::new(self.connection.session(), self.key.clone(), take_raw).timeout(self.timeout);
         // The first batch may be that of a writer which is still to come. What follows is of the same one.
         if self.next == 1 { fetch.exactly(1) } else { fetch.following(self.next) }
@@ -155,7 +155,7 @@ impl<F: Face> BatchStreamReader<F> {
     }
 }
 
-impl BatchStreamReader<Async> {
+impl BatchStreamReader<Client> {
     /// The next batch; `None` at the end. A call that is given up may have consumed a batch; then the stream cannot be
     /// read on.
     ///
@@ -170,7 +170,7 @@ impl BatchStreamReader<Async> {
     }
 }
 
-impl BatchStreamReader<Blocking> {
+impl BatchStreamReader<BlockingClient> {
     /// Begins to fetch the next batch. Pass the result to [`BatchStreamReader::take`] before the next call of this
     /// function. After the end of the stream, a fetch waits until its deadline.
     pub fn begin(&self) -> Begun<'static, Result<NextBatch, Error>> {

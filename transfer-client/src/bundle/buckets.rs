@@ -10,7 +10,7 @@ use super::parts::{Part, Parts, Wanted, boxes_of, bundle, fetched, parts, table_
 use crate::error::{BundleError, Error};
 use crate::fetch::{Fetch, FetchOptions, FetchedSlice, LargeFetch};
 use crate::gathered::copy_threads;
-use crate::request::{Call, Face};
+use crate::request::{AnyClient, Call};
 use crate::session::{Ended, GRACE, OneCall, Session, deadline};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -29,7 +29,7 @@ pub(crate) const MIN_BUCKET_BYTES: u64 = 64 << 10;
 /// The number of buckets that are on their way at the same time.
 const IN_FLIGHT: usize = 2;
 
-impl<F: Face> Fetch<F, FetchedBundle> {
+impl<C: AnyClient> Fetch<C, FetchedBundle> {
     /// The length of a bucket, 32 MiB by default and at least 64 KiB. A version that does not fit the landing pool is fetched
     /// in buckets: ranges that land in the pool one after the other, and are copied into memory of this process, which the report
     /// counts. Two are on their way at a time. Where the pool is smaller than a bucket, buckets are halved. If the version is

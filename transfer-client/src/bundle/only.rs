@@ -11,7 +11,7 @@ use super::parts::{Landed, Part, Parts, Wanted, boxes_of, bundle, fetched, lande
 use crate::error::{BundleError, Error};
 use crate::fetch::{Fetch, FetchOptions, Since, does_not_fit, fetch_options};
 use crate::gathered::Body;
-use crate::request::{Call, Face, Request, RequestCall};
+use crate::request::{AnyClient, Call, Request, RequestCall};
 use crate::session::{Calls, Ended, Lease, OneCall, Session, deadline};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -23,26 +23,26 @@ use transfer_core::wire::bundle::{BundleEntry, BundleTable};
 
 /// A fetch of some tensors of a bundle, or of slices of them. Set its options, then `.await` it, or `.call()` it on a
 /// [`crate::BlockingClient`]. See [`Fetch::only`] and [`Fetch::slices`].
-pub type FetchOnly<F, T = FetchedBundle> = Request<F, FetchOnlyCall<T>>;
+pub type FetchOnly<C, T = FetchedBundle> = Request<C, FetchOnlyCall<T>>;
 
 /// Makes the result of the call.
 type Finish<T> = fn(Parts) -> Result<T, Error>;
 
-impl<F: Face> Fetch<F, FetchedBundle> {
+impl<C: AnyClient> Fetch<C, FetchedBundle> {
     /// Fetches only the tensors of these names. Where the version has to move, nothing moves but the bundle's table and
     /// these tensors, and the report counts only them. The bundle that is returned has these tensors and no others, in
     /// the order in which they were pushed.
     ///
     /// The call fails with [`BundleError::NoSuchTensor`] if the version has no tensor of one of the names. A version
     /// that is kept until it is fetched a number of times can only be fetched as a whole.
-    pub fn only<N: AsRef<str>>(self, names: impl IntoIterator<Item = N>) -> FetchOnly<F> {
+    pub fn only<N: AsRef<str>>(self, names: impl IntoIterator<Item = N>) -> FetchOnly<C> {
         let wanted = |name: N| Wanted { name: name.as_ref().to_owned(), slice: None };
         FetchOnly::new(self, names.into_iter().map(wanted).collect(), bundle)
     }
 }
 
-impl<F: Face, T> FetchOnly<F, T> {
-    pub(crate) fn new(fetch: Fetch<F, FetchedBundle>, wanted: Vec<Wanted>, finish: Finish<T>) -> Self {
+impl<C: AnyClient, T> FetchOnly<C, T> {
+    pub(crate) fn new(fetch: Fetch<C, FetchedBundle>, wanted: Vec<Wanted>, finish: Finish<T>) -> Self {
         let (session, key, options, seen) = fetch.into_parts();
         Request::from_call(FetchOnlyCall { session, key, wanted, options, seen, finish, stage: Stage::New })
     }

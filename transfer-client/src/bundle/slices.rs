@@ -5,7 +5,7 @@ use super::only::FetchOnly;
 use super::parts::{Parts, Wanted};
 use crate::error::{BundleError, Error};
 use crate::fetch::{Fetch, FetchedSlice};
-use crate::request::Face;
+use crate::request::AnyClient;
 use transfer_core::tensor::Slice;
 use transfer_core::wire::bundle::BundleTable;
 
@@ -23,7 +23,7 @@ impl FetchedSlices {
     }
 }
 
-impl<F: Face> Fetch<F, FetchedBundle> {
+impl<C: AnyClient> Fetch<C, FetchedBundle> {
     /// Fetches only these slices of the tensors of these names; [`s!`](crate::s) makes one, and `None` is all of a
     /// tensor. Where the version has to move, nothing moves but the bundle's table and these slices, and the report
     /// counts only them. Where it lies on this host, they are views of it and no byte moves.
@@ -35,7 +35,7 @@ impl<F: Face> Fetch<F, FetchedBundle> {
     pub fn slices<N: AsRef<str>, S: Into<Option<Slice>>>(
         self,
         slices: impl IntoIterator<Item = (N, S)>,
-    ) -> FetchOnly<F, FetchedSlices> {
+    ) -> FetchOnly<C, FetchedSlices> {
         let wanted = |(name, slice): (N, S)| Wanted { name: name.as_ref().to_owned(), slice: slice.into() };
         FetchOnly::new(self, slices.into_iter().map(wanted).collect(), FetchedSlices::of)
     }

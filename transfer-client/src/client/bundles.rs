@@ -1,16 +1,16 @@
 //! What clients do with bundles.
 
-use super::{Handle, TwoBuffers};
+use super::{TwoBuffers, both_clients};
 use crate::bundle::{BundleMut, BundleTensor, FetchedBundle, in_buckets, source, take_bundle};
 use crate::error::{BundleError, Error};
 use crate::fetch::{Fetch, Subscriber};
 use crate::memory::TensorMut;
 use crate::push::{Gate, Push};
-use crate::request::{Face, ToKey, to_key};
+use crate::request::{HasHandle, ToKey, to_key};
 use transfer_core::tensor::{DType, TensorMeta, TensorName};
 use transfer_core::wire::bundle::BundleTable;
 
-impl<F: Face> Handle<F> {
+both_clients! {
     /// Publishes many tensors under `key` as one version: a fetch gets all of them, or waits. At most 131,072 tensors
     /// of any types and shapes, each with a name of 1 to 512 bytes. Tensors in this client's arena are published in place;
     /// see [`BundleTensor`].
@@ -18,8 +18,8 @@ impl<F: Face> Handle<F> {
         &self,
         key: impl ToKey,
         tensors: impl IntoIterator<Item = (N, T)>,
-    ) -> Push<'a, F> {
-        self.push(key, source(tensors))
+    ) -> Push<'a, Self> {
+        Push::new(self.handle().session(), to_key(&key), source(tensors))
     }
 
     /// Publishes copies of tensors that stay writable as one version: a *snapshot* of weights that are updated in place.
@@ -28,7 +28,7 @@ impl<F: Face> Handle<F> {
         &self,
         key: impl ToKey,
         tensors: impl IntoIterator<Item = (N, &'a TensorMut)>,
-    ) -> Push<'a, F> {
+    ) -> Push<'a, Self> {
         let copied = |(name, tensor): (N, &'a TensorMut)| (name, BundleTensor::snapshot(tensor));
         self.push_bundle(key, tensors.into_iter().map(copied))
     }
@@ -39,8 +39,8 @@ impl<F: Face> Handle<F> {
     /// than the call may, it fails, and the version is published again. A tensor that this process still holds, as a
     /// [`Frozen`](crate::Frozen) tensor or an array of it, fails the call with [`BundleError::NotAlone`], and the version stays
     /// published. [`withdraw`](Self::withdraw) is for tensors that are held.
-    pub fn gate_bundle(&self, key: impl ToKey) -> Gate<F, BundleMut> {
-        Gate::new(self.session(), to_key(&key))
+    pub fn gate_bundle(&self, key: impl ToKey) -> Gate<Self, BundleMut> {
+        Gate::new(self.handle().session(), to_key(&key))
     }
 
     /// Makes two sets of tensors that take turns under `key` as bundles; see [`TwoBuffers`](crate::TwoBuffers).
@@ -51,28 +51,28 @@ impl<F: Face> Handle<F> {
         &self,
         key: impl ToKey,
         tensors: impl IntoIterator<Item = (N, DType, D)>,
-    ) -> Result<TwoBuffers<F, BundleMut>, Error> {
+    ) -> Result<TwoBuffers<Self, BundleMut>, Error> {
         let mut described = Vec::new();
         for (name, dtype, dims) in tensors {
             described.push((TensorName::new(name.as_ref())?, TensorMeta::of(dtype, dims.as_ref())?));
         }
         let table = BundleTable::new(described).map_err(BundleError::from)?;
         let layout = table.entries().iter().map(|entry| (entry.name.as_str().to_owned(), entry.meta.clone()));
-        Ok(TwoBuffers::of(self.clone(), to_key(&key)?, layout.collect()))
+        Ok(TwoBuffers::new(self.handle().clone(), to_key(&key)?, layout.collect()))
     }
 
     /// Fetches the tensors under `key` that were pushed as one version, and waits until there is one. They are
     /// read-only, and not copied where the fabric allows. A version that does not fit the landing pool comes in
     /// [buckets](Fetch::bucket_bytes).
-    pub fn fetch_bundle(&self, key: impl ToKey) -> Fetch<F, FetchedBundle> {
-        Fetch::new(self.session(), to_key(&key), take_bundle).or_large(Some(in_buckets))
+    pub fn fetch_bundle(&self, key: impl ToKey) -> Fetch<Self, FetchedBundle> {
+        Fetch::new(self.handle().session(), to_key(&key), take_bundle).or_large(Some(in_buckets))
     }
 
     /// Makes a reader of the versions of `key` that [`push_bundle`](Self::push_bundle) publishes.
     ///
     /// # Errors
     /// [`Error::Name`].
-    pub fn bundle_subscriber(&self, key: impl ToKey) -> Result<Subscriber<F, FetchedBundle>, Error> {
-        Ok(Subscriber::new(&self.connection, &key, take_bundle)?.or_large(in_buckets))
+    pub fn bundle_subscriber(&self, key: impl ToKey) -> Result<Subscriber<Self, FetchedBundle>, Error> {
+        Ok(Subscriber::new(self.handle().connection(), &key, take_bundle)?.or_large(in_buckets))
     }
 }

@@ -1,8 +1,7 @@
 //! The start of a session.
 
-use super::Handle;
 use crate::error::Error;
-use crate::request::{Async, Blocking, Face};
+use crate::request::{AnyClient, BlockingClient, Client, Handle, HasHandle};
 #[cfg(feature = "embedded")]
 use crate::session::NodeConfig;
 use crate::session::{Connection, Inside, Session, Way, spawn_driver};
@@ -42,17 +41,17 @@ enum Target {
 /// [`crate::BlockingClient`].
 #[derive(Debug)]
 #[must_use = "a session is begun by `.await`, or by `.call()`"]
-pub struct Connect<F> {
+pub struct Connect<C> {
     target: Target,
     name: Option<Result<Name, InvalidName>>,
     arena_bytes: u64,
     timeout: Option<Duration>,
     spin: Duration,
     comes_back: bool,
-    face: PhantomData<F>,
+    client: PhantomData<C>,
 }
 
-impl<F: Face> Connect<F> {
+impl<C: AnyClient> Connect<C> {
     pub(crate) fn to_path(path: &Path) -> Self {
         Connect::to(Target::Path(path.to_owned()))
     }
@@ -76,7 +75,7 @@ impl<F: Face> Connect<F> {
             timeout: None,
             spin: if cpus >= 4 { DEFAULT_SPIN } else { Duration::ZERO },
             comes_back: true,
-            face: PhantomData,
+            client: PhantomData,
         }
     }
 
@@ -117,7 +116,7 @@ impl<F: Face> Connect<F> {
         self
     }
 
-    fn begin(self, runtime: Option<tokio::runtime::Handle>) -> Result<Handle<F>, Error> {
+    fn begin(self, runtime: Option<tokio::runtime::Handle>) -> Result<C, Error> {
         let name = match self.name {
             Some(name) => name?,
             None => name_by_chance()?,
@@ -161,7 +160,7 @@ impl<F: Face> Connect<F> {
             })?;
         }
         tracing::debug!(%name, %node, incarnation, "session with the sidecar begun");
-        Ok(Handle::new(connection, name, node))
+        Ok(C::of(Handle::new(connection, name, node)))
     }
 }
 
@@ -172,32 +171,32 @@ fn name_by_chance() -> Result<Name, InvalidName> {
     Name::new(&format!("worker-{}-{:08x}", std::process::id(), chance >> 32))
 }
 
-impl Connect<Blocking> {
+impl Connect<BlockingClient> {
     /// Connects to the sidecar.
     ///
     /// # Errors
     /// [`Error::Connect`], [`Error::Name`].
-    pub fn call(self) -> Result<Handle<Blocking>, Error> {
+    pub fn call(self) -> Result<BlockingClient, Error> {
         self.begin(None)
     }
 }
 
-impl IntoFuture for Connect<Async> {
-    type Output = Result<Handle<Async>, Error>;
+impl IntoFuture for Connect<Client> {
+    type Output = Result<Client, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let runtime = tokio::runtime::Handle::current();
             let begun = tokio::task::spawn_blocking(move || self.begin(Some(runtime))).await;
-            let handle = match begun {
-                Ok(handle) => handle?,
+            let client = match begun {
+                Ok(client) => client?,
                 Err(e) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),
                 // The runtime is shutting down.
                 Err(_) => return Err(Error::Connect(SessionError::Socket(SocketError::Closed))),
             };
-            spawn_driver(&handle.session())?;
-            Ok(handle)
+            spawn_driver(&client.handle().session())?;
+            Ok(client)
         })
     }
 }

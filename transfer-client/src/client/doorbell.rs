@@ -3,8 +3,7 @@
 //! Such a program does the work of an async client's driver: it watches [`Doorbell::socket`], and calls
 //! [`Doorbell::serve`] when that descriptor is readable. `serve` runs the wakers of its calls.
 
-use super::Handle;
-use crate::request::Blocking;
+use crate::request::{BlockingClient, HasHandle};
 use crate::session::Session;
 use rustix::fd::OwnedFd;
 use std::fmt;
@@ -54,18 +53,18 @@ impl fmt::Debug for Doorbell {
     }
 }
 
-impl Handle<Blocking> {
+impl BlockingClient {
     /// Handles the sidecar's answers so far, without waiting, so that returned memory of the arena is free. Every call
     /// that waits does the same.
     pub fn take_answers(&self) {
         // If the session is over, the next call reports it.
-        let _ = self.session().serve();
+        let _ = self.handle().session().serve();
     }
 
     /// Takes the place of a driver: from now on the caller calls [`Doorbell::serve`] when the doorbell's descriptor is
     /// readable, or when `waker` is woken. A session has at most one doorbell in its life.
     pub fn doorbell(&self, waker: Waker) -> Doorbell {
-        let session = self.session();
+        let session = self.handle().session();
         session.attach_driver(waker);
         Doorbell { session }
     }

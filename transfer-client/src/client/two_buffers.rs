@@ -1,12 +1,13 @@
 //! Two buffers that take turns, for weights that are updated in place.
 
-use super::Handle;
-use crate::bundle::{BundleMut, FreshBundle, Layout};
+use crate::bundle::{BundleMut, FreshBundle, Layout, source};
+use crate::error::Error;
 use crate::memory::TensorMut;
-use crate::push::{Gate, Push, Reclaim};
-use crate::request::Face;
+use crate::push::{Gate, Push, Reclaim, Source};
+use crate::request::{AnyClient, Handle};
 use std::collections::VecDeque;
 use std::fmt::Debug;
+use std::marker::PhantomData;
 use transfer_core::tensor::{Key, TensorMeta, Until};
 
 /// Two buffers of one key that take turns, for a producer that writes out of place: it writes one buffer while readers
@@ -41,12 +42,13 @@ use transfer_core::tensor::{Key, TensorMeta, Until};
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct TwoBuffers<F, T: Buffer = TensorMut> {
-    client: Handle<F>,
+pub struct TwoBuffers<C, T: Buffer = TensorMut> {
+    handle: Handle,
     key: Key,
     layout: T::Layout,
     /// The versions of the buffers, the older one first.
     published: VecDeque<u64>,
+    client: PhantomData<C>,
 }
 
 /// A buffer: a tensor, or the tensors of a bundle.
@@ -74,42 +76,41 @@ impl Buffer for BundleMut {
     }
 }
 
-impl<F: Face, T: Buffer> TwoBuffers<F, T> {
-    pub(crate) fn of(client: Handle<F>, key: Key, layout: T::Layout) -> Self {
-        TwoBuffers { client, key, layout, published: VecDeque::new() }
+impl<C: AnyClient, T: Buffer> TwoBuffers<C, T> {
+    pub(crate) fn new(handle: Handle, key: Key, layout: T::Layout) -> Self {
+        TwoBuffers { handle, key, layout, published: VecDeque::new(), client: PhantomData }
     }
 
     /// Returns the buffer whose turn it is, once its version has no reader left. The newest version stays published
     /// meanwhile. The buffer still has the contents of two versions ago.
-    pub fn turn(&mut self) -> Gate<F, T> {
-        let (session, fresh) = (self.client.session(), T::fresh(&self.layout));
+    pub fn turn(&mut self) -> Gate<C, T> {
+        let (session, fresh) = (self.handle.session(), T::fresh(&self.layout));
         match self.published.front() {
             Some(version) if self.published.len() == 2 => Gate::or_fresh(session, self.key.clone(), *version, fresh),
             _ => Gate::fresh(session, fresh),
         }
     }
 
-    fn push_as<'a>(&mut self, version: u64, push: Push<'a, F>) -> Push<'a, F> {
+    fn push_source<'a>(&mut self, version: u64, source: Result<Source<'a>, Error>) -> Push<'a, C> {
         if self.published.len() == 2 {
             self.published.pop_front();
         }
         self.published.push_back(version);
+        let push = Push::new(self.handle.session(), Ok(self.key.clone()), source);
         push.version(version).keep(Until::Deleted)
     }
 }
 
-impl<F: Face> TwoBuffers<F> {
+impl<C: AnyClient> TwoBuffers<C> {
     /// Publishes the buffer as that version, which must be above the last one. It stays until its turn comes again.
-    pub fn push(&mut self, buffer: TensorMut, version: u64) -> Push<'static, F> {
-        let push = self.client.push_tensor(&self.key, buffer);
-        self.push_as(version, push)
+    pub fn push(&mut self, buffer: TensorMut, version: u64) -> Push<'static, C> {
+        self.push_source(version, Ok(Source::Tensor(buffer)))
     }
 }
 
-impl<F: Face> TwoBuffers<F, BundleMut> {
+impl<C: AnyClient> TwoBuffers<C, BundleMut> {
     /// Publishes the buffer as that version, which must be above the last one. It stays until its turn comes again.
-    pub fn push(&mut self, buffer: BundleMut, version: u64) -> Push<'static, F> {
-        let push = self.client.push_bundle(&self.key, buffer);
-        self.push_as(version, push)
+    pub fn push(&mut self, buffer: BundleMut, version: u64) -> Push<'static, C> {
+        self.push_source(version, source(buffer))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::counters::Counting;
 use crate::error::Error;
-use crate::request::Face;
+use crate::request::AnyClient;
 use crate::session::Connection;
 use std::fmt;
 use std::marker::PhantomData;
@@ -44,11 +44,11 @@ use transfer_core::tensor::Name;
 /// caller that gave up may arrive again. One case stays open: if the last member arrives at the moment at which a wait
 /// from another node is given up, the round is complete and has counted that wait. [`Round::number`] of the next wait
 /// shows it.
-pub struct Barrier<F> {
+pub struct Barrier<C> {
     connection: Arc<Connection>,
     name: Result<Name, Error>,
     members: u32,
-    face: PhantomData<F>,
+    client: PhantomData<C>,
 }
 
 /// A complete round of a barrier.
@@ -63,27 +63,27 @@ pub struct Round {
     pub report: CounterReport,
 }
 
-impl<F> Clone for Barrier<F> {
+impl<C> Clone for Barrier<C> {
     fn clone(&self) -> Self {
         let Barrier { connection, name, members, .. } = self;
-        Barrier { connection: connection.clone(), name: name.clone(), members: *members, face: PhantomData }
+        Barrier { connection: connection.clone(), name: name.clone(), members: *members, client: PhantomData }
     }
 }
 
-impl<F> fmt::Debug for Barrier<F> {
+impl<C> fmt::Debug for Barrier<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Barrier { name, members, .. } = self;
         f.debug_struct("Barrier").field("name", name).field("members", members).finish_non_exhaustive()
     }
 }
 
-impl<F: Face> Barrier<F> {
+impl<C: AnyClient> Barrier<C> {
     pub(crate) fn new(connection: Arc<Connection>, name: Result<Name, Error>, members: u32) -> Self {
-        Barrier { connection, name, members, face: PhantomData }
+        Barrier { connection, name, members, client: PhantomData }
     }
 
     /// Arrives, and waits until all members have arrived.
-    pub fn wait(&self) -> Counting<F, Round> {
+    pub fn wait(&self) -> Counting<C, Round> {
         let ask = CounterAsk::Wait { members: self.members };
         Counting::new(&self.connection.session(), self.name.clone(), ask, |answer| match answer {
             Answer::Released { round, leader, report } => Some(Round { number: round, leader, report }),

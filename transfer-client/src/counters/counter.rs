@@ -2,7 +2,7 @@
 
 use crate::counters::Counting;
 use crate::error::Error;
-use crate::request::Face;
+use crate::request::AnyClient;
 use crate::session::Connection;
 use std::fmt;
 use std::marker::PhantomData;
@@ -44,12 +44,12 @@ use transfer_core::tensor::Name;
 /// nodes support it, an operation from another node is one READ, FETCH_ADD or CMP_AND_SWP, and takes neither a message
 /// nor processor time of its home; the home's own operations use the same device. Otherwise the home's sidecar does the
 /// operation. [`CounterReport::path`] shows the path.
-pub struct Counter<F> {
+pub struct Counter<C> {
     connection: Arc<Connection>,
     name: Name,
     home: Name,
     identity: u64,
-    face: PhantomData<F>,
+    client: PhantomData<C>,
 }
 
 /// The result of an operation on a counter.
@@ -73,27 +73,27 @@ pub struct Swapped {
     pub report: CounterReport,
 }
 
-impl<F> Clone for Counter<F> {
+impl<C> Clone for Counter<C> {
     fn clone(&self) -> Self {
         let Counter { connection, name, home, identity, .. } = self;
         let (connection, name, home) = (connection.clone(), name.clone(), home.clone());
-        Counter { connection, name, home, identity: *identity, face: PhantomData }
+        Counter { connection, name, home, identity: *identity, client: PhantomData }
     }
 }
 
-impl<F> fmt::Debug for Counter<F> {
+impl<C> fmt::Debug for Counter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Counter").field("name", &self.name).field("home", &self.home).finish_non_exhaustive()
     }
 }
 
-impl<F: Face> Counter<F> {
-    pub(crate) fn open(connection: &Arc<Connection>, name: Result<Name, Error>) -> Counting<F, Counter<F>> {
+impl<C: AnyClient> Counter<C> {
+    pub(crate) fn open(connection: &Arc<Connection>, name: Result<Name, Error>) -> Counting<C, Counter<C>> {
         let found = name.as_ref().ok().cloned();
         let of = connection.clone();
         Counting::new(&connection.session(), name, CounterAsk::Open, move |answer| match answer {
             Answer::CounterOpened { home, identity } => {
-                Some(Counter { connection: of.clone(), name: found.clone()?, home, identity, face: PhantomData })
+                Some(Counter { connection: of.clone(), name: found.clone()?, home, identity, client: PhantomData })
             }
             _ => None,
         })
@@ -112,24 +112,24 @@ impl<F: Face> Counter<F> {
     }
 
     /// Adds `n`, and wraps beyond `u64::MAX`. Returns the value before.
-    pub fn add(&self, n: u64) -> Counting<F, Counted> {
+    pub fn add(&self, n: u64) -> Counting<C, Counted> {
         self.operate(AtomicOp::FetchAdd(n), |old, report| Counted { old, report })
     }
 
     /// Reads the value.
-    pub fn get(&self) -> Counting<F, Counted> {
+    pub fn get(&self) -> Counting<C, Counted> {
         self.operate(AtomicOp::Load, |old, report| Counted { old, report })
     }
 
     /// Sets the value to `new` if it is `expected`.
-    pub fn compare_swap(&self, expected: u64, new: u64) -> Counting<F, Swapped> {
+    pub fn compare_swap(&self, expected: u64, new: u64) -> Counting<C, Swapped> {
         self.operate(AtomicOp::CompareSwap { expected, new }, move |old, report| {
             let result = if old == expected { Ok(old) } else { Err(old) };
             Swapped { result, report }
         })
     }
 
-    fn operate<T>(&self, op: AtomicOp, make: impl Fn(u64, CounterReport) -> T + Send + 'static) -> Counting<F, T> {
+    fn operate<T>(&self, op: AtomicOp, make: impl Fn(u64, CounterReport) -> T + Send + 'static) -> Counting<C, T> {
         let ask = CounterAsk::Operate { home: self.home.clone(), identity: self.identity, op };
         Counting::new(&self.connection.session(), Ok(self.name.clone()), ask, move |answer| match answer {
             Answer::Counted { old, report } => Some(make(old, report)),

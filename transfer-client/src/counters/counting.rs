@@ -1,7 +1,7 @@
 //! Calls about counters and barriers.
 
 use crate::error::Error;
-use crate::request::{Call, DEFAULT_TIMEOUT, Face, Request, RequestCall};
+use crate::request::{AnyClient, Call, DEFAULT_TIMEOUT, Request, RequestCall};
 use crate::session::{OneCall, Session};
 use std::fmt;
 use std::ops::ControlFlow;
@@ -13,12 +13,12 @@ use transfer_core::tensor::Name;
 
 /// A call on a counter or a barrier that returns a `T`: `.await` it, or `.call()` it on a
 /// [`BlockingClient`](crate::BlockingClient).
-pub type Counting<F, T> = Request<F, CountingCall<T>>;
+pub type Counting<C, T> = Request<C, CountingCall<T>>;
 
 /// Converts the sidecar's answer. `None` for an answer of another kind.
 type Take<T> = Box<dyn Fn(Answer) -> Option<T> + Send>;
 
-impl<F: Face, T> Counting<F, T> {
+impl<C: AnyClient, T> Counting<C, T> {
     pub(crate) fn new(
         session: &Arc<Session>,
         name: Result<Name, Error>,

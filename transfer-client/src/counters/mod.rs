@@ -6,4 +6,4 @@ mod counting;
 
 pub use barrier::{Barrier, Round};
 pub use counter::{Counted, Counter, Swapped};
-pub use counting::{Counting, CountingCall};
+pub use counting::Counting;

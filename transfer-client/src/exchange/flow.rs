@@ -1,10 +1,10 @@
-//! Calls that consist of many calls: a future of the calls of one session, for both faces.
+//! Calls that consist of many calls: a future of the calls of one session, for both clients.
 //!
 //! A future of this module needs no runtime. Whoever polls it gives it a waker, and asks when to poll it again in any
-//! case; so one text serves the async face, the blocking face, and calls that are waited for in slices.
+//! case; so one text serves the async client, the blocking client, and calls that are waited for in slices.
 
 use crate::error::Error;
-use crate::request::{Blocking, Call, DEFAULT_TIMEOUT, Face, Request, RequestCall};
+use crate::request::{AnyClient, BlockingClient, Call, DEFAULT_TIMEOUT, Request, RequestCall};
 use crate::session::{Session, deadline};
 use parking_lot::Mutex;
 use std::fmt;
@@ -170,7 +170,7 @@ impl<T> Flow<T> {
 
     /// Runs on this thread.
     pub(super) fn block(self) -> Result<T, Error> {
-        Request::<Blocking, _>::from_call(self).call()
+        Request::<BlockingClient, _>::from_call(self).call()
     }
 }
 
@@ -215,9 +215,9 @@ impl<T> fmt::Debug for Flow<T> {
 }
 
 /// A call of an exchange that returns a `T`: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
-pub type ExchangeCall<F, T> = Request<F, Flow<T>>;
+pub type ExchangeCall<C, T> = Request<C, Flow<T>>;
 
-impl<F: Face, T> ExchangeCall<F, T> {
+impl<C: AnyClient, T> ExchangeCall<C, T> {
     pub(super) fn new<U>(session: Arc<Session>, make: impl FnOnce(Io) -> U) -> Self
     where
         U: Future<Output = Result<T, Error>> + Send + 'static,

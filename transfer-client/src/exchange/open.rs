@@ -8,10 +8,10 @@ use super::record::Record;
 use super::shared::{How, Shared, push_bytes};
 use super::word::{Place, Word};
 use super::{End, ExchangeError, ExchangeTask, Partition};
-use crate::client::Handle;
+use crate::client::both_clients;
 use crate::error::Error;
 use crate::push::Order;
-use crate::request::{Blocking, Face};
+use crate::request::{AnyClient, BlockingClient, HasHandle};
 use crate::session::Connection;
 use std::fmt;
 use std::marker::PhantomData;
@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// An exchange that is about to be opened or joined; see [`Client::exchange`](crate::Client::exchange).
 #[derive(Debug)]
 #[must_use = "nothing is opened before `open` or `join`"]
-pub struct ExchangeBuilder<F> {
+pub struct ExchangeBuilder<C> {
     connection: Arc<Connection>,
     worker: Name,
     node: Name,
@@ -38,13 +38,13 @@ pub struct ExchangeBuilder<F> {
     partitions: u32,
     tasks: u32,
     deadline: Option<Duration>,
-    face: PhantomData<F>,
+    client: PhantomData<C>,
 }
 
-impl<F: Face> ExchangeBuilder<F> {
+impl<C: AnyClient> ExchangeBuilder<C> {
     pub(crate) fn new(connection: Arc<Connection>, worker: Name, node: Name, name: &str) -> Self {
         let name = name.to_owned();
-        ExchangeBuilder { connection, worker, node, name, partitions: 1, tasks: 1, deadline: None, face: PhantomData }
+        ExchangeBuilder { connection, worker, node, name, partitions: 1, tasks: 1, deadline: None, client: PhantomData }
     }
 
     /// The number of partitions, 1 to 4,096, or to the limit of this worker's sidecar if that is lower. The default is 1.
@@ -68,12 +68,12 @@ impl<F: Face> ExchangeBuilder<F> {
     }
 
     /// Opens the exchange. There is one exchange of a name at a time.
-    pub fn open(self) -> ExchangeCall<F, Exchange<F>> {
+    pub fn open(self) -> ExchangeCall<C, Exchange<C>> {
         let session = self.connection.session();
         ExchangeCall::new(session, move |io| self.open_by(io))
     }
 
-    async fn open_by(self, io: Io) -> Result<Exchange<F>, Error> {
+    async fn open_by(self, io: Io) -> Result<Exchange<C>, Error> {
         let ExchangeBuilder { connection, worker, node, name, partitions, tasks, deadline, .. } = self;
         let opened = Instant::now();
         let key = record_key(&name)?;
@@ -104,7 +104,7 @@ impl<F: Face> ExchangeBuilder<F> {
         }
         let record = Record { id, partitions, opener: worker.clone(), words: words.numbers.clone() };
         if let Err(e) = push_bytes(&io, key, &record.to_bytes(), session).await {
-            let order = Order::<Blocking>::new(io.session(), Ok(Command::Delete { key: anchor }));
+            let order = Order::<BlockingClient>::new(io.session(), Ok(Command::Delete { key: anchor }));
             // It ends with this session otherwise.
             let _ = io.run(order.call).await;
             let owner = match e {
@@ -123,7 +123,7 @@ impl<F: Face> ExchangeBuilder<F> {
 
     /// Joins the exchange of this name, and waits until it is open. The numbers of partitions and tasks, and the
     /// deadline, are those of the opener.
-    pub fn join(self) -> ExchangeCall<F, Exchange<F>> {
+    pub fn join(self) -> ExchangeCall<C, Exchange<C>> {
         let session = self.connection.session();
         ExchangeCall::new(session, async move |io: Io| {
             let ExchangeBuilder { connection, node, name, .. } = self;
@@ -186,24 +186,24 @@ impl Drop for Numbers<'_> {
 ///   until the exchange is over. If the sidecar is gone, readers get [`ExchangeError::Lost`] with the tasks to run again.
 /// - **It is over** when its opener releases it or drops all its handles, at its deadline, or when its opener is gone.
 ///   All memory is free about a second later.
-pub struct Exchange<F> {
+pub struct Exchange<C> {
     user: Arc<User>,
-    face: PhantomData<F>,
+    client: PhantomData<C>,
 }
 
-impl<F> Clone for Exchange<F> {
+impl<C> Clone for Exchange<C> {
     fn clone(&self) -> Self {
-        Exchange { user: self.user.clone(), face: PhantomData }
+        Exchange { user: self.user.clone(), client: PhantomData }
     }
 }
 
-impl<F> fmt::Debug for Exchange<F> {
+impl<C> fmt::Debug for Exchange<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.user.0.fmt(f)
     }
 }
 
-impl<F: Face> Exchange<F> {
+impl<C: AnyClient> Exchange<C> {
     fn new(shared: Shared) -> Result<Self, Error> {
         let shared = Arc::new(shared);
         keeper::start(&shared).map_err(|e| {
@@ -211,7 +211,7 @@ impl<F: Face> Exchange<F> {
             let step = "start the thread that keeps an exchange for";
             Error::Connect(SessionError::Socket(SocketError::System { step, source }))
         })?;
-        Ok(Exchange { user: Arc::new(User(shared)), face: PhantomData })
+        Ok(Exchange { user: Arc::new(User(shared)), client: PhantomData })
     }
 
     /// The name.
@@ -234,7 +234,7 @@ impl<F: Face> Exchange<F> {
 
     /// Begins an attempt of a task. Each attempt of a task needs a number of its own. Fails at once with
     /// [`ExchangeError::Committed`] if another attempt has committed, and its data are there.
-    pub fn task(&self, task: u32, attempt: u32) -> ExchangeCall<F, ExchangeTask<F>> {
+    pub fn task(&self, task: u32, attempt: u32) -> ExchangeCall<C, ExchangeTask<C>> {
         let user = self.user.clone();
         let session = user.0.connection.session();
         ExchangeCall::new(session, async move |io: Io| ExchangeTask::begin(&io, user, task, attempt).await)
@@ -242,13 +242,13 @@ impl<F: Face> Exchange<F> {
 
     /// Reads a partition. See [`Partition`].
     #[must_use]
-    pub fn partition(&self, partition: u32) -> Partition<F> {
+    pub fn partition(&self, partition: u32) -> Partition<C> {
         Partition::new(self.user.clone(), partition)
     }
 
     /// Ends the exchange, for all workers: commits and reads fail from now on with [`ExchangeError::Over`], and all its
     /// memory becomes free. What was read stays readable. Only the handles of its opener can do this.
-    pub fn release(&self) -> ExchangeCall<F, ()> {
+    pub fn release(&self) -> ExchangeCall<C, ()> {
         let user = self.user.clone();
         let session = user.0.connection.session();
         ExchangeCall::new(session, async move |io: Io| {
@@ -274,9 +274,10 @@ impl<F: Face> Exchange<F> {
     }
 }
 
-impl<F: Face> Handle<F> {
+both_clients! {
     /// Names an exchange of record batches, to open or to join it. A name has at most 440 bytes. See [`Exchange`].
-    pub fn exchange(&self, name: impl AsRef<str>) -> ExchangeBuilder<F> {
-        ExchangeBuilder::new(self.connection().clone(), self.worker().clone(), self.node_name().clone(), name.as_ref())
+    pub fn exchange(&self, name: impl AsRef<str>) -> ExchangeBuilder<Self> {
+        let handle = self.handle();
+        ExchangeBuilder::new(handle.connection().clone(), handle.worker().clone(), handle.node().clone(), name.as_ref())
     }
 }

@@ -10,7 +10,7 @@ use crate::bundle::fetched;
 use crate::error::{BundleError, Error};
 use crate::fetch::{Fetch, FetchOptions, Tensor};
 use crate::gathered::Body;
-use crate::request::{Blocking, Call};
+use crate::request::{BlockingClient, Call};
 use crate::session::{OneCall, Session};
 use parking_lot::Mutex;
 use std::future::poll_fn;
@@ -64,13 +64,13 @@ pub(super) async fn fetch_by(io: &Io, command: Command, timeout: Duration) -> Re
 
 /// Fetches the note of a task: the number of the attempt that has committed.
 pub(super) async fn fetch_note(io: &Io, key: Key, timeout: Duration) -> Result<Option<u32>, Error> {
-    let tensor = io.run(Fetch::<Blocking>::new(io.session(), Ok(key), Tensor::new).timeout(timeout).call).await?;
+    let tensor = io.run(Fetch::<BlockingClient>::new(io.session(), Ok(key), Tensor::new).timeout(timeout).call).await?;
     Ok(tensor.as_bytes().try_into().ok().map(u32::from_le_bytes))
 }
 
 /// Fetches the record of an exchange.
 pub(super) async fn fetch_record(io: &Io, key: Key, name: &str, timeout: Duration) -> Result<Record, Error> {
-    let tensor = io.run(Fetch::<Blocking>::new(io.session(), Ok(key), Tensor::new).timeout(timeout).call).await?;
+    let tensor = io.run(Fetch::<BlockingClient>::new(io.session(), Ok(key), Tensor::new).timeout(timeout).call).await?;
     // A copy, so that it cannot change after the check.
     let bytes = tensor.as_bytes().to_vec();
     Ok(Record::read(name, &bytes)?)

@@ -14,7 +14,7 @@ use crate::bundle::{BundleTensor, source};
 use crate::error::{BatchError, Error};
 use crate::memory::TensorMut;
 use crate::push::AllocateWait;
-use crate::request::Blocking;
+use crate::request::BlockingClient;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -253,9 +253,9 @@ async fn allocate(io: &Io, sizes: &[u64], timeout: Duration) -> Result<Vec<Tenso
     let limit = Instant::now() + timeout;
     let mut blocks = Vec::with_capacity(sizes.len());
     for size in sizes {
-        let meta = TensorMeta::of(DType::U8, &[*size])?;
         let left = limit.saturating_duration_since(Instant::now());
-        blocks.push(io.run(AllocateWait::<Blocking>::new(io.session(), Ok(meta), left).call).await?);
+        let wait = AllocateWait::<BlockingClient>::new(io.session(), DType::U8, &[*size], left);
+        blocks.push(io.run(wait.call).await?);
     }
     Ok(blocks)
 }

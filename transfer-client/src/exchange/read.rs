@@ -9,7 +9,7 @@ use super::part::{Blocks, Found};
 use super::passes::{InOrder, Then};
 use super::shared::Shared;
 use crate::error::Error;
-use crate::request::{Async, Begun, Blocking, Call, DEFAULT_TIMEOUT, Face};
+use crate::request::{AnyClient, Begun, BlockingClient, Call, Client, DEFAULT_TIMEOUT};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use parking_lot::Mutex;
@@ -47,12 +47,12 @@ const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_m
 /// the workers that wrote them, and no byte is copied.
 ///
 /// Another `Partition` reads the same rows again.
-pub struct Partition<F> {
+pub struct Partition<C> {
     user: Arc<User>,
     partition: u32,
     timeout: Duration,
     reader: Arc<Mutex<Reader>>,
-    face: PhantomData<F>,
+    client: PhantomData<C>,
 }
 
 /// The state of a partition.
@@ -124,15 +124,15 @@ enum Order {
     OfSeed(Box<InOrder>),
 }
 
-impl<F> fmt::Debug for Partition<F> {
+impl<C> fmt::Debug for Partition<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Partition").field("of", &self.user.0).field("partition", &self.partition).finish()
     }
 }
 
-impl<F: Face> Partition<F> {
+impl<C: AnyClient> Partition<C> {
     pub(super) fn new(user: Arc<User>, partition: u32) -> Self {
-        Partition { user, partition, timeout: DEFAULT_TIMEOUT, reader: Arc::default(), face: PhantomData }
+        Partition { user, partition, timeout: DEFAULT_TIMEOUT, reader: Arc::default(), client: PhantomData }
     }
 
     /// The time-out of each batch, 30 s by default.
@@ -202,7 +202,7 @@ impl<F: Face> Partition<F> {
         self.reader.lock().reports.map(|(_, all)| all)
     }
 
-    fn next_call(&mut self) -> ExchangeCall<F, Option<RecordBatch>> {
+    fn next_call(&mut self) -> ExchangeCall<C, Option<RecordBatch>> {
         let (user, partition, reader) = (self.user.clone(), self.partition, self.reader.clone());
         let session = user.0.connection.session();
         let reading = Reading::begin(reader, &user.0, partition);
@@ -211,7 +211,7 @@ impl<F: Face> Partition<F> {
     }
 }
 
-impl Partition<Async> {
+impl Partition<Client> {
     /// The next batch; `None` at the end. A call that is given up loses nothing.
     ///
     /// # Errors
@@ -221,7 +221,7 @@ impl Partition<Async> {
     }
 }
 
-impl Partition<Blocking> {
+impl Partition<BlockingClient> {
     /// The next batch; `None` at the end.
     ///
     /// # Errors

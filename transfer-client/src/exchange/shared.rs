@@ -10,7 +10,7 @@ use super::word::{MAX_ATTEMPT, Place, Word};
 use super::{End, ExchangeError};
 use crate::error::Error;
 use crate::push::{Order, Push, Source};
-use crate::request::Blocking;
+use crate::request::BlockingClient;
 use crate::session::{Connection, Home};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -339,7 +339,7 @@ impl Shared {
         let session = io.session();
         let ended = io
             .all(keys, |key| {
-                let order = Order::<Blocking>::new(session.clone(), Ok(Command::Delete { key }));
+                let order = Order::<BlockingClient>::new(session.clone(), Ok(Command::Delete { key }));
                 io.run(order.timeout(ABSENT).call)
             })
             .await;
@@ -462,7 +462,7 @@ pub(super) async fn push_bytes(io: &Io, key: Key, bytes: &[u8], how: How) -> Res
 
 /// Publishes.
 pub(super) async fn push(io: &Io, key: Key, source: Source<'_>, how: How) -> Result<(), Error> {
-    let push = Push::<Blocking>::new(io.session(), Ok(key), Ok(source)).timeout(io.left(io.timeout()));
+    let push = Push::<BlockingClient>::new(io.session(), Ok(key), Ok(source)).timeout(io.left(io.timeout()));
     let push = match how {
         How::New(life) => push.version(1).life(life),
         How::Rows(spill) => push.version(1).life(Life::Parent).spill(spill),

@@ -13,7 +13,7 @@ use crate::bundle::{BundleTensor, source};
 use crate::error::Error;
 use crate::memory::TensorMut;
 use crate::push::Source;
-use crate::request::Face;
+use crate::request::AnyClient;
 use arrow_array::RecordBatch;
 use parking_lot::Mutex;
 use std::fmt;
@@ -32,14 +32,14 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// left, and its memory is free.
 ///
 /// All batches of a task have the same schema, and so have all tasks of an exchange.
-pub struct ExchangeTask<F> {
+pub struct ExchangeTask<C> {
     user: Arc<User>,
     task: u32,
     attempt: u32,
     /// What the task's word said at the beginning: no attempt has committed, or a lost one.
     begun_at: Word,
     written: Arc<Mutex<Written>>,
-    face: PhantomData<F>,
+    client: PhantomData<C>,
 }
 
 /// The rows of an attempt.
@@ -70,21 +70,21 @@ pub struct Committed {
     pub bytes: u64,
 }
 
-impl<F> fmt::Debug for ExchangeTask<F> {
+impl<C> fmt::Debug for ExchangeTask<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ExchangeTask { user, task, attempt, .. } = self;
         f.debug_struct("ExchangeTask").field("of", &user.0).field("task", task).field("attempt", attempt).finish()
     }
 }
 
-impl<F: Face> ExchangeTask<F> {
+impl<C: AnyClient> ExchangeTask<C> {
     pub(super) async fn begin(io: &Io, user: Arc<User>, task: u32, attempt: u32) -> Result<Self, Error> {
         let shared = &user.0;
         shared.check_task(task)?;
         shared.check_attempt(task, attempt)?;
         shared.check()?;
         let begun_at = Deciding { io, shared, task, attempt }.expected(Word::Open).await?;
-        Ok(ExchangeTask { task, attempt, begun_at, written: Arc::default(), face: PhantomData, user })
+        Ok(ExchangeTask { task, attempt, begun_at, written: Arc::default(), client: PhantomData, user })
     }
 
     /// The number of the task.
@@ -108,7 +108,7 @@ impl<F: Face> ExchangeTask<F> {
     /// Writes the rows of a batch, each into the partition that `by` chooses. They are copied once. The call waits for
     /// room in the arena, and fails with [`Error::ArenaFull`] if there is none in time. A batch is written as a whole, or
     /// not at all.
-    pub fn write(&mut self, batch: &RecordBatch, by: By<'_>) -> ExchangeCall<F, ()> {
+    pub fn write(&mut self, batch: &RecordBatch, by: By<'_>) -> ExchangeCall<C, ()> {
         let shared = &self.user.0;
         let session = shared.connection.session();
         let chosen = self.choose(batch, &by);
@@ -146,7 +146,7 @@ impl<F: Face> ExchangeTask<F> {
 
     /// Makes this attempt the task, if no other attempt was faster: then it fails with [`ExchangeError::Committed`], and
     /// what it wrote is dropped. If the call fails otherwise, or is given up, either all or nothing is committed.
-    pub fn commit(self) -> ExchangeCall<F, Committed> {
+    pub fn commit(self) -> ExchangeCall<C, Committed> {
         let ExchangeTask { user, task, attempt, begun_at, written, .. } = self;
         let session = user.0.connection.session();
         ExchangeCall::new(session, async move |io: Io| {

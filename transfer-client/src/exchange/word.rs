@@ -12,7 +12,7 @@ use super::End;
 use super::flow::Io;
 use crate::counters::Counting;
 use crate::error::Error;
-use crate::request::{Blocking, DEFAULT_TIMEOUT};
+use crate::request::{BlockingClient, DEFAULT_TIMEOUT};
 use transfer_core::fabric::AtomicOp;
 use transfer_core::op::{Answer, CounterAsk};
 use transfer_core::tensor::Name;
@@ -79,7 +79,7 @@ impl Place {
             Answer::CounterOpened { home, identity } => Some(Place { name: found.clone(), home, identity }),
             _ => None,
         };
-        let call = Counting::<Blocking, _>::new(&io.session(), Ok(name), CounterAsk::Open, take);
+        let call = Counting::<BlockingClient, _>::new(&io.session(), Ok(name), CounterAsk::Open, take);
         io.run(call.timeout(io.left(DEFAULT_TIMEOUT)).call).await
     }
 
@@ -110,7 +110,7 @@ impl Place {
             Answer::Counted { old, .. } => Some(old),
             _ => None,
         };
-        let call = Counting::<Blocking, _>::new(&io.session(), Ok(self.name.clone()), ask, take);
+        let call = Counting::<BlockingClient, _>::new(&io.session(), Ok(self.name.clone()), ask, take);
         io.run(call.timeout(io.left(DEFAULT_TIMEOUT)).call).await
     }
 }

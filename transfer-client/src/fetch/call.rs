@@ -4,7 +4,7 @@ use super::options::{FetchOptions, fetch_options};
 use super::seen::Since;
 use super::tensor::Tensor;
 use crate::error::Error;
-use crate::request::{Call, Face, Request, RequestCall, Watched};
+use crate::request::{AnyClient, Call, Request, RequestCall, Watched};
 use crate::session::{Answered, Lease, OneCall, Session, WaitEnd};
 use std::fmt;
 use std::ops::ControlFlow;
@@ -16,7 +16,7 @@ use transfer_core::tensor::{Excerpt, Key, Select, Slice, Version};
 
 /// A fetch that is about to be made. Set its options, then `.await` it, or `.call()` it on a [`crate::BlockingClient`].
 /// It returns a `T`: a [`Tensor`], a [record batch](crate::FetchedBatch), a [table](crate::FetchedTable).
-pub type Fetch<F, T = Tensor> = Request<F, FetchCall<T>>;
+pub type Fetch<C, T = Tensor> = Request<C, FetchCall<T>>;
 
 /// Converts a leased or looked-up tensor into the result of the call.
 pub(crate) type Take<T> = fn(Arc<Lease>, FetchedTensor) -> Result<T, Error>;
@@ -58,7 +58,7 @@ pub(crate) type FetchLarge<T> = fn(&Arc<Session>, Key, FetchOptions, Failure) ->
 /// The fetch of a version that does not fit the landing pool.
 pub(crate) type LargeFetch<T> = Box<dyn Call<Output = Result<(Version, T), Error>> + Send>;
 
-impl<F: Face, T> Fetch<F, T> {
+impl<C: AnyClient, T> Fetch<C, T> {
     pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>, take: Take<T>) -> Self {
         let (options, take) = (FetchOptions::new(), Taking::Whole(take));
         Request::from_call(FetchCall {
@@ -98,7 +98,7 @@ impl<F: Face, T> Fetch<F, T> {
     }
 
     /// Makes it a fetch of a slice.
-    pub(crate) fn sliced<S>(self, slice: Slice, take: TakePart<S>) -> Fetch<F, S> {
+    pub(crate) fn sliced<S>(self, slice: Slice, take: TakePart<S>) -> Fetch<C, S> {
         let (session, key, options, seen) = self.into_parts();
         let take = Taking::Part(slice, take);
         Request::from_call(FetchCall { session, key, options, take, seen, began: None, large: None, stage: Stage::New })

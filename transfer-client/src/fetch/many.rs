@@ -4,7 +4,7 @@ use super::call::look_up;
 use super::options::{FetchOptions, fetch_options};
 use super::tensor::Tensor;
 use crate::error::Error;
-use crate::request::{Call, Face, Request, RequestCall};
+use crate::request::{AnyClient, Call, Request, RequestCall};
 use crate::session::{Answered, Calls, Session, deadline, merge};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use transfer_core::tensor::Key;
 
 /// A batch of fetches that is about to be made. Set its options, then `.await` it, or `.call()` it on a
 /// [`crate::BlockingClient`]. It ends when all fetches have ended, with one result for each, in order.
-pub type FetchMany<F> = Request<F, FetchManyCall>;
+pub type FetchMany<C> = Request<C, FetchManyCall>;
 
-impl<F: Face> FetchMany<F> {
+impl<C: AnyClient> FetchMany<C> {
     pub(crate) fn new(session: Arc<Session>, keys: Vec<Result<Key, Error>>) -> Self {
         let call = FetchManyCall { session, options: FetchOptions::new(), keys, unsent: Vec::new(), calls: None };
         Request::from_call(call)

@@ -4,7 +4,7 @@ use super::call::Fetch;
 use super::tensor::Tensor;
 use crate::error::{BatchError, Error, Gone};
 use crate::memory::check;
-use crate::request::Face;
+use crate::request::AnyClient;
 use crate::session::Lease;
 use std::sync::Arc;
 use transfer_core::memory::LocalSlice;
@@ -233,7 +233,7 @@ pub(crate) fn span(found: &TensorBox) -> (usize, usize) {
     b.map_or((0, 0), |b| (b.offset() as usize, (b.end() - b.offset()) as usize))
 }
 
-impl<F: Face> Fetch<F, Tensor> {
+impl<C: AnyClient> Fetch<C, Tensor> {
     /// Fetches only this slice of the tensor; [`s!`](crate::s) makes one. Where the version has to move, nothing else
     /// does, and the report counts only the slice. Where it lies on this host, the slice is a view of it and no byte
     /// moves.
@@ -241,7 +241,7 @@ impl<F: Face> Fetch<F, Tensor> {
     /// The owner finds out what the slice is of the version that it sends. A slice that does not fit the version's shape
     /// fails with [`FailureCode::Invalid`], and the text names both: bounds are not cut off. A version that is kept
     /// until it is fetched a number of times can only be fetched as a whole.
-    pub fn slice(self, slice: Slice) -> Fetch<F, FetchedSlice> {
+    pub fn slice(self, slice: Slice) -> Fetch<C, FetchedSlice> {
         self.sliced(slice, FetchedSlice::take)
     }
 }

@@ -5,7 +5,7 @@ use super::options::FetchOptions;
 use super::seen::{EpochBegan, Seen, Since};
 use super::tensor::Tensor;
 use crate::error::Error;
-use crate::request::{DEFAULT_TIMEOUT, Face, ToKey, to_key};
+use crate::request::{AnyClient, DEFAULT_TIMEOUT, ToKey, to_key};
 use crate::session::Connection;
 use parking_lot::Mutex;
 use std::fmt;
@@ -32,7 +32,7 @@ use transfer_core::tensor::{Key, Select, Version};
 /// }
 /// # }
 /// ```
-pub struct Subscriber<F, T = Tensor> {
+pub struct Subscriber<C, T = Tensor> {
     connection: Arc<Connection>,
     key: Key,
     timeout: Duration,
@@ -41,14 +41,14 @@ pub struct Subscriber<F, T = Tensor> {
     /// How a version that does not fit the landing pool is fetched, if it can be.
     large: Option<FetchLarge<T>>,
     seen: Arc<Mutex<Seen>>,
-    face: PhantomData<F>,
+    client: PhantomData<C>,
 }
 
-impl<F: Face, T> Subscriber<F, T> {
+impl<C: AnyClient, T> Subscriber<C, T> {
     pub(crate) fn new(connection: &Arc<Connection>, key: &impl ToKey, take: Take<T>) -> Result<Self, Error> {
         let (connection, key, timeout) = (connection.clone(), to_key(key)?, DEFAULT_TIMEOUT);
-        let (seen, face) = (Arc::default(), PhantomData);
-        Ok(Subscriber { connection, key, timeout, require: None, take, large: None, seen, face })
+        let (seen, client) = (Arc::default(), PhantomData);
+        Ok(Subscriber { connection, key, timeout, require: None, take, large: None, seen, client })
     }
 
     /// Fetches versions that do not fit the landing pool in this way.
@@ -100,7 +100,7 @@ impl<F: Face, T> Subscriber<F, T> {
     ///
     /// If the versions have begun again, and the newest has the number of the one that was returned last, it waits for the one
     /// behind it.
-    pub fn next(&self) -> Fetch<F, T> {
+    pub fn next(&self) -> Fetch<C, T> {
         let Seen { last, returned, .. } = *self.seen.lock();
         self.fetch(match last {
             None => Select::Latest,
@@ -110,11 +110,11 @@ impl<F: Face, T> Subscriber<F, T> {
     }
 
     /// Fetches the newest version, also if it was returned before, and waits for the first one.
-    pub fn latest(&self) -> Fetch<F, T> {
+    pub fn latest(&self) -> Fetch<C, T> {
         self.fetch(Select::Latest)
     }
 
-    fn fetch(&self, select: Select) -> Fetch<F, T> {
+    fn fetch(&self, select: Select) -> Fetch<C, T> {
         let (timeout, require) = (self.timeout, self.require);
         let options = FetchOptions { select, timeout, require, ..FetchOptions::new() };
         let since = Since { before: *self.seen.lock(), seen: self.seen.clone() };
@@ -123,7 +123,7 @@ impl<F: Face, T> Subscriber<F, T> {
     }
 }
 
-impl<F: Face, T> fmt::Debug for Subscriber<F, T> {
+impl<C: AnyClient, T> fmt::Debug for Subscriber<C, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Subscriber").field("key", &self.key).field("seen", &self.seen()).finish_non_exhaustive()
     }

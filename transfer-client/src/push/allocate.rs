@@ -2,19 +2,26 @@
 
 use crate::error::Error;
 use crate::memory::TensorMut;
-use crate::request::{Call, Face, Request, RequestCall};
+use crate::request::{AnyClient, Call, Request, RequestCall};
 use crate::session::{Session, deadline};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use transfer_core::tensor::TensorMeta;
+use transfer_core::tensor::{DType, TensorMeta};
+
+/// Allocates a tensor.
+pub(crate) fn allocate(session: &Session, dtype: DType, dims: &[u64]) -> Result<TensorMut, Error> {
+    let meta = TensorMeta::of(dtype, dims)?;
+    Ok(TensorMut::new(session.allocate(meta.len_bytes())?, meta))
+}
 
 /// An allocation that waits for room: `.await` it, or `.call()` it on a [`BlockingClient`](crate::BlockingClient).
-pub type AllocateWait<F> = Request<F, AllocateCall>;
+pub type AllocateWait<C> = Request<C, AllocateCall>;
 
-impl<F: Face> AllocateWait<F> {
-    pub(crate) fn new(session: Arc<Session>, meta: Result<TensorMeta, Error>, timeout: Duration) -> Self {
+impl<C: AnyClient> AllocateWait<C> {
+    pub(crate) fn new(session: Arc<Session>, dtype: DType, dims: &[u64], timeout: Duration) -> Self {
+        let meta = TensorMeta::of(dtype, dims).map_err(Error::from);
         Request::from_call(AllocateCall { session, meta, timeout, started: None })
     }
 }

@@ -4,8 +4,8 @@ use super::error::PushError;
 use super::options::{PushOptions, push_options};
 use crate::error::Error;
 use crate::gathered::{Pieces, copy_buffers, copy_threads, gather};
-use crate::memory::TensorMut;
-use crate::request::{Call, Face, Request, RequestCall};
+use crate::memory::{Frozen, TensorMut};
+use crate::request::{AnyClient, Call, Request, RequestCall};
 use crate::session::{Answered, Ended, GRACE, Held, OneCall, Session, SharedRange, deadline};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -35,7 +35,17 @@ pub(crate) enum Source<'a> {
     Pieces(Box<Pieces<'a>>),
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    /// A frozen tensor, in place.
+    pub(crate) fn frozen(tensor: &'a Frozen) -> Source<'a> {
+        Source::Bytes(tensor.as_bytes(), tensor.meta().clone())
+    }
+
+    /// A copy of a tensor that stays writable.
+    pub(crate) fn snapshot(tensor: &'a TensorMut) -> Source<'a> {
+        Source::Bytes(tensor.as_bytes(), tensor.meta().clone())
+    }
+
     /// The tensor that is the caller's again if the push fails.
     fn into_tensor(self) -> Option<TensorMut> {
         match self {
@@ -60,9 +70,9 @@ impl Prepared {
 }
 
 /// A push that is about to be made. Set its options, then `.await` it, or `.call()` it on a [`crate::BlockingClient`].
-pub type Push<'a, F> = Request<F, PushCall<'a>>;
+pub type Push<'a, C> = Request<C, PushCall<'a>>;
 
-impl<'a, F: Face> Push<'a, F> {
+impl<'a, C: AnyClient> Push<'a, C> {
     pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>, source: Result<Source<'a>, Error>) -> Self {
         let stage = match (key, source) {
             (Ok(key), Ok(source)) => Stage::Unsent { key, source, started: None },

@@ -3,7 +3,7 @@
 use super::reclaim::{Planned, Reclaim, reclaim};
 use crate::error::Error;
 use crate::memory::TensorMut;
-use crate::request::{Call, DEFAULT_TIMEOUT, Face, Request, RequestCall};
+use crate::request::{AnyClient, Call, DEFAULT_TIMEOUT, Request, RequestCall};
 use crate::session::{Answered, OneCall, Session, deadline};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use transfer_core::tensor::{Key, Version};
 /// [`crate::BlockingClient`]. [`Client::gate`](crate::Client::gate) returns a tensor,
 /// [`Client::gate_bundle`](crate::Client::gate_bundle) the tensors of a bundle, and
 /// [`Client::withdraw`](crate::Client::withdraw) nothing.
-pub type Gate<F, T = TensorMut> = Request<F, GateCall<T>>;
+pub type Gate<C, T = TensorMut> = Request<C, GateCall<T>>;
 
-impl<F: Face, T: Reclaim> Gate<F, T> {
+impl<C: AnyClient, T: Reclaim> Gate<C, T> {
     pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>) -> Self {
         Gate::at(session, key.map(Stage::New), None)
     }

@@ -5,7 +5,7 @@ use super::error::PushError;
 use super::options::{PushOptions, push_options};
 use crate::error::Error;
 use crate::memory::TensorMut;
-use crate::request::{Call, Face, Request, RequestCall};
+use crate::request::{AnyClient, Call, Request, RequestCall};
 use crate::session::{Calls, Held, Session, deadline, merge};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use transfer_core::tensor::{Key, TensorMeta};
 
 /// A batch of pushes that is about to be made. Set its options, then `.await` it, or `.call()` it on a
 /// [`crate::BlockingClient`]. It ends when all pushes have ended, with one result for each, in order.
-pub type PushMany<F> = Request<F, PushManyCall>;
+pub type PushMany<C> = Request<C, PushManyCall>;
 
-impl<F: Face> PushMany<F> {
+impl<C: AnyClient> PushMany<C> {
     pub(crate) fn new(session: Arc<Session>, items: Vec<(Result<Key, Error>, TensorMut)>) -> Self {
         let (options, refused, metas) = (PushOptions::new(), Vec::new(), Vec::new());
         Request::from_call(PushManyCall { session, options, items, refused, metas, calls: None })

@@ -16,6 +16,7 @@ mod order;
 mod reclaim;
 
 pub use allocate::AllocateWait;
+pub(crate) use allocate::allocate;
 pub use call::{Push, Pushed};
 pub(crate) use call::{PushCall, Source};
 pub use error::PushError;

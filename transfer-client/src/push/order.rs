@@ -1,7 +1,7 @@
 //! Calls without a result: deleting a key, and preparing a push.
 
 use crate::error::Error;
-use crate::request::{Call, DEFAULT_TIMEOUT, Face, Request, RequestCall};
+use crate::request::{AnyClient, Call, DEFAULT_TIMEOUT, Request, RequestCall};
 use crate::session::{OneCall, Session};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use transfer_core::op::{Answer, Command};
 
 /// A call without a result: `.await` it, or `.call()` it on a [`BlockingClient`](crate::BlockingClient).
-pub type Order<F> = Request<F, OrderCall>;
+pub type Order<C> = Request<C, OrderCall>;
 
-impl<F: Face> Order<F> {
+impl<C: AnyClient> Order<C> {
     /// Makes the call. `command` gets its time-out later.
     pub(crate) fn new(session: Arc<Session>, command: Result<Command, Error>) -> Self {
         Request::from_call(OrderCall { session, command, timeout: DEFAULT_TIMEOUT, call: None })

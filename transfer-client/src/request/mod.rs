@@ -4,12 +4,12 @@
 //! it is made, the same for all: awaited, or on this thread, or begun now and waited for later.
 //!
 //! # Layout
-//! - this file: [`Request`]. `face`: the two ways. `call`: [`Call`], and waiting for one. `begun`: calls that are waited for in
+//! - this file: [`Request`]. `client`: the two clients. `call`: [`Call`], and waiting for one. `begun`: calls that are waited for in
 //!   slices. `keys`: what can name a tensor. `trace`: the current span.
 
 mod begun;
 mod call;
-mod face;
+mod client;
 mod keys;
 mod trace;
 
@@ -17,7 +17,8 @@ pub use begun::Begun;
 pub use call::RequestFuture;
 pub(crate) use call::block;
 pub(crate) use call::{Call, RequestCall, Watched};
-pub use face::{Async, Blocking, Face};
+pub use client::{AnyClient, BlockingClient, Client};
+pub(crate) use client::{Handle, HasHandle};
 pub use keys::ToKey;
 pub(crate) use keys::to_key;
 pub(crate) use trace::current as current_trace;
@@ -32,17 +33,17 @@ use std::time::Duration;
 /// The default time-out of a call.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A call that is about to be made. Set its options, then `.await` it, or `.call()` it on a
-/// [`BlockingClient`](crate::BlockingClient).
+/// A call that is about to be made. Set its options, then `.await` it, if it is of a [`Client`], or `.call()` it, if it is of a
+/// [`BlockingClient`].
 #[must_use = "a call is made by `.await`, or by `.call()`"]
-pub struct Request<F, C> {
-    pub(crate) call: C,
-    face: PhantomData<F>,
+pub struct Request<C, K> {
+    pub(crate) call: K,
+    client: PhantomData<C>,
 }
 
-impl<F: Face, C: RequestCall> Request<F, C> {
-    pub(crate) fn from_call(call: C) -> Self {
-        Request { call, face: PhantomData }
+impl<C: AnyClient, K: RequestCall> Request<C, K> {
+    pub(crate) fn from_call(call: K) -> Self {
+        Request { call, client: PhantomData }
     }
 
     /// The time-out of the call, 30 s by default. It includes every wait: for a version, for readers, for room.
@@ -52,32 +53,32 @@ impl<F: Face, C: RequestCall> Request<F, C> {
     }
 }
 
-impl<C: RequestCall> IntoFuture for Request<Async, C> {
-    type Output = C::Output;
-    type IntoFuture = RequestFuture<C>;
+impl<K: RequestCall> IntoFuture for Request<Client, K> {
+    type Output = K::Output;
+    type IntoFuture = RequestFuture<K>;
 
-    fn into_future(self) -> RequestFuture<C> {
+    fn into_future(self) -> RequestFuture<K> {
         RequestFuture::new(self.call)
     }
 }
 
-impl<C: RequestCall> Request<Blocking, C> {
+impl<K: RequestCall> Request<BlockingClient, K> {
     /// Makes the call, and waits for its result.
-    pub fn call(self) -> C::Output {
+    pub fn call(self) -> K::Output {
         let session = self.call.session().clone();
         block(&session, self.call)
     }
 
     /// Begins the call.
-    pub fn begin<'a>(self) -> Begun<'a, C::Output>
+    pub fn begin<'a>(self) -> Begun<'a, K::Output>
     where
-        C: Send + 'a,
+        K: Send + 'a,
     {
         Begun::new(self.call.session().clone(), self.call)
     }
 }
 
-impl<F, C: fmt::Debug> fmt::Debug for Request<F, C> {
+impl<C, K: fmt::Debug> fmt::Debug for Request<C, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Request").field(&self.call).finish()
     }

@@ -1,4 +1,4 @@
-//! A session with a sidecar: the common base of both faces of the client. It uses no async runtime.
+//! A session with a sidecar: the common base of both clients. It uses no async runtime.
 //!
 //! # Readers
 //! The completion ring and the socket have one reader at a time: the thread that holds the lock of [`Reader`]. A thread

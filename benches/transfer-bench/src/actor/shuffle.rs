@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-use transfer_client::{Blocking, BlockingClient, By, Exchange};
+use transfer_client::{BlockingClient, By, Exchange};
 
 /// The lengths of a record's key and of the rest of it, in bytes: those of the sort benchmark.
 const KEY: usize = 10;
@@ -68,7 +68,7 @@ pub enum Shuffle {
 #[derive(Debug, Default)]
 pub(super) struct Shuffler {
     batches: Vec<RecordBatch>,
-    exchange: Option<Exchange<Blocking>>,
+    exchange: Option<Exchange<BlockingClient>>,
     opened: bool,
     /// The free bytes of the arena before the first exchange.
     free: u64,
@@ -115,7 +115,7 @@ impl Shuffler {
         }
     }
 
-    fn exchange(&self) -> Result<&Exchange<Blocking>, Failed> {
+    fn exchange(&self) -> Result<&Exchange<BlockingClient>, Failed> {
         self.exchange.as_ref().ok_or_else(|| "the worker is in no exchange".into())
     }
 

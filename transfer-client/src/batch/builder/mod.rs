@@ -6,9 +6,7 @@ mod room;
 pub use column::ColumnMut;
 
 use super::BatchError;
-use crate::client::Handle;
 use crate::error::Error;
-use crate::request::Face;
 use crate::session::Session;
 use arrow_array::{RecordBatch, RecordBatchOptions, make_array};
 use arrow_schema::SchemaRef;
@@ -46,20 +44,13 @@ pub struct BatchBuilder {
     rows: usize,
 }
 
-impl<F: Face> Handle<F> {
-    /// Begins a record batch of that schema in the arena.
-    ///
-    /// # Errors
-    /// [`Error::Batch`] if there can be no such batch; [`Error::ArenaFull`], [`Error::TooLargeForArena`].
-    pub fn batch_builder(&self, schema: &SchemaRef) -> Result<BatchBuilder, Error> {
+impl BatchBuilder {
+    pub(crate) fn new(session: Arc<Session>, schema: &SchemaRef) -> Result<BatchBuilder, Error> {
         super::schema::check_schema(schema)?;
-        let session = self.session();
         let columns = schema.fields().iter().map(|field| Column::new(field, &session)).collect::<Result<_, _>>()?;
         Ok(BatchBuilder { session, schema: schema.clone(), columns, rows: 0 })
     }
-}
 
-impl BatchBuilder {
     /// Makes room for `rows` rows in every column; in a column of strings, bytes, or lists, for its offsets. In a batch
     /// without columns, it sets the number of rows.
     ///
