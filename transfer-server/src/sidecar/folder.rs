@@ -179,6 +179,11 @@ fn remove(place: &OwnedFd, name: &OsStr) -> Result<bool, Errno> {
     Ok(true)
 }
 
+/// Makes a directory, and those that it lies in.
+pub(super) fn make_directory(path: &Path) -> Result<(), StartError> {
+    std::fs::create_dir_all(path).map_err(|source| StartError::MakeDirectory { path: path.to_owned(), source })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,12 +2,24 @@
 //!
 //! A sidecar has two threads: the data plane, which the engine owns, and the control thread for everything else, which
 //! has its own runtime. Each handshake of a worker takes one more thread while it lasts.
+//!
+//! # Layout
+//! - this file: starting and stopping a sidecar. `folder`: the folder of one inside a process.
+//! - `parts`: what is made before the control thread runs: `sockets`, `memory`, `member`, `data_plane`, and the fabrics (`fabrics`,
+//!   with `shm`, `tcp` and `verbs`).
+//! - `run`: the control thread: `services`, what answers workers, peers and tools; `servers`, the listeners for gRPC.
 
+mod data_plane;
 mod error;
 mod fabrics;
 mod folder;
+mod member;
+mod memory;
 mod parts;
 mod run;
+mod servers;
+mod services;
+mod sockets;
 
 pub use error::StartError;
 pub(crate) use fabrics::check as check_required;
@@ -121,7 +133,7 @@ impl Sidecar {
 
     fn start_in(config: Config, folder: Option<PrivateFolder>) -> Result<Sidecar, StartError> {
         let parts = Parts::make(config)?;
-        let (addresses, turns) = (parts.addresses.clone(), parts.engine.turns().clone());
+        let (addresses, turns) = (parts.addresses.clone(), parts.data_plane.engine.turns().clone());
         let (stop, stopped) = oneshot::channel();
         let (alive, ended) = watch::channel(());
         let drained = Arc::new(AtomicBool::new(false));

@@ -4,7 +4,7 @@ use super::{Made, Possible, Start, make_if_wanted};
 use crate::config::{Config, ConfigError, UseFabric, UseReferences};
 use crate::peering::FORM_DEADLINE;
 use crate::sidecar::StartError;
-use crate::sidecar::parts::make_directory;
+use crate::sidecar::folder::make_directory;
 use rustix::fs::Access;
 use rustix::io::Errno;
 use std::time::Duration;

@@ -1,0 +1,82 @@
+//! What a sidecar is in its cluster: its name, its address, and its directory.
+
+use super::StartError;
+use super::sockets::Sockets;
+use crate::config::{Config, ConfigError, DirectoryLimits, DirectoryPlace};
+use crate::directory::{Directory, DirectoryClient, Hello, News, Place};
+use crate::peering::Identity;
+use crate::security::Security;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// The time for which a start waits for the directory of another node.
+const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A member of a cluster, before it is known to the directory.
+pub(super) struct Member {
+    pub(super) identity: Identity,
+    /// The address at which other nodes reach the gRPC services; empty: none.
+    advertised: Arc<str>,
+    /// The path of the socket for other sidecars of this host; empty: none.
+    pub(super) local: Arc<str>,
+    directory: DirectoryPlace,
+    limits: DirectoryLimits,
+    replace: bool,
+}
+
+impl Member {
+    pub(super) fn new(config: &Config, identity: Identity, sockets: &Sockets) -> Member {
+        let advertised = match (&config.advertise, sockets.grpc_address()) {
+            (Some(told), _) => told.as_str().into(),
+            (None, Some(bound)) => bound.to_string().into(),
+            (None, None) => "".into(),
+        };
+        let (directory, limits) = (config.directory.clone(), config.limits.all().directory);
+        Member { identity, advertised, local: sockets.local(), directory, limits, replace: config.replace }
+    }
+
+    /// Begins to attach to the directory. Returns the directory, too, if this sidecar hosts it.
+    pub(super) fn attach(
+        self,
+        security: &Security,
+        news: mpsc::UnboundedSender<News>,
+    ) -> Result<(DirectoryClient, Option<Directory>), StartError> {
+        let Member { identity, advertised, local, directory, limits, replace } = self;
+        let (place, hosted) = match directory {
+            DirectoryPlace::Embedded => {
+                let tenants = security.tenancy().tenants().clone();
+                let hosted = Directory::with(identity.node.clone(), local.clone(), tenants);
+                hosted.limit_keys(limits.keys_per_node);
+                (Place::Here(hosted.clone()), Some(hosted))
+            }
+            DirectoryPlace::At(url) => {
+                let place = Place::there(&url, security.clone());
+                (place.map_err(|_| ConfigError::Directory { value: url })?, None)
+            }
+        };
+        let Identity { node, incarnation, .. } = identity;
+        let hello = Hello { node, address: advertised, incarnation, local, replace };
+        Ok((DirectoryClient::start(place, hello, news), hosted))
+    }
+}
+
+/// Waits for a while until the directory has answered.
+///
+/// # Errors
+/// The directory refuses this sidecar.
+pub(super) async fn attached(directory: &DirectoryClient) -> Result<(), StartError> {
+    let state = directory.first_word(DIRECTORY_TIMEOUT).await;
+    if state.refused {
+        // No worker and no peer has connected yet.
+        return Err(StartError::Directory { place: directory.place().describe(), why: state.why_not });
+    }
+    if !state.attached {
+        tracing::warn!(
+            directory = directory.place().describe(),
+            why = state.why_not,
+            "ready without the directory: until it is there, this node knows only its own keys and workers"
+        );
+    }
+    Ok(())
+}
