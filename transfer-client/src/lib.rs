@@ -137,7 +137,7 @@
 //! - Dropping a future gives the call up. Nothing leaks: a late result is released.
 //! - [`Client::close`](crate::Client::close) ends the session at once, and every call that waits.
 //! - When the sidecar ends, the calls under way fail with [`Error::SidecarGone`], and everything that was fetched stays
-//!   readable. The client reconnects by itself and publishes its versions again; see [`Connect::come_back`]. Counts of
+//!   readable. The client reconnects by itself and publishes its versions again; see [`Connect::reconnect`]. Counts of
 //!   fetches ([`Until::Fetched`]) then begin anew. Versions that have landed on other nodes stay there.
 //! - A session belongs to its process: in a forked child calls fail with [`Error::Forked`], and drops do nothing.
 //!   Connect anew there.

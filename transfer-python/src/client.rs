@@ -93,7 +93,7 @@ fn connect(
 impl Client {
     #[new]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
-    #[pyo3(signature = (path, *, name = None, arena_bytes = None, timeout = None, spin = None, come_back = true, sidecar = None))]
+    #[pyo3(signature = (path, *, name = None, arena_bytes = None, timeout = None, spin = None, reconnect = true, sidecar = None))]
     fn new(
         py: Python<'_>,
         path: Option<PathBuf>,
@@ -101,7 +101,7 @@ impl Client {
         arena_bytes: Option<u64>,
         #[pyo3(from_py_with = options::connect_timeout)] timeout: Option<Duration>,
         #[pyo3(from_py_with = options::spin)] spin: Option<Duration>,
-        come_back: bool,
+        reconnect: bool,
         sidecar: Option<Settings>,
     ) -> PyResult<Client> {
         let mut begin = match (path, sidecar) {
@@ -113,7 +113,7 @@ impl Client {
                 BlockingClient::embedded_with(config)
             }
         };
-        begin = begin.come_back(come_back);
+        begin = begin.reconnect(reconnect);
         if let Some(name) = name {
             begin = begin.name(name);
         }

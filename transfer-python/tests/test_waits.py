@@ -255,7 +255,7 @@ def test_a_sidecar_that_is_not_there_or_does_not_come_back_is_an_error(sidecar, 
     with pytest.raises(td.SidecarGone) as e:
         td.connect(folder / "none.sock")
     assert e.value.code == "connect" and e.value.fault == "operator"
-    with td.connect(sidecar.path, come_back=False) as client:
+    with td.connect(sidecar.path, reconnect=False) as client:
         client.push("k", b"1")
         kept = client.fetch("k")
         sidecar.kill()

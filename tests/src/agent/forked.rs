@@ -12,7 +12,7 @@ impl Agent {
     /// or 0.
     pub(super) fn fork(&self, socket: &Path, key: &str) -> u8 {
         let connect =
-            |name: &str| BlockingClient::connect(socket).name(name).arena_bytes(1 << 20).come_back(false).call();
+            |name: &str| BlockingClient::connect(socket).name(name).arena_bytes(1 << 20).reconnect(false).call();
         // The child drops the last handle that it has of this client. The parent's session must not end by that.
         let other = connect("other client").expect("a second client of the same process");
         other.push_slice("of the other", [3], &[1.0_f32, 2.0, 3.0]).call().expect("it works");

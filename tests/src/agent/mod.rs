@@ -74,14 +74,14 @@ fn embedded() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn connect(socket: &str, name: &str, arena: u64, is_async: bool, comes_back: bool) -> Result<Agent, Error> {
+fn connect(socket: &str, name: &str, arena: u64, is_async: bool, reconnects: bool) -> Result<Agent, Error> {
     let (client, face) = match is_async {
-        false => (BlockingClient::connect(socket).name(name).arena_bytes(arena).come_back(comes_back).call()?, None),
+        false => (BlockingClient::connect(socket).name(name).arena_bytes(arena).reconnect(reconnects).call()?, None),
         true => {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
             let runtime = runtime.expect("a runtime can be made");
             let client = runtime.block_on(async {
-                Client::connect(socket).name(name).arena_bytes(arena).come_back(comes_back).await
+                Client::connect(socket).name(name).arena_bytes(arena).reconnect(reconnects).await
             })?;
             (client.blocking(), Some((runtime, client)))
         }

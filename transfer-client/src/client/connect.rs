@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::request::{AnyClient, BlockingClient, Client, Handle, HasHandle};
 #[cfg(feature = "embedded")]
 use crate::session::NodeConfig;
-use crate::session::{Connection, Inside, Session, Way, spawn_driver};
+use crate::session::{Connection, Inside, Reconnect, Session, spawn_driver};
 use std::future::{Future, IntoFuture};
 use std::hash::{BuildHasher, RandomState};
 use std::marker::PhantomData;
@@ -47,7 +47,7 @@ pub struct Connect<C> {
     arena_bytes: u64,
     timeout: Option<Duration>,
     spin: Duration,
-    comes_back: bool,
+    reconnects: bool,
     client: PhantomData<C>,
 }
 
@@ -74,7 +74,7 @@ impl<C: AnyClient> Connect<C> {
             arena_bytes: DEFAULT_ARENA_BYTES,
             timeout: None,
             spin: if cpus >= 4 { DEFAULT_SPIN } else { Duration::ZERO },
-            comes_back: true,
+            reconnects: true,
             client: PhantomData,
         }
     }
@@ -111,8 +111,8 @@ impl<C: AnyClient> Connect<C> {
 
     /// Whether the client reconnects by itself when the sidecar was restarted, and publishes its versions again. The
     /// default is yes, if the sidecar was found by its path. Without it, the client ends with the sidecar.
-    pub fn come_back(mut self, comes_back: bool) -> Self {
-        self.comes_back = comes_back;
+    pub fn reconnect(mut self, reconnects: bool) -> Self {
+        self.reconnects = reconnects;
         self
     }
 
@@ -125,11 +125,12 @@ impl<C: AnyClient> Connect<C> {
         let timeout = self.timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT + prefault);
         let until = Instant::now() + timeout;
         let options = WorkerOptions { name: name.clone(), arena_bytes: self.arena_bytes, timeout };
-        let mut way = None;
+        let mut reconnect = None;
         let (end, inside): (_, Option<Inside>) = match self.target {
             Target::Path(path) => {
                 let end = WorkerEnd::connect(&path, &options);
-                way = self.comes_back.then(|| Way { path, name: name.clone(), timeout, spin: self.spin, runtime });
+                reconnect =
+                    self.reconnects.then(|| Reconnect { path, name: name.clone(), timeout, spin: self.spin, runtime });
                 (end, None)
             }
             Target::Socket(socket) => (WorkerEnd::join(socket, &options), None),
@@ -147,14 +148,14 @@ impl<C: AnyClient> Connect<C> {
             _ => return Err(Error::Connect(SessionError::Unexpected { expected: "a doorbell", found: "a segment" })),
         }
         let (node, incarnation) = (end.node.clone(), end.incarnation);
-        let session = Session::start(end, self.spin, inside, way.is_some());
+        let session = Session::start(end, self.spin, inside, reconnect.is_some());
         let session = session.map_err(Error::Connect)?;
         let connection = Connection::new(session);
-        if let Some(way) = way {
-            connection.come_back_by(way).map_err(|e| {
+        if let Some(reconnect) = reconnect {
+            connection.reconnect_by(reconnect).map_err(|e| {
                 let source = transfer_memory::Errno::from_io_error(&e).unwrap_or(transfer_memory::Errno::AGAIN);
                 Error::Connect(SessionError::Socket(SocketError::System {
-                    step: "start the thread that comes back for",
+                    step: "start the thread that reconnects",
                     source,
                 }))
             })?;

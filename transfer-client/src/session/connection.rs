@@ -32,7 +32,7 @@ const PUBLISHING: Duration = Duration::from_secs(30);
 
 /// The parameters of reconnecting.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct Reconnect {
     pub(crate) path: PathBuf,
     pub(crate) name: Name,
     pub(crate) timeout: Duration,
@@ -71,7 +71,7 @@ impl Connection {
         let deadline = Instant::now() + LEAVING;
         self.closed.store(true, Ordering::SeqCst);
         self.session().close(deadline);
-        // A session that follows may have been under way.
+        // A session that follows may have been under options.
         let _attempt = self.reconnecting.try_lock_until(deadline);
         self.session().close(deadline);
     }
@@ -82,15 +82,15 @@ impl Connection {
     }
 
     /// Starts the thread that reconnects. It ends with the connection.
-    pub(crate) fn come_back_by(self: &Arc<Self>, way: Way) -> std::io::Result<()> {
+    pub(crate) fn reconnect_by(self: &Arc<Self>, options: Reconnect) -> std::io::Result<()> {
         let connection = Arc::downgrade(self);
         let thread = std::thread::Builder::new().name("transfer-return".into()).stack_size(256 << 10);
-        thread.spawn(move || while stays(&connection, &way).is_some() {}).map(drop)
+        thread.spawn(move || while stays(&connection, &options).is_some() {}).map(drop)
     }
 }
 
 /// Waits for the end of one session and begins the next one. `None` if none follows.
-fn stays(connection: &Weak<Connection>, way: &Way) -> Option<()> {
+fn stays(connection: &Weak<Connection>, options: &Reconnect) -> Option<()> {
     wait_for_hangup(connection)?;
     let over = connection.upgrade()?.session();
     if over.wait_for_end() != Gone::Away {
@@ -106,7 +106,7 @@ fn stays(connection: &Weak<Connection>, way: &Way) -> Option<()> {
         if here.closed.load(Ordering::SeqCst) {
             return None;
         }
-        match come_back(&over, way, &mut published) {
+        match reconnect(&over, options, &mut published) {
             Ok(next) => {
                 if here.closed.load(Ordering::SeqCst) {
                     next.close(Instant::now() + LEAVING);
@@ -116,18 +116,18 @@ fn stays(connection: &Weak<Connection>, way: &Way) -> Option<()> {
                 break next;
             }
             Err(SessionError::Refused(refusal)) if is_final(refusal.code) => {
-                tracing::error!(worker = %way.name, %refusal, "the sidecar does not take this worker back after its restart");
+                tracing::error!(worker = %options.name, %refusal, "the sidecar does not take this worker back after its restart");
                 over.never_back(&refusal.text);
                 return None;
             }
-            Err(e) => tracing::debug!(worker = %way.name, "not back yet: {e}"),
+            Err(e) => tracing::debug!(worker = %options.name, "not back yet: {e}"),
         }
         drop(attempt);
         drop(here);
         std::thread::sleep(pause);
         pause = (pause * 2).min(PAUSES.1);
     };
-    tracing::info!(worker = %way.name, incarnation = next.incarnation(), "back after a restart of the sidecar");
+    tracing::info!(worker = %options.name, incarnation = next.incarnation(), "back after a restart of the sidecar");
     for mut loan in held {
         loan.formers.push(former.clone());
         next.give_back(loan);
@@ -137,10 +137,10 @@ fn stays(connection: &Weak<Connection>, way: &Way) -> Option<()> {
         next.close(Instant::now() + LEAVING);
         return None;
     }
-    if let Some(runtime) = &way.runtime {
+    if let Some(runtime) = &options.runtime {
         let _inside = runtime.enter();
         if let Err(e) = spawn_driver(&next) {
-            tracing::error!(worker = %way.name, "nothing drives the session after the restart: {e}");
+            tracing::error!(worker = %options.name, "nothing drives the session after the restart: {e}");
         }
     }
     Some(())
@@ -164,7 +164,11 @@ fn is_final(code: RefusalCode) -> bool {
     matches!(code, RefusalCode::Version | RefusalCode::NotAllowed | RefusalCode::BadArena | RefusalCode::ArenaTooLarge)
 }
 
-fn come_back(over: &Arc<Session>, way: &Way, published: &mut Vec<Loan>) -> Result<Arc<Session>, SessionError> {
+fn reconnect(
+    over: &Arc<Session>,
+    options: &Reconnect,
+    published: &mut Vec<Loan>,
+) -> Result<Arc<Session>, SessionError> {
     let home = over.home();
     let system = |e: std::io::Error| {
         let source = Errno::from_io_error(&e).unwrap_or(Errno::IO);
@@ -175,12 +179,12 @@ fn come_back(over: &Arc<Session>, way: &Way, published: &mut Vec<Loan>) -> Resul
         arena: home.arena.mapping().clone(),
         arena_fd: home.fd.try_clone().map_err(system)?,
     };
-    let end = WorkerEnd::come_back(&way.path, &way.name, way.timeout, with)?;
-    match end.socket.receive(Instant::now() + way.timeout)? {
+    let end = WorkerEnd::reconnect(&options.path, &options.name, options.timeout, with)?;
+    match end.socket.receive(Instant::now() + options.timeout)? {
         FromSidecar::Doorbell => {}
         _ => return Err(SessionError::Unexpected { expected: "a doorbell", found: "a segment" }),
     }
-    let next = over.follow(end, way.spin);
+    let next = over.follow(end, options.spin);
     publish_again(&next, published);
     match next.gone() {
         None => Ok(next),

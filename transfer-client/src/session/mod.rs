@@ -41,7 +41,7 @@ mod wait;
 mod watch;
 
 pub(crate) use calls::{Calls, Ended, merge};
-pub(crate) use connection::{Connection, Way};
+pub(crate) use connection::{Connection, Reconnect};
 pub(crate) use deadline::{GRACE, deadline};
 pub(crate) use driver::spawn as spawn_driver;
 #[cfg(feature = "embedded")]

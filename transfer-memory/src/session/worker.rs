@@ -102,7 +102,7 @@ impl WorkerEnd {
     ///
     /// # Errors
     /// As [`WorkerEnd::connect`].
-    pub fn come_back(path: &Path, name: &Name, timeout: Duration, with: Returning) -> Result<WorkerEnd, SessionError> {
+    pub fn reconnect(path: &Path, name: &Name, timeout: Duration, with: Returning) -> Result<WorkerEnd, SessionError> {
         let deadline = Instant::now() + timeout;
         let socket = Socket::connect(path, deadline)?;
         let Returning { incarnation, arena, arena_fd } = with;

@@ -36,7 +36,7 @@ class Client(_native.Client):
         arena: int | str | None = None,
         timeout: float | None = None,
         spin: float | None = None,
-        come_back: bool = True,
+        reconnect: bool = True,
         sidecar: _calls.Settings | None = None,
     ) -> Self:
         where = None if path is None else os.fspath(path)
@@ -47,12 +47,12 @@ class Client(_native.Client):
             arena_bytes=_calls.to_bytes(arena, "arena"),
             timeout=timeout,
             spin=spin,
-            come_back=come_back,
+            reconnect=reconnect,
             sidecar=_calls.to_settings(sidecar),
         )
         # A sidecar of this process is found by others at its socket.
         where = where or _native._embedded_socket()
-        arguments = {"name": name, "arena": arena, "timeout": timeout, "spin": spin, "come_back": come_back}
+        arguments = {"name": name, "arena": arena, "timeout": timeout, "spin": spin, "reconnect": reconnect}
         self._arguments = None if where is None else (where, arguments)
         return self
 
@@ -486,18 +486,18 @@ def connect(
     arena: int | str | None = None,
     timeout: float | None = None,
     spin: float | None = None,
-    come_back: bool = True,
+    reconnect: bool = True,
 ) -> Client:
     """Connects to the sidecar that listens at `path`.
 
     `name` is this worker's, by which others push to it, and under which it owns its keys; without it a name of its own is made. `arena` is the
     memory that it allocates tensors in, in bytes or as "4GiB"; 64 MiB where nothing is said, 0 for a worker that only fetches. `timeout` is how
     many seconds it may take: 30, and 10 for each GiB of arena, where nothing is said. `spin` is how many seconds a call looks for its answer
-    before it sleeps. With `come_back` the client connects again by itself after a restart of the sidecar.
+    before it sleeps. With `reconnect` the client connects again by itself after a restart of the sidecar.
 
     Raises `SidecarGone` where there is no sidecar, or where it takes no more workers.
     """
-    return Client(path, name=name, arena=arena, timeout=timeout, spin=spin, come_back=come_back)
+    return Client(path, name=name, arena=arena, timeout=timeout, spin=spin, reconnect=reconnect)
 
 
 def embedded(

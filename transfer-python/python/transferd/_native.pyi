@@ -71,7 +71,7 @@ class Client:
         arena_bytes: int | None = None,
         timeout: float | None = None,
         spin: float | None = None,
-        come_back: bool = True,
+        reconnect: bool = True,
         sidecar: tuple[str | None, Sequence[tuple[str, str]]] | None = None,
     ) -> Self: ...
     @property

@@ -422,10 +422,10 @@ def connect(
     name: str | None = None,
     arena: int | str | None = None,
     timeout: float | None = None,
-    come_back: bool = True,
+    reconnect: bool = True,
 ) -> Connecting:
     """As `transferd.connect`: `await connect(path)`, or `async with connect(path) as c`."""
-    return Connecting(path, {"name": name, "arena": arena, "timeout": timeout, "come_back": come_back})
+    return Connecting(path, {"name": name, "arena": arena, "timeout": timeout, "reconnect": reconnect})
 
 
 def embedded(
