@@ -11,7 +11,7 @@ use transfer_client::{Client, DType, Error, Gone};
 
 async fn start(script: impl Script, arena_bytes: u64) -> (Sidecar, Client) {
     let (sidecar, socket) = Sidecar::start(script);
-    let client = Client::over(socket).name("trainer-0").arena_bytes(arena_bytes).await.unwrap();
+    let client = Client::from_socket(socket).name("trainer-0").arena_bytes(arena_bytes).await.unwrap();
     (sidecar, client)
 }
 

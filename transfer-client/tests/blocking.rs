@@ -13,7 +13,7 @@ use transfer_core::op::{Command, Reply, Request};
 
 fn start(script: impl Script, arena_bytes: u64) -> (Sidecar, BlockingClient) {
     let (sidecar, socket) = Sidecar::start(script);
-    let client = BlockingClient::over(socket).name("trainer-0").arena_bytes(arena_bytes).call().unwrap();
+    let client = BlockingClient::from_socket(socket).name("trainer-0").arena_bytes(arena_bytes).call().unwrap();
     (sidecar, client)
 }
 

@@ -14,7 +14,7 @@ use transfer_memory::segment::{Lock, Pages, PinnedBudget, Segment, SegmentOption
 
 fn start(script: impl Script, arena_bytes: u64) -> (Sidecar, BlockingClient) {
     let (sidecar, socket) = Sidecar::start(script);
-    let client = BlockingClient::over(socket).arena_bytes(arena_bytes).call().unwrap();
+    let client = BlockingClient::from_socket(socket).arena_bytes(arena_bytes).call().unwrap();
     (sidecar, client)
 }
 

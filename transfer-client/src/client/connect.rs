@@ -56,7 +56,7 @@ impl<C: AnyClient> Connect<C> {
         Connect::to(Target::Path(path.to_owned()))
     }
 
-    pub(crate) fn over(socket: Socket) -> Self {
+    pub(crate) fn to_socket(socket: Socket) -> Self {
         Connect::to(Target::Socket(socket))
     }
 

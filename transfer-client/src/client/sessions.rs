@@ -35,8 +35,8 @@ impl Client {
     }
 
     /// Begins a session over a connected socket.
-    pub fn over(socket: Socket) -> Connect<Client> {
-        Connect::over(socket)
+    pub fn from_socket(socket: Socket) -> Connect<Client> {
+        Connect::to_socket(socket)
     }
 
     /// Closes the client and all its clones, as [`BlockingClient::close`] does.
@@ -72,8 +72,8 @@ impl BlockingClient {
     }
 
     /// Begins a session over a connected socket.
-    pub fn over(socket: Socket) -> Connect<BlockingClient> {
-        Connect::over(socket)
+    pub fn from_socket(socket: Socket) -> Connect<BlockingClient> {
+        Connect::to_socket(socket)
     }
 
     /// Closes the client and all its clones: every call that waits, and every later one, fails at once with
