@@ -125,7 +125,7 @@ fn dropped_futures_leak_no_landing_slot() {
         giver.push("w", spec.clone()).version(round).get();
         runtime.block_on(async {
             let mut tensor =
-                pusher.allocate_wait(DType::U8, &spec.shape, transfer_tests::PATIENCE).await.expect("room");
+                pusher.allocate_wait(DType::U8, &spec.shape).timeout(transfer_tests::PATIENCE).await.expect("room");
             pattern::fill(tensor.as_mut_bytes(), DType::U8, spec.seed);
             let push = pusher.push_tensor("x", tensor).version(round).to("receiver").timeout(transfer_tests::PATIENCE);
             let fetch = taker.fetch("w").exactly(round).timeout(transfer_tests::PATIENCE);
@@ -144,7 +144,8 @@ fn dropped_futures_leak_no_landing_slot() {
     let last = Spec::bytes(LEN, 99);
     // The flow of "x" holds slots of an older size until its next version has arrived.
     runtime.block_on(async {
-        let mut tensor = pusher.allocate_wait(DType::U8, &last.shape, transfer_tests::PATIENCE).await.expect("room");
+        let mut tensor =
+            pusher.allocate_wait(DType::U8, &last.shape).timeout(transfer_tests::PATIENCE).await.expect("room");
         pattern::fill(tensor.as_mut_bytes(), DType::U8, last.seed);
         let push = pusher.push_tensor("x", tensor).version(99).to("receiver").timeout(transfer_tests::PATIENCE);
         push.into_future().await.expect("the receiver is there");

@@ -25,7 +25,7 @@ macro_rules! waits {
             $make!($client, "part of a bundle", |c| c.fetch_bundle("never").timeout(HOUR).only(["w"])),
             $make!($client, "barrier", |c| c.barrier("never", 2).wait().timeout(HOUR)),
             $make!($client, "exchange", |c| c.exchange("never").join().timeout(HOUR)),
-            $make!($client, "room", |c| c.allocate_wait(DType::U8, [ARENA / 2], HOUR)),
+            $make!($client, "room", |c| c.allocate_wait(DType::U8, [ARENA / 2]).timeout(HOUR)),
             $make!($client, "room for a push", |c| c
                 .push_slice("k", [ARENA / 2], &[0u8; ARENA as usize / 2])
                 .timeout(HOUR)),

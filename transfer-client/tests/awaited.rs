@@ -77,9 +77,9 @@ async fn a_dropped_call_is_cancelled_and_its_late_result_released() {
 async fn allocations_wait_and_give_up_in_time() {
     let (_sidecar, client) = start(Honest::default(), 4096).await;
     client.push_tensor("k", client.allocate(DType::U8, [4096]).unwrap()).await.unwrap();
-    let full = client.allocate_wait(DType::U8, [1], Duration::from_millis(30)).await;
+    let full = client.allocate_wait(DType::U8, [1]).timeout(Duration::from_millis(30)).await;
     assert!(matches!(full, Err(Error::ArenaFull { .. })));
-    let waiting = tokio::spawn(client.allocate_wait(DType::U8, [1], Duration::from_secs(20)).into_future());
+    let waiting = tokio::spawn(client.allocate_wait(DType::U8, [1]).timeout(Duration::from_secs(20)).into_future());
     client.delete("k").await.unwrap();
     waiting.await.unwrap().unwrap();
 }

@@ -224,18 +224,18 @@ fn arrays_in_the_arena_are_pushed_in_place() {
 fn waits_for_room_end_at_their_deadline() {
     let (_sidecar, client) = start(Honest::default(), 4096);
     let a = client.allocate(DType::U8, [4096]).unwrap();
-    let e = client.allocate_wait(DType::U8, [1], Duration::from_millis(20)).call().unwrap_err();
+    let e = client.allocate_wait(DType::U8, [1]).timeout(Duration::from_millis(20)).call().unwrap_err();
     assert!(matches!(e, Error::ArenaFull { free_bytes: 0, in_use_bytes: 4096, .. }));
     client.push_tensor("a", a).call().unwrap();
     thread::scope(|scope| {
-        scope.spawn(|| client.allocate_wait(DType::U8, [4096], secs(20)).call().unwrap());
+        scope.spawn(|| client.allocate_wait(DType::U8, [4096]).timeout(secs(20)).call().unwrap());
         thread::sleep(Duration::from_millis(20));
         client.delete("a").call().unwrap();
     });
     // Dropping a frozen tensor wakes no one, but is noticed.
     let frozen = client.allocate(DType::U8, [4096]).unwrap().freeze();
     thread::scope(|scope| {
-        scope.spawn(|| client.allocate_wait(DType::U8, [4096], secs(20)).call().unwrap());
+        scope.spawn(|| client.allocate_wait(DType::U8, [4096]).timeout(secs(20)).call().unwrap());
         thread::sleep(Duration::from_millis(20));
         drop(frozen);
     });

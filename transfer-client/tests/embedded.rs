@@ -41,7 +41,7 @@ async fn abandoned_calls_disturb_no_other_and_leave_nothing_behind() {
             let (writer, reader, key) = (writer.clone(), reader.clone(), format!("key-{i}"));
             tokio::spawn(async move {
                 for round in 1..=ROUNDS {
-                    let t = writer.allocate_wait(DType::U64, [32], Duration::from_secs(20));
+                    let t = writer.allocate_wait(DType::U64, [32]).timeout(Duration::from_secs(20));
                     let mut t = t.await.unwrap();
                     t.as_mut_slice::<u64>().unwrap().fill(round);
                     // The fetch is sent before its version is pushed.
@@ -64,5 +64,5 @@ async fn abandoned_calls_disturb_no_other_and_leave_nothing_behind() {
         task.await.unwrap();
     }
     // All of the arena is free again.
-    writer.allocate_wait(DType::U8, [1 << 20], Duration::from_secs(20)).await.unwrap();
+    writer.allocate_wait(DType::U8, [1 << 20]).timeout(Duration::from_secs(20)).await.unwrap();
 }

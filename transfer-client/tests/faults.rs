@@ -107,7 +107,7 @@ fn calls_fail_and_memory_stays_readable_when_the_sidecar_dies() {
     assert_eq!(e.error(), &leader);
     assert!(e.into_tensor().is_some());
     assert_eq!(client.fetch_many(["a", "b"]).call()[1].as_ref().unwrap_err(), &leader);
-    let full = client.allocate_wait(DType::U8, [1 << 20], Duration::from_secs(20)).call();
+    let full = client.allocate_wait(DType::U8, [1 << 20]).timeout(Duration::from_secs(20)).call();
     assert_eq!(full.unwrap_err(), leader);
     assert_eq!(held.clone().as_bytes(), b"immutable");
 }

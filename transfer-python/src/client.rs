@@ -121,7 +121,7 @@ impl Client {
             begin = begin.arena_bytes(bytes);
         }
         if let Some(timeout) = timeout {
-            begin = begin.connect_timeout(timeout);
+            begin = begin.timeout(timeout);
         }
         if let Some(spin) = spin {
             begin = begin.spin(spin);
@@ -289,7 +289,7 @@ impl Client {
             // Memory may have been returned in an answer that no thread has handled yet.
             Err(_) => handle.take_answers(),
         }
-        let begun = handle.allocate_wait(dtype, &shape, timeout).begin();
+        let begun = handle.allocate_wait(dtype, &shape).timeout(timeout).begin();
         Ok(Pending::new(going(begun, move |py, result: Result<TensorMut, Error>| {
             let about = About { key: None, waited: Some(started.elapsed()) };
             let tensor = result.map_err(|e| errors::raise(py, &e, &about))?;

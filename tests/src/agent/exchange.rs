@@ -148,7 +148,8 @@ impl Face {
         match self {
             Face::Blocking(client) => {
                 let mut tensor = client
-                    .allocate_wait(pattern::dtype(&spec.dtype), &spec.shape, TIMEOUT)
+                    .allocate_wait(pattern::dtype(&spec.dtype), &spec.shape)
+                    .timeout(TIMEOUT)
                     .call()
                     .map_err(|e| work::trouble(&e))?;
                 let dtype = tensor.dtype();
@@ -159,7 +160,8 @@ impl Face {
             }
             Face::Async(runtime, client) => {
                 let pushed: Result<_, Error> = runtime.block_on(async {
-                    let mut tensor = client.allocate_wait(pattern::dtype(&spec.dtype), &spec.shape, TIMEOUT).await?;
+                    let mut tensor =
+                        client.allocate_wait(pattern::dtype(&spec.dtype), &spec.shape).timeout(TIMEOUT).await?;
                     let dtype = tensor.dtype();
                     pattern::fill(tensor.as_mut_bytes(), dtype, seed);
                     let push = client.push_tensor(key, tensor).timeout(TIMEOUT);

@@ -55,7 +55,7 @@ impl Agent {
     }
 
     fn job_push(&self, key: &str, len: u64, version: u64, seed: u64, to: Option<&str>) -> Result<(), Trouble> {
-        let filled = self.client.allocate_wait(DType::U8, [len], PATIENCE).call();
+        let filled = self.client.allocate_wait(DType::U8, [len]).timeout(PATIENCE).call();
         let mut tensor = filled.map_err(|e| work::trouble(&e))?;
         pattern::fill(tensor.as_mut_bytes(), DType::U8, seed);
         let push = self.client.push_tensor(key, tensor).version(version).timeout(PATIENCE);

@@ -129,7 +129,7 @@ impl Agent {
         let mut place = None;
         let (frozen, foreign);
         let filled = || {
-            let mut filled = self.client.allocate_wait(dtype, &tensor.shape, *timeout).call()?;
+            let mut filled = self.client.allocate_wait(dtype, &tensor.shape).timeout(*timeout).call()?;
             pattern::fill(filled.as_mut_bytes(), dtype, tensor.seed);
             Ok(filled)
         };
@@ -203,7 +203,8 @@ impl Agent {
         let PushOrder { key, tensor, version, to, timeout, .. } = order;
         let (runtime, client) = self.face.as_ref().ok_or_else(|| unknown("async face"))?;
         let dtype = pattern::dtype(&tensor.dtype);
-        let mut filled = self.client.allocate_wait(dtype, &tensor.shape, *timeout).call().map_err(|e| trouble(&e))?;
+        let mut filled =
+            self.client.allocate_wait(dtype, &tensor.shape).timeout(*timeout).call().map_err(|e| trouble(&e))?;
         pattern::fill(filled.as_mut_bytes(), dtype, tensor.seed);
         let mut push = client.push_tensor(key, filled).timeout(*timeout);
         if let Some(version) = version {

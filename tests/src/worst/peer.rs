@@ -119,7 +119,7 @@ impl Peer {
         let key = format!("{}/there", self.name);
         if self.worker.as_ref().is_none_or(|worker| worker.gone().is_some()) {
             let connect = BlockingClient::connect(&self.against.socket).name(&self.name).arena_bytes(64 << 10);
-            let worker = connect.connect_timeout(TIMEOUT).reconnect(false).call();
+            let worker = connect.timeout(TIMEOUT).reconnect(false).call();
             // If other attackers have taken all memory, the key is not published, and is asked for all the same.
             self.worker = worker.ok().filter(|worker| worker.push_slice(&key, [1], &[1_u8]).call().is_ok());
         }

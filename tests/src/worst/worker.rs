@@ -76,7 +76,7 @@ impl Worker {
             // For the sidecar, the previous session may not have ended yet.
             let name = self.fresh("-");
             let connect = BlockingClient::connect(&self.against.socket).name(&name).arena_bytes(1 << 20);
-            let connected = connect.connect_timeout(TIMEOUT).reconnect(false).call();
+            let connected = connect.timeout(TIMEOUT).reconnect(false).call();
             if connected.is_err() {
                 // This attacker, or another one, has taken all memory.
                 self.waiting.clear();

@@ -122,7 +122,7 @@ async fn publish(client: &Client, input: &Input, key: &str, message_bytes: u64) 
     let once = Until::Fetched(NonZeroU32::MIN);
     while at < len {
         let part = message_bytes.min(len - at);
-        let mut tensor = client.allocate_wait(DType::U8, [part], PATIENCE).await.map_err(failed)?;
+        let mut tensor = client.allocate_wait(DType::U8, [part]).timeout(PATIENCE).await.map_err(failed)?;
         let file = input.clone();
         (tensor, hasher) = blocking(move || {
             let to = tensor.as_mut_bytes();
@@ -139,7 +139,7 @@ async fn publish(client: &Client, input: &Input, key: &str, message_bytes: u64) 
     let file = input.clone();
     blocking(move || file.with(|_| Ok(()))).await?;
     let digest = hasher.finalize();
-    let mut tensor = client.allocate_wait(DType::U8, [32], PATIENCE).await.map_err(failed)?;
+    let mut tensor = client.allocate_wait(DType::U8, [32]).timeout(PATIENCE).await.map_err(failed)?;
     tensor.as_mut_bytes().copy_from_slice(digest.as_bytes());
     client.push_tensor(key, tensor).version(version + 1).keep(once).await.map_err(|e| failed(e.into()))?;
     Ok(digest)

@@ -68,8 +68,9 @@ impl Pushing {
             }
             let key = item.key.to_string();
             let dims = item.meta.shape().dims();
-            let mut room =
-                std::pin::pin!(client.allocate_wait(item.meta.dtype(), dims, self.options.timeout).into_future());
+            let mut room = std::pin::pin!(
+                client.allocate_wait(item.meta.dtype(), dims).timeout(self.options.timeout).into_future()
+            );
             let mut tensor = None;
             while tensor.is_none() || running.len() >= IN_FLIGHT {
                 tokio::select! {

@@ -96,7 +96,7 @@ impl<C: AnyClient> Connect<C> {
 
     /// The time-out of connecting, which includes filling the arena's pages. 30 s plus 10 s per GiB of arena by
     /// default.
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+    pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }

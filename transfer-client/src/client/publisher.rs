@@ -62,8 +62,8 @@ impl<C: AnyClient> Publisher<C> {
     }
 
     /// Allocates a tensor, and waits for room, as [`Client::allocate_wait`](crate::Client::allocate_wait) does.
-    pub fn allocate_wait(&self, dtype: DType, dims: impl AsRef<[u64]>, timeout: Duration) -> AllocateWait<C> {
-        AllocateWait::new(self.handle.session(), dtype, dims.as_ref(), timeout)
+    pub fn allocate_wait(&self, dtype: DType, dims: impl AsRef<[u64]>) -> AllocateWait<C> {
+        AllocateWait::new(self.handle.session(), dtype, dims.as_ref())
     }
 
     /// Publishes a tensor, as [`Client::push_tensor`](crate::Client::push_tensor) does.

@@ -22,10 +22,10 @@ both_clients! {
         allocate(&self.handle().session(), dtype, dims.as_ref())
     }
 
-    /// Allocates a tensor like [`Client::allocate`](crate::Client::allocate), but waits up to `timeout` until room becomes free, because tensors
+    /// Allocates a tensor like [`Client::allocate`](crate::Client::allocate), but waits until room becomes free, because tensors
     /// are replaced, fetched by all their readers, or dropped.
-    pub fn allocate_wait(&self, dtype: DType, dims: impl AsRef<[u64]>, timeout: Duration) -> AllocateWait<Self> {
-        AllocateWait::new(self.handle().session(), dtype, dims.as_ref(), timeout)
+    pub fn allocate_wait(&self, dtype: DType, dims: impl AsRef<[u64]>) -> AllocateWait<Self> {
+        AllocateWait::new(self.handle().session(), dtype, dims.as_ref())
     }
 
     /// Publishes a tensor under `key`. No byte moves until it is fetched on another node, unless [`Push::to`] is set.

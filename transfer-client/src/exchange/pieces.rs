@@ -254,7 +254,7 @@ async fn allocate(io: &Io, sizes: &[u64], timeout: Duration) -> Result<Vec<Tenso
     let mut blocks = Vec::with_capacity(sizes.len());
     for size in sizes {
         let left = limit.saturating_duration_since(Instant::now());
-        let wait = AllocateWait::<BlockingClient>::new(io.session(), DType::U8, &[*size], left);
+        let wait = AllocateWait::<BlockingClient>::new(io.session(), DType::U8, &[*size]).timeout(left);
         blocks.push(io.run(wait.call).await?);
     }
     Ok(blocks)

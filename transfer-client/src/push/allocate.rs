@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::memory::TensorMut;
-use crate::request::{AnyClient, Call, Request, RequestCall};
+use crate::request::{AnyClient, Call, DEFAULT_TIMEOUT, Request, RequestCall};
 use crate::session::{Session, deadline};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ pub(crate) fn allocate(session: &Session, dtype: DType, dims: &[u64]) -> Result<
 pub type AllocateWait<C> = Request<C, AllocateCall>;
 
 impl<C: AnyClient> AllocateWait<C> {
-    pub(crate) fn new(session: Arc<Session>, dtype: DType, dims: &[u64], timeout: Duration) -> Self {
+    pub(crate) fn new(session: Arc<Session>, dtype: DType, dims: &[u64]) -> Self {
         let meta = TensorMeta::of(dtype, dims).map_err(Error::from);
-        Request::from_call(AllocateCall { session, meta, timeout, started: None })
+        Request::from_call(AllocateCall { session, meta, timeout: DEFAULT_TIMEOUT, started: None })
     }
 }
 

@@ -44,7 +44,7 @@ impl Batches {
                 turns.wait()?;
             }
             let tensors = keys[(version % 2) as usize].iter().map(|key| {
-                let tensor = client.allocate_wait(DType::U8, [self.len], PATIENCE).call()?;
+                let tensor = client.allocate_wait(DType::U8, [self.len]).timeout(PATIENCE).call()?;
                 Ok((key, tensor))
             });
             let tensors: Vec<(&Key, TensorMut)> = tensors.collect::<Result<_, Error>>()?;

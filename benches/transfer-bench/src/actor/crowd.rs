@@ -99,13 +99,13 @@ impl Crowd {
             match task {
                 CrowdTask::Join { socket, name, arena_bytes } => {
                     let connect = Client::connect(&socket).name(name).arena_bytes(arena_bytes);
-                    self.clients.push(connect.connect_timeout(PATIENCE).await?);
+                    self.clients.push(connect.timeout(PATIENCE).await?);
                 }
                 CrowdTask::Embed { settings, name, arena_bytes } => {
                     let config =
                         settings.iter().fold(NodeConfig::new(&name), |config, (key, value)| config.set(key, value));
                     let connect = Client::embedded_with(config).name(name).arena_bytes(arena_bytes);
-                    self.clients.push(connect.connect_timeout(PATIENCE).await?);
+                    self.clients.push(connect.timeout(PATIENCE).await?);
                 }
                 CrowdTask::Push { session, keys, version } => push(self.client(session)?, keys, version).await?,
                 CrowdTask::Wait { session, keys, version } => {
@@ -131,7 +131,7 @@ async fn push(client: &Client, keys: Numbered, version: u64) -> Result<(), Faile
     for keys in keys.calls() {
         let mut tensors: Vec<(String, TensorMut)> = Vec::with_capacity(keys.len());
         for key in keys {
-            tensors.push((key, client.allocate_wait(DType::F32, [4, 4], PATIENCE).await?));
+            tensors.push((key, client.allocate_wait(DType::F32, [4, 4]).timeout(PATIENCE).await?));
         }
         let pushed = client.push_many(tensors).version(version).timeout(PATIENCE).await;
         pushed.into_iter().try_for_each(|pushed| pushed.map(drop)).map_err(Error::from)?;

@@ -165,7 +165,7 @@ impl Worker {
                 if let Some(spin) = spin {
                     connect = connect.spin(spin);
                 }
-                self.client = Some(connect.connect_timeout(PATIENCE).call()?);
+                self.client = Some(connect.timeout(PATIENCE).call()?);
                 return Ok(Answer::Done);
             }
             WorkerTask::Embed { settings, name, arena_bytes, spin } => {
@@ -175,7 +175,7 @@ impl Worker {
                 if let Some(spin) = spin {
                     connect = connect.spin(spin);
                 }
-                self.client = Some(connect.connect_timeout(PATIENCE).call()?);
+                self.client = Some(connect.timeout(PATIENCE).call()?);
                 let address = transfer_client::embedded_addresses().and_then(|addresses| addresses.grpc);
                 return Ok(Answer::Listens(address));
             }
@@ -233,7 +233,7 @@ fn push(
     let (mut ns, mut copied) = (Vec::new(), 0);
     for version in versions {
         // Its contents are left over from an earlier tensor, because producing is not measured.
-        let tensor = client.allocate_wait(DType::U8, [len], PATIENCE).call()?;
+        let tensor = client.allocate_wait(DType::U8, [len]).timeout(PATIENCE).call()?;
         ticker.wait()?;
         ns.push(now_ns());
         let mut push = client.push_tensor(&key, tensor).version(version).timeout(PATIENCE);
@@ -342,7 +342,7 @@ fn ping_pong(
     let (mut ns, mut copied) = (Vec::new(), 0);
     for version in versions {
         let push = || -> Result<u64, Failed> {
-            let tensor = client.allocate_wait(DType::U8, [len], PATIENCE).call()?;
+            let tensor = client.allocate_wait(DType::U8, [len]).timeout(PATIENCE).call()?;
             let mut push = client.push_tensor(&give, tensor).version(version).timeout(PATIENCE);
             if let Some(to) = to {
                 push = push.to(to);
