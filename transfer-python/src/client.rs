@@ -256,12 +256,14 @@ impl Client {
         }
         fetch = choose!(py, fetch, versions);
         Ok(Pending::new(going(fetch.begin(), move |py, results| {
-            let tensors = results.into_iter().zip(keys).map(|(result, key)| {
-                let about = About { key: Some(&key), waited: Some(started.elapsed()) };
-                let tensor = result.map_err(|e| errors::raise(py, &e, &about))?;
-                Py::new(py, Tensor::new(Fetched::Whole(tensor), guard.clone(), key))
+            let results = results.into_iter().zip(keys).map(|(result, key)| match result {
+                Ok(tensor) => Ok(Py::new(py, Tensor::new(Fetched::Whole(tensor), guard.clone(), key))?.into_any()),
+                Err(e) => {
+                    let about = About { key: Some(&key), waited: Some(started.elapsed()) };
+                    Ok(errors::raise(py, &e, &about).into_value(py).into_any())
+                }
             });
-            Ok(PyList::new(py, tensors.collect::<PyResult<Vec<_>>>()?)?.into_any().unbind())
+            Ok(PyList::new(py, results.collect::<PyResult<Vec<_>>>()?)?.into_any().unbind())
         })))
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import os
 import signal
 import subprocess
@@ -391,10 +392,22 @@ fill.kept = []
 SCHEMA = pa.schema([("a", pa.int64())])
 ROWS = pa.table({"a": list(range(1 << 16))})
 
+
+def raised(results):
+    """Raises the last of many results, an error; in the event loop once they are there."""
+    if inspect.isawaitable(results):
+        return raised_later(results)
+    raise results[-1]
+
+
+async def raised_later(results):
+    raise (await results)[-1]
+
+
 CLOSED = {
     "fetch": lambda c, two, x: c.fetch("never", timeout=None),
     "at_least": lambda c, two, x: c.fetch("held", at_least=2, timeout=None),
-    "fetch_many": lambda c, two, x: c.fetch_many(["held", "never"], timeout=None),
+    "fetch_many": lambda c, two, x: raised(c.fetch_many(["held", "never"], timeout=None)),
     "fetch_state": lambda c, two, x: c.fetch_state("never", timeout=None),
     "only": lambda c, two, x: c.fetch_state("never", only=["w"], timeout=None),
     "fetch_table": lambda c, two, x: c.fetch_table("never", timeout=None),

@@ -12,6 +12,7 @@ from typing import Any, Self, Unpack
 
 from . import _calls, _native
 from ._calls import Aliases, FetchOptions, PushOptions, wait
+from ._errors import Error
 from ._exchange import Exchange
 from ._native import Buffer, Pushed, Round, Table, Tensor
 from ._state import State
@@ -126,8 +127,11 @@ class Client(_native.Client):
         """Publishes a copy of a buffer that stays writable. The options are those of `push`."""
         return wait(_calls.push_snapshot(self, key, buffer, options))
 
-    def fetch_many(self, keys: Sequence[str], **options: Unpack[FetchOptions]) -> list[Tensor]:
-        """Fetches many tensors with one wait. The options are those of `fetch`; the first key that fails raises."""
+    def fetch_many(self, keys: Sequence[str], **options: Unpack[FetchOptions]) -> list[Tensor | Error]:
+        """Fetches many tensors with one wait. The options are those of `fetch`.
+
+        Returns a result for each key, in order: its tensor, or the `Error` that `fetch` would raise. One key that fails costs no other.
+        """
         return wait(_calls.one(self._fetch_many(_calls.keys_of(keys), **options)))
 
     def delete(self, key: str, *, timeout: float | None = 30.0) -> None:

@@ -7,6 +7,8 @@ from typing import Any, Generic, NoReturn, Self, TypeVar, final
 from numpy.typing import NDArray
 from typing_extensions import disjoint_base
 
+from ._errors import Error
+
 _T = TypeVar("_T")
 
 __all__ = [
@@ -123,7 +125,7 @@ class Client:
         timeout: float | None = 30.0,
         require: str | None = None,
         trace: str | None = None,
-    ) -> Pending[list[Tensor]]: ...
+    ) -> Pending[list[Tensor | Error]]: ...
     def _fetch_table(self, key: str, options: Mapping[str, Any]) -> Pending[Table]: ...
     def _allocate(self, shape: int | Sequence[int], dtype: object, timeout: float | None) -> Pending[Buffer]: ...
     def _push(

@@ -17,6 +17,7 @@ from . import _calls, _client, _native
 from ._aio_exchange import Exchange, ExchangeReader, ExchangeTask
 from ._calls import Aliases, FetchOptions, PushOptions
 from ._client import Path
+from ._errors import Error
 from ._loop import Loop
 from ._native import Buffer, Pushed, Round, Table, Tensor
 from ._state import State
@@ -113,7 +114,7 @@ class Client:
         """As `transferd.Client.fetch`."""
         return await self._loop.wait(self._client.fetch_later(key, slice=slice, **options))
 
-    async def fetch_many(self, keys: Sequence[str], **options: Unpack[FetchOptions]) -> list[Tensor]:
+    async def fetch_many(self, keys: Sequence[str], **options: Unpack[FetchOptions]) -> list[Tensor | Error]:
         """As `transferd.Client.fetch_many`."""
         return await self._loop.wait(self._client._fetch_many(_calls.keys_of(keys), **options))
 
