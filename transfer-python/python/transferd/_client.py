@@ -79,8 +79,10 @@ class Client(_native.Client):
     def empty(self, shape: int | Sequence[int], dtype: object = "float32", *, timeout: float | None = 0.0) -> Buffer:
         """Allocates a `Buffer` in the arena: memory that the sidecar and the fabrics read as it lies.
 
-        It begins with what an earlier tensor left there. `dtype` is a name ("bfloat16") or a type of numpy, ml_dtypes or torch. Where there
-        is no room it waits up to `timeout` seconds for tensors to be replaced or dropped, and raises `ArenaFull`.
+        It begins with what an earlier tensor left there. `dtype` is a name ("bfloat16") or a type of numpy, ml_dtypes or torch.
+
+        Where there is no room it raises `ArenaFull`. Unlike other calls it does so at once, because the arena is most often full of buffers
+        that the caller itself holds, which no wait would free. With `timeout` it waits so many seconds for tensors to be replaced or dropped.
         """
         return wait(_calls.allocate(self, shape, dtype, timeout))
 
