@@ -148,14 +148,12 @@ impl<T> FetchCall<T> {
     }
 
     /// Looks the version up, or asks the sidecar for it.
-    fn begin(&mut self, key: Key) -> Result<Option<T>, Error> {
-        if let Some((lease, tensor)) = look_up(&self.session, &key, &self.options) {
-            return self.finish(&key, lease, tensor).map(Some);
+    fn begin(&self, key: &Key) -> Result<ControlFlow<T, OneCall>, Error> {
+        if let Some((lease, tensor)) = look_up(&self.session, key, &self.options) {
+            return self.finish(key, lease, tensor).map(ControlFlow::Break);
         }
-        let excerpt = self.take.excerpt()?;
-        let command = self.options.command(key, excerpt);
-        self.stage = Stage::Asked(OneCall::begin(self.session.clone(), command, self.options.timeout));
-        Ok(None)
+        let command = self.options.command(key.clone(), self.take.excerpt()?);
+        Ok(ControlFlow::Continue(OneCall::begin(self.session.clone(), command, self.options.timeout)))
     }
 
     fn finish(&self, key: &Key, lease: Arc<Lease>, tensor: FetchedTensor) -> Result<T, Error> {
@@ -196,14 +194,14 @@ impl<T> Call for FetchCall<T> {
 
     fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
         let key = match &self.key {
-            Ok(key) => key.clone(),
+            Ok(key) => key,
             Err(e) => return ControlFlow::Break(Err(e.clone())),
         };
         loop {
             match &mut self.stage {
-                Stage::New => match self.begin(key.clone()) {
-                    Ok(None) => {}
-                    Ok(Some(found)) => return ControlFlow::Break(Ok(found)),
+                Stage::New => match self.begin(key) {
+                    Ok(ControlFlow::Continue(call)) => self.stage = Stage::Asked(call),
+                    Ok(ControlFlow::Break(found)) => return ControlFlow::Break(Ok(found)),
                     Err(e) => return ControlFlow::Break(Err(e)),
                 },
                 Stage::Asked(call) => {
@@ -217,7 +215,7 @@ impl<T> Call for FetchCall<T> {
                             let options = FetchOptions { timeout, ..self.options };
                             self.stage = Stage::Large(large(&self.session, key.clone(), options, failure));
                         }
-                        (Ok((lease, tensor)), _) => return ControlFlow::Break(self.finish(&key, lease, tensor)),
+                        (Ok((lease, tensor)), _) => return ControlFlow::Break(self.finish(key, lease, tensor)),
                         (Err(e), _) => return ControlFlow::Break(Err(e)),
                     }
                 }
