@@ -29,7 +29,7 @@ both_clients! {
         self.push_table(key, batch.schema_ref(), std::slice::from_ref(batch))
     }
 
-    /// Publishes record batches of one schema under `key`, as one version; see [`Client::push_batch`](crate::Client::push_batch). A shared
+    /// Publishes record batches of one schema under `key`, as one version; see [`push_batch`](Self::push_batch). A shared
     /// dictionary is sent once; of a growing dictionary only the new values are sent.
     pub fn push_table<'a>(
         &self,
@@ -46,7 +46,7 @@ both_clients! {
         Fetch::new(self.handle().session(), to_key(&key), take_batch)
     }
 
-    /// Fetches record batches that were pushed as one version; see [`Client::fetch_batch`](crate::Client::fetch_batch).
+    /// Fetches record batches that were pushed as one version; see [`fetch_batch`](Self::fetch_batch).
     pub fn fetch_table(&self, key: impl ToKey) -> Fetch<Self, FetchedTable> {
         Fetch::new(self.handle().session(), to_key(&key), take_table)
     }

@@ -14,8 +14,8 @@ use std::time::Duration;
 use transfer_core::tensor::{DType, Key};
 use transfer_memory::view::Element;
 
-/// Publishes versions of one key, with the same options for each. [`Client::publisher`](crate::Client::publisher) makes one, which asks nothing of the
-/// sidecar yet. The options of a push, such as its version, are set at the push.
+/// Publishes versions of one key, with the same options for each. [`Client::publisher`](crate::Client::publisher) makes
+/// one, which asks nothing of the sidecar yet. The options of a push, such as its version, are set at the push.
 ///
 /// ```no_run
 /// # use transfer_client::{Client, DType, Error};

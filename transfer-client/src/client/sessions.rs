@@ -77,8 +77,8 @@ impl BlockingClient {
     }
 
     /// Closes the client and all its clones: every call that waits, and every later one, fails at once with
-    /// [`Error::ClientClosed`](crate::Error::ClientClosed). The versions that it has published end as those of a worker that ends. What was fetched stays
-    /// readable; its memory is returned with the last fetched tensor.
+    /// [`Error::ClientClosed`](crate::Error::ClientClosed). The versions that it has published end as those of a worker
+    /// that ends. What was fetched stays readable; its memory is returned with the last fetched tensor.
     ///
     /// When this returns, another worker can have the name. A sidecar that does not answer within 5 s frees it once it does.
     pub fn close(&self) {

@@ -22,7 +22,7 @@ both_clients! {
         allocate(&self.handle().session(), dtype, dims.as_ref())
     }
 
-    /// Allocates a tensor like [`Client::allocate`](crate::Client::allocate), but waits until room becomes free, because tensors
+    /// Allocates a tensor like [`allocate`](Self::allocate), but waits until room becomes free, because tensors
     /// are replaced, fetched by all their readers, or dropped.
     pub fn allocate_wait(&self, dtype: DType, dims: impl AsRef<[u64]>) -> AllocateWait<Self> {
         AllocateWait::new(self.handle().session(), dtype, dims.as_ref())
@@ -50,7 +50,7 @@ both_clients! {
         Push::new(self.handle().session(), to_key(&key), checked(T::DTYPE, dims.as_ref(), bytemuck::cast_slice(elements)))
     }
 
-    /// Publishes bytes from any memory under `key`, as a tensor of `dtype`; see [`Client::push_slice`](crate::Client::push_slice).
+    /// Publishes bytes from any memory under `key`, as a tensor of `dtype`; see [`push_slice`](Self::push_slice).
     pub fn push_bytes<'a>(
         &self,
         key: impl ToKey,
@@ -62,7 +62,7 @@ both_clients! {
     }
 
     /// Publishes an Arrow array of numbers under `key`, as a tensor of one dimension. An array in the arena, made of a
-    /// [`Frozen`] tensor, is published in place; any other is copied as in [`Client::push_slice`](crate::Client::push_slice). A null is an error.
+    /// [`Frozen`] tensor, is published in place; any other is copied as in [`push_slice`](Self::push_slice). A null is an error.
     pub fn push_array<'a>(&self, key: impl ToKey, array: &'a dyn Array) -> Push<'a, Self> {
         let source = key.to_key().map_err(Error::from).and_then(|key| of_array(&key, array));
         Push::new(self.handle().session(), to_key(&key), source)

@@ -16,7 +16,8 @@ use transfer_core::fabric::FabricKind;
 use transfer_core::tensor::{Key, Select, Version};
 
 /// Reads the versions of one key, each at most once: a [`Tensor`], a [record batch](crate::FetchedBatch), a
-/// [table](crate::FetchedTable) or a [bundle](crate::FetchedBundle). [`Client::subscriber`](crate::Client::subscriber) makes one, which asks nothing of the sidecar yet.
+/// [table](crate::FetchedTable) or a [bundle](crate::FetchedBundle). [`Client::subscriber`](crate::Client::subscriber)
+/// makes one, which asks nothing of the sidecar yet.
 ///
 /// It remembers the version that it has returned last. A slow reader misses versions that were replaced meanwhile. Where the
 /// owner of the key begins again with lower versions, as a trainer does that goes on from a checkpoint, the subscriber gets

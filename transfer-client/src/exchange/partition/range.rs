@@ -64,7 +64,7 @@ impl Bounds {
         let at = |n: u128| sorted[(n * u128::from(rows) / parts) as usize];
         let chosen: UInt64Array = (1..parts).map(at).collect::<Vec<_>>().into();
         let keys = keys.iter().map(|key| take(key, &chosen, None)).collect::<Result<Vec<_>, _>>();
-        Bounds::new(names, keys.map_err(crate::BatchError::arrow("the bounds of a sample"))?)
+        Bounds::new(names, keys.map_err(crate::error::BatchError::arrow("the bounds of a sample"))?)
     }
 
     /// The columns that are compared.
