@@ -5,9 +5,10 @@
 //!   once more;
 //! - a leader that stops unlocks and *then* looks at the list and at the flag.
 
+use super::Session;
 use super::inside::{Following, Inside};
+use super::reader::Reader;
 use super::wait::Parker;
-use super::{Reader, Session};
 use crate::error::Gone;
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::ControlFlow;

@@ -1,8 +1,9 @@
 //! The reading half of a session.
 
+use super::Session;
+use super::inside::Following;
 use super::table::{Effects, Table};
 use super::wait::Spin;
-use super::{Following, Session};
 use crate::error::Gone;
 use parking_lot::MutexGuard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -1,0 +1,257 @@
+//! A session: what it consists of, how it begins, and its end.
+
+use super::home::{Former, Home};
+use super::inside::Inside;
+use super::known_tables::KnownTables;
+use super::lead::Driver;
+use super::look_up::Changes;
+use super::notices::Notices;
+use super::reader::Reader;
+use super::submission::Submission;
+use super::table::{Effects, Table};
+use super::wait::{Parker, Spin, Waiters};
+use super::{Lent, Loan};
+use crate::error::Gone;
+use parking_lot::{Mutex, MutexGuard};
+use rustix::fd::{AsFd, BorrowedFd};
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use transfer_core::memory::LocalSlice;
+use transfer_core::op::Push;
+use transfer_core::tensor::{Key, Version};
+use transfer_memory::Errno;
+use transfer_memory::arena::Arena;
+use transfer_memory::board::{Alarm, BoardReader};
+use transfer_memory::forked::ForkGuard;
+use transfer_memory::ring::RingError;
+use transfer_memory::segment::SegmentError;
+use transfer_memory::session::{Segments, SessionError, WorkerEnd, WorkerSocket};
+use transfer_memory::view::{Bytes, Owner};
+
+/// The interval at which a thread that waits for the end of a session looks whether it is over.
+const END_POLL: Duration = Duration::from_millis(100);
+
+/// See the [module](super).
+pub struct Session {
+    pub(super) socket: WorkerSocket,
+    pub(super) reader: Mutex<Reader>,
+    pub(super) submission: Mutex<Submission>,
+    pub(super) table: Mutex<Table>,
+    pub(super) segments: Segments,
+    /// The board, if the sidecar has one.
+    pub(super) board: Option<Arc<BoardReader>>,
+    pub(super) changes: Arc<Changes>,
+    pub(super) notices: Arc<Notices>,
+    /// The time for which a thread polls a notice before it sleeps.
+    pub(super) spin: Mutex<Spin>,
+    /// Wakes the threads that sleep on notices, at the end of the session.
+    pub(super) alarm: Alarm,
+    /// Set when look-ups have ended.
+    pub(super) over: AtomicBool,
+    pub(super) home: Arc<Home>,
+    pub(super) incarnation: u64,
+    /// Whether another session follows when the sidecar ends.
+    pub(super) renews: bool,
+    /// The waiters for room in the arena.
+    pub(super) room: Waiters,
+    /// The waiters for room in the submission ring.
+    pub(super) space: Waiters,
+    pub(super) followers: Mutex<Vec<Arc<Parker>>>,
+    pub(super) driver: Driver,
+    /// The tables of bundles of which parts were fetched.
+    pub(super) bundles: Mutex<KnownTables>,
+    /// Whether the submission has a backlog.
+    pub(super) backlog: AtomicBool,
+    /// The sidecar, if this process runs it.
+    pub(super) inside: Option<Inside>,
+}
+
+impl Session {
+    /// Starts a session with the result of the handshake.
+    ///
+    /// # Errors
+    /// If the system is short of descriptors or memory.
+    pub(crate) fn start(
+        end: WorkerEnd,
+        max_spin: Duration,
+        inside: Option<Inside>,
+        renews: bool,
+    ) -> Result<Arc<Session>, SessionError> {
+        let arena = Arena::new(end.arena_id, end.arena.clone()).map_err(RingError::from)?;
+        let len = end.arena.len();
+        let failed = |step| move |source| SegmentError::System { step, len, source };
+        let errno = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
+        // Used to reconnect after a restart of the sidecar.
+        let fd = end.arena_fd.try_clone().map_err(errno).map_err(failed("duplicate the descriptor of"))?;
+        let guard = ForkGuard::new().map_err(failed("map a guard page beside"))?;
+        let home = Arc::new(Home::new(arena, fd, guard));
+        Ok(Session::over(end, max_spin, inside, renews, home))
+    }
+
+    /// Starts the session that follows this one, which is over.
+    pub(crate) fn follow(&self, end: WorkerEnd, max_spin: Duration) -> Arc<Session> {
+        Session::over(end, max_spin, None, true, self.home.clone())
+    }
+
+    pub(super) fn over(
+        end: WorkerEnd,
+        max_spin: Duration,
+        inside: Option<Inside>,
+        renews: bool,
+        home: Arc<Home>,
+    ) -> Arc<Session> {
+        let WorkerEnd { socket, session, submission, completion, segments, board, notices, incarnation, .. } = end;
+        let (changes, board) = (Arc::new(Changes::default()), board.map(Arc::new));
+        let notices = Arc::new(Notices::new(session, notices.zip(board.clone())));
+        Arc::new(Session {
+            socket,
+            reader: Mutex::new(Reader::new(completion, max_spin)),
+            submission: Mutex::new(Submission::new(submission, notices.clone())),
+            table: Mutex::new(Table::new(changes.clone(), notices.clone())),
+            segments,
+            board,
+            changes,
+            notices,
+            spin: Mutex::new(Spin::new(max_spin)),
+            alarm: Alarm::default(),
+            over: AtomicBool::new(false),
+            home,
+            incarnation,
+            renews,
+            room: Waiters::default(),
+            space: Waiters::default(),
+            followers: Mutex::default(),
+            driver: Driver::default(),
+            bundles: Mutex::default(),
+            backlog: AtomicBool::new(false),
+            inside,
+        })
+    }
+
+    /// Whether this process is a forked child of the session's process.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.home.is_forked()
+    }
+
+    /// The incarnation of the session's sidecar.
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// The arena, over all its sessions.
+    pub(crate) fn home(&self) -> &Arc<Home> {
+        &self.home
+    }
+
+    /// The reason why the session is over, if it is.
+    pub(crate) fn gone(&self) -> Option<Gone> {
+        if self.is_forked() {
+            return Some(Gone::Forked);
+        }
+        self.table.lock().gone().cloned()
+    }
+
+    /// Waits until this session is over, and reads meanwhile if no other thread does. Returns the reason.
+    pub(crate) fn wait_for_end(&self) -> Gone {
+        self.block_on(|_| match self.gone() {
+            Some(gone) => ControlFlow::Break(gone),
+            None => ControlFlow::Continue(Instant::now() + END_POLL),
+        })
+    }
+
+    /// Takes the loans of this session at its end: the published ones in their order, and the others.
+    pub(crate) fn take_loans(&self) -> (Vec<Loan>, Vec<Loan>) {
+        self.table.lock().loans.take()
+    }
+
+    /// The tables of the bundles of which parts were fetched.
+    pub(crate) fn bundle_tables(&self) -> MutexGuard<'_, KnownTables> {
+        self.bundles.lock()
+    }
+
+    /// The earlier sessions in which the version that is to be taken back was lent.
+    pub(crate) fn formers_of(&self, key: &Key, version: Option<Version>) -> Vec<Arc<Former>> {
+        self.table.lock().loans.find(key, version).map_or_else(Vec::new, |loan| loan.formers.clone())
+    }
+
+    /// The published version of a key: that one, or the newest. `None` if this session has not published it.
+    pub(crate) fn published(&self, key: &Key, version: Option<Version>) -> Option<(Lent, Push)> {
+        self.table.lock().loans.find(key, version).map(|loan| (loan.lent, loan.push.clone()))
+    }
+
+    /// The driver's place.
+    pub(crate) fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// Gives the session a driver. See [`Driver::attach`].
+    pub(crate) fn attach_driver(&self, waker: Waker) {
+        self.driver.attach(waker, self.inside.as_ref());
+    }
+
+    /// The socket, to wait on.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Makes a view of a range that the sidecar leased; the lease ends with `owner`.
+    ///
+    /// # Errors
+    /// The sidecar violated the protocol.
+    pub(crate) fn view(&self, slice: LocalSlice, owner: Owner) -> Result<Bytes, Gone> {
+        Ok(self.segments.view(slice, owner)?)
+    }
+
+    /// Ends the session: all waits fail, and all later calls.
+    pub(super) fn end(&self, gone: &Gone) {
+        if self.is_forked() {
+            return;
+        }
+        self.over.store(true, Ordering::SeqCst);
+        self.alarm.ring();
+        let mut effects = Effects::default();
+        let gone = if self.renews && *gone == Gone::Closed { &Gone::Away } else { gone };
+        self.table.lock().end(gone, &mut effects);
+        self.carry_out_or_end(&mut effects);
+        self.space.wake_all();
+        self.room.wake_all();
+    }
+
+    /// Records that the restarted sidecar refuses this worker.
+    pub(crate) fn never_back(&self, why: &str) {
+        self.table.lock().end_for_good(Gone::NotTakenBack { why: why.into() });
+    }
+
+    /// Ends the session, because the client is closed. All waits end at once, and what was fetched stays readable. Waits until the
+    /// worker's name is free, at most until `deadline`.
+    pub(crate) fn close(&self, deadline: Instant) {
+        if self.is_forked() {
+            return;
+        }
+        self.end(&Gone::ClientClosed);
+        // If the sidecar had ended before, another session would follow.
+        self.table.lock().end_for_good(Gone::ClientClosed);
+        self.socket.leave(deadline);
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("arena", &self.home.arena.id()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            // Its threads are in the parent, so it cannot be stopped here.
+            return self.inside.take().into_iter().for_each(Inside::forget);
+        }
+        // A driver waits on a duplicate of the descriptor, so shut down both ends.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}
