@@ -38,7 +38,7 @@ def read_methods():
 
 def read_flows():
     """Returns the flow that each macro lends."""
-    declared = re.findall(r"^    pub(?:\(super\))? (\w+), (\w+): changes", (NODE / "flows.rs").read_text(), re.M)
+    declared = re.findall(r"^    pub(?:\(super\))? (\w+), (\w+):$", (NODE / "flows.rs").read_text(), re.M)
     return {macro: flow for flow, macro in declared}
 
 

@@ -79,41 +79,104 @@ macro_rules! flows {
 
 flows! { ($)
     /// What workers, peers and tenants may do.
-    pub(super) Access, access: changes {} reads { config, keys, links, sessions }
+    pub(super) Access, access:
+        changes {}
+        reads { config, keys, links, sessions }
     /// What a request finds, before anything happens.
-    pub(super) Lookup, lookup: changes {} reads { keys, landing, sessions, transfers }
+    pub(super) Lookup, lookup:
+        changes {}
+        reads { keys, landing, sessions, transfers }
     /// The state that a node shows.
-    pub NodeState, state: changes {} reads { common, config, counters, ended, exchanges, keys, landing, links, meters, sessions, spills, transfers }
+    pub NodeState, state:
+        changes {}
+        reads {
+            common, config, counters, ended, exchanges, keys, landing, links, meters, sessions, spills, transfers
+        }
     /// How much room those need who wait for it.
-    pub(super) Needs, needs: changes {} reads { copies, landing, transfers }
+    pub(super) Needs, needs:
+        changes {}
+        reads { copies, landing, transfers }
     /// Messages and writes to peers.
-    pub(super) Sending, sending: changes { actions, links } reads {}
+    pub(super) Sending, sending:
+        changes { actions, links }
+        reads {}
     /// What workers are told about their operations.
-    pub(super) Replies, replies: changes { actions, ended, failure_rate, keys, links, meters, sessions } reads { common, config }
+    pub(super) Replies, replies:
+        changes { actions, ended, failure_rate, keys, links, meters, sessions }
+        reads { common, config }
     /// Calls for landing slots, on both sides.
-    pub(super) Calls, calls: changes { actions, links, transfers } reads {}
+    pub(super) Calls, calls:
+        changes { actions, links, transfers }
+        reads {}
     /// References to versions: leases, and the memory that ends with the last of them.
-    pub(super) Memory, memory: changes { actions, exchanges, keys, landing, links, meters, references, sessions, spills } reads { config }
+    pub(super) Memory, memory:
+        changes { actions, exchanges, keys, landing, links, meters, references, sessions, spills }
+        reads { config }
     /// Room in the landing pools, and slots that are called back.
-    pub(super) Room, room: changes { actions, copies, keys, landing, links, transfers } reads { common, config }
+    pub(super) Room, room:
+        changes { actions, copies, keys, landing, links, transfers }
+        reads { common, config }
     /// The landing slots of requests to peers.
-    pub(super) PullSlots, pull_slots: changes { actions, copies, keys, landing, links, sessions, transfers } reads { common, config }
+    pub(super) PullSlots, pull_slots:
+        changes { actions, copies, keys, landing, links, sessions, transfers }
+        reads { common, config }
     /// Versions and who waits for them: workers, peers and copies. What one of them gets may free another, so they are one flow.
-    pub(super) Answering, answering: changes { actions, copies, counters, ended, exchanges, failure_rate, keys, landing, links, meters, packs_waiting, references, sessions, spills, transfers } reads { common, config }
+    pub(super) Answering, answering:
+        changes {
+            actions, copies, counters, ended, exchanges, failure_rate, keys, landing, links, meters, packs_waiting,
+            references, sessions, spills, transfers
+        }
+        reads { common, config }
     /// Versions whose memory a worker wants to write again.
-    pub(super) TakingBack, taking_back: changes { actions, ended, exchanges, failure_rate, keys, landing, links, meters, references, sessions, spills } reads { common, config }
+    pub(super) TakingBack, taking_back:
+        changes {
+            actions, ended, exchanges, failure_rate, keys, landing, links, meters, references, sessions, spills
+        }
+        reads { common, config }
     /// Counters and barriers: their events, and the effects.
-    pub(super) Counting, counting: changes { actions, counters, ended, exchanges, failure_rate, keys, landing, links, meters, references, sessions, spills } reads { common, config }
+    pub(super) Counting, counting:
+        changes {
+            actions, counters, ended, exchanges, failure_rate, keys, landing, links, meters, references, sessions,
+            spills
+        }
+        reads { common, config }
     /// Limits on the keys and versions of a worker, a tenant and the node.
-    pub(super) Limits, limits: changes { keys, sessions } reads { config }
+    pub(super) Limits, limits:
+        changes { keys, sessions }
+        reads { config }
     /// Fetches of workers: finding the owner, and pulling from it.
-    pub(super) Fetching, fetching: changes { actions, copies, counters, ended, exchanges, failure_rate, keys, landing, links, meters, packs_waiting, parents, references, sessions, spills, transfers } reads { common, config }
+    pub(super) Fetching, fetching:
+        changes {
+            actions, copies, counters, ended, exchanges, failure_rate, keys, landing, links, meters, packs_waiting,
+            parents, references, sessions, spills, transfers
+        }
+        reads { common, config }
     /// Pushes of workers to other nodes.
-    pub(super) Pushing, pushing: changes { actions, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters, packs_waiting, references, sessions, spills, transfers } reads { common, config }
+    pub(super) Pushing, pushing:
+        changes {
+            actions, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters,
+            packs_waiting, references, sessions, spills, transfers
+        }
+        reads { common, config }
     /// Pushes that stay at this node, and claims of their keys.
-    pub(super) Publishing, publishing: changes { actions, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters, packs_waiting, references, sessions, spills, transfers } reads { common, config }
+    pub(super) Publishing, publishing:
+        changes {
+            actions, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters,
+            packs_waiting, references, sessions, spills, transfers
+        }
+        reads { common, config }
     /// Pushes of other nodes to workers here.
-    pub(super) Receiving, receiving: changes { actions, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters, packs_waiting, parents, pings, references, sessions, spills, transfers } reads { common, config }
+    pub(super) Receiving, receiving:
+        changes {
+            actions, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters,
+            packs_waiting, parents, pings, references, sessions, spills, transfers
+        }
+        reads { common, config }
     /// Who owns a key, and everything that ends: keys, workers, names, links.
-    pub(super) Ownership, ownership: changes { actions, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters, packs_waiting, parents, pings, references, sessions, spills, transfers } reads { common, config }
+    pub(super) Ownership, ownership:
+        changes {
+            actions, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters,
+            packs_waiting, parents, pings, references, sessions, spills, transfers
+        }
+        reads { common, config }
 }

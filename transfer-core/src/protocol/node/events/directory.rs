@@ -10,24 +10,19 @@ use crate::time::Time;
 impl Node {
     /// Handles news of the directory.
     pub fn directory_news(&mut self, now: Time, news: DirectoryNews) {
-        ownership!(self).directory_news(now, news)
+        match news {
+            DirectoryNews::Attached => ownership!(self).claim_all(),
+            DirectoryNews::Claimed { key, result } => ownership!(self).claimed(now, &key, result),
+            DirectoryNews::KeyLost { key, owner } => ownership!(self).key_lost(now, &key, &owner),
+            DirectoryNews::Located { key, node, sequence } => fetching!(self).located(now, &key, &node, sequence),
+            DirectoryNews::WorkerLocated { worker, tenant, node } => {
+                ownership!(self).worker_located(now, (&worker, &tenant), node.as_ref());
+            }
+        }
     }
 }
 
 impl Ownership<'_> {
-    /// Handles news of the directory.
-    fn directory_news(&mut self, now: Time, news: DirectoryNews) {
-        match news {
-            DirectoryNews::Attached => self.claim_all(),
-            DirectoryNews::Claimed { key, result } => self.claimed(now, &key, result),
-            DirectoryNews::KeyLost { key, owner } => self.key_lost(now, &key, &owner),
-            DirectoryNews::Located { key, node, sequence } => fetching!(self).located(now, &key, &node, sequence),
-            DirectoryNews::WorkerLocated { worker, tenant, node } => {
-                self.worker_located(now, (&worker, &tenant), node.as_ref());
-            }
-        }
-    }
-
     /// Handles the directory's answer to a tenant about where a worker is.
     pub(in crate::protocol::node) fn worker_located(
         &mut self,
