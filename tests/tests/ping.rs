@@ -54,7 +54,7 @@ fn a_slower_fabric_has_its_reasons() {
     let arguments = ["--listen", "127.0.0.1:0", "--shm", "off", "--verbs", "off"];
     let scene = Scene::exactly(&[&arguments, &arguments]);
     let said = ping(scene.a(), 0, &["b", "-c", "1"]);
-    assert!(said.contains(" over tcp; no better one, because: "), "{said}");
+    assert!(said.contains(" over tcp; fallback reason: "), "{said}");
     assert!(said.contains("node a has no shm: ") && said.contains("node a has no verbs: "), "{said}");
     scene.end();
 }

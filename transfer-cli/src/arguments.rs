@@ -26,7 +26,7 @@ pub enum Command {
     Sessions(admin::lists::Sessions),
     /// List nodes with a link, or to which one is being made
     Peers(admin::lists::Peers),
-    /// List links to peers: their fabric, why it is no better one, their queues and their traffic
+    /// List links to peers: their fabric, the fallback reason, their queues and their traffic
     Links(admin::lists::Links),
     /// List the tensors that are published at the sidecar, or at all nodes
     Tensors(admin::lists::Tensors),
@@ -98,7 +98,7 @@ pub fn parse_from(words: &[OsString]) -> Arguments {
             None => error.exit(),
             Some(text) => {
                 transfer_terminal::errln!("transferctl: {text}");
-                std::process::exit(Exit::WrongUse.code().into())
+                std::process::exit(Exit::InvalidArguments.code().into())
             }
         },
     }

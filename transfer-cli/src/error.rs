@@ -120,7 +120,7 @@ pub enum Error {
     NoRdma(#[from] NoRdma),
     /// `doctor` has found and printed a fault.
     #[error("{failed} of {checks} checks failed")]
-    Unwell {
+    Unhealthy {
         /// The number of failed checks.
         failed: usize,
         /// The number of checks.
@@ -188,7 +188,7 @@ impl Error {
             Error::Admin { source, .. } if is_broken(source) => Exit::Unreachable,
             Error::Admin { source, .. } => match source.code() {
                 tonic::Code::Unavailable => Exit::Unreachable,
-                tonic::Code::InvalidArgument => Exit::WrongUse,
+                tonic::Code::InvalidArgument => Exit::InvalidArguments,
                 tonic::Code::DeadlineExceeded => Exit::TimedOut,
                 tonic::Code::NotFound => Exit::NotFound,
                 tonic::Code::DataLoss => Exit::NotVerified,
@@ -196,14 +196,14 @@ impl Error {
             },
             Error::Connect { source, .. } if source.can_retry() && !is_refused(source) => Exit::Unreachable,
             Error::Connect { source, .. } | Error::Call { source, .. } => of_call(source),
-            Error::NoSuchNode { .. } | Error::SeveralNodes { .. } => Exit::WrongUse,
+            Error::NoSuchNode { .. } | Error::SeveralNodes { .. } => Exit::InvalidArguments,
             Error::NodeAway { .. } => Exit::Unreachable,
             Error::PingsLost { lost, sent, .. } if lost < sent => Exit::PartlyDone,
             Error::PingsLost { .. } => Exit::Unreachable,
-            Error::PollFor { .. } | Error::NoTerminal | Error::Tls(_) => Exit::WrongUse,
+            Error::PollFor { .. } | Error::NoTerminal | Error::Tls(_) => Exit::InvalidArguments,
             Error::NoRdma(_) | Error::NoDatagrams { .. } => Exit::NoRdma,
             Error::NotAllNodes { .. } => Exit::PartlyDone,
-            Error::Unwell { .. } => Exit::Unwell,
+            Error::Unhealthy { .. } => Exit::Unhealthy,
             Error::Certs(error) => error.exit(),
             Error::Files(error) => error.exit(),
             Error::Perf(error) => error.exit(),
@@ -318,7 +318,7 @@ fn of_call(error: &ClientError) -> Exit {
         },
         ClientError::ArenaFull { .. } | ClientError::NoAnswer { .. } => Exit::TimedOut,
         ClientError::SidecarGone(_) => Exit::Unreachable,
-        ClientError::Name(_) | ClientError::Shape(_) | ClientError::WrongLength { .. } => Exit::WrongUse,
+        ClientError::Name(_) | ClientError::Shape(_) | ClientError::WrongLength { .. } => Exit::InvalidArguments,
         _ => Exit::Failed,
     }
 }

@@ -51,4 +51,4 @@ pub use check::{CheckError, check};
 pub use reload::{ReloadError, Reloaded};
 pub use security::TlsError;
 pub use sidecar::{Addresses, Sidecar, StartError};
-pub use transfer_fabric::engine::{Between, Follower, NotTurned, Turns};
+pub use transfer_fabric::engine::{Follower, NotTurned, PollPoint, Turns};

@@ -13,7 +13,7 @@ pub enum Exit {
     /// It failed for another reason than those below.
     Failed = 1,
     /// The command line, or something that it names, is not valid.
-    WrongUse = 2,
+    InvalidArguments = 2,
     /// No sidecar answers, or it is gone.
     Unreachable = 3,
     /// This host has no RDMA device to show, or a node has none to ping over.
@@ -25,7 +25,7 @@ pub enum Exit {
     /// The bytes differ from the expected ones.
     NotVerified = 7,
     /// `transferctl doctor` found something that does not work.
-    Unwell = 8,
+    Unhealthy = 8,
     /// Some of many were done, and some were not.
     PartlyDone = 9,
     /// A signal ended it before it was done.
@@ -39,13 +39,13 @@ impl Exit {
     pub const ALL: [Exit; 12] = [
         Exit::Done,
         Exit::Failed,
-        Exit::WrongUse,
+        Exit::InvalidArguments,
         Exit::Unreachable,
         Exit::NoRdma,
         Exit::TimedOut,
         Exit::NotFound,
         Exit::NotVerified,
-        Exit::Unwell,
+        Exit::Unhealthy,
         Exit::PartlyDone,
         Exit::Interrupted,
         Exit::ReaderGone,
@@ -69,13 +69,13 @@ impl Exit {
         match self {
             Exit::Done => "done",
             Exit::Failed => "failed",
-            Exit::WrongUse => "wrong use: the command line, or what it names, cannot be",
+            Exit::InvalidArguments => "invalid arguments",
             Exit::Unreachable => "the sidecar cannot be reached, or is gone",
             Exit::NoRdma => "no RDMA on this host, or at a node that is pinged over it",
             Exit::TimedOut => "timed out",
             Exit::NotFound => "not found: the key, its version or the worker",
             Exit::NotVerified => "not verified: the bytes are not those that they should be",
-            Exit::Unwell => "unwell: doctor found something that does not work",
+            Exit::Unhealthy => "unhealthy: doctor found something that does not work",
             Exit::PartlyDone => "partly done: some of many failed",
             Exit::Interrupted => "interrupted before it was done",
             Exit::ReaderGone => "the reader of the standard output has gone",

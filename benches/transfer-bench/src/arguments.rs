@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use transfer_terminal::exit::{self, Exit};
 
 /// The exit statuses of the program.
-const EXITS: [Exit; 4] = [Exit::Done, Exit::Failed, Exit::WrongUse, Exit::ReaderGone];
+const EXITS: [Exit; 4] = [Exit::Done, Exit::Failed, Exit::InvalidArguments, Exit::ReaderGone];
 
 /// Measures with its own sidecars and workers, and shows each figure beside its baseline.
 #[derive(Debug, Parser)]

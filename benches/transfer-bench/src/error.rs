@@ -107,7 +107,7 @@ impl BenchError {
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
-            BenchError::NoTransferd { .. } | BenchError::Sweep { .. } => Exit::WrongUse,
+            BenchError::NoTransferd { .. } | BenchError::Sweep { .. } => Exit::InvalidArguments,
             _ => Exit::Failed,
         }
     }

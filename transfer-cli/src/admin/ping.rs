@@ -129,7 +129,7 @@ async fn once(options: &Options, node: &str) -> Result<Outcome, Error> {
     }
 }
 
-/// Says what carries the pings, at the first answer and after each change: the link's fabric, and why no better one; of
+/// Says what carries the pings, at the first answer and after each change: the link's fabric, and the fallback reason; of
 /// datagrams the queue pairs.
 fn announce(options: &Options, node: &str, answer: &PingResponse, announced: &mut String) {
     let line = match (&answer.from, &answer.to) {
@@ -137,7 +137,7 @@ fn announce(options: &Options, node: &str, answer: &PingResponse, announced: &mu
         _ => {
             let why = match answer.why.as_str() {
                 "" => "the best that both nodes have".to_owned(),
-                why => format!("no better one, because: {}", printable(why.to_owned())),
+                why => format!("fallback reason: {}", printable(why.to_owned())),
             };
             format!("link {} over {}; {why}", answer.link, fabric_name(answer.fabric))
         }

@@ -61,7 +61,7 @@ impl CertsError {
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
-            CertsError::Twice { .. } => Exit::WrongUse,
+            CertsError::Twice { .. } => Exit::InvalidArguments,
             _ => Exit::Failed,
         }
     }

@@ -71,7 +71,7 @@ struct Finding {
 /// Gathers the facts, judges them, and prints the findings.
 ///
 /// # Errors
-/// [`Error::Unwell`] if a check failed.
+/// [`Error::Unhealthy`] if a check failed.
 pub async fn run(options: &Options) -> Result<(), Error> {
     let facts = Facts::gather(options).await;
     let findings: Vec<Finding> = checks::ALL.iter().flat_map(|check| check(&facts)).collect();
@@ -80,7 +80,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         false => findings.iter().for_each(|finding| transfer_terminal::outln!("{}", line(finding))),
     }
     let failed = findings.iter().filter(|finding| finding.verdict == Verdict::Fail).count();
-    if failed == 0 { Ok(()) } else { Err(Error::Unwell { failed, checks: findings.len() }) }
+    if failed == 0 { Ok(()) } else { Err(Error::Unhealthy { failed, checks: findings.len() }) }
 }
 
 fn line(finding: &Finding) -> String {

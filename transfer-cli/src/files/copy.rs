@@ -71,7 +71,7 @@ async fn copy(options: &Options) -> Result<(), Error> {
     let began = Instant::now();
     let mut admin = to.connect_for_long().await?;
     let mut reports = admin.copy(request).await.map_err(|e| to.answered(e))?.into_inner();
-    let bar = Progress::new(len, &options.telling);
+    let bar = Progress::new(len, &options.verbosity);
     let mut publishing = std::pin::pin!(publish(&client, &input, &key, options.message_size));
     let mut digest = None;
     let done: CopyDone = loop {
@@ -104,10 +104,10 @@ async fn copy(options: &Options) -> Result<(), Error> {
     if let (Some(program), Some(to)) = (options.compare, &options.compare_to) {
         let (took, ends) = compare::other(options, program, to).await?;
         let name = compare::name(program);
-        if options.telling.json {
+        if options.verbosity.json {
             let shown = json!({ "program": name, "bytes": len, "took_ns": nanos(took), "cpu": ends.as_json() });
             transfer_terminal::outln!("{shown}");
-        } else if !options.telling.quiet {
+        } else if !options.verbosity.quiet {
             transfer_terminal::outln!("{name}: {}\n{}", how_fast(len, took), ends.as_text());
         }
     }
@@ -166,14 +166,14 @@ fn how_fast(len: u64, took: Duration) -> String {
 
 fn report(options: &Options, node: &str, len: u64, done: &CopyDone, digest: &Hash, (took, ends): (Duration, &Ends)) {
     let (path, fabric) = (&options.to.path, fabric_name(done.fabric));
-    if options.telling.json {
+    if options.verbosity.json {
         let shown = json!({
             "node": node, "path": path, "bytes": len, "fabric": fabric, "copied_bytes": done.copied_bytes,
             "took_ns": nanos(took), "cpu": ends.as_json(), "message_bytes": options.message_size,
             "blake3": digest.to_hex().to_string(),
         });
         transfer_terminal::outln!("{shown}");
-    } else if !options.telling.quiet {
+    } else if !options.verbosity.quiet {
         transfer_terminal::outln!(
             "{}: {}, fabric={fabric} copied={} B, digests are equal\n{}",
             printable(format!("{node}:{path}")),

@@ -1,7 +1,7 @@
 //! The options of `transferctl copy`.
 
 use super::Worker;
-use super::story::Telling;
+use super::story::Verbosity;
 use crate::admin::Target;
 use crate::admin::address::Address;
 use std::path::PathBuf;
@@ -90,7 +90,7 @@ pub struct Options {
     pub target: Target,
     /// The report.
     #[command(flatten)]
-    pub telling: Telling,
+    pub verbosity: Verbosity,
 }
 
 fn message_size(text: &str) -> Result<u64, String> {

@@ -189,7 +189,7 @@ pub enum FilesError {
         key: String,
     },
     /// The bytes differ from the expected ones.
-    #[error("{key:?} is NOT what it should be: its BLAKE3 digest is {found}, and should be {wanted}")]
+    #[error("digest mismatch: key {key:?} has the BLAKE3 digest {found}, and should have {wanted}")]
     NotVerified {
         /// The key.
         key: String,
@@ -223,7 +223,7 @@ impl FilesError {
             | FilesError::Use(_)
             | FilesError::TooMuch { .. }
             | FilesError::Key { .. }
-            | FilesError::NotDigests { .. } => Exit::WrongUse,
+            | FilesError::NotDigests { .. } => Exit::InvalidArguments,
             FilesError::Nothing(_) | FilesError::PieceGone { .. } => Exit::NotFound,
             FilesError::NotVerified { .. } | FilesError::NoDigest { .. } => Exit::NotVerified,
             FilesError::Interrupted => Exit::Interrupted,

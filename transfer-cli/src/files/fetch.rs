@@ -34,7 +34,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
             wanted.iter().map(|one| one.listed.as_ref().map(|listed| listed.meta.len_bytes())).sum();
         // It only reads, so it needs no arena.
         let client = options.worker.connect(0).await?;
-        let mut story = Story::new("fetched", wanted.len(), known, &options.telling, shape == Shape::Stdout);
+        let mut story = Story::new("fetched", wanted.len(), known, &options.verbosity, shape == Shape::Stdout);
         let fetching = Fetching::new(client, options, shape, digests, story.progress());
         fetching.all(wanted, &mut story).await?;
         story.end(shape == Shape::Safetensors)?;

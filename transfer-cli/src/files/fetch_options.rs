@@ -3,7 +3,7 @@
 use super::Worker;
 use super::error::FilesError;
 use super::push_options::Format;
-use super::story::Telling;
+use super::story::Verbosity;
 use crate::admin::Target;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ pub struct Options {
     pub check_digests: Option<PathBuf>,
     /// The verbosity.
     #[command(flatten)]
-    pub telling: Telling,
+    pub verbosity: Verbosity,
 }
 
 /// The shape of the output.

@@ -12,7 +12,7 @@ use super::fetch_options::{Options, Shape};
 use super::keys::{Listed, Wanted};
 use super::pieces::{self, Pieces};
 use super::safetensors::{Layout, METADATA, parse_metadata};
-use super::story::{Failed, Line, Story, expect};
+use super::story::{Failed, FileLine, Story, expect};
 use super::target::{Handle, Target};
 use super::{blocking, names};
 use crate::error::Error;
@@ -44,11 +44,11 @@ struct Job {
     wanted: Wanted,
     /// The tensor, if it is here already.
     held: Option<Tensor>,
-    to: Place,
+    to: Destination,
 }
 
 /// The target of bytes.
-enum Place {
+enum Destination {
     Stdout,
     File(PathBuf),
     /// A name below a directory, with `/` between names.
@@ -90,7 +90,8 @@ impl Fetching {
             Shape::Safetensors => return self.one_file(wanted, story).await,
             Shape::Directory => self.below(wanted, story)?,
             Shape::Stdout | Shape::File => {
-                let to = || if self.shape == Shape::Stdout { Place::Stdout } else { Place::File(out.clone()) };
+                let to =
+                    || if self.shape == Shape::Stdout { Destination::Stdout } else { Destination::File(out.clone()) };
                 wanted.into_iter().map(|wanted| Job { wanted, held: None, to: to() }).collect()
             }
         };
@@ -117,7 +118,7 @@ impl Fetching {
         let failed = |source| FilesError::File { what: "make the directory", path: out.clone(), source };
         std::fs::create_dir_all(out).map_err(failed)?;
         let root = Arc::new(Root::open(out)?);
-        let places: Vec<_> = names.iter().map(|name| Place::Below(root.clone(), (*name).to_owned())).collect();
+        let places: Vec<_> = names.iter().map(|name| Destination::Below(root.clone(), (*name).to_owned())).collect();
         Ok(wanted.into_iter().zip(places).map(|(wanted, to)| Job { wanted, held: None, to }).collect())
     }
 
@@ -126,7 +127,7 @@ impl Fetching {
         let target = self.begin(self.options.out.clone()).await?;
         let mut metadata = None;
         if let Some(at) = wanted.iter().position(|one| self.name_of(&one.key) == METADATA) {
-            let job = Job { wanted: wanted.remove(at), held: None, to: Place::Here };
+            let job = Job { wanted: wanted.remove(at), held: None, to: Destination::Here };
             match self.one(job).await {
                 Ok(done) => {
                     let texts = parse_metadata(done.tensor.as_bytes());
@@ -148,7 +149,7 @@ impl Fetching {
         handle.write(&layout.head, 0)?;
         let mut jobs = Vec::with_capacity(wanted.len());
         for ((wanted, held), at) in wanted.into_iter().zip(held).zip(&layout.offsets) {
-            jobs.push(Job { wanted, held, to: Place::Part(handle.clone(), *at) });
+            jobs.push(Job { wanted, held, to: Destination::Part(handle.clone(), *at) });
         }
         let whole = self.run(jobs, |ended| tell(ended, story, &self.options)).await;
         if whole {
@@ -165,7 +166,7 @@ impl Fetching {
         let is_unknown =
             |one: &Wanted| listed.is_none() || one.listed.as_ref().is_some_and(|l| pieces::may_be_list(&l.meta));
         let jobs = wanted.iter().filter(|one| is_unknown(one));
-        let jobs = jobs.map(|one| Job { wanted: one.clone(), held: None, to: Place::Here });
+        let jobs = jobs.map(|one| Job { wanted: one.clone(), held: None, to: Destination::Here });
         let mut here = std::collections::HashMap::new();
         let whole = self.run(jobs.collect(), |ended| match ended {
             Ok(Ok(done)) => {
@@ -228,13 +229,13 @@ impl Fetching {
         };
         // The target is begun before the fetch, so that no fetch waits for a file that must not be written.
         let (target, part) = match to {
-            Place::File(path) => begun(self.begin(path).await?)?,
-            Place::Below(root, name) => {
+            Destination::File(path) => begun(self.begin(path).await?)?,
+            Destination::Below(root, name) => {
                 let force = self.options.force;
                 begun(blocking(move || Target::below(&root, &name, force)).await?)?
             }
-            Place::Part(handle, offset) => (None, Some((handle, offset))),
-            Place::Stdout => {
+            Destination::Part(handle, offset) => (None, Some((handle, offset))),
+            Destination::Stdout => {
                 let tensor = self.fetch(&key, listed.as_ref()).await?;
                 let digest = self.check(&key, &tensor).await?;
                 if let Some(pieces) = Pieces::of(&key, &tensor)? {
@@ -254,7 +255,7 @@ impl Fetching {
                 let (meta, report) = (tensor.meta().clone(), *tensor.report());
                 return Ok(Done { key, tensor, meta, report, took: started.elapsed(), digest, file: None });
             }
-            Place::Here => (None, None),
+            Destination::Here => (None, None),
         };
         let tensor = match held {
             Some(tensor) => tensor,
@@ -394,7 +395,7 @@ impl Clone for Fetching {
 fn tell(ended: Ended, story: &mut Story, options: &Options) -> bool {
     match ended {
         Ok(Ok(Done { key, tensor, meta, report, took, digest, file })) => {
-            story.done(&Line {
+            story.done(&FileLine {
                 key: &key,
                 version: tensor.version(),
                 meta: &meta,

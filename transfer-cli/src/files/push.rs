@@ -36,7 +36,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         let arena_bytes = arena(options, &plan)?;
         let in_turns = options.arena_bytes.is_some();
         let sum = plan.items.iter().map(|item| item.meta.len_bytes()).fold(0u64, u64::saturating_add);
-        let mut story = Story::new("pushed", plan.items.len(), Some(sum), &options.telling, false);
+        let mut story = Story::new("pushed", plan.items.len(), Some(sum), &options.verbosity, false);
         // The sidecar fills its pages, at some GiB per second.
         story.preparing(format!("the sidecar makes room for {}", bytes(arena_bytes)));
         let shares = match in_turns {
@@ -67,7 +67,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         return Ok(());
     }
     // Also with --to: a tensor that has landed on another node ends with the session of its worker.
-    if options.hold.is_none() && !options.telling.json {
+    if options.hold.is_none() && !options.verbosity.json {
         story.say("published until this ends: Ctrl-C");
     }
     let end = async {

@@ -1,7 +1,7 @@
 //! The options of `transferctl push`.
 
 use super::Worker;
-use super::story::Telling;
+use super::story::Verbosity;
 use std::path::PathBuf;
 use std::time::Duration;
 use transfer_client::{DType, Until};
@@ -84,7 +84,7 @@ pub struct Options {
     pub force: bool,
     /// The verbosity.
     #[command(flatten)]
-    pub telling: Telling,
+    pub verbosity: Verbosity,
 }
 
 fn dtype(text: &str) -> Result<DType, String> {

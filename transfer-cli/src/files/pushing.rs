@@ -10,7 +10,7 @@ use super::error::FilesError;
 use super::pieces::{self, Piece, Pieces};
 use super::plan::{From, Item, Role};
 use super::push_options::Options;
-use super::story::{Failed, Line, Story};
+use super::story::{Failed, FileLine, Story};
 use super::target::Target;
 use crate::error::Error;
 use indicatif::ProgressBar;
@@ -127,7 +127,7 @@ impl Pushing {
                 if let (Some((_, text)), Some(digest)) = (&mut self.digests, &digest) {
                     text.push_str(&digest::line(item.key.as_str(), digest));
                 }
-                story.done(&Line {
+                story.done(&FileLine {
                     key: item.key.as_str(),
                     version: pushed.version,
                     meta: &item.meta,

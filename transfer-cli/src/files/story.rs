@@ -14,7 +14,7 @@ use transfer_terminal::{errln, outln};
 
 /// The verbosity.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Telling {
+pub struct Verbosity {
     /// One JSON object per line: one for each finished tensor, and the sum at the end; in bytes and nanoseconds
     #[arg(long)]
     pub json: bool,
@@ -24,7 +24,7 @@ pub struct Telling {
 }
 
 /// A finished transfer.
-pub(super) struct Line<'a> {
+pub(super) struct FileLine<'a> {
     pub(super) key: &'a str,
     pub(super) version: u64,
     pub(super) meta: &'a TensorMeta,
@@ -55,8 +55,8 @@ impl Failed {
 pub(super) struct Progress(ProgressBar);
 
 impl Progress {
-    pub(super) fn new(all_bytes: u64, telling: &Telling) -> Progress {
-        let bar = ProgressBar::with_draw_target(Some(all_bytes), draw_target(telling));
+    pub(super) fn new(all_bytes: u64, verbosity: &Verbosity) -> Progress {
+        let bar = ProgressBar::with_draw_target(Some(all_bytes), draw_target(verbosity));
         set_style(&bar);
         bar.enable_steady_tick(TICK);
         Progress(bar)
@@ -79,8 +79,8 @@ impl Drop for Progress {
 }
 
 /// Draws only on a terminal, and not at all if the user wants quiet.
-fn draw_target(telling: &Telling) -> ProgressDrawTarget {
-    match telling.quiet {
+fn draw_target(verbosity: &Verbosity) -> ProgressDrawTarget {
+    match verbosity.quiet {
         true => ProgressDrawTarget::hidden(),
         false => ProgressDrawTarget::stderr(),
     }
@@ -115,7 +115,7 @@ pub(super) fn expect(bar: &ProgressBar, len_bytes: u64) {
 pub(super) struct Story {
     what: &'static str,
     all: usize,
-    telling: Telling,
+    verbosity: Verbosity,
     to_stderr: bool,
     bar: ProgressBar,
     done: usize,
@@ -133,15 +133,15 @@ impl Story {
         what: &'static str,
         all: usize,
         all_bytes: Option<u64>,
-        telling: &Telling,
+        verbosity: &Verbosity,
         to_stderr: bool,
     ) -> Story {
-        let bar = ProgressBar::with_draw_target(all_bytes, draw_target(telling));
+        let bar = ProgressBar::with_draw_target(all_bytes, draw_target(verbosity));
         set_style(&bar);
         // The bar is also drawn before anything is counted.
         bar.enable_steady_tick(TICK);
-        let telling = telling.clone();
-        Story { what, all, telling, to_stderr, bar, done: 0, bytes: 0, copied: 0, failed: Vec::new(), only: None }
+        let verbosity = verbosity.clone();
+        Story { what, all, verbosity, to_stderr, bar, done: 0, bytes: 0, copied: 0, failed: Vec::new(), only: None }
     }
 
     /// The bar. Any thread may report bytes that were read or written to it.
@@ -161,7 +161,7 @@ impl Story {
 
     /// Prints a remark on the standard error.
     pub(super) fn remark(&self, text: &str) {
-        if !self.telling.quiet {
+        if !self.verbosity.quiet {
             self.bar.suspend(|| errln!("{text}"));
         }
     }
@@ -171,15 +171,15 @@ impl Story {
         self.bar.suspend(|| errln!("transferctl: {text}"));
     }
 
-    pub(super) fn done(&mut self, line: &Line<'_>) {
-        let Line { key, version, meta, report, copied_here, took, digest, verified, file } = line;
+    pub(super) fn done(&mut self, line: &FileLine<'_>) {
+        let FileLine { key, version, meta, report, copied_here, took, digest, verified, file } = line;
         let copied = report.copied + copied_here;
         self.done += 1;
         self.bytes += meta.len_bytes();
         self.copied += copied;
         self.bar.set_message(format!("{} of {}", self.done, self.all));
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        if self.telling.json {
+        if self.verbosity.json {
             self.say(
                 &json!({
                     "key": key, "version": version, "dtype": meta.dtype().name(), "shape": meta.shape().dims(),
@@ -209,7 +209,7 @@ impl Story {
     pub(super) fn failed(&mut self, failed: Failed) {
         let Failed { key, error } = failed;
         self.failed.push(error.exit());
-        if self.telling.json {
+        if self.verbosity.json {
             self.say(&json!({ "key": key, "error": error.in_one_line(), "exit": error.exit().code() }).to_string());
         }
         match self.all {
@@ -227,7 +227,7 @@ impl Story {
         if let Some(exit) = self.failed.last().copied() {
             self.failed.extend(std::iter::repeat_n(exit, self.all.saturating_sub(tried)));
         }
-        if self.telling.json {
+        if self.verbosity.json {
             let sum = json!({
                 "done": self.done, "failed": self.failed.len(), "bytes": self.bytes, "copied_bytes": self.copied,
             });
@@ -250,7 +250,7 @@ impl Story {
 
     /// Prints a line of the report.
     pub(super) fn say(&self, text: &str) {
-        match (self.telling.quiet, self.to_stderr) {
+        match (self.verbosity.quiet, self.to_stderr) {
             (true, _) => {}
             (false, true) => self.bar.suspend(|| errln!("{text}")),
             (false, false) => self.bar.suspend(|| outln!("{text}")),
@@ -264,8 +264,8 @@ mod tests {
 
     #[test]
     fn progress_bar_has_a_total_once_a_length_is_known() {
-        let telling = Telling { json: false, quiet: true };
-        let story = Story::new("fetched", 2, None, &telling, false);
+        let verbosity = Verbosity { json: false, quiet: true };
+        let story = Story::new("fetched", 2, None, &verbosity, false);
         let bar = story.progress();
         assert_eq!(bar.length(), None);
         expect(&bar, 100);

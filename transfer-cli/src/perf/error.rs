@@ -260,10 +260,10 @@ impl PerfError {
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
-            PerfError::Plan(_) | PerfError::Differs { .. } => Exit::WrongUse,
+            PerfError::Plan(_) | PerfError::Differs { .. } => Exit::InvalidArguments,
             PerfError::Choose(ChooseError::Verbs(VerbsError::Unavailable(_)) | ChooseError::NoDevice)
             | PerfError::Verbs(VerbsError::Unavailable(_)) => Exit::NoRdma,
-            PerfError::Choose(_) => Exit::WrongUse,
+            PerfError::Choose(_) => Exit::InvalidArguments,
             PerfError::Silent { .. } | PerfError::Stalled { .. } => Exit::TimedOut,
             PerfError::NotVerified { .. } => Exit::NotVerified,
             _ => Exit::Failed,

@@ -40,7 +40,7 @@ pub(super) trait Unconnected {
     fn numbers(&self) -> Vec<u32>;
 
     /// Connects each to the peer's of the same place.
-    fn connect(self: Box<Self>, way: &Way<'_>, peers: &[Endpoint]) -> Result<Box<dyn Ends>, PerfError>;
+    fn connect(self: Box<Self>, way: &PathSetup<'_>, peers: &[Endpoint]) -> Result<Box<dyn Ends>, PerfError>;
 }
 
 /// Queue pairs that send and receive.
@@ -56,7 +56,7 @@ pub(super) trait Ends {
 }
 
 /// What connecting needs of this end.
-pub(super) struct Way<'a> {
+pub(super) struct PathSetup<'a> {
     /// The port.
     pub(super) chosen: &'a Chosen,
     /// The domain of all objects.
@@ -67,7 +67,7 @@ pub(super) struct Way<'a> {
     pub(super) packet_number: u32,
 }
 
-impl Way<'_> {
+impl PathSetup<'_> {
     fn destination(&self, peer: &Endpoint) -> Destination {
         let gid_index = self.chosen.gid.as_ref().and_then(|gid| u8::try_from(gid.index).ok()).unwrap_or_default();
         // A GID is needed on Ethernet alone; in a subnet of InfiniBand the LID is enough.
@@ -159,7 +159,7 @@ trait Wire: Transport + Sized {
 
     fn connect(
         pair: QueuePair<Init, Self>,
-        way: &Way<'_>,
+        way: &PathSetup<'_>,
         peer: &Endpoint,
     ) -> Result<(QueuePair<ReadyToSend, Self>, Self::Peer), PerfError>;
 
@@ -176,7 +176,7 @@ impl Wire for Reliable {
 
     fn connect(
         pair: QueuePair<Init>,
-        way: &Way<'_>,
+        way: &PathSetup<'_>,
         peer: &Endpoint,
     ) -> Result<(QueuePair<ReadyToSend>, Remote), PerfError> {
         let limits = way.chosen.context.limits();
@@ -228,7 +228,7 @@ impl Wire for Unreliable {
 
     fn connect(
         pair: QueuePair<Init, Unreliable>,
-        way: &Way<'_>,
+        way: &PathSetup<'_>,
         peer: &Endpoint,
     ) -> Result<(QueuePair<ReadyToSend, Unreliable>, Remote), PerfError> {
         let pair = pair.ready_to_receive(&UnreliableAttributes {
@@ -264,7 +264,7 @@ impl Wire for Datagram {
 
     fn connect(
         pair: QueuePair<Init, Datagram>,
-        way: &Way<'_>,
+        way: &PathSetup<'_>,
         peer: &Endpoint,
     ) -> Result<(QueuePair<ReadyToSend, Datagram>, Addressee), PerfError> {
         let pair = pair.ready_to_receive()?.ready_to_send(way.packet_number)?;
@@ -303,7 +303,7 @@ impl<T: Wire> Unconnected for Fresh<T> {
         self.pairs.iter().map(QueuePair::number).collect()
     }
 
-    fn connect(self: Box<Self>, way: &Way<'_>, peers: &[Endpoint]) -> Result<Box<dyn Ends>, PerfError> {
+    fn connect(self: Box<Self>, way: &PathSetup<'_>, peers: &[Endpoint]) -> Result<Box<dyn Ends>, PerfError> {
         let ready = self.pairs.into_iter().zip(peers).map(|(pair, peer)| T::connect(pair, way, peer));
         let (pairs, peers) = ready.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         Ok(Box::new(Ready { pairs, peers, list: SendList::default(), operation: self.operation }))

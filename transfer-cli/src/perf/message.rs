@@ -125,7 +125,7 @@ pub struct Endpoint {
 #[non_exhaustive]
 pub enum MessageError {
     /// It does not begin like one.
-    #[error("it does not begin with the mark of one, of this version")]
+    #[error("bad magic or version")]
     Mark,
     /// It is too long.
     #[error("it has {len_bytes} bytes, and {MAX_BYTES} is the most")]

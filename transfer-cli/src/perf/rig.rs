@@ -2,7 +2,7 @@
 
 use super::cm::Connections;
 use super::error::PerfError;
-use super::kinds::{self, Ends, QUEUE_KEY, Unconnected, Way, Work};
+use super::kinds::{self, Ends, PathSetup, QUEUE_KEY, Unconnected, Work};
 use super::memory::{Memory, swap};
 use super::message::Endpoint;
 use super::room::{self, Room};
@@ -117,7 +117,7 @@ impl Fresh {
         let Parts { setup, chosen, domain, memory, sends, receives, shared, packet_number } = parts;
         let (ends, kept) = match stage {
             Stage::Told(pairs) => {
-                let way = Way { chosen: &chosen, domain: &domain, mtu: setup.mtu, packet_number };
+                let way = PathSetup { chosen: &chosen, domain: &domain, mtu: setup.mtu, packet_number };
                 (pairs.connect(&way, peers)?, None)
             }
             Stage::ByRdmaCm(pairs) => {

@@ -7,7 +7,7 @@
 use super::End;
 use super::flow::{Flow, Io};
 use super::part::fetch_record;
-use super::shared::{ABSENT, Absence, Fate, Shared, absence};
+use super::shared::{ABSENT, Absence, ExchangeState, Fate, absence};
 use super::word::Word;
 use crate::error::{Error, Gone};
 use parking_lot::{Condvar, Mutex};
@@ -58,7 +58,7 @@ impl Bell {
 
 /// The handles of an exchange in this process.
 #[derive(Debug)]
-pub(super) struct User(pub(super) Arc<Shared>);
+pub(super) struct User(pub(super) Arc<ExchangeState>);
 
 impl Drop for User {
     fn drop(&mut self) {
@@ -72,13 +72,13 @@ impl Drop for User {
 }
 
 /// Starts the keeper of an exchange.
-pub(super) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
+pub(super) fn start(shared: &Arc<ExchangeState>) -> std::io::Result<()> {
     let shared = shared.clone();
     let thread = std::thread::Builder::new().name("transfer-exchg".into()).stack_size(512 << 10);
     thread.spawn(move || keep(&shared)).map(drop)
 }
 
-fn keep(shared: &Arc<Shared>) {
+fn keep(shared: &Arc<ExchangeState>) {
     let mut keeper = Keeper { shared, absent_since: None, turn: 0 };
     while keeper.round().is_continue() {
         let at = Instant::now() + PAUSE;
@@ -88,7 +88,7 @@ fn keep(shared: &Arc<Shared>) {
 }
 
 struct Keeper<'a> {
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<ExchangeState>,
     /// Since when the record of the exchange was not found.
     absent_since: Option<Instant>,
     /// Which task is looked at next.
@@ -151,7 +151,7 @@ enum Record {
 }
 
 /// Looks at what this process has published, and whether the exchange is still there.
-async fn look(io: &Io, shared: &Arc<Shared>, turn: usize) -> Result<Record, Error> {
+async fn look(io: &Io, shared: &Arc<ExchangeState>, turn: usize) -> Result<Record, Error> {
     for (number, task, attempt) in shared.undecided(Fate::Unknown) {
         match shared.look(io, task).await? {
             Word::Committed(by) if by == attempt => shared.decide(number, Fate::Committed),
@@ -186,7 +186,7 @@ async fn look(io: &Io, shared: &Arc<Shared>, turn: usize) -> Result<Record, Erro
     }
 }
 
-async fn drop_published(io: &Io, shared: &Arc<Shared>, number: u64) {
+async fn drop_published(io: &Io, shared: &Arc<ExchangeState>, number: u64) {
     if let Some(published) = shared.take(number) {
         shared.delete(io, published.keys).await;
     }
@@ -194,7 +194,7 @@ async fn drop_published(io: &Io, shared: &Arc<Shared>, number: u64) {
 
 /// Ends the exchange: its opener ends it for all, and each process deletes what it has published. Returns whether
 /// nothing is left to delete.
-async fn finish(io: &Io, shared: &Arc<Shared>, why: End) -> Result<bool, Error> {
+async fn finish(io: &Io, shared: &Arc<ExchangeState>, why: End) -> Result<bool, Error> {
     if shared.is_opener {
         // Who joins from now on waits for the next exchange of this name.
         shared.delete(io, vec![shared.record_key()?, shared.anchor_key()?]).await;

@@ -8,7 +8,7 @@
 use super::flow::Io;
 use super::manifest::range_of;
 use super::part::{Attempt, Blocks, fetch_by};
-use super::shared::Shared;
+use super::shared::ExchangeState;
 use crate::error::{BundleError, Error};
 use crate::fetch::Tensor;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ impl Merged {
     }
 }
 
-impl Shared {
+impl ExchangeState {
     /// How another node is asked for the blocks of a task together with others. `None` if they have to be fetched alone: the
     /// attempt is not known, is read in place, or has bundles whose tables were not read yet.
     pub(super) fn to_merge(&self, task: u32, number: u32, partition: u32) -> Option<OfTask> {

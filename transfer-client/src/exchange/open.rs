@@ -5,8 +5,8 @@ use super::keeper::{self, User};
 use super::names::{MAX_PARTITIONS, MAX_TASKS, anchor_key, draw_id, record_key, stamp, word_name};
 use super::part::fetch_record;
 use super::record::Record;
-use super::shared::{How, Shared, push_bytes};
-use super::word::{Place, Word};
+use super::shared::{ExchangeState, How, push_bytes};
+use super::word::{Word, WordLocation};
 use super::{End, ExchangeError, ExchangeTask, Partition};
 use crate::client::both_clients;
 use crate::error::Error;
@@ -87,7 +87,7 @@ impl<C: AnyClient> ExchangeBuilder<C> {
         let words = Numbers::take(&connection, tasks);
         let open = Word::Open.value(stamp(id));
         let places = io.all(words.numbers.iter().copied(), async |number| {
-            let place = Place::find(&io, word_name(&worker, number)?).await?;
+            let place = WordLocation::find(&io, word_name(&worker, number)?).await?;
             place.set(&io, open).await?;
             Ok::<_, Error>(place)
         });
@@ -118,7 +118,7 @@ impl<C: AnyClient> ExchangeBuilder<C> {
         }
         words.keep();
         let deadline = deadline.map(|deadline| crate::session::deadline(opened, deadline));
-        Exchange::new(Shared::new(name, record, (connection, node), places, deadline))
+        Exchange::new(ExchangeState::new(name, record, (connection, node), places, deadline))
     }
 
     /// Joins the exchange of this name, and waits until it is open. The numbers of partitions and tasks, and the
@@ -128,7 +128,7 @@ impl<C: AnyClient> ExchangeBuilder<C> {
         ExchangeCall::new(session, async move |io: Io| {
             let ExchangeBuilder { connection, node, name, .. } = self;
             let record = fetch_record(&io, record_key(&name)?, &name, io.left(io.timeout())).await?;
-            Exchange::new(Shared::new(name, record, (connection, node), Vec::new(), None))
+            Exchange::new(ExchangeState::new(name, record, (connection, node), Vec::new(), None))
         })
     }
 }
@@ -204,7 +204,7 @@ impl<C> fmt::Debug for Exchange<C> {
 }
 
 impl<C: AnyClient> Exchange<C> {
-    fn new(shared: Shared) -> Result<Self, Error> {
+    fn new(shared: ExchangeState) -> Result<Self, Error> {
         let shared = Arc::new(shared);
         keeper::start(&shared).map_err(|e| {
             let source = Errno::from_io_error(&e).unwrap_or(Errno::AGAIN);

@@ -3,7 +3,7 @@
 use super::flow::Io;
 use super::manifest::{Bundles, Places, Starts, heads_guess, range_of};
 use super::record::Record;
-use super::shared::{ABSENT, Absence, Shared, absence};
+use super::shared::{ABSENT, Absence, ExchangeState, absence};
 use super::word::Word;
 use super::{BlockReader, ExchangeError};
 use crate::bundle::fetched;
@@ -132,7 +132,7 @@ pub(super) enum Found {
     Lost,
 }
 
-impl Shared {
+impl ExchangeState {
     /// Looks for the attempt that has committed a task, and waits a while for it.
     pub(super) async fn locate(&self, io: &Io, task: u32, patience: Duration) -> Result<Option<u32>, Error> {
         match fetch_note(io, self.note_key(task)?, patience).await {

@@ -8,7 +8,7 @@ use super::block::Block;
 use super::flow::Io;
 use super::manifest::{BLOCKS_PER_BUNDLE, Starts};
 use super::scatter::{Chosen, Placement, Scatter};
-use super::shared::{How, Shared, push};
+use super::shared::{ExchangeState, How, push};
 use super::task::{Writing, Written};
 use crate::bundle::{BundleTensor, source};
 use crate::error::{BatchError, Error};
@@ -39,11 +39,11 @@ const RESERVE: (u64, u64) = (128 << 10, 64);
 
 /// How many bytes of blocks an attempt collects before it publishes them, if there is no room.
 #[derive(Debug, Default)]
-pub(super) struct Enough {
+pub(super) struct PublishThreshold {
     in_vain: AtomicBool,
 }
 
-impl Enough {
+impl PublishThreshold {
     /// Those of an arena of this length.
     fn of(&self, arena: u64) -> u64 {
         let (first, later) = PART;
@@ -58,20 +58,20 @@ impl Enough {
 
 /// The attempt whose rows these are.
 #[derive(Clone, Copy)]
-pub(super) struct Of<'a> {
+pub(super) struct AttemptContext<'a> {
     pub(super) io: &'a Io,
-    pub(super) shared: &'a Arc<Shared>,
+    pub(super) shared: &'a Arc<ExchangeState>,
     pub(super) task: u32,
     pub(super) attempt: u32,
 }
 
 /// Blocks that are being published. What is left when it is dropped goes back.
-struct Left {
+struct UnpublishedBlocks {
     written: Arc<Mutex<Written>>,
     blocks: VecDeque<(usize, Block)>,
 }
 
-impl Drop for Left {
+impl Drop for UnpublishedBlocks {
     fn drop(&mut self) {
         let mut written = self.written.lock();
         if let Some(scatter) = &mut written.scatter {
@@ -83,7 +83,7 @@ impl Drop for Left {
     }
 }
 
-impl Left {
+impl UnpublishedBlocks {
     /// The number of blocks of the next bundle.
     fn next(&self) -> usize {
         let (mut count, mut bytes) = (0, 0);
@@ -109,7 +109,7 @@ pub(super) fn add_lengths(lengths: &mut Vec<u64>, blocks: &[(usize, Block)]) {
 
 impl Writing {
     /// Allocates the blocks of rows, and copies the rows. If there is no room, it publishes what was written before.
-    pub(super) async fn write(&self, of: Of<'_>, chosen: Chosen) -> Result<(), Error> {
+    pub(super) async fn write(&self, of: AttemptContext<'_>, chosen: Chosen) -> Result<(), Error> {
         self.reserve(of);
         let mut placement = self.plan(chosen)?;
         loop {
@@ -135,7 +135,7 @@ impl Writing {
     }
 
     /// Allocates blocks. `None` if there was no room, and other blocks were published to make some.
-    async fn blocks(&self, of: Of<'_>, sizes: &[u64]) -> Result<Option<Vec<TensorMut>>, Error> {
+    async fn blocks(&self, of: AttemptContext<'_>, sizes: &[u64]) -> Result<Option<Vec<TensorMut>>, Error> {
         let io = of.io;
         if let Some(blocks) = allocate_now(io, sizes)? {
             return Ok(Some(blocks));
@@ -159,7 +159,7 @@ impl Writing {
     }
 
     /// Allocates the blocks of rows that wait on the heap, at the end.
-    pub(super) async fn write_rest(&self, of: Of<'_>) -> Result<(), Error> {
+    pub(super) async fn write_rest(&self, of: AttemptContext<'_>) -> Result<(), Error> {
         loop {
             let rest = self.0.lock().scatter.as_ref().map(|scatter| scatter.prepare_rest()).transpose()?;
             let Some(rest) = rest else { return Ok(()) };
@@ -175,7 +175,7 @@ impl Writing {
     }
 
     /// Keeps some room for the table of the next bundle, if there is any.
-    fn reserve(&self, of: Of<'_>) {
+    fn reserve(&self, of: AttemptContext<'_>) {
         let mut written = self.0.lock();
         if written.reserve.is_none() {
             let session = of.io.session();
@@ -192,10 +192,10 @@ impl Writing {
     }
 
     /// Publishes all blocks. Returns whether there were any.
-    pub(super) async fn publish(&self, of: Of<'_>, spill: Spill) -> Result<bool, Error> {
-        let Of { io, shared, task, attempt } = of;
+    pub(super) async fn publish(&self, of: AttemptContext<'_>, spill: Spill) -> Result<bool, Error> {
+        let AttemptContext { io, shared, task, attempt } = of;
         let blocks = self.take();
-        let mut left = Left { written: self.0.clone(), blocks: blocks.into() };
+        let mut left = UnpublishedBlocks { written: self.0.clone(), blocks: blocks.into() };
         if left.blocks.is_empty() {
             return Ok(false);
         }
@@ -262,11 +262,11 @@ async fn allocate(io: &Io, sizes: &[u64], timeout: Duration) -> Result<Vec<Tenso
 
 #[cfg(test)]
 mod tests {
-    use super::Enough;
+    use super::PublishThreshold;
 
     #[test]
     fn who_waited_in_vain_collects_less() {
-        let enough = Enough::default();
+        let enough = PublishThreshold::default();
         assert_eq!(enough.of(64 << 20), 16 << 20);
         enough.waited_in_vain();
         assert_eq!(enough.of(64 << 20), 4 << 20);

@@ -7,7 +7,7 @@ use super::keeper::User;
 use super::merged::{self, Merged};
 use super::part::{Blocks, Found};
 use super::passes::{InOrder, Then};
-use super::shared::Shared;
+use super::shared::ExchangeState;
 use crate::error::Error;
 use crate::request::{AnyClient, Begun, BlockingClient, Call, Client, DEFAULT_TIMEOUT};
 use arrow_array::RecordBatch;
@@ -69,10 +69,10 @@ struct Reader {
     /// The tasks of which it is being found out where their blocks are.
     learning: Vec<(u32, Flow<Found>)>,
     /// The tasks whose blocks can be fetched.
-    learned: VecDeque<Learned>,
+    learned: VecDeque<LocatedTask>,
     fetching: Vec<Fetching>,
     /// The blocks that have come: a list for each fetch.
-    come: VecDeque<Come>,
+    come: VecDeque<FetchedBlocks>,
     lost: BTreeSet<u32>,
     /// The first schema, and the task that has it.
     schema: Option<(u32, SchemaRef)>,
@@ -83,7 +83,7 @@ struct Reader {
 
 /// A task whose blocks can be fetched.
 #[derive(Clone, Copy)]
-struct Learned {
+struct LocatedTask {
     task: u32,
     attempt: u32,
     /// Whether its blocks could not be fetched together with those of other tasks.
@@ -92,7 +92,7 @@ struct Learned {
 
 /// A fetch that is under way.
 struct Fetching {
-    of: Vec<Learned>,
+    of: Vec<LocatedTask>,
     /// The length of the blocks, if they are of several tasks.
     bytes: u64,
     flow: Flow<Fetched>,
@@ -107,7 +107,7 @@ enum Fetched {
 }
 
 /// Blocks that have come together, each with its task.
-struct Come {
+struct FetchedBlocks {
     blocks: VecDeque<(u32, Decoded)>,
     /// Their length, if they are of several tasks.
     bytes: u64,
@@ -241,7 +241,7 @@ impl Partition<BlockingClient> {
 struct Reading(Arc<Mutex<Reader>>);
 
 impl Reading {
-    fn begin(reader: Arc<Mutex<Reader>>, shared: &Shared, partition: u32) -> Result<Reading, Error> {
+    fn begin(reader: Arc<Mutex<Reader>>, shared: &ExchangeState, partition: u32) -> Result<Reading, Error> {
         let (name, partitions) = (shared.name.clone(), shared.partitions());
         if partition >= partitions {
             return Err(ExchangeError::NoSuchPartition { name, partition, partitions }.into());
@@ -252,7 +252,7 @@ impl Reading {
         Ok(Reading(reader))
     }
 
-    async fn next(self, io: &Io, shared: &Arc<Shared>, partition: u32) -> Result<Option<RecordBatch>, Error> {
+    async fn next(self, io: &Io, shared: &Arc<ExchangeState>, partition: u32) -> Result<Option<RecordBatch>, Error> {
         let started = Instant::now();
         let limit = io.limit();
         poll_fn(|cx| {
@@ -283,7 +283,7 @@ impl Reader {
     fn step(
         &mut self,
         io: &Io,
-        shared: &Arc<Shared>,
+        shared: &Arc<ExchangeState>,
         partition: u32,
         waker: &Waker,
     ) -> ControlFlow<Result<Option<RecordBatch>, Error>> {
@@ -342,7 +342,7 @@ impl Reader {
     }
 
     /// Begins to read all tasks.
-    fn read_all(&mut self, shared: &Shared, partition: u32) {
+    fn read_all(&mut self, shared: &ExchangeState, partition: u32) {
         // Each partition begins with another task, so that not all readers begin at the same node.
         let tasks = shared.tasks();
         for task in (0..tasks).map(|n| (n + partition % tasks) % tasks) {
@@ -355,7 +355,7 @@ impl Reader {
 
     /// The next batch of what has come.
     fn ready(&mut self) -> Result<Option<RecordBatch>, Error> {
-        while let Some(Come { blocks, in_pool, .. }) = self.come.front_mut() {
+        while let Some(FetchedBlocks { blocks, in_pool, .. }) = self.come.front_mut() {
             match (blocks.pop_front(), &mut self.order) {
                 (None, _) => drop(self.come.pop_front()),
                 (Some((task, block)), Order::OfSeed(order)) => {
@@ -375,7 +375,7 @@ impl Reader {
     }
 
     /// Waits for commits. Returns whether something has happened.
-    fn locate(&mut self, io: &Io, shared: &Arc<Shared>, waker: &Waker) -> Result<bool, Error> {
+    fn locate(&mut self, io: &Io, shared: &Arc<ExchangeState>, waker: &Waker) -> Result<bool, Error> {
         // If all can be waited for at the same time, none has to make room for another one.
         let all = self.locating.len() + self.todo.len() <= MOST_AWAITED;
         let patience = if all { PATIENCE.0 } else { PATIENCE.1 };
@@ -418,13 +418,13 @@ impl Reader {
     }
 
     /// Finds out where the blocks of tasks are. Returns whether something has happened.
-    fn learn(&mut self, io: &Io, shared: &Arc<Shared>, waker: &Waker) -> Result<bool, Error> {
+    fn learn(&mut self, io: &Io, shared: &Arc<ExchangeState>, waker: &Waker) -> Result<bool, Error> {
         let mut moved = false;
         while self.learning.len() < MOST_LEARNED
             && let Some((task, attempt)) = self.located.pop_front()
         {
             if shared.known(task).is_some_and(|known| known.number == attempt) {
-                self.learned.push_back(Learned { task, attempt, alone: false });
+                self.learned.push_back(LocatedTask { task, attempt, alone: false });
                 moved = true;
                 continue;
             }
@@ -447,7 +447,7 @@ impl Reader {
             moved = true;
             match ended {
                 Ok(Found::Blocks(Blocks { attempt, .. })) => {
-                    self.learned.push_back(Learned { task, attempt: attempt.number, alone: false });
+                    self.learned.push_back(LocatedTask { task, attempt: attempt.number, alone: false });
                 }
                 Ok(Found::NotYet) => self.todo.push_back(task),
                 Ok(Found::Lost) => drop(self.lost.insert(task)),
@@ -462,10 +462,10 @@ impl Reader {
 
     /// Takes the tasks whose blocks are fetched next: the first one, and those whose blocks can be fetched together with its
     /// blocks.
-    fn next_fetch(&mut self, io: &Io, shared: &Arc<Shared>, partition: u32) -> Option<Fetching> {
+    fn next_fetch(&mut self, io: &Io, shared: &Arc<ExchangeState>, partition: u32) -> Option<Fetching> {
         let first = self.learned.pop_front()?;
         let mut taken = vec![first];
-        let to_merge = |of: &Learned| match of.alone {
+        let to_merge = |of: &LocatedTask| match of.alone {
             true => None,
             false => shared.to_merge(of.task, of.attempt, partition),
         };
@@ -488,7 +488,7 @@ impl Reader {
                 Flow::new(io.session(), async move |io: Io| Ok(Fetched::Merged(shared.fetch_merged(&io, merged).await)))
             }
             None => {
-                let Learned { task, attempt, .. } = first;
+                let LocatedTask { task, attempt, .. } = first;
                 Flow::new(io.session(), async move |io: Io| {
                     Ok(Fetched::One(shared.deliver(&io, task, Some(partition), attempt).await?))
                 })
@@ -504,7 +504,7 @@ impl Reader {
     }
 
     /// Fetches blocks. Returns whether something has happened.
-    fn fetch(&mut self, io: &Io, shared: &Arc<Shared>, partition: u32, waker: &Waker) -> Result<bool, Error> {
+    fn fetch(&mut self, io: &Io, shared: &Arc<ExchangeState>, partition: u32, waker: &Waker) -> Result<bool, Error> {
         while self.fetching.len() + self.come.len() < MOST_FETCHED
             && self.bytes_ahead() < MOST_AHEAD_BYTES
             && let Some(next) = self.next_fetch(io, shared, partition)
@@ -530,7 +530,7 @@ impl Reader {
                 Ok(Fetched::Merged(Some(found))) => self.take(shared, found, bytes)?,
                 Ok(Fetched::Merged(None)) => {
                     for of in of.into_iter().rev() {
-                        self.learned.push_front(Learned { alone: true, ..of });
+                        self.learned.push_front(LocatedTask { alone: true, ..of });
                     }
                 }
                 Ok(Fetched::One(Found::NotYet)) => self.todo.extend(of.iter().map(|of| of.task)),
@@ -545,7 +545,7 @@ impl Reader {
     }
 
     /// Takes blocks that have come together: of each task all of them, or none.
-    fn take(&mut self, shared: &Shared, found: Vec<(u32, Blocks)>, bytes: u64) -> Result<(), Error> {
+    fn take(&mut self, shared: &ExchangeState, found: Vec<(u32, Blocks)>, bytes: u64) -> Result<(), Error> {
         let (mut come, mut report, mut failed) = (VecDeque::new(), None, None);
         for (task, blocks) in found {
             report = report.or(blocks.report);
@@ -567,11 +567,11 @@ impl Reader {
         // What is read where it was written takes no room of a pool.
         let in_pool = report
             .is_some_and(|report| report.copied > 0 || !matches!(report.fabric, FabricKind::Local | FabricKind::Shm));
-        self.come.push_back(Come { blocks: come, bytes, in_pool });
+        self.come.push_back(FetchedBlocks { blocks: come, bytes, in_pool });
         failed.map_or(Ok(()), Err)
     }
 
-    fn decode(&mut self, shared: &Shared, task: u32, blocks: &Blocks) -> Result<Vec<Decoded>, Error> {
+    fn decode(&mut self, shared: &ExchangeState, task: u32, blocks: &Blocks) -> Result<Vec<Decoded>, Error> {
         let Some(reader) = &blocks.attempt.reader else { return Ok(Vec::new()) };
         match &self.schema {
             Some((first, schema)) if schema != reader.schema() => {

@@ -4,9 +4,9 @@ use super::flow::Io;
 use super::keeper::Bell;
 use super::names::{ExchangeId, anchor_key, bundle_key, mark_key, note_key, record_key, stamp, word_name};
 use super::part::{Attempt, fetch_part, is_slow};
-use super::pieces::Enough;
+use super::pieces::PublishThreshold;
 use super::record::Record;
-use super::word::{MAX_ATTEMPT, Place, Word};
+use super::word::{MAX_ATTEMPT, Word, WordLocation};
 use super::{End, ExchangeError};
 use crate::error::Error;
 use crate::push::{Order, Push, Source};
@@ -23,7 +23,7 @@ use transfer_core::tensor::{DType, Excerpt, Key, Life, Name, Spill, TensorMeta};
 pub(super) const ABSENT: Duration = Duration::from_secs(5);
 
 /// See the [module](self).
-pub(super) struct Shared {
+pub(super) struct ExchangeState {
     pub(super) name: String,
     pub(super) record: Record,
     pub(super) connection: Arc<Connection>,
@@ -35,12 +35,12 @@ pub(super) struct Shared {
     /// When the exchange ends by itself; only its opener knows.
     pub(super) deadline: Option<Instant>,
     /// The counters of the words that were found so far.
-    words: Vec<Mutex<Option<Place>>>,
+    words: Vec<Mutex<Option<WordLocation>>>,
     /// The attempts that have committed, as far as they are known, and where their blocks are.
     known: Vec<Mutex<Option<Arc<Attempt>>>>,
     /// What this process has published for the exchange.
     held: Mutex<Held>,
-    pub(super) enough: Enough,
+    pub(super) enough: PublishThreshold,
     pub(super) bell: Bell,
 }
 
@@ -74,22 +74,22 @@ pub(super) enum Fate {
     Committed,
 }
 
-impl Shared {
+impl ExchangeState {
     pub(super) fn new(
         name: String,
         record: Record,
         (connection, node): (Arc<Connection>, Name),
-        places: Vec<Place>,
+        places: Vec<WordLocation>,
         deadline: Option<Instant>,
-    ) -> Shared {
+    ) -> ExchangeState {
         let (tasks, home) = (record.words.len(), connection.session().home().clone());
         let is_opener = !places.is_empty();
         let mut words: Vec<_> = places.into_iter().map(|place| Mutex::new(Some(place))).collect();
         words.resize_with(tasks, Mutex::default);
         let known = (0..tasks).map(|_| Mutex::default()).collect();
         let (held, bell) = (Mutex::default(), Bell::default());
-        let enough = Enough::default();
-        Shared { name, record, connection, node, home, is_opener, deadline, words, known, held, enough, bell }
+        let enough = PublishThreshold::default();
+        ExchangeState { name, record, connection, node, home, is_opener, deadline, words, known, held, enough, bell }
     }
 
     pub(super) fn id(&self) -> ExchangeId {
@@ -158,14 +158,14 @@ impl Shared {
     }
 
     /// The counter of a task's word.
-    pub(super) async fn word(&self, io: &Io, task: u32) -> Result<Place, Error> {
+    pub(super) async fn word(&self, io: &Io, task: u32) -> Result<WordLocation, Error> {
         let at = task as usize;
         let known = self.words.get(at).and_then(|word| word.lock().clone());
         if let Some(place) = known {
             return Ok(place);
         }
         let number = self.record.words.get(at).copied().unwrap_or(0);
-        let place = Place::find(io, word_name(&self.record.opener, number)?).await?;
+        let place = WordLocation::find(io, word_name(&self.record.opener, number)?).await?;
         if let Some(word) = self.words.get(at) {
             *word.lock() = Some(place.clone());
         }
@@ -184,7 +184,7 @@ impl Shared {
     /// What the value of a word says.
     ///
     /// # Errors
-    /// See [`Shared::look`].
+    /// See [`ExchangeState::look`].
     pub(super) fn read(&self, value: Result<u64, Error>) -> Result<Word, Error> {
         let word = match value {
             Ok(value) => Word::of(value, self.stamp()),
@@ -350,9 +350,9 @@ impl Shared {
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for ExchangeState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Shared { name, record, .. } = self;
+        let ExchangeState { name, record, .. } = self;
         f.debug_struct("Exchange").field("name", name).field("id", &record.id).finish_non_exhaustive()
     }
 }
@@ -360,7 +360,7 @@ impl std::fmt::Debug for Shared {
 /// The right to decide about what an attempt has published. When it is dropped, the keeper looks at the word of the
 /// task, and deletes what has not won.
 pub(super) struct Holding {
-    shared: Arc<Shared>,
+    shared: Arc<ExchangeState>,
     number: u64,
 }
 

@@ -4,9 +4,9 @@ use super::flow::{ExchangeCall, Io};
 use super::keeper::User;
 use super::manifest::{BLOCKS_PER_BUNDLE, Bundles, HEADS, Starts};
 use super::partition::PartitionError;
-use super::pieces::{Of, add_lengths, allocate_now, named};
+use super::pieces::{AttemptContext, add_lengths, allocate_now, named};
 use super::scatter::{Chosen, LARGEST_BLOCK_BYTES, Placement, Scatter};
-use super::shared::{Holding, How, Shared, push, push_bytes};
+use super::shared::{ExchangeState, Holding, How, push, push_bytes};
 use super::word::Word;
 use super::{By, ExchangeError};
 use crate::bundle::{BundleTensor, source};
@@ -26,7 +26,7 @@ use transfer_core::op::FailureCode;
 use transfer_core::tensor::{DType, Key, Life, Spill};
 
 /// The time after which the word of a task is read again when its home did not say whether it was swapped.
-const AGAIN: Duration = Duration::from_millis(100);
+const REREAD_INTERVAL: Duration = Duration::from_millis(100);
 
 /// One attempt of a task: rows that nobody sees before [`ExchangeTask::commit`]. If it is dropped, nothing of it is
 /// left, and its memory is free.
@@ -117,7 +117,7 @@ impl<C: AnyClient> ExchangeTask<C> {
             let (chosen, writing) = chosen?;
             let shared = &user.0;
             shared.check()?;
-            writing.write(Of { io: &io, shared, task, attempt }, chosen).await
+            writing.write(AttemptContext { io: &io, shared, task, attempt }, chosen).await
         })
     }
 
@@ -152,7 +152,7 @@ impl<C: AnyClient> ExchangeTask<C> {
         ExchangeCall::new(session, async move |io: Io| {
             let shared = &user.0;
             let writing = Writing::begin(&written, shared, task)?;
-            writing.write_rest(Of { io: &io, shared, task, attempt }).await?;
+            writing.write_rest(AttemptContext { io: &io, shared, task, attempt }).await?;
             Deciding { io: &io, shared, task, attempt }.commit(begun_at, &writing).await
         })
     }
@@ -162,7 +162,7 @@ impl<C: AnyClient> ExchangeTask<C> {
 pub(super) struct Writing(pub(super) Arc<Mutex<Written>>);
 
 impl Writing {
-    fn begin(written: &Arc<Mutex<Written>>, shared: &Shared, task: u32) -> Result<Writing, Error> {
+    fn begin(written: &Arc<Mutex<Written>>, shared: &ExchangeState, task: u32) -> Result<Writing, Error> {
         if std::mem::replace(&mut written.lock().busy, true) {
             let (name, what) = (shared.name.clone(), format!("task {task}"));
             return Err(ExchangeError::Busy { name, what }.into());
@@ -186,7 +186,7 @@ impl Drop for Writing {
 /// An attempt that wants to commit.
 struct Deciding<'a> {
     io: &'a Io,
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<ExchangeState>,
     task: u32,
     attempt: u32,
 }
@@ -251,7 +251,7 @@ impl Deciding<'_> {
         };
         // An attempt that had to make room before goes on with it. Otherwise the blocks come with the list, if they fit.
         if writing.0.lock().holding.is_some() {
-            writing.publish(Of { io, shared, task, attempt }, Spill::Now).await?;
+            writing.publish(AttemptContext { io, shared, task, attempt }, Spill::Now).await?;
         }
         let (holding, mut bundles, mut lengths, mut last) = {
             let mut written = writing.0.lock();
@@ -305,7 +305,7 @@ impl Deciding<'_> {
                 Err(e) if e.failure_code() == Some(FailureCode::OutcomeUnknown) => loop {
                     match shared.look(io, task).await {
                         Err(Error::Failed(_)) if Instant::now() < io.limit() => {
-                            io.sleep_until(Instant::now() + AGAIN).await;
+                            io.sleep_until(Instant::now() + REREAD_INTERVAL).await;
                         }
                         looked => break looked?,
                     }

@@ -65,18 +65,18 @@ impl Word {
 
 /// The counter of a word.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct WordLocation {
     name: Name,
     home: Name,
     identity: u64,
 }
 
-impl Place {
+impl WordLocation {
     /// Finds a counter. If there is none of this name, it is made.
-    pub(super) async fn find(io: &Io, name: Name) -> Result<Place, Error> {
+    pub(super) async fn find(io: &Io, name: Name) -> Result<WordLocation, Error> {
         let found = name.clone();
         let take = move |answer| match answer {
-            Answer::CounterOpened { home, identity } => Some(Place { name: found.clone(), home, identity }),
+            Answer::CounterOpened { home, identity } => Some(WordLocation { name: found.clone(), home, identity }),
             _ => None,
         };
         let call = Counting::<BlockingClient, _>::new(&io.session(), Ok(name), CounterAsk::Open, take);

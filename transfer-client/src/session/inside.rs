@@ -11,7 +11,7 @@ use {
     std::ops::ControlFlow,
     std::sync::Arc,
     std::time::Duration,
-    transfer_server::{Between, Follower, Sidecar},
+    transfer_server::{Follower, PollPoint, Sidecar},
 };
 
 /// The interval at which a thread that polls looks at the socket: the sidecar may have ended the session.
@@ -62,8 +62,8 @@ impl Inside {
                 any => return ControlFlow::Break(any.map(|_| ())),
             }
             let looks = match between {
-                Between::Sleep => true,
-                Between::Rounds(now) => {
+                PollPoint::Sleep => true,
+                PollPoint::Rounds(now) => {
                     let is_time = now.saturating_duration_since(*looked_up.get_or_insert(now)) > LOOK_UP;
                     if is_time {
                         looked_up = Some(now);

@@ -21,7 +21,7 @@ mod tests;
 mod worker;
 
 pub use file::DiskError;
-pub(crate) use store::{Place, Store};
+pub(crate) use store::{MemoryRange, Store};
 pub(crate) use worker::{Disk, Done};
 
 /// The unit of space and of checksums, in bytes. It is a multiple of what direct I/O asks for on any disk.

@@ -14,7 +14,7 @@ use transfer_core::tensor::{BodyBox, PackedRun, Packing};
 use transfer_memory::segment::Segment;
 
 /// A range of a segment.
-pub(crate) struct Place {
+pub(crate) struct MemoryRange {
     pub(crate) segment: Arc<Segment>,
     pub(crate) offset: u64,
     pub(crate) len: u64,
@@ -50,7 +50,7 @@ struct Version {
 pub(super) struct Write {
     pub(super) id: SpillId,
     version: Version,
-    from: Vec<Place>,
+    from: Vec<MemoryRange>,
     /// The index of the current range, and how much of it is written.
     next: usize,
     done: u64,
@@ -72,7 +72,7 @@ fn reads_ahead(packing: &Packing) -> bool {
 }
 
 /// Writes zeros between two places of a range.
-fn zero(to: &Place, from: u64, upto: u64) -> Result<(), String> {
+fn zero(to: &MemoryRange, from: u64, upto: u64) -> Result<(), String> {
     let len = upto.saturating_sub(from);
     to.segment.mapping().zero(to.offset + from, len).map_err(|e| e.to_string())
 }
@@ -85,7 +85,7 @@ impl Store {
     }
 
     /// Begins to write ranges of this length, one behind the other.
-    pub(super) fn begin(&self, id: SpillId, tenant: Tenant, from: Vec<Place>, len: u64) -> Result<Write, String> {
+    pub(super) fn begin(&self, id: SpillId, tenant: Tenant, from: Vec<MemoryRange>, len: u64) -> Result<Write, String> {
         let mut index = self.index.lock();
         let TenantFile { file, space } = match index.files.entry(tenant) {
             Entry::Occupied(known) => known.into_mut(),
@@ -148,14 +148,26 @@ impl Store {
     }
 
     /// Packs what lies in a version into a range of a segment.
-    pub(super) fn read(&self, id: SpillId, packing: Packing, to: &Place, piece: &mut Piece) -> Result<(), String> {
+    pub(super) fn read(
+        &self,
+        id: SpillId,
+        packing: Packing,
+        to: &MemoryRange,
+        piece: &mut Piece,
+    ) -> Result<(), String> {
         let version = self.index.lock().versions.get(&id).cloned().ok_or("it is not on disk")?;
         let read = self.read_version(&version, packing, to, piece);
         self.let_go(version);
         read
     }
 
-    fn read_version(&self, version: &Version, packing: Packing, to: &Place, piece: &mut Piece) -> Result<(), String> {
+    fn read_version(
+        &self,
+        version: &Version,
+        packing: Packing,
+        to: &MemoryRange,
+        piece: &mut Piece,
+    ) -> Result<(), String> {
         let ahead = reads_ahead(&packing);
         // The bytes of the version that are in memory.
         let mut here = 0..0;

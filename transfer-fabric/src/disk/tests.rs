@@ -1,5 +1,5 @@
 use super::file::Piece;
-use super::store::{Place, Store};
+use super::store::{MemoryRange, Store};
 use super::*;
 use smallvec::{SmallVec, smallvec};
 use std::path::Path;
@@ -24,15 +24,15 @@ fn segment(bytes: &[u8]) -> Arc<Segment> {
     Arc::new(segment)
 }
 
-fn place(segment: &Arc<Segment>, offset: u64, len: u64) -> Place {
-    Place { segment: segment.clone(), offset, len }
+fn place(segment: &Arc<Segment>, offset: u64, len: u64) -> MemoryRange {
+    MemoryRange { segment: segment.clone(), offset, len }
 }
 
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|n| (n / 7 % 251) as u8 ^ seed).collect()
 }
 
-fn write(store: &Store, id: u64, from: Vec<Place>) -> Result<(), String> {
+fn write(store: &Store, id: u64, from: Vec<MemoryRange>) -> Result<(), String> {
     let len = from.iter().map(|place| place.len).sum();
     let mut left = Some(store.begin(SpillId(id), TENANT, from, len)?);
     while let Some(write) = left {

@@ -1,7 +1,7 @@
 //! The threads that write and read versions.
 
 use super::file::Piece;
-use super::store::{Place, Store, Write};
+use super::store::{MemoryRange, Store, Write};
 use crossbeam_channel::{Receiver, Sender, select, unbounded};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ const THREADS: usize = 2;
 struct ToWrite {
     id: SpillId,
     tenant: Tenant,
-    from: Vec<Place>,
+    from: Vec<MemoryRange>,
     len: u64,
 }
 
 /// What comes before the next piece of a write. The state machine bounds how many there are: a read for each range of a
 /// pool, and the versions that it has.
 enum Urgent {
-    Read { id: SpillId, packing: Packing, to: Place, tag: u64 },
+    Read { id: SpillId, packing: Packing, to: MemoryRange, tag: u64 },
     Free(SpillId),
 }
 
@@ -59,11 +59,11 @@ impl Disk {
         Ok(Disk { urgent, writes, done })
     }
 
-    pub(crate) fn write(&self, id: SpillId, tenant: Tenant, from: Vec<Place>, len: u64) {
+    pub(crate) fn write(&self, id: SpillId, tenant: Tenant, from: Vec<MemoryRange>, len: u64) {
         let _ = self.writes.send(ToWrite { id, tenant, from, len });
     }
 
-    pub(crate) fn read(&self, id: SpillId, packing: Packing, to: Place, tag: u64) {
+    pub(crate) fn read(&self, id: SpillId, packing: Packing, to: MemoryRange, tag: u64) {
         let _ = self.urgent.send(Urgent::Read { id, packing, to, tag });
     }
 

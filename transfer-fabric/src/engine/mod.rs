@@ -54,7 +54,7 @@ pub use meters::{EngineMeters, Measured};
 pub use pings::PingError;
 pub use readers::{ReaderReply, ReaderSink};
 pub use trace::TraceSink;
-pub use turns::{Between, Follower, NotTurned, Turns};
+pub use turns::{Follower, NotTurned, PollPoint, Turns};
 pub use wait::PollStrategy;
 
 pub use crate::disk::DiskError;

@@ -1,7 +1,7 @@
 //! Versions that are written to disk and read back: between the state machine and the thread for the disk.
 
 use super::run::Run;
-use crate::disk::{Done, Place};
+use crate::disk::{Done, MemoryRange};
 use transfer_core::memory::LocalSlice;
 use transfer_core::protocol::{SpillId, Tenant};
 use transfer_core::tensor::Packing;
@@ -24,9 +24,9 @@ impl Run {
         }
     }
 
-    fn place(&self, slice: LocalSlice) -> Option<Place> {
+    fn place(&self, slice: LocalSlice) -> Option<MemoryRange> {
         let segment = self.memory.get(slice.segment)?.clone();
-        Some(Place { segment, offset: slice.offset, len: slice.len })
+        Some(MemoryRange { segment, offset: slice.offset, len: slice.len })
     }
 
     /// Takes what the disk has done. Returns whether there was anything.

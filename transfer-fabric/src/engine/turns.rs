@@ -74,7 +74,7 @@ struct Shared {
 
 /// What a thread that turns the engine looks at between two rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Between {
+pub enum PollPoint {
     /// More may come soon. With the time at which the last round began.
     Rounds(Instant),
     /// The thread will sleep.
@@ -113,7 +113,7 @@ impl Turns {
         &self,
         until: Instant,
         spin: Duration,
-        mut done: impl FnMut(Between) -> ControlFlow<T>,
+        mut done: impl FnMut(PollPoint) -> ControlFlow<T>,
     ) -> Result<Option<T>, NotTurned> {
         let mut turn = self.0.begin().ok_or(NotTurned)?;
         let mut tired_at = None;
@@ -121,10 +121,10 @@ impl Turns {
             let now = Instant::now();
             let mut ended = None;
             let round = turn.round(now, || {
-                ended = done(Between::Rounds(now)).break_value();
+                ended = done(PollPoint::Rounds(now)).break_value();
                 ended.is_some()
             });
-            let ended = ended.or_else(|| done(Between::Rounds(now)).break_value());
+            let ended = ended.or_else(|| done(PollPoint::Rounds(now)).break_value());
             if ended.is_some() {
                 return Ok(ended);
             }
@@ -137,7 +137,7 @@ impl Turns {
                 Round::Polled => std::thread::yield_now(),
                 Round::Tired if now < *tired_at.get_or_insert(now + spin) => std::thread::yield_now(),
                 Round::Tired => {
-                    if let ControlFlow::Break(value) = done(Between::Sleep) {
+                    if let ControlFlow::Break(value) = done(PollPoint::Sleep) {
                         return Ok(Some(value));
                     }
                     turn.sleep(until.saturating_duration_since(now))?;

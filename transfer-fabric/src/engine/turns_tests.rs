@@ -1,4 +1,4 @@
-use super::turns::{Between, NotTurned};
+use super::turns::{NotTurned, PollPoint};
 use super::{Engine, EngineCommand, EngineConfig, PollStrategy};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -80,14 +80,14 @@ fn a_turn_ends_at_its_time_and_sleeps_only_after_it_has_asked() {
     let (began, mut sleeps) = (Instant::now(), 0);
     let time = Duration::from_millis(20);
     let turned = engine.turns().turn::<()>(began + time, Duration::ZERO, |between| {
-        sleeps += u32::from(between == Between::Sleep);
+        sleeps += u32::from(between == PollPoint::Sleep);
         ControlFlow::Continue(())
     });
     assert_eq!(turned, Ok(None));
     assert!(began.elapsed() >= time && sleeps > 0);
     let turned = engine.turns().turn(began + LONG, Duration::ZERO, |between| match between {
-        Between::Sleep => ControlFlow::Break("before the sleep"),
-        Between::Rounds(_) => ControlFlow::Continue(()),
+        PollPoint::Sleep => ControlFlow::Break("before the sleep"),
+        PollPoint::Rounds(_) => ControlFlow::Continue(()),
     });
     assert_eq!(turned, Ok(Some("before the sleep")));
 }

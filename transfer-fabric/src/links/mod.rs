@@ -14,7 +14,7 @@ mod works;
 
 #[cfg(any(test, feature = "conformance"))]
 pub(crate) use owed::MAX_UNACKNOWLEDGED;
-pub(crate) use owed::{ACKNOWLEDGE_WITHIN, Owed, SentCounts};
+pub(crate) use owed::{ACKNOWLEDGE_WITHIN, AckState, SentCounts};
 pub(crate) use pending::{Accepted, PendingConnections};
 #[cfg(test)]
 pub(crate) use pending::{MAX_PENDING, MAX_PENDING_OF_ONE};

@@ -42,7 +42,7 @@ impl SentCounts {
 
 /// The works of the peer of one link that are placed, and those that the peer was told.
 #[derive(Debug, Default)]
-pub(crate) struct Owed {
+pub(crate) struct AckState {
     placed: u64,
     told: u64,
     /// The number of works placed up to the last write.
@@ -52,7 +52,7 @@ pub(crate) struct Owed {
     late: bool,
 }
 
-impl Owed {
+impl AckState {
     /// Records that a write is placed.
     pub(crate) fn write_placed(&mut self) {
         self.placed += 1;
@@ -71,7 +71,7 @@ impl Owed {
 
     /// Returns whether the peer has to be told now.
     pub(crate) fn is_urgent(&self) -> bool {
-        let Owed { placed, told, .. } = *self;
+        let AckState { placed, told, .. } = *self;
         placed > told && (self.late || self.last_write > told || placed - told >= MAX_UNACKNOWLEDGED)
     }
 
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_write_is_urgent_and_messages_are_when_they_are_many_or_old() {
-        let mut owed = Owed::default();
+        let mut owed = AckState::default();
         assert!(!owed.is_urgent() && !owed.needs_limit(), "nothing is owed");
         (1..MAX_UNACKNOWLEDGED).for_each(|_| owed.message_placed());
         assert!(!owed.is_urgent() && owed.needs_limit());

@@ -32,7 +32,7 @@ pub(crate) enum WriteRefused {
 
 /// The target of a write, inside one grant.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct WriteTarget {
     pub(crate) mapping: Arc<Mapping>,
     pub(crate) offset: u64,
     pub(crate) key: RemoteKey,
@@ -84,7 +84,7 @@ impl Grants {
 
     /// Returns the target of a write. Returns `None` for a write of no bytes, whose key is not checked; hardware does
     /// not check it either.
-    pub(super) fn place(&self, link: LinkId, remote: RemoteSlice) -> Result<Option<Place>, WriteRefused> {
+    pub(super) fn place(&self, link: LinkId, remote: RemoteSlice) -> Result<Option<WriteTarget>, WriteRefused> {
         let RemoteSlice { address, len, .. } = remote;
         let key = remote.key();
         if len == 0 {
@@ -99,6 +99,6 @@ impl Grants {
             let (granted_address, granted_len) = (range.offset, range.len);
             return Err(WriteRefused::OutOfBounds { address, len, granted_address, granted_len });
         }
-        Ok(Some(Place { mapping: range.mapping.clone(), offset: address, key }))
+        Ok(Some(WriteTarget { mapping: range.mapping.clone(), offset: address, key }))
     }
 }

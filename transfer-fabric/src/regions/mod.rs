@@ -7,7 +7,7 @@ mod grants;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use grants::{Grants, Place, WriteRefused};
+pub(crate) use grants::{Grants, WriteRefused, WriteTarget};
 
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
@@ -82,7 +82,7 @@ impl Regions {
     }
 
     /// Returns the target of a write that came over `link`.
-    pub(crate) fn place(&self, link: LinkId, remote: RemoteSlice) -> Result<Option<Place>, WriteRefused> {
+    pub(crate) fn place(&self, link: LinkId, remote: RemoteSlice) -> Result<Option<WriteTarget>, WriteRefused> {
         self.grants.place(link, remote)
     }
 }

@@ -7,7 +7,7 @@ use super::note::{Nonce, Note};
 use super::quota::Mapped;
 use super::record::{Element, Encoded, Record, Write};
 use super::shared::Shared;
-use crate::links::{FabricLink, Owed, SentCounts, Sink, Works};
+use crate::links::{AckState, FabricLink, SentCounts, Sink, Works};
 use crate::regions::Regions;
 use crate::token::Token;
 use hashbrown::{HashMap, HashSet};
@@ -54,7 +54,7 @@ pub(super) struct Link {
     pub(super) outbox: VecDeque<Box<[u8]>>,
     pub(super) works: Works<Signs>,
     /// The acknowledgements that the peer has not been sent.
-    pub(super) owed: Owed,
+    pub(super) owed: AckState,
     pub(super) counts: SentCounts,
     /// This side's segments that the peer knows. Both sides name them by their numbers on this side, which are never
     /// used again.
@@ -96,7 +96,7 @@ pub(super) struct Signs {
 
 /// The parts of the fabric that a link needs to receive from its peer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Means<'a> {
+pub(super) struct ReceiveContext<'a> {
     pub(super) regions: &'a Regions,
     pub(super) copy_pool: &'a CopyPool,
     /// The most bytes of a peer's segments that are mapped.
@@ -127,7 +127,7 @@ impl Link {
             incarnation: 0,
             outbox: VecDeque::new(),
             works: Works::new(),
-            owed: Owed::default(),
+            owed: AckState::default(),
             counts: SentCounts::default(),
             passed: HashSet::new(),
             namespace: own_namespace,
@@ -218,7 +218,7 @@ impl Link {
     }
 
     /// Reads the socket. A reason for the link's end is kept in `farewell`. Returns whether anything has come.
-    pub(super) fn hear(&mut self, means: Means<'_>, sink: &mut Sink<'_>) -> Result<bool, DownReason> {
+    pub(super) fn hear(&mut self, context: ReceiveContext<'_>, sink: &mut Sink<'_>) -> Result<bool, DownReason> {
         let mut any = false;
         for _ in 0..NOTES {
             match self.socket.try_receive(1) {
@@ -226,7 +226,7 @@ impl Link {
                 Ok(Some(Message::Bytes { bytes, mut descriptors })) => {
                     any = true;
                     let note = Note::decode(&bytes).map_err(|why| DownReason::Violation(why.into()))?;
-                    self.note(note, descriptors.pop(), means, sink)?;
+                    self.note(note, descriptors.pop(), context, sink)?;
                 }
                 // A doorbell. The rings are checked anyway.
                 Ok(Some(_)) => any = true,
@@ -245,7 +245,7 @@ impl Link {
         &mut self,
         note: Note,
         fd: Option<rustix::fd::OwnedFd>,
-        means: Means<'_>,
+        context: ReceiveContext<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<(), DownReason> {
         let violation = |why: &str| Err(DownReason::Violation(why.into()));
@@ -271,7 +271,7 @@ impl Link {
             }
             (Note::Segment { handle, len }, Some(fd), Stage::Up) => {
                 let bytes = self.theirs_bytes.saturating_add(len);
-                if self.theirs.len() >= MAX_SEGMENTS || bytes > means.max_mapped_bytes {
+                if self.theirs.len() >= MAX_SEGMENTS || bytes > context.max_mapped_bytes {
                     return violation("more segments than a peer may pass");
                 }
                 if self.theirs.contains_key(&handle) {
@@ -285,7 +285,7 @@ impl Link {
                 }
                 self.unmapped
                     .push_back((handle, ToMap { fd, len, incarnation: self.incarnation, mark: self.mark, into }));
-                self.map(means);
+                self.map(context);
                 Ok(())
             }
             (Note::Bye(why), None, _) => {
@@ -315,23 +315,23 @@ impl Link {
     }
 
     /// Has the passed segments mapped, as far as there is room.
-    pub(super) fn map(&mut self, means: Means<'_>) {
+    pub(super) fn map(&mut self, context: ReceiveContext<'_>) {
         while let Some((_, next)) = self.unmapped.front()
-            && let Some(share) = self.mapped.share(next.len, means.max_mapped_bytes)
+            && let Some(share) = self.mapped.share(next.len, context.max_mapped_bytes)
             && let Some((_, next)) = self.unmapped.pop_front()
         {
             next.into.count(share);
-            means.copy_pool.map(next);
+            context.copy_pool.map(next);
         }
     }
 
     /// Handles a Forget: the peer has taken a segment back.
-    pub(super) fn forgotten(&mut self, handle: u32, means: Means<'_>) -> Result<(), DownReason> {
+    pub(super) fn forgotten(&mut self, handle: u32, context: ReceiveContext<'_>) -> Result<(), DownReason> {
         let none = || DownReason::Violation("a segment ends that there is not".into());
         let (theirs, len) = self.theirs.remove(&handle).ok_or_else(none)?;
         self.theirs_bytes -= len;
         self.unmapped.retain(|(waiting, _)| *waiting != handle);
-        means.copy_pool.discard(vec![theirs], None);
+        context.copy_pool.discard(vec![theirs], None);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! One round of the fabric's work.
 
 use super::ShmFabric;
-use super::link::{Link, Means, Stage};
+use super::link::{Link, ReceiveContext, Stage};
 use crate::links::{self, FabricLink, Sink};
 use crate::poller::Source;
 use transfer_core::fabric::{DownReason, LinkId};
@@ -11,7 +11,7 @@ use transfer_core::fabric::{DownReason, LinkId};
 const LOOK_EVERY: u8 = 16;
 
 impl ShmFabric {
-    /// Sends, then receives. What a round receives is acknowledged in the next one or later ([`links::Owed`]), so that
+    /// Sends, then receives. What a round receives is acknowledged in the next one or later ([`links::AckState`]), so that
     /// the engine acts on it first, and so that an answer can carry the acknowledgement.
     pub(super) fn progress(&mut self, sink: &mut Sink<'_>) -> bool {
         // The engine acts on these events before anything is sent: a version that has landed reaches its reader before
@@ -72,7 +72,7 @@ impl ShmFabric {
     /// Reads the socket of a link.
     fn hear(&mut self, id: LinkId, sink: &mut Sink<'_>) -> bool {
         let ShmFabric { links, regions, copy_pool, config, .. } = self;
-        let means = Means { regions, copy_pool, max_mapped_bytes: config.max_mapped_bytes };
+        let context = ReceiveContext { regions, copy_pool, max_mapped_bytes: config.max_mapped_bytes };
         let Some(link) = links.get_mut(id) else {
             self.gave_up(id);
             return false;
@@ -80,10 +80,10 @@ impl ShmFabric {
         if let Stage::Ending { .. } = link.stage {
             return false;
         }
-        let (mut heard, was_up) = (link.hear(means, sink), link.is_up());
+        let (mut heard, was_up) = (link.hear(context, sink), link.is_up());
         if heard.is_ok() && was_up && link.farewell.is_some() {
             // Records that the peer showed before its farewell are still received.
-            heard = link.receive(means, config.round_bytes, sink);
+            heard = link.receive(context, config.round_bytes, sink);
         }
         let farewell = link.farewell.take();
         match heard.err().or(farewell) {
@@ -98,12 +98,12 @@ impl ShmFabric {
 
     fn receive(&mut self, sink: &mut Sink<'_>) -> bool {
         let ShmFabric { links, regions, copy_pool, config, .. } = self;
-        let means = Means { regions, copy_pool, max_mapped_bytes: config.max_mapped_bytes };
+        let context = ReceiveContext { regions, copy_pool, max_mapped_bytes: config.max_mapped_bytes };
         let mut moved = false;
         let mut ended: Vec<(LinkId, DownReason)> = Vec::new();
         let mut owing = Vec::new();
         for link in links.all_up() {
-            match link.receive(means, config.round_bytes, sink) {
+            match link.receive(context, config.round_bytes, sink) {
                 Ok(any) => moved |= any,
                 Err(reason) => ended.push((link.id, link.farewell.take().unwrap_or(reason))),
             }

@@ -2,7 +2,7 @@
 
 use super::copy_pool::LEAST_BYTES;
 use super::job::{Job, Span};
-use super::link::{Landing, Link, Means};
+use super::link::{Landing, Link, ReceiveContext};
 use super::record::{self, HEAD_BYTES, Record, Write};
 use crate::links::Sink;
 use smallvec::SmallVec;
@@ -24,10 +24,15 @@ fn violation(why: impl std::fmt::Display) -> DownReason {
 impl Link {
     /// Takes the records that the peer has posted, copies up to about `limit` bytes, and reports the events. Returns
     /// whether there was anything.
-    pub(super) fn receive(&mut self, means: Means<'_>, limit: u64, sink: &mut Sink<'_>) -> Result<bool, DownReason> {
+    pub(super) fn receive(
+        &mut self,
+        context: ReceiveContext<'_>,
+        limit: u64,
+        sink: &mut Sink<'_>,
+    ) -> Result<bool, DownReason> {
         // Most rounds find nothing. To clear this memory each time would take longer than to look.
         let mut buffer = self.record.take().unwrap_or_else(|| Box::new([0; MAX_RECORD_BYTES]));
-        let result = self.receive_into(&mut buffer, means, limit, sink);
+        let result = self.receive_into(&mut buffer, context, limit, sink);
         self.record = Some(buffer);
         result
     }
@@ -35,13 +40,13 @@ impl Link {
     fn receive_into(
         &mut self,
         buffer: &mut [u8; MAX_RECORD_BYTES],
-        means: Means<'_>,
+        context: ReceiveContext<'_>,
         limit: u64,
         sink: &mut Sink<'_>,
     ) -> Result<bool, DownReason> {
         self.report_coming(sink)?;
         let (mut moved, mut left, mut popped) = (false, limit, 0);
-        self.map(means);
+        self.map(context);
         let result = loop {
             if self.landing.is_some() {
                 let (done, stepped) = self.land(sink)?;
@@ -73,7 +78,7 @@ impl Link {
             }
             let link = self.id;
             match record {
-                Record::Write(write) => match self.begin(write, means, sink)? {
+                Record::Write(write) => match self.begin(write, context, sink)? {
                     None => break Ok(moved),
                     Some(copied) => left = left.saturating_sub(copied),
                 },
@@ -83,7 +88,7 @@ impl Link {
                 }
                 Record::Ack => {}
                 Record::Forget(handle) => {
-                    self.forgotten(handle, means)?;
+                    self.forgotten(handle, context)?;
                     if self.mark.is_some() {
                         self.coming.retain(|coming| *coming != handle);
                         sink(FabricEvent::SegmentGone { link, handle });
@@ -123,13 +128,18 @@ impl Link {
 
     /// Begins to place a write; a short one is placed at once. Returns the number of copied bytes, or `None` if a
     /// segment is not mapped yet.
-    fn begin(&mut self, write: Write, means: Means<'_>, sink: &mut Sink<'_>) -> Result<Option<u64>, DownReason> {
-        let place = means.regions.place(self.id, write.remote).map_err(violation)?;
+    fn begin(
+        &mut self,
+        write: Write,
+        context: ReceiveContext<'_>,
+        sink: &mut Sink<'_>,
+    ) -> Result<Option<u64>, DownReason> {
+        let place = context.regions.place(self.id, write.remote).map_err(violation)?;
         let mut spans = SmallVec::<[Span; 2]>::new();
         for element in &write.elements {
             if !self.theirs.contains_key(&element.handle) {
                 // The peer passed the segment before it showed the record.
-                self.hear(means, sink)?;
+                self.hear(context, sink)?;
             }
             let unknown = || violation(format!("a write from segment {}, which was not passed", element.handle));
             let (theirs, _) = self.theirs.get(&element.handle).ok_or_else(unknown)?;
@@ -157,7 +167,7 @@ impl Link {
         }
         let job = Arc::new(job);
         if remote.len >= LEAST_BYTES {
-            means.copy_pool.copy(&job);
+            context.copy_pool.copy(&job);
         }
         self.landing = Some(Landing { job, key: place.key, immediate });
         Ok(Some(0))

@@ -7,7 +7,7 @@ use super::frame::{BadFrame, HEADER_BYTES, Header, Kind, MAX_TEXT_BYTES};
 use super::iovec::ReceiveList;
 use super::wire::{Wire, WireError};
 use super::{MAX_MESSAGE_BYTES, MAX_WRITE_BYTES};
-use crate::regions::{Place, Regions, WriteRefused};
+use crate::regions::{Regions, WriteRefused, WriteTarget};
 use crate::token::TOKEN_BYTES;
 use rustix::io::Errno;
 use std::ops::Range;
@@ -50,7 +50,7 @@ pub(super) enum Arrival {
 /// The write whose body is in progress.
 #[derive(Debug)]
 struct Landing {
-    place: Option<Place>,
+    place: Option<WriteTarget>,
     len: u64,
     remaining: u64,
     immediate: Option<u32>,

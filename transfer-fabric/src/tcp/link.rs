@@ -5,7 +5,7 @@ use super::inbox::{Arrival, Inbox};
 use super::outbox::{Body, Outbox};
 use super::tls::{Session, Tokens};
 use super::wire::Wire;
-use crate::links::{FabricLink, Owed, Sink, Works};
+use crate::links::{AckState, FabricLink, Sink, Works};
 use crate::regions::Regions;
 use crate::token::Token;
 use rustix::fd::OwnedFd;
@@ -41,7 +41,7 @@ pub(super) struct Link {
     /// sign.
     pub(super) signs: u64,
     /// The acknowledgements that the peer has not been sent.
-    pub(super) owed: Owed,
+    pub(super) owed: AckState,
     /// Whether the socket was read to its end by the last look.
     pub(super) dry: bool,
     /// Whether the socket took no more.
@@ -81,7 +81,7 @@ impl Link {
             inbox: Inbox::new(),
             works: Works::new(),
             signs: 0,
-            owed: Owed::default(),
+            owed: AckState::default(),
             dry: false,
             blocked: false,
             watched: false,

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use transfer_core::fabric::LinkId;
 
 impl TcpFabric {
-    /// Sends, then receives. What a round receives is acknowledged in the next one or later ([`links::Owed`]), so that
+    /// Sends, then receives. What a round receives is acknowledged in the next one or later ([`links::AckState`]), so that
     /// the engine acts on it first, and so that an answer can carry the acknowledgement.
     pub(super) fn progress(&mut self, sink: &mut Sink<'_>) -> bool {
         // The engine acts on these events before anything is sent: a version that has landed reaches its reader before

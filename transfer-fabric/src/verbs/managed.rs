@@ -139,7 +139,7 @@ impl VerbsFabric {
     }
 
     /// Handles the events of rdma_cm.
-    pub(super) fn hear_manager(&mut self) {
+    pub(super) fn poll_cm_events(&mut self) {
         while let Some(manager) = &self.manager {
             match manager.channel.next() {
                 Ok(Some(event)) => self.manager_says(event),

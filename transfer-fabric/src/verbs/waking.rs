@@ -88,7 +88,7 @@ impl VerbsFabric {
             }
         }
         self.hear_device();
-        self.hear_manager();
+        self.poll_cm_events();
         self.check_deadlines();
     }
 

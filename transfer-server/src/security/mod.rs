@@ -59,7 +59,7 @@ pub(crate) fn claimed<T>(request: &Request<T>, node: &str) -> Result<(), Status>
     // A certificate may have several names. The right to be a peer by one of them does not extend to the others.
     match (caller, request.extensions().get::<Arc<Policy>>()) {
         (Caller::Certificate(_), Some(policy)) if !policy.is_peer(node) => Err(Status::permission_denied(format!(
-            "node {node:?} may not be a peer here: --peers of transferd names whoever may"
+            "node {node:?} may not be a peer here: not allowed by --peers of transferd"
         ))),
         _ => Ok(()),
     }

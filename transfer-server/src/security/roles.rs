@@ -134,7 +134,7 @@ impl Policy {
             }
             (None, Some(_)) if need == Need::Read && self.check(caller, Need::Administer).is_err() => {
                 Err(Status::permission_denied(
-                    "this certificate administers one tenant alone, and what it asks for is of all: --admins of transferd names whoever may",
+                    "this certificate administers one tenant alone, and what it asks for is of all: not allowed by --admins of transferd",
                 ))
             }
             (None, _) => Ok(None),
@@ -183,7 +183,7 @@ impl Policy {
                     return Ok(());
                 }
                 let (names, allowed) = (names::in_words(names), listed(allowed));
-                denied(format!("{names} may not {what} here: {flag} of transferd names whoever may ({allowed})"))
+                denied(format!("{names} may not {what} here: not allowed by {flag} of transferd ({allowed})"))
             }
             // Without certificates no caller is beyond loopback, unless the operator has granted every right to every
             // caller.

@@ -20,7 +20,7 @@ impl Show for Peers {
     type Entry = v1::Peer;
     const WORDS: (&'static str, &'static str) = ("peer", "peers");
     const HEADINGS: &'static [&'static str] =
-        &["node", "state", ">link", "fabric", "incarnation", "wanted", ">calls", "tried in vain"];
+        &["node", "state", ">link", "fabric", "incarnation", "wanted", ">calls", "failed attempts"];
 
     fn row(p: &v1::Peer) -> Vec<String> {
         let (link, fabric, incarnation) = (some(p.link.into()), fabric_or_none(p.fabric), some(p.incarnation));

@@ -3,7 +3,7 @@
 use super::found;
 use crate::doctor::facts::Facts;
 use crate::doctor::facts::moved::Moved;
-use crate::doctor::facts::peer::{Peer, Way};
+use crate::doctor::facts::peer::{Direction, Peer};
 use crate::doctor::{Finding, Verdict};
 use crate::error::Error;
 use transfer_client::FabricKind;
@@ -52,12 +52,12 @@ pub(super) fn between(facts: &Facts, peer: &Peer) -> Vec<Finding> {
         };
         return found(CHECK, Verdict::Warn, text, Some(advice));
     }
-    let one = |(way, moved): &(Way, Result<Moved, Error>)| {
+    let one = |(way, moved): &(Direction, Result<Moved, Error>)| {
         let way = match way {
-            Way::There => "to it".to_owned(),
-            Way::Here => "from it".to_owned(),
-            Way::ThereTo(worker) => format!("to it, to its worker {worker:?}"),
-            Way::HereOf(key) => format!("from it, which was {key:?}"),
+            Direction::To => "to it".to_owned(),
+            Direction::From => "from it".to_owned(),
+            Direction::ToWorker(worker) => format!("to it, to its worker {worker:?}"),
+            Direction::FromKey(key) => format!("from it, which was {key:?}"),
         };
         match moved {
             Err(error) => failed(CHECK, &way, error),

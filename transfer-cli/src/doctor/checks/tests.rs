@@ -7,7 +7,7 @@ use crate::devices::tests::rxe;
 use crate::doctor::facts::certificate::{Certificate, CertificateFile};
 use crate::doctor::facts::host::{Host, HugePool};
 use crate::doctor::facts::moved::Moved;
-use crate::doctor::facts::peer::{Ahead, Peer, Way};
+use crate::doctor::facts::peer::{Ahead, Direction, Peer};
 use crate::doctor::facts::socket::{Process, Socket, State};
 use crate::error::Error;
 use crate::gpus::Gpus;
@@ -65,7 +65,7 @@ fn well() -> Facts {
         clock: Some(Ahead { by_ns: -900_000_000, give_or_take_ns: 1_000_000 }),
         data_port: Some(("10.0.0.2:4000".into(), Ok(()))),
         interface: Some(("eth0".into(), 1500)),
-        moved: vec![(Way::Here, Ok(between)), (Way::There, Ok(between))],
+        moved: vec![(Direction::From, Ok(between)), (Direction::To, Ok(between))],
         why_not_better: Some(String::new()),
     };
     let mut device = rxe();
@@ -134,7 +134,7 @@ fn a_host_without_gpus_is_fine() {
 #[test]
 fn each_check_finds_its_fault_and_gives_advice() {
     use Verdict::{Fail, Warn};
-    let gone = |f: &mut Facts| f.sidecar = Err(crate::error::Error::Unwell { failed: 1, checks: 1 });
+    let gone = |f: &mut Facts| f.sidecar = Err(crate::error::Error::Unhealthy { failed: 1, checks: 1 });
     one(gone, "sidecar", Fail, &["failed"]);
     let away = |f: &mut Facts| status(f).directory = Some(DirectoryState::default());
     one(away, "directory", Fail, &["not attached", "--directory"]);
@@ -246,7 +246,7 @@ fn moved_bytes_are_judged() {
     let here = |change: fn(&mut Moved)| move |f: &mut Facts| change(f.moved.as_mut().unwrap().as_mut().unwrap());
     one(here(|m| m.same = Some(false)), "bytes here", Fail, &["NOT what was sent"]);
     one(here(|m| m.copied = 5), "bytes here", Warn, &["copied=5 B", "by reference"]);
-    let gone = || Error::Unwell { failed: 1, checks: 1 };
+    let gone = || Error::Unhealthy { failed: 1, checks: 1 };
     one(|f| f.moved = Some(Err(gone())), "bytes here", Fail, &["worker to worker", "1 of 1 checks failed"]);
 
     let between = |change: fn(&mut Moved)| move |f: &mut Facts| change(peer(f).moved[1].1.as_mut().unwrap());
@@ -268,7 +268,7 @@ fn moved_bytes_are_judged() {
 #[test]
 fn other_node_is_compared_with_this_one() {
     use Verdict::{Fail, Warn};
-    let away = |f: &mut Facts| peer(f).status = Err(Error::Unwell { failed: 1, checks: 1 });
+    let away = |f: &mut Facts| peer(f).status = Err(Error::Unhealthy { failed: 1, checks: 1 });
     one(away, "other node", Fail, &["failed"]);
     let namesake = |f: &mut Facts| {
         let theirs = peer(f).status.as_mut().unwrap();

@@ -30,22 +30,22 @@ pub(crate) struct Peer {
     /// The network interface to it, and the largest packet there, in bytes.
     pub(crate) interface: Option<(String, u64)>,
     /// The transfers in both directions, with their results.
-    pub(crate) moved: Vec<(Way, Result<Moved, Error>)>,
+    pub(crate) moved: Vec<(Direction, Result<Moved, Error>)>,
     /// The first sidecar's reason for its link's fabric, after the transfers.
     pub(crate) why_not_better: Option<String>,
 }
 
 /// The direction of a transfer, and its tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// From this node to that one.
-    There,
+    To,
     /// From that node to this one.
-    Here,
+    From,
     /// From that node to this one, with a tensor of another worker.
-    HereOf(String),
+    FromKey(String),
     /// From this node to that one, to this worker there.
-    ThereTo(String),
+    ToWorker(String),
 }
 
 /// A clock against another.
@@ -114,12 +114,12 @@ impl Peer {
             (_, false, _) => vec![],
             ((_, Some(there)), true, Some(node)) => {
                 let (socket, address) = (there.to_owned(), target.admin.clone());
-                vec![(Way::There, Err(Error::AnotherSidecar { socket, node, address }))]
+                vec![(Direction::To, Err(Error::AnotherSidecar { socket, node, address }))]
             }
             _ if bytes == 0 => vec![],
             ((Some(here), Some(there)), true, None) => vec![
-                (Way::Here, moved::between(there, &here.path, bytes).await),
-                (Way::There, moved::between(&here.path, there, bytes).await),
+                (Direction::From, moved::between(there, &here.path, bytes).await),
+                (Direction::To, moved::between(&here.path, there, bytes).await),
             ],
             ((Some(here), None), true, _) => one_sided(target, &here.path, bytes).await,
             ((None, _), true, _) => vec![],
@@ -150,17 +150,17 @@ pub(crate) fn reach(address: &str) -> Result<(), String> {
 
 /// Transfers to and from the node of `target`, over this node's socket alone: with a tensor of its own if there is a
 /// worker at which it can land, else with a tensor that another worker has published there.
-async fn one_sided(target: &Target, here: &Path, bytes: u64) -> Vec<(Way, Result<Moved, Error>)> {
+async fn one_sided(target: &Target, here: &Path, bytes: u64) -> Vec<(Direction, Result<Moved, Error>)> {
     let mut failed = None;
     if let Some(worker) = receiver(target).await {
         match moved::there_and_back(here, &worker, bytes).await {
-            Ok([there, back]) => return vec![(Way::ThereTo(worker), Ok(there)), (Way::Here, Ok(back))],
+            Ok([there, back]) => return vec![(Direction::ToWorker(worker), Ok(there)), (Direction::From, Ok(back))],
             // It may have left by now.
-            Err(error) => failed = Some((Way::ThereTo(worker), Err(error))),
+            Err(error) => failed = Some((Direction::ToWorker(worker), Err(error))),
         }
     }
     match published(target).await {
-        Some(key) => vec![(Way::HereOf(key.clone()), moved::fetch(here, &key).await)],
+        Some(key) => vec![(Direction::FromKey(key.clone()), moved::fetch(here, &key).await)],
         None => failed.into_iter().collect(),
     }
 }

@@ -60,7 +60,7 @@ pub enum BadHeader {
         file_bytes: u64,
     },
     /// The header is not valid JSON of this form.
-    #[error("its header is none of safetensors: {0}")]
+    #[error("invalid safetensors header: {0}")]
     Json(#[source] serde_json::Error),
     /// A tensor has an element type without a counterpart here.
     #[error(

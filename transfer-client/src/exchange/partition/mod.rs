@@ -56,7 +56,7 @@ pub enum By<'a> {
 
 /// The rows whose partitions are chosen: those of one batch.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct RowPosition {
     pub(super) partitions: u32,
     pub(super) task: u32,
     /// The number of the batch's first row within its task.
@@ -68,10 +68,10 @@ impl By<'_> {
     pub(super) fn choose(
         &self,
         batch: &RecordBatch,
-        place: Place,
+        place: RowPosition,
         chosen: &mut Vec<u32>,
     ) -> Result<(), PartitionError> {
-        let Place { partitions, task, first_row } = place;
+        let RowPosition { partitions, task, first_row } = place;
         let rows = batch.num_rows() as u64;
         chosen.clear();
         match *self {

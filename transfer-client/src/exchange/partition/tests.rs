@@ -2,7 +2,7 @@
 
 use super::hash::hashes;
 use super::xxh64;
-use super::{Bounds, By, PartitionError, Place};
+use super::{Bounds, By, PartitionError, RowPosition};
 use crate::exchange::testing::array;
 use crate::exchange::testing::batch;
 use crate::exchange::testing::direct_types;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 fn choose(by: By<'_>, batch: &RecordBatch, partitions: u32) -> Result<Vec<u32>, PartitionError> {
     let mut chosen = vec![77];
-    by.choose(batch, Place { partitions, task: 0, first_row: 0 }, &mut chosen).map(|()| chosen)
+    by.choose(batch, RowPosition { partitions, task: 0, first_row: 0 }, &mut chosen).map(|()| chosen)
 }
 
 fn one(name: &str, column: impl Array + 'static) -> RecordBatch {
@@ -195,7 +195,7 @@ fn hashed_rows_are_spread_evenly() {
 fn rows_at_random_and_in_turn_depend_on_task_and_number_alone() {
     let batch = one("n", Int64Array::from_iter_values(0..100));
     for by in [By::Random(5), By::RoundRobin] {
-        let place = |task, first_row| Place { partitions: 7, task, first_row };
+        let place = |task, first_row| RowPosition { partitions: 7, task, first_row };
         let (mut all, mut part, mut other) = (Vec::new(), Vec::new(), Vec::new());
         by.choose(&batch, place(3, 1000), &mut all).unwrap();
         by.choose(&batch.slice(40, 60), place(3, 1040), &mut part).unwrap();

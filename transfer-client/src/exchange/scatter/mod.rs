@@ -25,7 +25,7 @@ mod staged;
 mod tests;
 
 use super::block::{Block, schema_message};
-use super::partition::{By, PartitionError, Place};
+use super::partition::{By, PartitionError, RowPosition};
 use crate::error::BatchError;
 use crate::memory::TensorMut;
 use arrow_array::RecordBatch;
@@ -51,13 +51,13 @@ pub(crate) struct Scatter {
     task: u32,
     /// The number of rows so far.
     rows: u64,
-    way: Way,
+    way: Placing,
     /// The complete blocks of each partition.
     complete: Vec<Vec<Block>>,
 }
 
 #[derive(Debug)]
-enum Way {
+enum Placing {
     Direct(Direct),
     Staged(Staged),
 }
@@ -124,8 +124,8 @@ impl Scatter {
         let largest_block = largest_block.clamp(FIRST_BLOCK_BYTES, 1 << 30);
         let count = partitions.get() as usize;
         let way = match Layout::new(schema) {
-            Some(layout) => Way::Direct(Direct::new(layout, count, largest_block)),
-            None => Way::Staged(Staged::new(count, largest_block)),
+            Some(layout) => Placing::Direct(Direct::new(layout, count, largest_block)),
+            None => Placing::Staged(Staged::new(count, largest_block)),
         };
         let complete = (0..count).map(|_| Vec::new()).collect();
         Ok(Scatter { schema: schema.clone(), schema_message, partitions, task, rows: 0, way, complete })
@@ -162,7 +162,7 @@ impl Scatter {
         if u32::try_from(batch.num_rows()).is_err() {
             return Err(PartitionError::TooManyRows { rows: batch.num_rows() });
         }
-        let place = Place { partitions: self.partitions.get(), task: self.task, first_row: self.rows };
+        let place = RowPosition { partitions: self.partitions.get(), task: self.task, first_row: self.rows };
         let mut chosen = Vec::new();
         by.choose(batch, place, &mut chosen)?;
         let groups = Groups::new(&chosen, self.partitions.get() as usize);
@@ -177,11 +177,11 @@ impl Scatter {
     pub(crate) fn plan(&self, chosen: Chosen) -> Result<Placement, BatchError> {
         let Chosen { batch, groups } = &chosen;
         let (sizes, way) = match &self.way {
-            Way::Direct(direct) => {
+            Placing::Direct(direct) => {
                 let (sizes, plan) = direct.prepare(batch, groups, self.rows);
                 (sizes, Plan::Direct(plan))
             }
-            Way::Staged(staged) => {
+            Placing::Staged(staged) => {
                 let (sizes, plan) = staged.prepare(batch, groups, self.rows)?;
                 (sizes, Plan::Staged(plan))
             }
@@ -195,8 +195,8 @@ impl Scatter {
     /// [`BatchError`] if Arrow cannot encode them.
     pub(crate) fn prepare_rest(&self) -> Result<Placement, BatchError> {
         let (sizes, way) = match &self.way {
-            Way::Direct(_) => (Vec::new(), Plan::Direct(direct::Plan::default())),
-            Way::Staged(staged) => {
+            Placing::Direct(_) => (Vec::new(), Plan::Direct(direct::Plan::default())),
+            Placing::Staged(staged) => {
                 let (sizes, plan) = staged.prepare_rest()?;
                 (sizes, Plan::Staged(plan))
             }
@@ -218,8 +218,10 @@ impl Scatter {
             "the blocks are not those that are needed"
         );
         match (&mut self.way, way) {
-            (Way::Direct(direct), Plan::Direct(plan)) => direct.place(plan, groups, blocks, after, &mut self.complete),
-            (Way::Staged(staged), Plan::Staged(plan)) => staged.place(plan, blocks, &mut self.complete),
+            (Placing::Direct(direct), Plan::Direct(plan)) => {
+                direct.place(plan, groups, blocks, after, &mut self.complete)
+            }
+            (Placing::Staged(staged), Plan::Staged(plan)) => staged.place(plan, blocks, &mut self.complete),
             _ => unreachable!("a placement of another task"),
         }
         self.rows += chosen.map_or(0, |chosen| chosen.batch.num_rows() as u64);
@@ -228,7 +230,7 @@ impl Scatter {
     /// Takes all blocks, also those that are not full, each with its partition, in the order of partitions. Later rows
     /// go into new ones.
     pub(crate) fn take(&mut self) -> Vec<(usize, Block)> {
-        if let Way::Direct(direct) = &mut self.way {
+        if let Placing::Direct(direct) = &mut self.way {
             direct.close(&mut self.complete);
         }
         let each = self.complete.iter_mut().enumerate();
@@ -245,8 +247,8 @@ impl Scatter {
     /// How much memory its blocks take, in bytes.
     pub(crate) fn block_bytes(&self) -> u64 {
         let open = match &self.way {
-            Way::Direct(direct) => direct.open_bytes(),
-            Way::Staged(_) => 0,
+            Placing::Direct(direct) => direct.open_bytes(),
+            Placing::Staged(_) => 0,
         };
         open + self.complete.iter().flatten().map(Block::len_bytes).sum::<u64>()
     }
@@ -257,7 +259,7 @@ impl Scatter {
     pub(crate) fn finish(mut self) -> Finished {
         let mut partitions: Vec<_> = self.complete.iter().map(|_| Vec::new()).collect();
         self.take().into_iter().for_each(|(partition, block)| partitions[partition].push(block));
-        if let Way::Staged(staged) = &self.way {
+        if let Placing::Staged(staged) = &self.way {
             assert!(staged.is_empty(), "rows still wait on the heap");
         }
         Finished { rows: self.rows, partitions }

@@ -2,7 +2,7 @@
 
 use super::super::block::{BlockReader, Decoded};
 use super::super::partition::PartitionError;
-use super::super::partition::{Bounds, By, Place};
+use super::super::partition::{Bounds, By, RowPosition};
 use super::super::testing::{Task, arena, batch, direct_types, rng, schema, staged_types};
 use super::{Finished, LARGEST_BLOCK_BYTES, Layout, Scatter};
 use crate::error::BatchError;
@@ -72,7 +72,7 @@ fn play(arena: &Arena, seed: u64, types: &[DataType]) {
             _ => By::RoundRobin,
         };
         let mut chosen = Vec::new();
-        by.choose(&batch, Place { partitions, task, first_row }, &mut chosen).unwrap();
+        by.choose(&batch, RowPosition { partitions, task, first_row }, &mut chosen).unwrap();
         writer.write(&batch, by);
         first_row += rows as u64;
         written.push((batch, chosen));
@@ -145,7 +145,7 @@ fn rows_go_to_4096_partitions() {
     let mut expected = vec![Vec::new(); 4096];
     for n in 0..3 {
         let mut chosen = Vec::new();
-        let place = Place { partitions: 4096, task: 0, first_row: n * 20_000 };
+        let place = RowPosition { partitions: 4096, task: 0, first_row: n * 20_000 };
         By::Hash(&["c1"]).choose(&batch, place, &mut chosen).unwrap();
         writer.write(&batch, By::Hash(&["c1"]));
         (0_i64..).zip(chosen).for_each(|(row, partition)| expected[partition as usize].push(row));

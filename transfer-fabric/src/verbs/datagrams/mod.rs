@@ -95,13 +95,13 @@ struct Owner {
 struct Shared {
     /// Wakes the thread.
     bell: OwnedFd,
-    place: Mutex<Place>,
+    place: Mutex<DatagramSlot>,
     peers: Mutex<Peers<Route>>,
     counts: Counts,
 }
 
 /// The device and the queue pair. Everything of the device goes when it has failed, or the kernel could not remove it.
-struct Place {
+struct DatagramSlot {
     open: Option<(Device, ProtectionDomain)>,
     /// The number and the key of the queue pair.
     pair: Option<(u32, u32)>,
@@ -109,9 +109,9 @@ struct Place {
     why: String,
 }
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for DatagramSlot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Place").field("pair", &self.pair).field("why", &self.why).finish_non_exhaustive()
+        f.debug_struct("DatagramSlot").field("pair", &self.pair).field("why", &self.why).finish_non_exhaustive()
     }
 }
 
@@ -182,7 +182,7 @@ impl Shared {
     /// Looks at the port again, and returns the own endpoint, and what makes the way to the peer's.
     fn prepare(&self, to: Option<&DatagramEndpoint>) -> Result<(DatagramEndpoint, Option<RouteMaker>), DatagramError> {
         let mut place = locked(&self.place);
-        let Place { open, pair, why } = &mut *place;
+        let DatagramSlot { open, pair, why } = &mut *place;
         let (Some((device, domain)), Some((queue_pair, queue_key))) = (open, *pair) else {
             return Err(DatagramError::Down { why: why.clone() });
         };
@@ -213,7 +213,8 @@ impl Datagrams {
         let events = device.context.async_events().map_err(device_error("hearing of the device's events"))?;
         let pair = Pair::new(&device, &domain)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(device_error("eventfd"))?;
-        let place = Place { pair: Some((pair.number(), pair.key)), open: Some((device, domain)), why: String::new() };
+        let place =
+            DatagramSlot { pair: Some((pair.number(), pair.key)), open: Some((device, domain)), why: String::new() };
         let (peers, counts) = (Mutex::default(), Counts::default());
         let shared = Arc::new(Shared { bell, place: Mutex::new(place), peers, counts });
         let (commands, received) = bounded(COMMANDS);

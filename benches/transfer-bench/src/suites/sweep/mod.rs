@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn invalid_lengths_are_refused() {
         let error = options(Some(8 * KIB), Some(4 * KIB)).lengths(false, 64 * GIB).unwrap_err();
-        assert_eq!(error.exit(), Exit::WrongUse);
+        assert_eq!(error.exit(), Exit::InvalidArguments);
         assert_eq!(error.to_string(), "--min 8 KiB is above --max 4 KiB");
         assert!(options(Some(0), None).lengths(false, 64 * GIB).unwrap_err().to_string().contains("--min 0"));
     }
