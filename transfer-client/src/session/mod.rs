@@ -1,7 +1,7 @@
 //! A session with a sidecar: the common base of both clients. It uses no async runtime.
 //!
 //! # Readers
-//! The completion ring and the socket have one reader at a time: the thread that holds the lock of [`Reader`]. A thread
+//! The completion ring and the socket have one reader at a time: the thread that holds the lock of [`Reader`](reader::Reader). A thread
 //! that waits for its operation and finds no reader becomes the reader, and sleeps on the socket itself. So a blocking
 //! call in a worker of one thread costs one wake-up and no hand-over to another thread. Other threads that wait
 //! meanwhile are *followers*; when the reader is done, it hands over to one of them. An async client has a *driver*, a

@@ -125,7 +125,7 @@ impl Session {
         self.say(std::iter::once(Request::CountUnfetched { number, key }));
     }
 
-    /// See [`Table::poll_count`].
+    /// See [`Table::poll_count`](super::table::Table::poll_count).
     pub(crate) fn poll_count(&self, number: u64, waker: &Waker) -> Result<Option<Option<u32>>, Gone> {
         match self.is_forked() {
             true => Err(Gone::Forked),
