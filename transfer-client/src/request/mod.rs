@@ -15,7 +15,6 @@ mod trace;
 
 pub use begun::Begun;
 pub use call::RequestFuture;
-pub(crate) use call::block;
 pub(crate) use call::{Call, RequestCall, Watched};
 pub use client::{AnyClient, BlockingClient, Client};
 pub(crate) use client::{Handle, HasHandle};
@@ -25,6 +24,7 @@ pub(crate) use trace::current as current_trace;
 #[cfg(feature = "opentelemetry")]
 pub use trace::{from_span, to_span};
 
+use call::block;
 use std::fmt;
 use std::future::IntoFuture;
 use std::marker::PhantomData;
