@@ -171,17 +171,17 @@ fn first_that_notices(how: Play, seeds: Range<u64>) -> Option<(u64, String)> {
     seeds.find_map(|seed| play(seed, how).err().map(|why| (seed, why)))
 }
 
-/// The broken rules, the schedules that notice them, and the range of seeds. Where thousands of the first seeds notice nothing, it
-/// begins behind most of them. docs/protocol.md lists the rules.
+/// The broken rules, the schedules that notice them, and the range of seeds. Where hundreds of the first seeds notice nothing, it
+/// begins behind most of them, because these two tests took most of the time of all here. docs/protocol.md lists the rules.
 const MISTAKES: [(Broken, Play, Range<u64>); 18] = [
     (Broken::DeliversBeforeRevoke, Play { late_packets: 50, ..Play::USUAL }, 0..1000),
     (Broken::SkipsQuarantine, Play::USUAL, 0..1000),
     (Broken::ForgetsCredits, Play::USUAL, 0..1000),
-    (Broken::DeniesLostAdds, Play::USUAL, 1_200..6_200),
-    (Broken::DeliversOutOfOrder, CALM, 0..2000),
+    (Broken::DeniesLostAdds, Play::USUAL, 400..5_400),
+    (Broken::DeliversOutOfOrder, CALM, 250..2_250),
     (Broken::ReclaimsAtOnce, Play::USUAL, 0..1000),
     (Broken::BelievesHeaders, Play { lies: 10, ..Play::USUAL }, 0..1000),
-    (Broken::MixesRounds, Play::USUAL, 3_400..33_400),
+    (Broken::MixesRounds, Play { tight: true, ..CALM }, 0..1000),
     (Broken::ReusesNames, Play::USUAL, 0..1000),
     (Broken::KeepsSpeculation, Play::USUAL, 0..1000),
     (Broken::ForgetsReleases, Play::USUAL, 0..1000),
@@ -196,7 +196,7 @@ const MISTAKES: [(Broken, Play, Range<u64>); 18] = [
 
 const MISTAKES_OF_RAILS: [(rails::Broken, Range<u64>); 3] = [
     (rails::Broken::RedoesUnconfirmed, 0..1000),
-    (rails::Broken::ConfirmsUndrained, 1_100..31_100),
+    (rails::Broken::ConfirmsUndrained, 1_950..31_950),
     (rails::Broken::ForgetsFences, 0..1000),
 ];
 
