@@ -211,7 +211,7 @@ pub use session::{NodeConfig, SidecarAddresses, embedded_addresses, embedded_soc
 pub use transfer_core::fabric::FabricKind;
 pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Fault, Report};
 pub use transfer_core::tensor::{
-    DType, InvalidSlice, Key, Life, Misfit, Retention, Slice, SliceDim, SliceRange, TensorMeta, Until,
+    DType, InvalidSlice, Key, Life, Misfit, ParseSliceError, Retention, Slice, SliceDim, SliceRange, TensorMeta, Until,
 };
 pub use transfer_core::trace::{InvalidTraceContext, TraceContext};
 pub use transfer_memory::socket::Socket;

@@ -8,6 +8,7 @@ mod key;
 mod retention;
 mod shape;
 mod slice;
+mod slice_text;
 
 pub use boxes::{BodyBox, PackedRun, Packing, Repeat};
 pub use dtype::DType;
@@ -19,3 +20,4 @@ pub use key::{
 pub use retention::{Life, Retention, Spill, Until};
 pub use shape::{InvalidShape, MAX_METADATA_BYTES, MAX_RANK, MetaParts, Shape, TensorMeta};
 pub use slice::{BoxDim, InvalidSlice, Misfit, Slice, SliceDim, SliceRange, TensorBox};
+pub use slice_text::ParseSliceError;
