@@ -27,6 +27,7 @@ mod exchange_disk;
 mod exchange_faults;
 mod exchange_lists;
 mod exchange_merged;
+mod file_slices;
 mod files;
 mod forked;
 mod full_pools;

@@ -164,6 +164,12 @@ pub enum FilesError {
         /// The reason.
         why: String,
     },
+    /// A slice is asked for of a tensor in pieces.
+    #[error("{key:?} was pushed in pieces, and only all of it can be fetched")]
+    SliceOfPieces {
+        /// The key.
+        key: String,
+    },
     /// A piece is not the listed one, because a newer version was pushed meanwhile.
     #[error("piece {piece:?} of version {version} of {key:?} is not there any more, or is another one")]
     PieceGone {
@@ -222,6 +228,7 @@ impl FilesError {
             | FilesError::FileElements { .. }
             | FilesError::Use(_)
             | FilesError::TooMuch { .. }
+            | FilesError::SliceOfPieces { .. }
             | FilesError::Key { .. }
             | FilesError::NotDigests { .. } => Exit::InvalidArguments,
             FilesError::Nothing(_) | FilesError::PieceGone { .. } => Exit::NotFound,
@@ -273,6 +280,9 @@ impl FilesError {
             FilesError::UnsafeKey { .. } => "Fetch that one by itself: transferctl fetch KEY FILE.",
             FilesError::TooMuch { .. } => {
                 "Give a larger --arena-bytes, or none; or say what makes room: --to WORKER, or --until fetched:N."
+            }
+            FilesError::SliceOfPieces { .. } => {
+                "Fetch it without --slice; or push it from an arena that holds all of it."
             }
             FilesError::PieceGone { .. } => "A newer version was pushed meanwhile: fetch it again when that is done.",
             FilesError::Replaced { .. } => "Fetch them again when no new versions are published.",

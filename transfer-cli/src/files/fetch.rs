@@ -4,7 +4,7 @@ use super::digest::Digests;
 use super::fetch_options::{Options, Shape};
 use super::fetching::Fetching;
 use super::story::Story;
-use super::{FilesError, interruption, keys};
+use super::{FilesError, interruption, keys, slicing};
 use crate::admin::cluster::NodesAsked;
 use crate::error::Error;
 
@@ -21,6 +21,9 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     let digests = options.check_digests.as_deref().map(Digests::read).transpose()?;
     let interrupted = interruption().map_err(|source| Error::Runtime { source })?;
     let fetch = async {
+        if !options.slices.is_empty() {
+            return slicing::run(options, shape).await;
+        }
         let (wanted, asked) = keys::wanted(options).await?;
         let asked = match shape {
             // A safetensors file has all tensors, or is not written.

@@ -3,6 +3,7 @@
 use super::Worker;
 use super::error::FilesError;
 use super::push_options::Format;
+use super::slicing::SliceOption;
 use super::story::Verbosity;
 use crate::admin::Target;
 use std::ffi::OsStr;
@@ -38,6 +39,15 @@ pub struct Options {
     /// Fetch the keys in this file, one on each line
     #[arg(long, value_name = "FILE", conflicts_with = "key")]
     pub keys_from: Option<PathBuf>,
+    /// Fetch only this slice of the tensor, in numpy's form: `0:1024,512:1024`. Of a state give `NAME=SLICE` for each of
+    /// its tensors that is wanted, and `NAME=` for all of one; several make a directory, or a safetensors file
+    #[arg(
+        long = "slice",
+        value_name = "SLICE",
+        conflicts_with_all = ["prefix", "keys", "keys_from", "check_digests"],
+        allow_hyphen_values = true
+    )]
+    pub slices: Vec<SliceOption>,
     /// The sidecar that lists keys for --prefix.
     #[command(flatten)]
     pub target: Target,

@@ -420,7 +420,7 @@ fn tell(ended: Ended, story: &mut Story, options: &Options) -> bool {
     }
 }
 
-fn to_stdout(bytes: &[u8]) -> Result<(), FilesError> {
+pub(super) fn to_stdout(bytes: &[u8]) -> Result<(), FilesError> {
     let mut out = io::stdout().lock();
     let written = out.write_all(bytes).and_then(|()| out.flush());
     written.map_err(|source| FilesError::File { what: "write", path: PathBuf::from("-"), source })

@@ -6,7 +6,8 @@
 //! - [`copy_options`], [`copy`]: a file for the folder of another sidecar; `compare`: its times beside
 //!   those of other programs.
 //! - `pieces`: tensors that are larger than an arena; `arenas`: their distribution over several.
-//! - `keys`: the tensors of a fetch; `names`: the names of their files; `fetching`: fetching and writing them.
+//! - `keys`: the tensors of a fetch; `names`: the names of their files; `fetching`: fetching and writing them; [`slicing`]:
+//!   the same for slices.
 //! - `input`, `target`: a file to read, and a file to write.
 //! - `safetensors`: the headers of such files; `digest`: digests of contents.
 //! - `story`: the progress and the report; [`error`]: the errors.
@@ -30,6 +31,7 @@ pub mod push;
 pub mod push_options;
 mod pushing;
 pub mod safetensors;
+pub mod slicing;
 pub mod story;
 mod target;
 mod walk;

@@ -15,7 +15,7 @@ use transfer_client::{DType, Tensor, TensorMeta};
 pub(super) const FOLDER: &str = ".transferctl-pieces";
 
 /// The beginning of a list.
-const BEGINS: &[u8] = b"a list of pieces, by transferctl, version 1\n";
+pub(super) const BEGINS: &[u8] = b"a list of pieces, by transferctl, version 1\n";
 
 /// The longest piece, in bytes: several fit into an arena, and one into any usual landing pool.
 pub(super) const PIECE_BYTES: u64 = 256 << 20;
