@@ -4,9 +4,10 @@ use std::num::NonZeroU32;
 use std::task::Waker;
 use std::time::Duration;
 use transfer_client::{
-    Begun, BlockingClient, BundleTensor, Client, Error, FailureCode, Fetch, FetchedBundle, Slice, Until, s,
+    Begun, BlockingClient, BundleTensor, Client, Error, FabricKind, FailureCode, Fetch, FetchedBundle, NodeConfig,
+    Slice, Until, s,
 };
-use transfer_tests::{Carrier, PATIENCE, Scene, Sidecar, poll};
+use transfer_tests::{Carrier, PATIENCE, Scene, Sidecar, poll, sidecar_of_this_process};
 
 /// The pool of each sidecar, and the bytes of a bundle.
 const POOL: u64 = 4 << 20;
@@ -136,6 +137,75 @@ fn bundle_comes_in_buckets_on_a_runtime() {
     });
     drop(pusher);
     scene.end();
+}
+
+/// Over shared memory, where the sidecar of the reader copies.
+// Promise: buckets
+#[test]
+fn buckets_come_over_shared_memory() {
+    let pool: &[&str] = &["--listen", "127.0.0.1:0", "--pool-bytes", "4MiB"];
+    let scene = Scene::over(Carrier::Shm, &[pool, pool]);
+    let (pusher, far) = (connect(scene.a(), "pusher"), connect(scene.b(), "far"));
+    push(&pusher, "k", 1, 5);
+    let bundle = far.fetch_bundle("k").call().expect("in buckets");
+    check(&bundle, 5);
+    let report = *bundle.report();
+    assert_eq!(report.fabric, FabricKind::Shm);
+    assert!(report.bytes >= TENSORS && report.copied >= 2 * TENSORS, "{report}");
+    until_pool_is_free(&far, scene.b());
+    // What is half there when its version is replaced is fetched anew.
+    let mut fetch = half_way(&far, far.fetch_bundle("k"), scene.b());
+    push(&pusher, "k", 2, 6);
+    check(&fetch.wait(PATIENCE).expect("in time").expect("the newer version"), 6);
+    drop(fetch);
+    until_pool_is_free(&far, scene.b());
+    drop((bundle, pusher, far));
+    scene.end();
+}
+
+/// What is read in the memory of its owner needs no room in the pool.
+#[test]
+fn bundle_by_reference_between_two_sidecars_needs_no_buckets() {
+    let pool: &[&str] = &["--listen", "127.0.0.1:0", "--verbs", "off", "--pool-bytes", "4MiB"];
+    let scene = Scene::exactly(&[pool, pool]);
+    let (pusher, far) = (connect(scene.a(), "pusher"), connect(scene.b(), "far"));
+    push(&pusher, "k", 1, 5);
+    let bundle = far.fetch_bundle("k").call().expect("by reference");
+    check(&bundle, 5);
+    assert_eq!((bundle.report().fabric, bundle.report().copied), (FabricKind::Shm, 0));
+    drop((bundle, pusher, far));
+    scene.end();
+}
+
+/// A node inside the reader's process, whose calls do the work of its sidecar themselves.
+// Promise: buckets
+#[test]
+fn buckets_come_to_an_embedded_node() {
+    let _turn = sidecar_of_this_process();
+    for (carrier, fabric) in [(Carrier::Tcp, FabricKind::Tcp), (Carrier::Shm, FabricKind::Shm)] {
+        let scene = Scene::over(carrier, &[&["--listen", "127.0.0.1:0", "--pool-bytes", "4MiB"]]);
+        let outside = connect(scene.a(), "outside");
+        let config = NodeConfig::new("inside").set("listen", "127.0.0.1:0").set("pool_bytes", "4MiB");
+        let config = config.set("directory", format!("http://{}", scene.a().address()));
+        let config = config.set("shm_dir", scene.a().folder().display());
+        let arguments = carrier.arguments();
+        let config = arguments
+            .chunks_exact(2)
+            .fold(config, |config, pair| config.set(pair[0].trim_start_matches("--").replace('-', "_"), pair[1]));
+        let inside = BlockingClient::embedded_with(config).name("inside").arena_bytes(80 << 20);
+        let inside = inside.call().expect("a session");
+        push(&outside, "out", 1, 3);
+        push(&inside, "in", 1, 4);
+        for (reader, key, seed) in [(&inside, "out", 3), (&outside, "in", 4)] {
+            let bundle = reader.fetch_bundle(key).call().expect("in buckets");
+            check(&bundle, seed);
+            assert_eq!(bundle.report().fabric, fabric);
+            assert!(bundle.report().copied >= TENSORS, "{}", bundle.report());
+        }
+        until_pool_is_free(&outside, scene.a());
+        drop((inside, outside));
+        scene.end();
+    }
 }
 
 /// Begins a fetch, with the shortest buckets, and goes on until some have landed.
