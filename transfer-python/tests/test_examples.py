@@ -16,7 +16,13 @@ PAGE = (ROOT / "docs/python.md").read_text()
 
 @pytest.mark.parametrize(
     "name, arguments",
-    [("digits", []), ("digits", ["--workers", "3", "--steps", "20"]), ("loader", []), ("loader", ["--workers", "4"])],
+    [
+        ("digits", []),
+        ("digits", ["--workers", "3", "--steps", "20"]),
+        ("loader", []),
+        ("loader", ["--workers", "4"]),
+        ("slices", []),
+    ],
 )
 def test_an_example_ends_well(name, arguments):
     run_example(name, arguments)
