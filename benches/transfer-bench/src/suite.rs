@@ -29,6 +29,8 @@ pub enum Suite {
     Batch,
     /// A record batch of 40 columns and 64 MiB beside a dense tensor of that size, on one host and over TCP
     Columns,
+    /// A bundle of 100,000 tensors of 1 KiB beside one tensor of as many bytes, on one host and over TCP
+    Bundles,
     /// A block [4096, 64] of a matrix [8192, 8192] of 32-bit floats beside a contiguous MiB, over TCP
     Slices,
     /// 2 GB of records, partitioned and read by four workers at two sidecars, through shared memory and over TCP
@@ -106,6 +108,7 @@ impl Suite {
             Suite::Latency => suites::latency::run(bench),
             Suite::Batch => suites::batch::run(bench),
             Suite::Columns => suites::columns::run(bench),
+            Suite::Bundles => suites::bundles::run(bench),
             Suite::Slices => suites::slices::run(bench),
             Suite::Exchange => suites::exchange::run(bench),
             Suite::Verbs => suites::verbs::run(bench),

@@ -5,6 +5,7 @@
 //! - [`worker`]: the tasks of a worker, which uses the client.
 //! - [`batches`]: a worker's tasks with many tensors at once.
 //! - [`columns`]: a worker's tasks with a record batch.
+//! - [`bundles`]: a worker's pushes and fetches of a bundle of many tensors.
 //! - [`slices`]: a worker's tasks with slices of a matrix.
 //! - [`shuffle`]: a worker's tasks in an exchange.
 //! - [`read`]: a worker's tasks in a stream whose receiver reads every byte.
@@ -18,6 +19,7 @@ pub mod answer;
 pub mod bare;
 pub mod batches;
 pub mod bell;
+pub mod bundles;
 pub mod columns;
 mod copy;
 pub mod crowd;

@@ -3,6 +3,7 @@
 use super::answer::{Answer, Failed, PATIENCE};
 use super::batches::{self, Batches};
 use super::bell::Bell;
+use super::bundles::Bundles;
 use super::columns::Columns;
 use super::copy;
 use super::pace::Pace;
@@ -139,6 +140,10 @@ pub enum WorkerTask {
     FetchBatches(Batches),
     /// A task with a record batch and a dense tensor.
     Columns(Columns),
+    /// Pushes a bundle and a tensor.
+    PushBundles(Bundles),
+    /// Fetches what `PushBundles` has pushed.
+    FetchBundles(Bundles),
     /// A task with slices of a matrix.
     Slices(Slices),
     /// A task in an exchange of record batches.
@@ -207,6 +212,8 @@ impl Worker {
             WorkerTask::PushBatches(batches) => batches.push(client),
             WorkerTask::FetchBatches(batches) => batches.fetch(client),
             WorkerTask::Columns(columns) => columns.perform(client),
+            WorkerTask::PushBundles(bundles) => bundles.push(client),
+            WorkerTask::FetchBundles(bundles) => bundles.fetch(client),
             WorkerTask::Slices(slices) => slices.perform(client),
             WorkerTask::Shuffle(task) => self.shuffler.perform(task, client),
             WorkerTask::Publish { count } => batches::publish(client, count),

@@ -10,6 +10,7 @@
 //! | [`latency`] | 4 KiB from sidecar to sidecar, one in flight | two bare relay processes and a TCP connection |
 //! | [`batch`] | many 4 KiB tensors at once | none: a goal in tensors per second |
 //! | [`columns`] | a record batch of 40 columns and 64 MiB | a dense tensor of that size |
+//! | [`bundles`] | a bundle of 100,000 tensors of 1 KiB | one tensor of as many bytes |
 //! | [`slices`] | a block of a matrix, in 4,096 runs, over TCP | a MiB of whole rows |
 //! | [`exchange`] | 2 GB of records, partitioned and read by four workers | the partitioning alone; a bare socket |
 //! | [`verbs`] | 1 MiB tensors between sidecars over RDMA, and the device's requests | perftest's `ib_write_bw` |
@@ -20,6 +21,7 @@
 //! | [`idle`] | a sidecar with nothing to do, and with a million tensors | none: goals in CPU and bytes |
 
 pub mod batch;
+pub mod bundles;
 mod chart_file;
 pub mod columns;
 pub mod copyin;
