@@ -2,7 +2,7 @@
 //! say.
 //!
 //! No message of the protocol knows of exchanges. A sidecar recognizes their keys, and reads the labels under two kinds of
-//! them, for one reason: to show an operator what an exchange has here.
+//! them: to show an operator what an exchange has here, and to refuse one of more partitions than its limit.
 //!
 //! # Layout
 //! - `names`: the keys of an exchange. `label`: what lies under the keys of the anchor and of the marks.
