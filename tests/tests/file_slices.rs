@@ -25,6 +25,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
+// Promise: slices-that-do-not-fit
 #[test]
 fn slice_of_a_tensor_becomes_a_file_of_its_elements() {
     let scene = two(&[]);

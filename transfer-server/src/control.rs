@@ -1,6 +1,6 @@
 //! Carries messages between the engine and the rest of the sidecar.
 
-use crate::directory::{Ask, DirectoryClient, News};
+use crate::directory::{DirectoryClient, DirectoryCommand, DirectoryEvent};
 use crate::engine::{ControlRequest, EngineClient, EngineCommand, EngineGone};
 use crate::events::Events;
 use crate::peering::Links;
@@ -23,7 +23,7 @@ impl Control {
     pub(crate) async fn run(
         self,
         mut requests: mpsc::UnboundedReceiver<ControlRequest>,
-        mut news: mpsc::UnboundedReceiver<News>,
+        mut news: mpsc::UnboundedReceiver<DirectoryEvent>,
     ) {
         loop {
             let told = tokio::select! {
@@ -42,21 +42,21 @@ impl Control {
         }
     }
 
-    fn pass_on(&self, news: News) -> Result<(), EngineGone> {
+    fn pass_on(&self, news: DirectoryEvent) -> Result<(), EngineGone> {
         match news {
             // The worker's session may not be in the engine yet.
-            News::NameLost { worker, node } => {
+            DirectoryEvent::NameLost { worker, node } => {
                 self.sessions.name_lost(&worker, node);
                 Ok(())
             }
-            News::Directory(news) => self.engine.send(EngineCommand::Directory(news)),
+            DirectoryEvent::Directory(news) => self.engine.send(EngineCommand::Directory(news)),
         }
     }
 
     fn carry_out(&self, request: ControlRequest) {
         match request {
-            ControlRequest::Claim(claim) => self.directory.ask(Ask::Claim(claim)),
-            ControlRequest::Directory(request) => self.directory.ask(Ask::Request(request)),
+            ControlRequest::Claim(claim) => self.directory.ask(DirectoryCommand::Claim(claim)),
+            ControlRequest::Directory(request) => self.directory.ask(DirectoryCommand::Request(request)),
             ControlRequest::Connect { peer } => self.links.wanted(&peer),
             ControlRequest::PrepareBuffers { link, peer, asks } => self.links.prepare_buffers(link, peer, asks),
             ControlRequest::LinkUp { link, peer } => {

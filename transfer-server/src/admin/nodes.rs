@@ -15,8 +15,8 @@ impl AdminState {
         let place = self.directory.place();
         let asked = async {
             match place.reach().await? {
-                Reached::Here(here) => directory::nodes(here, &request),
-                Reached::There(mut client) => Ok(client.nodes(request).await?.into_inner()),
+                Reached::Local(here) => directory::nodes(here, &request),
+                Reached::Remote(mut client) => Ok(client.nodes(request).await?.into_inner()),
             }
         };
         let answer = tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| {

@@ -159,7 +159,7 @@ fn directory_state(directory: &DirectoryClient) -> v1::DirectoryState {
         attachments: state.attachments,
         ..v1::DirectoryState::default()
     };
-    if let Place::Here(hosted) = place {
+    if let Place::Local(hosted) = place {
         let counts = hosted.counts();
         shown.hosted_here = true;
         shown.keys = counts.keys;

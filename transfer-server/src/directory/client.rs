@@ -1,9 +1,9 @@
 //! A node's client of the directory. It stays attached, reattaches with a back-off, and repeats unanswered requests.
 
+use super::connection::{Connection, NotConnected, Place};
 use super::host::MAX_BATCH;
 use super::item::{Answer, Hello, NodeAt, NodeItem};
-use super::ledger::{Ask, Ledger, News, Next};
-use super::line::{Line, NoLine, Place};
+use super::ledger::{DirectoryCommand, DirectoryEvent, Ledger, Next};
 use crate::events::Events;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub(crate) struct WorkerElsewhere {
 /// This node's client of the directory. Cheap to clone. The node detaches when the last clone is dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct DirectoryClient {
-    asks: mpsc::UnboundedSender<Ask>,
+    asks: mpsc::UnboundedSender<DirectoryCommand>,
     state: watch::Receiver<DirectoryState>,
     place: Place,
     /// Notified when the node leaves.
@@ -75,7 +75,7 @@ pub(crate) struct DirectoryClient {
 
 impl DirectoryClient {
     /// Starts attaching, on the current runtime. News for the engine goes to `news`.
-    pub(crate) fn start(place: Place, hello: Hello, news: mpsc::UnboundedSender<News>) -> DirectoryClient {
+    pub(crate) fn start(place: Place, hello: Hello, news: mpsc::UnboundedSender<DirectoryEvent>) -> DirectoryClient {
         // Unbounded, because the engine's thread must not wait. Its requests are bounded by its published keys and its
         // waiters.
         let (asks, asked) = mpsc::unbounded_channel();
@@ -90,7 +90,7 @@ impl DirectoryClient {
     }
 
     /// Sends a request. Never blocks.
-    pub(crate) fn ask(&self, ask: Ask) {
+    pub(crate) fn ask(&self, ask: DirectoryCommand) {
         // The actor ends only with the last sender, or with the runtime.
         let _ = self.asks.send(ask);
     }
@@ -158,12 +158,12 @@ impl DirectoryClient {
     /// Returns the place of a node; `None`: the node is not attached.
     pub(crate) async fn node(&self, node: &Name, patience: Duration) -> Result<Option<NodeAt>, DirectoryError> {
         let (answer, heard) = oneshot::channel();
-        self.ask(Ask::ResolveNode { node: node.clone(), answer });
+        self.ask(DirectoryCommand::ResolveNode { node: node.clone(), answer });
         self.within(patience, heard).await
     }
 
     /// Enters a worker that connected here. If the directory does not answer in time, the worker is admitted, and
-    /// [`News::NameLost`] follows if the directory has given the name to another worker.
+    /// [`DirectoryEvent::NameLost`] follows if the directory has given the name to another worker.
     pub(crate) async fn worker_up(
         &self,
         worker: &Name,
@@ -171,7 +171,7 @@ impl DirectoryClient {
         patience: Duration,
     ) -> Result<(), WorkerElsewhere> {
         let (answer, heard) = oneshot::channel();
-        self.ask(Ask::WorkerUp { worker: worker.clone(), tenant, answer });
+        self.ask(DirectoryCommand::WorkerUp { worker: worker.clone(), tenant, answer });
         match self.within(patience, heard).await {
             Ok(Err(node)) => Err(WorkerElsewhere { worker: worker.clone(), node }),
             Ok(Ok(())) | Err(DirectoryError::Unreachable { .. }) => Ok(()),
@@ -194,8 +194,8 @@ impl DirectoryClient {
 struct Actor {
     place: Place,
     hello: Hello,
-    asked: mpsc::UnboundedReceiver<Ask>,
-    news: mpsc::UnboundedSender<News>,
+    asked: mpsc::UnboundedReceiver<DirectoryCommand>,
+    news: mpsc::UnboundedSender<DirectoryEvent>,
     report: watch::Sender<DirectoryState>,
     ledger: Ledger,
     /// The moment from which this node works without the directory. `None`: it is attached, or works without it
@@ -217,22 +217,22 @@ impl Actor {
         let mut pause = BACKOFF.0;
         loop {
             let (place, hello) = (self.place.clone(), self.hello.clone());
-            let (why, refused) = match self.meanwhile(async move { Line::open(&place, &hello).await }).await? {
+            let (why, refused) = match self.meanwhile(async move { Connection::open(&place, &hello).await }).await? {
                 Ok(line) => {
                     pause = BACKOFF.0;
                     // Replaces only once. Otherwise two sidecars of one name would replace each other without end.
                     self.hello.replace = false;
                     (self.attached(line).await?, false)
                 }
-                Err(NoLine::Refused(why)) => (why, true),
-                Err(NoLine::Failed(why)) => (why, false),
+                Err(NotConnected::Refused(why)) => (why, true),
+                Err(NotConnected::Failed(why)) => (why, false),
             };
             let news = self.report.borrow().attached || self.report.borrow().why_not != why;
             match self.place {
                 // The embedded directory ends with the sidecar.
-                Place::Here(_) => tracing::debug!(why, "not attached to the directory"),
-                Place::There(_) if !news => {}
-                Place::There(_) => tracing::warn!(
+                Place::Local(_) => tracing::debug!(why, "not attached to the directory"),
+                Place::Remote(_) if !news => {}
+                Place::Remote(_) => tracing::warn!(
                     directory = self.place.describe(),
                     why,
                     "not attached to the directory; trying again"
@@ -257,7 +257,7 @@ impl Actor {
             tokio::select! {
                 done = &mut what => return Ok(done),
                 ask = self.asked.recv() => {
-                    if let Next::Tell(news) = self.ledger.ask(ask.ok_or(Done)?, Instant::now()) {
+                    if let Next::Notify(news) = self.ledger.ask(ask.ok_or(Done)?, Instant::now()) {
                         self.tell(news);
                     }
                 }
@@ -280,7 +280,7 @@ impl Actor {
     }
 
     /// Sends and receives over a new connection until it ends. Returns the reason.
-    async fn attached(&mut self, mut line: Line) -> Result<String, Done> {
+    async fn attached(&mut self, mut line: Connection) -> Result<String, Done> {
         self.report.send_modify(|s| {
             s.attached = true;
             s.refused = false;
@@ -295,8 +295,8 @@ impl Actor {
         Ok(why)
     }
 
-    /// Sends and receives over `line` until it ends. Returns the reason.
-    async fn speak(&mut self, line: &mut Line) -> Result<String, Done> {
+    /// Sends and receives over `connection` until it ends. Returns the reason.
+    async fn speak(&mut self, line: &mut Connection) -> Result<String, Done> {
         let mut unsaid = VecDeque::from(self.ledger.attached(Instant::now()));
         self.tell(DirectoryNews::Attached.into());
         let (line_out, mut line_in) = line.split();
@@ -342,8 +342,8 @@ impl Actor {
                     let now = Instant::now();
                     for ask in asks.drain(..) {
                         match self.ledger.ask(ask, now) {
-                            Next::Say(item) => unsaid.push_back(item),
-                            Next::Tell(news) => drop(self.news.send(news)),
+                            Next::Send(item) => unsaid.push_back(item),
+                            Next::Notify(news) => drop(self.news.send(news)),
                             Next::Nothing => {}
                         }
                     }
@@ -357,7 +357,7 @@ impl Actor {
         }
     }
 
-    fn tell(&self, news: News) {
+    fn tell(&self, news: DirectoryEvent) {
         // The receiver may have ended already.
         let _ = self.news.send(news);
     }

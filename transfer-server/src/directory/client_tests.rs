@@ -23,7 +23,7 @@ fn hello(node: &str) -> Hello {
 
 struct Node {
     client: DirectoryClient,
-    news: mpsc::UnboundedReceiver<News>,
+    news: mpsc::UnboundedReceiver<DirectoryEvent>,
 }
 
 impl Node {
@@ -32,12 +32,12 @@ impl Node {
         Node { client: DirectoryClient::start(place, hello(node), tell), news }
     }
 
-    async fn hear(&mut self) -> News {
+    async fn hear(&mut self) -> DirectoryEvent {
         tokio::time::timeout(SOON, self.news.recv()).await.unwrap().unwrap()
     }
 
     fn claim(&self, k: &str, owner: &str) {
-        self.client.ask(Ask::Claim(Claim {
+        self.client.ask(DirectoryCommand::Claim(Claim {
             key: key(k),
             owner: name(owner),
             tenant: Name::of_number(0),
@@ -47,8 +47,8 @@ impl Node {
     }
 }
 
-fn claimed(k: &str) -> News {
-    News::Directory(DirectoryNews::Claimed { key: key(k), result: Ok(()) })
+fn claimed(k: &str) -> DirectoryEvent {
+    DirectoryEvent::Directory(DirectoryNews::Claimed { key: key(k), result: Ok(()) })
 }
 
 /// Serves a directory by gRPC on `address` until the sender is dropped.
@@ -91,27 +91,30 @@ fn there(address: std::net::SocketAddr) -> Place {
 async fn two_nodes_share_a_directory_one_of_them_over_grpc() {
     let directory = Directory::new(name("a"));
     let (address, _serving) = serve(&directory, "127.0.0.1:0").await;
-    let mut a = Node::start(Place::Here(directory.clone()), "a");
+    let mut a = Node::start(Place::Local(directory.clone()), "a");
     let mut b = Node::start(there(address), "b");
-    assert_eq!(a.hear().await, News::Directory(DirectoryNews::Attached));
-    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
+    assert_eq!(a.hear().await, DirectoryEvent::Directory(DirectoryNews::Attached));
+    assert_eq!(b.hear().await, DirectoryEvent::Directory(DirectoryNews::Attached));
 
-    b.client.ask(Ask::Request(DirectoryRequest::Resolve { key: key("w"), newer_than: 0 }));
+    b.client.ask(DirectoryCommand::Request(DirectoryRequest::Resolve { key: key("w"), newer_than: 0 }));
     // Everything that b sends from now on arrives after its request.
     b.client.worker_up(&name("trainer"), Name::of_number(0), SOON).await.unwrap();
     a.claim("w", "ps");
     assert_eq!(a.hear().await, claimed("w"));
-    let News::Directory(DirectoryNews::Located { node, .. }) = b.hear().await else { panic!() };
+    let DirectoryEvent::Directory(DirectoryNews::Located { node, .. }) = b.hear().await else { panic!() };
     assert_eq!(node, name("a"));
 
     b.claim("w", "trainer");
     let owned = ClaimRefused::Owned { owner: name("ps"), node: name("a") };
-    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Claimed { key: key("w"), result: Err(owned) }));
+    assert_eq!(b.hear().await, DirectoryEvent::Directory(DirectoryNews::Claimed { key: key("w"), result: Err(owned) }));
 
-    a.client.ask(Ask::Request(DirectoryRequest::ResolveWorker { worker: name("trainer"), tenant: Name::of_number(0) }));
+    a.client.ask(DirectoryCommand::Request(DirectoryRequest::ResolveWorker {
+        worker: name("trainer"),
+        tenant: Name::of_number(0),
+    }));
     assert_eq!(
         a.hear().await,
-        News::Directory(DirectoryNews::WorkerLocated {
+        DirectoryEvent::Directory(DirectoryNews::WorkerLocated {
             worker: name("trainer"),
             tenant: Name::of_number(0),
             node: Some(name("b"))
@@ -137,11 +140,11 @@ async fn restarted_directory_is_told_everything_again() {
     let first = Directory::new(name("a"));
     let (address, serving) = serve(&first, "127.0.0.1:0").await;
     let mut b = Node::start(there(address), "b");
-    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
+    assert_eq!(b.hear().await, DirectoryEvent::Directory(DirectoryNews::Attached));
     b.client.worker_up(&name("trainer"), Name::of_number(0), SOON).await.unwrap();
     b.claim("k", "trainer");
     assert_eq!(b.hear().await, claimed("k"));
-    b.client.ask(Ask::Request(DirectoryRequest::Resolve { key: key("w"), newer_than: 0 }));
+    b.client.ask(DirectoryCommand::Request(DirectoryRequest::Resolve { key: key("w"), newer_than: 0 }));
 
     drop(serving);
     while b.client.state().attached {
@@ -150,12 +153,12 @@ async fn restarted_directory_is_told_everything_again() {
     assert!(!b.client.state().why_not.is_empty());
     // b asks while the directory is away.
     b.claim("l", "trainer");
-    b.client.ask(Ask::Request(DirectoryRequest::Unclaim { key: key("l") }));
+    b.client.ask(DirectoryCommand::Request(DirectoryRequest::Unclaim { key: key("l") }));
 
     let second = Directory::new(name("a"));
     let _serving = serve_again(&second, address).await;
     // The engine claims its published keys again after this news.
-    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
+    assert_eq!(b.hear().await, DirectoryEvent::Directory(DirectoryNews::Attached));
     b.claim("k", "trainer");
     assert_eq!(b.hear().await, claimed("l"));
     assert_eq!(b.hear().await, claimed("k"));
@@ -173,20 +176,20 @@ async fn worker_that_was_entered_before_a_restart_keeps_its_name() {
     let first = Directory::new(name("a"));
     let (address, serving) = serve(&first, "127.0.0.1:0").await;
     let mut b = Node::start(there(address), "b");
-    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
+    assert_eq!(b.hear().await, DirectoryEvent::Directory(DirectoryNews::Attached));
     b.client.worker_up(&name("w"), Name::of_number(0), SOON).await.unwrap();
     drop(serving);
     while b.client.state().attached {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let second = Directory::new(name("a"));
-    let mut a = Node::start(Place::Here(second.clone()), "a");
-    assert_eq!(a.hear().await, News::Directory(DirectoryNews::Attached));
+    let mut a = Node::start(Place::Local(second.clone()), "a");
+    assert_eq!(a.hear().await, DirectoryEvent::Directory(DirectoryNews::Attached));
     a.client.worker_up(&name("w"), Name::of_number(0), SOON).await.unwrap();
     assert_eq!(second.worker(&name("w")).unwrap().node, name("a"));
     let _serving = serve_again(&second, address).await;
-    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
-    assert_eq!(a.hear().await, News::NameLost { worker: name("w"), node: name("b") });
+    assert_eq!(b.hear().await, DirectoryEvent::Directory(DirectoryNews::Attached));
+    assert_eq!(a.hear().await, DirectoryEvent::NameLost { worker: name("w"), node: name("b") });
     assert_eq!(second.worker(&name("w")).unwrap().node, name("b"));
 }
 
@@ -201,7 +204,7 @@ async fn node_without_a_directory_grants_keys_and_names_itself() {
     let mut b = Node::start(there(address), "b");
     b.claim("k", "w");
     let counter = Key::of_directory("\0csteps").unwrap();
-    b.client.ask(Ask::Claim(Claim {
+    b.client.ask(DirectoryCommand::Claim(Claim {
         key: counter.clone(),
         owner: name("b"),
         tenant: Name::of_number(0),
@@ -211,7 +214,7 @@ async fn node_without_a_directory_grants_keys_and_names_itself() {
     b.client.worker_up(&name("w"), Name::of_number(0), SOON).await.unwrap();
     assert_eq!(b.hear().await, claimed("k"));
     // A counter exists once in the job, so only the directory can grant it.
-    let News::Directory(DirectoryNews::Claimed { key: which, result: Err(ClaimRefused::Unreachable(why)) }) =
+    let DirectoryEvent::Directory(DirectoryNews::Claimed { key: which, result: Err(ClaimRefused::Unreachable(why)) }) =
         b.hear().await
     else {
         panic!()
@@ -223,17 +226,17 @@ async fn node_without_a_directory_grants_keys_and_names_itself() {
 
     // A directory that is reached again decides: it knows another worker of that name.
     let directory = Directory::new(name("a"));
-    let mut a = Node::start(Place::Here(directory.clone()), "a");
-    assert_eq!(a.hear().await, News::Directory(DirectoryNews::Attached));
+    let mut a = Node::start(Place::Local(directory.clone()), "a");
+    assert_eq!(a.hear().await, DirectoryEvent::Directory(DirectoryNews::Attached));
     a.client.worker_up(&name("w"), Name::of_number(0), SOON).await.unwrap();
     a.claim("k", "w");
     assert_eq!(a.hear().await, claimed("k"));
     let _serving = serve(&directory, &address.to_string()).await;
-    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
+    assert_eq!(b.hear().await, DirectoryEvent::Directory(DirectoryNews::Attached));
     b.claim("k", "w");
-    assert_eq!(b.hear().await, News::NameLost { worker: name("w"), node: name("a") });
+    assert_eq!(b.hear().await, DirectoryEvent::NameLost { worker: name("w"), node: name("a") });
     let owned = ClaimRefused::Owned { owner: name("w"), node: name("a") };
-    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Claimed { key: key("k"), result: Err(owned) }));
+    assert_eq!(b.hear().await, DirectoryEvent::Directory(DirectoryNews::Claimed { key: key("k"), result: Err(owned) }));
     assert_eq!(directory.key(&key("k")).unwrap().at.node, name("a"));
 }
 
@@ -242,7 +245,7 @@ async fn name_of_a_live_sidecar_is_refused_with_the_way_to_take_it() {
     let directory = Directory::new(name("a"));
     let (address, _serving) = serve(&directory, "127.0.0.1:0").await;
     let mut old = Node::start(there(address), "b");
-    assert_eq!(old.hear().await, News::Directory(DirectoryNews::Attached));
+    assert_eq!(old.hear().await, DirectoryEvent::Directory(DirectoryNews::Attached));
     let start = |hello| {
         let (tell, news) = mpsc::unbounded_channel();
         Node { client: DirectoryClient::start(there(address), hello, tell), news }
@@ -260,7 +263,7 @@ async fn name_of_a_live_sidecar_is_refused_with_the_way_to_take_it() {
     assert!(hosts.refused && hosts.why_not.contains("hosts this directory"), "{hosts:?}");
 
     let mut new = start(Hello { replace: true, ..second });
-    assert_eq!(new.hear().await, News::Directory(DirectoryNews::Attached));
+    assert_eq!(new.hear().await, DirectoryEvent::Directory(DirectoryNews::Attached));
     // The replaced node tries again, and does not win the name back.
     let mut state = old.client.state.clone();
     let replaced = tokio::time::timeout(SOON, state.wait_for(|s| s.refused)).await.unwrap().unwrap().clone();
@@ -332,7 +335,7 @@ async fn many_claims_at_once_are_all_answered() {
     let directory = Directory::new(name("a"));
     let (address, _serving) = serve(&directory, "127.0.0.1:0").await;
     let mut b = Node::start(there(address), "b");
-    assert_eq!(b.hear().await, News::Directory(DirectoryNews::Attached));
+    assert_eq!(b.hear().await, DirectoryEvent::Directory(DirectoryNews::Attached));
     for i in 0..50_000 {
         b.claim(&format!("k{i}"), "w");
     }

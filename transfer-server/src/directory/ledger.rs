@@ -16,7 +16,7 @@ use transfer_core::tensor::{Key, Name};
 
 /// A request of the sidecar to the directory.
 #[derive(Debug)]
-pub(crate) enum Ask {
+pub(crate) enum DirectoryCommand {
     /// Enters a key. [`DirectoryNews::Claimed`] answers it; a refusal may follow if the key was granted without the
     /// directory.
     Claim(Claim),
@@ -25,7 +25,7 @@ pub(crate) enum Ask {
     /// Asks for the place of a node. `None`: the node is not attached.
     ResolveNode { node: Name, answer: oneshot::Sender<Option<NodeAt>> },
     /// Enters a worker. The error is the node where a worker of that name is connected. If the name was granted without
-    /// the directory, [`News::NameLost`] reports a late refusal.
+    /// the directory, [`DirectoryEvent::NameLost`] reports a late refusal.
     WorkerUp { worker: Name, tenant: Name, answer: oneshot::Sender<Result<(), Name>> },
     /// Removes a worker.
     WorkerDown { worker: Name },
@@ -33,16 +33,16 @@ pub(crate) enum Ask {
 
 /// News for the sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum DirectoryEvent {
     /// News for the engine.
     Directory(DirectoryNews),
     /// The directory has given the name of a worker of this node to a worker of another node.
     NameLost { worker: Name, node: Name },
 }
 
-impl From<DirectoryNews> for News {
-    fn from(news: DirectoryNews) -> News {
-        News::Directory(news)
+impl From<DirectoryNews> for DirectoryEvent {
+    fn from(news: DirectoryNews) -> DirectoryEvent {
+        DirectoryEvent::Directory(news)
     }
 }
 
@@ -50,9 +50,9 @@ impl From<DirectoryNews> for News {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Send this to the directory, if this node is attached.
-    Say(NodeItem),
+    Send(NodeItem),
     /// The request is answered already, with this news.
-    Tell(News),
+    Notify(DirectoryEvent),
     /// Nothing to do: no caller waits for an answer, or the request is pending already.
     Nothing,
 }
@@ -88,20 +88,20 @@ struct Worker {
 
 impl Ledger {
     /// Records a request.
-    pub(crate) fn ask(&mut self, ask: Ask, now: Instant) -> Next {
+    pub(crate) fn ask(&mut self, ask: DirectoryCommand, now: Instant) -> Next {
         let item = match ask {
-            Ask::Claim(claim) if self.alone.is_some() => return Next::Tell(self.without_it(claim.key)),
-            Ask::Claim(claim) => {
+            DirectoryCommand::Claim(claim) if self.alone.is_some() => return Next::Notify(self.without_it(claim.key)),
+            DirectoryCommand::Claim(claim) => {
                 self.next_claim += 1;
                 let number = self.next_claim;
                 Some(self.log_of(&claim.key).claim(number, claim, now))
             }
-            Ask::Request(request) => self.request(request).map(NodeItem::Request),
-            Ask::ResolveNode { node, answer } => {
+            DirectoryCommand::Request(request) => self.request(request).map(NodeItem::Request),
+            DirectoryCommand::ResolveNode { node, answer } => {
                 self.node_questions.entry(node.clone()).or_default().push(answer);
                 Some(NodeItem::ResolveNode { node })
             }
-            Ask::WorkerUp { worker, tenant, answer } => {
+            DirectoryCommand::WorkerUp { worker, tenant, answer } => {
                 let answer = match self.alone {
                     // The caller may have given up.
                     Some(_) => answer.send(Ok(())).map_or(None, |()| None),
@@ -110,12 +110,12 @@ impl Ledger {
                 self.workers.insert(worker.clone(), Worker { tenant: tenant.clone(), entered: 0, answer });
                 Some(NodeItem::WorkerUp { worker, tenant, entered: 0 })
             }
-            Ask::WorkerDown { worker } => {
+            DirectoryCommand::WorkerDown { worker } => {
                 self.workers.remove(&worker);
                 Some(NodeItem::WorkerDown { worker })
             }
         };
-        item.map_or(Next::Nothing, Next::Say)
+        item.map_or(Next::Nothing, Next::Send)
     }
 
     /// Records a request. Returns `None` if it need not be sent.
@@ -142,7 +142,7 @@ impl Ledger {
     }
 
     /// Returns the answer to a claim that is decided without the directory.
-    fn without_it(&self, key: Key) -> News {
+    fn without_it(&self, key: Key) -> DirectoryEvent {
         let result = match (key.reserved_for(), &self.alone) {
             (Some(_), Some(why)) => Err(ClaimRefused::Unreachable(why.clone())),
             _ => Ok(()),
@@ -180,7 +180,7 @@ impl Ledger {
     }
 
     /// Handles that the directory has been silent for too long, for the reason `why`. This node then works without it.
-    pub(crate) fn go_on_alone(&mut self, why: &str) -> Vec<News> {
+    pub(crate) fn go_on_alone(&mut self, why: &str) -> Vec<DirectoryEvent> {
         self.alone = Some(why.to_owned());
         for answer in self.workers.values_mut().filter_map(|worker| worker.answer.take()) {
             // The caller may have given up.
@@ -191,7 +191,7 @@ impl Ledger {
     }
 
     /// Grants the keys whose claims have had no answer for `patience`, although this node is attached.
-    pub(crate) fn grant_overdue(&mut self, now: Instant, patience: Duration) -> Vec<News> {
+    pub(crate) fn grant_overdue(&mut self, now: Instant, patience: Duration) -> Vec<DirectoryEvent> {
         let mut news = Vec::new();
         while let Some((claim, key)) = self.keys.pop_overdue(now, patience) {
             self.overdue.push_back((claim, key.clone()));
@@ -206,7 +206,7 @@ impl Ledger {
     }
 
     /// Handles an answer of the directory. An answer without a request is dropped.
-    pub(crate) fn answer(&mut self, answer: Answer) -> Option<News> {
+    pub(crate) fn answer(&mut self, answer: Answer) -> Option<DirectoryEvent> {
         match answer {
             // The client answers the ping.
             Answer::Ping { .. } => None,
@@ -237,10 +237,10 @@ impl Ledger {
             Answer::WorkerRefused { worker, node } => match self.workers.remove(&worker)?.answer {
                 Some(answer) => match answer.send(Err(node)) {
                     // The caller has admitted the worker in the meantime.
-                    Err(Err(node)) => Some(News::NameLost { worker, node }),
+                    Err(Err(node)) => Some(DirectoryEvent::NameLost { worker, node }),
                     _ => None,
                 },
-                None => Some(News::NameLost { worker, node }),
+                None => Some(DirectoryEvent::NameLost { worker, node }),
             },
             Answer::Located { key, at, sequence } => {
                 let newer_than = self.watches.get(&key)?;
@@ -264,7 +264,7 @@ impl Ledger {
     }
 
     /// Tells the caller, if there is one, that its worker may connect.
-    fn admit(&mut self, worker: &Name) -> Option<News> {
+    fn admit(&mut self, worker: &Name) -> Option<DirectoryEvent> {
         if let Some(answer) = self.workers.get_mut(worker)?.answer.take() {
             // The caller may have given up.
             let _ = answer.send(Ok(()));
@@ -282,7 +282,7 @@ impl Ledger {
     }
 }
 
-fn claimed(key: Key, result: Result<(), ClaimRefused>) -> News {
+fn claimed(key: Key, result: Result<(), ClaimRefused>) -> DirectoryEvent {
     DirectoryNews::Claimed { key, result }.into()
 }
 
@@ -298,12 +298,18 @@ mod tests {
         Name::new(text).unwrap()
     }
 
-    fn claim(k: &str) -> Ask {
-        Ask::Claim(Claim { key: key(k), owner: name("w"), tenant: Name::of_number(0), resident: true, takeover: false })
+    fn claim(k: &str) -> DirectoryCommand {
+        DirectoryCommand::Claim(Claim {
+            key: key(k),
+            owner: name("w"),
+            tenant: Name::of_number(0),
+            resident: true,
+            takeover: false,
+        })
     }
 
-    fn claimed(k: &str) -> Option<News> {
-        Some(News::Directory(DirectoryNews::Claimed { key: key(k), result: Ok(()) }))
+    fn claimed(k: &str) -> Option<DirectoryEvent> {
+        Some(DirectoryEvent::Directory(DirectoryNews::Claimed { key: key(k), result: Ok(()) }))
     }
 
     /// Returns the name of a counter.
@@ -312,12 +318,15 @@ mod tests {
     }
 
     fn said(next: Next) -> NodeItem {
-        let Next::Say(item) = next else { panic!("{next:?}") };
+        let Next::Send(item) = next else { panic!("{next:?}") };
         item
     }
 
-    fn unreachable(k: Key) -> News {
-        News::Directory(DirectoryNews::Claimed { key: k, result: Err(ClaimRefused::Unreachable("gone".into())) })
+    fn unreachable(k: Key) -> DirectoryEvent {
+        DirectoryEvent::Directory(DirectoryNews::Claimed {
+            key: k,
+            result: Err(ClaimRefused::Unreachable("gone".into())),
+        })
     }
 
     #[test]
@@ -325,9 +334,9 @@ mod tests {
         let now = Instant::now();
         let mut ledger = Ledger::default();
         // No claim waits, so the unclaim need not be kept: the entries end with the attachment.
-        ledger.ask(Ask::Request(DirectoryRequest::Unclaim { key: key("z") }), now);
+        ledger.ask(DirectoryCommand::Request(DirectoryRequest::Unclaim { key: key("z") }), now);
         let first = ["a", "b"].map(|k| said(ledger.ask(claim(k), now)));
-        ledger.ask(Ask::Request(DirectoryRequest::Unclaim { key: key("a") }), now);
+        ledger.ask(DirectoryCommand::Request(DirectoryRequest::Unclaim { key: key("a") }), now);
         let again = ledger.attached(now);
         assert_eq!(
             again,
@@ -345,7 +354,7 @@ mod tests {
         let now = Instant::now();
         let mut ledger = Ledger::default();
         let count = || {
-            Ask::Claim(Claim {
+            DirectoryCommand::Claim(Claim {
                 key: counter(),
                 owner: name("a"),
                 tenant: Name::of_number(0),
@@ -354,24 +363,24 @@ mod tests {
             })
         };
         ledger.ask(claim("a"), now);
-        ledger.ask(Ask::Request(DirectoryRequest::Unclaim { key: key("a") }), now);
+        ledger.ask(DirectoryCommand::Request(DirectoryRequest::Unclaim { key: key("a") }), now);
         ledger.ask(count(), now);
         let (answer, mut heard) = oneshot::channel();
-        ledger.ask(Ask::WorkerUp { worker: name("w"), tenant: Name::of_number(0), answer }, now);
+        ledger.ask(DirectoryCommand::WorkerUp { worker: name("w"), tenant: Name::of_number(0), answer }, now);
         assert_eq!(ledger.go_on_alone("gone"), [claimed("a").unwrap(), unreachable(counter())]);
         assert_eq!(heard.try_recv(), Ok(Ok(())));
         // From then on the node answers at once.
-        assert_eq!(ledger.ask(claim("b"), now), Next::Tell(claimed("b").unwrap()));
-        assert_eq!(ledger.ask(count(), now), Next::Tell(unreachable(counter())));
+        assert_eq!(ledger.ask(claim("b"), now), Next::Notify(claimed("b").unwrap()));
+        assert_eq!(ledger.ask(count(), now), Next::Notify(unreachable(counter())));
         let (answer, mut heard) = oneshot::channel();
-        ledger.ask(Ask::WorkerUp { worker: name("v"), tenant: Name::of_number(0), answer }, now);
+        ledger.ask(DirectoryCommand::WorkerUp { worker: name("v"), tenant: Name::of_number(0), answer }, now);
         assert_eq!(heard.try_recv(), Ok(Ok(())));
         // The owners claim their keys again. The node announces its workers.
         assert_eq!(ledger.attached(now).len(), 2);
-        assert!(matches!(ledger.ask(claim("c"), now), Next::Say(NodeItem::Claim { number: 3, .. })));
+        assert!(matches!(ledger.ask(claim("c"), now), Next::Send(NodeItem::Claim { number: 3, .. })));
         let refused = |worker: &str| Answer::WorkerRefused { worker: name(worker), node: name("b") };
         assert_eq!(ledger.answer(Answer::WorkerAdmitted { worker: name("w"), entered: 1 }), None);
-        let lost = News::NameLost { worker: name("v"), node: name("b") };
+        let lost = DirectoryEvent::NameLost { worker: name("v"), node: name("b") };
         assert_eq!(ledger.answer(refused("v")), Some(lost));
         assert_eq!(ledger.answer(refused("v")), None);
     }
@@ -384,7 +393,7 @@ mod tests {
         for (at, k) in [(0, "a"), (0, "b"), (2, "c")] {
             ledger.ask(claim(k), start + Duration::from_secs(at));
         }
-        let count = Ask::Claim(Claim {
+        let count = DirectoryCommand::Claim(Claim {
             key: counter(),
             owner: name("a"),
             tenant: Name::of_number(0),
@@ -399,18 +408,20 @@ mod tests {
         assert_eq!(ledger.answer(Answer::Claimed { number: 1, sequence: 1 }), None);
         let (owner, node) = (name("x"), name("n"));
         let refused = Answer::ClaimRefused { number: 2, owner: owner.clone(), node: node.clone() };
-        let late =
-            News::Directory(DirectoryNews::Claimed { key: key("b"), result: Err(ClaimRefused::Owned { owner, node }) });
+        let late = DirectoryEvent::Directory(DirectoryNews::Claimed {
+            key: key("b"),
+            result: Err(ClaimRefused::Owned { owner, node }),
+        });
         assert_eq!(ledger.answer(refused.clone()), Some(late));
         assert_eq!(ledger.answer(refused), None);
         assert_eq!(ledger.answer(Answer::Claimed { number: 3, sequence: 3 }), claimed("c"));
-        let made = News::Directory(DirectoryNews::Claimed { key: counter(), result: Ok(()) });
+        let made = DirectoryEvent::Directory(DirectoryNews::Claimed { key: counter(), result: Ok(()) });
         assert_eq!(ledger.answer(Answer::Claimed { number: 4, sequence: 4 }), Some(made));
         // The worker's name was granted because no answer came.
         let (answer, heard) = oneshot::channel();
-        ledger.ask(Ask::WorkerUp { worker: name("w"), tenant: Name::of_number(0), answer }, start);
+        ledger.ask(DirectoryCommand::WorkerUp { worker: name("w"), tenant: Name::of_number(0), answer }, start);
         drop(heard);
-        let lost = News::NameLost { worker: name("w"), node: name("b") };
+        let lost = DirectoryEvent::NameLost { worker: name("w"), node: name("b") };
         assert_eq!(ledger.answer(Answer::WorkerRefused { worker: name("w"), node: name("b") }), Some(lost));
     }
 
@@ -418,19 +429,23 @@ mod tests {
     fn watches_end_when_found_or_stopped() {
         let now = Instant::now();
         let mut ledger = Ledger::default();
-        ledger.ask(Ask::Request(DirectoryRequest::Resolve { key: key("a"), newer_than: 5 }), now);
-        ledger.ask(Ask::Request(DirectoryRequest::Resolve { key: key("b"), newer_than: 0 }), now);
-        assert_eq!(ledger.ask(Ask::Request(DirectoryRequest::StopResolve { key: key("c") }), now), Next::Nothing);
-        said(ledger.ask(Ask::Request(DirectoryRequest::StopResolve { key: key("b") }), now));
+        ledger.ask(DirectoryCommand::Request(DirectoryRequest::Resolve { key: key("a"), newer_than: 5 }), now);
+        ledger.ask(DirectoryCommand::Request(DirectoryRequest::Resolve { key: key("b"), newer_than: 0 }), now);
+        assert_eq!(
+            ledger.ask(DirectoryCommand::Request(DirectoryRequest::StopResolve { key: key("c") }), now),
+            Next::Nothing
+        );
+        said(ledger.ask(DirectoryCommand::Request(DirectoryRequest::StopResolve { key: key("b") }), now));
         let at = NodeAt { node: name("n"), address: "".into(), local: "".into(), incarnation: 1 };
         let located = |k: &str, sequence| Answer::Located { key: key(k), at: at.clone(), sequence };
         assert_eq!(ledger.answer(located("b", 9)), None);
         assert_eq!(ledger.answer(located("a", 5)), None);
-        let news = |sequence| News::Directory(DirectoryNews::Located { key: key("a"), node: name("n"), sequence });
+        let news =
+            |sequence| DirectoryEvent::Directory(DirectoryNews::Located { key: key("a"), node: name("n"), sequence });
         assert_eq!(ledger.answer(located("a", 6)), Some(news(6)));
         assert_eq!(ledger.attached(now), []);
         // Another directory starts with lower numbers if its clock was set back. They count as new.
-        ledger.ask(Ask::Request(DirectoryRequest::Resolve { key: key("a"), newer_than: 6 }), now);
+        ledger.ask(DirectoryCommand::Request(DirectoryRequest::Resolve { key: key("a"), newer_than: 6 }), now);
         assert_eq!(
             ledger.attached(now),
             [NodeItem::Request(DirectoryRequest::Resolve { key: key("a"), newer_than: 0 })]
@@ -443,7 +458,7 @@ mod tests {
         let now = Instant::now();
         let mut ledger = Ledger::default();
         let (answer, mut heard) = oneshot::channel();
-        ledger.ask(Ask::WorkerUp { worker: name("w"), tenant: Name::of_number(0), answer }, now);
+        ledger.ask(DirectoryCommand::WorkerUp { worker: name("w"), tenant: Name::of_number(0), answer }, now);
         let up = |entered| NodeItem::WorkerUp { worker: name("w"), tenant: Name::of_number(0), entered };
         // The directory does not enter it, and this node keeps it.
         ledger.answer(Answer::WorkerDenied { worker: name("w"), why: "it is a test".into() });
@@ -452,10 +467,10 @@ mod tests {
         // The next directory is told the number of the last entry.
         ledger.answer(Answer::WorkerAdmitted { worker: name("w"), entered: 9 });
         assert_eq!(ledger.attached(now), [up(9)]);
-        ledger.ask(Ask::WorkerDown { worker: name("w") }, now);
+        ledger.ask(DirectoryCommand::WorkerDown { worker: name("w") }, now);
         assert_eq!(ledger.attached(now), []);
         let (answer, mut heard) = oneshot::channel();
-        ledger.ask(Ask::WorkerUp { worker: name("w"), tenant: Name::of_number(0), answer }, now);
+        ledger.ask(DirectoryCommand::WorkerUp { worker: name("w"), tenant: Name::of_number(0), answer }, now);
         ledger.answer(Answer::WorkerRefused { worker: name("w"), node: name("b") });
         assert_eq!(heard.try_recv(), Ok(Err(name("b"))));
         assert_eq!(ledger.attached(now), []);

@@ -9,15 +9,15 @@
 //! | `registry`, `entries`, `names` | the state: no I/O, no clock |
 //! | `host`, `lost` | the state behind a lock, an outbox for each node; nodes that were lost |
 //! | `service`, `convert` | the directory as a gRPC service |
-//! | `client`, `line`, `ledger`, `log` | a node's side: stays attached, repeats requests, works without a directory |
+//! | `client`, `connection`, `ledger`, `log` | a node's side: stays attached, repeats requests, works without a directory |
 
 mod client;
+mod connection;
 pub(crate) mod convert;
 mod entries;
 mod host;
 mod item;
 mod ledger;
-mod line;
 mod log;
 mod lost;
 mod names;
@@ -25,10 +25,10 @@ mod registry;
 mod service;
 
 pub(crate) use client::{DirectoryClient, DirectoryState};
+pub(crate) use connection::{Place, Reached};
 pub use convert::BadItem;
 pub use host::{Attachment, Detached, Directory, MAX_BATCH};
 pub use item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
-pub(crate) use ledger::{Ask, News};
-pub(crate) use line::{Place, Reached};
+pub(crate) use ledger::{DirectoryCommand, DirectoryEvent};
 pub use registry::{AttachRefused, Counts};
 pub(crate) use service::{DirectoryService, lookup, nodes};

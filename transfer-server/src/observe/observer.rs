@@ -136,8 +136,8 @@ impl Observer {
         let links = |answer| Listing::Links { peer: String::new(), answer };
         let links = self.pages(MAX_PATHS, links).await?;
         let hosted = match directory.place() {
-            Place::Here(hosted) => Some(hosted.counts()),
-            Place::There(_) => None,
+            Place::Local(hosted) => Some(hosted.counts()),
+            Place::Remote(_) => None,
         };
         Ok(Observation {
             at: SystemTime::now(),

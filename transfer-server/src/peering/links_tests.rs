@@ -77,7 +77,7 @@ impl Node {
             replace: false,
         };
         let (news, _) = mpsc::unbounded_channel();
-        let client = DirectoryClient::start(Place::Here(directory.clone()), hello, news);
+        let client = DirectoryClient::start(Place::Local(directory.clone()), hello, news);
         assert!(client.first_word(SOON).await.attached);
         let (engine, told) = engine(node, 100);
         let mut identity = Identity {

@@ -45,8 +45,8 @@ impl v1::peering_server::Peering for PeeringService {
 
     async fn resolve(&self, request: Request<v1::ResolveRequest>) -> Result<Response<v1::ResolveResponse>, Status> {
         match self.directory.place().reach().await? {
-            Reached::Here(directory) => lookup(directory, request.into_inner()).map(Response::new),
-            Reached::There(mut client) => client.lookup(request.into_inner()).await,
+            Reached::Local(directory) => lookup(directory, request.into_inner()).map(Response::new),
+            Reached::Remote(mut client) => client.lookup(request.into_inner()).await,
         }
     }
 }

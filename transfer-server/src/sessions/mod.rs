@@ -8,7 +8,7 @@ pub(crate) use acceptor::Acceptor;
 use crate::admin::uid_of;
 use crate::config::{SessionLimits, Tenancy};
 use crate::copying::CopyError;
-use crate::directory::{Ask, DirectoryClient};
+use crate::directory::{DirectoryClient, DirectoryCommand};
 use crate::drain::Drain;
 use crate::engine::{EngineClient, EngineCommand, ReaderSink};
 use crate::events::Events;
@@ -381,7 +381,7 @@ impl Shared {
             workers.remove(worker);
             self.changed.notify_all();
             // The request is sent under the lock, so that the name's next WorkerUp cannot overtake it.
-            self.directory.ask(Ask::WorkerDown { worker: worker.clone() });
+            self.directory.ask(DirectoryCommand::WorkerDown { worker: worker.clone() });
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::StartError;
 use super::sockets::Sockets;
 use crate::config::{Config, ConfigError, DirectoryLimits, DirectoryPlace};
-use crate::directory::{Directory, DirectoryClient, Hello, News, Place};
+use crate::directory::{Directory, DirectoryClient, DirectoryEvent, Hello, Place};
 use crate::peering::Identity;
 use crate::security::Security;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Member {
     pub(super) fn attach(
         self,
         security: &Security,
-        news: mpsc::UnboundedSender<News>,
+        news: mpsc::UnboundedSender<DirectoryEvent>,
     ) -> Result<(DirectoryClient, Option<Directory>), StartError> {
         let Member { identity, advertised, local, directory, limits, replace } = self;
         let (place, hosted) = match directory {
@@ -48,7 +48,7 @@ impl Member {
                 let tenants = security.tenancy().tenants().clone();
                 let hosted = Directory::with(identity.node.clone(), local.clone(), tenants);
                 hosted.limit_keys(limits.keys_per_node);
-                (Place::Here(hosted.clone()), Some(hosted))
+                (Place::Local(hosted.clone()), Some(hosted))
             }
             DirectoryPlace::At(url) => {
                 let place = Place::there(&url, security.clone());

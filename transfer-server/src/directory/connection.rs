@@ -30,21 +30,21 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
     /// The directory is in this process.
-    Here(Directory),
+    Local(Directory),
     /// The directory is at another node, at this URL.
-    There(Box<There>),
+    Remote(Box<Remote>),
 }
 
 /// The directory of another node.
 #[derive(Debug, Clone)]
-pub(crate) struct There {
+pub(crate) struct Remote {
     /// The URL as the operator wrote it.
     url: Box<str>,
     endpoint: Endpoint,
     security: Security,
 }
 
-impl There {
+impl Remote {
     /// Connects to the directory.
     pub(crate) async fn connect(&self) -> Result<Channel, tonic::transport::Error> {
         Ok(self.reach("").await?.0)
@@ -56,7 +56,7 @@ impl There {
     }
 
     /// Attaches over a connection.
-    async fn attach(&self, channel: Channel, hello: &Hello, asks_for_socket: bool) -> Result<Line, Status> {
+    async fn attach(&self, channel: Channel, hello: &Hello, asks_for_socket: bool) -> Result<Connection, Status> {
         let (out, outgoing) = mpsc::channel(4);
         // A new channel has room.
         let _ = out.try_send(convert::hello_update(hello, asks_for_socket));
@@ -64,7 +64,7 @@ impl There {
         let answers = client.attach(ReceiverStream::new(outgoing)).await?;
         let mut answers = Box::new(answers.into_inner());
         match answers.message().await?.and_then(convert::welcomed) {
-            Some(welcome) if welcome.version == convert::VERSION => Ok(Line::There { out, answers }),
+            Some(welcome) if welcome.version == convert::VERSION => Ok(Connection::Remote { out, answers }),
             Some(v1::Welcome { host, version }) => {
                 let why = convert::other_version(&host, version, hello.node.as_str(), convert::VERSION);
                 Err(Status::failed_precondition(why))
@@ -74,13 +74,13 @@ impl There {
     }
 
     /// Returns the reason why the directory does not attach this node.
-    fn refusal(&self, status: &tonic::Status) -> NoLine {
+    fn refusal(&self, status: &tonic::Status) -> NotConnected {
         match status.code() {
-            Code::AlreadyExists | Code::FailedPrecondition => NoLine::Refused(status.message().to_owned()),
+            Code::AlreadyExists | Code::FailedPrecondition => NotConnected::Refused(status.message().to_owned()),
             Code::PermissionDenied if convert::local_of(status).is_some() => {
-                NoLine::Refused(status.message().to_owned())
+                NotConnected::Refused(status.message().to_owned())
             }
-            _ => NoLine::Failed(self.why_not(status)),
+            _ => NotConnected::Failed(self.why_not(status)),
         }
     }
 
@@ -105,15 +105,15 @@ impl Place {
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
-        Ok(Place::There(Box::new(There { url: url.trim_end_matches('/').into(), endpoint, security })))
+        Ok(Place::Remote(Box::new(Remote { url: url.trim_end_matches('/').into(), endpoint, security })))
     }
 
     /// Connects to the directory for requests outside an attachment.
     pub(crate) async fn reach(&self) -> Result<Reached<'_>, Status> {
         match self {
-            Place::Here(directory) => Ok(Reached::Here(directory)),
-            Place::There(there) => match there.connect().await {
-                Ok(channel) => Ok(Reached::There(v1::directory_client::DirectoryClient::new(channel))),
+            Place::Local(directory) => Ok(Reached::Local(directory)),
+            Place::Remote(there) => match there.connect().await {
+                Ok(channel) => Ok(Reached::Remote(v1::directory_client::DirectoryClient::new(channel))),
                 Err(e) => {
                     let why = text::chain(&e);
                     Err(Status::unavailable(format!("the directory at {} cannot be reached: {why}", self.describe())))
@@ -125,23 +125,23 @@ impl Place {
     /// Returns "embedded", or the URL.
     pub(crate) fn describe(&self) -> String {
         match self {
-            Place::Here(_) => "embedded".to_owned(),
-            Place::There(there) => there.url.to_string(),
+            Place::Local(_) => "embedded".to_owned(),
+            Place::Remote(there) => there.url.to_string(),
         }
     }
 }
 
 /// A directory that can be called.
 pub(crate) enum Reached<'a> {
-    /// See [`Place::Here`].
-    Here(&'a Directory),
-    /// See [`Place::There`].
-    There(v1::directory_client::DirectoryClient<Channel>),
+    /// See [`Place::Local`].
+    Local(&'a Directory),
+    /// See [`Place::Remote`].
+    Remote(v1::directory_client::DirectoryClient<Channel>),
 }
 
 /// The reason why an attempt to attach failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum NoLine {
+pub(crate) enum NotConnected {
     /// The directory, or this side, refuses the attachment. Another attempt does not help.
     Refused(String),
     /// Any other failure.
@@ -150,11 +150,11 @@ pub(crate) enum NoLine {
 
 /// The connection of an attached node. Dropping it detaches the node.
 #[derive(Debug)]
-pub(crate) enum Line {
-    /// See [`Place::Here`].
-    Here(Attachment),
-    /// See [`Place::There`].
-    There {
+pub(crate) enum Connection {
+    /// See [`Place::Local`].
+    Local(Attachment),
+    /// See [`Place::Remote`].
+    Remote {
         /// Items to the directory.
         out: mpsc::Sender<v1::NodeUpdate>,
         /// Answers from the directory.
@@ -162,18 +162,18 @@ pub(crate) enum Line {
     },
 }
 
-impl Line {
+impl Connection {
     /// Attaches to the directory. The error is the reason in words.
-    pub(crate) async fn open(place: &Place, hello: &Hello) -> Result<Line, NoLine> {
+    pub(crate) async fn open(place: &Place, hello: &Hello) -> Result<Connection, NotConnected> {
         let there = match place {
-            Place::Here(directory) => {
+            Place::Local(directory) => {
                 let attached = directory.attach(hello, Vouches::ForAll).await;
-                return attached.map(Line::Here).map_err(|e| NoLine::Refused(e.to_string()));
+                return attached.map(Connection::Local).map_err(|e| NotConnected::Refused(e.to_string()));
             }
-            Place::There(there) => there,
+            Place::Remote(there) => there,
         };
         let attach = async {
-            let channel = there.connect().await.map_err(|e| NoLine::Failed(text::chain(&e)))?;
+            let channel = there.connect().await.map_err(|e| NotConnected::Failed(text::chain(&e)))?;
             let first = there.attach(channel.clone(), hello, there.security.proves_by_socket()).await;
             // A directory on this host trusts the kernel about this node, so attach at its socket instead.
             let local = match &first {
@@ -191,31 +191,31 @@ impl Line {
         };
         match tokio::time::timeout(ATTACH_DEADLINE, attach).await {
             Ok(line) => line,
-            Err(_) => Err(NoLine::Failed(format!("no answer within {ATTACH_DEADLINE:?}"))),
+            Err(_) => Err(NotConnected::Failed(format!("no answer within {ATTACH_DEADLINE:?}"))),
         }
     }
 
     /// Splits the connection, so that both halves can be waited on at once.
-    pub(crate) fn split(&mut self) -> (LineOut<'_>, LineIn<'_>) {
+    pub(crate) fn split(&mut self) -> (ConnectionOut<'_>, ConnectionIn<'_>) {
         match self {
-            Line::Here(attachment) => (LineOut::Here(attachment), LineIn::Here(attachment)),
-            Line::There { out, answers } => (LineOut::There(out), LineIn::There(answers)),
+            Connection::Local(attachment) => (ConnectionOut::Local(attachment), ConnectionIn::Local(attachment)),
+            Connection::Remote { out, answers } => (ConnectionOut::Remote(out), ConnectionIn::Remote(answers)),
         }
     }
 }
 
 /// The sending half.
-pub(crate) enum LineOut<'a> {
-    Here(&'a Attachment),
-    There(&'a mpsc::Sender<v1::NodeUpdate>),
+pub(crate) enum ConnectionOut<'a> {
+    Local(&'a Attachment),
+    Remote(&'a mpsc::Sender<v1::NodeUpdate>),
 }
 
-impl LineOut<'_> {
-    /// Waits until [`LineOut::say`] may be called. Cancel-safe.
+impl ConnectionOut<'_> {
+    /// Waits until [`ConnectionOut::say`] may be called. Cancel-safe.
     pub(crate) async fn ready(&self) {
         match self {
-            LineOut::Here(attachment) => attachment.ready().await,
-            LineOut::There(out) => {
+            ConnectionOut::Local(attachment) => attachment.ready().await,
+            ConnectionOut::Remote(out) => {
                 if out.reserve().await.is_err() {
                     // The connection broke; the receiving half reports why.
                     std::future::pending::<()>().await;
@@ -228,26 +228,26 @@ impl LineOut<'_> {
     pub(crate) fn say(&self, items: Vec<NodeItem>) {
         debug_assert!(items.len() <= MAX_BATCH);
         match self {
-            LineOut::Here(attachment) => attachment.say(items),
+            ConnectionOut::Local(attachment) => attachment.say(items),
             // `ready` saw room, and no one else sends. The receiving half reports a connection that broke in the
             // meantime.
-            LineOut::There(out) => drop(out.try_send(convert::node_update(items))),
+            ConnectionOut::Remote(out) => drop(out.try_send(convert::node_update(items))),
         }
     }
 }
 
 /// The receiving half.
-pub(crate) enum LineIn<'a> {
-    Here(&'a Attachment),
-    There(&'a mut Streaming<v1::DirectoryUpdate>),
+pub(crate) enum ConnectionIn<'a> {
+    Local(&'a Attachment),
+    Remote(&'a mut Streaming<v1::DirectoryUpdate>),
 }
 
-impl LineIn<'_> {
+impl ConnectionIn<'_> {
     /// Waits for answers. The error is the reason why the connection ended. Cancel-safe.
     pub(crate) async fn hear(&mut self) -> Result<Vec<Answer>, String> {
         let answers = match self {
-            LineIn::Here(attachment) => return attachment.hear().await.map_err(|e| e.to_string()),
-            LineIn::There(answers) => answers,
+            ConnectionIn::Local(attachment) => return attachment.hear().await.map_err(|e| e.to_string()),
+            ConnectionIn::Remote(answers) => answers,
         };
         match answers.message().await {
             Ok(Some(update)) => {
