@@ -106,6 +106,7 @@ fn main() -> Result<(), Failed> {
         tenant: number,
         excerpt: None,
         slot: None,
+        held: None,
         trace: None,
     };
     let update = Body::MetaDataUpdate { version: Version(7), metadata_id: 3, meta };

@@ -132,6 +132,7 @@ fn write_outside_its_grant_changes_nothing() {
             name: 0,
             retention: Retention::default(),
             packed: false,
+            identity: None,
         };
         let landing = [&header.encode()[..], &bytes].concat();
         link.write(&slot.remote, 0, Some(slot.number.0), &landing);

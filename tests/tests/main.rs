@@ -56,6 +56,7 @@ mod requirements;
 mod retention;
 mod round_trips;
 mod security;
+mod shared_pulls;
 mod shm;
 mod shm_reference;
 mod short_run;

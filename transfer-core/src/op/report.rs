@@ -8,7 +8,8 @@ use std::time::Duration;
 /// How a transfer went: the fabric, the bytes copied, and the time of each part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// The fabric that carried it.
+    /// The fabric that carried it. A fetch that shares what another worker's fetch has brought to this node moved nothing,
+    /// and is local.
     pub fabric: FabricKind,
     /// The length of the tensor in bytes.
     pub bytes: u64,

@@ -37,6 +37,8 @@ pub(crate) enum Broken {
     KeepsLostKeys,
     /// Gives a tensor to workers of other tenants, too.
     ServesStrangers,
+    /// Answers a fetch with what a request brings that was sent before the fetch came.
+    SharesEarlierAnswers,
     /// Finds a closed slot by its key, which other slots may have had too.
     NamesSlotsByKey,
 }

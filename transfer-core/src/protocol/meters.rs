@@ -146,6 +146,16 @@ pub struct Meters {
     failed: [u64; CODES],
     counted: [u64; CounterPath::ALL.len()],
     barriers: u64,
+    shared: Shared,
+}
+
+/// Fetches from other nodes that were answered with what another worker's fetch had brought.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Shared {
+    /// The number of fetches.
+    pub fetches: u64,
+    /// Their bytes, which did not come again.
+    pub bytes: u64,
 }
 
 impl Meters {
@@ -153,7 +163,7 @@ impl Meters {
         let here = PathMeter { peer: None, fabric: FabricKind::Local, operations: Default::default() };
         let waits = std::array::from_fn(|_| WaitMeter::default());
         let counted = [0; CounterPath::ALL.len()];
-        Meters { timed, paths: vec![here], waits, failed: [0; CODES], counted, barriers: 0 }
+        Meters { timed, paths: vec![here], waits, failed: [0; CODES], counted, barriers: 0, shared: Shared::default() }
     }
 
     /// Returns the transfers by path.
@@ -183,6 +193,12 @@ impl Meters {
     #[must_use]
     pub fn barriers(&self) -> u64 {
         self.barriers
+    }
+
+    /// Returns the fetches that were answered with what another worker's fetch had brought.
+    #[must_use]
+    pub fn shared(&self) -> Shared {
+        self.shared
     }
 
     /// Returns the peer of a path, unless the path is that of this node or is shared by several peers.
@@ -268,6 +284,12 @@ impl Meters {
         if let Some(place) = CounterPath::ALL.iter().position(|p| *p == path) {
             self.counted[place] += 1;
         }
+    }
+
+    /// Counts a fetch that was answered with what another worker's fetch had brought.
+    pub(super) fn shares(&mut self, bytes: u64) {
+        self.shared.fetches += 1;
+        self.shared.bytes += bytes;
     }
 
     pub(super) fn released(&mut self) {

@@ -19,7 +19,8 @@
 //!         45  life         u8    push: 0 the session of the worker that owns it, 1 the sidecar where it has landed
 //!         46  fetches      u32   push: the number of fetches if `until` is 1, else 0
 //!        50  packed       u8    pull: 1 if the sender's processor has packed the body before it was sent, else 0
-//!        51  zero         9 bytes
+//!        51  zero         1 byte
+//!        52  identity     u64   pull: the owner's number of the version, by which its next requests may name it; else 0
 //!        60  checksum     u32   CRC32C of bytes 0 to 59
 //! ```
 
@@ -28,6 +29,7 @@ use super::{Reader, WireError, Writer, crc32c};
 use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
 use crate::tensor::{Retention, Version};
 use std::fmt;
+use std::num::NonZeroU64;
 
 /// The length of the header in bytes. The body starts after it, and so has the alignment of its slot.
 pub const HEADER_BYTES: u64 = 64;
@@ -85,6 +87,9 @@ pub struct Header {
     pub retention: Retention,
     /// Pull: whether the sender's processor has packed the body. The receiver's report counts it as copied.
     pub packed: bool,
+    /// Pull: the owner's number of the version, by which a later request may name it. `None`: each fetch of the version
+    /// has to reach the owner.
+    pub identity: Option<NonZeroU64>,
 }
 
 impl Header {
@@ -103,7 +108,8 @@ impl Header {
         [self.version.0, self.body_len].iter().for_each(|n| put(&n.to_le_bytes()));
         [self.pieces, self.waited_us, self.name].iter().for_each(|n| put(&n.to_le_bytes()));
         put(&retention_bytes(self.retention));
-        put(&[u8::from(self.packed)]);
+        put(&[u8::from(self.packed), 0]);
+        put(&self.identity.map_or(0, NonZeroU64::get).to_le_bytes());
         let sum = crc32c(&out[..SUM_AT]);
         out[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
         out
@@ -123,7 +129,7 @@ impl Header {
                 expected: "\"TLH1\"",
             });
         }
-        let header = Header {
+        let mut header = Header {
             slot: SlotNumber(r.u32()?),
             index: r.u32()?,
             metadata_id: r.u32()?,
@@ -134,9 +140,10 @@ impl Header {
             name: r.u32()?,
             retention: read_retention(&mut r)?,
             packed: r.flag("whether a landed body was packed")?,
+            identity: None,
         };
-        Reader::zero("first zeros of a landing header", r.u64()?)?;
-        Reader::zero("last zeros of a landing header", r.u8()?.into())?;
+        Reader::zero("zero of a landing header", r.u8()?.into())?;
+        header.identity = NonZeroU64::new(r.u64()?);
         let found = r.u32()?;
         let computed = crc32c(&bytes[..60]);
         if found != computed {
@@ -233,6 +240,7 @@ mod tests {
                 name: n,
                 retention,
                 packed: n > 0,
+                identity: NonZeroU64::new(m),
             };
             header.encode().to_vec()
         });
@@ -266,6 +274,7 @@ mod tests {
             name: 8,
             retention: Retention { until: Until::Deleted, life: Life::Sidecar, ..Retention::default() },
             packed: true,
+            identity: NonZeroU64::new(9),
         };
         let bytes = h.encode();
         assert_eq!(Header::decode(&bytes), Ok(h));

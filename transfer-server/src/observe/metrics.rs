@@ -154,6 +154,11 @@ fn of_transfers(f: &mut Families, look: &Observation) {
         family.durations(&[("fabric", fabric.name())], &wait.waited);
     }
     drop(family);
+    let shared = meters.shared();
+    let what = "Fetches from other nodes that were answered with what the fetch of another worker here had brought.";
+    f.counter("transfer_shared_fetches_total", what).number(&[], shared.fetches);
+    f.counter("transfer_shared_bytes_total", "Bytes of these fetches, which did not come again.")
+        .number(&[], shared.bytes);
     let mut family = f.counter("transfer_failures_total", "Operations of workers that ended in failure, by code.");
     for (code, count) in meters.failures() {
         family.number(&[("code", &format!("{code:?}"))], count);

@@ -12,7 +12,7 @@ use crate::protocol::tenant::Tenant;
 use crate::tensor::{BodyRange, Cut, Excerpt, Life, Packing, Retention, Spill, TensorMeta, Until, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 
 /// A tenth of a second, in nanoseconds.
 const TENTH_NS: u64 = 100_000_000;
@@ -369,6 +369,13 @@ impl Keys {
             self.counted.version_came(blob.domain);
         }
         self.blobs.insert(blob)
+    }
+
+    /// Returns the number by which a peer may name a version that it has got. `None`: each fetch of it has to come here,
+    /// because they are counted.
+    pub(crate) fn identity_of(&self, id: BlobId) -> Option<NonZeroU64> {
+        let shared = !self.blobs.get(id)?.counts_fetches();
+        shared.then(|| NonZeroU64::MIN.saturating_add(id.to_u64()))
     }
 
     /// Allows workers of these tenants to read the version, too.

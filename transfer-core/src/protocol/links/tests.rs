@@ -60,6 +60,7 @@ fn write(n: u64) -> Out {
         name: 0,
         retention: Retention::default(),
         packed: false,
+        identity: None,
     };
     Out::Write(OutWrite { blob: Id::from_u64(n), body: GatherList::new(), slot, header, purpose: Purpose::Push(op(n)) })
 }

@@ -52,6 +52,7 @@ fn messages_that_make_no_sense_end_the_link() {
         tenant: unknown,
         excerpt: None,
         slot: None,
+        held: None,
         trace: None,
     };
     is_violation(&message(Role::Pull, 1, request));
@@ -112,6 +113,7 @@ fn a_slot_that_waits() -> (Pair, Worker, Worker, LinkId, Header) {
         name: 0,
         retention: Retention::default(),
         packed: false,
+        identity: None,
     };
     (pair, w, r, link, header)
 }
@@ -183,7 +185,7 @@ fn asks(dims: Vec<SliceDim>, capacity: Option<u64>) -> Body {
     });
     let excerpt = Some(Box::new(Excerpt::slice(Slice::new(dims)).unwrap()));
     let select = Select::Latest;
-    Body::TensorRequest { key: KEY, select, metadata_id: 0, tenant: OURS, excerpt, slot, trace: None }
+    Body::TensorRequest { key: KEY, select, metadata_id: 0, tenant: OURS, excerpt, slot, held: None, trace: None }
 }
 
 #[test]
@@ -284,6 +286,7 @@ fn versions_in_very_many_ranges_have_places_too() {
                 tenant: OURS,
                 excerpt,
                 slot: None,
+                held: None,
                 trace: None,
             };
             solo.hear(Role::Pull, index, ask);

@@ -19,6 +19,7 @@ use crate::tensor::{BodyRange, GatheredPart, Retention, Select, Version};
 use crate::trace::TraceContext;
 use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant, SlotNumber};
 use crate::wire::message::{Body, Recall, Role};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 type State = (&'static str, fn() -> Solo);
@@ -69,6 +70,11 @@ fn revoked(solo: &mut Solo) -> bool {
 
 /// Writes into the first open slot, or to a slot number that does not exist.
 fn write(solo: &mut Solo, role: Role) -> bool {
+    land(solo, role, None);
+    true
+}
+
+fn land(solo: &mut Solo, role: Role, identity: Option<NonZeroU64>) {
     let (index, metadata_id) = match role {
         Role::Pull => (pull(solo), 1),
         _ => (INDEX, PREPARED_METADATA_ID),
@@ -87,8 +93,8 @@ fn write(solo: &mut Solo, role: Role) -> bool {
         name: 0,
         retention: Retention::default(),
         packed: false,
+        identity,
     });
-    true
 }
 
 // ---- a pull, at its receiver ----
@@ -101,6 +107,7 @@ fn pull_state(solo: &Solo) -> Option<String> {
     let (_, pull) = solo.node.transfers.of(LINK)?.pulls().iter().last()?;
     let slot = pull.slot.and_then(|id| solo.node.landing.slots_of(LINK)?.get(id)).map(|s| &s.state);
     Some(match slot {
+        None if pull.is_conditional && pull.state == PullState::Asked => format!("{:?}, held", pull.state),
         Some(SlotState::Revoking(Some(_))) if pull.state != PullState::Cancelling => "Landed".to_owned(),
         Some(SlotState::Granted(_)) => format!("{:?}, slot", pull.state),
         _ => format!("{:?}", pull.state),
@@ -128,6 +135,17 @@ fn preparing() -> Solo {
     solo
 }
 
+/// A request for a fetch that came while the peer was being asked for the same.
+fn asked_again() -> Solo {
+    let mut solo = asked();
+    solo.fetch(Select::AtLeast(Version(2)));
+    describe(&mut solo);
+    solo.grant();
+    land(&mut solo, Role::Pull, NonZeroU64::new(7));
+    solo.revoke();
+    solo
+}
+
 fn asked_with_slot() -> Solo {
     let mut solo = preparing();
     solo.grant();
@@ -148,6 +166,7 @@ const PULL: Machine = Machine {
         ("Preparing", preparing),
         ("Asked", asked),
         ("Asked, slot", asked_with_slot),
+        ("Asked, held", asked_again),
         ("WaitingForRoom", || {
             let mut solo = asked();
             solo.fill_pool();
@@ -188,6 +207,10 @@ const PULL: Machine = Machine {
             solo.hear(Role::Pull, pull(solo), by_reference(0));
             true
         }),
+        ("UNCHANGED", |solo| {
+            solo.hear(Role::Pull, pull(solo), Body::Unchanged { version: Version(2) });
+            true
+        }),
         ("ERROR_STATUS", |solo| {
             solo.hear(Role::Pull, pull(solo), error(FailureCode::VersionGone));
             true
@@ -211,7 +234,16 @@ const PULL: Machine = Machine {
 fn request(solo: &mut Solo, slot: bool) {
     let (metadata_id, slot) = (u32::from(slot), slot.then(|| grant(8)));
     let select = Select::AtLeast(Version(2));
-    let body = Body::TensorRequest { key: KEY, select, metadata_id, tenant: OURS, excerpt: None, slot, trace: None };
+    let body = Body::TensorRequest {
+        key: KEY,
+        select,
+        metadata_id,
+        tenant: OURS,
+        excerpt: None,
+        slot,
+        held: None,
+        trace: None,
+    };
     solo.hear(Role::Pull, INDEX, body);
 }
 
@@ -280,6 +312,7 @@ const SERVE: Machine = Machine {
                 tenant: OURS,
                 excerpt: None,
                 slot,
+                held: None,
                 trace: None,
             };
             solo.hear(Role::Pull, INDEX + 1, body);

@@ -20,6 +20,7 @@ mod quotas;
 mod ranges;
 mod references;
 mod retention;
+mod shared_pulls;
 mod shown;
 mod slices;
 mod solo;

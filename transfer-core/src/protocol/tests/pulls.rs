@@ -179,18 +179,21 @@ fn slot_of_an_expired_fetch_is_free_only_when_the_owner_has_confirmed() {
     pair.ends_clean(&[(w, "w"), (r, "r")]);
 }
 
-/// The pool has room for one version at a time. Each fetch gets room when the earlier ones are done.
+/// The pool has room for one version at a time. Each fetch of another key gets room when the earlier ones are done.
 // Promise: full-pools, seen to fail
 #[test]
 fn fetches_get_room_in_the_order_of_their_requests() {
     let mut pair = Pair::new();
     let (w, holds) = (pair.worker(0, "w"), pair.worker(1, "holds"));
-    let waiting = ["first", "second", "third"].map(|name| pair.worker(1, name));
-    pair.push(w, "k", bytes(super::pair::POOL_BYTES - 1024), 1, None);
+    let names = ["first", "second", "third"];
+    let waiting = names.map(|name| pair.worker(1, name));
+    for key in ["k"].into_iter().chain(names) {
+        pair.push(w, key, bytes(super::pair::POOL_BYTES - 1024), 1, None);
+    }
     pair.fetch(holds, "k", Select::Latest);
     pair.settle();
-    for worker in waiting {
-        pair.fetch(worker, "k", Select::Latest);
+    for (worker, key) in waiting.into_iter().zip(names) {
+        pair.fetch(worker, key, Select::Latest);
         pair.settle();
     }
     let mut holder = holds;

@@ -7,7 +7,7 @@ use crate::memory::{RemoteKey, RemoteSlice};
 use crate::op::{Answer, Command, FailureCode, Fetch, OpId, Reply, Request};
 use crate::protocol::transfers::MAX_CALLS_PER_LINK;
 use crate::protocol::{BufferAsk, PeerInfo};
-use crate::tensor::Select;
+use crate::tensor::{Select, Version};
 use crate::time::Time;
 use crate::wire::landing::{SlotGrant, SlotNumber};
 use crate::wire::message::{Body, Role};
@@ -22,21 +22,24 @@ fn failure(solo: &mut Solo) -> (FailureCode, String) {
 #[test]
 fn fetches_that_wait_at_one_peer_have_a_quota_and_the_error_says_it() {
     let mut solo = Solo::new(|config| config.max_requests_per_link = 2);
-    let first = solo.fetch(Select::Latest);
-    solo.fetch(Select::Latest);
+    // Fetches of the same would share a request.
+    let mut versions = (1..).map(|v| Select::AtLeast(Version(v)));
+    let mut fetch = |solo: &mut Solo| solo.fetch(versions.next().unwrap());
+    let first = fetch(&mut solo);
+    fetch(&mut solo);
     assert_eq!(solo.replies, []);
-    solo.fetch(Select::Latest);
+    fetch(&mut solo);
     let (code, text) = failure(&mut solo);
     assert_eq!(code, FailureCode::Busy);
     assert!(text.contains("2 requests to node \"there\"") && text.contains("the limit is 2"), "{text}");
     // A cancelled request counts until the peer has confirmed with CANCELLED.
     solo.request(Request::Cancel { op: first });
     solo.replies.clear();
-    solo.fetch(Select::Latest);
+    fetch(&mut solo);
     assert_eq!(failure(&mut solo).0, FailureCode::Busy);
     let index = solo.last("CANCEL").index;
     solo.hear(Role::Pull, index, Body::Cancelled);
-    solo.fetch(Select::Latest);
+    fetch(&mut solo);
     assert_eq!(solo.replies, []);
 }
 
@@ -55,6 +58,7 @@ fn requests_of_one_peer_have_a_quota_and_the_error_says_it() {
             tenant: super::solo::OURS,
             excerpt: None,
             slot,
+            held: None,
             trace: None,
         };
         solo.hear(Role::Pull, index, body);
@@ -105,6 +109,7 @@ fn a_peer_that_drains_slowly_leaves_header_cells_to_others() {
                 tenant: super::solo::OURS,
                 excerpt: None,
                 slot: None,
+                held: None,
                 trace: None,
             };
             solo.hear(Role::Pull, index, body);

@@ -311,7 +311,16 @@ fn request_of_another_tenant_is_refused() {
         let mut solo = referring();
         solo.push(None, Duration::from_secs(1));
         let (select, slot) = (Select::Latest, None);
-        let body = Body::TensorRequest { key: KEY, select, metadata_id: 0, tenant, excerpt: None, slot, trace: None };
+        let body = Body::TensorRequest {
+            key: KEY,
+            select,
+            metadata_id: 0,
+            tenant,
+            excerpt: None,
+            slot,
+            held: None,
+            trace: None,
+        };
         solo.hear(Role::Pull, 5, body);
         assert_eq!(solo.shares.len() == 1, shared);
         let refused = solo.sent.iter().find_map(|m| match &m.body {
@@ -353,8 +362,16 @@ fn version_shared_with_another_tenant_is_not_referenced() {
     );
     solo.answer();
     let (select, slot) = (Select::Latest, None);
-    let body =
-        Body::TensorRequest { key: KEY, select, metadata_id: 0, tenant: OTHERS, excerpt: None, slot, trace: None };
+    let body = Body::TensorRequest {
+        key: KEY,
+        select,
+        metadata_id: 0,
+        tenant: OTHERS,
+        excerpt: None,
+        slot,
+        held: None,
+        trace: None,
+    };
     solo.hear(Role::Pull, 5, body);
     assert!(solo.shares.is_empty(), "its segment is passed");
     assert_eq!(solo.last("META_DATA_UPDATE").index, 5);

@@ -40,6 +40,7 @@ impl Solo {
             tenant: OURS,
             excerpt: None,
             slot: None,
+            held: None,
             trace: None,
         };
         self.hear(Role::Pull, index, body);

@@ -163,7 +163,11 @@ impl Solo {
         self.node.request(self.now, session, Request::Command { op, command });
         let (key, metadata_id, tenant, slot) = (KEY, 0, OURS, None);
         let excerpt = None;
-        self.hear(Role::Pull, index, Body::TensorRequest { key, select, metadata_id, tenant, excerpt, slot, trace });
+        self.hear(
+            Role::Pull,
+            index,
+            Body::TensorRequest { key, select, metadata_id, tenant, excerpt, slot, held: None, trace },
+        );
         op
     }
 
@@ -249,6 +253,7 @@ fn a_reader_that_asks_during_a_takeover_hears_of_its_end() {
         name: 0,
         retention: Retention::default(),
         packed: false,
+        identity: None,
     });
     solo.revoke();
     solo.takes_over(other);

@@ -142,6 +142,7 @@ fn trace_applies_only_to_the_version_that_it_names() {
             name: 0,
             retention: Retention::default(),
             packed: false,
+            identity: None,
         });
         solo.revoke();
         solo.replies.clear();
@@ -173,6 +174,7 @@ fn trace_applies_only_to_the_version_that_it_names() {
             name: 0,
             retention: Retention::default(),
             packed: false,
+            identity: None,
         });
         solo.revoke();
         assert_eq!(solo.ended, None);

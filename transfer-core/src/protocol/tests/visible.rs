@@ -21,6 +21,7 @@ fn land(solo: &mut Solo, version: u64) {
         name: 0,
         retention: Retention::default(),
         packed: false,
+        identity: None,
     });
 }
 

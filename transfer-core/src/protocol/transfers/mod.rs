@@ -17,18 +17,19 @@ mod tests;
 
 pub(super) use calls::{CallStep, MAX_CALLS_PER_LINK};
 pub(super) use packs::Packs;
-pub(super) use pull::{Pull, PullState};
+pub(super) use pull::{Held, Pull, PullState, Readers, Wanted};
 pub(super) use push::{FlowState, OutFlow};
 pub(super) use serve::Serve;
 
 use super::control::BufferAsk;
-use super::ids::{OutFlowId, PullId, SessionId, of};
+use super::ids::{BlobId, OutFlowId, PullId, SessionId, of};
 use super::slab::Slab;
+use super::tenant::Tenant;
 use crate::fabric::LinkId;
 use crate::tensor::Key;
 use calls::Call;
 use hashbrown::HashMap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The transfers between a node and its peers, as tables by link.
 ///
@@ -52,12 +53,16 @@ pub(super) struct Transfers {
     calls: BTreeMap<u64, Call>,
     /// Links on which a request may begin to be packed.
     packing: Vec<LinkId>,
+    /// Requests of this node that hold a version which has landed before.
+    holding: BTreeSet<(LinkId, PullId)>,
 }
 
 /// The transfers of one link.
 #[derive(Default)]
 pub(super) struct OfLink {
     pulls: Slab<Pull, of::Pull>,
+    /// The latest request for the same, which other fetches may join.
+    shared: HashMap<Wanted, PullId>,
     serves: HashMap<u32, Serve>,
     packs: Packs,
     flows: Slab<OutFlow, of::OutFlow>,
@@ -120,6 +125,7 @@ impl Transfers {
 
     /// Handles the loss of a link. Returns the transfers that were in flight on it.
     pub(super) fn link_down(&mut self, link: LinkId) -> OfLink {
+        self.holding.retain(|(of, _)| *of != link);
         self.links.remove(&link).unwrap_or_default()
     }
 
@@ -145,11 +151,49 @@ impl Transfers {
 
     /// Begins a request of this node.
     pub(super) fn begin_pull(&mut self, link: LinkId, pull: Pull) -> Option<PullId> {
-        Some(self.links.get_mut(&link)?.pulls.insert(pull))
+        let l = self.links.get_mut(&link)?;
+        let (shared, holds) = (pull.shared(), pull.holds());
+        let id = l.pulls.insert(pull);
+        if let Some(wanted) = shared {
+            l.shared.insert(wanted, id);
+        }
+        if holds {
+            self.holding.insert((link, id));
+        }
+        Some(id)
+    }
+
+    /// Returns the request for the same that another fetch may join.
+    pub(super) fn shared_pull(&self, link: LinkId, wanted: &Wanted) -> Option<PullId> {
+        self.links.get(&link)?.shared.get(wanted).copied()
+    }
+
+    /// Lets no other fetch join a request.
+    pub(super) fn close_pull(&mut self, link: LinkId, id: PullId) {
+        let Some(l) = self.links.get_mut(&link) else { return };
+        let wanted = l.pulls.get(id).and_then(Pull::shared);
+        if let Some(wanted) = wanted.filter(|wanted| l.shared.get(wanted) == Some(&id)) {
+            l.shared.remove(&wanted);
+        }
+    }
+
+    /// Takes the version that a request holds. The caller releases it.
+    pub(super) fn take_held(&mut self, link: LinkId, id: PullId) -> Option<BlobId> {
+        self.holding.remove(&(link, id));
+        Some(self.pull_mut(link, id)?.take_held()?.blob)
+    }
+
+    /// Takes the version of the first request of a tenant that holds one.
+    pub(super) fn take_held_of(&mut self, domain: Tenant) -> Option<BlobId> {
+        let of_tenant = |(link, id): &&(LinkId, PullId)| self.pull(*link, *id).is_some_and(|p| p.domain == domain);
+        let (link, id) = *self.holding.iter().find(of_tenant)?;
+        self.take_held(link, id)
     }
 
     /// Ends a request of this node.
     pub(super) fn end_pull(&mut self, link: LinkId, id: PullId) -> Option<Pull> {
+        self.close_pull(link, id);
+        self.holding.remove(&(link, id));
         self.links.get_mut(&link)?.pulls.remove(id)
     }
 

@@ -1,17 +1,31 @@
-//! A request of this node to a peer.
+//! A request of this node to a peer, and the fetches that wait for its answer.
 
-use crate::protocol::ids::{OperationId, PullId, SlotId};
+use crate::protocol::ids::{BlobId, OperationId, PullId, SlotId};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{DType, Excerpt, Gathered, Key, Select, TensorMeta, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::Header;
+use smallvec::{SmallVec, smallvec};
+use std::num::NonZeroU64;
 use std::sync::Arc;
+
+/// Fetches that one request answers. Usually there is one.
+pub(crate) type Readers = SmallVec<[OperationId; 1]>;
 
 /// A request of this node to a peer. It lives until no more data can arrive for it.
 pub(crate) struct Pull {
-    /// `None` once the operation has ended. The request then only waits for the peer's answer.
-    pub(crate) op: Option<OperationId>,
+    /// The fetches that the answer is for. They had arrived before the peer was asked. Those that have ended are skipped.
+    readers: Readers,
+    /// Fetches of the same that have arrived since. The peer may have a newer version by now, so it is asked once more for
+    /// all of them.
+    next: Readers,
+    /// How many of both have not ended.
+    waiting: usize,
+    /// The version that this node has already, as the peer was told.
+    held: Option<Held>,
+    /// The peer was told of a version that this node has, and has not answered otherwise.
+    pub(crate) is_conditional: bool,
     pub(crate) key: Key,
     pub(crate) select: Select,
     /// The part that was asked for. `None`: all of the version.
@@ -34,6 +48,25 @@ pub(crate) struct Pull {
     pub(crate) behind: Option<Version>,
 }
 
+/// A version that has landed here, and its owner's number of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Held {
+    pub(crate) blob: BlobId,
+    pub(crate) identity: NonZeroU64,
+}
+
+/// What fetches ask for that share an answer.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Wanted {
+    pub(crate) domain: Tenant,
+    pub(crate) key: Key,
+    pub(crate) select: Select,
+    pub(crate) excerpt: Option<Box<Excerpt>>,
+}
+
+/// A list of fetches that is this much longer than twice what it needs is tidied.
+const TIDY_AT: usize = 16;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PullState {
     /// A slot for the first message is being granted; the peer knows nothing yet.
@@ -52,14 +85,18 @@ impl Pull {
     /// Creates a request that the peer does not know yet. `described` is the last known description of the key.
     pub(crate) fn new(
         now: Time,
-        op: OperationId,
+        readers: Readers,
         (key, select, excerpt): (Key, Select, Option<Box<Excerpt>>),
         domain: Tenant,
         described: Option<(u32, TensorMeta)>,
         speculative: u64,
     ) -> Pull {
         Pull {
-            op: Some(op),
+            waiting: readers.len(),
+            readers,
+            next: smallvec![],
+            held: None,
+            is_conditional: false,
             key,
             select,
             excerpt,
@@ -78,6 +115,72 @@ impl Pull {
     /// Makes it a request for ranges of several versions.
     pub(crate) fn for_gathered(self, gathered: Option<Arc<Gathered>>) -> Pull {
         Pull { gathered, ..self }
+    }
+
+    /// Lets the request name a version that this node has, and holds for it.
+    pub(crate) fn holding(self, held: Option<Held>) -> Pull {
+        Pull { is_conditional: held.is_some(), held, ..self }
+    }
+
+    /// Returns what other fetches have to ask for to share its answer. `None`: it is for one fetch alone. Ranges of several
+    /// versions serve who asked for them, and streams count who has fetched.
+    pub(super) fn shared(&self) -> Option<Wanted> {
+        let is_shared = self.gathered.is_none() && !matches!(self.select, Select::Following(_));
+        is_shared.then(|| self.wanted())
+    }
+
+    /// Returns what its fetches ask for.
+    pub(crate) fn wanted(&self) -> Wanted {
+        let Pull { domain, key, select, excerpt, .. } = self;
+        Wanted { domain: *domain, key: key.clone(), select: *select, excerpt: excerpt.clone() }
+    }
+
+    /// Adds a fetch of the same. It is answered with the others if the peer is not asked yet, and after them if it is and
+    /// the fetch `asks_late`.
+    pub(crate) fn join(&mut self, op: OperationId, asks_late: bool, is_waiting: impl Fn(OperationId) -> bool) {
+        let list = match self.state {
+            PullState::Preparing => &mut self.readers,
+            _ if !asks_late => &mut self.readers,
+            _ => &mut self.next,
+        };
+        if list.len() >= 2 * self.waiting + TIDY_AT {
+            // While the request waits, fetches may come and end.
+            list.retain(|op| is_waiting(*op));
+        }
+        list.push(op);
+        self.waiting += 1;
+    }
+
+    /// Notes that one of its fetches has ended. Returns whether it was the last one.
+    pub(crate) fn leave(&mut self) -> bool {
+        self.waiting = self.waiting.saturating_sub(1);
+        self.waiting == 0
+    }
+
+    /// Returns the fetches that the answer is for.
+    pub(crate) fn readers(&self) -> &[OperationId] {
+        &self.readers
+    }
+
+    /// Takes the fetches that the answer is for, and those that came later.
+    pub(crate) fn take_readers(&mut self) -> (Readers, Readers) {
+        self.waiting = 0;
+        (std::mem::take(&mut self.readers), std::mem::take(&mut self.next))
+    }
+
+    /// Returns the identity of the version that the peer is told of.
+    pub(crate) fn identity(&self) -> Option<NonZeroU64> {
+        self.held.map(|held| held.identity)
+    }
+
+    /// Takes the version that it holds. The caller releases it.
+    pub(crate) fn take_held(&mut self) -> Option<Held> {
+        self.held.take()
+    }
+
+    /// Whether it holds a version that has landed before.
+    pub(super) fn holds(&self) -> bool {
+        self.held.is_some()
     }
 
     /// Whether parts of versions are asked for. Their description serves this request alone.

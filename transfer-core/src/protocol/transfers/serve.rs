@@ -6,6 +6,7 @@ use crate::tensor::{Excerpt, Key, Retention, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::{Header, SlotGrant};
+use std::num::NonZeroU64;
 
 /// A request of a peer. It lives until it is answered.
 pub(crate) struct Serve {
@@ -18,6 +19,8 @@ pub(crate) struct Serve {
     /// The tenant whose workers will read it.
     reader: Tenant,
     slot: Option<SlotGrant>,
+    /// The identity of the version that the peer has already.
+    held: Option<NonZeroU64>,
     pub(crate) since: Time,
     pub(crate) waited_us: u32,
     /// The version, once it is published. The request holds a reference to it until the write is posted or the request
@@ -70,6 +73,7 @@ impl Serve {
             excerpt,
             reader,
             slot,
+            held: None,
             since: now,
             waited_us: 0,
             blob: None,
@@ -82,6 +86,16 @@ impl Serve {
             has_place: false,
             is_gathered: false,
         }
+    }
+
+    /// Notes which version the peer has already.
+    pub(crate) fn holding(self, held: Option<NonZeroU64>) -> Serve {
+        Serve { held, ..self }
+    }
+
+    /// Whether the peer has the version with this identity.
+    pub(crate) fn has(&self, identity: Option<NonZeroU64>) -> bool {
+        self.held.is_some() && self.held == identity
     }
 
     /// Creates a request for ranges of several versions, of which this is the first key.
@@ -220,7 +234,13 @@ impl Serve {
     }
 
     /// Returns the header that goes with the write.
-    pub(crate) fn header(&self, index: u32, slot: &SlotGrant, version: Version, body_len: u64) -> Header {
+    pub(crate) fn header(
+        &self,
+        index: u32,
+        slot: &SlotGrant,
+        (version, identity): (Version, Option<NonZeroU64>),
+        body_len: u64,
+    ) -> Header {
         Header {
             slot: slot.number,
             index,
@@ -232,6 +252,7 @@ impl Serve {
             name: self.name,
             retention: Retention::default(),
             packed: self.is_packed(),
+            identity: identity.filter(|_| !self.is_gathered),
         }
     }
 

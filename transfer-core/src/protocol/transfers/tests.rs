@@ -41,7 +41,14 @@ fn transfers() -> Transfers {
 }
 
 fn pull() -> Pull {
-    Pull::new(NOW, op(1), (key("k"), Select::AtLeast(Version(2)), None), READER, Some((4, meta(8))), 0)
+    Pull::new(
+        NOW,
+        smallvec::smallvec![op(1)],
+        (key("k"), Select::AtLeast(Version(2)), None),
+        READER,
+        Some((4, meta(8))),
+        0,
+    )
 }
 
 #[test]
@@ -71,6 +78,7 @@ fn pull_checks_a_landed_header_against_the_request() {
         name: 0,
         retention: Retention::default(),
         packed: false,
+        identity: None,
     };
     let check = |transfers: &Transfers, header| transfers.pull(LINK, id).unwrap().check_landing(id, &header);
     assert_eq!(check(&transfers, header(2, 4)), Ok(Some(meta(8))));

@@ -1,7 +1,7 @@
 //! The bytes of a control message.
 //!
 //! ```text
-//! offset  0  layout version  u8    8
+//! offset  0  layout version  u8    11
 //!         1  kind            u8
 //!         2  length          u16   of the whole message
 //!         4  credits         u16   receive slots that the sender of this message gives back
@@ -20,6 +20,7 @@ use crate::trace::TraceContext;
 use crate::wire::landing::{SlotGrant, rails_of, read_keys, write_keys};
 use crate::wire::session::{cut, select, select_parts};
 use crate::wire::{Reader, WireError, Writer, crc32c, excerpt, gathered};
+use std::num::NonZeroU64;
 
 const LOAD: u8 = 0;
 const FETCH_ADD: u8 = 1;
@@ -59,6 +60,11 @@ fn read_name(r: &mut Reader<'_>) -> Result<NameRef, WireError> {
     Ok(NameRef { id: r.u32()?, generation: r.u32()? })
 }
 
+fn read_identity(r: &mut Reader<'_>) -> Result<NonZeroU64, WireError> {
+    let wrong = WireError::Value { what: "identity of a version", value: 0, expected: "another number than 0" };
+    NonZeroU64::new(r.u64()?).ok_or(wrong)
+}
+
 impl Message {
     /// Returns the message's bytes.
     #[must_use]
@@ -71,15 +77,18 @@ impl Message {
                 write_name(&mut w, *name);
                 w.text(text.as_str());
             }
-            Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, trace } => {
+            Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, held, trace } => {
                 write_name(&mut w, *key);
                 write_name(&mut w, *tenant);
                 let (kind, version) = select_parts(*select);
-                w.u8(kind).u8(u8::from(slot.is_some()));
+                w.u8(kind).u8(u8::from(slot.is_some()) | u8::from(held.is_some()) << 1);
                 excerpt::write_head(&mut w, excerpt.as_deref());
                 w.u32(*metadata_id).u64(version);
                 if let Some(slot) = slot {
                     slot.write(&mut w);
+                }
+                if let Some(held) = held {
+                    w.u64(held.get());
                 }
                 excerpt::write_part(&mut w, excerpt.as_deref());
                 TraceContext::write_last(*trace, &mut w);
@@ -103,8 +112,8 @@ impl Message {
                     slot.write(&mut w);
                 }
             }
-            Body::Behind { newest } => {
-                w.u64(newest.0);
+            Body::Behind { newest: version } | Body::Unchanged { version } => {
+                w.u64(version.0);
             }
             Body::CounterOpen { name, tenant, wants_grant } => {
                 write_name(&mut w, *name);
@@ -209,14 +218,22 @@ impl Message {
             1 => Body::Name { name: read_name(r)?, text: Name::from_bytes(r.text()?)? },
             2 => {
                 let (key, tenant) = (read_name(r)?, read_name(r)?);
-                let (kind, has_slot) = (r.u8()?, r.flag("whether a slot follows a TENSOR_REQUEST")?);
+                let (kind, follows) = (r.u8()?, r.u8()?);
+                if follows > 3 {
+                    return Err(WireError::Value {
+                        what: "what follows a TENSOR_REQUEST",
+                        value: u64::from(follows),
+                        expected: "1 for a slot, 2 for an identity, 3 for both, 0 for neither",
+                    });
+                }
                 let head = excerpt::read_head(r)?;
                 let metadata_id = r.u32()?;
                 let select = select(kind, r.u64()?)?;
-                let slot = if has_slot { Some(SlotGrant::read(r)?) } else { None };
+                let slot = if follows & 1 != 0 { Some(SlotGrant::read(r)?) } else { None };
+                let held = if follows & 2 != 0 { Some(read_identity(r)?) } else { None };
                 let excerpt = excerpt::read_part(head, r)?;
                 let trace = TraceContext::read_last(r)?;
-                Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, trace }
+                Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, held, trace }
             }
             3 => Body::MetaDataUpdate { version: Version(r.u64()?), metadata_id: r.u32()?, meta: r.meta()? },
             4 => Body::TensorReRequest { slot: SlotGrant::read(r)? },
@@ -291,6 +308,7 @@ impl Message {
                 let (stem, tenant, parts) = (read_name(r)?, read_name(r)?, gathered::read_parts(r)?);
                 Body::GatherRequest { stem, tenant, parts, trace: TraceContext::read_last(r)? }
             }
+            29 => Body::Unchanged { version: Version(r.u64()?) },
             n => {
                 return Err(WireError::Value {
                     what: "kind of a control message",
@@ -350,6 +368,7 @@ mod tests {
             tenant: name,
             excerpt: Some(Box::new(excerpt)),
             slot: Some(slot(4)),
+            held: NonZeroU64::new(6),
             trace: TraceContext::new([7; 16], [8; 8], 1).ok(),
         });
         let others = vec![
@@ -361,6 +380,7 @@ mod tests {
                 tenant: name,
                 excerpt: None,
                 slot: Some(slot(4)),
+                held: None,
                 trace: None,
             },
             Body::MetaDataUpdate { version: Version(1), metadata_id: 2, meta: meta.clone() },
@@ -378,6 +398,7 @@ mod tests {
             Body::Ping,
             Body::Pong,
             Body::Behind { newest: Version(901) },
+            Body::Unchanged { version: Version(902) },
             Body::CounterOpen { name, tenant: name, wants_grant: true },
             Body::CounterOpened { identity: 3, word: None },
             Body::CounterOpened { identity: 3, word: Some(RemoteSlice { len: 8, ..slot(4).remote }) },

@@ -16,9 +16,10 @@ use crate::memory::RemoteSlice;
 use crate::op::Failure;
 use crate::tensor::{Excerpt, GatheredPart, Name, Select, TensorMeta, Version};
 use crate::trace::TraceContext;
+use std::num::NonZeroU64;
 
 /// The version of the layout. A peer with another version is refused when it connects.
-pub const LAYOUT_VERSION: u8 = 10;
+pub const LAYOUT_VERSION: u8 = 11;
 
 /// The largest length of a message, in bytes. Every fabric can send this much in one message.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
@@ -123,6 +124,9 @@ pub enum Body {
         excerpt: Option<Box<Excerpt>>,
         /// The slot for the version. With `None` the owner sends the description first.
         slot: Option<SlotGrant>,
+        /// The identity of the version that this side has already. If it is still the one that is asked for, the owner says
+        /// so by UNCHANGED and sends nothing.
+        held: Option<NonZeroU64>,
         /// The trace context of the fetch that asks, if it has one.
         trace: Option<TraceContext>,
     },
@@ -226,6 +230,11 @@ pub enum Body {
     Behind {
         /// The newest version.
         newest: Version,
+    },
+    /// Pull: the version that is asked for is the one that the request says this side has.
+    Unchanged {
+        /// The version.
+        version: Version,
     },
     /// Counter: asks for the counter with this name, and whether this side may operate on its word directly.
     CounterOpen {
@@ -334,6 +343,7 @@ impl Body {
             Body::ByReference { .. } => 26,
             Body::ReleaseReference { .. } => 27,
             Body::GatherRequest { .. } => 28,
+            Body::Unchanged { .. } => 29,
         }
     }
 
@@ -369,6 +379,7 @@ impl Body {
             Body::ByReference { .. } => "BY_REFERENCE",
             Body::ReleaseReference { .. } => "RELEASE_REFERENCE",
             Body::GatherRequest { .. } => "GATHER_REQUEST",
+            Body::Unchanged { .. } => "UNCHANGED",
         }
     }
 }

@@ -53,7 +53,9 @@ impl Answering<'_> {
                 self.keys.forget_waiter(&op.key, Waiter::Local(id), self.actions);
             }
             OpKind::Fetch(FetchOp { stage: FetchStage::Pulling(link, pull), .. }) => {
-                pull_slots!(self).cancel_pull(*link, *pull)
+                if let Some(held) = pull_slots!(self).leave_pull(*link, *pull) {
+                    memory!(self).release(held);
+                }
             }
             OpKind::Fetch(FetchOp { stage: FetchStage::Copying(copying), .. }) => self.copy_unwanted(*copying),
             OpKind::TakeBack(TakeBackOp { blob }) => {

@@ -17,6 +17,11 @@ impl Answering<'_> {
                     Want::Copy(copying) => self.try_copy(domain, copying),
                 };
                 if !served {
+                    // What is kept for those who ask next is given up first.
+                    if let Some(held) = self.transfers.take_held_of(domain) {
+                        memory!(self).release(held);
+                        continue;
+                    }
                     room!(self).reclaim(domain, want);
                     break;
                 }

@@ -15,6 +15,7 @@ use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::SlotGrant;
 use crate::wire::message::{Body, NameRef, Role};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 impl Answering<'_> {
@@ -42,7 +43,7 @@ impl Answering<'_> {
         mut select: Select,
         metadata_id: u32,
         excerpt: Option<Box<Excerpt>>,
-        slot: Option<SlotGrant>,
+        (slot, held): (Option<SlotGrant>, Option<NonZeroU64>),
         trace: Option<TraceContext>,
     ) {
         let key = match self.links.look_up(link, name) {
@@ -60,7 +61,7 @@ impl Answering<'_> {
             return sending!(self).send(link, Role::Pull, index, Body::ErrorStatus(failure));
         }
         let serve = Serve::new(now, (key.clone(), name.id), reader, (metadata_id, excerpt), slot, trace);
-        self.transfers.begin_serve(link, index, serve);
+        self.transfers.begin_serve(link, index, serve.holding(held));
         match record_id.filter(|id| self.keys.record(*id).is_some_and(Record::is_owned)) {
             Some(record) => {
                 self.keys.wait(record, Waiter::Remote(link, index), select);
@@ -113,6 +114,12 @@ impl Answering<'_> {
         let may_read = access!(self).may_read(serve.reader(), serve.key(), blob);
         if let Err(failure) = may_read.and_then(|()| access!(self).has_excerpt(serve.key(), blob, serve.excerpt())) {
             return self.end_serve(now, link, index, failure);
+        }
+        if serve.has(self.keys.identity_of(blob))
+            && let Some(version) = self.keys.blob(blob).map(|b| b.version)
+        {
+            self.transfers.end_serve(link, index);
+            return sending!(self).send(link, Role::Pull, index, Body::Unchanged { version });
         }
         let Some(serve) = self.transfers.serve_mut(link, index) else { return };
         if self.keys.hold(blob).is_none() {
@@ -188,7 +195,9 @@ impl Answering<'_> {
         let Some((slot, blob)) = serve.write() else { return };
         let Some(b) = self.keys.blob(blob) else { return };
         let (version, origin) = (b.version, b.trace());
-        let header = serve.header(index, &slot, version, b.len_of(serve.part()));
+        // What is sent may be a copy of the version, or of a part of it.
+        let identity = serve.fetching().and_then(|published| self.keys.identity_of(published));
+        let header = serve.header(index, &slot, (version, identity), b.len_of(serve.part()));
         let body = self.keys.body_of(blob, serve.part());
         if let Some(context) = origin {
             sending!(self).send(link, Role::Pull, index, Body::Trace { version, context });

@@ -22,7 +22,7 @@ impl Node {
                     sending!(self).violation(link, &what);
                 }
             }
-            Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, trace } => {
+            Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, held, trace } => {
                 answering!(self).tensor_request(
                     now,
                     link,
@@ -32,7 +32,7 @@ impl Node {
                     select,
                     metadata_id,
                     excerpt,
-                    slot,
+                    (slot, held),
                     trace,
                 );
             }
@@ -99,6 +99,7 @@ impl Node {
                 Role::Pull | Role::Counter => self.operator_pong(link, index),
             },
             Body::Ack => {}
+            Body::Unchanged { version } => fetching!(self).pull_unchanged(now, link, index, version),
             Body::Behind { newest } => pull_slots!(self).pull_behind(link, index, newest),
         }
     }

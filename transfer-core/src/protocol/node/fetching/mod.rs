@@ -2,9 +2,10 @@
 //!
 //! # Layout
 //! - `fetch`: finds the key's owner: this node, a known one, or what the directory says.
-//! - `pull`: gets a version from its owner.
+//! - `pull`: asks a version's owner for it. `arrivals`: what has come, and for whom.
 //! - `gather`: fetches ranges of several versions together, and answers such a request.
 
+mod arrivals;
 mod fetch;
 mod gather;
 mod pull;

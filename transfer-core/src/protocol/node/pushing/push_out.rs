@@ -196,6 +196,7 @@ impl Pushing<'_> {
             name,
             retention: b.retention(),
             packed: false,
+            identity: None,
         };
         let body = b.body();
         sending!(self).post(link, Out::Write(OutWrite { blob, body, slot, header, purpose: Purpose::Push(id) }));

@@ -2,7 +2,7 @@
 
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
-use crate::protocol::ids::{PullId, SlotId};
+use crate::protocol::ids::{BlobId, PullId, SlotId};
 use crate::protocol::landing::SlotUser;
 use crate::protocol::node::flows::PullSlots;
 use crate::protocol::tenant::Tenant;
@@ -28,8 +28,9 @@ impl PullSlots<'_> {
         p.ask(now);
         let (key, select, excerpt, reader) = (Name::from(p.key.clone()), p.select, p.excerpt.clone(), p.domain);
         let gathered = p.gathered.clone();
-        let (metadata_id, op) = (p.described.as_ref().map_or(0, |(id, _)| *id), p.op);
-        let trace = op.and_then(|op| self.sessions.op(op)).and_then(|op| access!(self).trace_of(op));
+        let (metadata_id, held) = (p.described.as_ref().map_or(0, |(id, _)| *id), p.identity());
+        let first = p.readers().iter().find_map(|op| self.sessions.op(*op));
+        let trace = first.and_then(|op| access!(self).trace_of(op));
         let tenant = self.config.tenants.name(reader);
         let request = match gathered {
             Some(gathered) => {
@@ -38,7 +39,7 @@ impl PullSlots<'_> {
             }
             None => {
                 let [key, tenant] = sending!(self).number(link, [&key, &tenant]);
-                Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, trace }
+                Body::TensorRequest { key, tenant, select, metadata_id, excerpt, slot, held, trace }
             }
         };
         sending!(self).send(link, Role::Pull, pull.short(), request);
@@ -98,12 +99,29 @@ impl PullSlots<'_> {
         true
     }
 
-    /// Gives up a request whose operation has ended without the data. If the peer knows the request, it has to confirm
-    /// the end before the slot is used again.
-    pub(in crate::protocol::node) fn cancel_pull(&mut self, link: LinkId, id: PullId) {
+    /// Handles the end of one of the fetches that wait for a request. The last one gives it up. Returns a version that the
+    /// caller releases.
+    #[must_use]
+    pub(in crate::protocol::node) fn leave_pull(&mut self, link: LinkId, id: PullId) -> Option<BlobId> {
+        match self.transfers.pull_mut(link, id)?.leave() {
+            true => self.cancel_pull(link, id),
+            false => None,
+        }
+    }
+
+    /// Gives up a request whose fetches have ended without the data. If the peer knows the request, it has to confirm the
+    /// end before the slot is used again. Returns a version that the caller releases.
+    #[must_use]
+    pub(in crate::protocol::node) fn cancel_pull(&mut self, link: LinkId, id: PullId) -> Option<BlobId> {
+        let held = self.transfers.take_held(link, id);
+        self.transfers.close_pull(link, id);
+        self.stop_pull(link, id);
+        held
+    }
+
+    fn stop_pull(&mut self, link: LinkId, id: PullId) {
         let latest = self.common.latest;
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
-        p.op = None;
         p.asked = latest;
         let (slot, domain) = (p.slot, p.domain);
         match p.state {

@@ -1,0 +1,218 @@
+//! The answers to requests: a version has landed, lies in the peer's memory, or is the one that is here already. They go to
+//! all fetches that wait for the request; those that came after the peer was asked make the next one.
+
+use crate::fabric::{FabricKind, LinkId};
+use crate::op::Report;
+use crate::protocol::ids::{BlobId, PullId, SlotId};
+use crate::protocol::keys::{Blob, Source};
+use crate::protocol::landing::LandedTensor;
+use crate::protocol::meters::{Operation, PathId};
+use crate::protocol::node::flows::Fetching;
+use crate::protocol::node::replies::WorkersTransfer;
+use crate::protocol::references::Referred;
+use crate::protocol::sessions::Op;
+use crate::protocol::transfers::{Held, Pull, PullState, Readers};
+use crate::tensor::{TensorMeta, Version};
+use crate::time::Time;
+use crate::wire::landing::HEADER_BYTES;
+use crate::wire::message::{Body, Role};
+use smallvec::smallvec;
+use std::time::Duration;
+
+/// How a version came.
+struct Carried {
+    kind: FabricKind,
+    path: PathId,
+    copied: u64,
+    waited_us: u32,
+}
+
+impl Fetching<'_> {
+    /// Delivers a tensor that has landed for a request. Its slot is closed, so the peer can no longer write to it.
+    pub(in crate::protocol::node) fn pull_landed(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        id: PullId,
+        slot: SlotId,
+        landed: LandedTensor,
+    ) {
+        let LandedTensor { header, meta, copied, .. } = landed;
+        pull_slots!(self).settle_speculation(link, id);
+        let Some(l) = self.links.get(link) else { return };
+        let (kind, path, sender_copies) = (l.kind(), l.path(), u64::from(l.limits().sender_copies));
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
+        if p.state == PullState::Cancelling {
+            // CANCELLED is still due.
+            p.slot = None;
+            return self.landing.free_slot(link, slot);
+        }
+        let (Some(mut pull), Some(slot)) = (self.transfers.end_pull(link, id), self.landing.take_slot(link, slot))
+        else {
+            return;
+        };
+        let bytes = meta.len_bytes();
+        self.links.carried_in(link, bytes);
+        let Some(mut slice) = self.landing.slice(slot.domain, &slot.range) else { return };
+        slice.offset += HEADER_BYTES;
+        slice.len = bytes;
+        let blob = Blob::new(slice, meta, slot.domain, Source::Pool(Box::new(slot.range)));
+        let blob = self.keys.insert(blob.at(header.version, pull.origin_of(header.version)));
+        let copied = copied + bytes * (sender_copies + u64::from(header.packed));
+        let carried = Carried { kind, path, copied, waited_us: header.waited_us };
+        let (mut readers, mut next) = pull.take_readers();
+        let Some(identity) = header.identity else {
+            // Fetches of the version are counted: it is for one of them, and the others ask by themselves.
+            readers.retain(|op| self.sessions.op(*op).is_some());
+            next.extend(readers.drain(1.min(readers.len())..));
+            self.hand_out(now, link, &pull, readers, blob, Some(carried));
+            memory!(self).release(blob);
+            for op in next {
+                self.begin_pull(now, link, smallvec![op], pull.wanted(), None, None);
+            }
+            return;
+        };
+        self.hand_out(now, link, &pull, readers, blob, Some(carried));
+        self.ask_again(now, link, &pull, next, Held { blob, identity });
+    }
+
+    /// Handles the message UNCHANGED: the version is the one that the peer was told of.
+    pub(in crate::protocol::node) fn pull_unchanged(&mut self, now: Time, link: LinkId, index: u32, version: Version) {
+        let Some(id) = pull_slots!(self).pull_of(link, index) else { return };
+        let Some(p) = self.transfers.pull(link, id) else { return };
+        if p.state == PullState::Cancelling {
+            return;
+        }
+        if !p.is_conditional || !p.takes(version) {
+            return sending!(self)
+                .violation(link, &format!("UNCHANGED for request {index:#x}, which names no such version"));
+        }
+        let Some(mut pull) = self.transfers.end_pull(link, id) else { return };
+        let (mut readers, next) = pull.take_readers();
+        match pull.take_held() {
+            Some(held) => {
+                self.hand_out(now, link, &pull, readers, held.blob, None);
+                self.ask_again(now, link, &pull, next, held);
+            }
+            // Others needed the room meanwhile.
+            None => {
+                readers.extend(next);
+                self.begin_pull(now, link, readers, pull.wanted(), None, None);
+            }
+        }
+    }
+
+    /// Handles the message BY_REFERENCE: the version can be read in the peer's memory until it is released.
+    #[allow(clippy::too_many_arguments)]
+    pub(in crate::protocol::node) fn pull_referred(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        index: u32,
+        referred: Referred,
+        version: Version,
+        waited_us: u32,
+        meta: TensorMeta,
+    ) {
+        let Some(id) = pull_slots!(self).pull_of(link, index) else { return };
+        let Some(p) = self.transfers.pull(link, id) else { return };
+        let slice = match self.references.find(link, &referred, &meta) {
+            Ok(slice) => slice,
+            Err(what) => return sending!(self).violation(link, &what),
+        };
+        if p.state == PullState::Cancelling {
+            // CANCELLED is still due, and ends the request.
+            return sending!(self).send(link, Role::Pull, index, Body::ReleaseReference { lease: referred.lease });
+        }
+        if self.landing.has_landed(link, p.slot) || !p.takes(version) || p.gathered.is_some() {
+            return sending!(self)
+                .violation(link, &format!("BY_REFERENCE for request {index:#x}, which did not ask for it"));
+        }
+        pull_slots!(self).settle_speculation(link, id);
+        let Some((kind, path)) = self.links.get(link).map(|l| (l.kind(), l.path())) else { return };
+        let Some(mut p) = self.transfers.end_pull(link, id) else { return };
+        // A reference needs no slot. Without a description, the next request for this key offers none.
+        self.links.forget_heard(link, &p.key);
+        let source = Source::Reference { link, lease: referred.lease, ranges: referred.ranges };
+        let blob = Blob::new(slice, meta, p.domain, source).at(version, p.origin_of(version));
+        self.links.carried_in(link, blob.len_of(p.excerpt.as_deref()));
+        if let Some(slot) = p.slot {
+            room!(self).drop_slot(link, slot);
+        }
+        if let Some(held) = p.take_held() {
+            memory!(self).release(held.blob);
+        }
+        self.references.begin_reading(slice.segment);
+        let blob = self.keys.insert(blob);
+        let (readers, next) = p.take_readers();
+        self.hand_out(now, link, &p, readers, blob, Some(Carried { kind, path, copied: 0, waited_us }));
+        memory!(self).release(blob);
+        if !next.is_empty() {
+            self.begin_pull(now, link, next, p.wanted(), None, None);
+        }
+    }
+
+    /// Gives a version to the fetches that a request has answered. If it has come for them, the first one's report says how;
+    /// the others read what lies here.
+    fn hand_out(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        pull: &Pull,
+        readers: Readers,
+        blob: BlobId,
+        mut carried: Option<Carried>,
+    ) {
+        let Some(b) = self.keys.blob(blob) else { return };
+        let (version, origin) = (b.version, b.trace());
+        let is_part = pull.is_for_parts() && !matches!(b.source, Source::Reference { .. });
+        let bytes = if is_part { b.meta.len_bytes() } else { b.len_of(pull.excerpt.as_deref()) };
+        for op in readers {
+            let Some(op) = self.sessions.finish(op) else { continue };
+            let (path, report) = match carried.take() {
+                Some(Carried { kind, path, copied, waited_us }) => {
+                    let waited = Duration::from_micros(waited_us.into());
+                    let (queued, flew) = (pull.asked.since(op.since), now.since(pull.asked).saturating_sub(waited));
+                    (path, Report { fabric: kind, bytes, copied, queued, waited, flew, origin })
+                }
+                None => {
+                    self.meters.shares(bytes);
+                    let (queued, waited) = (Duration::ZERO, now.since(op.since));
+                    let (fabric, flew) = (FabricKind::Local, Duration::ZERO);
+                    (PathId::HERE, Report { fabric, bytes, copied: 0, queued, waited, flew, origin })
+                }
+            };
+            self.hand_to(now, link, &op, (blob, version, is_part), (path, report));
+        }
+    }
+
+    /// Gives a version to a fetch.
+    fn hand_to(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        op: &Op,
+        (blob, version, is_part): (BlobId, Version, bool),
+        (path, report): (PathId, Report),
+    ) {
+        // The tenants of all its fetches are that of the request.
+        let lent = memory!(self).lend((op.session, op.id), blob, is_part, path, report);
+        memory!(self).read_stream_of_peer(op.session, &op.key, op.select(), link);
+        let (operation, session, key) = (Operation::Fetch, op.session, &op.key);
+        let outcome = lent.map(|()| report).map_err(|failure| failure.code);
+        let (version, trace) = (Some(version), access!(self).trace_of(op));
+        replies!(self).note_ended(
+            now,
+            WorkersTransfer { operation, session, key, version, path, outcome, since: op.since, trace },
+        );
+    }
+
+    /// Asks the peer once more, for the fetches that came after it was asked. It is told of the version that is here, to
+    /// which the caller has a reference.
+    fn ask_again(&mut self, now: Time, link: LinkId, pull: &Pull, next: Readers, held: Held) {
+        match next.is_empty() {
+            true => memory!(self).release(held.blob),
+            false => self.begin_pull(now, link, next, pull.wanted(), None, Some(held)),
+        }
+    }
+}
