@@ -72,7 +72,7 @@ fn main() -> Result<(), Failed> {
         copied: 0,
         queued: Duration::ZERO,
         waited: Duration::ZERO,
-        flew: Duration::ZERO,
+        in_flight: Duration::ZERO,
         origin: None,
     };
     let slice = LocalSlice { segment: SegmentId(1), offset: 4096, len: 4096 };

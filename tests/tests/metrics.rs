@@ -279,7 +279,7 @@ fn transfers_leave_span_records_if_enabled() {
             (&version.into(), &"taker".into(), &"a".into(), &fabric.into(), &1000.into(), &"ok".into()),
             "{span}"
         );
-        assert!(span["took_us"].as_f64() >= span["flew_us"].as_f64(), "{span}");
+        assert!(span["took_us"].as_f64() >= span["in_flight_us"].as_f64(), "{span}");
     }
     assert_eq!(
         (of("own", "fetch")[0]["fabric"].as_str(), of("own", "push")[0]["copied"].as_u64()),

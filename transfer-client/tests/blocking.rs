@@ -41,7 +41,7 @@ fn a_pushed_tensor_is_fetched_and_its_memory_comes_back() {
     assert_eq!(mapping.offset_of(w.as_bytes().as_ptr()), place);
     assert_ne!(w.as_bytes().as_ptr(), address);
     assert_eq!(w.as_slice::<f32>().unwrap()[31], 31.0);
-    assert_eq!(w.report().to_string(), "fabric=local bytes=128 copied=0 B queued=0ns waited=0ns flew=3µs");
+    assert_eq!(w.report().to_string(), "fabric=local bytes=128 copied=0 B queued=0ns waited=0ns in_flight=3µs");
     let array: Float32Array = w.to_arrow().unwrap();
     assert_eq!((array.values().as_ptr().cast(), array.len()), (w.as_bytes().as_ptr(), 32));
     assert!(matches!(w.to_arrow::<Int64Type>(), Err(Error::View(ViewError::WrongArrowType { .. }))));

@@ -81,7 +81,7 @@ fn connect(
     while let Err(RecvTimeoutError::Timeout) = py.detach(|| receiver.lock().recv_timeout(Duration::from_millis(40))) {
         look_up(py)?;
     }
-    match thread.join() {
+    match py.detach(|| thread.join()) {
         Ok(connected) => {
             connected.map_err(|e| errors::raise(py, &e, &About { key: None, waited: Some(started.elapsed()) }))
         }

@@ -56,8 +56,8 @@ impl Report {
 
     /// Seconds from the departure of the transfer to its arrival.
     #[getter]
-    fn flew(&self) -> f64 {
-        self.0.flew.as_secs_f64()
+    fn in_flight(&self) -> f64 {
+        self.0.in_flight.as_secs_f64()
     }
 
     /// For a fetch: the trace context of the push, as a `traceparent`, if the push had one.

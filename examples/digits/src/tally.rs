@@ -79,7 +79,15 @@ mod tests {
 
     fn report(fabric: FabricKind, waited_us: u64) -> Report {
         let waited = Duration::from_micros(waited_us);
-        Report { fabric, bytes: 10, copied: 20, queued: Duration::ZERO, waited, flew: Duration::ZERO, origin: None }
+        Report {
+            fabric,
+            bytes: 10,
+            copied: 20,
+            queued: Duration::ZERO,
+            waited,
+            in_flight: Duration::ZERO,
+            origin: None,
+        }
     }
 
     #[test]

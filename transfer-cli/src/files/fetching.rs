@@ -322,7 +322,7 @@ impl Fetching {
             report.copied += tensor.report().copied;
             report.queued += tensor.report().queued;
             report.waited += tensor.report().waited;
-            report.flew += tensor.report().flew;
+            report.in_flight += tensor.report().in_flight;
             let (to, progress, verify) =
                 (to.map(|(handle, _)| handle.clone()), self.progress.clone(), self.options.verify);
             let (wanted, bytes, error) = (piece.digest(), piece.bytes, gone());

@@ -184,7 +184,7 @@ impl Story {
                 &json!({
                     "key": key, "version": version, "dtype": meta.dtype().name(), "shape": meta.shape().dims(),
                     "bytes": meta.len_bytes(), "fabric": report.fabric.name(), "copied_bytes": copied,
-                    "queued_ns": nanos(report.queued), "waited_ns": nanos(report.waited), "flew_ns": nanos(report.flew),
+                    "queued_ns": nanos(report.queued), "waited_ns": nanos(report.waited), "in_flight_ns": nanos(report.in_flight),
                     "took_ns": nanos(*took), "blake3": digest.map(|digest| digest.to_hex().to_string()),
                     "verified": verified, "file": file,
                 })

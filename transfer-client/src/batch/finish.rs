@@ -44,7 +44,11 @@ fn unread(left: u32, batches: u64) -> u64 {
     u64::from(left).saturating_sub(1).min(batches)
 }
 
-/// The end of a stream that is about to be made: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
+/// The end of a stream that is about to be made: `.await` it, or `.call()` it on a [`crate::BlockingClient`]. Its time-out is the time
+/// that the readers have; the push of the end has it, too.
+///
+/// # Errors
+/// [`BatchError::NotRead`](crate::BatchError::NotRead), after which the stream can be finished again, and any [`Error`].
 pub type Finish<C> = Request<C, FinishCall>;
 
 impl<C: AnyClient> Finish<C> {

@@ -289,7 +289,7 @@ impl BucketCall {
     /// Makes tensors of what has landed.
     fn finish(&self, now: Filling) -> Result<Parts, Error> {
         let Filling { table, version, mut report, memory, .. } = now;
-        report.flew = self.started.elapsed().saturating_sub(report.queued + report.waited);
+        report.in_flight = self.started.elapsed().saturating_sub(report.queued + report.waited);
         let bytes = memory.freeze();
         let mut at = 0;
         let landed = self.parts(&table)?.into_iter().map(|Part { entry, .. }| {

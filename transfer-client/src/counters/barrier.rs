@@ -59,7 +59,7 @@ pub struct Round {
     pub number: u64,
     /// Whether this caller was the last to arrive. That is true for exactly one caller of a round.
     pub leader: bool,
-    /// The path of the call. Its `flew` is how long this caller waited.
+    /// The path of the call. Its `in_flight` is how long this caller waited.
     pub report: CounterReport,
 }
 

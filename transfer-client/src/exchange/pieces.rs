@@ -37,14 +37,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// a full arena would have no room for what frees it.
 const RESERVE: (u64, u64) = (128 << 10, 64);
 
-/// How many bytes of blocks an attempt collects before it publishes them, if there is no room.
+/// The bytes of blocks that an attempt collects before it publishes them, if there is no room.
 #[derive(Debug, Default)]
 pub(super) struct PublishThreshold {
     in_vain: AtomicBool,
 }
 
 impl PublishThreshold {
-    /// Those of an arena of this length.
+    /// Returns the threshold for an arena of this length, in bytes.
     fn of(&self, arena: u64) -> u64 {
         let (first, later) = PART;
         arena / if self.in_vain.load(Relaxed) { later } else { first }

@@ -37,7 +37,7 @@ impl FetchOptions {
     }
 }
 
-/// The methods that set version, time-out and fabric, for one fetch and for a batch.
+/// The methods that set version and fabric, for one fetch and for a batch.
 macro_rules! fetch_options {
     ($($options:ident).+) => {
         /// Fetches the newest version, and waits for the first one if there is none. This is the default.

@@ -17,6 +17,9 @@ pub(crate) fn allocate(session: &Session, dtype: DType, dims: &[u64]) -> Result<
 }
 
 /// An allocation that waits for room: `.await` it, or `.call()` it on a [`BlockingClient`](crate::BlockingClient).
+///
+/// # Errors
+/// [`Error::ArenaFull`] after the time-out, [`Error::TooLargeForArena`], [`Error::Shape`], [`Error::SidecarGone`].
 pub type AllocateWait<C> = Request<C, AllocateCall>;
 
 impl<C: AnyClient> AllocateWait<C> {

@@ -70,6 +70,9 @@ impl Prepared {
 }
 
 /// A push that is about to be made. Set its options, then `.await` it, or `.call()` it on a [`crate::BlockingClient`].
+///
+/// # Errors
+/// [`PushError`], with the tensor if the caller owns it again.
 pub type Push<'a, C> = Request<C, PushCall<'a>>;
 
 impl<'a, C: AnyClient> Push<'a, C> {

@@ -16,6 +16,9 @@ use transfer_core::tensor::{Key, Version};
 /// [`crate::BlockingClient`]. [`Client::gate`](crate::Client::gate) returns a tensor,
 /// [`Client::gate_bundle`](crate::Client::gate_bundle) the tensors of a bundle, and
 /// [`Client::withdraw`](crate::Client::withdraw) nothing.
+///
+/// # Errors
+/// [`Error::Failed`] with [`FailureCode::Deadline`] if readers have not released it in time: the version is published as before.
 pub type Gate<C, T = TensorMut> = Request<C, GateCall<T>>;
 
 impl<C: AnyClient, T: Reclaim> Gate<C, T> {

@@ -76,7 +76,7 @@ impl PushOptions {
     }
 }
 
-/// The methods that set target, time-out, fabric and lifetime: for one push, for a batch, and for all pushes of a key.
+/// The methods that set target, fabric and lifetime: for one push, for a batch, and for all pushes of a key.
 macro_rules! lasting_push_options {
     ($($options:ident).+) => {
         /// The target worker: the tensor lands at that worker's sidecar before the push is done. Without it, the tensor

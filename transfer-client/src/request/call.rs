@@ -69,11 +69,13 @@ pub(crate) fn block<C: Call>(session: &Session, mut call: C) -> C::Output {
 pub struct RequestFuture<C> {
     call: C,
     timer: Option<Pin<Box<Sleep>>>,
+    /// The result was returned. The future is pending for ever from then on.
+    has_ended: bool,
 }
 
 impl<C> RequestFuture<C> {
     pub(crate) fn new(call: C) -> RequestFuture<C> {
-        RequestFuture { call, timer: None }
+        RequestFuture { call, timer: None, has_ended: false }
     }
 }
 
@@ -83,10 +85,14 @@ impl<C: Call> Future for RequestFuture<C> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<C::Output> {
         // A look-up is ready at once. So a task that does nothing else must yield to others of its thread.
         let turn = std::task::ready!(tokio::task::coop::poll_proceed(cx));
-        let RequestFuture { call, timer } = &mut *self;
+        let RequestFuture { call, timer, has_ended } = &mut *self;
+        if *has_ended {
+            return Poll::Pending;
+        }
         loop {
             let at = match call.step(cx.waker()) {
                 ControlFlow::Break(output) => {
+                    *has_ended = true;
                     turn.made_progress();
                     return Poll::Ready(output);
                 }

@@ -71,7 +71,7 @@ impl Connection {
         let deadline = Instant::now() + LEAVING;
         self.closed.store(true, Ordering::SeqCst);
         self.session().close(deadline);
-        // A session that follows may have been under options.
+        // A session that follows may have been under way.
         let _attempt = self.reconnecting.try_lock_until(deadline);
         self.session().close(deadline);
     }

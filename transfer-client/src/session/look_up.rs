@@ -109,9 +109,9 @@ impl Session {
                 Ok(hazard) => {
                     let bytes = snapshot.slice.len;
                     board.count(bytes);
-                    let [queued, waited, flew] = [Duration::ZERO; 3];
+                    let [queued, waited, in_flight] = [Duration::ZERO; 3];
                     let report =
-                        Report { fabric: FabricKind::Local, bytes, copied: 0, queued, waited, flew, origin: None };
+                        Report { fabric: FabricKind::Local, bytes, copied: 0, queued, waited, in_flight, origin: None };
                     let (version, meta, slice) = (snapshot.version, snapshot.meta, snapshot.slice);
                     let tensor = FetchedTensor { version, meta, slice, ranges: 0, is_part: false, report };
                     return Looked::Found(hazard, tensor);

@@ -38,8 +38,12 @@ impl OneCall {
         self
     }
 
-    /// Continues; breaks with the end of the command.
+    /// Continues; breaks with the end of the command. A command that has ended has no other end, and is not sent again: its range
+    /// may be the caller's by then.
     pub(crate) fn step(&mut self, waker: &Waker) -> ControlFlow<Ended, Instant> {
+        if self.has_ended {
+            return ControlFlow::Continue(Instant::now() + GRACE);
+        }
         let ended = self.poll(waker);
         self.has_ended = ended.is_break();
         ended

@@ -468,7 +468,7 @@ mod tests {
                 copied: 0,
                 queued: Duration::ZERO,
                 waited: Duration::ZERO,
-                flew: Duration::ZERO,
+                in_flight: Duration::ZERO,
                 origin: None,
             },
         };

@@ -221,7 +221,7 @@ pub fn report(bytes: u64) -> Report {
         copied: 0,
         queued: Duration::ZERO,
         waited: Duration::ZERO,
-        flew: Duration::from_micros(3),
+        in_flight: Duration::from_micros(3),
         origin: None,
     }
 }

@@ -20,7 +20,7 @@ pub struct Report {
     /// The time until the version was published.
     pub waited: Duration,
     /// The time from there until it was here.
-    pub flew: Duration,
+    pub in_flight: Duration,
     /// Of a fetch: the trace of the push that made the version, if that push named one.
     pub origin: Option<TraceContext>,
 }
@@ -29,8 +29,8 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "fabric={} bytes={} copied={} B queued={:?} waited={:?} flew={:?}",
-            self.fabric, self.bytes, self.copied, self.queued, self.waited, self.flew
+            "fabric={} bytes={} copied={} B queued={:?} waited={:?} in_flight={:?}",
+            self.fabric, self.bytes, self.copied, self.queued, self.waited, self.in_flight
         )
     }
 }
@@ -83,12 +83,12 @@ pub struct CounterReport {
     /// The time from the request until it was on its way.
     pub queued: Duration,
     /// The time from there until it was done; at a barrier, until the last arrival.
-    pub flew: Duration,
+    pub in_flight: Duration,
 }
 
 impl fmt::Display for CounterReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CounterReport { path, fabric, queued, flew } = self;
-        write!(f, "path={} fabric={fabric} queued={queued:?} flew={flew:?}", path.name())
+        let CounterReport { path, fabric, queued, in_flight } = self;
+        write!(f, "path={} fabric={fabric} queued={queued:?} in_flight={in_flight:?}", path.name())
     }
 }

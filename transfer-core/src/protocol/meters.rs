@@ -95,7 +95,7 @@ pub struct OperationMeter {
     pub copied: u64,
     /// The time in flight. Empty within a node, where nothing is in flight, and for [`Operation::Land`], which begins
     /// at the peer. For [`Operation::Serve`], the time since the version was published.
-    pub flew: Histogram,
+    pub in_flight: Histogram,
 }
 
 /// Transfers between this node and one peer over one fabric.
@@ -234,11 +234,11 @@ impl Meters {
     /// Counts a transfer of a worker of this node that has succeeded.
     pub(super) fn finished(&mut self, operation: Operation, path: PathId, report: &Report) {
         let timed = self.timed;
-        let flew = self.carried(operation, path, report.bytes, report.copied).filter(|_| timed);
-        let Some(flew) = flew else { return };
+        let in_flight = self.carried(operation, path, report.bytes, report.copied).filter(|_| timed);
+        let Some(in_flight) = in_flight else { return };
         // A tensor that is handed over within the node is not in flight.
         if path != PathId::HERE {
-            flew.record(report.flew);
+            in_flight.record(report.in_flight);
         }
         let Some(waits) = self.waits.get_mut(report.fabric as usize) else { return };
         match operation {
@@ -253,8 +253,8 @@ impl Meters {
     /// Counts a fetch of a peer that this node has answered.
     pub(super) fn served(&mut self, path: PathId, bytes: u64, copied: u64, took: Duration) {
         let timed = self.timed;
-        if let Some(flew) = self.carried(Operation::Serve, path, bytes, copied).filter(|_| timed) {
-            flew.record(took);
+        if let Some(in_flight) = self.carried(Operation::Serve, path, bytes, copied).filter(|_| timed) {
+            in_flight.record(took);
         }
     }
 
@@ -268,7 +268,7 @@ impl Meters {
         meter.transfers += 1;
         meter.bytes += bytes;
         meter.copied += copied;
-        Some(&mut meter.flew)
+        Some(&mut meter.in_flight)
     }
 
     pub(super) fn failed(&mut self, code: FailureCode) {

@@ -128,7 +128,7 @@ fn read_kind(n: u8) -> Result<FabricKind, WireError> {
 /// Writes a report. It must be the last field of its record, because it ends with an optional trace context.
 fn write_report(w: &mut Writer, r: &Report) {
     w.u8(r.fabric as u8).u64(r.bytes).u64(r.copied);
-    w.u64(nanos(r.queued)).u64(nanos(r.waited)).u64(nanos(r.flew));
+    w.u64(nanos(r.queued)).u64(nanos(r.waited)).u64(nanos(r.in_flight));
     TraceContext::write_last(r.origin, w);
 }
 
@@ -140,13 +140,13 @@ fn read_report(r: &mut Reader<'_>) -> Result<Report, WireError> {
         copied: r.u64()?,
         queued: Duration::from_nanos(r.u64()?),
         waited: Duration::from_nanos(r.u64()?),
-        flew: Duration::from_nanos(r.u64()?),
+        in_flight: Duration::from_nanos(r.u64()?),
         origin: TraceContext::read_last(r)?,
     })
 }
 
 fn write_counter_report(w: &mut Writer, r: &CounterReport) {
-    w.u8(r.path as u8).u8(r.fabric as u8).u64(nanos(r.queued)).u64(nanos(r.flew));
+    w.u8(r.path as u8).u8(r.fabric as u8).u64(nanos(r.queued)).u64(nanos(r.in_flight));
 }
 
 fn read_counter_report(r: &mut Reader<'_>) -> Result<CounterReport, WireError> {
@@ -156,7 +156,7 @@ fn read_counter_report(r: &mut Reader<'_>) -> Result<CounterReport, WireError> {
         path: CounterPath::from_wire(path).ok_or(wrong)?,
         fabric: read_kind(fabric)?,
         queued: Duration::from_nanos(r.u64()?),
-        flew: Duration::from_nanos(r.u64()?),
+        in_flight: Duration::from_nanos(r.u64()?),
     })
 }
 

@@ -16,7 +16,7 @@ fn report() -> Report {
         copied: 2,
         queued: Duration::from_nanos(3),
         waited: Duration::from_nanos(4),
-        flew: Duration::from_nanos(5),
+        in_flight: Duration::from_nanos(5),
         origin: None,
     }
 }
@@ -46,7 +46,7 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
         path: CounterPath::OneSided,
         fabric: FabricKind::Verbs,
         queued: Duration::from_nanos(1),
-        flew: Duration::from_nanos(2),
+        in_flight: Duration::from_nanos(2),
     };
     let (select, timeout) = (Select::AtLeast(Version(9)), Duration::ZERO);
     let fetch = Fetch { key: key.clone(), select, timeout, require: None, trace: None, watches: true, excerpt: None };

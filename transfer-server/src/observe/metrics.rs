@@ -134,8 +134,8 @@ fn of_transfers(f: &mut Families, look: &Observation) {
     drop(family);
     let what = "From the time that a transfer between nodes was on its way until it was there.";
     let mut family = f.histogram("transfer_flight_seconds", what);
-    for (path, operation, meter) in each().filter(|(_, _, meter)| meter.flew.count() > 0) {
-        family.durations(&labels(path, operation), &meter.flew);
+    for (path, operation, meter) in each().filter(|(_, _, meter)| meter.in_flight.count() > 0) {
+        family.durations(&labels(path, operation), &meter.in_flight);
     }
     drop(family);
     let what = "How long a transfer waited for the directory, a link, credits or memory before it was on its way.";

@@ -84,7 +84,7 @@ fn log(ended: &EndedTransfer) {
             copied = r.copied,
             queued_us = r.queued.as_secs_f64() * 1e6,
             waited_us = r.waited.as_secs_f64() * 1e6,
-            flew_us = r.flew.as_secs_f64() * 1e6,
+            in_flight_us = r.in_flight.as_secs_f64() * 1e6,
             took_us,
             outcome = "ok",
             "transfer"

@@ -322,8 +322,8 @@ fn path(path: &PathMeter) -> Path {
         transfers: meter.transfers,
         bytes: meter.bytes,
         copied: meter.copied,
-        p50: quantile(&meter.flew, 0.5),
-        p99: quantile(&meter.flew, 0.99),
+        p50: quantile(&meter.in_flight, 0.5),
+        p99: quantile(&meter.in_flight, 0.99),
     });
     Path {
         peer: path.peer.as_ref().map(ToString::to_string),

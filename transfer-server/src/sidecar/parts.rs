@@ -34,10 +34,10 @@ impl Parts {
         // The certificates are read before anything is bound, because that often fails.
         let security = Security::new(config.node.clone(), Prepared::of(&config)?);
         let folder = folder_for_copies(&config)?;
-        // The nanoseconds since 1970, which are higher at each start.
+        let sockets = Sockets::bind(&config, &security)?;
+        // The nanoseconds since 1970, which are higher at each start: the sidecar before, at this socket, has ended.
         let incarnation = unix_nanos(SystemTime::now());
         let memory = Memory::of(&config, incarnation)?;
-        let sockets = Sockets::bind(&config, &security)?;
         let fabrics = Fabrics::make(&Start { config: &config, security: &security, incarnation })?;
         let addresses = Addresses {
             node: config.node.clone(),

@@ -246,13 +246,13 @@ impl Keys {
     }
 
     /// Handles the end of a ticket that no reader can find and no hazard pointer names. Returns the version that it
-    /// held, which the caller unholds.
+    /// held, which the caller releases.
     pub(crate) fn withdrawn(&mut self, ticket: u64) -> Option<BlobId> {
         self.boards.tickets.remove(&ticket)?.blob
     }
 
     /// Handles a ticket that did not fit on the board and was not shown. Returns the version that it held, which the
-    /// caller unholds.
+    /// caller releases.
     pub(crate) fn not_shown(&mut self, ticket: u64, actions: &mut Actions) -> Option<BlobId> {
         let Ticket { record: Some(record), blob, domain } = *self.boards.tickets.get(&ticket)? else { return None };
         let on_board = self.on_board(record);

@@ -57,7 +57,7 @@ const MAX_LOCATIONS: usize = 1 << 20;
 ///   a board has carried out a request ([`withdrawn`](Keys::withdrawn), [`not_shown`](Keys::not_shown)), a session
 ///   begins or ends;
 /// - carries out the **results**: requests to the directory and changes of boards go into the queue of actions that is
-///   passed with the event; versions that end are returned, and the caller [unholds](Keys::release) each of them,
+///   passed with the event; versions that end are returned, and the caller [releases](Keys::release) each of them,
 ///   because this machine does not decide where their memory goes;
 /// - asks for the next waiter ([`first_exactly`](Keys::first_exactly), [`first_rising`](Keys::first_rising)) and serves
 ///   it.

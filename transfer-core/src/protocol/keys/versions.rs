@@ -83,7 +83,7 @@ impl Keys {
     }
 
     /// Makes a blob the newest version of its key. The caller's reference becomes the publication's. Returns the
-    /// versions that end with this, which the caller unholds before it serves waiters.
+    /// versions that end with this, which the caller releases before it serves waiters.
     pub(crate) fn publish(
         &mut self,
         now: Time,
@@ -277,7 +277,7 @@ impl Keys {
     }
 
     /// Ends a fetch that [`Keys::fetch_begins`] began. If it went `well`, it stays counted; if not, another fetch may
-    /// take its place. If that concerns waiters, returns the version, and whether it has ended. The caller unholds an
+    /// take its place. If that concerns waiters, returns the version, and whether it has ended. The caller releases an
     /// ended version before it serves the waiters.
     pub(crate) fn fetch_ends(
         &mut self,

@@ -116,7 +116,7 @@ impl Counting<'_> {
                 sending!(self).send(link, Role::Counter, 0, Body::CounterEnded { name });
             }
             Effect::Violation(link, what) => sending!(self).violation(link, &what),
-            // The counters have given the operation up already.
+            // The counters have given the operation up already, and nothing else waits for it: so this needs nothing of what ends others.
             Effect::Failed(id, failure) => {
                 if let Some(Op { session, id: op, .. }) = self.sessions.finish(id) {
                     replies!(self).refuse(session, op, failure);
@@ -144,7 +144,7 @@ impl Counting<'_> {
             path,
             fabric,
             queued: posted.since(since),
-            flew: now.since(posted),
+            in_flight: now.since(posted),
         };
         let answer = match outcome {
             Outcome::Opened(home, identity) => Answer::CounterOpened { home, identity },

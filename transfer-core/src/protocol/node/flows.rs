@@ -3,7 +3,8 @@
 //! A machine of `protocol` (`keys`, `landing`, `links`) keeps one kind of state and knows nothing of the others. A flow
 //! is what needs several of them: it is lent those that it needs for one step, and calls the flows below it with what it
 //! has. `memory!(self)` lends the flow [`Memory`] its machines, from the node or from a flow above it. A flow never calls
-//! the node. `scripts/check-flows.py` counts how many files call each other in a circle.
+//! the node. `scripts/check-flows.py` counts how many files call each other in a circle. Two flows with the same machines are apart by
+//! their subjects alone.
 
 use super::Common;
 use super::answering::Copying;
@@ -29,7 +30,7 @@ use crate::protocol::transfers::Transfers;
 use crate::time::Time;
 use std::collections::VecDeque;
 
-/// The type of a machine of the node, by the name of its field.
+/// The type of a machine, or of what else the node has, by the name of its field.
 macro_rules! Machine {
     (actions) => { Actions };
     (common) => { Common };
@@ -58,19 +59,19 @@ macro_rules! Machine {
 macro_rules! flows {
     (($d:tt) $(
         $(#[$doc:meta])*
-        $visible:vis $Flow:ident, $lend:ident: changes { $($machine:ident),* } reads { $($table:ident),* }
+        $visible:vis $Flow:ident, $lend:ident: changes { $($machine:ident),* } reads { $($read:ident),* }
     )+) => { $(
         $(#[$doc])*
         $visible struct $Flow<'a> {
             $(pub(super) $machine: &'a mut Machine!($machine),)*
-            $(pub(super) $table: &'a Machine!($table),)*
+            $(pub(super) $read: &'a Machine!($read),)*
         }
 
         macro_rules! $lend {
             ($d node:expr) => {
                 $crate::protocol::node::flows::$Flow {
                     $($machine: &mut $d node.$machine,)*
-                    $($table: &$d node.$table,)*
+                    $($read: &$d node.$read,)*
                 }
             };
         }
@@ -151,15 +152,8 @@ flows! { ($)
             parents, references, sessions, spills, transfers
         }
         reads { common, config }
-    /// Pushes of workers to other nodes.
+    /// Pushes of workers: those that stay at this node, with the claims of their keys, and those that go to another one.
     pub(super) Pushing, pushing:
-        changes {
-            actions, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters,
-            packs_waiting, references, sessions, spills, transfers
-        }
-        reads { common, config }
-    /// Pushes that stay at this node, and claims of their keys.
-    pub(super) Publishing, publishing:
         changes {
             actions, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters,
             packs_waiting, references, sessions, spills, transfers

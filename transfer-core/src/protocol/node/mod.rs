@@ -6,13 +6,16 @@
 //! # Layout
 //! - `events`: events of workers, peers, devices and the directory. They call the flows.
 //! - `ownership`: who owns a key, and everything that ends: keys, workers, names, links.
-//! - `receiving`: pushes of other nodes. `pushing`: pushes of workers, here and to other nodes. `fetching`: their fetches.
-//! - `counters`: counters and barriers.
+//!   `receiving`: pushes of other nodes, whose end is the end of a key. These two call each other.
+//! - `pushing`: pushes of workers, here and to other nodes. `fetching`: their fetches.
 //! - `answering`: versions, and the workers and peers that wait for them.
+//! - `counters`: counters and barriers.
 //! - `room`: room in the landing pools.
 //! - `memory`: references to versions.
 //! - `replies`: what workers are told. `sending`: messages to peers.
-//! - `rules`: what may happen. `state`: what the node shows. `kinds`: what operations wait for. They only read.
+//! - `rules`: what may happen. `state`: what the node shows. `kinds`: what operations wait for. They read, and count refusals.
+//!
+//! Where the host hands an event to one flow alone, the node's method for it is in that flow's file.
 
 #[macro_use]
 mod flows;
@@ -138,26 +141,6 @@ impl Common {
 const MAX_RECEIVE_SLOTS: u32 = 1 << 14;
 
 impl Node {
-    pub(super) fn go_on_with_link(&mut self, now: Time, id: OperationId, link: LinkId) {
-        match self.sessions.op(id).map(|op| &op.kind) {
-            Some(OpKind::Fetch(FetchOp { stage: FetchStage::Connecting(_), .. })) => {
-                fetching!(self).start_pull(now, id, link)
-            }
-            Some(
-                OpKind::Push(PushOp { stage: PushStage::Connecting(_), .. })
-                | OpKind::Prepare(PrepareOp { stage: PushStage::Connecting(_), .. }),
-            ) => pushing!(self).enqueue_push(now, id, link),
-            Some(OpKind::Counter(_)) => counting!(self).count(now, |counters| counters.connected(now, id, link)),
-            _ => {}
-        }
-    }
-
-    /// Whether something that has ended is not done.
-    #[must_use]
-    pub fn is_ending(&self) -> bool {
-        !self.endings.is_empty()
-    }
-
     /// Creates a node. `headers` is registered memory for outgoing landing headers, with [`HEADER_BYTES`] for each
     /// transfer in flight.
     #[must_use]
@@ -217,14 +200,20 @@ impl Node {
         !batch.is_empty()
     }
 
-    /// Returns the latest time at which [`Node::timeout`](crate::protocol::Node::timeout) has to be called.
+    /// Returns the latest time at which [`Node::timeout`] has to be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let looks =
             self.references.look_at().into_iter().chain(self.parents.look_at()).chain(self.spills.paused_until());
-        let looks = looks.chain(self.packs_due());
+        let looks = looks.chain(self.packs_waiting.front().map(|(at, _)| *at));
         let ending = self.is_ending().then_some(self.common.latest);
         self.sessions.next_deadline().into_iter().chain(looks).chain(ending).min()
+    }
+
+    /// Whether something that has ended is not done.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        !self.endings.is_empty()
     }
 
     /// Handles the passing of time: ends the operations whose deadline has passed, looks for readers of the memory that
@@ -268,6 +257,21 @@ impl Node {
         }
     }
 
+    /// Goes on with an operation that waited for this link.
+    pub(super) fn go_on_with_link(&mut self, now: Time, id: OperationId, link: LinkId) {
+        match self.sessions.op(id).map(|op| &op.kind) {
+            Some(OpKind::Fetch(FetchOp { stage: FetchStage::Connecting(_), .. })) => {
+                fetching!(self).start_pull(now, id, link)
+            }
+            Some(
+                OpKind::Push(PushOp { stage: PushStage::Connecting(_), .. })
+                | OpKind::Prepare(PrepareOp { stage: PushStage::Connecting(_), .. }),
+            ) => pushing!(self).enqueue_push(now, id, link),
+            Some(OpKind::Counter(_)) => counting!(self).count(now, |counters| counters.connected(now, id, link)),
+            _ => {}
+        }
+    }
+
     /// Handles the end of a link that this side began and that never came up. The operations that wait for a link keep
     /// waiting: another link may be made.
     pub(crate) fn link_failed(&mut self, link: LinkId, peer: Name, why: String) {
@@ -283,7 +287,7 @@ impl Node {
         }
     }
 
-    /// Handles an event of a fabric. `header` goes with [`FabricEvent::Immediate`]; see [`Node::landing_header`](crate::protocol::Node::landing_header).
+    /// Handles an event of a fabric. `header` goes with [`FabricEvent::Immediate`]; see [`Node::landing_header`].
     pub fn fabric_event(&mut self, now: Time, event: FabricEvent<'_>, header: Option<&[u8; HEADER_BYTES as usize]>) {
         self.common.latest = now;
         match event {
@@ -339,10 +343,5 @@ impl Node {
             Some((blob, Purpose::Push(op))) => pushing!(self).push_landed(now, link, op, blob),
             None => {}
         }
-    }
-
-    /// Returns when the first part has waited for room long enough.
-    pub(super) fn packs_due(&self) -> Option<Time> {
-        self.packs_waiting.front().map(|(at, _)| *at)
     }
 }

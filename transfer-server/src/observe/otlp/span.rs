@@ -94,7 +94,7 @@ fn attributes(ended: &EndedTransfer) -> Vec<KeyValue> {
             KeyValue::new("transfer.copied_bytes", number(report.copied)),
             KeyValue::new("transfer.queued_us", report.queued.as_secs_f64() * 1e6),
             KeyValue::new("transfer.waited_us", report.waited.as_secs_f64() * 1e6),
-            KeyValue::new("transfer.flew_us", report.flew.as_secs_f64() * 1e6),
+            KeyValue::new("transfer.in_flight_us", report.in_flight.as_secs_f64() * 1e6),
         ]),
         Err(code) => {
             let code = format!("{code:?}");
@@ -117,14 +117,14 @@ mod tests {
     }
 
     fn fetched(trace: Option<TraceContext>, origin: Option<TraceContext>) -> EndedTransfer {
-        let (queued, waited, flew) = (Duration::ZERO, Duration::ZERO, Duration::from_micros(7));
+        let (queued, waited, in_flight) = (Duration::ZERO, Duration::ZERO, Duration::from_micros(7));
         EndedTransfer {
             operation: Operation::Fetch,
             key: Key::new("k").unwrap(),
             worker: Some(Name::new("w").unwrap()),
             version: Some(Version(3)),
             peer: None,
-            outcome: Ok(Report { fabric: FabricKind::Tcp, bytes: 5, copied: 10, queued, waited, flew, origin }),
+            outcome: Ok(Report { fabric: FabricKind::Tcp, bytes: 5, copied: 10, queued, waited, in_flight, origin }),
             at: transfer_core::time::Time(0),
             took: Duration::from_millis(2),
             trace,

@@ -157,7 +157,7 @@ impl Answering<'_> {
             copied: len,
             queued: Duration::ZERO,
             waited: began.since(op.since),
-            flew: now.since(began),
+            in_flight: now.since(began),
             origin: trace,
         };
         match memory!(self).lend((op.session, op.id), blob, excerpt.is_some(), PathId::HERE, report) {

@@ -1,5 +1,5 @@
 //! The end of an operation without success. Whatever it waits for, it ends here: with a failure, given up by its caller, overdue, or
-//! with its worker.
+//! with its worker. But for the operations of counters, which lie below this flow: those that the counters end themselves are answered there.
 
 use crate::op::{Answer, Failure, OpId, Push};
 use crate::protocol::ids::{BlobId, OperationId, SessionId};
@@ -85,8 +85,8 @@ impl Answering<'_> {
     pub(in crate::protocol::node) fn deadline(&mut self, now: Time, id: OperationId) {
         let Some(op) = self.sessions.op(id) else { return };
         let after = for_people(op.deadline.since(op.since));
-        let node = state!(self);
-        if let Some(failure) = op.kind().overdue(Waiting { id, op, node: &node }, after) {
+        let state = state!(self);
+        if let Some(failure) = op.words().overdue(Waiting { id, op, state: &state }, after) {
             self.give_up(now, id, failure);
         }
     }

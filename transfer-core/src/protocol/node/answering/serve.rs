@@ -236,7 +236,7 @@ impl Answering<'_> {
                     copied: bytes * copies,
                     queued: Duration::ZERO,
                     waited,
-                    flew: took,
+                    in_flight: took,
                     origin: blob.trace(),
                 };
                 let (operation, version) = (Operation::Serve, blob.version);

@@ -93,7 +93,7 @@ impl Node {
             None => {
                 let failure = |error| Failure::new(FailureCode::Invalid, format!("key {:?}: {error}", push.key));
                 let error = read.error.map(failure);
-                publishing!(self).push(now, session, op, push, (read.ranges, read.label), error);
+                pushing!(self).push(now, session, op, push, (read.ranges, read.label), error);
             }
         }
     }
@@ -134,7 +134,7 @@ impl Node {
             return replies!(self).refuse(session, op, failure);
         }
         match command {
-            Command::Push(push) => publishing!(self).push(now, session, op, push, (&[], None), None),
+            Command::Push(push) => pushing!(self).push(now, session, op, push, (&[], None), None),
             Command::Fetch(fetch) => fetching!(self).fetch(now, session, op, fetch),
             Command::Gather(gather) => fetching!(self).gather(now, session, op, gather),
             Command::Prepare(prepare) => pushing!(self).prepare(now, session, op, prepare),

@@ -172,14 +172,15 @@ impl Fetching<'_> {
             let (path, report) = match carried.take() {
                 Some(Carried { kind, path, copied, waited_us }) => {
                     let waited = Duration::from_micros(waited_us.into());
-                    let (queued, flew) = (pull.asked.since(op.since), now.since(pull.asked).saturating_sub(waited));
-                    (path, Report { fabric: kind, bytes, copied, queued, waited, flew, origin })
+                    let (queued, in_flight) =
+                        (pull.asked.since(op.since), now.since(pull.asked).saturating_sub(waited));
+                    (path, Report { fabric: kind, bytes, copied, queued, waited, in_flight, origin })
                 }
                 None => {
                     self.meters.shares(bytes);
                     let (queued, waited) = (Duration::ZERO, now.since(op.since));
-                    let (fabric, flew) = (FabricKind::Local, Duration::ZERO);
-                    (PathId::HERE, Report { fabric, bytes, copied: 0, queued, waited, flew, origin })
+                    let (fabric, in_flight) = (FabricKind::Local, Duration::ZERO);
+                    (PathId::HERE, Report { fabric, bytes, copied: 0, queued, waited, in_flight, origin })
                 }
             };
             self.hand_to(now, link, &op, (blob, version, is_part), (path, report));

@@ -15,11 +15,11 @@ impl Kind for CounterOp {
     }
 
     fn waits_for(&self, at: Waiting<'_>) -> String {
-        at.node.counters.waits_for(at.id).unwrap_or_default()
+        at.state.counters.waits_for(at.id).unwrap_or_default()
     }
 
     fn other_node<'a>(&'a self, at: Waiting<'a>) -> Option<&'a Name> {
-        at.node.counters.other_node(at.id)
+        at.state.counters.other_node(at.id)
     }
 
     fn len_bytes(&self, _at: Waiting<'_>) -> Option<u64> {
@@ -27,6 +27,6 @@ impl Kind for CounterOp {
     }
 
     fn overdue(&self, at: Waiting<'_>, after: Duration) -> Option<Failure> {
-        at.node.counters.deadline(at.id, after)
+        at.state.counters.deadline(at.id, after)
     }
 }

@@ -14,12 +14,12 @@ impl Kind for FetchOp {
         "fetch"
     }
 
-    fn waits_for(&self, Waiting { op, node, .. }: Waiting<'_>) -> String {
+    fn waits_for(&self, Waiting { op, state, .. }: Waiting<'_>) -> String {
         let select = self.select;
         match &self.stage {
             FetchStage::Waiting => {
-                let record = node.keys.find(&op.key).and_then(|r| node.keys.record(r));
-                match record.and_then(|r| node.sessions.owner_name(r.owner())) {
+                let record = state.keys.find(&op.key).and_then(|r| state.keys.record(r));
+                match record.and_then(|r| state.sessions.owner_name(r.owner())) {
                     Some(owner) => format!("worker {owner:?} to publish {select} here"),
                     None => "the directory to say who owns the key: nobody has published it yet".to_owned(),
                 }
@@ -27,8 +27,8 @@ impl Kind for FetchOp {
             FetchStage::Connecting(node) => format!("a link to node {node:?}, which owns the key"),
             FetchStage::Copying(_) => "a copy out of another tenant's memory or from disk, or room for it".to_owned(),
             FetchStage::Pulling(link, pull) => {
-                let peer = node.links.peer_name(*link);
-                match node.transfers.pull(*link, *pull).map(|p| p.state) {
+                let peer = state.links.peer_name(*link);
+                match state.transfers.pull(*link, *pull).map(|p| p.state) {
                     Some(PullState::WaitingForRoom) => "room in the landing pool".to_owned(),
                     Some(PullState::Preparing | PullState::Granting) => "a landing slot to be opened".to_owned(),
                     _ => format!("node {peer:?} to send {select}"),
@@ -41,13 +41,13 @@ impl Kind for FetchOp {
         match &self.stage {
             FetchStage::Waiting | FetchStage::Copying(_) => None,
             FetchStage::Connecting(node) => Some(node),
-            FetchStage::Pulling(link, _) => at.node.links.peer_of(*link).map(|peer| &peer.name),
+            FetchStage::Pulling(link, _) => at.state.links.peer_of(*link).map(|peer| &peer.name),
         }
     }
 
     fn len_bytes(&self, at: Waiting<'_>) -> Option<u64> {
         match &self.stage {
-            FetchStage::Pulling(link, pull) => at.node.transfers.pull(*link, *pull).and_then(Pull::len_bytes),
+            FetchStage::Pulling(link, pull) => at.state.transfers.pull(*link, *pull).and_then(Pull::len_bytes),
             _ => None,
         }
     }
@@ -57,8 +57,8 @@ impl Kind for FetchOp {
         let failure = |code, text: String| Some(Failure::new(code, text));
         match &self.stage {
             FetchStage::Waiting => {
-                let record = at.node.keys.find(key).zip(at.node.sessions.tenant_of(at.op.session));
-                match record.and_then(|(record, reader)| access!(at.node).readable_newest(reader, record)) {
+                let record = at.state.keys.find(key).zip(at.state.sessions.tenant_of(at.op.session));
+                match record.and_then(|(record, reader)| access!(at.state).readable_newest(reader, record)) {
                     Some(newest) => failure(
                         FailureCode::Deadline,
                         format!("key {key:?} is at {newest}; {select} was not published within {after:?}"),
@@ -82,12 +82,12 @@ impl Kind for FetchOp {
 impl FetchOp {
     fn pull_overdue(&self, at: Waiting<'_>, (link, pull): (LinkId, PullId), after: Duration) -> Failure {
         let (key, select) = (&at.op.key, self.select);
-        let pull = at.node.transfers.pull(link, pull);
+        let pull = at.state.transfers.pull(link, pull);
         if pull.is_some_and(|pull| pull.state == PullState::WaitingForRoom) {
             let text = format!("no room for key {key:?} came free in the landing pool within {after:?}");
             return Failure::new(FailureCode::PoolFull, text);
         }
-        let peer = at.node.links.peer_name(link);
+        let peer = at.state.links.peer_name(link);
         let behind = pull.and_then(|pull| pull.behind);
         let newest = behind.map_or_else(String::new, |newest| format!(": the key was at {newest} there"));
         let text = format!("{select} of key {key:?} did not come from node {peer:?} within {after:?}{newest}");

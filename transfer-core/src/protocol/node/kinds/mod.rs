@@ -1,6 +1,7 @@
 //! The kinds of operations: what each of them waits for, and the failure when its deadline has passed.
 //!
-//! A kind is a struct in `sessions/op.rs`, a file here, and a line in [`Op::kind`].
+//! A kind is a struct in `sessions/op.rs`, a file here, and a line in [`Op::words`]. How it ends is in `answering/ops.rs` (`detach_op`, `drop_op`,
+//! `give_up`), how it goes on once a link is up in `Node::go_on_with_link`, and what is recorded of it in `replies.rs`.
 //!
 //! # Layout
 //! - `fetch`, `push`, `prepare`, `take_back`, `counter`: one kind each.
@@ -23,7 +24,7 @@ use std::time::Duration;
 pub(super) struct Waiting<'a> {
     pub(super) id: OperationId,
     pub(super) op: &'a Op,
-    pub(super) node: &'a NodeState<'a>,
+    pub(super) state: &'a NodeState<'a>,
 }
 
 /// What is to be said of the operations of one kind.
@@ -45,7 +46,7 @@ pub(super) trait Kind {
 }
 
 impl Op {
-    pub(super) fn kind(&self) -> &dyn Kind {
+    pub(super) fn words(&self) -> &dyn Kind {
         match &self.kind {
             OpKind::Fetch(fetch) => fetch,
             OpKind::Push(push) => push,

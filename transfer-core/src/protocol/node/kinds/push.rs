@@ -20,7 +20,7 @@ impl Kind for PushOp {
     }
 
     fn len_bytes(&self, at: Waiting<'_>) -> Option<u64> {
-        at.node.keys.blob(self.blob).map(|b| b.meta.len_bytes())
+        at.state.keys.blob(self.blob).map(|b| b.meta.len_bytes())
     }
 
     fn overdue(&self, at: Waiting<'_>, after: Duration) -> Option<Failure> {
@@ -28,6 +28,7 @@ impl Kind for PushOp {
     }
 }
 
+/// What pushes and preparations of pushes have in common: the questions of [`Kind`].
 impl PushStage {
     pub(super) fn waits_for(&self, at: Waiting<'_>) -> String {
         let to = at.op.target().map_or("", Name::as_str);
@@ -40,14 +41,14 @@ impl PushStage {
         }
     }
 
-    pub(super) fn other_node<'a>(&'a self, Waiting { op, node, .. }: Waiting<'a>) -> Option<&'a Name> {
+    pub(super) fn other_node<'a>(&'a self, Waiting { op, state, .. }: Waiting<'a>) -> Option<&'a Name> {
         match self {
             PushStage::Claiming | PushStage::Locating(_) => None,
             PushStage::Connecting(node) => Some(node),
-            PushStage::Queued(link, _) => node.links.peer_of(*link).map(|peer| &peer.name),
+            PushStage::Queued(link, _) => state.links.peer_of(*link).map(|peer| &peer.name),
             PushStage::Writing => {
-                let (to, tenant) = op.target().zip(node.sessions.tenant_of(op.session))?;
-                node.sessions.node_of(tenant, to)
+                let (to, tenant) = op.target().zip(state.sessions.tenant_of(op.session))?;
+                state.sessions.node_of(tenant, to)
             }
         }
     }

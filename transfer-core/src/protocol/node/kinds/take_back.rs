@@ -12,7 +12,7 @@ impl Kind for TakeBackOp {
     }
 
     fn waits_for(&self, at: Waiting<'_>) -> String {
-        let readers = at.node.keys.blob(self.blob).map_or(0, |b| b.holders().saturating_sub(1));
+        let readers = at.state.keys.blob(self.blob).map_or(0, |b| b.holders().saturating_sub(1));
         format!("{readers} readers to release the version")
     }
 
@@ -21,11 +21,11 @@ impl Kind for TakeBackOp {
     }
 
     fn len_bytes(&self, at: Waiting<'_>) -> Option<u64> {
-        at.node.keys.blob(self.blob).map(|b| b.meta.len_bytes())
+        at.state.keys.blob(self.blob).map(|b| b.meta.len_bytes())
     }
 
     fn overdue(&self, at: Waiting<'_>, after: Duration) -> Option<Failure> {
-        let blob = at.node.keys.blob(self.blob);
+        let blob = at.state.keys.blob(self.blob);
         let (version, readers) = blob.map_or((0, 0), |b| (b.version.0, b.holders().saturating_sub(1)));
         let text = format!(
             "version {version} of key {:?} is still being read in {readers} places after {after:?}; it is published again",

@@ -92,7 +92,7 @@ impl Memory<'_> {
             copied: 0,
             queued: Duration::ZERO,
             waited,
-            flew: Duration::ZERO,
+            in_flight: Duration::ZERO,
             origin,
         };
         self.lend((session, op), blob, false, PathId::HERE, report)?;

@@ -111,7 +111,7 @@ impl Ownership<'_> {
                     self.end_key(now, id);
                 }
                 for op in pushes {
-                    publishing!(self).publish_op(now, id, op);
+                    pushing!(self).publish_op(now, id, op);
                 }
             }
             (Ok(()), Claimant::Flow((link, flow))) => {
@@ -146,7 +146,7 @@ impl Ownership<'_> {
         }
         for op in behind {
             if let Some(op) = self.sessions.finish(op) {
-                publishing!(self).push_here(now, op);
+                pushing!(self).push_here(now, op);
             }
         }
     }

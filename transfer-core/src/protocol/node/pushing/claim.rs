@@ -2,10 +2,10 @@
 
 use crate::protocol::ids::RecordId;
 use crate::protocol::keys::{Claimant, Claiming};
-use crate::protocol::node::flows::Publishing;
+use crate::protocol::node::flows::Pushing;
 use crate::protocol::sessions::Op;
 
-impl Publishing<'_> {
+impl Pushing<'_> {
     /// Claims a key in the directory.
     pub(in crate::protocol::node) fn claim(&mut self, record: RecordId, claiming: Claiming) {
         let tenant = self.config.tenants.name(claiming.tenant);

@@ -41,7 +41,7 @@ impl Pushing<'_> {
             if let Some(op) = self.sessions.finish(id) {
                 match op.kind {
                     OpKind::Prepare(_) => self.actions.answer(op.session, op.id, Answer::Prepared),
-                    _ => publishing!(self).push_here(now, op),
+                    _ => self.push_here(now, op),
                 }
             }
             return;

@@ -4,12 +4,12 @@ use crate::exchange::{ExchangeKey, Label, PREFIX, Part};
 use crate::op::{Failure, FailureCode};
 use crate::protocol::exchanges::Came;
 use crate::protocol::ids::BlobId;
-use crate::protocol::node::flows::Publishing;
+use crate::protocol::node::flows::Pushing;
 use crate::protocol::sessions::Op;
 use crate::tensor::{Key, Spill};
 use crate::time::Time;
 
-impl Publishing<'_> {
+impl Pushing<'_> {
     /// Returns the failure if the opener of an exchange wants more partitions than the limit. The anchor says how many.
     pub(in crate::protocol::node) fn too_many_partitions(
         &mut self,

@@ -8,7 +8,7 @@ use crate::protocol::action::NoticeAt;
 use crate::protocol::ids::{RecordId, SessionId};
 use crate::protocol::keys::{Blob, Claimant, Claiming, Owner, Record, Source};
 use crate::protocol::meters::{Operation, PathId};
-use crate::protocol::node::flows::Publishing;
+use crate::protocol::node::flows::Pushing;
 use crate::protocol::node::replies::WorkersTransfer;
 use crate::protocol::node::rules::key_owned;
 use crate::protocol::sessions::{Op, OpKind, PushOp, PushStage};
@@ -82,7 +82,7 @@ fn pushed_slice(
     Ok(LocalSlice { segment: arena, offset: push.offset, len })
 }
 
-impl Publishing<'_> {
+impl Pushing<'_> {
     /// Returns the ticket of the version that a push has announced, and the notice that shows it. `None` if the push
     /// announces nothing. The error says why the announcement is invalid.
     fn announced(&mut self, session: SessionId, push: &Push) -> Result<Option<(u64, NoticeAt)>, Failure> {
@@ -190,7 +190,7 @@ impl Publishing<'_> {
                 return answering!(self).end_push_with_failure(&op, failure);
             }
         }
-        if local { self.push_here(now, op) } else { pushing!(self).push_there(now, op) }
+        if local { self.push_here(now, op) } else { self.push_there(now, op) }
     }
 
     /// Publishes a tensor at this sidecar, where it already lies.
@@ -280,7 +280,7 @@ impl Publishing<'_> {
             copied: 0,
             queued,
             waited: Duration::ZERO,
-            flew: Duration::ZERO,
+            in_flight: Duration::ZERO,
             origin: None,
         };
         let answer = Answer::Pushed { version, report };

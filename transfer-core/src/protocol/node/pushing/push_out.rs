@@ -3,10 +3,11 @@
 use super::publish::too_high;
 use crate::fabric::LinkId;
 use crate::op::{Answer, Failure, FailureCode, Report};
-use crate::protocol::control::BufferAsk;
+use crate::protocol::control::{BufferAnswer, BufferAsk};
 use crate::protocol::ids::{BlobId, OperationId, OutFlowId, SessionId};
 use crate::protocol::links::{Out, OutWrite, Purpose};
 use crate::protocol::meters::Operation;
+use crate::protocol::node::Node;
 use crate::protocol::node::flows::Pushing;
 use crate::protocol::node::replies::WorkersTransfer;
 use crate::protocol::sessions::{Op, OpKind, PrepareOp, PushOp, PushStage};
@@ -16,6 +17,19 @@ use crate::time::Time;
 use crate::wire::landing::{Header, SlotGrant};
 use crate::wire::message::{Body, Recall, Role};
 use std::time::Duration;
+
+impl Node {
+    /// Handles a peer's answer to a call.
+    pub fn buffers_prepared(&mut self, now: Time, link: LinkId, answers: Vec<BufferAnswer>) {
+        pushing!(self).buffers_prepared(now, link, answers)
+    }
+
+    /// Ends the flows of a call that brought no answer, because it is unknown what the peer has done. Other flows take
+    /// their place.
+    pub fn prepare_failed(&mut self, link: LinkId, asks: &[BufferAsk], why: &str) {
+        pushing!(self).prepare_failed(link, asks, why)
+    }
+}
 
 impl Pushing<'_> {
     /// Puts a push or a prepare into the queue of its flow.
@@ -215,7 +229,7 @@ impl Pushing<'_> {
                 copied: bytes * u64::from(l.limits().sender_copies + l.limits().receiver_copies),
                 queued: posted.since(op.since),
                 waited: Duration::ZERO,
-                flew: now.since(posted),
+                in_flight: now.since(posted),
                 origin: None,
             };
             let (path, version, trace) = (l.path(), Some(b.version), b.trace());
@@ -356,5 +370,26 @@ impl Pushing<'_> {
     fn next_version(&self, session: SessionId, way: &(Key, Name)) -> u64 {
         let kept = self.sessions.get(session).map_or(0, |s| s.next_version(way));
         kept.max(self.endings.next_version(session, way))
+    }
+}
+
+impl Pushing<'_> {
+    /// Handles a peer's answer to a call.
+    fn buffers_prepared(&mut self, now: Time, link: LinkId, answers: Vec<BufferAnswer>) {
+        if self.links.get(link).is_none() {
+            return;
+        }
+        for (flow, answer) in answers {
+            self.flow_prepared(now, link, flow, answer);
+        }
+    }
+
+    /// Ends the flows of a call that brought no answer, because it is unknown what the peer has done. Other flows take
+    /// their place.
+    fn prepare_failed(&mut self, link: LinkId, asks: &[BufferAsk], why: &str) {
+        for ask in asks {
+            let text = format!("landing slots for key {:?} could not be asked for: {why}", ask.key);
+            self.abandon_flow(link, ask.flow, &Failure::new(FailureCode::PeerUnreachable, text));
+        }
     }
 }

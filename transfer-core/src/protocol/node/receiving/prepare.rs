@@ -11,48 +11,15 @@
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode};
 use crate::protocol::action::HostAction;
-use crate::protocol::control::{BufferAnswer, BufferAsk, PREPARED_METADATA_ID};
+use crate::protocol::control::{BufferAsk, PREPARED_METADATA_ID};
 use crate::protocol::node::Node;
-use crate::protocol::node::flows::{Pushing, Receiving};
+use crate::protocol::node::flows::Receiving;
 use crate::protocol::transfers::MAX_CALLS_PER_LINK;
-use crate::time::Time;
 
 impl Node {
-    /// Handles a peer's answer to a call.
-    pub fn buffers_prepared(&mut self, now: Time, link: LinkId, answers: Vec<BufferAnswer>) {
-        pushing!(self).buffers_prepared(now, link, answers)
-    }
-
-    /// Ends the flows of a call that brought no answer, because it is unknown what the peer has done. Other flows take
-    /// their place.
-    pub fn prepare_failed(&mut self, link: LinkId, asks: &[BufferAsk], why: &str) {
-        pushing!(self).prepare_failed(link, asks, why)
-    }
-
     /// Handles a peer's call for slots. [`HostAction::Prepared`] with this `token` follows.
     pub fn prepare_buffers(&mut self, link: LinkId, token: u64, asks: Vec<BufferAsk>) {
         receiving!(self).prepare_buffers(link, token, asks)
-    }
-}
-
-impl Pushing<'_> {
-    /// Handles a peer's answer to a call.
-    fn buffers_prepared(&mut self, now: Time, link: LinkId, answers: Vec<BufferAnswer>) {
-        if self.links.get(link).is_none() {
-            return;
-        }
-        for (flow, answer) in answers {
-            self.flow_prepared(now, link, flow, answer);
-        }
-    }
-
-    /// Ends the flows of a call that brought no answer, because it is unknown what the peer has done. Other flows take
-    /// their place.
-    fn prepare_failed(&mut self, link: LinkId, asks: &[BufferAsk], why: &str) {
-        for ask in asks {
-            let text = format!("landing slots for key {:?} could not be asked for: {why}", ask.key);
-            self.abandon_flow(link, ask.flow, &Failure::new(FailureCode::PeerUnreachable, text));
-        }
     }
 }
 

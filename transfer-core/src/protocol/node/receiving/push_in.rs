@@ -109,8 +109,9 @@ impl Receiving<'_> {
         let Some(before) = self.keys.record(record_id).map(Record::owner) else { return };
         match before {
             Owner::Nobody => match limits!(self).node_has_too_many_keys() {
-                None => publishing!(self)
-                    .claim(record_id, Claiming::new((owner, tenant), Claimant::Flow((link, id)), false)),
+                None => {
+                    pushing!(self).claim(record_id, Claiming::new((owner, tenant), Claimant::Flow((link, id)), false))
+                }
                 Some(failure) => room!(self).refuse_flow(link, id, failure),
             },
             // The same worker has come back over another link. A new epoch begins, perhaps at a lower version.
@@ -273,7 +274,7 @@ impl Receiving<'_> {
                 copied,
                 queued: Duration::ZERO,
                 waited: Duration::ZERO,
-                flew: now.since(told),
+                in_flight: now.since(told),
                 origin: None,
             };
             replies!(self).note_landed(now, link, record, version, report, (context, told));

@@ -155,12 +155,12 @@ impl NodeState<'_> {
     pub fn transfers(&self, now: Time, filter: &TransferFilter, from: u64, limit: usize) -> Page<TransferStatus> {
         page_of(self.sessions.operations(), from, limit, |id, op| {
             let age = now.since(op.since);
-            let at = Waiting { id, op, node: self };
+            let at = Waiting { id, op, state: self };
             let (operation, key) =
-                (op.kind().name(op), op.key.reserved_for().map_or(op.key.as_str(), |(_, name)| name));
+                (op.words().name(op), op.key.reserved_for().map_or(op.key.as_str(), |(_, name)| name));
             let session = self.sessions.get(op.session)?;
             let worker = session.name();
-            let peer = op.kind().other_node(at);
+            let peer = op.words().other_node(at);
             let wanted = key.starts_with(&filter.prefix)
                 && (filter.worker.is_empty() || worker.as_str() == filter.worker)
                 && (filter.peer.is_empty() || peer.is_some_and(|peer| peer.as_str() == filter.peer))
@@ -172,10 +172,10 @@ impl NodeState<'_> {
                 tenant: self.config.tenants.name(session.tenant()),
                 session: op.session,
                 peer: peer.cloned(),
-                len_bytes: op.kind().len_bytes(at),
+                len_bytes: op.words().len_bytes(at),
                 age,
                 left: op.deadline.since(now),
-                waits_for: op.kind().waits_for(at),
+                waits_for: op.words().waits_for(at),
             })
         })
     }
