@@ -6,6 +6,7 @@ import gc
 import inspect
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -43,6 +44,13 @@ class Sidecar:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+    def suspend(self) -> None:
+        """Stops the process with SIGSTOP, and waits until all its threads stand: the kernel stops each only where it can."""
+        self.process.send_signal(signal.SIGSTOP)
+        threads = Path(f"/proc/{self.process.pid}/task")
+        while any((thread / "stat").read_text().rpartition(") ")[2][0] != "T" for thread in threads.iterdir()):
+            pass
 
     def stop(self) -> None:
         self.process.terminate()

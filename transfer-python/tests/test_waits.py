@@ -527,7 +527,7 @@ def test_close_lets_the_event_loop_run_while_the_sidecar_answers_nothing(folder)
         client = await td.aio.connect(sidecar.path, arena="1MiB")
         waiting = asyncio.create_task(client.fetch("never", timeout=None))
         await asyncio.sleep(0)
-        sidecar.process.send_signal(signal.SIGSTOP)
+        sidecar.suspend()
         try:
             closing = asyncio.ensure_future(settled(leave(client)))
             steps = 0
