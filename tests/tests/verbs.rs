@@ -221,7 +221,9 @@ fn transfers_survive_the_loss_of_one_of_two_devices() {
             scene.nodes.iter().map(|n| Worker::of(n, n.name()).arena_bytes(64 << 20).start()).collect();
         let spec = |from: usize, i: u64| Spec::bytes(LEN / 2, round as u64 * 100 + from as u64 * 10 + i);
         for (from, worker) in workers.iter_mut().enumerate() {
-            worker.push(&format!("pulled/{round}/{from}"), spec(from, 9)).get();
+            for i in 0..4 {
+                worker.push(&format!("pulled/{round}/{from}/{i}"), spec(from, 4 + i)).get();
+            }
         }
         both_ways(&scene, Carrier::Verbs, round as u64);
         for node in &scene.nodes {
@@ -235,8 +237,8 @@ fn transfers_survive_the_loss_of_one_of_two_devices() {
             for i in 0..4 {
                 let key = format!("pushed/{round}/{from}/{i}");
                 pushes.push(workers[from].push(&key, spec(from, i)).to(&target).timeout(PATIENCE).start());
-                let fetch = workers[1 - from].fetch(&format!("pulled/{round}/{from}")).timeout(PATIENCE);
-                fetches.push((spec(from, 9), fetch.start()));
+                let fetch = workers[1 - from].fetch(&format!("pulled/{round}/{from}/{i}")).timeout(PATIENCE);
+                fetches.push((spec(from, 4 + i), fetch.start()));
             }
         }
         scene.b().until("tensors fly", |s| status::finished(s, Fabric::Verbs).transfers > before);
