@@ -1,5 +1,7 @@
 //! `transferctl copy`: files go to the folder of another sidecar, completely or not at all, and nowhere else.
 
+mod certificates;
+
 use crate::other_user::{UID, can_be_others};
 use rustix::process::Signal;
 use std::fs;
@@ -10,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use transfer_proto::v1;
 use transfer_tests::process;
 use transfer_tests::status::Seen;
-use transfer_tests::{Authority, Carrier, Ctl, Identity, Scene, Spec, poll, programs};
+use transfer_tests::{Carrier, Ctl, Scene, Spec, poll, programs};
 use v1::admin_client::AdminClient;
 
 /// A file that is copied for longer than any test needs: so many pieces of 4 KiB. It takes no room on the disk.
@@ -527,69 +529,6 @@ fn a_caller_that_reads_nothing_keeps_no_slot() {
     drop(reports);
     drop(sender);
     world.ends_with(&["small"]);
-}
-
-struct Certificates {
-    _folder: tempfile::TempDir,
-    a: Identity,
-    b: Identity,
-    ops: Identity,
-    other: Identity,
-}
-
-impl Certificates {
-    fn new() -> Certificates {
-        let folder = tempfile::tempdir().expect("a folder");
-        let authority = Authority::new(folder.path(), "ca");
-        let [a, b] = ["a", "b"].map(|name| authority.identity(&[name, "127.0.0.1"]));
-        let [ops, other] = ["ops", "other"].map(|name| authority.identity(&[name]));
-        Certificates { _folder: folder, a, b, ops, other }
-    }
-
-    /// Starts two sidecars over a fabric, with a folder for copies at b.
-    fn world(&self, carrier: Carrier) -> World {
-        let (folder, files) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-        let common = ["--pool-bytes", "8MiB", "--listen", "127.0.0.1:0", "--admins", "ops"];
-        let a = [&common[..], &self.a.arguments()[..]].concat();
-        let b = ["--copy-folder", folder.path().to_str().expect("a path")];
-        let b = [&common[..], &self.b.arguments()[..], &b[..]].concat();
-        let scene = Scene::over(carrier, &[&a, &b]);
-        World { scene, folder, files }
-    }
-}
-
-fn with(mut ctl: Ctl, identity: &Identity) -> Ctl {
-    for word in identity.arguments() {
-        ctl = ctl.arg(word);
-    }
-    ctl
-}
-
-// Promise: copy-callers, seen to fail
-#[test]
-fn with_certificates_the_role_is_that_of_the_certificate() {
-    let certificates = Certificates::new();
-    let world = certificates.world(Carrier::Tcp);
-    let file = world.file("f", 100_000);
-    with(world.copy(&file, "b:f"), &certificates.other).ends(1, &["may not administer here"]);
-    with(world.copy(&file, "b:f"), &certificates.ops).ends(0, &["fabric=tcp"]);
-    world.same(&file, "f");
-    world.ends_with(&["f"]);
-}
-
-// Promise: copy-callers
-#[test]
-#[ignore = "needs an RDMA device: make test-rdma runs it in the guest"]
-fn over_rdma_bytes_go_in_the_clear_only_if_asked() {
-    let certificates = Certificates::new();
-    let world = certificates.world(Carrier::Verbs);
-    let file = world.file("f", 100_000);
-    let words = ["over verbs, which is not encrypted", "--unencrypted"];
-    with(world.copy(&file, "b:f"), &certificates.ops).ends(1, &words);
-    assert_eq!(world.names(), [""; 0]);
-    with(world.copy(&file, "b:f").arg("--unencrypted"), &certificates.ops).ends(0, &["fabric=verbs"]);
-    world.same(&file, "f");
-    world.ends_with(&["f"]);
 }
 
 /// A folder that is none is an error of the start.

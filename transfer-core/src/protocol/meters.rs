@@ -146,12 +146,12 @@ pub struct Meters {
     failed: [u64; CODES],
     counted: [u64; CounterPath::ALL.len()],
     barriers: u64,
-    shared: Shared,
+    shared: SharedFetches,
 }
 
 /// Fetches from other nodes that were answered with what another worker's fetch had brought.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Shared {
+pub struct SharedFetches {
     /// The number of fetches.
     pub fetches: u64,
     /// Their bytes, which did not come again.
@@ -163,7 +163,15 @@ impl Meters {
         let here = PathMeter { peer: None, fabric: FabricKind::Local, operations: Default::default() };
         let waits = std::array::from_fn(|_| WaitMeter::default());
         let counted = [0; CounterPath::ALL.len()];
-        Meters { timed, paths: vec![here], waits, failed: [0; CODES], counted, barriers: 0, shared: Shared::default() }
+        Meters {
+            timed,
+            paths: vec![here],
+            waits,
+            failed: [0; CODES],
+            counted,
+            barriers: 0,
+            shared: SharedFetches::default(),
+        }
     }
 
     /// Returns the transfers by path.
@@ -197,7 +205,7 @@ impl Meters {
 
     /// Returns the fetches that were answered with what another worker's fetch had brought.
     #[must_use]
-    pub fn shared(&self) -> Shared {
+    pub fn shared(&self) -> SharedFetches {
         self.shared
     }
 

@@ -70,7 +70,7 @@ pub use events::NodeEvent;
 pub use exchanges::ExchangeTotals;
 pub use ids::SessionId;
 pub use limits::{Limits, LimitsReached};
-pub use meters::{Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, Shared, WaitMeter};
+pub use meters::{Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, SharedFetches, WaitMeter};
 pub use node::Node;
 pub use node::{Deleted, NodeState, NotDeleted, NotPinged, PushRead, TensorFilter, TransferFilter, Unfinished};
 pub use snapshot::{

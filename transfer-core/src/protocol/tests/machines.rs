@@ -8,7 +8,7 @@ use super::pair::{bytes, key};
 use super::picture;
 use super::references::{by_reference, referring};
 use super::solo::{KEY, LINK, ME, OURS, SESSION, Solo, YOU};
-use super::tables::{DOCUMENT, table};
+use super::tables::{table, update};
 use crate::fabric::DownReason;
 use crate::memory::{RemoteKey, RemoteSlice};
 use crate::op::{Command, Failure, FailureCode, Push, Request};
@@ -580,30 +580,6 @@ impl Machine {
         }
         rows
     }
-}
-
-fn markdown(rows: &[Vec<String>]) -> String {
-    let line = |row: &Vec<String>| format!("| {} |\n", row.join(" | ")).replace("|  |", "| |").replace("|  |", "| |");
-    let mut out = line(&rows[0]);
-    out.push_str(&format!("|{}\n", "---|".repeat(rows[0].len())));
-    rows[1..].iter().for_each(|row| out.push_str(&line(row)));
-    out
-}
-
-/// Rewrites the tables and the picture.
-fn update(found: &[(&str, Vec<Vec<String>>)], drawn: &str) {
-    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
-    let mut text = DOCUMENT.to_owned();
-    for (title, rows) in found {
-        let heading = format!("### {title}\n");
-        let at = text.find(&heading).unwrap() + heading.len();
-        let rest = &text[at..];
-        let start = at + rest.find("\n|").map_or(0, |n| n + 1);
-        let end = start + text[start..].find("\n\n").map_or(0, |n| n + 1);
-        text.replace_range(start..end, &markdown(rows));
-    }
-    std::fs::write(format!("{docs}/protocol.md"), text).unwrap();
-    std::fs::write(format!("{docs}/protocol-states.svg"), drawn).unwrap();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::fabric::FabricKind;
 use crate::op::{Answer, Command, FailureCode, Fetch, FetchedTensor, LeaseId, OpId, Reply, Request};
 use crate::protocol::broken::Broken;
 use crate::protocol::landing::SlotState;
-use crate::protocol::{NodeConfig, Shared, Tenant};
+use crate::protocol::{NodeConfig, SharedFetches, Tenant};
 use crate::tensor::{Excerpt, Retention, Select, Slice, Until, Version};
 use crate::wire::landing::{Header, SlotNumber};
 use crate::wire::message::{Body, Role};
@@ -24,7 +24,7 @@ fn count(posted: &[String], what: &str) -> usize {
     posted.iter().filter(|word| *word == what).count()
 }
 
-fn shared(pair: &Pair) -> Shared {
+fn shared(pair: &Pair) -> SharedFetches {
     pair.nodes[1].node.state().meters().shared()
 }
 
@@ -72,7 +72,7 @@ fn eight_workers_of_a_node_get_a_version_that_came_once() {
             let report = other.report;
             assert_eq!((report.fabric, report.bytes, report.copied), (FabricKind::Local, LEN, 0));
         }
-        assert_eq!(shared(&pair), Shared { fetches: 7, bytes: 7 * LEN });
+        assert_eq!(shared(&pair), SharedFetches { fetches: 7, bytes: 7 * LEN });
         end(pair, w, &all);
     }
 }
@@ -127,7 +127,7 @@ fn a_version_of_the_same_number_from_another_time_is_another_version() {
         let (_, version, _, got) = pair.fetched(r);
         assert_eq!((version, got), (1, vec![fill; LEN as usize]));
     }
-    assert_eq!(shared(&pair), Shared::default());
+    assert_eq!(shared(&pair), SharedFetches::default());
     pair.replies(w);
     end(pair, w, &all);
 }
@@ -248,7 +248,7 @@ fn fetches_that_are_counted_come_each_by_itself() {
     }
     pair.settle();
     assert_eq!(count(&pair.posted(), "WRITE"), 3);
-    assert_eq!(shared(&pair), Shared::default());
+    assert_eq!(shared(&pair), SharedFetches::default());
     let is_fetched = |reply: &Reply| matches!(reply, Reply::Answer { answer: Answer::Fetched { .. }, .. });
     let got = all.map(|r| pair.replies(r).iter().filter(|reply| is_fetched(reply)).count());
     assert_eq!(got.iter().sum::<usize>(), 3, "and none for the fourth");

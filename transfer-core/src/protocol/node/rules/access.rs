@@ -153,10 +153,7 @@ impl Access<'_> {
     }
 
     pub(in crate::protocol::node) fn unknown_tenant(&self, text: &Name) -> Failure {
-        denied(format!(
-            "tenant {text:?} is none that node {:?} knows: give it that name by --tenants there, too",
-            self.config.name
-        ))
+        denied(format!("unknown tenant {text:?} at node {:?}: name it with --tenants there, too", self.config.name))
     }
 
     /// Returns the failure if a key belongs to another tenant than the worker that asks. `None` if it does not.
