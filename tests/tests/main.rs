@@ -46,6 +46,7 @@ mod other_user;
 mod perf;
 mod pieces;
 mod ping;
+mod polled_again;
 mod prepared;
 mod program_pages;
 mod pyarrow;
