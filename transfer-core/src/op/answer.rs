@@ -1,6 +1,6 @@
 //! Replies: what a worker hears from its sidecar.
 
-use super::{CounterReport, Failure, LeaseId, OpId, Report};
+use super::{CounterReport, Failure, LeaseId, OpId, Report, RosterAnswer};
 use crate::memory::LocalSlice;
 use crate::tensor::{Name, TensorMeta, Version};
 
@@ -91,6 +91,8 @@ pub enum Answer {
         /// How it went.
         report: CounterReport,
     },
+    /// The answer of a roster.
+    Roster(RosterAnswer),
     /// The operation ended without success. A range that was pushed is the worker's again, unless `kept`.
     Failed {
         /// The reason.

@@ -7,6 +7,7 @@ mod answer;
 mod failure;
 mod report;
 mod request;
+mod roster;
 
 pub use answer::{Answer, FetchedTensor, Reply};
 pub use failure::{Failure, FailureCode, Fault};
@@ -15,6 +16,7 @@ pub use request::{
     Announced, Command, CounterAsk, CounterCommand, Fetch, Gather, MAX_NOTICES, MAX_READERS, Prepare, Push, Request,
     TakeBack, announced_ticket,
 };
+pub use roster::{CommittedRank, MAX_LISTED_RANKS, MAX_WORLD_SIZE, RankCommit, RosterAnswer, RosterAsk};
 
 /// The number that a worker gives one of its operations. The answer names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,6 +1,6 @@
 //! Requests: what a worker asks of its sidecar.
 
-use super::{LeaseId, OpId};
+use super::{LeaseId, OpId, RosterAsk};
 use crate::fabric::{AtomicOp, FabricKind};
 use crate::tensor::{Excerpt, Gathered, Key, Name, Retention, Select, TensorMeta, Version};
 use crate::trace::TraceContext;
@@ -74,7 +74,7 @@ pub enum Command {
         /// The key.
         key: Key,
     },
-    /// Use a counter or a barrier of the job.
+    /// Use a counter, a barrier or a roster of the job.
     Counter(CounterCommand),
 }
 
@@ -92,7 +92,7 @@ impl Command {
 /// See [`Command::Counter`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CounterCommand {
-    /// The counter's or barrier's name; each of the two has names of its own.
+    /// The name of the counter, the barrier or the sharded state; each of the three has names of its own.
     pub name: Name,
     /// What is asked of it.
     pub ask: CounterAsk,
@@ -100,7 +100,7 @@ pub struct CounterCommand {
     pub timeout: Duration,
 }
 
-/// What is asked of a counter or a barrier.
+/// What is asked of a counter, a barrier or a roster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CounterAsk {
@@ -122,6 +122,8 @@ pub enum CounterAsk {
         /// The number of arrivals that make a round.
         members: u32,
     },
+    /// Ask the roster of a sharded state. Answered by [`Answer::Roster`](super::Answer::Roster).
+    Roster(RosterAsk),
 }
 
 /// See [`Command::Push`].

@@ -42,7 +42,7 @@ pub enum InvalidName {
         valid_up_to: usize,
     },
     /// A key that begins as only the keys of counters and barriers do.
-    #[error("a key must not begin with a NUL character: those are the keys of counters and barriers")]
+    #[error("a key must not begin with a NUL character: those are the keys of counters, barriers and rosters")]
     Reserved,
     /// Longer than [`MAX_COUNTER_NAME_BYTES`].
     #[error(
@@ -146,6 +146,8 @@ pub enum ReservedFor {
     Counter,
     /// A barrier.
     Barrier,
+    /// The roster of a sharded state.
+    Roster,
 }
 
 impl ReservedFor {
@@ -155,6 +157,7 @@ impl ReservedFor {
         match self {
             ReservedFor::Counter => "counter",
             ReservedFor::Barrier => "barrier",
+            ReservedFor::Roster => "roster",
         }
     }
 
@@ -162,6 +165,7 @@ impl ReservedFor {
         match self {
             ReservedFor::Counter => 'c',
             ReservedFor::Barrier => 'b',
+            ReservedFor::Roster => 's',
         }
     }
 }
@@ -183,6 +187,14 @@ impl Key {
         Key::reserved(ReservedFor::Barrier, name)
     }
 
+    /// The key by which the directory knows the roster of a sharded state. No other key equals it.
+    ///
+    /// # Errors
+    /// [`InvalidName::CounterTooLong`].
+    pub fn of_roster(name: &Name) -> Result<Key, InvalidName> {
+        Key::reserved(ReservedFor::Roster, name)
+    }
+
     fn reserved(what: ReservedFor, name: &Name) -> Result<Key, InvalidName> {
         match name.as_str().len() {
             len if len > MAX_COUNTER_NAME_BYTES => Err(InvalidName::CounterTooLong { len }),
@@ -201,7 +213,7 @@ impl Key {
     #[must_use]
     pub fn reserved_for(&self) -> Option<(ReservedFor, &str)> {
         let rest = self.0.strip_prefix(RESERVED)?;
-        [ReservedFor::Counter, ReservedFor::Barrier]
+        [ReservedFor::Counter, ReservedFor::Barrier, ReservedFor::Roster]
             .into_iter()
             .find_map(|what| rest.strip_prefix(what.mark()).filter(|name| !name.is_empty()).map(|name| (what, name)))
     }

@@ -8,6 +8,7 @@
 //! - [`session`]: the records in a worker's submission and completion rings.
 //! - [`ranges`]: the table of a body that consists of several ranges of an arena.
 //! - [`bundle`]: the table of many tensors that are published as one version. [`bundle_check`]: its check, in steps.
+//! - `roster`: questions to rosters of sharded states.
 //! - `excerpt`: a part of a version, in requests. `gathered`: ranges of several versions, in one request.
 
 pub mod bundle;
@@ -18,6 +19,7 @@ mod gathered;
 pub mod landing;
 pub mod message;
 pub mod ranges;
+pub(crate) mod roster;
 pub mod session;
 
 pub use codec::{Reader, WireError, Writer};

@@ -6,7 +6,7 @@
 
 use super::message::{read_atomic, write_atomic};
 use super::ranges::MAX_RANGES;
-use super::{Reader, WireError, Writer, excerpt, gathered};
+use super::{Reader, WireError, Writer, excerpt, gathered, roster};
 use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{
@@ -48,16 +48,18 @@ const RELEASED: u8 = 73;
 const TAKEN_BACK: u8 = 74;
 const WATCHED: u8 = 75;
 const UNFETCHED: u8 = 76;
+const ROSTER: u8 = 77;
 
 /// In place of a number of versions: the key is not the worker's.
 const NOT_OWNED: u32 = u32::MAX;
 
 /// The kinds of replies.
-const REPLY_KINDS: &str = "65 to 76";
+const REPLY_KINDS: &str = "65 to 77";
 
 const OPEN: u8 = 0;
 const OPERATE: u8 = 1;
 const WAIT: u8 = 2;
+const ASK_ROSTER: u8 = 3;
 
 fn nanos(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
@@ -239,6 +241,10 @@ pub fn write_command(w: &mut Writer, op: OpId, command: &Command) {
                 CounterAsk::Wait { members } => {
                     w.u8(WAIT).u32(*members);
                 }
+                CounterAsk::Roster(ask) => {
+                    w.u8(ASK_ROSTER);
+                    roster::write_ask(w, ask);
+                }
             }
         }
     }
@@ -376,9 +382,10 @@ fn read_command(kind: u8, r: &mut Reader<'_>) -> Result<Command, WireError> {
                     CounterAsk::Operate { home, identity, op: read_atomic(r)? }
                 }
                 WAIT => CounterAsk::Wait { members: r.u32()? },
+                ASK_ROSTER => CounterAsk::Roster(roster::read_ask(r)?),
                 n => {
                     let (what, value) = ("what is asked of a counter", u64::from(n));
-                    return Err(WireError::Value { what, value, expected: "0 to 2" });
+                    return Err(WireError::Value { what, value, expected: "0 to 3" });
                 }
             };
             Command::Counter(CounterCommand { name, ask, timeout })
@@ -438,6 +445,10 @@ fn write_answer(w: &mut Writer, op: OpId, answer: &Answer) {
             w.u8(RELEASED).u64(op.0).u64(*round).u8(u8::from(*leader));
             write_counter_report(w, report);
         }
+        Answer::Roster(answer) => {
+            w.u8(ROSTER).u64(op.0);
+            roster::write_answer(w, answer);
+        }
     }
 }
 
@@ -461,7 +472,7 @@ pub fn read_reply(bytes: &[u8]) -> Result<Reply, WireError> {
         RETURNED => Reply::Returned { pushed: OpId(r.u64()?), offset: r.u64()? },
         UNFETCHED => Reply::Unfetched { number: r.u64()?, left: Some(r.u32()?).filter(|left| *left != NOT_OWNED) },
         WATCHED => Reply::Watched { pushed: OpId(r.u64()?) },
-        PUSHED | FETCHED | DELETED | FAILED | PREPARED | COUNTER_OPENED | COUNTED | RELEASED | TAKEN_BACK => {
+        PUSHED | FETCHED | DELETED | FAILED | PREPARED | COUNTER_OPENED | COUNTED | RELEASED | TAKEN_BACK | ROSTER => {
             Reply::Answer { op: OpId(r.u64()?), answer: read_answer(kind, &mut r)? }
         }
         n => return Err(unknown_reply(n)),
@@ -504,6 +515,7 @@ fn read_answer(kind: u8, r: &mut Reader<'_>) -> Result<Answer, WireError> {
             let (round, leader) = (r.u64()?, r.flag("whether it was the last to arrive")?);
             Answer::Released { round, leader, report: read_counter_report(r)? }
         }
+        ROSTER => Answer::Roster(roster::read_answer(r)?),
         n => return Err(unknown_reply(n)),
     })
 }

@@ -208,7 +208,7 @@ proptest! {
 #[test]
 fn record_kinds_are_named_in_the_errors() {
     assert_eq!(REQUEST_KINDS, format!("{PUSH} to {COUNT_UNFETCHED}"));
-    assert_eq!(REPLY_KINDS, format!("{PUSHED} to {UNFETCHED}"));
+    assert_eq!(REPLY_KINDS, format!("{PUSHED} to {ROSTER}"));
     let unknown = |e: WireError| e.to_string();
     let command = read_request(&[COUNT_UNFETCHED + 1]).map_err(unknown).unwrap_err();
     let reply = read_reply(&[UNFETCHED + 1]).map_err(unknown).unwrap_err();

@@ -4,7 +4,7 @@ use super::op::{Outcome, Route, Stage, changes};
 use super::{Asked, AskedFor, COUNTERS_PER_NODE, Counters, Effect, OfLink, WORD_BYTES, spoken};
 use crate::fabric::{LinkId, WorkId};
 use crate::memory::RemoteSlice;
-use crate::op::{CounterAsk, CounterPath, Failure, FailureCode};
+use crate::op::{CounterAsk, CounterPath, Failure, FailureCode, RosterAnswer};
 use crate::protocol::action::Post;
 use crate::protocol::ids::{CounterCallId, OperationId};
 use crate::protocol::slab::Id;
@@ -40,18 +40,18 @@ enum CallState {
     Asked,
     /// The device operates on the peer's word.
     Posted,
-    /// BARRIER_WAIT was sent.
+    /// BARRIER_WAIT or ROSTER_ASK was sent.
     Waiting,
-    /// CANCEL was sent after BARRIER_WAIT.
+    /// CANCEL was sent after it.
     Cancelling,
 }
 
 impl AskedFor {
     /// The state of a call that was sent for this request.
-    fn state(self) -> CallState {
+    fn state(&self) -> CallState {
         match self {
             AskedFor::Open { .. } => CallState::Opening,
-            AskedFor::Wait { .. } => CallState::Waiting,
+            AskedFor::Wait { .. } | AskedFor::Roster(_) => CallState::Waiting,
             AskedFor::Operate { .. } => CallState::Asked,
         }
     }
@@ -99,6 +99,7 @@ impl Counters {
         let opened = l.opened.get(&key).filter(|opened| opened.tenants.contains(&tenant));
         match (ask, opened) {
             (CounterAsk::Wait { members }, _) => self.call(now, id, link, AskedFor::Wait { members }),
+            (CounterAsk::Roster(ask), _) => self.call(now, id, link, AskedFor::Roster(ask)),
             (CounterAsk::Open, Some(opened)) => {
                 let outcome = Outcome::Opened(l.peer.name.clone(), opened.identity);
                 self.end(id, outcome);
@@ -230,6 +231,20 @@ impl Counters {
         if let Some(op) = call.op {
             let way = Route { path: CounterPath::Message, fabric, posted: call.posted };
             self.end(op, Outcome::Released(round, leader, way));
+        }
+    }
+
+    /// Handles the message ROSTER_ANSWER.
+    pub(crate) fn roster_answered(&mut self, link: LinkId, index: u32, answer: RosterAnswer) {
+        let right = [CallState::Waiting, CallState::Cancelling];
+        let Some(id) = self.call_of(link, index, "ROSTER_ANSWER", &right) else { return };
+        if self.is_cancelling(link, id) {
+            // CANCELLED is still to come.
+            return;
+        }
+        let Some(call) = self.forget_call(link, id) else { return };
+        if let Some(op) = call.op {
+            self.end(op, Outcome::Roster(answer));
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::barrier::Barrier;
 use super::op::Stage;
+use super::roster::Roster;
 use super::{COUNTERS_PER_NODE, Counters, Effect, spoken};
 use crate::fabric::LinkId;
 use crate::op::{CounterAsk, Failure, FailureCode};
@@ -65,6 +66,7 @@ pub(super) enum What {
     /// The counter's place among the words.
     Counter(u32),
     Barrier(Barrier),
+    Roster(Roster),
 }
 
 impl Claims {
@@ -102,6 +104,7 @@ impl Claims {
         *self.made_for.entry(tenant).or_default() += 1;
         let what = match key.reserved_for() {
             Some((ReservedFor::Barrier, _)) => What::Barrier(Barrier::default()),
+            Some((ReservedFor::Roster, _)) => What::Roster(Roster::default()),
             _ => What::Counter(place),
         };
         Home { identity: identity(node, self.incarnation, place), tenant, what }

@@ -3,11 +3,12 @@
 use super::barrier::{Arrival, Waiter};
 use super::claims::{Entry, Home, What};
 use super::op::{Outcome, Route, Stage};
+use super::roster::{Answered, Asker};
 use super::words::Who;
 use super::{Counters, Effect, spoken};
 use crate::fabric::{AtomicOp, FabricKind, GrantAccess, LinkId};
 use crate::memory::RemoteSlice;
-use crate::op::{CounterAsk, CounterPath, Failure, FailureCode};
+use crate::op::{CounterAsk, CounterPath, Failure, FailureCode, RosterAsk};
 use crate::protocol::action::Post;
 use crate::protocol::ids::OperationId;
 use crate::protocol::tenant::Tenant;
@@ -27,15 +28,16 @@ pub(super) enum Serve {
     Granting(u32, u64),
     /// Waits for the device, which operates on the word.
     Operating,
-    /// Waits at this barrier for the other members.
+    /// Waits at this barrier for the other members, or at this roster.
     Waiting(Key),
 }
 
 /// A request that a peer may make while the directory's answer to the claim is still open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Request {
     Open { wants_grant: bool },
     Wait { members: u32 },
+    Roster(RosterAsk),
 }
 
 /// A word that is granted, or about to be granted, to the peer until the link ends.
@@ -54,21 +56,23 @@ impl Counters {
     pub(super) fn here(&mut self, now: Time, id: OperationId) {
         let Some(op) = self.ops.get(&id) else { return };
         let (key, tenant) = (op.key.clone(), op.tenant);
-        let members = match op.ask {
-            CounterAsk::Wait { members } => Some(members),
-            CounterAsk::Open | CounterAsk::Operate { .. } => None,
-        };
+        let ask = op.ask.clone();
         if let Err(failure) = self.may_count(&key, tenant) {
             return self.fail(id, failure);
         }
-        match members {
-            Some(members) => {
+        match ask {
+            CounterAsk::Wait { members } => {
                 self.set_stage(id, Stage::Arrived);
                 if let Err(failure) = self.arrive(now, &key, Waiter::Local(id), members) {
                     self.fail(id, failure);
                 }
             }
-            None => {
+            CounterAsk::Roster(ask) => {
+                self.set_stage(id, Stage::Arrived);
+                let (waiter, node) = (Waiter::Local(id), self.name.clone());
+                self.ask_roster(&key, Asker { waiter, node }, ask);
+            }
+            CounterAsk::Open | CounterAsk::Operate { .. } => {
                 let Some(identity) = self.home(&key).map(|home| home.identity) else { return };
                 self.end(id, Outcome::Opened(self.name.clone(), identity));
             }
@@ -114,9 +118,34 @@ impl Counters {
         }
     }
 
+    /// Asks a roster that lives here, and answers all who have an answer by that.
+    fn ask_roster(&mut self, key: &Key, who: Asker, ask: RosterAsk) {
+        let Some((_, name)) = key.reserved_for() else { return };
+        let commits = |entry: &Entry| match entry {
+            Entry::Home(Home { what: What::Roster(roster), .. }) => roster.commits(),
+            _ => 0,
+        };
+        let all: usize = match ask {
+            RosterAsk::Commit(_) => self.by_key.values().map(commits).sum(),
+            _ => 0,
+        };
+        let Some(Entry::Home(Home { what: What::Roster(roster), .. })) = self.by_key.get_mut(key) else { return };
+        let others = all.saturating_sub(roster.commits());
+        for Answered { waiter, result } in roster.ask(name, who, ask, others) {
+            match (waiter, result) {
+                (Waiter::Local(id), Ok(answer)) => self.end(id, Outcome::Roster(answer)),
+                (Waiter::Local(id), Err(failure)) => self.fail(id, failure),
+                (Waiter::Peer(link, index), Ok(answer)) => self.answer(link, index, Body::RosterAnswer(answer)),
+                (Waiter::Peer(link, index), Err(failure)) => self.refuse(link, index, failure),
+            }
+        }
+    }
+
     pub(super) fn withdraw(&mut self, key: &Key, who: Waiter) {
-        if let Some(barrier) = self.barrier_mut(key) {
-            barrier.withdraw(who);
+        match self.by_key.get_mut(key) {
+            Some(Entry::Home(Home { what: What::Barrier(barrier), .. })) => barrier.withdraw(who),
+            Some(Entry::Home(Home { what: What::Roster(roster), .. })) => roster.withdraw(who),
+            _ => {}
         }
     }
 
@@ -127,18 +156,23 @@ impl Counters {
         let lost = Counters::lost(key, &self.name);
         match what {
             What::Barrier(mut barrier) => {
-                for (waiter, _) in barrier.take_waiting() {
-                    match waiter {
-                        Waiter::Local(id) => self.fail(id, lost.clone()),
-                        Waiter::Peer(link, index) => self.refuse(link, index, lost.clone()),
-                    }
-                }
+                self.lose(barrier.take_waiting().into_iter().map(|(waiter, _)| waiter).collect(), &lost);
             }
+            What::Roster(mut roster) => self.lose(roster.take_waiting(), &lost),
             // The word stays as it is, because peers may still be operating on it. No other counter ever lies at this
             // place.
             What::Counter(place) => {
                 let granted = self.links.iter().filter(|(_, l)| l.grants.contains_key(&place)).map(|(link, _)| *link);
                 self.effects.extend(granted.map(|link| Effect::TellEnded(link, key.clone())));
+            }
+        }
+    }
+
+    fn lose(&mut self, waiting: Vec<Waiter>, lost: &Failure) {
+        for waiter in waiting {
+            match waiter {
+                Waiter::Local(id) => self.fail(id, lost.clone()),
+                Waiter::Peer(link, index) => self.refuse(link, index, lost.clone()),
             }
         }
     }
@@ -170,13 +204,15 @@ impl Counters {
         Ok(Ok(()))
     }
 
-    /// Handles the messages COUNTER_OPEN and BARRIER_WAIT of a peer that [may ask](Counters::may_ask).
+    /// Handles the messages COUNTER_OPEN, BARRIER_WAIT and ROSTER_ASK of a peer that [may ask](Counters::may_ask).
     pub(crate) fn asked(&mut self, now: Time, link: LinkId, index: u32, (key, tenant): (Key, Tenant), what: Request) {
-        let is_barrier = matches!(what, Request::Wait { .. });
-        match key.reserved_for() {
-            Some((ReservedFor::Counter, _)) if !is_barrier => {}
-            Some((ReservedFor::Barrier, _)) if is_barrier => {}
-            _ => return self.violation(link, format!("it asks for a counter or barrier by {key:?}, which is none")),
+        let right = match what {
+            Request::Open { .. } => ReservedFor::Counter,
+            Request::Wait { .. } => ReservedFor::Barrier,
+            Request::Roster(_) => ReservedFor::Roster,
+        };
+        if !key.reserved_for().is_some_and(|(found, _)| found == right) {
+            return self.violation(link, format!("it asks for a {} by {key:?}, which is none", right.noun()));
         }
         if matches!(what, Request::Wait { members: 0 }) {
             return self.violation(link, "it waits at a barrier for 0 members".to_owned());
@@ -211,7 +247,13 @@ impl Counters {
                     self.refuse(link, index, failure);
                 }
             }
-            // The reserved key says whether it names a counter or a barrier.
+            (Request::Roster(ask), What::Roster(_)) => {
+                let Some(l) = self.links.get_mut(&link) else { return };
+                l.serves.insert(index, Serve::Waiting(key.clone()));
+                let (waiter, node) = (Waiter::Peer(link, index), l.peer.name.clone());
+                self.ask_roster(&key, Asker { waiter, node }, ask);
+            }
+            // The reserved key says what it names.
             _ => {}
         }
     }

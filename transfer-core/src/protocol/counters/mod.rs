@@ -1,4 +1,4 @@
-//! Named counters and barriers of the whole job.
+//! Named counters and barriers of the whole job, and rosters of sharded states.
 //!
 //! Each lives at its *home*: the node of the worker that first named it. The directory holds its name, in a namespace
 //! of its own, with the home's node as the owner: the first node to claim the name is the home, and all other nodes are
@@ -9,7 +9,7 @@
 //! - `op`: operations of workers: their requests, their stages, and their outcomes.
 //! - `claims`: the homes of names, and the handling of the directory's answers.
 //! - `words`: the values of the counters that live here, and the operations on them.
-//! - `barrier`: the waiters that have arrived at a barrier.
+//! - `barrier`: the waiters that have arrived at a barrier. `roster`: the ranks that have committed versions of a sharded state.
 //! - `home`: counters and barriers that live here: operations of workers, requests of peers, grants.
 //! - `away`: counters and barriers that live elsewhere: requests to peers, and operations on their words.
 
@@ -18,12 +18,14 @@ mod barrier;
 mod claims;
 mod home;
 mod op;
+mod roster;
 #[cfg(test)]
 mod tests;
 mod words;
 
 pub(super) use home::Request;
 pub(super) use op::{Outcome, Route};
+pub use roster::UNFINISHED_VERSIONS;
 
 use super::action::Action;
 use super::config::NodeConfig;
@@ -33,7 +35,7 @@ use super::slab::Slab;
 use super::tenant::{Tenant, Tenants};
 use crate::fabric::{AtomicOp, FabricKind, LinkId};
 use crate::memory::LocalSlice;
-use crate::op::Failure;
+use crate::op::{Failure, RosterAsk};
 use crate::tensor::{Key, Name, ReservedFor};
 use crate::wire::message::Body;
 use barrier::Barrier;
@@ -41,6 +43,7 @@ use claims::{Claims, Entry, Home, What};
 use hashbrown::HashMap;
 use home::{Serve, WordGrant};
 use op::Op;
+use roster::Roster;
 use std::collections::BTreeMap;
 use words::Words;
 
@@ -128,7 +131,7 @@ pub(super) struct Asked {
 }
 
 /// The kind of a request to a peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AskedFor {
     /// COUNTER_OPEN.
     Open {
@@ -147,6 +150,8 @@ pub(super) enum AskedFor {
         /// The operation.
         op: AtomicOp,
     },
+    /// ROSTER_ASK.
+    Roster(RosterAsk),
 }
 
 /// Returns the name of a counter or barrier for messages to people.
@@ -154,6 +159,7 @@ fn spoken(key: &Key) -> String {
     match key.reserved_for() {
         Some((ReservedFor::Counter, name)) => format!("counter {name:?}"),
         Some((ReservedFor::Barrier, name)) => format!("barrier {name:?}"),
+        Some((ReservedFor::Roster, name)) => format!("the roster of state {name:?}"),
         None => format!("key {key:?}"),
     }
 }
@@ -233,7 +239,14 @@ impl Counters {
         }
     }
 
-    /// Returns the number of counters and barriers that live here.
+    fn roster(&self, key: &Key) -> Option<&Roster> {
+        match self.home(key) {
+            Some(Home { what: What::Roster(roster), .. }) => Some(roster),
+            _ => None,
+        }
+    }
+
+    /// Returns the number of counters, barriers and rosters that live here.
     pub(super) fn live_here(&self) -> u64 {
         self.by_key.values().filter(|entry| matches!(entry, Entry::Home(_))).count() as u64
     }
@@ -256,6 +269,7 @@ impl Counters {
         let waiting = |entry: &Entry| match entry {
             Entry::Claiming(_) => 1,
             Entry::Home(Home { what: What::Barrier(barrier), .. }) => barrier.arrived(),
+            Entry::Home(Home { what: What::Roster(roster), .. }) => roster.waiting(),
             Entry::Home(_) => 0,
         };
         let links: usize = self.links.values().map(|l| l.calls.len() + l.serves.len()).sum();

@@ -5,7 +5,7 @@ use super::barrier::{Barrier, Waiter};
 use super::claims::Entry;
 use super::{Counters, Effect, spoken};
 use crate::fabric::{AtomicOp, FabricKind, LinkId};
-use crate::op::{CounterAsk, CounterPath, Failure, FailureCode};
+use crate::op::{CounterAsk, CounterPath, Failure, FailureCode, RosterAnswer, RosterAsk};
 use crate::protocol::ids::{CounterCallId, OperationId, RunningId};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name};
@@ -33,7 +33,7 @@ pub(super) enum Stage {
     Called(LinkId, CounterCallId),
     /// The device that operates on words of this node.
     Running(RunningId),
-    /// The other members of a barrier that lives here.
+    /// The other members of a barrier that lives here, or other ranks.
     Arrived,
 }
 
@@ -54,11 +54,14 @@ pub(crate) enum Outcome {
     Counted(u64, Route),
     /// A barrier was released: its round, and whether this waiter was the last to arrive.
     Released(u64, bool, Route),
+    /// A roster has answered.
+    Roster(RosterAnswer),
 }
 
 /// Whether an operation may change its word, or counts as an arrival.
 pub(super) fn changes(ask: &CounterAsk) -> bool {
-    !matches!(ask, CounterAsk::Open | CounterAsk::Operate { op: AtomicOp::Load, .. })
+    // What changes a roster can be asked again.
+    !matches!(ask, CounterAsk::Open | CounterAsk::Operate { op: AtomicOp::Load, .. } | CounterAsk::Roster(_))
 }
 
 impl Counters {
@@ -150,6 +153,9 @@ impl Counters {
                 let arrived = u32::try_from(self.barrier(key).map_or(0, Barrier::arrived)).unwrap_or(u32::MAX);
                 format!("{} of {members} members to arrive at it", members.saturating_sub(arrived))
             }
+            (Stage::Arrived, CounterAsk::Roster(ask)) => {
+                self.roster(key).map_or_else(String::new, |r| r.waits_for(ask))
+            }
             (Stage::Arrived, _) => "its turn".to_owned(),
         })
     }
@@ -178,6 +184,10 @@ impl Counters {
                              last of them came at this moment"
                         ),
                     ),
+                    CounterAsk::Roster(RosterAsk::Commit(_)) => (
+                        FailureCode::Deadline,
+                        format!("{what}, at node {home:?}, waited {after:?} for ranks that have not committed"),
+                    ),
                     ask if changes(ask) && !opening => (
                         FailureCode::OutcomeUnknown,
                         format!(
@@ -201,6 +211,10 @@ impl Counters {
                     CounterAsk::Wait { members } => format!(
                         "{arrived} of {members} members arrived at {what} within {after:?}; this arrival is withdrawn"
                     ),
+                    CounterAsk::Roster(ask) => {
+                        let waits_for = self.roster(key).map_or_else(String::new, |roster| roster.waits_for(ask));
+                        format!("waited {after:?} at {what} for {waits_for}")
+                    }
                     _ => format!("{what}: {after:?} went by"),
                 };
                 (FailureCode::Deadline, text)

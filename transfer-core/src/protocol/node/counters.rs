@@ -1,11 +1,11 @@
-//! Counters and barriers: events of workers, peers and devices go to `protocol/counters`, and their effects are carried
+//! Counters, barriers and rosters: events of workers, peers and devices go to `protocol/counters`, and their effects are carried
 //! out.
 
 use super::Node;
 use super::flows::Counting;
 use crate::fabric::{AtomicOp, FabricKind, LinkId, WorkId};
 use crate::memory::LocalSlice;
-use crate::op::{Answer, CounterAsk, CounterCommand, CounterReport, Failure, FailureCode, OpId};
+use crate::op::{Answer, CounterAsk, CounterCommand, CounterReport, Failure, FailureCode, OpId, RosterAsk};
 use crate::protocol::counters::{Asked, AskedFor, Counters, Effect, Outcome, Request, Route};
 use crate::protocol::ids::{OperationId, SessionId};
 use crate::protocol::links::Out;
@@ -65,12 +65,13 @@ impl Counting<'_> {
 
     /// Handles a worker's request about a counter or a barrier.
     pub(super) fn counter(&mut self, now: Time, session: SessionId, op: OpId, command: CounterCommand) {
-        let CounterCommand { name, ask, timeout } = command;
+        let CounterCommand { name, mut ask, timeout } = command;
         if let Some(failure) = access!(self).is_busy(session) {
             return replies!(self).refuse(session, op, failure);
         }
         let key = match &ask {
             CounterAsk::Wait { .. } => Key::of_barrier(&name),
+            CounterAsk::Roster(_) => Key::of_roster(&name),
             CounterAsk::Open | CounterAsk::Operate { .. } => Key::of_counter(&name),
         };
         let key = match key {
@@ -85,6 +86,9 @@ impl Counting<'_> {
             Err(e) => return replies!(self).refuse(session, op, Failure::new(FailureCode::Invalid, e.to_string())),
         };
         let Some(tenant) = self.sessions.tenant_of(session) else { return };
+        if let CounterAsk::Roster(RosterAsk::Commit(commit)) = &mut ask {
+            commit.worker = self.sessions.get(session).map(|session| session.name().clone());
+        }
         let of = (key.clone(), tenant);
         let kind = OpKind::Counter(CounterOp);
         let id =
@@ -133,6 +137,7 @@ impl Counting<'_> {
             AskedFor::Open { wants_grant } => Body::CounterOpen { name, tenant, wants_grant },
             AskedFor::Wait { members } => Body::BarrierWait { name, tenant, members },
             AskedFor::Operate { identity, op } => Body::CounterOp { name, tenant, identity, op },
+            AskedFor::Roster(ask) => Body::RosterAsk { name, tenant, ask },
         };
         sending!(self).send(link, Role::Counter, index, body);
     }
@@ -156,6 +161,7 @@ impl Counting<'_> {
                 self.meters.released();
                 Answer::Released { round, leader, report: report(way) }
             }
+            Outcome::Roster(answer) => Answer::Roster(answer),
         };
         self.actions.answer(session, op, answer);
     }
@@ -184,7 +190,7 @@ impl Counting<'_> {
         None
     }
 
-    /// Handles the messages COUNTER_OPEN and BARRIER_WAIT.
+    /// Handles the messages COUNTER_OPEN, BARRIER_WAIT and ROSTER_ASK.
     pub(super) fn counter_asked(
         &mut self,
         now: Time,

@@ -375,6 +375,9 @@ impl Cluster {
             Reply::Watched { pushed } => self.watched(worker, pushed),
             // No worker here asks for it.
             Reply::Unfetched { number, .. } => return Err(format!("worker {worker} has not asked for {number}")),
+            Reply::Answer { op, answer: answer @ Answer::Roster(_) } => {
+                return Err(format!("{op:?} asked no roster, which answers {answer:?}"));
+            }
             Reply::Answer { op, answer: Answer::TakenBack { .. } } => {
                 return Err(format!("{op:?} is taken back, which nobody asked for"));
             }

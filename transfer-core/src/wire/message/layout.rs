@@ -1,7 +1,7 @@
 //! The bytes of a control message.
 //!
 //! ```text
-//! offset  0  layout version  u8    11
+//! offset  0  layout version  u8    12
 //!         1  kind            u8
 //!         2  length          u16   of the whole message
 //!         4  credits         u16   receive slots that the sender of this message gives back
@@ -19,7 +19,7 @@ use crate::tensor::{Name, Version};
 use crate::trace::TraceContext;
 use crate::wire::landing::{SlotGrant, rails_of, read_keys, write_keys};
 use crate::wire::session::{cut, select, select_parts};
-use crate::wire::{Reader, WireError, Writer, crc32c, excerpt, gathered};
+use crate::wire::{Reader, WireError, Writer, crc32c, excerpt, gathered, roster};
 use std::num::NonZeroU64;
 
 const LOAD: u8 = 0;
@@ -145,6 +145,12 @@ impl Message {
             Body::BarrierReleased { round, leader } => {
                 w.u64(*round).u8(u8::from(*leader));
             }
+            Body::RosterAsk { name, tenant, ask } => {
+                write_name(&mut w, *name);
+                write_name(&mut w, *tenant);
+                roster::write_ask(&mut w, ask);
+            }
+            Body::RosterAnswer(answer) => roster::write_answer(&mut w, answer),
             Body::Trace { version, context } => {
                 w.u64(version.0);
                 context.write(&mut w);
@@ -309,11 +315,13 @@ impl Message {
                 Body::GatherRequest { stem, tenant, parts, trace: TraceContext::read_last(r)? }
             }
             29 => Body::Unchanged { version: Version(r.u64()?) },
+            30 => Body::RosterAsk { name: read_name(r)?, tenant: read_name(r)?, ask: roster::read_ask(r)? },
+            31 => Body::RosterAnswer(roster::read_answer(r)?),
             n => {
                 return Err(WireError::Value {
                     what: "kind of a control message",
                     value: u64::from(n),
-                    expected: "1 to 28",
+                    expected: "1 to 31",
                 });
             }
         })

@@ -13,13 +13,13 @@ use super::WireError;
 use super::landing::SlotGrant;
 use crate::fabric::AtomicOp;
 use crate::memory::RemoteSlice;
-use crate::op::Failure;
+use crate::op::{Failure, RosterAnswer, RosterAsk};
 use crate::tensor::{Excerpt, GatheredPart, Name, Select, TensorMeta, Version};
 use crate::trace::TraceContext;
 use std::num::NonZeroU64;
 
 /// The version of the layout. A peer with another version is refused when it connects.
-pub const LAYOUT_VERSION: u8 = 11;
+pub const LAYOUT_VERSION: u8 = 12;
 
 /// The largest length of a message, in bytes. Every fabric can send this much in one message.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
@@ -289,6 +289,17 @@ pub enum Body {
         /// Whether this arrival was the last of the round.
         leader: bool,
     },
+    /// Counter: asks the roster of a sharded state. The home answers at once, later, or never.
+    RosterAsk {
+        /// The state's key.
+        name: NameRef,
+        /// The tenant that asks.
+        tenant: NameRef,
+        /// The question.
+        ask: RosterAsk,
+    },
+    /// Counter: the answer of a roster.
+    RosterAnswer(RosterAnswer),
     /// Pull, push: the trace context of the push of the version that is written next. Sent only if there is one.
     Trace {
         /// The version.
@@ -344,6 +355,8 @@ impl Body {
             Body::ReleaseReference { .. } => 27,
             Body::GatherRequest { .. } => 28,
             Body::Unchanged { .. } => 29,
+            Body::RosterAsk { .. } => 30,
+            Body::RosterAnswer(_) => 31,
         }
     }
 
@@ -380,6 +393,8 @@ impl Body {
             Body::ReleaseReference { .. } => "RELEASE_REFERENCE",
             Body::GatherRequest { .. } => "GATHER_REQUEST",
             Body::Unchanged { .. } => "UNCHANGED",
+            Body::RosterAsk { .. } => "ROSTER_ASK",
+            Body::RosterAnswer(_) => "ROSTER_ANSWER",
         }
     }
 }

@@ -82,6 +82,12 @@ impl Node {
             Body::BarrierWait { name, tenant, members } => {
                 counting!(self).counter_asked(now, link, index, (name, tenant), Request::Wait { members });
             }
+            Body::RosterAsk { name, tenant, ask } => {
+                counting!(self).counter_asked(now, link, index, (name, tenant), Request::Roster(ask));
+            }
+            Body::RosterAnswer(answer) => {
+                counting!(self).count(now, |counters| counters.roster_answered(link, index, answer));
+            }
             Body::CounterOp { name, tenant, identity, op } => {
                 counting!(self).counter_op(now, link, index, (name, tenant), (identity, op));
             }

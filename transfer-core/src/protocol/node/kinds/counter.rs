@@ -10,6 +10,7 @@ impl Kind for CounterOp {
     fn name(&self, op: &Op) -> &'static str {
         match op.key.reserved_for() {
             Some((ReservedFor::Barrier, _)) => "barrier",
+            Some((ReservedFor::Roster, _)) => "roster",
             _ => "counter",
         }
     }

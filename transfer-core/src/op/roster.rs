@@ -1,0 +1,127 @@
+//! Rosters: which ranks have committed each version of a sharded state.
+
+use crate::tensor::{Name, Version};
+
+/// The most ranks of a sharded state.
+pub const MAX_WORLD_SIZE: u32 = 16_384;
+
+/// The most ranks that one [`RosterAnswer::Ranks`] or [`RosterAnswer::Missing`] lists.
+pub const MAX_LISTED_RANKS: usize = 64;
+
+/// What is asked of the roster of a sharded state. The first three change it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RosterAsk {
+    /// Commit a rank's shards of a version. Waits while as many versions as may be are unfinished. The same
+    /// commit again has the same answer. Answered by [`RosterAnswer::Committed`].
+    Commit(RankCommit),
+    /// Take a commit back, unless its version is whole. Answered by [`RosterAnswer::State`].
+    Withdraw {
+        /// The version.
+        version: Version,
+        /// The rank.
+        rank: u32,
+        /// The instance that has committed it.
+        instance: u64,
+    },
+    /// The manifest of this version is published: it is whole. Earlier versions that are not whole end. Answered by
+    /// [`RosterAnswer::State`].
+    Published {
+        /// The version.
+        version: Version,
+        /// The digest of its ranks, from [`RosterAnswer::Committed`].
+        ranks: u64,
+    },
+    /// List the ranks that have committed a version, in order, from this one on. Answered by [`RosterAnswer::Ranks`].
+    Ranks {
+        /// The version.
+        version: Version,
+        /// The first rank to list.
+        from: u32,
+    },
+    /// List the ranks that have not committed a version, in order. Answered by [`RosterAnswer::Missing`].
+    Missing {
+        /// The version.
+        version: Version,
+    },
+    /// Look which version is whole, and which ones are held. Answered by [`RosterAnswer::State`].
+    Look,
+    /// Hold a version: its shards stay until this is given up. It is never answered with success. A later
+    /// [`Look`](RosterAsk::Look) of the same worker comes behind it.
+    Hold {
+        /// The version.
+        version: Version,
+    },
+}
+
+/// A rank's commit of one version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankCommit {
+    /// The version.
+    pub version: Version,
+    /// The rank, below the world size.
+    pub rank: u32,
+    /// The number of ranks, at most [`MAX_WORLD_SIZE`].
+    pub world_size: u32,
+    /// Whether it begins the versions again.
+    pub restarts: bool,
+    /// Tells these shards from others of this rank. The key under which they are published contains it.
+    pub instance: u64,
+    /// A digest of names, element types, global shapes and boxes of its shards.
+    pub layout: u64,
+    /// The worker that commits. The sidecar fills it in.
+    pub worker: Option<Name>,
+}
+
+/// A rank that has committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommittedRank {
+    /// The rank.
+    pub rank: u32,
+    /// See [`RankCommit::instance`].
+    pub instance: u64,
+    /// See [`RankCommit::layout`].
+    pub layout: u64,
+    /// The node where its shards lie.
+    pub node: Name,
+}
+
+/// What a roster answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RosterAnswer {
+    /// The rank has committed.
+    Committed {
+        /// Whether all ranks have committed with this one. Then this worker has to check the version and to publish its manifest.
+        is_last: bool,
+        /// The newest version that is whole.
+        whole: Option<Version>,
+        /// A digest of all ranks that have committed this version, with their instances, layouts and nodes; 0 unless all have.
+        ranks: u64,
+    },
+    /// Ranks that have committed.
+    Ranks {
+        /// The number of ranks of the version; 0 if nobody has committed it.
+        world_size: u32,
+        /// The rank at which to go on. `None`: there are no more.
+        next: Option<u32>,
+        /// The ranks.
+        ranks: Vec<CommittedRank>,
+    },
+    /// Ranks that have not committed.
+    Missing {
+        /// The number of ranks of the version; 0 if nobody has committed it.
+        world_size: u32,
+        /// How many have not committed.
+        count: u32,
+        /// The first of them, at most [`MAX_LISTED_RANKS`].
+        first: Vec<u32>,
+    },
+    /// The state of the versions.
+    State {
+        /// The newest version that is whole.
+        whole: Option<Version>,
+        /// The versions that somebody holds, at most [`MAX_LISTED_RANKS`], the newest first.
+        held: Vec<Version>,
+    },
+}

@@ -1,0 +1,324 @@
+//! A roster: the ranks that have committed each version of a sharded state, and who holds versions.
+//!
+//! A version is *complete* when all its ranks have committed, and *whole* once its manifest is published. Whole versions rise.
+//! When one becomes whole, all earlier ones that are not whole end. So at most [`UNFINISHED_VERSIONS`] versions are kept, and a
+//! commit of another one waits.
+
+use super::barrier::Waiter;
+use crate::op::{CommittedRank, Failure, FailureCode, MAX_LISTED_RANKS, MAX_WORLD_SIZE};
+use crate::op::{RankCommit, RosterAnswer, RosterAsk};
+use crate::tensor::{Name, Version};
+use crate::wire::roster::{MAX_LIST_BYTES, rank_bytes};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// The most versions of one state that ranks have committed and that are not whole.
+pub const UNFINISHED_VERSIONS: usize = 2;
+
+/// The most commits that all rosters of one node hold.
+pub(super) const MAX_COMMITS: usize = 1 << 18;
+
+#[derive(Debug, Default)]
+pub(super) struct Roster {
+    whole: Option<Version>,
+    /// A commit has begun the versions again, and none is whole since then.
+    is_fresh: bool,
+    unfinished: BTreeMap<Version, Unfinished>,
+    waiting: Vec<Waiting>,
+    holds: Vec<(Waiter, Version)>,
+}
+
+/// A version that is not whole.
+#[derive(Debug)]
+struct Unfinished {
+    world_size: u32,
+    ranks: BTreeMap<u32, Committed>,
+    /// The rank that completed it, whose worker publishes the manifest.
+    last: Option<u32>,
+}
+
+impl Unfinished {
+    fn is_complete(&self) -> bool {
+        self.ranks.len() == self.world_size as usize
+    }
+
+    /// FNV-1a of its ranks, with their instances, layouts and nodes. 0 until it is complete.
+    fn digest(&self) -> u64 {
+        if !self.is_complete() {
+            return 0;
+        }
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        for (rank, Committed { instance, layout, node, .. }) in &self.ranks {
+            let numbers = rank.to_le_bytes().into_iter().chain(instance.to_le_bytes()).chain(layout.to_le_bytes());
+            for byte in numbers.chain(node.as_str().bytes()) {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+            }
+        }
+        hash
+    }
+}
+
+#[derive(Debug)]
+struct Committed {
+    instance: u64,
+    layout: u64,
+    worker: Name,
+    node: Name,
+}
+
+/// A commit that waits.
+#[derive(Debug)]
+struct Waiting {
+    who: Asker,
+    commit: RankCommit,
+}
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub(super) struct Asker {
+    pub(super) waiter: Waiter,
+    /// The node of its worker.
+    pub(super) node: Name,
+}
+
+/// The answer to a question, which may have waited.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub(super) waiter: Waiter,
+    pub(super) result: Result<RosterAnswer, Failure>,
+}
+
+impl Roster {
+    /// Handles a question about the state of this name. `others`: the commits that the other rosters of this node hold. Returns
+    /// its answer, unless it waits, and the answers of those that waited for it.
+    pub(super) fn ask(&mut self, name: &str, who: Asker, ask: RosterAsk, others: usize) -> Vec<Answered> {
+        let mut answered = Vec::new();
+        self.one(name, who, ask, others, &mut answered);
+        answered
+    }
+
+    fn one(&mut self, name: &str, who: Asker, ask: RosterAsk, others: usize, answered: &mut Vec<Answered>) {
+        let result = match &ask {
+            RosterAsk::Commit(commit) => match self.commit(name, &who, commit, others, answered) {
+                Some(result) => result,
+                None => return self.waiting.push(Waiting { who, commit: commit.clone() }),
+            },
+            RosterAsk::Withdraw { version, rank, instance } => {
+                self.take_back(*version, *rank, *instance);
+                Ok(self.state())
+            }
+            RosterAsk::Published { version, ranks } => self.published(name, *version, *ranks, others, answered),
+            RosterAsk::Ranks { version, from } => Ok(self.ranks(*version, *from)),
+            RosterAsk::Missing { version } => Ok(self.missing(*version)),
+            RosterAsk::Look => Ok(self.state()),
+            RosterAsk::Hold { version } => return self.holds.push((who.waiter, *version)),
+        };
+        answered.push(Answered { waiter: who.waiter, result });
+    }
+
+    /// Commits. `None` if it has to wait until another version is whole.
+    fn commit(
+        &mut self,
+        name: &str,
+        who: &Asker,
+        commit: &RankCommit,
+        others: usize,
+        answered: &mut Vec<Answered>,
+    ) -> Option<Result<RosterAnswer, Failure>> {
+        let RankCommit { version, rank, world_size, instance, layout, .. } = *commit;
+        let invalid = |text: String| Some(Err(Failure::new(FailureCode::Invalid, text)));
+        if !(1..=MAX_WORLD_SIZE).contains(&world_size) || rank >= world_size {
+            return invalid(format!(
+                "rank {rank} of {world_size} of state {name:?}: a state has 1 to {MAX_WORLD_SIZE} ranks, counted from 0"
+            ));
+        }
+        let own = self.unfinished.get(&version).and_then(|unfinished| unfinished.ranks.get(&rank));
+        let is_again = own.is_some_and(|own| own.instance == instance);
+        if commit.restarts && !is_again && !self.has_restarted_for(rank) {
+            self.restart(name, answered);
+        }
+        if let Some(whole) = self.whole.filter(|whole| version <= *whole) {
+            let (version, whole) = (version.0, whole.0);
+            let text = format!(
+                "version {version} of state {name:?} is not newer than version {whole}, which is whole; a push that restarts begins the versions again"
+            );
+            return Some(Err(Failure::new(FailureCode::VersionNotRising, text)));
+        }
+        let worker = commit.worker.clone().unwrap_or_else(|| who.node.clone());
+        let is_new = !self.unfinished.contains_key(&version);
+        if is_new && self.unfinished.len() >= UNFINISHED_VERSIONS {
+            return None;
+        }
+        if others + self.commits() >= MAX_COMMITS {
+            let text =
+                format!("the home of state {name:?} holds {MAX_COMMITS} commits of unfinished versions, the limit");
+            return Some(Err(Failure::new(FailureCode::Busy, text)));
+        }
+        let unfinished = self.unfinished.entry(version).or_insert_with(|| Unfinished {
+            world_size,
+            ranks: BTreeMap::new(),
+            last: None,
+        });
+        if unfinished.world_size != world_size {
+            let (version, first) = (version.0, unfinished.world_size);
+            return invalid(format!(
+                "version {version} of state {name:?} has {first} ranks, and rank {rank} says that it has {world_size}; all have to say the same"
+            ));
+        }
+        // A worker of the same name has taken the place of one that is gone.
+        let other = unfinished.ranks.get(&rank).filter(|other| other.instance != instance && other.worker != worker);
+        if let Some(Committed { worker, node, .. }) = other {
+            let version = version.0;
+            let text = format!(
+                "rank {rank} of version {version} of state {name:?} was committed by worker {worker:?} of node {node:?}"
+            );
+            return Some(Err(Failure::new(FailureCode::KeyOwned, text)));
+        }
+        unfinished.ranks.insert(rank, Committed { instance, layout, worker, node: who.node.clone() });
+        if unfinished.is_complete() && !is_again {
+            unfinished.last = Some(rank);
+        }
+        let is_last = unfinished.is_complete() && unfinished.last == Some(rank);
+        Some(Ok(RosterAnswer::Committed { is_last, whole: self.whole, ranks: unfinished.digest() }))
+    }
+
+    /// Whether a restart that this rank asks for has begun already, by another rank.
+    fn has_restarted_for(&self, rank: u32) -> bool {
+        let has_nothing = self.whole.is_none() && self.unfinished.is_empty();
+        has_nothing || self.is_fresh && !self.unfinished.values().any(|unfinished| unfinished.ranks.contains_key(&rank))
+    }
+
+    /// Begins the versions again: nothing of before is whole, or becomes whole.
+    fn restart(&mut self, name: &str, answered: &mut Vec<Answered>) {
+        (self.whole, self.is_fresh) = (None, true);
+        self.unfinished.clear();
+        for Waiting { who, .. } in std::mem::take(&mut self.waiting) {
+            let text = format!("the versions of state {name:?} have begun again meanwhile");
+            let result = Err(Failure::new(FailureCode::VersionGone, text));
+            answered.push(Answered { waiter: who.waiter, result });
+        }
+    }
+
+    fn published(
+        &mut self,
+        name: &str,
+        version: Version,
+        ranks: u64,
+        others: usize,
+        answered: &mut Vec<Answered>,
+    ) -> Result<RosterAnswer, Failure> {
+        if self.whole == Some(version) {
+            return Ok(self.state());
+        }
+        let is_this = |unfinished: &Unfinished| unfinished.is_complete() && unfinished.digest() == ranks;
+        if !self.unfinished.get(&version).is_some_and(is_this) {
+            let text =
+                format!("version {} of state {name:?} ended, or a rank of it changed, before it was whole", version.0);
+            return Err(Failure::new(FailureCode::VersionGone, text));
+        }
+        (self.whole, self.is_fresh) = (Some(version), false);
+        self.unfinished.retain(|other, _| *other > version);
+        // There is room for those that wait for it.
+        for Waiting { who, commit } in std::mem::take(&mut self.waiting) {
+            self.one(name, who, RosterAsk::Commit(commit), others, answered);
+        }
+        Ok(self.state())
+    }
+
+    fn take_back(&mut self, version: Version, rank: u32, instance: u64) {
+        let Some(unfinished) = self.unfinished.get_mut(&version) else { return };
+        if unfinished.ranks.get(&rank).is_some_and(|own| own.instance == instance) {
+            unfinished.ranks.remove(&rank);
+            unfinished.last = None;
+        }
+        if unfinished.ranks.is_empty() {
+            self.unfinished.remove(&version);
+        }
+    }
+
+    fn state(&self) -> RosterAnswer {
+        let mut held: Vec<Version> = self.holds.iter().map(|(_, version)| *version).collect();
+        held.sort_unstable_by(|a, b| b.cmp(a));
+        held.dedup();
+        held.truncate(MAX_LISTED_RANKS);
+        RosterAnswer::State { whole: self.whole, held }
+    }
+
+    fn ranks(&self, version: Version, from: u32) -> RosterAnswer {
+        let Some(unfinished) = self.unfinished.get(&version) else {
+            return RosterAnswer::Ranks { world_size: 0, next: None, ranks: Vec::new() };
+        };
+        let (mut ranks, mut bytes) = (Vec::new(), 0);
+        for (rank, Committed { instance, layout, node, .. }) in unfinished.ranks.range(from..) {
+            let rank = CommittedRank { rank: *rank, instance: *instance, layout: *layout, node: node.clone() };
+            bytes += rank_bytes(&rank);
+            if bytes > MAX_LIST_BYTES || ranks.len() == MAX_LISTED_RANKS {
+                return RosterAnswer::Ranks { world_size: unfinished.world_size, next: Some(rank.rank), ranks };
+            }
+            ranks.push(rank);
+        }
+        RosterAnswer::Ranks { world_size: unfinished.world_size, next: None, ranks }
+    }
+
+    fn missing(&self, version: Version) -> RosterAnswer {
+        let Some(Unfinished { world_size, ranks, .. }) = self.unfinished.get(&version) else {
+            return RosterAnswer::Missing { world_size: 0, count: 0, first: Vec::new() };
+        };
+        let first = (0..*world_size).filter(|rank| !ranks.contains_key(rank)).take(MAX_LISTED_RANKS).collect();
+        // At most as many have committed as there are ranks.
+        let count = world_size - u32::try_from(ranks.len()).unwrap_or(*world_size);
+        RosterAnswer::Missing { world_size: *world_size, count, first }
+    }
+
+    /// Forgets a commit that waits, or a hold.
+    pub(super) fn withdraw(&mut self, who: Waiter) {
+        self.waiting.retain(|waiting| waiting.who.waiter != who);
+        self.holds.retain(|(holder, _)| *holder != who);
+    }
+
+    /// Returns all that wait and hold.
+    pub(super) fn take_waiting(&mut self) -> Vec<Waiter> {
+        let waiting = std::mem::take(&mut self.waiting).into_iter().map(|waiting| waiting.who.waiter);
+        waiting.chain(std::mem::take(&mut self.holds).into_iter().map(|(holder, _)| holder)).collect()
+    }
+
+    /// The number of commits of versions that are not whole.
+    pub(super) fn commits(&self) -> usize {
+        self.unfinished.values().map(|unfinished| unfinished.ranks.len()).sum()
+    }
+
+    /// The number of commits that wait, and of holds.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len() + self.holds.len()
+    }
+
+    /// Returns what a question waits for, in words.
+    pub(super) fn waits_for(&self, ask: &RosterAsk) -> String {
+        match ask {
+            RosterAsk::Hold { version } => format!("the end of its hold of version {}", version.0),
+            _ => {
+                let mut text = format!("one of {UNFINISHED_VERSIONS} unfinished versions to be whole");
+                for version in self.unfinished.keys() {
+                    let _ = write!(text, "; version {}: ", version.0);
+                    self.describe(*version, &mut text);
+                }
+                text
+            }
+        }
+    }
+
+    /// Writes which ranks of a version are missing.
+    fn describe(&self, version: Version, text: &mut String) {
+        let RosterAnswer::Missing { world_size, count, first } = self.missing(version) else { return };
+        let _ = match (world_size, count) {
+            (0, _) => write!(text, "no rank has committed it"),
+            (_, 0) => write!(text, "all {world_size} ranks have committed it, and its manifest is not published"),
+            _ => write!(text, "{count} of {world_size} ranks have not committed it, rank {} is the first", first[0]),
+        };
+    }
+}
+
+#[cfg(test)]
+#[path = "roster_tests.rs"]
+mod tests;

@@ -1,0 +1,186 @@
+use super::*;
+use crate::fabric::LinkId;
+
+const NAME: &str = "policy";
+
+fn asker(index: u32) -> Asker {
+    Asker { waiter: Waiter::Peer(LinkId(1), index), node: Name::new("node").unwrap() }
+}
+
+fn commit(version: u64, rank: u32, of: u32) -> RankCommit {
+    let worker = Some(Name::new(&format!("rank-{rank}")).unwrap());
+    let (instance, layout) = (u64::from(rank) + 100, 1);
+    RankCommit { version: Version(version), rank, world_size: of, restarts: false, instance, layout, worker }
+}
+
+/// Asks, and returns the only answer, which is that to this question.
+fn ask(roster: &mut Roster, ask: RosterAsk) -> Result<RosterAnswer, Failure> {
+    let mut answered = roster.ask(NAME, asker(1), ask, 0);
+    assert_eq!(answered.len(), 1, "{answered:?}");
+    answered.pop().unwrap().result
+}
+
+fn committed(roster: &mut Roster, commit: RankCommit) -> Result<(bool, u64), Failure> {
+    ask(roster, RosterAsk::Commit(commit)).map(|answer| match answer {
+        RosterAnswer::Committed { is_last, ranks, .. } => (is_last, ranks),
+        answer => panic!("{answer:?}"),
+    })
+}
+
+/// Commits a version of two ranks, and publishes it.
+fn make_whole(roster: &mut Roster, version: u64) {
+    assert_eq!(committed(roster, commit(version, 0, 2)), Ok((false, 0)));
+    let (is_last, ranks) = committed(roster, commit(version, 1, 2)).unwrap();
+    assert!(is_last);
+    ask(roster, RosterAsk::Published { version: Version(version), ranks }).unwrap();
+}
+
+fn whole(roster: &mut Roster) -> Option<u64> {
+    match ask(roster, RosterAsk::Look).unwrap() {
+        RosterAnswer::State { whole, .. } => whole.map(|version| version.0),
+        answer => panic!("{answer:?}"),
+    }
+}
+
+// Promise: whole-versions, seen to fail
+#[test]
+fn version_is_whole_when_its_manifest_is_published_and_not_before() {
+    let mut roster = Roster::default();
+    committed(&mut roster, commit(7, 0, 2)).unwrap();
+    let unpublished = RosterAsk::Published { version: Version(7), ranks: 0 };
+    assert_eq!(ask(&mut roster, unpublished).unwrap_err().code, FailureCode::VersionGone);
+    let (is_last, ranks) = committed(&mut roster, commit(7, 1, 2)).unwrap();
+    assert_eq!((is_last, whole(&mut roster)), (true, None));
+    ask(&mut roster, RosterAsk::Published { version: Version(7), ranks }).unwrap();
+    assert_eq!(whole(&mut roster), Some(7));
+    assert_eq!(roster.commits(), 0);
+}
+
+#[test]
+fn same_commit_again_has_the_same_answer() {
+    let mut roster = Roster::default();
+    committed(&mut roster, commit(7, 0, 2)).unwrap();
+    let last = committed(&mut roster, commit(7, 1, 2)).unwrap();
+    assert_eq!(committed(&mut roster, commit(7, 1, 2)), Ok(last), "its first answer may be lost");
+    assert!(!committed(&mut roster, commit(7, 0, 2)).unwrap().0, "another worker publishes");
+}
+
+// Promise: one-rank-one-commit, seen to fail
+#[test]
+fn first_commit_of_a_rank_counts_and_the_other_learns_its_worker() {
+    let mut roster = Roster::default();
+    committed(&mut roster, commit(7, 0, 2)).unwrap();
+    let other = RankCommit { instance: 9, worker: Some(Name::new("other").unwrap()), ..commit(7, 0, 2) };
+    let failure = committed(&mut roster, other).unwrap_err();
+    assert_eq!(failure.code, FailureCode::KeyOwned);
+    assert!(failure.text.contains("rank-0"), "{failure}");
+    // A worker of that name takes the place of one that is gone.
+    let again = RankCommit { instance: 9, ..commit(7, 0, 2) };
+    committed(&mut roster, again).unwrap();
+    assert_eq!(roster.commits(), 1);
+}
+
+#[test]
+fn rank_that_is_replaced_after_the_last_commit_makes_another_manifest() {
+    let mut roster = Roster::default();
+    committed(&mut roster, commit(7, 0, 2)).unwrap();
+    let (_, ranks) = committed(&mut roster, commit(7, 1, 2)).unwrap();
+    let (is_last, other) = committed(&mut roster, RankCommit { instance: 9, ..commit(7, 0, 2) }).unwrap();
+    assert!(is_last && other != ranks);
+    let failure = ask(&mut roster, RosterAsk::Published { version: Version(7), ranks }).unwrap_err();
+    assert_eq!(failure.code, FailureCode::VersionGone);
+    ask(&mut roster, RosterAsk::Published { version: Version(7), ranks: other }).unwrap();
+}
+
+// Promise: unfinished-versions, seen to fail
+#[test]
+fn fast_rank_waits_until_a_version_is_whole_and_earlier_ones_end() {
+    let mut roster = Roster::default();
+    committed(&mut roster, commit(7, 0, 2)).unwrap();
+    committed(&mut roster, commit(8, 0, 2)).unwrap();
+    assert!(roster.ask(NAME, asker(3), RosterAsk::Commit(commit(9, 0, 2)), 0).is_empty(), "two are unfinished");
+    assert!(roster.waits_for(&RosterAsk::Commit(commit(9, 0, 2))).contains("rank 1 is the first"));
+    let (_, ranks) = committed(&mut roster, commit(8, 1, 2)).unwrap();
+    let answered = roster.ask(NAME, asker(5), RosterAsk::Published { version: Version(8), ranks }, 0);
+    let who: Vec<_> = answered.iter().map(|answered| answered.waiter).collect();
+    assert_eq!(who, [3, 5].map(|index| Waiter::Peer(LinkId(1), index)), "those that waited come first");
+    assert!(answered.iter().all(|answered| answered.result.is_ok()), "{answered:?}");
+    // 7 has ended, 9 has one commit.
+    assert_eq!((roster.commits(), roster.waiting()), (1, 0));
+    let failure = committed(&mut roster, commit(7, 1, 2)).unwrap_err();
+    assert!(failure.text.contains("not newer than version 8"), "{failure}");
+}
+
+// Promise: sharded-restart, seen to fail
+#[test]
+fn restart_begins_the_versions_again_once_for_all_ranks() {
+    let mut roster = Roster::default();
+    make_whole(&mut roster, 7);
+    committed(&mut roster, commit(8, 0, 2)).unwrap();
+    committed(&mut roster, commit(9, 0, 2)).unwrap();
+    assert!(roster.ask(NAME, asker(4), RosterAsk::Commit(commit(10, 0, 2)), 0).is_empty());
+    let restart = |rank| RosterAsk::Commit(RankCommit { restarts: true, instance: 50, ..commit(3, rank, 2) });
+    let answered = roster.ask(NAME, asker(5), restart(0), 0);
+    let [old, new] = &answered[..] else { panic!("{answered:?}") };
+    assert_eq!(old.result.as_ref().unwrap_err().code, FailureCode::VersionGone);
+    assert!(new.result.is_ok());
+    assert_eq!(whole(&mut roster), None);
+    let Ok(RosterAnswer::Committed { is_last: true, ranks, .. }) = ask(&mut roster, restart(1)) else { panic!() };
+    ask(&mut roster, RosterAsk::Published { version: Version(3), ranks }).unwrap();
+    assert_eq!(whole(&mut roster), Some(3));
+}
+
+#[test]
+fn wrong_ranks_and_sizes_are_refused_by_name() {
+    let mut roster = Roster::default();
+    for (rank, of) in [(0, 0), (2, 2), (0, MAX_WORLD_SIZE + 1)] {
+        let failure = committed(&mut roster, commit(1, rank, of)).unwrap_err();
+        assert_eq!(failure.code, FailureCode::Invalid, "{failure}");
+    }
+    committed(&mut roster, commit(1, 0, 2)).unwrap();
+    let failure = committed(&mut roster, commit(1, 1, 3)).unwrap_err();
+    assert!(failure.text.contains("has 2 ranks") && failure.text.contains("3"), "{failure}");
+    let full = roster.ask(NAME, asker(1), RosterAsk::Commit(commit(1, 1, 2)), MAX_COMMITS).pop().unwrap();
+    assert_eq!(full.result.unwrap_err().code, FailureCode::Busy);
+}
+
+#[test]
+fn held_versions_are_listed_until_their_holders_let_go() {
+    let mut roster = Roster::default();
+    for (index, version) in [(1, 7), (2, 8), (3, 7)] {
+        assert!(roster.ask(NAME, asker(index), RosterAsk::Hold { version: Version(version) }, 0).is_empty());
+    }
+    let held = |roster: &mut Roster| match ask(roster, RosterAsk::Look).unwrap() {
+        RosterAnswer::State { held, .. } => held.into_iter().map(|version| version.0).collect::<Vec<_>>(),
+        answer => panic!("{answer:?}"),
+    };
+    assert_eq!(held(&mut roster), [8, 7]);
+    roster.withdraw(asker(1).waiter);
+    assert_eq!(held(&mut roster), [8, 7]);
+    roster.withdraw(asker(3).waiter);
+    assert_eq!(held(&mut roster), [8]);
+    assert_eq!(roster.take_waiting(), [asker(2).waiter]);
+}
+
+#[test]
+fn ranks_come_in_pages_and_missing_ones_are_counted() {
+    let mut roster = Roster::default();
+    for rank in (0..200).filter(|rank| rank % 2 == 0) {
+        committed(&mut roster, commit(7, rank, 200)).unwrap();
+    }
+    let (mut from, mut found) = (Some(0), Vec::new());
+    while let Some(rank) = from {
+        let answer = ask(&mut roster, RosterAsk::Ranks { version: Version(7), from: rank }).unwrap();
+        let RosterAnswer::Ranks { world_size: 200, next, ranks } = answer else { panic!("{answer:?}") };
+        from = next;
+        found.extend(ranks.into_iter().map(|rank| rank.rank));
+    }
+    assert_eq!(found, (0..200).step_by(2).collect::<Vec<u32>>());
+    let missing = ask(&mut roster, RosterAsk::Missing { version: Version(7) }).unwrap();
+    let first = (0..200).filter(|rank| rank % 2 == 1).take(MAX_LISTED_RANKS).collect();
+    assert_eq!(missing, RosterAnswer::Missing { world_size: 200, count: 100, first });
+    ask(&mut roster, RosterAsk::Withdraw { version: Version(7), rank: 0, instance: 1 }).unwrap();
+    assert_eq!(roster.commits(), 100, "it is of another instance");
+    ask(&mut roster, RosterAsk::Withdraw { version: Version(7), rank: 0, instance: 100 }).unwrap();
+    assert_eq!(roster.commits(), 99);
+}
