@@ -5,11 +5,11 @@
 //! others, and each of their calls would take one more wake-up. At the end it deletes what this process has published.
 
 use super::End;
-use super::flow::{Flow, Io};
 use super::part::fetch_record;
 use super::shared::{ABSENT, Absence, ExchangeState, Fate, absence};
 use super::word::Word;
 use crate::error::{Error, Gone};
+use crate::request::{Flow, Io};
 use parking_lot::{Condvar, Mutex};
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -5,12 +5,12 @@
 //! moment, the blocks of each of these tasks are fetched alone, as they would be without this. Where bundles are read in
 //! place nothing has to move, and each is fetched by itself.
 
-use super::flow::Io;
 use super::manifest::range_of;
 use super::part::{Attempt, Blocks, fetch_by};
 use super::shared::ExchangeState;
 use crate::error::{BundleError, Error};
 use crate::fetch::Tensor;
+use crate::request::Io;
 use std::sync::Arc;
 use transfer_core::exchange::{bundle_rest, bundle_stem};
 use transfer_core::op::{Command, Gather};

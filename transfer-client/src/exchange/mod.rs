@@ -25,12 +25,10 @@
 //! - `names`, `record`, `manifest`, `word`: the keys, and what lies under them. `part`: fetching it; `merged`: of several
 //!   tasks together. `shared`: what all
 //!   handles of an exchange share.
-//! - `flow`: calls that consist of many calls.
 
 mod block;
 #[cfg(test)]
 mod block_tests;
-mod flow;
 mod keeper;
 mod manifest;
 mod merged;
@@ -55,7 +53,7 @@ mod task;
 mod testing;
 mod word;
 
-pub use flow::ExchangeCall;
+pub use crate::request::FlowCall as ExchangeCall;
 pub use open::{Exchange, ExchangeBuilder};
 pub use partition::{Bounds, By};
 pub use read::Partition;

@@ -1,6 +1,5 @@
 //! Opening, joining and releasing an exchange.
 
-use super::flow::{ExchangeCall, Io};
 use super::keeper::{self, User};
 use super::names::{MAX_PARTITIONS, MAX_TASKS, anchor_key, draw_id, record_key, stamp, word_name};
 use super::part::fetch_record;
@@ -12,6 +11,7 @@ use crate::client::both_clients;
 use crate::error::Error;
 use crate::push::Order;
 use crate::request::{AnyClient, BlockingClient, HasHandle};
+use crate::request::{FlowCall as ExchangeCall, Io};
 use crate::session::Connection;
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,6 +1,5 @@
 //! Fetching: notes, and parts of the bundles of a committed attempt.
 
-use super::flow::Io;
 use super::manifest::{Bundles, Places, Starts, heads_guess, range_of};
 use super::record::Record;
 use super::shared::{ABSENT, Absence, ExchangeState, absence};
@@ -10,6 +9,7 @@ use crate::bundle::fetched;
 use crate::error::{BundleError, Error};
 use crate::fetch::{Fetch, FetchOptions, Tensor};
 use crate::gathered::Body;
+use crate::request::Io;
 use crate::request::{BlockingClient, Call};
 use crate::session::{OneCall, Session};
 use parking_lot::Mutex;

@@ -5,7 +5,6 @@
 //! attempt that does not commit deletes them, as it does with all else that it has published.
 
 use super::block::Block;
-use super::flow::Io;
 use super::manifest::{BLOCKS_PER_BUNDLE, Starts};
 use super::scatter::{Chosen, Placement, Scatter};
 use super::shared::{ExchangeState, How, push};
@@ -15,6 +14,7 @@ use crate::error::{BatchError, Error};
 use crate::memory::TensorMut;
 use crate::push::AllocateWait;
 use crate::request::BlockingClient;
+use crate::request::Io;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -2,7 +2,6 @@
 
 use super::ExchangeError;
 use super::block::Decoded;
-use super::flow::{ExchangeCall, Flow, Io};
 use super::keeper::User;
 use super::merged::{self, Merged};
 use super::part::{Blocks, Found};
@@ -10,6 +9,7 @@ use super::passes::{InOrder, Then};
 use super::shared::ExchangeState;
 use crate::error::Error;
 use crate::request::{AnyClient, Begun, BlockingClient, Call, Client, DEFAULT_TIMEOUT};
+use crate::request::{Flow, FlowCall as ExchangeCall, Io};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use parking_lot::Mutex;

@@ -1,6 +1,5 @@
 //! What all handles of one exchange in a process share.
 
-use super::flow::Io;
 use super::keeper::Bell;
 use super::names::{ExchangeId, anchor_key, bundle_key, mark_key, note_key, record_key, stamp, word_name};
 use super::part::{Attempt, fetch_part, is_slow};
@@ -11,6 +10,7 @@ use super::{End, ExchangeError};
 use crate::error::Error;
 use crate::push::{Order, Push, Source};
 use crate::request::BlockingClient;
+use crate::request::Io;
 use crate::session::{Connection, Home};
 use parking_lot::Mutex;
 use std::sync::Arc;

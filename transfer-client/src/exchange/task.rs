@@ -1,6 +1,5 @@
 //! Tasks: writing rows, and committing them.
 
-use super::flow::{ExchangeCall, Io};
 use super::keeper::User;
 use super::manifest::{BLOCKS_PER_BUNDLE, Bundles, HEADS, Starts};
 use super::partition::PartitionError;
@@ -14,6 +13,7 @@ use crate::error::Error;
 use crate::memory::TensorMut;
 use crate::push::Source;
 use crate::request::AnyClient;
+use crate::request::{FlowCall as ExchangeCall, Io};
 use arrow_array::RecordBatch;
 use parking_lot::Mutex;
 use std::fmt;

@@ -9,9 +9,9 @@
 //! second attempt cannot win after it.
 
 use super::End;
-use super::flow::Io;
 use crate::counters::Counting;
 use crate::error::Error;
+use crate::request::Io;
 use crate::request::{BlockingClient, DEFAULT_TIMEOUT};
 use transfer_core::fabric::AtomicOp;
 use transfer_core::op::{Answer, CounterAsk};

@@ -5,11 +5,12 @@
 //!
 //! # Layout
 //! - this file: [`Request`]. `client`: the two clients. `call`: [`Call`], and waiting for one. `begun`: calls that are waited for in
-//!   slices. `keys`: what can name a tensor. `trace`: the current span.
+//!   slices. `flow`: calls that consist of many. `keys`: what can name a tensor. `trace`: the current span.
 
 mod begun;
 mod call;
 mod client;
+mod flow;
 mod keys;
 mod trace;
 
@@ -18,6 +19,8 @@ pub use call::RequestFuture;
 pub(crate) use call::{Call, RequestCall, Watched};
 pub use client::{AnyClient, BlockingClient, Client};
 pub(crate) use client::{Handle, HasHandle};
+pub use flow::FlowCall;
+pub(crate) use flow::{Flow, Io};
 pub use keys::ToKey;
 pub(crate) use keys::to_key;
 pub(crate) use trace::current as current_trace;

@@ -3,8 +3,8 @@
 //! A future of this module needs no runtime. Whoever polls it gives it a waker, and asks when to poll it again in any
 //! case; so one text serves the async client, the blocking client, and calls that are waited for in slices.
 
+use super::{AnyClient, BlockingClient, Call, DEFAULT_TIMEOUT, Request, RequestCall};
 use crate::error::Error;
-use crate::request::{AnyClient, BlockingClient, Call, DEFAULT_TIMEOUT, Request, RequestCall};
 use crate::session::{Session, deadline};
 use parking_lot::Mutex;
 use std::fmt;
@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// The most calls of one flow that are under way at the same time.
-pub(super) const AT_ONCE: usize = 64;
+pub(crate) const AT_ONCE: usize = 64;
 
 /// The longest time after which a flow is polled again.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ struct Times {
 
 /// The session of a flow, and its time. Every call of the flow is made by it.
 #[derive(Debug, Clone)]
-pub(super) struct Io {
+pub(crate) struct Io {
     session: Arc<Session>,
     times: Arc<Mutex<Times>>,
 }
@@ -46,35 +46,35 @@ impl Io {
         Io { session, times: Arc::new(Mutex::new(times)) }
     }
 
-    pub(super) fn session(&self) -> Arc<Session> {
+    pub(crate) fn session(&self) -> Arc<Session> {
         self.session.clone()
     }
 
     /// The deadline of the flow. Its time begins with the first call of this function.
-    pub(super) fn limit(&self) -> Instant {
+    pub(crate) fn limit(&self) -> Instant {
         let mut times = self.times.lock();
         let started = *times.started.get_or_insert_with(Instant::now);
         deadline(started, times.timeout)
     }
 
     /// The time that is left until the deadline, at most this much.
-    pub(super) fn left(&self, at_most: Duration) -> Duration {
+    pub(crate) fn left(&self, at_most: Duration) -> Duration {
         self.limit().saturating_duration_since(Instant::now()).min(at_most)
     }
 
     /// The time-out of the flow.
-    pub(super) fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         self.times.lock().timeout
     }
 
     /// Asks to be polled at this moment in any case.
-    pub(super) fn poll_at(&self, at: Instant) {
+    pub(crate) fn poll_at(&self, at: Instant) {
         let mut times = self.times.lock();
         times.again = Some(times.again.map_or(at, |again| again.min(at)));
     }
 
     /// Makes a call.
-    pub(super) async fn run<C: Call>(&self, mut call: C) -> C::Output {
+    pub(crate) async fn run<C: Call>(&self, mut call: C) -> C::Output {
         poll_fn(|cx| match call.step(cx.waker()) {
             ControlFlow::Break(output) => Poll::Ready(output),
             ControlFlow::Continue(at) => {
@@ -86,7 +86,7 @@ impl Io {
     }
 
     /// Sleeps until this moment.
-    pub(super) async fn sleep_until(&self, at: Instant) {
+    pub(crate) async fn sleep_until(&self, at: Instant) {
         poll_fn(|_| match Instant::now() >= at {
             true => Poll::Ready(()),
             false => {
@@ -98,7 +98,7 @@ impl Io {
     }
 
     /// Runs all these futures, [`AT_ONCE`] at a time. Their results are in the same order.
-    pub(super) async fn all<T, U: Future>(
+    pub(crate) async fn all<T, U: Future>(
         &self,
         items: impl IntoIterator<Item = T>,
         make: impl Fn(T) -> U,
@@ -116,6 +116,38 @@ impl Io {
             done.extend(running.into_iter().filter_map(Either::into_output));
         }
         done
+    }
+}
+
+impl Io {
+    /// Runs all these futures, `at_once` at a time, and takes the result of each as it comes. Ends with the first error.
+    pub(crate) async fn each<T, U: Future>(
+        &self,
+        items: impl IntoIterator<Item = T>,
+        at_once: usize,
+        make: impl Fn(T) -> U,
+        mut take: impl FnMut(U::Output) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut items = items.into_iter();
+        let mut running: Vec<_> = items.by_ref().take(at_once).map(|item| Box::pin(make(item))).collect();
+        while !running.is_empty() {
+            let (at, output) = poll_fn(|cx| {
+                for (at, one) in running.iter_mut().enumerate() {
+                    if let Poll::Ready(output) = one.as_mut().poll(cx) {
+                        return Poll::Ready((at, output));
+                    }
+                }
+                Poll::Pending
+            })
+            .await;
+            // The next one is on its way while this one is taken.
+            match items.next() {
+                Some(item) => running[at] = Box::pin(make(item)),
+                None => drop(running.swap_remove(at)),
+            }
+            take(output)?;
+        }
+        Ok(())
     }
 }
 
@@ -154,7 +186,7 @@ pub struct Flow<T> {
 type Steps<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 impl<T> Flow<T> {
-    pub(super) fn new<U>(session: Arc<Session>, make: impl FnOnce(Io) -> U) -> Flow<T>
+    pub(crate) fn new<U>(session: Arc<Session>, make: impl FnOnce(Io) -> U) -> Flow<T>
     where
         U: Future<Output = Result<T, Error>> + Send + 'static,
     {
@@ -163,13 +195,13 @@ impl<T> Flow<T> {
     }
 
     /// Makes it a part of other calls, whose time-outs count.
-    pub(super) fn for_long(mut self) -> Self {
+    pub(crate) fn for_long(mut self) -> Self {
         self.set_timeout(LONG);
         self
     }
 
     /// Runs on this thread.
-    pub(super) fn block(self) -> Result<T, Error> {
+    pub(crate) fn block(self) -> Result<T, Error> {
         Request::<BlockingClient, _>::from_call(self).call()
     }
 }
@@ -214,11 +246,11 @@ impl<T> fmt::Debug for Flow<T> {
     }
 }
 
-/// A call of an exchange that returns a `T`: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
-pub type ExchangeCall<C, T> = Request<C, Flow<T>>;
+/// A call that consists of many calls and returns a `T`: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
+pub type FlowCall<C, T> = Request<C, Flow<T>>;
 
-impl<C: AnyClient, T> ExchangeCall<C, T> {
-    pub(super) fn new<U>(session: Arc<Session>, make: impl FnOnce(Io) -> U) -> Self
+impl<C: AnyClient, T> FlowCall<C, T> {
+    pub(crate) fn new<U>(session: Arc<Session>, make: impl FnOnce(Io) -> U) -> Self
     where
         U: Future<Output = Result<T, Error>> + Send + 'static,
     {
