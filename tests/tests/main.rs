@@ -57,6 +57,7 @@ mod requirements;
 mod retention;
 mod round_trips;
 mod security;
+mod sharded;
 mod shared_pulls;
 mod shm;
 mod shm_reference;

@@ -81,6 +81,22 @@
 //! # }
 //! ```
 //!
+//! # Sharded states
+//! Each rank of a job pushes its boxes of global tensors. A version is there when all ranks have pushed theirs, and is fetched in any
+//! other layout.
+//! ```no_run
+//! # use transfer_client::{Client, DType, Error, Rank, Shard, s};
+//! # async fn example(client: Client) -> Result<(), Error> {
+//! let columns = client.allocate(DType::BF16, [8192, 1024])?;
+//! let shards = [Shard::new("layer0/w", [8192, 8192], [0, 3 * 1024], columns)];
+//! client.push_shards("policy", 7, Rank { rank: 3, world_size: 8 }, shards).await?;
+//!
+//! let rows = client.fetch_sharded("policy").slices([("layer0/w", s![0..4096])]).at_least(7).await?;
+//! println!("{:?} {}", rows.get("layer0/w").map(|w| w.shape()), rows.report());
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Versions of one key
 //! A [`Publisher`] has the options of all pushes of a key. A [`Subscriber`] returns each version at most once: weights that
 //! are read while they are trained, for instance.
@@ -157,6 +173,7 @@
 //! - [`Gate`], [`TwoBuffers`]: tensors and bundles that are updated in place.
 //! - [`gpu`]: copies between tensors and GPUs.
 //! - [`Counter`], [`Barrier`]: counters and barriers of the job.
+//! - [`Rank`], [`Shard`], [`PushShards`], [`PushedShards`], [`FetchSharded`], [`ShardedError`]: sharded states.
 //! - [`Exchange`], [`ExchangeTask`], [`Partition`], [`By`], [`Bounds`], [`ExchangeError`]: exchanges.
 //! - [`Error`], [`PushError`]: what failed, whose fault it is, and whether a retry helps.
 //!
@@ -167,6 +184,7 @@
 //! |---|---|
 //! | `exchange` | exchanges: a library on the clients |
 //! | `client` | the clients: connecting, and every call that they offer |
+//! | `sharded` | sharded states: ranks publish pieces, and readers take any layout |
 //! | `batch`, `bundle`, `gpu` | record batches; many tensors as one version; copies between tensors and GPUs |
 //! | `push`, `fetch`, `counters` | the kinds of requests |
 //! | `gathered` | bodies of many buffers, for pushes and for fetches |
@@ -189,6 +207,7 @@ mod memory;
 mod push;
 mod request;
 mod session;
+mod sharded;
 
 pub use batch::{
     BatchBuilder, BatchStream, BatchStreamReader, ColumnMut, FetchedBatch, FetchedTable, Finish, FixedShapeTensor,
@@ -197,7 +216,7 @@ pub use batch::{
 pub use bundle::{BundleMut, BundleTensor, FetchOnly, FetchedBundle, FetchedSlices};
 pub use client::{Connect, Doorbell, Publisher, TwoBuffers};
 pub use counters::{Barrier, Counted, Counter, Counting, Round, Swapped};
-pub use error::{BatchError, BundleError, End, Error, ExchangeError, Gone, PartitionError};
+pub use error::{BatchError, BundleError, End, Error, ExchangeError, Gone, PartitionError, ShardedError};
 pub use exchange::{Bounds, By, Committed, Exchange, ExchangeBuilder, ExchangeCall, ExchangeTask, Partition};
 pub use fetch::{EpochBegan, Fetch, FetchMany, FetchedSlice, Subscriber, Tensor};
 pub use memory::{Frozen, TensorMut};
@@ -207,6 +226,8 @@ pub use request::{AnyClient, Begun, BlockingClient, Client, Request, RequestFutu
 pub use request::{from_span, to_span};
 #[cfg(feature = "embedded")]
 pub use session::{NodeConfig, SidecarAddresses, embedded_addresses, embedded_socket};
+
+pub use sharded::{FetchSharded, PushShards, PushedShards, Rank, Shard};
 
 pub use transfer_core::fabric::FabricKind;
 pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Fault, Report};

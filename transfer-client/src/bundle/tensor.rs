@@ -42,6 +42,16 @@ impl<'a> BundleTensor<'a> {
         }
     }
 
+    /// A tensor of bytes that it owns.
+    pub(crate) fn owned(bytes: Vec<u8>) -> Result<BundleTensor<'a>, Error> {
+        let meta = TensorMeta::of(DType::U8, &[bytes.len() as u64])?;
+        Ok(BundleTensor { meta, piece: Piece::Shared(bytes.into()) })
+    }
+
+    pub(crate) fn meta(&self) -> &TensorMeta {
+        &self.meta
+    }
+
     /// A copy of a tensor that stays writable.
     pub(crate) fn snapshot(tensor: &'a TensorMut) -> BundleTensor<'a> {
         BundleTensor { meta: tensor.meta().clone(), piece: Piece::Borrowed(tensor.as_bytes()) }

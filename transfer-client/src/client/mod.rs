@@ -3,7 +3,7 @@
 //! # Layout
 //! - `connect`: connecting. `sessions`: what a client says of its session, and its end. `doorbell`: for programs that wait on
 //!   descriptors.
-//! - `tensors`, `bundles`, `batches`, `counters`: the calls. `publisher`: the pushes of one key; `two_buffers`: of two buffers that
+//! - `tensors`, `bundles`, `batches`, `counters`, `sharded`: the calls. `publisher`: the pushes of one key; `two_buffers`: of two buffers that
 //!   take turns.
 
 mod batches;
@@ -13,6 +13,7 @@ mod counters;
 mod doorbell;
 mod publisher;
 mod sessions;
+mod sharded;
 mod tensors;
 mod two_buffers;
 

@@ -1,7 +1,7 @@
 //! Errors, sorted by fault, and by whether a retry helps.
 //!
 //! # Layout
-//! - this file: [`Error`], of any call. `gone`: why a session is over. `batch`, `bundle`, `exchange`, `partition`: of one kind of
+//! - this file: [`Error`], of any call. `gone`: why a session is over. `batch`, `bundle`, `exchange`, `partition`, `sharded`: of one kind of
 //!   call.
 
 mod batch;
@@ -9,6 +9,7 @@ mod bundle;
 mod exchange;
 mod gone;
 mod partition;
+mod sharded;
 
 pub use batch::BatchError;
 pub use bundle::BundleError;
@@ -16,6 +17,7 @@ pub use exchange::{End, ExchangeError};
 pub use gone::Gone;
 pub(crate) use gone::{CLOSED, FORKED};
 pub use partition::PartitionError;
+pub use sharded::ShardedError;
 
 use std::time::Duration;
 use transfer_core::op::{Failure, FailureCode, Fault};
@@ -99,6 +101,9 @@ pub enum Error {
     /// A bundle is not valid.
     #[error(transparent)]
     Bundle(#[from] BundleError),
+    /// A sharded state.
+    #[error(transparent)]
+    Sharded(#[from] ShardedError),
     /// An exchange.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),

@@ -85,6 +85,12 @@ impl<C: AnyClient, T> Fetch<C, T> {
         self
     }
 
+    /// With these options.
+    pub(crate) fn with(mut self, options: FetchOptions) -> Self {
+        self.call.options = options;
+        self
+    }
+
     /// Fetches a version that does not fit the landing pool in this way.
     pub(crate) fn or_large(mut self, large: Option<FetchLarge<T>>) -> Self {
         self.call.large = large;

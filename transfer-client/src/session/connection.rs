@@ -7,8 +7,9 @@
 use super::free_numbers::FreeNumbers;
 use super::{Answered, Calls, Former, Held, Loan, Session, deadline, spawn_driver};
 use crate::error::Gone;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, poll};
+use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -50,6 +51,7 @@ pub(crate) struct Connection {
     /// Held by the thread that reconnects while the next session is not in `session`.
     reconnecting: Mutex<()>,
     words: Mutex<FreeNumbers>,
+    known: Mutex<HashMap<TypeId, Box<dyn Any + Send>>>,
 }
 
 impl Connection {
@@ -59,6 +61,7 @@ impl Connection {
             closed: AtomicBool::new(false),
             reconnecting: Mutex::default(),
             words: Mutex::default(),
+            known: Mutex::default(),
         })
     }
 
@@ -79,6 +82,14 @@ impl Connection {
     /// The numbers of the counters that this worker uses for exchanges.
     pub(crate) fn words(&self) -> MutexGuard<'_, FreeNumbers> {
         self.words.lock()
+    }
+
+    /// What some kind of calls knows by earlier ones. There is one value of each type.
+    pub(crate) fn known<T: Any + Default + Send>(&self) -> MappedMutexGuard<'_, T> {
+        MutexGuard::map(self.known.lock(), |known| {
+            let value = known.entry(TypeId::of::<T>()).or_insert_with(|| Box::new(T::default()));
+            value.downcast_mut().expect("it was made as a value of its type")
+        })
     }
 
     /// Starts the thread that reconnects. It ends with the connection.

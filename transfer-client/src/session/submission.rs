@@ -34,6 +34,7 @@ impl Submitting {
             Command::Prepare(_) => Kind::Prepare,
             Command::Counter(CounterCommand { ask: CounterAsk::Operate { .. }, .. }) => Kind::Count,
             Command::Counter(CounterCommand { ask: CounterAsk::Wait { .. }, .. }) => Kind::Wait,
+            Command::Counter(CounterCommand { ask: CounterAsk::Roster(_), .. }) => Kind::Roster,
             Command::Counter(_) => Kind::OpenCounter,
             Command::TakeBack(_) => Kind::TakeBack,
             // The client sends no others.

@@ -32,6 +32,7 @@ pub(crate) enum Kind {
     Count,
     Wait,
     TakeBack,
+    Roster,
 }
 
 impl Kind {
@@ -46,6 +47,7 @@ impl Kind {
             Answer::CounterOpened { .. } => self == Kind::OpenCounter,
             Answer::Counted { .. } => self == Kind::Count,
             Answer::Released { .. } => self == Kind::Wait,
+            Answer::Roster(_) => self == Kind::Roster,
             Answer::Failed { .. } => true,
             _ => false,
         }

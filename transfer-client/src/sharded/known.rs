@@ -1,0 +1,212 @@
+//! What a client knows of sharded states, and what it has pushed of them.
+
+use super::plan::Global;
+use super::records::RankLayout;
+use crate::error::{Error, ShardedError};
+use crate::session::Connection;
+use parking_lot::MappedMutexGuard;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use transfer_core::tensor::Key;
+use transfer_core::wire::bundle::BundleTable;
+
+/// The most versions that a rank keeps: the whole one, two unfinished ones, the one that is pushed, and those that are held.
+const MAX_KEPT: usize = 8;
+
+/// The most shards of all layouts that are remembered.
+const MAX_SHARDS: usize = 1 << 18;
+
+/// The most states whose global tensors are remembered.
+const MAX_GLOBALS: usize = 16;
+
+/// A rank's layout, the table of its bundle, which follows from it, and its record.
+#[derive(Debug, Clone)]
+pub(crate) struct KnownLayout {
+    pub(crate) layout: Arc<RankLayout>,
+    pub(crate) table: Arc<BundleTable>,
+    pub(crate) record: Arc<[u8]>,
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct KnownShards {
+    pushed: HashMap<(Key, u32), PushedRank>,
+    /// By digest.
+    layouts: HashMap<u64, KnownLayout>,
+    shards: usize,
+    /// By the digests of all ranks.
+    globals: HashMap<Box<[u64]>, Arc<Global>>,
+    /// The digests of all ranks of states that were checked.
+    checked: HashSet<Box<[u64]>>,
+}
+
+/// A rank that this process pushes.
+#[derive(Debug)]
+struct PushedRank {
+    /// Tells this process, and each beginning of its versions, from others. The last bits are the place of a version.
+    instance: u64,
+    is_busy: bool,
+    /// The newest version that was whole.
+    whole: Option<u64>,
+    kept: [Option<Kept>; MAX_KEPT],
+}
+
+/// A version whose shards are published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) version: u64,
+    /// The number in the key of its shards.
+    pub(crate) instance: u64,
+}
+
+/// A number that nobody else has, with room for a place.
+fn new_instance() -> u64 {
+    RandomState::new().hash_one(0) & !(MAX_KEPT as u64 - 1)
+}
+
+impl KnownShards {
+    /// What the worker of this connection knows.
+    pub(crate) fn of(connection: &Connection) -> MappedMutexGuard<'_, KnownShards> {
+        connection.known()
+    }
+
+    pub(crate) fn layout(&self, digest: u64) -> Option<KnownLayout> {
+        self.layouts.get(&digest).cloned()
+    }
+
+    pub(crate) fn know_layout(&mut self, known: KnownLayout) {
+        let len = known.layout.shards.len();
+        if self.shards + len > MAX_SHARDS {
+            // What is forgotten is fetched again.
+            self.layouts.clear();
+            self.globals.clear();
+            self.checked.clear();
+            self.shards = 0;
+        }
+        if self.layouts.insert(known.layout.digest, known).is_none() {
+            self.shards += len;
+        }
+    }
+
+    /// The global tensors of ranks with these layouts.
+    pub(crate) fn global(&mut self, layouts: &[Arc<RankLayout>]) -> Result<Arc<Global>, ShardedError> {
+        let digests: Box<[u64]> = layouts.iter().map(|layout| layout.digest).collect();
+        if let Some(global) = self.globals.get(&digests) {
+            return Ok(global.clone());
+        }
+        let global = Arc::new(Global::new(layouts)?);
+        if self.globals.len() >= MAX_GLOBALS {
+            self.globals.clear();
+        }
+        self.globals.insert(digests, global.clone());
+        Ok(global)
+    }
+
+    /// Checks that ranks with these layouts have all of each tensor, unless that is known.
+    pub(crate) fn check(&mut self, layouts: &[Arc<RankLayout>]) -> Result<(), ShardedError> {
+        let digests: Box<[u64]> = layouts.iter().map(|layout| layout.digest).collect();
+        if self.checked.contains(&digests) {
+            return Ok(());
+        }
+        self.global(layouts)?.check()?;
+        self.know_checked(digests);
+        Ok(())
+    }
+
+    fn know_checked(&mut self, digests: Box<[u64]>) {
+        if self.checked.len() >= MAX_GLOBALS {
+            self.checked.clear();
+        }
+        self.checked.insert(digests);
+    }
+}
+
+/// The right to push a rank, which one call has at a time.
+#[derive(Debug)]
+pub(crate) struct Pushing {
+    connection: Arc<Connection>,
+    of: (Key, u32),
+}
+
+impl Pushing {
+    /// # Errors
+    /// [`ShardedError::UnderWay`].
+    pub(crate) fn begin(connection: &Arc<Connection>, key: &Key, rank: u32) -> Result<Pushing, Error> {
+        let of = (key.clone(), rank);
+        let mut known = KnownShards::of(&connection);
+        let rank_of = known.pushed.entry(of.clone()).or_insert_with(|| PushedRank {
+            instance: new_instance(),
+            is_busy: false,
+            whole: None,
+            kept: [None; MAX_KEPT],
+        });
+        if std::mem::replace(&mut rank_of.is_busy, true) {
+            return Err(ShardedError::UnderWay { key: key.as_str().to_owned(), rank }.into());
+        }
+        drop(known);
+        Ok(Pushing { connection: connection.clone(), of })
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut PushedRank) -> T) -> Option<T> {
+        KnownShards::of(&self.connection).pushed.get_mut(&self.of).map(change)
+    }
+
+    /// Begins the versions again. Returns all that were kept.
+    pub(crate) fn begin_again(&self) -> Vec<Kept> {
+        let again = self.with(|rank| {
+            (rank.instance, rank.whole) = (new_instance(), None);
+            std::mem::take(&mut rank.kept).into_iter().flatten().collect()
+        });
+        again.unwrap_or_default()
+    }
+
+    /// Whether there are versions that may have ended.
+    pub(crate) fn keeps_any(&self) -> bool {
+        self.with(|rank| rank.kept.iter().any(Option::is_some)).unwrap_or(false)
+    }
+
+    /// Notes that a version is whole. Returns and forgets those before it that nobody holds.
+    pub(crate) fn ended_by(&self, whole: Option<u64>, held: &[u64]) -> Vec<Kept> {
+        let ended = self.with(|rank| {
+            rank.whole = rank.whole.max(whole);
+            let whole = rank.whole;
+            let has_ended = |kept: &mut Kept| Some(kept.version) < whole && !held.contains(&kept.version);
+            rank.kept.iter_mut().filter_map(|kept| kept.take_if(has_ended)).collect()
+        });
+        ended.unwrap_or_default()
+    }
+
+    /// Finds a place for a version.
+    ///
+    /// # Errors
+    /// [`ShardedError::TooManyVersions`].
+    pub(crate) fn keep(&self, version: u64) -> Result<Kept, Error> {
+        let kept = self.with(|rank| {
+            let Some(place) = rank.kept.iter().position(Option::is_none) else {
+                return Err(rank.kept.iter().flatten().map(|kept| kept.version).collect());
+            };
+            let kept = Kept { version, instance: rank.instance | place as u64 };
+            rank.kept[place] = Some(kept);
+            Ok(kept)
+        });
+        let (key, rank) = (self.of.0.as_str().to_owned(), self.of.1);
+        kept.unwrap_or(Err(Vec::new())).map_err(|versions| ShardedError::TooManyVersions { key, rank, versions }.into())
+    }
+
+    /// Forgets a version whose push has failed. Others may have seen it, so its key is not used again.
+    pub(crate) fn forget(&self, failed: Kept) {
+        self.with(|rank| {
+            rank.instance = new_instance();
+            for kept in rank.kept.iter_mut().filter(|kept| **kept == Some(failed)) {
+                *kept = None;
+            }
+        });
+    }
+}
+
+impl Drop for Pushing {
+    fn drop(&mut self) {
+        self.with(|rank| rank.is_busy = false);
+    }
+}

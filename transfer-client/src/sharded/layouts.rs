@@ -1,0 +1,100 @@
+//! The layouts of ranks: those that are known, and the records of the others.
+
+use super::known::{KnownLayout, KnownShards};
+use super::records::{LAYOUTS, RECORD, RankLayout, read_layouts, read_record, shards_key, table};
+use crate::bundle::{FetchedBundle, take_bundle};
+use crate::error::{Error, ShardedError};
+use crate::fetch::{Fetch, FetchOptions};
+use crate::request::{BlockingClient, Io};
+use crate::session::Connection;
+use std::sync::Arc;
+use std::time::Duration;
+use transfer_core::op::CommittedRank;
+use transfer_core::tensor::{Key, Select, Version};
+
+/// What nobody publishes for this time is gone. A directory that starts anew knows all keys again within less.
+pub(super) const ABSENT: Duration = Duration::from_secs(5);
+
+/// The error for a rank whose shards are not there.
+pub(super) fn gone(key: &Key, version: u64, rank: &CommittedRank, (name, range): (&str, String), why: &Error) -> Error {
+    ShardedError::RankGone {
+        key: key.as_str().to_owned(),
+        version,
+        rank: rank.rank,
+        node: rank.node.as_str().to_owned(),
+        name: name.to_owned(),
+        range,
+        why: why.to_string(),
+    }
+    .into()
+}
+
+/// The layouts of a version that is complete, from the ranks themselves.
+pub(super) async fn of_ranks(
+    io: &Io,
+    connection: &Arc<Connection>,
+    key: &Key,
+    version: u64,
+    ranks: &[CommittedRank],
+) -> Result<Vec<KnownLayout>, Error> {
+    let known = async |rank: &CommittedRank| {
+        if let Some(known) = KnownShards::of(connection).layout(rank.layout) {
+            return Ok(known);
+        }
+        let shards = shards_key(key, rank.rank, rank.instance)?;
+        let fetched = fetch_record(io, shards, version, RECORD, ABSENT).await;
+        let bytes = fetched.map_err(|e| gone(key, version, rank, (RECORD, "all".to_owned()), &e))?;
+        know(connection, key, rank, bytes)
+    };
+    io.all(ranks, known).await.into_iter().collect()
+}
+
+/// The layouts of a version that is whole, from its manifest.
+pub(super) async fn of_manifest(
+    io: &Io,
+    connection: &Arc<Connection>,
+    key: &Key,
+    version: u64,
+    ranks: &[CommittedRank],
+) -> Result<Vec<Arc<RankLayout>>, Error> {
+    let mut known: Vec<_> = ranks.iter().map(|rank| KnownShards::of(connection).layout(rank.layout)).collect();
+    if known.iter().any(Option::is_none) {
+        let bytes = fetch_record(io, key.clone(), version, LAYOUTS, Duration::MAX).await?;
+        let records = read_layouts(key, &bytes, ranks.len())?;
+        for ((known, rank), record) in known.iter_mut().zip(ranks).zip(records) {
+            if known.is_none() {
+                *known = Some(know(connection, key, rank, record.to_vec())?);
+            }
+        }
+    }
+    let mut layouts = Vec::with_capacity(ranks.len());
+    for (rank, known) in ranks.iter().zip(known.into_iter().flatten()) {
+        // So that parts of its bundle are asked for at once.
+        io.session().bundle_tables().remember(&shards_key(key, rank.rank, rank.instance)?, known.table);
+        layouts.push(known.layout);
+    }
+    Ok(layouts)
+}
+
+/// Checks the record of a rank, and remembers it.
+fn know(connection: &Arc<Connection>, key: &Key, rank: &CommittedRank, bytes: Vec<u8>) -> Result<KnownLayout, Error> {
+    let layout = read_record(key, rank.rank, &bytes)?;
+    if layout.digest != rank.layout {
+        let (key, why) = (key.as_str().to_owned(), "it is another one than that which was committed");
+        return Err(ShardedError::InvalidRecord { key, rank: rank.rank, why }.into());
+    }
+    let table = Arc::new(table(&layout.shards, &bytes)?);
+    let known = KnownLayout { table, layout: Arc::new(layout), record: bytes.into() };
+    KnownShards::of(connection).know_layout(known.clone());
+    Ok(known)
+}
+
+/// Fetches a record of a version.
+async fn fetch_record(io: &Io, key: Key, version: u64, name: &str, at_most: Duration) -> Result<Vec<u8>, Error> {
+    let (select, timeout) = (Select::Exactly(Version(version)), io.left(at_most));
+    let options = FetchOptions { select, timeout, ..FetchOptions::new() };
+    let fetch = Fetch::<BlockingClient, FetchedBundle>::new(io.session(), Ok(key), take_bundle).with(options);
+    let bundle = io.run(fetch.only([name]).call).await?;
+    // A copy, so that it cannot change after the check.
+    Ok(bundle.get(name).map(|record| record.as_bytes().to_vec()).unwrap_or_default())
+}

@@ -1,0 +1,174 @@
+//! Questions to the roster of a state, at its home.
+
+use super::layouts::ABSENT;
+use super::records::{MANIFEST, read_manifest};
+use crate::bundle::{FetchedBundle, take_bundle};
+use crate::counters::Counting;
+use crate::error::{BundleError, Error, ShardedError};
+use crate::fetch::{Fetch, FetchOptions};
+use crate::request::{BlockingClient, Call, Io};
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use transfer_core::op::{Answer, CommittedRank, CounterAsk, Failure, FailureCode, Report, RosterAnswer, RosterAsk};
+use transfer_core::tensor::{Key, Name, Select, Version};
+
+/// The longest time for a question whose answer only helps.
+const HELP: Duration = Duration::from_secs(2);
+
+/// The pause before a question is asked again whose home was lost.
+const AGAIN: Duration = Duration::from_millis(50);
+
+fn call(io: &Io, key: &Key, ask: RosterAsk, timeout: Duration) -> Counting<BlockingClient, RosterAnswer> {
+    let answer = |answer| match answer {
+        Answer::Roster(answer) => Some(answer),
+        _ => None,
+    };
+    Counting::new(&io.session(), Ok(Name::from(key.clone())), CounterAsk::Roster(ask), answer).timeout(timeout)
+}
+
+async fn ask(io: &Io, key: &Key, ask: RosterAsk, timeout: Duration) -> Result<RosterAnswer, Error> {
+    io.run(call(io, key, ask, timeout).call).await
+}
+
+fn unexpected(key: &Key, answer: &RosterAnswer) -> Error {
+    Failure::new(FailureCode::Unknown, format!("the roster of state {key:?} answers {answer:?}")).into()
+}
+
+/// Whether the home of a roster was lost, so that another node may be asked.
+fn is_lost(error: &Error) -> bool {
+    use FailureCode::{CounterLost, NotOwner, OutcomeUnknown, PeerLost};
+    error.failure_code().is_some_and(|code| matches!(code, CounterLost | NotOwner | OutcomeUnknown | PeerLost))
+}
+
+/// Whether nothing came in time.
+pub(super) fn is_late(error: &Error) -> bool {
+    error.failure_code().is_some_and(|code| matches!(code, FailureCode::Deadline | FailureCode::UnknownKey))
+}
+
+/// Asks until a home answers, which may be a new one. The question may be asked twice.
+pub(super) async fn ask_until(io: &Io, key: &Key, question: RosterAsk) -> Result<RosterAnswer, Error> {
+    loop {
+        let left = io.left(Duration::MAX);
+        match ask(io, key, question.clone(), left).await {
+            Err(e) if is_lost(&e) && io.left(AGAIN) == AGAIN => io.sleep_until(Instant::now() + AGAIN).await,
+            answer => return answer,
+        }
+    }
+}
+
+/// The versions of a state: the newest that is whole, and those that are held. `None` if its home does not answer soon.
+pub(super) async fn look(io: &Io, key: &Key) -> Option<(Option<u64>, Vec<u64>)> {
+    match ask(io, key, RosterAsk::Look, io.left(HELP)).await {
+        Ok(RosterAnswer::State { whole, held }) => {
+            Some((whole.map(|version| version.0), held.into_iter().map(|version| version.0).collect()))
+        }
+        _ => None,
+    }
+}
+
+/// Takes a commit back, if that is possible soon.
+pub(super) async fn withdraw(io: &Io, key: &Key, version: u64, rank: u32, instance: u64) {
+    let question = RosterAsk::Withdraw { version: Version(version), rank, instance };
+    // The call may be late already, and others wait less if this arrives.
+    let _ = ask(io, key, question, HELP).await;
+}
+
+/// All ranks that have committed a version, in order.
+pub(super) async fn ranks(io: &Io, key: &Key, version: u64, world_size: u32) -> Result<Vec<CommittedRank>, Error> {
+    let (mut all, mut from) = (Vec::new(), Some(0));
+    while let Some(rank) = from {
+        let answer = ask_until(io, key, RosterAsk::Ranks { version: Version(version), from: rank }).await?;
+        let RosterAnswer::Ranks { next, ranks, .. } = answer else { return Err(unexpected(key, &answer)) };
+        from = next.filter(|next| *next > rank);
+        all.extend(ranks);
+    }
+    let are_all = (0..world_size).eq(all.iter().map(|rank| rank.rank));
+    match are_all {
+        true => Ok(all),
+        false => {
+            let text =
+                format!("version {version} of state {key:?} ended, or a rank of it changed, before it was whole");
+            Err(Failure::new(FailureCode::VersionGone, text).into())
+        }
+    }
+}
+
+/// Why a version is not there: which ranks are missing.
+pub(super) async fn not_whole(io: &Io, key: &Key, version: u64, late: Error) -> Error {
+    let waited = io.timeout();
+    match ask(io, key, RosterAsk::Missing { version: Version(version) }, HELP).await {
+        Ok(RosterAnswer::Missing { world_size, count, first }) if world_size > 0 => {
+            ShardedError::NotWhole { key: key.as_str().to_owned(), version, waited, world_size, count, first }.into()
+        }
+        _ => late,
+    }
+}
+
+/// Whether anything is published under the state's key.
+pub(super) async fn is_published(io: &Io, key: &Key) -> bool {
+    let options = FetchOptions { timeout: io.left(ABSENT), watches: false, ..FetchOptions::new() };
+    let fetch = Fetch::<BlockingClient, FetchedBundle>::new(io.session(), Ok(key.clone()), take_bundle).with(options);
+    let found = io.run(fetch.only([MANIFEST]).call).await;
+    !matches!(found, Err(e) if e.failure_code() == Some(FailureCode::UnknownKey))
+}
+
+/// A hold of a version. It ends when it is dropped.
+pub(super) struct Hold(#[expect(dead_code, reason = "it is held")] Counting<BlockingClient, RosterAnswer>);
+
+impl Hold {
+    /// Asks for it. A later question to the roster is answered behind it.
+    pub(super) async fn begin(io: &Io, key: &Key, version: u64) -> Hold {
+        let mut hold = call(io, key, RosterAsk::Hold { version: Version(version) }, io.left(Duration::MAX));
+        poll_fn(|cx| {
+            // Its end, if it has one, changes nothing: what is not held may end.
+            let _ = hold.call.step(cx.waker());
+            Poll::Ready(())
+        })
+        .await;
+        Hold(hold)
+    }
+}
+
+/// The manifest of a version.
+#[derive(Debug)]
+pub(super) struct Manifest {
+    pub(super) version: u64,
+    pub(super) ranks: Vec<CommittedRank>,
+    pub(super) report: Report,
+}
+
+/// Fetches the manifest of a version that is whole.
+pub(super) async fn manifest(io: &Io, key: &Key, options: FetchOptions) -> Result<Manifest, Error> {
+    manifest_within(io, key, options, Duration::MAX).await
+}
+
+/// Fetches the manifest of a version within this time.
+pub(super) async fn manifest_within(
+    io: &Io,
+    key: &Key,
+    options: FetchOptions,
+    at_most: Duration,
+) -> Result<Manifest, Error> {
+    let options = FetchOptions { timeout: io.left(at_most), watches: false, ..options };
+    let fetch = Fetch::<BlockingClient, FetchedBundle>::new(io.session(), Ok(key.clone()), take_bundle).with(options);
+    let not_sharded = || Error::from(ShardedError::NotSharded { key: key.as_str().to_owned() });
+    let bundle = match io.run(fetch.only([MANIFEST]).call).await {
+        Err(Error::Bundle(BundleError::NotABundle { .. } | BundleError::NoSuchTensor { .. })) => {
+            return Err(not_sharded());
+        }
+        // A tensor has no parts of a bundle.
+        Err(e) if e.failure_code() == Some(FailureCode::Invalid) => return Err(not_sharded()),
+        Err(e) if is_late(&e) => {
+            return Err(match options.select {
+                Select::AtLeast(version) | Select::Exactly(version) => not_whole(io, key, version.0, e).await,
+                _ => e,
+            });
+        }
+        bundle => bundle?,
+    };
+    let tensor = bundle.get(MANIFEST).ok_or_else(not_sharded)?;
+    // A copy, so that it cannot change after the check.
+    let ranks = read_manifest(key, &tensor.as_bytes().to_vec())?;
+    Ok(Manifest { version: bundle.version(), ranks, report: *bundle.report() })
+}
