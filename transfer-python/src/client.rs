@@ -8,7 +8,7 @@ use crate::memory::Ours;
 use crate::options::{self, PushOptions};
 use crate::pending::{Pending, going, look_up, run};
 use crate::tensor::Tensor;
-use crate::{counters, dtype, exchange, fetches, in_place, streams, table};
+use crate::{counters, dtype, exchange, fetches, in_place, sharded, streams, table};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -381,6 +381,33 @@ impl Client {
         let which = FetchOptions::read(options)?;
         let fetch = which.borrow().apply(py, self.handle(py)?.fetch_bundle(key))?;
         fetches::bundle(fetch, parts, key, self.guard.clone())
+    }
+
+    /// Pushes a rank's shards: see [`sharded::push`].
+    #[expect(clippy::too_many_arguments, reason = "each is an argument of one call")]
+    fn _push_shards(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        version: &Bound<'_, PyAny>,
+        commit: sharded::Commit,
+        places: Vec<sharded::Place>,
+        buffers: Vec<Bound<'_, Buffer>>,
+        aliases: bool,
+        copied: u64,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<Pending> {
+        sharded::push(self, py, (key, version), commit, (places, buffers), (aliases, copied), options)
+    }
+
+    fn _fetch_sharded(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        parts: Option<Vec<(String, Option<Bound<'_, PyAny>>)>>,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<Pending> {
+        sharded::fetch(self, py, key, parts, options)
     }
 
     fn _delete(

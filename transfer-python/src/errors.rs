@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use std::time::Duration;
 use transfer_client::gpu::CudaError;
-use transfer_client::{BatchError, BundleError, Error, ExchangeError, FailureCode};
+use transfer_client::{BatchError, BundleError, Error, ExchangeError, FailureCode, ShardedError};
 
 /// Makes an exception, by the Python function that makes all errors of the package.
 fn make(py: Python<'_>, code: &str, text: &str, can_retry: bool, fault: &str, about: &About<'_>) -> PyErr {
@@ -75,6 +75,8 @@ fn code(error: &Error) -> String {
         Error::OtherClient { .. } => "other_client",
         Error::Batch(BatchError::NotRead { .. }) => "not_read",
         Error::Batch(BatchError::Ended { .. }) => "closed",
+        Error::Sharded(ShardedError::RankGone { .. }) => "version_gone",
+        Error::Sharded(ShardedError::NotWhole { .. }) => "deadline",
         Error::Exchange(error) => match error {
             ExchangeError::Lost { .. } => "lost",
             ExchangeError::Committed { .. } => "committed",

@@ -81,6 +81,24 @@ impl<'a> Which<'a> {
     }
 }
 
+impl Which<'_> {
+    /// Applies version and time-out to the fetch of a sharded state, whose parts come by several fabrics.
+    pub(crate) fn apply_to_shards(
+        &self,
+        py: Python<'_>,
+        fetch: transfer_client::FetchSharded<transfer_client::BlockingClient>,
+    ) -> PyResult<transfer_client::FetchSharded<transfer_client::BlockingClient>> {
+        if self.require.is_some() {
+            return Err(crate::errors::invalid(
+                py,
+                "the parts of a sharded state may come by several fabrics: it has no require",
+            ));
+        }
+        let fetch = fetch.timeout(self.timeout);
+        Ok(choose!(py, fetch, self.versions))
+    }
+}
+
 /// The version, time-out and fabric of a fetch, from the keyword arguments of a call.
 pub(crate) struct FetchOptions {
     pub(crate) versions: Versions,

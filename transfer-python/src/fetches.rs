@@ -32,7 +32,23 @@ pub(crate) fn tensor(
 }
 
 /// The tensors of a bundle by their names, its version, and the report.
-type Found = (Vec<(String, Fetched)>, u64, transfer_client::Report);
+pub(crate) type Found = (Vec<(String, Fetched)>, u64, transfer_client::Report);
+
+/// Makes Python's objects of what was found.
+pub(crate) fn made(
+    py: Python<'_>,
+    found: Result<Found, Error>,
+    about: &(String, Instant),
+    guard: &Arc<ForkGuard>,
+) -> PyResult<Py<PyAny>> {
+    let (found, version, report) = found.map_err(|e| errors::raise(py, &e, &about_of(about)))?;
+    let tensors = PyDict::new(py);
+    for (name, tensor) in found {
+        tensors.set_item(name, Py::new(py, Tensor::new(tensor, guard.clone(), about.0.clone()))?)?;
+    }
+    let report = Py::new(py, Report::new(report))?;
+    Ok((tensors, version, report).into_pyobject(py)?.into_any().unbind())
+}
 
 /// Begins a fetch of a bundle, or of these tensors of it.
 pub(crate) fn bundle(
@@ -42,15 +58,7 @@ pub(crate) fn bundle(
     guard: Arc<ForkGuard>,
 ) -> PyResult<Pending> {
     let about = (key.to_owned(), Instant::now());
-    let made = move |py: Python<'_>, found: Result<Found, Error>| {
-        let (found, version, report) = found.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
-        let tensors = PyDict::new(py);
-        for (name, tensor) in found {
-            tensors.set_item(name, Py::new(py, Tensor::new(tensor, guard.clone(), about.0.clone()))?)?;
-        }
-        let report = Py::new(py, Report::new(report))?;
-        Ok((tensors, version, report).into_pyobject(py)?.into_any().unbind())
-    };
+    let made = move |py: Python<'_>, found: Result<Found, Error>| made(py, found, &about, &guard);
     let whole = |bundle: FetchedBundle| {
         let tensors = bundle.iter().map(|(name, tensor)| (name.to_owned(), Fetched::Whole(tensor.clone()))).collect();
         (tensors, bundle.version(), *bundle.report())

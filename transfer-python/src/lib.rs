@@ -37,6 +37,7 @@ mod pending;
 mod programs;
 mod pybuffer;
 mod report;
+mod sharded;
 mod slices;
 mod streams;
 mod strided;

@@ -152,6 +152,26 @@ pub(crate) fn trace(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Trace
     text.map(|text| text.parse::<TraceContext>().map_err(|e| errors::invalid(py, &e.to_string()))).transpose()
 }
 
+/// Reads what a push of shards can be told. Its version is an argument of its own.
+pub(crate) fn of_shards(
+    push: transfer_client::PushShards<'static, BlockingClient>,
+    options: PushOptions,
+    py: Python<'_>,
+) -> PyResult<transfer_client::PushShards<'static, BlockingClient>> {
+    let PushOptions { version: _, to, timeout, require, keep, outlive, takeover, readable_by, trace: _ } = options;
+    let others = [
+        ("to", to.is_some()),
+        ("require", require.is_some()),
+        ("keep", keep.is_some()),
+        ("outlive", outlive),
+        ("takeover", takeover),
+    ];
+    if let Some((name, _)) = others.into_iter().find(|(_, is_given)| *is_given) {
+        return Err(errors::invalid(py, &format!("a push of a rank's shards has no argument {name:?}")));
+    }
+    Ok(readable_by.iter().fold(push.timeout(timeout), |push, tenant| push.readable_by(tenant)))
+}
+
 /// The options of a push.
 #[derive(Debug)]
 pub(crate) struct PushOptions {

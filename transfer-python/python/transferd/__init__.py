@@ -57,6 +57,7 @@ from ._errors import (
 from ._exchange import Exchange, ExchangeReader, ExchangeTask
 from ._init import init
 from ._native import Buffer, Pending, Pushed, Report, Round, Table, Tensor, __version__
+from ._sharded import Shard
 from ._state import State
 from ._versions import Publisher, PublisherOptions, Subscriber
 
@@ -91,6 +92,7 @@ __all__ = [
     "Report",
     "RequireUnmet",
     "Round",
+    "Shard",
     "SidecarGone",
     "State",
     "StillExported",

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, overload
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, overload
 
-from . import _native, _tree
+from . import _native, _sharded, _tree
 from ._arrays import foreign
 from ._errors import Invalid, VersionGone
 from ._native import Buffer, Pending, Pushed, Report, Tensor
@@ -175,6 +175,81 @@ def push_state(
     return pushed
 
 
+class Commit(NamedTuple):
+    """How a rank pushes its part of a state."""
+
+    rank: int | None
+    world_size: int | None
+    whole: bool
+    """Whether the call waits until the version is whole."""
+    restart: bool
+    """Whether the versions begin again."""
+
+
+def push_any_state(
+    client: _native.Client,
+    key: str,
+    state: Mapping[Any, object],
+    aliases: Aliases,
+    dtype: object,
+    commit: Commit,
+    options: PushOptions,
+) -> Call[Pushed]:
+    """Publishes a state, or a rank's part of one."""
+    if commit == (None, None, False, False) and not _sharded.has_shards(state):
+        return (yield from push_state(client, key, state, aliases, dtype, options))
+    return (yield from push_shards(client, key, state, aliases, dtype, commit, options))
+
+
+def push_shards(
+    client: _native.Client,
+    key: str,
+    state: Mapping[Any, object],
+    aliases: Aliases,
+    dtype: object,
+    commit: Commit,
+    options: PushOptions,
+) -> Call[Pushed]:
+    _check(aliases)
+    _check_readers(options)
+    cast = _cast(dtype)
+    rank, world_size = _sharded.world(commit.rank, commit.world_size)
+    version = options.get("version")
+    if version is None:
+        raise Invalid(f"the sharded state {key!r} needs version=, the same one at all ranks")
+    tensors, record = _tree.flatten(f"the state {key!r}", state)
+    timeout, copied = options.get("timeout", 30.0), 0
+    places: list[tuple[str, Sequence[int], Sequence[int]]] = []
+    buffers: list[Buffer] = []
+    for name, value in tensors.items():
+        for piece in _sharded.pieces(f"{name!r} of the state {key!r}", value):
+            if isinstance(piece.tensor, Buffer) and cast(piece.tensor.dtype) == piece.tensor.dtype:
+                buffer = piece.tensor
+            else:
+                buffer, bytes_copied = yield from _copied(client, piece.tensor, timeout, key, name, cast)
+                copied += bytes_copied
+            buffers.append(buffer)
+            if piece.global_shape is None:
+                places.append((name, buffer.shape, (0,) * len(buffer.shape)))
+            else:
+                places.append((name, piece.global_shape, piece.offset))
+    if record is not None:
+        buffer, _ = yield from _copied(client, record, timeout, key, _tree.RECORD)
+        buffers.append(buffer)
+        places.append((f"{_sharded.TREE}{rank}", buffer.shape, (0,)))
+    others = {name: value for name, value in options.items() if name != "version"}
+    how = (rank, world_size, commit.whole, commit.restart)
+    pushed: Pushed = yield client._push_shards(key, version, how, places, buffers, aliases == "allow", copied, others)
+    return pushed
+
+
+def fetch_global(client: _native.Client, key: str, part: object, options: FetchOptions) -> Call[Tensor]:
+    """Fetches the tensor of which `push_shard` has published the shards, or a slice of it."""
+    tensors, _, _ = yield client._fetch_sharded(key, [(key, part)], dict(options))
+    tensor: Tensor = tensors[key]
+    return tensor
+
+
 def gate_state(client: _native.Client, key: str, timeout: float | None) -> Call[dict[Any, Any]]:
     buffers: dict[str, Buffer] = yield client._gate_bundle(key, timeout)
     return _tree.restore(key, buffers)
@@ -186,11 +261,22 @@ def fetch_state(
     into: Mapping[Any, Any] | None,
     only: Iterable[str] | None,
     slices: Mapping[str, object] | None,
+    layout: Mapping[str, object] | None,
     options: FetchOptions,
 ) -> Call[State]:
     if isinstance(only, str):
         raise TypeError(f"only= takes names, such as [{only!r}], not the one string {only!r}")
     parts: dict[str, object] | None = None
+    own = None if into is None else _sharded.targets(into)
+    if layout is not None or own is not None:
+        if only is not None or slices is not None or layout is not None and own is not None:
+            raise Invalid("layout=, and an into= with a DTensor, say which parts are fetched: leave only= and slices= out, and one of the two")
+        parts = own if layout is None else _sharded.slices_of(layout)
+        tensors, version, report = yield client._fetch_sharded(key, list((parts or {}).items()), dict(options))
+        state = State(tensors, version, report)
+        if into is not None:
+            state.copy_into(_sharded.local_parts(into))
+        return state
     if only is not None or slices is not None:
         names = list(only or ())
         _tree.check_names(f"only= of the state {key!r}", names)
@@ -201,8 +287,17 @@ def fetch_state(
     except Invalid as error:
         if not parts:
             raise
-        tensors, version, report = yield from _tied(client, key, parts, options, error)
-    state = State(_tree.restore(key, tensors) if parts is None else tensors, version, report)
+        try:
+            yield client._fetch_bundle(key, [(_sharded.MANIFEST, None)], dict(options))
+        except Invalid:
+            tensors, version, report = yield from _tied(client, key, parts, options, error)
+        else:
+            tensors, version, report = yield client._fetch_sharded(key, list(parts.items()), dict(options))
+    if parts is None and list(tensors) == [_sharded.MANIFEST, _sharded.LAYOUTS]:
+        tensors, version, report = yield client._fetch_sharded(key, None, dict(options))
+        state = State(_sharded.restore(key, tensors), version, report)
+    else:
+        state = State(_tree.restore(key, tensors) if parts is None else tensors, version, report)
     if into is not None:
         state.copy_into(into)
     return state

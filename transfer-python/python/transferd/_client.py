@@ -15,6 +15,7 @@ from ._calls import Aliases, FetchOptions, PushOptions, wait
 from ._errors import Error
 from ._exchange import Exchange
 from ._native import Buffer, Pushed, Round, Table, Tensor
+from ._sharded import Shard
 from ._state import State
 from ._versions import Publisher, PublisherOptions, Subscriber
 
@@ -195,6 +196,10 @@ class Client(_native.Client):
         *,
         aliases: Aliases = "refuse",
         dtype: object = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        whole: bool = False,
+        restart: bool = False,
         **options: Unpack[PushOptions],
     ) -> Pushed:
         """Publishes a state as one version: a mapping of tensors, such as the state dict of a model, or of an optimizer, with dicts, lists and
@@ -204,8 +209,37 @@ class Client(_native.Client):
         them back, writable, with what they held. Anything else that `push` takes is copied into the arena once, which `report.copied` counts. Entries that
         are the same memory are pushed once. At most 131,072 tensors, or 131,071 with anything else, each with a name of 1 to 512 bytes. `dtype` casts floats as
         `push` does. The options are those of `push`.
+
+        With `rank` and `world_size`, or where it has DTensors or `Shard`s, it is this rank's part of a *sharded state*: a version is there once
+        all ranks have pushed theirs, and `fetch_state` takes it in any layout; see docs/python.md. It needs `version`. Without `rank` and `world_size`
+        those of torch.distributed are taken. `whole` waits until the version is there. `restart` begins the versions again: all ranks say so in
+        their first push. Of the options it has `timeout` and `readable_by`.
         """
-        return wait(_calls.push_state(self, key, state, aliases, dtype, options))
+        commit = _calls.Commit(rank, world_size, whole, restart)
+        return wait(_calls.push_any_state(self, key, state, aliases, dtype, commit, options))
+
+    def push_shard(
+        self,
+        key: str,
+        tensor: object,
+        *,
+        global_shape: Sequence[int],
+        offset: Sequence[int],
+        rank: int | None = None,
+        world_size: int | None = None,
+        whole: bool = False,
+        restart: bool = False,
+        **options: Unpack[PushOptions],
+    ) -> Pushed:
+        """Publishes this rank's part of one tensor, which `fetch_global` fetches: `tensor` begins at `offset` of `global_shape`. As `push_state` with a
+        `Shard`."""
+        state = {key: Shard(tensor, global_shape, offset)}
+        return wait(_calls.push_shards(self, key, state, "refuse", None, _calls.Commit(rank, world_size, whole, restart), options))
+
+    def fetch_global(self, key: str, *, slice: object = None, **options: Unpack[FetchOptions]) -> Tensor:
+        """Fetches the tensor of which ranks have published parts by `push_shard`, or a slice of it, such as np.s_[0:1024, -512:]. Where several parts
+        are put together, or one that has to be, it lies in memory of this process."""
+        return wait(_calls.fetch_global(self, key, slice, options))
 
     def fetch_state(
         self,
@@ -214,6 +248,7 @@ class Client(_native.Client):
         into: Mapping[Any, Any] | None = None,
         only: Iterable[str] | None = None,
         slices: Mapping[str, object] | None = None,
+        layout: Mapping[str, object] | None = None,
         **options: Unpack[FetchOptions],
     ) -> State:
         """Fetches what `push_state` published: a `State`, that is a dict with `Tensor`s where tensors were, all of one version. Entries that were the
@@ -225,8 +260,11 @@ class Client(_native.Client):
         for what is at ["a"]["b"][0]; with `slices`, such as {"w": np.s_[0:1024, -512:]}, slices of these as well, as `fetch` has them; where the
         version has to move, only they do, and `report.bytes` counts only them. The options are those of `fetch`. Raises `Invalid` where the
         state has none of such a name.
+
+        Of a sharded state it fetches whole tensors, whatever the parts are that ranks have pushed. `into` with DTensors, and `layout`, fetch parts:
+        a layout is names with DTensors, whose local parts are fetched, or with pairs of offset and shape, or None for all of a tensor.
         """
-        return wait(_calls.fetch_state(self, key, into, only, slices, options))
+        return wait(_calls.fetch_state(self, key, into, only, slices, layout, options))
 
     # Tables
 

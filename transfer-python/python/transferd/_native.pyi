@@ -144,6 +144,20 @@ class Client:
     def _fetch_bundle(
         self, key: str, parts: Sequence[tuple[str, object]] | None, options: Mapping[str, Any]
     ) -> Pending[tuple[dict[str, Tensor], int, Report]]: ...
+    def _push_shards(
+        self,
+        key: str,
+        version: int,
+        commit: tuple[int, int, bool, bool],
+        places: Sequence[tuple[str, Sequence[int], Sequence[int]]],
+        buffers: list[Buffer],
+        aliases: bool,
+        copied: int,
+        options: Mapping[str, Any],
+    ) -> Pending[Pushed]: ...
+    def _fetch_sharded(
+        self, key: str, parts: Sequence[tuple[str, object]] | None, options: Mapping[str, Any]
+    ) -> Pending[tuple[dict[str, Tensor], int, Report]]: ...
     def _delete(self, key: str, timeout: float | None) -> Pending[None]: ...
     def _prepare(self, key: str, shape: Sequence[int], dtype: object, to: str, timeout: float | None) -> Pending[None]: ...
     def _counter(self, name: str, timeout: float | None) -> Pending[Counter]: ...

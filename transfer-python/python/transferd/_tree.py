@@ -187,6 +187,11 @@ def restore(key: str, tensors: dict[str, B]) -> dict[Any, Any]:
     return tensors if record is None else _read(key, record, lambda said: _state(said["tree"], tensors))
 
 
+def of_record(key: str, record: Tensor, tensors: Mapping[str, B]) -> dict[Any, Any]:
+    """What a record makes of these tensors."""
+    return _read(key, record, lambda said: _state(said["tree"], tensors))
+
+
 def ties(key: str, record: Tensor) -> dict[str, str]:
     """The names of entries that are the same memory as another one, which has the name that follows."""
     return _read(key, record, lambda said: {name: _tied_to(name, of) for name, of in _only(dict, said["ties"]).items()})

@@ -20,6 +20,7 @@ from ._client import Path
 from ._errors import Error
 from ._loop import Loop
 from ._native import Buffer, Pushed, Round, Table, Tensor
+from ._sharded import Shard
 from ._state import State
 from ._versions import AsyncSubscriber, Publisher, PublisherOptions
 
@@ -169,10 +170,36 @@ class Client:
         *,
         aliases: Aliases = "refuse",
         dtype: object = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        whole: bool = False,
+        restart: bool = False,
         **options: Unpack[PushOptions],
     ) -> Pushed:
         """As `transferd.Client.push_state`. What has to be copied is copied in the event loop's thread."""
-        return await self._loop.run(_calls.push_state(self._client, key, state, aliases, dtype, options))
+        commit = _calls.Commit(rank, world_size, whole, restart)
+        return await self._loop.run(_calls.push_any_state(self._client, key, state, aliases, dtype, commit, options))
+
+    async def push_shard(
+        self,
+        key: str,
+        tensor: object,
+        *,
+        global_shape: Sequence[int],
+        offset: Sequence[int],
+        rank: int | None = None,
+        world_size: int | None = None,
+        whole: bool = False,
+        restart: bool = False,
+        **options: Unpack[PushOptions],
+    ) -> Pushed:
+        """As `transferd.Client.push_shard`."""
+        state, commit = {key: Shard(tensor, global_shape, offset)}, _calls.Commit(rank, world_size, whole, restart)
+        return await self._loop.run(_calls.push_shards(self._client, key, state, "refuse", None, commit, options))
+
+    async def fetch_global(self, key: str, *, slice: object = None, **options: Unpack[FetchOptions]) -> Tensor:
+        """As `transferd.Client.fetch_global`."""
+        return await self._loop.run(_calls.fetch_global(self._client, key, slice, options))
 
     async def fetch_state(
         self,
@@ -181,10 +208,11 @@ class Client:
         into: Mapping[Any, Any] | None = None,
         only: Iterable[str] | None = None,
         slices: Mapping[str, object] | None = None,
+        layout: Mapping[str, object] | None = None,
         **options: Unpack[FetchOptions],
     ) -> State:
         """As `transferd.Client.fetch_state`."""
-        return await self._loop.run(_calls.fetch_state(self._client, key, into, only, slices, options))
+        return await self._loop.run(_calls.fetch_state(self._client, key, into, only, slices, layout, options))
 
     async def push_table(self, key: str, table: object, **options: Unpack[PushOptions]) -> Pushed:
         """As `transferd.Client.push_table`."""

@@ -1,0 +1,93 @@
+//! Sharded states: pushes of a rank's shards, and fetches in any layout.
+
+use crate::buffer::Buffer;
+use crate::client::{Client, about_of};
+use crate::fetch_options::FetchOptions;
+use crate::fetches::made;
+use crate::memory::{Fetched, Ours};
+use crate::options::{self, PushOptions};
+use crate::pending::{Pending, going};
+use crate::{errors, slices};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::time::Instant;
+use transfer_client::{FetchedBundle, Rank, Shard, TensorMut};
+
+/// The name of a shard's tensor, the shape of that, and where the shard begins in it.
+pub(crate) type Place = (String, Vec<u64>, Vec<u64>);
+
+/// The rank and the number of ranks, and whether to wait until the version is whole, and whether versions begin again.
+pub(crate) type Commit = (u32, u32, bool, bool);
+
+/// Pushes these buffers as a rank's shards of a version. `copied` bytes of them were copied there before. Either all buffers are
+/// taken, or none. A failed push gives back those that nothing else can reach.
+pub(crate) fn push(
+    client: &Client,
+    py: Python<'_>,
+    (key, version): (&str, &Bound<'_, PyAny>),
+    commit: Commit,
+    (places, buffers): (Vec<Place>, Vec<Bound<'_, Buffer>>),
+    (aliases, copied): (bool, u64),
+    options: &Bound<'_, PyDict>,
+) -> PyResult<Pending> {
+    let (options, handle, version) =
+        (PushOptions::read(options)?, client.handle(py)?, options::whole_version(version)?);
+    let mut taken = Vec::with_capacity(buffers.len());
+    for buffer in &buffers {
+        match buffer.get().take(py, aliases) {
+            Ok(tensor) => taken.push(tensor),
+            Err(e) => {
+                buffers.iter().zip(taken).for_each(|(buffer, tensor)| buffer.get().put_back(tensor));
+                return Err(e);
+            }
+        }
+    }
+    let frozen: Vec<_> = taken.into_iter().map(TensorMut::freeze).collect();
+    let shard = |((name, shape, offset), tensor)| Shard::new(name, shape, offset, tensor);
+    let shards: Vec<_> = places.into_iter().zip(&frozen).map(shard).collect();
+    let (rank, world_size, until_whole, restarts) = commit;
+    let push = handle.push_shards(key, version, Rank { rank, world_size }, shards);
+    let push = options::of_shards(push, options, py)?;
+    let push = if until_whole { push.whole() } else { push };
+    let push = if restarts { push.restart() } else { push };
+    let (about, buffers) = ((key.to_owned(), Instant::now()), buffers.into_iter().map(Bound::unbind));
+    let mut taken = Ours::new(buffers.zip(frozen).collect::<Vec<_>>(), client.guard().clone());
+    Ok(Pending::new(going(push.begin(), move |py, result| match result {
+        Ok(pushed) => Ok(Py::new(py, crate::report::Pushed::new(py, pushed.pushed, copied)?)?.into_any()),
+        Err(e) => {
+            for (buffer, frozen) in taken.take().into_iter().flatten() {
+                if let Ok(tensor) = frozen.try_into_mut() {
+                    buffer.get().put_back(tensor);
+                }
+            }
+            Err(errors::raise(py, &e, &about_of(&about)))
+        }
+    })))
+}
+
+/// Fetches global tensors of a sharded state, or these of them, whole or a slice of each: as `_fetch_bundle`.
+pub(crate) fn fetch(
+    client: &Client,
+    py: Python<'_>,
+    key: &str,
+    parts: Option<Vec<(String, Option<Bound<'_, PyAny>>)>>,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<Pending> {
+    let which = FetchOptions::read(options)?;
+    let mut fetch = which.borrow().apply_to_shards(py, client.handle(py)?.fetch_sharded(key))?;
+    if let Some(parts) = parts {
+        let read = |(name, slice): (String, Option<Bound<'_, PyAny>>)| {
+            Ok((name, slice.map(|slice| slices::of(&slice)).transpose()?))
+        };
+        fetch = fetch.slices(parts.into_iter().map(read).collect::<PyResult<Vec<_>>>()?);
+    }
+    let (about, guard) = ((key.to_owned(), Instant::now()), client.guard().clone());
+    Ok(Pending::new(going(fetch.begin(), move |py, result| {
+        let whole = |bundle: FetchedBundle| {
+            let tensor =
+                |(name, tensor): (&str, &transfer_client::Tensor)| (name.to_owned(), Fetched::Whole(tensor.clone()));
+            (bundle.iter().map(tensor).collect(), bundle.version(), *bundle.report())
+        };
+        made(py, result.map(whole), &about, &guard)
+    })))
+}
