@@ -19,6 +19,9 @@ CHAOS_ARGS ?=
 FUZZ ?= 600
 FUZZ_TARGET ?= fuzz_
 
+# Which frameworks `make test-frameworks` tests: names of folders in transfer-python/tests_frameworks. All, where nothing is said.
+FRAMEWORK ?=
+
 # Of the end-to-end tests between nodes, the modules that run over shared memory too.
 SHM_SUITES ?= round_trips lost_peers slices
 # Most tests wait for processes, so more of them run at a time than there are cores.
@@ -26,7 +29,7 @@ export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # What the demo's programs are built with (Cargo.toml).
 DEMO_PROFILE := demo
 .DEFAULT_GOAL := help
-.PHONY: help demo pictures check test test-all test-tools test-host test-rdma test-packaging test-python test-python-all test-ray test-gpu wheel pgo pgo-wheel soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
+.PHONY: help demo pictures check test test-all test-tools test-host test-rdma test-packaging test-python test-python-all test-ray test-frameworks test-gpu wheel pgo pgo-wheel soak-rdma chaos fuzz loom miri bench lint doc deb setup fresh-machine
 
 help: ## Shows this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -77,6 +80,10 @@ test-python-all: setup ## Those of the Python package that need torch, jax, pola
 test-ray: setup ## Those of transferd.ray, with a cluster of Ray on this host; it installs Ray, and what test-python-all does
 	$(CARGO) build --workspace
 	scripts/test-ray.sh
+
+test-frameworks: setup ## Those of the plugs for frameworks, which it installs, with what test-python-all does; FRAMEWORK=torchft one of them
+	$(CARGO) build --workspace
+	scripts/test-frameworks.sh $(FRAMEWORK)
 
 test-gpu: setup ## Those that need a GPU, on a machine that has one; PYTHON=... an interpreter with torch for CUDA, cupy and pytest
 	$(CARGO) build --workspace
