@@ -115,6 +115,7 @@ def test_a_fork_while_other_threads_call(c, sidecar):
 # Promise: python-forks
 def test_an_embedded_sidecar_in_a_forked_child():
     with td.embedded(arena="1MiB") as c:
+        assert isinstance(c.path, str)
         c.push("w", b"hello")
 
         def child():

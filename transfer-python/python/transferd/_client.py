@@ -53,7 +53,8 @@ class Client(_native.Client):
             sidecar=_calls.to_settings(sidecar),
         )
         # A sidecar of this process is found by others at its socket.
-        where = where or _native._embedded_socket()
+        if where is None and (socket := _native._embedded_socket()) is not None:
+            where = os.fspath(socket)
         arguments = {"name": name, "arena": arena, "timeout": timeout, "spin": spin, "reconnect": reconnect}
         self._arguments = None if where is None else (where, arguments)
         return self
