@@ -156,8 +156,20 @@ def push_state(
     """Publishes a state. With `copies` its buffers are copied as well, and stay writable."""
     _check(aliases)
     _check_readers(options)
-    cast = _cast(dtype)
-    tensors, record = _tree.flatten(f"the state {key!r}", state)
+    return (yield from push_flat(client, key, _tree.flatten(f"the state {key!r}", state), options, aliases, dtype, copies))
+
+
+def push_flat(
+    client: _native.Client,
+    key: str,
+    flat: _tree.Flat,
+    options: PushOptions,
+    aliases: Aliases = "refuse",
+    dtype: object = None,
+    copies: bool = False,
+) -> Call[Pushed]:
+    """Publishes a state that was taken apart."""
+    (tensors, record), cast = flat, _cast(dtype)
     timeout, buffers, copied = options.get("timeout", 30.0), [], 0
     for name, value in tensors.items():
         if isinstance(value, Buffer) and not copies and cast(value.dtype) == value.dtype:
