@@ -1,0 +1,417 @@
+"""Checkpoints of torch's DCP (2.15) in the memory of the job: `TransferWriter` and `TransferReader`. Importing this module imports torch.
+
+    writer = TransferWriter()
+    dcp.save(state, checkpoint_id="step-100", storage_writer=writer)
+    dcp.load(state, checkpoint_id="step-100", storage_reader=TransferReader())
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner, WriteItemType
+from torch.distributed.checkpoint.staging import AsyncStager
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.distributed.tensor import DTensor
+from torch.futures import Future
+
+from . import _calls, _dcp_metadata, _native, _torch, _tree
+from ._client import Client
+from ._dcp_metadata import Stored
+from ._errors import Error, Invalid
+from ._native import _PACKED, Buffer, Tensor
+from ._plug import home, path_of, room, session, staged, unique
+
+__all__ = ["TransferReader", "TransferWriter"]
+
+# How many bytes of slices are fetched at once: between nodes they have to fit the landing pool together.
+_AT_ONCE = 32 << 20
+_METADATA = ".metadata"
+
+
+def _prefix(checkpoint_id: str | os.PathLike[str] | None) -> str:
+    if not isinstance(checkpoint_id, str) or not (name := checkpoint_id.removeprefix("transfer://").strip("/")):
+        raise Invalid(f'checkpoint_id is a text that names the checkpoint, such as "run-7/step-100"; this is {checkpoint_id!r}')
+    return f"dcp/{name}/"
+
+
+class _Kept(NamedTuple):
+    """What a rank holds of one checkpoint: the sessions that have published it, each with its keys."""
+
+    prefix: str
+    published: list[tuple[Client, str]]
+
+
+class _Shelf:
+    """What one writer holds in one process. A writer that was pickled finds that of its process again."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.kept: list[_Kept] = []
+        # Arenas of checkpoints that have ended: an arena costs as much as the copy.
+        self.spare: list[Client] = []
+
+    def arena(self, path: str, need: int) -> Client:
+        """A session whose arena has so much room."""
+        with self.lock:
+            while self.spare:
+                client = self.spare.pop()
+                if not client.closed and not client.gone and client.arena_free_bytes >= need:
+                    return client
+                client.close()
+        return session(path, need)
+
+    def end(self, ended: list[_Kept]) -> None:
+        """Ends checkpoints. Readers keep what they have fetched."""
+        for kept in ended:
+            self.kept.remove(kept)
+            for client, key in kept.published:
+                try:
+                    client.delete(key)
+                    self.spare.append(client)
+                except Error:
+                    client.close()
+
+    def close(self) -> None:
+        with self.lock:
+            self.end(list(self.kept))
+            while self.spare:
+                self.spare.pop().close()
+
+
+_shelves: dict[tuple[int, str], _Shelf] = {}
+
+
+class TransferWriter(StorageWriter, AsyncStager):  # type: ignore[misc]
+    """Saves checkpoints into the memory of the host, by the sidecar of this process, or that of `client`. Each rank has one, and publishes what the planner has given it,
+    as one state.
+
+    The writer owns what it has saved. The newest `keep` complete checkpoints stay; earlier ones end when the next one is saved, and all with `close()`
+    or the end of the process: reading them raises `VersionGone`, or a `Timeout`. While one is saved there is memory for one more.
+
+    It is also the `AsyncStager` of `dcp.async_save`, which uses it where no other is named: `stage` copies the tensors into the arena, and the save publishes
+    that copy.
+    """
+
+    _synchronize_after_execute = False
+
+    def __init__(self, checkpoint_id: str | None = None, client: Client | None = None, *, keep: int = 1) -> None:
+        self.checkpoint_id = checkpoint_id
+        self._keep = _native._whole("keep", keep, 1)
+        self._home: Client | None = home(client, "dcp")
+        self._given = client is not None
+        self._path, self._name = path_of(self._home), unique()
+        self._staging: tuple[Client, dict[int, Buffer]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # For DCP's process of its own. The sidecar stays with this one.
+        return {**self.__dict__, "_home": None, "_staging": None}
+
+    @property
+    def _shelf(self) -> _Shelf:
+        return _shelves.setdefault((os.getpid(), self._name), _Shelf())
+
+    # What DCP calls
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        if checkpoint_id is not None:
+            _prefix(checkpoint_id)
+            self.checkpoint_id = str(checkpoint_id)
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        _prefix(self.checkpoint_id)
+        if not kwargs.get("use_collectives", True):
+            raise Invalid("TransferWriter has one metadata for all ranks: save with use_collectives=True")
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        self._end_earlier()
+        prefix, shelf = _prefix(self.checkpoint_id), self._shelf
+        staging, self._staging = self._staging, None
+        blobs = {at: planner.resolve_data(item) for at, item in enumerate(plan.items) if item.type == WriteItemType.BYTE_IO}
+        names = [f"{at}/{item.index.fqn}"[:120] for at, item in enumerate(plan.items)]
+        kept = _Kept(prefix, [])
+        with shelf.lock:
+            shelf.kept.append(kept)
+        results: list[WriteResult] = []
+
+        def publish(client: Client, buffers: dict[int, Buffer]) -> None:
+            key = f"{prefix}{unique()}"
+            kept.published.append((client, key))
+            if buffers:
+                # Views of what was staged are in DCP's hands, which only reads them.
+                pushed = client.push_state(key, {names[at]: buffer for at, buffer in buffers.items()}, aliases="allow")
+                for at, buffer in buffers.items():
+                    stored = Stored(key, pushed.version, names[at], buffer.nbytes, buffer.shape)
+                    results.append(WriteResult(plan.items[at].index, buffer.nbytes, stored))
+
+        taken: dict[int, Buffer] = {}
+        if staging is not None:
+            for at, item in enumerate(plan.items):
+                if at not in blobs and (buffer := _of_stage(planner.resolve_data(item), staging[1])) is not None:
+                    taken[at] = buffer
+            staging[1].clear()
+            publish(staging[0], taken)
+        rest = [at for at in range(len(plan.items)) if at not in taken]
+        if rest:
+            sizes = [blobs[at].getbuffer().nbytes if at in blobs else _nbytes(plan.items[at]) for at in rest]
+            client = shelf.arena(self._path, room(sizes))
+            publish(client, {at: staged(client, _bytes(blobs[at]) if at in blobs else _plain(planner.resolve_data(plan.items[at]))) for at in rest})
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results)
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        metadata.storage_data = {result.index: result.storage_data for rank in results for result in rank}
+        prefix, shelf = _prefix(self.checkpoint_id), self._shelf
+        key = prefix + _METADATA
+        flat = _tree.flatten(f"the metadata of {self.checkpoint_id!r}", _dcp_metadata.written(metadata))
+        client = session(self._path, room([len(flat.record or b"")]))
+        # One of this name may be another process's.
+        _calls.wait(_calls.push_flat(client, key, flat, {"takeover": True}))
+        with shelf.lock:
+            next(kept for kept in reversed(shelf.kept) if kept.prefix == prefix).published.append((client, key))
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return isinstance(checkpoint_id, str) and checkpoint_id.startswith("transfer://")
+
+    # As a stager
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Copies a state into the arena, and returns it with tensors that share the arena's memory. Blocks until that is done."""
+        if self._staging is not None:
+            # Of a save that has failed, or that another process made.
+            self._staging[1].clear()
+            self._shelf.spare.append(self._staging[0])
+            self._staging = None
+        self._end_earlier()
+        flat: dict[object, torch.Tensor] = {}
+        for tensor in _tensors(state_dict):
+            flat.setdefault(_torch.place(tensor) or id(tensor), tensor)
+        client = self._shelf.arena(self._path, room(tensor.nbytes for tensor in flat.values()))
+        views, buffers = {}, {}
+        for place, tensor in flat.items():
+            buffer = staged(client, tensor)
+            views[place] = buffer.torch()
+            buffers[views[place].data_ptr()] = buffer
+        self._staging = client, buffers
+        copied: dict[str, Any] = _with(state_dict, views)
+        return copied
+
+    def synchronize_staging(self) -> None:
+        """Does nothing: `stage` has waited."""
+
+    # What a program calls
+
+    def delete(self, checkpoint_id: str) -> None:
+        """Ends what this rank has of a checkpoint. One that it has not is no error."""
+        prefix, shelf = _prefix(checkpoint_id), self._shelf
+        with shelf.lock:
+            shelf.end([kept for kept in shelf.kept if kept.prefix == prefix])
+
+    def close(self) -> None:
+        """Ends all that this rank has saved, and gives the memory back."""
+        if (shelf := _shelves.pop((os.getpid(), self._name), None)) is not None:
+            shelf.close()
+        if self._staging is not None:
+            self._staging[0].close()
+        if self._home is not None and not self._given:
+            self._home.close()
+
+    def _end_earlier(self) -> None:
+        """Ends checkpoints but for the newest complete ones. Which ones are complete only their metadata says, for the other ranks may have failed."""
+        shelf = self._shelf
+        with shelf.lock:
+            complete = [kept for kept in shelf.kept if self._is_complete(kept)]
+            shelf.end([kept for kept in shelf.kept if kept not in complete[-self._keep :]])
+
+    def _is_complete(self, kept: _Kept) -> bool:
+        client = kept.published[0][0] if kept.published else None
+        if client is None or client.closed:
+            return False
+        try:
+            named = _dcp_metadata.keys(client.fetch_state(kept.prefix + _METADATA, timeout=0.0))
+        except Error:
+            return False
+        # The coordinator may have nothing but the metadata.
+        return any(key in named or key == kept.prefix + _METADATA for _, key in kept.published)
+
+
+def _nbytes(item: Any) -> int:
+    data = item.tensor_data
+    size: int = math.prod(data.chunk.sizes) * data.properties.dtype.itemsize
+    return size
+
+
+def _bytes(blob: io.BytesIO) -> torch.Tensor:
+    return torch.frombuffer(bytearray(blob.getbuffer()) or bytearray(1), dtype=torch.uint8)[: blob.getbuffer().nbytes]
+
+
+def _of_stage(tensor: torch.Tensor, buffers: dict[int, Buffer]) -> Buffer | None:
+    """The buffer that is exactly this tensor: the planner may have cut or cast it."""
+    buffer = buffers.get(tensor.data_ptr())
+    if buffer is None or not tensor.is_contiguous() or _torch.description(tensor) != (buffer.dtype, buffer.shape):
+        return None
+    del buffers[tensor.data_ptr()]
+    return buffer
+
+
+def _local(value: Any) -> Any:
+    """The tensor of this process that a value of a state is, if it is one."""
+    if isinstance(value, DTensor):
+        with torch.no_grad():
+            return value.to_local()
+    return value if type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) else None
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif type(value) in (list, tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif (local := _local(value)) is not None:
+        yield local
+
+
+def _with(value: Any, views: Mapping[object, torch.Tensor]) -> Any:
+    """A state with the staged tensors in place of its own, and copies of all else."""
+    if isinstance(value, Mapping):
+        return {key: _with(item, views) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_with(item, views) for item in value)
+    if (local := _local(value)) is None:
+        return copy.deepcopy(value)
+    view = views[_torch.place(local) or id(local)]
+    return DTensor(view, value._spec, requires_grad=False) if isinstance(value, DTensor) else view
+
+
+class TransferReader(StorageReader):  # type: ignore[misc]
+    """Loads checkpoints that `TransferWriter`s have saved, by the sidecar of this process, or that of `client`, which has to be that of the writers, or of one cluster with it.
+    It fetches the slices that the load plan asks for, and nothing else. A checkpoint that is not there yet is waited for, `timeout` seconds."""
+
+    def __init__(self, checkpoint_id: str | None = None, client: Client | None = None, *, timeout: float | None = 30.0) -> None:
+        self.checkpoint_id = checkpoint_id
+        _native._check_seconds("timeout", timeout)
+        self._home, self._timeout = home(client, "dcp"), timeout
+        self._stored: Mapping[Any, Stored] = {}
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        if checkpoint_id is not None:
+            _prefix(checkpoint_id)
+            self.checkpoint_id = str(checkpoint_id)
+
+    def read_metadata(self) -> Metadata:
+        key = _prefix(self.checkpoint_id) + _METADATA
+        return _dcp_metadata.read(key, self._home.fetch_state(key, timeout=self._timeout))
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool) -> None:
+        self._stored = metadata.storage_data
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        for (key, version), parts in self._rounds(plan):
+            slices = {part.stored.name: part.slices for part in parts}
+            found = self._home.fetch_state(
+                key,
+                only=[name for name, of in slices.items() if of is None],
+                slices={name: of for name, of in slices.items() if of is not None},
+                exactly=version,
+                timeout=self._timeout,
+            )
+            for part in parts:
+                part.load(found[part.stored.name], planner)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return TransferWriter.validate_checkpoint_id(checkpoint_id)
+
+    def _rounds(self, plan: LoadPlan) -> Iterator[tuple[tuple[str, int], list[_Part]]]:
+        """The fetches of a plan: parts of one state, each tensor once, and not too much at once."""
+        waiting: dict[tuple[str, int], list[_Part]] = {}
+        for item in plan.items:
+            if item.storage_index not in self._stored:
+                raise Invalid(f"the checkpoint {self.checkpoint_id!r} has no {item.storage_index}")
+            stored = self._stored[item.storage_index]
+            for part in _parts(item, stored):
+                group = waiting.setdefault((stored.key, stored.version), [])
+                if any(other.stored.name == stored.name for other in group) or sum(other.nbytes for other in group) + part.nbytes > _AT_ONCE:
+                    if group:
+                        yield (stored.key, stored.version), list(group)
+                        group.clear()
+                group.append(part)
+        yield from waiting.items()
+
+
+class _Part(NamedTuple):
+    """What is fetched for an item of a load plan: a tensor, or a slice of it."""
+
+    item: ReadItem
+    stored: Stored
+    slices: tuple[slice, ...] | None
+    """None is the whole."""
+    into: tuple[slice, ...] = ()
+    """The part of the target, where it is only one of several."""
+    is_last: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        if self.slices is None:
+            return self.stored.nbytes
+        elements: int = math.prod(of.stop - of.start for of in self.slices)
+        return self.stored.nbytes * elements // max(1, math.prod(self.stored.shape))
+
+    def load(self, found: Tensor, planner: LoadPlanner) -> None:
+        """Hands what was fetched to the planner."""
+        if self.item.type == LoadItemType.BYTE_IO:
+            planner.load_bytes(self.item, io.BytesIO(found.numpy().tobytes()))
+            return
+        target = planner.resolve_tensor(self.item).detach()
+        _plain(target)[self.into].copy_(found.torch())
+        if self.is_last:
+            planner.commit_tensor(self.item, target)
+
+
+def _parts(item: ReadItem, stored: Stored) -> Iterator[_Part]:
+    offsets, lengths = tuple(item.storage_offsets), tuple(item.lengths)
+    if item.type == LoadItemType.BYTE_IO or lengths == stored.shape or 0 in lengths:
+        # Nothing is also a slice of nothing.
+        yield _Part(item, stored, None if 0 not in lengths or item.type == LoadItemType.BYTE_IO else tuple(slice(0, 0) for _ in lengths))
+        return
+    whole = _Part(item, stored, tuple(slice(at, at + n) for at, n in zip(offsets, lengths)))
+    assert whole.slices is not None
+    # Of one that is large, rows of its first dimension that has several.
+    dim = next((dim for dim, n in enumerate(lengths) if n > 1), 0)
+    step = max(1, lengths[dim] * _AT_ONCE // max(whole.nbytes, 1))
+    for begin in range(0, lengths[dim], step):
+        end = min(begin + step, lengths[dim])
+        slices = (*whole.slices[:dim], slice(offsets[dim] + begin, offsets[dim] + end), *whole.slices[dim + 1 :])
+        yield _Part(item, stored, slices, (*(slice(None) for _ in range(dim)), slice(begin, end)), end == lengths[dim])
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Pairs of 4 bits as bytes: torch copies no pairs, and DCP counts them."""
+    return tensor.view(torch.uint8) if _torch.description(tensor)[0] in _PACKED else tensor
