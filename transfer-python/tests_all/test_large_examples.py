@@ -22,6 +22,7 @@ from test_examples import recipes, run_example, run_recipe
         ("jax_dlpack", []),
         ("loader_torch", []),
         ("loader_torch", ["--workers", "1", "--epochs", "3"]),
+        ("dcp", []),
     ],
 )
 def test_an_example_with_torch_or_jax_ends_well(name, arguments):

@@ -35,6 +35,8 @@ __all__ = ["TransferReader", "TransferWriter"]
 # How many bytes of slices are fetched at once: between nodes they have to fit the landing pool together.
 _AT_ONCE = 32 << 20
 _METADATA = ".metadata"
+# How many seconds the metadata of an earlier checkpoint may take, where another node has it. One that is complete takes no time.
+_LOOK = 5.0
 
 
 def _prefix(checkpoint_id: str | os.PathLike[str] | None) -> str:
@@ -244,7 +246,7 @@ class TransferWriter(StorageWriter, AsyncStager):  # type: ignore[misc]
         if client is None or client.closed:
             return False
         try:
-            named = _dcp_metadata.keys(client.fetch_state(kept.prefix + _METADATA, timeout=0.0))
+            named = _dcp_metadata.keys(client.fetch_state(kept.prefix + _METADATA, timeout=_LOOK))
         except Error:
             return False
         # The coordinator may have nothing but the metadata.
