@@ -96,9 +96,10 @@ def measure(what: str, make: Callable[[int, Any], Any], place: Any, rounds: int,
     ours.send(None)
     child.join()
     transport.shutdown()
-    warm = [statistics.median(column) for column in zip(*times[ROUNDS_AHEAD:])]
-    print(f"{what:36} first {times[0][0]:6.3f} s   warm: received {warm[0]:6.3f} s   loaded {warm[1]:6.3f} s   processor {warm[2]:6.3f} s", flush=True)
-    return warm[0], warm[1]
+    columns = list(zip(*times[ROUNDS_AHEAD:]))
+    shown = "   ".join(f"{name} {statistics.median(of):6.3f} s (best {min(of):6.3f})" for name, of in zip(("received", "loaded", "processor"), columns))
+    print(f"{what:36} first {times[0][0]:6.3f} s   warm: {shown}", flush=True)
+    return statistics.median(columns[0]), statistics.median(columns[1])
 
 
 def main() -> None:

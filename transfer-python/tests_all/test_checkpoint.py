@@ -344,3 +344,37 @@ def test_a_state_of_fsdp_goes_from_four_ranks_to_two_bit_for_bit(sidecar, folder
     for a, b in zip(wanted, found):
         assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
+
+
+def saves_and_waits(path, pipe):
+    with contextlib.ExitStack() as stack:
+        client = None if path is None else stack.enter_context(td.connect(path, arena=0))
+        dcp.save({"w": torch.ones(8)}, checkpoint_id="child/1", storage_writer=TransferWriter(client=client))
+        pipe.send("saved")
+        pipe.recv()
+
+
+@pytest.mark.parametrize("shares", [True, False])
+# Promise: dcp-deaths
+def test_a_checkpoint_ends_with_its_process_and_jobs_do_not_meet(sidecar, shares):
+    context = mp.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=saves_and_waits, args=(sidecar.path if shares else None, theirs))
+    child.start()
+    assert ours.recv() == "saved"
+
+    def found(client):
+        state = {"w": torch.zeros(8)}
+        dcp.load(state, checkpoint_id="child/1", storage_reader=TransferReader(client=client, timeout=0.5))
+        return state["w"].sum() == 8
+
+    with td.connect(sidecar.path, arena=0) if shares else td.embedded(arena=0) as client:
+        if shares:
+            assert found(client)
+            child.kill()
+            child.join()
+        # Without a sidecar that both have, the other process has one of its own.
+        with pytest.raises(CheckpointException, match="child/1/.metadata"):
+            found(client)
+    child.kill()
+    child.join()

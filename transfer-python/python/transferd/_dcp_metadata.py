@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -16,12 +17,29 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from . import _torch
 from ._errors import Invalid
-from ._native import _DTYPES
+from ._native import _DTYPES, _PACKED
 
 # A version of what is written here.
 _FORMAT = 1
 _MEMORY_FORMATS = {str(known): known for known in (torch.contiguous_format, torch.channels_last, torch.preserve_format)}
+
+
+METADATA = ".metadata"
+"""What follows the prefix in the key of a checkpoint's metadata."""
+
+
+def prefix(checkpoint_id: str | os.PathLike[str] | None) -> str:
+    """What the keys of a checkpoint begin with."""
+    if not isinstance(checkpoint_id, str) or not (name := checkpoint_id.removeprefix("transfer://").strip("/")):
+        raise Invalid(f'checkpoint_id is a text that names the checkpoint, such as "run-7/step-100"; this is {checkpoint_id!r}')
+    return f"dcp/{name}/"
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Pairs of 4 bits as bytes: torch copies no pairs, and DCP counts them."""
+    return tensor.view(torch.uint8) if _torch.description(tensor)[0] in _PACKED else tensor
 
 
 class Stored(NamedTuple):

@@ -17,32 +17,25 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner, WriteItemType
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItemType
 from torch.distributed.checkpoint.staging import AsyncStager
-from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from . import _calls, _dcp_metadata, _native, _torch, _tree
 from ._client import Client
-from ._dcp_metadata import Stored
+from ._dcp_metadata import METADATA, Stored, plain
+from ._dcp_metadata import prefix as prefix_of
+from ._dcp_reader import TransferReader
 from ._errors import Error, Invalid
-from ._native import _PACKED, Buffer, Tensor
+from ._native import Buffer
 from ._plug import home, path_of, room, session, staged, unique
 
 __all__ = ["TransferReader", "TransferWriter"]
 
-# How many bytes of slices are fetched at once: between nodes they have to fit the landing pool together.
-_AT_ONCE = 32 << 20
-_METADATA = ".metadata"
 # How many seconds the metadata of an earlier checkpoint may take, where another node has it. One that is complete takes no time.
 _LOOK = 5.0
-
-
-def _prefix(checkpoint_id: str | os.PathLike[str] | None) -> str:
-    if not isinstance(checkpoint_id, str) or not (name := checkpoint_id.removeprefix("transfer://").strip("/")):
-        raise Invalid(f'checkpoint_id is a text that names the checkpoint, such as "run-7/step-100"; this is {checkpoint_id!r}')
-    return f"dcp/{name}/"
 
 
 class _Kept(NamedTuple):
@@ -125,11 +118,11 @@ class TransferWriter(StorageWriter, AsyncStager):  # type: ignore[misc]
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id is not None:
-            _prefix(checkpoint_id)
+            prefix_of(checkpoint_id)
             self.checkpoint_id = str(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        _prefix(self.checkpoint_id)
+        prefix_of(self.checkpoint_id)
         if not kwargs.get("use_collectives", True):
             raise Invalid("TransferWriter has one metadata for all ranks: save with use_collectives=True")
 
@@ -141,7 +134,7 @@ class TransferWriter(StorageWriter, AsyncStager):  # type: ignore[misc]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         self._end_earlier()
-        prefix, shelf = _prefix(self.checkpoint_id), self._shelf
+        prefix, shelf = prefix_of(self.checkpoint_id), self._shelf
         staging, self._staging = self._staging, None
         blobs = {at: planner.resolve_data(item) for at, item in enumerate(plan.items) if item.type == WriteItemType.BYTE_IO}
         names = [f"{at}/{item.index.fqn}"[:120] for at, item in enumerate(plan.items)]
@@ -171,15 +164,15 @@ class TransferWriter(StorageWriter, AsyncStager):  # type: ignore[misc]
         if rest:
             sizes = [blobs[at].getbuffer().nbytes if at in blobs else _nbytes(plan.items[at]) for at in rest]
             client = shelf.arena(self._path, room(sizes))
-            publish(client, {at: staged(client, _bytes(blobs[at]) if at in blobs else _plain(planner.resolve_data(plan.items[at]))) for at in rest})
+            publish(client, {at: staged(client, _bytes(blobs[at]) if at in blobs else plain(planner.resolve_data(plan.items[at]))) for at in rest})
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         metadata.storage_data = {result.index: result.storage_data for rank in results for result in rank}
-        prefix, shelf = _prefix(self.checkpoint_id), self._shelf
-        key = prefix + _METADATA
+        prefix, shelf = prefix_of(self.checkpoint_id), self._shelf
+        key = prefix + METADATA
         flat = _tree.flatten(f"the metadata of {self.checkpoint_id!r}", _dcp_metadata.written(metadata))
         client = session(self._path, room([len(flat.record or b"")]))
         # One of this name may be another process's.
@@ -221,7 +214,7 @@ class TransferWriter(StorageWriter, AsyncStager):  # type: ignore[misc]
 
     def delete(self, checkpoint_id: str) -> None:
         """Ends what this rank has of a checkpoint. One that it has not is no error."""
-        prefix, shelf = _prefix(checkpoint_id), self._shelf
+        prefix, shelf = prefix_of(checkpoint_id), self._shelf
         with shelf.lock:
             shelf.end([kept for kept in shelf.kept if kept.prefix == prefix])
 
@@ -246,11 +239,11 @@ class TransferWriter(StorageWriter, AsyncStager):  # type: ignore[misc]
         if client is None or client.closed:
             return False
         try:
-            named = _dcp_metadata.keys(client.fetch_state(kept.prefix + _METADATA, timeout=_LOOK))
+            named = _dcp_metadata.keys(client.fetch_state(kept.prefix + METADATA, timeout=_LOOK))
         except Error:
             return False
         # The coordinator may have nothing but the metadata.
-        return any(key in named or key == kept.prefix + _METADATA for _, key in kept.published)
+        return any(key in named or key == kept.prefix + METADATA for _, key in kept.published)
 
 
 def _nbytes(item: Any) -> int:
@@ -301,119 +294,3 @@ def _with(value: Any, views: Mapping[object, torch.Tensor]) -> Any:
         return copy.deepcopy(value)
     view = views[_torch.place(local) or id(local)]
     return DTensor(view, value._spec, requires_grad=False) if isinstance(value, DTensor) else view
-
-
-class TransferReader(StorageReader):  # type: ignore[misc]
-    """Loads checkpoints that `TransferWriter`s have saved, by the sidecar of this process, or that of `client`, which has to be that of the writers, or of one cluster with it.
-    It fetches the slices that the load plan asks for, and nothing else. A checkpoint that is not there yet is waited for, `timeout` seconds."""
-
-    def __init__(self, checkpoint_id: str | None = None, client: Client | None = None, *, timeout: float | None = 30.0) -> None:
-        self.checkpoint_id = checkpoint_id
-        _native._check_seconds("timeout", timeout)
-        self._home, self._timeout = home(client, "dcp"), timeout
-        self._stored: Mapping[Any, Stored] = {}
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        if checkpoint_id is not None:
-            _prefix(checkpoint_id)
-            self.checkpoint_id = str(checkpoint_id)
-
-    def read_metadata(self) -> Metadata:
-        key = _prefix(self.checkpoint_id) + _METADATA
-        return _dcp_metadata.read(key, self._home.fetch_state(key, timeout=self._timeout))
-
-    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool) -> None:
-        self._stored = metadata.storage_data
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        return plans
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        for (key, version), parts in self._rounds(plan):
-            slices = {part.stored.name: part.slices for part in parts}
-            found = self._home.fetch_state(
-                key,
-                only=[name for name, of in slices.items() if of is None],
-                slices={name: of for name, of in slices.items() if of is not None},
-                exactly=version,
-                timeout=self._timeout,
-            )
-            for part in parts:
-                part.load(found[part.stored.name], planner)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        return TransferWriter.validate_checkpoint_id(checkpoint_id)
-
-    def _rounds(self, plan: LoadPlan) -> Iterator[tuple[tuple[str, int], list[_Part]]]:
-        """The fetches of a plan: parts of one state, each tensor once, and not too much at once."""
-        waiting: dict[tuple[str, int], list[_Part]] = {}
-        for item in plan.items:
-            if item.storage_index not in self._stored:
-                raise Invalid(f"the checkpoint {self.checkpoint_id!r} has no {item.storage_index}")
-            stored = self._stored[item.storage_index]
-            for part in _parts(item, stored):
-                group = waiting.setdefault((stored.key, stored.version), [])
-                if any(other.stored.name == stored.name for other in group) or sum(other.nbytes for other in group) + part.nbytes > _AT_ONCE:
-                    if group:
-                        yield (stored.key, stored.version), list(group)
-                        group.clear()
-                group.append(part)
-        yield from waiting.items()
-
-
-class _Part(NamedTuple):
-    """What is fetched for an item of a load plan: a tensor, or a slice of it."""
-
-    item: ReadItem
-    stored: Stored
-    slices: tuple[slice, ...] | None
-    """None is the whole."""
-    into: tuple[slice, ...] = ()
-    """The part of the target, where it is only one of several."""
-    is_last: bool = True
-
-    @property
-    def nbytes(self) -> int:
-        if self.slices is None:
-            return self.stored.nbytes
-        elements: int = math.prod(of.stop - of.start for of in self.slices)
-        return self.stored.nbytes * elements // max(1, math.prod(self.stored.shape))
-
-    def load(self, found: Tensor, planner: LoadPlanner) -> None:
-        """Hands what was fetched to the planner."""
-        if self.item.type == LoadItemType.BYTE_IO:
-            planner.load_bytes(self.item, io.BytesIO(found.numpy().tobytes()))
-            return
-        target = planner.resolve_tensor(self.item).detach()
-        _plain(target)[self.into].copy_(found.torch())
-        if self.is_last:
-            planner.commit_tensor(self.item, target)
-
-
-def _parts(item: ReadItem, stored: Stored) -> Iterator[_Part]:
-    offsets, lengths = tuple(item.storage_offsets), tuple(item.lengths)
-    if item.type == LoadItemType.BYTE_IO or lengths == stored.shape or 0 in lengths:
-        # Nothing is also a slice of nothing.
-        yield _Part(item, stored, None if 0 not in lengths or item.type == LoadItemType.BYTE_IO else tuple(slice(0, 0) for _ in lengths))
-        return
-    whole = _Part(item, stored, tuple(slice(at, at + n) for at, n in zip(offsets, lengths)))
-    assert whole.slices is not None
-    # Of one that is large, rows of its first dimension that has several.
-    dim = next((dim for dim, n in enumerate(lengths) if n > 1), 0)
-    step = max(1, lengths[dim] * _AT_ONCE // max(whole.nbytes, 1))
-    for begin in range(0, lengths[dim], step):
-        end = min(begin + step, lengths[dim])
-        slices = (*whole.slices[:dim], slice(offsets[dim] + begin, offsets[dim] + end), *whole.slices[dim + 1 :])
-        yield _Part(item, stored, slices, (*(slice(None) for _ in range(dim)), slice(begin, end)), end == lengths[dim])
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Pairs of 4 bits as bytes: torch copies no pairs, and DCP counts them."""
-    return tensor.view(torch.uint8) if _torch.description(tensor)[0] in _PACKED else tensor
