@@ -17,7 +17,7 @@ What is published never changes. A fetched tensor and all its views keep its mem
 of the interpreter's lock, and ends with Ctrl-C. In a forked child an inherited client raises `Forked`: connect anew there.
 
 `transferd.aio` has the same for asyncio, `transferd.nn` moves the parameters of a torch module into the arena, `transferd.data` has a data set of torch
-over an exchange, `transferd.ray` is for jobs of Ray.
+over an exchange, `transferd.ray` is for jobs of Ray. `transferd.torchft`, `transferd.checkpoint` and `transferd.fs` are for other frameworks: docs/frameworks.md.
 docs/python.md has recipes.
 """
 
