@@ -50,7 +50,8 @@ def one_host(rank: int, place: Any) -> Any:
 
 
 def over_tcp(rank: int, sockets: Any) -> Any:
-    return TransferTransport(td.connect(sockets[rank], arena=0))
+    # The sidecar fills its landing pool first, which may take long on a machine that is busy.
+    return TransferTransport(td.connect(sockets[rank], arena=0, timeout=120))
 
 
 def new_state(tensors: int, length: int, value: float) -> dict[str, torch.Tensor]:
