@@ -211,10 +211,15 @@ def _read(key: str, record: Tensor | Buffer, take: Callable[[dict[str, Any]], R]
     try:
         _check_size("it", record.nbytes, 0)
         text = bytes(memoryview(record._raw())) if record.nbytes > 0 else b""
-        _check_marks(_marks(text))
-        return take(_only(dict, json.loads(text.decode())))
+        return take(_only(dict, parsed(text)))
     except (ValueError, KeyError, struct.error, RecursionError) as error:
         raise no_record(key, f"it has no {error}" if isinstance(error, KeyError) else str(error)) from None
+
+
+def parsed(text: bytes) -> Any:
+    """What a record says, of any worker's bytes. Raises `ValueError` where they are no JSON, or would take too much to read."""
+    _check_marks(_marks(text))
+    return json.loads(text.decode())
 
 
 def _marks(text: bytes) -> bytes:
