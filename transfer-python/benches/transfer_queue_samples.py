@@ -37,7 +37,7 @@ def measure(backend: str, sizes: list[int], mib: int, rounds: int) -> dict[str, 
             assert float(samples.values()[::1024].sum()) >= 0
             return time.perf_counter() - started
 
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=150 << 20, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init("local", num_cpus=4, include_dashboard=False, object_store_memory=150 << 20, log_to_driver=False, logging_level=logging.ERROR)
     arena = f"{4 * max(mib, max(sizes) >> 10)}MiB"
     tq.init({"controller": {"polling_mode": True}, "backend": {"storage_backend": backend, "transferd": {"arena": arena}}})
     reader = ray.remote(num_cpus=0)(Reader).remote()

@@ -26,7 +26,7 @@ def begin(**settings: Any) -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=150 * MIB, log_to_driver=False)
+    ray.init("local", num_cpus=4, include_dashboard=False, object_store_memory=150 * MIB, log_to_driver=False)
     yield
     ray.shutdown()
 

@@ -84,7 +84,7 @@ def test_sidecars_of_the_job_that_run_are_used_and_stay(cluster):
 
 JOB = """
 import sys, ray, torch, transfer_queue as tq, transferd.transfer_queue
-ray.init(num_cpus=2, include_dashboard=False, object_store_memory=150 << 20, log_to_driver=False)
+ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=150 << 20, log_to_driver=False)
 tq.init({"controller": {"polling_mode": True}, "backend": {"storage_backend": "transferd", "transferd": {"arena": "8MiB"}}})
 tq.kv_put("a", "p", fields={"x": torch.full((4,), 7.0)})
 print(tq.get_client().storage_manager.storage_client._client.path, flush=True)

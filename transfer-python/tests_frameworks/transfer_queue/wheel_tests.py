@@ -12,8 +12,8 @@ import transferd.transfer_queue  # noqa: F401
 
 SETTINGS = {"controller": {"polling_mode": True}, "backend": {"storage_backend": "transferd", "transferd": {"arena": "64MiB"}}}
 
-# Their tests choose a backend by this.
-os.environ["TQ_TEST_BACKEND"] = "transferd"
+# Their tests choose a backend by this, and start a cluster of their own by that, also where another one runs on this host.
+os.environ.update({"TQ_TEST_BACKEND": "transferd", "RAY_ADDRESS": "local"})
 
 
 def theirs(name: str) -> dict[str, Any]:
