@@ -17,7 +17,7 @@ What is published never changes. A fetched tensor and all its views keep its mem
 of the interpreter's lock, and ends with Ctrl-C. In a forked child an inherited client raises `Forked`: connect anew there.
 
 `transferd.aio` has the same for asyncio, `transferd.nn` moves the parameters of a torch module into the arena, `transferd.data` has a data set of torch
-over an exchange, `transferd.ray` is for jobs of Ray. `transferd.torchft`, `transferd.checkpoint` and `transferd.fs` are for other frameworks: docs/frameworks.md.
+over an exchange and a `collate_fn` whose batches are shared, `transferd.ray` is for jobs of Ray, and docs/frameworks.md has the plugs for other frameworks.
 docs/python.md has recipes.
 """
 

@@ -1,4 +1,5 @@
-"""Data sets of torch over exchanges: `PartitionDataset`. Importing this module imports torch, where it is installed."""
+"""Data sets of torch over exchanges, `PartitionDataset`, and batches that workers of a `DataLoader` share, `Collate`. Importing this module imports torch,
+where it is installed."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 from . import _native
 from ._calls import to_bytes
 from ._client import Client, connect
+from ._collate import Collate
 from ._errors import Invalid
 from ._native import Table
 
-__all__ = ["PartitionDataset", "State"]
+__all__ = ["Collate", "PartitionDataset", "State"]
 
 if TYPE_CHECKING:
 

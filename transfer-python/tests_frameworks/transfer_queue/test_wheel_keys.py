@@ -2,5 +2,4 @@
 
 from wheel_tests import theirs
 
-# Promise: transfer-queue-samples
 globals().update(theirs("test_kv_interface_e2e"))

@@ -2,5 +2,4 @@
 
 from wheel_tests import theirs
 
-# Promise: transfer-queue-samples
 globals().update(theirs("test_e2e_lifecycle_consistency"))
