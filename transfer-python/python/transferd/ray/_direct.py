@@ -24,12 +24,15 @@ from ray.experimental.rdt.tensor_transport_manager import (
     TensorTransportMetadata,
 )
 
-from .. import _native, _tree
+from .. import _native, _state, _torch, _tree
 from .._client import Client
-from .._errors import ArenaFull, Error, Timeout
+from .._errors import ArenaFull, Error, NoDevice, Timeout
 from . import _clients, _found
 
 _PREFIX = "ray/"
+
+# Where tensors can be.
+_DEVICES = ("cpu", "cuda")
 
 # Of a job, an object and the process that has published it.
 _KEY = re.compile(f"{_PREFIX}[0-9a-f]+/[0-9a-f]+/[0-9a-f]+")
@@ -103,6 +106,10 @@ class Transport(TensorTransportManager):  # type: ignore[misc]
         """A shape and a type for each object. Raises `ValueError` where one cannot be carried."""
         raise NotImplementedError
 
+    def device(self, objects: list[Any]) -> str:
+        """The type of the device where all of them are."""
+        return "cpu"
+
     # What Ray calls everywhere
 
     def tensor_transport_backend(self) -> str:
@@ -130,7 +137,7 @@ class Transport(TensorTransportManager):  # type: ignore[misc]
             # Where Ray has tried the task again, it has the objects of the first attempt.
             if (known := self._pushed.get(obj_id)) is not None:
                 return known
-        metadata = Metadata(tensor_meta=self.describe(rdt_object), tensor_device="cpu")
+        metadata = Metadata(tensor_meta=self.describe(rdt_object), tensor_device=self.device(rdt_object))
         if rdt_object:
             context = _found.ray().get_runtime_context()
             # A later attempt of the task in another process has a key of its own, so the two are never mixed.
@@ -279,6 +286,8 @@ def checked(metadata: Any) -> Metadata:
         raise TypeError(f"the metadata of a transfer is a {type(metadata).__name__}, and not one of transferd.ray")
     if metadata.tensor_meta and not (isinstance(metadata.key, str) and _KEY.fullmatch(metadata.key)):
         raise ValueError(f"the key of a transfer is {metadata.key!r}: it has to be {_PREFIX}JOB/OBJECT/WORKER")
+    if metadata.tensor_device not in _DEVICES:
+        raise ValueError(f"the device of a transfer is {metadata.tensor_device!r}: it has to be one of {', '.join(_DEVICES)}")
     if not isinstance(metadata.version, int) or metadata.version < 0:
         raise ValueError(f"the version of a transfer is {metadata.version!r}: it has to be a number of 0 or more")
     return metadata
@@ -298,9 +307,15 @@ class Tensors(Transport):
 
     def describe(self, objects: list[Any]) -> list[tuple[Any, Any]]:
         for tensor in objects:
-            if tensor.device.type != "cpu":
-                raise ValueError(f"{self.name} carries tensors in the host's memory, and not on {tensor.device}: call cpu() first")
+            if tensor.device.type not in _DEVICES:
+                raise ValueError(f"{self.name} carries tensors in the host's memory or on GPUs of CUDA, and not on {tensor.device}: call cpu() first")
+            if tensor.device.type != objects[0].device.type:
+                # Ray has one device for all.
+                raise ValueError(f"{self.name} carries objects whose tensors are all on devices of one type, and not on {objects[0].device} and {tensor.device}")
         return [(tensor.shape, tensor.dtype) for tensor in objects]
+
+    def device(self, objects: list[Any]) -> str:
+        return str(objects[0].device.type) if objects else "cpu"
 
     def push(self, client: Client, key: str, objects: list[Any]) -> None:
         state = {str(number): tensor for number, tensor in enumerate(objects)}
@@ -317,15 +332,21 @@ class Tensors(Transport):
         found = _tree.restore(metadata.key, results[0][0]) if results else {}
         # A record, which any worker of the tenant can have written, may say other things.
         entries = [found.get(str(number)) for number in range(len(found))]
-        tensors = [entry.torch() for entry in entries if isinstance(entry, _native.Tensor)]
-        described = [(tensor.shape, tensor.dtype) for tensor in tensors]
+        tensors = [entry for entry in entries if isinstance(entry, _native.Tensor)]
+        described = [_torch.layout(tensor) for tensor in tensors]
         if described != expected:
             raise Error(f"it has tensors of {described}, and Ray was told of {expected}", "wrong_type", key=metadata.key)
-        if target is None:
-            return tensors
-        for tensor, buffer in zip(tensors, target, strict=True):
-            buffer.copy_(tensor)
-        return target
+        if target is not None:
+            for tensor, buffer in zip(tensors, target, strict=True):
+                _state._copy(tensor, buffer)
+            return target
+        if metadata.tensor_device != "cuda":
+            return [tensor.torch() for tensor in tensors]
+        try:
+            return [tensor.torch(device="cuda") for tensor in tensors]
+        except NoDevice as error:
+            hint = 'where the object is taken, call ray.experimental.set_target_device_for_ref(ref, "cpu")'
+            raise NoDevice(f"{error}: {hint}", error.code, False, "caller", metadata.key) from None
 
 
 class Tables(Transport):
