@@ -115,6 +115,22 @@ def test_many_samples_are_one_version_and_one_copy(queue):
     assert storage_of is tq.get_client().storage_manager
 
 
+# Promise: transfer-queue-samples
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_streams_samples_in_this_process_or_a_forked_one(queue, workers):
+    rows = [torch.full((n + 1,), float(n)) for n in range(16)]
+    put(names(16), x=torch.nested.as_nested_tensor(rows, layout=torch.jagged), n=torch.arange(16))
+    config = ray.get(ray.get_actor("TransferQueueController", namespace="transfer_queue").get_config.remote())
+    options = {"batch_size": 4, "micro_batch_size": 2, "data_fields": ["x", "n"], "partition_id": "p", "task_name": f"load-{workers}", "dp_rank": 0}
+    dataset = tq.StreamingDataset(config=config, should_check_consumption_status=True, **options)
+    seen = []
+    for batch, _ in tq.StreamingDataLoader(dataset, num_workers=workers):
+        numbers = batch["n"].tolist()
+        assert len(numbers) == 2 and all(torch.equal(row, rows[n]) for row, n in zip(batch["x"], numbers, strict=True))
+        seen += numbers
+    assert sorted(seen) == list(range(16))
+
+
 # Promise: transfer-queue-memory
 def test_what_is_cleared_by_any_processes_is_free_when_all_of_its_bundle_is(queue):
     free, before = storage()._client.arena_free_bytes, published()

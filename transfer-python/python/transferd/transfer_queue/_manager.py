@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import uuid
 from typing import Any
 
@@ -19,8 +20,8 @@ from ._settings import Settings
 
 BACKEND = "transferd"
 
-# The start of TransferQueue for which this process has started sidecars, and how many managers it has there.
-_started: dict[str, int] = {}
+# The start of TransferQueue for which this process has started sidecars, until its client, which is the first one, is made.
+_started: set[str] = set()
 
 
 @StorageBootstrapProvider.register_provider(BACKEND)  # type: ignore[untyped-decorator]
@@ -33,7 +34,7 @@ def bootstrap(conf: Any) -> Any:
         settings.job = place.job
         if not (place.folder.is_there() and place.folder.answers()):
             _ray.init(sidecar=settings.sidecar, timeout=max(60.0, settings.timeout))
-            _started[settings.run] = 0
+            _started.add(settings.run)
     conf.backend[BACKEND] = OmegaConf.structured(settings)
     return _client.ledger(settings.run)
 
@@ -44,9 +45,10 @@ class TransferdManager(KVStorageManager):  # type: ignore[misc]
 
     def __init__(self, controller_info: Any, config: Any, zmq_context: Any = None) -> None:
         super().__init__(controller_info, {**(config or {}), "client_name": _client.NAME}, zmq_context=zmq_context)
-        self._run = Settings.read(config).run
-        if self._run in _started:
-            _started[self._run] += 1
+        run = Settings.read(config).run
+        # The process whose sidecars end with this manager; a child that is forked from it inherits the manager.
+        self._process = os.getpid() if run in _started else None
+        _started.discard(run)
 
     async def put_data(self, data: Any, metadata: Any, data_parser: Any = None) -> None:
         fields = sorted(field for field in data.keys())
@@ -76,12 +78,9 @@ class TransferdManager(KVStorageManager):  # type: ignore[misc]
         super().close()
         if (client := getattr(self, "storage_client", None)) is not None and not client.closed:
             client.close()
-            if self._run in _started:
-                _started[self._run] -= 1
-                if _started[self._run] == 0:
-                    # All that was put ends with the sidecars, as it does with the storage units of TransferQueue.
-                    del _started[self._run]
-                    _ray.shutdown()
+            if self._process == os.getpid():
+                # All that was put ends with the sidecars, as it does with the storage units of TransferQueue.
+                _ray.shutdown()
 
 
 def _joined(chunk: list[Any]) -> Any:
