@@ -17,7 +17,7 @@ done
 if [ ${#names[@]} -eq 0 ]; then
     for list in "$folders"/*/requirements.txt; do names+=("$(basename "$(dirname "$list")")"); done
 fi
-export TRANSFERD=$target/debug/transferd PYTHONDONTWRITEBYTECODE=1
+export TRANSFERD=$target/debug/transferd PYTHONDONTWRITEBYTECODE=1 RAY_USAGE_STATS_ENABLED=0
 
 for name in "${names[@]}"; do
     printf '==> %s\n' "$name"
