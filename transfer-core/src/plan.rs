@@ -1,12 +1,13 @@
 //! Plans a transfer: splits it into writes, and a write into shares for the rails.
 //!
 //! A landing slot is filled by one or more writes. Its layout is the header, then the body's buffers as they lie at the
-//! sender, each padded to 64 bytes by the sender's own zeros. The last write to be posted carries the header, so the
-//! header's arrival means that everything has arrived. If a link has several rails, each long write is then cut into
+//! sender, each padded to 64 bytes by the sender's own zeros. A body that lands apart from its header has writes of its own.
+//! The last write to be posted carries the header, so the header's arrival means that everything has arrived. If a link has several rails, each long write is then cut into
 //! shares, one for each rail.
 
 use crate::fabric::Capabilities;
 use crate::memory::{LocalSlice, RemoteSlice};
+use crate::wire::landing::SlotGrant;
 use smallvec::SmallVec;
 
 /// A list of local ranges that one write gathers.
@@ -27,17 +28,46 @@ pub type Pieces = SmallVec<[Piece; 1]>;
 /// Splits a transfer into writes. No write exceeds the fabric's limits of bytes and of elements. The write with the
 /// header comes last in the result. Returns `None` if header and body do not fit into `slot`.
 #[must_use]
-pub fn pieces(header: LocalSlice, body: &[LocalSlice], slot: RemoteSlice, limits: &Capabilities) -> Option<Pieces> {
-    let max_sge = limits.max_sge.max(1);
-    let max_bytes = limits.max_write_bytes.max(header.len);
+pub fn pieces(header: LocalSlice, body: &[LocalSlice], slot: &SlotGrant, limits: &Capabilities) -> Option<Pieces> {
     let mut out = Pieces::new();
-    let mut sgl = GatherList::from_slice(&[header]);
-    let (mut start, mut len) = (0u64, header.len);
-    for buffer in body {
+    match slot.body {
+        None => {
+            fill(
+                std::iter::once(&header).chain(body),
+                slot.remote,
+                limits.max_write_bytes.max(header.len),
+                limits,
+                &mut out,
+            )?;
+            let last = out.len() - 1;
+            out.swap(0, last);
+        }
+        Some(apart) => {
+            if body.iter().any(|buffer| buffer.len > 0) {
+                fill(body, apart, limits.max_write_bytes, limits, &mut out)?;
+            }
+            out.push(Piece { sgl: GatherList::from_slice(&[header]), remote: slot.remote.sub(0, header.len)? });
+        }
+    }
+    Some(out)
+}
+
+/// Fills the beginning of a range with these buffers. The first write begins with the first buffer.
+fn fill<'a>(
+    buffers: impl IntoIterator<Item = &'a LocalSlice>,
+    range: RemoteSlice,
+    max_bytes: u64,
+    limits: &Capabilities,
+    out: &mut Pieces,
+) -> Option<()> {
+    let (max_sge, max_bytes) = (limits.max_sge.max(1), max_bytes.max(1));
+    let mut sgl = GatherList::new();
+    let (mut start, mut len) = (0u64, 0u64);
+    for buffer in buffers {
         let mut rest = *buffer;
         while rest.len > 0 {
             if sgl.len() == max_sge || len == max_bytes {
-                out.push(Piece { sgl: std::mem::take(&mut sgl), remote: slot.sub(start, len)? });
+                out.push(Piece { sgl: std::mem::take(&mut sgl), remote: range.sub(start, len)? });
                 (start, len) = (start.checked_add(len)?, 0);
             }
             let take = rest.len.min(max_bytes - len);
@@ -46,10 +76,8 @@ pub fn pieces(header: LocalSlice, body: &[LocalSlice], slot: RemoteSlice, limits
             rest = rest.sub(take, rest.len - take)?;
         }
     }
-    out.push(Piece { sgl, remote: slot.sub(start, len)? });
-    let last = out.len() - 1;
-    out.swap(0, last);
-    Some(out)
+    out.push(Piece { sgl, remote: range.sub(start, len)? });
+    Some(())
 }
 
 /// The part of a striped write that one rail carries: one write, or more if its gather list is too long for one.
@@ -102,10 +130,17 @@ pub fn stripe(sgl: &[LocalSlice], remote: RemoteSlice, rails: usize, align: u64,
 mod tests {
     use super::*;
     use crate::memory::{RemoteKey, SegmentId};
+    use crate::wire::landing::SlotNumber;
     use proptest::prelude::*;
 
     fn local(offset: u64, len: u64) -> LocalSlice {
         LocalSlice { segment: SegmentId(1), offset, len }
+    }
+
+    /// A slot with the body behind the header.
+    fn slot(address: u64, len: u64) -> SlotGrant {
+        let remote = RemoteSlice::new(address, len, RemoteKey(1));
+        SlotGrant { number: SlotNumber(1), capacity: len - 64, remote, body: None }
     }
 
     fn limits(max_sge: usize, max_write_bytes: u64) -> Capabilities {
@@ -114,19 +149,19 @@ mod tests {
 
     #[test]
     fn forty_buffers_take_as_few_writes_as_max_sge_allows() {
-        let slot = RemoteSlice::new(0, 64 + 40 * 128, RemoteKey(1));
+        let slot = slot(0, 64 + 40 * 128);
         let body: Vec<_> = (0..40).map(|i| local(i * 1000, 128)).collect();
-        let out = pieces(local(9000, 64), &body, slot, &limits(16, 1 << 30)).unwrap();
+        let out = pieces(local(9000, 64), &body, &slot, &limits(16, 1 << 30)).unwrap();
         assert_eq!(out.len(), 41usize.div_ceil(16));
         assert_eq!(out.last().unwrap().sgl[0], local(9000, 64));
     }
 
     #[test]
     fn transfer_that_exceeds_the_slot_is_refused() {
-        let slot = RemoteSlice::new(0, 100, RemoteKey(1));
-        assert_eq!(pieces(local(0, 64), &[local(64, 37)], slot, &Capabilities::new()), None);
-        assert!(pieces(local(0, 64), &[local(64, 36)], slot, &Capabilities::new()).is_some());
-        assert_eq!(pieces(local(0, 64), &[], slot, &Capabilities::new()).unwrap().len(), 1);
+        let slot = slot(0, 100);
+        assert_eq!(pieces(local(0, 64), &[local(64, 37)], &slot, &Capabilities::new()), None);
+        assert!(pieces(local(0, 64), &[local(64, 36)], &slot, &Capabilities::new()).is_some());
+        assert_eq!(pieces(local(0, 64), &[], &slot, &Capabilities::new()).unwrap().len(), 1);
     }
 
     #[test]
@@ -178,24 +213,31 @@ mod tests {
 
         #[test]
         fn writes_cover_the_slot_once_in_order(
-            lens in proptest::collection::vec(0u64..500, 0..20), max_sge in 1usize..6, max_bytes in 64u64..300
+            lens in proptest::collection::vec(0u64..500, 0..20), max_sge in 1usize..6, max_bytes in 64u64..300,
+            is_apart in proptest::bool::ANY
         ) {
             let total: u64 = 64 + lens.iter().sum::<u64>();
-            let slot = RemoteSlice::new(1 << 20, total, RemoteKey(1));
+            let mut grant = slot(1 << 20, total);
+            if is_apart {
+                // Here too the body comes behind the header. Only the keys differ.
+                grant.remote.len = 64;
+                grant.body = Some(RemoteSlice::new((1 << 20) + 64, total - 64, RemoteKey(2)));
+            }
             let mut at = 10_000;
             let body: Vec<_> = lens.iter().map(|l| { at += 600; local(at, *l) }).collect();
-            let out = pieces(local(0, 64), &body, slot, &limits(max_sge, max_bytes)).unwrap();
+            let out = pieces(local(0, 64), &body, &grant, &limits(max_sge, max_bytes)).unwrap();
             prop_assert_eq!(out.last().unwrap().sgl[0], local(0, 64));
             let mut sorted = out.clone();
             sorted.sort_by_key(|p| p.remote.address);
-            let mut address = slot.address;
+            let mut address = grant.remote.address;
             for p in &sorted {
+                prop_assert_eq!(p.remote.key(), RemoteKey(if is_apart && p.remote.address > 1 << 20 { 2 } else { 1 }));
                 prop_assert!(p.sgl.len() <= max_sge && p.remote.len <= max_bytes);
                 prop_assert_eq!(p.remote.address, address);
                 prop_assert_eq!(p.sgl.iter().map(|s| s.len).sum::<u64>(), p.remote.len);
                 address += p.remote.len;
             }
-            prop_assert_eq!(address, slot.address + total);
+            prop_assert_eq!(address, grant.remote.address + total);
             let flat: Vec<u64> = sorted.iter().flat_map(|p| p.sgl.iter().flat_map(|s| s.offset..s.offset + s.len)).collect();
             let want: Vec<u64> = (0..64).chain(body.iter().flat_map(|s| s.offset..s.offset + s.len)).collect();
             prop_assert_eq!(flat, want);

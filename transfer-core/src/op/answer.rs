@@ -55,6 +55,18 @@ pub enum Answer {
         /// The tensor.
         tensor: FetchedTensor,
     },
+    /// The version lies in the range that the fetch named.
+    Landed {
+        /// Its version.
+        version: Version,
+        /// How the fetch went.
+        report: Report,
+    },
+    /// The fetch ended without success, and the range that it named may be half new.
+    Torn {
+        /// The reason.
+        failure: Failure,
+    },
     /// The landing slots are there.
     Prepared,
     /// Nobody can reach that version any more: its range is the worker's to write.
@@ -93,7 +105,8 @@ pub enum Answer {
     },
     /// The answer of a roster.
     Roster(RosterAnswer),
-    /// The operation ended without success. A range that was pushed is the worker's again, unless `kept`.
+    /// The operation ended without success. A range that was pushed is the worker's again, unless `kept`. A range into which was
+    /// to be fetched is untouched.
     Failed {
         /// The reason.
         failure: Failure,

@@ -13,8 +13,8 @@ pub use answer::{Answer, FetchedTensor, Reply};
 pub use failure::{Failure, FailureCode, Fault};
 pub use report::{CounterPath, CounterReport, Report};
 pub use request::{
-    Announced, Command, CounterAsk, CounterCommand, Fetch, Gather, MAX_NOTICES, MAX_READERS, Prepare, Push, Request,
-    TakeBack, announced_ticket,
+    Announced, Command, CounterAsk, CounterCommand, Destination, Fetch, FetchInto, Gather, MAX_NOTICES, MAX_READERS,
+    Prepare, Push, Request, TakeBack, announced_ticket,
 };
 pub use roster::{CommittedRank, MAX_LISTED_RANKS, MAX_WORLD_SIZE, RankCommit, RosterAnswer, RosterAsk};
 

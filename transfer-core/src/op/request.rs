@@ -1,6 +1,6 @@
 //! Requests: what a worker asks of its sidecar.
 
-use super::{LeaseId, OpId, RosterAsk};
+use super::{Failure, FailureCode, LeaseId, OpId, RosterAsk};
 use crate::fabric::{AtomicOp, FabricKind};
 use crate::tensor::{Excerpt, Gathered, Key, Name, Retention, Select, TensorMeta, Version};
 use crate::trace::TraceContext;
@@ -63,6 +63,9 @@ pub enum Command {
     Push(Push),
     /// Ask for a version of a key.
     Fetch(Fetch),
+    /// Ask for a version of a key, which lands in the worker's arena where that can be. The worker must not touch the range
+    /// until its [`Answer`](super::Answer).
+    FetchInto(FetchInto),
     /// Ask one other node for ranges of several versions, which land together.
     Gather(Gather),
     /// Get landing slots for a later push, so that its first step does not wait for them.
@@ -83,7 +86,11 @@ impl Command {
     /// checked where it is handled.
     pub(crate) fn is_new_work(&self) -> bool {
         match self {
-            Command::Fetch(_) | Command::Gather(_) | Command::Prepare(_) | Command::Counter(_) => true,
+            Command::Fetch(_)
+            | Command::FetchInto(_)
+            | Command::Gather(_)
+            | Command::Prepare(_)
+            | Command::Counter(_) => true,
             Command::Push(_) | Command::TakeBack(_) | Command::Delete { .. } => false,
         }
     }
@@ -229,6 +236,41 @@ pub struct Fetch {
     pub watches: bool,
     /// The part of the version that has to move, where it moves at all. `None`: all of it.
     pub excerpt: Option<Box<Excerpt>>,
+}
+
+/// See [`Command::FetchInto`]. It is answered by [`Answer::Landed`](super::Answer::Landed) if the version has landed in the
+/// range, and by [`Answer::Fetched`](super::Answer::Fetched) if it lies elsewhere: the worker copies it then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FetchInto {
+    /// The version.
+    pub fetch: Fetch,
+    /// Where it lands.
+    pub to: Destination,
+}
+
+/// The range of a worker's arena in which a version lands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination {
+    /// Where it starts in the worker's arena, in bytes.
+    pub offset: u64,
+    /// The element type and shape that the version, or the part that is asked for, must have.
+    pub meta: TensorMeta,
+}
+
+impl Destination {
+    /// Checks that a version, or a part of one, can land here.
+    ///
+    /// # Errors
+    /// [`FailureCode::Invalid`]. Nothing has landed then.
+    pub fn check(&self, key: &Key, version: Version, found: &TensorMeta) -> Result<(), Failure> {
+        match self.meta == *found {
+            true => Ok(()),
+            false => {
+                let text = format!("key {key:?} is {found} at {version}, the destination is {}", self.meta);
+                Err(Failure::new(FailureCode::Invalid, text))
+            }
+        }
+    }
 }
 
 /// See [`Command::Gather`]. The node is the one where the first key was found by an earlier fetch. It has to have all of

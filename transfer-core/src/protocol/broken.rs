@@ -7,6 +7,8 @@ pub(crate) enum Broken {
     DeliversBeforeRevoke,
     /// Reuses the slot of an abandoned fetch without waiting for CANCELLED.
     SkipsQuarantine,
+    /// Ends a fetch into the memory of a worker before the memory is closed.
+    ReturnsBeforeClosed,
     /// Gives back one credit too few with each message.
     ForgetsCredits,
     /// Reports that an operation on a counter was not carried out when its link died, although it may have been.

@@ -1,7 +1,7 @@
 //! Landing slots, their immediate data, and the header in front of every landed tensor.
 //!
 //! A landing slot belongs to the receiver. It has a number with a generation, and a range of the receiver's memory: a
-//! [`Header`] of [`HEADER_BYTES`], then the body. Immediate data is always the receiver's [`SlotNumber`], never a
+//! [`Header`] of [`HEADER_BYTES`], then the body, unless that lands apart, in memory of a worker. Immediate data is always the receiver's [`SlotNumber`], never a
 //! number that the sender chose. On verbs the fabric converts it to network byte order, as the InfiniBand specification
 //! requires; here it is an integer.
 //!
@@ -31,7 +31,7 @@ use crate::tensor::{Retention, Version};
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// The length of the header in bytes. The body starts after it, and so has the alignment of its slot.
+/// The length of the header in bytes. A body behind it starts there, and so has the alignment of its slot.
 pub const HEADER_BYTES: u64 = 64;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TLH1");
@@ -158,16 +158,27 @@ impl Header {
 pub struct SlotGrant {
     /// The slot's number. The immediate of the last write must have this value.
     pub number: SlotNumber,
-    /// The largest body in bytes. The range is [`HEADER_BYTES`] longer.
+    /// The largest body in bytes.
     pub capacity: u64,
-    /// The range, with its keys.
+    /// The range of the header, with its keys. It is `capacity` longer than [`HEADER_BYTES`] if the body lies behind the
+    /// header.
     pub remote: RemoteSlice,
+    /// The range of the body, with its keys, if the body lies apart. It is `capacity` bytes long.
+    pub body: Option<RemoteSlice>,
 }
+
+/// The bit in the rails of a slot which says that its body lies apart.
+const BODY_APART: u32 = 1 << 31;
 
 impl SlotGrant {
     pub(super) fn write(&self, w: &mut Writer) {
-        w.u32(self.number.0).u32(rails_of(&self.remote.keys)).u64(self.capacity).u64(self.remote.address);
+        let apart = if self.body.is_some() { BODY_APART } else { 0 };
+        w.u32(self.number.0).u32(rails_of(&self.remote.keys) | apart).u64(self.capacity).u64(self.remote.address);
         write_keys(w, &self.remote.keys);
+        if let Some(body) = &self.body {
+            w.u32(rails_of(&body.keys)).u64(body.address);
+            write_keys(w, &body.keys);
+        }
     }
 
     pub(super) fn read(r: &mut Reader<'_>) -> Result<SlotGrant, WireError> {
@@ -177,9 +188,15 @@ impl SlotGrant {
         if capacity >= 1 << 63 {
             return Err(WireError::Value { what: "capacity of a slot", value: capacity, expected: "below 2^63" });
         }
-        let keys = read_keys(r, rails)?;
-        let len = capacity + HEADER_BYTES;
-        Ok(SlotGrant { number, capacity, remote: RemoteSlice { address, len, keys } })
+        let keys = read_keys(r, rails & !BODY_APART)?;
+        if rails & BODY_APART == 0 {
+            let remote = RemoteSlice { address, len: capacity + HEADER_BYTES, keys };
+            return Ok(SlotGrant { number, capacity, remote, body: None });
+        }
+        let remote = RemoteSlice { address, len: HEADER_BYTES, keys };
+        let (rails, address) = (r.u32()?, r.u64()?);
+        let body = RemoteSlice { address, len: capacity, keys: read_keys(r, rails)? };
+        Ok(SlotGrant { number, capacity, remote, body: Some(body) })
     }
 }
 

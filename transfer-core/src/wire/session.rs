@@ -10,8 +10,9 @@ use super::{Reader, WireError, Writer, excerpt, gathered, roster};
 use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{
-    Announced, Answer, Command, CounterAsk, CounterCommand, CounterPath, CounterReport, Failure, FailureCode, Fetch,
-    FetchedTensor, Gather, LeaseId, MAX_NOTICES, MAX_READERS, OpId, Prepare, Push, Reply, Report, Request, TakeBack,
+    Announced, Answer, Command, CounterAsk, CounterCommand, CounterPath, CounterReport, Destination, Failure,
+    FailureCode, Fetch, FetchInto, FetchedTensor, Gather, LeaseId, MAX_NOTICES, MAX_READERS, OpId, Prepare, Push,
+    Reply, Report, Request, TakeBack,
 };
 use crate::tensor::{Gathered, Key, Name, Retention, Select, Version};
 use crate::trace::TraceContext;
@@ -32,9 +33,10 @@ const UNMARKED: u8 = 9;
 const UNANNOUNCE: u8 = 10;
 const GATHER: u8 = 11;
 const COUNT_UNFETCHED: u8 = 12;
+const FETCH_INTO: u8 = 13;
 
 /// The kinds of requests.
-const REQUEST_KINDS: &str = "1 to 12";
+const REQUEST_KINDS: &str = "1 to 13";
 
 const PUSHED: u8 = 65;
 const FETCHED: u8 = 66;
@@ -48,13 +50,15 @@ const RELEASED: u8 = 73;
 const TAKEN_BACK: u8 = 74;
 const WATCHED: u8 = 75;
 const UNFETCHED: u8 = 76;
-const ROSTER: u8 = 77;
+const LANDED: u8 = 77;
+const TORN: u8 = 78;
+const ROSTER: u8 = 79;
 
 /// In place of a number of versions: the key is not the worker's.
 const NOT_OWNED: u32 = u32::MAX;
 
 /// The kinds of replies.
-const REPLY_KINDS: &str = "65 to 77";
+const REPLY_KINDS: &str = "65 to 79";
 
 const OPEN: u8 = 0;
 const OPERATE: u8 = 1;
@@ -202,15 +206,13 @@ pub fn write_command(w: &mut Writer, op: OpId, command: &Command) {
             }
             TraceContext::write_last(p.trace, w);
         }
-        Command::Fetch(f) => {
-            w.u8(FETCH).u64(op.0).text(f.key.as_str());
-            let (kind, version) = select_parts(f.select);
-            w.u8(kind).u64(version).u64(nanos(f.timeout));
-            write_require(w, f.require);
-            w.u8(u8::from(f.watches));
-            excerpt::write_head(w, f.excerpt.as_deref());
-            excerpt::write_part(w, f.excerpt.as_deref());
-            TraceContext::write_last(f.trace, w);
+        Command::Fetch(fetch) => {
+            w.u8(FETCH).u64(op.0);
+            write_fetch(w, fetch);
+        }
+        Command::FetchInto(FetchInto { fetch, to }) => {
+            w.u8(FETCH_INTO).u64(op.0).u64(to.offset).meta(&to.meta);
+            write_fetch(w, fetch);
         }
         Command::Gather(g) => {
             w.u8(GATHER).u64(op.0).text(g.gathered.stem().as_str()).u64(nanos(g.timeout));
@@ -248,6 +250,32 @@ pub fn write_command(w: &mut Writer, op: OpId, command: &Command) {
             }
         }
     }
+}
+
+/// Writes a fetch. It must be the last field of its record, because it ends with an optional trace context.
+fn write_fetch(w: &mut Writer, f: &Fetch) {
+    w.text(f.key.as_str());
+    let (kind, version) = select_parts(f.select);
+    w.u8(kind).u64(version).u64(nanos(f.timeout));
+    write_require(w, f.require);
+    w.u8(u8::from(f.watches));
+    excerpt::write_head(w, f.excerpt.as_deref());
+    excerpt::write_part(w, f.excerpt.as_deref());
+    TraceContext::write_last(f.trace, w);
+}
+
+fn read_fetch(r: &mut Reader<'_>) -> Result<Fetch, WireError> {
+    let key = Key::from_bytes(r.text()?)?;
+    let (kind, version) = (r.u8()?, r.u64()?);
+    Ok(Fetch {
+        key,
+        select: select(kind, version)?,
+        timeout: Duration::from_nanos(r.u64()?),
+        require: read_require(r)?,
+        watches: r.flag("whether the worker watches notices")?,
+        excerpt: excerpt::read_part(excerpt::read_head(r)?, r)?,
+        trace: TraceContext::read_last(r)?,
+    })
 }
 
 /// Reads a selector's kind and version.
@@ -292,7 +320,7 @@ pub fn read_request(bytes: &[u8]) -> Result<Request, WireError> {
         UNANNOUNCE => Request::Unannounce { key: Key::from_bytes(r.text()?)? },
         COUNT_UNFETCHED => Request::CountUnfetched { number: r.u64()?, key: Key::from_bytes(r.text()?)? },
         CANCEL => Request::Cancel { op: OpId(r.u64()?) },
-        PUSH | FETCH | DELETE | PREPARE | COUNTER | TAKE_BACK | GATHER => {
+        PUSH | FETCH | FETCH_INTO | DELETE | PREPARE | COUNTER | TAKE_BACK | GATHER => {
             Request::Command { op: OpId(r.u64()?), command: read_command(kind, &mut r)? }
         }
         n => return Err(unknown_request(n)),
@@ -338,18 +366,10 @@ fn read_command(kind: u8, r: &mut Reader<'_>) -> Result<Command, WireError> {
                 trace: TraceContext::read_last(r)?,
             })
         }
-        FETCH => {
-            let key = Key::from_bytes(r.text()?)?;
-            let (kind, version) = (r.u8()?, r.u64()?);
-            Command::Fetch(Fetch {
-                key,
-                select: select(kind, version)?,
-                timeout: Duration::from_nanos(r.u64()?),
-                require: read_require(r)?,
-                watches: r.flag("whether the worker watches notices")?,
-                excerpt: excerpt::read_part(excerpt::read_head(r)?, r)?,
-                trace: TraceContext::read_last(r)?,
-            })
+        FETCH => Command::Fetch(read_fetch(r)?),
+        FETCH_INTO => {
+            let to = Destination { offset: r.u64()?, meta: r.meta()? };
+            Command::FetchInto(FetchInto { fetch: read_fetch(r)?, to })
         }
         GATHER => {
             let (stem, timeout) = (Name::from_bytes(r.text()?)?, Duration::from_nanos(r.u64()?));
@@ -422,6 +442,13 @@ fn write_answer(w: &mut Writer, op: OpId, answer: &Answer) {
             w.u32(slice.segment.0).u64(slice.offset).u64(slice.len).u32(*ranges).u8(u8::from(*is_part));
             write_report(w, report);
         }
+        Answer::Landed { version, report } => {
+            w.u8(LANDED).u64(op.0).u64(version.0);
+            write_report(w, report);
+        }
+        Answer::Torn { failure } => {
+            w.u8(TORN).u64(op.0).u16(failure.code as u16).text(cut(&failure.text));
+        }
         Answer::Prepared => {
             w.u8(PREPARED).u64(op.0);
         }
@@ -472,9 +499,8 @@ pub fn read_reply(bytes: &[u8]) -> Result<Reply, WireError> {
         RETURNED => Reply::Returned { pushed: OpId(r.u64()?), offset: r.u64()? },
         UNFETCHED => Reply::Unfetched { number: r.u64()?, left: Some(r.u32()?).filter(|left| *left != NOT_OWNED) },
         WATCHED => Reply::Watched { pushed: OpId(r.u64()?) },
-        PUSHED | FETCHED | DELETED | FAILED | PREPARED | COUNTER_OPENED | COUNTED | RELEASED | TAKEN_BACK | ROSTER => {
-            Reply::Answer { op: OpId(r.u64()?), answer: read_answer(kind, &mut r)? }
-        }
+        PUSHED | FETCHED | LANDED | TORN | DELETED | FAILED | PREPARED | COUNTER_OPENED | COUNTED | RELEASED
+        | TAKEN_BACK | ROSTER => Reply::Answer { op: OpId(r.u64()?), answer: read_answer(kind, &mut r)? },
         n => return Err(unknown_reply(n)),
     };
     r.end()?;
@@ -500,6 +526,12 @@ fn read_answer(kind: u8, r: &mut Reader<'_>) -> Result<Answer, WireError> {
                 report: read_report(r)?,
             },
         },
+        LANDED => Answer::Landed { version: Version(r.u64()?), report: read_report(r)? },
+        TORN => {
+            let code = FailureCode::from_wire(r.u16()?);
+            let text = String::from_utf8_lossy(r.text()?).into_owned();
+            Answer::Torn { failure: Failure { code, text } }
+        }
         PREPARED => Answer::Prepared,
         TAKEN_BACK => Answer::TakenBack { version: Version(r.u64()?), pushed: OpId(r.u64()?), offset: r.u64()? },
         DELETED => Answer::Deleted,

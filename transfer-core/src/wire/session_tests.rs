@@ -3,8 +3,8 @@
 use super::*;
 use crate::fabric::AtomicOp;
 use crate::tensor::{
-    BodyBox, BodyRange, DType, Excerpt, GatheredPart, Life, MAX_GATHERED_BYTES, Repeat, Slice, SliceRange, TensorMeta,
-    Until,
+    BodyBox, BodyRange, DType, Excerpt, GatheredPart, Life, MAX_GATHERED_BYTES, Repeat, Slice, SliceDim, SliceRange,
+    TensorMeta, Until,
 };
 use proptest::prelude::*;
 use std::num::NonZeroU32;
@@ -51,6 +51,7 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
     let (select, timeout) = (Select::AtLeast(Version(9)), Duration::ZERO);
     let fetch = Fetch { key: key.clone(), select, timeout, require: None, trace: None, watches: true, excerpt: None };
     let slice = Slice::new([(-4..).into(), 3.into(), (..).into(), SliceRange::from(1..9).step(2).into()]);
+    let whole = Slice::new([SliceDim::from(..); 32]);
     let column = BodyBox::new(4, 4, [Repeat { count: 5, stride: 64 }].into_iter().collect()).unwrap();
     let commands = vec![
         Command::Push(Push {
@@ -76,6 +77,10 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
         Command::Fetch(Fetch { select: Select::Latest, trace: context(), watches: false, ..fetch.clone() }),
         Command::Fetch(Fetch { excerpt: Some(Box::new(Excerpt::slice(slice).unwrap())), ..fetch.clone() }),
         Command::Fetch(Fetch { excerpt: Some(Box::new(Excerpt::new(true, vec![column]).unwrap())), ..fetch.clone() }),
+        Command::FetchInto(FetchInto {
+            fetch: Fetch { excerpt: Some(Box::new(Excerpt::slice(whole).unwrap())), trace: context(), ..fetch.clone() },
+            to: Destination { offset: u64::MAX, meta: TensorMeta::of(DType::U8, &[1; 32]).unwrap() },
+        }),
         Command::Fetch(fetch),
         Command::Gather(most_parts()),
         Command::Prepare(Prepare {
@@ -120,6 +125,8 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
                 },
             },
         },
+        Reply::Answer { op: OpId(8), answer: Answer::Landed { version: Version(3), report: report() } },
+        Reply::Answer { op: OpId(9), answer: Answer::Torn { failure: Failure::new(FailureCode::Deadline, "late") } },
         Reply::Answer { op: OpId(8), answer: Answer::Deleted },
         Reply::Answer { op: OpId(10), answer: Answer::Prepared },
         Reply::Answer {
@@ -186,7 +193,7 @@ fn fuzz_completion_record() {
     target.max_len(MAX_RECORD_BYTES).run(|bytes| match read_reply(bytes) {
         Ok(reply) => {
             // An error text may be cut, and a code that is not known here becomes "unknown".
-            if !matches!(reply, Reply::Answer { answer: Answer::Failed { .. }, .. }) {
+            if !matches!(reply, Reply::Answer { answer: Answer::Failed { .. } | Answer::Torn { .. }, .. }) {
                 assert_eq!(bytes_of(&reply), bytes);
             }
             format!("kind {}", char::from(b'g' + (bytes[0] - 65)))
@@ -207,10 +214,10 @@ proptest! {
 
 #[test]
 fn record_kinds_are_named_in_the_errors() {
-    assert_eq!(REQUEST_KINDS, format!("{PUSH} to {COUNT_UNFETCHED}"));
+    assert_eq!(REQUEST_KINDS, format!("{PUSH} to {FETCH_INTO}"));
     assert_eq!(REPLY_KINDS, format!("{PUSHED} to {ROSTER}"));
     let unknown = |e: WireError| e.to_string();
-    let command = read_request(&[COUNT_UNFETCHED + 1]).map_err(unknown).unwrap_err();
-    let reply = read_reply(&[UNFETCHED + 1]).map_err(unknown).unwrap_err();
+    let command = read_request(&[FETCH_INTO + 1]).map_err(unknown).unwrap_err();
+    let reply = read_reply(&[ROSTER + 1]).map_err(unknown).unwrap_err();
     assert!(command.contains(REQUEST_KINDS) && reply.contains(REPLY_KINDS), "{command}; {reply}");
 }

@@ -32,7 +32,7 @@ use transfer_core::protocol::{
 };
 use transfer_core::tensor::Name;
 use transfer_core::time::Time;
-use transfer_memory::segment::Segment;
+use transfer_memory::segment::{Access, Segment};
 use transfer_memory::session::SidecarEnd;
 
 /// The most commands that are taken in one round.
@@ -522,9 +522,13 @@ impl Run {
             self.workers.remove(session, &self.sleeper);
             return self.never_opened(session, name, &e.to_string());
         }
+        let is_returned = arena.mapping().access() == Access::ReadOnly;
         self.memory.insert(arena_id, arena, SegmentRole::Arena(domain, name.clone()));
         tracing::info!(worker = %name, session = session.0, arena_bytes = len, "session open");
         self.driver.node.session_opened(session, name, domain, arena_id, len);
+        if is_returned {
+            self.driver.node.arena_is_returned(arena_id);
+        }
         self.boards.open(session, domain, hazards, noticed);
         self.workers.greet(session);
     }

@@ -15,7 +15,7 @@ mod tests;
 
 pub(super) use flows::{Granted, InFlow, InState, Recalled};
 pub(super) use pool::{Pool, Want, slot_bytes};
-pub(super) use slots::{LandedTensor, Revoked, Slot, SlotState, SlotUser};
+pub(super) use slots::{GrantTag, LandedTensor, Revoked, Slot, SlotState, SlotUser};
 
 use super::config::NodeConfig;
 use super::ids::{InFlowId, of};

@@ -7,7 +7,7 @@ use crate::memory::{LocalSlice, RemoteKey, RemoteSlice};
 use crate::protocol::action::Actions;
 use crate::protocol::action::Post;
 use crate::protocol::ids::{BlobId, InFlowId, PullId, SlotId, of};
-use crate::protocol::slab::Slab;
+use crate::protocol::slab::{Id, Slab};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::TensorMeta;
 use crate::time::Time;
@@ -17,12 +17,62 @@ use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant, SlotNumber};
 /// A landing slot of this node.
 pub(crate) struct Slot {
     pub(crate) range: Allocation,
+    /// The memory of a worker in which the body lands, if that is not behind the header. Its grant is opened before that of
+    /// `range`, and closed behind it.
+    body: Option<Body>,
     pub(crate) domain: Tenant,
     pub(super) capacity: u64,
     pub(crate) state: SlotState,
     pub(crate) user: SlotUser,
     /// When the slot lost its user, once that has happened.
     pub(crate) since: Time,
+}
+
+/// A range of a worker's arena that is granted to a peer.
+enum Body {
+    Granting,
+    Granted(RemoteSlice),
+}
+
+impl Body {
+    fn remote(&self) -> Option<RemoteSlice> {
+        match self {
+            Body::Granting => None,
+            Body::Granted(remote) => Some(*remote),
+        }
+    }
+}
+
+/// The range of a grant: that of a slot, or that of its body.
+#[derive(Clone, Copy)]
+pub(crate) struct GrantTag {
+    id: SlotId,
+    is_body: bool,
+}
+
+impl GrantTag {
+    /// Marks the grant of a body. The places of slots do not come to this bit, and the next one is that of counters.
+    const BODY: u64 = 1 << 30;
+
+    fn to_u64(self) -> u64 {
+        self.id.to_u64() | if self.is_body { GrantTag::BODY } else { 0 }
+    }
+
+    /// Returns the tag of a slot's own grant.
+    #[cfg(test)]
+    pub(crate) fn of(id: SlotId) -> GrantTag {
+        GrantTag { id, is_body: false }
+    }
+
+    /// Returns the slot.
+    pub(crate) fn slot(self) -> SlotId {
+        self.id
+    }
+
+    /// Reads the tag of a grant or of the end of one.
+    pub(crate) fn from_u64(tag: u64) -> GrantTag {
+        GrantTag { id: Id::from_u64(tag & !GrantTag::BODY), is_body: tag & GrantTag::BODY != 0 }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +117,8 @@ pub(crate) enum Revoked {
     Pull(PullId, LandedTensor),
     /// This flow has a version to deliver, if it is the next.
     Flow(InFlowId),
+    /// The memory of this request's worker is closed, and nothing has landed there.
+    Destination(PullId),
 }
 
 impl SlotState {
@@ -97,7 +149,8 @@ impl OfLink {
     pub(super) fn grant_of(&self, id: SlotId) -> Option<SlotGrant> {
         let slot = self.slots.get(id)?;
         let SlotState::Granted(remote) = slot.state else { return None };
-        Some(SlotGrant { number: SlotNumber(id.short()), capacity: slot.capacity, remote })
+        let body = slot.body.as_ref().and_then(Body::remote);
+        Some(SlotGrant { number: SlotNumber(id.short()), capacity: slot.capacity, remote, body })
     }
 }
 
@@ -132,29 +185,48 @@ impl Landing {
         self.slice(slot.domain, &slot.range)?.sub(0, HEADER_BYTES)
     }
 
-    /// Opens a range to a peer. Returns the new slot, which the fabric has yet to grant.
+    /// Opens a range to a peer, and with it a worker's memory where the `body` lands. Returns the new slot, which the fabric has
+    /// yet to grant.
     pub(crate) fn open_slot(
         &mut self,
         now: Time,
         link: LinkId,
         (domain, capacity, range): (Tenant, u64, Allocation),
+        body: Option<LocalSlice>,
         user: SlotUser,
         actions: &mut Actions,
     ) -> Option<SlotId> {
         let slice = self.slice(domain, &range)?;
         let l = self.links.get_mut(&link)?;
-        let id = l.slots.insert(Slot { range, domain, capacity, state: SlotState::Granting, user, since: now });
+        let (first, is_body) = (body.unwrap_or(slice), body.is_some());
+        let body = body.map(|_| Body::Granting);
+        let id = l.slots.insert(Slot { range, body, domain, capacity, state: SlotState::Granting, user, since: now });
         if let SlotUser::Flow(flow, _) = user
             && let Some(flow) = l.flows.get_mut(flow)
         {
             flow.slots.insert(id);
         }
-        actions.push(Post::Grant { link, range: slice, access: GrantAccess::Write, tag: id.to_u64() });
+        let tag = GrantTag { id, is_body }.to_u64();
+        actions.push(Post::Grant { link, range: first, access: GrantAccess::Write, tag });
         Some(id)
     }
 
-    /// Handles a slot that the fabric has opened. Returns the slot's user.
-    pub(crate) fn granted(&mut self, link: LinkId, id: SlotId, remote: RemoteSlice) -> Option<SlotUser> {
+    /// Handles a grant of the fabric. Returns the slot and its user once all of the slot is open.
+    pub(crate) fn granted(
+        &mut self,
+        link: LinkId,
+        GrantTag { id, is_body }: GrantTag,
+        remote: RemoteSlice,
+        actions: &mut Actions,
+    ) -> Option<(SlotId, SlotUser)> {
+        if is_body {
+            let slot = self.links.get_mut(&link)?.slots.get_mut(id)?;
+            slot.body = Some(Body::Granted(remote));
+            let slot = self.links.get(&link)?.slots.get(id)?;
+            let range = self.slice(slot.domain, &slot.range)?;
+            actions.push(Post::Grant { link, range, access: GrantAccess::Write, tag: id.to_u64() });
+            return None;
+        }
         let l = self.links.get_mut(&link)?;
         let slot = l.slots.get_mut(id)?;
         #[cfg(test)]
@@ -163,7 +235,7 @@ impl Landing {
         if let SlotUser::Flow(flow, _) = slot.user {
             self.idle.touch((link, flow));
         }
-        Some(slot.user)
+        Some((id, slot.user))
     }
 
     /// Checks a landed header against the grant. Nothing in a header is trusted before this check. Returns the slot,
@@ -227,12 +299,22 @@ impl Landing {
         actions.push(Post::Revoke { link, key, tag: id.to_u64() });
     }
 
-    /// Handles a slot that the fabric has closed. Returns what to do about it.
-    pub(crate) fn revoked(&mut self, link: LinkId, id: SlotId) -> Revoked {
+    /// Handles the end of a grant. Returns what to do about the slot, once all of it is closed.
+    pub(crate) fn revoked(&mut self, link: LinkId, tag: GrantTag, actions: &mut Actions) -> Revoked {
+        let id = tag.id;
         let Some(l) = self.links.get_mut(&link) else { return Revoked::Nothing };
         let Some(slot) = l.slots.get_mut(id) else { return Revoked::Nothing };
         let SlotState::Revoking(landed) = &mut slot.state else { return Revoked::Nothing };
+        if let Some(remote) = slot.body.as_ref().filter(|_| !tag.is_body).and_then(Body::remote) {
+            let tag = GrantTag { id, is_body: true }.to_u64();
+            actions.push(Post::Revoke { link, key: remote.key(), tag });
+            return Revoked::Nothing;
+        }
         match (landed.take(), slot.user) {
+            (None, SlotUser::Pull(pull)) if slot.body.is_some() => {
+                self.free_slot(link, id);
+                return Revoked::Destination(pull);
+            }
             (Some(landed), SlotUser::Pull(pull)) => return Revoked::Pull(pull, *landed),
             (Some(landed), SlotUser::Flow(flow, _)) if l.flows.get(flow).is_some() => {
                 slot.state = SlotState::Closed(landed);
@@ -257,7 +339,8 @@ impl Landing {
     }
 
     /// Drops a slot that is no longer needed, and into which the peer will not write: the peer was never told of it,
-    /// has said so, or has written. The range goes back to the pool once no write can reach it.
+    /// has said so, or has written. The range goes back to the pool once no write can reach it. A slot in a worker's memory keeps
+    /// its user, who has to know when that is.
     pub(crate) fn drop_slot(&mut self, now: Time, link: LinkId, id: SlotId, actions: &mut Actions) {
         let Some(l) = self.links.get_mut(&link) else { return };
         l.disown_slot(id);
@@ -265,7 +348,9 @@ impl Landing {
         if let SlotUser::Flow(flow, _) = slot.user {
             self.idle.touch((link, flow));
         }
-        slot.user = SlotUser::Nobody;
+        if slot.body.is_none() {
+            slot.user = SlotUser::Nobody;
+        }
         slot.since = now;
         match &mut slot.state {
             SlotState::Granted(remote) => {

@@ -1,11 +1,11 @@
 //! Tests of the landing memory alone: there is no node and no session, and a key is only a name.
 
 use super::*;
-use crate::memory::{RemoteKey, RemoteSlice};
+use crate::memory::{LocalSlice, RemoteKey, RemoteSlice};
 use crate::protocol::action::Actions;
 use crate::protocol::action::{Action, Post};
 use crate::protocol::ids::SessionId;
-use crate::protocol::ids::{CopyId, FlowAt, PullId, SlotId};
+use crate::protocol::ids::{CopyId, FlowAt, PullId};
 use crate::tensor::{DType, Key, Name, Retention, Shape, TensorMeta, Version};
 use crate::time::Time;
 use crate::wire::landing::{HEADER_BYTES, Header, SlotNumber};
@@ -36,13 +36,13 @@ fn run(landing: &mut Landing, actions: &mut Actions) -> Vec<Granted> {
     while let Some(action) = actions.pop() {
         match action {
             Action::Post(Post::Grant { range, tag, .. }) => {
-                let slot = SlotId::from_u64(tag);
                 let remote = RemoteSlice::new(range.offset, range.len, RemoteKey(7));
-                if let Some(SlotUser::Flow(flow, round)) = landing.granted(LINK, slot, remote) {
+                let granted = landing.granted(LINK, GrantTag::from_u64(tag), remote, actions);
+                if let Some((slot, SlotUser::Flow(flow, round))) = granted {
                     told.push(landing.flow_granted(NOW, (LINK, flow), round, slot, actions));
                 }
             }
-            Action::Post(Post::Revoke { tag, .. }) => drop(landing.revoked(LINK, SlotId::from_u64(tag))),
+            Action::Post(Post::Revoke { tag, .. }) => drop(landing.revoked(LINK, GrantTag::from_u64(tag), actions)),
             other => panic!("{other:?}"),
         }
     }
@@ -106,9 +106,9 @@ fn landed_tensors_are_checked_against_their_grant_and_published_in_order() {
     let first = land(&mut landing, &mut actions, slots[0], 1).unwrap();
     let second = land(&mut landing, &mut actions, slots[1], 2).unwrap();
     assert!(landing.check(LINK, slots[0], Some(&header(slots[0], 9, 3))).is_err(), "it is being closed");
-    assert!(matches!(landing.revoked(LINK, second), Revoked::Flow(_)));
+    assert!(matches!(landing.revoked(LINK, GrantTag::of(second), &mut actions), Revoked::Flow(_)));
     assert_eq!(landing.next_landed(at), None, "what landed before it is not closed yet");
-    assert!(matches!(landing.revoked(LINK, first), Revoked::Flow(_)));
+    assert!(matches!(landing.revoked(LINK, GrantTag::of(first), &mut actions), Revoked::Flow(_)));
     assert_eq!([landing.next_landed(at), landing.next_landed(at)], [Some(first), Some(second)]);
 }
 
@@ -136,14 +136,51 @@ fn dropped_slot_is_closed_once_it_is_open() {
     let (mut landing, mut actions) = landing(1);
     let range = landing.room_for_slot(USER, 64).unwrap();
     let pull = PullId::from_u64(1);
-    let slot = landing.open_slot(NOW, LINK, (USER, 64, range), SlotUser::Pull(pull), &mut actions).unwrap();
+    let slot = landing.open_slot(NOW, LINK, (USER, 64, range), None, SlotUser::Pull(pull), &mut actions).unwrap();
     landing.drop_slot(NOW, LINK, slot, &mut actions);
     assert_eq!(used(&landing), 128, "the fabric was asked to open it");
     let remote = RemoteSlice::new(0, 128, RemoteKey(7));
-    assert_eq!(landing.granted(LINK, slot, remote), Some(SlotUser::Nobody));
+    let granted = landing.granted(LINK, GrantTag::of(slot), remote, &mut actions);
+    assert_eq!(granted, Some((slot, SlotUser::Nobody)));
     landing.drop_slot(NOW, LINK, slot, &mut actions);
-    assert!(matches!(landing.revoked(LINK, slot), Revoked::Nothing));
+    assert!(matches!(landing.revoked(LINK, GrantTag::of(slot), &mut actions), Revoked::Nothing));
     assert_eq!(used(&landing), 0);
+}
+
+#[test]
+fn body_in_memory_of_a_worker_is_opened_first_and_closed_last() {
+    let (mut landing, mut actions) = landing(1);
+    let range = landing.room_for_slot(USER, 0).unwrap();
+    let memory = LocalSlice { segment: SegmentId(3), offset: 100, len: 64 };
+    let pull = PullId::from_u64(1);
+    let slot =
+        landing.open_slot(NOW, LINK, (USER, 64, range), Some(memory), SlotUser::Pull(pull), &mut actions).unwrap();
+    landing.drop_slot(NOW, LINK, slot, &mut actions);
+    let mut closed = None;
+    let mut seen = Vec::new();
+    while let Some(action) = actions.pop() {
+        match action {
+            Action::Post(Post::Grant { range, tag, .. }) => {
+                seen.push(("opens", range.len));
+                let (tag, remote) = (GrantTag::from_u64(tag), RemoteSlice::new(range.offset, range.len, RemoteKey(7)));
+                if let Some((slot, user)) = landing.granted(LINK, tag, remote, &mut actions) {
+                    assert_eq!(user, SlotUser::Pull(pull), "it has to know when its memory is closed");
+                    assert_eq!(landing.grant_of(LINK, slot).unwrap().body.unwrap().len, 64);
+                    landing.drop_slot(NOW, LINK, slot, &mut actions);
+                }
+            }
+            Action::Post(Post::Revoke { tag, .. }) => {
+                assert!(closed.is_none());
+                seen.push(("closes", if tag == slot.to_u64() { 64 } else { 1 }));
+                if let Revoked::Destination(of) = landing.revoked(LINK, GrantTag::from_u64(tag), &mut actions) {
+                    closed = Some(of);
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(seen, [("opens", 64), ("opens", 64), ("closes", 64), ("closes", 1)]);
+    assert_eq!((closed, used(&landing)), (Some(pull), 0));
 }
 
 #[test]

@@ -119,7 +119,7 @@ impl Links {
                     l.credits.spend();
                     let OutWrite { blob, body, slot, header: mut bytes, purpose } = write;
                     let header = self.cells.slice(cell);
-                    let pieces = plan::pieces(header, &body, slot.remote, l.limits()).unwrap_or_default();
+                    let pieces = plan::pieces(header, &body, &slot, l.limits()).unwrap_or_default();
                     let work = WorkId(l.in_flight.insert(InFlight { blob, cell, purpose }).to_u64());
                     bytes.pieces = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
                     let last = pieces.len().saturating_sub(1);

@@ -47,8 +47,12 @@ fn ping() -> Out {
 }
 
 fn write(n: u64) -> Out {
-    let slot =
-        SlotGrant { number: SlotNumber::new(3, 1), capacity: 64, remote: RemoteSlice::new(0, 128, RemoteKey(9)) };
+    let slot = SlotGrant {
+        number: SlotNumber::new(3, 1),
+        capacity: 64,
+        remote: RemoteSlice::new(0, 128, RemoteKey(9)),
+        body: None,
+    };
     let header = Header {
         slot: slot.number,
         index: 0,

@@ -6,8 +6,8 @@ use crate::fabric::LinkId;
 use crate::memory::RemoteKey;
 use crate::protocol::action::{Action, HostAction, Post};
 use crate::protocol::broken::Broken;
+use crate::protocol::landing::GrantTag;
 use crate::protocol::references::OfLink;
-use crate::protocol::slab::Id;
 use crate::time::Time;
 
 impl Node {
@@ -18,7 +18,7 @@ impl Node {
     /// See [`Broken::NamesSlotsByKey`].
     pub(super) fn revoked_by_key(&mut self, now: Time, link: LinkId, key: RemoteKey) {
         if let Some(slot) = self.landing.slot_of_key(link, key) {
-            self.revoked(now, link, slot);
+            self.revoked(now, link, GrantTag::of(slot));
         }
     }
 
@@ -36,8 +36,8 @@ impl Node {
         if self.config.broken == Some(Broken::DeliversBeforeRevoke)
             && let Some(Action::Post(Post::Revoke { link, tag, .. })) = self.actions.last()
         {
-            let (link, slot) = (*link, Id::from_u64(*tag));
-            self.revoked(now, link, slot);
+            let (link, tag) = (*link, GrantTag::from_u64(*tag));
+            self.revoked(now, link, tag);
         }
     }
 }

@@ -60,14 +60,14 @@ use crate::protocol::events::FailureRateLimit;
 use crate::protocol::exchanges::Exchanges;
 use crate::protocol::ids::{CopyId, OperationId, of};
 use crate::protocol::keys::Keys;
-use crate::protocol::landing::Landing;
+use crate::protocol::landing::{GrantTag, Landing};
 use crate::protocol::links::{Before, Links, Purpose};
 use crate::protocol::meters::Meters;
 use crate::protocol::parents::Parents;
 use crate::protocol::pings::Pings;
 use crate::protocol::references::References;
 use crate::protocol::sessions::{FetchOp, FetchStage, OpKind, PrepareOp, PushOp, PushStage, Sessions};
-use crate::protocol::slab::{Id, Slab};
+use crate::protocol::slab::Slab;
 use crate::protocol::spill::Spills;
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::Transfers;
@@ -302,12 +302,12 @@ impl Node {
             FabricEvent::WriteDone { link, work } => self.write_done(now, link, work),
             FabricEvent::Granted { link, tag, remote } => {
                 if !counting!(self).count(now, |counters| counters.granted(link, tag, remote)) {
-                    self.granted(now, link, Id::from_u64(tag), remote);
+                    self.granted(now, link, GrantTag::from_u64(tag), remote);
                 }
             }
             #[cfg(test)]
             FabricEvent::Revoked { link, key, .. } if self.names_slots_by_key() => self.revoked_by_key(now, link, key),
-            FabricEvent::Revoked { link, tag, .. } => self.revoked(now, link, Id::from_u64(tag)),
+            FabricEvent::Revoked { link, tag, .. } => self.revoked(now, link, GrantTag::from_u64(tag)),
             FabricEvent::Message { link, bytes } => match Message::decode(bytes) {
                 Ok(message) => self.message(now, link, message),
                 Err(e) => sending!(self).violation(link, &e.to_string()),

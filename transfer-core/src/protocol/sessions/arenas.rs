@@ -4,7 +4,8 @@ use super::Sessions;
 use crate::memory::SegmentId;
 use crate::protocol::ids::SessionId;
 
-/// An arena: a segment that one worker writes. It outlives its worker until no version in it is in use.
+/// An arena: a segment that one worker writes. It outlives its worker until no version in it is in use, and no range of it is
+/// open to a peer.
 pub(super) struct Arena {
     session: SessionId,
     /// The number of versions that lie in the arena.
@@ -12,13 +13,17 @@ pub(super) struct Arena {
     /// The number of ranges that their bodies consist of, for which the node keeps tables. A body in one piece counts
     /// no range.
     ranges: u64,
+    /// The number of ranges that are open to peers, for fetches of the worker.
+    open: u64,
+    /// Whether the sidecar cannot write the arena: the worker has brought it along from the last one.
+    is_returned: bool,
     /// Whether the worker is gone.
     abandoned: bool,
 }
 
 impl Arena {
     pub(super) fn new(session: SessionId) -> Arena {
-        Arena { session, blobs: 0, ranges: 0, abandoned: false }
+        Arena { session, blobs: 0, ranges: 0, open: 0, is_returned: false, abandoned: false }
     }
 }
 
@@ -37,6 +42,33 @@ impl Sessions {
     /// Returns the number of ranges that the versions in an arena consist of.
     pub(crate) fn ranges_in(&self, arena: SegmentId) -> Option<u64> {
         self.arenas.get(&arena).map(|arena| arena.ranges)
+    }
+
+    /// Notes that the sidecar cannot write an arena.
+    pub(crate) fn arena_is_returned(&mut self, arena: SegmentId) {
+        if let Some(arena) = self.arenas.get_mut(&arena) {
+            arena.is_returned = true;
+        }
+    }
+
+    /// Whether peers may write into an arena.
+    pub(crate) fn lands_in(&self, arena: SegmentId) -> bool {
+        self.arenas.get(&arena).is_some_and(|arena| !arena.is_returned)
+    }
+
+    /// Counts a range of an arena that is opened to a peer.
+    pub(crate) fn open_range(&mut self, arena: SegmentId) {
+        if let Some(arena) = self.arenas.get_mut(&arena) {
+            arena.open += 1;
+        }
+    }
+
+    /// Stops counting a range that is closed. Returns `true` if the arena is now unused, as [`vacate`](Sessions::vacate) does.
+    pub(crate) fn close_range(&mut self, arena: SegmentId) -> bool {
+        if let Some(arena) = self.arenas.get_mut(&arena) {
+            arena.open = arena.open.saturating_sub(1);
+        }
+        self.tidy_arena(arena)
     }
 
     /// Counts a version that now lies in an arena.
@@ -67,7 +99,8 @@ impl Sessions {
     }
 
     fn tidy_arena(&mut self, segment: SegmentId) -> bool {
-        let is_unused = self.arenas.get(&segment).is_some_and(|arena| arena.abandoned && arena.blobs == 0);
+        let is_unused =
+            self.arenas.get(&segment).is_some_and(|arena| arena.abandoned && arena.blobs == 0 && arena.open == 0);
         if is_unused {
             self.arenas.remove(&segment);
         }

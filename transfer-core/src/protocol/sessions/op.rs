@@ -2,7 +2,7 @@
 
 use crate::exchange::{self, Label};
 use crate::fabric::{FabricKind, LinkId};
-use crate::op::OpId;
+use crate::op::{Destination, Failure, OpId};
 use crate::protocol::ids::{BlobId, CopyId, OutFlowId, PullId, SessionId};
 use crate::tensor::{Excerpt, Gathered, Key, Name, Select, TensorMeta, Version};
 use crate::time::Time;
@@ -41,6 +41,8 @@ pub(crate) struct FetchOp {
     pub(crate) excerpt: Option<Box<Excerpt>>,
     /// The ranges of several versions that the worker asked for together. The operation's key is the first of them.
     pub(crate) gathered: Option<Arc<Gathered>>,
+    /// The range of the worker's arena in which the version is to land.
+    pub(crate) to: Option<Box<Destination>>,
 }
 
 /// Publishes a version.
@@ -99,6 +101,11 @@ impl Op {
         self.fetch()?.excerpt.as_deref()
     }
 
+    /// Returns the memory in which the version is to land, if this is a fetch that names some.
+    pub(crate) fn destination(&self) -> Option<&Destination> {
+        self.fetch()?.to.as_deref()
+    }
+
     /// Takes what a push says of an exchange.
     pub(crate) fn take_label(&mut self) -> Option<Box<Label>> {
         match &mut self.kind {
@@ -133,6 +140,8 @@ pub(crate) enum FetchStage {
     Pulling(LinkId, PullId),
     /// Room for a copy, and then the copy. The version belongs to another tenant, which shares it.
     Copying(CopyId),
+    /// The end of a peer's access to the memory of the worker. Then the fetch fails.
+    Closing(LinkId, Box<Failure>),
 }
 
 /// The event that a push waits for.

@@ -49,6 +49,14 @@ impl Sessions {
         Some(op)
     }
 
+    /// Gives a waiting operation another deadline.
+    pub(crate) fn put_off(&mut self, id: OperationId, deadline: Time) {
+        let Some(op) = self.operations.get_mut(id) else { return };
+        self.deadlines.remove(&(op.deadline, id));
+        op.deadline = deadline;
+        self.deadlines.insert((deadline, id));
+    }
+
     /// Returns the earliest deadline of the waiting operations.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.deadlines.first().map(|(at, _)| *at)

@@ -35,6 +35,7 @@ fn fetch(session: SessionId, id: u64, after: Duration) -> Op {
         trace: None,
         excerpt: None,
         gathered: None,
+        to: None,
     });
     let (key, since, deadline) = (Key::new("k").unwrap(), NOW, NOW + after);
     Op { session, id: OpId(id), key, since, deadline, require: None, kind }

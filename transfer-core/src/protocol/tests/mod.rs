@@ -7,6 +7,7 @@ mod counters;
 mod exchanges;
 mod gathered;
 mod hostile;
+mod into_memory;
 mod limits;
 mod machines;
 mod notices;

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 pub(super) const LINK: LinkId = LinkId(7);
 pub(super) const SESSION: SessionId = SessionId(1);
-const ARENA: SegmentId = SegmentId(2);
+pub(super) const ARENA: SegmentId = SegmentId(2);
 const ARENA_BYTES: u64 = 1 << 20;
 
 /// The test is the peer. These are its numbers for the key `k`, for the worker `me` of this node and for the worker

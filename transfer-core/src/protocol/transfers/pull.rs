@@ -1,5 +1,7 @@
 //! A request of this node to a peer, and the fetches that wait for its answer.
 
+use crate::memory::LocalSlice;
+use crate::op::Destination;
 use crate::protocol::ids::{BlobId, OperationId, PullId, SlotId};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{DType, Excerpt, Gathered, Key, Select, TensorMeta, Version};
@@ -46,6 +48,28 @@ pub(crate) struct Pull {
     told: Option<(Version, TraceContext)>,
     /// The newest version of the peer, if that is not the one before what is asked for.
     pub(crate) behind: Option<Version>,
+    /// The memory of the worker in which the version is to land.
+    to: Option<Box<Target>>,
+}
+
+/// The memory of a worker in which a version is to land.
+struct Target {
+    destination: Destination,
+    slice: LocalSlice,
+    state: TargetState,
+}
+
+/// How far the memory of a worker is open to the peer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum TargetState {
+    /// It is not, and the version does not land there so far.
+    Closed,
+    /// The version is to land there as soon as there is a slot.
+    Wanted,
+    /// It has a slot, which is being opened.
+    Open,
+    /// The peer was told of the slot.
+    Told,
 }
 
 /// A version that has landed here, and its owner's number of it.
@@ -79,6 +103,8 @@ pub(crate) enum PullState {
     Granting,
     /// The request was given up. Data may arrive until the peer's CANCELLED.
     Cancelling,
+    /// The request has ended without the data. The memory of the worker is being closed.
+    Closing,
 }
 
 impl Pull {
@@ -109,7 +135,70 @@ impl Pull {
             speculative,
             told: None,
             behind: None,
+            to: None,
         }
+    }
+
+    /// Makes it a request for a version that lands in the memory of its worker, where that can be.
+    pub(crate) fn landing_in(self, to: Option<(Destination, LocalSlice)>) -> Pull {
+        let target = |(destination, slice)| Box::new(Target { destination, slice, state: TargetState::Closed });
+        Pull { to: to.map(target), ..self }
+    }
+
+    /// Returns the memory of the worker in which the version is to land.
+    pub(crate) fn destination(&self) -> Option<&Destination> {
+        self.to.as_ref().map(|to| &to.destination)
+    }
+
+    /// Decides that the version lands in the memory of the worker.
+    pub(crate) fn land_in_place(&mut self) {
+        self.set_target(TargetState::Wanted);
+    }
+
+    /// Whether the version lands in the memory of the worker.
+    pub(crate) fn lands_in_place(&self) -> bool {
+        self.to.as_ref().is_some_and(|to| to.state >= TargetState::Wanted)
+    }
+
+    /// Opens the memory of the worker for its slot. Returns it, if the version lands there.
+    pub(crate) fn open_memory(&mut self) -> Option<LocalSlice> {
+        if self.lands_in_place() {
+            self.set_target(TargetState::Open);
+        }
+        self.opened_memory()
+    }
+
+    /// Returns the memory of the worker, if it has a slot.
+    pub(crate) fn opened_memory(&self) -> Option<LocalSlice> {
+        self.to.as_ref().filter(|to| to.state >= TargetState::Open).map(|to| to.slice)
+    }
+
+    /// Notes that the peer is told of the slot.
+    pub(crate) fn tell_of_memory(&mut self) {
+        if self.opened_memory().is_some() {
+            self.set_target(TargetState::Told);
+        }
+    }
+
+    /// Whether the peer may have written into the memory of the worker.
+    pub(crate) fn may_be_torn(&self) -> bool {
+        self.to.as_ref().is_some_and(|to| to.state == TargetState::Told)
+    }
+
+    /// Notes that the memory of the worker is closed.
+    pub(crate) fn close_memory(&mut self) {
+        self.set_target(TargetState::Closed);
+    }
+
+    fn set_target(&mut self, state: TargetState) {
+        if let Some(to) = &mut self.to {
+            to.state = state;
+        }
+    }
+
+    /// Returns the length of the body that the landing pool needs room for, if the version is described.
+    pub(crate) fn pool_bytes(&self) -> Option<u64> {
+        self.len_bytes().map(|len| if self.lands_in_place() { 0 } else { len })
     }
 
     /// Makes it a request for ranges of several versions.
@@ -123,9 +212,9 @@ impl Pull {
     }
 
     /// Returns what other fetches have to ask for to share its answer. `None`: it is for one fetch alone. Ranges of several
-    /// versions serve who asked for them, and streams count who has fetched.
+    /// versions serve who asked for them, memory of a worker is that worker's, and streams count who has fetched.
     pub(super) fn shared(&self) -> Option<Wanted> {
-        let is_shared = self.gathered.is_none() && !matches!(self.select, Select::Following(_));
+        let is_shared = self.gathered.is_none() && self.to.is_none() && !matches!(self.select, Select::Following(_));
         is_shared.then(|| self.wanted())
     }
 

@@ -30,7 +30,12 @@ fn op(n: u64) -> OperationId {
 }
 
 fn grant(capacity: u64) -> SlotGrant {
-    SlotGrant { number: SlotNumber::new(3, 1), capacity, remote: RemoteSlice::new(0, capacity + 64, RemoteKey(9)) }
+    SlotGrant {
+        number: SlotNumber::new(3, 1),
+        capacity,
+        remote: RemoteSlice::new(0, capacity + 64, RemoteKey(9)),
+        body: None,
+    }
 }
 
 fn transfers() -> Transfers {

@@ -49,6 +49,9 @@ impl Cluster {
             for lease in std::mem::take(&mut w.leases).into_values() {
                 self.world.unguard(lease.guard());
             }
+            for settled in std::mem::take(&mut w.settled).into_values() {
+                self.world.unguard(settled.guard());
+            }
             if self.workers[worker].session.take().is_some() {
                 coming.push(worker);
             }

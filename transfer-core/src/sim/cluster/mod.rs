@@ -8,6 +8,7 @@
 //! - `counting`: counters and barriers, and the checks of their results.
 //! - `directory`: a small model of the directory, with delays.
 //! - `peering`: how links are made.
+//! - `into`: fetches into the memory of workers.
 //! - `disk`: the ends of writes and reads of disks.
 //! - `end`: the checks after all workers have gone.
 //! - `references`: which node keeps which segment of a peer.
@@ -24,6 +25,7 @@ mod directory;
 mod disk;
 mod end;
 mod faults;
+mod into;
 mod notices;
 mod peering;
 mod references;
@@ -80,6 +82,8 @@ pub(crate) struct Play {
     pub(crate) lies: u32,
     /// Nodes write versions to disk. Writes fail now and then, unless it is `calm`.
     pub(crate) spill: bool,
+    /// Workers fetch into their own memory, too.
+    pub(crate) into: bool,
 }
 
 impl Play {
@@ -95,6 +99,7 @@ impl Play {
         tight: false,
         lies: 0,
         spill: false,
+        into: false,
     };
 }
 
@@ -105,6 +110,8 @@ enum Happening {
     Act(usize),
     /// A worker releases a lease: the worker, and the lease's number in its list.
     Release(usize, u64),
+    /// A worker uses the memory again into which it has fetched: the worker, and the number of the fetch in its list.
+    Reuse(usize, u64),
     Die(usize),
     /// The sidecar takes the requests in a worker's ring.
     TakeRing(usize),
@@ -350,6 +357,7 @@ impl Cluster {
         match what {
             Happening::Act(worker) => self.act(worker)?,
             Happening::Release(worker, lease) => self.release(worker, lease)?,
+            Happening::Reuse(worker, number) => self.reuse(worker, number)?,
             Happening::Die(worker) => self.die(worker, "it died"),
             Happening::Connect(worker) => self.ask_to_connect(worker),
             Happening::Break => {

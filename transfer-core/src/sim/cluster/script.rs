@@ -128,6 +128,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
             arena: None,
             ops: BTreeMap::new(),
             leases: BTreeMap::new(),
+            settled: BTreeMap::new(),
             next_op: 0,
             ring: std::collections::VecDeque::new(),
             notices: super::notices::Notices::default(),
@@ -199,7 +200,9 @@ impl Cluster {
             return Ok(());
         }
         self.workers[worker].acts_left -= 1;
-        if self.play.calm {
+        if self.play.into && self.workers[worker].acts_left > 0 && self.chance(40) {
+            self.fetch_into(worker);
+        } else if self.play.calm {
             self.act_calmly(worker)?;
         } else {
             match self.rng.random_range(0..100) {
@@ -354,7 +357,7 @@ impl Cluster {
     }
 
     /// Makes a slice that fits most tensors.
-    fn slice(&mut self) -> Slice {
+    pub(super) fn slice(&mut self) -> Slice {
         let step = self.rng.random_range(1..4);
         let range = |start, stop| SliceRange { start, stop, step };
         let dims: &[SliceDim] = match self.rng.random_range(0..8) {

@@ -15,6 +15,9 @@ pub(crate) struct Tally {
     /// Fetches of ranges of several versions that have landed together, and slices that came alone.
     pub(crate) gathered: u64,
     pub(crate) sliced: u64,
+    /// Fetches that have landed in the memory of their worker, and those that may have left it half new.
+    pub(crate) landed: u64,
+    pub(crate) torn: u64,
     pub(crate) local_pushes: u64,
     pub(crate) remote_pushes: u64,
     pub(crate) prepared: u64,
@@ -42,6 +45,8 @@ impl Tally {
         self.by_reference += other.by_reference;
         self.gathered += other.gathered;
         self.sliced += other.sliced;
+        self.landed += other.landed;
+        self.torn += other.torn;
         self.local_pushes += other.local_pushes;
         self.remote_pushes += other.remote_pushes;
         self.prepared += other.prepared;

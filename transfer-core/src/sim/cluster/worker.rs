@@ -3,6 +3,7 @@
 use super::content::{bytes_of, context_of, scribble};
 use super::counting::Added;
 use super::directory::Said;
+use super::into::{Into, Memory, Settled};
 use super::notices::Notices;
 use super::{Cluster, Happening};
 use crate::alloc::{Allocation, Allocator};
@@ -26,6 +27,8 @@ pub(super) struct Worker {
     pub(super) arena: Option<Arena>,
     pub(super) ops: BTreeMap<OpId, Asked>,
     pub(super) leases: BTreeMap<u64, Lease>,
+    /// The memory into which it has fetched.
+    pub(super) settled: BTreeMap<u64, Settled>,
     pub(super) next_op: u64,
     /// Requests that the sidecar has not taken yet.
     pub(super) ring: VecDeque<Request>,
@@ -69,6 +72,8 @@ pub(super) enum What {
         floor: Option<Version>,
         slice: Option<Slice>,
     },
+    /// A version that is to land in the worker's memory.
+    Into(Box<Into>),
     /// The first bytes of the newest versions of these keys.
     Gather {
         keys: Vec<Key>,
@@ -161,6 +166,9 @@ impl Cluster {
         let ops = std::mem::take(&mut w.ops);
         w.ring.clear();
         w.arena = None;
+        for settled in std::mem::take(&mut w.settled).into_values() {
+            self.world.unguard(settled.guard());
+        }
         for lease in std::mem::take(&mut w.leases).into_values() {
             self.world.unguard(lease.guard);
             if let Hold::Mark(ticket) = lease.hold {
@@ -296,6 +304,11 @@ impl Cluster {
             } => {
                 let (key, select, floor, part) = match self.ended(worker, op)? {
                     What::Fetch { key, select, floor, slice } => (key, select, floor, slice),
+                    What::Into(into) => {
+                        let wanted = (into.key.clone(), into.select, None, into.slice.clone());
+                        self.settle(worker, *into, &Memory::Untouched)?;
+                        wanted
+                    }
                     What::Gather { keys } => {
                         self.identify_all((node, self.workers[worker].domain), &keys, &meta, slice)?;
                         if (version, report.origin) != (Version(0), None) {
@@ -339,6 +352,17 @@ impl Cluster {
                 self.tally.by_reference += u64::from(self.nodes[node].kept.contains_key(&slice.segment));
                 self.hold(worker, Hold::Lease(lease), slice)?;
             }
+            Reply::Answer { op, answer: Answer::Landed { version, report } } => {
+                self.landed(worker, op, version, &report)?;
+            }
+            Reply::Answer { op, answer: Answer::Torn { failure } } => {
+                let what = self.ended(worker, op)?;
+                self.check_failure(&what, &failure)?;
+                let What::Into(into) = what else {
+                    return Err(format!("{op:?} is torn, but was no fetch into memory"));
+                };
+                self.settle(worker, *into, &Memory::Torn)?;
+            }
             Reply::Answer { op, answer: Answer::Prepared } => {
                 let What::Prepare = self.ended(worker, op)? else {
                     return Err(format!("{op:?} is prepared, but was no preparation"));
@@ -362,6 +386,8 @@ impl Cluster {
                     }
                 } else if kept {
                     return Err(format!("{op:?} is no push and keeps a range"));
+                } else if let What::Into(into) = what {
+                    self.settle(worker, *into, &Memory::Untouched)?;
                 }
             }
             Reply::Answer { op, answer: Answer::CounterOpened { home, identity } } => {
@@ -387,7 +413,7 @@ impl Cluster {
 
     fn check_failure(&mut self, what: &What, failure: &Failure) -> Result<(), String> {
         self.tally.failures[usize::from(failure.code as u16).min(21)] += 1;
-        let is_sliced = matches!(what, What::Fetch { slice: Some(_), .. });
+        let is_sliced = matches!(what, What::Fetch { slice: Some(_), .. } | What::Into(_));
         if self.play.calm && !(is_sliced && failure.code == FailureCode::Invalid) {
             return Err(format!("in calm weather: {failure}"));
         }
@@ -460,7 +486,7 @@ impl Cluster {
         for w in &self.workers {
             for (op, asked) in &w.ops {
                 let jumps = if self.play.restarts { self.delay * super::faults::LONGEST_JUMP } else { Duration::ZERO };
-                if asked.deadline + self.delay * 10 + jumps < self.now {
+                if asked.deadline + self.delay * 10 + jumps + Cluster::grace_of(&asked.what) < self.now {
                     return Err(format!("{op:?} of {} did not end at its deadline {:?}", w.name, asked.deadline));
                 }
             }

@@ -342,7 +342,7 @@ mod tests {
     fn slot(rails: usize) -> SlotGrant {
         let keys = RailKeys::new(&vec![Some(RemoteKey(9)); rails]).unwrap();
         let remote = RemoteSlice { address: 1 << 40, len: 4096 + 64, keys };
-        SlotGrant { number: SlotNumber::new(5, 1), capacity: 4096, remote }
+        SlotGrant { number: SlotNumber::new(5, 1), capacity: 4096, remote, body: None }
     }
 
     fn widest_excerpts() -> [Excerpt; 4] {

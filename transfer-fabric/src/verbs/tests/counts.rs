@@ -92,10 +92,16 @@ fn forty_buffers_take_as_few_writes_as_elements_allow() {
     let capabilities = pair.fabric(0).capabilities().clone();
     assert_eq!((capabilities.sender_copies, capabilities.receiver_copies), (0, 0));
     let remote = pair.grant(1, link, slice(0, len));
+    let slot = transfer_core::wire::landing::SlotGrant {
+        number: transfer_core::wire::landing::SlotNumber(7),
+        capacity: len - 64,
+        remote,
+        body: None,
+    };
     let bytes = pair.fill(0, len, len, 3);
     let header = slice(len, 64);
     let body: Vec<LocalSlice> = (0..40).map(|i| slice(len + 64 + i * 8192, 5000)).collect();
-    let pieces = transfer_core::plan::pieces(header, &body, remote, &capabilities).unwrap();
+    let pieces = transfer_core::plan::pieces(header, &body, &slot, &capabilities).unwrap();
     assert_eq!(pieces.len(), 41_usize.div_ceil(capabilities.max_sge));
     let before = pair.fabric(0).counters();
     let last = pieces.len() - 1;

@@ -3,6 +3,7 @@
 //! # Layout
 //! - `versions`: publishes versions, and answers those who wait for them.
 //! - `ops`: the end of an operation: with a failure, given up, overdue, or with its worker.
+//! - `destinations`: the end of fetches into the memory of workers.
 //! - `serve`: answers requests of peers. `by_reference`: where the peer reads the memory of this node.
 //! - `copies`: copies what cannot be read where it lies. `copying`: the state of a copy.
 //! - `packing`: packs parts before they are sent. `places`: how many of them a peer has at a time.
@@ -13,6 +14,7 @@
 mod by_reference;
 mod copies;
 mod copying;
+mod destinations;
 mod ending_streams;
 mod ops;
 mod packing;

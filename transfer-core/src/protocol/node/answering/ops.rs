@@ -1,6 +1,8 @@
 //! The end of an operation without success. Whatever it waits for, it ends here: with a failure, given up by its caller, overdue, or
 //! with its worker. But for the operations of counters, which lie below this flow: those that the counters end themselves are answered there.
 
+use super::destinations::CLOSING;
+use crate::fabric::DownReason;
 use crate::op::{Answer, Failure, OpId, Push};
 use crate::protocol::ids::{BlobId, OperationId, SessionId};
 use crate::protocol::keys::Waiter;
@@ -18,8 +20,12 @@ fn for_people(time: Duration) -> Duration {
 }
 
 impl Answering<'_> {
-    /// Ends an operation with a failure, regardless of what it waits for.
+    /// Ends an operation with a failure, regardless of what it waits for. A fetch into memory that is open to a peer ends when
+    /// that is closed.
     pub(in crate::protocol::node) fn fail_op(&mut self, id: OperationId, failure: Failure) {
+        if self.waits_for_memory(id, &failure) {
+            return;
+        }
         if let Some(op) = self.detach_op(id) {
             if !matches!(op.kind, OpKind::Push(_)) {
                 replies!(self).note_failed(&op, failure.code);
@@ -62,7 +68,9 @@ impl Answering<'_> {
                 self.keys.set_awaited(*blob, None);
             }
             OpKind::Counter(_) => counting!(self).count(self.common.latest, |counters| counters.give_up(id)),
-            OpKind::Fetch(FetchOp { stage: FetchStage::Connecting(_), .. }) | OpKind::Push(_) | OpKind::Prepare(_) => {}
+            OpKind::Fetch(FetchOp { stage: FetchStage::Connecting(_) | FetchStage::Closing(..), .. })
+            | OpKind::Push(_)
+            | OpKind::Prepare(_) => {}
         }
         Some(op)
     }
@@ -84,6 +92,10 @@ impl Answering<'_> {
     /// Ends an operation whose deadline has passed. The failure says what the operation was waiting for.
     pub(in crate::protocol::node) fn deadline(&mut self, now: Time, id: OperationId) {
         let Some(op) = self.sessions.op(id) else { return };
+        if let OpKind::Fetch(FetchOp { stage: FetchStage::Closing(link, _), .. }) = &op.kind {
+            let text = format!("{CLOSING:?} after its end, the memory of a fetch of key {:?} was not closed", op.key);
+            return sending!(self).disconnect(*link, DownReason::Closed(text));
+        }
         let after = for_people(op.deadline.since(op.since));
         let state = state!(self);
         if let Some(failure) = op.words().overdue(Waiting { id, op, state: &state }, after) {

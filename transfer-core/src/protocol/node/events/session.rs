@@ -2,7 +2,7 @@
 
 use crate::exchange::{ExchangeKey, Label, Part};
 use crate::memory::{LocalSlice, SegmentId};
-use crate::op::{Answer, Command, Failure, FailureCode, OpId, Push, Reply, Request};
+use crate::op::{Answer, Command, Failure, FailureCode, FetchInto, OpId, Push, Reply, Request};
 use crate::protocol::action::HostAction;
 use crate::protocol::ids::SessionId;
 use crate::protocol::keys::Owner;
@@ -32,6 +32,12 @@ impl Node {
     pub fn session_opened(&mut self, session: SessionId, name: Name, domain: Tenant, arena: SegmentId, arena_len: u64) {
         self.keys.session_opened(session, domain);
         self.sessions.open(session, name, domain, arena, arena_len);
+    }
+
+    /// Notes that the arena of a worker is mapped read-only, because the worker has brought it along from the sidecar that was
+    /// here before. Nothing lands in it.
+    pub fn arena_is_returned(&mut self, arena: SegmentId) {
+        self.sessions.arena_is_returned(arena);
     }
 
     /// Handles the end of a worker that no longer reads anything. Its leases and operations end, and so do the versions
@@ -135,7 +141,8 @@ impl Node {
         }
         match command {
             Command::Push(push) => pushing!(self).push(now, session, op, push, (&[], None), None),
-            Command::Fetch(fetch) => fetching!(self).fetch(now, session, op, fetch),
+            Command::Fetch(fetch) => fetching!(self).fetch(now, session, op, fetch, None),
+            Command::FetchInto(FetchInto { fetch, to }) => fetching!(self).fetch(now, session, op, fetch, Some(to)),
             Command::Gather(gather) => fetching!(self).gather(now, session, op, gather),
             Command::Prepare(prepare) => pushing!(self).prepare(now, session, op, prepare),
             Command::TakeBack(command) => taking_back!(self).take_back(now, session, op, command),

@@ -2,8 +2,7 @@
 
 use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, RemoteSlice};
-use crate::protocol::ids::SlotId;
-use crate::protocol::landing::{Granted, LandedTensor, Revoked, SlotUser};
+use crate::protocol::landing::{GrantTag, Granted, LandedTensor, Revoked, SlotUser};
 use crate::protocol::node::Node;
 use crate::time::Time;
 use crate::wire::landing::HEADER_BYTES;
@@ -44,10 +43,11 @@ impl Node {
         }
     }
 
-    pub(in crate::protocol::node) fn granted(&mut self, now: Time, link: LinkId, id: SlotId, remote: RemoteSlice) {
-        match self.landing.granted(link, id, remote) {
-            Some(SlotUser::Pull(pull)) => pull_slots!(self).pull_granted(now, link, pull, id),
-            Some(SlotUser::Flow(flow, round)) => {
+    pub(in crate::protocol::node) fn granted(&mut self, now: Time, link: LinkId, tag: GrantTag, remote: RemoteSlice) {
+        let Some((id, user)) = self.landing.granted(link, tag, remote, &mut self.actions) else { return };
+        match user {
+            SlotUser::Pull(pull) => pull_slots!(self).pull_granted(now, link, pull, id),
+            SlotUser::Flow(flow, round) => {
                 match self.landing.flow_granted(self.common.latest, (link, flow), round, id, &mut self.actions) {
                     Granted::Nothing => {}
                     Granted::All(index, slots) => calls!(self).answer_flow(link, index, Ok(slots)),
@@ -56,16 +56,16 @@ impl Node {
                     }
                 }
             }
-            Some(SlotUser::Nobody) => room!(self).drop_slot(link, id),
-            None => {}
+            SlotUser::Nobody => room!(self).drop_slot(link, id),
         }
     }
 
-    pub(in crate::protocol::node) fn revoked(&mut self, now: Time, link: LinkId, id: SlotId) {
-        match self.landing.revoked(link, id) {
+    pub(in crate::protocol::node) fn revoked(&mut self, now: Time, link: LinkId, tag: GrantTag) {
+        match self.landing.revoked(link, tag, &mut self.actions) {
             Revoked::Nothing => {}
-            Revoked::Pull(pull, landed) => fetching!(self).pull_landed(now, link, pull, id, landed),
-            Revoked::Flow(flow) => receiving!(self).deliver_flow(now, (link, flow), id),
+            Revoked::Pull(pull, landed) => fetching!(self).pull_landed(now, link, pull, tag.slot(), landed),
+            Revoked::Flow(flow) => receiving!(self).deliver_flow(now, (link, flow), tag.slot()),
+            Revoked::Destination(pull) => answering!(self).destination_closed(link, pull),
         }
     }
 }

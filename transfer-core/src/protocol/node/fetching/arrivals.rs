@@ -2,7 +2,7 @@
 //! all fetches that wait for the request; those that came after the peer was asked make the next one.
 
 use crate::fabric::{FabricKind, LinkId};
-use crate::op::Report;
+use crate::op::{Answer, FailureCode, Report};
 use crate::protocol::ids::{BlobId, PullId, SlotId};
 use crate::protocol::keys::{Blob, Source};
 use crate::protocol::landing::LandedTensor;
@@ -14,6 +14,7 @@ use crate::protocol::sessions::Op;
 use crate::protocol::transfers::{Held, Pull, PullState, Readers};
 use crate::tensor::{TensorMeta, Version};
 use crate::time::Time;
+use crate::trace::TraceContext;
 use crate::wire::landing::HEADER_BYTES;
 use crate::wire::message::{Body, Role};
 use smallvec::smallvec;
@@ -25,6 +26,14 @@ struct Carried {
     path: PathId,
     copied: u64,
     waited_us: u32,
+}
+
+impl Carried {
+    fn report(&self, now: Time, pull: &Pull, op: &Op, bytes: u64, origin: Option<TraceContext>) -> Report {
+        let waited = Duration::from_micros(self.waited_us.into());
+        let (queued, in_flight) = (pull.asked.since(op.since), now.since(pull.asked).saturating_sub(waited));
+        Report { fabric: self.kind, bytes, copied: self.copied, queued, waited, in_flight, origin }
+    }
 }
 
 impl Fetching<'_> {
@@ -45,7 +54,8 @@ impl Fetching<'_> {
         if p.state == PullState::Cancelling {
             // CANCELLED is still due.
             p.slot = None;
-            return self.landing.free_slot(link, slot);
+            self.landing.free_slot(link, slot);
+            return answering!(self).destination_closed(link, id);
         }
         let (Some(mut pull), Some(slot)) = (self.transfers.end_pull(link, id), self.landing.take_slot(link, slot))
         else {
@@ -53,13 +63,18 @@ impl Fetching<'_> {
         };
         let bytes = meta.len_bytes();
         self.links.carried_in(link, bytes);
+        let copied = copied + bytes * (sender_copies + u64::from(header.packed));
+        let carried = Carried { kind, path, copied, waited_us: header.waited_us };
+        if let Some(memory) = pull.opened_memory() {
+            self.landing.free(slot.domain, slot.range);
+            memory!(self).close_range(memory.segment);
+            return self.landed_in_place(now, link, pull, (header.version, bytes), &carried);
+        }
         let Some(mut slice) = self.landing.slice(slot.domain, &slot.range) else { return };
         slice.offset += HEADER_BYTES;
         slice.len = bytes;
         let blob = Blob::new(slice, meta, slot.domain, Source::Pool(Box::new(slot.range)));
         let blob = self.keys.insert(blob.at(header.version, pull.origin_of(header.version)));
-        let copied = copied + bytes * (sender_copies + u64::from(header.packed));
-        let carried = Carried { kind, path, copied, waited_us: header.waited_us };
         let (mut readers, mut next) = pull.take_readers();
         let Some(identity) = header.identity else {
             // Fetches of the version are counted: it is for one of them, and the others ask by themselves.
@@ -124,7 +139,8 @@ impl Fetching<'_> {
             // CANCELLED is still due, and ends the request.
             return sending!(self).send(link, Role::Pull, index, Body::ReleaseReference { lease: referred.lease });
         }
-        if self.landing.has_landed(link, p.slot) || !p.takes(version) || p.gathered.is_some() {
+        let is_late = self.landing.has_landed(link, p.slot) || p.opened_memory().is_some();
+        if is_late || !p.takes(version) || p.gathered.is_some() {
             return sending!(self)
                 .violation(link, &format!("BY_REFERENCE for request {index:#x}, which did not ask for it"));
         }
@@ -170,12 +186,7 @@ impl Fetching<'_> {
         for op in readers {
             let Some(op) = self.sessions.finish(op) else { continue };
             let (path, report) = match carried.take() {
-                Some(Carried { kind, path, copied, waited_us }) => {
-                    let waited = Duration::from_micros(waited_us.into());
-                    let (queued, in_flight) =
-                        (pull.asked.since(op.since), now.since(pull.asked).saturating_sub(waited));
-                    (path, Report { fabric: kind, bytes, copied, queued, waited, in_flight, origin })
-                }
+                Some(carried) => (carried.path, carried.report(now, pull, &op, bytes, origin)),
                 None => {
                     self.meters.shares(bytes);
                     let (queued, waited) = (Duration::ZERO, now.since(op.since));
@@ -198,9 +209,40 @@ impl Fetching<'_> {
     ) {
         // The tenants of all its fetches are that of the request.
         let lent = memory!(self).lend((op.session, op.id), blob, is_part, path, report);
+        self.note_fetched(now, link, op, version, path, lent.map(|()| report).map_err(|failure| failure.code));
+    }
+
+    /// Answers a fetch whose version has landed in the memory of its worker, which is closed.
+    fn landed_in_place(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        mut pull: Pull,
+        (version, bytes): (Version, u64),
+        carried: &Carried,
+    ) {
+        let (readers, _) = pull.take_readers();
+        for op in readers {
+            let Some(op) = self.sessions.finish(op) else { continue };
+            let report = carried.report(now, &pull, &op, bytes, pull.origin_of(version));
+            self.actions.answer(op.session, op.id, Answer::Landed { version, report });
+            self.meters.finished(Operation::Fetch, carried.path, &report);
+            self.note_fetched(now, link, &op, version, carried.path, Ok(report));
+        }
+    }
+
+    /// Notes the end of a fetch that a peer has answered.
+    fn note_fetched(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        op: &Op,
+        version: Version,
+        path: PathId,
+        outcome: Result<Report, FailureCode>,
+    ) {
         memory!(self).read_stream_of_peer(op.session, &op.key, op.select(), link);
         let (operation, session, key) = (Operation::Fetch, op.session, &op.key);
-        let outcome = lent.map(|()| report).map_err(|failure| failure.code);
         let (version, trace) = (Some(version), access!(self).trace_of(op));
         replies!(self).note_ended(
             now,

@@ -1,6 +1,6 @@
 //! Finding the version that a worker fetches: at this node, at the key's known owner, or through the directory.
 
-use crate::op::{Failure, FailureCode, Fetch, OpId};
+use crate::op::{Destination, Failure, FailureCode, Fetch, OpId};
 use crate::protocol::ids::{OperationId, RecordId, SessionId};
 use crate::protocol::keys::{Concerned, Picked, Record, Waiter};
 use crate::protocol::node::flows::Fetching;
@@ -12,7 +12,18 @@ use crate::time::Time;
 pub(in crate::protocol::node) const MAX_REDIRECTS: u32 = 16;
 
 impl Fetching<'_> {
-    pub(in crate::protocol::node) fn fetch(&mut self, now: Time, session: SessionId, op: OpId, mut fetch: Fetch) {
+    /// Handles a fetch, which is `to` land in the worker's arena if it says so.
+    pub(in crate::protocol::node) fn fetch(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        op: OpId,
+        mut fetch: Fetch,
+        to: Option<Destination>,
+    ) {
+        if let Some(failure) = to.as_ref().and_then(|to| self.is_outside(session, &fetch.key, to)) {
+            return replies!(self).refuse(session, op, failure);
+        }
         if let Some(failure) = access!(self).is_busy(session) {
             return replies!(self).refuse(session, op, failure);
         }
@@ -38,6 +49,7 @@ impl Fetching<'_> {
                         trace,
                         excerpt,
                         gathered: None,
+                        to: None,
                     });
                     let op = Op { session, id: op, key, since: now, deadline: now + timeout, require, kind };
                     return answering!(self).hand_over_copy(now, op, blob);
@@ -79,6 +91,7 @@ impl Fetching<'_> {
                 trace: fetch.trace,
                 excerpt: fetch.excerpt,
                 gathered: None,
+                to: to.map(Box::new),
             }),
         });
         match behind {
@@ -91,6 +104,17 @@ impl Fetching<'_> {
         if fetch.watches {
             self.keys.watch(&key);
         }
+    }
+
+    /// Returns the failure if a version cannot land there, because it is not in the worker's arena.
+    fn is_outside(&self, session: SessionId, key: &Key, to: &Destination) -> Option<Failure> {
+        let (_, arena_len) = self.sessions.get(session)?.arena();
+        let (offset, len) = (to.offset, to.meta.body_offset().checked_add(to.meta.len_bytes()));
+        if len.and_then(|len| offset.checked_add(len)).is_some_and(|end| end <= arena_len) {
+            return None;
+        }
+        let text = format!("key {key:?} is to land at {offset} as {}, and the arena has {arena_len} bytes", to.meta);
+        Some(Failure::new(FailureCode::Invalid, text))
     }
 
     /// Looks for a fetch's key: at this node, at the key's known owner, then through the directory.

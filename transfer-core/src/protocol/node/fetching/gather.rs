@@ -52,6 +52,7 @@ impl Fetching<'_> {
                 trace,
                 excerpt: None,
                 gathered: Some(Arc::new(gathered)),
+                to: None,
             }),
         });
         self.fetch_from(now, id, &node);

@@ -1,9 +1,8 @@
 //! Pulling, the receiver's side: send a request, grant a slot, wait for the write. Fetches of the same share a request.
 
-//! Pulling, the receiver's side: send a request, grant a slot, wait for the write.
-
-use crate::fabric::LinkId;
-use crate::op::{Failure, FailureCode};
+use crate::fabric::{Isolation, LinkId};
+use crate::memory::LocalSlice;
+use crate::op::{Destination, Failure, FailureCode};
 use crate::protocol::ids::{OperationId, PullId};
 use crate::protocol::landing::Want;
 use crate::protocol::node::flows::Fetching;
@@ -30,8 +29,8 @@ impl Fetching<'_> {
             return answering!(self).fail_op(op_id, failure);
         }
         let wanted = Wanted { domain, key, select, excerpt };
-        // A fabric that is required has to carry it for this worker.
-        let may_join = require.is_none() && gathered.is_none();
+        // A fabric that is required has to carry it for this worker, and memory of a worker is for that one.
+        let may_join = require.is_none() && gathered.is_none() && op.destination().is_none();
         if may_join && self.join_pull(link, op_id, &wanted) {
             return;
         }
@@ -80,13 +79,16 @@ impl Fetching<'_> {
         // The length of a part is known only to the owner.
         let is_whole = excerpt.is_none() && gathered.is_none();
         let described = self.links.heard(link, &key).filter(|_| is_whole).cloned();
-        let early = described.as_ref().filter(|_| held.is_none()).and_then(|(_, meta)| {
+        let to = readers.first().and_then(|op| self.destination_of(*op));
+        // Memory of a worker is opened when the version is there, and then for as short as possible.
+        let early = described.as_ref().filter(|_| held.is_none() && to.is_none()).and_then(|(_, meta)| {
             let (range, bytes) = self.landing.speculate(domain, meta.len_bytes())?;
             Some((range, meta.len_bytes(), bytes))
         });
         let speculative = early.as_ref().map_or(0, |(_, _, bytes)| *bytes);
         let pull = Pull::new(now, readers.clone(), (key, select, excerpt), domain, described, speculative);
-        let Some(pull) = self.transfers.begin_pull(link, pull.for_gathered(gathered).holding(held)) else { return };
+        let pull = pull.for_gathered(gathered).holding(held).landing_in(to);
+        let Some(pull) = self.transfers.begin_pull(link, pull) else { return };
         for op in readers {
             self.sessions.set_fetch_stage(op, FetchStage::Pulling(link, pull));
         }
@@ -99,6 +101,15 @@ impl Fetching<'_> {
             }
             None => pull_slots!(self).ask(now, link, pull, None),
         }
+    }
+
+    /// Returns the memory in which a fetch is to land.
+    fn destination_of(&self, op: OperationId) -> Option<(Destination, LocalSlice)> {
+        let op = self.sessions.op(op)?;
+        let to = op.destination()?.clone();
+        let (segment, _) = self.sessions.get(op.session)?.arena();
+        let slice = LocalSlice { segment, offset: to.offset, len: to.meta.len_bytes() };
+        Some((to, slice))
     }
 
     /// Fails fetches whose request has ended.
@@ -127,11 +138,13 @@ impl Fetching<'_> {
         if p.state == PullState::Cancelling {
             return;
         }
-        if self.landing.has_landed(link, p.slot) || !p.takes(version) || !p.may_be(metadata_id, &meta) {
+        let is_late = self.landing.has_landed(link, p.slot) || p.opened_memory().is_some();
+        if is_late || !p.takes(version) || !p.may_be(metadata_id, &meta) {
             return sending!(self)
                 .violation(link, &format!("META_DATA_UPDATE for request {index:#x}, which did not ask for it"));
         }
         let len = meta.len_bytes();
+        let destination = p.destination().map(|to| to.check(&p.key, version, &meta));
         p.described = Some((metadata_id, meta));
         p.state = PullState::WaitingForRoom;
         p.is_conditional = false;
@@ -145,19 +158,37 @@ impl Fetching<'_> {
             // It is another version, which may need that room.
             memory!(self).release(held);
         }
-        if !self.landing.could_hold(domain, len, 1) {
+        match destination {
+            Some(Err(failure)) => return self.cannot_land(now, link, id, &failure),
+            Some(Ok(())) => self.land_in_place(link, id),
+            None => {}
+        }
+        let in_place = self.transfers.pull(link, id).is_some_and(Pull::lands_in_place);
+        if !in_place && !self.landing.could_hold(domain, len, 1) {
             let room = self.landing.pool_bytes(domain);
             let whose = self.config.tenants.in_words(domain);
             let text = format!("key {key:?} has {len} bytes, the landing pool of {whose} only {room}");
-            return self.too_large(now, link, id, &Failure::new(FailureCode::TooLarge, text));
+            return self.cannot_land(now, link, id, &Failure::new(FailureCode::TooLarge, text));
         }
         if self.landing.is_contended(domain) || !pull_slots!(self).try_pull_slot(domain, link, id) {
             room!(self).want(domain, Want::Pull(link, id));
         }
     }
 
+    /// Lets a version land in the memory of its worker, where the peer can be kept out of it again: the arena is writable, and a
+    /// grant opens nothing else.
+    fn land_in_place(&mut self, link: LinkId, id: PullId) {
+        let is_apart = self.links.get(link).is_some_and(|l| l.limits().isolation == Isolation::Grant);
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
+        let arena = p.readers().first().and_then(|op| self.sessions.op(*op));
+        let arena = arena.and_then(|op| self.sessions.get(op.session)).map(|s| s.arena().0);
+        if is_apart && p.len_bytes() > Some(0) && arena.is_some_and(|arena| self.sessions.lands_in(arena)) {
+            p.land_in_place();
+        }
+    }
+
     /// Gives up a request for a version that cannot land here. Those that have come since may get another one.
-    fn too_large(&mut self, now: Time, link: LinkId, id: PullId, failure: &Failure) {
+    fn cannot_land(&mut self, now: Time, link: LinkId, id: PullId, failure: &Failure) {
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
         let (readers, next) = p.take_readers();
         let (wanted, gathered) = (p.wanted(), p.gathered.clone());
@@ -178,13 +209,18 @@ impl Fetching<'_> {
             // CANCELLED is still due, and ends the request.
             return;
         }
-        if p.state == PullState::Preparing || self.landing.has_landed(link, p.slot) {
+        let domain = p.domain;
+        let is_unknown = matches!(p.state, PullState::Preparing | PullState::Closing);
+        if is_unknown || self.landing.has_landed(link, p.slot) {
             return sending!(self).violation(
                 link,
                 &format!("ERROR_STATUS for request {index:#x}, which it does not know or has answered"),
             );
         }
         pull_slots!(self).settle_speculation(link, id);
+        if answering!(self).close_destination(link, id, &failure) {
+            return self.landing.serve_later(domain);
+        }
         let Some(mut p) = self.transfers.end_pull(link, id) else { return };
         // The request may have been the first in the queue for room.
         self.landing.serve_later(p.domain);
@@ -223,6 +259,10 @@ impl Fetching<'_> {
         }
         let text = format!("while key {:?} was being fetched, {}", pull.key, failure.text);
         let failure = Failure::new(failure.code, text);
+        if let Some(memory) = pull.opened_memory() {
+            // The link is drained, so the memory is closed.
+            return answering!(self).lost_with_memory(memory, &readers, pull.may_be_torn(), &failure);
+        }
         self.fail_readers(&readers, &failure);
         self.fail_readers(&next, &failure);
     }

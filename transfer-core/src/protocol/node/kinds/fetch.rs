@@ -26,6 +26,9 @@ impl Kind for FetchOp {
             }
             FetchStage::Connecting(node) => format!("a link to node {node:?}, which owns the key"),
             FetchStage::Copying(_) => "a copy out of another tenant's memory or from disk, or room for it".to_owned(),
+            FetchStage::Closing(link, _) => {
+                format!("node {:?} to write no more into the worker's memory", state.links.peer_name(*link))
+            }
             FetchStage::Pulling(link, pull) => {
                 let peer = state.links.peer_name(*link);
                 match state.transfers.pull(*link, *pull).map(|p| p.state) {
@@ -41,7 +44,9 @@ impl Kind for FetchOp {
         match &self.stage {
             FetchStage::Waiting | FetchStage::Copying(_) => None,
             FetchStage::Connecting(node) => Some(node),
-            FetchStage::Pulling(link, _) => at.state.links.peer_of(*link).map(|peer| &peer.name),
+            FetchStage::Pulling(link, _) | FetchStage::Closing(link, _) => {
+                at.state.links.peer_of(*link).map(|peer| &peer.name)
+            }
         }
     }
 
@@ -70,6 +75,8 @@ impl Kind for FetchOp {
                 FailureCode::PeerUnreachable,
                 format!("key {key:?} is owned by node {node:?}, to which no link came up within {after:?}"),
             ),
+            // It has failed, and ends when its memory is closed.
+            FetchStage::Closing(..) => None,
             FetchStage::Pulling(link, pull) => Some(self.pull_overdue(at, (*link, *pull), after)),
             FetchStage::Copying(_) => failure(
                 FailureCode::PoolFull,

@@ -58,6 +58,13 @@ impl Memory<'_> {
         }
     }
 
+    /// Stops counting a range of an arena that was open to a peer.
+    pub(in crate::protocol::node) fn close_range(&mut self, arena: SegmentId) {
+        if self.sessions.close_range(arena) {
+            self.arena_unused(arena);
+        }
+    }
+
     /// Releases an arena that can no longer be reached.
     pub(in crate::protocol::node) fn arena_unused(&mut self, segment: SegmentId) {
         self.references.unshare(segment);

@@ -6,7 +6,7 @@ use crate::protocol::ids::{BlobId, PullId, SlotId};
 use crate::protocol::landing::SlotUser;
 use crate::protocol::node::flows::PullSlots;
 use crate::protocol::tenant::Tenant;
-use crate::protocol::transfers::PullState;
+use crate::protocol::transfers::{Pull, PullState};
 use crate::tensor::{Name, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
@@ -20,7 +20,11 @@ impl PullSlots<'_> {
         pull: PullId,
         room: (Tenant, u64, Allocation),
     ) -> Option<SlotId> {
-        self.landing.open_slot(self.common.latest, link, room, SlotUser::Pull(pull), self.actions)
+        let memory = self.transfers.pull_mut(link, pull).and_then(Pull::open_memory);
+        if let Some(memory) = memory {
+            self.sessions.open_range(memory.segment);
+        }
+        self.landing.open_slot(self.common.latest, link, room, memory, SlotUser::Pull(pull), self.actions)
     }
 
     pub(in crate::protocol::node) fn ask(&mut self, now: Time, link: LinkId, pull: PullId, slot: Option<SlotGrant>) {
@@ -53,10 +57,13 @@ impl PullSlots<'_> {
             PullState::Preparing => self.ask(now, link, pull, Some(grant)),
             PullState::Granting => {
                 p.ask(now);
+                p.tell_of_memory();
                 sending!(self).send(link, Role::Pull, pull.short(), Body::TensorReRequest { slot: grant });
             }
             // The request was given up meanwhile, and the peer does not know the slot.
-            PullState::Asked | PullState::WaitingForRoom | PullState::Cancelling => room!(self).drop_slot(link, slot),
+            PullState::Asked | PullState::WaitingForRoom | PullState::Cancelling | PullState::Closing => {
+                room!(self).drop_slot(link, slot);
+            }
         }
     }
 
@@ -89,8 +96,8 @@ impl PullSlots<'_> {
     /// Allocates room for a request whose version is described. Returns `true` if it has room or no longer needs any.
     pub(in crate::protocol::node) fn try_pull_slot(&mut self, domain: Tenant, link: LinkId, id: PullId) -> bool {
         let Some(p) = self.transfers.pull_mut(link, id).filter(|p| p.wants_room()) else { return true };
-        let Some(len) = p.len_bytes() else { return true };
-        let Some(range) = self.landing.room_for_slot(domain, len) else { return false };
+        let Some((len, room)) = p.len_bytes().zip(p.pool_bytes()) else { return true };
+        let Some(range) = self.landing.room_for_slot(domain, room) else { return false };
         p.state = PullState::Granting;
         let slot = self.open_pull_slot(link, id, (domain, len, range));
         if let Some(p) = self.transfers.pull_mut(link, id) {
@@ -142,8 +149,8 @@ impl PullSlots<'_> {
                 }
                 let Some(p) = self.transfers.pull_mut(link, id) else { return };
                 if state == PullState::Granting {
-                    // The peer was not told of this slot.
-                    p.slot = None;
+                    // The peer was not told of this slot. In the memory of a worker, its end is waited for all the same.
+                    p.slot = slot.filter(|_| p.opened_memory().is_some());
                     if let Some(slot) = slot {
                         room!(self).drop_slot(link, slot);
                     }
@@ -151,7 +158,7 @@ impl PullSlots<'_> {
                 sending!(self).send(link, Role::Pull, id.short(), Body::Cancel);
                 self.landing.serve_later(domain);
             }
-            PullState::Cancelling => {}
+            PullState::Cancelling | PullState::Closing => {}
         }
     }
 
@@ -163,6 +170,12 @@ impl PullSlots<'_> {
                 .violation(link, &format!("CANCELLED for request {index:#x}, which was not cancelled"));
         }
         self.settle_speculation(link, id);
+        if let Some(p) = self.transfers.pull_mut(link, id)
+            && let Some(slot) = p.slot.filter(|_| p.opened_memory().is_some())
+        {
+            p.state = PullState::Closing;
+            return room!(self).drop_slot(link, slot);
+        }
         let slot = self.transfers.end_pull(link, id).and_then(|p| p.slot);
         if let Some(slot) = slot {
             room!(self).drop_slot(link, slot);

@@ -124,7 +124,7 @@ impl Needs<'_> {
     /// Returns how much room in one piece is certainly enough for a waiter. `None` if it waits for no room.
     pub(in crate::protocol::node) fn room_for(&self, want: Want) -> Option<u64> {
         match want {
-            Want::Pull(link, pull) => slot_bytes(self.transfers.pull(link, pull)?.len_bytes()?),
+            Want::Pull(link, pull) => slot_bytes(self.transfers.pull(link, pull)?.pool_bytes()?),
             Want::Flow(link, flow) => self.landing.flow_room((link, flow)),
             Want::Copy(copying) => self.copies.get(copying)?.needs(),
         }

@@ -1,0 +1,238 @@
+//! Fetches into the memory of a worker: when they end, if the peer goes on writing, is silent, or says something else.
+
+use super::pair::{bytes, key, name};
+use super::solo::{ARENA, LINK, SESSION, Solo};
+use crate::fabric::DownReason;
+use crate::op::{Answer, Command, Destination, Failure, FailureCode, Fetch, FetchInto, OpId, Reply, Request};
+use crate::tensor::{Retention, Select, TensorMeta, Version};
+use crate::wire::landing::{Header, SlotGrant};
+use crate::wire::message::{Body, Role};
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+fn fetch_into(solo: &mut Solo, offset: u64, meta: TensorMeta) -> OpId {
+    let op = solo.op();
+    let fetch = Fetch {
+        key: key("k"),
+        select: Select::Latest,
+        timeout: TIMEOUT,
+        require: None,
+        trace: None,
+        watches: false,
+        excerpt: None,
+    };
+    solo.command(op, Command::FetchInto(FetchInto { fetch, to: Destination { offset, meta } }));
+    solo.node.located(solo.now, &key("k"), &name("there"), 1);
+    solo.drain();
+    op
+}
+
+fn index(solo: &Solo) -> u32 {
+    let request = solo.sent.iter().rev().find(|m| matches!(m.body, Body::TensorRequest { .. }));
+    request.expect("the peer was asked").index
+}
+
+fn describe(solo: &mut Solo, len: u64) {
+    let body = Body::MetaDataUpdate { version: Version(2), metadata_id: 1, meta: bytes(len) };
+    solo.hear(Role::Pull, index(solo), body);
+}
+
+/// Grants the body, and then the header.
+fn grant(solo: &mut Solo) -> SlotGrant {
+    solo.grant();
+    match solo.sent.last().map(|m| &m.body) {
+        Some(Body::TensorReRequest { slot }) => *slot,
+        other => panic!("the peer is told of the slot: {other:?}"),
+    }
+}
+
+/// Returns a node whose fetch has told the peer of its memory.
+fn told() -> (Solo, OpId, SlotGrant) {
+    let mut solo = Solo::new(|_| {});
+    let op = fetch_into(&mut solo, 128, bytes(100));
+    describe(&mut solo, 100);
+    let slot = grant(&mut solo);
+    assert_eq!((slot.capacity, slot.remote.len, slot.body.unwrap().len), (100, 64, 100));
+    assert_eq!(slot.body.unwrap().address, 128, "it lies in the arena");
+    (solo, op, slot)
+}
+
+fn land(solo: &mut Solo, slot: SlotGrant) {
+    let (index, name, retention) = (index(solo), 0, Retention::default());
+    solo.land(&Header {
+        slot: slot.number,
+        index,
+        metadata_id: 1,
+        version: Version(2),
+        body_len: 100,
+        pieces: 2,
+        waited_us: 0,
+        name,
+        retention,
+        packed: false,
+        identity: None,
+    });
+}
+
+fn answer(solo: &mut Solo) -> Option<Answer> {
+    let reply = solo.replies.pop()?;
+    assert!(solo.replies.is_empty());
+    match reply {
+        Reply::Answer { answer, .. } => Some(answer),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn pass(solo: &mut Solo, time: Duration) {
+    solo.now = solo.now + time;
+    solo.node.timeout(solo.now);
+    solo.drain();
+}
+
+fn code(answer: Option<Answer>) -> (&'static str, FailureCode) {
+    match answer {
+        Some(Answer::Torn { failure: Failure { code, .. } }) => ("torn", code),
+        Some(Answer::Failed { failure: Failure { code, .. }, kept: false }) => ("untouched", code),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn landed_version_is_answered_when_header_and_body_are_closed() {
+    let (mut solo, _, slot) = told();
+    land(&mut solo, slot);
+    assert_eq!(answer(&mut solo), None, "a late packet could still change it");
+    solo.revoke();
+    match answer(&mut solo) {
+        Some(Answer::Landed { version: Version(2), report }) => assert_eq!(report.bytes, 100),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(solo.node.state().snapshot(solo.now).slots, 0);
+}
+
+// Promise: into-memory, seen to fail
+#[test]
+fn fetch_that_is_given_up_ends_when_its_memory_is_closed() {
+    let (mut solo, op, slot) = told();
+    solo.request(Request::Cancel { op });
+    assert!(matches!(solo.sent.last().unwrap().body, Body::Cancel));
+    // The peer goes on writing: that is no violation, and changes nothing.
+    land(&mut solo, slot);
+    solo.request(Request::Cancel { op });
+    assert!(solo.replies.is_empty() && solo.has_to_revoke());
+    solo.revoke();
+    assert_eq!(code(answer(&mut solo)), ("torn", FailureCode::Cancelled));
+    solo.hear(Role::Pull, index(&solo), Body::Cancelled);
+    assert!(solo.ended.is_none() && solo.replies.is_empty());
+
+    let (mut solo, ..) = told();
+    pass(&mut solo, TIMEOUT);
+    assert!(solo.replies.is_empty() && !solo.has_to_revoke(), "the peer may be writing");
+    solo.hear(Role::Pull, index(&solo), Body::Cancelled);
+    assert!(solo.replies.is_empty() && solo.has_to_revoke());
+    solo.revoke();
+    assert_eq!(code(answer(&mut solo)), ("torn", FailureCode::Deadline));
+}
+
+// Promise: into-memory, seen to fail
+#[test]
+fn link_of_a_peer_that_does_not_confirm_is_ended_a_second_after_the_deadline() {
+    let (mut solo, ..) = told();
+    pass(&mut solo, TIMEOUT);
+    pass(&mut solo, Duration::from_millis(999));
+    assert!(solo.ended.is_none() && solo.replies.is_empty());
+    pass(&mut solo, Duration::from_millis(1));
+    assert!(matches!(&solo.ended, Some(DownReason::Closed(why)) if why.contains("not closed")), "{:?}", solo.ended);
+    assert!(solo.replies.is_empty(), "the link is not drained yet");
+    pass(&mut solo, TIMEOUT);
+    solo.lose_link();
+    solo.node.timeout(solo.now);
+    solo.drain();
+    assert_eq!(code(answer(&mut solo)), ("torn", FailureCode::Deadline));
+}
+
+#[test]
+fn memory_that_the_peer_was_not_told_of_is_untouched() {
+    let mut solo = Solo::new(|_| {});
+    let op = fetch_into(&mut solo, 128, bytes(100));
+    describe(&mut solo, 100);
+    solo.request(Request::Cancel { op });
+    assert!(solo.replies.is_empty(), "its grant is on the way");
+    solo.hear(Role::Pull, index(&solo), Body::Cancelled);
+    solo.grant();
+    solo.revoke();
+    assert_eq!(code(answer(&mut solo)), ("untouched", FailureCode::Cancelled));
+    // Before it is opened at all, the fetch ends at once.
+    let op = fetch_into(&mut solo, 128, bytes(100));
+    solo.request(Request::Cancel { op });
+    assert_eq!(code(answer(&mut solo)), ("untouched", FailureCode::Cancelled));
+}
+
+#[test]
+fn error_of_the_peer_closes_the_memory_first() {
+    let (mut solo, ..) = told();
+    solo.hear(Role::Pull, index(&solo), Body::ErrorStatus(Failure::new(FailureCode::PoolFull, "no room to pack")));
+    assert!(solo.replies.is_empty() && solo.ended.is_none());
+    solo.revoke();
+    assert_eq!(code(answer(&mut solo)), ("torn", FailureCode::PoolFull));
+    assert_eq!(solo.node.state().snapshot(solo.now).slots, 0);
+    let (mut solo, ..) = told();
+    solo.lose_link();
+    solo.node.timeout(solo.now);
+    solo.drain();
+    assert_eq!(code(answer(&mut solo)), ("torn", FailureCode::PeerLost));
+}
+
+#[test]
+fn another_answer_than_the_write_is_a_violation() {
+    for body in [
+        Body::MetaDataUpdate { version: Version(2), metadata_id: 1, meta: bytes(100) },
+        Body::Unchanged { version: Version(2) },
+        Body::Cancelled,
+    ] {
+        let (mut solo, ..) = told();
+        solo.hear(Role::Pull, index(&solo), body.clone());
+        assert!(matches!(solo.ended, Some(DownReason::Violation(_))), "{body:?}");
+        assert!(solo.replies.is_empty(), "{body:?}: the link is not drained yet");
+    }
+}
+
+#[test]
+fn arena_of_a_worker_that_is_gone_stays_until_its_range_is_closed() {
+    let (mut solo, ..) = told();
+    solo.node.session_closed(solo.now, SESSION, "it died");
+    solo.node.timeout(solo.now);
+    solo.drain();
+    assert!(solo.node.sessions.arena(ARENA).is_some(), "the peer may write there");
+    solo.hear(Role::Pull, index(&solo), Body::Cancelled);
+    solo.revoke();
+    assert_eq!(solo.node.sessions.arena(ARENA), None);
+}
+
+#[test]
+fn version_that_does_not_fit_is_refused_and_memory_stays_within_the_arena() {
+    let mut solo = Solo::new(|_| {});
+    fetch_into(&mut solo, 128, bytes(99));
+    describe(&mut solo, 100);
+    assert_eq!(code(answer(&mut solo)), ("untouched", FailureCode::Invalid));
+    assert!(!solo.has_to_grant());
+    for (offset, len) in [(u64::MAX, 1), ((1 << 20) - 8, 9), (0, u64::MAX / 2)] {
+        fetch_into(&mut solo, offset, bytes(len));
+        assert_eq!(code(answer(&mut solo)), ("untouched", FailureCode::Invalid), "{offset} {len}");
+    }
+}
+
+#[test]
+fn nothing_lands_in_an_arena_that_was_brought_along() {
+    let mut solo = Solo::new(|_| {});
+    solo.node.arena_is_returned(ARENA);
+    fetch_into(&mut solo, 128, bytes(100));
+    describe(&mut solo, 100);
+    let slot = grant(&mut solo);
+    assert_eq!((slot.remote.len, slot.body), (164, None));
+    land(&mut solo, slot);
+    solo.revoke();
+    assert!(matches!(answer(&mut solo), Some(Answer::Fetched { .. })));
+    assert_eq!(solo.node.landing.slots_of(LINK).unwrap().len(), 0);
+}
