@@ -131,6 +131,12 @@ impl Carrier {
         others.flat_map(|other| other.off).chain(own.on).copied().collect()
     }
 
+    /// Returns how many bytes CPUs copy for a transfer of that many.
+    #[must_use]
+    pub fn copies(self, bytes: u64) -> RangeInclusive<u64> {
+        (self.facts().copies)(bytes)
+    }
+
     /// Checks the report of a transfer between two nodes: it names this fabric, and counts the copies that this fabric
     /// makes.
     ///

@@ -36,6 +36,7 @@ mod hostile_batches;
 mod hostile_peers;
 mod hostile_workers;
 mod in_place;
+mod into_memory;
 mod killed_workers;
 mod look_up;
 mod lost_peers;

@@ -97,6 +97,21 @@
 //! # }
 //! ```
 //!
+//! # Into the caller's memory
+//! What comes from another node lands in a tensor of the arena, without a further copy; see [`Fetch::into`].
+//! ```no_run
+//! # use transfer_client::{Client, DType, Error};
+//! # async fn example(client: Client) -> Result<(), Error> {
+//! let mut weights = client.allocate(DType::F32, [256, 128])?;
+//! for version in 1.. {
+//!     let fetched = client.fetch("layer0/w").at_least(version).into(weights).await?;
+//!     println!("{}, {}", fetched.landing(), fetched.report());
+//!     weights = fetched.into_tensor();
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Versions of one key
 //! A [`Publisher`] has the options of all pushes of a key. A [`Subscriber`] returns each version at most once: weights that
 //! are read while they are trained, for instance.
@@ -162,7 +177,7 @@
 //! # Contents
 //! - [`Client`], [`BlockingClient`]: the clients; [`Connect`] makes one.
 //! - [`TensorMut`], [`Frozen`], [`Tensor`]: a writable tensor, an immutable one, a fetched one.
-//! - [`Request`]: a call that is about to be made: [`Push`], [`PushMany`], [`Fetch`], [`FetchMany`], [`FetchOnly`], [`Order`],
+//! - [`Request`]: a call that is about to be made: [`Push`], [`PushMany`], [`Fetch`], [`FetchInto`], [`FetchMany`], [`FetchOnly`], [`Order`],
 //!   [`AllocateWait`], [`Gate`], [`Counting`], [`ExchangeCall`], [`Finish`].
 //! - [`s!`], [`Slice`], [`FetchedSlice`], [`FetchedSlices`]: parts of tensors, of which nothing else moves.
 //! - [`Publisher`], [`Subscriber`]: the pushes, and the fetches, of one key.
@@ -175,7 +190,8 @@
 //! - [`Counter`], [`Barrier`]: counters and barriers of the job.
 //! - [`Rank`], [`Shard`], [`PushShards`], [`PushedShards`], [`FetchSharded`], [`ShardedError`]: sharded states.
 //! - [`Exchange`], [`ExchangeTask`], [`Partition`], [`By`], [`Bounds`], [`ExchangeError`]: exchanges.
-//! - [`Error`], [`PushError`]: what failed, whose fault it is, and whether a retry helps.
+//! - [`FetchInto`], [`FetchedInto`], [`Landing`]: fetches into the caller's memory.
+//! - [`Error`], [`PushError`], [`FetchIntoError`]: what failed, whose fault it is, and whether a retry helps.
 //!
 //! # Layout
 //! A folder knows only folders below it in this table:
@@ -218,7 +234,9 @@ pub use client::{Connect, Doorbell, Publisher, TwoBuffers};
 pub use counters::{Barrier, Counted, Counter, Counting, Round, Swapped};
 pub use error::{BatchError, BundleError, End, Error, ExchangeError, Gone, PartitionError, ShardedError};
 pub use exchange::{Bounds, By, Committed, Exchange, ExchangeBuilder, ExchangeCall, ExchangeTask, Partition};
-pub use fetch::{EpochBegan, Fetch, FetchMany, FetchedSlice, Subscriber, Tensor};
+pub use fetch::{
+    EpochBegan, Fetch, FetchInto, FetchIntoError, FetchMany, FetchedInto, FetchedSlice, Landing, Subscriber, Tensor,
+};
 pub use memory::{Frozen, TensorMut};
 pub use push::{AllocateWait, Gate, Order, Push, PushError, PushMany, Pushed};
 pub use request::{AnyClient, Begun, BlockingClient, Client, Request, RequestFuture, ToKey};

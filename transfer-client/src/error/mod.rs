@@ -162,6 +162,17 @@ pub enum Error {
     #[error(transparent)]
     Failed(#[from] Failure),
 
+    /// A fetch into memory ended without success, and the memory may be half new. Nobody writes there any more.
+    #[error("the destination, {meta} for key {key:?}, may be half new: {failure}")]
+    DestinationTorn {
+        /// The key.
+        key: String,
+        /// What the destination has.
+        meta: TensorMeta,
+        /// The sidecar's answer.
+        failure: Failure,
+    },
+
     // The session.
     /// No session could be started.
     #[error("cannot begin a session: {0}")]
@@ -212,7 +223,7 @@ impl Error {
     #[must_use]
     pub fn failure_code(&self) -> Option<FailureCode> {
         match self {
-            Error::Failed(failure) => Some(failure.code),
+            Error::Failed(failure) | Error::DestinationTorn { failure, .. } => Some(failure.code),
             _ => None,
         }
     }
@@ -222,7 +233,7 @@ impl Error {
     #[must_use]
     pub fn can_retry(&self) -> bool {
         match self {
-            Error::Failed(failure) => failure.code.can_retry(),
+            Error::Failed(failure) | Error::DestinationTorn { failure, .. } => failure.code.can_retry(),
             Error::Exchange(error) => error.can_retry(),
             Error::Gpu(error) => error.can_retry(),
             Error::Batch(BatchError::NotRead { .. }) => true,
@@ -238,7 +249,7 @@ impl Error {
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
-            Error::Failed(failure) => failure.code.fault(),
+            Error::Failed(failure) | Error::DestinationTorn { failure, .. } => failure.code.fault(),
             Error::ArenaFull { .. } | Error::NoMemory { .. } | Error::Batch(BatchError::NotRead { .. }) => {
                 Fault::Nobody
             }

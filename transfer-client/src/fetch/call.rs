@@ -103,6 +103,14 @@ impl<C: AnyClient, T> Fetch<C, T> {
         (session, key, options, seen)
     }
 
+    /// Returns the slice that is fetched, if it is one.
+    pub(crate) fn asked_slice(&self) -> Option<Slice> {
+        match &self.call.take {
+            Taking::Whole(_) => None,
+            Taking::Part(slice, _) => Some(slice.clone()),
+        }
+    }
+
     /// Makes it a fetch of a slice.
     pub(crate) fn sliced<S>(self, slice: Slice, take: TakePart<S>) -> Fetch<C, S> {
         let (session, key, options, seen) = self.into_parts();

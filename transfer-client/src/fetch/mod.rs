@@ -1,11 +1,12 @@
 //! Fetches of tensors and of slices.
 //!
 //! # Layout
-//! - `call`: the fetch of one version, and `many`: of many. `options`: theirs. `subscriber`: the versions of one key;
+//! - `call`: the fetch of one version, `into`: of one into the caller's memory, and `many`: of many. `options`: theirs. `subscriber`: the versions of one key;
 //!   `seen`: those that it has returned.
 //! - `tensor`, `slice`: what is fetched.
 
 mod call;
+mod into;
 mod many;
 mod options;
 mod seen;
@@ -15,6 +16,7 @@ mod tensor;
 
 pub use call::Fetch;
 pub(crate) use call::{LargeFetch, does_not_fit};
+pub use into::{FetchInto, FetchIntoError, FetchedInto, Landing};
 pub use many::FetchMany;
 pub(crate) use options::{FetchOptions, fetch_options};
 pub use seen::EpochBegan;

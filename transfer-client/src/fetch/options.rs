@@ -32,8 +32,13 @@ impl FetchOptions {
 
     /// The command that fetches a version, or this part of it.
     pub(crate) fn command(&self, key: Key, excerpt: Option<Box<Excerpt>>) -> Command {
+        Command::Fetch(self.fetch(key, excerpt))
+    }
+
+    /// The fetch of a version, or of this part of it.
+    pub(crate) fn fetch(&self, key: Key, excerpt: Option<Box<Excerpt>>) -> transfer_core::op::Fetch {
         let FetchOptions { select, timeout, require, trace, watches, bucket_bytes: _ } = *self;
-        Command::Fetch(transfer_core::op::Fetch { key, select, timeout, require, trace, watches, excerpt })
+        transfer_core::op::Fetch { key, select, timeout, require, trace, watches, excerpt }
     }
 }
 

@@ -58,7 +58,12 @@ pub struct FetchedSlice {
 
 impl FetchedSlice {
     /// Takes what was fetched: the slice, or all of its version.
-    fn take(lease: Arc<Lease>, tensor: FetchedTensor, key: &Key, asked: &Slice) -> Result<FetchedSlice, Error> {
+    pub(super) fn take(
+        lease: Arc<Lease>,
+        tensor: FetchedTensor,
+        key: &Key,
+        asked: &Slice,
+    ) -> Result<FetchedSlice, Error> {
         let FetchedTensor { version, meta, slice, is_part, mut report, .. } = tensor;
         if meta.metadata_bytes() > 0 {
             return Err(BatchError::NotATensor { meta }.into());
@@ -185,6 +190,17 @@ impl FetchedSlice {
         let (size, mut out) = (self.dtype().size_bytes() as usize, Vec::with_capacity(self.meta.len_bytes() as usize));
         self.runs(|first, len| out.extend_from_slice(&self.bytes[first * size..(first + len) * size]));
         out
+    }
+
+    /// Copies the elements, row-major. `to` is as long as they are.
+    pub(super) fn copy_to(&self, to: &mut [u8]) {
+        let (size, mut rest) = (self.dtype().size_bytes() as usize, to);
+        self.runs(|first, len| {
+            let from = &self.bytes[first * size..(first + len) * size];
+            let (next, behind) = std::mem::take(&mut rest).split_at_mut(from.len());
+            next.copy_from_slice(from);
+            rest = behind;
+        });
     }
 
     /// Returns the memory, from the first element of the slice to its last one, without the description.

@@ -28,6 +28,10 @@ impl TensorMut {
         &self.block
     }
 
+    pub(crate) fn block_mut(&mut self) -> &mut Block {
+        &mut self.block
+    }
+
     pub(crate) fn into_parts(self) -> (Block, TensorMeta) {
         (self.block, self.meta)
     }

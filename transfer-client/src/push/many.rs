@@ -1,6 +1,6 @@
 //! The pushes of many tensors, with one call and one wait.
 
-use super::call::{Pushed, check_arena, conclude};
+use super::call::{Pushed, conclude};
 use super::error::PushError;
 use super::options::{PushOptions, push_options};
 use crate::error::Error;
@@ -49,7 +49,7 @@ impl PushManyCall {
         for (at, (key, tensor)) in items.into_iter().enumerate() {
             let checked = match &self.options.error {
                 Some(error) => Err(error.clone()),
-                None => key.and_then(|key| check_arena(&self.session, &tensor).map(|()| key)),
+                None => key.and_then(|key| self.session.check_arena(&tensor).map(|()| key)),
             };
             match checked {
                 Ok(key) => {

@@ -143,6 +143,8 @@ fn stays(connection: &Weak<Connection>, options: &Reconnect) -> Option<()> {
         loan.formers.push(former.clone());
         next.give_back(loan);
     }
+    // The sidecar that let peers write there has ended, and its links with it.
+    over.take_destinations().into_iter().for_each(|lent| next.free_destination(lent));
     // `close` waits only for a time, so the client may have been closed meanwhile.
     if connection.upgrade()?.closed.load(Ordering::SeqCst) {
         next.close(Instant::now() + LEAVING);

@@ -3,6 +3,7 @@
 use super::{Loan, Session};
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use transfer_memory::arena::{Arena, NotLent};
 use transfer_memory::forked::ForkGuard;
@@ -31,11 +32,23 @@ pub(crate) struct Home {
     guard: ForkGuard,
     /// Allocations that the sidecar has returned, but that readers from before its restart may still read.
     awaited: Mutex<Vec<(u64, Vec<Arc<Former>>)>>,
+    /// Whether a restarted sidecar has taken the arena, which it maps read-only.
+    is_returned: AtomicBool,
 }
 
 impl Home {
     pub(crate) fn new(arena: Arena, fd: OwnedFd, guard: ForkGuard) -> Home {
-        Home { arena, fd, guard, awaited: Mutex::default() }
+        Home { arena, fd, guard, awaited: Mutex::default(), is_returned: AtomicBool::new(false) }
+    }
+
+    /// Records that a restarted sidecar has taken the arena.
+    pub(super) fn has_returned(&self) {
+        self.is_returned.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a restarted sidecar has taken the arena: it cannot write it.
+    pub(crate) fn is_returned(&self) -> bool {
+        self.is_returned.load(Ordering::Relaxed)
     }
 
     /// Whether this process is a forked child: then the arena and its sessions belong to the parent.

@@ -37,6 +37,8 @@ pub(crate) struct Loans {
     by_push: HashMap<OpId, Loan>,
     /// The published versions of each key, in order.
     published: HashMap<Key, Vec<OpId>>,
+    /// The ranges into which fetches under way land.
+    destinations: HashMap<OpId, Lent>,
     /// The keys of the deletions under way.
     deleting: HashMap<OpId, Key>,
     next: u64,
@@ -45,6 +47,21 @@ pub(crate) struct Loans {
 impl Loans {
     pub(crate) fn lend(&mut self, op: OpId, push: &Push, lent: Lent, along: Vec<u64>, formers: Vec<Arc<Former>>) {
         self.by_push.insert(op, Loan { lent, along, formers, push: push.clone(), state: State::Held });
+    }
+
+    /// Records a range into which a fetch lands.
+    pub(crate) fn land(&mut self, op: OpId, lent: Lent) {
+        self.destinations.insert(op, lent);
+    }
+
+    /// Removes the range of a fetch that has ended, if it had one.
+    pub(crate) fn end_landing(&mut self, op: OpId) -> Option<Lent> {
+        self.destinations.remove(&op)
+    }
+
+    /// Takes the ranges of the fetches that were under way when the session ended.
+    pub(crate) fn take_destinations(&mut self) -> Vec<Lent> {
+        std::mem::take(&mut self.destinations).into_values().collect()
     }
 
     /// Records that a push is published at this sidecar.

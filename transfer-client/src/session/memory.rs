@@ -3,6 +3,8 @@
 use super::loans::Loan;
 use super::{Lent, Session};
 use crate::error::Error;
+use crate::memory::TensorMut;
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 use transfer_core::alloc::AllocError;
@@ -70,6 +72,24 @@ impl Session {
     /// Returns a range to its owner after its push has failed. `None` if the sidecar violated the protocol.
     pub(crate) fn take_back(&self, lent: Lent) -> Option<Block> {
         self.arena().take_back(lent.allocation).ok()
+    }
+
+    /// Checks that a tensor lies in this session's arena.
+    ///
+    /// # Errors
+    /// [`Error::OtherClient`].
+    pub(crate) fn check_arena(&self, tensor: &TensorMut) -> Result<(), Error> {
+        match Arc::ptr_eq(tensor.block().arena().mapping(), self.arena().mapping()) {
+            true => Ok(()),
+            false => Err(Error::OtherClient { meta: tensor.meta().clone() }),
+        }
+    }
+
+    /// Frees the range of a fetch into memory that no caller waits for.
+    pub(crate) fn free_destination(&self, lent: Lent) {
+        // It is in the loans, so it was lent.
+        let _ = self.arena().give_back(lent.allocation);
+        self.room_is_free();
     }
 
     /// Wakes the calls that wait for room in the arena.

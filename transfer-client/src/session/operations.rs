@@ -148,6 +148,12 @@ impl Session {
             }
             self.room.wake_all();
         }
+        if !effects.landed.is_empty() {
+            for lent in effects.landed.drain(..) {
+                result = result.and(self.home.arena.give_back(lent.allocation).map_err(Gone::from));
+            }
+            self.room.wake_all();
+        }
         if !effects.orders.is_empty() {
             self.say(effects.orders.drain(..));
         }

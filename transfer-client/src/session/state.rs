@@ -94,6 +94,7 @@ impl Session {
 
     /// Starts the session that follows this one, which is over.
     pub(crate) fn follow(&self, end: WorkerEnd, max_spin: Duration) -> Arc<Session> {
+        self.home.has_returned();
         Session::over(end, max_spin, None, true, self.home.clone())
     }
 
@@ -166,6 +167,11 @@ impl Session {
     /// Takes the loans of this session at its end: the published ones in their order, and the others.
     pub(crate) fn take_loans(&self) -> (Vec<Loan>, Vec<Loan>) {
         self.table.lock().loans.take()
+    }
+
+    /// Takes the ranges of the fetches into memory that were under way at the end of this session.
+    pub(crate) fn take_destinations(&self) -> Vec<Lent> {
+        self.table.lock().loans.take_destinations()
     }
 
     /// The tables of the bundles of which parts were fetched.

@@ -18,7 +18,7 @@ use transfer_memory::ring::Producer;
 #[derive(Debug)]
 pub(crate) struct Submitting {
     pub(crate) command: Command,
-    /// The range to lend with a push.
+    /// The range to lend with a push, or with a fetch into memory.
     pub(crate) held: Option<Held>,
     /// After this moment the waiter is woken to check whether it still waits.
     pub(crate) overdue: Instant,
@@ -30,7 +30,7 @@ impl Submitting {
     fn kind(&self) -> Kind {
         match &self.command {
             Command::Push(_) => Kind::Push,
-            Command::Fetch(_) | Command::Gather(_) => Kind::Fetch,
+            Command::Fetch(_) | Command::FetchInto(_) | Command::Gather(_) => Kind::Fetch,
             Command::Prepare(_) => Kind::Prepare,
             Command::Counter(CounterCommand { ask: CounterAsk::Operate { .. }, .. }) => Kind::Count,
             Command::Counter(CounterCommand { ask: CounterAsk::Wait { .. }, .. }) => Kind::Wait,
@@ -123,6 +123,10 @@ impl Submission {
             match (command, held.take(), *op) {
                 (Command::Push(push), Some(held), Some(op)) => {
                     table.loans.lend(op, push, held.to_lend(), held.along(), held.formers());
+                    held.lend();
+                }
+                (Command::FetchInto(_), Some(held), Some(op)) => {
+                    table.loans.land(op, held.to_lend());
                     held.lend();
                 }
                 (Command::Delete { key }, _, Some(op)) => table.loans.deleting(op, key),

@@ -9,6 +9,7 @@
 //!
 //! Every operation gets exactly one reply, so a slot is reused only after it, with another generation.
 
+use super::Lent;
 use super::loans::{Loan, Loans};
 use super::look_up::{Change, Changes};
 use super::notices::Notices;
@@ -40,7 +41,7 @@ impl Kind {
     fn takes(self, answer: &Answer) -> bool {
         match answer {
             Answer::Pushed { .. } => self == Kind::Push,
-            Answer::Fetched { .. } => self == Kind::Fetch,
+            Answer::Fetched { .. } | Answer::Landed { .. } | Answer::Torn { .. } => self == Kind::Fetch,
             Answer::Prepared => self == Kind::Prepare,
             Answer::TakenBack { .. } => self == Kind::TakeBack,
             Answer::Deleted => self == Kind::Delete,
@@ -62,6 +63,8 @@ pub(crate) struct Answered {
     /// The range that belongs to this side again: that of a failed push, if the sidecar does not keep it, and that of a
     /// version that was taken back.
     pub(crate) loan: Option<Box<Loan>>,
+    /// The range of a fetch into memory, which belongs to this side again.
+    pub(crate) destination: Option<Lent>,
 }
 
 impl Answered {
@@ -86,6 +89,8 @@ pub(crate) struct Effects {
     pub(crate) orders: Vec<Request>,
     /// Loans that the sidecar has returned.
     pub(crate) returned: Vec<Loan>,
+    /// The ranges of fetches into memory that no caller wants.
+    pub(crate) landed: Vec<Lent>,
 }
 
 impl Effects {
@@ -95,6 +100,7 @@ impl Effects {
             self.orders.push(Request::Release { lease });
         }
         self.returned.extend(answered.loan.map(|loan| *loan));
+        self.landed.extend(answered.destination);
     }
 }
 
@@ -283,6 +289,7 @@ impl Table {
 
     fn answer(&mut self, op: OpId, answer: Answer, effects: &mut Effects) -> Result<(), Gone> {
         let mut loan = None;
+        let destination = self.loans.end_landing(op);
         match &answer {
             Answer::Pushed { version, report } => {
                 if let (Some(notices), Some(push)) = (&self.notices, self.loans.push(op)) {
@@ -311,7 +318,7 @@ impl Table {
         match &mut slot.state {
             State::Waiting { kind, waker, .. } if kind.takes(&answer) => {
                 effects.wakers.extend(waker.take());
-                slot.state = State::Done(Ok(Answered { op, answer, loan }));
+                slot.state = State::Done(Ok(Answered { op, answer, loan, destination }));
                 if let Some(change) = slot.change.take() {
                     self.changes.end(change);
                 }
@@ -319,7 +326,7 @@ impl Table {
             }
             State::Abandoned { kind, .. } if kind.takes(&answer) => {
                 self.vacate(op);
-                effects.discard(Answered { op, answer, loan });
+                effects.discard(Answered { op, answer, loan, destination });
                 Ok(())
             }
             _ => unasked,

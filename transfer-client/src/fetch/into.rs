@@ -1,0 +1,342 @@
+//! Fetches into the caller's memory.
+
+use super::call::{Fetch, look_up};
+use super::options::FetchOptions;
+use super::slice::FetchedSlice;
+use super::tensor::Tensor;
+use crate::error::Error;
+use crate::gathered::copy_threads;
+use crate::memory::TensorMut;
+use crate::request::{AnyClient, Call, Request, RequestCall};
+use crate::session::{Answered, Ended, GRACE, Held, Lease, OneCall, Session};
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use transfer_core::fabric::FabricKind;
+use transfer_core::op::{
+    Answer, Command, Destination, Failure, FailureCode, FetchInto as IntoCommand, FetchedTensor, Report,
+};
+use transfer_core::tensor::{Excerpt, Key, Slice, TensorMeta, Version};
+
+/// A fetch into memory that is about to be made. Set its options before [`Fetch::into`], then `.await` it, or `.call()` it on
+/// a [`crate::BlockingClient`].
+///
+/// # Errors
+/// [`FetchIntoError`], with the tensor if it is the caller's again.
+pub type FetchInto<C> = Request<C, FetchIntoCall>;
+
+/// How a version came into the memory of the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Landing {
+    /// It landed there, without a further copy.
+    InPlace,
+    /// It lies on this host, and was copied once.
+    OnThisHost,
+    /// It was copied out of the landing pool: the sidecar was restarted, and cannot write the arenas that it has taken back.
+    ReturnedArena,
+    /// It was copied out of the landing pool: one key opens all of a segment to a peer (`--isolation pool`), so the memory could
+    /// not be closed again.
+    SharedKey,
+}
+
+impl fmt::Display for Landing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Landing::InPlace => "in place",
+            Landing::OnThisHost => "copied: the version lies on this host",
+            Landing::ReturnedArena => "copied: the sidecar was restarted, and maps this arena read-only",
+            Landing::SharedKey => "copied: one key opens all of a segment (--isolation pool)",
+        })
+    }
+}
+
+/// A tensor that was fetched into.
+#[derive(Debug)]
+pub struct FetchedInto {
+    tensor: TensorMut,
+    version: Version,
+    report: Report,
+    landing: Landing,
+}
+
+impl FetchedInto {
+    /// The tensor.
+    #[must_use]
+    pub fn tensor(&self) -> &TensorMut {
+        &self.tensor
+    }
+
+    /// The tensor, writable.
+    #[must_use]
+    pub fn into_tensor(self) -> TensorMut {
+        self.tensor
+    }
+
+    /// The version.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version.0
+    }
+
+    /// The report of the fetch. A copy of this process is counted.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// How the version came into the memory, and why not in place.
+    #[must_use]
+    pub fn landing(&self) -> Landing {
+        self.landing
+    }
+}
+
+/// A failed fetch into memory. It contains the tensor, if nobody else can write it: with
+/// [`Error::DestinationTorn`](crate::Error::DestinationTorn) half new, with any other error as it was.
+#[derive(Debug)]
+pub struct FetchIntoError(Box<(Error, Option<TensorMut>)>);
+
+impl FetchIntoError {
+    fn new(error: Error, tensor: Option<TensorMut>) -> FetchIntoError {
+        FetchIntoError(Box::new((error, tensor)))
+    }
+
+    /// The error.
+    #[must_use]
+    pub fn error(&self) -> &Error {
+        &self.0.0
+    }
+
+    /// The error and the tensor. `None` if the session has ended, or the sidecar has not answered: then the memory returns to
+    /// the arena when nobody can write it.
+    #[must_use]
+    pub fn into_parts(self) -> (Error, Option<TensorMut>) {
+        *self.0
+    }
+}
+
+impl fmt::Display for FetchIntoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.error(), f)
+    }
+}
+
+impl std::error::Error for FetchIntoError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(self.error())
+    }
+}
+
+impl From<FetchIntoError> for Error {
+    fn from(error: FetchIntoError) -> Error {
+        error.0.0
+    }
+}
+
+impl<C: AnyClient> Fetch<C, Tensor> {
+    /// Fetches into a tensor of the arena, which must have the version's element type and shape. From another node the bytes
+    /// land in it, without a further copy; a version of this host is copied once. [`FetchedInto::landing`] tells.
+    ///
+    /// The call takes the tensor, and returns it with the result or with the error. It returns only when no peer can write there
+    /// any more: a second after the time-out, the link to a peer that does not confirm this is ended. A call that is given up
+    /// frees the tensor's memory in the same way.
+    pub fn into(self, tensor: TensorMut) -> FetchInto<C> {
+        let (session, key, options, _) = self.into_parts();
+        FetchInto::of(session, key, options, None, tensor)
+    }
+}
+
+impl<C: AnyClient> Fetch<C, FetchedSlice> {
+    /// Fetches the slice into a tensor of the arena, which must have the slice's element type and shape; see
+    /// [`Fetch::into`](Fetch::into).
+    pub fn into(self, tensor: TensorMut) -> FetchInto<C> {
+        let slice = self.asked_slice();
+        let (session, key, options, _) = self.into_parts();
+        FetchInto::of(session, key, options, slice, tensor)
+    }
+}
+
+impl<C: AnyClient> FetchInto<C> {
+    fn of(
+        session: Arc<Session>,
+        key: Result<Key, Error>,
+        options: FetchOptions,
+        slice: Option<Slice>,
+        tensor: TensorMut,
+    ) -> Self {
+        Request::from_call(FetchIntoCall { session, key, options, slice, stage: Stage::New(tensor) })
+    }
+}
+
+/// A fetch into memory under way.
+#[derive(Debug)]
+pub struct FetchIntoCall {
+    session: Arc<Session>,
+    key: Result<Key, Error>,
+    options: FetchOptions,
+    slice: Option<Slice>,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one for each call, and nearly every call comes to its largest")]
+enum Stage {
+    New(TensorMut),
+    Asked {
+        key: Key,
+        call: OneCall,
+        meta: TensorMeta,
+    },
+    /// Its result was returned.
+    Ended,
+}
+
+type Output = Result<FetchedInto, FetchIntoError>;
+
+impl FetchIntoCall {
+    /// Looks the version up and copies it, or asks the sidecar for it.
+    fn begin(&self, tensor: TensorMut) -> Result<ControlFlow<FetchedInto, Stage>, FetchIntoError> {
+        let key = match self.key.clone().and_then(|key| self.session.check_arena(&tensor).map(|()| key)) {
+            Ok(key) => key,
+            Err(e) => return Err(FetchIntoError::new(e, Some(tensor))),
+        };
+        if let Some((lease, found)) = look_up(&self.session, &key, &self.options) {
+            return self.copied(&key, lease, found, tensor).map(ControlFlow::Break);
+        }
+        let excerpt = match self.slice.clone().map(Excerpt::slice).transpose() {
+            Ok(excerpt) => excerpt.map(Box::new),
+            Err(e) => {
+                let failure = Failure::new(FailureCode::Invalid, e.to_string());
+                return Err(FetchIntoError::new(failure.into(), Some(tensor)));
+            }
+        };
+        let fetch = self.options.fetch(key.clone(), excerpt);
+        let (block, meta) = tensor.into_parts();
+        let to = Destination { offset: block.slice().offset, meta: meta.clone() };
+        let command = Command::FetchInto(IntoCommand { fetch, to });
+        let call = OneCall::begin(self.session.clone(), command, self.options.timeout).lending(Held::Own(block));
+        Ok(ControlFlow::Continue(Stage::Asked { key, call, meta }))
+    }
+
+    /// Makes the result of the sidecar's answer. `held` is the range of a command that was not sent.
+    fn conclude(&self, key: &Key, meta: TensorMeta, held: Option<Held>, ended: Ended) -> Output {
+        let Answered { answer, destination, op, .. } = match ended {
+            Ok(answered) => answered,
+            Err(e) => {
+                let block = held.and_then(|held| if let Held::Own(block) = held { Some(block) } else { None });
+                return Err(FetchIntoError::new(e, block.map(|block| TensorMut::new(block, meta))));
+            }
+        };
+        let block = destination.and_then(|lent| self.session.take_back(lent));
+        // The sidecar gives back what it was lent, or violates the protocol.
+        let Some(tensor) = block.map(|block| TensorMut::new(block, meta)) else {
+            return Err(FetchIntoError::new(crate::error::Gone::Unasked { op: op.0 }.into(), None));
+        };
+        match answer {
+            Answer::Landed { version, report } => {
+                Ok(FetchedInto { tensor, version, report, landing: Landing::InPlace })
+            }
+            Answer::Fetched { lease, tensor: found } => {
+                self.copied(key, Lease::handed_out(&self.session, lease), found, tensor)
+            }
+            Answer::Torn { failure } => {
+                let (key, meta) = (key.as_str().to_owned(), tensor.meta().clone());
+                Err(FetchIntoError::new(Error::DestinationTorn { key, meta, failure }, Some(tensor)))
+            }
+            Answer::Failed { failure, .. } => Err(FetchIntoError::new(failure.into(), Some(tensor))),
+            _ => Err(FetchIntoError::new(crate::error::Gone::Unasked { op: op.0 }.into(), Some(tensor))),
+        }
+    }
+
+    /// Copies what lies elsewhere.
+    fn copied(&self, key: &Key, lease: Arc<Lease>, found: FetchedTensor, mut tensor: TensorMut) -> Output {
+        match self.copy(key, lease, found, &mut tensor) {
+            Ok((version, mut report, landing)) => {
+                report.copied += tensor.meta().len_bytes();
+                Ok(FetchedInto { tensor, version, report, landing })
+            }
+            Err(e) => Err(FetchIntoError::new(e, Some(tensor))),
+        }
+    }
+
+    fn copy(
+        &self,
+        key: &Key,
+        lease: Arc<Lease>,
+        found: FetchedTensor,
+        tensor: &mut TensorMut,
+    ) -> Result<(Version, Report, Landing), Error> {
+        let version = found.version;
+        let to = Destination { offset: 0, meta: tensor.meta().clone() };
+        let report = match &self.slice {
+            Some(slice) => {
+                let part = FetchedSlice::take(lease, found, key, slice)?;
+                to.check(key, version, part.meta())?;
+                part.copy_to(tensor.as_mut_bytes());
+                *part.report()
+            }
+            None => {
+                to.check(key, version, &found.meta)?;
+                let whole = Tensor::new(lease, found)?;
+                // Cannot fail: both have the same length.
+                let _ = tensor.block_mut().copy_in_parallel(0, whole.as_bytes(), copy_threads());
+                *whole.report()
+            }
+        };
+        Ok((version, report, self.landing_of(&report)))
+    }
+
+    /// How a version that did not land in place came.
+    fn landing_of(&self, report: &Report) -> Landing {
+        // Over shared memory nothing is copied by reference, and everything that is sent.
+        let by_reference = report.fabric == FabricKind::Shm && report.copied == 0;
+        match report.fabric == FabricKind::Local || by_reference {
+            true => Landing::OnThisHost,
+            false if self.session.home().is_returned() => Landing::ReturnedArena,
+            false => Landing::SharedKey,
+        }
+    }
+}
+
+impl Call for FetchIntoCall {
+    type Output = Output;
+
+    fn step(&mut self, waker: &Waker) -> ControlFlow<Output, Instant> {
+        loop {
+            match std::mem::replace(&mut self.stage, Stage::Ended) {
+                Stage::New(tensor) => match self.begin(tensor) {
+                    Ok(ControlFlow::Continue(asked)) => self.stage = asked,
+                    Ok(ControlFlow::Break(fetched)) => return ControlFlow::Break(Ok(fetched)),
+                    Err(e) => return ControlFlow::Break(Err(e)),
+                },
+                Stage::Asked { key, mut call, meta } => match call.step(waker) {
+                    ControlFlow::Continue(at) => {
+                        self.stage = Stage::Asked { key, call, meta };
+                        return ControlFlow::Continue(at);
+                    }
+                    ControlFlow::Break(ended) => {
+                        return ControlFlow::Break(self.conclude(&key, meta, call.take_held(), ended));
+                    }
+                },
+                Stage::Ended => return ControlFlow::Continue(Instant::now() + GRACE),
+            }
+        }
+    }
+
+    fn needs_timer(&self) -> bool {
+        matches!(&self.stage, Stage::Asked { call, .. } if call.needs_timer())
+    }
+}
+
+impl RequestCall for FetchIntoCall {
+    fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.options.timeout = timeout;
+    }
+}
