@@ -111,7 +111,7 @@ fn landed_version_is_answered_when_header_and_body_are_closed() {
     assert_eq!(solo.node.state().snapshot(solo.now).slots, 0);
 }
 
-// Promise: into-memory, seen to fail
+// Promise: into-memory
 #[test]
 fn fetch_that_is_given_up_ends_when_its_memory_is_closed() {
     let (mut solo, op, slot) = told();
@@ -135,7 +135,7 @@ fn fetch_that_is_given_up_ends_when_its_memory_is_closed() {
     assert_eq!(code(answer(&mut solo)), ("torn", FailureCode::Deadline));
 }
 
-// Promise: into-memory, seen to fail
+// Promise: into-memory
 #[test]
 fn link_of_a_peer_that_does_not_confirm_is_ended_a_second_after_the_deadline() {
     let (mut solo, ..) = told();
