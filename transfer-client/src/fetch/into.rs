@@ -326,6 +326,12 @@ impl Call for FetchIntoCall {
         }
     }
 
+    fn cancel(&mut self) {
+        if let Stage::Asked { call, .. } = &mut self.stage {
+            call.cancel();
+        }
+    }
+
     fn needs_timer(&self) -> bool {
         matches!(&self.stage, Stage::Asked { call, .. } if call.needs_timer())
     }

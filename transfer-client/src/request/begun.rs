@@ -42,6 +42,12 @@ impl<'a, T> Begun<'a, T> {
         }
     }
 
+    /// Asks for the end of a fetch into memory, whose result says when the memory is the caller's again. Wait for it. Other calls
+    /// are given up by dropping them, and ignore this.
+    pub fn cancel(&mut self) {
+        self.call.cancel();
+    }
+
     /// Waits for the result, at most for `time`. `None` if the call has not ended by then; it stays in progress and can
     /// be waited for again.
     pub fn wait(&mut self, time: Duration) -> Option<T> {

@@ -28,6 +28,10 @@ pub trait Call: Unpin {
         Watched::Steps
     }
 
+    /// Asks for the end of the call. A call that writes into the caller's memory still has its result, soon; others are given
+    /// up by dropping them, and ignore this.
+    fn cancel(&mut self) {}
+
     /// Whether that moment must be met exactly. If not, the client's driver, which looks every second, is enough.
     fn needs_timer(&self) -> bool;
 }

@@ -79,6 +79,14 @@ impl OneCall {
         self.item.op.is_none()
     }
 
+    /// Cancels the command. Its end follows.
+    pub(crate) fn cancel(&mut self) {
+        self.limit = self.limit.min(Instant::now());
+        if let Some(op) = self.item.op.filter(|_| !self.has_ended) {
+            self.session.cancel(op);
+        }
+    }
+
     /// The time since it began.
     pub(crate) fn waited(&self) -> Duration {
         self.started.elapsed()

@@ -7,7 +7,7 @@ use parking_lot::MutexGuard;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use transfer_core::op::{LeaseId, Request};
+use transfer_core::op::{LeaseId, OpId, Request};
 
 /// The time for which a thread that releases something waits for a sidecar that does not read its ring.
 const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
@@ -16,6 +16,12 @@ impl Session {
     /// Releases the lease of a fetched range.
     pub(crate) fn release(&self, lease: LeaseId) {
         self.say(std::iter::once(Request::Release { lease }));
+        self.wait_for_backlog();
+    }
+
+    /// Asks for the end of an operation, whose answer is still waited for.
+    pub(crate) fn cancel(&self, op: OpId) {
+        self.say(std::iter::once(Request::Cancel { op }));
         self.wait_for_backlog();
     }
 
