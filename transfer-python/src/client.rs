@@ -8,7 +8,7 @@ use crate::memory::Ours;
 use crate::options::{self, PushOptions};
 use crate::pending::{Pending, going, look_up, run};
 use crate::tensor::Tensor;
-use crate::{counters, dtype, exchange, fetches, in_place, sharded, streams, table};
+use crate::{counters, dtype, exchange, fetches, in_place, into, sharded, streams, table};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -186,12 +186,14 @@ impl Client {
     /// one, which was fetched before: a later one, or a lower one if the owner has begun again since. `timeout` is in
     /// seconds, and includes the wait for the version; None is unlimited. `require` names the fabric that must carry the
     /// tensor, such as "tcp". `trace` is a traceparent. `slice` is the part of the tensor to be fetched, such as np.s_[0:1024, -512:]: nothing else
-    /// moves, and on this host it is a view. Bounds outside of the tensor are an error.
+    /// moves, and on this host it is a view. Bounds outside of the tensor are an error. `into` is a `Buffer` of this client with the
+    /// shape and element type of what is fetched: from another node the bytes land in it, without a further copy, and its views
+    /// see them. The call returns, or raises, when no other process can write there any more.
     ///
-    /// Returns a `Tensor`: read-only, and without a copy where the fabric allows. Raises `Timeout`, `VersionGone`,
+    /// With `into`, returns a `FetchedInto`, or raises `DestinationTorn` if the buffer may be half new. Else returns a `Tensor`: read-only, and without a copy where the fabric allows. Raises `Timeout`, `VersionGone`,
     /// `PermissionDenied`, `PeerLost`, `RequireUnmet`, `SidecarGone`, `Forked`.
-    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None, slice = None),
-        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None, slice=None)")]
+    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None, slice = None, into = None),
+        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None, slice=None, into=None)")]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
     fn fetch(
         &self,
@@ -204,14 +206,15 @@ impl Client {
         require: Option<&str>,
         trace: Option<&str>,
         slice: Option<&Bound<'_, PyAny>>,
+        into: Option<&Bound<'_, Buffer>>,
     ) -> PyResult<Py<PyAny>> {
         let which = Which::of([at_least, exactly, after], timeout, require, trace)?;
-        run(py, self.begin_fetch(py, key, &which, slice)?)
+        run(py, self.begin_fetch(py, key, &which, (slice, into))?)
     }
 
     /// Begins a fetch, and returns it as a `Pending`. Its arguments are those of `fetch`.
-    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None, slice = None),
-        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None, slice=None)")]
+    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None, slice = None, into = None),
+        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None, slice=None, into=None)")]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
     fn fetch_later(
         &self,
@@ -224,9 +227,10 @@ impl Client {
         require: Option<&str>,
         trace: Option<&str>,
         slice: Option<&Bound<'_, PyAny>>,
+        into: Option<&Bound<'_, Buffer>>,
     ) -> PyResult<Pending> {
         let which = Which::of([at_least, exactly, after], timeout, require, trace)?;
-        let pending = Pending::new(self.begin_fetch(py, key, &which, slice)?);
+        let pending = Pending::new(self.begin_fetch(py, key, &which, (slice, into))?);
         pending.begin(py);
         Ok(pending)
     }
@@ -573,10 +577,13 @@ impl Client {
         py: Python<'_>,
         key: &str,
         which: &Which<'_>,
-        slice: Option<&Bound<'_, PyAny>>,
+        (slice, into): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, Buffer>>),
     ) -> PyResult<Box<dyn crate::pending::Going>> {
         let fetch = which.apply(py, self.handle(py)?.fetch(key))?;
-        fetches::tensor(fetch, slice, key, self.guard.clone())
+        match into {
+            Some(buffer) => into::begin(fetch, slice, key, buffer),
+            None => fetches::tensor(fetch, slice, key, self.guard.clone()),
+        }
     }
 }
 

@@ -59,6 +59,7 @@ pub(crate) fn forked(py: Python<'_>) -> PyErr {
 fn code(error: &Error) -> String {
     let name = match error {
         Error::Failed(failure) => return failure_code(failure.code),
+        Error::DestinationTorn { .. } => "destination_torn",
         Error::TooLargeForArena { .. } => "too_large_for_arena",
         Error::ArenaFull { .. } => "arena_full",
         Error::NoMemory { .. } => "no_memory",

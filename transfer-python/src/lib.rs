@@ -5,7 +5,7 @@
 //! checks for signals every 40 ms; asyncio waits on the session's descriptor.
 //!
 //! # Layout
-//! - `client`: the client, and its calls; `options`, `fetch_options`: their options; `fetches`: fetches of tensors and bundles; `pending`: a call in progress; `bell`: the
+//! - `client`: the client, and its calls; `options`, `fetch_options`: their options; `fetches`: fetches of tensors and bundles; `into`: those into buffers; `pending`: a call in progress; `bell`: the
 //!   descriptors on which asyncio waits.
 //! - `memory`: the memory that an export keeps; `buffer`, `tensor`: its two kinds in Python; `report`: the report of a
 //!   call.
@@ -30,6 +30,7 @@ mod fetch_options;
 mod fetches;
 mod gpu;
 mod in_place;
+mod into;
 mod memory;
 mod metadata;
 mod options;
@@ -63,6 +64,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<exchange::ExchangeTask>()?;
     module.add_class::<in_place::TwoBuffers>()?;
     module.add_class::<in_place::TwoBundleBuffers>()?;
+    module.add_class::<into::PyFetchedInto>()?;
     module.add_class::<pending::Pending>()?;
     module.add_class::<pybuffer::Foreign>()?;
     module.add_class::<pybuffer::Raw>()?;

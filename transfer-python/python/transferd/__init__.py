@@ -39,6 +39,7 @@ from ._client import (
 from ._errors import (
     ArenaFull,
     Committed,
+    DestinationTorn,
     Error,
     ExchangeOver,
     Forked,
@@ -56,7 +57,7 @@ from ._errors import (
 )
 from ._exchange import Exchange, ExchangeReader, ExchangeTask
 from ._init import init
-from ._native import Buffer, Pending, Pushed, Report, Round, Table, Tensor, __version__
+from ._native import Buffer, FetchedInto, Pending, Pushed, Report, Round, Table, Tensor, __version__
 from ._sharded import Shard
 from ._state import State
 from ._versions import Publisher, PublisherOptions, Subscriber
@@ -70,12 +71,14 @@ __all__ = [
     "Client",
     "Committed",
     "Counter",
+    "DestinationTorn",
     "Error",
     "Exchange",
     "ExchangeOver",
     "ExchangeReader",
     "ExchangeTask",
     "FetchOptions",
+    "FetchedInto",
     "Forked",
     "Invalid",
     "KeyOwned",

@@ -107,6 +107,10 @@ class ExchangeOver(Error):
     """The exchange was released, or its deadline has passed, or the worker that opened it is gone."""
 
 
+class DestinationTorn(Error):
+    """A fetch into a buffer has failed, and the buffer may be half new. Nobody writes there any more; the text says why it failed."""
+
+
 class Invalid(Error, ValueError):
     """An argument that cannot be; the text says what would be right."""
 
@@ -135,6 +139,7 @@ _CLASSES: dict[str, type[Error]] = {
     "not_committed": Timeout,
     "not_read": Timeout,
     "over": ExchangeOver,
+    "destination_torn": DestinationTorn,
     "invalid": Invalid,
 }
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any, Generic, NoReturn, Self, TypeVar, final
+from typing import Any, Generic, NoReturn, Self, TypeVar, final, overload
 
 from numpy.typing import NDArray
 from typing_extensions import disjoint_base
@@ -21,6 +21,7 @@ __all__ = [
     "ExchangeReader",
     "ExchangeTask",
     "Foreign",
+    "FetchedInto",
     "Pending",
     "Pushed",
     "Raw",
@@ -91,6 +92,7 @@ class Client:
     @property
     def arena_free_bytes(self) -> int: ...
     def close(self) -> None: ...
+    @overload
     def fetch(
         self,
         key: str,
@@ -102,7 +104,23 @@ class Client:
         require: str | None = None,
         trace: str | None = None,
         slice: object = None,
+        into: None = None,
     ) -> Tensor: ...
+    @overload
+    def fetch(
+        self,
+        key: str,
+        *,
+        at_least: int | None = None,
+        exactly: int | None = None,
+        after: int | None = None,
+        timeout: float | None = 30.0,
+        require: str | None = None,
+        trace: str | None = None,
+        slice: object = None,
+        into: Buffer,
+    ) -> FetchedInto: ...
+    @overload
     def fetch_later(
         self,
         key: str,
@@ -114,7 +132,22 @@ class Client:
         require: str | None = None,
         trace: str | None = None,
         slice: object = None,
+        into: None = None,
     ) -> Pending[Tensor]: ...
+    @overload
+    def fetch_later(
+        self,
+        key: str,
+        *,
+        at_least: int | None = None,
+        exactly: int | None = None,
+        after: int | None = None,
+        timeout: float | None = 30.0,
+        require: str | None = None,
+        trace: str | None = None,
+        slice: object = None,
+        into: Buffer,
+    ) -> Pending[FetchedInto]: ...
     def _fetch_many(
         self,
         keys: list[str],
@@ -188,6 +221,19 @@ class Pending(Generic[_T]):
     def result(self, timeout: float | None = None) -> _T: ...
     def cancel(self) -> None: ...
     def _step(self, bell: Bell, number: int) -> float | None: ...
+
+@final
+class FetchedInto:
+    @property
+    def buffer(self) -> Buffer: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def report(self) -> Report: ...
+    @property
+    def in_place(self) -> bool: ...
+    @property
+    def landing(self) -> str: ...
 
 @final
 class Buffer:

@@ -11,7 +11,7 @@ import functools
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, overload
 
 from . import _calls, _client, _native
 from ._aio_exchange import Exchange, ExchangeReader, ExchangeTask
@@ -19,7 +19,7 @@ from ._calls import Aliases, FetchOptions, PushOptions
 from ._client import Path
 from ._errors import Error
 from ._loop import Loop
-from ._native import Buffer, Pushed, Round, Table, Tensor
+from ._native import Buffer, FetchedInto, Pushed, Round, Table, Tensor
 from ._sharded import Shard
 from ._state import State
 from ._versions import AsyncSubscriber, Publisher, PublisherOptions
@@ -111,9 +111,19 @@ class Client:
         """As `transferd.Client.push_snapshot`."""
         return await self._loop.run(_calls.push_snapshot(self._client, key, buffer, options))
 
-    async def fetch(self, key: str, *, slice: object = None, **options: Unpack[FetchOptions]) -> Tensor:
-        """As `transferd.Client.fetch`."""
-        return await self._loop.wait(self._client.fetch_later(key, slice=slice, **options))
+    @overload
+    async def fetch(self, key: str, *, slice: object = None, into: None = None, **options: Unpack[FetchOptions]) -> Tensor: ...
+
+    @overload
+    async def fetch(self, key: str, *, into: Buffer, slice: object = None, **options: Unpack[FetchOptions]) -> FetchedInto: ...
+
+    async def fetch(
+        self, key: str, *, slice: object = None, into: Buffer | None = None, **options: Unpack[FetchOptions]
+    ) -> Tensor | FetchedInto:
+        """As `transferd.Client.fetch`. A task that is cancelled waits until nobody can write into `into`."""
+        if into is None:
+            return await self._loop.wait(self._client.fetch_later(key, slice=slice, **options))
+        return await self._loop.wait(self._client.fetch_later(key, slice=slice, into=into, **options))
 
     async def fetch_many(self, keys: Sequence[str], **options: Unpack[FetchOptions]) -> list[Tensor | Error]:
         """As `transferd.Client.fetch_many`."""

@@ -1,0 +1,115 @@
+"""Fetches into the caller's buffers: where the bytes land, and when the buffer is the caller's again."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import transferd as td
+from conftest import Sidecar
+from test_tensors import DTYPES, address, values
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory) -> Iterator[tuple[td.Client, td.Client, str]]:
+    """Clients at two nodes, between which bytes go over TCP, and the path of the second."""
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("127.0.0.1", 0))
+        two.bind(("127.0.0.1", 0))
+        listen = [f"127.0.0.1:{end.getsockname()[1]}" for end in (one, two)]
+    a = Sidecar(tmp_path_factory.mktemp("a"), "--node", "a", "--listen", listen[0], "--shm", "off")
+    b = Sidecar(tmp_path_factory.mktemp("b"), "--node", "b", "--listen", listen[1], "--shm", "off", "--directory", f"http://{listen[0]}")
+    with td.connect(a.path, arena="64MiB") as giver, td.connect(b.path, arena="64MiB") as taker:
+        yield giver, taker, b.path
+    b.stop()
+    a.stop()
+
+
+# Promise: python-into
+def test_bytes_land_in_the_buffer_and_its_views_see_them(nodes) -> None:
+    giver, taker, _ = nodes
+    for version in (1, 2, 3):
+        w = np.full((256, 512), version, "float32")
+        giver.push("w", w, version=version)
+        buffer = taker.empty((256, 512), "float32") if version == 1 else buffer
+        view = buffer.numpy()
+        at = address(view)
+        got = taker.fetch("w", at_least=version, into=buffer)
+        assert isinstance(got, td.FetchedInto) and got.buffer is buffer and not buffer.pushed
+        assert (got.version, got.in_place, got.landing) == (version, True, "in place")
+        # The sockets copy at both ends, and up to 64 KiB pass through the buffer of the stream, as in a plain fetch. Nothing else is copied.
+        assert (got.report.fabric, got.report.bytes) == ("tcp", w.nbytes)
+        assert 2 * w.nbytes <= got.report.copied <= 2 * w.nbytes + (65 << 10)
+        assert (view == version).all() and address(buffer.numpy()) == at
+        del view
+    here = giver.empty((256, 512), "float32")
+    got = giver.fetch("w", into=here)
+    assert (got.in_place, got.report.copied) == (False, here.nbytes) and "this host" in got.landing
+    assert (here.numpy() == 3).all()
+    # What was landed in can be pushed on.
+    taker.push("copy", buffer)
+    assert (giver.fetch("copy").numpy() == 3).all()
+
+
+# Promise: python-into
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_type_and_a_slice_land(nodes, dtype: str) -> None:
+    giver, taker, _ = nodes
+    w = values(dtype, (6, 8))
+    giver.push(f"t/{dtype}", w)
+    for client in (giver, taker):
+        whole, part = client.empty((6, 8), dtype), client.empty((3, 4), dtype)
+        client.fetch(f"t/{dtype}", into=whole)
+        assert whole.numpy().tobytes() == w.tobytes()
+        client.fetch(f"t/{dtype}", slice=np.s_[3:, ::2], into=part)
+        assert part.numpy().tobytes() == np.ascontiguousarray(w[3:, ::2]).tobytes()
+
+
+# Promise: python-into
+def test_a_buffer_that_does_not_fit_stays_as_it_was(nodes) -> None:
+    giver, taker, _ = nodes
+    giver.push("fit", np.zeros((4, 4), "float32"))
+    for client in (giver, taker):
+        for shape, dtype in (((4, 5), "float32"), ((16,), "float32"), ((4, 4), "int32")):
+            buffer = client.empty(shape, dtype)
+            buffer.numpy()[...] = 7
+            with pytest.raises(td.Invalid, match=r"f32\[4, 4\].*the destination is"):
+                client.fetch("fit", into=buffer)
+            assert (buffer.numpy() == 7).all() and not buffer.pushed
+        with pytest.raises(td.Timeout):
+            client.fetch("nobody", timeout=0.05, into=buffer)
+        assert (buffer.numpy() == 7).all()
+        with pytest.raises(TypeError):
+            client.fetch("fit", into=np.zeros((4, 4), "float32"))  # type: ignore[call-overload]
+
+
+# Promise: python-into
+def test_a_call_that_is_given_up_leaves_the_buffer_writable(nodes) -> None:
+    giver, taker, path = nodes
+    buffer = taker.empty((8,), "float32")
+    pending = taker.fetch_later("later", into=buffer)
+    assert buffer.pushed, "it is the fetch's meanwhile"
+    with pytest.raises(td.Error, match="pushed"):
+        taker.fetch("later", into=buffer, timeout=1)
+    pending.cancel()
+    assert not buffer.pushed
+    buffer.numpy()[...] = 1
+
+    async def cancelled() -> None:
+        async with td.aio.connect(path) as c:
+            mine = await c.empty((8,), "float32")
+            task = asyncio.ensure_future(c.fetch("later", into=mine))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not mine.pushed
+            giver.push("later", np.arange(8, dtype="float32"))
+            got = await c.fetch("later", into=mine)
+            assert got.in_place and mine.numpy().tolist() == list(range(8))
+
+    asyncio.run(cancelled())
+    assert taker.fetch("later", into=buffer).in_place and buffer.numpy()[7] == 7
