@@ -150,8 +150,8 @@ impl<C: AnyClient> Fetch<C, Tensor> {
 }
 
 impl<C: AnyClient> Fetch<C, FetchedSlice> {
-    /// Fetches the slice into a tensor of the arena, which must have the slice's element type and shape; see
-    /// [`Fetch::into`](Fetch::into).
+    /// Fetches the slice into a tensor of the arena, which must have the slice's element type and shape. The rest is as for a
+    /// whole version.
     pub fn into(self, tensor: TensorMut) -> FetchInto<C> {
         let slice = self.asked_slice();
         let (session, key, options, _) = self.into_parts();
