@@ -232,7 +232,9 @@ pub use batch::{
 pub use bundle::{BundleMut, BundleTensor, FetchOnly, FetchedBundle, FetchedSlices};
 pub use client::{Connect, Doorbell, Publisher, TwoBuffers};
 pub use counters::{Barrier, Counted, Counter, Counting, Round, Swapped};
-pub use error::{BatchError, BundleError, End, Error, ExchangeError, Gone, PartitionError, ShardedError};
+pub use error::{
+    BatchError, BundleError, End, Error, ExchangeError, Gone, PartitionError, ShardedError, TornDestination,
+};
 pub use exchange::{Bounds, By, Committed, Exchange, ExchangeBuilder, ExchangeCall, ExchangeTask, Partition};
 pub use fetch::{
     EpochBegan, Fetch, FetchInto, FetchIntoError, FetchMany, FetchedInto, FetchedSlice, Landing, Subscriber, Tensor,

@@ -163,15 +163,8 @@ pub enum Error {
     Failed(#[from] Failure),
 
     /// A fetch into memory ended without success, and the memory may be half new. Nobody writes there any more.
-    #[error("the destination, {meta} for key {key:?}, may be half new: {failure}")]
-    DestinationTorn {
-        /// The key.
-        key: String,
-        /// What the destination has.
-        meta: TensorMeta,
-        /// The sidecar's answer.
-        failure: Failure,
-    },
+    #[error(transparent)]
+    DestinationTorn(Box<TornDestination>),
 
     // The session.
     /// No session could be started.
@@ -201,6 +194,18 @@ pub enum Error {
     },
 }
 
+/// The memory of a fetch that may be half new; see [`Error::DestinationTorn`].
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("the destination, {meta} for key {key:?}, may be half new: {failure}")]
+pub struct TornDestination {
+    /// The key.
+    pub key: String,
+    /// What the memory is for.
+    pub meta: TensorMeta,
+    /// The sidecar's answer.
+    pub failure: Failure,
+}
+
 impl From<Gone> for Error {
     fn from(gone: Gone) -> Error {
         match gone {
@@ -223,7 +228,8 @@ impl Error {
     #[must_use]
     pub fn failure_code(&self) -> Option<FailureCode> {
         match self {
-            Error::Failed(failure) | Error::DestinationTorn { failure, .. } => Some(failure.code),
+            Error::Failed(failure) => Some(failure.code),
+            Error::DestinationTorn(torn) => Some(torn.failure.code),
             _ => None,
         }
     }
@@ -233,7 +239,8 @@ impl Error {
     #[must_use]
     pub fn can_retry(&self) -> bool {
         match self {
-            Error::Failed(failure) | Error::DestinationTorn { failure, .. } => failure.code.can_retry(),
+            Error::Failed(failure) => failure.code.can_retry(),
+            Error::DestinationTorn(torn) => torn.failure.code.can_retry(),
             Error::Exchange(error) => error.can_retry(),
             Error::Gpu(error) => error.can_retry(),
             Error::Batch(BatchError::NotRead { .. }) => true,
@@ -249,7 +256,8 @@ impl Error {
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
-            Error::Failed(failure) | Error::DestinationTorn { failure, .. } => failure.code.fault(),
+            Error::Failed(failure) => failure.code.fault(),
+            Error::DestinationTorn(torn) => torn.failure.code.fault(),
             Error::ArenaFull { .. } | Error::NoMemory { .. } | Error::Batch(BatchError::NotRead { .. }) => {
                 Fault::Nobody
             }

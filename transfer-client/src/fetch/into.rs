@@ -4,7 +4,7 @@ use super::call::{Fetch, look_up};
 use super::options::FetchOptions;
 use super::slice::FetchedSlice;
 use super::tensor::Tensor;
-use crate::error::Error;
+use crate::error::{Error, TornDestination};
 use crate::gathered::copy_threads;
 use crate::memory::TensorMut;
 use crate::request::{AnyClient, Call, Request, RequestCall};
@@ -244,7 +244,10 @@ impl FetchIntoCall {
             }
             Answer::Torn { failure } => {
                 let (key, meta) = (key.as_str().to_owned(), tensor.meta().clone());
-                Err(FetchIntoError::new(Error::DestinationTorn { key, meta, failure }, Some(tensor)))
+                Err(FetchIntoError::new(
+                    Error::DestinationTorn(Box::new(TornDestination { key, meta, failure })),
+                    Some(tensor),
+                ))
             }
             Answer::Failed { failure, .. } => Err(FetchIntoError::new(failure.into(), Some(tensor))),
             _ => Err(FetchIntoError::new(crate::error::Gone::Unasked { op: op.0 }.into(), Some(tensor))),
