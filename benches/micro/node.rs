@@ -71,7 +71,9 @@ impl Bench {
     fn with(keys: usize, timed: bool) -> Result<Bench, Failed> {
         let name = |text: &str| Name::new(text).map_err(Failed::Name);
         let headers = LocalSlice { segment: SegmentId(0), offset: 0, len: 64 * 64 };
-        let mut node = Node::new(NodeConfig { timed, ..NodeConfig::new(name("bench")?, 1) }, headers);
+        let mut config = NodeConfig::new(name("bench")?, 1);
+        config.timed = timed;
+        let mut node = Node::new(config, headers);
         for (session, worker) in [(PRODUCER, "producer"), (CONSUMER, "consumer")] {
             let arena = SegmentId(session.0 as u32);
             node.session_opened(session, name(worker)?, Tenant::User(0), arena, 1 << 40);

@@ -33,8 +33,6 @@ mod rules;
 mod state;
 
 #[cfg(test)]
-mod broken;
-#[cfg(test)]
 mod checks;
 mod counters;
 mod replies;
@@ -305,8 +303,6 @@ impl Node {
                     self.granted(now, link, Id::from_u64(tag), remote);
                 }
             }
-            #[cfg(test)]
-            FabricEvent::Revoked { link, key, .. } if self.names_slots_by_key() => self.revoked_by_key(now, link, key),
             FabricEvent::Revoked { link, tag, .. } => self.revoked(now, link, Id::from_u64(tag)),
             FabricEvent::Message { link, bytes } => match Message::decode(bytes) {
                 Ok(message) => self.message(now, link, message),
@@ -316,8 +312,6 @@ impl Node {
                 // The write that brings the immediate carries the header. A shorter write leaves an old header there.
                 let header = header.filter(|_| len_bytes >= HEADER_BYTES);
                 self.immediate(link, value, header, copied);
-                #[cfg(test)]
-                self.deliver_too_early(now);
             }
             FabricEvent::References { link, mark } => {
                 if self.links.get(link).is_some() {

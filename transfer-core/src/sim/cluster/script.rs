@@ -6,7 +6,7 @@ use super::{Cluster, Directory, Happening, Play, Tally, World};
 use crate::fabric::Isolation;
 use crate::memory::RailKeys;
 use crate::op::{Command, Fetch, Gather, OpId, Prepare, Push, Request};
-use crate::protocol::{Broken, NodeConfig, SpillConfig, Tenant};
+use crate::protocol::{Broken, NodeConfig, Rules, SpillConfig, Tenant};
 use crate::rails::inner_slots;
 use crate::sim::Conditions;
 use crate::tensor::{
@@ -87,7 +87,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         let mut config = NodeConfig::new(Name::new(&format!("node{i}")).unwrap(), 1);
         config.slots_per_flow = c.rng.random_range(2..4);
         config.speculative_percent = [0, 12, if play.tight { 30 } else { 60 }][c.rng.random_range(0..3)];
-        config.broken = play.broken;
+        config.rules = Rules::but(play.broken);
         config.spill = play.spill.then_some(SPILL);
         config.watch_all = c.rng.random();
         if !play.calm {

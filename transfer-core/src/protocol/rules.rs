@@ -1,7 +1,39 @@
-//! Protocol rules that a node can break on purpose, to check that the simulated schedules notice it.
+//! The rules that a node keeps.
+//!
+//! A node of a test may break one of them, to check that the simulated schedules notice it. Every other node keeps all: there
+//! [`Rules::breaks`] is a constant, and what depends on it is not compiled.
 
-/// A rule of the protocol that a node breaks.
+/// The rules of a node, given with its configuration.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Rules {
+    #[cfg(test)]
+    broken: Option<Broken>,
+}
+
+impl Rules {
+    /// All rules but this one.
+    #[cfg(test)]
+    pub(crate) fn but(broken: Option<Broken>) -> Rules {
+        Rules { broken }
+    }
+
+    /// Whether the node breaks this rule.
+    #[cfg(test)]
+    pub(crate) fn breaks(self, rule: Broken) -> bool {
+        self.broken == Some(rule)
+    }
+
+    /// Whether the node breaks this rule: it does not.
+    #[cfg(not(test))]
+    #[allow(clippy::unused_self, reason = "a node of a test has rules")]
+    pub(crate) const fn breaks(self, _: Broken) -> bool {
+        false
+    }
+}
+
+/// A mistake: a rule of the protocol that is broken. The simulated fabric and host make some of them, and the node the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(test), allow(dead_code, reason = "the simulation makes some of them"))]
 pub(crate) enum Broken {
     /// Delivers landed data before the fabric has confirmed that its slot is closed.
     DeliversBeforeRevoke,
