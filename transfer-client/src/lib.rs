@@ -96,23 +96,6 @@
 //! # }
 //! ```
 //!
-//! # Exchanges
-//! Rows of record batches move from tasks to partitions. Of several attempts of a task one wins. See [`Exchange`].
-//! ```no_run
-//! # use transfer_client::{By, Client, Error};
-//! # async fn example(client: Client, batch: arrow_array::RecordBatch) -> Result<(), Error> {
-//! let exchange = client.exchange("epoch-3").join().await?;
-//! let mut task = exchange.task(2, 0).await?;
-//! task.write(&batch, By::Random(7)).await?;
-//! task.commit().await?;
-//! let mut rows = exchange.partition(17);
-//! while let Some(batch) = rows.next().await? {
-//!     println!("{} rows", batch.num_rows());
-//! }
-//! # Ok(())
-//! # }
-//! ```
-//!
 //! # Counters and barriers
 //! A counter exists once in the whole job, and so does a barrier; see [`Counter`] and [`Barrier`].
 //! ```no_run
@@ -147,7 +130,7 @@
 //! - [`Client`], [`BlockingClient`]: the clients; [`Connect`] makes one.
 //! - [`TensorMut`], [`Frozen`], [`Tensor`]: a writable tensor, an immutable one, a fetched one.
 //! - [`Request`]: a call that is about to be made: [`Push`], [`PushMany`], [`Fetch`], [`FetchMany`], [`FetchOnly`], [`Order`],
-//!   [`AllocateWait`], [`Gate`], [`Counting`], [`ExchangeCall`], [`Finish`].
+//!   [`AllocateWait`], [`Gate`], [`Counting`], [`Finish`].
 //! - [`s!`], [`Slice`], [`FetchedSlice`], [`FetchedSlices`]: parts of tensors, of which nothing else moves.
 //! - [`Publisher`], [`Subscriber`]: the pushes, and the fetches, of one key.
 //! - [`Begun`], [`Doorbell`]: calls that begin now and are waited for later, for bindings to other languages.
@@ -157,7 +140,8 @@
 //! - [`Gate`], [`TwoBuffers`]: tensors and bundles that are updated in place.
 //! - [`gpu`]: copies between tensors and GPUs.
 //! - [`Counter`], [`Barrier`]: counters and barriers of the job.
-//! - [`Exchange`], [`ExchangeTask`], [`Partition`], [`By`], [`Bounds`], [`ExchangeError`]: exchanges.
+//! - For libraries on the clients, as `transfer-exchange` is one: [`flow`], calls that consist of many; [`FetchExcerpt`], bytes of
+//!   versions; [`EncodedBatch`], [`BatchDecoder`], batches in a layout of one's own; [`Client::extension`].
 //! - [`Error`], [`PushError`]: what failed, whose fault it is, and whether a retry helps.
 //!
 //! # Layout
@@ -165,7 +149,6 @@
 //!
 //! | folder | contents |
 //! |---|---|
-//! | `exchange` | exchanges: a library on the clients |
 //! | `client` | the clients: connecting, and every call that they offer |
 //! | `batch`, `bundle`, `gpu` | record batches; many tensors as one version; copies between tensors and GPUs |
 //! | `push`, `fetch`, `counters` | the kinds of requests |
@@ -181,7 +164,6 @@ mod bundle;
 mod client;
 mod counters;
 mod error;
-mod exchange;
 mod fetch;
 mod gathered;
 pub mod gpu;
@@ -191,18 +173,17 @@ mod request;
 mod session;
 
 pub use batch::{
-    BatchBuilder, BatchStream, BatchStreamReader, ColumnMut, FetchedBatch, FetchedTable, Finish, FixedShapeTensor,
-    NextBatch,
+    BatchBuilder, BatchDecoder, BatchStream, BatchStreamReader, ColumnMut, EncodedBatch, FetchedBatch, FetchedTable,
+    Finish, FixedShapeTensor, NextBatch,
 };
 pub use bundle::{BundleMut, BundleTensor, FetchOnly, FetchedBundle, FetchedSlices};
 pub use client::{Connect, Doorbell, Publisher, TwoBuffers};
 pub use counters::{Barrier, Counted, Counter, Counting, Round, Swapped};
-pub use error::{BatchError, BundleError, End, Error, ExchangeError, Gone, PartitionError};
-pub use exchange::{Bounds, By, Committed, Exchange, ExchangeBuilder, ExchangeCall, ExchangeTask, Partition};
-pub use fetch::{EpochBegan, Fetch, FetchMany, FetchedSlice, Subscriber, Tensor};
+pub use error::{BatchError, BundleError, Error, Gone};
+pub use fetch::{EpochBegan, Fetch, FetchExcerpt, FetchMany, FetchedExcerpt, FetchedSlice, Subscriber, Tensor};
 pub use memory::{Frozen, TensorMut};
 pub use push::{AllocateWait, Gate, Order, Push, PushError, PushMany, Pushed};
-pub use request::{AnyClient, Begun, BlockingClient, Client, Request, RequestFuture, ToKey};
+pub use request::{AnyClient, Begun, BlockingClient, Client, DEFAULT_TIMEOUT, Request, RequestFuture, ToKey, flow};
 #[cfg(feature = "opentelemetry")]
 pub use request::{from_span, to_span};
 #[cfg(feature = "embedded")]
@@ -211,7 +192,8 @@ pub use session::{NodeConfig, SidecarAddresses, embedded_addresses, embedded_soc
 pub use transfer_core::fabric::FabricKind;
 pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Fault, Report};
 pub use transfer_core::tensor::{
-    DType, InvalidSlice, Key, Life, Misfit, ParseSliceError, Retention, Slice, SliceDim, SliceRange, TensorMeta, Until,
+    DType, InvalidSlice, Key, Life, Misfit, ParseSliceError, Retention, Slice, SliceDim, SliceRange, Spill, TensorMeta,
+    Until,
 };
 pub use transfer_core::trace::{InvalidTraceContext, TraceContext};
 pub use transfer_memory::socket::Socket;

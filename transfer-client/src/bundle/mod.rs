@@ -23,7 +23,6 @@ pub(crate) use buckets::in_buckets;
 pub use fetched::FetchedBundle;
 pub(crate) use fetched::take_bundle;
 pub use only::FetchOnly;
-pub(crate) use parts::fetched;
 pub(crate) use reclaim::{FreshBundle, Layout};
 pub use slices::FetchedSlices;
 pub use tensor::BundleTensor;

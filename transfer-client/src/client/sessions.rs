@@ -6,7 +6,9 @@ use crate::error::Gone;
 use crate::request::{BlockingClient, Client, HasHandle};
 #[cfg(feature = "embedded")]
 use crate::session::NodeConfig;
+use std::any::Any;
 use std::path::Path;
+use std::sync::Arc;
 use transfer_memory::socket::Socket;
 
 impl Client {
@@ -110,6 +112,13 @@ both_clients! {
     #[must_use]
     pub fn gone(&self) -> Option<Gone> {
         self.handle().session().gone()
+    }
+
+    /// What a library on the client keeps for it: one `T` for all clones of the client and all its sessions. The first
+    /// call makes it.
+    #[must_use]
+    pub fn extension<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
+        self.handle().connection().extension()
     }
 
     /// The size of the arena, in bytes.

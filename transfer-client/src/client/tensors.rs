@@ -2,14 +2,14 @@
 
 use super::{TwoBuffers, both_clients};
 use crate::error::Error;
-use crate::fetch::{Fetch, FetchMany, Subscriber, Tensor};
+use crate::fetch::{Fetch, FetchExcerpt, FetchMany, Subscriber, Tensor};
 use crate::memory::{Frozen, TensorMut};
 use crate::push::{AllocateWait, Gate, Order, Push, PushMany, Source, allocate, checked, of_array};
 use crate::request::{HasHandle, ToKey, to_key};
 use arrow_array::Array;
 use std::time::Duration;
 use transfer_core::op::{Command, Prepare};
-use transfer_core::tensor::{DType, Name, TensorMeta};
+use transfer_core::tensor::{DType, Excerpt, Gathered, Name, TensorMeta};
 use transfer_memory::view::Element;
 
 both_clients! {
@@ -121,6 +121,17 @@ both_clients! {
     /// Fetches many tensors with one wait.
     pub fn fetch_many<K: ToKey>(&self, keys: impl IntoIterator<Item = K>) -> FetchMany<Self> {
         FetchMany::new(self.handle().session(), keys.into_iter().map(|key| to_key(&key)).collect())
+    }
+
+    /// Fetches an excerpt of the newest version of `key`, for libraries that know what lies where in its body.
+    pub fn fetch_excerpt(&self, key: impl ToKey, excerpt: Excerpt) -> FetchExcerpt<Self> {
+        FetchExcerpt::of_key(self.handle().session(), to_key(&key), excerpt)
+    }
+
+    /// Fetches parts of the versions of several keys with one request to the node that has them. It sends all of them, one
+    /// behind the other, or none.
+    pub fn fetch_gathered(&self, gathered: Gathered) -> FetchExcerpt<Self> {
+        FetchExcerpt::of_many(self.handle().session(), gathered)
     }
 
     /// Deletes a key of this worker. Its tensors that are being read stay until their readers are done.

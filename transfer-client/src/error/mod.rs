@@ -1,21 +1,16 @@
 //! Errors, sorted by fault, and by whether a retry helps.
 //!
 //! # Layout
-//! - this file: [`Error`], of any call. `gone`: why a session is over. `batch`, `bundle`, `exchange`, `partition`: of one kind of
-//!   call.
+//! - this file: [`Error`], of any call. `gone`: why a session is over. `batch`, `bundle`: of one kind of call.
 
 mod batch;
 mod bundle;
-mod exchange;
 mod gone;
-mod partition;
 
 pub use batch::BatchError;
 pub use bundle::BundleError;
-pub use exchange::{End, ExchangeError};
 pub use gone::Gone;
 pub(crate) use gone::{CLOSED, FORKED};
-pub use partition::PartitionError;
 
 use std::time::Duration;
 use transfer_core::op::{Failure, FailureCode, Fault};
@@ -99,9 +94,6 @@ pub enum Error {
     /// A bundle is not valid.
     #[error(transparent)]
     Bundle(#[from] BundleError),
-    /// An exchange.
-    #[error(transparent)]
-    Exchange(#[from] ExchangeError),
     /// The request is larger than the whole arena.
     #[error(
         "{} do not fit into an arena of {}; ask for a larger one with arena_bytes() at connect",
@@ -218,7 +210,6 @@ impl Error {
     pub fn can_retry(&self) -> bool {
         match self {
             Error::Failed(failure) => failure.code.can_retry(),
-            Error::Exchange(error) => error.can_retry(),
             Error::Gpu(error) => error.can_retry(),
             Error::Batch(BatchError::NotRead { .. }) => true,
             Error::ArenaFull { .. } | Error::NoMemory { .. } | Error::NoAnswer { .. } => true,
@@ -237,7 +228,6 @@ impl Error {
             Error::ArenaFull { .. } | Error::NoMemory { .. } | Error::Batch(BatchError::NotRead { .. }) => {
                 Fault::Nobody
             }
-            Error::Exchange(error) if error.can_retry() => Fault::Nobody,
             Error::Gpu(error) if error.can_retry() => Fault::Nobody,
             Error::Gpu(error) if error.is_missing() => Fault::Operator,
             Error::Connect(_) | Error::NotStarted { .. } | Error::SidecarGone(_) | Error::NoAnswer { .. } => {

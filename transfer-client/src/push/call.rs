@@ -93,14 +93,14 @@ impl<'a, C: AnyClient> Push<'a, C> {
         self
     }
 
-    /// What the version must not outlive.
-    pub(crate) fn life(mut self, life: Life) -> Self {
+    /// What the version must not outlive; this worker by default.
+    pub fn life(mut self, life: Life) -> Self {
         self.call.options.retention.life = life;
         self
     }
 
-    /// Whether the version may be written to disk.
-    pub(crate) fn spill(mut self, spill: Spill) -> Self {
+    /// Whether the version may be written to disk; it is not by default.
+    pub fn spill(mut self, spill: Spill) -> Self {
         self.call.options.retention.spill = spill;
         self
     }

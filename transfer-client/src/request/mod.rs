@@ -5,11 +5,12 @@
 //!
 //! # Layout
 //! - this file: [`Request`]. `client`: the two clients. `call`: [`Call`], and waiting for one. `begun`: calls that are waited for in
-//!   slices. `keys`: what can name a tensor. `trace`: the current span.
+//!   slices. `flow`: calls that consist of many calls. `keys`: what can name a tensor. `trace`: the current span.
 
 mod begun;
 mod call;
 mod client;
+pub mod flow;
 mod keys;
 mod trace;
 
@@ -31,7 +32,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 /// The default time-out of a call.
-pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A call that is about to be made. Set its options, then `.await` it, if it is of a [`Client`], or `.call()` it, if it is of a
 /// [`BlockingClient`].

@@ -4,11 +4,11 @@
 //! publishes the versions again, and gives the new session to later calls. Calls that were under way have failed by
 //! then.
 
-use super::free_numbers::FreeNumbers;
 use super::{Answered, Calls, Former, Held, Loan, Session, deadline, spawn_driver};
 use crate::error::Gone;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
+use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -49,7 +49,8 @@ pub(crate) struct Connection {
     closed: AtomicBool,
     /// Held by the thread that reconnects while the next session is not in `session`.
     reconnecting: Mutex<()>,
-    words: Mutex<FreeNumbers>,
+    /// What libraries keep for this client, by its type.
+    extensions: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
 
 impl Connection {
@@ -58,7 +59,7 @@ impl Connection {
             session: Mutex::new(session),
             closed: AtomicBool::new(false),
             reconnecting: Mutex::default(),
-            words: Mutex::default(),
+            extensions: Mutex::default(),
         })
     }
 
@@ -76,9 +77,12 @@ impl Connection {
         self.session().close(deadline);
     }
 
-    /// The numbers of the counters that this worker uses for exchanges.
-    pub(crate) fn words(&self) -> MutexGuard<'_, FreeNumbers> {
-        self.words.lock()
+    /// What a library keeps for this client. The first call makes it.
+    pub(crate) fn extension<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
+        let mut extensions = self.extensions.lock();
+        let found = extensions.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
+        // The entry of a type is of that type.
+        found.clone().downcast().unwrap_or_default()
     }
 
     /// Starts the thread that reconnects. It ends with the connection.
