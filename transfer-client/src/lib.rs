@@ -179,7 +179,7 @@ pub use batch::{
 pub use bundle::{BundleMut, BundleTensor, FetchOnly, FetchedBundle, FetchedSlices};
 pub use client::{Connect, Doorbell, Publisher, TwoBuffers};
 pub use counters::{Barrier, Counted, Counter, Counting, Round, Swapped};
-pub use error::{BatchError, BundleError, Error, Gone};
+pub use error::{BatchError, BundleError, Error, SessionEnd};
 pub use fetch::{EpochBegan, Fetch, FetchExcerpt, FetchMany, FetchedExcerpt, FetchedSlice, Subscriber, Tensor};
 pub use memory::{Frozen, TensorMut};
 pub use push::{AllocateWait, Gate, Order, Push, PushError, PushMany, Pushed};

@@ -12,7 +12,7 @@ use crate::word::Word;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use transfer_client::Gone;
+use transfer_client::SessionEnd;
 use transfer_client::flow::{Flow, Io};
 
 /// The time between two looks.
@@ -48,7 +48,7 @@ impl Keeper<'_> {
         match shared.client.gone() {
             None => {}
             // A new session follows, with what was published.
-            Some(Gone::Away) => return ControlFlow::Continue(()),
+            Some(SessionEnd::Away) => return ControlFlow::Continue(()),
             Some(_) => return ControlFlow::Break(()),
         }
         if shared.is_opener && shared.deadline.is_some_and(|deadline| Instant::now() >= deadline) {

@@ -2,7 +2,7 @@
 
 use super::both_clients;
 use super::connect::Connect;
-use crate::error::Gone;
+use crate::error::SessionEnd;
 use crate::request::{BlockingClient, Client, HasHandle};
 #[cfg(feature = "embedded")]
 use crate::session::NodeConfig;
@@ -107,10 +107,10 @@ both_clients! {
         self.handle().session().incarnation()
     }
 
-    /// The reason why the session is over; `None` while the sidecar is there. After [`Gone::Away`] the client
+    /// The reason why the session is over; `None` while the sidecar is there. After [`SessionEnd::Away`] the client
     /// reconnects by itself, with the versions that it has published.
     #[must_use]
-    pub fn gone(&self) -> Option<Gone> {
+    pub fn gone(&self) -> Option<SessionEnd> {
         self.handle().session().gone()
     }
 

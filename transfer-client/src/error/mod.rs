@@ -1,16 +1,16 @@
 //! Errors, sorted by fault, and by whether a retry helps.
 //!
 //! # Layout
-//! - this file: [`Error`], of any call. `gone`: why a session is over. `batch`, `bundle`: of one kind of call.
+//! - this file: [`Error`], of any call. `session_end`: why a session is over. `batch`, `bundle`: of one kind of call.
 
 mod batch;
 mod bundle;
-mod gone;
+mod session_end;
 
 pub use batch::BatchError;
 pub use bundle::BundleError;
-pub use gone::Gone;
-pub(crate) use gone::{CLOSED, FORKED};
+pub use session_end::SessionEnd;
+pub(crate) use session_end::{CLOSED, FORKED};
 
 use std::time::Duration;
 use transfer_core::op::{Failure, FailureCode, Fault};
@@ -161,7 +161,7 @@ pub enum Error {
     },
     /// The session is over. Everything that was fetched stays readable; connect again.
     #[error("the session with the sidecar is over: {0}; what was fetched stays readable{advice}", advice = advice(.0))]
-    SidecarGone(#[source] Gone),
+    SidecarGone(#[source] SessionEnd),
     /// This client was closed, by [`Client::close`](crate::Client::close). Everything that was fetched stays readable.
     #[error("{}", CLOSED)]
     ClientClosed,
@@ -177,19 +177,19 @@ pub enum Error {
     },
 }
 
-impl From<Gone> for Error {
-    fn from(gone: Gone) -> Error {
+impl From<SessionEnd> for Error {
+    fn from(gone: SessionEnd) -> Error {
         match gone {
-            Gone::Forked => Error::Forked,
-            Gone::ClientClosed => Error::ClientClosed,
+            SessionEnd::Forked => Error::Forked,
+            SessionEnd::ClientClosed => Error::ClientClosed,
             gone => Error::SidecarGone(gone),
         }
     }
 }
 
-fn advice(gone: &Gone) -> &'static str {
+fn advice(gone: &SessionEnd) -> &'static str {
     match gone {
-        Gone::Away => "",
+        SessionEnd::Away => "",
         _ => ", connect again for more",
     }
 }
@@ -205,7 +205,7 @@ impl Error {
     }
 
     /// Whether the same call may succeed later without a change by the caller. [`Error::SidecarGone`] can be retried
-    /// only with [`Gone::Away`], where the client reconnects by itself; otherwise it takes a new client.
+    /// only with [`SessionEnd::Away`], where the client reconnects by itself; otherwise it takes a new client.
     #[must_use]
     pub fn can_retry(&self) -> bool {
         match self {
@@ -213,7 +213,7 @@ impl Error {
             Error::Gpu(error) => error.can_retry(),
             Error::Batch(BatchError::NotRead { .. }) => true,
             Error::ArenaFull { .. } | Error::NoMemory { .. } | Error::NoAnswer { .. } => true,
-            Error::SidecarGone(Gone::Away) => true,
+            Error::SidecarGone(SessionEnd::Away) => true,
             Error::Connect(SessionError::Refused(refusal)) => refusal.code.is_temporary(),
             Error::Connect(SessionError::Address(_) | SessionError::Socket(_)) => true,
             _ => false,

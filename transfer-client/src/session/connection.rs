@@ -5,7 +5,7 @@
 //! then.
 
 use super::{Answered, Calls, Former, Held, Loan, Session, deadline, spawn_driver};
-use crate::error::Gone;
+use crate::error::SessionEnd;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::any::{Any, TypeId};
@@ -97,7 +97,7 @@ impl Connection {
 fn stays(connection: &Weak<Connection>, options: &Reconnect) -> Option<()> {
     wait_for_hangup(connection)?;
     let over = connection.upgrade()?.session();
-    if over.wait_for_end() != Gone::Away {
+    if over.wait_for_end() != SessionEnd::Away {
         return None;
     }
     let (mut published, held) = over.take_loans();

@@ -19,7 +19,7 @@ pub(crate) const CLOSED: &str = "this client was closed; connect again";
 /// session: connect again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Gone {
+pub enum SessionEnd {
     /// The sidecar ended, was restarted, or threw this worker out; its log says why.
     #[error(
         "the sidecar closed the connection: it has ended, was restarted, or threw this worker out (its log says why)"
@@ -77,11 +77,11 @@ pub enum Gone {
     },
 }
 
-impl From<SessionError> for Gone {
-    fn from(error: SessionError) -> Gone {
+impl From<SessionError> for SessionEnd {
+    fn from(error: SessionError) -> SessionEnd {
         match error {
-            SessionError::Socket(SocketError::Closed) => Gone::Closed,
-            other => Gone::Session(other),
+            SessionError::Socket(SocketError::Closed) => SessionEnd::Closed,
+            other => SessionEnd::Session(other),
         }
     }
 }
