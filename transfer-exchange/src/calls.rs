@@ -12,7 +12,7 @@ pub type ExchangeCall<C, T> = FlowRequest<C, Result<T, Error>>;
 
 /// The time after which what nobody publishes counts as lost. A directory that starts anew knows all keys again within
 /// less.
-pub(super) const ABSENT: Duration = Duration::from_secs(5);
+pub(super) const ABSENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time after which the word of a task, or a key, is looked at again.
 pub(super) const REREAD_INTERVAL: Duration = Duration::from_millis(100);
@@ -96,7 +96,7 @@ pub(super) async fn push(io: &Io, push: Push<'_, BlockingClient>, how: How) -> R
 
 /// Deletes keys of this process. What cannot be deleted is gone already, or ends with the session.
 pub(super) async fn delete(io: &Io, exchange: &str, keys: Vec<Key>) {
-    let ended = io.all(keys, |key| io.run(io.client().delete(key).timeout(ABSENT))).await;
+    let ended = io.all(keys, |key| io.run(io.client().delete(key).timeout(ABSENCE_TIMEOUT))).await;
     for failed in ended.into_iter().filter_map(Result::err) {
         tracing::debug!(exchange, "not deleted: {failed}");
     }

@@ -4,7 +4,7 @@
 //! whether the exchange is over. It does not wait for that in the session: a thread that waits there reads for all the
 //! others, and each of their calls would take one more wake-up. At the end it deletes what this process has published.
 
-use crate::calls::{ABSENT, Absence, absence, delete, fetch_record};
+use crate::calls::{ABSENCE_TIMEOUT, Absence, absence, delete, fetch_record};
 use crate::error::{End, Error};
 use crate::ledger::Fate;
 use crate::state::ExchangeState;
@@ -67,7 +67,7 @@ impl Keeper<'_> {
                 Ok(Record::Found) => self.absent_since = None,
                 Ok(Record::Absent) => {
                     let since = *self.absent_since.get_or_insert_with(Instant::now);
-                    if since.elapsed() >= ABSENT {
+                    if since.elapsed() >= ABSENCE_TIMEOUT {
                         shared.ledger.end(End::OpenerGone);
                     }
                 }

@@ -2,7 +2,7 @@
 
 use crate::attempt::{Attempt, OfBundle};
 use crate::block::BlockReader;
-use crate::calls::{ABSENT, Absence, REREAD_INTERVAL, absence, fetch_note, fetch_part, is_slow};
+use crate::calls::{ABSENCE_TIMEOUT, Absence, REREAD_INTERVAL, absence, fetch_note, fetch_part, is_slow};
 use crate::error::{Error, ExchangeError};
 use crate::manifest::{Bundles, Places, heads_guess, range_of};
 use crate::state::ExchangeState;
@@ -75,7 +75,7 @@ impl ExchangeState {
                     (attempt, since) = (now, Instant::now());
                     continue;
                 }
-                Word::Committed(_) if absence == Absence::Certain || since.elapsed() >= ABSENT => {
+                Word::Committed(_) if absence == Absence::Certain || since.elapsed() >= ABSENCE_TIMEOUT => {
                     return Ok(Found::Lost);
                 }
                 Word::Committed(_) => {}
@@ -143,7 +143,7 @@ impl ExchangeState {
     /// Any [`Error`] that does not tell.
     pub(super) async fn is_there(&self, io: &Io, of: (u32, u32)) -> Result<bool, Error> {
         let key = self.bundle_key(of, 0)?;
-        let until = Instant::now() + ABSENT;
+        let until = Instant::now() + ABSENCE_TIMEOUT;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match fetch_part(io, key.clone(), Excerpt::metadata(), left).await {
@@ -196,7 +196,7 @@ impl ExchangeState {
         let excerpt = Excerpt::of_ranges(true, range).map_err(BundleError::from)?;
         let fetched = loop {
             // The time is short, so that a key that nobody publishes is noticed. A table that is slow comes later.
-            match fetch_part(io, key.clone(), excerpt.clone(), io.left(ABSENT)).await {
+            match fetch_part(io, key.clone(), excerpt.clone(), io.left(ABSENCE_TIMEOUT)).await {
                 Err(e) if is_slow(&e) && Instant::now() < io.limit() => {}
                 fetched => break fetched?,
             }
@@ -258,7 +258,7 @@ impl ExchangeState {
 async fn gone<T>(io: &Io, key: Key) -> Result<T, Error> {
     loop {
         io.sleep_until(Instant::now() + PRESENCE_CHECK_INTERVAL).await;
-        match fetch_part(io, key.clone(), Excerpt::metadata(), ABSENT).await {
+        match fetch_part(io, key.clone(), Excerpt::metadata(), ABSENCE_TIMEOUT).await {
             Err(e) if absence(&e) == Some(Absence::Certain) => return Err(e),
             _ => {}
         }

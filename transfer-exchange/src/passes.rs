@@ -17,13 +17,13 @@ use transfer_client::BatchError;
 const ROWS_PER_BATCH: NonZeroUsize = NonZeroUsize::new(8192).expect("not 0");
 
 /// The bytes that rows may take, unless the reader says another number.
-const MEMORY: u64 = 1 << 30;
+const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
 
 /// What a row takes besides its values while rows are put in order: its hash, its place, and where it came from.
 const BYTES_PER_ROW: u64 = 40;
 
 /// The upper bits of a hash by which rows are counted.
-const BITS: u32 = 16;
+const COUNTED_HASH_BITS: u32 = 16;
 
 /// The rows of a partition, in the order of a seed.
 pub(super) struct InOrder {
@@ -69,7 +69,7 @@ pub(super) enum Then {
 impl InOrder {
     pub(super) fn new(seed: u64) -> InOrder {
         let state = State::Holding { blocks: Vec::new(), size: Size::default() };
-        InOrder { seed, rows_per_batch: ROWS_PER_BATCH, memory: MEMORY, position: 0, begun: None, state }
+        InOrder { seed, rows_per_batch: ROWS_PER_BATCH, memory: DEFAULT_MEMORY_BYTES, position: 0, begun: None, state }
     }
 
     /// Takes a block of a task. With `to_copy` it holds nothing of the memory in which the block lies.
@@ -214,7 +214,7 @@ struct Counts {
 
 impl Default for Counts {
     fn default() -> Counts {
-        Counts { of: vec![0; 1 << BITS], size: Size::default() }
+        Counts { of: vec![0; 1 << COUNTED_HASH_BITS], size: Size::default() }
     }
 }
 
@@ -229,7 +229,7 @@ struct Window {
 
 /// The bucket of a row with this hash.
 fn bucket(hash: u64) -> usize {
-    (hash >> (u64::BITS - BITS)) as usize
+    (hash >> (u64::BITS - COUNTED_HASH_BITS)) as usize
 }
 
 impl Counts {

@@ -14,13 +14,13 @@ use v1::event::What;
 
 /// The default deadline of a drain, and the longest deadline.
 const DEADLINE: Duration = Duration::from_secs(30);
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+const MAX_DRAIN_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The interval at which a drain checks whether work is left.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The interval of progress reports when nothing changes.
-const TELL: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The drain of a sidecar. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -92,8 +92,8 @@ impl Drain {
     pub(crate) fn begin(&self, deadline_ns: u64) -> Result<ReceiverStream<Result<v1::DrainProgress, Status>>, Status> {
         let patience = match Duration::from_nanos(deadline_ns) {
             Duration::ZERO => DEADLINE,
-            told if told > LONGEST => {
-                let why = format!("deadline_ns is {deadline_ns}: at most {} is a deadline", LONGEST.as_nanos());
+            told if told > MAX_DRAIN_TIME => {
+                let why = format!("deadline_ns is {deadline_ns}: at most {} is a deadline", MAX_DRAIN_TIME.as_nanos());
                 return Err(Status::invalid_argument(why));
             }
             told => told,
@@ -147,7 +147,7 @@ impl Drain {
             if state.borrow().is_none_or(|state| state.deadline <= Instant::now()) {
                 break v1::DrainStep::Overdue;
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         };
         let words = match step {
             v1::DrainStep::Finished => "the sidecar has finished what ran, and leaves",
@@ -174,7 +174,7 @@ impl Drain {
                 }
                 tokio::select! {
                     changed = state.changed() => if changed.is_err() { return },
-                    () = tokio::time::sleep(TELL) => {}
+                    () = tokio::time::sleep(REPORT_INTERVAL) => {}
                     () = tell.closed() => return,
                 }
             }

@@ -14,7 +14,7 @@ use transfer_core::text::printable;
 use transfer_terminal::units::bytes;
 
 /// The interval of checks of the sidecar while a push stays.
-const LOOK: Duration = Duration::from_millis(200);
+const LIVENESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Publishes the tensors, reports, and waits.
 ///
@@ -94,7 +94,7 @@ async fn hold(clients: &[Client], socket: &Path, story: &Story, end: impl Future
     loop {
         tokio::select! {
             () = &mut end => break,
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(LIVENESS_INTERVAL) => {}
         }
         let at = socket.display();
         match (gone(), was_away) {

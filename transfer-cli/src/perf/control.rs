@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// How long the other end may take for its next message, outside a measurement.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to the other end.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Control {
         let unreachable = |source| PerfError::Unreachable { host: host.to_owned(), port, source };
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in (host, port).to_socket_addrs().map_err(unreachable)? {
-            match TcpStream::connect_timeout(&address, PATIENCE) {
+            match TcpStream::connect_timeout(&address, MESSAGE_TIMEOUT) {
                 Ok(stream) => return Control::new(stream).map_err(unreachable),
                 Err(error) => last = error,
             }
@@ -46,7 +46,7 @@ impl Control {
         sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(5))?;
         sockopt::set_tcp_keepcnt(&stream, 3)?;
         let peer = stream.peer_addr()?;
-        Ok(Control { stream, peer, pending: Vec::new(), patience: PATIENCE })
+        Ok(Control { stream, peer, pending: Vec::new(), patience: MESSAGE_TIMEOUT })
     }
 
     /// The other end.
@@ -187,7 +187,7 @@ pub(super) mod tests {
         other.write_all(first).unwrap();
         assert_eq!(control.heard("").unwrap(), None);
         other.write_all(rest).unwrap();
-        control.patience = PATIENCE;
+        control.patience = MESSAGE_TIMEOUT;
         assert_eq!((control.hear("").unwrap(), control.hear("").unwrap()), (Message::Go, Message::End));
         let refused = control.hear("").unwrap_err().to_string();
         assert!(refused.ends_with("says: no room"), "{refused}");
@@ -202,7 +202,7 @@ pub(super) mod tests {
         assert!(matches!(error, PerfError::Silent { waiting: "the server was to answer", .. }), "{error}");
         assert!(error.to_string().contains(&peer.to_string()), "{error}");
         other.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-        control.patience = PATIENCE;
+        control.patience = MESSAGE_TIMEOUT;
         let error = control.hear("").unwrap_err();
         assert!(matches!(error, PerfError::Message { source: MessageError::Mark, .. }), "{error}");
 

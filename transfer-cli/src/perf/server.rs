@@ -17,7 +17,7 @@ use transfer_terminal::units::counted;
 use transfer_verbs::choose::Chosen;
 
 /// How long a client may take from one run to the next: it may have much memory to fill.
-const NEXT: Duration = Duration::from_secs(60);
+const NEXT_RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Listens, serves the first client that was started for the same, and returns when it is done.
 pub(super) fn run(options: &Options, chosen: &Chosen) -> Result<(), PerfError> {
@@ -93,7 +93,7 @@ struct Session<'a> {
 impl Session<'_> {
     fn serve(&mut self, control: &mut Control) -> Result<(), PerfError> {
         loop {
-            match control.hear_within(Some(NEXT), "it was to say what comes next")? {
+            match control.hear_within(Some(NEXT_RUN_TIMEOUT), "it was to say what comes next")? {
                 Message::Prepare { mut setup, ends } => {
                     setup.events |= self.options.events;
                     // The former one's memory goes first.
@@ -178,10 +178,12 @@ fn serve(rig: &mut Rig, run: &Run, control: &mut Control) -> Result<Outcome, Per
     let messages = match done {
         Some(messages) => messages,
         // A number of messages takes as long as it takes; while the client is there, it is measuring.
-        None => match control.hear_within(run.seconds.map(|s| NEXT + Duration::from_secs(s.into())), waiting)? {
-            Message::Done { messages } => messages,
-            message => return Err(control.unexpected(&message, "Done")),
-        },
+        None => {
+            match control.hear_within(run.seconds.map(|s| NEXT_RUN_TIMEOUT + Duration::from_secs(s.into())), waiting)? {
+                Message::Done { messages } => messages,
+                message => return Err(control.unexpected(&message, "Done")),
+            }
+        }
     };
     let matches = match rig.setup.verb {
         Verb::Atomic => messages.len() == pairs && rig.memory.has_counted(&messages)?,

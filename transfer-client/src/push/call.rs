@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::gathered::{Pieces, copy_buffers, copy_threads, gather};
 use crate::memory::{Frozen, TensorMut};
 use crate::request::{AnyClient, Call, Request, RequestCall};
-use crate::session::{Answered, Ended, GRACE, Held, OneCall, Session, SharedRange, deadline};
+use crate::session::{ANSWER_GRACE, Answered, Ended, Held, OneCall, Session, SharedRange, deadline};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
@@ -207,7 +207,7 @@ impl Call for PushCall<'_> {
                 Stage::Refused(error) => return ControlFlow::Break(Err(error)),
                 ended @ (Stage::Sent { .. } | Stage::Ended) => {
                     self.stage = ended;
-                    return ControlFlow::Continue(now + GRACE);
+                    return ControlFlow::Continue(now + ANSWER_GRACE);
                 }
             };
             if let Some(error) = &self.options.error {

@@ -55,7 +55,7 @@ mod watch;
 
 pub(crate) use calls::{Calls, Ended, merge};
 pub(crate) use connection::{Connection, Reconnect};
-pub(crate) use deadline::{GRACE, deadline};
+pub(crate) use deadline::{ANSWER_GRACE, deadline};
 pub(crate) use driver::spawn as spawn_driver;
 #[cfg(feature = "embedded")]
 pub(crate) use embedded::sidecar as embedded_sidecar;

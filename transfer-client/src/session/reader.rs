@@ -18,7 +18,7 @@ use transfer_memory::session::{FromSidecar, SessionError, WorkerSocket};
 use transfer_memory::socket::SocketError;
 
 /// The most replies that are handled before what they cause is done.
-const BATCH: usize = 64;
+const REPLIES_PER_DRAIN: usize = 64;
 
 /// The reading half of a session. The holder of its lock reads, and may sleep on the socket.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Reader {
     /// Valid replies before an invalid one count.
     fn take_batch(&mut self, session: &Session) -> (usize, Result<(), SessionEnd>) {
         let (mut table, mut taken, mut result) = (None, 0, Ok(()));
-        while taken < BATCH {
+        while taken < REPLIES_PER_DRAIN {
             let reply = match self.completion.try_pop(&mut self.record) {
                 Ok(None) => break,
                 Ok(Some(bytes)) => read_reply(bytes).map_err(SessionEnd::from),

@@ -49,7 +49,7 @@ pub enum NodeEvent {
 }
 
 /// The most failures that are reported in one window, and the length of the window.
-const FAILURES: (u32, Duration) = (10, Duration::from_secs(1));
+const FAILURE_RATE: (u32, Duration) = (10, Duration::from_secs(1));
 
 /// The failures of the current window: reported ones and unreported ones.
 #[derive(Default)]
@@ -62,7 +62,7 @@ pub(super) struct FailureRateLimit {
 impl FailureRateLimit {
     /// Decides whether to report a failure. If so, returns the number of unreported failures before it.
     pub(super) fn next(&mut self, now: Time) -> Option<u64> {
-        let (most, window) = FAILURES;
+        let (most, window) = FAILURE_RATE;
         if now.since(self.since) >= window {
             (self.since, self.told) = (now, 0);
         }

@@ -6,8 +6,8 @@ use super::sources::Source;
 use crate::block::{ALIGNMENT, Block, Header, record_batch_message, write_head};
 use transfer_client::TensorMut;
 
-/// The part of a block, as 1 / `GAPS`, that may be gaps before its buffers are moved together.
-const GAPS: usize = 8;
+/// The part of a block, as 1 / `GAP_SHARE`, that may be gaps before its buffers are moved together.
+const GAP_SHARE: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Building {
@@ -140,7 +140,7 @@ fn move_together(bytes: &mut [u8], mut starts: Vec<usize>, lens: &[usize]) -> Ve
     let first = starts.first().copied().unwrap_or(0);
     let together = lens.iter().fold(first, |at, len| (at + len).next_multiple_of(ALIGNMENT));
     let end = starts.iter().zip(lens).filter(|(_, len)| **len > 0).map(|(start, len)| start + len).max().unwrap_or(0);
-    if end.saturating_sub(together) * GAPS <= end {
+    if end.saturating_sub(together) * GAP_SHARE <= end {
         return starts;
     }
     let mut at = first;

@@ -30,7 +30,7 @@ pub(super) struct Views {
 }
 
 /// The length up to which a value lies in its view (Arrow columnar format, "Variable-size Binary View Layout").
-const INLINE: usize = 12;
+const INLINE_BYTES: usize = 12;
 
 impl Views {
     /// The view of a row, and its bytes if they lie elsewhere.
@@ -43,7 +43,7 @@ impl Views {
         };
         let number = |at: usize| view[at..].first_chunk::<4>().map_or(0, |bytes| u32::from_ne_bytes(*bytes) as usize);
         match number(0) {
-            len if len <= INLINE => (view, &[]),
+            len if len <= INLINE_BYTES => (view, &[]),
             len => (view, &self.buffers[number(8)][number(12)..][..len]),
         }
     }

@@ -36,7 +36,7 @@ use transfer_memory::segment::Segment;
 use transfer_memory::session::SidecarEnd;
 
 /// The most commands that are taken in one round.
-const BATCH: usize = 256;
+const COMMANDS_PER_ROUND: usize = 256;
 
 pub(super) struct Run {
     pub(super) driver: Driver<Arc<Segment>>,
@@ -360,7 +360,7 @@ impl Run {
             return false;
         }
         let mut active = false;
-        for _ in 0..BATCH {
+        for _ in 0..COMMANDS_PER_ROUND {
             let Some(command) = self.put_off.take().or_else(|| self.inbox.try_recv().ok()) else { break };
             if let (EngineCommand::AddPool { board: Some(_), .. }, None) = (&command, &kept) {
                 self.put_off = Some(command);

@@ -7,9 +7,9 @@
 //! One thread at a time turns it, and holds its lock:
 //! - **The keeper sleeps without the lock.** So a waiter takes the engine over without waking it. What comes meanwhile may wake
 //!   the keeper, which then finds that it is not needed, and *rests*.
-//! - **A keeper that rests looks after [`REST`]**, and goes on if nobody has turned the engine for [`ALONE`]. So a worker that
+//! - **A keeper that rests looks after [`KEEPER_INTERVAL`]**, and goes on if nobody has turned the engine for [`KEEPER_DELAY`]. So a worker that
 //!   waits again and again never has to wake it. If that worker stays away once, what comes meanwhile is served at most
-//!   [`REST`] + [`ALONE`] late. While one turn lasts longer, the keeper sleeps until its end.
+//!   [`KEEPER_INTERVAL`] + [`KEEPER_DELAY`] late. While one turn lasts longer, the keeper sleeps until its end.
 //! - **A waiter that usually comes back at once leaves what is to be sent to its next turn**, which saves a system call: an
 //!   acknowledgement leaves together with the answer. Otherwise it sends before it goes. It has the keeper go on, unless waiters
 //!   are frequent: a keeper that goes on takes a core from the thread that will be back soon.
@@ -33,13 +33,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// After this time the keeper looks whether it is needed.
-const REST: Duration = Duration::from_micros(200);
+const KEEPER_INTERVAL: Duration = Duration::from_micros(200);
 
 /// It is needed once nobody has turned the engine for as long as this.
-const ALONE: Duration = Duration::from_micros(100);
+const KEEPER_DELAY: Duration = Duration::from_micros(100);
 
 /// The time for which a waiter tries the lock before it looks who holds it.
-const TRY: Duration = Duration::from_micros(100);
+const LOCK_SPIN_TIME: Duration = Duration::from_micros(100);
 
 /// The most rounds after which a waiter that leaves lets the keeper look, in place of announcing its sleep again.
 const LAST_ROUNDS: usize = 4;
@@ -252,7 +252,7 @@ impl Shared {
             if self.by_waiter.load(Ordering::SeqCst) {
                 break None;
             }
-            if let Some(run) = self.run.try_lock_for(TRY) {
+            if let Some(run) = self.run.try_lock_for(LOCK_SPIN_TIME) {
                 break Some(run);
             }
         };
@@ -301,7 +301,7 @@ impl Shared {
         let mut called = self.called.lock();
         loop {
             if !*called {
-                self.calls.wait_for(&mut called, REST);
+                self.calls.wait_for(&mut called, KEEPER_INTERVAL);
             }
             let turns = Some(self.turns.load(Ordering::SeqCst));
             if self.by_waiter.load(Ordering::SeqCst) && turns == seen && !*called {
@@ -315,7 +315,7 @@ impl Shared {
             }
             seen = turns;
             let left = Duration::from_micros(self.left.load(Ordering::SeqCst));
-            let alone = self.started.elapsed().saturating_sub(left) >= ALONE;
+            let alone = self.started.elapsed().saturating_sub(left) >= KEEPER_DELAY;
             if (std::mem::take(&mut *called) || alone)
                 && let Some(run) = self.run.try_lock()
             {

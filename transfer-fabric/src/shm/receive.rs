@@ -1,6 +1,6 @@
 //! The receiving direction of a link. Records are checked before any byte is copied, and this side copies.
 
-use super::copy_pool::LEAST_BYTES;
+use super::copy_pool::MIN_SHARED_COPY_BYTES;
 use super::job::{Job, Span};
 use super::link::{Landing, Link, ReceiveContext};
 use super::record::{self, HEAD_BYTES, Record, Write};
@@ -166,7 +166,7 @@ impl Link {
             return Ok(Some(remote.len));
         }
         let job = Arc::new(job);
-        if remote.len >= LEAST_BYTES {
+        if remote.len >= MIN_SHARED_COPY_BYTES {
             context.copy_pool.copy(&job);
         }
         self.landing = Some(Landing { job, key: place.key, immediate });

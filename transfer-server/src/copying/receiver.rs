@@ -23,13 +23,13 @@ use transfer_memory::segment::Segment;
 use transfer_proto::v1;
 
 /// The pieces that are fetched ahead of the one that is written.
-const AHEAD: u64 = 4;
+const PIECES_AHEAD: u64 = 4;
 
 /// The bytes that are copied out, added to the digest and written at once: they stay in the cache meanwhile.
 const CHUNK_BYTES: usize = 128 << 10;
 
 /// The interval of reports.
-const REPORT: Duration = Duration::from_millis(100);
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The length of the last version: the sender's digest.
 const DIGEST_BYTES: u64 = 32;
@@ -133,7 +133,7 @@ impl Receiver {
         let mut pace = Pace::new(reported);
         loop {
             // The version after the pieces is the digest.
-            while asked <= pieces && asked < next - 1 + AHEAD {
+            while asked <= pieces && asked < next - 1 + PIECES_AHEAD {
                 asked += 1;
                 session.request(self.fetch(asked))?;
             }
@@ -174,7 +174,7 @@ impl Receiver {
             if next <= pieces {
                 pace.moved(Instant::now(), at)?;
             }
-            if reported.elapsed() >= REPORT {
+            if reported.elapsed() >= REPORT_INTERVAL {
                 self.report(at);
                 reported = Instant::now();
             }

@@ -30,7 +30,7 @@ const LONGEST_NAME: usize = 128;
 const MAX_KNOWN: usize = 256;
 
 /// The calls of each kind in which the kernel may look for a port at a time. Each has a thread.
-const LOOKUPS: usize = 4;
+const MAX_LOOKUPS: usize = 4;
 
 /// The time for which a call waits for one of these threads.
 const LOOKUP_DEADLINE: Duration = Duration::from_secs(2);
@@ -61,7 +61,7 @@ struct Known {
 
 impl Echo {
     pub(crate) fn new(links: Links, own: Result<Datagrams, String>) -> Echo {
-        let [admitting, sending] = [(); 2].map(|()| Semaphore::new(LOOKUPS));
+        let [admitting, sending] = [(); 2].map(|()| Semaphore::new(MAX_LOOKUPS));
         Echo(Arc::new(Shared { links, own, known: Mutex::default(), admitting, sending }))
     }
 

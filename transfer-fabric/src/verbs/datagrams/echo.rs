@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use transfer_verbs::{AsyncEvents, AsyncSource, CompletionChannel};
 
 /// A queue pair that has failed is made again at most once in this time.
-const REST: Duration = Duration::from_secs(1);
+const REMAKE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why the thread leaves a queue pair.
 enum End {
@@ -57,7 +57,7 @@ impl Echo {
                 End::Failed(why) => {
                     tracing::warn!(why, "the queue pair for datagrams has failed, and is made again");
                     self.fail(&why);
-                    self.rest(since + REST, &why)
+                    self.rest(since + REMAKE_INTERVAL, &why)
                 }
                 end => Err(end),
             };

@@ -47,7 +47,7 @@ impl Room<'_> {
             steps += 1;
             let begin = if u64::from(link.0) == first { begin } else { 0 };
             for (place, flow) in flows.places(begin) {
-                if steps >= Page::<u64>::MOST_STEPS {
+                if steps >= Page::<u64>::MAX_STEPS {
                     next = Some(u64::from(link.0) << 32 | place as u64);
                     break 'links;
                 }
