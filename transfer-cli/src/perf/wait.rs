@@ -95,7 +95,7 @@ impl<'a> Watch<'a> {
 
     fn look(&mut self) -> Result<bool, PerfError> {
         if self.listens() {
-            self.said = self.control.heard(self.waiting)?;
+            self.said = self.control.recv_or_end(self.waiting)?;
             return Ok(self.said.is_some());
         }
         Ok(false)
@@ -156,7 +156,7 @@ impl Completions {
                 watch.progress();
                 break count;
             }
-            let heard = match &self.channel {
+            let recv_or_end = match &self.channel {
                 None => watch.round()?,
                 // What came before it was armed causes no event.
                 Some(_) if !self.armed => {
@@ -165,13 +165,13 @@ impl Completions {
                     false
                 }
                 Some(channel) => {
-                    let heard = watch.sleep(channel)?;
+                    let recv_or_end = watch.sleep(channel)?;
                     // The queue has the channel for itself.
                     self.armed = !channel.take_event()?;
-                    heard
+                    recv_or_end
                 }
             };
-            if heard {
+            if recv_or_end {
                 break 0;
             }
         };
