@@ -123,9 +123,9 @@ enum State {
 /// A call in progress, made by `fetch_later`. Dropping it, or `cancel()`, gives the call up, and a late result is
 /// released.
 #[pyclass(frozen, module = "transferd")]
-pub(crate) struct Pending(Mutex<Shared>);
+pub(crate) struct Pending(Mutex<PendingShared>);
 
-struct Shared {
+struct PendingShared {
     state: State,
     /// Whether `cancel()` was called. A thread that has taken the call ends it when it puts it back.
     is_given_up: bool,
@@ -142,7 +142,7 @@ impl Pending {
     }
 
     fn with(state: State) -> Pending {
-        Pending(Mutex::new(Shared { state, is_given_up: false }))
+        Pending(Mutex::new(PendingShared { state, is_given_up: false }))
     }
 
     /// Takes the first step, which sends the call.

@@ -24,10 +24,10 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The drain of a sidecar. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Drain(Arc<Shared>);
+pub(crate) struct Drain(Arc<DrainShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct DrainShared {
     engine: EngineClient,
     events: Events,
     /// Held while a drain begins, so that only one begins.
@@ -60,7 +60,7 @@ impl State {
 impl Drain {
     /// Makes the state without a drain.
     pub(crate) fn new(engine: EngineClient, events: Events) -> Drain {
-        Drain(Arc::new(Shared { engine, events, begins: Mutex::default(), state: watch::Sender::new(None) }))
+        Drain(Arc::new(DrainShared { engine, events, begins: Mutex::default(), state: watch::Sender::new(None) }))
     }
 
     /// Returns whether a drain is under way.
@@ -128,7 +128,7 @@ impl Drain {
     }
 
     async fn run(self) {
-        let Shared { engine, state, .. } = &*self.0;
+        let DrainShared { engine, state, .. } = &*self.0;
         let step = loop {
             // Repeating the command is harmless, and the answer holds the work that is left.
             match engine.drain().await {

@@ -26,10 +26,10 @@ const MAX_TEXT_CHARS: usize = 1024;
 
 /// The events of a sidecar. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Events(Arc<Shared>);
+pub(crate) struct Events(Arc<EventsShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct EventsShared {
     kept: Mutex<VecDeque<v1::Event>>,
     /// The number of the latest event.
     latest: watch::Sender<u64>,
@@ -38,7 +38,7 @@ struct Shared {
 impl Events {
     /// Makes an empty list.
     pub(crate) fn new() -> Events {
-        Events(Arc::new(Shared { kept: Mutex::default(), latest: watch::Sender::new(0) }))
+        Events(Arc::new(EventsShared { kept: Mutex::default(), latest: watch::Sender::new(0) }))
     }
 
     /// Adds an event. Never waits for a reader.

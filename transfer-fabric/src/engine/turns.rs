@@ -46,9 +46,9 @@ const LAST_ROUNDS: usize = 4;
 
 /// The engine of this process, for threads that wait for it. Cheap to clone.
 #[derive(Clone)]
-pub struct Turns(Arc<Shared>);
+pub struct Turns(Arc<TurnsShared>);
 
-struct Shared {
+struct TurnsShared {
     /// `None` once it has ended.
     run: Mutex<Option<Run>>,
     sleeper: Arc<Epoll<Ready>>,
@@ -83,11 +83,11 @@ pub enum PollPoint {
 
 /// A thread that waits while others turn the engine.
 #[must_use]
-pub struct Follower(Arc<Shared>);
+pub struct Follower(Arc<TurnsShared>);
 
 impl Turns {
     pub(super) fn new(run: Run) -> Turns {
-        Turns(Arc::new(Shared {
+        Turns(Arc::new(TurnsShared {
             sleeper: run.sleeper.clone(),
             bell: run.bell.clone(),
             run: Mutex::new(Some(run)),
@@ -183,7 +183,7 @@ impl Turns {
 
 impl fmt::Debug for Turns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { by_waiter, followers, .. } = &*self.0;
+        let TurnsShared { by_waiter, followers, .. } = &*self.0;
         f.debug_struct("Turns").field("by_waiter", by_waiter).field("followers", followers).finish_non_exhaustive()
     }
 }
@@ -193,7 +193,7 @@ impl fmt::Debug for Turns {
 #[error("others turn the engine, or it has ended")]
 pub struct NotTurned;
 
-impl Shared {
+impl TurnsShared {
     fn keep(&self) {
         let mut kept = Vec::new();
         let mut run = self.run.lock();
@@ -327,7 +327,7 @@ impl Shared {
 
 /// A waiter's turn.
 struct Turn<'a> {
-    shared: &'a Shared,
+    shared: &'a TurnsShared,
     /// `None` while it is being dropped.
     run: Option<MutexGuard<'a, Option<Run>>>,
     /// Whether its thread waits for an answer.

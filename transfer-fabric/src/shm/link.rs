@@ -6,7 +6,7 @@ use super::job::Job;
 use super::note::{Nonce, Note};
 use super::quota::Mapped;
 use super::record::{Element, Encoded, Record, Write};
-use super::shared::Shared;
+use super::shared::LinkMemory;
 use crate::links::{AckState, FabricLink, SentCounts, Sink, Works};
 use crate::regions::Regions;
 use crate::token::Token;
@@ -47,7 +47,7 @@ pub(super) struct Link {
     pub(super) id: LinkId,
     pub(super) socket: Socket,
     pub(super) stage: Stage,
-    pub(super) shared: Shared,
+    pub(super) shared: LinkMemory,
     /// The peer's incarnation. Segments that the peer passes are marked with it.
     incarnation: u64,
     /// Records that found no room in the ring.
@@ -118,7 +118,7 @@ impl FabricLink for Link {
 }
 
 impl Link {
-    pub(super) fn new(id: LinkId, socket: Socket, shared: Shared, stage: Stage, own_namespace: u64) -> Link {
+    pub(super) fn new(id: LinkId, socket: Socket, shared: LinkMemory, stage: Stage, own_namespace: u64) -> Link {
         Link {
             id,
             socket,

@@ -60,10 +60,10 @@ pub(crate) struct Order {
 
 /// The copies of this sidecar. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Copies(Option<Arc<Shared>>);
+pub(crate) struct Copies(Option<Arc<CopiesShared>>);
 
 #[derive(Debug)]
-struct Shared {
+struct CopiesShared {
     folder: Folder,
     role: CopyRole,
     tenant: Tenant,
@@ -85,7 +85,7 @@ impl Copies {
     ) -> Copies {
         // `Config::check` has checked the tenant.
         let (Some(folder), Ok(tenant)) = (folder, config.tenant(tenancy)) else { return Copies(None) };
-        Copies(Some(Arc::new(Shared {
+        Copies(Some(Arc::new(CopiesShared {
             folder,
             role: config.role,
             tenant,

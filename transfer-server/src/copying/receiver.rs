@@ -2,7 +2,7 @@
 
 use super::error::CopyError;
 use super::pace::{INTERVAL, Pace};
-use super::{Order, Shared};
+use super::{CopiesShared, Order};
 use crate::engine::{EngineCommand, ReaderReply};
 use crossbeam_channel as channel;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -65,7 +65,7 @@ pub(super) struct Receiver {
     pub(super) last: mpsc::OwnedPermit<Result<v1::CopyProgress, Status>>,
     pub(super) hear: channel::Sender<Heard>,
     pub(super) heard: channel::Receiver<Heard>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<CopiesShared>,
 }
 
 /// A piece that has come. Its memory stays until its lease is released.
@@ -77,7 +77,7 @@ struct Piece {
 
 /// The session, which ends with this value: also its leases and its fetches.
 struct Session<'a> {
-    shared: &'a Shared,
+    shared: &'a CopiesShared,
     id: SessionId,
 }
 
@@ -115,7 +115,7 @@ impl Receiver {
 
     fn receive(&self) -> Result<v1::CopyDone, CopyError> {
         let Order { path, bytes, message_bytes, overwrite, .. } = &self.order;
-        let Shared { folder, room, sessions, tenant, .. } = &*self.shared;
+        let CopiesShared { folder, room, sessions, tenant, .. } = &*self.shared;
         let place = folder.place(path, *overwrite)?;
         let _reserved = room.reserve(folder, &place, path, *bytes)?;
         let unfinished = place.begin()?;

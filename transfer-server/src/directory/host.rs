@@ -42,10 +42,10 @@ pub enum Detached {
 
 /// The directory, in memory. Cheap to clone; all clones share one directory.
 #[derive(Debug, Clone)]
-pub struct Directory(Arc<Shared>);
+pub struct Directory(Arc<HostShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct HostShared {
     host: Name,
     /// The path of a Unix socket at which nodes of this host may attach, to prove their user. Empty: none.
     local: Arc<str>,
@@ -130,7 +130,7 @@ impl Directory {
             pings: 0,
             closed: false,
         };
-        Directory(Arc::new(Shared { host, local, silence, state: Mutex::new(state) }))
+        Directory(Arc::new(HostShared { host, local, silence, state: Mutex::new(state) }))
     }
 
     /// Returns the path of the Unix socket at which nodes of this host may attach.

@@ -31,10 +31,10 @@ const MAX_PAGES: usize = 8;
 
 /// The observable state of a sidecar. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Observer(Arc<Inner>);
+pub(crate) struct Observer(Arc<ObserverInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct ObserverInner {
     parts: ObserverParts,
     started_at: SystemTime,
     last: Cached<Observation>,
@@ -108,7 +108,7 @@ pub(crate) struct Observation {
 impl Observer {
     pub(crate) fn new(parts: ObserverParts) -> Observer {
         let started_at = parts.clock.wall_clock(Time::default());
-        Observer(Arc::new(Inner {
+        Observer(Arc::new(ObserverInner {
             parts,
             started_at,
             last: Cached(Mutex::new(None)),

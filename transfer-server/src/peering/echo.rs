@@ -37,10 +37,10 @@ const LOOKUP_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The datagrams of this node. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Echo(Arc<Shared>);
+pub(crate) struct Echo(Arc<EchoShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct EchoShared {
     links: Links,
     /// The queue pair, or the reason why there is none, which names the node.
     own: Result<Datagrams, String>,
@@ -62,7 +62,7 @@ struct Known {
 impl Echo {
     pub(crate) fn new(links: Links, own: Result<Datagrams, String>) -> Echo {
         let [admitting, sending] = [(); 2].map(|()| Semaphore::new(MAX_LOOKUPS));
-        Echo(Arc::new(Shared { links, own, known: Mutex::default(), admitting, sending }))
+        Echo(Arc::new(EchoShared { links, own, known: Mutex::default(), admitting, sending }))
     }
 
     /// Admits a peer's queue pair.

@@ -40,12 +40,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Accepts workers until it is dropped. The drop also removes the socket's path.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
-    shared: Arc<Shared>,
+    shared: Arc<AcceptorShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct AcceptorShared {
     /// Wakes the acceptor when it has to look at its state.
     bell: OwnedFd,
     stop: AtomicBool,
@@ -53,10 +53,10 @@ struct Shared {
     handshakes: Mutex<HashMap<u32, usize>>,
 }
 
-impl Shared {
-    fn new() -> std::io::Result<Shared> {
+impl AcceptorShared {
+    fn new() -> std::io::Result<AcceptorShared> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Shared { bell, stop: AtomicBool::new(false), handshakes: Mutex::default() })
+        Ok(AcceptorShared { bell, stop: AtomicBool::new(false), handshakes: Mutex::default() })
     }
 
     fn ring(&self) {
@@ -99,7 +99,7 @@ struct Waiting {
 
 /// The state of the thread.
 struct Accepting<H> {
-    shared: Arc<Shared>,
+    shared: Arc<AcceptorShared>,
     runtime: Handle,
     /// Does the handshake with a connection that has sent something.
     handshake: H,
@@ -125,7 +125,7 @@ impl Acceptor {
         first_message: Duration,
         runtime: Handle,
     ) -> std::io::Result<Acceptor> {
-        let shared = Arc::new(Shared::new()?);
+        let shared = Arc::new(AcceptorShared::new()?);
         let silent = Silent::new(MAX_WAITING, WAITING_OF_ONE);
         let waiting = BTreeMap::new();
         let mut accepting =

@@ -4,7 +4,7 @@ use super::budget::Budget;
 use super::message::{Kind, Message};
 use super::pair::{Broken, Pair};
 use super::trips::Trips;
-use super::{Command, DatagramError, Shared, Trip};
+use super::{Command, DatagramError, EchoState, Trip};
 use crate::random;
 use crossbeam_channel::Receiver;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -32,7 +32,7 @@ impl From<Broken> for End {
 }
 
 pub(super) struct Echo {
-    shared: Arc<Shared>,
+    shared: Arc<EchoState>,
     commands: Receiver<Command>,
     events: AsyncEvents,
     trips: Trips,
@@ -40,7 +40,7 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    pub(super) fn new(shared: Arc<Shared>, commands: Receiver<Command>, events: AsyncEvents) -> Echo {
+    pub(super) fn new(shared: Arc<EchoState>, commands: Receiver<Command>, events: AsyncEvents) -> Echo {
         Echo { shared, commands, events, trips: Trips::default(), budget: Budget::new(Instant::now()) }
     }
 
