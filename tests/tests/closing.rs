@@ -30,7 +30,7 @@ macro_rules! waits {
             $make!($client, "room for a push", |c| c
                 .push_slice("k", [ARENA / 2], &[0u8; ARENA as usize / 2])
                 .timeout(HOUR)),
-            $make!($client, "gate", |c| c.gate("held").timeout(HOUR)),
+            $make!($client, "take_back", |c| c.take_back("held").timeout(HOUR)),
         ]
     };
 }

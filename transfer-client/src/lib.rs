@@ -130,14 +130,14 @@
 //! - [`Client`], [`BlockingClient`]: the clients; [`Connect`] makes one.
 //! - [`TensorMut`], [`Frozen`], [`Tensor`]: a writable tensor, an immutable one, a fetched one.
 //! - [`Request`]: a call that is about to be made: [`Push`], [`PushMany`], [`Fetch`], [`FetchMany`], [`FetchOnly`], [`Order`],
-//!   [`AllocateWait`], [`Gate`], [`Counting`], [`Finish`].
+//!   [`AllocateWait`], [`TakeBack`], [`Counting`], [`Finish`].
 //! - [`s!`], [`Slice`], [`FetchedSlice`], [`FetchedSlices`]: parts of tensors, of which nothing else moves.
 //! - [`Publisher`], [`Subscriber`]: the pushes, and the fetches, of one key.
 //! - [`Begun`], [`Doorbell`]: calls that begin now and are waited for later, for bindings to other languages.
 //! - [`BatchBuilder`], [`ColumnMut`], [`FetchedBatch`], [`FetchedTable`], [`BatchStream`], [`BatchStreamReader`],
 //!   [`FixedShapeTensor`], [`BatchError`]: record batches.
 //! - [`BundleTensor`], [`FetchedBundle`], [`BundleMut`], [`BundleError`]: bundles.
-//! - [`Gate`], [`TwoBuffers`]: tensors and bundles that are updated in place.
+//! - [`TakeBack`], [`TwoBuffers`]: tensors and bundles that are updated in place.
 //! - [`gpu`]: copies between tensors and GPUs.
 //! - [`Counter`], [`Barrier`]: counters and barriers of the job.
 //! - For libraries on the clients, as `transfer-exchange` is one: [`flow`], calls that consist of many; [`FetchExcerpt`], bytes of
@@ -182,7 +182,7 @@ pub use counters::{Barrier, Counted, Counter, Counting, Round, Swapped};
 pub use error::{BatchError, BundleError, Error, SessionEnd};
 pub use fetch::{EpochBegan, Fetch, FetchExcerpt, FetchMany, FetchedExcerpt, FetchedSlice, Subscriber, Tensor};
 pub use memory::{Frozen, TensorMut};
-pub use push::{AllocateWait, Gate, Order, Push, PushError, PushMany, Pushed};
+pub use push::{AllocateWait, Order, Push, PushError, PushMany, Pushed, TakeBack};
 pub use request::{AnyClient, Begun, BlockingClient, Client, DEFAULT_TIMEOUT, Request, RequestFuture, ToKey, flow};
 #[cfg(feature = "opentelemetry")]
 pub use request::{from_span, to_span};

@@ -431,24 +431,24 @@ impl Client {
         counters::barrier(self, py, name, members)
     }
 
-    fn _gate(
+    fn _take_back(
         &self,
         py: Python<'_>,
         key: &str,
         #[pyo3(from_py_with = options::timeout)] timeout: Duration,
     ) -> PyResult<Pending> {
-        let gate = self.handle(py)?.gate(key).timeout(timeout);
-        Ok(in_place::gate(gate, self.guard.clone(), key))
+        let take_back = self.handle(py)?.take_back(key).timeout(timeout);
+        Ok(in_place::take_back(take_back, self.guard.clone(), key))
     }
 
-    fn _gate_bundle(
+    fn _take_back_bundle(
         &self,
         py: Python<'_>,
         key: &str,
         #[pyo3(from_py_with = options::timeout)] timeout: Duration,
     ) -> PyResult<Pending> {
-        let gate = self.handle(py)?.gate_bundle(key).timeout(timeout);
-        Ok(in_place::gate_bundle(gate, self.guard.clone(), key))
+        let take_back = self.handle(py)?.take_back_bundle(key).timeout(timeout);
+        Ok(in_place::take_back_bundle(take_back, self.guard.clone(), key))
     }
 
     /// Publishes buffers as one version, and leaves their memory with their views. `tensors` has the buffer's index for

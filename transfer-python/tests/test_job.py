@@ -50,10 +50,10 @@ def test_a_gate_takes_a_version_back_once_nobody_reads_it(c, other):
     c.push("w", buffer, version=1)
     reading = other.fetch("w")
     with pytest.raises(td.Timeout):
-        c.gate("w", timeout=0.05)
+        c.take_back("w", timeout=0.05)
     assert other.fetch("w").version == 1
     del reading
-    again = c.gate("w", timeout=GIVE_UP)
+    again = c.take_back("w", timeout=GIVE_UP)
     assert address(again.numpy()) == where and (again.numpy() == 1).all()
     with pytest.raises(td.Timeout):
         other.fetch("w", timeout=0.05)

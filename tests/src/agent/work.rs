@@ -56,7 +56,7 @@ impl Agent {
                 assert!(got.len > 0, "a storm is over tensors");
             },
             Order::TakeBack(key, timeout) => {
-                self.client.gate(key).timeout(timeout).call().map(|_| Answer::Done).map_err(|e| trouble(&e))
+                self.client.take_back(key).timeout(timeout).call().map(|_| Answer::Done).map_err(|e| trouble(&e))
             }
             Order::Update(order) => self.update(&order).map(|()| Answer::Done).map_err(|e| trouble(&e)),
             Order::Watch(order) => self.watch(&order).map(Answer::Number).map_err(|e| trouble(&e)),

@@ -4,7 +4,7 @@ use super::{TwoBuffers, both_clients};
 use crate::error::Error;
 use crate::fetch::{Fetch, FetchExcerpt, FetchMany, Subscriber, Tensor};
 use crate::memory::{Frozen, TensorMut};
-use crate::push::{AllocateWait, Gate, Order, Push, PushMany, Source, allocate, checked, of_array};
+use crate::push::{AllocateWait, Order, Push, PushMany, Source, TakeBack, allocate, checked, of_array};
 use crate::request::{HasHandle, ToKey, to_key};
 use arrow_array::Array;
 use std::time::Duration;
@@ -79,15 +79,15 @@ both_clients! {
     /// Meanwhile fetches wait for the next push of the key. If the readers take longer than the call may, it fails, and
     /// the version is published again. A tensor that was pushed as [`Frozen`] cannot be taken back: the call fails, and
     /// the version stays published. [`withdraw`](Self::withdraw) is for such tensors.
-    pub fn gate(&self, key: impl ToKey) -> Gate<Self> {
-        Gate::new(self.handle().session(), to_key(&key))
+    pub fn take_back(&self, key: impl ToKey) -> TakeBack<Self> {
+        TakeBack::new(self.handle().session(), to_key(&key))
     }
 
-    /// Takes the newest version of this worker's own `key` back like [`gate`](Self::gate), and leaves its memory with
+    /// Takes the newest version of this worker's own `key` back like [`take_back`](Self::take_back), and leaves its memory with
     /// this process's other holders. After it no reader has the version, so a tensor that was pushed as [`Frozen`] can
     /// become writable with [`Frozen::try_into_mut`], also one of a bundle.
-    pub fn withdraw(&self, key: impl ToKey) -> Gate<Self, ()> {
-        Gate::new(self.handle().session(), to_key(&key))
+    pub fn withdraw(&self, key: impl ToKey) -> TakeBack<Self, ()> {
+        TakeBack::new(self.handle().session(), to_key(&key))
     }
 
     /// Makes two buffers of that size that take turns under `key`; see [`TwoBuffers`].

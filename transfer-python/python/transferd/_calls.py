@@ -175,8 +175,8 @@ def push_state(
     return pushed
 
 
-def gate_state(client: _native.Client, key: str, timeout: float | None) -> Call[dict[Any, Any]]:
-    buffers: dict[str, Buffer] = yield client._gate_bundle(key, timeout)
+def take_back_state(client: _native.Client, key: str, timeout: float | None) -> Call[dict[Any, Any]]:
+    buffers: dict[str, Buffer] = yield client._take_back_bundle(key, timeout)
     return _tree.restore(key, buffers)
 
 

@@ -10,7 +10,7 @@ use transfer_core::op::Push;
 use transfer_core::tensor::TensorMeta;
 
 /// What a version that is taken back becomes: a tensor, the tensors of a bundle, or nothing.
-pub trait Reclaim: Sized {
+pub trait TakenBack: Sized {
     /// How its memory can be taken back.
     type Plan: Debug + Send + Unpin;
 
@@ -49,7 +49,7 @@ pub(super) struct Planned<P> {
 }
 
 impl<P> Planned<P> {
-    pub(super) fn new<T: Reclaim<Plan = P>>(session: &Session, lent: Lent, push: &Push) -> Result<Planned<P>, Error> {
+    pub(super) fn new<T: TakenBack<Plan = P>>(session: &Session, lent: Lent, push: &Push) -> Result<Planned<P>, Error> {
         Ok(Planned { offset: lent.offset, plan: T::plan(session, lent, push)? })
     }
 }
@@ -59,7 +59,7 @@ impl<P> Planned<P> {
 ///
 /// # Errors
 /// The reason why the memory is not writable. It is then free once its other holders are done.
-pub(super) fn reclaim<T: Reclaim>(
+pub(super) fn taken_back<T: TakenBack>(
     session: &Session,
     planned: Option<Planned<T::Plan>>,
     loan: Loan,
@@ -82,7 +82,7 @@ pub(super) fn reclaim<T: Reclaim>(
 }
 
 /// Nothing: the memory stays with this process's other holders.
-impl Reclaim for () {
+impl TakenBack for () {
     type Plan = ();
     type Fresh = Infallible;
 
@@ -101,7 +101,7 @@ impl Reclaim for () {
 }
 
 /// One tensor.
-impl Reclaim for TensorMut {
+impl TakenBack for TensorMut {
     type Plan = ();
     type Fresh = TensorMeta;
 

@@ -3,7 +3,7 @@
 use super::writable::BundleMut;
 use crate::error::{BundleError, Error};
 use crate::memory::TensorMut;
-use crate::push::Reclaim;
+use crate::push::TakenBack;
 use crate::session::{Lent, Loan, Session};
 use std::sync::Arc;
 use std::task::Waker;
@@ -54,7 +54,7 @@ impl FreshBundle {
 }
 
 /// All tensors of a bundle.
-impl Reclaim for BundleMut {
+impl TakenBack for BundleMut {
     type Plan = BundlePlan;
     type Fresh = FreshBundle;
 

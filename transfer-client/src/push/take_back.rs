@@ -1,6 +1,6 @@
 //! Gates: a published version is taken back and updated in place.
 
-use super::reclaim::{Planned, Reclaim, reclaim};
+use super::taken_back::{Planned, TakenBack, taken_back};
 use crate::error::Error;
 use crate::memory::TensorMut;
 use crate::request::{AnyClient, Call, DEFAULT_TIMEOUT, Request, RequestCall};
@@ -9,35 +9,42 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use transfer_core::op::{Answer, Command, FailureCode, TakeBack};
+use transfer_core::op::{Answer, Command, FailureCode};
 use transfer_core::tensor::{Key, Version};
 
 /// A version that is about to be taken back. Set the time-out of its readers, then `.await` it, or `.call()` it on a
-/// [`crate::BlockingClient`]. [`Client::gate`](crate::Client::gate) returns a tensor,
-/// [`Client::gate_bundle`](crate::Client::gate_bundle) the tensors of a bundle, and
+/// [`crate::BlockingClient`]. [`Client::take_back`](crate::Client::take_back) returns a tensor,
+/// [`Client::take_back_bundle`](crate::Client::take_back_bundle) the tensors of a bundle, and
 /// [`Client::withdraw`](crate::Client::withdraw) nothing.
 ///
 /// # Errors
 /// [`Error::Failed`] with [`FailureCode::Deadline`] if readers have not released it in time: the version is published as before.
-pub type Gate<C, T = TensorMut> = Request<C, GateCall<T>>;
+pub type TakeBack<C, T = TensorMut> = Request<C, TakeBackCall<T>>;
 
-impl<C: AnyClient, T: Reclaim> Gate<C, T> {
+impl<C: AnyClient, T: TakenBack> TakeBack<C, T> {
     pub(crate) fn new(session: Arc<Session>, key: Result<Key, Error>) -> Self {
-        Gate::at(session, key.map(Stage::New), None)
+        TakeBack::at(session, key.map(Stage::New), None)
     }
 
-    /// Makes a gate that allocates new tensors.
+    /// Makes a call that allocates new tensors.
     pub(crate) fn fresh(session: Arc<Session>, fresh: T::Fresh) -> Self {
-        Gate::at(session, Ok(Stage::Allocating(fresh)), None)
+        TakeBack::at(session, Ok(Stage::Allocating(fresh)), None)
     }
 
-    /// Makes a gate that takes `version` back, or allocates new tensors if the version is gone.
+    /// Makes a call that takes `version` back, or allocates new tensors if the version is gone.
     pub(crate) fn or_fresh(session: Arc<Session>, key: Key, version: u64, fresh: T::Fresh) -> Self {
-        Gate::at(session, Ok(Stage::New(key)), Some(fresh)).version(version)
+        TakeBack::at(session, Ok(Stage::New(key)), Some(fresh)).version(version)
     }
 
     fn at(session: Arc<Session>, stage: Result<Stage<T>, Error>, fresh: Option<T::Fresh>) -> Self {
-        Request::from_call(GateCall { session, timeout: DEFAULT_TIMEOUT, version: None, started: None, stage, fresh })
+        Request::from_call(TakeBackCall {
+            session,
+            timeout: DEFAULT_TIMEOUT,
+            version: None,
+            started: None,
+            stage,
+            fresh,
+        })
     }
 
     /// The version to take back. The default is the newest one.
@@ -49,7 +56,7 @@ impl<C: AnyClient, T: Reclaim> Gate<C, T> {
 
 /// A version that is being taken back.
 #[derive(Debug)]
-pub struct GateCall<T: Reclaim> {
+pub struct TakeBackCall<T: TakenBack> {
     session: Arc<Session>,
     timeout: Duration,
     version: Option<Version>,
@@ -61,7 +68,7 @@ pub struct GateCall<T: Reclaim> {
 
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "one for each call, and nearly every call comes to its largest")]
-enum Stage<T: Reclaim> {
+enum Stage<T: TakenBack> {
     New(Key),
     /// The sidecar was asked for it. The plan is that of the version that it is expected to return.
     Asked(OneCall, Option<Planned<T::Plan>>),
@@ -75,7 +82,7 @@ struct Times {
     limit: Instant,
 }
 
-impl<T: Reclaim> GateCall<T> {
+impl<T: TakenBack> TakeBackCall<T> {
     /// Asks the sidecar, unless the version cannot be taken back. `None` if readers from before a restart of the sidecar
     /// may still read it.
     fn begin(&self, key: &Key, times: &Times) -> Result<Option<Stage<T>>, Error> {
@@ -89,13 +96,13 @@ impl<T: Reclaim> GateCall<T> {
         let version = published.as_ref().and_then(|(_, push)| push.version).or(version);
         let planned = published.map(|(lent, push)| Planned::new::<T>(session, lent, &push)).transpose()?;
         let timeout = times.limit.saturating_duration_since(times.now);
-        let command = Command::TakeBack(TakeBack { key: key.clone(), version, timeout });
+        let command = Command::TakeBack(transfer_core::op::TakeBack { key: key.clone(), version, timeout });
         let call = OneCall::new(session.clone(), command, times.started, times.limit);
         Ok(Some(Stage::Asked(call, planned)))
     }
 }
 
-impl<T: Reclaim> Call for GateCall<T> {
+impl<T: TakenBack> Call for TakeBackCall<T> {
     type Output = Result<T, Error>;
 
     fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
@@ -125,7 +132,7 @@ impl<T: Reclaim> Call for GateCall<T> {
                     };
                     match answered {
                         Answered { answer: Answer::TakenBack { .. }, loan: Some(loan), .. } => {
-                            return ControlFlow::Break(reclaim(&self.session, planned.take(), *loan));
+                            return ControlFlow::Break(taken_back(&self.session, planned.take(), *loan));
                         }
                         Answered { answer: Answer::Failed { failure, .. }, .. } => match self.fresh.take() {
                             Some(fresh)
@@ -158,7 +165,7 @@ impl<T: Reclaim> Call for GateCall<T> {
     }
 }
 
-impl<T: Reclaim> RequestCall for GateCall<T> {
+impl<T: TakenBack> RequestCall for TakeBackCall<T> {
     fn session(&self) -> &Arc<Session> {
         &self.session
     }
