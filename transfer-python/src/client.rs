@@ -396,7 +396,7 @@ impl Client {
         })))
     }
 
-    fn _prepare(
+    fn _reserve(
         &self,
         py: Python<'_>,
         key: &str,
@@ -406,7 +406,7 @@ impl Client {
         #[pyo3(from_py_with = options::timeout)] timeout: Duration,
     ) -> PyResult<Pending> {
         let (dtype, timeout, about) = (dtype::of(dtype)?, timeout, (key.to_owned(), Instant::now()));
-        let begun = self.handle(py)?.prepare(key, dtype, &shape, to).timeout(timeout).begin();
+        let begun = self.handle(py)?.reserve(key, dtype, &shape, to).timeout(timeout).begin();
         Ok(Pending::new(going(begun, move |py, result: Result<(), Error>| {
             result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
             Ok(py.None())

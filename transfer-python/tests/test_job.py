@@ -181,7 +181,7 @@ def test_between_two_nodes(folder):
             tensor = reader.fetch("w", require="tcp")
             assert tensor.report.fabric == "tcp" and tensor.report.copied >= tensor.nbytes
             assert (np.from_dlpack(tensor) == np.arange(1 << 18)).all() and tensor.exports_copied == 0
-            pusher.prepare("to", (4,), "int64", "reader")
+            pusher.reserve("to", (4,), "int64", "reader")
             pushed = pusher.push("to", np.arange(4), to="reader")
             assert pushed.report.fabric == "tcp"
             assert list(reader.fetch("to").numpy()) == [0, 1, 2, 3]

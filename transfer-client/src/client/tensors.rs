@@ -8,7 +8,7 @@ use crate::push::{AllocateWait, Order, Push, PushMany, Source, TakeBack, allocat
 use crate::request::{HasHandle, ToKey, to_key};
 use arrow_array::Array;
 use std::time::Duration;
-use transfer_core::op::{Command, Prepare};
+use transfer_core::op::{Command, Reserve};
 use transfer_core::tensor::{DType, Excerpt, Gathered, Name, TensorMeta};
 use transfer_memory::view::Element;
 
@@ -142,13 +142,13 @@ both_clients! {
 
     /// Reserves landing slots for tensors of this size that will be pushed under `key` to the sidecar of the worker
     /// `to`, so that the first push does not wait. Many of them at once travel in one call.
-    pub fn prepare(&self, key: impl ToKey, dtype: DType, dims: impl AsRef<[u64]>, to: impl AsRef<str>) -> Order<Self> {
-        Order::new(self.handle().session(), prepare(&key, dtype, dims.as_ref(), to.as_ref()))
+    pub fn reserve(&self, key: impl ToKey, dtype: DType, dims: impl AsRef<[u64]>, to: impl AsRef<str>) -> Order<Self> {
+        Order::new(self.handle().session(), reserve(&key, dtype, dims.as_ref(), to.as_ref()))
     }
 }
 
-fn prepare(key: &impl ToKey, dtype: DType, dims: &[u64], to: &str) -> Result<Command, Error> {
+fn reserve(key: &impl ToKey, dtype: DType, dims: &[u64], to: &str) -> Result<Command, Error> {
     let (key, meta, to) = (to_key(key)?, TensorMeta::of(dtype, dims)?, Name::new(to)?);
     // The call sets the time-out.
-    Ok(Command::Prepare(Prepare { key, meta, to, timeout: Duration::ZERO }))
+    Ok(Command::Reserve(Reserve { key, meta, to, timeout: Duration::ZERO }))
 }

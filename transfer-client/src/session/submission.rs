@@ -31,7 +31,7 @@ impl Submitting {
         match &self.command {
             Command::Push(_) => Kind::Push,
             Command::Fetch(_) | Command::Gather(_) => Kind::Fetch,
-            Command::Prepare(_) => Kind::Prepare,
+            Command::Reserve(_) => Kind::Reserve,
             Command::Counter(CounterCommand { ask: CounterAsk::Operate { .. }, .. }) => Kind::Count,
             Command::Counter(CounterCommand { ask: CounterAsk::Wait { .. }, .. }) => Kind::Wait,
             Command::Counter(_) => Kind::OpenCounter,

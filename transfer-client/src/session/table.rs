@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     Push,
     Fetch,
     Delete,
-    Prepare,
+    Reserve,
     OpenCounter,
     Count,
     Wait,
@@ -40,7 +40,7 @@ impl Kind {
         match answer {
             Answer::Pushed { .. } => self == Kind::Push,
             Answer::Fetched { .. } => self == Kind::Fetch,
-            Answer::Prepared => self == Kind::Prepare,
+            Answer::Reserved => self == Kind::Reserve,
             Answer::TakenBack { .. } => self == Kind::TakeBack,
             Answer::Deleted => self == Kind::Delete,
             Answer::CounterOpened { .. } => self == Kind::OpenCounter,

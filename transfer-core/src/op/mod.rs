@@ -12,7 +12,7 @@ pub use answer::{Answer, FetchedTensor, Reply};
 pub use failure::{Failure, FailureCode, Fault};
 pub use report::{CounterPath, CounterReport, Report};
 pub use request::{
-    Announced, Command, CounterAsk, CounterCommand, Fetch, Gather, MAX_NOTICES, MAX_READERS, Prepare, Push, Request,
+    Announced, Command, CounterAsk, CounterCommand, Fetch, Gather, MAX_NOTICES, MAX_READERS, Push, Request, Reserve,
     TakeBack, announced_ticket,
 };
 

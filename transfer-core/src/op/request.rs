@@ -66,7 +66,7 @@ pub enum Command {
     /// Ask one other node for ranges of several versions, which land together.
     Gather(Gather),
     /// Get landing slots for a later push, so that its first step does not wait for them.
-    Prepare(Prepare),
+    Reserve(Reserve),
     /// Take a published version back, to write its memory again.
     TakeBack(TakeBack),
     /// End a key that this worker owns.
@@ -83,7 +83,7 @@ impl Command {
     /// checked where it is handled.
     pub(crate) fn is_new_work(&self) -> bool {
         match self {
-            Command::Fetch(_) | Command::Gather(_) | Command::Prepare(_) | Command::Counter(_) => true,
+            Command::Fetch(_) | Command::Gather(_) | Command::Reserve(_) | Command::Counter(_) => true,
             Command::Push(_) | Command::TakeBack(_) | Command::Delete { .. } => false,
         }
     }
@@ -185,9 +185,9 @@ pub fn announced_ticket(session: u64, count: u64) -> Option<u64> {
     fits.then_some(1 << 63 | session << COUNT_BITS | count)
 }
 
-/// See [`Command::Prepare`].
+/// See [`Command::Reserve`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Prepare {
+pub struct Reserve {
     /// The key.
     pub key: Key,
     /// The tensor that will be pushed, or one as large.

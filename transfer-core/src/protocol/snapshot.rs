@@ -260,7 +260,7 @@ pub struct TensorStatus {
 /// An operation of a worker that has not ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferStatus {
-    /// The kind: `fetch`, `push`, `prepare`, `take back`, `counter` or `barrier`.
+    /// The kind: `fetch`, `push`, `reserve`, `take back`, `counter` or `barrier`.
     pub operation: &'static str,
     /// The key, or the name of the counter or barrier.
     pub key: String,

@@ -11,7 +11,7 @@ use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{
     Announced, Answer, Command, CounterAsk, CounterCommand, CounterPath, CounterReport, Failure, FailureCode, Fetch,
-    FetchedTensor, Gather, LeaseId, MAX_NOTICES, MAX_READERS, OpId, Prepare, Push, Reply, Report, Request, TakeBack,
+    FetchedTensor, Gather, LeaseId, MAX_NOTICES, MAX_READERS, OpId, Push, Reply, Report, Request, Reserve, TakeBack,
 };
 use crate::tensor::{Gathered, Key, Name, Retention, Select, Version};
 use crate::trace::TraceContext;
@@ -25,7 +25,7 @@ const FETCH: u8 = 2;
 const RELEASE: u8 = 3;
 const CANCEL: u8 = 4;
 const DELETE: u8 = 5;
-const PREPARE: u8 = 6;
+const RESERVE: u8 = 6;
 const COUNTER: u8 = 7;
 const TAKE_BACK: u8 = 8;
 const UNMARKED: u8 = 9;
@@ -41,7 +41,7 @@ const FETCHED: u8 = 66;
 const DELETED: u8 = 67;
 const FAILED: u8 = 68;
 const RETURNED: u8 = 69;
-const PREPARED: u8 = 70;
+const RESERVED: u8 = 70;
 const COUNTER_OPENED: u8 = 71;
 const COUNTED: u8 = 72;
 const RELEASED: u8 = 73;
@@ -216,8 +216,8 @@ pub fn write_command(w: &mut Writer, op: OpId, command: &Command) {
             gathered::write_parts(w, g.gathered.parts());
             TraceContext::write_last(g.trace, w);
         }
-        Command::Prepare(p) => {
-            w.u8(PREPARE).u64(op.0).text(p.key.as_str()).meta(&p.meta).text(p.to.as_str()).u64(nanos(p.timeout));
+        Command::Reserve(p) => {
+            w.u8(RESERVE).u64(op.0).text(p.key.as_str()).meta(&p.meta).text(p.to.as_str()).u64(nanos(p.timeout));
         }
         Command::TakeBack(t) => {
             w.u8(TAKE_BACK).u64(op.0).text(t.key.as_str());
@@ -286,7 +286,7 @@ pub fn read_request(bytes: &[u8]) -> Result<Request, WireError> {
         UNANNOUNCE => Request::Unannounce { key: Key::from_bytes(r.text()?)? },
         COUNT_UNFETCHED => Request::CountUnfetched { number: r.u64()?, key: Key::from_bytes(r.text()?)? },
         CANCEL => Request::Cancel { op: OpId(r.u64()?) },
-        PUSH | FETCH | DELETE | PREPARE | COUNTER | TAKE_BACK | GATHER => {
+        PUSH | FETCH | DELETE | RESERVE | COUNTER | TAKE_BACK | GATHER => {
             Request::Command { op: OpId(r.u64()?), command: read_command(kind, &mut r)? }
         }
         n => return Err(unknown_request(n)),
@@ -351,7 +351,7 @@ fn read_command(kind: u8, r: &mut Reader<'_>) -> Result<Command, WireError> {
             let gathered = Gathered::new(stem, gathered::read_parts(r)?)?;
             Command::Gather(Gather { gathered, timeout, require, trace: TraceContext::read_last(r)? })
         }
-        PREPARE => Command::Prepare(Prepare {
+        RESERVE => Command::Reserve(Reserve {
             key: Key::from_bytes(r.text()?)?,
             meta: r.meta()?,
             to: Name::from_bytes(r.text()?)?,
@@ -415,8 +415,8 @@ fn write_answer(w: &mut Writer, op: OpId, answer: &Answer) {
             w.u32(slice.segment.0).u64(slice.offset).u64(slice.len).u32(*ranges).u8(u8::from(*is_part));
             write_report(w, report);
         }
-        Answer::Prepared => {
-            w.u8(PREPARED).u64(op.0);
+        Answer::Reserved => {
+            w.u8(RESERVED).u64(op.0);
         }
         Answer::TakenBack { version, pushed, offset } => {
             w.u8(TAKEN_BACK).u64(op.0).u64(version.0).u64(pushed.0).u64(*offset);
@@ -461,7 +461,7 @@ pub fn read_reply(bytes: &[u8]) -> Result<Reply, WireError> {
         RETURNED => Reply::Returned { pushed: OpId(r.u64()?), offset: r.u64()? },
         UNFETCHED => Reply::Unfetched { number: r.u64()?, left: Some(r.u32()?).filter(|left| *left != NOT_OWNED) },
         WATCHED => Reply::Watched { pushed: OpId(r.u64()?) },
-        PUSHED | FETCHED | DELETED | FAILED | PREPARED | COUNTER_OPENED | COUNTED | RELEASED | TAKEN_BACK => {
+        PUSHED | FETCHED | DELETED | FAILED | RESERVED | COUNTER_OPENED | COUNTED | RELEASED | TAKEN_BACK => {
             Reply::Answer { op: OpId(r.u64()?), answer: read_answer(kind, &mut r)? }
         }
         n => return Err(unknown_reply(n)),
@@ -489,7 +489,7 @@ fn read_answer(kind: u8, r: &mut Reader<'_>) -> Result<Answer, WireError> {
                 report: read_report(r)?,
             },
         },
-        PREPARED => Answer::Prepared,
+        RESERVED => Answer::Reserved,
         TAKEN_BACK => Answer::TakenBack { version: Version(r.u64()?), pushed: OpId(r.u64()?), offset: r.u64()? },
         DELETED => Answer::Deleted,
         FAILED => {

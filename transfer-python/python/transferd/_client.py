@@ -140,11 +140,11 @@ class Client(_native.Client):
         """Ends a key of this worker's. Tensors of it that are being read stay until they are not."""
         return wait(_calls.one(self._delete(key, timeout)))
 
-    def prepare(
+    def reserve(
         self, key: str, shape: Sequence[int], dtype: object, to: str, *, timeout: float | None = 30.0
     ) -> None:
         """Gets landing slots for tensors that will be pushed under `key` to the worker `to`, so that the first push waits for nothing."""
-        return wait(_calls.one(self._prepare(key, shape, dtype, to, timeout)))
+        return wait(_calls.one(self._reserve(key, shape, dtype, to, timeout)))
 
     # Versions of one key
 

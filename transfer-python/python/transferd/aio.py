@@ -122,11 +122,11 @@ class Client:
         """As `transferd.Client.delete`."""
         await self._loop.wait(self._client._delete(key, timeout))
 
-    async def prepare(
+    async def reserve(
         self, key: str, shape: Sequence[int], dtype: object, to: str, *, timeout: float | None = 30.0
     ) -> None:
-        """As `transferd.Client.prepare`."""
-        await self._loop.wait(self._client._prepare(key, shape, dtype, to, timeout))
+        """As `transferd.Client.reserve`."""
+        await self._loop.wait(self._client._reserve(key, shape, dtype, to, timeout))
 
     def publisher(self, key: str, **options: Unpack[PublisherOptions]) -> Publisher[Coroutine[Any, Any, Pushed], Producing]:
         """As `transferd.Client.publisher`. Its pushes are awaited."""

@@ -64,7 +64,7 @@ use crate::protocol::meters::Meters;
 use crate::protocol::parents::Parents;
 use crate::protocol::pings::Pings;
 use crate::protocol::references::References;
-use crate::protocol::sessions::{FetchOp, FetchStage, OpKind, PrepareOp, PushOp, PushStage, Sessions};
+use crate::protocol::sessions::{FetchOp, FetchStage, OpKind, PushOp, PushStage, ReserveOp, Sessions};
 use crate::protocol::slab::{Id, Slab};
 use crate::protocol::spill::Spills;
 use crate::protocol::tenant::Tenant;
@@ -263,7 +263,7 @@ impl Node {
             }
             Some(
                 OpKind::Push(PushOp { stage: PushStage::Connecting(_), .. })
-                | OpKind::Prepare(PrepareOp { stage: PushStage::Connecting(_), .. }),
+                | OpKind::Reserve(ReserveOp { stage: PushStage::Connecting(_), .. }),
             ) => pushing!(self).enqueue_push(now, id, link),
             Some(OpKind::Counter(_)) => counting!(self).count(now, |counters| counters.connected(now, id, link)),
             _ => {}

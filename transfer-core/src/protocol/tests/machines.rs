@@ -383,7 +383,7 @@ fn respond(solo: &mut Solo) -> bool {
 
 fn calling() -> Solo {
     let mut solo = Solo::new(|_| {});
-    solo.prepare();
+    solo.reserve();
     solo
 }
 

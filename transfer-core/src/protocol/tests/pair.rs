@@ -4,7 +4,7 @@ use crate::drive::Driver;
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{
-    Answer, Command, Failure, FailureCode, Fetch, FetchedTensor, LeaseId, OpId, Prepare, Push, Reply, Request,
+    Answer, Command, Failure, FailureCode, Fetch, FetchedTensor, LeaseId, OpId, Push, Reply, Request, Reserve,
 };
 use crate::plan::GatherList;
 use crate::protocol::{
@@ -275,11 +275,11 @@ impl Pair {
         op
     }
 
-    pub(super) fn prepare(&mut self, w: Worker, text: &str, meta: TensorMeta, to: &str) -> OpId {
+    pub(super) fn reserve(&mut self, w: Worker, text: &str, meta: TensorMeta, to: &str) -> OpId {
         self.next += 1;
         let op = OpId(self.next);
-        let prepare = Prepare { key: key(text), meta, to: name(to), timeout: Duration::from_secs(1) };
-        self.command(w, op, Command::Prepare(prepare));
+        let reserve = Reserve { key: key(text), meta, to: name(to), timeout: Duration::from_secs(1) };
+        self.command(w, op, Command::Reserve(reserve));
         op
     }
 

@@ -4,7 +4,7 @@ use super::pair::{POOL_BYTES, bytes, key, name};
 use crate::alloc::Allocation;
 use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
-use crate::op::{Command, Fetch, OpId, Prepare, Push, Reply, Request};
+use crate::op::{Command, Fetch, OpId, Push, Reply, Request, Reserve};
 use crate::protocol::{
     Action, Claim, Control, DirectoryRequest, FabricAction, HostAction, Node, NodeConfig, PeerInfo, Post, SessionId,
     Tenant, Vouches,
@@ -268,10 +268,10 @@ impl Solo {
         op
     }
 
-    pub(super) fn prepare(&mut self) {
+    pub(super) fn reserve(&mut self) {
         let op = self.op();
         let timeout = Duration::from_secs(1);
-        self.command(op, Command::Prepare(Prepare { key: key("k"), meta: bytes(8), to: name("you"), timeout }));
+        self.command(op, Command::Reserve(Reserve { key: key("k"), meta: bytes(8), to: name("you"), timeout }));
         self.answer();
     }
 

@@ -5,7 +5,7 @@ use super::worker::{What, Worker};
 use super::{Cluster, Directory, Happening, Play, Tally, World};
 use crate::fabric::Isolation;
 use crate::memory::RailKeys;
-use crate::op::{Command, Fetch, Gather, OpId, Prepare, Push, Request};
+use crate::op::{Command, Fetch, Gather, OpId, Push, Request, Reserve};
 use crate::protocol::{Broken, NodeConfig, Rules, SpillConfig, Tenant};
 use crate::rails::inner_slots;
 use crate::sim::Conditions;
@@ -203,7 +203,7 @@ impl Cluster {
             self.act_calmly(worker)?;
         } else {
             match self.rng.random_range(0..100) {
-                0..4 => self.prepare(worker),
+                0..4 => self.reserve(worker),
                 4..28 if self.play.restarts => self.fetch(worker)?,
                 4..20 => self.count(worker),
                 20..28 => {
@@ -316,15 +316,15 @@ impl Cluster {
         self.play.restarts && self.keys.iter().step_by(2).any(|k| k == key)
     }
 
-    fn prepare(&mut self, worker: usize) {
+    fn reserve(&mut self, worker: usize) {
         let key = self.keys[self.rng.random_range(0..self.keys.len())].clone();
         if self.stays_at_home(&key) {
             return;
         }
         let to = self.workers[self.rng.random_range(0..self.workers.len())].name.clone();
         let (meta, timeout) = (self.meta(), self.timeout());
-        let op = self.ask(worker, What::Prepare, timeout);
-        self.command(worker, op, Command::Prepare(Prepare { key, meta, to, timeout }));
+        let op = self.ask(worker, What::Reserve, timeout);
+        self.command(worker, op, Command::Reserve(Reserve { key, meta, to, timeout }));
     }
 
     fn fetch_this(&mut self, worker: usize, key: Key, select: Select) -> Result<(), String> {

@@ -73,7 +73,7 @@ pub(super) enum What {
     Gather {
         keys: Vec<Key>,
     },
-    Prepare,
+    Reserve,
     Delete,
     OpenCounter(usize),
     Count(Added),
@@ -339,8 +339,8 @@ impl Cluster {
                 self.tally.by_reference += u64::from(self.nodes[node].kept.contains_key(&slice.segment));
                 self.hold(worker, Hold::Lease(lease), slice)?;
             }
-            Reply::Answer { op, answer: Answer::Prepared } => {
-                let What::Prepare = self.ended(worker, op)? else {
+            Reply::Answer { op, answer: Answer::Reserved } => {
+                let What::Reserve = self.ended(worker, op)? else {
                     return Err(format!("{op:?} is prepared, but was no preparation"));
                 };
                 self.tally.prepared += 1;
@@ -395,8 +395,8 @@ impl Cluster {
                 false
             }
             FailureCode::VersionGone => matches!(what, What::Fetch { select, .. } if select.is_exact()),
-            FailureCode::VersionNotRising | FailureCode::KeyOwned => matches!(what, What::Push { .. } | What::Prepare),
-            FailureCode::UnknownWorker => matches!(what, What::Push { remote: true, .. } | What::Prepare),
+            FailureCode::VersionNotRising | FailureCode::KeyOwned => matches!(what, What::Push { .. } | What::Reserve),
+            FailureCode::UnknownWorker => matches!(what, What::Push { remote: true, .. } | What::Reserve),
             FailureCode::NotOwner => matches!(what, What::Delete | What::Gather { .. }),
             _ => true,
         };

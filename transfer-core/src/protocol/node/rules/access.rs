@@ -29,7 +29,7 @@ impl Access<'_> {
         match &op.kind {
             OpKind::Push(PushOp { blob, .. }) => self.keys.blob(*blob)?.trace(),
             OpKind::Fetch(FetchOp { trace, .. }) => *trace,
-            OpKind::Prepare(_) | OpKind::TakeBack(_) | OpKind::Counter(_) => None,
+            OpKind::Reserve(_) | OpKind::TakeBack(_) | OpKind::Counter(_) => None,
         }
     }
 

@@ -2,13 +2,13 @@
 
 use super::{Kind, Waiting};
 use crate::op::Failure;
-use crate::protocol::sessions::{Op, PrepareOp};
+use crate::protocol::sessions::{Op, ReserveOp};
 use crate::tensor::Name;
 use std::time::Duration;
 
-impl Kind for PrepareOp {
+impl Kind for ReserveOp {
     fn name(&self, _op: &Op) -> &'static str {
-        "prepare"
+        "reserve"
     }
 
     fn waits_for(&self, at: Waiting<'_>) -> String {
