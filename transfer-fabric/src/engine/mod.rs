@@ -48,7 +48,7 @@ mod workers;
 
 pub use boards::BoardMeters;
 pub use clock::Clock;
-pub use handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription, PeerInfo};
+pub use handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription, Operate, PeerInfo};
 pub use listing::{Listing, PageFrom, SegmentRole, SegmentStatus};
 pub use meters::{EngineMeters, Measured};
 pub use pings::PingError;

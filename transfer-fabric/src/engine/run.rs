@@ -440,11 +440,8 @@ impl Run {
             EngineCommand::Measure(answer) => answer(self.measure(now)),
             EngineCommand::Describe(answer) => answer(self.describe()),
             EngineCommand::List { from, listing } => self.list(now, from, listing),
-            EngineCommand::Delete { key, only, answer } => answer(driver.node.delete_key(now, &key, only)),
-            EngineCommand::Evict { domain, place, answer } => answer(driver.node.evict(domain, place)),
+            EngineCommand::Operate(operate) => operate(now, &mut driver.node),
             EngineCommand::Ping { link, answer } => self.pings.begin(&mut driver.node, link, answer),
-            EngineCommand::Drain => driver.node.drain(now),
-            EngineCommand::Unfinished(answer) => answer(driver.node.state().unfinished()),
             EngineCommand::SetPoll(strategy) => self.pace.strategy = strategy,
             EngineCommand::Stop => self.stopping = true,
         }
