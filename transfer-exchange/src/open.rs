@@ -102,13 +102,13 @@ impl<C: AnyClient> ExchangeBuilder<C> {
         let worker = Name::new(client.name())?;
         let words = TakenWords::take(&client, tasks);
         let open = Word::Open.value(stamp(id));
-        let places = io.all(words.numbers.iter().copied(), async |number| {
-            let place = WordLocation::find(&io, word_name(&worker, number)?).await?;
-            place.set(&io, open).await?;
-            Ok::<_, Error>(place)
+        let locations = io.all(words.numbers.iter().copied(), async |number| {
+            let location = WordLocation::find(&io, word_name(&worker, number)?).await?;
+            location.set(&io, open).await?;
+            Ok::<_, Error>(location)
         });
         let session = How::New(Life::Session);
-        let places = places.await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let locations = locations.await.into_iter().collect::<Result<Vec<_>, _>>()?;
         // The anchor comes first: its sidecar may refuse the number of partitions, and nobody has seen the exchange by now.
         let anchor = anchor_key(&name, id)?;
         match push_bytes(&io, anchor.clone(), &Label::new(partitions, tasks, 0, 0).to_bytes(), session).await {
@@ -133,7 +133,7 @@ impl<C: AnyClient> ExchangeBuilder<C> {
         words.keep();
         // One that is too far away for a clock is none.
         let deadline = deadline.and_then(|deadline| opened.checked_add(deadline));
-        Exchange::new(client, name, record, places, deadline)
+        Exchange::new(client, name, record, locations, deadline)
     }
 
     /// Joins the exchange of this name, and waits until it is open. The numbers of partitions and tasks, and the

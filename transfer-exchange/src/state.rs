@@ -86,15 +86,15 @@ impl ExchangeState {
     pub(super) async fn word(&self, io: &Io, task: u32) -> Result<WordLocation, Error> {
         let at = task as usize;
         let known = self.words.get(at).and_then(|word| word.lock().clone());
-        if let Some(place) = known {
-            return Ok(place);
+        if let Some(location) = known {
+            return Ok(location);
         }
         let number = self.record.words.get(at).copied().unwrap_or(0);
-        let place = WordLocation::find(io, word_name(&self.record.opener, number)?).await?;
+        let location = WordLocation::find(io, word_name(&self.record.opener, number)?).await?;
         if let Some(word) = self.words.get(at) {
-            *word.lock() = Some(place.clone());
+            *word.lock() = Some(location.clone());
         }
-        Ok(place)
+        Ok(location)
     }
 
     /// Reads the word of a task: `Open`, or `Committed`.
@@ -131,8 +131,8 @@ impl ExchangeState {
             .all(0..self.tasks(), async |task| {
                 let at = task as usize;
                 let number = self.record.words.get(at).copied();
-                let place = self.words.get(at).and_then(|word| word.lock().take());
-                match place?.set(io, value).await {
+                let location = self.words.get(at).and_then(|word| word.lock().take());
+                match location?.set(io, value).await {
                     Ok(()) => number,
                     // The words end with their home.
                     Err(e) => {

@@ -248,8 +248,8 @@ impl Deciding<'_> {
         let stamp = shared.stamp();
         let mine = Word::Committed(attempt);
         loop {
-            let place = shared.word(io, task).await?;
-            let found = match place.swap(io, expected.value(stamp), mine.value(stamp)).await {
+            let location = shared.word(io, task).await?;
+            let found = match location.swap(io, expected.value(stamp), mine.value(stamp)).await {
                 // It may have been swapped. The value is this attempt's alone, so the word says it.
                 Err(e) if e.failure_code() == Some(FailureCode::OutcomeUnknown) => loop {
                     match shared.look(io, task).await {

@@ -51,7 +51,7 @@ pub(crate) struct Scatter {
     task: u32,
     /// The number of rows so far.
     rows: u64,
-    way: Placing,
+    placing: Placing,
     /// The complete blocks of each partition.
     complete: Vec<Vec<Block>>,
 }
@@ -77,7 +77,7 @@ pub(crate) struct Placement {
     /// The number of rows before it: another placement must not come between.
     after: u64,
     sizes: Vec<u64>,
-    way: Plan,
+    placing: Plan,
 }
 
 #[derive(Debug)]
@@ -123,12 +123,12 @@ impl Scatter {
         // Offsets of 32 bits reach everything in a block.
         let largest_block = largest_block.clamp(FIRST_BLOCK_BYTES, 1 << 30);
         let count = partitions.get() as usize;
-        let way = match Layout::new(schema) {
+        let placing = match Layout::new(schema) {
             Some(layout) => Placing::Direct(Direct::new(layout, count, largest_block)),
             None => Placing::Staged(Staged::new(count, largest_block)),
         };
         let complete = (0..count).map(|_| Vec::new()).collect();
-        Ok(Scatter { schema: schema.clone(), schema_message, partitions, task, rows: 0, way, complete })
+        Ok(Scatter { schema: schema.clone(), schema_message, partitions, task, rows: 0, placing, complete })
     }
 
     /// The message of the schema, for [`BlockReader::new`](super::block::BlockReader::new).
@@ -176,7 +176,7 @@ impl Scatter {
     /// [`BatchError`] if Arrow cannot encode them.
     pub(crate) fn plan(&self, chosen: Chosen) -> Result<Placement, BatchError> {
         let Chosen { batch, groups } = &chosen;
-        let (sizes, way) = match &self.way {
+        let (sizes, placing) = match &self.placing {
             Placing::Direct(direct) => {
                 let (sizes, plan) = direct.prepare(batch, groups, self.rows);
                 (sizes, Plan::Direct(plan))
@@ -186,7 +186,7 @@ impl Scatter {
                 (sizes, Plan::Staged(plan))
             }
         };
-        Ok(Placement { chosen: Some(chosen), after: self.rows, sizes, way })
+        Ok(Placement { chosen: Some(chosen), after: self.rows, sizes, placing })
     }
 
     /// Says which blocks are still needed for rows that wait on the heap, at the end of the task.
@@ -194,14 +194,14 @@ impl Scatter {
     /// # Errors
     /// [`BatchError`] if Arrow cannot encode them.
     pub(crate) fn prepare_rest(&self) -> Result<Placement, BatchError> {
-        let (sizes, way) = match &self.way {
+        let (sizes, placing) = match &self.placing {
             Placing::Direct(_) => (Vec::new(), Plan::Direct(direct::Plan::default())),
             Placing::Staged(staged) => {
                 let (sizes, plan) = staged.prepare_rest()?;
                 (sizes, Plan::Staged(plan))
             }
         };
-        Ok(Placement { chosen: None, after: self.rows, sizes, way })
+        Ok(Placement { chosen: None, after: self.rows, sizes, placing })
     }
 
     /// Copies the rows of a placement. `blocks` are tensors of bytes of the sizes that it needs.
@@ -209,7 +209,7 @@ impl Scatter {
     /// # Panics
     /// If the blocks have other sizes, or other rows were placed since the placement was prepared.
     pub(crate) fn place(&mut self, placement: Placement, blocks: Vec<TensorMut>) {
-        let Placement { chosen, after, sizes, way } = placement;
+        let Placement { chosen, after, sizes, placing } = placement;
         let none = Groups::default();
         let groups = chosen.as_ref().map_or(&none, |chosen| &chosen.groups);
         assert_eq!(after, self.rows, "rows were placed since this placement was prepared");
@@ -217,7 +217,7 @@ impl Scatter {
             blocks.iter().map(|block| block.meta().len_bytes()).eq(sizes),
             "the blocks are not those that are needed"
         );
-        match (&mut self.way, way) {
+        match (&mut self.placing, placing) {
             (Placing::Direct(direct), Plan::Direct(plan)) => {
                 direct.place(plan, groups, blocks, after, &mut self.complete)
             }
@@ -230,7 +230,7 @@ impl Scatter {
     /// Takes all blocks, also those that are not full, each with its partition, in the order of partitions. Later rows
     /// go into new ones.
     pub(crate) fn take(&mut self) -> Vec<(usize, Block)> {
-        if let Placing::Direct(direct) = &mut self.way {
+        if let Placing::Direct(direct) = &mut self.placing {
             direct.close(&mut self.complete);
         }
         let each = self.complete.iter_mut().enumerate();
@@ -246,7 +246,7 @@ impl Scatter {
 
     /// How much memory its blocks take, in bytes.
     pub(crate) fn block_bytes(&self) -> u64 {
-        let open = match &self.way {
+        let open = match &self.placing {
             Placing::Direct(direct) => direct.open_bytes(),
             Placing::Staged(_) => 0,
         };
@@ -259,7 +259,7 @@ impl Scatter {
     pub(crate) fn finish(mut self) -> Finished {
         let mut partitions: Vec<_> = self.complete.iter().map(|_| Vec::new()).collect();
         self.take().into_iter().for_each(|(partition, block)| partitions[partition].push(block));
-        if let Placing::Staged(staged) = &self.way {
+        if let Placing::Staged(staged) = &self.placing {
             assert!(staged.is_empty(), "rows still wait on the heap");
         }
         Finished { rows: self.rows, partitions }

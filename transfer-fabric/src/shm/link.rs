@@ -54,7 +54,7 @@ pub(super) struct Link {
     pub(super) outbox: VecDeque<Box<[u8]>>,
     pub(super) works: Works<Signs>,
     /// The acknowledgements that the peer has not been sent.
-    pub(super) owed: AckState,
+    pub(super) acks: AckState,
     pub(super) counts: SentCounts,
     /// This side's segments that the peer knows. Both sides name them by their numbers on this side, which are never
     /// used again.
@@ -111,7 +111,7 @@ impl FabricLink for Link {
     fn deadline(&self) -> Option<Instant> {
         match self.stage {
             Stage::Greeting { deadline, .. } => Some(deadline),
-            Stage::Up => self.works.due().into_iter().chain(self.owed.due()).min(),
+            Stage::Up => self.works.due().into_iter().chain(self.acks.due()).min(),
             Stage::Ending { .. } => None,
         }
     }
@@ -127,7 +127,7 @@ impl Link {
             incarnation: 0,
             outbox: VecDeque::new(),
             works: Works::new(),
-            owed: AckState::default(),
+            acks: AckState::default(),
             counts: SentCounts::default(),
             passed: HashSet::new(),
             namespace: own_namespace,
@@ -302,9 +302,9 @@ impl Link {
 
     /// Pushes a record behind the records that wait.
     pub(super) fn push(&mut self, record: &Record, message: &[u8]) {
-        let placed = self.owed.placed();
+        let placed = self.acks.placed();
         let encoded = Encoded::new(record, message, placed);
-        self.owed.tell(placed);
+        self.acks.tell(placed);
         self.counts.count(*record == Record::Ack);
         let pushed = self.outbox.is_empty() && self.shared.out.try_push(encoded.bytes()).unwrap_or(false);
         if !pushed {

@@ -83,7 +83,7 @@ impl Link {
                     Some(copied) => left = left.saturating_sub(copied),
                 },
                 Record::Send => {
-                    self.owed.message_placed();
+                    self.acks.message_placed();
                     sink(FabricEvent::Message { link, bytes: buffer.get(HEAD_BYTES..len).unwrap_or(&[]) });
                 }
                 Record::Ack => {}
@@ -201,7 +201,7 @@ impl Link {
     }
 
     fn placed(&mut self, immediate: Option<u32>, len_bytes: u64, sink: &mut Sink<'_>) -> Result<(), DownReason> {
-        self.owed.write_placed();
+        self.acks.write_placed();
         if let Some(value) = immediate {
             let copied = std::mem::take(&mut self.copied);
             sink(FabricEvent::Immediate { link: self.id, value, len_bytes, copied });

@@ -133,7 +133,7 @@ impl TcpFabric {
             match link.stage {
                 Stage::Ending { .. } => self.ended(id),
                 Stage::Up => {
-                    let is_owing = link.owed.expire(now);
+                    let is_owing = link.acks.expire(now);
                     let checked = link.works.check_peer(now, link.signs, self.config.peer_timeout);
                     if is_owing {
                         self.list(id);

@@ -229,8 +229,8 @@ impl Counters {
         let Some(fabric) = self.links.get(&link).map(|l| l.kind) else { return };
         let Some(call) = self.forget_call(link, id) else { return };
         if let Some(op) = call.op {
-            let way = Route { path: CounterPath::Message, fabric, posted: call.posted };
-            self.end(op, Outcome::Released(round, leader, way));
+            let route = Route { path: CounterPath::Message, fabric, posted: call.posted };
+            self.end(op, Outcome::Released(round, leader, route));
         }
     }
 
