@@ -100,20 +100,10 @@ impl Bench {
     fn push(&mut self) {
         let (key, version) = self.turn();
         let push = Push {
-            key,
             version: Some(version),
-            meta: self.meta.clone(),
-            offset: self.next * 4096 % (1 << 40),
-            to: None,
             timeout: TIMEOUT,
-            require: None,
-            retention: transfer_core::tensor::Retention::default(),
-            takeover: false,
-            readable_by: Vec::new(),
-            ranges: 0,
             trace: self.trace,
-            more_follow: false,
-            announced: None,
+            ..Push::new(key, self.meta.clone(), self.next * 4096 % (1 << 40))
         };
         let request = Request::Command { op: OpId(self.next), command: Command::Push(push) };
         self.node.request(self.now(), PRODUCER, request);

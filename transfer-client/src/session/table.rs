@@ -386,7 +386,7 @@ mod tests {
     use crate::session::Lent;
     use std::time::Duration;
     use transfer_core::op::{Failure, FailureCode, FetchedTensor, LeaseId, Push, Report};
-    use transfer_core::tensor::{DType, Retention, TensorMeta, Version};
+    use transfer_core::tensor::{DType, TensorMeta, Version};
 
     fn failed(op: OpId, kept: bool) -> Reply {
         Reply::Answer { op, answer: Answer::Failed { failure: Failure::new(FailureCode::Busy, "busy"), kept } }
@@ -395,20 +395,8 @@ mod tests {
     fn push(table: &mut Table, offset: u64, allocation: u64) -> OpId {
         let op = table.begin(Kind::Push, Instant::now()).unwrap();
         let push = Push {
-            key: Key::new("k").unwrap(),
-            version: None,
-            meta: TensorMeta::of(DType::U8, &[1]).unwrap(),
-            offset,
-            to: None,
             timeout: Duration::ZERO,
-            require: None,
-            retention: Retention::default(),
-            takeover: false,
-            readable_by: Vec::new(),
-            ranges: 0,
-            trace: None,
-            more_follow: false,
-            announced: None,
+            ..Push::new(Key::new("k").unwrap(), TensorMeta::of(DType::U8, &[1]).unwrap(), offset)
         };
         table.loans.lend(op, &push, Lent { offset, allocation, owned: offset == allocation }, Vec::new(), Vec::new());
         op

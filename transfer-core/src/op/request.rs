@@ -159,6 +159,29 @@ pub struct Push {
     pub announced: Option<Announced>,
 }
 
+impl Push {
+    /// A push of the next version, which stays where it lies until it is replaced. It has 30 s.
+    #[must_use]
+    pub fn new(key: Key, meta: TensorMeta, offset: u64) -> Push {
+        Push {
+            key,
+            version: None,
+            meta,
+            offset,
+            to: None,
+            timeout: Duration::from_secs(30),
+            require: None,
+            retention: Retention::default(),
+            takeover: false,
+            more_follow: false,
+            readable_by: Vec::new(),
+            ranges: 0,
+            trace: None,
+            announced: None,
+        }
+    }
+}
+
 /// The largest number of other tenants that a push may name.
 pub const MAX_READERS: usize = 8;
 

@@ -107,7 +107,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
     use transfer_core::memory::SegmentId;
-    use transfer_core::tensor::{DType, Key, Retention, TensorMeta, TensorName};
+    use transfer_core::tensor::{DType, Key, TensorMeta, TensorName};
     use transfer_core::wire::bundle::BundleTable;
     use transfer_core::wire::ranges::{table_bytes, write_range};
     use transfer_memory::segment::{Lock, Pages, PinnedBudget, Segment, SegmentOptions};
@@ -137,22 +137,7 @@ mod tests {
         for n in 0..TENSORS {
             write_range(&mut bytes, ArenaRange { offset: u64::from(n) * 64, len: 64 });
         }
-        let push = Push {
-            key: Key::new("k").unwrap(),
-            version: None,
-            offset: 0,
-            to: None,
-            timeout: Duration::ZERO,
-            require: None,
-            retention: Retention::default(),
-            takeover: false,
-            readable_by: Vec::new(),
-            ranges: TENSORS,
-            trace: None,
-            more_follow: false,
-            announced: None,
-            meta,
-        };
+        let push = Push { timeout: Duration::ZERO, ranges: TENSORS, ..Push::new(Key::new("k").unwrap(), meta, 0) };
         let slice = |offset, len| Some(LocalSlice { segment: ARENA, offset, len });
         let ranges = slice(push.meta.body_offset(), table_bytes(TENSORS));
         let bundle = slice(0, metadata.into());

@@ -236,20 +236,15 @@ impl Pair {
         let (to, timeout) = (to.map(name), Duration::from_secs(1));
         let version = version.map(Version);
         let push = Push {
-            key: key(text),
             version,
-            meta,
-            offset,
             to,
             timeout,
-            require: None,
             retention: self.retention,
             takeover: self.takeover,
             readable_by: self.readable_by.clone(),
-            ranges: 0,
             trace: self.trace,
             more_follow: self.more_follow,
-            announced: None,
+            ..Push::new(key(text), meta, offset)
         };
         self.command(w, op, Command::Push(push));
         op

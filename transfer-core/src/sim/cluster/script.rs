@@ -268,20 +268,13 @@ impl Cluster {
             retention.spill = Spill::Now;
         }
         let mut push = Push {
-            key,
             version,
-            meta,
-            offset,
             to,
             timeout,
-            require: None,
             retention,
-            takeover: false,
             readable_by: shares.then(|| Name::of_number(other)).into_iter().collect(),
-            ranges: 0,
             trace: context_of(number),
-            more_follow: false,
-            announced: None,
+            ..Push::new(key, meta, offset)
         };
         self.announce(worker, op, number, &mut push);
         self.command(worker, op, Command::Push(push));
