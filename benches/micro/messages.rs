@@ -24,22 +24,7 @@ fn main() -> Result<(), Failed> {
     let meta = TensorMeta::of(DType::F32, &[64, 16]).map_err(Failed::Shape)?;
     let timeout = Duration::from_secs(30);
 
-    let push = Push {
-        key: key.clone(),
-        version: Some(Version(7)),
-        meta: meta.clone(),
-        offset: 4096,
-        to: None,
-        timeout,
-        require: None,
-        retention: transfer_core::tensor::Retention::default(),
-        takeover: false,
-        readable_by: Vec::new(),
-        ranges: 0,
-        trace: None,
-        more_follow: false,
-        announced: None,
-    };
+    let push = Push { version: Some(Version(7)), timeout, ..Push::new(key.clone(), meta.clone(), 4096) };
     let fetch = Fetch {
         key,
         select: Select::Exactly(Version(7)),

@@ -71,7 +71,9 @@ impl Bench {
     fn with(keys: usize, timed: bool) -> Result<Bench, Failed> {
         let name = |text: &str| Name::new(text).map_err(Failed::Name);
         let headers = LocalSlice { segment: SegmentId(0), offset: 0, len: 64 * 64 };
-        let mut node = Node::new(NodeConfig { timed, ..NodeConfig::new(name("bench")?, 1) }, headers);
+        let mut config = NodeConfig::new(name("bench")?, 1);
+        config.timed = timed;
+        let mut node = Node::new(config, headers);
         for (session, worker) in [(PRODUCER, "producer"), (CONSUMER, "consumer")] {
             let arena = SegmentId(session.0 as u32);
             node.session_opened(session, name(worker)?, Tenant::User(0), arena, 1 << 40);
@@ -98,20 +100,10 @@ impl Bench {
     fn push(&mut self) {
         let (key, version) = self.turn();
         let push = Push {
-            key,
             version: Some(version),
-            meta: self.meta.clone(),
-            offset: self.next * 4096 % (1 << 40),
-            to: None,
             timeout: TIMEOUT,
-            require: None,
-            retention: transfer_core::tensor::Retention::default(),
-            takeover: false,
-            readable_by: Vec::new(),
-            ranges: 0,
             trace: self.trace,
-            more_follow: false,
-            announced: None,
+            ..Push::new(key, self.meta.clone(), self.next * 4096 % (1 << 40))
         };
         let request = Request::Command { op: OpId(self.next), command: Command::Push(push) };
         self.node.request(self.now(), PRODUCER, request);

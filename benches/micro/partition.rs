@@ -8,7 +8,8 @@ use arrow_select::take::take_record_batch;
 use std::hint::black_box;
 use std::sync::Arc;
 use transfer_benches::Runner;
-use transfer_client::{BlockingClient, By, Error};
+use transfer_client::BlockingClient;
+use transfer_exchange::{By, Error, ExchangeExt};
 
 const PARTITIONS: u32 = 64;
 const ROWS: u64 = 8192;
@@ -18,12 +19,13 @@ const TASK_ROWS: u64 = 1 << 20;
 #[derive(Debug)]
 enum Failed {
     Arrow(#[allow(dead_code, reason = "printed")] ArrowError),
-    Client(#[allow(dead_code, reason = "printed")] Error),
+    Exchange(#[allow(dead_code, reason = "printed")] Error),
 }
 
 fn main() -> Result<(), Failed> {
     let runner = Runner::from_arguments();
-    let client = BlockingClient::embedded().name("bench").arena_bytes(256 << 20).call().map_err(Failed::Client)?;
+    let client = BlockingClient::embedded().name("bench").arena_bytes(256 << 20).call();
+    let client = client.map_err(|e| Failed::Exchange(e.into()))?;
     let numbers = numbers(ROWS, 8).map_err(Failed::Arrow)?;
 
     let mut copies: Vec<Vec<u8>> = vec![vec![0; ROWS as usize * 8]; 8];
@@ -70,7 +72,7 @@ fn task(
     by: By<'_>,
     partitions: u32,
 ) -> Result<(), Failed> {
-    let exchange = client.exchange(name).partitions(partitions).tasks(1).open().call().map_err(Failed::Client)?;
+    let exchange = client.exchange(name).partitions(partitions).tasks(1).open().call().map_err(Failed::Exchange)?;
     let batches = TASK_ROWS / batch.num_rows() as u64;
     let mut attempts = 0_u32..;
     runner.measure(name, TASK_ROWS, || {
@@ -82,7 +84,7 @@ fn task(
             std::process::exit(1)
         });
     });
-    exchange.release().call().map_err(Failed::Client)
+    exchange.release().call().map_err(Failed::Exchange)
 }
 
 /// Numbers without an order.

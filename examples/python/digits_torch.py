@@ -78,7 +78,7 @@ def serve(c: td.Client, workers: int, steps: int) -> torch.nn.Module:
     for step in range(1, steps + 1):
         shared.push("weights", version=step)
         states = [c.fetch_state(f"gradients/{number}", at_least=step, timeout=START) for number in range(workers)]
-        shared.gate()
+        shared.take_back()
         update(model, optimizer, [{name: tensor.torch() for name, tensor in state.items()} for state in states])
     c.barrier("done", workers + 1).wait()
     return model

@@ -41,7 +41,7 @@ class Trainer:
         """Returns how many bytes were copied."""
         copied = 0
         for step in range(1, steps + 1):
-            self.shared.gate(timeout=60)  # no replica reads the last version
+            self.shared.take_back(timeout=60)  # no replica reads the last version
             fill(self.model, step)
             copied += self.shared.push(KEY, version=step).report.copied
         return copied

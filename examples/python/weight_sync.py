@@ -102,7 +102,7 @@ def train(c: td.Client, processes: list[SpawnProcess], steps: int) -> bool:
         optimizer.zero_grad()
         loss = torch.nn.functional.mse_loss(model(inputs), wanted)
         loss.backward()
-        shared.gate()
+        shared.take_back()
         optimizer.step()
         model.number(step, is_last)
         copied += shared.push("policy", version=step).report.copied

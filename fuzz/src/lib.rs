@@ -33,7 +33,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const ROUNDS: u64 = 20_000;
 
 /// The limit of inputs that are kept for further mutation.
-const MOST_KEPT: usize = 4096;
+const MAX_KEPT: usize = 4096;
 
 /// A parser under test.
 pub struct Target<'a> {
@@ -118,7 +118,7 @@ impl<'a> Target<'a> {
                 (self.repair)(&mut input);
             }
             let outcome = self.one(&input, &check);
-            if known.insert(outcome) && pool.len() < MOST_KEPT {
+            if known.insert(outcome) && pool.len() < MAX_KEPT {
                 pool.push(input);
             }
         }

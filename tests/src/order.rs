@@ -109,7 +109,7 @@ pub enum InPlace {
     /// Each version is a copy.
     Snapshot,
     /// The update waits until no reader reads the last version.
-    Gate,
+    TakeBack,
     /// Two buffers that take turns.
     TwoBuffers,
 }

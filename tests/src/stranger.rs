@@ -118,7 +118,7 @@ impl Attached {
     }
 
     /// Sends an item that has no answer.
-    pub async fn say(&self, item: node_item::Item) {
+    pub async fn send(&self, item: node_item::Item) {
         // The next question finds that the stream has ended.
         let _ = self.out.send(update(item)).await;
     }
@@ -128,7 +128,7 @@ impl Attached {
     /// # Errors
     /// The directory has ended the stream.
     pub async fn ask(&mut self, item: node_item::Item) -> Result<directory_item::Item, Status> {
-        self.say(item).await;
+        self.send(item).await;
         let answer = self.answers.message().await?.ok_or_else(|| Status::ok("the stream has ended"))?;
         answer.items.into_iter().find_map(|item| item.item).ok_or_else(|| Status::unknown("no answer"))
     }
@@ -218,7 +218,7 @@ impl Link {
     }
 
     /// Sends a control message.
-    pub fn say(&mut self, role: Role, index: u32, body: Body) {
+    pub fn send(&mut self, role: Role, index: u32, body: Body) {
         let message = Message::new(role, index, body).encode();
         self.frame(SEND, 0, 0, None, &message);
     }
@@ -249,7 +249,7 @@ impl Link {
     ///
     /// # Panics
     /// If no such message comes.
-    pub fn hear<T>(&mut self, what: &str, take: impl Fn(&Body) -> Option<T>) -> (u32, T) {
+    pub fn recv<T>(&mut self, what: &str, take: impl Fn(&Body) -> Option<T>) -> (u32, T) {
         let until = Instant::now() + PATIENCE;
         while let Some((kind, body)) = self.next_frame() {
             assert!(Instant::now() < until, "{what} does not come");

@@ -191,7 +191,7 @@ fn bundle_holds_at_most_131072_tensors() {
         let found = part.iter().map(|(_, t)| t.as_slice::<u64>().expect("as pushed")[0]);
         assert_eq!(found.collect::<Vec<_>>(), [7, 100_000]);
     }
-    let mut taken = pusher.gate_bundle("k").call().expect("nobody reads it");
+    let mut taken = pusher.take_back_bundle("k").call().expect("nobody reads it");
     let last = taken.iter_mut().last().expect("not empty").1.as_mut_slice::<u64>().expect("of that type");
     assert_eq!(std::mem::replace(&mut last[0], 1), MAX_TENSORS - 1);
     let pushed = pusher.push_bundle("k", taken).call().expect("pushed again");

@@ -43,12 +43,12 @@ fn shapes() -> Vec<(&'static str, Vec<u64>)> {
 /// Publishes versions 1 to `LAST` as fast as possible, and calls `published` after each.
 fn update(writer: &BlockingClient, way: InPlace, published: impl Fn(u64)) {
     match way {
-        InPlace::Gate => {
+        InPlace::TakeBack => {
             let mut tensors = bundle(writer);
             write(tensors.iter_mut().map(|(_, tensor)| tensor), 1);
             writer.push_bundle("policy", tensors).version(1).call().expect("pushed");
             for version in 2..=LAST {
-                let taken = writer.gate_bundle("policy").timeout(PATIENCE).call().expect("taken back");
+                let taken = writer.take_back_bundle("policy").timeout(PATIENCE).call().expect("taken back");
                 let pushed = writer.push_bundle("policy", write_all(taken, version)).version(version).call();
                 assert_eq!(pushed.expect("pushed").report.copied, 0);
                 published(version);
@@ -151,7 +151,7 @@ fn by_reference() -> Scene {
 #[test]
 fn gated_bundle_is_never_torn() {
     let scene = Scene::two();
-    is_never_torn(&scene, InPlace::Gate);
+    is_never_torn(&scene, InPlace::TakeBack);
     scene.end();
 }
 
@@ -175,7 +175,7 @@ fn snapshot_of_a_bundle_is_never_torn() {
 #[test]
 fn gated_bundle_that_is_read_by_reference_is_never_torn() {
     let scene = by_reference();
-    is_never_torn(&scene, InPlace::Gate);
+    is_never_torn(&scene, InPlace::TakeBack);
     scene.end();
 }
 
@@ -198,13 +198,14 @@ fn gate_of_a_bundle_that_is_read_fails_at_its_deadline_and_the_version_stays() {
         write(tensors.iter_mut().map(|(_, tensor)| tensor), 1);
         writer.push_bundle("policy", tensors).version(1).call().expect("pushed");
         let read = reader.fetch_bundle("policy").call().expect("fetched");
-        let e = writer.gate_bundle("policy").timeout(Duration::from_millis(50)).call().expect_err("it is being read");
+        let e =
+            writer.take_back_bundle("policy").timeout(Duration::from_millis(50)).call().expect_err("it is being read");
         assert_eq!(e.failure_code(), Some(FailureCode::Deadline), "{e}");
         assert!(e.to_string().contains("published again"), "{e}");
         let again = reader.fetch_bundle("policy").exactly(1).call().expect("it is published again");
         assert_eq!((torn(&read), torn(&again)), (None, None));
         drop((read, again));
-        let taken = writer.gate_bundle("policy").timeout(PATIENCE).call().expect("nothing reads it");
+        let taken = writer.take_back_bundle("policy").timeout(PATIENCE).call().expect("nothing reads it");
         assert_eq!(taken.get("steps").expect("it is there").as_slice::<u64>().expect("as pushed"), [1]);
         writer.push_bundle("policy", write_all(taken, 2)).version(2).call().expect("pushed");
         assert_eq!(reader.fetch_bundle("policy").at_least(2).call().map(|b| torn(&b)), Ok(None));
@@ -227,12 +228,12 @@ fn killed_reader_of_a_bundle_lets_the_gate_pass() {
     let mut reader = scene.a().worker("reader");
     reader.order(Order::HoldBundle("policy".into()), |a| matches!(a, Answer::Done).then_some(())).get();
     std::thread::scope(|threads| {
-        let gate = threads.spawn(|| writer.gate_bundle("policy").timeout(PATIENCE).call());
+        let take_back = threads.spawn(|| writer.take_back_bundle("policy").timeout(PATIENCE).call());
         let waits = |s: &transfer_tests::status::Seen| s.sessions.iter().map(|s| s.operations).sum::<u64>() == 1;
-        scene.a().until("the gate waits", waits);
-        assert!(!gate.is_finished());
+        scene.a().until("the call waits", waits);
+        assert!(!take_back.is_finished());
         reader.kill();
-        assert_eq!(gate.join().expect("no panic").expect("taken back").len(), LAYOUT.len());
+        assert_eq!(take_back.join().expect("no panic").expect("taken back").len(), LAYOUT.len());
     });
     drop(writer);
     scene.end();
@@ -255,7 +256,7 @@ fn gate_returns_the_tensors_of_a_bundle_that_were_copied_and_merged() {
     let tensors = [("a", near(1)), ("b", near(2)), ("foreign", from(foreign)), ("short", from(short)), ("c", near(4))];
     let pushed = writer.push_bundle("mixed", tensors).call().expect("pushed");
     assert_eq!(pushed.report.copied, 645);
-    let mut taken = writer.gate_bundle("mixed").call().expect("taken back");
+    let mut taken = writer.take_back_bundle("mixed").call().expect("taken back");
     let contents: Vec<_> = taken.iter().map(|(name, t)| (name.to_owned(), t.as_bytes().to_vec())).collect();
     let of = |name: &str, byte, len| (name.to_owned(), vec![byte; len]);
     let expected = [of("a", 1, 64), of("b", 2, 64), of("foreign", 7, 640), of("short", 3, 5), of("c", 4, 64)];
@@ -265,7 +266,7 @@ fn gate_returns_the_tensors_of_a_bundle_that_were_copied_and_merged() {
     let fetched = writer.fetch_bundle("mixed").call().expect("fetched");
     assert_eq!(fetched.get("short").map(|t| t.as_bytes().to_vec()), Some(vec![9; 5]));
     drop(fetched);
-    drop(writer.gate_bundle("mixed").call().expect("taken back"));
+    drop(writer.take_back_bundle("mixed").call().expect("taken back"));
     all_is_free(&writer, free);
     drop(writer);
     scene.end();
@@ -283,7 +284,7 @@ fn gate_of_a_bundle_whose_tensor_is_held_names_it_and_the_version_stays() {
     drop(w);
     let array = held.to_arrow::<arrow_array::types::Float32Type>().expect("numbers");
     for holder in [Some(held), None] {
-        match writer.gate_bundle("policy").call() {
+        match writer.take_back_bundle("policy").call() {
             Err(Error::Bundle(BundleError::NotAlone { name, .. })) => assert_eq!(name, "held"),
             other => panic!("{other:?}"),
         }
@@ -291,12 +292,12 @@ fn gate_of_a_bundle_whose_tensor_is_held_names_it_and_the_version_stays() {
         drop(holder);
     }
     drop(array);
-    assert_eq!(writer.gate_bundle("policy").call().map(|taken| taken.len()), Ok(2));
+    assert_eq!(writer.take_back_bundle("policy").call().map(|taken| taken.len()), Ok(2));
 
     // A tensor under two names is lent twice.
     let tied = allocate();
     writer.push_bundle("tied", [("first", &tied), ("second", &tied)]).call().expect("pushed");
-    let e = writer.gate_bundle("tied").call().expect_err("it is held");
+    let e = writer.take_back_bundle("tied").call().expect_err("it is held");
     assert!(e.to_string().contains("\"first\""), "{e}");
     // After a withdrawal its holder writes it.
     writer.withdraw("tied").call().expect("nothing reads it");
@@ -305,11 +306,11 @@ fn gate_of_a_bundle_whose_tensor_is_held_names_it_and_the_version_stays() {
     drop(tied.try_into_mut().expect("nothing else holds it"));
 
     writer.push_tensor("tensor", writer.allocate(DType::F32, [8]).expect("room")).call().expect("pushed");
-    let e = writer.gate_bundle("tensor").call().expect_err("no bundle");
+    let e = writer.take_back_bundle("tensor").call().expect_err("no bundle");
     assert!(matches!(e, Error::Bundle(BundleError::NotABundle { .. })), "{e}");
     assert_eq!(reader.fetch("tensor").call().map(|t| t.version()), Ok(1));
-    drop(writer.gate("tensor").call().expect("taken back"));
-    let e = writer.gate_bundle("other").call().expect_err("it was not pushed");
+    drop(writer.take_back("tensor").call().expect("taken back"));
+    let e = writer.take_back_bundle("other").call().expect_err("it was not pushed");
     assert_eq!(e.failure_code(), Some(FailureCode::NotOwner), "{e}");
     all_is_free(&writer, free);
     drop((writer, reader));
@@ -323,7 +324,7 @@ fn gate_of_a_frozen_tensor_is_refused_and_the_version_stays() {
     let writer = connect(scene.a().socket(), "writer");
     let frozen = writer.allocate(DType::F32, [8]).expect("room").freeze();
     writer.push_frozen("w", &frozen).call().expect("pushed");
-    assert!(matches!(writer.gate("w").call(), Err(Error::NotAlone { .. })));
+    assert!(matches!(writer.take_back("w").call(), Err(Error::NotAlone { .. })));
     assert_eq!(writer.fetch("w").call().map(|t| t.version()), Ok(1));
     drop((frozen, writer));
     scene.end();
@@ -338,7 +339,7 @@ fn bundle_is_gated_and_has_its_turn_on_a_runtime() {
         let client = transfer_client::Client::connect(socket).name("writer").await.expect("connected");
         let w = client.allocate(DType::F32, [8]).expect("room");
         client.push_bundle("policy", [("w", w)]).await.expect("pushed");
-        let taken = client.gate_bundle("policy").await.expect("taken back");
+        let taken = client.take_back_bundle("policy").await.expect("taken back");
         client.push_bundle("policy", taken).await.expect("pushed");
         client.withdraw("policy").version(2).await.expect("nothing reads it");
         let mut buffers = client.two_bundle_buffers("two", [("w", DType::F32, [8])]).expect("a layout");

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use transfer_client::{BlockingClient, Client, DType, Error, FailureCode, embedded_socket};
+use transfer_client::{BlockingClient, Client, DType, FailureCode, embedded_socket};
+use transfer_exchange::{Error, ExchangeExt};
 use transfer_tests::{PATIENCE, Scene, poll, sidecar_of_this_process};
 
 /// No wait ends by its own time-out.
@@ -29,7 +30,7 @@ macro_rules! waits {
             $make!($client, "room for a push", |c| c
                 .push_slice("k", [ARENA / 2], &[0u8; ARENA as usize / 2])
                 .timeout(HOUR)),
-            $make!($client, "gate", |c| c.gate("held").timeout(HOUR)),
+            $make!($client, "take_back", |c| c.take_back("held").timeout(HOUR)),
         ]
     };
 }
@@ -60,7 +61,7 @@ fn prepare(client: &BlockingClient) -> (impl Sized + use<>, impl Sized + use<>) 
 
 fn check(name: &str, ended: Result<(), Error>) {
     let error = ended.expect_err(name);
-    assert_eq!(error, Error::ClientClosed, "{name}: {error}");
+    assert_eq!(error, transfer_client::Error::ClientClosed.into(), "{name}: {error}");
     assert!(!error.can_retry() && error.to_string().contains("this client was closed"), "{name}: {error}");
 }
 
@@ -79,7 +80,7 @@ fn close_ends_blocking_waits(client: &BlockingClient, path: &PathBuf) {
     let held = prepare(client);
     let mut waits: Vec<(&str, Blocks)> = waits!(blocking, client);
     let (reader, stream) = (client.clone(), "stream");
-    waits.push((stream, Box::new(move || reader.fetch_stream("never").timeout(HOUR).next().map(drop))));
+    waits.push((stream, Box::new(move || Ok(reader.fetch_stream("never").timeout(HOUR).next().map(drop)?))));
     let threads: Vec<_> = waits
         .into_iter()
         .map(|(name, wait)| {
@@ -99,7 +100,7 @@ fn close_ends_blocking_waits(client: &BlockingClient, path: &PathBuf) {
     for (name, _, ends) in threads {
         check(name, ends.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{name} waits on")));
     }
-    check("a later call", client.fetch("held").call().map(drop));
+    check("a later call", client.fetch("held").call().map(drop).map_err(Error::from));
     drop(held);
 }
 
@@ -116,7 +117,10 @@ async fn close_ends_awaited_waits(client: Client, path: PathBuf) {
     let held = prepare(&client.blocking());
     let mut waits: Vec<(&str, Waits)> = waits!(awaited, client);
     let reader = client.clone();
-    waits.push(("stream", Box::pin(async move { reader.fetch_stream("never").timeout(HOUR).next().await.map(drop) })));
+    waits.push((
+        "stream",
+        Box::pin(async move { Ok(reader.fetch_stream("never").timeout(HOUR).next().await.map(drop)?) }),
+    ));
     // Each has taken its first step, which sends it.
     let mut first = std::task::Context::from_waker(std::task::Waker::noop());
     for (name, wait) in &mut waits {
@@ -129,7 +133,7 @@ async fn close_ends_awaited_waits(client: Client, path: PathBuf) {
         let ended = tokio::time::timeout(PATIENCE, task).await.unwrap_or_else(|_| panic!("{name} waits on"));
         check(name, ended.expect("it does not panic"));
     }
-    check("a later call", client.fetch("held").into_future().await.map(drop));
+    check("a later call", client.fetch("held").into_future().await.map(drop).map_err(Error::from));
     drop(held);
 }
 
@@ -174,7 +178,7 @@ fn what_a_closed_client_has_fetched_stays_until_it_is_dropped() {
     reader.close();
     scene.a().until("its session is over", |s| s.sessions.len() == 1);
     let ended = giver.fetch("mine").timeout(Duration::ZERO).call().expect_err("what it published has ended");
-    assert!(matches!(&ended, Error::Failed(failure) if failure.code == FailureCode::UnknownKey), "{ended}");
+    assert!(ended.failure_code() == Some(FailureCode::UnknownKey), "{ended}");
     for n in 2..20 {
         push(n);
         assert!(kept.iter().all(|tensor| tensor.as_bytes().iter().all(|byte| *byte == 1)), "version {n}");
@@ -204,7 +208,7 @@ fn close_does_not_wait_for_a_sidecar_that_is_gone_and_no_session_follows() {
         poll(|| client.gone().ok_or("it is not gone").map(drop)).expect("it is noticed");
     }
     client.close();
-    assert_eq!(client.fetch("k").call().expect_err("it is closed"), Error::ClientClosed);
+    assert_eq!(client.fetch("k").call().expect_err("it is closed"), transfer_client::Error::ClientClosed);
     scene.nodes[0].restart();
     // One that was not closed comes back, and the closed one had as much time.
     poll(|| witness.gone().map_or(Ok(()), Err)).expect("it comes back");

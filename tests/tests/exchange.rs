@@ -8,9 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
-use transfer_client::{
-    BlockingClient, By, Client, Error, Exchange, ExchangeError, ExchangeTask, FailureCode, Partition,
-};
+use transfer_client::{BlockingClient, Client, FailureCode};
+use transfer_exchange::{By, Error, Exchange, ExchangeError, ExchangeExt, ExchangeTask, Partition};
 use transfer_tests::{Carrier, Scene, Sidecar, poll};
 
 const ARENA: u64 = 64 << 20;
@@ -478,7 +477,7 @@ fn exchange_that_is_over_frees_all_memory_and_its_name() {
     }
 }
 
-fn builder_of(client: &BlockingClient, n: usize) -> transfer_client::ExchangeBuilder<BlockingClient> {
+fn builder_of(client: &BlockingClient, n: usize) -> transfer_exchange::ExchangeBuilder<BlockingClient> {
     let builder = client.exchange("again").partitions(2).tasks(2);
     if n == 2 { builder.deadline(Duration::from_secs(5)) } else { builder }
 }
@@ -559,7 +558,7 @@ fn writing_waits_for_room_until_its_time_out() {
             Err(e) => break e,
         }
     };
-    assert!(matches!(full, Error::ArenaFull { .. }) && full.can_retry(), "{full}");
+    assert!(matches!(full, Error::Client(transfer_client::Error::ArenaFull { .. })) && full.can_retry(), "{full}");
     let written = task.rows();
     assert!(written >= 20_000 && written.is_multiple_of(10_000), "{written}: each batch as a whole");
     // Another attempt waits for the room that this one has.

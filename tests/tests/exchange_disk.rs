@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
-use transfer_client::{BlockingClient, By, Error, Exchange, ExchangeError, Partition};
+use transfer_client::BlockingClient;
+use transfer_exchange::{By, Error, Exchange, ExchangeError, ExchangeExt, Partition};
 use transfer_tests::{Carrier, Scene, Sidecar, poll};
 
 const ARENA: u64 = 16 << 20;
@@ -256,7 +257,7 @@ fn expect_full_disk(disk: &Path, more: &[&str]) {
         let batch = batch(0, n * ROWS_PER_BATCH);
         writer.write(&batch, By::Hash(&["n"])).timeout(Duration::from_secs(3)).call().err()
     });
-    assert!(matches!(failed, Some(Error::ArenaFull { .. })), "{failed:?}");
+    assert!(matches!(failed, Some(Error::Client(transfer_client::Error::ArenaFull { .. }))), "{failed:?}");
     // Another worker goes on, and the first one can try again with less.
     let mut other = joined.task(1, 0).call().expect("begun");
     other.write(&batch(1, 0), By::Hash(&["n"])).call().expect("its own arena has room");

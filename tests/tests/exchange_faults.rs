@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 use transfer_client::BlockingClient;
+use transfer_exchange::ExchangeExt;
 use transfer_tests::calls::{Pending, done};
 use transfer_tests::order::{Answer, Order, ShuffleOrder};
 use transfer_tests::{Scene, Sidecar, Worker, poll};

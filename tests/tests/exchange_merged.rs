@@ -6,7 +6,8 @@ use arrow_array::{ArrayRef, RecordBatch, UInt32Array, UInt64Array};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use transfer_client::{BlockingClient, By, Error, Exchange, ExchangeError, Partition};
+use transfer_client::BlockingClient;
+use transfer_exchange::{By, Error, Exchange, ExchangeError, ExchangeExt, Partition};
 use transfer_tests::http::get;
 use transfer_tests::{Scene, Sidecar};
 

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 use transfer_client::{BatchError, BlockingClient, BundleError, Error};
 use transfer_core::op::{Answer, Command, Fetch, FetchedTensor, OpId, Push, Reply};
-use transfer_core::tensor::{DType, Key, Name, Retention, Select, TensorMeta, TensorName, Version};
+use transfer_core::tensor::{DType, Key, Name, Select, TensorMeta, TensorName, Version};
 use transfer_core::wire::Writer;
 use transfer_core::wire::bundle::BundleTable;
 use transfer_core::wire::ranges::{ArenaRange, MAX_RANGES, write_range};
@@ -81,22 +81,7 @@ impl Liar {
 /// A push of a body of `body` bytes behind metadata of so many.
 fn a_push(key: &str, body: u64, metadata: usize) -> Push {
     let meta = TensorMeta::of(DType::U8, &[body]).and_then(|meta| meta.with_metadata(metadata as u32));
-    Push {
-        key: Key::new(key).expect("a key"),
-        version: None,
-        meta: meta.expect("a description"),
-        offset: 0,
-        to: None,
-        timeout: PATIENCE,
-        require: None,
-        retention: Retention::default(),
-        takeover: false,
-        readable_by: Vec::new(),
-        ranges: 0,
-        trace: None,
-        more_follow: false,
-        announced: None,
-    }
+    Push { timeout: PATIENCE, ..Push::new(Key::new(key).expect("a key"), meta.expect("a description"), 0) }
 }
 
 fn refused(answer: Answer, what: &str) {

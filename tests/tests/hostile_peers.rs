@@ -109,12 +109,12 @@ fn write_outside_its_grant_changes_nothing() {
         let own = rustix::process::geteuid().as_raw().to_string();
         for (id, text) in ["loot", "target", "thief", &own].into_iter().enumerate() {
             let text = Name::new(text).expect("a name");
-            link.say(Role::Push, 0, Body::Name { name: name_ref(id as u32), text });
+            link.send(Role::Push, 0, Body::Name { name: name_ref(id as u32), text });
         }
         let [key, target_ref, owner, tenant] = [0, 1, 2, 3].map(name_ref);
         let meta = TensorMeta::of(DType::U8, &[1000]).expect("a shape");
-        link.say(Role::Push, 1, Body::BufferRequest { key, target: target_ref, owner, tenant, metadata_id: 1, meta });
-        let (_, slots) = link.hear("BUFFER_RESPONSE", |body| match body {
+        link.send(Role::Push, 1, Body::BufferRequest { key, target: target_ref, owner, tenant, metadata_id: 1, meta });
+        let (_, slots) = link.recv("BUFFER_RESPONSE", |body| match body {
             Body::BufferResponse { slots } => Some(slots.clone()),
             Body::ErrorStatus(failure) => panic!("{failure:?}"),
             _ => None,
@@ -197,17 +197,17 @@ fn late_answer_is_ignored_and_second_answer_ends_the_link() {
     let mut link = Link::to(scene.a());
     let mut taker = scene.a().worker("taker");
     let fetch = taker.fetch("lure").timeout(Duration::from_secs(2)).start();
-    let (index, ()) = link.hear("TENSOR_REQUEST", |body| matches!(body, Body::TensorRequest { .. }).then_some(()));
+    let (index, ()) = link.recv("TENSOR_REQUEST", |body| matches!(body, Body::TensorRequest { .. }).then_some(()));
     fetch.trouble().expect("Deadline", &["\"lure\""]);
-    link.hear("CANCEL", |body| matches!(body, Body::Cancel).then_some(()));
+    link.recv("CANCEL", |body| matches!(body, Body::Cancel).then_some(()));
     scene.others_go_on();
     let meta = TensorMeta::of(DType::U8, &[1000]).expect("a shape");
-    link.say(Role::Pull, index, Body::MetaDataUpdate { version: Version(1), metadata_id: 1, meta });
-    link.say(Role::Pull, index, Body::Cancelled);
+    link.send(Role::Pull, index, Body::MetaDataUpdate { version: Version(1), metadata_id: 1, meta });
+    link.send(Role::Pull, index, Body::Cancelled);
     scene.a().until("nothing of the fetch is left", |s| {
         s.links.iter().any(|l| l.peer == NAME && l.pulls == 0) && operations_of(s, "taker") == 0
     });
-    link.say(Role::Pull, index, Body::Cancelled);
+    link.send(Role::Pull, index, Body::Cancelled);
     assert_ne!(link.refusal(), "", "it should be told why");
     until_no_link(scene.a());
     scene.others_go_on();

@@ -34,7 +34,7 @@ fn a_snapshot_is_never_torn() {
 // Promise: updates-in-place, seen to fail
 #[test]
 fn gated_update_is_never_torn() {
-    nobody_sees_a_torn_tensor(InPlace::Gate);
+    nobody_sees_a_torn_tensor(InPlace::TakeBack);
 }
 
 // Promise: updates-in-place, seen to fail
@@ -43,7 +43,7 @@ fn double_buffered_update_is_never_torn() {
     nobody_sees_a_torn_tensor(InPlace::TwoBuffers);
 }
 
-/// A reader keeps its version: the gate waits until its deadline, and then the version is published again.
+/// A reader keeps its version: the call waits until its deadline, and then the version is published again.
 #[test]
 fn a_gate_waits_for_its_readers_and_no_longer_than_its_deadline() {
     let scene = Scene::one();
@@ -58,7 +58,7 @@ fn a_gate_waits_for_its_readers_and_no_longer_than_its_deadline() {
     assert_eq!(reader.fetch("w").get().version, 1);
     let taking = take(&mut writer, 60_000);
     let waiting = |n| move |s: &transfer_tests::status::Seen| s.sessions.iter().map(|s| s.operations).sum::<u64>() == n;
-    scene.a().until("the gate waits", waiting(1));
+    scene.a().until("the call waits", waiting(1));
     let next = reader.fetch("w").start();
     scene.a().until("a fetch waits, too", waiting(2));
     assert!(taking.now().is_none() && next.now().is_none());

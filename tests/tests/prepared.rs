@@ -14,7 +14,7 @@ fn a_prepared_push_needs_no_request() {
     let sender = connect(scene.a().socket(), "sender");
     let receiver = connect(scene.b().socket(), "receiver");
     for i in 0..20 {
-        sender.prepare(format!("grad/{i}"), DType::F32, [250], "receiver").call().expect("there is room");
+        sender.reserve(format!("grad/{i}"), DType::F32, [250], "receiver").call().expect("there is room");
     }
     // The slots are granted before anything is pushed.
     scene.b().until("two slots for each key", |status| status.counters.as_ref().is_some_and(|c| c.slots == 40));
@@ -45,17 +45,17 @@ fn refused_prepare_says_why() {
     let sender = connect(scene.a().socket(), "sender");
     let receiver = connect(scene.b().socket(), "receiver");
     let code = |e: Error| (e.failure_code(), e.to_string());
-    let (failure, text) = code(sender.prepare("k", DType::U8, [1], "nobody").call().expect_err("nobody is there"));
+    let (failure, text) = code(sender.reserve("k", DType::U8, [1], "nobody").call().expect_err("nobody is there"));
     assert_eq!(failure, Some(FailureCode::UnknownWorker), "{text}");
-    let (failure, text) = code(sender.prepare("k", DType::U8, [1 << 40], "receiver").call().expect_err("too large"));
+    let (failure, text) = code(sender.reserve("k", DType::U8, [1 << 40], "receiver").call().expect_err("too large"));
     assert_eq!(failure, Some(FailureCode::TooLarge), "{text}");
     receiver.push_slice("mine", [1], &[1_u8]).call().expect("pushed");
-    let (failure, text) = code(sender.prepare("mine", DType::U8, [1], "receiver").call().expect_err("it has an owner"));
+    let (failure, text) = code(sender.reserve("mine", DType::U8, [1], "receiver").call().expect_err("it has an owner"));
     assert_eq!(failure, Some(FailureCode::KeyOwned), "{text}");
     assert!(text.contains("receiver"), "{text}");
-    // A push to a worker of the same sidecar needs no slot, so there is nothing to prepare.
+    // A push to a worker of the same sidecar needs no slot, so there is nothing to reserve.
     let other = connect(scene.a().socket(), "other");
-    sender.prepare("k", DType::U8, [1], "other").timeout(Duration::from_secs(5)).call().expect("by reference");
+    sender.reserve("k", DType::U8, [1], "other").timeout(Duration::from_secs(5)).call().expect("by reference");
     drop((sender, receiver, other));
     scene.end();
 }

@@ -1,12 +1,14 @@
 //! The command line of `transferctl`.
 
+use crate::error::Error;
+use crate::files::error::FilesError;
 use crate::{admin, certs, devices, doctor, files, perf};
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use transfer_terminal::environment;
 use transfer_terminal::exit::{self, Exit};
+use transfer_terminal::{environment, shells};
 
 /// Shows and administers sidecars, and transfers files through them.
 #[derive(Debug, Parser)]
@@ -80,6 +82,58 @@ pub enum Command {
         /// The target directory; it is made if it is missing.
         directory: PathBuf,
     },
+}
+
+impl Command {
+    /// Executes the command.
+    ///
+    /// # Errors
+    /// Any [`Error`].
+    pub(crate) fn run(self) -> Result<(), Error> {
+        match self {
+            Command::Status(options) => in_runtime(admin::status::run(&options)),
+            Command::Sessions(list) => in_runtime(admin::lists::run(&list)),
+            Command::Peers(list) => in_runtime(admin::lists::run(&list)),
+            Command::Links(list) => in_runtime(admin::lists::run(&list)),
+            Command::Tensors(list) => in_runtime(admin::lists::run_tensors(&list)),
+            Command::Segments(list) => in_runtime(admin::lists::run(&list)),
+            Command::Transfers(list) => in_runtime(admin::lists::run(&list)),
+            Command::Exchanges(list) => in_runtime(admin::lists::run_exchanges(&list)),
+            Command::Quarantine(list) => in_runtime(admin::lists::run(&list)),
+            Command::Events(options) => in_runtime(admin::events::run(&options)),
+            Command::Top(options) => in_runtime(admin::top::run(&options)),
+            Command::Watch(options) => in_runtime(admin::watch::run(&options)),
+            Command::Delete(options) => in_runtime(admin::changes::delete(&options)),
+            Command::Drain(options) => in_runtime(admin::drain::run(&options)),
+            Command::Evict(options) => in_runtime(admin::changes::evict(&options)),
+            Command::LogLevel(options) => in_runtime(admin::changes::log_level(&options)),
+            Command::Poll(options) => in_runtime(admin::poll::run(&options)),
+            Command::Ping(options) => in_runtime(admin::ping::run(&options)),
+            Command::Certs(options) => Ok(certs::run(&options)?),
+            Command::Devices(options) => Ok(devices::run(&options)?),
+            Command::Doctor(options) => in_runtime(doctor::run(&options)),
+            Command::Perf(options) => Ok(perf::run(&options)?),
+            Command::Push(options) => in_runtime(files::push::run(&options)),
+            Command::Fetch(options) => in_runtime(files::fetch::run(&options)),
+            Command::Copy(options) => in_runtime(files::copy::run(&options)),
+            Command::Completions { shell } => {
+                shells::completions(Arguments::command(), shell);
+                Ok(())
+            }
+            Command::Man { directory } => shells::man(Arguments::command(), &directory)
+                .map_err(|source| FilesError::File { what: "write", path: directory, source }.into()),
+        }
+    }
+}
+
+/// Runs a command on one thread, which is enough because each command does one thing at a time.
+fn in_runtime(work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|source| Error::Runtime { source })?;
+    let done = runtime.block_on(work);
+    // An abandoned read, of a pipe for instance, must not delay the end.
+    runtime.shutdown_background();
+    done
 }
 
 /// Parses the command line of this process. Errors are printed, and end the process.

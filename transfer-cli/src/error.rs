@@ -353,6 +353,6 @@ mod tests {
         assert_eq!(failed(FailureCode::UnknownWorker), Exit::NotFound);
         assert_eq!(failed(FailureCode::KeyOwned), Exit::Failed);
         assert_eq!(of_call(&ClientError::NoAnswer { waited: std::time::Duration::ZERO }), Exit::TimedOut);
-        assert_eq!(of_call(&ClientError::SidecarGone(transfer_client::Gone::Away)), Exit::Unreachable);
+        assert_eq!(of_call(&ClientError::SidecarGone(transfer_client::SessionEnd::Away)), Exit::Unreachable);
     }
 }

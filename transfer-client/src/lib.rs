@@ -127,23 +127,6 @@
 //! # }
 //! ```
 //!
-//! # Exchanges
-//! Rows of record batches move from tasks to partitions. Of several attempts of a task one wins. See [`Exchange`].
-//! ```no_run
-//! # use transfer_client::{By, Client, Error};
-//! # async fn example(client: Client, batch: arrow_array::RecordBatch) -> Result<(), Error> {
-//! let exchange = client.exchange("epoch-3").join().await?;
-//! let mut task = exchange.task(2, 0).await?;
-//! task.write(&batch, By::Random(7)).await?;
-//! task.commit().await?;
-//! let mut rows = exchange.partition(17);
-//! while let Some(batch) = rows.next().await? {
-//!     println!("{} rows", batch.num_rows());
-//! }
-//! # Ok(())
-//! # }
-//! ```
-//!
 //! # Counters and barriers
 //! A counter exists once in the whole job, and so does a barrier; see [`Counter`] and [`Barrier`].
 //! ```no_run
@@ -178,19 +161,20 @@
 //! - [`Client`], [`BlockingClient`]: the clients; [`Connect`] makes one.
 //! - [`TensorMut`], [`Frozen`], [`Tensor`]: a writable tensor, an immutable one, a fetched one.
 //! - [`Request`]: a call that is about to be made: [`Push`], [`PushMany`], [`Fetch`], [`FetchInto`], [`FetchMany`], [`FetchOnly`], [`Order`],
-//!   [`AllocateWait`], [`Gate`], [`Counting`], [`ExchangeCall`], [`Finish`].
+//!   [`AllocateWait`], [`TakeBack`], [`Counting`], [`Finish`].
 //! - [`s!`], [`Slice`], [`FetchedSlice`], [`FetchedSlices`]: parts of tensors, of which nothing else moves.
 //! - [`Publisher`], [`Subscriber`]: the pushes, and the fetches, of one key.
 //! - [`Begun`], [`Doorbell`]: calls that begin now and are waited for later, for bindings to other languages.
 //! - [`BatchBuilder`], [`ColumnMut`], [`FetchedBatch`], [`FetchedTable`], [`BatchStream`], [`BatchStreamReader`],
 //!   [`FixedShapeTensor`], [`BatchError`]: record batches.
 //! - [`BundleTensor`], [`FetchedBundle`], [`BundleMut`], [`BundleError`]: bundles.
-//! - [`Gate`], [`TwoBuffers`]: tensors and bundles that are updated in place.
+//! - [`TakeBack`], [`TwoBuffers`]: tensors and bundles that are updated in place.
 //! - [`gpu`]: copies between tensors and GPUs.
 //! - [`Counter`], [`Barrier`]: counters and barriers of the job.
 //! - [`Rank`], [`Shard`], [`PushShards`], [`PushedShards`], [`FetchSharded`], [`ShardedError`]: sharded states.
-//! - [`Exchange`], [`ExchangeTask`], [`Partition`], [`By`], [`Bounds`], [`ExchangeError`]: exchanges.
 //! - [`FetchInto`], [`FetchedInto`], [`Landing`]: fetches into the caller's memory.
+//! - For libraries on the clients, as `transfer-exchange` is one: [`flow`], calls that consist of many; [`FetchExcerpt`], bytes of
+//!   versions; [`EncodedBatch`], [`BatchDecoder`], batches in a layout of one's own; [`Client::extension`].
 //! - [`Error`], [`PushError`], [`FetchIntoError`]: what failed, whose fault it is, and whether a retry helps.
 //!
 //! # Layout
@@ -198,7 +182,6 @@
 //!
 //! | folder | contents |
 //! |---|---|
-//! | `exchange` | exchanges: a library on the clients |
 //! | `client` | the clients: connecting, and every call that they offer |
 //! | `sharded` | sharded states: ranks publish pieces, and readers take any layout |
 //! | `batch`, `bundle`, `gpu` | record batches; many tensors as one version; copies between tensors and GPUs |
@@ -215,7 +198,6 @@ mod bundle;
 mod client;
 mod counters;
 mod error;
-mod exchange;
 mod fetch;
 mod gathered;
 pub mod gpu;
@@ -226,22 +208,20 @@ mod session;
 mod sharded;
 
 pub use batch::{
-    BatchBuilder, BatchStream, BatchStreamReader, ColumnMut, FetchedBatch, FetchedTable, Finish, FixedShapeTensor,
-    NextBatch,
+    BatchBuilder, BatchDecoder, BatchStream, BatchStreamReader, ColumnMut, EncodedBatch, FetchedBatch, FetchedTable,
+    Finish, FixedShapeTensor, NextBatch,
 };
 pub use bundle::{BundleMut, BundleTensor, FetchOnly, FetchedBundle, FetchedSlices};
 pub use client::{Connect, Doorbell, Publisher, TwoBuffers};
 pub use counters::{Barrier, Counted, Counter, Counting, Round, Swapped};
-pub use error::{
-    BatchError, BundleError, End, Error, ExchangeError, Gone, PartitionError, ShardedError, TornDestination,
-};
-pub use exchange::{Bounds, By, Committed, Exchange, ExchangeBuilder, ExchangeCall, ExchangeTask, Partition};
+pub use error::{BatchError, BundleError, Error, LostRank, SessionEnd, ShardedError, TornDestination};
 pub use fetch::{
-    EpochBegan, Fetch, FetchInto, FetchIntoError, FetchMany, FetchedInto, FetchedSlice, Landing, Subscriber, Tensor,
+    EpochBegan, Fetch, FetchExcerpt, FetchInto, FetchIntoError, FetchMany, FetchedExcerpt, FetchedInto, FetchedSlice,
+    Landing, Subscriber, Tensor,
 };
 pub use memory::{Frozen, TensorMut};
-pub use push::{AllocateWait, Gate, Order, Push, PushError, PushMany, Pushed};
-pub use request::{AnyClient, Begun, BlockingClient, Client, Request, RequestFuture, ToKey};
+pub use push::{AllocateWait, Order, Push, PushError, PushMany, Pushed, TakeBack};
+pub use request::{AnyClient, Begun, BlockingClient, Client, DEFAULT_TIMEOUT, Request, RequestFuture, ToKey, flow};
 #[cfg(feature = "opentelemetry")]
 pub use request::{from_span, to_span};
 #[cfg(feature = "embedded")]
@@ -252,7 +232,8 @@ pub use sharded::{FetchSharded, PushShards, PushedShards, Rank, Shard};
 pub use transfer_core::fabric::FabricKind;
 pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Fault, Report};
 pub use transfer_core::tensor::{
-    DType, InvalidSlice, Key, Life, Misfit, ParseSliceError, Retention, Slice, SliceDim, SliceRange, TensorMeta, Until,
+    DType, InvalidSlice, Key, Life, Misfit, ParseSliceError, Retention, Slice, SliceDim, SliceRange, Spill, TensorMeta,
+    Until,
 };
 pub use transfer_core::trace::{InvalidTraceContext, TraceContext};
 pub use transfer_memory::socket::Socket;

@@ -7,7 +7,7 @@ use sidecar::{Honest, Script, Sidecar};
 use std::future::IntoFuture;
 use std::task::{Context, Waker};
 use std::time::Duration;
-use transfer_client::{Client, DType, Error, Gone};
+use transfer_client::{Client, DType, Error, SessionEnd};
 
 async fn start(script: impl Script, arena_bytes: u64) -> (Sidecar, Client) {
     let (sidecar, socket) = Sidecar::start(script);
@@ -144,8 +144,8 @@ async fn futures_fail_when_the_sidecar_dies() {
     let waiting = tokio::spawn(client.fetch("never").into_future());
     told(&sidecar, |heard| heard.requests == 1).await;
     sidecar.kill();
-    assert_eq!(waiting.await.unwrap().unwrap_err(), Error::SidecarGone(Gone::Closed));
-    assert_eq!(client.fetch("never").await.unwrap_err(), Error::SidecarGone(Gone::Closed));
+    assert_eq!(waiting.await.unwrap().unwrap_err(), Error::SidecarGone(SessionEnd::Closed));
+    assert_eq!(client.fetch("never").await.unwrap_err(), Error::SidecarGone(SessionEnd::Closed));
 }
 
 #[tokio::test]

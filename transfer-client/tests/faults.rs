@@ -6,7 +6,7 @@ mod sidecar;
 use sidecar::{Honest, Script, Sidecar, Wire, failed, report};
 use std::thread;
 use std::time::{Duration, Instant};
-use transfer_client::{BlockingClient, DType, Error, FailureCode, Gone};
+use transfer_client::{BlockingClient, DType, Error, FailureCode, SessionEnd};
 use transfer_core::memory::{LocalSlice, SegmentId};
 use transfer_core::op::{Answer, Command, FetchedTensor, LeaseId, OpId, Reply, Request};
 use transfer_core::tensor::{TensorMeta, Version};
@@ -80,7 +80,7 @@ fn unasked_answers_end_the_session() {
         );
         let _unpushed = client.allocate(DType::U8, [1]).unwrap();
         let e = client.fetch("k").call().unwrap_err();
-        assert!(matches!(e, Error::SidecarGone(Gone::Unasked { .. } | Gone::NotLent(_))), "{e}");
+        assert!(matches!(e, Error::SidecarGone(SessionEnd::Unasked { .. } | SessionEnd::NotLent(_))), "{e}");
     }
 }
 
@@ -99,7 +99,10 @@ fn calls_fail_and_memory_stays_readable_when_the_sidecar_dies() {
         sidecar.kill();
         (a.join().unwrap(), b.join().unwrap())
     });
-    assert_eq!((&leader, &follower), (&Error::SidecarGone(Gone::Closed), &Error::SidecarGone(Gone::Closed)));
+    assert_eq!(
+        (&leader, &follower),
+        (&Error::SidecarGone(SessionEnd::Closed), &Error::SidecarGone(SessionEnd::Closed))
+    );
     assert!(leader.to_string().contains("connect again"), "{leader}");
     // Later calls fail at once, and return the tensor, which was not sent.
     let t = client.allocate(DType::U8, [9]).unwrap();

@@ -13,10 +13,10 @@ use std::sync::{Arc, Weak};
 /// An opened GPU. Cheap to clone; all clones are the same GPU, and keep its primary context. torch and the CUDA runtime
 /// use that context too, so memory and streams of theirs are valid here.
 #[derive(Debug, Clone)]
-pub struct Gpu(Arc<Inner>);
+pub struct Gpu(Arc<ContextInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct ContextInner {
     driver: &'static Driver,
     ordinal: u32,
     device: sys::Device,
@@ -33,9 +33,9 @@ pub(crate) struct Registers {
 }
 
 // SAFETY: the context is a handle of the driver, whose functions may be called by any thread.
-unsafe impl Send for Inner {}
+unsafe impl Send for ContextInner {}
 // SAFETY: as above.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for ContextInner {}
 
 impl Gpu {
     /// Opens the GPU of this number, from 0. It is opened once in a process, for as long as something uses it. The first
@@ -45,7 +45,7 @@ impl Gpu {
     /// [`CudaError::NoDriver`], [`CudaError::NoGpu`], [`CudaError::NoSuchDevice`], [`CudaError::Forked`],
     /// [`CudaError::Call`].
     pub fn open(ordinal: u32) -> Result<Gpu, CudaError> {
-        static OPENED: Mutex<BTreeMap<u32, Weak<Inner>>> = Mutex::new(BTreeMap::new());
+        static OPENED: Mutex<BTreeMap<u32, Weak<ContextInner>>> = Mutex::new(BTreeMap::new());
         let driver = driver()?;
         let mut opened = OPENED.lock();
         if let Some(inner) = opened.get(&ordinal).and_then(Weak::upgrade) {
@@ -53,7 +53,7 @@ impl Gpu {
         }
         let device = find(driver, ordinal)?;
         let mut context = ptr::null_mut();
-        // SAFETY: the function stores a handle. The drop of `Inner` releases it.
+        // SAFETY: the function stores a handle. The drop of `ContextInner` releases it.
         let status = unsafe { (driver.primary_context_retain)(&raw mut context, device) };
         driver.check("cuDevicePrimaryCtxRetain", status)?;
         let supports = |which| attribute(driver, device, which) != 0;
@@ -61,8 +61,14 @@ impl Gpu {
             writable: supports(attributes::HOST_REGISTER_SUPPORTED),
             read_only: supports(attributes::READ_ONLY_HOST_REGISTER_SUPPORTED),
         };
-        let inner =
-            Arc::new(Inner { driver, ordinal, device, context, registers, spare_events: SpareEvents::default() });
+        let inner = Arc::new(ContextInner {
+            driver,
+            ordinal,
+            device,
+            context,
+            registers,
+            spare_events: SpareEvents::default(),
+        });
         opened.insert(ordinal, Arc::downgrade(&inner));
         Ok(Gpu(inner))
     }
@@ -140,7 +146,7 @@ impl Drop for Entered<'_> {
     }
 }
 
-impl Drop for Inner {
+impl Drop for ContextInner {
     fn drop(&mut self) {
         if !self.driver.is_forked() {
             // SAFETY: the context is retained still.

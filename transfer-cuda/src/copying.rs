@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// For this long a waiting thread polls: a thread that sleeps wakes up some 50 us late.
-const SPIN: Duration = Duration::from_millis(2);
+const SPIN_TIME: Duration = Duration::from_millis(2);
 
 /// A copy under way: `.await` it, or [`wait`](Copying::wait) for it. It owns what is read and written, `T`, and returns it
 /// at its end.
@@ -92,7 +92,7 @@ impl<T: Send + 'static> Copying<T> {
     /// [`CudaError`]: earlier work of the GPU has failed, and nobody knows whether the copy has ended. What it owns is
     /// leaked.
     pub fn wait(mut self) -> Result<T, CudaError> {
-        if !self.spin(SPIN)?
+        if !self.spin(SPIN_TIME)?
             && let Some(flight) = &self.flight
         {
             flight.event.wait()?;
@@ -107,7 +107,7 @@ impl<T: Send + 'static> Copying<T> {
     /// Those of [`Copying::is_done`].
     pub fn wait_for(&self, time: Duration) -> Result<bool, CudaError> {
         let started = Instant::now();
-        if self.spin(SPIN.min(time))? {
+        if self.spin(SPIN_TIME.min(time))? {
             return Ok(true);
         }
         loop {

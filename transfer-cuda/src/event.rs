@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 use std::ptr;
 
 /// `CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING`: a waiting thread sleeps.
-const SLEEPING: u32 = 1 | 2;
+const SLEEPING_WAIT: u32 = 1 | 2;
 
 /// The most events that a GPU keeps for later copies. To make one takes several microseconds.
-const MOST_SPARE: usize = 64;
+const MAX_SPARE_EVENTS: usize = 64;
 
 /// A point in a stream, which comes when all work before it is done.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Event {
         }
         let mut raw = ptr::null_mut();
         // SAFETY: the function stores a handle of the current context. The drop of `Event`, or of its GPU, destroys it.
-        entered.check("cuEventCreate", unsafe { (entered.driver.event_create)(&raw mut raw, SLEEPING) })?;
+        entered.check("cuEventCreate", unsafe { (entered.driver.event_create)(&raw mut raw, SLEEPING_WAIT) })?;
         Ok(Event { gpu: gpu.clone(), raw })
     }
 
@@ -87,7 +87,7 @@ impl Drop for Event {
         }
         {
             let mut spare = self.gpu.spare_events().0.lock();
-            if spare.len() < MOST_SPARE {
+            if spare.len() < MAX_SPARE_EVENTS {
                 // If it was recorded and has not come, it is recorded anew before it is asked.
                 return spare.push(Spare(self.raw));
             }

@@ -12,10 +12,10 @@ const NON_BLOCKING: u32 = 1;
 
 /// Work of a GPU that is done in order. Cheap to clone; all clones are the same stream.
 #[derive(Debug, Clone)]
-pub struct Stream(Arc<Inner>);
+pub struct Stream(Arc<StreamInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct StreamInner {
     gpu: Gpu,
     raw: RawStream,
     /// Whether it is destroyed with this.
@@ -23,9 +23,9 @@ struct Inner {
 }
 
 // SAFETY: the stream is a handle of the driver, whose functions may be called by any thread.
-unsafe impl Send for Inner {}
+unsafe impl Send for StreamInner {}
 // SAFETY: as above.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for StreamInner {}
 
 impl Stream {
     /// Makes a stream.
@@ -34,9 +34,9 @@ impl Stream {
     /// [`CudaError::Forked`], [`CudaError::Call`].
     pub fn new(gpu: &Gpu) -> Result<Stream, CudaError> {
         let (entered, mut raw) = (gpu.enter()?, ptr::null_mut());
-        // SAFETY: the function stores a handle of the current context. The drop of `Inner` destroys it.
+        // SAFETY: the function stores a handle of the current context. The drop of `StreamInner` destroys it.
         entered.check("cuStreamCreate", unsafe { (entered.driver.stream_create)(&raw mut raw, NON_BLOCKING) })?;
-        Ok(Stream(Arc::new(Inner { gpu: gpu.clone(), raw, is_own: true })))
+        Ok(Stream(Arc::new(StreamInner { gpu: gpu.clone(), raw, is_own: true })))
     }
 
     /// A stream of other code, such as torch's, by its `CUstream` as a number. 0 is the legacy default stream.
@@ -47,7 +47,7 @@ impl Stream {
     #[must_use]
     pub unsafe fn from_raw(gpu: &Gpu, raw: usize) -> Stream {
         let raw = ptr::with_exposed_provenance_mut(raw);
-        Stream(Arc::new(Inner { gpu: gpu.clone(), raw, is_own: false }))
+        Stream(Arc::new(StreamInner { gpu: gpu.clone(), raw, is_own: false }))
     }
 
     /// The GPU.
@@ -90,7 +90,7 @@ impl Stream {
     }
 }
 
-impl Drop for Inner {
+impl Drop for StreamInner {
     fn drop(&mut self) {
         if self.is_own
             && let Ok(entered) = self.gpu.enter()

@@ -69,7 +69,7 @@ def one_host(owner: td.Client, reader: td.Client, rounds: int) -> None:
         touches.append(time.perf_counter() - start)
         copied += found.report.copied
         del found, tensor
-        buffers = owner.gate_state("policy")
+        buffers = owner.take_back_state("policy")
     show("push_state", pushes)
     show("fetch_state", fetches)
     show("fetch_state, and each view touched once", touches)

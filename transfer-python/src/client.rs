@@ -427,7 +427,7 @@ impl Client {
         })))
     }
 
-    fn _prepare(
+    fn _reserve(
         &self,
         py: Python<'_>,
         key: &str,
@@ -437,7 +437,7 @@ impl Client {
         #[pyo3(from_py_with = options::timeout)] timeout: Duration,
     ) -> PyResult<Pending> {
         let (dtype, timeout, about) = (dtype::of(dtype)?, timeout, (key.to_owned(), Instant::now()));
-        let begun = self.handle(py)?.prepare(key, dtype, &shape, to).timeout(timeout).begin();
+        let begun = self.handle(py)?.reserve(key, dtype, &shape, to).timeout(timeout).begin();
         Ok(Pending::new(going(begun, move |py, result: Result<(), Error>| {
             result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
             Ok(py.None())
@@ -462,24 +462,24 @@ impl Client {
         counters::barrier(self, py, name, members)
     }
 
-    fn _gate(
+    fn _take_back(
         &self,
         py: Python<'_>,
         key: &str,
         #[pyo3(from_py_with = options::timeout)] timeout: Duration,
     ) -> PyResult<Pending> {
-        let gate = self.handle(py)?.gate(key).timeout(timeout);
-        Ok(in_place::gate(gate, self.guard.clone(), key))
+        let take_back = self.handle(py)?.take_back(key).timeout(timeout);
+        Ok(in_place::take_back(take_back, self.guard.clone(), key))
     }
 
-    fn _gate_bundle(
+    fn _take_back_bundle(
         &self,
         py: Python<'_>,
         key: &str,
         #[pyo3(from_py_with = options::timeout)] timeout: Duration,
     ) -> PyResult<Pending> {
-        let gate = self.handle(py)?.gate_bundle(key).timeout(timeout);
-        Ok(in_place::gate_bundle(gate, self.guard.clone(), key))
+        let take_back = self.handle(py)?.take_back_bundle(key).timeout(timeout);
+        Ok(in_place::take_back_bundle(take_back, self.guard.clone(), key))
     }
 
     /// Publishes buffers as one version, and leaves their memory with their views. `tensors` has the buffer's index for

@@ -4,7 +4,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use std::time::Duration;
 use transfer_client::gpu::CudaError;
-use transfer_client::{BatchError, BundleError, Error, ExchangeError, FailureCode, ShardedError};
+use transfer_client::{BatchError, BundleError, Error, FailureCode, ShardedError};
+use transfer_exchange::ExchangeError;
 
 /// Makes an exception, by the Python function that makes all errors of the package.
 fn make(py: Python<'_>, code: &str, text: &str, can_retry: bool, fault: &str, about: &About<'_>) -> PyErr {
@@ -28,8 +29,28 @@ pub(crate) struct About<'a> {
 
 /// Makes the exception for a failed call.
 pub(crate) fn raise(py: Python<'_>, error: &Error, about: &About<'_>) -> PyErr {
-    let made = make(py, &code(error), &error.to_string(), error.can_retry(), error.fault().name(), about);
-    if let Error::Exchange(ExchangeError::Lost { tasks, .. }) = error {
+    make(py, &code(error), &error.to_string(), error.can_retry(), error.fault().name(), about)
+}
+
+/// Makes the exception for a failed call of an exchange.
+pub(crate) fn raise_exchange(py: Python<'_>, error: &transfer_exchange::Error, about: &About<'_>) -> PyErr {
+    let of = match error {
+        transfer_exchange::Error::Client(error) => return raise(py, error, about),
+        transfer_exchange::Error::Exchange(of) => of,
+        other => return make(py, "invalid", &other.to_string(), other.can_retry(), other.fault().name(), about),
+    };
+    let code = match of {
+        ExchangeError::Lost { .. } => "lost",
+        ExchangeError::Committed { .. } => "committed",
+        ExchangeError::AttemptUsed { .. } => "attempt_used",
+        ExchangeError::NotCommitted { .. } => "not_committed",
+        ExchangeError::Changed { .. } => "changed",
+        ExchangeError::Over { .. } => "over",
+        ExchangeError::Exists { .. } => "exists",
+        _ => "invalid",
+    };
+    let made = make(py, code, &of.to_string(), error.can_retry(), error.fault().name(), about);
+    if let ExchangeError::Lost { tasks, .. } = of {
         // If this fails, the text still names them.
         let _ = made.value(py).setattr("tasks", tasks.clone());
     }
@@ -76,16 +97,9 @@ fn code(error: &Error) -> String {
         Error::OtherClient { .. } => "other_client",
         Error::Batch(BatchError::NotRead { .. }) => "not_read",
         Error::Batch(BatchError::Ended { .. }) => "closed",
-        Error::Sharded(ShardedError::RankGone { .. }) => "version_gone",
-        Error::Sharded(ShardedError::NotWhole { .. }) => "deadline",
-        Error::Exchange(error) => match error {
-            ExchangeError::Lost { .. } => "lost",
-            ExchangeError::Committed { .. } => "committed",
-            ExchangeError::AttemptUsed { .. } => "attempt_used",
-            ExchangeError::NotCommitted { .. } => "not_committed",
-            ExchangeError::Changed { .. } => "changed",
-            ExchangeError::Over { .. } => "over",
-            ExchangeError::Exists { .. } => "exists",
+        Error::Sharded(error) => match **error {
+            ShardedError::RankGone(_) => "version_gone",
+            ShardedError::NotWhole { .. } => "deadline",
             _ => "invalid",
         },
         _ => "invalid",

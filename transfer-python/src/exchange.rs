@@ -9,11 +9,12 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
-use transfer_client::{BlockingClient, Bounds, By, Error, ExchangeBuilder};
+use transfer_client::BlockingClient;
+use transfer_exchange::{Bounds, By, Error, ExchangeBuilder, ExchangeExt};
 
 /// An exchange of record batches between workers.
 #[pyclass(frozen, module = "transferd._native")]
-pub(crate) struct Exchange(transfer_client::Exchange<BlockingClient>);
+pub(crate) struct Exchange(transfer_exchange::Exchange<BlockingClient>);
 
 pub(crate) fn open(
     client: &Client,
@@ -34,12 +35,12 @@ pub(crate) fn join(client: &Client, py: Python<'_>, name: &str, timeout: Duratio
     made(name, client.handle(py)?.exchange(name), ExchangeBuilder::join, timeout)
 }
 
-type Call<T> = transfer_client::ExchangeCall<BlockingClient, T>;
+type Call<T> = transfer_exchange::ExchangeCall<BlockingClient, T>;
 
 fn made(
     name: &str,
     builder: ExchangeBuilder<BlockingClient>,
-    make: fn(ExchangeBuilder<BlockingClient>) -> Call<transfer_client::Exchange<BlockingClient>>,
+    make: fn(ExchangeBuilder<BlockingClient>) -> Call<transfer_exchange::Exchange<BlockingClient>>,
     timeout: Duration,
 ) -> PyResult<Pending> {
     begun(name, make(builder), timeout, |py, exchange| Ok(Py::new(py, Exchange(exchange))?.into_any()))
@@ -55,7 +56,7 @@ fn begun<T: Send + 'static>(
     let about = (name.to_owned(), Instant::now());
     let begun = call.timeout(timeout).begin();
     Ok(Pending::new(going(begun, move |py, result: Result<T, Error>| {
-        finish(py, result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?)
+        finish(py, result.map_err(|e| errors::raise_exchange(py, &e, &about_of(&about)))?)
     })))
 }
 
@@ -127,7 +128,7 @@ pub(crate) struct ExchangeTask {
     attempt: u32,
     name: String,
     /// `None` once it has committed or was dropped.
-    writer: Mutex<Option<transfer_client::ExchangeTask<BlockingClient>>>,
+    writer: Mutex<Option<transfer_exchange::ExchangeTask<BlockingClient>>>,
 }
 
 /// What chooses the partition of a row.
@@ -148,7 +149,7 @@ impl ExchangeTask {
     /// The number of rows that were written.
     #[getter]
     fn rows(&self) -> u64 {
-        self.writer.lock().as_ref().map_or(0, transfer_client::ExchangeTask::rows)
+        self.writer.lock().as_ref().map_or(0, transfer_exchange::ExchangeTask::rows)
     }
 
     /// Begins to write a batch of `rows`. None if it has no such batch. `how` is one of "hash", "column", "random", "range"
@@ -210,7 +211,7 @@ pub(crate) struct ExchangeReader {
     #[pyo3(get)]
     partition: u32,
     name: String,
-    reader: std::sync::Arc<Mutex<transfer_client::Partition<BlockingClient>>>,
+    reader: std::sync::Arc<Mutex<transfer_exchange::Partition<BlockingClient>>>,
 }
 
 #[pymethods]
@@ -226,7 +227,7 @@ impl ExchangeReader {
         let (reader, about) = (self.reader.clone(), (self.name.clone(), Instant::now()));
         let begun = self.reader.lock().begin();
         Pending::new(going(begun, move |py, next: Result<Option<RecordBatch>, Error>| {
-            let next = next.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
+            let next = next.map_err(|e| errors::raise_exchange(py, &e, &about_of(&about)))?;
             match next.zip(reader.lock().report()) {
                 Some((batch, report)) => Ok(Py::new(py, Table::of_rows(batch, report))?.into_any()),
                 None => Ok(py.None()),

@@ -12,21 +12,25 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use transfer_client::{BlockingClient, BundleMut, Error, Gate, TensorMut};
+use transfer_client::{BlockingClient, BundleMut, Error, TakeBack, TensorMut};
 use transfer_memory::forked::ForkGuard;
 
-pub(crate) fn gate(gate: Gate<BlockingClient>, guard: Arc<ForkGuard>, key: &str) -> Pending {
+pub(crate) fn take_back(take_back: TakeBack<BlockingClient>, guard: Arc<ForkGuard>, key: &str) -> Pending {
     let about = (key.to_owned(), Instant::now());
-    Pending::new(going(gate.begin(), move |py, result: Result<TensorMut, Error>| {
+    Pending::new(going(take_back.begin(), move |py, result: Result<TensorMut, Error>| {
         let tensor = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
         Ok(Py::new(py, Buffer::new(tensor, guard))?.into_any())
     }))
 }
 
 /// Takes a bundle back: its buffers by name.
-pub(crate) fn gate_bundle(gate: Gate<BlockingClient, BundleMut>, guard: Arc<ForkGuard>, key: &str) -> Pending {
+pub(crate) fn take_back_bundle(
+    take_back: TakeBack<BlockingClient, BundleMut>,
+    guard: Arc<ForkGuard>,
+    key: &str,
+) -> Pending {
     let about = (key.to_owned(), Instant::now());
-    Pending::new(going(gate.begin(), move |py, result: Result<BundleMut, Error>| {
+    Pending::new(going(take_back.begin(), move |py, result: Result<BundleMut, Error>| {
         let bundle = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
         let buffers = PyDict::new(py);
         for (name, tensor) in bundle {
@@ -131,7 +135,7 @@ impl TwoBuffers {
             return Err(errors::forked(py));
         }
         let turn = self.buffers.lock().turn().timeout(timeout);
-        Ok(gate(turn, self.guard.clone(), &self.key))
+        Ok(take_back(turn, self.guard.clone(), &self.key))
     }
 
     fn _push(
@@ -182,7 +186,7 @@ impl TwoBundleBuffers {
             return Err(errors::forked(py));
         }
         let turn = self.buffers.lock().turn().timeout(timeout);
-        Ok(gate_bundle(turn, self.guard.clone(), &self.key))
+        Ok(take_back_bundle(turn, self.guard.clone(), &self.key))
     }
 
     fn _push(

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use transfer_client::Begun;
 
 /// The interval at which a waiting thread checks for signals, so that Ctrl-C ends a wait within 50 ms.
-const SLICE: Duration = Duration::from_millis(40);
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(40);
 
 /// The pause before another check while another thread waits for the same call.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -94,7 +94,7 @@ pub(crate) fn run(py: Python<'_>, mut going: Box<dyn Going>) -> PyResult<Py<PyAn
         return result;
     }
     loop {
-        if let Some(result) = going.wait_only(py, SLICE) {
+        if let Some(result) = going.wait_only(py, SIGNAL_CHECK_INTERVAL) {
             return result;
         }
         look_up(py)?;
@@ -123,9 +123,9 @@ enum State {
 /// A call in progress, made by `fetch_later`. Dropping it, or `cancel()`, gives the call up, and a late result is
 /// released.
 #[pyclass(frozen, module = "transferd")]
-pub(crate) struct Pending(Mutex<Shared>);
+pub(crate) struct Pending(Mutex<PendingShared>);
 
-struct Shared {
+struct PendingShared {
     state: State,
     /// Whether `cancel()` was called. A thread that has taken the call ends it when it puts it back.
     is_given_up: bool,
@@ -142,7 +142,7 @@ impl Pending {
     }
 
     fn with(state: State) -> Pending {
-        Pending(Mutex::new(Shared { state, is_given_up: false }))
+        Pending(Mutex::new(PendingShared { state, is_given_up: false }))
     }
 
     /// Takes the first step, which sends the call.
@@ -264,7 +264,7 @@ impl Pending {
         let started = Instant::now();
         loop {
             let left = timeout.saturating_sub(started.elapsed());
-            if let Some(result) = self.wait_only(py, left.min(SLICE)) {
+            if let Some(result) = self.wait_only(py, left.min(SIGNAL_CHECK_INTERVAL)) {
                 return result;
             }
             look_up(py)?;

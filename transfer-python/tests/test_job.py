@@ -50,10 +50,10 @@ def test_a_gate_takes_a_version_back_once_nobody_reads_it(c, other):
     c.push("w", buffer, version=1)
     reading = other.fetch("w")
     with pytest.raises(td.Timeout):
-        c.gate("w", timeout=0.05)
+        c.take_back("w", timeout=0.05)
     assert other.fetch("w").version == 1
     del reading
-    again = c.gate("w", timeout=GIVE_UP)
+    again = c.take_back("w", timeout=GIVE_UP)
     assert address(again.numpy()) == where and (again.numpy() == 1).all()
     with pytest.raises(td.Timeout):
         other.fetch("w", timeout=0.05)
@@ -181,7 +181,7 @@ def test_between_two_nodes(folder):
             tensor = reader.fetch("w", require="tcp")
             assert tensor.report.fabric == "tcp" and tensor.report.copied >= tensor.nbytes
             assert (np.from_dlpack(tensor) == np.arange(1 << 18)).all() and tensor.exports_copied == 0
-            pusher.prepare("to", (4,), "int64", "reader")
+            pusher.reserve("to", (4,), "int64", "reader")
             pushed = pusher.push("to", np.arange(4), to="reader")
             assert pushed.report.fabric == "tcp"
             assert list(reader.fetch("to").numpy()) == [0, 1, 2, 3]

@@ -57,7 +57,7 @@ def test_in_a_forked_child(c, sidecar):
             lambda: c.fetch_many(["w"]),
             lambda: counter.add(1),
             lambda: c.barrier("b", 1).wait(),
-            lambda: c.gate("w"),
+            lambda: c.take_back("w"),
             lambda: c.arena_free_bytes,
         ]
         for call in calls:

@@ -231,11 +231,11 @@ def test_a_state_is_gated_and_nothing_is_copied(c, other):
     c.push_state("policy", buffers(c, arrays(1)), version=1)
     held = other.fetch_state("policy")
     with pytest.raises(td.Timeout, match="published again"):
-        c.gate_state("policy", timeout=0.05)
+        c.take_back_state("policy", timeout=0.05)
     assert same(other.fetch_state("policy", exactly=1), arrays(1))
     del held
     for version in (2, 3):
-        taken = c.gate_state("policy", timeout=GIVE_UP)
+        taken = c.take_back_state("policy", timeout=GIVE_UP)
         assert list(taken) == list(arrays())
         for name, array in arrays(version).items():
             taken[name].numpy()[...] = array
@@ -243,7 +243,7 @@ def test_a_state_is_gated_and_nothing_is_copied(c, other):
         assert same(other.fetch_state("policy", at_least=version), arrays(version))
     with pytest.raises(td.Error, match="is no bundle") as e:
         c.push("tensor", np.ones(2))
-        c.gate_state("tensor")
+        c.take_back_state("tensor")
     assert e.value.code == "invalid"
     c.delete("policy")
     c.delete("tensor")
@@ -286,7 +286,7 @@ async def awaited(path: str) -> None:
     async with td.aio.connect(path) as client:
         await client.push_state("awaited", arrays(9))
         assert same(await client.fetch_state("awaited"), arrays(9))
-        taken = await client.gate_state("awaited")
+        taken = await client.take_back_state("awaited")
         await client.push_state_snapshot("awaited", taken)
         turns = client.two_state_buffers("turns", {"w": ((3,), "float32")})
         await turns.push(await turns.turn(), 1)

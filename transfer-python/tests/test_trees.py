@@ -236,7 +236,7 @@ def test_a_record_that_no_push_has_written_is_an_error(c, other, which):
     calls = [lambda: other.fetch_state("s")]
     if isinstance(said, bytes) and which != "no tree":
         calls.append(lambda: other.fetch_state("s", only=["head"]))
-    for call in [*calls, lambda: c.gate_state("s")]:
+    for call in [*calls, lambda: c.take_back_state("s")]:
         with pytest.raises(td.Invalid, match="the record '__tree__' of the state 's' was not written by push_state: ") as error:
             call()
         assert reason in str(error.value) and error.value.key == "s" and len(str(error.value)) < 400
@@ -435,14 +435,14 @@ def test_a_tree_is_gated_and_pushed_again(c, other):
     w.numpy()[:] = 1
     assert c.push_state("s", {"m": {"w": w, "tied": w}, "step": 1}).report.copied == 0
     for step in (2, 3):
-        taken = c.gate_state("s")
+        taken = c.take_back_state("s")
         assert taken["m"]["w"] is taken["m"]["tied"] and taken["step"] == step - 1
         taken["m"]["w"].numpy()[:] = taken["step"] = step
         assert c.push_state("s", taken).report.copied == 0
         state = other.fetch_state("s", at_least=step)
         assert (state["m"]["tied"].numpy() == step).all() and state["step"] == step
         del state
-    copies = c.gate_state("s")
+    copies = c.take_back_state("s")
     assert c.push_state_snapshot("copy", copies).report.copied == 16
     assert not copies["m"]["w"].pushed and other.fetch_state("copy")["step"] == 3
     with pytest.raises(td.Invalid, match="which is the one of a state's record"):

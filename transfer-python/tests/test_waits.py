@@ -425,8 +425,8 @@ CLOSED = {
     "push": lambda c, two, x: c.push("k", b"x" * (1 << 19), timeout=None),
     "push_state": lambda c, two, x: c.push_state("k", {"w": b"x" * (1 << 19)}, timeout=None),
     "push_table": lambda c, two, x: c.push_table("k", ROWS, timeout=None),
-    "gate": lambda c, two, x: c.gate("held", timeout=None),
-    "gate_state": lambda c, two, x: c.gate_state("held-state", timeout=None),
+    "take_back": lambda c, two, x: c.take_back("held", timeout=None),
+    "take_back_state": lambda c, two, x: c.take_back_state("held-state", timeout=None),
     "two_buffers": lambda c, two, x: two.turn(timeout=None),
 }
 """Every call that waits, of a client, its two buffers, and its exchange."""

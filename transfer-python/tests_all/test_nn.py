@@ -138,9 +138,9 @@ def test_a_gated_push_copies_nothing_and_the_module_changes_after_its_readers(c,
     optimizer = torch.optim.Adam(module.parameters())
     shared = td.nn.share_(c, module)
     free = c.arena_free_bytes
-    assert shared.mode == "gate"
+    assert shared.mode == "take_back"
     for version in (1, 2, 3):
-        shared.gate()
+        shared.take_back()
         train(module, optimizer, 1)
         expected = kept(module)
         pushed = shared.push("policy", version=version)
@@ -148,14 +148,14 @@ def test_a_gated_push_copies_nothing_and_the_module_changes_after_its_readers(c,
         state = other.fetch_state("policy", at_least=version)
         assert equal({name: tensor.torch() for name, tensor in state.items()}, expected)
         with pytest.raises(td.Timeout, match="published again"):
-            shared.gate(timeout=0.05)
+            shared.take_back(timeout=0.05)
         assert equal({name: tensor.torch() for name, tensor in state.items()}, expected)
         del state
     # Pushing it again takes the version back first.
     assert shared.push("policy").version == 4
     train(module, optimizer, 1)
     with pytest.raises(td.Invalid, match="was changed while version 4 of 'policy' was published"):
-        shared.gate()
+        shared.take_back()
     shared.push("policy")
     assert module.out.weight is module.embed.weight
     c.delete("policy")
@@ -166,7 +166,7 @@ def test_a_gated_push_copies_nothing_and_the_module_changes_after_its_readers(c,
 
 def _gated(shared) -> bool:
     try:
-        shared.gate(timeout=0.05)
+        shared.take_back(timeout=0.05)
     except td.Error:
         return False
     return True

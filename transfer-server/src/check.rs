@@ -62,7 +62,7 @@ fn more_than_the_host(config: &Config, memory_bytes: Option<u64>) -> Option<Stri
 /// Returns whether a sidecar listens at the workers' socket.
 fn is_running(config: &Config) -> Result<bool, StartError> {
     /// The time-out of the connection: a stopped sidecar does not answer, but still listens.
-    const PATIENCE: Duration = Duration::from_millis(200);
+    const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
     if let Some(admin) = &config.admin_socket {
         match crate::unix::check(admin) {
             Ok(_) => {}
@@ -71,7 +71,7 @@ fn is_running(config: &Config) -> Result<bool, StartError> {
     }
     match crate::unix::check(&config.socket) {
         Ok(false) => Ok(false),
-        Ok(true) => match Socket::connect(&config.socket, Instant::now() + PATIENCE) {
+        Ok(true) => match Socket::connect(&config.socket, Instant::now() + CONNECT_TIMEOUT) {
             Ok(_) => Ok(true),
             // The start replaces a socket file that a dead process has left.
             Err(AddressError::NobodyListens { .. }) => Ok(false),

@@ -14,20 +14,20 @@ use v1::event::What;
 
 /// The default deadline of a drain, and the longest deadline.
 const DEADLINE: Duration = Duration::from_secs(30);
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+const MAX_DRAIN_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The interval at which a drain checks whether work is left.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The interval of progress reports when nothing changes.
-const TELL: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The drain of a sidecar. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Drain(Arc<Shared>);
+pub(crate) struct Drain(Arc<DrainShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct DrainShared {
     engine: EngineClient,
     events: Events,
     /// Held while a drain begins, so that only one begins.
@@ -60,7 +60,7 @@ impl State {
 impl Drain {
     /// Makes the state without a drain.
     pub(crate) fn new(engine: EngineClient, events: Events) -> Drain {
-        Drain(Arc::new(Shared { engine, events, begins: Mutex::default(), state: watch::Sender::new(None) }))
+        Drain(Arc::new(DrainShared { engine, events, begins: Mutex::default(), state: watch::Sender::new(None) }))
     }
 
     /// Returns whether a drain is under way.
@@ -92,8 +92,8 @@ impl Drain {
     pub(crate) fn begin(&self, deadline_ns: u64) -> Result<ReceiverStream<Result<v1::DrainProgress, Status>>, Status> {
         let patience = match Duration::from_nanos(deadline_ns) {
             Duration::ZERO => DEADLINE,
-            told if told > LONGEST => {
-                let why = format!("deadline_ns is {deadline_ns}: at most {} is a deadline", LONGEST.as_nanos());
+            told if told > MAX_DRAIN_TIME => {
+                let why = format!("deadline_ns is {deadline_ns}: at most {} is a deadline", MAX_DRAIN_TIME.as_nanos());
                 return Err(Status::invalid_argument(why));
             }
             told => told,
@@ -128,7 +128,7 @@ impl Drain {
     }
 
     async fn run(self) {
-        let Shared { engine, state, .. } = &*self.0;
+        let DrainShared { engine, state, .. } = &*self.0;
         let step = loop {
             // Repeating the command is harmless, and the answer holds the work that is left.
             match engine.drain().await {
@@ -147,7 +147,7 @@ impl Drain {
             if state.borrow().is_none_or(|state| state.deadline <= Instant::now()) {
                 break v1::DrainStep::Overdue;
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         };
         let words = match step {
             v1::DrainStep::Finished => "the sidecar has finished what ran, and leaves",
@@ -174,7 +174,7 @@ impl Drain {
                 }
                 tokio::select! {
                     changed = state.changed() => if changed.is_err() { return },
-                    () = tokio::time::sleep(TELL) => {}
+                    () = tokio::time::sleep(REPORT_INTERVAL) => {}
                     () = tell.closed() => return,
                 }
             }

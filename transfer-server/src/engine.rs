@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use transfer_core::fabric::{FabricError, FabricKind, LinkId, Offer};
-use transfer_core::protocol::{BufferAnswer, BufferAsk, Deleted, NotDeleted, Page, Snapshot, Tenant, Unfinished};
+use transfer_core::protocol::{BufferAnswer, BufferAsk, Deleted, Node, NotDeleted, Page, Snapshot, Tenant, Unfinished};
 use transfer_core::tensor::{Key, Name};
+use transfer_core::time::Time;
 
 pub(crate) use transfer_fabric::engine::{
     Answer, ControlRequest, EngineCommand, EngineGone, FabricDescription, Listing, Measured, PageFrom, PeerInfo,
@@ -65,6 +66,14 @@ impl EngineClient {
             Ok(Err(_)) => Err(EngineGone.into()),
             Err(_) => Err(EngineError::Silent),
         }
+    }
+
+    /// Asks the node for what an operator wants: `operate` runs on the data plane's thread, in bounded steps.
+    async fn operate<T: std::marker::Send + 'static>(
+        &self,
+        operate: impl FnOnce(Time, &mut Node) -> T + std::marker::Send + 'static,
+    ) -> Result<T, EngineError> {
+        self.ask(|answer| EngineCommand::Operate(Box::new(move |now, node| answer(operate(now, node))))).await
     }
 
     pub(crate) async fn begin_link(&self, peer: Name, fabric: FabricKind) -> Result<Begun, EngineError> {
@@ -127,11 +136,11 @@ impl EngineClient {
         key: Key,
         only: Option<Tenant>,
     ) -> Result<Result<Deleted, NotDeleted>, EngineError> {
-        self.ask(|answer| EngineCommand::Delete { key, only, answer }).await
+        self.operate(move |now, node| node.delete_key(now, &key, only)).await
     }
 
     pub(crate) async fn evict(&self, domain: Option<Tenant>, place: u64) -> Result<Page<u64>, EngineError> {
-        self.ask(|answer| EngineCommand::Evict { domain, place, answer }).await
+        self.operate(move |_, node| node.evict(domain, place)).await
     }
 
     /// Returns the time between a PING on a link and its PONG. `None`: there was no PONG within `timeout`, which is at
@@ -147,8 +156,11 @@ impl EngineClient {
 
     /// Starts a drain, or asks for its state. Returns the work that is left to finish.
     pub(crate) async fn drain(&self) -> Result<Unfinished, EngineError> {
-        self.send(EngineCommand::Drain)?;
-        self.ask(EngineCommand::Unfinished).await
+        self.operate(|now, node| {
+            node.drain(now);
+            node.state().unfinished()
+        })
+        .await
     }
 }
 

@@ -16,20 +16,20 @@ use transfer_proto::v1;
 use v1::event::What;
 
 /// The number of kept events.
-const KEPT: usize = 1024;
+const KEPT_EVENTS: usize = 1024;
 
 /// The number of events of one stream that wait for its reader, besides the kept ones.
-const AHEAD: usize = 16;
+const MAX_WAITING_EVENTS: usize = 16;
 
 /// The longest text of another process in an event, in characters.
-const LONGEST: usize = 1024;
+const MAX_TEXT_CHARS: usize = 1024;
 
 /// The events of a sidecar. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Events(Arc<Shared>);
+pub(crate) struct Events(Arc<EventsShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct EventsShared {
     kept: Mutex<VecDeque<v1::Event>>,
     /// The number of the latest event.
     latest: watch::Sender<u64>,
@@ -38,17 +38,17 @@ struct Shared {
 impl Events {
     /// Makes an empty list.
     pub(crate) fn new() -> Events {
-        Events(Arc::new(Shared { kept: Mutex::default(), latest: watch::Sender::new(0) }))
+        Events(Arc::new(EventsShared { kept: Mutex::default(), latest: watch::Sender::new(0) }))
     }
 
     /// Adds an event. Never waits for a reader.
     pub(crate) fn tell(&self, text: String, what: What) {
         let mut kept = self.0.kept.lock();
         let sequence = *self.0.latest.borrow() + 1;
-        if kept.len() == KEPT {
+        if kept.len() == KEPT_EVENTS {
             kept.pop_front();
         }
-        let text = crate::text::printable(&text, LONGEST);
+        let text = crate::text::printable(&text, MAX_TEXT_CHARS);
         kept.push_back(v1::Event { sequence, unix_ns: unix_nanos(SystemTime::now()), text, what: Some(what) });
         self.0.latest.send_replace(sequence);
     }
@@ -77,7 +77,7 @@ impl Events {
                 What::Failed(v1::Failed {
                     worker: worker.to_string(),
                     code: format!("{:?}", failure.code),
-                    why: crate::text::printable(&failure.text, LONGEST),
+                    why: crate::text::printable(&failure.text, MAX_TEXT_CHARS),
                     untold,
                 }),
             ),
@@ -111,12 +111,12 @@ impl Events {
             );
             return Err(Status::invalid_argument(why));
         }
-        let (tell, told) = mpsc::channel(AHEAD);
+        let (tell, told) = mpsc::channel(MAX_WAITING_EVENTS);
         let events = self.clone();
         let reading = async move {
             let mut at = after.unwrap_or(now);
             loop {
-                let (missed, next) = events.after(at, AHEAD);
+                let (missed, next) = events.after(at, MAX_WAITING_EVENTS);
                 let gap = (missed > 0).then(|| missing(at, missed));
                 for event in gap.into_iter().chain(next) {
                     at = event.sequence;
@@ -191,11 +191,11 @@ mod tests {
         let events = Events::new();
         let (_stop, stopping) = watch::channel(false);
         let mut slow = events.stream(None, stopping).unwrap();
-        let all = 3 * KEPT as u64;
+        let all = 3 * KEPT_EVENTS as u64;
         for n in 1..=all {
             events.tell(n.to_string(), changed(n));
         }
-        assert_eq!(events.0.kept.lock().len(), KEPT);
+        assert_eq!(events.0.kept.lock().len(), KEPT_EVENTS);
         let (mut heard, mut missed, mut at) = (0, 0, 0);
         while at < all {
             let event = slow.next().await.unwrap().unwrap();
@@ -206,6 +206,6 @@ mod tests {
             assert_eq!(event.sequence, heard + missed, "no event is left out unsaid");
             at = event.sequence;
         }
-        assert!(missed >= all - (KEPT + AHEAD) as u64 - 1, "{missed}");
+        assert!(missed >= all - (KEPT_EVENTS + MAX_WAITING_EVENTS) as u64 - 1, "{missed}");
     }
 }

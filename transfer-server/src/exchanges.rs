@@ -9,13 +9,13 @@ use transfer_core::protocol::{ExchangeStatus, Page, TransferFilter, TransferStat
 use transfer_core::tensor::Name;
 
 /// The most waits of one exchange that are shown.
-const MOST_WAITS: usize = 16;
+const MAX_WAITS: usize = 16;
 
 /// The most waits of one exchange that are looked at, to find the longest ones.
-const MOST_KEPT: usize = 128;
+const MAX_KEPT_WAITS: usize = 128;
 
 /// The most pages of waiting operations that are looked at.
-const MOST_PAGES: usize = 64;
+const MAX_PAGES: usize = 64;
 
 /// An exchange at this node.
 #[derive(Debug, Clone)]
@@ -117,7 +117,7 @@ pub(crate) async fn look(
     while let Some(from) = place {
         let list = |answer| Listing::Exchanges { prefix: prefix.to_owned(), answer };
         let page: Page<ExchangeStatus> =
-            engine.list(PageFrom { place: from, limit: ExchangeStatus::MOST_ENTRIES }, list).await?;
+            engine.list(PageFrom { place: from, limit: ExchangeStatus::MAX_ENTRIES }, list).await?;
         for status in page.entries.into_iter().filter(|status| wanted(&status.tenant)) {
             let key = (status.name.clone(), status.id, status.tenant.as_str().to_owned());
             all.insert(key, Exchange::new(status, with_lengths));
@@ -125,12 +125,12 @@ pub(crate) async fn look(
         place = page.next;
     }
     let mut place = Some(0);
-    for _ in 0..MOST_PAGES {
+    for _ in 0..MAX_PAGES {
         let Some(from) = place else { break };
         let filter = TransferFilter { prefix: format!("{PREFIX}{prefix}"), ..TransferFilter::default() };
         let list = |answer| Listing::Transfers { filter, answer };
         let page: Page<TransferStatus> =
-            engine.list(PageFrom { place: from, limit: Page::<TransferStatus>::MOST_ENTRIES }, list).await?;
+            engine.list(PageFrom { place: from, limit: Page::<TransferStatus>::MAX_ENTRIES }, list).await?;
         for transfer in page.entries.iter().filter(|transfer| wanted(&transfer.tenant)) {
             let key = ExchangeKey::parse(&transfer.key).filter(|key| key.name.starts_with(prefix));
             let Some(key) = key.filter(|_| transfer.operation == "fetch") else { continue };
@@ -143,7 +143,7 @@ pub(crate) async fn look(
     let mut all: Vec<_> = all.into_values().collect();
     for exchange in &mut all {
         exchange.waits.sort_by_key(|wait| Reverse(wait.age));
-        exchange.waits.truncate(MOST_WAITS);
+        exchange.waits.truncate(MAX_WAITS);
     }
     Ok(all)
 }
@@ -167,7 +167,7 @@ impl Exchange {
             (wait.operation, &wait.worker, wait.task, wait.attempt, &wait.waits_for)
                 == ("read", &transfer.worker, task, attempt, &waits_for)
         };
-        let has_room = self.waits.len() < MOST_KEPT;
+        let has_room = self.waits.len() < MAX_KEPT_WAITS;
         match self.waits.iter_mut().find(same) {
             Some(wait) => {
                 wait.count += 1;
@@ -297,8 +297,8 @@ mod tests {
     async fn many_waits_are_counted_and_the_first_are_shown() {
         let fetches = (0..1000).map(|n| fetch(&note_key("e", ID, n).unwrap().to_string(), "r", "t", 1)).collect();
         let all = seen(Vec::new(), fetches, "t").await;
-        assert_eq!(all[0].waits.len(), MOST_WAITS);
+        assert_eq!(all[0].waits.len(), MAX_WAITS);
         // One page has one entry here, and a bounded number of pages is looked at.
-        assert_eq!(all[0].reads_waiting, MOST_PAGES as u64);
+        assert_eq!(all[0].reads_waiting, MAX_PAGES as u64);
     }
 }

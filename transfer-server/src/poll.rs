@@ -9,7 +9,7 @@ use transfer_fabric::engine::PollStrategy;
 use transfer_proto::v1;
 
 /// The longest polling time. A longer one would amount to `busy`.
-const LONGEST: Duration = Duration::from_secs(1);
+const MAX_POLL_TIME: Duration = Duration::from_secs(1);
 
 /// Returns the strategy of the configuration.
 pub(crate) fn configured(poll: Poll) -> PollStrategy {
@@ -72,8 +72,8 @@ pub(crate) fn from_message(poll: &v1::Poll) -> Result<PollStrategy, String> {
     let strategy = v1::PollStrategy::try_from(poll.strategy);
     match strategy {
         Ok(v1::PollStrategy::Adaptive) if poll_for.is_zero() => Ok(PollStrategy::default()),
-        Ok(v1::PollStrategy::Adaptive) if poll_for > LONGEST => {
-            Err(format!("polling for {poll_for:?} before sleeping: at most {LONGEST:?}, or the strategy busy"))
+        Ok(v1::PollStrategy::Adaptive) if poll_for > MAX_POLL_TIME => {
+            Err(format!("polling for {poll_for:?} before sleeping: at most {MAX_POLL_TIME:?}, or the strategy busy"))
         }
         Ok(v1::PollStrategy::Adaptive) => Ok(PollStrategy::Adaptive(poll_for)),
         Ok(v1::PollStrategy::Event | v1::PollStrategy::Busy) if !poll_for.is_zero() => {

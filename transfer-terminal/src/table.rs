@@ -43,7 +43,7 @@ impl Table {
 }
 
 /// The widest column. A longer cell does not widen its column; it only shifts the rest of its line.
-const WIDEST: usize = 64;
+const MAX_COLUMN_WIDTH: usize = 64;
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,7 +51,7 @@ impl fmt::Display for Table {
         let widths: Vec<usize> = (0..self.columns.len())
             .map(|i| {
                 let cells = self.rows.iter().filter_map(|row| row.get(i)).map(|cell| width(cell));
-                let cells = cells.filter(|width| *width <= WIDEST);
+                let cells = cells.filter(|width| *width <= MAX_COLUMN_WIDTH);
                 cells.chain([width(&self.columns[i].0)]).max().unwrap_or(0)
             })
             .collect();

@@ -29,7 +29,7 @@ const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 const ACL: &CStr = c"system.posix_acl_access";
 
 /// The longest value of an extended attribute, and the longest list of their names, in bytes.
-const MOST_XATTR_BYTES: usize = 64 << 10;
+const MAX_XATTR_BYTES: usize = 64 << 10;
 
 /// The directory of this process's open files, by which a file without a name is linked.
 const OPEN_FILES: &str = "/proc/self/fd";
@@ -173,7 +173,7 @@ fn take_xattrs(file: &File, before: &OwnedFd) -> bool {
     let before = format!("{OPEN_FILES}/{}", before.as_raw_fd());
     // A list that comes from the folder lets others in.
     let removed = matches!(fremovexattr(file, ACL), Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP));
-    let mut names = vec![0; MOST_XATTR_BYTES];
+    let mut names = vec![0; MAX_XATTR_BYTES];
     let listed = match listxattr(&before, &mut names[..]) {
         Ok(len) => len,
         Err(e) => return removed && e == Errno::OPNOTSUPP,
@@ -184,7 +184,7 @@ fn take_xattrs(file: &File, before: &OwnedFd) -> bool {
     {
         // All others belong to the old contents, or are the file system's own.
         let is_kept = name == ACL || name == c"security.selinux" || name.to_bytes().starts_with(b"user.");
-        let mut value = vec![0; MOST_XATTR_BYTES];
+        let mut value = vec![0; MAX_XATTR_BYTES];
         let copied = is_kept
             && getxattr(&before, name, &mut value[..])
                 .and_then(|len| fsetxattr(file, name, &value[..len], XattrFlags::empty()))

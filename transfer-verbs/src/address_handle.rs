@@ -16,10 +16,10 @@ pub const ROUTING_HEADER_BYTES: usize = 40;
 ///
 /// Keep it until the work requests that name it have completed; one whose handle is gone may fail with a status.
 #[derive(Clone, Debug)]
-pub struct AddressHandle(pub(crate) Arc<Inner>);
+pub struct AddressHandle(pub(crate) Arc<AddressHandleInner>);
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct AddressHandleInner {
     pub(crate) raw: Handle<ibv_ah>,
     pub(crate) domain: ProtectionDomain,
 }
@@ -39,11 +39,11 @@ impl AddressHandle {
         // SAFETY: the domain is alive and stays so for the handle's life; the attributes are copied.
         let raw = Handle::new(unsafe { (context.0.functions.ibv_create_ah)(domain.0.raw.raw(), &mut attributes) })
             .map_err(|why| VerbsError::because(device, "ibv_create_ah", why))?;
-        Ok(Self(Arc::new(Inner { raw, domain: domain.clone() })))
+        Ok(Self(Arc::new(AddressHandleInner { raw, domain: domain.clone() })))
     }
 }
 
-impl Drop for Inner {
+impl Drop for AddressHandleInner {
     fn drop(&mut self) {
         let context = self.domain.context();
         // SAFETY: lists that name the handle hold it, so this is its last use.

@@ -15,10 +15,10 @@ use crate::{Context, VerbsError};
 /// A completion channel. Its file descriptor becomes readable when an armed queue has a completion. Clones are the
 /// same channel.
 #[derive(Clone, Debug)]
-pub struct CompletionChannel(pub(crate) Arc<Inner>);
+pub struct CompletionChannel(pub(crate) Arc<ChannelInner>);
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct ChannelInner {
     pub(crate) raw: Handle<ibv_comp_channel>,
     pub(crate) context: Context,
     /// Held from taking an event until its queue has counted it, and while a queue is destroyed. At its end a queue
@@ -32,7 +32,7 @@ impl CompletionChannel {
         // SAFETY: the context is open.
         let raw = Handle::new(unsafe { (context.0.functions.ibv_create_comp_channel)(context.0.raw.raw()) })
             .map_err(|why| VerbsError::because(context.device_name(), "ibv_create_comp_channel", why))?;
-        let channel = Self(Arc::new(Inner { raw, context: context.clone(), taking: Mutex::new(()) }));
+        let channel = Self(Arc::new(ChannelInner { raw, context: context.clone(), taking: Mutex::new(()) }));
         set_nonblocking(channel.as_fd())
             .map_err(|why| VerbsError::because(context.device_name(), "O_NONBLOCK for completions", why))?;
         Ok(channel)
@@ -77,7 +77,7 @@ impl AsFd for CompletionChannel {
     }
 }
 
-impl Drop for Inner {
+impl Drop for ChannelInner {
     fn drop(&mut self) {
         // SAFETY: the queues that use the channel hold it, so this is its last use.
         let code = unsafe { (self.context.0.functions.ibv_destroy_comp_channel)(self.raw.raw()) };

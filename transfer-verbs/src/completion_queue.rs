@@ -18,10 +18,10 @@ const ACKNOWLEDGED_TOGETHER: u32 = 64;
 
 /// A completion queue. Clones are the same queue.
 #[derive(Clone, Debug)]
-pub struct CompletionQueue(pub(crate) Arc<Inner>);
+pub struct CompletionQueue(pub(crate) Arc<CompletionQueueInner>);
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct CompletionQueueInner {
     pub(crate) raw: Handle<ibv_cq>,
     context: Context,
     channel: Option<CompletionChannel>,
@@ -59,7 +59,7 @@ impl CompletionQueue {
         let raw = Handle::new(raw).map_err(|why| VerbsError::because(context.device_name(), "ibv_create_cq", why))?;
         // SAFETY: the queue was just made; nothing else knows it.
         let capacity = unsafe { (*raw.raw()).cqe };
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(CompletionQueueInner {
             raw,
             context: context.clone(),
             channel: channel.cloned(),
@@ -161,7 +161,7 @@ fn completion(raw: &ibv_wc) -> Completion {
     Completion { work_id: raw.wr_id, result, queue_pair: raw.qp_num, vendor_error: raw.vendor_err }
 }
 
-impl Drop for Inner {
+impl Drop for CompletionQueueInner {
     fn drop(&mut self) {
         // An event that is taken now would be counted and never acknowledged.
         let _taking = self.channel.as_ref().map(|channel| channel.0.taking.lock());

@@ -13,10 +13,10 @@ use crate::{AsyncEvents, Device, DeviceLimits, Gid, GidEntry, GidKind, Guid, Nod
 
 /// An open device. Clones are the same device. It is closed when everything that was made from it is gone.
 #[derive(Clone, Debug)]
-pub struct Context(pub(crate) Arc<Inner>);
+pub struct Context(pub(crate) Arc<ContextInner>);
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct ContextInner {
     pub(crate) functions: &'static Verbs,
     pub(crate) raw: Handle<ibv_context>,
     device: Device,
@@ -27,7 +27,7 @@ pub(crate) struct Inner {
     pub(crate) binding: Mutex<()>,
 }
 
-impl Drop for Inner {
+impl Drop for ContextInner {
     fn drop(&mut self) {
         // SAFETY: everything made from the context holds it, so this is its last use.
         let code = unsafe { (self.functions.ibv_close_device)(self.raw.raw()) };
@@ -52,7 +52,7 @@ impl Context {
         let mut attr: ibv_device_attr = unsafe { mem::zeroed() };
         // SAFETY: the context is open and the attributes may be written.
         let code = unsafe { (library.ibv_query_device)(raw.raw(), &mut attr) };
-        let context = Self(Arc::new(Inner {
+        let context = Self(Arc::new(ContextInner {
             functions: library,
             raw,
             device: description.clone(),

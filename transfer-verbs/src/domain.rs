@@ -9,10 +9,10 @@ use crate::{Context, VerbsError};
 
 /// A protection domain. Clones are the same domain.
 #[derive(Clone, Debug)]
-pub struct ProtectionDomain(pub(crate) Arc<Inner>);
+pub struct ProtectionDomain(pub(crate) Arc<DomainInner>);
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct DomainInner {
     pub(crate) raw: Handle<ibv_pd>,
     pub(crate) context: Context,
 }
@@ -23,7 +23,7 @@ impl ProtectionDomain {
         // SAFETY: the context is open.
         let raw = Handle::new(unsafe { (context.0.functions.ibv_alloc_pd)(context.0.raw.raw()) })
             .map_err(|why| VerbsError::because(context.device_name(), "ibv_alloc_pd", why))?;
-        Ok(Self(Arc::new(Inner { raw, context: context.clone() })))
+        Ok(Self(Arc::new(DomainInner { raw, context: context.clone() })))
     }
 
     /// Returns the device that the domain belongs to.
@@ -32,7 +32,7 @@ impl ProtectionDomain {
     }
 }
 
-impl Drop for Inner {
+impl Drop for DomainInner {
     fn drop(&mut self) {
         // SAFETY: everything made in the domain holds it, so this is its last use.
         let code = unsafe { (self.context.0.functions.ibv_dealloc_pd)(self.raw.raw()) };

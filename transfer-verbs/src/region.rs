@@ -40,9 +40,9 @@ pub struct Access {
 /// Registered memory. Clones are the same region. The registration, and the memory itself, are kept until the last
 /// clone is gone.
 #[derive(Clone, Debug)]
-pub struct MemoryRegion(pub(crate) Arc<Inner>);
+pub struct MemoryRegion(pub(crate) Arc<RegionInner>);
 
-pub(crate) struct Inner {
+pub(crate) struct RegionInner {
     pub(crate) raw: Handle<ibv_mr>,
     pub(crate) domain: ProtectionDomain,
     local_key: LocalKey,
@@ -52,14 +52,14 @@ pub(crate) struct Inner {
     memory: Arc<dyn DeviceMemory>,
 }
 
-impl fmt::Debug for Inner {
+impl fmt::Debug for RegionInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { local_key, remote_key, address, len_bytes, .. } = self;
         write!(f, "{len_bytes} bytes at {address:#x}, {local_key:?}, {remote_key:?}")
     }
 }
 
-impl Drop for Inner {
+impl Drop for RegionInner {
     fn drop(&mut self) {
         let context = self.domain.context();
         // SAFETY: everything that uses the region holds it, so this is its last use. A work request that names its key
@@ -150,7 +150,7 @@ impl MemoryRegion {
         let raw = Handle::new(raw).map_err(|why| RegisterError::new(context.device_name(), len_bytes, why))?;
         // SAFETY: the region was just made, and its keys never change.
         let (local_key, remote_key) = unsafe { (LocalKey((*raw.raw()).lkey), RemoteKey((*raw.raw()).rkey)) };
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(RegionInner {
             raw,
             domain: domain.clone(),
             local_key,

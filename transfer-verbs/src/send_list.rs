@@ -76,14 +76,14 @@ pub struct SendList<T: Transport = Reliable> {
     bytes: Vec<u8>,
     binds: Vec<Bind>,
     /// Those that the requests point to; neighbours differ.
-    handles: Vec<Arc<address_handle::Inner>>,
+    handles: Vec<Arc<address_handle::AddressHandleInner>>,
     transport: PhantomData<T>,
 }
 
 struct Bind {
     request: usize,
-    window: Arc<window::Inner>,
-    region: Arc<region::Inner>,
+    window: Arc<window::WindowInner>,
+    region: Arc<region::RegionInner>,
     key: RemoteKey,
 }
 
@@ -264,7 +264,7 @@ impl<T: Transport> SendList<T> {
         let foreign = |bind: &Bind| {
             !(Arc::ptr_eq(&bind.window.domain.0, &domain.0) && Arc::ptr_eq(&bind.region.domain.0, &domain.0))
         };
-        let is_foreign = |handle: &Arc<address_handle::Inner>| !Arc::ptr_eq(&handle.domain.0, &domain.0);
+        let is_foreign = |handle: &Arc<address_handle::AddressHandleInner>| !Arc::ptr_eq(&handle.domain.0, &domain.0);
         if self.binds.iter().any(foreign) || self.handles.iter().any(is_foreign) {
             self.clear();
             return Err(Untaken::new(libc::EINVAL, 0, len));

@@ -20,10 +20,10 @@ pub struct SharedReceiveQueueOptions {
 
 /// A shared receive queue. Clones are the same queue.
 #[derive(Clone, Debug)]
-pub struct SharedReceiveQueue(pub(crate) Arc<Inner>);
+pub struct SharedReceiveQueue(pub(crate) Arc<ReceiveQueueInner>);
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct ReceiveQueueInner {
     pub(crate) raw: Handle<ibv_srq>,
     domain: ProtectionDomain,
 }
@@ -53,7 +53,7 @@ impl SharedReceiveQueue {
         // SAFETY: the domain is alive and stays so for the queue's life.
         let raw = Handle::new(unsafe { (context.0.functions.ibv_create_srq)(domain.0.raw.raw(), &mut attr) })
             .map_err(|why| VerbsError::because(context.device_name(), "ibv_create_srq", why))?;
-        Ok(Self(Arc::new(Inner { raw, domain: domain.clone() })))
+        Ok(Self(Arc::new(ReceiveQueueInner { raw, domain: domain.clone() })))
     }
 
     /// Posts the receives and empties the list, even if not all were accepted.
@@ -77,7 +77,7 @@ impl SharedReceiveQueue {
     }
 }
 
-impl Drop for Inner {
+impl Drop for ReceiveQueueInner {
     fn drop(&mut self) {
         let context = self.domain.context();
         // SAFETY: the queue pairs that receive from it hold it, so this is its last use.

@@ -24,15 +24,15 @@ use crate::{ProtectionDomain, RemoteKey, VerbsError};
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct MemoryWindow(pub(crate) Arc<Inner>);
+pub struct MemoryWindow(pub(crate) Arc<WindowInner>);
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct WindowInner {
     pub(crate) raw: Handle<ibv_mw>,
     pub(crate) domain: ProtectionDomain,
     /// The key of the last bind that was posted.
     key: AtomicU32,
-    region: Mutex<Option<Arc<region::Inner>>>,
+    region: Mutex<Option<Arc<region::RegionInner>>>,
 }
 
 impl MemoryWindow {
@@ -47,7 +47,12 @@ impl MemoryWindow {
         let raw = Handle::new(raw).map_err(|why| VerbsError::because(context.device_name(), "ibv_alloc_mw", why))?;
         // SAFETY: the window was just made; nothing else knows it.
         let key = unsafe { (*raw.raw()).rkey };
-        Ok(Self(Arc::new(Inner { raw, domain: domain.clone(), key: AtomicU32::new(key), region: Mutex::new(None) })))
+        Ok(Self(Arc::new(WindowInner {
+            raw,
+            domain: domain.clone(),
+            key: AtomicU32::new(key),
+            region: Mutex::new(None),
+        })))
     }
 
     /// Returns the key of its next bind. It changes when a bind is posted, and wraps around after 256 binds.
@@ -67,9 +72,9 @@ impl MemoryWindow {
     }
 }
 
-impl Inner {
+impl WindowInner {
     /// Records that a bind was posted. The caller holds the context's `binding`.
-    pub(crate) fn bound(&self, key: RemoteKey, region: Arc<region::Inner>) {
+    pub(crate) fn bound(&self, key: RemoteKey, region: Arc<region::RegionInner>) {
         // SAFETY: the window is alive, and only the library's posting, under the same lock, reads the field. The
         // library does not set it for a window of type 2, and its next bind needs the present key there.
         unsafe { (*self.raw.raw()).rkey = key.0 };
@@ -78,7 +83,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for WindowInner {
     fn drop(&mut self) {
         // SAFETY: lists that bind the window hold it, so this is its last use. It is deallocated before the region
         // that it may be bound to is released.

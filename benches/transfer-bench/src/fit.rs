@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// The least share that the bytes of the longest tensor must add to the cost of an operation; below it, bytes count as
 /// free.
-const LEAST_SHARE: f64 = 0.01;
+const MIN_SHARE: f64 = 0.01;
 
 /// A fitted model. Neither part of it is negative.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -41,7 +41,7 @@ impl Fit {
         // If a part would be negative, the best valid fit has 0 there. A share of the bytes below the noise counts as
         // 0, too.
         let longest = points.iter().map(|(bytes, _)| *bytes).fold(0.0, f64::max);
-        let (per_op, per_byte) = match (per_op < 0.0, per_byte * longest <= LEAST_SHARE * per_op) {
+        let (per_op, per_byte) = match (per_op < 0.0, per_byte * longest <= MIN_SHARE * per_op) {
             (true, _) => (0.0, xy / xx),
             (false, true) => (y / one, 0.0),
             (false, false) => (per_op, per_byte),

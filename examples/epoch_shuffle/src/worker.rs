@@ -9,7 +9,8 @@ use std::io::Write;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
-use transfer_client::{BlockingClient, By, Exchange, ExchangeError};
+use transfer_client::BlockingClient;
+use transfer_exchange::{By, Exchange, ExchangeError, ExchangeExt};
 
 /// The number of workers. Each has one task and one partition.
 pub(crate) const WORKERS: u32 = 4;
@@ -89,7 +90,7 @@ fn train(client: &BlockingClient, digits: &RecordBatch, of: Start, epoch: u32, f
             Ok(Some(batch)) => batch,
             Ok(None) => break,
             // A worker was killed. Its next process writes its task again.
-            Err(transfer_client::Error::Exchange(ExchangeError::Lost { .. })) => continue,
+            Err(transfer_exchange::Error::Exchange(ExchangeError::Lost { .. })) => continue,
             Err(e) => return Err(e.into()),
         };
         for row in batch.column(0).as_primitive::<UInt32Type>().values() {
@@ -121,7 +122,7 @@ fn step(epoch: u32, row: u32) -> Result<(), Error> {
 fn write(exchange: &Exchange<BlockingClient>, digits: &RecordBatch, of: Start, seed: u64) -> Result<(), Error> {
     let mut task = match exchange.task(of.rank, of.attempt).timeout(PATIENCE).call() {
         Ok(task) => task,
-        Err(transfer_client::Error::Exchange(ExchangeError::Committed { .. })) => return Ok(()),
+        Err(transfer_exchange::Error::Exchange(ExchangeError::Committed { .. })) => return Ok(()),
         Err(e) => return Err(e.into()),
     };
     task.write(digits, By::Random(seed)).call()?;

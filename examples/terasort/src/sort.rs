@@ -14,7 +14,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use transfer_client::{BlockingClient, Bounds, By, Exchange};
+use transfer_client::BlockingClient;
+use transfer_exchange::{Bounds, By, Exchange, ExchangeExt};
 
 /// How many threads write.
 const WRITERS: u64 = 2;

@@ -29,7 +29,7 @@ impl Agent {
                     assert_eq!(pushed.report.copied, len * 8, "the copy is counted");
                 }
             }
-            InPlace::Gate => {
+            InPlace::TakeBack => {
                 let mut weights = client.allocate(DType::U64, [*len])?;
                 for version in 1..=*last {
                     write(&mut weights, version)?;
@@ -37,7 +37,7 @@ impl Agent {
                     if version == *last {
                         break;
                     }
-                    weights = client.gate(key).timeout(PATIENCE).call()?;
+                    weights = client.take_back(key).timeout(PATIENCE).call()?;
                 }
             }
             InPlace::TwoBuffers => {

@@ -8,7 +8,8 @@ use arrow_array::{ArrayRef, RecordBatch, UInt32Array, UInt64Array};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use transfer_client::{BlockingClient, By, Error, Exchange, ExchangeTask};
+use transfer_client::BlockingClient;
+use transfer_exchange::{By, Error, Exchange, ExchangeExt, ExchangeTask};
 
 /// The exchanges of a worker, the attempts that have not committed, and the batches that it holds.
 #[derive(Default)]
@@ -29,7 +30,7 @@ fn batch(partitions: u32, task: u32, attempt: u32, rows: u64) -> RecordBatch {
 
 impl Agent {
     pub(super) fn shuffle(&self, order: ShuffleOrder) -> Result<Answer, Trouble> {
-        self.shuffled(order).map_err(|e| work::trouble(&e))
+        self.shuffled(order).map_err(|e| work::exchange_trouble(&e))
     }
 
     fn exchange_of(&self, name: &str) -> Exchange<BlockingClient> {

@@ -56,7 +56,7 @@ impl Agent {
                 assert!(got.len > 0, "a storm is over tensors");
             },
             Order::TakeBack(key, timeout) => {
-                self.client.gate(key).timeout(timeout).call().map(|_| Answer::Done).map_err(|e| trouble(&e))
+                self.client.take_back(key).timeout(timeout).call().map(|_| Answer::Done).map_err(|e| trouble(&e))
             }
             Order::Update(order) => self.update(&order).map(|()| Answer::Done).map_err(|e| trouble(&e)),
             Order::Watch(order) => self.watch(&order).map(Answer::Number).map_err(|e| trouble(&e)),
@@ -269,13 +269,30 @@ fn unknown(what: &str) -> Trouble {
 
 /// Returns what a caller sees of an error: its kind, its fault, whether a retry can help, and its text.
 pub(crate) fn trouble(error: &Error) -> Trouble {
-    // The variant's name is the first word that Debug prints.
-    let first = |text: String| text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned();
-    let kind = match (error.failure_code(), error) {
-        (Some(code), _) => format!("{code:?}"),
-        (None, Error::Exchange(error)) => first(format!("{error:?}")),
-        (None, error) => first(format!("{error:?}")),
+    let kind = match error.failure_code() {
+        Some(code) => format!("{code:?}"),
+        None => first_word(format!("{error:?}")),
     };
     let (fault, can_retry) = (format!("{:?}", error.fault()), error.can_retry());
     Trouble { kind, fault, can_retry, text: error.to_string() }
+}
+
+/// Returns what a caller sees of an error of an exchange.
+pub(super) fn exchange_trouble(error: &transfer_exchange::Error) -> Trouble {
+    match error {
+        transfer_exchange::Error::Client(error) => trouble(error),
+        error => {
+            let kind = match error {
+                transfer_exchange::Error::Exchange(error) => first_word(format!("{error:?}")),
+                error => first_word(format!("{error:?}")),
+            };
+            let (fault, can_retry) = (format!("{:?}", error.fault()), error.can_retry());
+            Trouble { kind, fault, can_retry, text: error.to_string() }
+        }
+    }
+}
+
+/// The first word of what Debug prints: the name of a variant.
+fn first_word(text: String) -> String {
+    text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// How many texts of strange results are kept at most.
-const MOST_STRANGE: usize = 20;
+const MAX_STRANGE: usize = 20;
 
 /// The results of one program's deeds.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -63,7 +63,7 @@ impl Notes<'_> {
 
     /// Records a result that must not occur.
     pub(super) fn strange(&mut self, what: &str) {
-        if self.account.strange.len() < MOST_STRANGE {
+        if self.account.strange.len() < MAX_STRANGE {
             self.account.strange.push(format!("{}: {what}", self.deed));
         }
     }

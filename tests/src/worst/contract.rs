@@ -69,7 +69,7 @@ pub(super) fn attach(grpc: SocketAddr, victim: &str, random: u32, notes: &mut No
             Err(status) => return found.push(Err(status)),
         };
         for item in silent_items(victim) {
-            attached.say(item).await;
+            attached.send(item).await;
         }
         for item in items(victim) {
             match tokio::time::timeout(ANSWER_TIMEOUT, attached.ask(item)).await {
@@ -78,7 +78,7 @@ pub(super) fn attach(grpc: SocketAddr, victim: &str, random: u32, notes: &mut No
                 Err(_) => continue,
             }
         }
-        attached.say(node_item::Item::Leave(v1::Leave {})).await;
+        attached.send(node_item::Item::Leave(v1::Leave {})).await;
     });
     for (what, result) in heard {
         refused(&what, result, notes);

@@ -217,11 +217,11 @@ impl Peer {
                 0 => names.request(1, 0, Select::Latest),
                 _ => names.gather(1, 0, "", 70),
             };
-            link.say(Role::Pull, index, ask);
+            link.send(Role::Pull, index, ask);
         }
         // These messages exceed the peer's credit, so the sidecar ends the link at some time.
         for _ in 0..200 {
-            link.say(Role::Pull, 0, Body::Ping);
+            link.send(Role::Pull, 0, Body::Ping);
         }
         self.deaf.push(link);
         if self.deaf.len() > 4 {
@@ -247,7 +247,7 @@ impl Peer {
                 }
                 continue;
             }
-            link.say(Role::Pull, index, names.request(1, 0, Select::AtLeast(Version(1 << 40))));
+            link.send(Role::Pull, index, names.request(1, 0, Select::AtLeast(Version(1 << 40))));
             (index, free) = (index + 1, free - 1);
         }
         self.deaf.push(link);
@@ -274,7 +274,7 @@ impl Peer {
         ];
         for (at, (role, ask)) in asks.into_iter().enumerate() {
             let what = format!("{ask:?}");
-            link.say(role, 100 + at as u32, ask);
+            link.send(role, 100 + at as u32, ask);
             loop {
                 let Some((kind, body)) = link.next_frame() else {
                     return notes.error("NoAnswer", &what, &[]);
@@ -477,7 +477,7 @@ impl Names {
     fn of(link: &mut Link, names: &[&str]) -> Names {
         for (id, text) in names.iter().enumerate() {
             let text = Name::new(text).expect("a name");
-            link.say(Role::Pull, 0, Body::Name { name: name_ref(id as u32), text });
+            link.send(Role::Pull, 0, Body::Name { name: name_ref(id as u32), text });
         }
         Names
     }

@@ -32,9 +32,9 @@ use transfer_proto::v1::admin_client::AdminClient;
 use transfer_proto::v1::{DType, Fabric, Link, LinksRequest, StatusRequest, StatusResponse, TensorDescriptor};
 
 /// The time-out of connecting.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time-out of an answer. A sidecar answers in milliseconds; a stopped one never does.
-const ANSWER: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The sidecar of a command.
 #[derive(Debug, Clone, clap::Args)]
@@ -61,7 +61,7 @@ impl Target {
     /// # Errors
     /// [`Error::Unreachable`].
     pub async fn connect(&self) -> Result<AdminClient<Channel>, Error> {
-        self.connect_within(Some(ANSWER)).await
+        self.connect_within(Some(ANSWER_TIMEOUT)).await
     }
 
     /// Connects for a call with an unlimited answer.
@@ -74,11 +74,11 @@ impl Target {
 
     async fn connect_within(&self, answer: Option<Duration>) -> Result<AdminClient<Channel>, Error> {
         let patient = |endpoint: Endpoint| {
-            let endpoint = endpoint.connect_timeout(CONNECT);
+            let endpoint = endpoint.connect_timeout(CONNECT_TIMEOUT);
             match answer {
                 Some(answer) => endpoint.timeout(answer),
                 // Pings detect a sidecar that is dead or cut off.
-                None => endpoint.http2_keep_alive_interval(CONNECT).keep_alive_timeout(CONNECT),
+                None => endpoint.http2_keep_alive_interval(CONNECT_TIMEOUT).keep_alive_timeout(CONNECT_TIMEOUT),
             }
         };
         let unreachable = |source| Error::Unreachable { address: self.admin.clone(), source };

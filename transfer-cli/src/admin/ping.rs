@@ -11,7 +11,7 @@ use transfer_proto::v1::{DatagramEndpoint, PingRequest, PingResponse};
 use transfer_terminal::units;
 
 /// The longest time-out that a sidecar accepts.
-const LONGEST: Duration = Duration::from_secs(9);
+const MAX_PING_TIMEOUT: Duration = Duration::from_secs(9);
 
 /// The options of `transferctl ping`.
 #[derive(Debug, Clone, clap::Args)]
@@ -41,7 +41,9 @@ pub struct Options {
 
 fn timeout(text: &str) -> Result<Duration, String> {
     match units::duration(text).map_err(|e| e.to_string())? {
-        timeout if timeout > LONGEST => Err(format!("{text} is too long: a sidecar waits for {LONGEST:?} at most")),
+        timeout if timeout > MAX_PING_TIMEOUT => {
+            Err(format!("{text} is too long: a sidecar waits for {MAX_PING_TIMEOUT:?} at most"))
+        }
         timeout => Ok(timeout),
     }
 }

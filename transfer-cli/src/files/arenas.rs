@@ -10,10 +10,10 @@ use transfer_core::memory::padded;
 use transfer_memory::session::{RefusalCode, SessionError};
 
 /// The smallest arena to ask for, in bytes.
-const SMALLEST: u64 = 64 << 10;
+const MIN_ARENA_BYTES: u64 = 64 << 10;
 
 /// The most workers of one push.
-const MOST: usize = 256;
+const MAX_WORKERS: usize = 256;
 
 /// One worker, and the tensors that it publishes.
 pub(super) struct Share {
@@ -35,8 +35,10 @@ pub(super) async fn connect(worker: &Worker, items: Vec<Item>) -> Result<Vec<Sha
     let mut first = Some(first);
     let mut bins = spread(items, arena_bytes);
     bins.extend((!lists.is_empty()).then_some(lists));
-    if bins.len() > MOST {
-        return Err(FilesError::TooMuch { wanted_bytes, arena_bytes: arena_bytes.saturating_mul(MOST as u64) }.into());
+    if bins.len() > MAX_WORKERS {
+        return Err(
+            FilesError::TooMuch { wanted_bytes, arena_bytes: arena_bytes.saturating_mul(MAX_WORKERS as u64) }.into()
+        );
     }
     for (i, items) in bins.into_iter().enumerate() {
         let client = match first.take() {
@@ -54,7 +56,7 @@ async fn largest(worker: &Worker, wanted_bytes: u64) -> Result<(Client, u64), Er
     loop {
         match worker.connect(arena_bytes).await {
             Ok(client) => return Ok((client, arena_bytes)),
-            Err(error) if is_too_large(&error) && arena_bytes / 2 >= SMALLEST => {
+            Err(error) if is_too_large(&error) && arena_bytes / 2 >= MIN_ARENA_BYTES => {
                 arena_bytes = (arena_bytes / 2).next_multiple_of(4096);
             }
             Err(error) => return Err(error),
@@ -88,8 +90,8 @@ fn cut(items: Vec<Item>, arena_bytes: u64) -> Result<(Vec<Item>, Vec<Item>), Fil
         };
         let count = len.div_ceil(piece_bytes);
         let wrong = |why: String| FilesError::Name { path: input.path().to_owned(), why };
-        if count > pieces::MOST {
-            return Err(wrong(format!("it would be {count} pieces, and {} are the most", pieces::MOST)));
+        if count > pieces::MAX_PIECES {
+            return Err(wrong(format!("it would be {count} pieces, and {} are the most", pieces::MAX_PIECES)));
         }
         for piece in 0..count {
             let at = piece * piece_bytes;

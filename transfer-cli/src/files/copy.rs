@@ -22,10 +22,10 @@ use transfer_proto::v1::{CopyDone, CopyProgress, CopyRequest};
 use transfer_terminal::units::bytes as in_units;
 
 /// The pieces in the arena: those that the receiver fetches ahead, and those that are read meanwhile.
-const PIECES: u64 = 8;
+const PIECES_IN_ARENA: u64 = 8;
 
 /// The time for which a piece may wait for the receiver.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Copies the file, and reports.
 ///
@@ -52,7 +52,7 @@ async fn copy(options: &Options) -> Result<(), Error> {
     };
     let piece = options.message_size.min(len).max(64);
     // Each allocation begins at a multiple of 64 at least.
-    let client = options.worker.connect((piece.next_multiple_of(64) + 64) * PIECES).await?;
+    let client = options.worker.connect((piece.next_multiple_of(64) + 64) * PIECES_IN_ARENA).await?;
     if client.node() != host.asked {
         let (socket, node) = (options.worker.socket.clone(), client.node().to_owned());
         return Err(Error::AnotherSidecar { socket, node, address: options.target.admin.clone() });
@@ -122,7 +122,7 @@ async fn publish(client: &Client, input: &Input, key: &str, message_bytes: u64) 
     let once = Until::Fetched(NonZeroU32::MIN);
     while at < len {
         let part = message_bytes.min(len - at);
-        let mut tensor = client.allocate_wait(DType::U8, [part]).timeout(PATIENCE).await.map_err(failed)?;
+        let mut tensor = client.allocate_wait(DType::U8, [part]).timeout(PIECE_TIMEOUT).await.map_err(failed)?;
         let file = input.clone();
         (tensor, hasher) = blocking(move || {
             let to = tensor.as_mut_bytes();
@@ -139,7 +139,7 @@ async fn publish(client: &Client, input: &Input, key: &str, message_bytes: u64) 
     let file = input.clone();
     blocking(move || file.with(|_| Ok(()))).await?;
     let digest = hasher.finalize();
-    let mut tensor = client.allocate_wait(DType::U8, [32]).timeout(PATIENCE).await.map_err(failed)?;
+    let mut tensor = client.allocate_wait(DType::U8, [32]).timeout(PIECE_TIMEOUT).await.map_err(failed)?;
     tensor.as_mut_bytes().copy_from_slice(digest.as_bytes());
     client.push_tensor(key, tensor).version(version + 1).keep(once).await.map_err(|e| failed(e.into()))?;
     Ok(digest)

@@ -15,13 +15,13 @@ use transfer_client::{DType, Tensor, TensorMeta};
 pub(super) const FOLDER: &str = ".transferctl-pieces";
 
 /// The beginning of a list.
-pub(super) const BEGINS: &[u8] = b"a list of pieces, by transferctl, version 1\n";
+pub(super) const LIST_MAGIC: &[u8] = b"a list of pieces, by transferctl, version 1\n";
 
 /// The longest piece, in bytes: several fit into an arena, and one into any usual landing pool.
 pub(super) const PIECE_BYTES: u64 = 256 << 20;
 
 /// The most pieces of one file.
-pub(super) const MOST: u64 = 100_000;
+pub(super) const MAX_PIECES: u64 = 100_000;
 
 /// The bytes of the longest entry of a list, and of everything besides the entries.
 const ENTRY_BYTES: u64 = 192;
@@ -40,12 +40,12 @@ pub(super) fn is_piece(key: &str) -> bool {
 /// The description of a list of that many pieces. Its length is that of the longest possible list; shorter lists end
 /// with spaces.
 pub(super) fn list_of(pieces: u64) -> Result<TensorMeta, transfer_core::tensor::InvalidShape> {
-    TensorMeta::of(DType::U8, &[BEGINS.len() as u64 + BESIDE_BYTES + pieces * ENTRY_BYTES, 1])
+    TensorMeta::of(DType::U8, &[LIST_MAGIC.len() as u64 + BESIDE_BYTES + pieces * ENTRY_BYTES, 1])
 }
 
 /// Whether a tensor may be a list.
 pub(super) fn may_be_list(meta: &TensorMeta) -> bool {
-    let fits = |len: u64| (BEGINS.len() as u64..=MOST * ENTRY_BYTES + 2 * BESIDE_BYTES).contains(&len);
+    let fits = |len: u64| (LIST_MAGIC.len() as u64..=MAX_PIECES * ENTRY_BYTES + 2 * BESIDE_BYTES).contains(&len);
     meta.dtype() == DType::U8 && matches!(meta.shape().dims(), [len, 1] if fits(*len))
 }
 
@@ -88,8 +88,8 @@ impl Pieces {
         let Pieces { meta, pieces } = self;
         let (dtype, shape) = (meta.dtype().name().to_owned(), meta.shape().dims().to_vec());
         let text = serde_json::json!(Text { dtype, shape, pieces: pieces.clone() }).to_string();
-        let mut bytes = [BEGINS, text.as_bytes()].concat();
-        let len = BEGINS.len() as u64 + BESIDE_BYTES + pieces.len() as u64 * ENTRY_BYTES;
+        let mut bytes = [LIST_MAGIC, text.as_bytes()].concat();
+        let len = LIST_MAGIC.len() as u64 + BESIDE_BYTES + pieces.len() as u64 * ENTRY_BYTES;
         bytes.resize(usize::try_from(len).unwrap_or(usize::MAX), b' ');
         bytes
     }
@@ -104,7 +104,7 @@ impl Pieces {
     }
 
     fn read(bytes: &[u8]) -> Result<Option<Pieces>, &'static str> {
-        let Some(text) = bytes.strip_prefix(BEGINS) else { return Ok(None) };
+        let Some(text) = bytes.strip_prefix(LIST_MAGIC) else { return Ok(None) };
         let text: Text = serde_json::from_slice(text).map_err(|_| "its text is not understood")?;
         let dtype = DType::from_name(&text.dtype).ok_or("it names an element type that there is not")?;
         let meta = TensorMeta::of(dtype, &text.shape).map_err(|_| "it says a shape that cannot be")?;

@@ -9,12 +9,12 @@ use super::{FilesError, blocking, interruption};
 use crate::error::Error;
 use std::path::Path;
 use std::time::Duration;
-use transfer_client::{Client, Gone, Until};
+use transfer_client::{Client, SessionEnd, Until};
 use transfer_core::text::printable;
 use transfer_terminal::units::bytes;
 
 /// The interval of checks of the sidecar while a push stays.
-const LOOK: Duration = Duration::from_millis(200);
+const LIVENESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Publishes the tensors, reports, and waits.
 ///
@@ -83,22 +83,22 @@ pub async fn run(options: &Options) -> Result<(), Error> {
 /// Holds the tensors until `end`, and reports when the sidecar goes and comes back, because the published tensors go
 /// and come back with it.
 async fn hold(clients: &[Client], socket: &Path, story: &Story, end: impl Future<Output = ()>) -> Result<(), Error> {
-    let lost = |gone: Gone| Error::Unpublished { socket: socket.to_owned(), source: gone.into() };
+    let lost = |gone: SessionEnd| Error::Unpublished { socket: socket.to_owned(), source: gone.into() };
     let (mut end, mut was_away) = (std::pin::pin!(end), false);
     // One lost session is enough, because the push is then incomplete.
     let gone = || {
-        let mut ends: Vec<Gone> = clients.iter().filter_map(Client::gone).collect();
-        let at = ends.iter().position(|gone| *gone != Gone::Away).unwrap_or(0);
+        let mut ends: Vec<SessionEnd> = clients.iter().filter_map(Client::gone).collect();
+        let at = ends.iter().position(|gone| *gone != SessionEnd::Away).unwrap_or(0);
         (!ends.is_empty()).then(|| ends.swap_remove(at))
     };
     loop {
         tokio::select! {
             () = &mut end => break,
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(LIVENESS_INTERVAL) => {}
         }
         let at = socket.display();
         match (gone(), was_away) {
-            (Some(Gone::Away), false) => {
+            (Some(SessionEnd::Away), false) => {
                 story.alarm(&format!("the sidecar at {at} is gone, and nothing is published until it is back"));
                 was_away = true;
             }
@@ -106,7 +106,7 @@ async fn hold(clients: &[Client], socket: &Path, story: &Story, end: impl Future
                 story.alarm(&format!("the sidecar at {at} is back, and all is published again"));
                 was_away = false;
             }
-            (Some(Gone::Away), true) | (None, false) => {}
+            (Some(SessionEnd::Away), true) | (None, false) => {}
             // The session does not come back after any other end.
             (Some(gone), _) => return Err(lost(gone)),
         }

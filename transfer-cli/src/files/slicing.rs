@@ -165,9 +165,12 @@ async fn not_in_pieces(client: &Client, options: &Options, key: &str, slice: &Fe
     if slice.dtype() != DType::U8 || slice.shape().len() > 2 {
         return Ok(());
     }
-    let begin = client.fetch(key).exactly(slice.version()).timeout(options.timeout).slice(s![0..pieces::BEGINS.len()]);
+    let begin =
+        client.fetch(key).exactly(slice.version()).timeout(options.timeout).slice(s![0..pieces::LIST_MAGIC.len()]);
     match begin.await {
-        Ok(begin) if begin.to_contiguous() == pieces::BEGINS => Err(FilesError::SliceOfPieces { key: key.to_owned() }),
+        Ok(begin) if begin.to_contiguous() == pieces::LIST_MAGIC => {
+            Err(FilesError::SliceOfPieces { key: key.to_owned() })
+        }
         // A tensor that is shorter than this is no list. Nor counts one as a list whose version was replaced meanwhile: a busy
         // publisher of bytes would fail its readers.
         _ => Ok(()),

@@ -58,7 +58,7 @@ impl Progress {
     pub(super) fn new(all_bytes: u64, verbosity: &Verbosity) -> Progress {
         let bar = ProgressBar::with_draw_target(Some(all_bytes), draw_target(verbosity));
         set_style(&bar);
-        bar.enable_steady_tick(TICK);
+        bar.enable_steady_tick(REDRAW_INTERVAL);
         Progress(bar)
     }
 
@@ -87,7 +87,7 @@ fn draw_target(verbosity: &Verbosity) -> ProgressDrawTarget {
 }
 
 /// The interval at which an unchanged bar is drawn.
-const TICK: Duration = Duration::from_millis(100);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
 fn set_style(bar: &ProgressBar) {
     let style = match bar.length() {
@@ -139,7 +139,7 @@ impl Story {
         let bar = ProgressBar::with_draw_target(all_bytes, draw_target(verbosity));
         set_style(&bar);
         // The bar is also drawn before anything is counted.
-        bar.enable_steady_tick(TICK);
+        bar.enable_steady_tick(REDRAW_INTERVAL);
         let verbosity = verbosity.clone();
         Story { what, all, verbosity, to_stderr, bar, done: 0, bytes: 0, copied: 0, failed: Vec::new(), only: None }
     }

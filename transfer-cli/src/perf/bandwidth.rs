@@ -10,9 +10,9 @@ use super::wait::Watch;
 use std::time::{Duration, Instant};
 
 /// How long a server waits for what has left and was perhaps lost.
-const GRACE: Duration = Duration::from_millis(500);
+const LOSS_TIMEOUT: Duration = Duration::from_millis(500);
 /// While the client sends, only its end ends the wait.
-const ENDLESS: Duration = Duration::from_secs(1 << 30);
+const NO_LIMIT: Duration = Duration::from_secs(1 << 30);
 
 /// What a client has sent.
 pub(super) struct Sent {
@@ -79,7 +79,7 @@ pub(super) fn send(rig: &mut Rig, run: &Run, watch: &mut Watch<'_>) -> Result<Se
 pub(super) fn receive(rig: &mut Rig, watch: &mut Watch<'_>) -> Result<(Vec<u64>, u64), PerfError> {
     let mut arrived: u64 = 0;
     let mut sent: Option<Vec<u64>> = None;
-    watch.set_limit(ENDLESS);
+    watch.set_limit(NO_LIMIT);
     let mut again = Vec::new();
     loop {
         if let Some(messages) = sent.take_if(|sent| arrived >= total(sent)) {
@@ -99,7 +99,7 @@ pub(super) fn receive(rig: &mut Rig, watch: &mut Watch<'_>) -> Result<(Vec<u64>,
             let Message::Done { messages } = message else { return Err(watch.unexpected(&message, "Done")) };
             sent = Some(messages);
             watch.is_done = true;
-            watch.set_limit(if rig.setup.is_reliable() { super::wait::LIMIT } else { GRACE });
+            watch.set_limit(if rig.setup.is_reliable() { super::wait::COMPLETION_TIMEOUT } else { LOSS_TIMEOUT });
             watch.progress();
         }
     }

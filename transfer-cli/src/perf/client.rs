@@ -56,14 +56,14 @@ impl<'a> Client<'a> {
     /// Connects to a server that was started for the same.
     pub(super) fn connect(options: &Options, host: &str, chosen: &'a Chosen) -> Result<Client<'a>, PerfError> {
         let mut control = Control::connect(host, options.port)?;
-        control.say(&Message::Hello {
+        control.send(&Message::Hello {
             verb: options.verb,
             measure: options.measure,
             kind: options.connection,
             by_rdma_cm: options.rdma_cm,
             sweep: options.sweep.is_some(),
         })?;
-        match control.hear("the server was to answer")? {
+        match control.recv("the server was to answer")? {
             Message::Welcome => Ok(Client { control, chosen, rig: None, seed: 0 }),
             message => Err(control.unexpected(&message, "Welcome")),
         }
@@ -90,7 +90,7 @@ impl<'a> Client<'a> {
 
     /// Ends the session.
     pub(super) fn end(mut self) -> Result<(), PerfError> {
-        self.control.say(&Message::End)
+        self.control.send(&Message::End)
     }
 
     fn set_up(&mut self, setup: &Setup) -> Result<(), PerfError> {
@@ -99,8 +99,8 @@ impl<'a> Client<'a> {
         }
         self.rig = None;
         let fresh = Fresh::new(setup, self.chosen)?;
-        self.control.say(&Message::Prepare { setup: setup.clone(), ends: fresh.ends().to_vec() })?;
-        let (ends, listens) = match self.control.hear("the server was to make its queue pairs")? {
+        self.control.send(&Message::Prepare { setup: setup.clone(), ends: fresh.ends().to_vec() })?;
+        let (ends, listens) = match self.control.recv("the server was to make its queue pairs")? {
             Message::Prepared { ends, listens } => (ends, listens),
             message => return Err(self.control.unexpected(&message, "Prepared")),
         };
@@ -117,7 +117,7 @@ impl<'a> Client<'a> {
     }
 
     fn expect_go(&mut self, waiting: &'static str) -> Result<(), PerfError> {
-        match self.control.hear(waiting)? {
+        match self.control.recv(waiting)? {
             Message::Go => Ok(()),
             message => Err(self.control.unexpected(&message, "Go")),
         }
@@ -128,7 +128,7 @@ impl<'a> Client<'a> {
         run.check(&rig.setup)?;
         // Before the server sends: an answer may come at once.
         rig.prepare(run)?;
-        self.control.say(&Message::Run(*run))?;
+        self.control.send(&Message::Run(*run))?;
         self.expect_go("the server was to begin")?;
         let mut watch = Watch::new(&mut self.control, "messages were under way", rig.hint());
         let (messages, figures) = match rig.setup.measure {
@@ -143,8 +143,8 @@ impl<'a> Client<'a> {
             }
         };
         let total = bandwidth::total(&messages);
-        self.control.say(&Message::Done { messages })?;
-        let outcome = match self.control.hear("the server was to check what has arrived")? {
+        self.control.send(&Message::Done { messages })?;
+        let outcome = match self.control.recv("the server was to check what has arrived")? {
             Message::Outcome(outcome) => outcome,
             message => return Err(self.control.unexpected(&message, "Outcome")),
         };

@@ -1,6 +1,6 @@
 //! Connecting the queue pairs by librdmacm.
 
-use super::control::{PATIENCE, interrupted, timespec};
+use super::control::{MESSAGE_TIMEOUT, interrupted, timespec};
 use super::error::PerfError;
 use super::kinds::{RECEIVER_NOT_READY, access};
 use super::message::Listener;
@@ -14,7 +14,7 @@ use transfer_verbs::cm::{ConnectParameters, ConnectRequest, Event, EventChannel,
 use transfer_verbs::{QueuePair, ReadyToSend, Reset};
 
 /// How long the search for an address or a route may take.
-const RESOLVE: Duration = Duration::from_secs(3);
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 const RETRIES: u8 = 6;
 
 /// Connected queue pairs, and what keeps them connected.
@@ -65,7 +65,7 @@ impl Listening {
         chosen: &Chosen,
         verb: Verb,
     ) -> Result<Connections, PerfError> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + MESSAGE_TIMEOUT;
         let mut waiting: Vec<Option<QueuePair<Reset>>> = pairs.into_iter().map(Some).collect();
         let mut accepted: Vec<Option<(Id, QueuePair<ReadyToSend>)>> = waiting.iter().map(|_| None).collect();
         let mut established = 0;
@@ -105,7 +105,7 @@ pub(super) fn connect(
     chosen: &Chosen,
     verb: Verb,
 ) -> Result<Connections, PerfError> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + MESSAGE_TIMEOUT;
     let channel = EventChannel::new()?;
     let wanted = |wanted: fn(&EventKind) -> bool| {
         let Event { kind, .. } = next(&channel, until)?;
@@ -114,10 +114,10 @@ pub(super) fn connect(
     let mut connections = Connections { pairs: Vec::new(), _ids: Vec::new() };
     for (place, pair) in (0u32..).zip(pairs) {
         let id = Id::new(&channel)?;
-        id.resolve_address(None, listener.address, RESOLVE)?;
+        id.resolve_address(None, listener.address, RESOLVE_TIMEOUT)?;
         wanted(|kind| matches!(kind, EventKind::AddressResolved))?;
         check_device(&id, chosen)?;
-        id.resolve_route(RESOLVE)?;
+        id.resolve_route(RESOLVE_TIMEOUT)?;
         wanted(|kind| matches!(kind, EventKind::RouteResolved))?;
         let private_data = [&listener.token.to_be_bytes()[..], &place.to_be_bytes()].concat();
         id.connect(&parameters(pair.number(), chosen, private_data))?;

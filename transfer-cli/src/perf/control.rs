@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// How long the other end may take for its next message, outside a measurement.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to the other end.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Control {
         let unreachable = |source| PerfError::Unreachable { host: host.to_owned(), port, source };
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in (host, port).to_socket_addrs().map_err(unreachable)? {
-            match TcpStream::connect_timeout(&address, PATIENCE) {
+            match TcpStream::connect_timeout(&address, MESSAGE_TIMEOUT) {
                 Ok(stream) => return Control::new(stream).map_err(unreachable),
                 Err(error) => last = error,
             }
@@ -46,7 +46,7 @@ impl Control {
         sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(5))?;
         sockopt::set_tcp_keepcnt(&stream, 3)?;
         let peer = stream.peer_addr()?;
-        Ok(Control { stream, peer, pending: Vec::new(), patience: PATIENCE })
+        Ok(Control { stream, peer, pending: Vec::new(), patience: MESSAGE_TIMEOUT })
     }
 
     /// The other end.
@@ -55,7 +55,7 @@ impl Control {
     }
 
     /// Says something.
-    pub(super) fn say(&mut self, message: &Message) -> Result<(), PerfError> {
+    pub(super) fn send(&mut self, message: &Message) -> Result<(), PerfError> {
         let bytes = message.to_bytes().map_err(|source| PerfError::Message { peer: self.peer, source })?;
         let until = Instant::now() + self.patience;
         let mut rest = &bytes[..];
@@ -74,11 +74,11 @@ impl Control {
 
     /// Says why this end stops, to an other end that may be gone.
     pub(super) fn refuse(&mut self, why: &PerfError) {
-        let _ = self.say(&Message::refusal(&why.to_string()));
+        let _ = self.send(&Message::refusal(&why.to_string()));
     }
 
     /// Returns the next message if it is here. Ends with the other end's reason if it stops.
-    pub(super) fn heard(&mut self, waiting: &'static str) -> Result<Option<Message>, PerfError> {
+    pub(super) fn recv_or_end(&mut self, waiting: &'static str) -> Result<Option<Message>, PerfError> {
         loop {
             match Message::read(&self.pending) {
                 Ok(Some((message, len))) => {
@@ -103,15 +103,15 @@ impl Control {
     }
 
     /// Waits for the next message.
-    pub(super) fn hear(&mut self, waiting: &'static str) -> Result<Message, PerfError> {
-        self.hear_within(Some(self.patience), waiting)
+    pub(super) fn recv(&mut self, waiting: &'static str) -> Result<Message, PerfError> {
+        self.recv_within(Some(self.patience), waiting)
     }
 
     /// Waits for the next message so long, or, without a limit, as long as the other end is there.
-    pub(super) fn hear_within(&mut self, limit: Option<Duration>, waiting: &'static str) -> Result<Message, PerfError> {
+    pub(super) fn recv_within(&mut self, limit: Option<Duration>, waiting: &'static str) -> Result<Message, PerfError> {
         let until = limit.map(|limit| Instant::now() + limit);
         loop {
-            if let Some(message) = self.heard(waiting)? {
+            if let Some(message) = self.recv_or_end(waiting)? {
                 return Ok(message);
             }
             match (until, limit) {
@@ -185,11 +185,11 @@ pub(super) mod tests {
             .concat();
         let (first, rest) = bytes.split_at(5);
         other.write_all(first).unwrap();
-        assert_eq!(control.heard("").unwrap(), None);
+        assert_eq!(control.recv_or_end("").unwrap(), None);
         other.write_all(rest).unwrap();
-        control.patience = PATIENCE;
-        assert_eq!((control.hear("").unwrap(), control.hear("").unwrap()), (Message::Go, Message::End));
-        let refused = control.hear("").unwrap_err().to_string();
+        control.patience = MESSAGE_TIMEOUT;
+        assert_eq!((control.recv("").unwrap(), control.recv("").unwrap()), (Message::Go, Message::End));
+        let refused = control.recv("").unwrap_err().to_string();
         assert!(refused.ends_with("says: no room"), "{refused}");
     }
 
@@ -198,24 +198,24 @@ pub(super) mod tests {
     fn silence_nonsense_and_the_end_are_errors_that_name_the_peer() {
         let (mut control, mut other) = ends();
         let peer = other.local_addr().unwrap();
-        let error = control.hear("the server was to answer").unwrap_err();
+        let error = control.recv("the server was to answer").unwrap_err();
         assert!(matches!(error, PerfError::Silent { waiting: "the server was to answer", .. }), "{error}");
         assert!(error.to_string().contains(&peer.to_string()), "{error}");
         other.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-        control.patience = PATIENCE;
-        let error = control.hear("").unwrap_err();
+        control.patience = MESSAGE_TIMEOUT;
+        let error = control.recv("").unwrap_err();
         assert!(matches!(error, PerfError::Message { source: MessageError::Mark, .. }), "{error}");
 
         let (mut control, other) = ends();
         drop(other);
-        assert!(matches!(control.hear_within(None, "").unwrap_err(), PerfError::Gone { .. }));
+        assert!(matches!(control.recv_within(None, "").unwrap_err(), PerfError::Gone { .. }));
     }
 
     #[test]
     fn peer_that_reads_nothing_does_not_hold_up_a_refusal() {
         let (mut control, _other) = ends();
         let long = Message::refusal(&"x".repeat(1000));
-        let error = (0..100_000).find_map(|_| control.say(&long).err()).unwrap();
+        let error = (0..100_000).find_map(|_| control.send(&long).err()).unwrap();
         assert!(matches!(error, PerfError::Silent { .. }), "{error}");
     }
 }

@@ -7,7 +7,7 @@ const MIB: f64 = 1_048_576.0;
 /// The most messages for which the peak is looked for: it takes a step for each pair of them.
 const PEAK_OF: u64 = 5000;
 /// The most times of messages that are kept.
-const SAMPLES: usize = 1 << 20;
+const MAX_SAMPLES: usize = 1 << 20;
 
 /// When messages were posted and completed, in nanoseconds since the start.
 #[derive(Debug, Default)]
@@ -92,7 +92,7 @@ impl Samples {
     pub(super) fn add(&mut self, time: Duration) {
         self.count += 1;
         self.sum += time.as_nanos();
-        if self.nanos.len() < SAMPLES {
+        if self.nanos.len() < MAX_SAMPLES {
             self.nanos.push(time.as_nanos() as u64);
         }
     }

@@ -40,7 +40,7 @@ pub(super) trait Unconnected {
     fn numbers(&self) -> Vec<u32>;
 
     /// Connects each to the peer's of the same place.
-    fn connect(self: Box<Self>, way: &PathSetup<'_>, peers: &[Endpoint]) -> Result<Box<dyn Ends>, PerfError>;
+    fn connect(self: Box<Self>, route: &PathSetup<'_>, peers: &[Endpoint]) -> Result<Box<dyn Ends>, PerfError>;
 }
 
 /// Queue pairs that send and receive.
@@ -159,7 +159,7 @@ trait Wire: Transport + Sized {
 
     fn connect(
         pair: QueuePair<Init, Self>,
-        way: &PathSetup<'_>,
+        route: &PathSetup<'_>,
         peer: &Endpoint,
     ) -> Result<(QueuePair<ReadyToSend, Self>, Self::Peer), PerfError>;
 
@@ -176,21 +176,21 @@ impl Wire for Reliable {
 
     fn connect(
         pair: QueuePair<Init>,
-        way: &PathSetup<'_>,
+        route: &PathSetup<'_>,
         peer: &Endpoint,
     ) -> Result<(QueuePair<ReadyToSend>, Remote), PerfError> {
-        let limits = way.chosen.context.limits();
+        let limits = route.chosen.context.limits();
         let most = |limit: u32| u8::try_from(limit).unwrap_or(u8::MAX);
         let pair = pair.ready_to_receive(&ReceiveAttributes {
-            destination: way.destination(peer),
+            destination: route.destination(peer),
             queue_pair: peer.queue_pair,
             packet_number: peer.packet_number,
-            path_mtu: way.path_mtu(peer),
+            path_mtu: route.path_mtu(peer),
             max_rd_atomic: most(limits.max_qp_rd_atom),
             min_rnr_timer: RECEIVER_NOT_READY,
         })?;
         let pair = pair.ready_to_send(&SendAttributes {
-            packet_number: way.packet_number,
+            packet_number: route.packet_number,
             timeout: TIMEOUT,
             retry_count: RETRIES,
             rnr_retry: RETRIES,
@@ -228,16 +228,16 @@ impl Wire for Unreliable {
 
     fn connect(
         pair: QueuePair<Init, Unreliable>,
-        way: &PathSetup<'_>,
+        route: &PathSetup<'_>,
         peer: &Endpoint,
     ) -> Result<(QueuePair<ReadyToSend, Unreliable>, Remote), PerfError> {
         let pair = pair.ready_to_receive(&UnreliableAttributes {
-            destination: way.destination(peer),
+            destination: route.destination(peer),
             queue_pair: peer.queue_pair,
             packet_number: peer.packet_number,
-            path_mtu: way.path_mtu(peer),
+            path_mtu: route.path_mtu(peer),
         })?;
-        Ok((pair.ready_to_send(way.packet_number)?, Remote::of(peer)))
+        Ok((pair.ready_to_send(route.packet_number)?, Remote::of(peer)))
     }
 
     fn push(list: &mut SendList<Unreliable>, writes: bool, peer: &Remote, work: &Work<'_>) {
@@ -264,11 +264,11 @@ impl Wire for Datagram {
 
     fn connect(
         pair: QueuePair<Init, Datagram>,
-        way: &PathSetup<'_>,
+        route: &PathSetup<'_>,
         peer: &Endpoint,
     ) -> Result<(QueuePair<ReadyToSend, Datagram>, Addressee), PerfError> {
-        let pair = pair.ready_to_receive()?.ready_to_send(way.packet_number)?;
-        let handle = AddressHandle::new(way.domain, way.chosen.port.number, &way.destination(peer))?;
+        let pair = pair.ready_to_receive()?.ready_to_send(route.packet_number)?;
+        let handle = AddressHandle::new(route.domain, route.chosen.port.number, &route.destination(peer))?;
         Ok((pair, Addressee { handle, queue_pair: peer.queue_pair, queue_key: peer.queue_key }))
     }
 
@@ -303,8 +303,8 @@ impl<T: Wire> Unconnected for Fresh<T> {
         self.pairs.iter().map(QueuePair::number).collect()
     }
 
-    fn connect(self: Box<Self>, way: &PathSetup<'_>, peers: &[Endpoint]) -> Result<Box<dyn Ends>, PerfError> {
-        let ready = self.pairs.into_iter().zip(peers).map(|(pair, peer)| T::connect(pair, way, peer));
+    fn connect(self: Box<Self>, route: &PathSetup<'_>, peers: &[Endpoint]) -> Result<Box<dyn Ends>, PerfError> {
+        let ready = self.pairs.into_iter().zip(peers).map(|(pair, peer)| T::connect(pair, route, peer));
         let (pairs, peers) = ready.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         Ok(Box::new(Ready { pairs, peers, list: SendList::default(), operation: self.operation }))
     }

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
 /// In front of each message; its last byte is the version.
-const MARK: [u8; 8] = *b"tr-perf\x01";
-const HEAD: usize = MARK.len() + 4;
+const MESSAGE_MAGIC: [u8; 8] = *b"tr-perf\x01";
+const HEAD_BYTES: usize = MESSAGE_MAGIC.len() + 4;
 /// The longest message: 64 queue pairs take a quarter of it.
 const MAX_BYTES: usize = 64 << 10;
 /// The most text of a peer that is shown.
@@ -187,7 +187,7 @@ impl Message {
         let body = serde_json::to_vec(self).map_err(|e| MessageError::Body { why: e.to_string() })?;
         let len = u32::try_from(body.len()).ok().filter(|len| *len as usize <= MAX_BYTES);
         let len = len.ok_or(MessageError::Length { len_bytes: body.len() })?;
-        Ok([&MARK[..], &len.to_be_bytes(), &body].concat())
+        Ok([&MESSAGE_MAGIC[..], &len.to_be_bytes(), &body].concat())
     }
 
     /// Reads the first message of `bytes`, and returns it with its length; `None` if it is not complete yet.
@@ -195,11 +195,11 @@ impl Message {
     /// # Errors
     /// [`MessageError`].
     pub fn read(bytes: &[u8]) -> Result<Option<(Message, usize)>, MessageError> {
-        let begun = bytes.len().min(MARK.len());
-        if bytes[..begun] != MARK[..begun] {
+        let begun = bytes.len().min(MESSAGE_MAGIC.len());
+        if bytes[..begun] != MESSAGE_MAGIC[..begun] {
             return Err(MessageError::Mark);
         }
-        let Some((head, rest)) = bytes.split_first_chunk::<HEAD>() else { return Ok(None) };
+        let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>() else { return Ok(None) };
         let [.., a, b, c, d] = *head;
         let len_bytes = u32::from_be_bytes([a, b, c, d]) as usize;
         if len_bytes > MAX_BYTES {
@@ -212,7 +212,7 @@ impl Message {
         {
             return Err(MessageError::Length { len_bytes: why.len() });
         }
-        Ok(Some((message, HEAD + len_bytes)))
+        Ok(Some((message, HEAD_BYTES + len_bytes)))
     }
 }
 
@@ -270,7 +270,7 @@ mod tests {
         for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"x", b"tr-perf\x02", b"\0\0\0\0\0\0\0\0\0"] {
             assert_eq!(Message::read(bytes), Err(MessageError::Mark), "{bytes:?}");
         }
-        let mut long = MARK.to_vec();
+        let mut long = MESSAGE_MAGIC.to_vec();
         long.extend(u32::MAX.to_be_bytes());
         assert_eq!(Message::read(&long), Err(MessageError::Length { len_bytes: u32::MAX as usize }));
     }
@@ -280,9 +280,9 @@ mod tests {
     fn fuzz_perf_message() {
         let seeds = messages().into_iter().map(|message| message.to_bytes().unwrap());
         let repair = |bytes: &mut Vec<u8>| {
-            if let Some(len) = bytes.len().checked_sub(HEAD) {
-                bytes[..MARK.len()].copy_from_slice(&MARK);
-                bytes[MARK.len()..HEAD].copy_from_slice(&(len as u32).to_be_bytes());
+            if let Some(len) = bytes.len().checked_sub(HEAD_BYTES) {
+                bytes[..MESSAGE_MAGIC.len()].copy_from_slice(&MESSAGE_MAGIC);
+                bytes[MESSAGE_MAGIC.len()..HEAD_BYTES].copy_from_slice(&(len as u32).to_be_bytes());
             }
         };
         transfer_fuzz::Target::new("perf-message", seeds).repair(repair).bound(1 << 20).run(

@@ -117,8 +117,8 @@ impl Fresh {
         let Parts { setup, chosen, domain, memory, sends, receives, shared, packet_number } = parts;
         let (ends, kept) = match stage {
             Stage::Told(pairs) => {
-                let way = PathSetup { chosen: &chosen, domain: &domain, mtu: setup.mtu, packet_number };
-                (pairs.connect(&way, peers)?, None)
+                let route = PathSetup { chosen: &chosen, domain: &domain, mtu: setup.mtu, packet_number };
+                (pairs.connect(&route, peers)?, None)
             }
             Stage::ByRdmaCm(pairs) => {
                 let mut connections = by_rdma_cm(pairs, &chosen, setup.verb)?;

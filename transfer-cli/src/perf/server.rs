@@ -17,7 +17,7 @@ use transfer_terminal::units::counted;
 use transfer_verbs::choose::Chosen;
 
 /// How long a client may take from one run to the next: it may have much memory to fill.
-const NEXT: Duration = Duration::from_secs(60);
+const NEXT_RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Listens, serves the first client that was started for the same, and returns when it is done.
 pub(super) fn run(options: &Options, chosen: &Chosen) -> Result<(), PerfError> {
@@ -54,7 +54,7 @@ pub(super) fn run(options: &Options, chosen: &Chosen) -> Result<(), PerfError> {
 
 /// Hears what a client was started for.
 fn greet(mut control: Control, options: &Options) -> Result<Control, PerfError> {
-    let greeted = match control.hear("a client was to say what it measures")? {
+    let greeted = match control.recv("a client was to send what it measures")? {
         Message::Hello { verb, measure, kind, by_rdma_cm, sweep } => {
             let same = (verb, measure, kind, by_rdma_cm)
                 == (options.verb, options.measure, options.connection, options.rdma_cm);
@@ -74,7 +74,7 @@ fn greet(mut control: Control, options: &Options) -> Result<Control, PerfError> 
         message => Err(control.unexpected(&message, "Hello")),
     };
     match greeted {
-        Ok(()) => control.say(&Message::Welcome).map(|()| control),
+        Ok(()) => control.send(&Message::Welcome).map(|()| control),
         Err(error) => {
             control.refuse(&error);
             Err(error)
@@ -93,7 +93,7 @@ struct Session<'a> {
 impl Session<'_> {
     fn serve(&mut self, control: &mut Control) -> Result<(), PerfError> {
         loop {
-            match control.hear_within(Some(NEXT), "it was to say what comes next")? {
+            match control.recv_within(Some(NEXT_RUN_TIMEOUT), "it was to send what comes next")? {
                 Message::Prepare { mut setup, ends } => {
                     setup.events |= self.options.events;
                     // The former one's memory goes first.
@@ -105,7 +105,7 @@ impl Session<'_> {
                     let listens = listening.as_ref().map(Listening::listener).transpose()?;
                     let prepared = Message::Prepared { ends: own, listens };
                     if listening.is_some() {
-                        control.say(&prepared)?;
+                        control.send(&prepared)?;
                     }
                     let rig = fresh.connect(&ends, |pairs, chosen, verb| match listening {
                         Some(listening) => listening.accept(pairs, chosen, verb),
@@ -114,9 +114,9 @@ impl Session<'_> {
                     self.rig = Some(rig);
                     if setup.by_rdma_cm {
                         // The receives are posted now.
-                        control.say(&Message::Go)?;
+                        control.send(&Message::Go)?;
                     } else {
-                        control.say(&prepared)?;
+                        control.send(&prepared)?;
                     }
                 }
                 Message::Run(run) => {
@@ -126,7 +126,7 @@ impl Session<'_> {
                     run.check(&rig.setup)?;
                     let outcome = serve(rig, &run, control)?;
                     self.tests.push((rig.setup.clone(), run, outcome));
-                    control.say(&Message::Outcome(outcome))?;
+                    control.send(&Message::Outcome(outcome))?;
                 }
                 Message::End => return Ok(()),
                 message => return Err(control.unexpected(&message, "Prepare, Run or End")),
@@ -155,7 +155,7 @@ impl Session<'_> {
 fn serve(rig: &mut Rig, run: &Run, control: &mut Control) -> Result<Outcome, PerfError> {
     let pairs = rig.pairs();
     rig.prepare(run)?;
-    control.say(&Message::Go)?;
+    control.send(&Message::Go)?;
     let waiting = "the client was measuring";
     let hint = rig.hint();
     let mut watch = Watch::new(control, waiting, hint);
@@ -178,10 +178,12 @@ fn serve(rig: &mut Rig, run: &Run, control: &mut Control) -> Result<Outcome, Per
     let messages = match done {
         Some(messages) => messages,
         // A number of messages takes as long as it takes; while the client is there, it is measuring.
-        None => match control.hear_within(run.seconds.map(|s| NEXT + Duration::from_secs(s.into())), waiting)? {
-            Message::Done { messages } => messages,
-            message => return Err(control.unexpected(&message, "Done")),
-        },
+        None => {
+            match control.recv_within(run.seconds.map(|s| NEXT_RUN_TIMEOUT + Duration::from_secs(s.into())), waiting)? {
+                Message::Done { messages } => messages,
+                message => return Err(control.unexpected(&message, "Done")),
+            }
+        }
     };
     let matches = match rig.setup.verb {
         Verb::Atomic => messages.len() == pairs && rig.memory.has_counted(&messages)?,

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use transfer_verbs::{Completion, CompletionChannel, CompletionQueue, Context};
 
 /// How long a measurement may go without a completion.
-pub(super) const LIMIT: Duration = Duration::from_secs(10);
+pub(super) const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a busy loop looks at the clock, in rounds, and at the other end.
-const ROUNDS: u32 = 256;
-const LOOK: Duration = Duration::from_millis(20);
+const ROUNDS_PER_CLOCK: u32 = 256;
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Completions that are taken together.
-const TOGETHER: usize = 16;
+const COMPLETIONS_PER_POLL: usize = 16;
 
 /// The other end during a measurement.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl<'a> Watch<'a> {
             is_done: false,
             messages: 0,
             hint,
-            limit: LIMIT,
+            limit: COMPLETION_TIMEOUT,
             rounds: 0,
             looked,
             since: None,
@@ -65,14 +65,14 @@ impl<'a> Watch<'a> {
     /// A round of a busy loop. Whether the other end has said something.
     pub(super) fn round(&mut self) -> Result<bool, PerfError> {
         self.rounds = self.rounds.wrapping_add(1);
-        if !self.rounds.is_multiple_of(ROUNDS) {
+        if !self.rounds.is_multiple_of(ROUNDS_PER_CLOCK) {
             return Ok(false);
         }
         let now = Instant::now();
         if now - *self.since.get_or_insert(now) > self.limit {
             return Err(self.stalled());
         }
-        if now - self.looked < LOOK {
+        if now - self.looked < PEER_CHECK_INTERVAL {
             return Ok(false);
         }
         self.looked = now;
@@ -95,7 +95,7 @@ impl<'a> Watch<'a> {
 
     fn look(&mut self) -> Result<bool, PerfError> {
         if self.listens() {
-            self.said = self.control.heard(self.waiting)?;
+            self.said = self.control.recv_or_end(self.waiting)?;
             return Ok(self.said.is_some());
         }
         Ok(false)
@@ -111,7 +111,10 @@ impl<'a> Watch<'a> {
         if passed > self.limit {
             return Err(self.stalled());
         }
-        match poll(&mut [PollFd::new(channel, PollFlags::IN)], Some(&timespec(LOOK.min(self.limit - passed)))) {
+        match poll(
+            &mut [PollFd::new(channel, PollFlags::IN)],
+            Some(&timespec(PEER_CHECK_INTERVAL.min(self.limit - passed))),
+        ) {
             Ok(0) => self.look(),
             Ok(_) => Ok(false),
             Err(error) => interrupted(error).map(|()| false),
@@ -129,7 +132,7 @@ pub(super) struct Completions {
     queue: CompletionQueue,
     channel: Option<CompletionChannel>,
     armed: bool,
-    batch: [Completion; TOGETHER],
+    batch: [Completion; COMPLETIONS_PER_POLL],
 }
 
 impl Completions {
@@ -137,7 +140,7 @@ impl Completions {
     pub(super) fn new(context: &Context, capacity: u32, events: bool) -> Result<Completions, PerfError> {
         let channel = events.then(|| CompletionChannel::new(context)).transpose()?;
         let queue = CompletionQueue::new(context, capacity, channel.as_ref())?;
-        Ok(Completions { queue, channel, armed: false, batch: [Completion::EMPTY; TOGETHER] })
+        Ok(Completions { queue, channel, armed: false, batch: [Completion::EMPTY; COMPLETIONS_PER_POLL] })
     }
 
     /// The queue.
@@ -153,7 +156,7 @@ impl Completions {
                 watch.progress();
                 break count;
             }
-            let heard = match &self.channel {
+            let recv_or_end = match &self.channel {
                 None => watch.round()?,
                 // What came before it was armed causes no event.
                 Some(_) if !self.armed => {
@@ -162,13 +165,13 @@ impl Completions {
                     false
                 }
                 Some(channel) => {
-                    let heard = watch.sleep(channel)?;
+                    let recv_or_end = watch.sleep(channel)?;
                     // The queue has the channel for itself.
                     self.armed = !channel.take_event()?;
-                    heard
+                    recv_or_end
                 }
             };
-            if heard {
+            if recv_or_end {
                 break 0;
             }
         };

@@ -3,7 +3,7 @@
 use crate::error::{BatchError, Error};
 use crate::push::{Push, PushCall, Pushed};
 use crate::request::{AnyClient, Call, DEFAULT_TIMEOUT, Request, RequestCall};
-use crate::session::{GRACE, Session, deadline};
+use crate::session::{ANSWER_GRACE, Session, deadline};
 use parking_lot::Mutex;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -109,7 +109,7 @@ impl FinishCall {
                 ControlFlow::Break(Err(Error::Failed(Failure::new(FailureCode::NotOwner, text))))
             }
             // The sidecar answers at once, also where there is no time to wait for the readers.
-            Ok(None) if now < limit + GRACE => ControlFlow::Continue((limit + GRACE).min(ask_at)),
+            Ok(None) if now < limit + ANSWER_GRACE => ControlFlow::Continue((limit + ANSWER_GRACE).min(ask_at)),
             Ok(_) if now >= limit => ControlFlow::Break(Err(self.not_read(key))),
             Ok(_) => ControlFlow::Continue(limit.min(ask_at)),
         }

@@ -108,13 +108,13 @@ impl Decoder {
             return Err(BatchError::Metadata { what, found, expected: "a multiple of 64 within what was pushed" });
         };
         if message.header_as_schema().is_some() {
-            self.say_schema(&message, bytes)?;
+            self.take_schema(&message, bytes)?;
             return Ok(len);
         }
         let Some(known) = &self.schema else { return Err(BatchError::Cut { missing: "a schema" }) };
         if let Some(batch) = message.header_as_dictionary_batch() {
             let (id, values) = dictionary(known, &self.dictionaries, &batch, body, (at, len))?;
-            self.say_dictionary(id, batch.isDelta(), values)?;
+            self.take_dictionary(id, batch.isDelta(), values)?;
         } else if let Some(batch) = message.header_as_record_batch() {
             let mut arrays = Arrays::new(&batch, body, (at, len), &self.dictionaries)?;
             let columns =
@@ -130,7 +130,7 @@ impl Decoder {
         Ok(len)
     }
 
-    fn say_schema(&mut self, message: &Message<'_>, bytes: &Buffer) -> Result<(), BatchError> {
+    fn take_schema(&mut self, message: &Message<'_>, bytes: &Buffer) -> Result<(), BatchError> {
         let schema = message.header_as_schema().ok_or(BatchError::Cut { missing: "a schema" })?;
         if !schema.endianness().equals_to_target_endianness() {
             let (what, found) = ("the order of bytes", i64::from(schema.endianness().0));
@@ -152,7 +152,7 @@ impl Decoder {
         Ok(())
     }
 
-    fn say_dictionary(&mut self, id: i64, is_delta: bool, values: ArrayRef) -> Result<(), BatchError> {
+    fn take_dictionary(&mut self, id: i64, is_delta: bool, values: ArrayRef) -> Result<(), BatchError> {
         let values = match self.dictionaries.get(&id).filter(|_| is_delta) {
             Some(before) if !can_be_joined(&before.to_data(), &values.to_data()) => {
                 let (what, found) = ("the length of a dictionary that was added to", id);

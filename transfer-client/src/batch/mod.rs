@@ -15,12 +15,14 @@
 //! - `encode`: batches as messages and buffers. [`crate::gathered`] pushes them, and finds them again when they are
 //!   fetched.
 //! - `messages`, `arrays`, `schema`: the checks, and batches out of them.
+//! - `codec`: batches as messages and buffers, for libraries.
 //! - `calls`: pushes and fetches; `stream`: streams of batches.
 //! - `builder`: arrays that are built in the arena; `tensors`: columns of tensors.
 
 mod arrays;
 mod builder;
 mod calls;
+mod codec;
 mod encode;
 mod finish;
 mod messages;
@@ -33,12 +35,10 @@ mod tests;
 pub use builder::{BatchBuilder, ColumnMut};
 pub use calls::{FetchedBatch, FetchedTable};
 pub(crate) use calls::{encode, take_batch, take_table};
+pub use codec::{BatchDecoder, EncodedBatch};
 pub use finish::Finish;
 pub use stream::{BatchStream, BatchStreamReader, NextBatch};
 pub use tensors::FixedShapeTensor;
-
-pub(crate) use encode::{CONTINUATION, Encoder};
-pub(crate) use messages::Decoder;
 
 use crate::error::BatchError;
 use crate::gathered::ALIGNMENT;

@@ -71,7 +71,7 @@ impl<C: AnyClient> BatchStream<C> {
         };
         let version = self.next;
         self.next += u64::from(encoded.is_ok());
-        self.say(encoded, version)
+        self.send(encoded, version)
     }
 
     /// Ends the stream for its readers, and waits until each of them has fetched all of it. If they take longer, the call fails
@@ -80,7 +80,7 @@ impl<C: AnyClient> BatchStream<C> {
     pub fn finish(&mut self) -> Finish<C> {
         let end = self.encoder.as_ref().map(Encoder::end).map_err(BatchError::clone);
         let batches = *self.ended.get_or_insert(self.next - 1);
-        Finish::new(self.say(end, batches + 1), self.key.clone(), batches, self.end.clone())
+        Finish::new(self.send(end, batches + 1), self.key.clone(), batches, self.end.clone())
     }
 
     /// The number of batches that a reader has not fetched, as the sidecar has said last. It changes while a call of
@@ -90,7 +90,7 @@ impl<C: AnyClient> BatchStream<C> {
         self.end.unread(self.ended?)
     }
 
-    fn say(&self, encoded: Result<Encoded, BatchError>, version: u64) -> Push<'static, C> {
+    fn send(&self, encoded: Result<Encoded, BatchError>, version: u64) -> Push<'static, C> {
         let push = Push::new(self.connection.session(), self.key.clone(), source(encoded));
         push.version(version).keep(Until::Fetched(self.readers))
     }

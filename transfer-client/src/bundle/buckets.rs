@@ -11,7 +11,7 @@ use crate::error::{BundleError, Error};
 use crate::fetch::{Fetch, FetchOptions, FetchedSlice, LargeFetch};
 use crate::gathered::copy_threads;
 use crate::request::{AnyClient, Call};
-use crate::session::{Ended, GRACE, OneCall, Session, deadline};
+use crate::session::{ANSWER_GRACE, Ended, OneCall, Session, deadline};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -221,7 +221,7 @@ impl BucketCall {
         if now.in_flight.is_empty() {
             return Ok(Next::Filled);
         }
-        let mut until = self.limit + GRACE;
+        let mut until = self.limit + ANSWER_GRACE;
         for bucket in now.in_flight.iter_mut().filter(|bucket| bucket.ended.is_none()) {
             match bucket.call.step(waker) {
                 ControlFlow::Continue(at) => until = until.min(at),

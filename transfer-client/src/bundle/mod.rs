@@ -7,15 +7,15 @@
 //! # Layout
 //! - `tensor`: tensors that are about to be pushed. `fetched`: those that were fetched; `writable`: those that were taken back.
 //! - `only`: some tensors of a version, or slices of them; `slices`: their result; `parts`: what is asked for, and what has
-//!   landed. `reclaim`: the memory of a bundle that is taken back. `buckets`: versions that do not fit the landing
+//!   landed. `taken_back`: the memory of a bundle that is taken back. `buckets`: versions that do not fit the landing
 //!   pool.
 
 mod buckets;
 mod fetched;
 mod only;
 mod parts;
-mod reclaim;
 mod slices;
+mod taken_back;
 mod tensor;
 mod writable;
 
@@ -23,9 +23,9 @@ pub(crate) use buckets::in_buckets;
 pub use fetched::FetchedBundle;
 pub(crate) use fetched::take_bundle;
 pub use only::FetchOnly;
-pub(crate) use parts::{Wanted, fetched};
-pub(crate) use reclaim::{FreshBundle, Layout};
+pub(crate) use parts::Wanted;
 pub use slices::FetchedSlices;
+pub(crate) use taken_back::{FreshBundle, Layout};
 pub use tensor::BundleTensor;
 pub(crate) use tensor::source;
 pub use writable::BundleMut;

@@ -3,7 +3,7 @@
 use crate::memory::TensorMut;
 
 /// The tensors of a bundle that was taken back, each writable by its one owner. See
-/// [`Client::gate_bundle`](crate::Client::gate_bundle).
+/// [`Client::take_back_bundle`](crate::Client::take_back_bundle).
 ///
 /// [`push_bundle`](crate::Client::push_bundle) takes it to publish the next version. A push that fails frees the memory
 /// of its tensors, as with any bundle; push [`Frozen`](crate::Frozen) tensors to keep them.

@@ -5,7 +5,7 @@ use crate::bundle::{BundleMut, BundleTensor, FetchedBundle, in_buckets, source, 
 use crate::error::{BundleError, Error};
 use crate::fetch::{Fetch, Subscriber};
 use crate::memory::TensorMut;
-use crate::push::{Gate, Push};
+use crate::push::{Push, TakeBack};
 use crate::request::{HasHandle, ToKey, to_key};
 use transfer_core::tensor::{DType, TensorMeta, TensorName};
 use transfer_core::wire::bundle::BundleTable;
@@ -34,13 +34,13 @@ both_clients! {
     }
 
     /// Takes the newest bundle of this worker's own `key` back, to update all its tensors in place without a copy. It
-    /// is [`gate`](Self::gate) for bundles: from the moment of the call no new fetch gets the version, and once all its
+    /// is [`take_back`](Self::take_back) for bundles: from the moment of the call no new fetch gets the version, and once all its
     /// readers are done, its tensors are writable. Either all of them are returned, or none: if the readers take longer
     /// than the call may, it fails, and the version is published again. A tensor that this process still holds, as a
     /// [`Frozen`](crate::Frozen) tensor or an array of it, fails the call with [`BundleError::NotAlone`], and the version stays
     /// published. [`withdraw`](Self::withdraw) is for tensors that are held.
-    pub fn gate_bundle(&self, key: impl ToKey) -> Gate<Self, BundleMut> {
-        Gate::new(self.handle().session(), to_key(&key))
+    pub fn take_back_bundle(&self, key: impl ToKey) -> TakeBack<Self, BundleMut> {
+        TakeBack::new(self.handle().session(), to_key(&key))
     }
 
     /// Makes two sets of tensors that take turns under `key` as bundles; see [`TwoBuffers`](crate::TwoBuffers).

@@ -2,11 +2,13 @@
 
 use super::both_clients;
 use super::connect::Connect;
-use crate::error::Gone;
+use crate::error::SessionEnd;
 use crate::request::{BlockingClient, Client, HasHandle};
 #[cfg(feature = "embedded")]
 use crate::session::NodeConfig;
+use std::any::Any;
 use std::path::Path;
+use std::sync::Arc;
 use transfer_memory::socket::Socket;
 
 impl Client {
@@ -105,11 +107,18 @@ both_clients! {
         self.handle().session().incarnation()
     }
 
-    /// The reason why the session is over; `None` while the sidecar is there. After [`Gone::Away`] the client
+    /// The reason why the session is over; `None` while the sidecar is there. After [`SessionEnd::Away`] the client
     /// reconnects by itself, with the versions that it has published.
     #[must_use]
-    pub fn gone(&self) -> Option<Gone> {
+    pub fn gone(&self) -> Option<SessionEnd> {
         self.handle().session().gone()
+    }
+
+    /// What a library on the client keeps for it: one `T` for all clones of the client and all its sessions. The first
+    /// call makes it.
+    #[must_use]
+    pub fn extension<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
+        self.handle().connection().extension()
     }
 
     /// The size of the arena, in bytes.

@@ -2,14 +2,14 @@
 
 use super::{TwoBuffers, both_clients};
 use crate::error::Error;
-use crate::fetch::{Fetch, FetchMany, Subscriber, Tensor};
+use crate::fetch::{Fetch, FetchExcerpt, FetchMany, Subscriber, Tensor};
 use crate::memory::{Frozen, TensorMut};
-use crate::push::{AllocateWait, Gate, Order, Push, PushMany, Source, allocate, checked, of_array};
+use crate::push::{AllocateWait, Order, Push, PushMany, Source, TakeBack, allocate, checked, of_array};
 use crate::request::{HasHandle, ToKey, to_key};
 use arrow_array::Array;
 use std::time::Duration;
-use transfer_core::op::{Command, Prepare};
-use transfer_core::tensor::{DType, Name, TensorMeta};
+use transfer_core::op::{Command, Reserve};
+use transfer_core::tensor::{DType, Excerpt, Gathered, Name, TensorMeta};
 use transfer_memory::view::Element;
 
 both_clients! {
@@ -79,15 +79,15 @@ both_clients! {
     /// Meanwhile fetches wait for the next push of the key. If the readers take longer than the call may, it fails, and
     /// the version is published again. A tensor that was pushed as [`Frozen`] cannot be taken back: the call fails, and
     /// the version stays published. [`withdraw`](Self::withdraw) is for such tensors.
-    pub fn gate(&self, key: impl ToKey) -> Gate<Self> {
-        Gate::new(self.handle().session(), to_key(&key))
+    pub fn take_back(&self, key: impl ToKey) -> TakeBack<Self> {
+        TakeBack::new(self.handle().session(), to_key(&key))
     }
 
-    /// Takes the newest version of this worker's own `key` back like [`gate`](Self::gate), and leaves its memory with
+    /// Takes the newest version of this worker's own `key` back like [`take_back`](Self::take_back), and leaves its memory with
     /// this process's other holders. After it no reader has the version, so a tensor that was pushed as [`Frozen`] can
     /// become writable with [`Frozen::try_into_mut`], also one of a bundle.
-    pub fn withdraw(&self, key: impl ToKey) -> Gate<Self, ()> {
-        Gate::new(self.handle().session(), to_key(&key))
+    pub fn withdraw(&self, key: impl ToKey) -> TakeBack<Self, ()> {
+        TakeBack::new(self.handle().session(), to_key(&key))
     }
 
     /// Makes two buffers of that size that take turns under `key`; see [`TwoBuffers`].
@@ -123,6 +123,17 @@ both_clients! {
         FetchMany::new(self.handle().session(), keys.into_iter().map(|key| to_key(&key)).collect())
     }
 
+    /// Fetches an excerpt of the newest version of `key`, for libraries that know what lies where in its body.
+    pub fn fetch_excerpt(&self, key: impl ToKey, excerpt: Excerpt) -> FetchExcerpt<Self> {
+        FetchExcerpt::of_key(self.handle().session(), to_key(&key), excerpt)
+    }
+
+    /// Fetches parts of the versions of several keys with one request to the node that has them. It sends all of them, one
+    /// behind the other, or none.
+    pub fn fetch_gathered(&self, gathered: Gathered) -> FetchExcerpt<Self> {
+        FetchExcerpt::of_many(self.handle().session(), gathered)
+    }
+
     /// Deletes a key of this worker. Its tensors that are being read stay until their readers are done.
     pub fn delete(&self, key: impl ToKey) -> Order<Self> {
         let command = to_key(&key).map(|key| Command::Delete { key });
@@ -131,13 +142,13 @@ both_clients! {
 
     /// Reserves landing slots for tensors of this size that will be pushed under `key` to the sidecar of the worker
     /// `to`, so that the first push does not wait. Many of them at once travel in one call.
-    pub fn prepare(&self, key: impl ToKey, dtype: DType, dims: impl AsRef<[u64]>, to: impl AsRef<str>) -> Order<Self> {
-        Order::new(self.handle().session(), prepare(&key, dtype, dims.as_ref(), to.as_ref()))
+    pub fn reserve(&self, key: impl ToKey, dtype: DType, dims: impl AsRef<[u64]>, to: impl AsRef<str>) -> Order<Self> {
+        Order::new(self.handle().session(), reserve(&key, dtype, dims.as_ref(), to.as_ref()))
     }
 }
 
-fn prepare(key: &impl ToKey, dtype: DType, dims: &[u64], to: &str) -> Result<Command, Error> {
+fn reserve(key: &impl ToKey, dtype: DType, dims: &[u64], to: &str) -> Result<Command, Error> {
     let (key, meta, to) = (to_key(key)?, TensorMeta::of(dtype, dims)?, Name::new(to)?);
     // The call sets the time-out.
-    Ok(Command::Prepare(Prepare { key, meta, to, timeout: Duration::ZERO }))
+    Ok(Command::Reserve(Reserve { key, meta, to, timeout: Duration::ZERO }))
 }

@@ -3,7 +3,7 @@
 use crate::bundle::{BundleMut, FreshBundle, Layout, source};
 use crate::error::Error;
 use crate::memory::TensorMut;
-use crate::push::{Gate, Push, Reclaim, Source};
+use crate::push::{Push, Source, TakeBack, TakenBack};
 use crate::request::{AnyClient, Handle};
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -20,13 +20,13 @@ use transfer_core::tensor::{Key, TensorMeta, Until};
 /// | way | costs | the update waits |
 /// |---|---|---|
 /// | [`push_snapshot`](crate::Client::push_snapshot) | a copy per version, which the report counts | for room in the arena |
-/// | [`gate`](crate::Client::gate) | no copy, and fetches wait during the update | for all readers of the newest version |
+/// | [`take_back`](crate::Client::take_back) | no copy, and fetches wait during the update | for all readers of the newest version |
 /// | [`TwoBuffers`] | no copy, twice the memory | for the readers of the version before the newest |
 ///
-/// Behind a gate a reader must drop its version before it fetches the next one. Otherwise the reader waits for the next
-/// push, and the gate for the reader, until one of them reaches its deadline.
+/// With `take_back` a reader must drop its version before it fetches the next one. Otherwise the reader waits for the next
+/// push, and the call for the reader, until one of them reaches its deadline.
 ///
-/// For bundles they are [`push_bundle_snapshot`](crate::Client::push_bundle_snapshot), [`gate_bundle`](crate::Client::gate_bundle), and
+/// For bundles they are [`push_bundle_snapshot`](crate::Client::push_bundle_snapshot), [`take_back_bundle`](crate::Client::take_back_bundle), and
 /// the two buffers of [`two_bundle_buffers`](crate::Client::two_bundle_buffers).
 ///
 /// ```no_run
@@ -52,7 +52,7 @@ pub struct TwoBuffers<C, T: Buffer = TensorMut> {
 }
 
 /// A buffer: a tensor, or the tensors of a bundle.
-pub trait Buffer: Reclaim {
+pub trait Buffer: TakenBack {
     /// The descriptions of its tensors.
     type Layout: Debug + Clone + Send + Sync;
 
@@ -83,11 +83,13 @@ impl<C: AnyClient, T: Buffer> TwoBuffers<C, T> {
 
     /// Returns the buffer whose turn it is, once its version has no reader left. The newest version stays published
     /// meanwhile. The buffer still has the contents of two versions ago.
-    pub fn turn(&mut self) -> Gate<C, T> {
+    pub fn turn(&mut self) -> TakeBack<C, T> {
         let (session, fresh) = (self.handle.session(), T::fresh(&self.layout));
         match self.published.front() {
-            Some(version) if self.published.len() == 2 => Gate::or_fresh(session, self.key.clone(), *version, fresh),
-            _ => Gate::fresh(session, fresh),
+            Some(version) if self.published.len() == 2 => {
+                TakeBack::or_fresh(session, self.key.clone(), *version, fresh)
+            }
+            _ => TakeBack::fresh(session, fresh),
         }
     }
 

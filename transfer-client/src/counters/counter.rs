@@ -111,6 +111,13 @@ impl<C: AnyClient> Counter<C> {
         self.home.as_str()
     }
 
+    /// The same counter, used by another client: for instance by [that of a flow](crate::flow::Io::client).
+    #[must_use]
+    pub fn of_client<D: AnyClient>(&self, client: &D) -> Counter<D> {
+        let (connection, name, home) = (client.handle().connection().clone(), self.name.clone(), self.home.clone());
+        Counter { connection, name, home, identity: self.identity, client: PhantomData }
+    }
+
     /// Adds `n`, and wraps beyond `u64::MAX`. Returns the value before.
     pub fn add(&self, n: u64) -> Counting<C, Counted> {
         self.operate(AtomicOp::FetchAdd(n), |old, report| Counted { old, report })

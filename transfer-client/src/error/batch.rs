@@ -134,8 +134,8 @@ pub enum BatchError {
 }
 
 impl BatchError {
-    /// Converts Arrow's error, for `map_err`.
-    pub(crate) fn arrow(what: &'static str) -> impl Fn(ArrowError) -> BatchError {
+    /// Converts Arrow's error, for `map_err`. `what` failed.
+    pub fn arrow(what: &'static str) -> impl Fn(ArrowError) -> BatchError {
         move |e| BatchError::Arrow { what, why: e.to_string() }
     }
 }

@@ -1,23 +1,18 @@
 //! Errors, sorted by fault, and by whether a retry helps.
 //!
 //! # Layout
-//! - this file: [`Error`], of any call. `gone`: why a session is over. `batch`, `bundle`, `exchange`, `partition`, `sharded`: of one kind of
-//!   call.
+//! - this file: [`Error`], of any call. `session_end`: why a session is over. `batch`, `bundle`, `sharded`: of one kind of call.
 
 mod batch;
 mod bundle;
-mod exchange;
-mod gone;
-mod partition;
+mod session_end;
 mod sharded;
 
 pub use batch::BatchError;
 pub use bundle::BundleError;
-pub use exchange::{End, ExchangeError};
-pub use gone::Gone;
-pub(crate) use gone::{CLOSED, FORKED};
-pub use partition::PartitionError;
-pub use sharded::ShardedError;
+pub use session_end::SessionEnd;
+pub(crate) use session_end::{CLOSED, FORKED};
+pub use sharded::{LostRank, ShardedError};
 
 use std::time::Duration;
 use transfer_core::op::{Failure, FailureCode, Fault};
@@ -103,10 +98,7 @@ pub enum Error {
     Bundle(#[from] BundleError),
     /// A sharded state.
     #[error(transparent)]
-    Sharded(#[from] ShardedError),
-    /// An exchange.
-    #[error(transparent)]
-    Exchange(#[from] ExchangeError),
+    Sharded(Box<ShardedError>),
     /// The request is larger than the whole arena.
     #[error(
         "{} do not fit into an arena of {}; ask for a larger one with arena_bytes() at connect",
@@ -178,7 +170,7 @@ pub enum Error {
     },
     /// The session is over. Everything that was fetched stays readable; connect again.
     #[error("the session with the sidecar is over: {0}; what was fetched stays readable{advice}", advice = advice(.0))]
-    SidecarGone(#[source] Gone),
+    SidecarGone(#[source] SessionEnd),
     /// This client was closed, by [`Client::close`](crate::Client::close). Everything that was fetched stays readable.
     #[error("{}", CLOSED)]
     ClientClosed,
@@ -206,19 +198,25 @@ pub struct TornDestination {
     pub failure: Failure,
 }
 
-impl From<Gone> for Error {
-    fn from(gone: Gone) -> Error {
+impl From<ShardedError> for Error {
+    fn from(error: ShardedError) -> Error {
+        Error::Sharded(Box::new(error))
+    }
+}
+
+impl From<SessionEnd> for Error {
+    fn from(gone: SessionEnd) -> Error {
         match gone {
-            Gone::Forked => Error::Forked,
-            Gone::ClientClosed => Error::ClientClosed,
+            SessionEnd::Forked => Error::Forked,
+            SessionEnd::ClientClosed => Error::ClientClosed,
             gone => Error::SidecarGone(gone),
         }
     }
 }
 
-fn advice(gone: &Gone) -> &'static str {
+fn advice(gone: &SessionEnd) -> &'static str {
     match gone {
-        Gone::Away => "",
+        SessionEnd::Away => "",
         _ => ", connect again for more",
     }
 }
@@ -235,17 +233,16 @@ impl Error {
     }
 
     /// Whether the same call may succeed later without a change by the caller. [`Error::SidecarGone`] can be retried
-    /// only with [`Gone::Away`], where the client reconnects by itself; otherwise it takes a new client.
+    /// only with [`SessionEnd::Away`], where the client reconnects by itself; otherwise it takes a new client.
     #[must_use]
     pub fn can_retry(&self) -> bool {
         match self {
             Error::Failed(failure) => failure.code.can_retry(),
             Error::DestinationTorn(torn) => torn.failure.code.can_retry(),
-            Error::Exchange(error) => error.can_retry(),
             Error::Gpu(error) => error.can_retry(),
             Error::Batch(BatchError::NotRead { .. }) => true,
             Error::ArenaFull { .. } | Error::NoMemory { .. } | Error::NoAnswer { .. } => true,
-            Error::SidecarGone(Gone::Away) => true,
+            Error::SidecarGone(SessionEnd::Away) => true,
             Error::Connect(SessionError::Refused(refusal)) => refusal.code.is_temporary(),
             Error::Connect(SessionError::Address(_) | SessionError::Socket(_)) => true,
             _ => false,
@@ -261,7 +258,6 @@ impl Error {
             Error::ArenaFull { .. } | Error::NoMemory { .. } | Error::Batch(BatchError::NotRead { .. }) => {
                 Fault::Nobody
             }
-            Error::Exchange(error) if error.can_retry() => Fault::Nobody,
             Error::Gpu(error) if error.can_retry() => Fault::Nobody,
             Error::Gpu(error) if error.is_missing() => Fault::Operator,
             Error::Connect(_) | Error::NotStarted { .. } | Error::SidecarGone(_) | Error::NoAnswer { .. } => {

@@ -44,26 +44,9 @@ pub enum ShardedError {
         /// The first part that is missing, as numpy writes a slice.
         range: String,
     },
-    /// A rank has died, or has lost its shards, and no other one has this part of a tensor.
-    #[error(
-        "rank {rank} of version {version} of state {key:?}, at node {node:?}, is gone, and nobody else has {range} of tensor {name:?}: {why}"
-    )]
-    RankGone {
-        /// The state's key.
-        key: String,
-        /// The version.
-        version: u64,
-        /// The rank.
-        rank: u32,
-        /// Its node.
-        node: String,
-        /// The tensor.
-        name: String,
-        /// The part that only this rank has, as numpy writes a slice.
-        range: String,
-        /// How the fetch from it failed.
-        why: String,
-    },
+    /// A rank has died, or has lost its shards, and no other one has a part of a tensor.
+    #[error(transparent)]
+    RankGone(#[from] Box<LostRank>),
     /// The version is not whole: these ranks have not committed it.
     #[error("version {version} of state {key:?} is not whole after {waited:?}: {}", missing_ranks(*world_size, *count, first))]
     NotWhole {
@@ -116,6 +99,28 @@ pub enum ShardedError {
         /// The versions.
         versions: Vec<u64>,
     },
+}
+
+/// A rank that is gone, and what is missing for that; see [`ShardedError::RankGone`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "rank {rank} of version {version} of state {key:?}, at node {node:?}, is gone, and nobody else has {range} of tensor {name:?}: {why}"
+)]
+pub struct LostRank {
+    /// The state's key.
+    pub key: String,
+    /// The version.
+    pub version: u64,
+    /// The rank.
+    pub rank: u32,
+    /// Its node.
+    pub node: String,
+    /// The tensor.
+    pub name: String,
+    /// The part that only this rank has, as numpy writes a slice.
+    pub range: String,
+    /// How the fetch from it failed.
+    pub why: String,
 }
 
 fn missing_ranks(world_size: u32, count: u32, first: &[u32]) -> String {

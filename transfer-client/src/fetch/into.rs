@@ -8,7 +8,7 @@ use crate::error::{Error, TornDestination};
 use crate::gathered::copy_threads;
 use crate::memory::TensorMut;
 use crate::request::{AnyClient, Call, Request, RequestCall};
-use crate::session::{Answered, Ended, GRACE, Held, Lease, OneCall, Session};
+use crate::session::{ANSWER_GRACE, Answered, Ended, Held, Lease, OneCall, Session};
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -233,7 +233,7 @@ impl FetchIntoCall {
         let block = destination.and_then(|lent| self.session.take_back(lent));
         // The sidecar gives back what it was lent, or violates the protocol.
         let Some(tensor) = block.map(|block| TensorMut::new(block, meta)) else {
-            return Err(FetchIntoError::new(crate::error::Gone::Unasked { op: op.0 }.into(), None));
+            return Err(FetchIntoError::new(crate::error::SessionEnd::Unasked { op: op.0 }.into(), None));
         };
         match answer {
             Answer::Landed { version, report } => {
@@ -250,7 +250,7 @@ impl FetchIntoCall {
                 ))
             }
             Answer::Failed { failure, .. } => Err(FetchIntoError::new(failure.into(), Some(tensor))),
-            _ => Err(FetchIntoError::new(crate::error::Gone::Unasked { op: op.0 }.into(), Some(tensor))),
+            _ => Err(FetchIntoError::new(crate::error::SessionEnd::Unasked { op: op.0 }.into(), Some(tensor))),
         }
     }
 
@@ -324,7 +324,7 @@ impl Call for FetchIntoCall {
                         return ControlFlow::Break(self.conclude(&key, meta, call.take_held(), ended));
                     }
                 },
-                Stage::Ended => return ControlFlow::Continue(Instant::now() + GRACE),
+                Stage::Ended => return ControlFlow::Continue(Instant::now() + ANSWER_GRACE),
             }
         }
     }

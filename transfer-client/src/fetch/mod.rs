@@ -3,9 +3,10 @@
 //! # Layout
 //! - `call`: the fetch of one version, `into`: of one into the caller's memory, and `many`: of many. `options`: theirs. `subscriber`: the versions of one key;
 //!   `seen`: those that it has returned.
-//! - `tensor`, `slice`: what is fetched.
+//! - `tensor`, `slice`: what is fetched. `excerpt`: bytes of versions, for libraries.
 
 mod call;
+mod excerpt;
 mod into;
 mod many;
 mod options;
@@ -16,6 +17,7 @@ mod tensor;
 
 pub use call::Fetch;
 pub(crate) use call::{LargeFetch, does_not_fit};
+pub use excerpt::{FetchExcerpt, FetchedExcerpt};
 pub use into::{FetchInto, FetchIntoError, FetchedInto, Landing};
 pub use many::FetchMany;
 pub(crate) use options::{FetchOptions, fetch_options};

@@ -2,7 +2,7 @@
 
 use super::call::Fetch;
 use super::tensor::Tensor;
-use crate::error::{BatchError, Error, Gone};
+use crate::error::{BatchError, Error, SessionEnd};
 use crate::memory::check;
 use crate::request::AnyClient;
 use crate::session::Lease;
@@ -80,7 +80,7 @@ impl FetchedSlice {
         report.bytes = found.meta().len_bytes();
         let span = span(&found);
         let bytes =
-            bytes.slice(span.0..span.0 + span.1).ok_or(Gone::TooShort { slice, len_bytes: meta.len_bytes() })?;
+            bytes.slice(span.0..span.0 + span.1).ok_or(SessionEnd::TooShort { slice, len_bytes: meta.len_bytes() })?;
         Ok(FetchedSlice::viewed(bytes, &found, version, report))
     }
 

@@ -1,6 +1,6 @@
 //! A fetched body: metadata, and a body that lies in one range or in many.
 
-use crate::error::{BatchError, BundleError, Error, Gone};
+use crate::error::{BatchError, BundleError, Error, SessionEnd};
 use crate::session::{Lease, Session};
 use arrow_buffer::{Buffer, MutableBuffer};
 use std::sync::Arc;
@@ -55,8 +55,9 @@ impl Body {
         let session = lease.session();
         let (body_at, len) = (meta.body_offset(), meta.len_bytes() - meta.body_offset());
         // The length of the slice was checked when it was received.
-        let cut =
-            |offset, len| slice.sub(offset, len).ok_or(Gone::TooShort { slice: *slice, len_bytes: meta.len_bytes() });
+        let cut = |offset, len| {
+            slice.sub(offset, len).ok_or(SessionEnd::TooShort { slice: *slice, len_bytes: meta.len_bytes() })
+        };
         let head = session.view(cut(0, u64::from(meta.metadata_bytes()))?, lease.clone())?;
         let slices = match ranges {
             0 => vec![cut(body_at, len)?],

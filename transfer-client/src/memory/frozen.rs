@@ -105,6 +105,13 @@ impl Frozen {
         }
     }
 
+    /// The first `len_bytes` bytes, as a tensor of bytes. `None` if it has fewer. The memory is freed as a whole.
+    #[must_use]
+    pub fn first_bytes(self, len_bytes: u64) -> Option<Frozen> {
+        let meta = TensorMeta::of(DType::U8, &[len_bytes]).ok()?;
+        Some(Frozen::new(self.bytes.slice(0..usize::try_from(len_bytes).ok()?)?, meta))
+    }
+
     /// Returns the memory without the tensor's description.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {

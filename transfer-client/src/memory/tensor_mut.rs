@@ -24,6 +24,15 @@ impl TensorMut {
         TensorMut { block, meta }
     }
 
+    /// Makes a tensor of bytes of an allocation, for programs that have an arena of their own.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a length that no tensor has.
+    pub fn of_block(block: Block) -> Result<TensorMut, Error> {
+        let meta = TensorMeta::of(DType::U8, &[block.slice().len])?;
+        Ok(TensorMut::new(block, meta))
+    }
+
     pub(crate) fn block(&self) -> &Block {
         &self.block
     }

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::gathered::{Pieces, copy_buffers, copy_threads, gather};
 use crate::memory::{Frozen, TensorMut};
 use crate::request::{AnyClient, Call, Request, RequestCall};
-use crate::session::{Answered, Ended, GRACE, Held, OneCall, Session, SharedRange, deadline};
+use crate::session::{ANSWER_GRACE, Answered, Ended, Held, OneCall, Session, SharedRange, deadline};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
@@ -93,14 +93,14 @@ impl<'a, C: AnyClient> Push<'a, C> {
         self
     }
 
-    /// What the version must not outlive.
-    pub(crate) fn life(mut self, life: Life) -> Self {
+    /// What the version must not outlive; this worker by default.
+    pub fn life(mut self, life: Life) -> Self {
         self.call.options.retention.life = life;
         self
     }
 
-    /// Whether the version may be written to disk.
-    pub(crate) fn spill(mut self, spill: Spill) -> Self {
+    /// Whether the version may be written to disk; it is not by default.
+    pub fn spill(mut self, spill: Spill) -> Self {
         self.call.options.retention.spill = spill;
         self
     }
@@ -207,7 +207,7 @@ impl Call for PushCall<'_> {
                 Stage::Refused(error) => return ControlFlow::Break(Err(error)),
                 ended @ (Stage::Sent { .. } | Stage::Ended) => {
                     self.stage = ended;
-                    return ControlFlow::Continue(now + GRACE);
+                    return ControlFlow::Continue(now + ANSWER_GRACE);
                 }
             };
             if let Some(error) = &self.options.error {

@@ -3,17 +3,17 @@
 //! # Layout
 //! - `call`: the push of one tensor, and `many`: of many. `options`: theirs. `foreign`: sources that the client has not
 //!   allocated. `error`: the error, which returns the tensor.
-//! - `allocate`: waiting for room. `order`: calls without a result. `gate`: taking a version back; `reclaim`: its memory.
+//! - `allocate`: waiting for room. `order`: calls without a result. `take_back`: taking a version back; `taken_back`: its memory.
 
 mod allocate;
 mod call;
 mod error;
 mod foreign;
-mod gate;
 mod many;
 mod options;
 mod order;
-mod reclaim;
+mod take_back;
+mod taken_back;
 
 pub use allocate::AllocateWait;
 pub(crate) use allocate::allocate;
@@ -21,8 +21,8 @@ pub use call::{Push, Pushed};
 pub(crate) use call::{PushCall, Source};
 pub use error::PushError;
 pub(crate) use foreign::{checked, of_array};
-pub use gate::Gate;
 pub use many::PushMany;
 pub(crate) use options::{PushOptions, lasting_push_options};
 pub use order::Order;
-pub(crate) use reclaim::Reclaim;
+pub use take_back::TakeBack;
+pub(crate) use taken_back::TakenBack;

@@ -58,20 +58,15 @@ impl PushOptions {
 
     pub(crate) fn push(&self, key: Key, meta: TensorMeta, offset: u64, timeout: Duration) -> Push {
         Push {
-            key,
             version: self.version,
-            meta,
-            offset,
             to: self.to.clone(),
             timeout,
             require: self.require,
             retention: self.retention,
             takeover: self.takeover,
             readable_by: self.readable_by.clone(),
-            ranges: 0,
             trace: self.trace,
-            more_follow: false,
-            announced: None,
+            ..Push::new(key, meta, offset)
         }
     }
 }

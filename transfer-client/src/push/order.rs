@@ -36,15 +36,15 @@ impl Call for OrderCall {
             (Some(call), _) => call,
             (call @ None, Ok(command)) => {
                 let mut command = command.clone();
-                if let Command::Prepare(prepare) = &mut command {
-                    prepare.timeout = self.timeout;
+                if let Command::Reserve(reserve) = &mut command {
+                    reserve.timeout = self.timeout;
                 }
                 call.insert(OneCall::begin(self.session.clone(), command, self.timeout))
             }
             (None, Err(e)) => return ControlFlow::Break(Err(e.clone())),
         };
         call.step(waker)
-            .map_break(|ended| ended?.read(|answer| matches!(answer, Answer::Deleted | Answer::Prepared).then_some(())))
+            .map_break(|ended| ended?.read(|answer| matches!(answer, Answer::Deleted | Answer::Reserved).then_some(())))
     }
 
     fn needs_timer(&self) -> bool {

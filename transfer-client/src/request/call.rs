@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
 /// A call that waits without the sidecar is asked again after this time.
-const A_WHILE: Duration = Duration::from_secs(3600);
+const WATCH_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// A call under way. Dropping it gives it up.
 pub trait Call: Unpin {
@@ -59,7 +59,7 @@ pub enum Watched<T> {
 /// Makes a call on this thread.
 pub(crate) fn block<C: Call>(session: &Session, mut call: C) -> C::Output {
     loop {
-        match call.watch(A_WHILE) {
+        match call.watch(WATCH_INTERVAL) {
             Watched::Ended(output) => return output,
             Watched::Waits => {}
             Watched::Steps => break,

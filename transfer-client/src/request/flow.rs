@@ -1,11 +1,23 @@
-//! Calls that consist of many calls: a future of the calls of one session, for both clients.
+//! Calls that consist of many calls, for libraries on the clients: a [`Flow`] is a future of the calls of one session.
 //!
-//! A future of this module needs no runtime. Whoever polls it gives it a waker, and asks when to poll it again in any
-//! case; so one text serves the async client, the blocking client, and calls that are waited for in slices.
+//! The future needs no runtime. It is polled with a waker, and says when to poll it again in any case. So one text serves
+//! the async client, the blocking client, and calls that are waited for in slices.
+//!
+//! ```no_run
+//! # use transfer_client::flow::Io;
+//! # use transfer_client::{AnyClient, BlockingClient, DType, Error, Key, Request};
+//! /// Publishes a text, and fetches it again. The call is awaited, or ends with `call()`, as `C` says.
+//! fn echo<C: AnyClient>(client: &BlockingClient, key: Key) -> transfer_client::flow::FlowRequest<C, Result<u64, Error>> {
+//!     Request::of_flow(client, async move |io: Io| {
+//!         io.run(io.client().push_bytes(&key, DType::U8, [2], b"hi")).await?;
+//!         let fetched = io.run(io.client().fetch(&key).timeout(io.left(io.timeout()))).await?;
+//!         Ok(fetched.version())
+//!     })
+//! }
+//! ```
 
-use super::{AnyClient, BlockingClient, Call, DEFAULT_TIMEOUT, Request, RequestCall};
-use crate::error::Error;
-use crate::session::{Session, deadline};
+use super::{AnyClient, BlockingClient, Call, DEFAULT_TIMEOUT, Handle, HasHandle, Request, RequestCall};
+use crate::session::{Connection, Session, deadline};
 use parking_lot::Mutex;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -15,14 +27,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// The most calls of one flow that are under way at the same time.
-pub(crate) const AT_ONCE: usize = 64;
+/// The most futures of one [`Io::all`] that are under way at the same time.
+const AT_ONCE: usize = 64;
 
 /// The longest time after which a flow is polled again.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-
-/// The time-out of flows that are parts of other calls.
-const LONG: Duration = Duration::from_secs(3600);
 
 /// The time of a flow.
 #[derive(Debug)]
@@ -33,49 +42,62 @@ struct Times {
     again: Option<Instant>,
 }
 
-/// The session of a flow, and its time. Every call of the flow is made by it.
+/// What the calls of a flow have in common: the session, and the time.
 #[derive(Debug, Clone)]
-pub(crate) struct Io {
-    session: Arc<Session>,
+pub struct Io {
+    client: BlockingClient,
     times: Arc<Mutex<Times>>,
 }
 
 impl Io {
-    fn new(session: Arc<Session>) -> Io {
+    fn new(client: &BlockingClient) -> Io {
+        let of = client.handle();
+        let connection = Connection::new(of.session());
+        let client = BlockingClient::of(Handle::new(connection, of.worker().clone(), of.node().clone()));
         let times = Times { timeout: DEFAULT_TIMEOUT, started: None, again: None };
-        Io { session, times: Arc::new(Mutex::new(times)) }
+        Io { client, times: Arc::new(Mutex::new(times)) }
+    }
+
+    /// The client by which the flow makes its calls. All of them belong to the session in which the flow has begun: once
+    /// that is over they fail, and do not go on in the next one.
+    #[must_use]
+    pub fn client(&self) -> &BlockingClient {
+        &self.client
     }
 
     pub(crate) fn session(&self) -> Arc<Session> {
-        self.session.clone()
+        self.client.handle().session()
     }
 
     /// The deadline of the flow. Its time begins with the first call of this function.
-    pub(crate) fn limit(&self) -> Instant {
+    #[must_use]
+    pub fn limit(&self) -> Instant {
         let mut times = self.times.lock();
         let started = *times.started.get_or_insert_with(Instant::now);
         deadline(started, times.timeout)
     }
 
     /// The time that is left until the deadline, at most this much.
-    pub(crate) fn left(&self, at_most: Duration) -> Duration {
+    #[must_use]
+    pub fn left(&self, at_most: Duration) -> Duration {
         self.limit().saturating_duration_since(Instant::now()).min(at_most)
     }
 
     /// The time-out of the flow.
-    pub(crate) fn timeout(&self) -> Duration {
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
         self.times.lock().timeout
     }
 
     /// Asks to be polled at this moment in any case.
-    pub(crate) fn poll_at(&self, at: Instant) {
+    pub fn poll_at(&self, at: Instant) {
         let mut times = self.times.lock();
         times.again = Some(times.again.map_or(at, |again| again.min(at)));
     }
 
-    /// Makes a call.
-    pub(crate) async fn run<C: Call>(&self, mut call: C) -> C::Output {
-        poll_fn(|cx| match call.step(cx.waker()) {
+    /// Makes a call of [`Io::client`].
+    pub async fn run<K: RequestCall>(&self, mut request: Request<BlockingClient, K>) -> K::Output {
+        poll_fn(|cx| match request.call.step(cx.waker()) {
             ControlFlow::Break(output) => Poll::Ready(output),
             ControlFlow::Continue(at) => {
                 self.poll_at(at);
@@ -86,7 +108,7 @@ impl Io {
     }
 
     /// Sleeps until this moment.
-    pub(crate) async fn sleep_until(&self, at: Instant) {
+    pub async fn sleep_until(&self, at: Instant) {
         poll_fn(|_| match Instant::now() >= at {
             true => Poll::Ready(()),
             false => {
@@ -97,12 +119,8 @@ impl Io {
         .await;
     }
 
-    /// Runs all these futures, [`AT_ONCE`] at a time. Their results are in the same order.
-    pub(crate) async fn all<T, U: Future>(
-        &self,
-        items: impl IntoIterator<Item = T>,
-        make: impl Fn(T) -> U,
-    ) -> Vec<U::Output> {
+    /// Runs all these futures, 64 at a time. Their results are in the same order.
+    pub async fn all<T, U: Future>(&self, items: impl IntoIterator<Item = T>, make: impl Fn(T) -> U) -> Vec<U::Output> {
         let mut items = items.into_iter().peekable();
         let mut done = Vec::new();
         while items.peek().is_some() {
@@ -121,13 +139,16 @@ impl Io {
 
 impl Io {
     /// Runs all these futures, `at_once` at a time, and takes the result of each as it comes. Ends with the first error.
-    pub(crate) async fn each<T, U: Future>(
+    ///
+    /// # Errors
+    /// That of `take`.
+    pub async fn each<T, U: Future, E>(
         &self,
         items: impl IntoIterator<Item = T>,
         at_once: usize,
         make: impl Fn(T) -> U,
-        mut take: impl FnMut(U::Output) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+        mut take: impl FnMut(U::Output) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut items = items.into_iter();
         let mut running: Vec<_> = items.by_ref().take(at_once).map(|item| Box::pin(make(item))).collect();
         while !running.is_empty() {
@@ -177,41 +198,34 @@ impl<U: Future> Either<U> {
     }
 }
 
-/// A future of calls of one session, as a call.
+/// A future of calls of one session, whose output is a `T`.
 pub struct Flow<T> {
     io: Io,
-    future: Option<Steps<T>>,
+    session: Arc<Session>,
+    future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
 }
 
-type Steps<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
-
 impl<T> Flow<T> {
-    pub(crate) fn new<U>(session: Arc<Session>, make: impl FnOnce(Io) -> U) -> Flow<T>
+    /// Makes a flow of the client's current session. Nothing is done before it is polled.
+    pub fn new<U>(client: &BlockingClient, make: impl FnOnce(Io) -> U) -> Flow<T>
     where
-        U: Future<Output = Result<T, Error>> + Send + 'static,
+        U: Future<Output = T> + Send + 'static,
     {
-        let io = Io::new(session);
-        Flow { future: Some(Box::pin(make(io.clone()))), io }
+        let io = Io::new(client);
+        Flow { session: io.client.handle().session(), future: Some(Box::pin(make(io.clone()))), io }
     }
 
-    /// Makes it a part of other calls, whose time-outs count.
-    pub(crate) fn for_long(mut self) -> Self {
-        self.set_timeout(LONG);
+    /// Sets the [time-out](Io::timeout), 30 s by default.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.io.times.lock().timeout = timeout;
         self
     }
 
-    /// Runs on this thread.
-    pub(crate) fn block(self) -> Result<T, Error> {
-        Request::<BlockingClient, _>::from_call(self).call()
-    }
-}
-
-impl<T> Call for Flow<T> {
-    type Output = Result<T, Error>;
-
-    fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
+    /// Continues as far as possible without waiting. `Continue(at)`: `waker` is woken when the flow can continue, and `poll`
+    /// must be called again at `at` in any case. After `Break` it has no other result.
+    pub fn poll(&mut self, waker: &Waker) -> ControlFlow<T, Instant> {
         self.io.times.lock().again = None;
-        // After its end it has no other result.
         let Some(future) = &mut self.future else { return ControlFlow::Continue(Instant::now() + LONGEST_WAIT) };
         match future.as_mut().poll(&mut Context::from_waker(waker)) {
             Poll::Ready(output) => {
@@ -225,6 +239,19 @@ impl<T> Call for Flow<T> {
         }
     }
 
+    /// Runs the flow on this thread.
+    pub fn block(self) -> T {
+        Request::<BlockingClient, _>::from_call(self).call()
+    }
+}
+
+impl<T> Call for Flow<T> {
+    type Output = T;
+
+    fn step(&mut self, waker: &Waker) -> ControlFlow<T, Instant> {
+        self.poll(waker)
+    }
+
     fn needs_timer(&self) -> bool {
         true
     }
@@ -232,7 +259,7 @@ impl<T> Call for Flow<T> {
 
 impl<T> RequestCall for Flow<T> {
     fn session(&self) -> &Arc<Session> {
-        &self.io.session
+        &self.session
     }
 
     fn set_timeout(&mut self, timeout: Duration) {
@@ -246,14 +273,15 @@ impl<T> fmt::Debug for Flow<T> {
     }
 }
 
-/// A call that consists of many calls and returns a `T`: `.await` it, or `.call()` it on a [`crate::BlockingClient`].
-pub type FlowCall<C, T> = Request<C, Flow<T>>;
+/// A flow as a call: `.await` it, or `.call()` it on a [`BlockingClient`].
+pub type FlowRequest<C, T> = Request<C, Flow<T>>;
 
-impl<C: AnyClient, T> FlowCall<C, T> {
-    pub(crate) fn new<U>(session: Arc<Session>, make: impl FnOnce(Io) -> U) -> Self
+impl<C: AnyClient, T> FlowRequest<C, T> {
+    /// Makes a [`Flow`] that is awaited or called as `C` says.
+    pub fn of_flow<U>(client: &BlockingClient, make: impl FnOnce(Io) -> U) -> Self
     where
-        U: Future<Output = Result<T, Error>> + Send + 'static,
+        U: Future<Output = T> + Send + 'static,
     {
-        Request::from_call(Flow::new(session, make))
+        Request::from_call(Flow::new(client, make))
     }
 }

@@ -5,12 +5,12 @@
 //!
 //! # Layout
 //! - this file: [`Request`]. `client`: the two clients. `call`: [`Call`], and waiting for one. `begun`: calls that are waited for in
-//!   slices. `flow`: calls that consist of many. `keys`: what can name a tensor. `trace`: the current span.
+//!   slices. `flow`: calls that consist of many calls. `keys`: what can name a tensor. `trace`: the current span.
 
 mod begun;
 mod call;
 mod client;
-mod flow;
+pub mod flow;
 mod keys;
 mod trace;
 
@@ -19,8 +19,6 @@ pub use call::RequestFuture;
 pub(crate) use call::{Call, RequestCall, Watched};
 pub use client::{AnyClient, BlockingClient, Client};
 pub(crate) use client::{Handle, HasHandle};
-pub use flow::FlowCall;
-pub(crate) use flow::{Flow, Io};
 pub use keys::ToKey;
 pub(crate) use keys::to_key;
 pub(crate) use trace::current as current_trace;
@@ -34,7 +32,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 /// The default time-out of a call.
-pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A call that is about to be made. Set its options, then `.await` it, if it is of a [`Client`], or `.call()` it, if it is of a
 /// [`BlockingClient`].

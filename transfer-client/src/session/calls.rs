@@ -1,6 +1,6 @@
 //! Many commands that are sent to the sidecar together, and their answers.
 
-use super::{Answered, GRACE, Held, Session, Submitting};
+use super::{ANSWER_GRACE, Answered, Held, Session, Submitting};
 use crate::error::Error;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Calls {
     }
 
     pub(crate) fn add(&mut self, command: Command, held: Option<Held>) {
-        self.todo.push(Submitting { command, held, overdue: self.limit + GRACE, op: None });
+        self.todo.push(Submitting { command, held, overdue: self.limit + ANSWER_GRACE, op: None });
     }
 
     pub(crate) fn reserve(&mut self, more: usize) {
@@ -45,7 +45,7 @@ impl Calls {
             self.ended.resize_with(self.todo.len(), || Err(Error::Forked));
             return ControlFlow::Break(());
         }
-        let mut until = self.limit + GRACE;
+        let mut until = self.limit + ANSWER_GRACE;
         if self.sent < self.todo.len() && self.stopped.is_none() {
             match self.session.poll_submit(&mut self.todo, &mut self.sent, waker) {
                 Poll::Ready(Ok(())) => {}
@@ -59,7 +59,7 @@ impl Calls {
             let (ops, ended) = (waiting.iter().filter_map(|item| item.op), &mut self.ended);
             self.session.poll_ends(ops, waker, |end| ended.push(end.map_err(Error::from)));
         }
-        if self.ended.len() < self.sent && Instant::now() >= self.limit + GRACE {
+        if self.ended.len() < self.sent && Instant::now() >= self.limit + ANSWER_GRACE {
             self.session.abandon(self.todo[self.ended.len()..self.sent].iter().filter_map(|item| item.op));
             let waited = self.started.elapsed();
             self.ended.resize_with(self.sent, || Err(Error::NoAnswer { waited }));

@@ -4,10 +4,9 @@
 //! publishes the versions again, and gives the new session to later calls. Calls that were under way have failed by
 //! then.
 
-use super::free_numbers::FreeNumbers;
 use super::{Answered, Calls, Former, Held, Loan, Session, deadline, spawn_driver};
-use crate::error::Gone;
-use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
+use crate::error::SessionEnd;
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -23,13 +22,13 @@ use transfer_memory::Errno;
 use transfer_memory::session::{FromSidecar, RefusalCode, Returning, SessionError, WorkerEnd};
 
 /// The first and the longest pause between two attempts to reconnect.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+const RECONNECT_BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
 /// The longest wait of [`Connection::close`] for a sidecar that does not answer.
-const LEAVING: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time-out of publishing again.
-const PUBLISHING: Duration = Duration::from_secs(30);
+const REPUBLISH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The parameters of reconnecting.
 #[derive(Debug)]
@@ -50,8 +49,8 @@ pub(crate) struct Connection {
     closed: AtomicBool,
     /// Held by the thread that reconnects while the next session is not in `session`.
     reconnecting: Mutex<()>,
-    words: Mutex<FreeNumbers>,
-    known: Mutex<HashMap<TypeId, Box<dyn Any + Send>>>,
+    /// What libraries keep for this client, by its type.
+    extensions: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
 
 impl Connection {
@@ -60,8 +59,7 @@ impl Connection {
             session: Mutex::new(session),
             closed: AtomicBool::new(false),
             reconnecting: Mutex::default(),
-            words: Mutex::default(),
-            known: Mutex::default(),
+            extensions: Mutex::default(),
         })
     }
 
@@ -71,7 +69,7 @@ impl Connection {
 
     /// Ends the client: its session, and all that would follow. All waits end at once. Returns when the worker's name is free.
     pub(crate) fn close(&self) {
-        let deadline = Instant::now() + LEAVING;
+        let deadline = Instant::now() + CLOSE_TIMEOUT;
         self.closed.store(true, Ordering::SeqCst);
         self.session().close(deadline);
         // A session that follows may have been under way.
@@ -79,17 +77,12 @@ impl Connection {
         self.session().close(deadline);
     }
 
-    /// The numbers of the counters that this worker uses for exchanges.
-    pub(crate) fn words(&self) -> MutexGuard<'_, FreeNumbers> {
-        self.words.lock()
-    }
-
-    /// What some kind of calls knows by earlier ones. There is one value of each type.
-    pub(crate) fn known<T: Any + Default + Send>(&self) -> MappedMutexGuard<'_, T> {
-        MutexGuard::map(self.known.lock(), |known| {
-            let value = known.entry(TypeId::of::<T>()).or_insert_with(|| Box::new(T::default()));
-            value.downcast_mut().expect("it was made as a value of its type")
-        })
+    /// What a library keeps for this client. The first call makes it.
+    pub(crate) fn extension<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
+        let mut extensions = self.extensions.lock();
+        let found = extensions.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
+        // The entry of a type is of that type.
+        found.clone().downcast().unwrap_or_default()
     }
 
     /// Starts the thread that reconnects. It ends with the connection.
@@ -104,13 +97,13 @@ impl Connection {
 fn stays(connection: &Weak<Connection>, options: &Reconnect) -> Option<()> {
     wait_for_hangup(connection)?;
     let over = connection.upgrade()?.session();
-    if over.wait_for_end() != Gone::Away {
+    if over.wait_for_end() != SessionEnd::Away {
         return None;
     }
     let (mut published, held) = over.take_loans();
     let former = Arc::new(Former::new(over.incarnation(), &over));
     published.iter_mut().for_each(|loan| loan.formers.push(former.clone()));
-    let mut pause = PAUSES.0;
+    let mut pause = RECONNECT_BACKOFF.0;
     let next = loop {
         let here = connection.upgrade()?;
         let attempt = here.reconnecting.lock();
@@ -120,7 +113,7 @@ fn stays(connection: &Weak<Connection>, options: &Reconnect) -> Option<()> {
         match reconnect(&over, options, &mut published) {
             Ok(next) => {
                 if here.closed.load(Ordering::SeqCst) {
-                    next.close(Instant::now() + LEAVING);
+                    next.close(Instant::now() + CLOSE_TIMEOUT);
                     return None;
                 }
                 *here.session.lock() = next.clone();
@@ -136,7 +129,7 @@ fn stays(connection: &Weak<Connection>, options: &Reconnect) -> Option<()> {
         drop(attempt);
         drop(here);
         std::thread::sleep(pause);
-        pause = (pause * 2).min(PAUSES.1);
+        pause = (pause * 2).min(RECONNECT_BACKOFF.1);
     };
     tracing::info!(worker = %options.name, incarnation = next.incarnation(), "back after a restart of the sidecar");
     for mut loan in held {
@@ -147,7 +140,7 @@ fn stays(connection: &Weak<Connection>, options: &Reconnect) -> Option<()> {
     over.take_destinations().into_iter().for_each(|lent| next.free_destination(lent));
     // `close` waits only for a time, so the client may have been closed meanwhile.
     if connection.upgrade()?.closed.load(Ordering::SeqCst) {
-        next.close(Instant::now() + LEAVING);
+        next.close(Instant::now() + CLOSE_TIMEOUT);
         return None;
     }
     if let Some(runtime) = &options.runtime {
@@ -217,14 +210,14 @@ fn reconnect(
 /// its key now, returns to the arena. Leaves the unsent versions in `published`.
 fn publish_again(session: &Arc<Session>, published: &mut Vec<Loan>) {
     let started = Instant::now();
-    let mut calls = Calls::new(session.clone(), started, deadline(started, PUBLISHING));
+    let mut calls = Calls::new(session.clone(), started, deadline(started, REPUBLISH_TIMEOUT));
     // They are in the order of publication, so the last one of a key is its newest.
     let last: HashMap<_, _> = published.iter().enumerate().map(|(at, loan)| (&loan.push.key, at)).collect();
     for (at, loan) in published.iter().enumerate() {
         let mut push = loan.push.clone();
         push.more_follow = last.get(&push.key).is_some_and(|last| *last != at);
         // The version lies at this sidecar, even if its push had a target.
-        (push.to, push.timeout, push.takeover, push.require) = (None, PUBLISHING, false, None);
+        (push.to, push.timeout, push.takeover, push.require) = (None, REPUBLISH_TIMEOUT, false, None);
         calls.add(Command::Push(push), Some(Held::Again(loan.lent, loan.along.clone(), loan.formers.clone())));
     }
     let _: () = session.block_on(|waker| match calls.step(waker) {

@@ -15,7 +15,7 @@ use transfer_memory::session::SessionError;
 use transfer_memory::socket::SocketError;
 
 /// The interval of the search for operations that a stuck sidecar has not answered.
-const TICK: Duration = Duration::from_secs(1);
+const STUCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Wakes the driver.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ pub(crate) fn spawn(session: &Arc<Session>) -> Result<(), Error> {
 
 async fn drive(seat: Seat, fd: UnixStream, bell: Arc<Bell>) {
     let serve = || seat.0.upgrade().is_some_and(|session| session.serve().is_ok());
-    let mut tick = tokio::time::interval(TICK);
+    let mut tick = tokio::time::interval(STUCK_CHECK_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut go_on = serve();
     while go_on {

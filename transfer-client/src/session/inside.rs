@@ -3,7 +3,7 @@
 
 use super::Session;
 use super::reader::Reader;
-use crate::error::Gone;
+use crate::error::SessionEnd;
 use std::fmt;
 use std::time::Instant;
 #[cfg(feature = "embedded")]
@@ -54,7 +54,12 @@ impl Inside {
     }
 
     /// Turns the engine until replies have come, at the latest until `until`. `None` if others turn it.
-    pub(super) fn turn(&self, session: &Session, reader: &mut Reader, until: Instant) -> Option<Result<(), Gone>> {
+    pub(super) fn turn(
+        &self,
+        session: &Session,
+        reader: &mut Reader,
+        until: Instant,
+    ) -> Option<Result<(), SessionEnd>> {
         let mut looked_up = None;
         let turned = self.0.turns().turn(until, reader.spins_for(), |between| {
             match reader.drain(session) {
@@ -101,7 +106,7 @@ impl Inside {
         match *self {}
     }
 
-    pub(super) fn turn(&self, _: &Session, _: &mut Reader, _: Instant) -> Option<Result<(), Gone>> {
+    pub(super) fn turn(&self, _: &Session, _: &mut Reader, _: Instant) -> Option<Result<(), SessionEnd>> {
         match *self {}
     }
 }

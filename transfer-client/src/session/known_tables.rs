@@ -6,10 +6,10 @@ use transfer_core::tensor::Key;
 use transfer_core::wire::bundle::BundleTable;
 
 /// The most keys whose tables a session remembers.
-const MOST_TABLES: usize = 64;
+const MAX_TABLES: usize = 64;
 
 /// The most tensors that all these tables have together: two of the longest tables.
-const MOST_ENTRIES: usize = 1 << 18;
+const MAX_ENTRIES: usize = 1 << 18;
 
 /// The tables of the bundles of which a session has fetched parts.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ impl KnownTables {
         if let Some(before) = self.tables.remove(key) {
             self.entries -= before.entries().len();
         }
-        if self.tables.len() >= MOST_TABLES || self.entries + len > MOST_ENTRIES {
+        if self.tables.len() >= MAX_TABLES || self.entries + len > MAX_ENTRIES {
             // Which of them is forgotten matters little: it is fetched again.
             self.tables.clear();
             self.entries = 0;
@@ -58,12 +58,12 @@ mod tests {
     #[test]
     fn known_tables_are_bounded_by_keys_and_tensors() {
         let (mut known, short, long) = (KnownTables::default(), table(1), table(MAX_TENSORS));
-        for n in 0..MOST_TABLES {
+        for n in 0..MAX_TABLES {
             known.remember(&key(n), short.clone());
         }
         known.remember(&key(3), short.clone());
-        assert_eq!((known.tables.len(), known.entries), (MOST_TABLES, MOST_TABLES), "a known key takes no room");
-        known.remember(&key(MOST_TABLES), short.clone());
+        assert_eq!((known.tables.len(), known.entries), (MAX_TABLES, MAX_TABLES), "a known key takes no room");
+        known.remember(&key(MAX_TABLES), short.clone());
         assert_eq!((known.tables.len(), known.entries), (1, 1));
         known.remember(&key(0), long.clone());
         known.remember(&key(0), long.clone());
@@ -75,7 +75,7 @@ mod tests {
             "both long ones and the short one are too many"
         );
         known.remember(&key(2), long);
-        assert_eq!((known.tables.len(), known.entries), (2, MOST_ENTRIES));
+        assert_eq!((known.tables.len(), known.entries), (2, MAX_ENTRIES));
         assert!(known.get(&key(1)).is_some() && known.get(&key(0)).is_none());
     }
 }

@@ -9,7 +9,7 @@ use super::Session;
 use super::inside::{Following, Inside};
 use super::reader::Reader;
 use super::wait::Parker;
-use crate::error::Gone;
+use crate::error::SessionEnd;
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -148,9 +148,9 @@ impl Session {
     ///
     /// # Errors
     /// The reason why the session is over.
-    pub(crate) fn serve(&self) -> Result<(), Gone> {
+    pub(crate) fn serve(&self) -> Result<(), SessionEnd> {
         if self.is_forked() {
-            return Err(Gone::Forked);
+            return Err(SessionEnd::Forked);
         }
         let reader = self.reader.try_lock().or_else(|| {
             self.driver.passed.store(true, Ordering::SeqCst);
@@ -166,7 +166,7 @@ impl Session {
         result
     }
 
-    fn serve_with(&self, reader: &mut Reader) -> Result<(), Gone> {
+    fn serve_with(&self, reader: &mut Reader) -> Result<(), SessionEnd> {
         loop {
             let read = reader.read_socket(self);
             // Replies from before the end count.

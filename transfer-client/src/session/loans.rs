@@ -148,25 +148,12 @@ impl Loans {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
     use transfer_core::tensor::{DType, Retention, TensorMeta};
 
     fn lend(loans: &mut Loans, op: u64, key: &str, until: Until) {
         let push = Push {
-            key: Key::new(key).unwrap(),
-            version: None,
-            meta: TensorMeta::of(DType::U8, &[1]).unwrap(),
-            offset: op * 64,
-            to: None,
-            timeout: Duration::ZERO,
-            require: None,
             retention: Retention { until, ..Retention::default() },
-            takeover: false,
-            readable_by: Vec::new(),
-            ranges: 0,
-            trace: None,
-            more_follow: false,
-            announced: None,
+            ..Push::new(Key::new(key).unwrap(), TensorMeta::of(DType::U8, &[1]).unwrap(), op * 64)
         };
         let lent = Lent { offset: op * 64, allocation: op * 64, owned: true };
         loans.lend(OpId(op), &push, lent, Vec::new(), Vec::new());

@@ -12,15 +12,15 @@ use transfer_core::tensor::{Key, Select};
 use transfer_memory::board::{HazardPointer, Lookup, NotHeld, NoticeState, Watch, hash_of};
 
 /// The number of attempts of a look-up whose version is replaced meanwhile. Then the fetch asks the sidecar.
-const TRIES: usize = 3;
+const LOOK_UP_ATTEMPTS: usize = 3;
 
 /// The number of counters of commands under way. If keys share a counter, their fetches ask the sidecar a little more
 /// often than necessary.
-const CHANGES: usize = 32;
+const CHANGE_COUNTERS: usize = 32;
 
 /// The commands of this session under way that change a key.
 #[derive(Debug, Default)]
-pub(crate) struct Changes([AtomicU32; CHANGES]);
+pub(crate) struct Changes([AtomicU32; CHANGE_COUNTERS]);
 
 /// One command under way; see [`Changes::begin`].
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +28,7 @@ pub(crate) struct Change(usize);
 
 impl Changes {
     fn of(key: &Key) -> usize {
-        (hash_of(key.as_str()) % CHANGES as u64) as usize
+        (hash_of(key.as_str()) % CHANGE_COUNTERS as u64) as usize
     }
 
     /// Records that a command that changes this key is about to be sent.
@@ -87,7 +87,7 @@ impl Session {
         if !may_be || self.over.load(Ordering::SeqCst) || !board.is_honoured() || self.changes.is_any_of(key) {
             return Looked::Nothing;
         }
-        for _ in 0..TRIES {
+        for _ in 0..LOOK_UP_ATTEMPTS {
             let snapshot = match board.find(key, |segment| self.segments.get(segment)) {
                 Some(Lookup::Version(snapshot)) => snapshot,
                 Some(Lookup::Notice(watch)) => match watch.look() {

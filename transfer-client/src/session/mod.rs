@@ -24,7 +24,7 @@
 //! - `look_up`, `watch`, `notices`: versions that are found, and announced, in shared memory. `lease`: the right to read one.
 //! - `memory`, `home`, `held`: allocations, the arena, and ranges of it that are about to be lent. `known_tables`: the tables of
 //!   bundles of which parts were fetched.
-//! - `connection`: the sessions of a client, one after the other; `free_numbers`: numbers that outlast them. `embedded`, `inside`: a
+//! - `connection`: the sessions of a client, one after the other. `embedded`, `inside`: a
 //!   sidecar in this process.
 
 mod calls;
@@ -33,7 +33,6 @@ mod deadline;
 mod driver;
 #[cfg(feature = "embedded")]
 mod embedded;
-mod free_numbers;
 mod held;
 mod home;
 mod inside;
@@ -56,14 +55,14 @@ mod watch;
 
 pub(crate) use calls::{Calls, Ended, merge};
 pub(crate) use connection::{Connection, Reconnect};
-pub(crate) use deadline::{GRACE, deadline};
+pub(crate) use deadline::{ANSWER_GRACE, deadline};
 pub(crate) use driver::spawn as spawn_driver;
 #[cfg(feature = "embedded")]
 pub(crate) use embedded::sidecar as embedded_sidecar;
 #[cfg(feature = "embedded")]
 pub use embedded::{NodeConfig, SidecarAddresses, embedded_addresses, embedded_socket};
 pub(crate) use held::{Held, Lent, SharedRange};
-pub(crate) use home::{Former, Home};
+pub(crate) use home::Former;
 pub(crate) use inside::Inside;
 pub(crate) use lease::Lease;
 pub(crate) use loans::Loan;

@@ -75,7 +75,7 @@ impl Notice {
 }
 
 /// The most notices that are looked at for a new key. The next key goes on behind them.
-const LOOKS: usize = 32;
+const NOTICES_PER_SEARCH: usize = 32;
 
 impl State {
     /// Finds a notice for a new key, among this many. `is_named` tells whether the board names the notice of a key. Adds the keys to
@@ -85,7 +85,7 @@ impl State {
             self.keys.push(key.clone());
             return Some(at);
         }
-        for _ in 0..LOOKS.min(self.keys.len()) {
+        for _ in 0..NOTICES_PER_SEARCH.min(self.keys.len()) {
             let at = self.hand % self.keys.len();
             self.hand = at + 1;
             let old = self.keys[at].clone();

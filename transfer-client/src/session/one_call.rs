@@ -1,6 +1,6 @@
 //! One command that is sent to the sidecar, and its answer.
 
-use super::{Ended, GRACE, Held, Session, Submitting, deadline};
+use super::{ANSWER_GRACE, Ended, Held, Session, Submitting, deadline};
 use crate::error::Error;
 use std::ops::ControlFlow;
 use std::slice;
@@ -22,7 +22,7 @@ pub(crate) struct OneCall {
 
 impl OneCall {
     pub(crate) fn new(session: Arc<Session>, command: Command, started: Instant, limit: Instant) -> OneCall {
-        let item = Submitting { command, held: None, overdue: limit + GRACE, op: None };
+        let item = Submitting { command, held: None, overdue: limit + ANSWER_GRACE, op: None };
         OneCall { session, item, started, limit, has_ended: false }
     }
 
@@ -42,7 +42,7 @@ impl OneCall {
     /// may be the caller's by then.
     pub(crate) fn step(&mut self, waker: &Waker) -> ControlFlow<Ended, Instant> {
         if self.has_ended {
-            return ControlFlow::Continue(Instant::now() + GRACE);
+            return ControlFlow::Continue(Instant::now() + ANSWER_GRACE);
         }
         let ended = self.poll(waker);
         self.has_ended = ended.is_break();
@@ -63,7 +63,7 @@ impl OneCall {
         }
         let mut ended = None;
         self.session.poll_ends(self.item.op.into_iter(), waker, |end| ended = Some(end.map_err(Error::from)));
-        let until = self.limit + GRACE;
+        let until = self.limit + ANSWER_GRACE;
         match ended {
             Some(ended) => ControlFlow::Break(ended),
             None if Instant::now() >= until => {

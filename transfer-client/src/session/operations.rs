@@ -3,7 +3,7 @@
 use super::state::Session;
 use super::submission::{Submission, Submitting};
 use super::table::{Answered, Effects};
-use crate::error::Gone;
+use crate::error::SessionEnd;
 use std::task::{Poll, Waker};
 use std::time::Instant;
 use transfer_core::op::{OpId, Request};
@@ -21,9 +21,9 @@ impl Session {
         todo: &mut [Submitting],
         next: &mut usize,
         waker: &Waker,
-    ) -> Poll<Result<(), Gone>> {
+    ) -> Poll<Result<(), SessionEnd>> {
         if self.is_forked() {
-            return Poll::Ready(Err(Gone::Forked));
+            return Poll::Ready(Err(SessionEnd::Forked));
         }
         // A sidecar in this process may do its work in this thread. Then nothing is gained by pieces, and each costs a round.
         let at_once = if self.inside.is_some() { todo.len() } else { AT_ONCE };
@@ -76,7 +76,7 @@ impl Session {
         &self,
         ops: impl Iterator<Item = OpId>,
         waker: &Waker,
-        mut sink: impl FnMut(Result<Answered, Gone>),
+        mut sink: impl FnMut(Result<Answered, SessionEnd>),
     ) {
         let mut table = self.table.lock();
         for op in ops {
@@ -126,9 +126,9 @@ impl Session {
     }
 
     /// See [`Table::poll_count`](super::table::Table::poll_count).
-    pub(crate) fn poll_count(&self, number: u64, waker: &Waker) -> Result<Option<Option<u32>>, Gone> {
+    pub(crate) fn poll_count(&self, number: u64, waker: &Waker) -> Result<Option<Option<u32>>, SessionEnd> {
         match self.is_forked() {
-            true => Err(Gone::Forked),
+            true => Err(SessionEnd::Forked),
             false => self.table.lock().poll_count(number, waker),
         }
     }
@@ -140,17 +140,17 @@ impl Session {
         }
     }
 
-    pub(super) fn carry_out(&self, effects: &mut Effects) -> Result<(), Gone> {
+    pub(super) fn carry_out(&self, effects: &mut Effects) -> Result<(), SessionEnd> {
         let mut result = Ok(());
         if !effects.returned.is_empty() {
             for loan in effects.returned.drain(..) {
-                result = result.and(self.home.take_in(loan).map_err(Gone::from));
+                result = result.and(self.home.take_in(loan).map_err(SessionEnd::from));
             }
             self.room.wake_all();
         }
         if !effects.landed.is_empty() {
             for lent in effects.landed.drain(..) {
-                result = result.and(self.home.arena.give_back(lent.allocation).map_err(Gone::from));
+                result = result.and(self.home.arena.give_back(lent.allocation).map_err(SessionEnd::from));
             }
             self.room.wake_all();
         }

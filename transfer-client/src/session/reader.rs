@@ -4,7 +4,7 @@ use super::Session;
 use super::inside::Following;
 use super::table::{Effects, Table};
 use super::wait::Spin;
-use crate::error::Gone;
+use crate::error::SessionEnd;
 use parking_lot::MutexGuard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
@@ -18,7 +18,7 @@ use transfer_memory::session::{FromSidecar, SessionError, WorkerSocket};
 use transfer_memory::socket::SocketError;
 
 /// The most replies that are handled before what they cause is done.
-const BATCH: usize = 64;
+const REPLIES_PER_DRAIN: usize = 64;
 
 /// The reading half of a session. The holder of its lock reads, and may sleep on the socket.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Reader {
     }
 
     /// Takes all replies that are there. Returns whether there was one.
-    pub(crate) fn drain(&mut self, session: &Session) -> Result<bool, Gone> {
+    pub(crate) fn drain(&mut self, session: &Session) -> Result<bool, SessionEnd> {
         let mut any = false;
         loop {
             let (taken, result) = self.take_batch(session);
@@ -57,12 +57,12 @@ impl Reader {
 
     /// Takes some replies, and hands each to the table at once, because a reply is large to move. Returns their number.
     /// Valid replies before an invalid one count.
-    fn take_batch(&mut self, session: &Session) -> (usize, Result<(), Gone>) {
+    fn take_batch(&mut self, session: &Session) -> (usize, Result<(), SessionEnd>) {
         let (mut table, mut taken, mut result) = (None, 0, Ok(()));
-        while taken < BATCH {
+        while taken < REPLIES_PER_DRAIN {
             let reply = match self.completion.try_pop(&mut self.record) {
                 Ok(None) => break,
-                Ok(Some(bytes)) => read_reply(bytes).map_err(Gone::from),
+                Ok(Some(bytes)) => read_reply(bytes).map_err(SessionEnd::from),
                 Err(error) => Err(error.into()),
             };
             let reply = reply.and_then(|reply| {
@@ -89,7 +89,7 @@ impl Reader {
         session: &Session,
         tensor: &FetchedTensor,
         table: &mut Option<MutexGuard<'_, Table>>,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), SessionEnd> {
         let FetchedTensor { meta, slice, ranges, .. } = tensor;
         let len_bytes = match ranges {
             0 => meta.len_bytes(),
@@ -102,7 +102,7 @@ impl Reader {
         }
         match session.segments.get(slice.segment) {
             None => Err(SessionError::UnknownSegment { slice: *slice }.into()),
-            Some(_) if slice.len < len_bytes => Err(Gone::TooShort { slice: *slice, len_bytes }),
+            Some(_) if slice.len < len_bytes => Err(SessionEnd::TooShort { slice: *slice, len_bytes }),
             Some(mapping) => match mapping.ptr_at(slice.offset, slice.len) {
                 Ok(_) => Ok(()),
                 Err(source) => Err(SessionError::BadRange { segment: slice.segment, source }.into()),
@@ -111,13 +111,13 @@ impl Reader {
     }
 
     /// Takes all messages that are there.
-    pub(crate) fn read_socket(&mut self, session: &Session) -> Result<(), Gone> {
+    pub(crate) fn read_socket(&mut self, session: &Session) -> Result<(), SessionEnd> {
         while self.read_message(session)? {}
         Ok(())
     }
 
     /// Takes one message. Returns whether there was one.
-    pub(super) fn read_message(&mut self, session: &Session) -> Result<bool, Gone> {
+    pub(super) fn read_message(&mut self, session: &Session) -> Result<bool, SessionEnd> {
         match session.socket.try_receive()? {
             None => return Ok(false),
             Some(FromSidecar::Doorbell) => session.hear_doorbell(),
@@ -130,17 +130,17 @@ impl Reader {
                 // The owner looks for the mark only after the sidecar's end, so the sidecar must be alive after the
                 // mark is set.
                 if !session.socket.is_open() {
-                    return Err(Gone::Closed);
+                    return Err(SessionEnd::Closed);
                 }
             }
             Some(FromSidecar::Retired(id)) => session.segments.forget(id),
-            Some(other) => return Err(Gone::Unknown { said: format!("{other:?}").into() }),
+            Some(other) => return Err(SessionEnd::Unknown { said: format!("{other:?}").into() }),
         }
         Ok(true)
     }
 
     /// Waits for replies by polling and then by sleeping, at the latest until `until`, and takes them.
-    pub(crate) fn wait(&mut self, session: &Session, until: Instant) -> Result<(), Gone> {
+    pub(crate) fn wait(&mut self, session: &Session, until: Instant) -> Result<(), SessionEnd> {
         if let Some(inside) = &session.inside
             && let Some(turned) = inside.turn(session, self, until)
         {
@@ -176,7 +176,7 @@ impl Reader {
         self.spin.max()
     }
 
-    fn spin_for_replies(&mut self, session: &Session) -> Result<bool, Gone> {
+    fn spin_for_replies(&mut self, session: &Session) -> Result<bool, SessionEnd> {
         if self.spin.now().is_zero() {
             return Ok(false);
         }
@@ -196,7 +196,7 @@ impl Reader {
 }
 
 /// Sleeps until `socket` has something or has ended (`true`), or until `until` (`false`).
-fn readable(socket: &WorkerSocket, until: Instant) -> Result<bool, Gone> {
+fn readable(socket: &WorkerSocket, until: Instant) -> Result<bool, SessionEnd> {
     let left = until.saturating_duration_since(Instant::now());
     // A wait too long for a timespec is unlimited.
     let timeout = Timespec::try_from(left).ok();

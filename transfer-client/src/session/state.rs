@@ -11,7 +11,7 @@ use super::submission::Submission;
 use super::table::{Effects, Table};
 use super::wait::{Parker, Spin, Waiters};
 use super::{Lent, Loan};
-use crate::error::Gone;
+use crate::error::SessionEnd;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::fmt;
@@ -149,15 +149,15 @@ impl Session {
     }
 
     /// The reason why the session is over, if it is.
-    pub(crate) fn gone(&self) -> Option<Gone> {
+    pub(crate) fn gone(&self) -> Option<SessionEnd> {
         if self.is_forked() {
-            return Some(Gone::Forked);
+            return Some(SessionEnd::Forked);
         }
         self.table.lock().gone().cloned()
     }
 
     /// Waits until this session is over, and reads meanwhile if no other thread does. Returns the reason.
-    pub(crate) fn wait_for_end(&self) -> Gone {
+    pub(crate) fn wait_for_end(&self) -> SessionEnd {
         self.block_on(|_| match self.gone() {
             Some(gone) => ControlFlow::Break(gone),
             None => ControlFlow::Continue(Instant::now() + END_POLL),
@@ -208,19 +208,19 @@ impl Session {
     ///
     /// # Errors
     /// The sidecar violated the protocol.
-    pub(crate) fn view(&self, slice: LocalSlice, owner: Owner) -> Result<Bytes, Gone> {
+    pub(crate) fn view(&self, slice: LocalSlice, owner: Owner) -> Result<Bytes, SessionEnd> {
         Ok(self.segments.view(slice, owner)?)
     }
 
     /// Ends the session: all waits fail, and all later calls.
-    pub(super) fn end(&self, gone: &Gone) {
+    pub(super) fn end(&self, gone: &SessionEnd) {
         if self.is_forked() {
             return;
         }
         self.over.store(true, Ordering::SeqCst);
         self.alarm.ring();
         let mut effects = Effects::default();
-        let gone = if self.renews && *gone == Gone::Closed { &Gone::Away } else { gone };
+        let gone = if self.renews && *gone == SessionEnd::Closed { &SessionEnd::Away } else { gone };
         self.table.lock().end(gone, &mut effects);
         self.carry_out_or_end(&mut effects);
         self.space.wake_all();
@@ -229,7 +229,7 @@ impl Session {
 
     /// Records that the restarted sidecar refuses this worker.
     pub(crate) fn never_back(&self, why: &str) {
-        self.table.lock().end_for_good(Gone::NotTakenBack { why: why.into() });
+        self.table.lock().end_for_good(SessionEnd::NotTakenBack { why: why.into() });
     }
 
     /// Ends the session, because the client is closed. All waits end at once, and what was fetched stays readable. Waits until the
@@ -238,9 +238,9 @@ impl Session {
         if self.is_forked() {
             return;
         }
-        self.end(&Gone::ClientClosed);
+        self.end(&SessionEnd::ClientClosed);
         // If the sidecar had ended before, another session would follow.
-        self.table.lock().end_for_good(Gone::ClientClosed);
+        self.table.lock().end_for_good(SessionEnd::ClientClosed);
         self.socket.leave(deadline);
     }
 }

@@ -4,7 +4,7 @@ use super::Held;
 use super::look_up::Changes;
 use super::notices::{Change, NoticeUpdate, Notices};
 use super::table::{Kind, Table};
-use crate::error::Gone;
+use crate::error::SessionEnd;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Submitting {
         match &self.command {
             Command::Push(_) => Kind::Push,
             Command::Fetch(_) | Command::FetchInto(_) | Command::Gather(_) => Kind::Fetch,
-            Command::Prepare(_) => Kind::Prepare,
+            Command::Reserve(_) => Kind::Reserve,
             Command::Counter(CounterCommand { ask: CounterAsk::Operate { .. }, .. }) => Kind::Count,
             Command::Counter(CounterCommand { ask: CounterAsk::Wait { .. }, .. }) => Kind::Wait,
             Command::Counter(CounterCommand { ask: CounterAsk::Roster(_), .. }) => Kind::Roster,
@@ -81,7 +81,7 @@ impl Submission {
         changes: &Changes,
         todo: &mut [Submitting],
         next: &mut usize,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), SessionEnd> {
         if !self.write_backlog()? {
             return Ok(());
         }
@@ -136,7 +136,7 @@ impl Submission {
     }
 
     /// Writes a request that has no answer and cannot wait: a release, a cancellation. If there is no room, it joins the backlog.
-    pub(crate) fn write_or_keep(&mut self, request: Request) -> Result<(), Gone> {
+    pub(crate) fn write_or_keep(&mut self, request: Request) -> Result<(), SessionEnd> {
         if !self.backlog.is_empty() || !self.write_request(&request)? {
             self.backlog.push_back(request);
         }
@@ -144,7 +144,7 @@ impl Submission {
     }
 
     /// Writes a request, if there is room.
-    fn write_request(&mut self, request: &Request) -> Result<bool, Gone> {
+    fn write_request(&mut self, request: &Request) -> Result<bool, SessionEnd> {
         let written = self.push(|w| write_request(w, request))?;
         if written && let Request::Unannounce { key } = request {
             self.notices.asked(key);
@@ -158,7 +158,7 @@ impl Submission {
     }
 
     /// Writes the backlog. Returns whether all of it is written.
-    pub(crate) fn write_backlog(&mut self) -> Result<bool, Gone> {
+    pub(crate) fn write_backlog(&mut self) -> Result<bool, SessionEnd> {
         while let Some(request) = self.backlog.pop_front() {
             if !self.write_request(&request)? {
                 self.backlog.push_front(request);
@@ -170,7 +170,7 @@ impl Submission {
 
     /// Publishes everything that was written. With `want_room`, asks the sidecar to ring when there is room for the
     /// command that did not fit.
-    pub(crate) fn finish(&mut self, want_room: bool) -> Result<Finish, Gone> {
+    pub(crate) fn finish(&mut self, want_room: bool) -> Result<Finish, SessionEnd> {
         let update = self.notices.begin_update(&mut self.notices_change);
         let full = match want_room {
             // The record that did not fit was the last one encoded.
@@ -184,7 +184,7 @@ impl Submission {
         Ok(Finish { wake, ring: self.producer.should_wake(), full })
     }
 
-    fn push(&mut self, write: impl FnOnce(&mut Writer)) -> Result<bool, Gone> {
+    fn push(&mut self, write: impl FnOnce(&mut Writer)) -> Result<bool, SessionEnd> {
         let mut writer = Writer::reusing(std::mem::take(&mut self.record));
         write(&mut writer);
         self.record = writer.into_vec();

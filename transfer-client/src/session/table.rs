@@ -13,7 +13,7 @@ use super::Lent;
 use super::loans::{Loan, Loans};
 use super::look_up::{Change, Changes};
 use super::notices::Notices;
-use crate::error::{Error, Gone};
+use crate::error::{Error, SessionEnd};
 use hashbrown::HashMap;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     Push,
     Fetch,
     Delete,
-    Prepare,
+    Reserve,
     OpenCounter,
     Count,
     Wait,
@@ -42,7 +42,7 @@ impl Kind {
         match answer {
             Answer::Pushed { .. } => self == Kind::Push,
             Answer::Fetched { .. } | Answer::Landed { .. } | Answer::Torn { .. } => self == Kind::Fetch,
-            Answer::Prepared => self == Kind::Prepare,
+            Answer::Reserved => self == Kind::Reserve,
             Answer::TakenBack { .. } => self == Kind::TakeBack,
             Answer::Deleted => self == Kind::Delete,
             Answer::CounterOpened { .. } => self == Kind::OpenCounter,
@@ -76,7 +76,7 @@ impl Answered {
     pub(crate) fn read<T>(self, take: impl FnOnce(Answer) -> Option<T>) -> Result<T, Error> {
         match self.answer {
             Answer::Failed { failure, .. } => Err(failure.into()),
-            answer => take(answer).ok_or_else(|| Gone::Unasked { op: self.op.0 }.into()),
+            answer => take(answer).ok_or_else(|| SessionEnd::Unasked { op: self.op.0 }.into()),
         }
     }
 }
@@ -109,7 +109,7 @@ enum State {
     Vacant { next: Option<u32> },
     Waiting { kind: Kind, overdue: Instant, waker: Option<Waker> },
     Abandoned { kind: Kind },
-    Done(Result<Answered, Gone>),
+    Done(Result<Answered, SessionEnd>),
 }
 
 #[derive(Debug)]
@@ -125,7 +125,7 @@ pub(crate) struct Table {
     slots: Vec<Slot>,
     vacant: Option<u32>,
     pub(crate) loans: Loans,
-    gone: Option<Gone>,
+    gone: Option<SessionEnd>,
     changes: Arc<Changes>,
     notices: Option<Arc<Notices>>,
     /// The calls that want to know how many versions of a key are left, by their numbers.
@@ -163,7 +163,7 @@ impl Table {
     ///
     /// # Errors
     /// The reason why the session is over.
-    pub(crate) fn poll_count(&mut self, number: u64, waker: &Waker) -> Result<Option<Option<u32>>, Gone> {
+    pub(crate) fn poll_count(&mut self, number: u64, waker: &Waker) -> Result<Option<Option<u32>>, SessionEnd> {
         if let Some(gone) = &self.gone {
             return Err(gone.clone());
         }
@@ -190,7 +190,7 @@ impl Table {
     ///
     /// # Errors
     /// The reason why the session is over.
-    pub(crate) fn begin(&mut self, kind: Kind, overdue: Instant) -> Result<OpId, Gone> {
+    pub(crate) fn begin(&mut self, kind: Kind, overdue: Instant) -> Result<OpId, SessionEnd> {
         if let Some(gone) = &self.gone {
             return Err(gone.clone());
         }
@@ -219,7 +219,7 @@ impl Table {
     }
 
     /// Returns the end of an operation, once; or `waker` is woken when there is one.
-    pub(crate) fn poll(&mut self, op: OpId, waker: &Waker) -> Poll<Result<Answered, Gone>> {
+    pub(crate) fn poll(&mut self, op: OpId, waker: &Waker) -> Poll<Result<Answered, SessionEnd>> {
         match self.slot(op).map(|slot| &mut slot.state) {
             Some(State::Waiting { waker: place, .. }) => {
                 if !place.as_ref().is_some_and(|w| w.will_wake(waker)) {
@@ -256,7 +256,7 @@ impl Table {
     ///
     /// # Errors
     /// The reply does not belong to an operation that waits for it.
-    pub(crate) fn resolve(&mut self, reply: Reply, effects: &mut Effects) -> Result<(), Gone> {
+    pub(crate) fn resolve(&mut self, reply: Reply, effects: &mut Effects) -> Result<(), SessionEnd> {
         match reply {
             Reply::Answer { op, answer } => self.answer(op, answer, effects),
             Reply::Returned { pushed, .. } => {
@@ -279,15 +279,15 @@ impl Table {
                 }
                 Ok(())
             }
-            other => Err(Gone::Unknown { said: format!("{other:?}").into() }),
+            other => Err(SessionEnd::Unknown { said: format!("{other:?}").into() }),
         }
     }
 
-    fn end_loan(&mut self, pushed: OpId) -> Result<Loan, Gone> {
-        self.loans.end(pushed).ok_or(Gone::Unasked { op: pushed.0 })
+    fn end_loan(&mut self, pushed: OpId) -> Result<Loan, SessionEnd> {
+        self.loans.end(pushed).ok_or(SessionEnd::Unasked { op: pushed.0 })
     }
 
-    fn answer(&mut self, op: OpId, answer: Answer, effects: &mut Effects) -> Result<(), Gone> {
+    fn answer(&mut self, op: OpId, answer: Answer, effects: &mut Effects) -> Result<(), SessionEnd> {
         let mut loan = None;
         let destination = self.loans.end_landing(op);
         match &answer {
@@ -313,7 +313,7 @@ impl Table {
             }
             _ => {}
         }
-        let unasked = Err(Gone::Unasked { op: op.0 });
+        let unasked = Err(SessionEnd::Unasked { op: op.0 });
         let Some(slot) = self.slot(op) else { return unasked };
         match &mut slot.state {
             State::Waiting { kind, waker, .. } if kind.takes(&answer) => {
@@ -335,7 +335,7 @@ impl Table {
 
     /// Ends the session: all waiting operations fail, and all later ones. Loans stay lent, because other workers may
     /// still read them.
-    pub(crate) fn end(&mut self, gone: &Gone, effects: &mut Effects) {
+    pub(crate) fn end(&mut self, gone: &SessionEnd, effects: &mut Effects) {
         if self.gone.is_some() {
             return;
         }
@@ -350,12 +350,12 @@ impl Table {
     }
 
     /// Records that no session follows this one.
-    pub(crate) fn end_for_good(&mut self, gone: Gone) {
+    pub(crate) fn end_for_good(&mut self, gone: SessionEnd) {
         self.gone = Some(gone);
     }
 
     /// The reason why the session is over, if it is.
-    pub(crate) fn gone(&self) -> Option<&Gone> {
+    pub(crate) fn gone(&self) -> Option<&SessionEnd> {
         self.gone.as_ref()
     }
 
@@ -395,7 +395,7 @@ mod tests {
     use crate::session::Lent;
     use std::time::Duration;
     use transfer_core::op::{Failure, FailureCode, FetchedTensor, LeaseId, Push, Report};
-    use transfer_core::tensor::{DType, Retention, TensorMeta, Version};
+    use transfer_core::tensor::{DType, TensorMeta, Version};
 
     fn failed(op: OpId, kept: bool) -> Reply {
         Reply::Answer { op, answer: Answer::Failed { failure: Failure::new(FailureCode::Busy, "busy"), kept } }
@@ -404,20 +404,8 @@ mod tests {
     fn push(table: &mut Table, offset: u64, allocation: u64) -> OpId {
         let op = table.begin(Kind::Push, Instant::now()).unwrap();
         let push = Push {
-            key: Key::new("k").unwrap(),
-            version: None,
-            meta: TensorMeta::of(DType::U8, &[1]).unwrap(),
-            offset,
-            to: None,
             timeout: Duration::ZERO,
-            require: None,
-            retention: Retention::default(),
-            takeover: false,
-            readable_by: Vec::new(),
-            ranges: 0,
-            trace: None,
-            more_follow: false,
-            announced: None,
+            ..Push::new(Key::new("k").unwrap(), TensorMeta::of(DType::U8, &[1]).unwrap(), offset)
         };
         table.loans.lend(op, &push, Lent { offset, allocation, owned: offset == allocation }, Vec::new(), Vec::new());
         op
@@ -435,7 +423,7 @@ mod tests {
         table.resolve(failed(first, false), &mut effects).unwrap();
         assert_eq!(effects.wakers.len(), 1);
         // An answer that no caller has taken yet is not overwritten.
-        assert_eq!(table.resolve(failed(first, false), &mut effects), Err(Gone::Unasked { op: first.0 }));
+        assert_eq!(table.resolve(failed(first, false), &mut effects), Err(SessionEnd::Unasked { op: first.0 }));
         assert!(matches!(table.poll(first, Waker::noop()), Poll::Ready(Ok(Answered { loan: Some(_), .. }))));
         assert!(table.poll(first, Waker::noop()).is_pending());
         let second = push(&mut table, 0, 0);
@@ -454,7 +442,7 @@ mod tests {
         table.resolve(Reply::Returned { pushed: ops[1], offset: 128 }, &mut effects).unwrap();
         assert_eq!(returned(&effects), [64]);
         let twice = table.resolve(Reply::Returned { pushed: ops[1], offset: 128 }, &mut effects);
-        assert_eq!(twice, Err(Gone::Unasked { op: ops[1].0 }));
+        assert_eq!(twice, Err(SessionEnd::Unasked { op: ops[1].0 }));
     }
 
     #[test]
@@ -511,9 +499,9 @@ mod tests {
     fn end_of_the_session_ends_every_operation_once() {
         let (mut table, mut effects) = (Table::default(), Effects::default());
         let op = push(&mut table, 0, 0);
-        table.end(&Gone::Closed, &mut effects);
-        table.end(&Gone::Unasked { op: 1 }, &mut effects);
-        assert!(matches!(table.poll(op, Waker::noop()), Poll::Ready(Err(Gone::Closed))));
-        assert_eq!(table.begin(Kind::Fetch, Instant::now()), Err(Gone::Closed));
+        table.end(&SessionEnd::Closed, &mut effects);
+        table.end(&SessionEnd::Unasked { op: 1 }, &mut effects);
+        assert!(matches!(table.poll(op, Waker::noop()), Poll::Ready(Err(SessionEnd::Closed))));
+        assert_eq!(table.begin(Kind::Fetch, Instant::now()), Err(SessionEnd::Closed));
     }
 }

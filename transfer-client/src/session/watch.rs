@@ -16,7 +16,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The longest update of a notice before the sidecar is asked, because the worker may have been stopped. Usually an
 /// update takes a microsecond.
-const DOWN: Duration = Duration::from_millis(10);
+const UPDATE_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// The end of a wait.
 pub(crate) enum WaitEnd {
@@ -78,7 +78,7 @@ impl Session {
             if now >= until && now < limit {
                 return WaitEnd::Waits;
             }
-            let again = now + if was_down { DOWN } else { LOOK_AGAIN };
+            let again = now + if was_down { UPDATE_TIMEOUT } else { LOOK_AGAIN };
             is_late = !self.sleep_on(&watch, &look, limit.min(until).min(again)) && Instant::now() >= limit;
             waited = started.elapsed();
         }

@@ -10,7 +10,8 @@ use super::roster::{self, Hold, Manifest, is_late};
 use crate::bundle::{FetchedBundle, FetchedSlices, Wanted, take_bundle};
 use crate::error::{BundleError, Error, ShardedError};
 use crate::fetch::{Fetch, FetchOptions, FetchedSlice, Tensor, does_not_fit};
-use crate::request::{AnyClient, BlockingClient, Call, Flow, Handle, Io, Request, RequestCall};
+use crate::request::flow::{Flow, Io};
+use crate::request::{AnyClient, BlockingClient, Call, Handle, HasHandle, Request, RequestCall};
 use crate::session::{Connection, Session};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,7 +43,14 @@ impl<C: AnyClient> FetchSharded<C> {
         let (connection, node) = (handle.connection().clone(), handle.node().clone());
         let session = connection.session();
         let stage = Stage::New { key, wanted: None, options: FetchOptions::new() };
-        Request::from_call(FetchShardedCall { connection, session, node, stage, timeout: FetchOptions::new().timeout })
+        Request::from_call(FetchShardedCall {
+            connection,
+            client: BlockingClient::of(handle.clone()),
+            session,
+            node,
+            stage,
+            timeout: FetchOptions::new().timeout,
+        })
     }
 
     /// Fetches only the global tensors of these names.
@@ -95,6 +103,7 @@ impl<C: AnyClient> FetchSharded<C> {
 /// A fetch of a sharded state under way.
 pub struct FetchShardedCall {
     connection: Arc<Connection>,
+    client: BlockingClient,
     session: Arc<Session>,
     node: Name,
     timeout: Duration,
@@ -103,7 +112,7 @@ pub struct FetchShardedCall {
 
 enum Stage {
     New { key: Result<Key, Error>, wanted: Option<Vec<Wanted>>, options: FetchOptions },
-    Flows(Flow<FetchedBundle>),
+    Flows(Flow<Result<FetchedBundle, Error>>),
 }
 
 impl fmt::Debug for FetchShardedCall {
@@ -126,7 +135,7 @@ impl Call for FetchShardedCall {
                     };
                     let (wanted, options) = (wanted.take(), *options);
                     let of = OfState { connection: self.connection.clone(), node: self.node.clone(), key };
-                    let mut flow = Flow::new(self.session.clone(), move |io| of.fetch(io, wanted, options));
+                    let mut flow = Flow::new(&self.client, move |io| of.fetch(io, wanted, options));
                     flow.set_timeout(self.timeout);
                     self.stage = Stage::Flows(flow);
                 }
@@ -214,7 +223,7 @@ impl OfState {
         options: FetchOptions,
     ) -> Result<FetchedBundle, Error> {
         let layouts = of_manifest(io, &self.connection, &self.key, manifest.version, &manifest.ranks).await?;
-        let global = KnownShards::of(&self.connection).global(&layouts)?;
+        let global = KnownShards::of(&self.connection).lock().global(&layouts)?;
         let mut outputs = Vec::new();
         match wanted {
             None => {
@@ -341,7 +350,7 @@ impl OfState {
         let options = FetchOptions { select, timeout, ..FetchOptions::new() };
         let fetch = Fetch::<BlockingClient, FetchedBundle>::new(io.session(), Ok(key), take_bundle).with(options);
         let slices = ask.parts.iter().map(|part| (part.entry.as_str(), part.slice.clone()));
-        let fetched = io.run(fetch.slices(slices).call).await;
+        let fetched = io.run(fetch.slices(slices)).await;
         match fetched {
             // It is the time of this call that is over, and not the rank's.
             Err(e) if is_late(&e) && io.left(Duration::MAX).is_zero() => {
@@ -370,7 +379,7 @@ fn is_too_large(error: &Error) -> bool {
 
 /// Whether a newer version may have taken the place of the one that was fetched.
 fn is_replaced(error: &Error) -> bool {
-    matches!(error, Error::Sharded(ShardedError::RankGone { .. }))
+    matches!(error, Error::Sharded(e) if matches!(**e, ShardedError::RankGone(_)))
         || error.failure_code() == Some(FailureCode::VersionGone)
 }
 

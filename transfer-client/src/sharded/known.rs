@@ -4,7 +4,7 @@ use super::plan::Global;
 use super::records::RankLayout;
 use crate::error::{Error, ShardedError};
 use crate::session::Connection;
-use parking_lot::MappedMutexGuard;
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -67,8 +67,8 @@ fn new_instance() -> u64 {
 
 impl KnownShards {
     /// What the worker of this connection knows.
-    pub(crate) fn of(connection: &Connection) -> MappedMutexGuard<'_, KnownShards> {
-        connection.known()
+    pub(crate) fn of(connection: &Connection) -> Arc<Mutex<KnownShards>> {
+        connection.extension()
     }
 
     pub(crate) fn layout(&self, digest: u64) -> Option<KnownLayout> {
@@ -134,7 +134,8 @@ impl Pushing {
     /// [`ShardedError::UnderWay`].
     pub(crate) fn begin(connection: &Arc<Connection>, key: &Key, rank: u32) -> Result<Pushing, Error> {
         let of = (key.clone(), rank);
-        let mut known = KnownShards::of(&connection);
+        let known = KnownShards::of(connection);
+        let mut known = known.lock();
         let rank_of = known.pushed.entry(of.clone()).or_insert_with(|| PushedRank {
             instance: new_instance(),
             is_busy: false,
@@ -149,7 +150,7 @@ impl Pushing {
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut PushedRank) -> T) -> Option<T> {
-        KnownShards::of(&self.connection).pushed.get_mut(&self.of).map(change)
+        KnownShards::of(&self.connection).lock().pushed.get_mut(&self.of).map(change)
     }
 
     /// Begins the versions again. Returns all that were kept.

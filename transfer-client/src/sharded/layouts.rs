@@ -3,9 +3,10 @@
 use super::known::{KnownLayout, KnownShards};
 use super::records::{LAYOUTS, RECORD, RankLayout, read_layouts, read_record, shards_key, table};
 use crate::bundle::{FetchedBundle, take_bundle};
-use crate::error::{Error, ShardedError};
+use crate::error::{Error, LostRank, ShardedError};
 use crate::fetch::{Fetch, FetchOptions};
-use crate::request::{BlockingClient, Io};
+use crate::request::BlockingClient;
+use crate::request::flow::Io;
 use crate::session::Connection;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ pub(super) const ABSENT: Duration = Duration::from_secs(5);
 
 /// The error for a rank whose shards are not there.
 pub(super) fn gone(key: &Key, version: u64, rank: &CommittedRank, (name, range): (&str, String), why: &Error) -> Error {
-    ShardedError::RankGone {
+    let lost = LostRank {
         key: key.as_str().to_owned(),
         version,
         rank: rank.rank,
@@ -25,8 +26,8 @@ pub(super) fn gone(key: &Key, version: u64, rank: &CommittedRank, (name, range):
         name: name.to_owned(),
         range,
         why: why.to_string(),
-    }
-    .into()
+    };
+    ShardedError::from(Box::new(lost)).into()
 }
 
 /// The layouts of a version that is complete, from the ranks themselves.
@@ -38,7 +39,7 @@ pub(super) async fn of_ranks(
     ranks: &[CommittedRank],
 ) -> Result<Vec<KnownLayout>, Error> {
     let known = async |rank: &CommittedRank| {
-        if let Some(known) = KnownShards::of(connection).layout(rank.layout) {
+        if let Some(known) = KnownShards::of(connection).lock().layout(rank.layout) {
             return Ok(known);
         }
         let shards = shards_key(key, rank.rank, rank.instance)?;
@@ -57,7 +58,7 @@ pub(super) async fn of_manifest(
     version: u64,
     ranks: &[CommittedRank],
 ) -> Result<Vec<Arc<RankLayout>>, Error> {
-    let mut known: Vec<_> = ranks.iter().map(|rank| KnownShards::of(connection).layout(rank.layout)).collect();
+    let mut known: Vec<_> = ranks.iter().map(|rank| KnownShards::of(connection).lock().layout(rank.layout)).collect();
     if known.iter().any(Option::is_none) {
         let bytes = fetch_record(io, key.clone(), version, LAYOUTS, Duration::MAX).await?;
         let records = read_layouts(key, &bytes, ranks.len())?;
@@ -85,7 +86,7 @@ fn know(connection: &Arc<Connection>, key: &Key, rank: &CommittedRank, bytes: Ve
     }
     let table = Arc::new(table(&layout.shards, &bytes)?);
     let known = KnownLayout { table, layout: Arc::new(layout), record: bytes.into() };
-    KnownShards::of(connection).know_layout(known.clone());
+    KnownShards::of(connection).lock().know_layout(known.clone());
     Ok(known)
 }
 
@@ -94,7 +95,7 @@ async fn fetch_record(io: &Io, key: Key, version: u64, name: &str, at_most: Dura
     let (select, timeout) = (Select::Exactly(Version(version)), io.left(at_most));
     let options = FetchOptions { select, timeout, ..FetchOptions::new() };
     let fetch = Fetch::<BlockingClient, FetchedBundle>::new(io.session(), Ok(key), take_bundle).with(options);
-    let bundle = io.run(fetch.only([name]).call).await?;
+    let bundle = io.run(fetch.only([name])).await?;
     // A copy, so that it cannot change after the check.
     Ok(bundle.get(name).map(|record| record.as_bytes().to_vec()).unwrap_or_default())
 }

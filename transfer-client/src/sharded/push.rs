@@ -11,7 +11,8 @@ use crate::bundle::{BundleTensor, source};
 use crate::error::{Error, ShardedError};
 use crate::fetch::FetchOptions;
 use crate::push::{Order, Push, PushCall, PushOptions, Pushed, Source};
-use crate::request::{AnyClient, BlockingClient, Call, Flow, Handle, Io, Request, RequestCall};
+use crate::request::flow::{Flow, Io};
+use crate::request::{AnyClient, BlockingClient, Call, Handle, HasHandle, Request, RequestCall};
 use crate::session::{Connection, Session};
 use std::fmt;
 use std::ops::ControlFlow;
@@ -80,7 +81,14 @@ impl<'a, C: AnyClient> PushShards<'a, C> {
             Err(e) => Stage::Refused(e),
         };
         let of = Of { version, rank, restarts: false, until_whole: false, options: PushOptions::new() };
-        Request::from_call(PushShardsCall { connection, session, of, started: None, stage })
+        Request::from_call(PushShardsCall {
+            connection,
+            client: BlockingClient::of(handle.clone()),
+            session,
+            of,
+            started: None,
+            stage,
+        })
     }
 
     /// Waits until the version is whole: until all ranks have committed it. Without this the call ends when this rank has.
@@ -106,6 +114,7 @@ impl<'a, C: AnyClient> PushShards<'a, C> {
 /// A push of shards under way.
 pub struct PushShardsCall<'a> {
     connection: Arc<Connection>,
+    client: BlockingClient,
     session: Arc<Session>,
     of: Of,
     started: Option<Instant>,
@@ -139,9 +148,9 @@ enum Stage<'a> {
     Refused(Error),
     New(Prepared<'a>),
     /// Versions that have ended are deleted, so that there is room.
-    Freeing(Flow<(Arc<Pushing>, Kept)>, Prepared<'a>),
+    Freeing(Flow<Result<(Arc<Pushing>, Kept), Error>>, Prepared<'a>),
     Pushing(PushCall<'a>, Rest),
-    Committing(Flow<PushedShards>),
+    Committing(Flow<Result<PushedShards, Error>>),
     Ended,
 }
 
@@ -184,7 +193,7 @@ async fn delete(io: &Io, key: &Key, rank: u32, kept: Vec<Kept>) {
     let ended = io.all(kept, async |Kept { instance, .. }| {
         let key = shards_key(key, rank, instance)?;
         let order = Order::<BlockingClient>::new(io.session(), Ok(Command::Delete { key }));
-        io.run(order.timeout(ABSENT).call).await
+        io.run(order.timeout(ABSENT)).await
     });
     for failed in ended.await.into_iter().filter_map(Result::err) {
         // It is gone already, or ends with the session.
@@ -223,7 +232,7 @@ async fn commit(
     // The record is made here, and is no tensor of the caller's.
     let record_bytes = known.table.entries().last().map_or(0, |record| record.meta.len_bytes());
     pushed.report.copied = pushed.report.copied.saturating_sub(record_bytes);
-    KnownShards::of(&connection).know_layout(known);
+    KnownShards::of(&connection).lock().know_layout(known);
     let commit = RankCommit { version: Version(version), rank, world_size, restarts, instance, layout, worker: None };
     let committed = async {
         let answer = match roster::ask_until(&io, &key, RosterAsk::Commit(commit.clone())).await {
@@ -268,21 +277,21 @@ async fn make_whole(io: &Io, connection: &Arc<Connection>, key: &Key, of: &Of, d
     let ranks = roster::ranks(io, key, of.version, of.rank.world_size).await?;
     let known = of_ranks(io, connection, key, of.version, &ranks).await?;
     let layouts: Vec<_> = known.iter().map(|known| known.layout.clone()).collect();
-    KnownShards::of(connection).check(&layouts)?;
+    KnownShards::of(connection).lock().check(&layouts)?;
     let bytes = (manifest_bytes(&ranks), layouts_bytes(known.iter().map(|known| &*known.record)));
     match publish(io, key, of, &bytes, false).await {
         // Another rank has published the version before. What is no sharded state is not taken away.
         Err(e) if e.failure_code() == Some(FailureCode::KeyOwned) => {
             let options = FetchOptions::new();
             match roster::manifest_within(io, key, options, ABSENT).await {
-                Err(Error::Sharded(ShardedError::NotSharded { .. })) => return Err(e),
+                Err(Error::Sharded(other)) if matches!(*other, ShardedError::NotSharded { .. }) => return Err(e),
                 _ => publish(io, key, of, &bytes, true).await?,
             }
         }
         // This rank has published a version of before the restart.
         Err(e) if of.restarts && e.failure_code() == Some(FailureCode::VersionNotRising) => {
             let order = Order::<BlockingClient>::new(io.session(), Ok(Command::Delete { key: key.clone() }));
-            io.run(order.timeout(io.left(ABSENT)).call).await?;
+            io.run(order.timeout(io.left(ABSENT))).await?;
             publish(io, key, of, &bytes, true).await?;
         }
         published => published?,
@@ -311,7 +320,7 @@ async fn publish(
     let push = Push::<BlockingClient>::new(io.session(), Ok(key.clone()), source(tensors));
     let options = PushOptions { takeover: takes_over, ..of.options.clone() };
     let push = push.with(&options).version(of.version).timeout(io.left(Duration::MAX));
-    io.run(push.call).await?;
+    io.run(push).await?;
     Ok(())
 }
 
@@ -327,7 +336,7 @@ impl Call for PushShardsCall<'_> {
                 Stage::Refused(e) => return ControlFlow::Break(Err(e)),
                 Stage::New(prepared) => {
                     let (connection, key, of) = (self.connection.clone(), prepared.key.clone(), self.of.clone());
-                    let mut flow = Flow::new(self.session.clone(), move |io| free(io, connection, key, of));
+                    let mut flow = Flow::new(&self.client, move |io| free(io, connection, key, of));
                     flow.set_timeout(timeout);
                     self.stage = Stage::Freeing(flow, prepared);
                 }
@@ -357,7 +366,7 @@ impl Call for PushShardsCall<'_> {
                     ControlFlow::Break(Ok(pushed)) => {
                         let (connection, of) = (self.connection.clone(), self.of.clone());
                         let commits = move |io| commit(io, connection, of, rest, pushed);
-                        let mut flow = Flow::new(self.session.clone(), commits);
+                        let mut flow = Flow::new(&self.client, commits);
                         flow.set_timeout(left(Duration::MAX));
                         self.stage = Stage::Committing(flow);
                     }

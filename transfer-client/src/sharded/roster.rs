@@ -6,7 +6,8 @@ use crate::bundle::{FetchedBundle, take_bundle};
 use crate::counters::Counting;
 use crate::error::{BundleError, Error, ShardedError};
 use crate::fetch::{Fetch, FetchOptions};
-use crate::request::{BlockingClient, Call, Io};
+use crate::request::flow::Io;
+use crate::request::{BlockingClient, Call};
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ fn call(io: &Io, key: &Key, ask: RosterAsk, timeout: Duration) -> Counting<Block
 }
 
 async fn ask(io: &Io, key: &Key, ask: RosterAsk, timeout: Duration) -> Result<RosterAnswer, Error> {
-    io.run(call(io, key, ask, timeout).call).await
+    io.run(call(io, key, ask, timeout)).await
 }
 
 fn unexpected(key: &Key, answer: &RosterAnswer) -> Error {
@@ -109,7 +110,7 @@ pub(super) async fn not_whole(io: &Io, key: &Key, version: u64, late: Error) -> 
 pub(super) async fn is_published(io: &Io, key: &Key) -> bool {
     let options = FetchOptions { timeout: io.left(ABSENT), watches: false, ..FetchOptions::new() };
     let fetch = Fetch::<BlockingClient, FetchedBundle>::new(io.session(), Ok(key.clone()), take_bundle).with(options);
-    let found = io.run(fetch.only([MANIFEST]).call).await;
+    let found = io.run(fetch.only([MANIFEST])).await;
     !matches!(found, Err(e) if e.failure_code() == Some(FailureCode::UnknownKey))
 }
 
@@ -153,7 +154,7 @@ pub(super) async fn manifest_within(
     let options = FetchOptions { timeout: io.left(at_most), watches: false, ..options };
     let fetch = Fetch::<BlockingClient, FetchedBundle>::new(io.session(), Ok(key.clone()), take_bundle).with(options);
     let not_sharded = || Error::from(ShardedError::NotSharded { key: key.as_str().to_owned() });
-    let bundle = match io.run(fetch.only([MANIFEST]).call).await {
+    let bundle = match io.run(fetch.only([MANIFEST])).await {
         Err(Error::Bundle(BundleError::NotABundle { .. } | BundleError::NoSuchTensor { .. })) => {
             return Err(not_sharded());
         }
@@ -168,7 +169,7 @@ pub(super) async fn manifest_within(
         bundle => bundle?,
     };
     let tensor = bundle.get(MANIFEST).ok_or_else(not_sharded)?;
-    // A copy, so that it cannot change after the check.
-    let ranks = read_manifest(key, &tensor.as_bytes().to_vec())?;
+    // Every byte is read once, so a change behind a check changes nothing.
+    let ranks = read_manifest(key, tensor.as_bytes())?;
     Ok(Manifest { version: bundle.version(), ranks, report: *bundle.report() })
 }

@@ -6,10 +6,10 @@
 use super::records::{NONE, Records};
 
 const SUB_BITS: u32 = 6;
-const SUBS: u64 = 1 << SUB_BITS;
+const SUBBINS: u64 = 1 << SUB_BITS;
 
 /// How many ranges of a bin are compared before the best of them is taken, when any range of a higher bin would do.
-const LOOKS: usize = 32;
+const RANGES_PER_BIN: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct Long {
@@ -22,11 +22,11 @@ pub(super) struct Long {
 
 /// The bin of a length. Rises with the length; shorter lengths never have a higher bin.
 fn bin_of(granules: u64) -> usize {
-    let bin = if granules < SUBS {
+    let bin = if granules < SUBBINS {
         granules
     } else {
         let shift = granules.ilog2() - SUB_BITS;
-        (u64::from(shift + 1) << SUB_BITS) | ((granules >> shift) & (SUBS - 1))
+        (u64::from(shift + 1) << SUB_BITS) | ((granules >> shift) & (SUBBINS - 1))
     };
     // At most 59 levels of 64 bins: it fits.
     bin as usize
@@ -46,7 +46,7 @@ impl Long {
         records.set_list_prev(id, NONE);
         records.set_list_next(id, head);
         if head == NONE {
-            self.subs[bin >> SUB_BITS] |= 1 << (bin & (SUBS as usize - 1));
+            self.subs[bin >> SUB_BITS] |= 1 << (bin & (SUBBINS as usize - 1));
             self.levels |= 1 << (bin >> SUB_BITS);
         } else {
             records.set_list_prev(head, id);
@@ -68,7 +68,7 @@ impl Long {
         self.heads[bin] = next;
         if next == NONE {
             let level = bin >> SUB_BITS;
-            self.subs[level] &= !(1 << (bin & (SUBS as usize - 1)));
+            self.subs[level] &= !(1 << (bin & (SUBBINS as usize - 1)));
             if self.subs[level] == 0 {
                 self.levels &= !(1 << level);
             }
@@ -82,8 +82,8 @@ impl Long {
             return None;
         }
         let own_bin = |looks| self.best_in(records, own, granules, looks);
-        own_bin(LOOKS)
-            .or_else(|| self.next_bin(own + 1).and_then(|bin| self.best_in(records, bin, granules, LOOKS)))
+        own_bin(RANGES_PER_BIN)
+            .or_else(|| self.next_bin(own + 1).and_then(|bin| self.best_in(records, bin, granules, RANGES_PER_BIN)))
             .or_else(|| own_bin(usize::MAX))
     }
 
@@ -109,7 +109,7 @@ impl Long {
     /// The lowest bin from `bin` on that is not empty.
     fn next_bin(&self, bin: usize) -> Option<usize> {
         let level = bin >> SUB_BITS;
-        let subs = self.subs.get(level)? & (u64::MAX << (bin & (SUBS as usize - 1)));
+        let subs = self.subs.get(level)? & (u64::MAX << (bin & (SUBBINS as usize - 1)));
         if subs != 0 {
             return Some((level << SUB_BITS) | subs.trailing_zeros() as usize);
         }

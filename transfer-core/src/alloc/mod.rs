@@ -136,7 +136,7 @@ impl Allocator {
             records: Records::new(granules),
             long: Long::new(granules),
             short: Short::new(granules),
-            long_granules: (granules / LONG_FRACTION).clamp(1, short::LIMIT),
+            long_granules: (granules / LONG_FRACTION).clamp(1, short::SHORT_GRANULES),
             granules,
             used: 0,
             count: 0,

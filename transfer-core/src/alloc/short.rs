@@ -7,18 +7,18 @@
 use super::records::{NONE, Records};
 
 /// A range of fewer granules than this is short at most: 1 MiB.
-pub(super) const LIMIT: u64 = 1 << 14;
+pub(super) const SHORT_GRANULES: u64 = 1 << 14;
 
 const SUB_BITS: u32 = 2;
-const CLASSES: usize = class_of(LIMIT - 1) as usize + 1;
+const CLASSES: usize = class_of(SHORT_GRANULES - 1) as usize + 1;
 const FAN_OUT: usize = 64;
 
 /// The granules of a zone, where the region has at most [`MAX_ZONES`] of that size: 4 MiB.
-const ZONE: u64 = 1 << 16;
+const ZONE_GRANULES: u64 = 1 << 16;
 const MAX_ZONES: u64 = 1 << 16;
 
 /// How many ranges of the wanted length's own class are compared in a zone.
-const LOOKS: usize = 16;
+const RANGES_PER_ZONE: usize = 16;
 
 /// The class of a length. Rises with the length, and starts at 1: 0 stands for "none".
 const fn class_of(granules: u64) -> u8 {
@@ -43,7 +43,7 @@ pub(super) struct Short {
 impl Short {
     /// Without any range yet, for a region of `granules`.
     pub(super) fn new(granules: u64) -> Short {
-        let zone_granules = granules.div_ceil(MAX_ZONES).max(ZONE);
+        let zone_granules = granules.div_ceil(MAX_ZONES).max(ZONE_GRANULES);
         let zones = granules.div_ceil(zone_granules).max(1) as usize;
         let mut highest = vec![vec![0; zones]];
         let mut nodes = zones;
@@ -54,7 +54,7 @@ impl Short {
         Short { zone_granules, heads: vec![NONE; zones * CLASSES], classes: vec![0; zones], highest }
     }
 
-    /// Puts a free range of fewer than [`LIMIT`] granules in.
+    /// Puts a free range of fewer than [`SHORT_GRANULES`] granules in.
     pub(super) fn insert(&mut self, records: &mut Records, id: u32) {
         let (zone, class) = self.place(records, id);
         let head = &mut self.heads[zone * CLASSES + usize::from(class)];
@@ -96,7 +96,7 @@ impl Short {
         // In the first classes and at each class's first length every range fits; otherwise only the next class is sure to.
         let sure = if class_of(granules.saturating_sub(1)) < own { own } else { own + 1 };
         let zone = self.lowest_zone(sure)?;
-        let fitting = self.list(records, zone, own).take(LOOKS).find(|id| records.len(*id) >= granules);
+        let fitting = self.list(records, zone, own).take(RANGES_PER_ZONE).find(|id| records.len(*id) >= granules);
         fitting.or_else(|| {
             let class = (self.classes[zone] & (u64::MAX << sure)).trailing_zeros();
             self.list(records, zone, class as u8).next()
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn classes_rise_with_the_length_and_fit_a_word() {
         let mut last = 0;
-        for len in 1..LIMIT {
+        for len in 1..SHORT_GRANULES {
             let class = class_of(len);
             assert!(class == last || class == last + 1, "{len}");
             last = class;

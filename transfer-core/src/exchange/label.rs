@@ -23,13 +23,13 @@ const START: [u8; 8] = *b"TXLB\x01\0\0\0";
 const HEAD_BYTES: usize = 32;
 
 /// The most bytes of one length: 7 bits in each.
-const MOST_BYTES_EACH: usize = 8;
+const MAX_LENGTH_BYTES: usize = 8;
 
 /// The longest blocks of a task, in bytes. So the sums of all tasks fit 64 bits.
-const MOST_BYTES: u64 = 1 << 50;
+const MAX_TASK_BYTES: u64 = 1 << 50;
 
 /// Each row of a block has a number of 4 bytes.
-const LEAST_ROW_BYTES: u64 = 4;
+const MIN_ROW_BYTES: u64 = 4;
 
 /// The label of an anchor or of a mark. The layout is described at the top of this file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct Label {
 
 impl Label {
     /// The length of the longest label, in bytes.
-    pub const MAX_BYTES: usize = HEAD_BYTES + MAX_PARTITIONS as usize * MOST_BYTES_EACH;
+    pub const MAX_BYTES: usize = HEAD_BYTES + MAX_PARTITIONS as usize * MAX_LENGTH_BYTES;
 
     /// Makes the label of the anchor, or of a task whose partitions are not told apart.
     #[must_use]
@@ -106,7 +106,7 @@ impl Label {
             return None;
         }
         let (rows, bytes) = (u64::from_le_bytes(rows), u64::from_le_bytes(bytes));
-        if bytes > MOST_BYTES || rows > bytes / LEAST_ROW_BYTES {
+        if bytes > MAX_TASK_BYTES || rows > bytes / MIN_ROW_BYTES {
             return None;
         }
         let label = Label { partitions, tasks, rows, bytes, each: each.into() };
@@ -149,7 +149,7 @@ impl Iterator for Lengths<'_> {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
-        let len = self.0.iter().take(MOST_BYTES_EACH).position(|byte| byte & 0x80 == 0)? + 1;
+        let len = self.0.iter().take(MAX_LENGTH_BYTES).position(|byte| byte & 0x80 == 0)? + 1;
         let (this, rest) = self.0.split_at(len);
         let mut value = 0_u64;
         for (at, byte) in (0_u32..).zip(this) {
@@ -179,7 +179,7 @@ mod tests {
         for label in [task.clone(), task.without_partitions(), Label::new(4096, 2048, 0, 0)] {
             assert_eq!(Label::read(&label.to_bytes()), Some(label));
         }
-        let longest = Label::of_task(1, 0, &[MOST_BYTES / 4096; 4096]);
+        let longest = Label::of_task(1, 0, &[MAX_TASK_BYTES / 4096; 4096]);
         assert!(longest.to_bytes().len() <= Label::MAX_BYTES);
         assert_eq!(Label::read(&longest.to_bytes()), Some(longest));
     }
@@ -200,8 +200,8 @@ mod tests {
         wrong.push([&head(0)[..], &[0x80, 0]].concat());
         wrong.push([&head(0)[..], &[0x80; 9], &[2]].concat());
         wrong.push([&head(0)[..], &[0xff; 64]].concat());
-        wrong.push(Label::of_task(1, 0, &[MOST_BYTES + 1]).to_bytes());
-        wrong.push(Label::of_task(1, 0, &[MOST_BYTES, 1]).to_bytes());
+        wrong.push(Label::of_task(1, 0, &[MAX_TASK_BYTES + 1]).to_bytes());
+        wrong.push(Label::of_task(1, 0, &[MAX_TASK_BYTES, 1]).to_bytes());
         wrong.push(Label::new(1, 1, 0, u64::MAX).to_bytes());
         wrong.push(Label::new(1, 1, 26, 103).to_bytes());
         assert!(Label::read(&Label::new(1, 1, 26, 104).to_bytes()).is_some());

@@ -68,7 +68,7 @@ pub enum Answer {
         failure: Failure,
     },
     /// The landing slots are there.
-    Prepared,
+    Reserved,
     /// Nobody can reach that version any more: its range is the worker's to write.
     TakenBack {
         /// The version.

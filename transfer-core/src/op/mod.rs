@@ -14,7 +14,7 @@ pub use failure::{Failure, FailureCode, Fault};
 pub use report::{CounterPath, CounterReport, Report};
 pub use request::{
     Announced, Command, CounterAsk, CounterCommand, Destination, Fetch, FetchInto, Gather, MAX_NOTICES, MAX_READERS,
-    Prepare, Push, Request, TakeBack, announced_ticket,
+    Push, Request, Reserve, TakeBack, announced_ticket,
 };
 pub use roster::{CommittedRank, MAX_LISTED_RANKS, MAX_WORLD_SIZE, RankCommit, RosterAnswer, RosterAsk};
 

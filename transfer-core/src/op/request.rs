@@ -69,7 +69,7 @@ pub enum Command {
     /// Ask one other node for ranges of several versions, which land together.
     Gather(Gather),
     /// Get landing slots for a later push, so that its first step does not wait for them.
-    Prepare(Prepare),
+    Reserve(Reserve),
     /// Take a published version back, to write its memory again.
     TakeBack(TakeBack),
     /// End a key that this worker owns.
@@ -89,7 +89,7 @@ impl Command {
             Command::Fetch(_)
             | Command::FetchInto(_)
             | Command::Gather(_)
-            | Command::Prepare(_)
+            | Command::Reserve(_)
             | Command::Counter(_) => true,
             Command::Push(_) | Command::TakeBack(_) | Command::Delete { .. } => false,
         }
@@ -168,6 +168,29 @@ pub struct Push {
     pub announced: Option<Announced>,
 }
 
+impl Push {
+    /// A push of the next version, which stays where it lies until it is replaced. It has 30 s.
+    #[must_use]
+    pub fn new(key: Key, meta: TensorMeta, offset: u64) -> Push {
+        Push {
+            key,
+            version: None,
+            meta,
+            offset,
+            to: None,
+            timeout: Duration::from_secs(30),
+            require: None,
+            retention: Retention::default(),
+            takeover: false,
+            more_follow: false,
+            readable_by: Vec::new(),
+            ranges: 0,
+            trace: None,
+            announced: None,
+        }
+    }
+}
+
 /// The largest number of other tenants that a push may name.
 pub const MAX_READERS: usize = 8;
 
@@ -194,9 +217,9 @@ pub fn announced_ticket(session: u64, count: u64) -> Option<u64> {
     fits.then_some(1 << 63 | session << COUNT_BITS | count)
 }
 
-/// See [`Command::Prepare`].
+/// See [`Command::Reserve`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Prepare {
+pub struct Reserve {
     /// The key.
     pub key: Key,
     /// The tensor that will be pushed, or one as large.

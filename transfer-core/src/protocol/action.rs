@@ -293,11 +293,6 @@ impl Actions {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
-
-    #[cfg(test)]
-    pub(super) fn last(&self) -> Option<&Action> {
-        self.0.back()
-    }
 }
 
 /// One write of a transfer.

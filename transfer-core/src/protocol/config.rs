@@ -1,6 +1,7 @@
 //! The configuration of a node, fixed at its start.
 
 use super::limits::Limits;
+use super::rules::Rules;
 use super::spill::SpillConfig;
 use super::tenant::Tenants;
 use crate::fabric::FabricKind;
@@ -43,11 +44,9 @@ pub struct NodeConfig {
     pub spill: Option<SpillConfig>,
     /// Whether transfers are timed for the histograms of [`super::Meters`]. They are counted in any case.
     pub timed: bool,
-    /// The protocol rule that this node breaks, for tests.
-    #[cfg(test)]
-    pub(crate) broken: Option<super::broken::Broken>,
-    /// Whether a fetch watches its key even if it need not wait, so that more versions are announced.
-    #[cfg(test)]
+    /// The rules of the protocol that it keeps: all, but in tests.
+    pub(crate) rules: Rules,
+    /// Whether a fetch watches its key even if it need not wait, so that more versions are announced. Schedules choose it.
     pub(crate) watch_all: bool,
 }
 
@@ -71,9 +70,7 @@ impl NodeConfig {
             tenants: Tenants::default(),
             spill: None,
             timed: true,
-            #[cfg(test)]
-            broken: None,
-            #[cfg(test)]
+            rules: Rules::default(),
             watch_all: false,
         }
     }

@@ -49,28 +49,28 @@ pub enum NodeEvent {
 }
 
 /// The most failures that are reported in one window, and the length of the window.
-const FAILURES: (u32, Duration) = (10, Duration::from_secs(1));
+const FAILURE_RATE: (u32, Duration) = (10, Duration::from_secs(1));
 
 /// The failures of the current window: reported ones and unreported ones.
 #[derive(Default)]
 pub(super) struct FailureRateLimit {
     since: Time,
-    told: u32,
+    reported: u32,
     untold: u64,
 }
 
 impl FailureRateLimit {
     /// Decides whether to report a failure. If so, returns the number of unreported failures before it.
     pub(super) fn next(&mut self, now: Time) -> Option<u64> {
-        let (most, window) = FAILURES;
+        let (most, window) = FAILURE_RATE;
         if now.since(self.since) >= window {
-            (self.since, self.told) = (now, 0);
+            (self.since, self.reported) = (now, 0);
         }
-        if self.told >= most {
+        if self.reported >= most {
             self.untold += 1;
             return None;
         }
-        self.told += 1;
+        self.reported += 1;
         Some(std::mem::take(&mut self.untold))
     }
 }
@@ -81,12 +81,12 @@ mod tests {
 
     #[test]
     fn failures_are_reported_at_a_limited_rate_and_the_rest_is_counted() {
-        let mut told = FailureRateLimit::default();
+        let mut reported = FailureRateLimit::default();
         let at = |ms: u64| Time(ms * 1_000_000);
-        let first: Vec<_> = (0..25).map(|_| told.next(at(5))).collect();
+        let first: Vec<_> = (0..25).map(|_| reported.next(at(5))).collect();
         assert_eq!((first[9], first[10]), (Some(0), None));
-        assert_eq!(told.next(at(999)), None);
-        assert_eq!(told.next(at(1006)), Some(16));
-        assert_eq!(told.next(at(1006)), Some(0));
+        assert_eq!(reported.next(at(999)), None);
+        assert_eq!(reported.next(at(1006)), Some(16));
+        assert_eq!(reported.next(at(1006)), Some(0));
     }
 }

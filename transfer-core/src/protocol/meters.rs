@@ -46,14 +46,14 @@ impl Operation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
     /// The number of durations in each bucket. The last bucket is for durations longer than all bounds.
-    pub buckets: [u64; Histogram::BOUNDS + 1],
+    pub buckets: [u64; Histogram::BOUND_COUNT + 1],
     /// The sum of all durations, in nanoseconds.
     pub sum_ns: u64,
 }
 
 impl Histogram {
     /// The number of bounds.
-    pub const BOUNDS: usize = 25;
+    pub const BOUND_COUNT: usize = 25;
 
     /// Returns the longest duration of a bucket, in nanoseconds: 1,024 for the first bucket, and twice as much for each
     /// next one.
@@ -73,14 +73,14 @@ impl Histogram {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let units = ns.saturating_sub(1) >> 10;
         let bucket = (u64::BITS - units.leading_zeros()) as usize;
-        self.buckets[bucket.min(Histogram::BOUNDS)] += 1;
+        self.buckets[bucket.min(Histogram::BOUND_COUNT)] += 1;
         self.sum_ns = self.sum_ns.wrapping_add(ns);
     }
 }
 
 impl Default for Histogram {
     fn default() -> Self {
-        Histogram { buckets: [0; Histogram::BOUNDS + 1], sum_ns: 0 }
+        Histogram { buckets: [0; Histogram::BOUND_COUNT + 1], sum_ns: 0 }
     }
 }
 
@@ -122,10 +122,10 @@ pub struct WaitMeter {
 }
 
 /// The upper bound of the fabrics' numbers. Place 0 is not used.
-const FABRICS: usize = FabricKind::ALL.len() + 1;
+const FABRIC_PLACES: usize = FabricKind::ALL.len() + 1;
 
 /// The upper bound of the failure codes. Place 0 counts codes that this release does not know.
-const CODES: usize = FailureCode::ALL.len() + 1;
+const CODE_PLACES: usize = FailureCode::ALL.len() + 1;
 
 /// The place in which the transfers of a link are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,8 +142,8 @@ pub struct Meters {
     /// Whether durations are recorded too.
     timed: bool,
     paths: Vec<PathMeter>,
-    waits: [WaitMeter; FABRICS],
-    failed: [u64; CODES],
+    waits: [WaitMeter; FABRIC_PLACES],
+    failed: [u64; CODE_PLACES],
     counted: [u64; CounterPath::ALL.len()],
     barriers: u64,
     shared: SharedFetches,
@@ -167,7 +167,7 @@ impl Meters {
             timed,
             paths: vec![here],
             waits,
-            failed: [0; CODES],
+            failed: [0; CODE_PLACES],
             counted,
             barriers: 0,
             shared: SharedFetches::default(),
@@ -281,7 +281,7 @@ impl Meters {
 
     pub(super) fn failed(&mut self, code: FailureCode) {
         let place = usize::from(code as u16);
-        self.failed[if place < CODES { place } else { 0 }] += 1;
+        self.failed[if place < CODE_PLACES { place } else { 0 }] += 1;
     }
 
     pub(super) fn all_failed(&self) -> u64 {
@@ -318,11 +318,11 @@ mod tests {
             h.buckets.iter().position(|n| *n == 1).unwrap()
         };
         assert_eq!((bucket_of(0), bucket_of(1), bucket_of(1024)), (0, 0, 0));
-        for bucket in 0..Histogram::BOUNDS {
+        for bucket in 0..Histogram::BOUND_COUNT {
             let bound = Histogram::bound_ns(bucket);
             assert_eq!((bucket_of(bound), bucket_of(bound + 1)), (bucket, bucket + 1), "{bound} ns");
         }
-        assert_eq!(bucket_of(u64::MAX), Histogram::BOUNDS, "longer than all bounds");
+        assert_eq!(bucket_of(u64::MAX), Histogram::BOUND_COUNT, "longer than all bounds");
     }
 
     #[test]

@@ -27,13 +27,11 @@
 //! - `ids`, `slab`: ids of entries, and tables of entries.
 //! - `action`, `control`, `directory`, `events`: the actions of a node, its requests to the control plane and to the
 //!   directory, and the events that it reports.
-//! - `config`, `limits`, `tenant`: the configuration of a node; the limits on keys and versions; the tenants of
+//! - `config`, `rules`, `limits`, `tenant`: the configuration of a node; the rules that it keeps; the limits on keys and versions; the tenants of
 //!   workers, and the tenants for which a peer may speak.
 //! - `meters`, `snapshot`: counts and times; the values that a node shows of itself.
 
 mod action;
-#[cfg(test)]
-mod broken;
 mod config;
 mod control;
 mod counters;
@@ -50,6 +48,7 @@ mod node;
 mod parents;
 mod pings;
 mod references;
+mod rules;
 mod sessions;
 mod slab;
 mod snapshot;
@@ -60,8 +59,6 @@ mod tests;
 mod transfers;
 
 pub use action::{Action, FabricAction, HostAction, NoticeAt, Post, Shown, Write};
-#[cfg(test)]
-pub(crate) use broken::Broken;
 pub use config::NodeConfig;
 pub use control::{BufferAnswer, BufferAsk, Control, MAX_ASKS, PREPARED_METADATA_ID, PassedOver, PeerInfo};
 pub use counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE, UNFINISHED_VERSIONS};
@@ -73,6 +70,8 @@ pub use limits::{Limits, LimitsReached};
 pub use meters::{Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, SharedFetches, WaitMeter};
 pub use node::Node;
 pub use node::{Deleted, NodeState, NotDeleted, NotPinged, PushRead, TensorFilter, TransferFilter, Unfinished};
+#[cfg(test)]
+pub(crate) use rules::{Broken, Rules};
 pub use snapshot::{
     Carried, EndedTransfer, ExchangeStatus, ExchangeWriter, LinkStatus, LinkWork, Page, PathStatus, PoolStatus,
     PublishedStatus, QuarantineStatus, SessionStatus, Snapshot, TensorStatus, TransferStatus,

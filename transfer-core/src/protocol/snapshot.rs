@@ -70,10 +70,10 @@ pub struct Page<T> {
 
 impl<T> Page<T> {
     /// The most places that one call looks at. The thread that owns the node does nothing else meanwhile.
-    pub const MOST_STEPS: usize = 512;
+    pub const MAX_STEPS: usize = 512;
 
     /// The most entries of one page. Longer lists are assembled from several pages.
-    pub const MOST_ENTRIES: usize = 128;
+    pub const MAX_ENTRIES: usize = 128;
 }
 
 /// The work that waits or is in flight on a link.
@@ -260,7 +260,7 @@ pub struct TensorStatus {
 /// An operation of a worker that has not ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferStatus {
-    /// The kind: `fetch`, `push`, `prepare`, `take back`, `counter` or `barrier`.
+    /// The kind: `fetch`, `push`, `reserve`, `take back`, `counter` or `barrier`.
     pub operation: &'static str,
     /// The key, or the name of the counter or barrier.
     pub key: String,
@@ -317,10 +317,10 @@ pub struct ExchangeStatus {
 
 impl ExchangeStatus {
     /// The most attempts that wait for room and are listed.
-    pub const MOST_WRITERS: usize = 16;
+    pub const MAX_WRITERS: usize = 16;
 
     /// The most exchanges of one page: each may have thousands of partitions.
-    pub const MOST_ENTRIES: usize = 16;
+    pub const MAX_ENTRIES: usize = 16;
 }
 
 /// An attempt of a task that has found no room in its worker's arena.

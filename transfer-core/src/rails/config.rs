@@ -61,7 +61,7 @@ pub enum RailsError {
 }
 
 /// The smallest number of receive slots with which a link can be used.
-const LEAST_SLOTS: u32 = 4;
+const MIN_SLOTS: u32 = 4;
 
 /// Returns the number of receive slots that each inner link needs, so that a link with this number of rails has
 /// `outer`.
@@ -108,7 +108,7 @@ impl RailsConfig {
             if all.max_message_bytes < Capabilities::MIN_MESSAGE_BYTES {
                 return Err(RailsError::MessageBytes(bytes));
             }
-            let (slots, least) = (all.receive_slots, inner_slots(LEAST_SLOTS, count));
+            let (slots, least) = (all.receive_slots, inner_slots(MIN_SLOTS, count));
             if slots < least {
                 return Err(RailsError::ReceiveSlots { slots, rails: count, least });
             }

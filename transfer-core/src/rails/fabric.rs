@@ -19,14 +19,14 @@ use crate::plan::{GatherList, stripe};
 /// The number of grants and revokes that may wait on a rail before the link refuses further ones as full.
 const MAX_CHORES: usize = 256;
 
-type Inner<M> = Box<dyn Fabric<Memory = M>>;
+type RailFabric<M> = Box<dyn Fabric<Memory = M>>;
 
 /// A fabric whose links consist of several links of inner fabrics. See the [module](super).
 pub struct MultiRail<M> {
     config: RailsConfig,
     kind: FabricKind,
     capabilities: Capabilities,
-    pub(super) inner: Vec<Inner<M>>,
+    pub(super) inner: Vec<RailFabric<M>>,
     pub(super) links: Links,
 }
 
@@ -41,7 +41,7 @@ impl<M> MultiRail<M> {
     ///
     /// # Errors
     /// [`RailsError`] if the fabrics do not fit together.
-    pub fn new(inner: Vec<Inner<M>>, config: RailsConfig) -> Result<MultiRail<M>, RailsError> {
+    pub fn new(inner: Vec<RailFabric<M>>, config: RailsConfig) -> Result<MultiRail<M>, RailsError> {
         let what: Vec<_> = inner.iter().map(|fabric| (fabric.kind(), fabric.capabilities().clone())).collect();
         let capabilities = config.check(&what)?;
         let kind = what.first().map_or(FabricKind::Sim, |(kind, _)| *kind);
@@ -70,7 +70,7 @@ impl<M> MultiRail<M> {
         &mut self,
         link: LinkId,
         (count, offered): (usize, bool),
-        mut begin: impl FnMut(&mut Inner<M>, LinkId, usize) -> Result<Offer, FabricError>,
+        mut begin: impl FnMut(&mut RailFabric<M>, LinkId, usize) -> Result<Offer, FabricError>,
     ) -> Result<Offer, FabricError> {
         let (mut rails, mut offers, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         for (rail, fabric) in self.config.rails.iter().copied().enumerate().take(count) {
@@ -237,7 +237,7 @@ fn post<M>(
 }
 
 /// Posts the queued entries of a link's rails as far as there is room. Returns whether anything was posted.
-fn flush<M>(link: &mut Link, fabrics: &mut [Inner<M>], out: &mut Out) -> bool {
+fn flush<M>(link: &mut Link, fabrics: &mut [RailFabric<M>], out: &mut Out) -> bool {
     let mut moved = false;
     for rail in 0..link.rails.len() {
         if link.rails[rail].is_up() {

@@ -11,7 +11,7 @@ use crate::memory::RemoteSlice;
 use std::collections::VecDeque;
 
 /// The number of entries that may wait on a rail before the link is full.
-const BACKLOG: usize = 32;
+const MAX_WAITING_PER_RAIL: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -85,7 +85,7 @@ impl Link {
 
     /// Whether there is room for one more post.
     pub(super) fn has_room(&self) -> bool {
-        self.rails.iter().all(|rail| rail.queue.len() < BACKLOG)
+        self.rails.iter().all(|rail| rail.queue.len() < MAX_WAITING_PER_RAIL)
     }
 
     /// Returns the rails that can carry a share of a write to `remote`, the lead first. The result is empty if the lead

@@ -12,7 +12,10 @@ use crate::fabric::{
 };
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
 use crate::plan::GatherList;
+#[cfg(test)]
+use crate::protocol::Broken;
 use crate::tensor::{PackedRun, Packing};
+use hashbrown::HashMap;
 use rand::Rng;
 
 /// A fabric at an endpoint of a [`World`].
@@ -21,6 +24,10 @@ pub struct SimFabric {
     world: World,
     endpoint: Endpoint,
     capabilities: Capabilities,
+    /// With a mistake, it reports the end of a grant as soon as that is asked for.
+    revokes_early: bool,
+    /// With a mistake, the grants whose end it reports, by their keys.
+    tags: Option<HashMap<(LinkId, u32), u64>>,
 }
 
 impl SimFabric {
@@ -28,7 +35,22 @@ impl SimFabric {
     #[must_use]
     pub fn new(world: &World, endpoint: Endpoint) -> SimFabric {
         let capabilities = world.lock().conditions.capabilities.clone();
-        SimFabric { world: world.clone(), endpoint, capabilities }
+        SimFabric { world: world.clone(), endpoint, capabilities, revokes_early: false, tags: None }
+    }
+
+    /// With this mistake, if it is one of a fabric.
+    #[cfg(test)]
+    pub(crate) fn with_mistake(self, mistake: Option<Broken>) -> SimFabric {
+        let tags = (mistake == Some(Broken::NamesSlotsByKey)).then(HashMap::new);
+        SimFabric { revokes_early: mistake == Some(Broken::DeliversBeforeRevoke), tags, ..self }
+    }
+
+    /// The grant whose end is reported. `None`: of none.
+    fn revoked_tag(&mut self, link: LinkId, key: RemoteKey, tag: u64) -> Option<u64> {
+        match &mut self.tags {
+            Some(tags) => tags.remove(&(link, key.0)),
+            None => Some(tag),
+        }
     }
 }
 
@@ -297,6 +319,9 @@ impl Fabric for SimFabric {
         if let Some(s) = w.connections[connection].sides[side].as_mut() {
             s.outstanding += 1;
         }
+        if self.revokes_early {
+            w.endpoints[self.endpoint.0].events.push_back(Event::Revoked(link, key, tag));
+        }
         match w.conditions.grants {
             Grants::Immediate => w.revoked(connection, side, key, tag),
             Grants::Delayed => {
@@ -366,8 +391,17 @@ impl Fabric for SimFabric {
                 Event::SendDone(link, work) => sink(FabricEvent::SendDone { link, work }),
                 Event::AtomicDone(link, work, old) => sink(FabricEvent::AtomicDone { link, work, old }),
                 Event::LocalAtomicDone(work, old) => sink(FabricEvent::LocalAtomicDone { work, old }),
-                Event::Granted(link, tag, remote) => sink(FabricEvent::Granted { link, tag, remote }),
-                Event::Revoked(link, key, tag) => sink(FabricEvent::Revoked { link, key, tag }),
+                Event::Granted(link, tag, remote) => {
+                    if let Some(tags) = &mut self.tags {
+                        tags.insert((link, remote.key().0), tag);
+                    }
+                    sink(FabricEvent::Granted { link, tag, remote });
+                }
+                Event::Revoked(link, key, tag) => {
+                    if let Some(tag) = self.revoked_tag(link, key, tag) {
+                        sink(FabricEvent::Revoked { link, key, tag });
+                    }
+                }
                 Event::Message(link, bytes) => sink(FabricEvent::Message { link, bytes: &bytes }),
                 Event::Immediate { link, value, len_bytes, .. } => {
                     sink(FabricEvent::Immediate { link, value, len_bytes, copied: 0 });

@@ -11,8 +11,8 @@ use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{
     Announced, Answer, Command, CounterAsk, CounterCommand, CounterPath, CounterReport, Destination, Failure,
-    FailureCode, Fetch, FetchInto, FetchedTensor, Gather, LeaseId, MAX_NOTICES, MAX_READERS, OpId, Prepare, Push,
-    Reply, Report, Request, TakeBack,
+    FailureCode, Fetch, FetchInto, FetchedTensor, Gather, LeaseId, MAX_NOTICES, MAX_READERS, OpId, Push, Reply, Report,
+    Request, Reserve, TakeBack,
 };
 use crate::tensor::{Gathered, Key, Name, Retention, Select, Version};
 use crate::trace::TraceContext;
@@ -26,7 +26,7 @@ const FETCH: u8 = 2;
 const RELEASE: u8 = 3;
 const CANCEL: u8 = 4;
 const DELETE: u8 = 5;
-const PREPARE: u8 = 6;
+const RESERVE: u8 = 6;
 const COUNTER: u8 = 7;
 const TAKE_BACK: u8 = 8;
 const UNMARKED: u8 = 9;
@@ -43,7 +43,7 @@ const FETCHED: u8 = 66;
 const DELETED: u8 = 67;
 const FAILED: u8 = 68;
 const RETURNED: u8 = 69;
-const PREPARED: u8 = 70;
+const RESERVED: u8 = 70;
 const COUNTER_OPENED: u8 = 71;
 const COUNTED: u8 = 72;
 const RELEASED: u8 = 73;
@@ -220,8 +220,8 @@ pub fn write_command(w: &mut Writer, op: OpId, command: &Command) {
             gathered::write_parts(w, g.gathered.parts());
             TraceContext::write_last(g.trace, w);
         }
-        Command::Prepare(p) => {
-            w.u8(PREPARE).u64(op.0).text(p.key.as_str()).meta(&p.meta).text(p.to.as_str()).u64(nanos(p.timeout));
+        Command::Reserve(p) => {
+            w.u8(RESERVE).u64(op.0).text(p.key.as_str()).meta(&p.meta).text(p.to.as_str()).u64(nanos(p.timeout));
         }
         Command::TakeBack(t) => {
             w.u8(TAKE_BACK).u64(op.0).text(t.key.as_str());
@@ -320,7 +320,7 @@ pub fn read_request(bytes: &[u8]) -> Result<Request, WireError> {
         UNANNOUNCE => Request::Unannounce { key: Key::from_bytes(r.text()?)? },
         COUNT_UNFETCHED => Request::CountUnfetched { number: r.u64()?, key: Key::from_bytes(r.text()?)? },
         CANCEL => Request::Cancel { op: OpId(r.u64()?) },
-        PUSH | FETCH | FETCH_INTO | DELETE | PREPARE | COUNTER | TAKE_BACK | GATHER => {
+        PUSH | FETCH | FETCH_INTO | DELETE | RESERVE | COUNTER | TAKE_BACK | GATHER => {
             Request::Command { op: OpId(r.u64()?), command: read_command(kind, &mut r)? }
         }
         n => return Err(unknown_request(n)),
@@ -377,7 +377,7 @@ fn read_command(kind: u8, r: &mut Reader<'_>) -> Result<Command, WireError> {
             let gathered = Gathered::new(stem, gathered::read_parts(r)?)?;
             Command::Gather(Gather { gathered, timeout, require, trace: TraceContext::read_last(r)? })
         }
-        PREPARE => Command::Prepare(Prepare {
+        RESERVE => Command::Reserve(Reserve {
             key: Key::from_bytes(r.text()?)?,
             meta: r.meta()?,
             to: Name::from_bytes(r.text()?)?,
@@ -449,8 +449,8 @@ fn write_answer(w: &mut Writer, op: OpId, answer: &Answer) {
         Answer::Torn { failure } => {
             w.u8(TORN).u64(op.0).u16(failure.code as u16).text(cut(&failure.text));
         }
-        Answer::Prepared => {
-            w.u8(PREPARED).u64(op.0);
+        Answer::Reserved => {
+            w.u8(RESERVED).u64(op.0);
         }
         Answer::TakenBack { version, pushed, offset } => {
             w.u8(TAKEN_BACK).u64(op.0).u64(version.0).u64(pushed.0).u64(*offset);
@@ -499,7 +499,7 @@ pub fn read_reply(bytes: &[u8]) -> Result<Reply, WireError> {
         RETURNED => Reply::Returned { pushed: OpId(r.u64()?), offset: r.u64()? },
         UNFETCHED => Reply::Unfetched { number: r.u64()?, left: Some(r.u32()?).filter(|left| *left != NOT_OWNED) },
         WATCHED => Reply::Watched { pushed: OpId(r.u64()?) },
-        PUSHED | FETCHED | LANDED | TORN | DELETED | FAILED | PREPARED | COUNTER_OPENED | COUNTED | RELEASED
+        PUSHED | FETCHED | LANDED | TORN | DELETED | FAILED | RESERVED | COUNTER_OPENED | COUNTED | RELEASED
         | TAKEN_BACK | ROSTER => Reply::Answer { op: OpId(r.u64()?), answer: read_answer(kind, &mut r)? },
         n => return Err(unknown_reply(n)),
     };
@@ -532,7 +532,7 @@ fn read_answer(kind: u8, r: &mut Reader<'_>) -> Result<Answer, WireError> {
             let text = String::from_utf8_lossy(r.text()?).into_owned();
             Answer::Torn { failure: Failure { code, text } }
         }
-        PREPARED => Answer::Prepared,
+        RESERVED => Answer::Reserved,
         TAKEN_BACK => Answer::TakenBack { version: Version(r.u64()?), pushed: OpId(r.u64()?), offset: r.u64()? },
         DELETED => Answer::Deleted,
         FAILED => {

@@ -83,7 +83,7 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
         }),
         Command::Fetch(fetch),
         Command::Gather(most_parts()),
-        Command::Prepare(Prepare {
+        Command::Reserve(Reserve {
             key: key.clone(),
             meta: TensorMeta::of(DType::C64, &[7; 3]).unwrap(),
             to: Name::new("ps").unwrap(),
@@ -128,7 +128,7 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
         Reply::Answer { op: OpId(8), answer: Answer::Landed { version: Version(3), report: report() } },
         Reply::Answer { op: OpId(9), answer: Answer::Torn { failure: Failure::new(FailureCode::Deadline, "late") } },
         Reply::Answer { op: OpId(8), answer: Answer::Deleted },
-        Reply::Answer { op: OpId(10), answer: Answer::Prepared },
+        Reply::Answer { op: OpId(10), answer: Answer::Reserved },
         Reply::Answer {
             op: OpId(9),
             answer: Answer::Failed { failure: Failure::new(FailureCode::Busy, "é".repeat(450)), kept: true },

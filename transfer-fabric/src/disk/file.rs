@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// The numbers of file systems that are memory.
-const MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// The reason why a folder cannot take versions.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ impl Unnamed {
             move |why: Errno| DiskError::System { what, folder: folder.to_owned(), why: why.into() }
         };
         let StatFs { f_type, .. } = statfs(folder).map_err(system("looking at the file system"))?;
-        if MEMORY.contains(&(f_type as u64)) {
+        if MEMORY_FILE_SYSTEMS.contains(&(f_type as u64)) {
             return Err(DiskError::InMemory { folder: folder.to_owned() });
         }
         let file = make(folder, OFlags::DIRECT)

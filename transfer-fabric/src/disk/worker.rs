@@ -9,7 +9,7 @@ use transfer_core::protocol::{SpillId, Tenant};
 use transfer_core::tensor::Packing;
 
 /// How many threads there are. One copies bytes and sums them up while another one waits for the disk.
-const THREADS: usize = 2;
+const DISK_THREADS: usize = 2;
 
 /// A version to write. The state machine writes two at the same time.
 struct ToWrite {
@@ -44,7 +44,7 @@ impl Disk {
     pub(crate) fn start(store: Store, bell: Arc<OwnedFd>) -> std::io::Result<Disk> {
         let ((urgent, urgently), (writes, to_write), (tell, done)) = (unbounded(), unbounded(), unbounded());
         let store = Arc::new(store);
-        for _ in 0..THREADS {
+        for _ in 0..DISK_THREADS {
             let worker = Worker {
                 store: store.clone(),
                 urgent: urgently.clone(),

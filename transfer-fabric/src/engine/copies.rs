@@ -8,10 +8,10 @@ use transfer_core::plan::GatherList;
 use transfer_core::tensor::{PackedRun, Packing};
 
 /// The most bytes that are copied before other work has its turn.
-const PIECE: u64 = 1 << 20;
+const PIECE_BYTES: u64 = 1 << 20;
 
 /// The most runs that are copied before other work has its turn. Each may cost a miss of the processor's tables.
-const RUNS: usize = 2048;
+const RUNS_PER_ROUND: usize = 2048;
 
 /// The pending copies. They take turns, so that a long one does not hold up the others.
 #[derive(Default)]
@@ -54,8 +54,8 @@ impl Copies {
 impl Copy {
     /// Copies one piece. Returns whether all is copied.
     fn piece(&mut self, memory: &Memory) -> bool {
-        let mut left = PIECE;
-        for _ in 0..RUNS {
+        let mut left = PIECE_BYTES;
+        for _ in 0..RUNS_PER_ROUND {
             if left == 0 {
                 return false;
             }

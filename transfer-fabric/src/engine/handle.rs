@@ -13,11 +13,10 @@ use std::time::Duration;
 use transfer_core::fabric::{FabricError, FabricKind, LinkId, Offer};
 use transfer_core::memory::SegmentId;
 use transfer_core::op::Request;
-use transfer_core::protocol::{
-    BufferAnswer, BufferAsk, Deleted, DirectoryNews, NotDeleted, Page, SessionId, Snapshot, Tenant, Unfinished,
-};
+use transfer_core::protocol::{BufferAnswer, BufferAsk, DirectoryNews, Node, SessionId, Snapshot, Tenant};
 pub use transfer_core::protocol::{Control as ControlRequest, PeerInfo};
-use transfer_core::tensor::{Key, Name};
+use transfer_core::tensor::Name;
+use transfer_core::time::Time;
 use transfer_memory::segment::Segment;
 use transfer_memory::session::SidecarEnd;
 
@@ -34,6 +33,9 @@ pub struct FabricDescription {
 
 /// Takes an answer from the engine's thread; must not block.
 pub type Answer<T> = Box<dyn FnOnce(T) + Send>;
+
+/// A request of an operator to the node, which runs on the engine's thread.
+pub type Operate = Box<dyn FnOnce(Time, &mut Node) + Send>;
 
 /// A command of the control plane to the engine.
 #[non_exhaustive]
@@ -190,24 +192,8 @@ pub enum EngineCommand {
         /// The list.
         listing: Listing,
     },
-    /// Delete a key, whichever worker owns it.
-    Delete {
-        /// The key.
-        key: Key,
-        /// If set, the key is deleted only if this tenant owns it.
-        only: Option<Tenant>,
-        /// What was deleted.
-        answer: Answer<Result<Deleted, NotDeleted>>,
-    },
-    /// Recall idle landing slots: of one tenant, or of all.
-    Evict {
-        /// The tenant.
-        domain: Option<Tenant>,
-        /// 0, or the place at which the last call ended.
-        place: u64,
-        /// Receives the length of one slot for each key whose slots were recalled.
-        answer: Answer<Page<u64>>,
-    },
+    /// What an operator asks of the node, in bounded steps. The closure gives its answer itself.
+    Operate(Operate),
     /// Measure the time between a PING on a link and its PONG.
     Ping {
         /// The link.
@@ -215,10 +201,6 @@ pub enum EngineCommand {
         /// Receives the time.
         answer: Answer<Result<Duration, PingError>>,
     },
-    /// Begin a drain: accept nothing new.
-    Drain,
-    /// Show what a draining node has left to finish.
-    Unfinished(Answer<Unfinished>),
     /// Change how the engine waits for work.
     SetPoll(super::PollStrategy),
     /// Stop: sessions are told, links closed, and the thread returns.

@@ -19,7 +19,7 @@ use transfer_memory::segment::Achieved;
 pub struct PageFrom {
     /// 0, or [`Page::next`].
     pub place: u64,
-    /// The most entries; see [`Page::MOST_ENTRIES`].
+    /// The most entries; see [`Page::MAX_ENTRIES`].
     pub limit: usize,
 }
 
@@ -65,7 +65,7 @@ pub enum Listing {
     Exchanges {
         /// The prefix.
         prefix: String,
-        /// The page. It has at most [`ExchangeStatus::MOST_ENTRIES`] entries.
+        /// The page. It has at most [`ExchangeStatus::MAX_ENTRIES`] entries.
         answer: Answer<Page<ExchangeStatus>>,
     },
     /// Memory.
@@ -147,7 +147,7 @@ impl Run {
 
 impl Memory {
     fn page(&self, place: u64, limit: usize, registered: &[FabricKind]) -> Page<SegmentStatus> {
-        let limit = limit.clamp(1, Page::<()>::MOST_ENTRIES);
+        let limit = limit.clamp(1, Page::<()>::MAX_ENTRIES);
         let from = SegmentId(u32::try_from(place).unwrap_or(u32::MAX));
         let mut rest = self.roles().range(from..).filter_map(|(id, role)| Some((*id, role, self.get(*id)?)));
         let entries = rest.by_ref().take(limit).map(|(id, role, segment)| SegmentStatus {

@@ -13,7 +13,7 @@ use transfer_core::wire::ranges::{ArenaRange, RANGE_BYTES, read_ranges};
 pub(super) const ENTRIES: usize = 4096;
 
 /// The most bytes that are copied out of an arena in one round.
-const PIECE: usize = 1 << 20;
+const BYTES_PER_ROUND: usize = 1 << 20;
 
 /// A push with a long table.
 pub(super) struct LongRead {
@@ -47,7 +47,7 @@ impl LongRead {
     pub(super) fn step(&mut self, memory: &Memory) -> bool {
         if let Some(table) = self.table {
             let from = (self.ranges.len() * RANGE_BYTES) as u64;
-            let len = (table.len - from).min(PIECE as u64);
+            let len = (table.len - from).min(BYTES_PER_ROUND as u64);
             self.bytes.resize(len as usize, 0);
             let next = LocalSlice { offset: table.offset.saturating_add(from), len, ..table };
             if !copy_out(next, &mut self.bytes, memory) {
@@ -72,7 +72,7 @@ impl LongRead {
 
     /// Copies the next piece of the bundle's table. Returns `true` if there is nothing to check.
     fn copy_bundle(&mut self, bundle: LocalSlice, memory: &Memory) -> bool {
-        let (from, len) = (self.bytes.len(), (bundle.len - self.bytes.len() as u64).min(PIECE as u64));
+        let (from, len) = (self.bytes.len(), (bundle.len - self.bytes.len() as u64).min(BYTES_PER_ROUND as u64));
         self.bytes.resize(from + len as usize, 0);
         let next = LocalSlice { offset: bundle.offset.saturating_add(from as u64), len, ..bundle };
         if !copy_out(next, &mut self.bytes[from..], memory) {
@@ -92,7 +92,7 @@ impl LongRead {
 
 /// Whether a push has so many ranges, or metadata of a bundle so long, that it is read over several rounds.
 pub(super) fn is_long(push: &Push, bundle: Option<LocalSlice>) -> bool {
-    push.ranges as usize > ENTRIES || bundle.is_some_and(|bundle| bundle.len > PIECE as u64)
+    push.ranges as usize > ENTRIES || bundle.is_some_and(|bundle| bundle.len > BYTES_PER_ROUND as u64)
 }
 
 /// Copies a range of an arena. Returns `false` if it does not lie within the arena.
@@ -107,7 +107,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
     use transfer_core::memory::SegmentId;
-    use transfer_core::tensor::{DType, Key, Retention, TensorMeta, TensorName};
+    use transfer_core::tensor::{DType, Key, TensorMeta, TensorName};
     use transfer_core::wire::bundle::BundleTable;
     use transfer_core::wire::ranges::{table_bytes, write_range};
     use transfer_memory::segment::{Lock, Pages, PinnedBudget, Segment, SegmentOptions};
@@ -137,22 +137,7 @@ mod tests {
         for n in 0..TENSORS {
             write_range(&mut bytes, ArenaRange { offset: u64::from(n) * 64, len: 64 });
         }
-        let push = Push {
-            key: Key::new("k").unwrap(),
-            version: None,
-            offset: 0,
-            to: None,
-            timeout: Duration::ZERO,
-            require: None,
-            retention: Retention::default(),
-            takeover: false,
-            readable_by: Vec::new(),
-            ranges: TENSORS,
-            trace: None,
-            more_follow: false,
-            announced: None,
-            meta,
-        };
+        let push = Push { timeout: Duration::ZERO, ranges: TENSORS, ..Push::new(Key::new("k").unwrap(), meta, 0) };
         let slice = |offset, len| Some(LocalSlice { segment: ARENA, offset, len });
         let ranges = slice(push.meta.body_offset(), table_bytes(TENSORS));
         let bundle = slice(0, metadata.into());
@@ -175,7 +160,7 @@ mod tests {
         }
         assert!(read.error.is_none() && read.ranges.len() == TENSORS as usize);
         assert_eq!(read.ranges.last().map(|range| range.offset), Some(u64::from(TENSORS - 1) * 64));
-        let copies = bytes.len().div_ceil(PIECE);
+        let copies = bytes.len().div_ceil(BYTES_PER_ROUND);
         assert!(steps >= copies + TENSORS as usize / ENTRIES, "{steps} steps, and {copies} MiB to copy");
     }
 

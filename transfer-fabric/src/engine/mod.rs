@@ -48,7 +48,7 @@ mod workers;
 
 pub use boards::BoardMeters;
 pub use clock::Clock;
-pub use handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription, PeerInfo};
+pub use handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription, Operate, PeerInfo};
 pub use listing::{Listing, PageFrom, SegmentRole, SegmentStatus};
 pub use meters::{EngineMeters, Measured};
 pub use pings::PingError;
@@ -88,7 +88,7 @@ pub const COUNTER_SEGMENT: SegmentId = SegmentId(u32::MAX);
 const HEADER_CELLS: u64 = 4096;
 
 /// The most commands that wait in the channel. [`EngineHandle::send`] waits while it is full.
-const COMMANDS: usize = 4096;
+const MAX_WAITING_COMMANDS: usize = 4096;
 
 /// The configuration of an engine.
 pub struct EngineConfig {
@@ -179,7 +179,7 @@ impl Engine {
         let system = |what| move |e: rustix::io::Errno| EngineError::System { what, why: e.into() };
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("eventfd"))?;
         let bell = Arc::new(bell);
-        let (commands, inbox): (_, Receiver<EngineCommand>) = crossbeam_channel::bounded(COMMANDS);
+        let (commands, inbox): (_, Receiver<EngineCommand>) = crossbeam_channel::bounded(MAX_WAITING_COMMANDS);
         let options = SegmentOptions { len: HEADER_CELLS * HEADER_BYTES, ..config.segment };
         let headers = Segment::create("transfer-headers", &options, &config.budget)?;
         let cells = LocalSlice { segment: HEADER_SEGMENT, offset: 0, len: HEADER_CELLS * HEADER_BYTES };

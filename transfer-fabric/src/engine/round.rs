@@ -14,10 +14,10 @@ use transfer_memory::socket::SocketError;
 const LOOK_UP: Duration = Duration::from_millis(1);
 
 /// The interval at which a reply is retried that found its worker's ring or socket full.
-const RETRY: Duration = Duration::from_millis(5);
+const REPLY_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The most times per round that requests for announced keys are answered, each time after draining all rings.
-const LOOKS: usize = 4;
+const ANSWERS_PER_ROUND: usize = 4;
 
 /// The end of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Run {
         active |= self.driver.poll_fabrics(now, &self.memory);
         // This comes before deadlines. A request that arrives during one drain of the rings is answered after the
         // next.
-        for _ in 0..LOOKS {
+        for _ in 0..ANSWERS_PER_ROUND {
             if !self.answer_asked(now) {
                 break;
             }
@@ -132,7 +132,7 @@ impl Run {
         }
         let mut timeout = self.driver.node.next_deadline().map(|at| at.since(now));
         if self.workers.has_backlog() {
-            timeout = Some(timeout.map_or(RETRY, |t| t.min(RETRY)));
+            timeout = Some(timeout.map_or(REPLY_RETRY_INTERVAL, |t| t.min(REPLY_RETRY_INTERVAL)));
         }
         // Polling once more finds events from before a fabric was armed. Commands ring the bell.
         let sleeps = self.workers.prepare_sleep()

@@ -36,7 +36,7 @@ use transfer_memory::segment::{Access, Segment};
 use transfer_memory::session::SidecarEnd;
 
 /// The most commands that are taken in one round.
-const BATCH: usize = 256;
+const COMMANDS_PER_ROUND: usize = 256;
 
 pub(super) struct Run {
     pub(super) driver: Driver<Arc<Segment>>,
@@ -360,7 +360,7 @@ impl Run {
             return false;
         }
         let mut active = false;
-        for _ in 0..BATCH {
+        for _ in 0..COMMANDS_PER_ROUND {
             let Some(command) = self.put_off.take().or_else(|| self.inbox.try_recv().ok()) else { break };
             if let (EngineCommand::AddPool { board: Some(_), .. }, None) = (&command, &kept) {
                 self.put_off = Some(command);
@@ -440,11 +440,8 @@ impl Run {
             EngineCommand::Measure(answer) => answer(self.measure(now)),
             EngineCommand::Describe(answer) => answer(self.describe()),
             EngineCommand::List { from, listing } => self.list(now, from, listing),
-            EngineCommand::Delete { key, only, answer } => answer(driver.node.delete_key(now, &key, only)),
-            EngineCommand::Evict { domain, place, answer } => answer(driver.node.evict(domain, place)),
+            EngineCommand::Operate(operate) => operate(now, &mut driver.node),
             EngineCommand::Ping { link, answer } => self.pings.begin(&mut driver.node, link, answer),
-            EngineCommand::Drain => driver.node.drain(now),
-            EngineCommand::Unfinished(answer) => answer(driver.node.state().unfinished()),
             EngineCommand::SetPoll(strategy) => self.pace.strategy = strategy,
             EngineCommand::Stop => self.stopping = true,
         }

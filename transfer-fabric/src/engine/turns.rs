@@ -7,9 +7,9 @@
 //! One thread at a time turns it, and holds its lock:
 //! - **The keeper sleeps without the lock.** So a waiter takes the engine over without waking it. What comes meanwhile may wake
 //!   the keeper, which then finds that it is not needed, and *rests*.
-//! - **A keeper that rests looks after [`REST`]**, and goes on if nobody has turned the engine for [`ALONE`]. So a worker that
+//! - **A keeper that rests looks after [`KEEPER_INTERVAL`]**, and goes on if nobody has turned the engine for [`KEEPER_DELAY`]. So a worker that
 //!   waits again and again never has to wake it. If that worker stays away once, what comes meanwhile is served at most
-//!   [`REST`] + [`ALONE`] late. While one turn lasts longer, the keeper sleeps until its end.
+//!   [`KEEPER_INTERVAL`] + [`KEEPER_DELAY`] late. While one turn lasts longer, the keeper sleeps until its end.
 //! - **A waiter that usually comes back at once leaves what is to be sent to its next turn**, which saves a system call: an
 //!   acknowledgement leaves together with the answer. Otherwise it sends before it goes. It has the keeper go on, unless waiters
 //!   are frequent: a keeper that goes on takes a core from the thread that will be back soon.
@@ -33,22 +33,22 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// After this time the keeper looks whether it is needed.
-const REST: Duration = Duration::from_micros(200);
+const KEEPER_INTERVAL: Duration = Duration::from_micros(200);
 
 /// It is needed once nobody has turned the engine for as long as this.
-const ALONE: Duration = Duration::from_micros(100);
+const KEEPER_DELAY: Duration = Duration::from_micros(100);
 
 /// The time for which a waiter tries the lock before it looks who holds it.
-const TRY: Duration = Duration::from_micros(100);
+const LOCK_SPIN_TIME: Duration = Duration::from_micros(100);
 
 /// The most rounds after which a waiter that leaves lets the keeper look, in place of announcing its sleep again.
 const LAST_ROUNDS: usize = 4;
 
 /// The engine of this process, for threads that wait for it. Cheap to clone.
 #[derive(Clone)]
-pub struct Turns(Arc<Shared>);
+pub struct Turns(Arc<TurnsShared>);
 
-struct Shared {
+struct TurnsShared {
     /// `None` once it has ended.
     run: Mutex<Option<Run>>,
     sleeper: Arc<Epoll<Ready>>,
@@ -83,11 +83,11 @@ pub enum PollPoint {
 
 /// A thread that waits while others turn the engine.
 #[must_use]
-pub struct Follower(Arc<Shared>);
+pub struct Follower(Arc<TurnsShared>);
 
 impl Turns {
     pub(super) fn new(run: Run) -> Turns {
-        Turns(Arc::new(Shared {
+        Turns(Arc::new(TurnsShared {
             sleeper: run.sleeper.clone(),
             bell: run.bell.clone(),
             run: Mutex::new(Some(run)),
@@ -183,7 +183,7 @@ impl Turns {
 
 impl fmt::Debug for Turns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { by_waiter, followers, .. } = &*self.0;
+        let TurnsShared { by_waiter, followers, .. } = &*self.0;
         f.debug_struct("Turns").field("by_waiter", by_waiter).field("followers", followers).finish_non_exhaustive()
     }
 }
@@ -193,7 +193,7 @@ impl fmt::Debug for Turns {
 #[error("others turn the engine, or it has ended")]
 pub struct NotTurned;
 
-impl Shared {
+impl TurnsShared {
     fn keep(&self) {
         let mut kept = Vec::new();
         let mut run = self.run.lock();
@@ -252,7 +252,7 @@ impl Shared {
             if self.by_waiter.load(Ordering::SeqCst) {
                 break None;
             }
-            if let Some(run) = self.run.try_lock_for(TRY) {
+            if let Some(run) = self.run.try_lock_for(LOCK_SPIN_TIME) {
                 break Some(run);
             }
         };
@@ -301,7 +301,7 @@ impl Shared {
         let mut called = self.called.lock();
         loop {
             if !*called {
-                self.calls.wait_for(&mut called, REST);
+                self.calls.wait_for(&mut called, KEEPER_INTERVAL);
             }
             let turns = Some(self.turns.load(Ordering::SeqCst));
             if self.by_waiter.load(Ordering::SeqCst) && turns == seen && !*called {
@@ -315,7 +315,7 @@ impl Shared {
             }
             seen = turns;
             let left = Duration::from_micros(self.left.load(Ordering::SeqCst));
-            let alone = self.started.elapsed().saturating_sub(left) >= ALONE;
+            let alone = self.started.elapsed().saturating_sub(left) >= KEEPER_DELAY;
             if (std::mem::take(&mut *called) || alone)
                 && let Some(run) = self.run.try_lock()
             {
@@ -327,7 +327,7 @@ impl Shared {
 
 /// A waiter's turn.
 struct Turn<'a> {
-    shared: &'a Shared,
+    shared: &'a TurnsShared,
     /// `None` while it is being dropped.
     run: Option<MutexGuard<'a, Option<Run>>>,
     /// Whether its thread waits for an answer.

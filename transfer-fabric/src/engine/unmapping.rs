@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use transfer_memory::segment::Segment;
 
 /// Segments of fewer bytes are unmapped where they are let go, which takes a few milliseconds at most.
-const LARGE: u64 = 32 << 20;
+const LARGE_SEGMENT_BYTES: u64 = 32 << 20;
 
 /// The handle of the thread. A drop waits until all is unmapped.
 pub(super) struct Unmapper {
@@ -26,7 +26,7 @@ impl Unmapper {
 
     /// Unmaps a segment that is not in use any longer.
     pub(super) fn unmap(&self, segment: Arc<Segment>) {
-        if segment.len() < LARGE {
+        if segment.len() < LARGE_SEGMENT_BYTES {
             return;
         }
         segment.mapping().begin_return();
@@ -53,19 +53,19 @@ mod tests {
 
     #[test]
     fn large_segments_are_unmapped_on_another_thread_before_it_ends() {
-        let budget = PinnedBudget::new(2 * LARGE);
+        let budget = PinnedBudget::new(2 * LARGE_SEGMENT_BYTES);
         let segment = |len| {
             let options = SegmentOptions { len, pages: Pages::Base, lock: Lock::No };
             Arc::new(Segment::create("unmapped", &options, &budget).unwrap())
         };
         let unmapper = Unmapper::start().unwrap();
-        unmapper.unmap(segment(LARGE / 2));
+        unmapper.unmap(segment(LARGE_SEGMENT_BYTES / 2));
         assert_eq!(budget.used(), 0);
-        let large = segment(LARGE);
+        let large = segment(LARGE_SEGMENT_BYTES);
         // While somebody else has it, too, it stays; the last one unmaps it.
         let other = large.clone();
         unmapper.unmap(large);
-        assert_eq!(budget.used(), LARGE);
+        assert_eq!(budget.used(), LARGE_SEGMENT_BYTES);
         drop(other);
         drop(unmapper);
         assert_eq!(budget.used(), 0);

@@ -40,16 +40,16 @@ pub(super) struct Pace {
     crowded_until: Option<Instant>,
 }
 
-/// The newest time without work has the weight 1 / `MEMORY` in the mean.
-const MEMORY: u32 = 8;
+/// The newest time without work has the weight 1 / `MEAN_WEIGHT` in the mean.
+const MEAN_WEIGHT: u32 = 8;
 
 /// No time without work counts more than this many times the polling time, so that a busy moment after a long pause is
 /// noticed within a few messages.
-const LONGEST: u32 = 4;
+const MAX_IDLE_FACTOR: u32 = 4;
 
 /// How long the thread does not poll after another thread has taken its core. A thread that polls can lose its core
 /// for a slice of the scheduler, some milliseconds; one that sleeps is woken before threads that compute.
-const CROWDED: Duration = Duration::from_millis(100);
+const CROWDED_PAUSE: Duration = Duration::from_millis(100);
 
 impl Pace {
     pub(super) fn new(strategy: PollStrategy) -> Pace {
@@ -64,8 +64,8 @@ impl Pace {
         if !idle.is_zero()
             && let PollStrategy::Adaptive(limit) = self.strategy
         {
-            let most = limit * LONGEST;
-            self.gap = (self.gap.min(most) * (MEMORY - 1) + idle.min(most)) / MEMORY;
+            let most = limit * MAX_IDLE_FACTOR;
+            self.gap = (self.gap.min(most) * (MEAN_WEIGHT - 1) + idle.min(most)) / MEAN_WEIGHT;
         }
         self.idle_since = ended;
         self.polled = None;
@@ -81,7 +81,7 @@ impl Pace {
         // A round without work takes a few microseconds, unless another thread runs instead.
         let last = self.polled.replace(now);
         if last.is_some_and(|last| now.saturating_duration_since(last) > limit) {
-            self.crowded_until = Some(now + CROWDED);
+            self.crowded_until = Some(now + CROWDED_PAUSE);
         }
         self.gap > limit
             || now.saturating_duration_since(self.idle_since) > limit
@@ -103,14 +103,14 @@ pub(super) struct Absence {
 }
 
 /// An absence is short below this: less than the wake-up of a thread.
-const SHORT: Duration = Duration::from_micros(20);
+const SHORT_ABSENCE: Duration = Duration::from_micros(20);
 
 /// Waiters are frequent while they are away for less than this.
-const FREQUENT: Duration = Duration::from_micros(100);
+const FREQUENT_INTERVAL: Duration = Duration::from_micros(100);
 
 impl Absence {
     pub(super) fn new() -> Absence {
-        Absence { began: None, mean: FREQUENT * LONGEST }
+        Absence { began: None, mean: FREQUENT_INTERVAL * MAX_IDLE_FACTOR }
     }
 
     pub(super) fn begin(&mut self, now: Instant) {
@@ -121,18 +121,18 @@ impl Absence {
     pub(super) fn end(&mut self, now: Instant) {
         if let Some(began) = self.began.take() {
             let away = now.saturating_duration_since(began);
-            self.mean = (self.mean * (MEMORY - 1) + away.min(FREQUENT * LONGEST)) / MEMORY;
+            self.mean = (self.mean * (MEAN_WEIGHT - 1) + away.min(FREQUENT_INTERVAL * MAX_IDLE_FACTOR)) / MEAN_WEIGHT;
         }
     }
 
     /// Whether a waiter is likely to be back soon, if not at once.
     pub(super) fn is_frequent(&self) -> bool {
-        self.mean < FREQUENT
+        self.mean < FREQUENT_INTERVAL
     }
 
     /// Whether the next one is likely to be short.
     pub(super) fn is_short(&self) -> bool {
-        self.mean < SHORT
+        self.mean < SHORT_ABSENCE
     }
 }
 

@@ -23,7 +23,7 @@ use transfer_memory::socket::SocketError;
 
 /// The most records of one worker that [`Take::Some`] takes in a row, so that no other worker starves. What they cause is done
 /// before the next ones are taken, so that workers and peers have something to do meanwhile.
-const BATCH: usize = 64;
+const RECORDS_PER_TURN: usize = 64;
 
 /// The most replies to one worker that may wait while its records are still taken.
 const MAX_BACKLOG: usize = 4096;
@@ -370,7 +370,7 @@ impl Worker {
         let broken = |e: RingError| format!("its submission ring is broken: {e}");
         let end = if how == Take::Some { u64::MAX } else { self.submission.published().map_err(broken)? };
         let mut taken = 0;
-        while !self.held && self.submission.consumed() < end && (how != Take::Some || taken < BATCH) {
+        while !self.held && self.submission.consumed() < end && (how != Take::Some || taken < RECORDS_PER_TURN) {
             let Some(record) = self.submission.try_pop(buffer).map_err(broken)? else { break };
             taken += 1;
             self.requested = true;

@@ -112,28 +112,28 @@ mod tests {
 
     #[test]
     fn a_write_is_urgent_and_messages_are_when_they_are_many_or_old() {
-        let mut owed = AckState::default();
-        assert!(!owed.is_urgent() && !owed.needs_limit(), "nothing is owed");
-        (1..MAX_UNACKNOWLEDGED).for_each(|_| owed.message_placed());
-        assert!(!owed.is_urgent() && owed.needs_limit());
-        owed.message_placed();
-        assert!(owed.is_urgent(), "they are many");
-        owed.tell(owed.placed());
-        owed.write_placed();
-        owed.message_placed();
-        assert!(owed.is_urgent(), "a write");
-        owed.tell(owed.placed() - 1);
-        assert!(!owed.is_urgent(), "only the message behind it");
+        let mut acks = AckState::default();
+        assert!(!acks.is_urgent() && !acks.needs_limit(), "nothing is owed");
+        (1..MAX_UNACKNOWLEDGED).for_each(|_| acks.message_placed());
+        assert!(!acks.is_urgent() && acks.needs_limit());
+        acks.message_placed();
+        assert!(acks.is_urgent(), "they are many");
+        acks.tell(acks.placed());
+        acks.write_placed();
+        acks.message_placed();
+        assert!(acks.is_urgent(), "a write");
+        acks.tell(acks.placed() - 1);
+        assert!(!acks.is_urgent(), "only the message behind it");
         let now = Instant::now();
-        owed.limit(now + ACKNOWLEDGE_WITHIN);
-        assert!(!owed.needs_limit() && !owed.expire(now) && owed.due() == Some(now + ACKNOWLEDGE_WITHIN));
-        assert!(owed.expire(now + ACKNOWLEDGE_WITHIN) && owed.is_urgent(), "late");
-        assert_eq!(owed.due(), None, "it has expired once");
-        owed.message_placed();
-        owed.tell(owed.placed() - 1);
-        assert!(owed.is_urgent(), "the peer was told of a part");
-        owed.tell(owed.placed());
-        owed.message_placed();
-        assert!(!owed.is_urgent(), "a new one is not late");
+        acks.limit(now + ACKNOWLEDGE_WITHIN);
+        assert!(!acks.needs_limit() && !acks.expire(now) && acks.due() == Some(now + ACKNOWLEDGE_WITHIN));
+        assert!(acks.expire(now + ACKNOWLEDGE_WITHIN) && acks.is_urgent(), "late");
+        assert_eq!(acks.due(), None, "it has expired once");
+        acks.message_placed();
+        acks.tell(acks.placed() - 1);
+        assert!(acks.is_urgent(), "the peer was told of a part");
+        acks.tell(acks.placed());
+        acks.message_placed();
+        assert!(!acks.is_urgent(), "a new one is not late");
     }
 }

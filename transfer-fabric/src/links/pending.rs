@@ -19,7 +19,7 @@ pub(crate) const MAX_PENDING_OF_ONE: usize = 64;
 const ACCEPTS: usize = 16;
 
 /// The pause in accepting connections after an accept has failed, for want of descriptors or memory.
-const PAUSE: Duration = Duration::from_millis(200);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// The result of an attempt to accept a connection `C` of a source `S`.
 pub(crate) enum Accepted<S, C> {
@@ -100,7 +100,7 @@ impl<A: AsFd, S: Eq + Hash + Copy, C: AsFd> PendingConnections<A, S, C> {
                     tracing::warn!(error, "{name} cannot accept connections");
                     poller.remove(&self.listener);
                     self.is_paused = true;
-                    links.deadline_after(PAUSE);
+                    links.deadline_after(ACCEPT_PAUSE);
                     return;
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::link::{Link, Stage};
 use super::note::{Nonce, Note};
-use super::shared::Shared;
+use super::shared::LinkMemory;
 use super::{ShmFabric, offer};
 use crate::links::{Accepted, WaitingLink};
 use crate::poller::Source;
@@ -36,7 +36,7 @@ impl WaitingLink for Waiting {
 #[derive(Debug)]
 pub(super) struct Arrived {
     socket: Socket,
-    shared: Shared,
+    shared: LinkMemory,
     nonce: Nonce,
     incarnation: u64,
     namespace: u64,
@@ -79,7 +79,7 @@ impl ShmFabric {
         })?;
         check_user(&socket).map_err(failed)?;
         let nonce: Nonce = random::bytes()?;
-        let (shared, fd) = Shared::make(&self.links_budget, &nonce)?;
+        let (shared, fd) = LinkMemory::make(&self.links_budget, &nonce)?;
         let hello = Note::Hello { token: show, incarnation: self.config.incarnation, namespace: self.namespace };
         let hello = hello.encode();
         let sent = socket.send(&hello, &super::lent(&fd), Instant::now());
@@ -162,7 +162,7 @@ impl ShmFabric {
             return Err((socket, why));
         }
         let Some(fd) = descriptors.pop() else { return Err((socket, "a greeting without its memory".into())) };
-        let (shared, nonce) = match Shared::adopt(fd) {
+        let (shared, nonce) = match LinkMemory::adopt(fd) {
             Ok(adopted) => adopted,
             Err(error) => return Err((socket, error.to_string())),
         };

@@ -15,7 +15,7 @@ use transfer_memory::segment::{Segment, SegmentError};
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// The shortest copy that is worth waking a thread for.
-pub(super) const LEAST_BYTES: u64 = 2 << 20;
+pub(super) const MIN_SHARED_COPY_BYTES: u64 = 2 << 20;
 
 /// A segment that the peer has passed, and its mapping once it is made.
 #[derive(Debug, Default)]

@@ -89,7 +89,7 @@ impl ShmFabric {
                 Stage::Greeting { .. } => Err(links::no_answer()),
                 Stage::Up => {
                     // What is late is acknowledged in the next round.
-                    link.owed.expire(now);
+                    link.acks.expire(now);
                     link.works.check_peer(now, link.signs(), self.config.peer_timeout)
                 }
                 Stage::Ending { .. } => Ok(()),

@@ -6,7 +6,7 @@ use super::job::Job;
 use super::note::{Nonce, Note};
 use super::quota::Mapped;
 use super::record::{Element, Encoded, Record, Write};
-use super::shared::Shared;
+use super::shared::LinkMemory;
 use crate::links::{AckState, FabricLink, SentCounts, Sink, Works};
 use crate::regions::Regions;
 use crate::token::Token;
@@ -47,14 +47,14 @@ pub(super) struct Link {
     pub(super) id: LinkId,
     pub(super) socket: Socket,
     pub(super) stage: Stage,
-    pub(super) shared: Shared,
+    pub(super) shared: LinkMemory,
     /// The peer's incarnation. Segments that the peer passes are marked with it.
     incarnation: u64,
     /// Records that found no room in the ring.
     pub(super) outbox: VecDeque<Box<[u8]>>,
     pub(super) works: Works<Signs>,
     /// The acknowledgements that the peer has not been sent.
-    pub(super) owed: AckState,
+    pub(super) acks: AckState,
     pub(super) counts: SentCounts,
     /// This side's segments that the peer knows. Both sides name them by their numbers on this side, which are never
     /// used again.
@@ -111,14 +111,14 @@ impl FabricLink for Link {
     fn deadline(&self) -> Option<Instant> {
         match self.stage {
             Stage::Greeting { deadline, .. } => Some(deadline),
-            Stage::Up => self.works.due().into_iter().chain(self.owed.due()).min(),
+            Stage::Up => self.works.due().into_iter().chain(self.acks.due()).min(),
             Stage::Ending { .. } => None,
         }
     }
 }
 
 impl Link {
-    pub(super) fn new(id: LinkId, socket: Socket, shared: Shared, stage: Stage, own_namespace: u64) -> Link {
+    pub(super) fn new(id: LinkId, socket: Socket, shared: LinkMemory, stage: Stage, own_namespace: u64) -> Link {
         Link {
             id,
             socket,
@@ -127,7 +127,7 @@ impl Link {
             incarnation: 0,
             outbox: VecDeque::new(),
             works: Works::new(),
-            owed: AckState::default(),
+            acks: AckState::default(),
             counts: SentCounts::default(),
             passed: HashSet::new(),
             namespace: own_namespace,
@@ -302,9 +302,9 @@ impl Link {
 
     /// Pushes a record behind the records that wait.
     pub(super) fn push(&mut self, record: &Record, message: &[u8]) {
-        let placed = self.owed.placed();
+        let placed = self.acks.placed();
         let encoded = Encoded::new(record, message, placed);
-        self.owed.tell(placed);
+        self.acks.tell(placed);
         self.counts.count(*record == Record::Ack);
         let pushed = self.outbox.is_empty() && self.shared.out.try_push(encoded.bytes()).unwrap_or(false);
         if !pushed {

@@ -107,12 +107,12 @@ impl ShmFabric {
                 Ok(any) => moved |= any,
                 Err(reason) => ended.push((link.id, link.farewell.take().unwrap_or(reason))),
             }
-            if link.owed.needs_limit() {
+            if link.acks.needs_limit() {
                 owing.push(link.id);
             }
         }
         for id in owing {
-            self.links.set_deadline(id, links::ACKNOWLEDGE_WITHIN, |link, due| link.owed.limit(due));
+            self.links.set_deadline(id, links::ACKNOWLEDGE_WITHIN, |link, due| link.acks.limit(due));
         }
         for (id, reason) in ended {
             moved = true;

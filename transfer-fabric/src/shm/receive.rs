@@ -1,6 +1,6 @@
 //! The receiving direction of a link. Records are checked before any byte is copied, and this side copies.
 
-use super::copy_pool::LEAST_BYTES;
+use super::copy_pool::MIN_SHARED_COPY_BYTES;
 use super::job::{Job, Span};
 use super::link::{Landing, Link, ReceiveContext};
 use super::record::{self, HEAD_BYTES, Record, Write};
@@ -83,7 +83,7 @@ impl Link {
                     Some(copied) => left = left.saturating_sub(copied),
                 },
                 Record::Send => {
-                    self.owed.message_placed();
+                    self.acks.message_placed();
                     sink(FabricEvent::Message { link, bytes: buffer.get(HEAD_BYTES..len).unwrap_or(&[]) });
                 }
                 Record::Ack => {}
@@ -166,7 +166,7 @@ impl Link {
             return Ok(Some(remote.len));
         }
         let job = Arc::new(job);
-        if remote.len >= LEAST_BYTES {
+        if remote.len >= MIN_SHARED_COPY_BYTES {
             context.copy_pool.copy(&job);
         }
         self.landing = Some(Landing { job, key: place.key, immediate });
@@ -201,7 +201,7 @@ impl Link {
     }
 
     fn placed(&mut self, immediate: Option<u32>, len_bytes: u64, sink: &mut Sink<'_>) -> Result<(), DownReason> {
-        self.owed.write_placed();
+        self.acks.write_placed();
         if let Some(value) = immediate {
             let copied = std::mem::take(&mut self.copied);
             sink(FabricEvent::Immediate { link: self.id, value, len_bytes, copied });

@@ -41,7 +41,7 @@ impl Link {
 
     /// Returns whether the peer waits for an acknowledgement that no record carries so far.
     pub(super) fn must_acknowledge(&self) -> bool {
-        self.outbox.is_empty() && self.owed.is_urgent()
+        self.outbox.is_empty() && self.acks.is_urgent()
     }
 
     pub(super) fn ring(&self) -> Result<(), DownReason> {

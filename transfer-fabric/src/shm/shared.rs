@@ -43,7 +43,7 @@ const _: () = assert!(TO_ACCEPTOR_AT.is_multiple_of(128) && NONCE_AT + NONCE_BYT
 
 /// One side's view of the memory.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct LinkMemory {
     mapping: Arc<Mapping>,
     acceptor: bool,
     pub(super) out: Producer,
@@ -54,18 +54,18 @@ fn failed(error: impl std::fmt::Display) -> FabricError {
     FabricError::Device { what: "sharing the memory of a link", why: error.to_string() }
 }
 
-impl Shared {
+impl LinkMemory {
     /// Makes new memory as its acceptor. Returns it with its descriptor, which is for the initiator.
-    pub(super) fn make(budget: &PinnedBudget, nonce: &Nonce) -> Result<(Shared, OwnedFd), FabricError> {
+    pub(super) fn make(budget: &PinnedBudget, nonce: &Nonce) -> Result<(LinkMemory, OwnedFd), FabricError> {
         let options = SegmentOptions { len: LEN, pages: Pages::Base, lock: Lock::No };
         let segment = Segment::create("transfer-link", &options, budget).map_err(failed)?;
         segment.mapping().copy_in(NONCE_AT, nonce).map_err(failed)?;
-        let shared = Shared::of(segment.mapping().clone(), true)?;
+        let shared = LinkMemory::of(segment.mapping().clone(), true)?;
         Ok((shared, segment.into_fd()))
     }
 
     /// Maps the memory that the acceptor passed. Returns it with the nonce in it.
-    pub(super) fn adopt(fd: OwnedFd) -> Result<(Shared, Nonce), FabricError> {
+    pub(super) fn adopt(fd: OwnedFd) -> Result<(LinkMemory, Nonce), FabricError> {
         let segment = Segment::adopt(fd, Access::ReadWrite, LEN).map_err(failed)?;
         if segment.achieved().pages != PageKind::Base {
             return Err(failed("it lies in huge pages, which can run out under who maps them"));
@@ -73,10 +73,10 @@ impl Shared {
         segment.seal_writers().map_err(failed)?;
         let mut nonce = Nonce::default();
         segment.mapping().copy_out(NONCE_AT, &mut nonce).map_err(failed)?;
-        Ok((Shared::of(segment.mapping().clone(), false)?, nonce))
+        Ok((LinkMemory::of(segment.mapping().clone(), false)?, nonce))
     }
 
-    fn of(mapping: Arc<Mapping>, acceptor: bool) -> Result<Shared, FabricError> {
+    fn of(mapping: Arc<Mapping>, acceptor: bool) -> Result<LinkMemory, FabricError> {
         let ring = |offset| RingRange { offset, capacity: RING_BYTES };
         let (out, incoming) = match acceptor {
             true => (TO_INITIATOR_AT, TO_ACCEPTOR_AT),
@@ -84,7 +84,7 @@ impl Shared {
         };
         let out = Producer::new(mapping.clone(), ring(out)).map_err(failed)?;
         let incoming = Consumer::new(mapping.clone(), ring(incoming)).map_err(failed)?;
-        Ok(Shared { mapping, acceptor, out, incoming })
+        Ok(LinkMemory { mapping, acceptor, out, incoming })
     }
 
     /// Tells the peer to discard everything that it copies from this side from now on.

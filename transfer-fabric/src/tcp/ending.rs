@@ -12,7 +12,7 @@ use transfer_core::fabric::{DownReason, FabricEvent, LinkId};
 use transfer_core::memory::RemoteKey;
 
 /// How long an ending link tries to send its last frame, and how long a socket waits for the peer to read it.
-const LINGER: Duration = Duration::from_secs(1);
+const LINGER_TIME: Duration = Duration::from_secs(1);
 
 /// The most bytes that still arrive at one socket and are discarded in one round.
 const DISCARD_BYTES: usize = 1 << 20;
@@ -63,9 +63,9 @@ impl TcpFabric {
         link.outbox.drop_unsent();
         if let Some((kind, text)) = last {
             link.outbox.push_text(kind, &text);
-            let deadline = Instant::now() + LINGER;
+            let deadline = Instant::now() + LINGER_TIME;
             link.stage = Stage::Ending { reason, deadline };
-            self.links.deadline_after(LINGER);
+            self.links.deadline_after(LINGER_TIME);
             self.list(id);
         } else if let Some(link) = self.links.remove(id) {
             self.poller.remove(&link.socket);
@@ -91,7 +91,7 @@ impl TcpFabric {
     pub(super) fn part(&mut self, socket: OwnedFd) {
         // Fails for a socket that is no longer connected, which does no harm.
         let _ = rustix::net::shutdown(&socket, Shutdown::Write);
-        let deadline = self.links.deadline_after(LINGER);
+        let deadline = self.links.deadline_after(LINGER_TIME);
         self.partings.push_back(Parting { socket, deadline });
         if self.partings.len() > MAX_PARTINGS {
             let oldest = self.partings.iter().enumerate().min_by_key(|(_, parting)| parting.deadline);
@@ -133,7 +133,7 @@ impl TcpFabric {
             match link.stage {
                 Stage::Ending { .. } => self.ended(id),
                 Stage::Up => {
-                    let is_owing = link.owed.expire(now);
+                    let is_owing = link.acks.expire(now);
                     let checked = link.works.check_peer(now, link.signs, self.config.peer_timeout);
                     if is_owing {
                         self.list(id);

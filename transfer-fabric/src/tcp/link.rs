@@ -41,7 +41,7 @@ pub(super) struct Link {
     /// sign.
     pub(super) signs: u64,
     /// The acknowledgements that the peer has not been sent.
-    pub(super) owed: AckState,
+    pub(super) acks: AckState,
     /// Whether the socket was read to its end by the last look.
     pub(super) dry: bool,
     /// Whether the socket took no more.
@@ -61,7 +61,7 @@ impl FabricLink for Link {
     /// be sent an acknowledgement.
     fn deadline(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Up => self.works.due().into_iter().chain(self.owed.due()).min(),
+            Stage::Up => self.works.due().into_iter().chain(self.acks.due()).min(),
             Stage::Securing { deadline, .. }
             | Stage::Greeting { deadline, .. }
             | Stage::Proving { deadline, .. }
@@ -81,7 +81,7 @@ impl Link {
             inbox: Inbox::new(),
             works: Works::new(),
             signs: 0,
-            owed: AckState::default(),
+            acks: AckState::default(),
             dry: false,
             blocked: false,
             watched: false,
@@ -155,7 +155,7 @@ impl Link {
                 None => return Ok(()),
                 Some(Arrival::Placed { immediate, len }) => {
                     self.expect_up("a write")?;
-                    self.owed.write_placed();
+                    self.acks.write_placed();
                     if let Some(value) = immediate {
                         sink(FabricEvent::Immediate { link, value, len_bytes: len, copied: self.inbox.take_copied() });
                     }
@@ -178,7 +178,7 @@ impl Link {
                         Kind::Bye => return Err(DownReason::PeerClosed(text())),
                         Kind::Send => {
                             self.expect_up("a message")?;
-                            self.owed.message_placed();
+                            self.acks.message_placed();
                             sink(FabricEvent::Message { link, bytes });
                         }
                         Kind::Ack => {}
@@ -219,13 +219,13 @@ impl Link {
 
     /// Returns whether the peer waits for an acknowledgement that no frame carries so far.
     pub(super) fn must_acknowledge(&self) -> bool {
-        self.outbox.is_empty() && self.owed.is_urgent()
+        self.outbox.is_empty() && self.acks.is_urgent()
     }
 
     /// Sends up to about `limit` bytes of the queue, or an acknowledgement if the queue is empty and the peer waits for
     /// one. Returns whether anything was sent.
     pub(super) fn send(&mut self, limit: usize) -> Result<bool, DownReason> {
-        let placed = self.owed.placed();
+        let placed = self.acks.placed();
         if self.must_acknowledge() {
             self.outbox.push_bytes(Kind::Ack, &[]);
         }
@@ -241,7 +241,7 @@ impl Link {
             self.blocked = sent.blocked;
             left = left.saturating_sub(sent.bytes);
         }
-        self.owed.tell(self.outbox.placed_told());
+        self.acks.tell(self.outbox.placed_told());
         Ok(left < limit)
     }
 }

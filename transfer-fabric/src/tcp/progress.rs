@@ -98,7 +98,7 @@ impl TcpFabric {
         }
         let result = link.receive(&self.regions, self.config.round_bytes, sink);
         let (has_more, to_send) = (link.has_more(), link.must_acknowledge() || !link.is_drained());
-        let owes = link.owed.needs_limit();
+        let owes = link.acks.needs_limit();
         if has_more && !self.to_receive.contains(&id) {
             self.to_receive.push(id);
         }
@@ -106,7 +106,7 @@ impl TcpFabric {
             self.list(id);
         }
         if owes {
-            self.links.set_deadline(id, links::ACKNOWLEDGE_WITHIN, |link, due| link.owed.limit(due));
+            self.links.set_deadline(id, links::ACKNOWLEDGE_WITHIN, |link, due| link.acks.limit(due));
         }
         match result {
             Ok(moved) => moved,

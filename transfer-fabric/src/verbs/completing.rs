@@ -10,7 +10,7 @@ use transfer_core::memory::RemoteKey;
 use transfer_verbs::{Completion, Done, Opcode, Status};
 
 /// The most completions that are taken in one call.
-const BATCH: usize = 32;
+const COMPLETIONS_PER_POLL: usize = 32;
 
 /// The most calls in a row for each queue, in one round.
 const BATCHES: usize = 8;
@@ -35,13 +35,13 @@ impl VerbsFabric {
         for number in 0..self.queues.len() {
             let mut batches = BATCHES;
             loop {
-                let mut batch = [Completion::EMPTY; BATCH];
+                let mut batch = [Completion::EMPTY; COMPLETIONS_PER_POLL];
                 let count = self.poll_queue(number, &mut batch);
                 moved |= count > 0;
                 for completion in &batch[..count] {
                     self.completed(completion, sink);
                 }
-                if count < BATCH {
+                if count < COMPLETIONS_PER_POLL {
                     break;
                 }
                 batches -= 1;
@@ -73,10 +73,10 @@ impl VerbsFabric {
     /// Sets the completions in one queue aside until the next poll, so that the queue is empty.
     pub(super) fn stash(&mut self, number: usize) {
         loop {
-            let mut batch = [Completion::EMPTY; BATCH];
+            let mut batch = [Completion::EMPTY; COMPLETIONS_PER_POLL];
             let count = self.poll_queue(number, &mut batch);
             self.backlog.extend(&batch[..count]);
-            if count < BATCH {
+            if count < COMPLETIONS_PER_POLL {
                 return;
             }
         }

@@ -10,10 +10,10 @@ use transfer_core::fabric::{DownReason, LinkId};
 use transfer_verbs::{Data, SendKind};
 
 /// How long an ending link waits until the peer has its goodbye.
-const LINGER: Duration = Duration::from_secs(1);
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a stopped queue pair is waited for. It flushes its requests without the peer.
-const DRAIN: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Returns the reason for a link that was never connected.
 fn not_connected(reason: DownReason) -> DownReason {
@@ -52,7 +52,7 @@ impl VerbsFabric {
             link.post(Posted::Goodbye, SendKind::Send { data: Data::Inline(&[]), immediate });
         }
         self.counters.notices += 1;
-        let deadline = self.links.deadline_after(LINGER);
+        let deadline = self.links.deadline_after(GOODBYE_TIMEOUT);
         let Some(link) = self.links.get_mut(id) else { return };
         link.stage = Stage::Ending { reason, deadline };
         if let Err(reason) = link.ring(&mut self.counters) {
@@ -82,7 +82,7 @@ impl VerbsFabric {
 
     /// Stops the queue pair. Nothing is placed any longer.
     fn drain(&mut self, id: LinkId, reason: DownReason, sure: bool) {
-        let deadline = self.links.deadline_after(DRAIN);
+        let deadline = self.links.deadline_after(DRAIN_TIMEOUT);
         let Some(link) = self.links.get_mut(id) else { return };
         link.stop();
         link.stage = Stage::Draining { reason, sure, deadline };

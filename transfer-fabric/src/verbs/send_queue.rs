@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 /// A list of at least this length leaves at once.
-const LONG: u32 = 32;
+const LONG_LIST: u32 = 32;
 
 /// A shorter list waits while this many doorbells have no answer. More requests come while it waits, and then one
 /// doorbell and one completion serve all of them. A request that is alone leaves at once, and so does the next one.
@@ -100,7 +100,7 @@ impl<E> SendQueue<E> {
 
     /// Returns whether the waiting requests should leave now.
     pub(super) fn should_ring(&self) -> bool {
-        self.waiting() > 0 && (self.doorbells.len() < UNANSWERED || self.waiting() >= LONG)
+        self.waiting() > 0 && (self.doorbells.len() < UNANSWERED || self.waiting() >= LONG_LIST)
     }
 
     /// Records that the first `taken` waiting requests have left, the last of them signaled. Usually these are all.
@@ -174,7 +174,7 @@ mod tests {
         let second = queue.post(2);
         assert!(queue.should_ring());
         queue.rang(1);
-        for n in 3..3 + LONG - 1 {
+        for n in 3..3 + LONG_LIST - 1 {
             queue.post(n);
             assert!(!queue.should_ring(), "{n}");
         }
@@ -187,7 +187,7 @@ mod tests {
         assert!(!queue.should_ring());
         assert_eq!(complete(&mut queue, second.number), [2]);
         assert!(queue.should_ring());
-        assert_eq!(complete(&mut queue, last.number).len(), LONG as usize);
+        assert_eq!(complete(&mut queue, last.number).len(), LONG_LIST as usize);
         assert_eq!((queue.len(), queue.in_flight(), queue.waiting()), (1, 0, 1));
     }
 

@@ -26,10 +26,10 @@ use transfer_core::memory::{LocalSlice, SegmentId};
 
 /// A worker's arena. Cheap to clone; all clones are the same arena. Thread-safe.
 #[derive(Debug, Clone)]
-pub struct Arena(Arc<Inner>);
+pub struct Arena(Arc<ArenaInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct ArenaInner {
     id: SegmentId,
     mapping: Arc<Mapping>,
     /// The mapping's first byte.
@@ -38,9 +38,9 @@ struct Inner {
 }
 
 // SAFETY: `base` points into the mapping, which is Send and Sync and lives as long as this.
-unsafe impl Send for Inner {}
+unsafe impl Send for ArenaInner {}
 // SAFETY: as above; references into the memory are formed only by holders of disjoint ranges.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for ArenaInner {}
 
 #[derive(Debug)]
 struct State {
@@ -108,7 +108,7 @@ impl Arena {
         let outside = MapError::OutOfBounds { offset: 0, len: mapping.len(), mapping_len: mapping.len() };
         let base = NonNull::new(mapping.writable_at(0, mapping.len())?).ok_or(outside)?;
         let state = Mutex::new(State { allocator: Allocator::new(mapping.len()), entries: BTreeMap::new() });
-        Ok(Arena(Arc::new(Inner { id, mapping, base, state })))
+        Ok(Arena(Arc::new(ArenaInner { id, mapping, base, state })))
     }
 
     /// Allocates `len` bytes. Their contents are left over from earlier use; the padding behind them is zero.

@@ -35,13 +35,13 @@ pub(super) fn wake_all(words: &[AtomicU64]) {
 }
 
 /// The most words that a thread can wait for here.
-const MOST: usize = 8;
+const MAX_WORDS: usize = 8;
 
 /// Sleeps until one of `words`, which others write, differs from the value that was read, until the word of this
 /// process is not 0, or until `until`. Returns whether `until` came first. Spurious wake-ups are possible.
 pub(super) fn wait(words: &[(&AtomicU64, u64)], own: &AtomicU32, until: Instant) -> bool {
-    let mut waits = [Wait::new(); MOST];
-    let count = words.len().min(MOST - 1);
+    let mut waits = [Wait::new(); MAX_WORDS];
+    let count = words.len().min(MAX_WORDS - 1);
     for (wait, (word, value)) in waits.iter_mut().zip(&words[..count]) {
         wait.val = value & u64::from(u32::MAX);
         wait.uaddr = WaitPtr::new(half(word).cast());

@@ -98,7 +98,7 @@ pub(super) fn seqpacket() -> rustix::io::Result<OwnedFd> {
 }
 
 /// How long to wait for the lock of a socket's directory, which other processes need for a few system calls.
-const LOCKED: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Keeps other sidecars from putting a socket into the directory of `path`, or taking one away, until this is dropped.
 ///
@@ -109,7 +109,7 @@ pub fn lock_directory_of(path: &Path) -> Result<OwnedFd, AddressError> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = fs::open(directory, flags, Mode::empty()).map_err(failed)?;
-    let until = Instant::now() + LOCKED;
+    let until = Instant::now() + LOCK_TIMEOUT;
     loop {
         match fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(directory),

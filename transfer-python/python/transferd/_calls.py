@@ -262,8 +262,8 @@ def fetch_global(client: _native.Client, key: str, part: object, options: FetchO
     return tensor
 
 
-def gate_state(client: _native.Client, key: str, timeout: float | None) -> Call[dict[Any, Any]]:
-    buffers: dict[str, Buffer] = yield client._gate_bundle(key, timeout)
+def take_back_state(client: _native.Client, key: str, timeout: float | None) -> Call[dict[Any, Any]]:
+    buffers: dict[str, Buffer] = yield client._take_back_bundle(key, timeout)
     return _tree.restore(key, buffers)
 
 

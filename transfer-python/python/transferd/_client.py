@@ -142,11 +142,11 @@ class Client(_native.Client):
         """Ends a key of this worker's. Tensors of it that are being read stay until they are not."""
         return wait(_calls.one(self._delete(key, timeout)))
 
-    def prepare(
+    def reserve(
         self, key: str, shape: Sequence[int], dtype: object, to: str, *, timeout: float | None = 30.0
     ) -> None:
         """Gets landing slots for tensors that will be pushed under `key` to the worker `to`, so that the first push waits for nothing."""
-        return wait(_calls.one(self._prepare(key, shape, dtype, to, timeout)))
+        return wait(_calls.one(self._reserve(key, shape, dtype, to, timeout)))
 
     # Versions of one key
 
@@ -321,12 +321,12 @@ class Client(_native.Client):
 
     # In place
 
-    def gate(self, key: str, *, timeout: float | None = 30.0) -> Buffer:
+    def take_back(self, key: str, *, timeout: float | None = 30.0) -> Buffer:
         """Takes the newest version of this worker's own `key` back, to be updated in place, once all who read it are done.
 
         Fetches wait for the next push meanwhile. Where the readers take longer, it raises `Timeout`, and the version is published again.
         """
-        return wait(_calls.one(self._gate(key, timeout)))
+        return wait(_calls.one(self._take_back(key, timeout)))
 
     def two_buffers(self, key: str, shape: Sequence[int], dtype: object = "float32") -> TwoBuffers:
         """Two buffers that take turns under `key`: while readers have the one, the other is written."""
@@ -336,13 +336,13 @@ class Client(_native.Client):
         """Publishes a state as `push_state` does, with copies of its buffers, which stay writable. The options are those of `push`."""
         return wait(_calls.push_state(self, key, state, "refuse", None, options, copies=True))
 
-    def gate_state(self, key: str, *, timeout: float | None = 30.0) -> dict[Any, Any]:
+    def take_back_state(self, key: str, *, timeout: float | None = 30.0) -> dict[Any, Any]:
         """Takes the newest state under this worker's own `key` back, to be updated in place, once it has no readers.
 
         Returns it with its buffers where tensors were, for `push_state`. Fetches wait for the next push meanwhile. Where the readers take longer, it raises
         `Timeout`, and the version is published again.
         """
-        return wait(_calls.gate_state(self, key, timeout))
+        return wait(_calls.take_back_state(self, key, timeout))
 
     def two_state_buffers(
         self, key: str, tensors: Mapping[str, tuple[Sequence[int], object]]

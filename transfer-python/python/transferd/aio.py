@@ -133,11 +133,11 @@ class Client:
         """As `transferd.Client.delete`."""
         await self._loop.wait(self._client._delete(key, timeout))
 
-    async def prepare(
+    async def reserve(
         self, key: str, shape: Sequence[int], dtype: object, to: str, *, timeout: float | None = 30.0
     ) -> None:
-        """As `transferd.Client.prepare`."""
-        await self._loop.wait(self._client._prepare(key, shape, dtype, to, timeout))
+        """As `transferd.Client.reserve`."""
+        await self._loop.wait(self._client._reserve(key, shape, dtype, to, timeout))
 
     def publisher(self, key: str, **options: Unpack[PublisherOptions]) -> Publisher[Coroutine[Any, Any, Pushed], Producing]:
         """As `transferd.Client.publisher`. Its pushes are awaited."""
@@ -265,9 +265,9 @@ class Client:
         """As `transferd.Client.barrier`."""
         return Barrier(self._loop, self._client._barrier(name, members))
 
-    async def gate(self, key: str, *, timeout: float | None = 30.0) -> Buffer:
-        """As `transferd.Client.gate`."""
-        return await self._loop.wait(self._client._gate(key, timeout))
+    async def take_back(self, key: str, *, timeout: float | None = 30.0) -> Buffer:
+        """As `transferd.Client.take_back`."""
+        return await self._loop.wait(self._client._take_back(key, timeout))
 
     def two_buffers(self, key: str, shape: Sequence[int], dtype: object = "float32") -> TwoBuffers:
         """As `transferd.Client.two_buffers`."""
@@ -279,9 +279,9 @@ class Client:
         """As `transferd.Client.push_state_snapshot`."""
         return await self._loop.run(_calls.push_state(self._client, key, state, "refuse", None, options, copies=True))
 
-    async def gate_state(self, key: str, *, timeout: float | None = 30.0) -> dict[Any, Any]:
-        """As `transferd.Client.gate_state`."""
-        return await self._loop.run(_calls.gate_state(self._client, key, timeout))
+    async def take_back_state(self, key: str, *, timeout: float | None = 30.0) -> dict[Any, Any]:
+        """As `transferd.Client.take_back_state`."""
+        return await self._loop.run(_calls.take_back_state(self._client, key, timeout))
 
     def two_state_buffers(
         self, key: str, tensors: Mapping[str, tuple[Sequence[int], object]]

@@ -15,7 +15,7 @@ from ._native import Buffer, Pushed
 __all__ = ["Shared", "share_"]
 
 
-Mode = Literal["gate", "two_buffers", "snapshot"]
+Mode = Literal["take_back", "two_buffers", "snapshot"]
 
 
 class Shared:
@@ -35,7 +35,7 @@ class Shared:
 
     @property
     def mode(self) -> Mode:
-        """How `push` publishes: "gate", "two_buffers" or "snapshot"."""
+        """How `push` publishes: "take_back", "two_buffers" or "snapshot"."""
         return self._mode
 
     @property
@@ -56,14 +56,14 @@ class Shared:
 
         | mode | copies | the module may change | memory |
         |---|---|---|---|
-        | "gate" | nothing | after `gate()`, which waits for the readers of the version | the module's |
+        | "take_back" | nothing | after `take_back()`, which waits for the readers of the version | the module's |
         | "two_buffers" | each byte once | at once; the push waits for the readers of the version before | twice the module's |
         | "snapshot" | each byte once | at once | the module's, and each version that is published or read |
 
-        In the modes "gate" and "two_buffers" a reader must drop its version before it fetches the next one. Otherwise it
+        In the modes "take_back" and "two_buffers" a reader must drop its version before it fetches the next one. Otherwise it
         waits for the next push, and the trainer for the reader, until one of them reaches its deadline.
 
-        In the mode "gate" a push calls `gate()` first where the last version was not taken back. In the mode
+        In the mode "take_back" a push calls `take_back()` first where the last version was not taken back. In the mode
         "two_buffers" the module moves to the other set of buffers, and `keep` cannot be given.
 
         Raises what `Client.push_state` raises, `Timeout` where readers take longer than `timeout`, and `Invalid` where an
@@ -71,13 +71,13 @@ class Shared:
         was published by reference. No other thread may change the module during a push.
         """
         timeout = options.get("timeout", 30.0)
-        if self._mode == "gate":
-            self.gate(timeout=timeout)
+        if self._mode == "take_back":
+            self.take_back(timeout=timeout)
         state = self._module.state_dict(keep_vars=True)
         self._check(state)
         if self._mode == "snapshot":
             return self._client.push_state(key, {name: value.detach() for name, value in state.items()}, **options)
-        if self._mode == "gate":
+        if self._mode == "take_back":
             return self._push_held(key, state, 0, options)
         if "keep" in options:
             raise Invalid('keep cannot be given with mode="two_buffers": a version stays until its turn comes again')
@@ -86,14 +86,14 @@ class Shared:
         self._move_to(spare, state)
         return pushed
 
-    def gate(self, *, timeout: float | None = 30.0) -> None:
+    def take_back(self, *, timeout: float | None = 30.0) -> None:
         """Waits until the version that was published last has no readers, and takes it back: the module may change.
 
         Fetches wait for the next push from then on. It does nothing where no version is published, and in the other
         modes. Raises `Timeout` where the readers take longer, and the version stays published. Raises `Invalid` where
         the module was changed while the version was published: its readers may have seen the change.
         """
-        if self._mode != "gate" or (published := self._published) is None:
+        if self._mode != "take_back" or (published := self._published) is None:
             return
         state = self._module.state_dict(keep_vars=True)
         changed = [name for name, counter in published.counters.items() if _counter(state.get(name)) != counter]
@@ -101,7 +101,7 @@ class Shared:
         if changed:
             raise Invalid(
                 f"{changed[0]!r} was changed while version {published.version} of {published.key!r} was published, and"
-                " its readers may have seen that: call gate() before the module changes"
+                " its readers may have seen that: call take_back() before the module changes"
             )
 
     def _push_held(self, key: str, state: Mapping[str, Any], copied: int, options: PushOptions) -> Pushed:
@@ -182,7 +182,7 @@ def _counter(value: Any) -> int:
     return -1 if value is None else 0 if value.is_inference() else int(value._version)
 
 
-def share_(client: Client, module: Any, *, mode: Mode = "gate", timeout: float | None = 0.0) -> Shared:
+def share_(client: Client, module: Any, *, mode: Mode = "take_back", timeout: float | None = 0.0) -> Shared:
     """Moves the parameters and buffers of a torch module into the arena of `client`, in place.
 
     What is moved are the entries of `module.state_dict()`. The parameters stay the same objects, with the same values
@@ -191,7 +191,7 @@ def share_(client: Client, module: Any, *, mode: Mode = "gate", timeout: float |
     client is closed. As with torch's own `share_memory_`, a forked child does not get a copy of the parameters: it sees
     the same memory.
 
-    `mode` says how `Shared.push` publishes. "gate", the default, copies nothing: call `Shared.gate` before the module
+    `mode` says how `Shared.push` publishes. "take_back", the default, copies nothing: call `Shared.take_back` before the module
     changes, which waits for the readers of the version. With "two_buffers" the module changes at once, for twice the
     memory and one copy. With "snapshot" each version is a copy.
 
@@ -206,8 +206,8 @@ def share_(client: Client, module: Any, *, mode: Mode = "gate", timeout: float |
         raise TypeError(f"share_ takes a transferd.Client, and then a module, not a {found}")
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"share_ moves a torch.nn.Module, not a {type(module).__name__}")
-    if mode not in ("gate", "two_buffers", "snapshot"):
-        raise ValueError(f'mode is "gate", "two_buffers" or "snapshot", not {mode!r}')
+    if mode not in ("take_back", "two_buffers", "snapshot"):
+        raise ValueError(f'mode is "take_back", "two_buffers" or "snapshot", not {mode!r}')
     state = module.state_dict(keep_vars=True)
     _tree.check_names("the module's state dict", state)
     own = {id(value) for value in (*module.parameters(), *module.buffers())}

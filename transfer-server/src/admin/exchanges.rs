@@ -8,10 +8,10 @@ use transfer_core::exchange::ExchangeId;
 use transfer_proto::v1;
 
 /// The most exchanges of one page, and of one with the bytes of each partition: a message has less than 4 MiB.
-const SIZE: (usize, usize) = (100, 64);
+const PAGE_SIZES: (usize, usize) = (100, 64);
 
 /// The prefix of a page token.
-const BEHIND: &str = "after:";
+const TOKEN_PREFIX: &str = "after:";
 
 impl AdminState {
     /// Returns a page of exchanges. It begins after the name and the identity in the token.
@@ -22,7 +22,7 @@ impl AdminState {
     ) -> Result<v1::ExchangesResponse, Status> {
         let v1::ExchangesRequest { prefix, page_size, page_token, partition_bytes } = request;
         let after = place_in(&page_token)?;
-        let size = paging::size(page_size).min(if partition_bytes { SIZE.1 } else { SIZE.0 });
+        let size = paging::size(page_size).min(if partition_bytes { PAGE_SIZES.1 } else { PAGE_SIZES.0 });
         let wanted = |tenant: &_| of_tenant(only, tenant);
         let all = exchanges::look(&self.engine, &prefix, partition_bytes, wanted).await.map_err(unavailable)?;
         let mut rest = all.into_iter().filter(|exchange| after.is_none_or(|after| exchange.place() > after)).peekable();
@@ -39,7 +39,7 @@ impl AdminState {
 
 fn token_of(exchange: &Exchange) -> String {
     let (name, id) = exchange.place();
-    format!("{BEHIND}{id}:{name}")
+    format!("{TOKEN_PREFIX}{id}:{name}")
 }
 
 /// Returns the name and the identity in a token. `None` for the first page.
@@ -47,7 +47,7 @@ fn place_in(token: &str) -> Result<Option<(&str, ExchangeId)>, Status> {
     if token.is_empty() {
         return Ok(None);
     }
-    let place = token.strip_prefix(BEHIND).and_then(|place| {
+    let place = token.strip_prefix(TOKEN_PREFIX).and_then(|place| {
         let (id, name) = place.split_once(':')?;
         Some((name, ExchangeId::parse(id)?))
     });

@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 use transfer_proto::v1;
 
 /// The time-out of the directory. Callers wait longer than this, and have other nodes to ask.
-const PATIENCE: Duration = Duration::from_secs(5);
+const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl AdminState {
     /// Returns a page of nodes. If the directory does not answer, the page has only this node.
@@ -19,9 +19,9 @@ impl AdminState {
                 Reached::Remote(mut client) => Ok(client.nodes(request).await?.into_inner()),
             }
         };
-        let answer = tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| {
+        let answer = tokio::time::timeout(DIRECTORY_TIMEOUT, asked).await.unwrap_or_else(|_| {
             let place = place.describe();
-            Err(Status::unavailable(format!("the directory at {place} has not answered within {PATIENCE:?}")))
+            Err(Status::unavailable(format!("the directory at {place} has not answered within {DIRECTORY_TIMEOUT:?}")))
         });
         let mut response = match answer {
             Err(status) if status.code() == Code::InvalidArgument => return Err(status),

@@ -8,10 +8,10 @@ use transfer_core::protocol::Page;
 use transfer_core::tensor::Name;
 
 /// The default page size, and the largest.
-const SIZE: (usize, usize) = (100, 1000);
+const PAGE_SIZES: (usize, usize) = (100, 1000);
 
 /// The time within which one call collects entries that match its filter.
-const PATIENCE: Duration = Duration::from_millis(5);
+const PAGE_TIME: Duration = Duration::from_millis(5);
 
 /// A caller's request for a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl PageRequest {
         T: Send + 'static,
         S: Send,
     {
-        self.gather_within(PATIENCE, engine, list, show).await
+        self.gather_within(PAGE_TIME, engine, list, show).await
     }
 
     async fn gather_within<T, S>(
@@ -72,22 +72,22 @@ impl PageRequest {
 
 pub(crate) fn size(page_size: u32) -> usize {
     match page_size as usize {
-        0 => SIZE.0,
-        n => n.min(SIZE.1),
+        0 => PAGE_SIZES.0,
+        n => n.min(PAGE_SIZES.1),
     }
 }
 
 /// The prefix of a page token that contains a name.
-const BEHIND: &str = "behind:";
+const TOKEN_PREFIX: &str = "behind:";
 
 /// Returns the token of the page after the entry of that name; empty if the name is empty.
 pub(crate) fn token_of(name: &str) -> String {
-    if name.is_empty() { String::new() } else { format!("{BEHIND}{name}") }
+    if name.is_empty() { String::new() } else { format!("{TOKEN_PREFIX}{name}") }
 }
 
 /// Returns the name in such a token; empty for the first page.
 pub(crate) fn name_of(token: &str) -> Result<&str, Status> {
-    match (token, token.strip_prefix(BEHIND)) {
+    match (token, token.strip_prefix(TOKEN_PREFIX)) {
         ("", _) => Ok(""),
         (_, Some(name)) if Name::new(name).is_ok() => Ok(name),
         _ => Err(wrong_token(token)),

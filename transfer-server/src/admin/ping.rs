@@ -10,7 +10,7 @@ use transfer_core::tensor::Name;
 use transfer_proto::v1;
 
 /// The time-out of an answer, by default and at most.
-const TIMEOUT: Duration = Duration::from_secs(1);
+const PING_TIMEOUT: Duration = Duration::from_secs(1);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(9);
 
 impl AdminState {
@@ -20,7 +20,7 @@ impl AdminState {
         let v1::PingRequest { node, timeout_ns, datagrams } = request;
         let peer = Name::new(&node).map_err(|e| Status::invalid_argument(format!("node: {e}")))?;
         let timeout = match Duration::from_nanos(timeout_ns) {
-            Duration::ZERO => TIMEOUT,
+            Duration::ZERO => PING_TIMEOUT,
             timeout if timeout > LONGEST_TIMEOUT => {
                 let text = format!("timeout_ns is {timeout_ns}; at most {} is possible", LONGEST_TIMEOUT.as_nanos());
                 return Err(Status::invalid_argument(text));

@@ -11,10 +11,10 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// The keys whose values are rules. They may be written as a table, in which the left side of a rule is the key.
-const TABLES: [&str; 5] = ["limits", "tenants", "peer_tenants", "reserve", "share"];
+const TABLE_KEYS: [&str; 5] = ["limits", "tenants", "peer_tenants", "reserve", "share"];
 
 /// The longest file. No configuration is longer.
-const LONGEST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Errors of a configuration file. Each names the file, and the line and key if there are any.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum FileError {
         source: io::Error,
     },
     /// The file is too long.
-    #[error("--config {}: it has more than {LONGEST} bytes, and no configuration has", path.display())]
+    #[error("--config {}: it has more than {MAX_FILE_BYTES} bytes, and no configuration has", path.display())]
     TooLong {
         /// The file.
         path: PathBuf,
@@ -117,8 +117,8 @@ impl ConfigFile {
         // A source that is not a regular file does not report its length.
         let mut text = String::new();
         let file = std::fs::File::open(path).map_err(cannot)?;
-        file.take(LONGEST + 1).read_to_string(&mut text).map_err(cannot)?;
-        if text.len() as u64 > LONGEST {
+        file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(cannot)?;
+        if text.len() as u64 > MAX_FILE_BYTES {
             return Err(FileError::TooLong { path: path.to_owned() });
         }
         ConfigFile::parse(path, &text)
@@ -135,7 +135,7 @@ impl ConfigFile {
         let mut entries = Vec::new();
         for (key, value) in table.get_ref() {
             let (name, line) = (key.get_ref().as_ref(), line_of(key.span().start));
-            if matches!(value.get_ref(), DeValue::Table(_)) && !TABLES.contains(&name) {
+            if matches!(value.get_ref(), DeValue::Table(_)) && !TABLE_KEYS.contains(&name) {
                 return Err(FileError::Table { path: path.to_owned(), line, name: name.to_owned() });
             }
             if !keys(&known).any(|(known, _)| known == name) {

@@ -2,8 +2,8 @@
 
 use super::{
     Config, ConfigError, CopyConfig, DEFAULT_BOARD_ENTRIES, DEFAULT_MAX_ARENA, DEFAULT_POOL, DEFAULT_TCP_RAILS,
-    DirectoryPlace, FabricsConfig, LEAST, LimitsConfig, Locking, Poll, SecurityConfig, Size, SourceFlags, SpillConfig,
-    TenantsConfig, default_pinned_limit, group_limit,
+    DirectoryPlace, FabricsConfig, LimitsConfig, Locking, MIN_SIZE, Poll, SecurityConfig, Size, SourceFlags,
+    SpillConfig, TenantsConfig, default_pinned_limit, group_limit,
 };
 use crate::observe::WatchConfig;
 use crate::observe::logging::LogFlags;
@@ -184,7 +184,7 @@ impl Flags {
             }
             Some(value) => value,
             // A limit that is too small is reported as a separate error.
-            None => DEFAULT_MAX_ARENA.min(limit).max(LEAST),
+            None => DEFAULT_MAX_ARENA.min(limit).max(MIN_SIZE),
         };
         let config = Config {
             node,
@@ -198,7 +198,7 @@ impl Flags {
             tcp_rails: self.tcp_rails,
             directory,
             replace: self.replace,
-            pool_bytes: self.pool_bytes.unwrap_or(DEFAULT_POOL.min(Size(default_limit.0 / 4)).max(LEAST)),
+            pool_bytes: self.pool_bytes.unwrap_or(DEFAULT_POOL.min(Size(default_limit.0 / 4)).max(MIN_SIZE)),
             max_arena_bytes,
             pinned_limit: limit,
             board_entries: self.board_entries,

@@ -42,7 +42,7 @@ use transfer_memory::board::ENTRY_BYTES as BOARD_ENTRY_BYTES;
 use transfer_memory::socket::MAX_PATH_BYTES;
 
 /// The smallest memory size that works.
-const LEAST: Size = Size(64 << 10);
+const MIN_SIZE: Size = Size(64 << 10);
 
 /// The memory that the sidecar and the rings of one worker pin besides the worker's arena and the landing pool, rounded
 /// up.
@@ -172,7 +172,7 @@ impl Config {
             tcp_rails: DEFAULT_TCP_RAILS,
             directory: DirectoryPlace::Embedded,
             replace: false,
-            pool_bytes: Size(64 << 20).min(Size(pinned_limit.0 / 4)).max(LEAST),
+            pool_bytes: Size(64 << 20).min(Size(pinned_limit.0 / 4)).max(MIN_SIZE),
             max_arena_bytes: DEFAULT_MAX_ARENA.min(pinned_limit),
             pinned_limit,
             board_entries: DEFAULT_BOARD_ENTRIES,
@@ -298,8 +298,8 @@ impl Config {
     fn check_memory(&self) -> Result<(), ConfigError> {
         let limit = self.pinned_limit;
         for (flag, value) in [("--pool-bytes", self.pool_bytes), ("--max-arena-bytes", self.max_arena_bytes)] {
-            if value < LEAST {
-                return Err(ConfigError::TooSmall { flag, value, least: LEAST });
+            if value < MIN_SIZE {
+                return Err(ConfigError::TooSmall { flag, value, least: MIN_SIZE });
             }
         }
         // An arena may be as large as the limit, but most are smaller. Only the size of the pool is certain.

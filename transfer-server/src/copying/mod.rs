@@ -39,7 +39,7 @@ use transfer_proto::v1;
 pub(crate) const MESSAGE_BYTES: std::ops::RangeInclusive<u64> = 4096..=64 << 20;
 
 /// The progress reports that may wait for a slow client, besides the last one.
-const REPORTS: usize = 4;
+const MAX_WAITING_REPORTS: usize = 4;
 
 /// A copy that the caller may make, and whose values are valid.
 #[derive(Debug)]
@@ -60,10 +60,10 @@ pub(crate) struct Order {
 
 /// The copies of this sidecar. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Copies(Option<Arc<Shared>>);
+pub(crate) struct Copies(Option<Arc<CopiesShared>>);
 
 #[derive(Debug)]
-struct Shared {
+struct CopiesShared {
     folder: Folder,
     role: CopyRole,
     tenant: Tenant,
@@ -85,7 +85,7 @@ impl Copies {
     ) -> Copies {
         // `Config::check` has checked the tenant.
         let (Some(folder), Ok(tenant)) = (folder, config.tenant(tenancy)) else { return Copies(None) };
-        Copies(Some(Arc::new(Shared {
+        Copies(Some(Arc::new(CopiesShared {
             folder,
             role: config.role,
             tenant,
@@ -120,7 +120,7 @@ impl Copies {
         let slot = shared.slots.take(caller.to_string())?;
         let number = shared.next.fetch_add(1, Ordering::Relaxed);
         let name = Name::new(&format!("copy-{number}")).map_err(|e| CopyError::Internal(e.to_string()))?;
-        let (reports, told) = mpsc::channel(REPORTS + 1);
+        let (reports, told) = mpsc::channel(MAX_WAITING_REPORTS + 1);
         let last = reports.clone().try_reserve_owned().map_err(|e| CopyError::Internal(e.to_string()))?;
         let (hear, heard) = crossbeam_channel::unbounded();
         // The caller hangs up: the thread ends, and what it has written so far is gone.

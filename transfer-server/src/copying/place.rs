@@ -19,7 +19,7 @@ const LONGEST_PATH: usize = 4095;
 const LONGEST_NAME: usize = 255;
 
 /// The most entries whose sizes are added up.
-const MOST_ENTRIES: usize = 100_000;
+const MAX_ENTRIES: usize = 100_000;
 
 /// The folder for copies. It stays the same one if its path gets another folder.
 #[derive(Debug)]
@@ -135,8 +135,8 @@ impl Folder {
                     continue;
                 }
                 entries += 1;
-                if entries > MOST_ENTRIES {
-                    return Err(CopyError::ManyEntries { most: MOST_ENTRIES });
+                if entries > MAX_ENTRIES {
+                    return Err(CopyError::ManyEntries { most: MAX_ENTRIES });
                 }
                 // What is gone by now takes no room.
                 let about = match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {

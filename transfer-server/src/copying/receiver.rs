@@ -2,7 +2,7 @@
 
 use super::error::CopyError;
 use super::pace::{INTERVAL, Pace};
-use super::{Order, Shared};
+use super::{CopiesShared, Order};
 use crate::engine::{EngineCommand, ReaderReply};
 use crossbeam_channel as channel;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -23,13 +23,13 @@ use transfer_memory::segment::Segment;
 use transfer_proto::v1;
 
 /// The pieces that are fetched ahead of the one that is written.
-const AHEAD: u64 = 4;
+const PIECES_AHEAD: u64 = 4;
 
 /// The bytes that are copied out, added to the digest and written at once: they stay in the cache meanwhile.
 const CHUNK_BYTES: usize = 128 << 10;
 
 /// The interval of reports.
-const REPORT: Duration = Duration::from_millis(100);
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The length of the last version: the sender's digest.
 const DIGEST_BYTES: u64 = 32;
@@ -65,7 +65,7 @@ pub(super) struct Receiver {
     pub(super) last: mpsc::OwnedPermit<Result<v1::CopyProgress, Status>>,
     pub(super) hear: channel::Sender<Heard>,
     pub(super) heard: channel::Receiver<Heard>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<CopiesShared>,
 }
 
 /// A piece that has come. Its memory stays until its lease is released.
@@ -77,7 +77,7 @@ struct Piece {
 
 /// The session, which ends with this value: also its leases and its fetches.
 struct Session<'a> {
-    shared: &'a Shared,
+    shared: &'a CopiesShared,
     id: SessionId,
 }
 
@@ -115,7 +115,7 @@ impl Receiver {
 
     fn receive(&self) -> Result<v1::CopyDone, CopyError> {
         let Order { path, bytes, message_bytes, overwrite, .. } = &self.order;
-        let Shared { folder, room, sessions, tenant, .. } = &*self.shared;
+        let CopiesShared { folder, room, sessions, tenant, .. } = &*self.shared;
         let place = folder.place(path, *overwrite)?;
         let _reserved = room.reserve(folder, &place, path, *bytes)?;
         let unfinished = place.begin()?;
@@ -133,7 +133,7 @@ impl Receiver {
         let mut pace = Pace::new(reported);
         loop {
             // The version after the pieces is the digest.
-            while asked <= pieces && asked < next - 1 + AHEAD {
+            while asked <= pieces && asked < next - 1 + PIECES_AHEAD {
                 asked += 1;
                 session.request(self.fetch(asked))?;
             }
@@ -174,7 +174,7 @@ impl Receiver {
             if next <= pieces {
                 pace.moved(Instant::now(), at)?;
             }
-            if reported.elapsed() >= REPORT {
+            if reported.elapsed() >= REPORT_INTERVAL {
                 self.report(at);
                 reported = Instant::now();
             }

@@ -16,13 +16,13 @@ use v1::event::What;
 
 /// The time for which requests wait for the directory. It is counted from the start or from the end of the last
 /// attachment; while the node is attached, from the first unanswered claim.
-const PATIENCE: Duration = Duration::from_secs(3);
+const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The first and the longest pause before the next attempt to attach.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+const ATTACH_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 /// With more unsent items than this, the node's requests wait in their channel.
-const FULL: usize = 16 * MAX_BATCH;
+const MAX_UNSENT: usize = 16 * MAX_BATCH;
 
 /// The state of the directory, as this node sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl DirectoryClient {
         let (asks, asked) = mpsc::unbounded_channel();
         let (report, state) =
             watch::channel(DirectoryState { why_not: "not attached yet".to_owned(), ..DirectoryState::default() });
-        let (ledger, alone_at) = (Ledger::default(), Some(tokio::time::Instant::now() + PATIENCE));
+        let (ledger, alone_at) = (Ledger::default(), Some(tokio::time::Instant::now() + DIRECTORY_TIMEOUT));
         let leaves = Arc::new(Notify::new());
         let left = leaves.clone();
         let actor = Actor { place: place.clone(), hello, asked, news, report, ledger, alone_at, leaves: left };
@@ -214,12 +214,12 @@ impl Actor {
     }
 
     async fn attach_for_ever(&mut self) -> Result<std::convert::Infallible, Done> {
-        let mut pause = BACKOFF.0;
+        let mut pause = ATTACH_BACKOFF.0;
         loop {
             let (place, hello) = (self.place.clone(), self.hello.clone());
             let (why, refused) = match self.meanwhile(async move { Connection::open(&place, &hello).await }).await? {
                 Ok(line) => {
-                    pause = BACKOFF.0;
+                    pause = ATTACH_BACKOFF.0;
                     // Replaces only once. Otherwise two sidecars of one name would replace each other without end.
                     self.hello.replace = false;
                     (self.attached(line).await?, false)
@@ -246,7 +246,7 @@ impl Actor {
             });
             let jitter = 0.5 + fastrand::f64() / 2.0;
             self.meanwhile(tokio::time::sleep(pause.mul_f64(jitter))).await?;
-            pause = (pause * 2).min(BACKOFF.1);
+            pause = (pause * 2).min(ATTACH_BACKOFF.1);
         }
     }
 
@@ -290,7 +290,7 @@ impl Actor {
         tracing::info!(directory = self.place.describe(), "attached to the directory");
         self.alone_at = None;
         let why = self.speak(&mut line).await?;
-        self.alone_at = Some(tokio::time::Instant::now() + PATIENCE);
+        self.alone_at = Some(tokio::time::Instant::now() + DIRECTORY_TIMEOUT);
         self.ledger.detached();
         Ok(why)
     }
@@ -302,7 +302,8 @@ impl Actor {
         let (line_out, mut line_in) = line.split();
         let (mut asks, mut leaves) = (Vec::with_capacity(64), false);
         loop {
-            let overdue = self.ledger.waits_since().map(|since| tokio::time::Instant::from_std(since + PATIENCE));
+            let overdue =
+                self.ledger.waits_since().map(|since| tokio::time::Instant::from_std(since + DIRECTORY_TIMEOUT));
             tokio::select! {
                 () = line_out.ready(), if !unsaid.is_empty() => {
                     let len = unsaid.len().min(MAX_BATCH);
@@ -335,7 +336,7 @@ impl Actor {
                     leaves = true;
                     unsaid.push_back(NodeItem::Leave);
                 }
-                count = self.asked.recv_many(&mut asks, 64), if unsaid.len() < FULL => {
+                count = self.asked.recv_many(&mut asks, 64), if unsaid.len() < MAX_UNSENT => {
                     if count == 0 {
                         return Err(Done);
                     }
@@ -349,7 +350,7 @@ impl Actor {
                     }
                 }
                 () = at(overdue) => {
-                    for news in self.ledger.grant_overdue(Instant::now(), PATIENCE) {
+                    for news in self.ledger.grant_overdue(Instant::now(), DIRECTORY_TIMEOUT) {
                         self.tell(news);
                     }
                 }

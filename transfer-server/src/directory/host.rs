@@ -23,7 +23,7 @@ pub const MAX_BATCH: usize = 1024;
 const FULL_OUTBOX: usize = 8 * MAX_BATCH;
 
 /// A node that has been silent for this long loses its name to another sidecar that claims it.
-const SILENCE: Duration = Duration::from_secs(5);
+const SILENCE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The reason why an attachment ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -42,14 +42,14 @@ pub enum Detached {
 
 /// The directory, in memory. Cheap to clone; all clones share one directory.
 #[derive(Debug, Clone)]
-pub struct Directory(Arc<Shared>);
+pub struct Directory(Arc<HostShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct HostShared {
     host: Name,
     /// The path of a Unix socket at which nodes of this host may attach, to prove their user. Empty: none.
     local: Arc<str>,
-    /// See [`SILENCE`].
+    /// See [`SILENCE_LIMIT`].
     silence: Duration,
     state: Mutex<State>,
 }
@@ -113,7 +113,7 @@ impl Directory {
     /// Makes a directory like [`Directory::new`], with a Unix socket for nodes of the same host, and with the rules of
     /// tenants.
     pub(crate) fn with(host: Name, local: Arc<str>, tenants: Tenants) -> Directory {
-        Directory::patient(host, local, tenants, SILENCE)
+        Directory::patient(host, local, tenants, SILENCE_LIMIT)
     }
 
     /// Limits the keys of one node. The default is no limit.
@@ -130,7 +130,7 @@ impl Directory {
             pings: 0,
             closed: false,
         };
-        Directory(Arc::new(Shared { host, local, silence, state: Mutex::new(state) }))
+        Directory(Arc::new(HostShared { host, local, silence, state: Mutex::new(state) }))
     }
 
     /// Returns the path of the Unix socket at which nodes of this host may attach.

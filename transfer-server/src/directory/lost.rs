@@ -8,10 +8,10 @@ use tokio::time::Instant;
 use transfer_core::tensor::Name;
 
 /// The time for which a lost node is remembered.
-const MISSED: Duration = Duration::from_secs(3600);
+const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
 
 /// The most lost nodes that are remembered. Beyond that the node that was lost first is forgotten.
-const MOST: usize = 1024;
+const MAX_LOST_NODES: usize = 1024;
 
 /// The lost nodes, in the order in which they were lost.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ impl Lost {
     pub(crate) fn lose(&mut self, at: NodeAt, now: Instant) {
         self.found(&at.node);
         self.forget(now);
-        if self.0.len() == MOST {
+        if self.0.len() == MAX_LOST_NODES {
             self.0.pop_front();
         }
         self.0.push_back((at, now));
@@ -40,7 +40,7 @@ impl Lost {
     }
 
     fn forget(&mut self, now: Instant) {
-        while self.0.front().is_some_and(|(_, since)| now.saturating_duration_since(*since) > MISSED) {
+        while self.0.front().is_some_and(|(_, since)| now.saturating_duration_since(*since) > REMEMBERED_FOR) {
             self.0.pop_front();
         }
     }
@@ -75,8 +75,8 @@ mod tests {
     #[test]
     fn lost_nodes_are_bounded() {
         let (mut lost, now) = (Lost::default(), Instant::now());
-        (0..MOST + 3).for_each(|i| lost.lose(at(&format!("n{i}")), now));
+        (0..MAX_LOST_NODES + 3).for_each(|i| lost.lose(at(&format!("n{i}")), now));
         let names = names(&mut lost, now);
-        assert_eq!((names.len(), names[0].as_str()), (MOST, "n3"));
+        assert_eq!((names.len(), names[0].as_str()), (MAX_LOST_NODES, "n3"));
     }
 }

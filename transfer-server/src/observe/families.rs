@@ -92,7 +92,7 @@ impl Family<'_> {
     pub(super) fn durations(&mut self, labels: Labels<'_>, durations: &Histogram) {
         let mut histogram = proto::Histogram::default();
         let mut below = 0;
-        let buckets = durations.buckets.iter().take(Histogram::BOUNDS).enumerate().map(|(bucket, count)| {
+        let buckets = durations.buckets.iter().take(Histogram::BOUND_COUNT).enumerate().map(|(bucket, count)| {
             below += count;
             let mut made = proto::Bucket::default();
             made.set_upper_bound(Histogram::bound_ns(bucket) as f64 / 1e9);

@@ -11,13 +11,13 @@ use transfer_core::fabric::FabricKind;
 use transfer_core::protocol::Operation;
 
 /// The interval of samples.
-const EVERY: Duration = Duration::from_secs(2);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The number of kept samples: 15 minutes.
-const KEPT: usize = 450;
+const KEPT_SAMPLES: usize = 450;
 
 /// The most paths that are counted separately. Further paths count only in the sums.
-const PATHS: usize = 32;
+const MAX_PATHS_SHOWN: usize = 32;
 
 /// The counters at one moment. All but the last two only grow.
 #[derive(Debug, Clone, Serialize)]
@@ -61,14 +61,14 @@ impl History {
             samples.pop_back();
         }
         samples.push_back(sample);
-        while samples.len() > KEPT {
+        while samples.len() > KEPT_SAMPLES {
             samples.pop_front();
         }
     }
 
     /// Takes samples without end.
     pub(super) async fn sample(self: Arc<Self>, watched: Observer) {
-        let mut ticks = tokio::time::interval(EVERY);
+        let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -107,7 +107,7 @@ impl Sample {
             };
             sample.received += received;
             sample.sent += sent;
-            if number < PATHS {
+            if number < MAX_PATHS_SHOWN {
                 sample.paths.push([received, sent]);
             }
         }
@@ -136,7 +136,10 @@ mod tests {
             history.add(sample(at));
         }
         let kept = history.since(0);
-        assert_eq!((kept.len(), kept[0].at_ms, kept[KEPT - 1].at_ms), (KEPT, 1000 - KEPT as u64 + 1, 1000));
+        assert_eq!(
+            (kept.len(), kept[0].at_ms, kept[KEPT_SAMPLES - 1].at_ms),
+            (KEPT_SAMPLES, 1000 - KEPT_SAMPLES as u64 + 1, 1000)
+        );
         assert_eq!(history.since(998).len(), 2);
         // The clock was set back.
         history.add(sample(900));

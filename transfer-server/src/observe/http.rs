@@ -2,7 +2,7 @@
 //!
 //! Plain HTTP/1.1 and read-only, for a scraper and a browser on the same host, or in a protected network. The server
 //! has a thread of its own, so slow or busy clients delay neither the control plane nor the data plane. A connection
-//! carries one request, and at most [`CONNECTIONS`] are served. Silent connections make room for others (`places`).
+//! carries one request, and at most [`MAX_CONNECTIONS`] are served. Silent connections make room for others (`places`).
 
 use super::history::History;
 use super::observer::Observer;
@@ -25,10 +25,10 @@ use tokio::sync::oneshot;
 use tower::ServiceExt;
 
 /// The most connections at once; others wait in the kernel's queue.
-const CONNECTIONS: usize = 32;
+const MAX_CONNECTIONS: usize = 32;
 
 /// The time-out of a request.
-const ASKING: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time-out of a whole connection.
 const ALL: Duration = Duration::from_secs(20);
@@ -66,7 +66,7 @@ impl HttpServer {
                     // An error means that the sidecar is gone, so stop as well.
                     _ = stopped => {}
                     () = sampling => {}
-                    () = serve(listener, routes(shown), ASKING) => {}
+                    () = serve(listener, routes(shown), REQUEST_TIMEOUT) => {}
                 }
             });
         })?;
@@ -93,7 +93,7 @@ async fn serve(listener: TcpListener, routes: Router, asking: Duration) {
         Ok(listener) => listener,
         Err(e) => return tracing::error!("--http-listen: the socket cannot be waited for: {e}"),
     };
-    let mut places = Places::new(CONNECTIONS);
+    let mut places = Places::new(MAX_CONNECTIONS);
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -260,7 +260,7 @@ mod tests {
             stream.read_to_string(&mut answer).expect("an answer and the end");
             assert!(answer.ends_with("ok\n"), "{answer:?}");
         };
-        let silent: Vec<_> = (0..CONNECTIONS).map(|_| connect()).collect();
+        let silent: Vec<_> = (0..MAX_CONNECTIONS).map(|_| connect()).collect();
         ask(&connect());
         // Only the first connection was closed.
         assert_eq!((&silent[0]).read(&mut [0]).expect("the end"), 0);

@@ -10,7 +10,7 @@ use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
 /// The window in which a call site may log its number of lines.
-const WINDOW: Duration = Duration::from_secs(1);
+const RATE_WINDOW: Duration = Duration::from_secs(1);
 
 /// The target of the lines that report dropped lines. These lines are not limited: there is at most one for each call
 /// site and second.
@@ -62,7 +62,7 @@ impl Limiter {
         let mut places = self.places.lock();
         let place =
             places.entry(metadata.callsite()).or_insert_with(|| Place { metadata, began: now, written: 0, untold: 0 });
-        if now.saturating_duration_since(place.began) >= WINDOW {
+        if now.saturating_duration_since(place.began) >= RATE_WINDOW {
             (place.began, place.written) = (now, 0);
         }
         if place.written < self.most {
@@ -101,7 +101,7 @@ impl Limiter {
                     self.to_tell.wait(&mut places);
                 }
                 drop(places);
-                std::thread::sleep(WINDOW);
+                std::thread::sleep(RATE_WINDOW);
                 for Dropped { lines, target, file, line } in self.take_untold() {
                     tracing::warn!(
                         target: TARGET,
@@ -168,7 +168,7 @@ mod tests {
         let written = (0..10).filter(|_| limiter.takes(one, start)).count();
         assert_eq!((written, limiter.dropped()), (3, 7));
         assert!(limiter.takes(another, start), "another place is not limited by that");
-        assert!(limiter.takes(one, start + WINDOW), "a new second has begun");
+        assert!(limiter.takes(one, start + RATE_WINDOW), "a new second has begun");
         let told = limiter.take_untold();
         assert_eq!(told.len(), 1);
         assert_eq!((told[0].lines, told[0].line), (7, one.line().unwrap()));

@@ -20,7 +20,7 @@ use tracing_subscriber::fmt::format::Writer;
 use transfer_core::text::{acts_where_shown, printable};
 
 /// The most bytes that wait to be written.
-const MOST_BYTES: usize = 1 << 20;
+const MAX_WAITING_BYTES: usize = 1 << 20;
 
 /// The queue. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -67,7 +67,7 @@ impl Lines {
             LogFormat::Json => escaped_json(line).into_bytes(),
         };
         let mut queue = self.0.queue.lock();
-        if queue.len_bytes + line.len() > MOST_BYTES {
+        if queue.len_bytes + line.len() > MAX_WAITING_BYTES {
             queue.dropped += 1;
             queue.untold += 1;
             return;
@@ -112,7 +112,7 @@ impl Lines {
         queue.writing = true;
         let line = queue.lines.pop_front();
         queue.len_bytes -= line.as_ref().map_or(0, Vec::len);
-        let untold = if queue.len_bytes <= MOST_BYTES / 2 { std::mem::take(&mut queue.untold) } else { 0 };
+        let untold = if queue.len_bytes <= MAX_WAITING_BYTES / 2 { std::mem::take(&mut queue.untold) } else { 0 };
         (line, untold)
     }
 

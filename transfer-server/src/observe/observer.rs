@@ -21,20 +21,20 @@ use transfer_fabric::verbs::datagrams::Datagrams;
 use transfer_memory::segment::PinnedBudget;
 
 /// The lifetime of a snapshot. It limits how often frequent requests ask the data plane.
-const FRESH: Duration = Duration::from_millis(100);
+const SNAPSHOT_LIFETIME: Duration = Duration::from_millis(100);
 
 /// The most workers, tensors and transfers that are listed.
-const MOST_LISTED: usize = 200;
+const MAX_LISTED: usize = 200;
 
 /// The most pages that one list asks for.
-const MOST_PAGES: usize = 8;
+const MAX_PAGES: usize = 8;
 
 /// The observable state of a sidecar. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Observer(Arc<Inner>);
+pub(crate) struct Observer(Arc<ObserverInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct ObserverInner {
     parts: ObserverParts,
     started_at: SystemTime,
     last: Cached<Observation>,
@@ -50,7 +50,7 @@ impl<T> Cached<T> {
         // The lock is held while the engine is asked, so that concurrent requests get the same answer.
         let mut last = self.0.lock().await;
         if let Some((at, seen)) = &*last
-            && at.elapsed() < FRESH
+            && at.elapsed() < SNAPSHOT_LIFETIME
         {
             return Ok(seen.clone());
         }
@@ -108,7 +108,7 @@ pub(crate) struct Observation {
 impl Observer {
     pub(crate) fn new(parts: ObserverParts) -> Observer {
         let started_at = parts.clock.wall_clock(Time::default());
-        Observer(Arc::new(Inner {
+        Observer(Arc::new(ObserverInner {
             parts,
             started_at,
             last: Cached(Mutex::new(None)),
@@ -125,7 +125,7 @@ impl Observer {
         self.0.started_at
     }
 
-    /// Returns the state of the sidecar, at most [`FRESH`] old.
+    /// Returns the state of the sidecar, at most [`SNAPSHOT_LIFETIME`] old.
     pub(crate) async fn look(&self) -> Result<Arc<Observation>, EngineError> {
         self.0.last.get(self.look_now()).await
     }
@@ -154,29 +154,29 @@ impl Observer {
         })
     }
 
-    /// Returns workers, tensors, transfers and exchanges, at most [`FRESH`] old.
+    /// Returns workers, tensors, transfers and exchanges, at most [`SNAPSHOT_LIFETIME`] old.
     pub(crate) async fn lists(&self) -> Result<Arc<Lists>, EngineError> {
         let look = async {
             let sessions = |answer| Listing::Sessions { prefix: String::new(), answer };
             let transfers = |answer| Listing::Transfers { filter: TransferFilter::default(), answer };
             let tensors = |answer| Listing::Tensors { filter: TensorFilter::default(), answer };
-            let sessions = self.pages(MOST_LISTED, sessions).await?;
-            let tensors = self.pages(MOST_LISTED, tensors).await?;
-            let transfers = self.pages(MOST_LISTED, transfers).await?;
+            let sessions = self.pages(MAX_LISTED, sessions).await?;
+            let tensors = self.pages(MAX_LISTED, tensors).await?;
+            let transfers = self.pages(MAX_LISTED, transfers).await?;
             let exchanges = exchanges::look(&self.parts().engine, "", false, |_| true).await?;
             Ok(Lists { sessions, tensors, transfers, exchanges })
         };
         self.0.last_lists.get(look).await
     }
 
-    /// Returns the first entries of a list. Asks for at most [`MOST_PAGES`] pages, because a page may be short.
+    /// Returns the first entries of a list. Asks for at most [`MAX_PAGES`] pages, because a page may be short.
     async fn pages<T: Send + 'static>(
         &self,
         most: usize,
         listing: impl Fn(Answer<Page<T>>) -> Listing,
     ) -> Result<Vec<T>, EngineError> {
         let (mut entries, mut place) = (Vec::new(), 0);
-        for _ in 0..MOST_PAGES {
+        for _ in 0..MAX_PAGES {
             let from = PageFrom { place, limit: most - entries.len() };
             let page = self.parts().engine.list(from, &listing).await?;
             entries.extend(page.entries);

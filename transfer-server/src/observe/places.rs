@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 /// The time for which every connection keeps its place. A normal client has sent its request by then, so that many
 /// clients that arrive together are all served.
-const PATIENCE: Duration = Duration::from_millis(100);
+const GUARANTEED_TIME: Duration = Duration::from_millis(100);
 
 /// The open connections, oldest first.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Places {
         loop {
             self.taken.retain(|taken| !taken.task.is_finished());
             let silent = self.taken.iter().position(|taken| !taken.asked.is_set());
-            let patience = silent.map(|i| self.taken[i].since + PATIENCE);
+            let patience = silent.map(|i| self.taken[i].since + GUARANTEED_TIME);
             let over = async {
                 match patience {
                     Some(until) => tokio::time::sleep_until(until).await,
@@ -130,7 +130,7 @@ mod tests {
         let mut places = Places::new(2);
         let open = [take(&mut places).await, take(&mut places).await];
         open.iter().for_each(|(asked, _)| asked.set());
-        let waited = tokio::time::timeout(PATIENCE * 3, places.wait()).await;
+        let waited = tokio::time::timeout(GUARANTEED_TIME * 3, places.wait()).await;
         assert!(waited.is_err(), "both are being answered");
         open[1].1.abort();
         take(&mut places).await;

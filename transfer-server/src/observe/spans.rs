@@ -16,7 +16,7 @@ use transfer_fabric::engine::{Clock, TraceSink};
 pub(super) const TARGET: &str = "transfer_span";
 
 /// The most records that wait to be written.
-const WAITING: usize = 16 << 10;
+const MAX_WAITING_RECORDS: usize = 16 << 10;
 
 /// The number of records that were dropped because too many waited. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -48,7 +48,7 @@ fn wanted() -> bool {
 pub(crate) fn start(config: &OtlpConfig, node: &Name, incarnation: u64) -> std::io::Result<(TraceSink, Records)> {
     let (queue, export) = otlp::start(config, node, incarnation)?.unzip();
     let wanted: fn() -> bool = if queue.is_some() { || true } else { wanted };
-    let (to, from) = bounded(WAITING);
+    let (to, from) = bounded(MAX_WAITING_RECORDS);
     std::thread::Builder::new().name("transfer-spans".into()).spawn(move || write_down(&from, queue.as_ref()))?;
     let dropped = SpansDropped::default();
     Ok((TraceSink { to, dropped: dropped.0.clone(), wanted }, Records { dropped, export }))

@@ -13,16 +13,16 @@ use transfer_core::protocol::{
 use transfer_fabric::engine::Clock;
 
 /// The most landing pools that are shown.
-const POOLS: usize = 200;
+const MAX_POOLS_SHOWN: usize = 200;
 
 /// The most tensors that are shown.
-const LARGEST: usize = 20;
+const MAX_TENSORS_SHOWN: usize = 20;
 
 /// The most transfers in flight that are shown.
-const OLDEST: usize = 20;
+const MAX_TRANSFERS_SHOWN: usize = 20;
 
 /// The most exchanges that are shown.
-const EXCHANGES: usize = 20;
+const MAX_EXCHANGES_SHOWN: usize = 20;
 
 /// A sidecar at one moment.
 #[derive(Debug, Serialize)]
@@ -210,7 +210,7 @@ pub(super) fn of(watched: &Observer, look: &Observation, lists: &Lists) -> Statu
         pools: now
             .pools
             .iter()
-            .take(POOLS)
+            .take(MAX_POOLS_SHOWN)
             .map(|p| Pool { tenant: p.tenant.to_string(), bytes: p.bytes, used: p.used, waiting: p.waiting })
             .collect(),
         links: look.links.iter().map(|l| link(l, paths)).collect(),
@@ -265,7 +265,7 @@ fn session(session: &SessionStatus) -> Session {
 fn published(tensors: &[TensorStatus], clock: Clock) -> Vec<Tensor> {
     let mut largest: Vec<_> = tensors.iter().collect();
     largest.sort_by_key(|tensor| std::cmp::Reverse(tensor.meta.len_bytes()));
-    let shown = largest.into_iter().take(LARGEST).map(|t| Tensor {
+    let shown = largest.into_iter().take(MAX_TENSORS_SHOWN).map(|t| Tensor {
         key: t.key.to_string(),
         version: t.version.0,
         what: t.meta.to_string(),
@@ -281,7 +281,7 @@ fn published(tensors: &[TensorStatus], clock: Clock) -> Vec<Tensor> {
 fn exchanges(all: &[exchanges::Exchange]) -> Vec<Exchange> {
     let mut largest: Vec<_> = all.iter().collect();
     largest.sort_by_key(|exchange| std::cmp::Reverse(exchange.status.bytes));
-    let shown = largest.into_iter().take(EXCHANGES).map(|exchange| Exchange {
+    let shown = largest.into_iter().take(MAX_EXCHANGES_SHOWN).map(|exchange| Exchange {
         name: exchange.status.name.clone(),
         tenant: exchange.status.tenant.to_string(),
         partitions: exchange.status.partitions,
@@ -304,7 +304,7 @@ fn exchanges(all: &[exchanges::Exchange]) -> Vec<Exchange> {
 fn in_flight(transfers: &[TransferStatus]) -> Vec<InFlight> {
     let mut oldest: Vec<_> = transfers.iter().collect();
     oldest.sort_by_key(|transfer| std::cmp::Reverse(transfer.age));
-    let shown = oldest.into_iter().take(OLDEST).map(|t| InFlight {
+    let shown = oldest.into_iter().take(MAX_TRANSFERS_SHOWN).map(|t| InFlight {
         key: t.key.clone(),
         worker: t.worker.to_string(),
         what: t.operation,
@@ -341,7 +341,7 @@ fn quantile(durations: &Histogram, q: f64) -> Option<f64> {
         let count = *count as f64;
         if below + count >= rank {
             let low = if bucket == 0 { 0 } else { Histogram::bound_ns(bucket - 1) };
-            let high = Histogram::bound_ns(bucket.min(Histogram::BOUNDS - 1)).max(low);
+            let high = Histogram::bound_ns(bucket.min(Histogram::BOUND_COUNT - 1)).max(low);
             return Some((low as f64 + (high - low) as f64 * ((rank - below) / count)) / 1e9);
         }
         below += count;

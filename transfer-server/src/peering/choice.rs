@@ -13,7 +13,7 @@ use transfer_core::tensor::Name;
 use transfer_proto::v1;
 
 /// The most reasons of a peer that are kept.
-const MOST_REASONS: usize = FabricKind::ALL.len();
+const MAX_REASONS: usize = FabricKind::ALL.len();
 
 /// The longest reason of a peer that is kept, in characters.
 const LONGEST_REASON: usize = 512;
@@ -93,7 +93,7 @@ pub(super) fn from_message(passed_over: &[v1::PassedOver]) -> Vec<PassedOver> {
         let Kind(fabric) = Kind::of(p.fabric())?;
         Some(PassedOver { fabric, why: text::printable(&p.why, LONGEST_REASON) })
     };
-    passed_over.iter().take(MOST_REASONS).filter_map(reason).collect()
+    passed_over.iter().take(MAX_REASONS).filter_map(reason).collect()
 }
 
 /// Makes the answer to a call over a fabric that cannot be used. Its details tell the caller that another fabric may
@@ -173,6 +173,6 @@ mod tests {
         assert_eq!(got.len(), 2);
         assert_eq!(got[0].why, r"a\u{1b}[2Jb\nc");
         assert_eq!(got[1].why.chars().count(), LONGEST_REASON);
-        assert_eq!(from_message(&vec![reason(2, "x"); 100]).len(), MOST_REASONS);
+        assert_eq!(from_message(&vec![reason(2, "x"); 100]).len(), MAX_REASONS);
     }
 }

@@ -30,17 +30,17 @@ const LONGEST_NAME: usize = 128;
 const MAX_KNOWN: usize = 256;
 
 /// The calls of each kind in which the kernel may look for a port at a time. Each has a thread.
-const LOOKUPS: usize = 4;
+const MAX_LOOKUPS: usize = 4;
 
 /// The time for which a call waits for one of these threads.
 const LOOKUP_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The datagrams of this node. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Echo(Arc<Shared>);
+pub(crate) struct Echo(Arc<EchoShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct EchoShared {
     links: Links,
     /// The queue pair, or the reason why there is none, which names the node.
     own: Result<Datagrams, String>,
@@ -61,8 +61,8 @@ struct Known {
 
 impl Echo {
     pub(crate) fn new(links: Links, own: Result<Datagrams, String>) -> Echo {
-        let [admitting, sending] = [(); 2].map(|()| Semaphore::new(LOOKUPS));
-        Echo(Arc::new(Shared { links, own, known: Mutex::default(), admitting, sending }))
+        let [admitting, sending] = [(); 2].map(|()| Semaphore::new(MAX_LOOKUPS));
+        Echo(Arc::new(EchoShared { links, own, known: Mutex::default(), admitting, sending }))
     }
 
     /// Admits a peer's queue pair.

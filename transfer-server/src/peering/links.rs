@@ -71,10 +71,10 @@ struct Made {
 
 /// Links to peers. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Links(Arc<Shared>);
+pub(crate) struct Links(Arc<LinksShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct LinksShared {
     me: Identity,
     peers: Mutex<Peers>,
     /// The last incarnation of each peer with which a link was made.
@@ -98,7 +98,7 @@ impl Links {
         security: Security,
     ) -> Links {
         let peers = Mutex::new(Peers::new(me.node.clone(), me.usable()));
-        Links(Arc::new(Shared {
+        Links(Arc::new(LinksShared {
             me,
             peers,
             incarnations: Mutex::default(),
@@ -187,7 +187,7 @@ impl Links {
 
     /// Calls a peer over the best fabric, and over the next one if that fails.
     async fn call(&self, peer: &Name, attempt: Attempt) -> Result<(), DialError> {
-        let Shared { me, directory, .. } = &*self.0;
+        let LinksShared { me, directory, .. } = &*self.0;
         if *peer == me.node {
             return Err(failed(DialErrorKind::Final, "it is this node itself"));
         }
@@ -220,7 +220,7 @@ impl Links {
         attempt: Attempt,
         channel: Channel,
     ) -> Result<(), DialError> {
-        let Shared { me, engine, .. } = &*self.0;
+        let LinksShared { me, engine, .. } = &*self.0;
         let begun = engine.begin_link(peer.clone(), fabric).await;
         let begun = begun.map_err(|e| fabric_failed(DialErrorKind::Final, format!("node {}: {e}", me.node)));
         let (link, offer, receive_slots) = begun?;
@@ -451,7 +451,7 @@ impl Links {
         offer: Offer,
         their_number: u32,
     ) -> Result<v1::ConnectResponse, tonic::Status> {
-        let Shared { me, engine, .. } = &*self.0;
+        let LinksShared { me, engine, .. } = &*self.0;
         let (peer, vouches) = (info.name.clone(), info.vouches.clone());
         self.note_incarnation(&peer, info.incarnation);
         match engine.accept_link(info, fabric, offer).await {

@@ -25,16 +25,16 @@ const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(3);
 const FIRST_BYTE: Duration = Duration::from_secs(1);
 
 /// The most silent connections, and the most handshakes. Beyond that the oldest is closed.
-const MOST_HANDSHAKES: usize = 512;
+const MAX_HANDSHAKES: usize = 512;
 
 /// The most silent connections, and the most handshakes, of one address.
-const MOST_HANDSHAKES_OF_ONE: usize = 32;
+const MAX_HANDSHAKES_OF_ONE: usize = 32;
 
 /// The most accepted connections that the server has not taken yet. Further ones wait in the kernel's queue.
-const MOST_CONNECTIONS: usize = 4 * MOST_HANDSHAKES;
+const MAX_CONNECTIONS: usize = 4 * MAX_HANDSHAKES;
 
 /// The pause after an accept that failed for lack of descriptors or memory.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 type Connections = ReceiverStream<io::Result<Incoming>>;
 
@@ -46,7 +46,7 @@ where
     G: Future<Output = Option<Incoming>> + Send + 'static,
 {
     let (tell, connections) = mpsc::channel(1);
-    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     tokio::spawn(async move {
         loop {
             // The semaphore is never closed.
@@ -68,7 +68,7 @@ where
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept connections for gRPC");
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
@@ -137,7 +137,7 @@ struct FromOne {
 
 impl Sources {
     fn new() -> Sources {
-        let silent = Silent::new(MOST_HANDSHAKES, MOST_HANDSHAKES_OF_ONE);
+        let silent = Silent::new(MAX_HANDSHAKES, MAX_HANDSHAKES_OF_ONE);
         Sources(Arc::new(Mutex::new(Entered { silent, stay: HashMap::new() })))
     }
 
@@ -167,7 +167,7 @@ impl FromOne {
             biased;
             done = work => done.map_err(|e| why(&e)),
             _ = &mut self.gone => Err(format!(
-                "{what} was not there when another one came: {MOST_HANDSHAKES_OF_ONE} of one address or user and {MOST_HANDSHAKES} \
+                "{what} was not there when another one came: {MAX_HANDSHAKES_OF_ONE} of one address or user and {MAX_HANDSHAKES} \
                  of all may be in this stage of their handshake"
             )),
             () = tokio::time::sleep(limit) => Err(format!("no {what} within {limit:?}")),
@@ -301,7 +301,7 @@ mod tests {
     async fn handshakes_of_one_address_are_bounded() {
         let address = |last| Source::Address(IpAddr::from([10, 0, 0, last]));
         let (sources, one, other) = (Sources::new(), address(1), address(2));
-        let mut entered: Vec<_> = (0..MOST_HANDSHAKES_OF_ONE).map(|_| sources.enter(one)).collect();
+        let mut entered: Vec<_> = (0..MAX_HANDSHAKES_OF_ONE).map(|_| sources.enter(one)).collect();
         let mut alone = sources.enter(other);
         entered.push(sources.enter(one));
         // Only the oldest connection of that address is closed.
@@ -326,7 +326,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let mut served = over_plain(listener);
         let mut silent = Vec::new();
-        for _ in 0..=MOST_HANDSHAKES_OF_ONE {
+        for _ in 0..=MAX_HANDSHAKES_OF_ONE {
             silent.push(TcpStream::connect(address).await.unwrap());
         }
         // The first connection is closed, because of the limit or because its time is over.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use transfer_core::tensor::Name;
 
 /// The longest file. A longer one is not a certificate.
-const LONGEST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The protocol that both sides of a data link must offer.
 const DATA_PROTOCOL: &[u8] = b"transfer-data/1";
@@ -188,13 +188,13 @@ fn check_own(
 /// the chain at a late time, and again at each reported time, until no certificate of the chain expires earlier.
 fn expires(chain: &[CertificateDer<'static>], roots: &RootCertStore, provider: &CryptoProvider) -> Option<Duration> {
     /// 9999-12-31, the last day that a certificate can name.
-    const LATE: Duration = Duration::from_secs(253_402_214_400);
+    const LAST_DAY: Duration = Duration::from_secs(253_402_214_400);
     let (own, rest) = chain.split_first()?;
     let parsed = ParsedCertificate::try_from(own).ok()?;
     let algorithms = provider.signature_verification_algorithms.all;
     let mut end = None;
     for _ in 0..=chain.len() {
-        let at = UnixTime::since_unix_epoch(end.unwrap_or(LATE));
+        let at = UnixTime::since_unix_epoch(end.unwrap_or(LAST_DAY));
         match rustls::client::verify_server_cert_signed_by_trust_anchor(&parsed, roots, rest, at, algorithms) {
             Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => {
                 end = Some(Duration::from_secs(not_after.as_secs()));
@@ -214,9 +214,9 @@ fn content(flag: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
     }
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(cannot)?;
-    file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(cannot)?;
-    if bytes.len() as u64 > LONGEST {
-        return bad(format!("it has more than {LONGEST} bytes, and no file of certificates has"));
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return bad(format!("it has more than {MAX_FILE_BYTES} bytes, and no file of certificates has"));
     }
     Ok(bytes)
 }

@@ -67,10 +67,10 @@ pub(crate) fn claimed<T>(request: &Request<T>, node: &str) -> Result<(), Status>
 
 /// The security of this sidecar. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Security(Arc<Shared>);
+pub(crate) struct Security(Arc<SecurityShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct SecurityShared {
     node: Name,
     /// The current TLS material, if any. Each connection loads it, so that new connections use new certificates.
     tls: Option<ArcSwap<Present>>,
@@ -151,7 +151,7 @@ impl Security {
         let Prepared { tls, policy, tenancy } = prepared;
         let (tls, policy) = (tls.map(ArcSwap::new), ArcSwap::from_pointee(policy));
         let tenancy = Arc::new(tenancy);
-        Security(Arc::new(Shared { node, tls, policy, tenancy, refused: AtomicU64::new(0) }))
+        Security(Arc::new(SecurityShared { node, tls, policy, tenancy, refused: AtomicU64::new(0) }))
     }
 
     /// Makes the security of a node without certificates that has the default policy.

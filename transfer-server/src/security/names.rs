@@ -16,10 +16,10 @@ pub(super) fn of(certificate: &CertificateDer<'_>) -> Result<Vec<String>, webpki
 
 /// Lists a few of the names for an error text.
 pub(super) fn in_words(names: &[String]) -> String {
-    const MOST: usize = 8;
+    const MAX_NAMES_SHOWN: usize = 8;
     match names {
         [] => "no name".to_owned(),
-        few if few.len() <= MOST => few.join(", "),
-        many => format!("{}, and {} more", many[..MOST].join(", "), many.len() - MOST),
+        few if few.len() <= MAX_NAMES_SHOWN => few.join(", "),
+        many => format!("{}, and {} more", many[..MAX_NAMES_SHOWN].join(", "), many.len() - MAX_NAMES_SHOWN),
     }
 }

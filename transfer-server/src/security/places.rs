@@ -7,10 +7,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The most connections of one listener. Each takes a descriptor.
-const MOST: usize = 8192;
+const MAX_CONNECTIONS: usize = 8192;
 
 /// The most connections of one address or user.
-const MOST_OF_ONE: usize = 1024;
+const MAX_CONNECTIONS_OF_ONE: usize = 1024;
 
 /// The source of a connection, as the kernel reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,10 +46,10 @@ impl Places {
     pub(super) fn take(&self, source: Source) -> Result<PlaceOfOne, String> {
         let mut places = self.0.lock();
         let (all, own) = (places.values().sum::<usize>(), places.get(&source).copied().unwrap_or(0));
-        if own >= MOST_OF_ONE {
+        if own >= MAX_CONNECTIONS_OF_ONE {
             return Err(format!("{source} has {own} connections, which is the most that one may have"));
         }
-        if all >= MOST {
+        if all >= MAX_CONNECTIONS {
             return Err(format!("there are {all} connections, which is the most that all may have"));
         }
         places.insert(source, own + 1);
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn one_source_takes_its_share_and_gives_it_back() {
         let places = Places::default();
-        let mut own: Vec<_> = (0..MOST_OF_ONE).map(|_| places.take(Source::User(7)).unwrap()).collect();
+        let mut own: Vec<_> = (0..MAX_CONNECTIONS_OF_ONE).map(|_| places.take(Source::User(7)).unwrap()).collect();
         let why = places.take(Source::User(7)).unwrap_err();
         assert!(why.starts_with("user id 7 has 1024 connections"), "{why}");
         drop(places.take(Source::User(8)).unwrap());

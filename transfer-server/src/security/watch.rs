@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The interval of checks of the files.
-const PERIOD: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The identity of a file's state: device, inode, seconds and nanoseconds of its last change, length.
 type Stamp = (u64, u64, i64, i64, u64);
@@ -43,7 +43,7 @@ impl Seen {
 pub(crate) async fn watch(security: Security) {
     let mut refused = None;
     while security.has_tls() {
-        tokio::time::sleep(PERIOD).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         look(&security, &mut refused);
     }
 }

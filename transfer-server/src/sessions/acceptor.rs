@@ -20,13 +20,13 @@ use transfer_core::silent::{Silent, Ticket};
 use transfer_memory::socket::{Listener, Socket, SocketError};
 
 /// The most handshakes at once. Each has a thread.
-const HANDSHAKES: usize = 64;
+const MAX_HANDSHAKES: usize = 64;
 
 /// The most handshakes at once with one user's processes.
 const HANDSHAKES_OF_ONE: usize = 16;
 
 /// The most connections that wait for a thread, most of them silent.
-const WAITING: usize = 256;
+const MAX_WAITING: usize = 256;
 
 /// The most waiting connections of one user.
 const WAITING_OF_ONE: usize = 64;
@@ -35,17 +35,17 @@ const WAITING_OF_ONE: usize = 64;
 const FIRST_MESSAGE: Duration = Duration::from_secs(1);
 
 /// The pause after a failure that lasts, usually a lack of descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts workers until it is dropped. The drop also removes the socket's path.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
-    shared: Arc<Shared>,
+    shared: Arc<AcceptorShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct AcceptorShared {
     /// Wakes the acceptor when it has to look at its state.
     bell: OwnedFd,
     stop: AtomicBool,
@@ -53,10 +53,10 @@ struct Shared {
     handshakes: Mutex<HashMap<u32, usize>>,
 }
 
-impl Shared {
-    fn new() -> std::io::Result<Shared> {
+impl AcceptorShared {
+    fn new() -> std::io::Result<AcceptorShared> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Shared { bell, stop: AtomicBool::new(false), handshakes: Mutex::default() })
+        Ok(AcceptorShared { bell, stop: AtomicBool::new(false), handshakes: Mutex::default() })
     }
 
     fn ring(&self) {
@@ -68,7 +68,7 @@ impl Shared {
     fn begin(&self, user: u32) -> bool {
         let mut handshakes = self.handshakes.lock();
         let (all, own) = (handshakes.values().sum::<usize>(), handshakes.get(&user).copied().unwrap_or(0));
-        let may = all < HANDSHAKES && own < HANDSHAKES_OF_ONE;
+        let may = all < MAX_HANDSHAKES && own < HANDSHAKES_OF_ONE;
         if may {
             handshakes.insert(user, own + 1);
         }
@@ -99,7 +99,7 @@ struct Waiting {
 
 /// The state of the thread.
 struct Accepting<H> {
-    shared: Arc<Shared>,
+    shared: Arc<AcceptorShared>,
     runtime: Handle,
     /// Does the handshake with a connection that has sent something.
     handshake: H,
@@ -125,8 +125,8 @@ impl Acceptor {
         first_message: Duration,
         runtime: Handle,
     ) -> std::io::Result<Acceptor> {
-        let shared = Arc::new(Shared::new()?);
-        let silent = Silent::new(WAITING, WAITING_OF_ONE);
+        let shared = Arc::new(AcceptorShared::new()?);
+        let silent = Silent::new(MAX_WAITING, WAITING_OF_ONE);
         let waiting = BTreeMap::new();
         let mut accepting =
             Accepting { shared: shared.clone(), runtime, handshake, user, first_message, silent, waiting };
@@ -134,7 +134,7 @@ impl Acceptor {
             while !accepting.shared.stop.load(Ordering::Relaxed) {
                 if let Err(e) = accepting.round(&listener) {
                     tracing::error!("no worker can connect now: {e}");
-                    std::thread::sleep(PAUSE);
+                    std::thread::sleep(ACCEPT_PAUSE);
                 }
             }
         })?;
@@ -236,7 +236,7 @@ impl<H: Fn(Socket) + Clone + Send + 'static> Accepting<H> {
         let (ticket, gone) = self.silent.enter(user);
         if let Some(gone) = gone.and_then(|gone| self.waiting.remove(&gone)) {
             tracing::warn!(
-                "a connection of user id {} was closed for another one: {WAITING_OF_ONE} of one user and {WAITING} of all wait for \
+                "a connection of user id {} was closed for another one: {WAITING_OF_ONE} of one user and {MAX_WAITING} of all wait for \
                  their handshake at most",
                 gone.user
             );

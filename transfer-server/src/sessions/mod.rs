@@ -58,10 +58,10 @@ pub(crate) struct Granted {
 
 /// Gives workers their sessions. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Sessions(Arc<Shared>);
+pub(crate) struct Sessions(Arc<SessionsShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct SessionsShared {
     policy: SidecarPolicy,
     /// The options of landing pools.
     pool: SegmentOptions,
@@ -118,7 +118,7 @@ impl Held {
 
 /// A reserved worker name. Dropping it frees the name, unless it was kept.
 struct Reserved<'a> {
-    shared: &'a Shared,
+    shared: &'a SessionsShared,
     worker: Name,
     session: u64,
     kept: bool,
@@ -159,7 +159,7 @@ impl Sessions {
         drain: Drain,
     ) -> Sessions {
         let Granted { pool, board_entries, sessions } = granted;
-        Sessions(Arc::new(Shared {
+        Sessions(Arc::new(SessionsShared {
             budget: policy.budget.clone(),
             policy,
             pool,
@@ -266,7 +266,7 @@ impl Sessions {
     }
 }
 
-impl Shared {
+impl SessionsShared {
     fn tell_name_lost(&self, session: u64, node: Name) {
         // An engine that has ended has no sessions.
         let _ = self.engine.send(EngineCommand::NameLost { session: SessionId(session), node });

@@ -19,7 +19,7 @@ use tonic_health::server::HealthReporter;
 use transfer_fabric::verbs::datagrams::Datagrams;
 
 /// The time for which running calls may continue after the stop.
-const GRACE: Duration = Duration::from_millis(500);
+const STOP_GRACE: Duration = Duration::from_millis(500);
 
 type Report = SyncSender<Result<Live, StartError>>;
 
@@ -121,12 +121,12 @@ impl Running {
         }
         match &hosted {
             Some(hosted) => hosted.close(),
-            None => directory.leave(GRACE).await,
+            None => directory.leave(STOP_GRACE).await,
         }
         // There may be no receiver.
         let _ = stop.send(true);
         // A stream that its client keeps open does not end by itself.
-        let _ = tokio::time::timeout(GRACE, servers.ended()).await;
+        let _ = tokio::time::timeout(STOP_GRACE, servers.ended()).await;
         if let Some(export) = export {
             export.flushed().await;
         }

@@ -148,20 +148,8 @@ impl Worker {
         self.next_offset += (bytes.len() as u64).next_multiple_of(64);
         self.end.arena.copy_in(offset, bytes).unwrap();
         let push = Push {
-            key: Key::new(key).unwrap(),
-            version: None,
-            meta: TensorMeta::of(DType::U8, &[bytes.len() as u64]).unwrap(),
-            offset,
-            to: None,
             timeout: SOON,
-            require: None,
-            retention: Default::default(),
-            takeover: false,
-            readable_by: Vec::new(),
-            ranges: 0,
-            trace: None,
-            more_follow: false,
-            announced: None,
+            ..Push::new(Key::new(key).unwrap(), TensorMeta::of(DType::U8, &[bytes.len() as u64]).unwrap(), offset)
         };
         self.ask(Command::Push(push))
     }

@@ -16,10 +16,10 @@ use crate::sys::{Handle, Rdmacm, rdmacm, set_nonblocking};
 /// The channel for the events of connections. Its file descriptor becomes readable when there is an event. Clones are
 /// the same channel.
 #[derive(Clone, Debug)]
-pub struct EventChannel(Arc<Inner>);
+pub struct EventChannel(Arc<EventChannelInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct EventChannelInner {
     functions: &'static Rdmacm,
     raw: Handle<rdma_event_channel>,
     /// Guards the fields of the ids: the library writes them while it takes an event, and in most calls, without a
@@ -34,7 +34,7 @@ impl EventChannel {
         // SAFETY: it needs nothing.
         let raw = Handle::new(unsafe { (library.rdma_create_event_channel)() })
             .map_err(|why| VerbsError::because(NAME, "rdma_create_event_channel", why))?;
-        let channel = Self(Arc::new(Inner { functions: library, raw, using: Mutex::new(()) }));
+        let channel = Self(Arc::new(EventChannelInner { functions: library, raw, using: Mutex::new(()) }));
         set_nonblocking(channel.as_fd()).map_err(|why| VerbsError::because(NAME, "O_NONBLOCK for events", why))?;
         Ok(channel)
     }
@@ -96,7 +96,7 @@ impl AsFd for EventChannel {
     }
 }
 
-impl Drop for Inner {
+impl Drop for EventChannelInner {
     fn drop(&mut self) {
         // SAFETY: the ids whose events come in here hold it, so this is its last use.
         unsafe { (self.functions.rdma_destroy_event_channel)(self.raw.raw()) }

@@ -12,7 +12,7 @@ use crate::{
     VerbsError, receive_list,
 };
 
-pub(super) struct Inner {
+pub(super) struct QueuePairInner {
     raw: Handle<ibv_qp>,
     pub(super) domain: ProtectionDomain,
     pub(super) number: u32,
@@ -22,7 +22,7 @@ pub(super) struct Inner {
     _queues: (CompletionQueue, CompletionQueue, Option<SharedReceiveQueue>),
 }
 
-impl Inner {
+impl QueuePairInner {
     pub(super) fn create<T: Transport>(
         domain: &ProtectionDomain,
         options: &QueuePairOptions,
@@ -128,7 +128,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for QueuePairInner {
     fn drop(&mut self) {
         let context = self.domain.context();
         // SAFETY: there is one owner, so this is the queue pair's last use.

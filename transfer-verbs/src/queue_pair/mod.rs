@@ -16,7 +16,7 @@ mod inner;
 mod step;
 mod unreliable;
 
-use inner::Inner;
+use inner::QueuePairInner;
 use step::{Step, Wrong};
 
 /// The options of a queue pair.
@@ -167,7 +167,7 @@ states!(Reset, Init, ReadyToReceive, ReadyToSend, Errored; receives: Init, Ready
 /// }
 /// ```
 pub struct QueuePair<S: QueuePairState, T: Transport = Reliable> {
-    inner: Box<Inner>,
+    inner: Box<QueuePairInner>,
     types: PhantomData<(S, T)>,
 }
 
@@ -230,7 +230,7 @@ impl<S: QueuePairState, T: Transport> QueuePair<S, T> {
 impl<T: Transport> QueuePair<Reset, T> {
     /// Makes a queue pair of the kind `T`. All objects in `options` must be of the same device.
     pub fn of_kind(domain: &ProtectionDomain, options: &QueuePairOptions) -> Result<Self, VerbsError> {
-        Ok(Self { inner: Box::new(Inner::create::<T>(domain, options)?), types: PhantomData })
+        Ok(Self { inner: Box::new(QueuePairInner::create::<T>(domain, options)?), types: PhantomData })
     }
 }
 

@@ -9,7 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-use transfer_client::{BlockingClient, By, Exchange};
+use transfer_client::BlockingClient;
+use transfer_exchange::{By, Exchange, ExchangeExt};
 
 /// The lengths of a record's key and of the rest of it, in bytes: those of the sort benchmark.
 const KEY: usize = 10;

@@ -13,8 +13,8 @@ use transfer_proto::v1::State;
 use transfer_terminal::units::{age, bytes, count, short};
 
 /// The lines of the lists, if there is room for all.
-const POOLS: u16 = 4;
-const SESSIONS: u16 = 6;
+const POOL_LINES: u16 = 4;
+const SESSION_LINES: u16 = 6;
 
 /// Draws a frame. If there is no room, the ends of the lists are left out. `lost`: why there is no newer sample than
 /// `now`.
@@ -26,8 +26,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, before: &Sample, now: &Sample, lost: O
     let areas = Layout::vertical([
         Constraint::Length(4 + reasons),
         Constraint::Length(links_lines),
-        Constraint::Length(lines(now.status.pools.len(), POOLS)),
-        Constraint::Length(lines(now.sessions.len(), SESSIONS)),
+        Constraint::Length(lines(now.status.pools.len(), POOL_LINES)),
+        Constraint::Length(lines(now.sessions.len(), SESSION_LINES)),
         Constraint::Min(3),
         Constraint::Length(1),
     ]);

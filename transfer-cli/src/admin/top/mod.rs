@@ -37,7 +37,7 @@ pub struct Options {
 }
 
 /// The size of the frame of --once without a terminal.
-const SIZE: (u16, u16) = (120, 40);
+const FRAME_SIZE: (u16, u16) = (120, 40);
 
 fn pause(text: &str) -> Result<Duration, String> {
     match transfer_terminal::units::duration(text) {
@@ -59,7 +59,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
     if options.once {
         tokio::time::sleep(options.every).await;
         let now = Sample::take(&options.target, &mut admin).await?;
-        let (width, height) = ratatui::crossterm::terminal::size().unwrap_or(SIZE);
+        let (width, height) = ratatui::crossterm::terminal::size().unwrap_or(FRAME_SIZE);
         let mut terminal = match Terminal::new(TestBackend::new(width.max(80), height.max(24))) {
             Ok(terminal) => terminal,
             Err(never) => match never {},

@@ -7,7 +7,7 @@ use tonic::transport::Channel;
 use transfer_proto::v1::{self, admin_client::AdminClient};
 
 /// The number of entries of each list.
-const MOST: u32 = 1000;
+const PAGE_SIZE: u32 = 1000;
 
 /// A sidecar at one moment.
 #[derive(Debug, Clone)]
@@ -23,9 +23,9 @@ impl Sample {
     pub(super) async fn take(target: &Target, admin: &mut AdminClient<Channel>) -> Result<Sample, Error> {
         let failed = |e| target.answered(e);
         let status = admin.status(v1::StatusRequest {}).await.map_err(failed)?.into_inner();
-        let links = v1::LinksRequest { page_size: MOST, ..Default::default() };
-        let sessions = v1::SessionsRequest { page_size: MOST, ..Default::default() };
-        let transfers = v1::TransfersRequest { page_size: MOST, ..Default::default() };
+        let links = v1::LinksRequest { page_size: PAGE_SIZE, ..Default::default() };
+        let sessions = v1::SessionsRequest { page_size: PAGE_SIZE, ..Default::default() };
+        let transfers = v1::TransfersRequest { page_size: PAGE_SIZE, ..Default::default() };
         Ok(Sample {
             links: admin.links(links).await.map_err(failed)?.into_inner().links,
             sessions: admin.sessions(sessions).await.map_err(failed)?.into_inner().sessions,

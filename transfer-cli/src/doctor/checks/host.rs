@@ -6,7 +6,7 @@ use crate::doctor::{Finding, Verdict};
 use transfer_terminal::units::bytes;
 
 /// The oldest supported kernel.
-const OLDEST: (u32, u32) = (5, 14);
+const OLDEST_KERNEL: (u32, u32) = (5, 14);
 
 /// The advised limit of descriptors: a worker takes a handful, and a segment two.
 const OPEN_FILES: u64 = 1024;
@@ -14,7 +14,7 @@ const OPEN_FILES: u64 = 1024;
 pub(super) fn kernel(facts: &Facts) -> Vec<Finding> {
     let release = &facts.host.kernel;
     let mut findings = match version(release) {
-        Some(version) if version < OLDEST => {
+        Some(version) if version < OLDEST_KERNEL => {
             let advice = "Take a host with Linux 5.14 or later";
             found("kernel", Verdict::Fail, format!("Linux {release} is too old"), Some(advice))
         }

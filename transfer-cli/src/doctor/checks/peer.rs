@@ -9,7 +9,7 @@ use transfer_terminal::units::age;
 
 /// The difference of clocks from which on logs are hard to compare; the validity of certificates depends on the clock,
 /// too.
-const CLOCK: i128 = 1_000_000_000;
+const MAX_CLOCK_DIFFERENCE_NS: i128 = 1_000_000_000;
 
 /// The smallest packet of any usual network, in bytes.
 const SMALL_MTU: u64 = 1500;
@@ -63,7 +63,7 @@ fn clock(_: &Facts, peer: &Peer) -> Vec<Finding> {
         if ahead.by_ns < 0 { "behind" } else { "ahead" },
         seconds(ahead.give_or_take_ns)
     );
-    match ahead.by_ns.abs() > ahead.give_or_take_ns + CLOCK {
+    match ahead.by_ns.abs() > ahead.give_or_take_ns + MAX_CLOCK_DIFFERENCE_NS {
         false => found(CHECK, Verdict::Ok, text, None),
         true => {
             let advice = "Let chrony or another NTP client run on both: logs are compared by the clock, and certificates judged by it";

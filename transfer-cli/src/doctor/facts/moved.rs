@@ -9,7 +9,7 @@ use transfer_client::{Client, DType, FabricKind, Report};
 use transfer_proto::v1::StatusResponse;
 
 /// The time-out of each step.
-const PATIENCE: Duration = Duration::from_secs(15);
+const STEP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The result of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,10 +41,10 @@ pub(crate) async fn between(from: &Path, to: &Path, bytes: u64) -> Result<Moved,
     let once = async |version: u8| {
         let mut tensor = giver.allocate(DType::U8, [bytes]).map_err(|e| failed("push", e))?;
         fill(tensor.as_mut_bytes(), version);
-        let push = giver.push_tensor(key.as_str(), tensor).version(version.into()).timeout(PATIENCE);
+        let push = giver.push_tensor(key.as_str(), tensor).version(version.into()).timeout(STEP_TIMEOUT);
         push.await.map_err(|e| failed("push", e.into()))?;
         let started = Instant::now();
-        let fetch = taker.fetch(key.as_str()).exactly(version.into()).timeout(PATIENCE);
+        let fetch = taker.fetch(key.as_str()).exactly(version.into()).timeout(STEP_TIMEOUT);
         let tensor = fetch.await.map_err(|e| failed("fetch", e))?;
         let took = started.elapsed();
         let mut sent = vec![0; tensor.as_bytes().len()];
@@ -65,11 +65,11 @@ pub(crate) async fn there_and_back(socket: &Path, to: &str, bytes: u64) -> Resul
         let mut tensor = client.allocate(DType::U8, [bytes]).map_err(|e| failed("push", e))?;
         fill(tensor.as_mut_bytes(), version);
         let started = Instant::now();
-        let push = client.push_tensor(key.as_str(), tensor).to(to).version(version.into()).timeout(PATIENCE);
+        let push = client.push_tensor(key.as_str(), tensor).to(to).version(version.into()).timeout(STEP_TIMEOUT);
         let pushed = push.await.map_err(|e| failed("push", e.into()))?;
         let there = Moved::of(&pushed.report, started.elapsed(), None);
         let started = Instant::now();
-        let fetch = client.fetch(key.as_str()).exactly(version.into()).timeout(PATIENCE);
+        let fetch = client.fetch(key.as_str()).exactly(version.into()).timeout(STEP_TIMEOUT);
         let tensor = fetch.await.map_err(|e| failed("fetch", e))?;
         let took = started.elapsed();
         let mut sent = vec![0; tensor.as_bytes().len()];
@@ -91,7 +91,7 @@ pub(crate) async fn another(socket: &Path, wanted: &StatusResponse) -> Option<St
 pub(crate) async fn fetch(socket: &Path, key: &str) -> Result<Moved, Error> {
     let client: Client = worker(socket, "taker").connect(0).await?;
     let started = Instant::now();
-    let tensor = client.fetch(key).timeout(PATIENCE).await;
+    let tensor = client.fetch(key).timeout(STEP_TIMEOUT).await;
     let tensor = tensor.map_err(|source| Error::Call { what: "fetch", key: key.to_owned(), source })?;
     Ok(Moved::of(tensor.report(), started.elapsed(), None))
 }

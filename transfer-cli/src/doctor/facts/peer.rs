@@ -12,10 +12,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use transfer_proto::v1::{Fabric, SessionsRequest, StatusResponse, TensorsRequest};
 
 /// The time-out of a connection.
-const CONNECT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The longest published tensor that is fetched as a test, in bytes.
-const LONGEST: u64 = 256 << 20;
+const MAX_TEST_BYTES: u64 = 256 << 20;
 
 /// The facts about another node.
 #[derive(Debug)]
@@ -145,7 +145,7 @@ pub(crate) fn data_address(status: &StatusResponse) -> Option<String> {
 /// Whether a connection can be made.
 pub(crate) fn reach(address: &str) -> Result<(), String> {
     let address: SocketAddr = address.parse().map_err(|_| format!("{address} is no address"))?;
-    TcpStream::connect_timeout(&address, CONNECT).map(drop).map_err(|e| e.to_string())
+    TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map(drop).map_err(|e| e.to_string())
 }
 
 /// Transfers to and from the node of `target`, over this node's socket alone: with a tensor of its own if there is a
@@ -179,7 +179,8 @@ async fn receiver(target: &Target) -> Option<String> {
 async fn published(target: &Target) -> Option<String> {
     let request = TensorsRequest { page_size: 1000, ..TensorsRequest::default() };
     let page = target.connect().await.ok()?.tensors(request).await.ok()?.into_inner();
-    let stays = |t: &&transfer_proto::v1::Tensor| t.retention.starts_with("until replaced") && t.len_bytes <= LONGEST;
+    let stays =
+        |t: &&transfer_proto::v1::Tensor| t.retention.starts_with("until replaced") && t.len_bytes <= MAX_TEST_BYTES;
     page.tensors.iter().filter(stays).max_by_key(|t| t.len_bytes).map(|t| t.key.clone())
 }
 

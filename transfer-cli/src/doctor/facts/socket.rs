@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use transfer_memory::socket::{AddressError, Socket as Connection};
 
 /// The time-out of connecting. A stopped sidecar accepts no more connections when its queue is full.
-const CONNECT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The findings at the path.
 #[derive(Debug, Clone)]
@@ -75,7 +75,7 @@ fn state(path: &Path) -> State {
         return State::NoSocket;
     }
     let mode = about.mode() & 0o777;
-    match Connection::connect(path, Instant::now() + CONNECT) {
+    match Connection::connect(path, Instant::now() + CONNECT_TIMEOUT) {
         Err(e) => {
             let denied = matches!(&e, AddressError::System { source: Errno::ACCESS | Errno::PERM, .. });
             State::Closed { mode, why: e.to_string(), denied }

@@ -7,6 +7,7 @@ use crate::memory::RemoteSlice;
 use crate::op::{CounterAsk, CounterPath, Failure, FailureCode, RosterAnswer};
 use crate::protocol::action::Post;
 use crate::protocol::ids::{CounterCallId, OperationId};
+use crate::protocol::rules::Broken;
 use crate::protocol::slab::Id;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name};
@@ -229,8 +230,8 @@ impl Counters {
         let Some(fabric) = self.links.get(&link).map(|l| l.kind) else { return };
         let Some(call) = self.forget_call(link, id) else { return };
         if let Some(op) = call.op {
-            let way = Route { path: CounterPath::Message, fabric, posted: call.posted };
-            self.end(op, Outcome::Released(round, leader, way));
+            let route = Route { path: CounterPath::Message, fabric, posted: call.posted };
+            self.end(op, Outcome::Released(round, leader, route));
         }
     }
 
@@ -301,12 +302,8 @@ impl Counters {
         for id in calls.ids(|_| true) {
             let Some(call) = calls.remove(id) else { continue };
             let Some((op, ask)) = call.op.and_then(|id| Some((id, &self.ops.get(&id)?.ask))) else { continue };
-            #[cfg(test)]
-            let unsent = match self.broken {
-                Some(crate::protocol::broken::Broken::DeniesLostAdds) => &HashSet::from([id.short()]),
-                _ => unsent,
-            };
-            let said = call.state != CallState::Opening && !unsent.contains(&id.short());
+            let was_sent = !unsent.contains(&id.short()) && !self.rules.breaks(Broken::DeniesLostAdds);
+            let said = call.state != CallState::Opening && was_sent;
             let failure = call_lost(&call.key, ask, &peer.name, said, why);
             self.fail(op, failure);
         }

@@ -105,8 +105,8 @@ impl Counters {
                     let leader = i == last;
                     match waiter {
                         Waiter::Local(id) => {
-                            let way = Route { path: CounterPath::Here, fabric: FabricKind::Local, posted };
-                            self.end(id, Outcome::Released(round, leader, way));
+                            let route = Route { path: CounterPath::Here, fabric: FabricKind::Local, posted };
+                            self.end(id, Outcome::Released(round, leader, route));
                         }
                         Waiter::Peer(link, index) => {
                             self.answer(link, index, Body::BarrierReleased { round, leader });

@@ -31,6 +31,7 @@ use super::action::Action;
 use super::config::NodeConfig;
 use super::control::PeerInfo;
 use super::ids::{OperationId, of};
+use super::rules::Rules;
 use super::slab::Slab;
 use super::tenant::{Tenant, Tenants};
 use crate::fabric::{AtomicOp, FabricKind, LinkId};
@@ -80,9 +81,7 @@ pub(super) struct Counters {
     words: Words,
     links: BTreeMap<LinkId, OfLink>,
     effects: Vec<Effect>,
-    /// The protocol rule that this node breaks, for tests.
-    #[cfg(test)]
-    broken: Option<super::broken::Broken>,
+    rules: Rules,
 }
 
 /// The requests and grants between this node and one peer, over one link.
@@ -177,8 +176,7 @@ impl Counters {
             words: Words::default(),
             links: BTreeMap::new(),
             effects: Vec::new(),
-            #[cfg(test)]
-            broken: config.broken,
+            rules: config.rules,
         }
     }
 

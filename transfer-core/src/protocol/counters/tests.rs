@@ -90,8 +90,8 @@ fn counter_lives_and_counts_where_it_was_claimed() {
     for (n, expected) in [(2, 0), (3, 5)] {
         home.begin(NOW, op(n), (counter(), TENANT), add("home", identity));
         let (_, ended) = outcome(&mut home);
-        let way = Route { path: CounterPath::Here, fabric: FabricKind::Local, posted: NOW };
-        assert_eq!(ended, [(op(n), Ok(Outcome::Counted(expected, way)))]);
+        let route = Route { path: CounterPath::Here, fabric: FabricKind::Local, posted: NOW };
+        assert_eq!(ended, [(op(n), Ok(Outcome::Counted(expected, route)))]);
     }
     home.begin(NOW, op(4), (counter(), TENANT), add("home", identity + 1));
     assert_eq!(outcome(&mut home).1, [(op(4), Err(FailureCode::CounterLost))]);
@@ -118,8 +118,8 @@ fn operation_is_answered_by_its_home() {
     let (answered, body) = sent(&mut home).unwrap();
     assert_eq!((answered, &body), (index, &Body::CounterResult { old: 0 }));
     away.result(LINK, index, 0);
-    let way = Route { path: CounterPath::Message, fabric: FabricKind::Tcp, posted: NOW };
-    assert_eq!(outcome(&mut away).1, [(op(1), Ok(Outcome::Counted(0, way)))]);
+    let route = Route { path: CounterPath::Message, fabric: FabricKind::Tcp, posted: NOW };
+    assert_eq!(outcome(&mut away).1, [(op(1), Ok(Outcome::Counted(0, route)))]);
     away.result(LINK, index, 0);
     assert!(matches!(away.take_effects()[..], [Effect::Violation(LINK, _)]), "it is answered once");
     assert_eq!((home.busy(), away.busy()), (0, 0));

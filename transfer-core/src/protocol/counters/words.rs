@@ -58,7 +58,7 @@ impl Words {
         self.device.and_then(|(words, _)| words.sub(u64::from(place) * WORD_BYTES, WORD_BYTES))
     }
 
-    fn way(&self, posted: Time) -> Route {
+    fn route(&self, posted: Time) -> Route {
         let here = (CounterPath::Here, FabricKind::Local);
         let (path, fabric) = self.device.map_or(here, |(_, kind)| (CounterPath::Device, kind));
         Route { path, fabric, posted }
@@ -165,8 +165,8 @@ impl Counters {
     fn operated(&mut self, who: Who, since: Time, result: Result<u64, String>) {
         match (result, who) {
             (Ok(old), Who::Local(id)) => {
-                let way = self.words.way(since);
-                self.end(id, Outcome::Counted(old, way));
+                let route = self.words.route(since);
+                self.end(id, Outcome::Counted(old, route));
             }
             (Ok(old), Who::Peer(link, index)) => self.answer(link, index, Body::CounterResult { old }),
             (Err(why), who) => {

@@ -19,11 +19,11 @@ use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
 /// The most exchanges of one tenant that are shown. Others are moved as well, and not counted.
-pub(super) const MOST_OF_TENANT: u64 = 1024;
+pub(super) const MAX_PER_TENANT: u64 = 1024;
 
 /// The most memory for the lengths of partitions, in bytes: for each task as many as its label has. Of tasks beyond it
 /// only the sums are known.
-const MOST_LENGTHS: u64 = 64 << 20;
+const MAX_LENGTHS_BYTES: u64 = 64 << 20;
 
 /// What a node has of all exchanges together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -176,7 +176,7 @@ impl Exchanges {
             return self.all.get(number).filter(|exchange| *exchange.name == *key.name).map(|_| *number);
         }
         let of_tenant = self.of_tenants.entry(tenant).or_default();
-        if *of_tenant >= MOST_OF_TENANT {
+        if *of_tenant >= MAX_PER_TENANT {
             return None;
         }
         *of_tenant += 1;
@@ -207,7 +207,7 @@ impl Exchanges {
     fn committed(&mut self, number: u64, task: u32, blob: BlobId, mut label: Box<Label>) {
         self.uncount(number, task, None);
         let Some(exchange) = self.all.get_mut(&number) else { return };
-        let fits = label.partitions == exchange.partitions && self.lengths + label.room_bytes() <= MOST_LENGTHS;
+        let fits = label.partitions == exchange.partitions && self.lengths + label.room_bytes() <= MAX_LENGTHS_BYTES;
         if !fits {
             *label = label.without_partitions();
         }
@@ -371,7 +371,7 @@ impl Exchange {
             memory: self.memory,
             spilled: self.spilled,
             writers_waiting: self.waiting.len() as u64,
-            writers: writers.take(ExchangeStatus::MOST_WRITERS).collect(),
+            writers: writers.take(ExchangeStatus::MAX_WRITERS).collect(),
         }
     }
 }

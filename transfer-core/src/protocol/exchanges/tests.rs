@@ -125,17 +125,17 @@ fn tenants_have_exchanges_of_their_own_and_not_too_many() {
     came(&mut x, ME, &anchor_key("f", ID).unwrap(), 2, 1, label());
     came(&mut x, Tenant::User(8), &anchor_key("e", ID).unwrap(), 3, 1, label());
     assert_eq!(x.all.len(), 2);
-    for n in 0..2 * MOST_OF_TENANT {
+    for n in 0..2 * MAX_PER_TENANT {
         let mut id = [1; 16];
         id[..8].copy_from_slice(&n.to_le_bytes());
         came(&mut x, ME, &anchor_key("e", ExchangeId(id)).unwrap(), 10 + n, 1, label());
     }
-    assert_eq!(x.all.len() as u64, MOST_OF_TENANT + 1);
+    assert_eq!(x.all.len() as u64, MAX_PER_TENANT + 1);
     let page = x.page(Time(5), "e", 2, (16, 512), |_| Name::new("t").unwrap());
     assert_eq!((page.0.len(), page.1), (16, Some(18)));
     let page = x.page(Time(5), "f", 0, (16, 512), |_| Name::new("t").unwrap());
     assert_eq!((page.0.len(), page.1), (0, Some(513)));
-    (0..10 + 2 * MOST_OF_TENANT).for_each(|n| x.went(blob(n)));
+    (0..10 + 2 * MAX_PER_TENANT).for_each(|n| x.went(blob(n)));
     assert!(x.is_empty());
 }
 

@@ -109,7 +109,7 @@ impl Source {
 impl Blob {
     /// The most bytes of one: its part of the goal for a published tensor.
     #[cfg(test)]
-    pub(super) const MOST_BYTES: usize = 104;
+    pub(super) const MAX_BYTES: usize = 104;
 
     /// Creates a blob that is not published yet and has one reference.
     pub(crate) fn new(slice: LocalSlice, meta: TensorMeta, domain: Tenant, source: Source) -> Blob {

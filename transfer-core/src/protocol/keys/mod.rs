@@ -35,6 +35,7 @@ pub(super) use waiters::{Concerned, Waiter};
 
 use super::config::NodeConfig;
 use super::ids::{BlobId, SessionId, of};
+use super::rules::Rules;
 use super::slab::Slab;
 use super::tenant::Tenant;
 use crate::tensor::{Key, Name};
@@ -82,18 +83,12 @@ pub(super) struct Keys {
     /// Where the keys of other nodes are, according to the directory: the node, and the number of the directory's
     /// entry.
     locations: HashMap<Key, (Name, u64)>,
-    /// The protocol rule that this node breaks, for tests.
-    #[cfg(test)]
-    broken: Option<super::broken::Broken>,
+    rules: Rules,
 }
 
 impl Keys {
-    pub(super) fn new(_config: &NodeConfig) -> Keys {
-        Keys {
-            #[cfg(test)]
-            broken: _config.broken,
-            ..Keys::default()
-        }
+    pub(super) fn new(config: &NodeConfig) -> Keys {
+        Keys { rules: config.rules, ..Keys::default() }
     }
 
     /// Returns all keys, including those that have waiters and no owner.

@@ -19,6 +19,7 @@ use crate::protocol::action::Actions;
 use crate::protocol::action::NoticeAt;
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, RecordId};
+use crate::protocol::rules::Broken;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::Key;
 
@@ -148,11 +149,8 @@ impl Keys {
     /// Whether there may be a newer version of this key than this node has heard of: an announced one, whose push is in
     /// the owner's ring.
     pub(crate) fn may_be_behind(&self, record: RecordId, asks: Option<SessionId>) -> bool {
-        #[cfg(test)]
-        if self.broken == Some(crate::protocol::broken::Broken::AnswersAtOnce) {
-            return false;
-        }
-        let r = self.records.get(record).filter(|r| r.on_board == Standing::Noticed);
+        let asks_the_owner = !self.rules.breaks(Broken::AnswersAtOnce);
+        let r = self.records.get(record).filter(|r| asks_the_owner && r.on_board == Standing::Noticed);
         // The owner's own questions come behind its pushes in the same ring.
         r.is_some_and(|r| !matches!(r.owner, Owner::Session(owner) if Some(owner) == asks))
     }

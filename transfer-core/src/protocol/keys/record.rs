@@ -50,7 +50,7 @@ struct Aside {
 impl Record {
     /// The most bytes of one: its part of the goal for a published tensor.
     #[cfg(test)]
-    const MOST_BYTES: usize = 64;
+    const MAX_BYTES: usize = 64;
 
     pub(crate) fn key(&self) -> &Key {
         &self.key
@@ -309,11 +309,7 @@ mod tests {
     fn a_version_and_its_key_stay_within_their_part_of_the_goal() {
         // A place of the tables may be vacant, which must take no byte.
         let (version, key) = (size_of::<Option<Blob>>(), size_of::<Option<Record>>());
-        assert!(
-            version <= Blob::MOST_BYTES,
-            "a version takes {version} bytes, at most {} are planned",
-            Blob::MOST_BYTES
-        );
-        assert!(key <= Record::MOST_BYTES, "a key takes {key} bytes, at most {} are planned", Record::MOST_BYTES);
+        assert!(version <= Blob::MAX_BYTES, "a version takes {version} bytes, at most {} are planned", Blob::MAX_BYTES);
+        assert!(key <= Record::MAX_BYTES, "a key takes {key} bytes, at most {} are planned", Record::MAX_BYTES);
     }
 }

@@ -9,6 +9,7 @@ use crate::protocol::action::Actions;
 use crate::protocol::action::Post;
 use crate::protocol::ids::SessionId;
 use crate::protocol::ids::{BlobId, FlowAt, InFlowId, SlotId, of};
+use crate::protocol::rules::Broken;
 use crate::protocol::slab::Slab;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, TensorMeta, Version};
@@ -444,7 +445,7 @@ impl Landing {
     }
 
     /// Closes the slots into which the sender may write. The sender has said that it will not.
-    fn drop_idle_slots(&mut self, now: Time, at: FlowAt, actions: &mut Actions) {
+    pub(crate) fn drop_idle_slots(&mut self, now: Time, at: FlowAt, actions: &mut Actions) {
         let Some(flow) = self.flow(at) else { return };
         for slot in flow.slots.iter().copied().collect::<Vec<_>>() {
             self.step();
@@ -539,15 +540,6 @@ impl Landing {
         Some(told)
     }
 
-    /// Closes the slots at once, if a test asks for that: see
-    /// [`Broken::ReclaimsAtOnce`](crate::protocol::Broken::ReclaimsAtOnce).
-    #[cfg(test)]
-    pub(crate) fn reclaim_at_once(&mut self, now: Time, at: FlowAt, actions: &mut Actions) {
-        if self.broken == Some(crate::protocol::broken::Broken::ReclaimsAtOnce) {
-            self.drop_idle_slots(now, at, actions);
-        }
-    }
-
     /// Handles RECALLED: the sender has said that it does not write into a flow's slots.
     pub(crate) fn recalled(
         &mut self,
@@ -558,13 +550,11 @@ impl Landing {
         actions: &mut Actions,
     ) -> Recalled {
         self.idle.touch(at);
-        #[cfg(test)]
-        let mixes = self.broken == Some(crate::protocol::broken::Broken::MixesRounds);
+        let mixes = self.rules.breaks(Broken::MixesRounds);
         let Some(flow) = self.flow_mut(at) else { return Recalled::Nothing };
         match (why, flow.state) {
             (Recall::Ends, InState::Recalling) => return Recalled::Ends,
             (Recall::Ends, _) => return Recalled::Violation,
-            #[cfg(test)]
             (Recall::Room, InState::WaitingForRoom | InState::Granting | InState::Ready)
                 if mixes && flow.round != round =>
             {

@@ -34,7 +34,7 @@ struct OfPool {
 }
 
 /// The most touched flows that are kept for later.
-const MOST_TOUCHED: usize = 64;
+const MAX_TOUCHED: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Idle {
@@ -124,7 +124,7 @@ impl OfLink {
 impl Landing {
     /// Settles if many flows are touched, so that the list of them stays short.
     pub(super) fn settle_many(&mut self) {
-        if self.idle.touched.len() > MOST_TOUCHED {
+        if self.idle.touched.len() > MAX_TOUCHED {
             self.settle();
         }
     }

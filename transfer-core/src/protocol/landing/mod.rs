@@ -19,6 +19,7 @@ pub(super) use slots::{GrantTag, LandedTensor, Revoked, Slot, SlotState, SlotUse
 
 use super::config::NodeConfig;
 use super::ids::{InFlowId, of};
+use super::rules::Rules;
 use super::slab::Slab;
 use super::tenant::Tenant;
 use crate::fabric::LinkId;
@@ -54,9 +55,7 @@ pub(super) struct Landing {
     idle: Idle,
     /// Counts the tensors that have landed in flows.
     landings: u64,
-    /// The rule that a test breaks on purpose.
-    #[cfg(test)]
-    broken: Option<super::broken::Broken>,
+    rules: Rules,
     /// How many slots and flows were looked at. Tests use it to check what an event costs.
     #[cfg(test)]
     pub(super) steps: std::cell::Cell<u64>,
@@ -66,9 +65,6 @@ pub(super) struct Landing {
 #[derive(Default)]
 struct OfLink {
     slots: Slab<Slot, of::Slot>,
-    /// Slots by key, for the broken rule `NamesSlotsByKey`.
-    #[cfg(test)]
-    slot_by_key: HashMap<u32, super::ids::SlotId>,
     flows: Slab<InFlow, of::InFlow>,
     flow_of: HashMap<u32, InFlowId>,
 }
@@ -79,8 +75,7 @@ impl Landing {
         Landing {
             slots_per_flow: config.slots_per_flow,
             speculative_percent: config.speculative_percent,
-            #[cfg(test)]
-            broken: config.broken,
+            rules: config.rules,
             ..Landing::default()
         }
     }

@@ -7,6 +7,7 @@ use crate::memory::{LocalSlice, RemoteKey, RemoteSlice};
 use crate::protocol::action::Actions;
 use crate::protocol::action::Post;
 use crate::protocol::ids::{BlobId, InFlowId, PullId, SlotId, of};
+use crate::protocol::rules::Broken;
 use crate::protocol::slab::{Id, Slab};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::TensorMeta;
@@ -229,8 +230,6 @@ impl Landing {
         }
         let l = self.links.get_mut(&link)?;
         let slot = l.slots.get_mut(id)?;
-        #[cfg(test)]
-        l.slot_by_key.insert(remote.key().0, id);
         slot.state = SlotState::Granted(remote);
         if let SlotUser::Flow(flow, _) = slot.user {
             self.idle.touch((link, flow));
@@ -259,12 +258,9 @@ impl Landing {
             return Err(format!("immediate {value:#x} names a slot that is not open to it"));
         };
         let header = Header::decode(bytes).map_err(|e| e.to_string())?;
-        #[cfg(test)]
-        let header = match self.broken {
-            Some(crate::protocol::broken::Broken::BelievesHeaders) => {
-                Header { slot: SlotNumber(value), body_len: header.body_len % (1 << 40), ..header }
-            }
-            _ => header,
+        let header = match self.rules.breaks(Broken::BelievesHeaders) {
+            true => Header { slot: SlotNumber(value), body_len: header.body_len % (1 << 40), ..header },
+            false => header,
         };
         if header.slot.0 != value {
             return Err(format!("the header names {}, the immediate {value:#x}", header.slot));
@@ -363,12 +359,5 @@ impl Landing {
             SlotState::Granting | SlotState::Held(_) => {}
             SlotState::Closed(_) => self.free_slot(link, id),
         }
-    }
-
-    /// Returns a slot by the key that it has or had: see
-    /// [`Broken::NamesSlotsByKey`](crate::protocol::Broken::NamesSlotsByKey).
-    #[cfg(test)]
-    pub(crate) fn slot_of_key(&mut self, link: LinkId, key: RemoteKey) -> Option<SlotId> {
-        self.links.get_mut(&link)?.slot_by_key.remove(&key.0)
     }
 }

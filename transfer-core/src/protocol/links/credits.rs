@@ -1,7 +1,7 @@
 //! The receive slots of both ends of a link.
 
 /// Credits that only a bare ACK may use, so that two sides that have run out can still give credits back to each other.
-const RESERVED: u32 = 2;
+const ACK_CREDITS: u32 = 2;
 
 /// Counts the free receive slots of the peer, and the slots of this side that the peer does not know to be free again.
 ///
@@ -36,7 +36,7 @@ impl Credits {
 
     /// Whether something other than a bare ACK may be posted.
     pub(super) fn may_post(&self) -> bool {
-        self.free > RESERVED
+        self.free > ACK_CREDITS
     }
 
     /// Whether enough credits are owed to the peer for an ACK of their own, and a slot is free for the ACK.
@@ -98,7 +98,7 @@ mod tests {
         while credits.may_post() {
             credits.spend();
         }
-        assert_eq!(credits.free(), RESERVED);
+        assert_eq!(credits.free(), ACK_CREDITS);
         for _ in 0..2 {
             assert!(!credits.is_ack_due(), "nothing much is owed");
             credits.slot_used().unwrap();

@@ -27,6 +27,7 @@ pub(super) use peers::Before;
 use super::config::NodeConfig;
 use super::control::PeerInfo;
 use super::ids::BlobId;
+use super::rules::Rules;
 use crate::fabric::LinkId;
 use crate::memory::LocalSlice;
 use crate::tensor::Name;
@@ -58,9 +59,7 @@ pub(super) struct Links {
     /// Links that have something to post.
     dirty: Vec<LinkId>,
     cells: HeaderCells,
-    /// The rule that a test breaks on purpose.
-    #[cfg(test)]
-    broken: Option<super::broken::Broken>,
+    rules: Rules,
 }
 
 /// The work that was in flight or queued on a link that is down.
@@ -83,8 +82,7 @@ impl Links {
             peers: HashMap::new(),
             dirty: Vec::new(),
             cells: HeaderCells::new(headers),
-            #[cfg(test)]
-            broken: config.broken,
+            rules: config.rules,
         }
     }
 

@@ -6,6 +6,7 @@ use crate::fabric::{LinkId, WorkId};
 use crate::plan;
 use crate::protocol::action::{Actions, Post, Write};
 use crate::protocol::ids::BlobId;
+use crate::protocol::rules::Broken;
 use crate::protocol::slab::Id;
 use crate::wire::message::{Body, Message, Role};
 
@@ -98,8 +99,7 @@ impl Links {
                 Some(Out::Message(mut message)) => {
                     l.credits.spend();
                     message.credits = l.credits.take_owed();
-                    #[cfg(test)]
-                    if self.broken == Some(crate::protocol::broken::Broken::ForgetsCredits) {
+                    if self.rules.breaks(Broken::ForgetsCredits) {
                         message.credits = message.credits.saturating_sub(1);
                     }
                     actions.push(Post::Send { link, message: message.encode() });

@@ -33,8 +33,6 @@ mod rules;
 mod state;
 
 #[cfg(test)]
-mod broken;
-#[cfg(test)]
 mod checks;
 mod counters;
 mod replies;
@@ -66,7 +64,7 @@ use crate::protocol::meters::Meters;
 use crate::protocol::parents::Parents;
 use crate::protocol::pings::Pings;
 use crate::protocol::references::References;
-use crate::protocol::sessions::{FetchOp, FetchStage, OpKind, PrepareOp, PushOp, PushStage, Sessions};
+use crate::protocol::sessions::{FetchOp, FetchStage, OpKind, PushOp, PushStage, ReserveOp, Sessions};
 use crate::protocol::slab::Slab;
 use crate::protocol::spill::Spills;
 use crate::protocol::tenant::Tenant;
@@ -265,7 +263,7 @@ impl Node {
             }
             Some(
                 OpKind::Push(PushOp { stage: PushStage::Connecting(_), .. })
-                | OpKind::Prepare(PrepareOp { stage: PushStage::Connecting(_), .. }),
+                | OpKind::Reserve(ReserveOp { stage: PushStage::Connecting(_), .. }),
             ) => pushing!(self).enqueue_push(now, id, link),
             Some(OpKind::Counter(_)) => counting!(self).count(now, |counters| counters.connected(now, id, link)),
             _ => {}
@@ -305,8 +303,6 @@ impl Node {
                     self.granted(now, link, GrantTag::from_u64(tag), remote);
                 }
             }
-            #[cfg(test)]
-            FabricEvent::Revoked { link, key, .. } if self.names_slots_by_key() => self.revoked_by_key(now, link, key),
             FabricEvent::Revoked { link, tag, .. } => self.revoked(now, link, GrantTag::from_u64(tag)),
             FabricEvent::Message { link, bytes } => match Message::decode(bytes) {
                 Ok(message) => self.message(now, link, message),
@@ -316,8 +312,6 @@ impl Node {
                 // The write that brings the immediate carries the header. A shorter write leaves an old header there.
                 let header = header.filter(|_| len_bytes >= HEADER_BYTES);
                 self.immediate(link, value, header, copied);
-                #[cfg(test)]
-                self.deliver_too_early(now);
             }
             FabricEvent::References { link, mark } => {
                 if self.links.get(link).is_some() {

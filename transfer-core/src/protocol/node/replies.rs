@@ -110,7 +110,7 @@ impl Replies<'_> {
         let (operation, version) = match &op.kind {
             OpKind::Push(PushOp { version, .. }) => (Operation::Push, *version),
             OpKind::Fetch(_) => (Operation::Fetch, None),
-            OpKind::Prepare(_) | OpKind::TakeBack(_) | OpKind::Counter(_) => return,
+            OpKind::Reserve(_) | OpKind::TakeBack(_) | OpKind::Counter(_) => return,
         };
         let (now, key, trace) = (self.common.latest, &op.key, access!(self).trace_of(op));
         let (session, path, outcome, since) = (op.session, PathId::HERE, Err(code), op.since);

@@ -3,7 +3,7 @@
 //! A parent that is published at this node is seen at once. For all others the directory is asked every two seconds: each
 //! look asks for the parents first, and then a question that the directory always answers. So if that answer comes and a
 //! parent was not located, the directory has no entry for it. A directory that has just started may not have all entries
-//! yet, so a parent counts as gone only after [`LOOKS`] such looks, one behind the other. While the directory is out of
+//! yet, so a parent counts as gone only after [`CHECKS_WITHOUT_PARENT`] such looks, one behind the other. While the directory is out of
 //! reach, nothing ends.
 
 #[cfg(test)]
@@ -15,11 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The time between two looks.
-const PAUSE: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How many looks in a row must not find a parent until it counts as gone. A directory that starts anew knows all
 /// entries within less time than this takes.
-const LOOKS: u32 = 5;
+const CHECKS_WITHOUT_PARENT: u32 = 5;
 
 /// The keys of versions that stay with their parents, as a state machine.
 ///
@@ -59,7 +59,7 @@ impl Parents {
     /// Adds a key whose versions stay as long as its parent.
     pub(super) fn add(&mut self, now: Time, parent: Key, key: Key) {
         self.all.entry(parent).or_default().keys.insert(key);
-        self.look_at.get_or_insert(now + PAUSE);
+        self.look_at.get_or_insert(now + CHECK_INTERVAL);
     }
 
     /// Returns when the next look is due.
@@ -78,7 +78,7 @@ impl Parents {
             children.keys.retain(&stays);
             !children.keys.is_empty()
         });
-        self.look_at = (!self.all.is_empty()).then(|| now + PAUSE);
+        self.look_at = (!self.all.is_empty()).then(|| now + CHECK_INTERVAL);
         let mut asked = Vec::new();
         for (parent, children) in &mut self.all {
             if is_here(parent) {
@@ -113,7 +113,7 @@ impl Parents {
                 State::Asked => {
                     children.absent += 1;
                     absent.push(parent.clone());
-                    if children.absent >= LOOKS {
+                    if children.absent >= CHECKS_WITHOUT_PARENT {
                         gone.push(parent.clone());
                     }
                 }

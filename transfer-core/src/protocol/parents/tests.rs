@@ -19,7 +19,7 @@ impl Stage {
 
     /// Makes a look. Returns the parents that are asked for.
     fn look(&mut self, is_here: bool) -> Vec<Key> {
-        self.now = self.now + PAUSE;
+        self.now = self.now + CHECK_INTERVAL;
         self.parents.look(self.now, |_| true, |_| is_here)
     }
 }
@@ -28,12 +28,12 @@ impl Stage {
 #[test]
 fn keys_end_when_their_parent_was_not_found_a_number_of_times() {
     let mut stage = Stage::new();
-    for n in 1..=LOOKS {
+    for n in 1..=CHECKS_WITHOUT_PARENT {
         assert_eq!(stage.look(false), [key("p")]);
         let (absent, gone) = stage.parents.answered();
         assert_eq!(absent, [key("p")]);
         let all = [key("p/a"), key("p/b")];
-        assert_eq!(gone, if n == LOOKS { &all[..] } else { &[] });
+        assert_eq!(gone, if n == CHECKS_WITHOUT_PARENT { &all[..] } else { &[] });
     }
     assert!(stage.parents.is_empty());
     assert!(stage.look(false).is_empty());
@@ -44,8 +44,8 @@ fn keys_end_when_their_parent_was_not_found_a_number_of_times() {
 fn one_look_that_finds_the_parent_counts_anew() {
     for is_here in [true, false] {
         let mut stage = Stage::new();
-        for n in 1..LOOKS * 3 {
-            let found = n % (LOOKS - 1) == 0;
+        for n in 1..CHECKS_WITHOUT_PARENT * 3 {
+            let found = n % (CHECKS_WITHOUT_PARENT - 1) == 0;
             let asked = stage.look(found && is_here);
             assert_eq!(asked.is_empty(), found && is_here);
             if found {
@@ -72,7 +72,7 @@ fn no_answer_ends_nothing_and_no_further_look_begins() {
 #[test]
 fn keys_that_no_longer_stay_are_forgotten() {
     let mut stage = Stage::new();
-    stage.now = stage.now + PAUSE;
+    stage.now = stage.now + CHECK_INTERVAL;
     assert_eq!(stage.parents.look(stage.now, |key| key.as_str() == "p/a", |_| false), [key("p")]);
     assert_eq!(stage.parents.end(&key("p")), [key("p/a")]);
 }

@@ -164,7 +164,6 @@ impl References {
     }
 
     /// Takes the versions that a lost link's peer held, as if no process read them.
-    #[cfg(test)]
     pub(crate) fn forget_lent(&mut self, lost: &mut OfLink) -> Vec<BlobId> {
         let lent = std::mem::take(&mut lost.lent);
         self.held -= lent.len();

@@ -18,7 +18,7 @@ mod streams;
 mod tests;
 mod whereabouts;
 
-pub(super) use op::{CounterOp, FetchOp, FetchStage, Op, OpKind, PrepareOp, PushOp, PushStage, TakeBackOp};
+pub(super) use op::{CounterOp, FetchOp, FetchStage, Op, OpKind, PushOp, PushStage, ReserveOp, TakeBackOp};
 pub(super) use session::{Closed, Session};
 pub(super) use streams::Writer;
 

@@ -24,7 +24,7 @@ pub(crate) struct Op {
 pub(crate) enum OpKind {
     Fetch(FetchOp),
     Push(PushOp),
-    Prepare(PrepareOp),
+    Reserve(ReserveOp),
     TakeBack(TakeBackOp),
     Counter(CounterOp),
 }
@@ -59,7 +59,7 @@ pub(crate) struct PushOp {
 }
 
 /// Requests landing slots for a later push.
-pub(crate) struct PrepareOp {
+pub(crate) struct ReserveOp {
     pub(crate) to: Name,
     pub(crate) meta: TensorMeta,
     pub(crate) stage: PushStage,
@@ -86,7 +86,7 @@ impl Op {
     pub(crate) fn target(&self) -> Option<&Name> {
         match &self.kind {
             OpKind::Push(push) => push.to.as_ref(),
-            OpKind::Prepare(prepare) => Some(&prepare.to),
+            OpKind::Reserve(reserve) => Some(&reserve.to),
             _ => None,
         }
     }
@@ -123,7 +123,7 @@ impl Op {
     pub(crate) fn stage_mut(&mut self) -> Option<&mut PushStage> {
         match &mut self.kind {
             OpKind::Push(push) => Some(&mut push.stage),
-            OpKind::Prepare(prepare) => Some(&mut prepare.stage),
+            OpKind::Reserve(reserve) => Some(&mut reserve.stage),
             _ => None,
         }
     }

@@ -24,7 +24,7 @@ use std::time::Duration;
 const AT_ONCE: usize = 2;
 
 /// The time after a failed write in which nothing is written.
-const PAUSE: Duration = Duration::from_secs(2);
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(2);
 
 /// The number of a version on disk. Never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -244,7 +244,7 @@ impl Spills {
             self.status.written += len;
         } else {
             self.status.failed_writes += 1;
-            self.paused_until = Some(now + PAUSE);
+            self.paused_until = Some(now + PAUSE_AFTER_FAILURE);
             self.ended(id);
         }
         Some(writing)

@@ -121,7 +121,7 @@ fn name_granted_twice_belongs_to_its_worker_in_the_directory() {
         assert_eq!(failure.code, FailureCode::KeyOwned);
         assert!(failure.text.contains("\"same\"") && failure.text.contains("\"b\""), "{failure}");
     }
-    pair.prepare(loser, "k", bytes(100), "far");
+    pair.reserve(loser, "k", bytes(100), "far");
     pair.settle();
     assert_eq!(pair.failed(loser).code, FailureCode::KeyOwned);
     // The worker can still read.

@@ -24,22 +24,7 @@ fn only(pair: &Pair) -> ExchangeStatus {
 fn push_label(pair: &mut Pair, w: Worker, key: Key, label: Label) -> Option<(FailureCode, String)> {
     let bytes = label.to_bytes();
     pair.world.write(w.arena, 0, &bytes);
-    let push = Push {
-        key,
-        version: None,
-        meta: super::pair::bytes(bytes.len() as u64),
-        offset: 0,
-        to: None,
-        timeout: Duration::from_secs(1),
-        require: None,
-        retention: Retention::default(),
-        takeover: false,
-        readable_by: Vec::new(),
-        ranges: 0,
-        trace: None,
-        more_follow: false,
-        announced: None,
-    };
+    let push = Push { timeout: Duration::from_secs(1), ..Push::new(key, super::pair::bytes(bytes.len() as u64), 0) };
     // As the engine does: a label is what lies under such a key.
     let node = &mut pair.nodes[w.node].node;
     let label = node.label_of(w.session, &push).map(|_| label);

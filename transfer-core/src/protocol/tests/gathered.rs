@@ -5,7 +5,7 @@ use super::solo::{KEY, ME, OTHERS, OURS, Solo};
 use crate::fabric::{DownReason, FabricEvent};
 use crate::op::{Answer, Command, Failure, FailureCode, Gather, LeaseId, OpId, Push, Reply, Request, TakeBack};
 use crate::protocol::SpillConfig;
-use crate::tensor::{BodyRange, DType, Gathered, GatheredPart, Retention, Select, Spill, TensorMeta, Until, Version};
+use crate::tensor::{BodyRange, DType, Gathered, GatheredPart, Select, Spill, TensorMeta, Until, Version};
 use crate::time::Time;
 use crate::wire::message::{Body, Message, NameRef, Role};
 use crate::wire::ranges::ArenaRange;
@@ -44,22 +44,7 @@ fn published(pair: &mut Pair) -> (Worker, Worker) {
 
 /// A push at the end of the arena.
 fn push_of(text: &str) -> Push {
-    Push {
-        key: key(text),
-        version: None,
-        meta: bytes(0),
-        offset: ARENA_BYTES - 4096,
-        to: None,
-        timeout: Duration::from_secs(1),
-        require: None,
-        retention: Retention::default(),
-        takeover: false,
-        readable_by: Vec::new(),
-        ranges: 0,
-        trace: None,
-        more_follow: false,
-        announced: None,
-    }
+    Push { timeout: Duration::from_secs(1), ..Push::new(key(text), bytes(0), ARENA_BYTES - 4096) }
 }
 
 /// Has a worker find the first key.

@@ -219,20 +219,8 @@ fn long_gather_lists_of_a_peer_have_places_too() {
         let mut solo = Solo::new(|_| {});
         let op = solo.op();
         let push = Push {
-            key: key("k"),
-            version: None,
-            meta: TensorMeta::of(DType::U8, &[rows, columns]).unwrap(),
-            offset: 0,
-            to: None,
             timeout: Duration::from_secs(1),
-            require: None,
-            retention: Retention::default(),
-            takeover: false,
-            readable_by: Vec::new(),
-            ranges: 0,
-            trace: None,
-            more_follow: false,
-            announced: None,
+            ..Push::new(key("k"), TensorMeta::of(DType::U8, &[rows, columns]).unwrap(), 0)
         };
         solo.command(op, Command::Push(push));
         solo.answer();
@@ -258,20 +246,9 @@ fn versions_in_very_many_ranges_have_places_too() {
     let op = solo.op();
     let ranges: Vec<_> = (0..5000).map(|n| ArenaRange { offset: (1 << 19) + 64 * n, len: 64 }).collect();
     let push = Push {
-        key: key("k"),
-        version: None,
-        meta: TensorMeta::of(DType::U8, &[LEN]).unwrap().with_metadata(64).unwrap(),
-        offset: 0,
-        to: None,
         timeout: Duration::from_secs(1),
-        require: None,
-        retention: Retention::default(),
-        takeover: false,
-        readable_by: Vec::new(),
         ranges: 5000,
-        trace: None,
-        more_follow: false,
-        announced: None,
+        ..Push::new(key("k"), TensorMeta::of(DType::U8, &[LEN]).unwrap().with_metadata(64).unwrap(), 0)
     };
     solo.node.push_read(solo.now, SESSION, op, push, PushRead { ranges: &ranges, ..PushRead::default() });
     solo.drain();

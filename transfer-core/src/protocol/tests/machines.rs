@@ -250,22 +250,7 @@ fn request(solo: &mut Solo, slot: bool) {
 /// Publishes a version beside that of `k`, and receives a request for a range of it.
 fn gather(solo: &mut Solo) -> bool {
     let op = solo.op();
-    let push = Push {
-        key: key("kk"),
-        version: None,
-        meta: bytes(64),
-        offset: 1 << 19,
-        to: None,
-        timeout: LONG,
-        require: None,
-        retention: Retention::default(),
-        takeover: false,
-        readable_by: Vec::new(),
-        ranges: 0,
-        trace: None,
-        more_follow: false,
-        announced: None,
-    };
+    let push = Push { timeout: LONG, ..Push::new(key("kk"), bytes(64), 1 << 19) };
     solo.command(op, Command::Push(push));
     solo.answer();
     let part = GatheredPart::new("k", BodyRange { offset: 0, len: 64 }).unwrap();
@@ -383,7 +368,7 @@ fn respond(solo: &mut Solo) -> bool {
 
 fn calling() -> Solo {
     let mut solo = Solo::new(|_| {});
-    solo.prepare();
+    solo.reserve();
     solo
 }
 

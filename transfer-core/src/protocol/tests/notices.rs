@@ -6,7 +6,7 @@ use crate::op::{
     Announced, Answer, Command, FailureCode, Fetch, FetchedTensor, OpId, Push, Reply, Request, announced_ticket,
 };
 use crate::protocol::Tenant;
-use crate::tensor::{Retention, Select, Version};
+use crate::tensor::{Select, Version};
 use crate::time::Time;
 use std::time::Duration;
 
@@ -21,20 +21,10 @@ fn scene() -> (Pair, Worker, Worker) {
 impl Pair {
     fn announce(&mut self, w: Worker, op: u64, change: impl FnOnce(&mut Push)) -> u64 {
         let mut push = Push {
-            key: key("k"),
             version: Some(Version(op)),
-            meta: bytes(100),
-            offset: op % 8 * 1024,
-            to: None,
             timeout: Duration::from_secs(1),
-            require: None,
-            retention: Retention::default(),
-            takeover: false,
-            more_follow: false,
-            readable_by: Vec::new(),
-            ranges: 0,
-            trace: None,
             announced: Some(Announced { notice: 3, count: op }),
+            ..Push::new(key("k"), bytes(100), op % 8 * 1024)
         };
         change(&mut push);
         self.command(w, OpId(op), Command::Push(push));

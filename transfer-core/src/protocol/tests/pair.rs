@@ -4,7 +4,7 @@ use crate::drive::Driver;
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{
-    Answer, Command, Failure, FailureCode, Fetch, FetchedTensor, LeaseId, OpId, Prepare, Push, Reply, Request,
+    Answer, Command, Failure, FailureCode, Fetch, FetchedTensor, LeaseId, OpId, Push, Reply, Request, Reserve,
 };
 use crate::plan::GatherList;
 use crate::protocol::{
@@ -236,20 +236,15 @@ impl Pair {
         let (to, timeout) = (to.map(name), Duration::from_secs(1));
         let version = version.map(Version);
         let push = Push {
-            key: key(text),
             version,
-            meta,
-            offset,
             to,
             timeout,
-            require: None,
             retention: self.retention,
             takeover: self.takeover,
             readable_by: self.readable_by.clone(),
-            ranges: 0,
             trace: self.trace,
             more_follow: self.more_follow,
-            announced: None,
+            ..Push::new(key(text), meta, offset)
         };
         self.command(w, op, Command::Push(push));
         op
@@ -275,11 +270,11 @@ impl Pair {
         op
     }
 
-    pub(super) fn prepare(&mut self, w: Worker, text: &str, meta: TensorMeta, to: &str) -> OpId {
+    pub(super) fn reserve(&mut self, w: Worker, text: &str, meta: TensorMeta, to: &str) -> OpId {
         self.next += 1;
         let op = OpId(self.next);
-        let prepare = Prepare { key: key(text), meta, to: name(to), timeout: Duration::from_secs(1) };
-        self.command(w, op, Command::Prepare(prepare));
+        let reserve = Reserve { key: key(text), meta, to: name(to), timeout: Duration::from_secs(1) };
+        self.command(w, op, Command::Reserve(reserve));
         op
     }
 

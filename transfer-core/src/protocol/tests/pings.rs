@@ -11,7 +11,7 @@ fn linked() -> Pair {
     let mut pair = Pair::new();
     let w = pair.worker(0, "w");
     pair.worker(1, "ps");
-    pair.prepare(w, "k", bytes(100), "ps");
+    pair.reserve(w, "k", bytes(100), "ps");
     pair.settle();
     pair.posted();
     pair

@@ -114,7 +114,7 @@ fn versions_rise_across_a_lost_link() {
         pair.world.break_connection(2 * round, "the cable was pulled");
         pair.settle();
         // Nothing was pushed over this link when it is lost.
-        pair.prepare(w, "k", bytes(100), "ps");
+        pair.reserve(w, "k", bytes(100), "ps");
         pair.settle();
         pair.world.break_connection(2 * round + 1, "the cable was pulled");
         pair.settle();
@@ -132,9 +132,9 @@ fn versions_rise_across_a_lost_link() {
 fn preparing_leaves_one_write_for_the_first_push() {
     let mut pair = Pair::new();
     let (w, r) = (pair.worker(0, "w"), pair.worker(1, "ps"));
-    pair.prepare(w, "k", bytes(100), "ps");
+    pair.reserve(w, "k", bytes(100), "ps");
     pair.settle();
-    assert!(matches!(pair.replies(w)[..], [Reply::Answer { answer: Answer::Prepared, .. }]));
+    assert!(matches!(pair.replies(w)[..], [Reply::Answer { answer: Answer::Reserved, .. }]));
     // The slots must be in force when the peer learns of them, so the answer waits for the PONG.
     assert_eq!(pair.posted(), ["NAME", "PING", "PONG"]);
     assert_eq!(step(&mut pair, w, (r, "ps"), bytes(100), 1), ["WRITE"]);

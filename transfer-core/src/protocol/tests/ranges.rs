@@ -14,20 +14,10 @@ fn gathered(ranges: &[(u64, u64)], to: Option<&str>) -> (Push, Vec<ArenaRange>) 
     let ranges: Vec<_> = ranges.iter().map(|(offset, len)| ArenaRange { offset: *offset, len: *len }).collect();
     let body = ranges.iter().map(|r| r.len).fold(0, u64::saturating_add).min(1 << 40);
     let push = Push {
-        key: key("k"),
-        version: None,
-        meta: TensorMeta::of(DType::U8, &[body]).unwrap().with_metadata(70).unwrap(),
-        offset: HEAD,
         to: to.map(name),
         timeout: Duration::from_secs(1),
-        require: None,
-        retention: Retention::default(),
-        takeover: false,
-        readable_by: Vec::new(),
         ranges: u32::try_from(ranges.len()).unwrap(),
-        trace: None,
-        more_follow: false,
-        announced: None,
+        ..Push::new(key("k"), TensorMeta::of(DType::U8, &[body]).unwrap().with_metadata(70).unwrap(), HEAD)
     };
     (push, ranges)
 }

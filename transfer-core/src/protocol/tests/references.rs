@@ -344,20 +344,9 @@ fn version_shared_with_another_tenant_is_not_referenced() {
     solo.command(
         op,
         Command::Push(Push {
-            key: key("k"),
-            version: None,
-            meta: bytes(8),
-            offset: 0,
-            to: None,
             timeout: Duration::from_secs(1),
-            require: None,
-            retention: Retention::default(),
-            takeover: false,
             readable_by: vec![name("1")],
-            ranges: 0,
-            trace: None,
-            more_follow: false,
-            announced: None,
+            ..Push::new(key("k"), bytes(8), 0)
         }),
     );
     solo.answer();

@@ -4,8 +4,8 @@ use super::pair::{Pair, Worker, bytes, key};
 use super::solo::{LINK, Solo};
 use crate::fabric::FabricKind;
 use crate::op::{Answer, Command, FailureCode, Fetch, FetchedTensor, LeaseId, OpId, Reply, Request};
-use crate::protocol::broken::Broken;
 use crate::protocol::landing::SlotState;
+use crate::protocol::rules::{Broken, Rules};
 use crate::protocol::{NodeConfig, SharedFetches, Tenant};
 use crate::tensor::{Excerpt, Retention, Select, Slice, Until, Version};
 use crate::wire::landing::{Header, SlotNumber};
@@ -103,7 +103,7 @@ fn fetched_after_a_second_push(configure: impl Fn(&mut NodeConfig)) -> u64 {
 #[test]
 fn a_fetch_gets_nothing_older_than_what_was_published_when_it_came() {
     assert_eq!(fetched_after_a_second_push(|_| {}), 2);
-    let broken = |config: &mut NodeConfig| config.broken = Some(Broken::SharesEarlierAnswers);
+    let broken = |config: &mut NodeConfig| config.rules = Rules::but(Some(Broken::SharesEarlierAnswers));
     assert_eq!(fetched_after_a_second_push(broken), 1, "the mistake is noticed");
 }
 

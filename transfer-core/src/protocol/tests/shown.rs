@@ -13,7 +13,7 @@ fn tensors(pair: &Pair, node: usize, filter: &TensorFilter, limit: usize) -> (Ve
     let (mut keys, mut pages, mut from) = (Vec::new(), 0, 0);
     loop {
         let page: Page<TensorStatus> = pair.nodes[node].node.state().tensors(filter, from, limit);
-        assert!(page.entries.len() <= limit.min(Page::<()>::MOST_ENTRIES));
+        assert!(page.entries.len() <= limit.min(Page::<()>::MAX_ENTRIES));
         keys.extend(page.entries.iter().map(|t| t.key.as_str().to_owned()));
         pages += 1;
         match page.next {
@@ -53,7 +53,7 @@ fn every_tensor_is_in_exactly_one_page_and_pages_are_bounded() {
     assert!(pages >= 6, "{pages} pages of at most 128");
     // A page may be short or empty before the last one. Each page has looked at the same number of places.
     let (keys, pages) = tensors(&pair, 0, &TensorFilter { prefix: "y/1499".into(), ..all.clone() }, 100);
-    assert_eq!((keys.len(), pages), (1, 1500usize.div_ceil(Page::<()>::MOST_STEPS)));
+    assert_eq!((keys.len(), pages), (1, 1500usize.div_ceil(Page::<()>::MAX_STEPS)));
     let (keys, _) = tensors(&pair, 0, &TensorFilter { owner: "v".into(), ..all.clone() }, 100);
     assert_eq!(keys.len(), 500);
     let node = &pair.nodes[0].node;

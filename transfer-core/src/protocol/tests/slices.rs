@@ -171,22 +171,7 @@ fn boxes_of_a_bundle_land_aligned_with_zeros_between_them() {
         pair.world.write(w.arena, range.offset, &content[at..][..range.len as usize]);
         at += range.len as usize;
     }
-    let push = Push {
-        key: key("k"),
-        version: None,
-        meta: meta.clone(),
-        offset: 4096,
-        to: None,
-        timeout: Duration::from_secs(1),
-        require: None,
-        retention: Retention::default(),
-        takeover: false,
-        readable_by: Vec::new(),
-        ranges: 3,
-        trace: None,
-        more_follow: false,
-        announced: None,
-    };
+    let push = Push { timeout: Duration::from_secs(1), ranges: 3, ..Push::new(key("k"), meta.clone(), 4096) };
     pair.push_ranges(w, 100, push, &ranges);
     pair.settle();
     pair.replies(w);

@@ -4,12 +4,12 @@ use super::pair::{POOL_BYTES, bytes, key, name};
 use crate::alloc::Allocation;
 use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId, WorkId};
 use crate::memory::{LocalSlice, RemoteKey, RemoteSlice, SegmentId};
-use crate::op::{Command, Fetch, OpId, Prepare, Push, Reply, Request};
+use crate::op::{Command, Fetch, OpId, Push, Reply, Request, Reserve};
 use crate::protocol::{
     Action, Claim, Control, DirectoryRequest, FabricAction, HostAction, Node, NodeConfig, PeerInfo, Post, SessionId,
     Tenant, Vouches,
 };
-use crate::tensor::{Retention, Select};
+use crate::tensor::Select;
 use crate::time::Time;
 use crate::wire::landing::{HEADER_BYTES, Header};
 use crate::wire::message::{Body, Message, NameRef, Role};
@@ -245,33 +245,15 @@ impl Solo {
     pub(super) fn push(&mut self, to: Option<&str>, timeout: Duration) -> OpId {
         let op = self.op();
         let (to, offset) = (to.map(name), op.0 % 1000 * 64);
-        self.command(
-            op,
-            Command::Push(Push {
-                key: key("k"),
-                version: None,
-                meta: bytes(8),
-                offset,
-                to,
-                timeout,
-                require: None,
-                retention: Retention::default(),
-                takeover: false,
-                readable_by: Vec::new(),
-                ranges: 0,
-                trace: None,
-                more_follow: false,
-                announced: None,
-            }),
-        );
+        self.command(op, Command::Push(Push { to, timeout, ..Push::new(key("k"), bytes(8), offset) }));
         self.answer();
         op
     }
 
-    pub(super) fn prepare(&mut self) {
+    pub(super) fn reserve(&mut self) {
         let op = self.op();
         let timeout = Duration::from_secs(1);
-        self.command(op, Command::Prepare(Prepare { key: key("k"), meta: bytes(8), to: name("you"), timeout }));
+        self.command(op, Command::Reserve(Reserve { key: key("k"), meta: bytes(8), to: name("you"), timeout }));
         self.answer();
     }
 

@@ -69,20 +69,11 @@ impl Solo {
     fn push_this(&mut self, session: SessionId, name: &str, version: u64, retention: Retention, takeover: bool) {
         let op = self.op();
         let command = Command::Push(Push {
-            key: key(name),
             version: Some(Version(version)),
-            meta: bytes(8),
-            offset: op.0 % 1000 * 64,
-            to: None,
             timeout: Duration::from_secs(1),
-            require: None,
             retention,
             takeover,
-            readable_by: Vec::new(),
-            ranges: 0,
-            trace: None,
-            more_follow: false,
-            announced: None,
+            ..Push::new(key(name), bytes(8), op.0 % 1000 * 64)
         });
         self.node.request(self.now, session, Request::Command { op, command });
         self.drain();

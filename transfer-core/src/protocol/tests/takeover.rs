@@ -135,20 +135,11 @@ impl Solo {
     fn takes_over(&mut self, session: SessionId) {
         let retention = Retention { until: Until::Fetched(NonZeroU32::MIN), ..Retention::default() };
         let push = Push {
-            key: key("k"),
             version: Some(Version(1)),
-            meta: bytes(8),
-            offset: 0,
-            to: None,
             timeout: Duration::from_secs(1),
-            require: None,
             retention,
             takeover: true,
-            readable_by: Vec::new(),
-            ranges: 0,
-            trace: None,
-            more_follow: false,
-            announced: None,
+            ..Push::new(key("k"), bytes(8), 0)
         };
         let op = self.op();
         self.node.request(self.now, session, Request::Command { op, command: Command::Push(push) });

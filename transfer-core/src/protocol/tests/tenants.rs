@@ -185,10 +185,10 @@ fn another_tenant_s_key_is_not_deleted() {
 #[test]
 fn push_and_prepare_for_another_tenants_worker_are_denied() {
     for node in [0, 1] {
-        for prepare in [false, true] {
+        for reserves in [false, true] {
             let (mut pair, owner, friend, stranger) = strangers(node);
-            match prepare {
-                true => pair.prepare(stranger, "theirs", bytes(100), "owner"),
+            match reserves {
+                true => pair.reserve(stranger, "theirs", bytes(100), "owner"),
                 false => pair.push(stranger, "theirs", bytes(100), 9, Some("owner")),
             };
             let why = denied(&mut pair, stranger);

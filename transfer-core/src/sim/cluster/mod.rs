@@ -261,7 +261,7 @@ impl Cluster {
     /// Creates a node's fabric, and the endpoint at which its memory is registered.
     fn fabric(&mut self) -> (Endpoint, Box<dyn Fabric<Memory = MemoryId>>) {
         let endpoint = self.world.endpoint();
-        let first = Box::new(SimFabric::new(&self.world, endpoint));
+        let first = Box::new(SimFabric::new(&self.world, endpoint).with_mistake(self.play.broken));
         if !self.play.rails {
             return (endpoint, first);
         }
@@ -441,8 +441,11 @@ impl Cluster {
 
     fn carry_out(&mut self, node: usize, mut action: Action) -> Result<(), String> {
         let n = &mut self.nodes[node];
-        #[cfg(test)]
-        n.driver.node.forget_marks(&action);
+        if let (Some(Broken::ForgetsMarks), Action::Host(HostAction::Withdraw { ticket, .. })) =
+            (self.play.broken, &action)
+        {
+            n.driver.node.withdrawn(*ticket);
+        }
         if let Some((segment, memory)) = n.driver.act(&mut action, &mut n.memory) {
             self.segment_kept(node, segment, memory);
         }

@@ -5,8 +5,8 @@ use super::worker::{What, Worker};
 use super::{Cluster, Directory, Happening, Play, Tally, World};
 use crate::fabric::Isolation;
 use crate::memory::RailKeys;
-use crate::op::{Command, Fetch, Gather, OpId, Prepare, Push, Request};
-use crate::protocol::{Broken, NodeConfig, SpillConfig, Tenant};
+use crate::op::{Command, Fetch, Gather, OpId, Push, Request, Reserve};
+use crate::protocol::{Broken, NodeConfig, Rules, SpillConfig, Tenant};
 use crate::rails::inner_slots;
 use crate::sim::Conditions;
 use crate::tensor::{
@@ -87,7 +87,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         let mut config = NodeConfig::new(Name::new(&format!("node{i}")).unwrap(), 1);
         config.slots_per_flow = c.rng.random_range(2..4);
         config.speculative_percent = [0, 12, if play.tight { 30 } else { 60 }][c.rng.random_range(0..3)];
-        config.broken = play.broken;
+        config.rules = Rules::but(play.broken);
         config.spill = play.spill.then_some(SPILL);
         config.watch_all = c.rng.random();
         if !play.calm {
@@ -206,7 +206,7 @@ impl Cluster {
             self.act_calmly(worker)?;
         } else {
             match self.rng.random_range(0..100) {
-                0..4 => self.prepare(worker),
+                0..4 => self.reserve(worker),
                 4..28 if self.play.restarts => self.fetch(worker)?,
                 4..20 => self.count(worker),
                 20..28 => {
@@ -271,20 +271,13 @@ impl Cluster {
             retention.spill = Spill::Now;
         }
         let mut push = Push {
-            key,
             version,
-            meta,
-            offset,
             to,
             timeout,
-            require: None,
             retention,
-            takeover: false,
             readable_by: shares.then(|| Name::of_number(other)).into_iter().collect(),
-            ranges: 0,
             trace: context_of(number),
-            more_follow: false,
-            announced: None,
+            ..Push::new(key, meta, offset)
         };
         self.announce(worker, op, number, &mut push);
         self.command(worker, op, Command::Push(push));
@@ -319,15 +312,15 @@ impl Cluster {
         self.play.restarts && self.keys.iter().step_by(2).any(|k| k == key)
     }
 
-    fn prepare(&mut self, worker: usize) {
+    fn reserve(&mut self, worker: usize) {
         let key = self.keys[self.rng.random_range(0..self.keys.len())].clone();
         if self.stays_at_home(&key) {
             return;
         }
         let to = self.workers[self.rng.random_range(0..self.workers.len())].name.clone();
         let (meta, timeout) = (self.meta(), self.timeout());
-        let op = self.ask(worker, What::Prepare, timeout);
-        self.command(worker, op, Command::Prepare(Prepare { key, meta, to, timeout }));
+        let op = self.ask(worker, What::Reserve, timeout);
+        self.command(worker, op, Command::Reserve(Reserve { key, meta, to, timeout }));
     }
 
     fn fetch_this(&mut self, worker: usize, key: Key, select: Select) -> Result<(), String> {

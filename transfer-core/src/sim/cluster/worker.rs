@@ -78,7 +78,7 @@ pub(super) enum What {
     Gather {
         keys: Vec<Key>,
     },
-    Prepare,
+    Reserve,
     Delete,
     OpenCounter(usize),
     Count(Added),
@@ -363,8 +363,8 @@ impl Cluster {
                 };
                 self.settle(worker, *into, &Memory::Torn)?;
             }
-            Reply::Answer { op, answer: Answer::Prepared } => {
-                let What::Prepare = self.ended(worker, op)? else {
+            Reply::Answer { op, answer: Answer::Reserved } => {
+                let What::Reserve = self.ended(worker, op)? else {
                     return Err(format!("{op:?} is prepared, but was no preparation"));
                 };
                 self.tally.prepared += 1;
@@ -424,8 +424,8 @@ impl Cluster {
                 false
             }
             FailureCode::VersionGone => matches!(what, What::Fetch { select, .. } if select.is_exact()),
-            FailureCode::VersionNotRising | FailureCode::KeyOwned => matches!(what, What::Push { .. } | What::Prepare),
-            FailureCode::UnknownWorker => matches!(what, What::Push { remote: true, .. } | What::Prepare),
+            FailureCode::VersionNotRising | FailureCode::KeyOwned => matches!(what, What::Push { .. } | What::Reserve),
+            FailureCode::UnknownWorker => matches!(what, What::Push { remote: true, .. } | What::Reserve),
             FailureCode::NotOwner => matches!(what, What::Delete | What::Gather { .. }),
             _ => true,
         };

@@ -3,7 +3,7 @@
 use super::super::note::{Nonce, Note};
 use super::super::offer;
 use super::super::record::{Element, Elements, Encoded};
-use super::super::shared::Shared;
+use super::super::shared::LinkMemory;
 use super::*;
 use crate::links::{MAX_PENDING, MAX_PENDING_OF_ONE};
 use crate::token::Token;
@@ -22,7 +22,7 @@ struct Scene {
     fabric: ShmFabric,
     memory: Arc<Segment>,
     socket: Socket,
-    shared: Shared,
+    shared: LinkMemory,
     granted: RemoteSlice,
     links: u32,
     _rig: ShmRig,
@@ -41,12 +41,12 @@ fn note(socket: &Socket) -> Note {
 }
 
 /// Connects to `fabric` as the acceptor of its link would.
-fn begin(fabric: &mut ShmFabric, link: LinkId) -> (Socket, Shared) {
+fn begin(fabric: &mut ShmFabric, link: LinkId) -> (Socket, LinkMemory) {
     let offer = fabric.offer(link).unwrap();
     let (token, _) = offer::decode_initiator(&offer).unwrap();
     let socket = Socket::connect(fabric.path(), now()).unwrap();
     let nonce: Nonce = rand::random();
-    let (shared, fd) = Shared::make(&PinnedBudget::new(1 << 30), &nonce).unwrap();
+    let (shared, fd) = LinkMemory::make(&PinnedBudget::new(1 << 30), &nonce).unwrap();
     socket.send(&Note::Hello { token, incarnation: 9, namespace: 0 }.encode(), &lent(&fd), now()).unwrap();
     let show = Token::random().unwrap();
     fabric.connect(link, &offer::encode_acceptor(&show)).unwrap();
@@ -269,7 +269,7 @@ fn pending_connections_are_checked() {
     };
     let offer = fabric.offer(LINK).unwrap();
     let (token, _) = offer::decode_initiator(&offer).unwrap();
-    let (_, good) = Shared::make(&PinnedBudget::new(1 << 30), &Nonce::default()).unwrap();
+    let (_, good) = LinkMemory::make(&PinnedBudget::new(1 << 30), &Nonce::default()).unwrap();
     let hello = |token| Note::Hello { token, incarnation: 1, namespace: 0 }.encode();
     let wrong = refused(&mut fabric, &hello(Token::random().unwrap()), &lent(&good));
     assert!(wrong.contains("unknown, used or too late"), "{wrong}");
@@ -304,7 +304,7 @@ fn a_welcome_must_prove_that_the_memory_is_shared() {
         let Message::Bytes { mut descriptors, .. } = socket.receive(1, now() + Duration::from_secs(5)).unwrap() else {
             panic!("no hello")
         };
-        let (_, nonce) = Shared::adopt(descriptors.pop().unwrap()).unwrap();
+        let (_, nonce) = LinkMemory::adopt(descriptors.pop().unwrap()).unwrap();
         let (token, nonce) = if honest { (Token::random().unwrap(), nonce) } else { (show, Nonce::default()) };
         socket.send(&Note::Welcome { token, nonce, incarnation: 1, namespace: 0 }.encode(), &[], now()).unwrap();
         let reason = down(&mut fabric);

@@ -4,7 +4,7 @@ use super::budget::Budget;
 use super::message::{Kind, Message};
 use super::pair::{Broken, Pair};
 use super::trips::Trips;
-use super::{Command, DatagramError, Shared, Trip};
+use super::{Command, DatagramError, EchoState, Trip};
 use crate::random;
 use crossbeam_channel::Receiver;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use transfer_verbs::{AsyncEvents, AsyncSource, CompletionChannel};
 
 /// A queue pair that has failed is made again at most once in this time.
-const REST: Duration = Duration::from_secs(1);
+const REMAKE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why the thread leaves a queue pair.
 enum End {
@@ -32,7 +32,7 @@ impl From<Broken> for End {
 }
 
 pub(super) struct Echo {
-    shared: Arc<Shared>,
+    shared: Arc<EchoState>,
     commands: Receiver<Command>,
     events: AsyncEvents,
     trips: Trips,
@@ -40,7 +40,7 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    pub(super) fn new(shared: Arc<Shared>, commands: Receiver<Command>, events: AsyncEvents) -> Echo {
+    pub(super) fn new(shared: Arc<EchoState>, commands: Receiver<Command>, events: AsyncEvents) -> Echo {
         Echo { shared, commands, events, trips: Trips::default(), budget: Budget::new(Instant::now()) }
     }
 
@@ -57,7 +57,7 @@ impl Echo {
                 End::Failed(why) => {
                     tracing::warn!(why, "the queue pair for datagrams has failed, and is made again");
                     self.fail(&why);
-                    self.rest(since + REST, &why)
+                    self.rest(since + REMAKE_INTERVAL, &why)
                 }
                 end => Err(end),
             };

@@ -85,14 +85,14 @@ pub struct Datagrams(Arc<Owner>);
 
 #[derive(Debug)]
 struct Owner {
-    shared: Arc<Shared>,
+    shared: Arc<EchoState>,
     commands: Sender<Command>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What the thread and its users share.
 #[derive(Debug)]
-struct Shared {
+struct EchoState {
     /// Wakes the thread.
     bell: OwnedFd,
     place: Mutex<DatagramSlot>,
@@ -152,7 +152,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl EchoState {
     /// Makes another queue pair in place of one that has failed.
     fn make_pair(&self) -> Result<Pair, String> {
         let mut place = locked(&self.place);
@@ -216,7 +216,7 @@ impl Datagrams {
         let place =
             DatagramSlot { pair: Some((pair.number(), pair.key)), open: Some((device, domain)), why: String::new() };
         let (peers, counts) = (Mutex::default(), Counts::default());
-        let shared = Arc::new(Shared { bell, place: Mutex::new(place), peers, counts });
+        let shared = Arc::new(EchoState { bell, place: Mutex::new(place), peers, counts });
         let (commands, received) = bounded(COMMANDS);
         let echo = Echo::new(shared.clone(), received, events);
         let thread = std::thread::Builder::new().name("transfer-echo".into()).spawn(move || echo.run(pair));

@@ -18,7 +18,7 @@ const RECEIVES: u32 = 64;
 const SENDS: u32 = 64;
 
 /// The completions that are taken together.
-pub(super) const TOGETHER: usize = 16;
+pub(super) const COMPLETIONS_PER_POLL: usize = 16;
 
 /// Is set in the work id of a receive; the rest is its slot.
 const RECEIVE: u64 = 1 << 32;
@@ -105,7 +105,7 @@ impl Pair {
             leaving: vec![None; SENDS as usize],
             receives: ReceiveList::new(),
             sends: SendList::default(),
-            arrived: Vec::with_capacity(TOGETHER),
+            arrived: Vec::with_capacity(COMPLETIONS_PER_POLL),
         };
         let posted = (0..RECEIVES).try_for_each(|slot| made.add_receive(slot)).and_then(|()| made.post());
         posted.map_err(|Broken(why)| FabricError::Device { what: failed, why })?;
@@ -116,11 +116,11 @@ impl Pair {
         self.pair.number()
     }
 
-    /// Takes completions, at most `most` of [`TOGETHER`], and returns their number. What has arrived is in `arrived`.
+    /// Takes completions, at most `most` of [`COMPLETIONS_PER_POLL`], and returns their number. What has arrived is in `arrived`.
     pub(super) fn poll(&mut self, most: u32) -> Result<usize, Broken> {
         self.arrived.clear();
-        let mut batch = [Completion::EMPTY; TOGETHER];
-        let most = TOGETHER.min(most as usize);
+        let mut batch = [Completion::EMPTY; COMPLETIONS_PER_POLL];
+        let most = COMPLETIONS_PER_POLL.min(most as usize);
         let count = self.queue.poll(&mut batch[..most])?;
         for completion in &batch[..count] {
             let slot = completion.work_id as u32;

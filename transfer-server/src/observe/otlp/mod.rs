@@ -2,7 +2,7 @@
 //!
 //! Nothing waits for the collector. A bounded queue leads to a thread that sends spans in batches. Spans that find the
 //! queue full are counted, and so are spans that the collector refuses. When the sidecar ends, the rest of the queue
-//! has at most [`FLUSH`] to be sent.
+//! has at most [`FLUSH_TIMEOUT`] to be sent.
 //!
 //! The SDK's own batch processor is not used, because it does not report how many spans it has dropped.
 //!
@@ -31,19 +31,19 @@ use transfer_core::protocol::EndedTransfer;
 use transfer_core::tensor::Name;
 
 /// The most spans that wait to be sent.
-const WAITING: usize = 16 << 10;
+const MAX_WAITING_SPANS: usize = 16 << 10;
 
 /// The most spans of one call.
-const BATCH: usize = 512;
+const SPANS_PER_CALL: usize = 512;
 
 /// The time for which the first span of a batch waits for more.
-const LINGER: Duration = Duration::from_secs(1);
+const BATCH_TIME: Duration = Duration::from_secs(1);
 
 /// The time-out of a batch.
-const CALL: Duration = Duration::from_secs(5);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest time for which the end of the sidecar waits for the last spans.
-const FLUSH: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Counts the spans that were exported, failed, or were dropped.
 #[derive(Debug, Default)]
@@ -92,10 +92,10 @@ impl Export {
         &self.counts
     }
 
-    /// Waits until the last spans are sent, for at most `FLUSH`. The queue must be dropped, or about to be dropped.
+    /// Waits until the last spans are sent, for at most `FLUSH_TIMEOUT`. The queue must be dropped, or about to be dropped.
     pub(crate) async fn flushed(mut self) {
         let ended = async { while self.ended.changed().await.is_ok() {} };
-        if timeout(FLUSH, ended).await.is_err() {
+        if timeout(FLUSH_TIMEOUT, ended).await.is_err() {
             tracing::warn!("the last spans are lost: the collector does not take them");
         }
     }
@@ -111,11 +111,11 @@ pub(super) fn start(config: &OtlpConfig, node: &Name, incarnation: u64) -> io::R
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let exporter = {
         let _inside = runtime.enter();
-        SpanExporter::builder().with_tonic().with_endpoint(endpoint.as_str()).with_timeout(CALL).build()
+        SpanExporter::builder().with_tonic().with_endpoint(endpoint.as_str()).with_timeout(CALL_TIMEOUT).build()
     };
     let mut exporter = exporter.map_err(io::Error::other)?;
     exporter.set_resource(&resource(node, incarnation));
-    let (to, from) = mpsc::channel(WAITING);
+    let (to, from) = mpsc::channel(MAX_WAITING_SPANS);
     let (alive, ended) = watch::channel(());
     let counts = Arc::new(ExportCounts::default());
     let (counted, endpoint) = (counts.clone(), endpoint.clone());
@@ -139,13 +139,13 @@ fn resource(node: &Name, incarnation: u64) -> Resource {
 }
 
 async fn send(mut from: mpsc::Receiver<SpanData>, exporter: &SpanExporter, endpoint: &str, counts: &ExportCounts) {
-    let (mut batch, mut reached) = (Vec::with_capacity(BATCH), true);
+    let (mut batch, mut reached) = (Vec::with_capacity(SPANS_PER_CALL), true);
     while fill(&mut from, &mut batch).await {
         let spans = batch.len() as u64;
-        let why = match timeout(CALL, exporter.export(std::mem::take(&mut batch))).await {
+        let why = match timeout(CALL_TIMEOUT, exporter.export(std::mem::take(&mut batch))).await {
             Ok(Ok(())) => None,
             Ok(Err(e)) => Some(text::chain(&e)),
-            Err(_) => Some(format!("it has not answered within {CALL:?}")),
+            Err(_) => Some(format!("it has not answered within {CALL_TIMEOUT:?}")),
         };
         let count = if why.is_none() { &counts.exported } else { &counts.failed };
         count.fetch_add(spans, Ordering::Relaxed);
@@ -159,14 +159,14 @@ async fn send(mut from: mpsc::Receiver<SpanData>, exporter: &SpanExporter, endpo
     }
 }
 
-/// Waits for a first span, and then for a full batch or for `LINGER`. Returns `false` if no more spans will come.
+/// Waits for a first span, and then for a full batch or for `BATCH_TIME`. Returns `false` if no more spans will come.
 async fn fill(from: &mut mpsc::Receiver<SpanData>, batch: &mut Vec<SpanData>) -> bool {
-    if from.recv_many(batch, BATCH).await == 0 {
+    if from.recv_many(batch, SPANS_PER_CALL).await == 0 {
         return false;
     }
-    let until = tokio::time::Instant::now() + LINGER;
-    while batch.len() < BATCH {
-        match timeout_at(until, from.recv_many(batch, BATCH - batch.len())).await {
+    let until = tokio::time::Instant::now() + BATCH_TIME;
+    while batch.len() < SPANS_PER_CALL {
+        match timeout_at(until, from.recv_many(batch, SPANS_PER_CALL - batch.len())).await {
             Ok(0) | Err(_) => break,
             Ok(_) => {}
         }

@@ -6,6 +6,7 @@ use crate::memory::LocalSlice;
 use crate::op::{Answer, Failure};
 use crate::protocol::ids::{OperationId, PullId};
 use crate::protocol::node::flows::Answering;
+use crate::protocol::rules::Broken;
 use crate::protocol::sessions::{FetchOp, FetchStage, Op, OpKind};
 use crate::protocol::transfers::PullState;
 use std::time::Duration;
@@ -26,8 +27,7 @@ impl Answering<'_> {
         if self.transfers.pull(link, pull).is_none_or(|p| p.opened_memory().is_none()) {
             return false;
         }
-        #[cfg(test)]
-        if self.config.broken == Some(crate::protocol::broken::Broken::ReturnsBeforeClosed) {
+        if self.config.rules.breaks(Broken::ReturnsBeforeClosed) {
             return false;
         }
         self.await_end(id, link, failure);

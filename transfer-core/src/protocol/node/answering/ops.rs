@@ -31,7 +31,7 @@ impl Answering<'_> {
                 replies!(self).note_failed(&op, failure.code);
             }
             match op.kind {
-                OpKind::Fetch(_) | OpKind::Prepare(_) | OpKind::TakeBack(_) | OpKind::Counter(_) => {
+                OpKind::Fetch(_) | OpKind::Reserve(_) | OpKind::TakeBack(_) | OpKind::Counter(_) => {
                     replies!(self).refuse(op.session, op.id, failure);
                 }
                 OpKind::Push(_) => self.end_push_with_failure(&op, failure),
@@ -70,7 +70,7 @@ impl Answering<'_> {
             OpKind::Counter(_) => counting!(self).count(self.common.latest, |counters| counters.give_up(id)),
             OpKind::Fetch(FetchOp { stage: FetchStage::Connecting(_) | FetchStage::Closing(..), .. })
             | OpKind::Push(_)
-            | OpKind::Prepare(_) => {}
+            | OpKind::Reserve(_) => {}
         }
         Some(op)
     }

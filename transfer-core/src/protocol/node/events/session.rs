@@ -144,7 +144,7 @@ impl Node {
             Command::Fetch(fetch) => fetching!(self).fetch(now, session, op, fetch, None),
             Command::FetchInto(FetchInto { fetch, to }) => fetching!(self).fetch(now, session, op, fetch, Some(to)),
             Command::Gather(gather) => fetching!(self).gather(now, session, op, gather),
-            Command::Prepare(prepare) => pushing!(self).prepare(now, session, op, prepare),
+            Command::Reserve(reserve) => pushing!(self).reserve(now, session, op, reserve),
             Command::TakeBack(command) => taking_back!(self).take_back(now, session, op, command),
             Command::Delete { key } => self.delete(now, session, op, &key),
             Command::Counter(command) => counting!(self).counter(now, session, op, command),

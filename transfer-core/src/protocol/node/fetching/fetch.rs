@@ -31,7 +31,6 @@ impl Fetching<'_> {
             return replies!(self).refuse(session, op, failure);
         }
         let found = self.keys.find(&fetch.key);
-        #[cfg(test)]
         if self.config.watch_all && fetch.watches {
             self.keys.watch(&fetch.key);
         }

@@ -6,6 +6,7 @@ use crate::op::{Destination, Failure, FailureCode};
 use crate::protocol::ids::{OperationId, PullId};
 use crate::protocol::landing::Want;
 use crate::protocol::node::flows::Fetching;
+use crate::protocol::rules::Broken;
 use crate::protocol::sessions::{FetchOp, FetchStage, OpKind};
 use crate::protocol::transfers::{Held, OfLink, Pull, PullState, Readers, Wanted};
 use crate::tensor::{Gathered, TensorMeta, Version};
@@ -41,10 +42,7 @@ impl Fetching<'_> {
     fn join_pull(&mut self, link: LinkId, op: OperationId, wanted: &Wanted) -> bool {
         let Some(id) = self.transfers.shared_pull(link, wanted) else { return false };
         let Some(p) = self.transfers.pull_mut(link, id) else { return false };
-        #[cfg(test)]
-        let asks_late = self.config.broken != Some(crate::protocol::broken::Broken::SharesEarlierAnswers);
-        #[cfg(not(test))]
-        let asks_late = true;
+        let asks_late = !self.config.rules.breaks(Broken::SharesEarlierAnswers);
         p.join(op, asks_late, |op| self.sessions.op(op).is_some());
         self.sessions.set_fetch_stage(op, FetchStage::Pulling(link, id));
         true

@@ -4,12 +4,12 @@
 //! `give_up`), how it goes on once a link is up in `Node::go_on_with_link`, and what is recorded of it in `replies.rs`.
 //!
 //! # Layout
-//! - `fetch`, `push`, `prepare`, `take_back`, `counter`: one kind each.
+//! - `fetch`, `push`, `reserve`, `take_back`, `counter`: one kind each.
 
 mod counter;
 mod fetch;
-mod prepare;
 mod push;
+mod reserve;
 mod take_back;
 
 use super::flows::NodeState;
@@ -50,7 +50,7 @@ impl Op {
         match &self.kind {
             OpKind::Fetch(fetch) => fetch,
             OpKind::Push(push) => push,
-            OpKind::Prepare(prepare) => prepare,
+            OpKind::Reserve(reserve) => reserve,
             OpKind::TakeBack(take_back) => take_back,
             OpKind::Counter(counter) => counter,
         }

@@ -8,6 +8,7 @@ use crate::protocol::ids::{BlobId, OperationId, SessionId};
 use crate::protocol::keys::{Blob, Released, Source};
 use crate::protocol::meters::{Operation, PathId};
 use crate::protocol::node::flows::Memory;
+use crate::protocol::rules::Broken;
 use crate::protocol::sessions::Writer;
 use crate::protocol::slab::Id;
 use crate::protocol::spill::SpillId;
@@ -149,8 +150,7 @@ impl Memory<'_> {
             self.actions.push(HostAction::CloseSession { session, why });
             return;
         }
-        #[cfg(test)]
-        if self.config.broken == Some(crate::protocol::broken::Broken::ForgetsReleases)
+        if self.config.rules.breaks(Broken::ForgetsReleases)
             && self.sessions.get(session).is_some_and(|s| s.waiting() > 1)
         {
             return;
@@ -160,12 +160,10 @@ impl Memory<'_> {
 
     /// Returns a reference to its owner, because the workers of this node no longer read the version.
     fn return_reference(&mut self, link: LinkId, lease: u32, segment: SegmentId) {
-        #[cfg(test)]
-        if self.config.broken == Some(crate::protocol::broken::Broken::KeepsReferences) {
-            return self.references.end_reading(segment, self.actions);
-        }
         // If the link is lost, nothing is sent, and the owner finds out from the reader marks.
-        sending!(self).send(link, Role::Pull, 0, Body::ReleaseReference { lease });
+        if !self.config.rules.breaks(Broken::KeepsReferences) {
+            sending!(self).send(link, Role::Pull, 0, Body::ReleaseReference { lease });
+        }
         self.references.end_reading(segment, self.actions);
     }
 

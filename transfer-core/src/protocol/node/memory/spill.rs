@@ -16,7 +16,7 @@ use crate::tensor::{Key, Spill};
 use crate::time::Time;
 
 /// Shorter versions stay in memory.
-const SHORTEST: u64 = 1 << 16;
+const MIN_SPILL_BYTES: u64 = 1 << 16;
 
 impl Node {
     /// Handles the answer to [`HostAction::SpillWrite`]: the version is written. `false`: it could not be, and nothing
@@ -35,7 +35,7 @@ impl Memory<'_> {
         if spill == Spill::Never
             || b.counts_fetches()
             || self.keys.is_announced(blob)
-            || len < SHORTEST && spill == Spill::Allowed
+            || len < MIN_SPILL_BYTES && spill == Spill::Allowed
         {
             return;
         }

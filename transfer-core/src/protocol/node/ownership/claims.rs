@@ -8,6 +8,7 @@ use crate::protocol::ids::RecordId;
 use crate::protocol::keys::{Claimant, Claiming, Owner, Record};
 use crate::protocol::node::flows::Ownership;
 use crate::protocol::node::rules::key_owned;
+use crate::protocol::rules::Broken;
 use crate::tensor::{Key, Name};
 use crate::time::Time;
 
@@ -36,8 +37,7 @@ impl Ownership<'_> {
 
     /// Ends a key that has gone from this node to another owner.
     fn taken_away(&mut self, now: Time, id: RecordId, owner: &Name) {
-        #[cfg(test)]
-        if self.config.broken == Some(crate::protocol::broken::Broken::KeepsLostKeys) {
+        if self.config.rules.breaks(Broken::KeepsLostKeys) {
             return;
         }
         let Some(key) = self.keys.record(id).map(|r| r.key().clone()) else { return };

@@ -14,6 +14,7 @@ use crate::protocol::links::{Lost, Out, Purpose};
 use crate::protocol::node::counters::unsent;
 use crate::protocol::node::flows::Ownership;
 use crate::protocol::references::Lent;
+use crate::protocol::rules::Broken;
 use crate::protocol::slab::Slab;
 use crate::protocol::transfers::OfLink;
 use crate::tensor::Key;
@@ -70,9 +71,12 @@ impl Ownership<'_> {
         let unsent = unsent(&waiting);
         calls!(self).calls_lost(link);
         self.pings_lost(link, &reason.to_string());
-        let references = self.references.link_down(link);
-        #[cfg(test)]
-        let references = references.map(|references| self.forget_readers(references));
+        let mut references = self.references.link_down(link);
+        if let Some(lost) = references.as_mut().filter(|_| self.config.rules.breaks(Broken::ForgetsReaders)) {
+            for blob in self.references.forget_lent(lost) {
+                memory!(self).release(blob);
+            }
+        }
         let lent = references.map(|references| self.references.lost(references, self.actions));
         let lost = LostLink {
             link,

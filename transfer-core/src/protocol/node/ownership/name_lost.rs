@@ -33,7 +33,7 @@ impl Ownership<'_> {
         }
         for id in self.sessions.ops_of(session) {
             let Some(op) = self.sessions.op(id) else { continue };
-            if matches!(op.kind, OpKind::Push(_) | OpKind::Prepare(_)) {
+            if matches!(op.kind, OpKind::Push(_) | OpKind::Reserve(_)) {
                 let key = op.key.clone();
                 if let Some(failure) = access!(self).no_name(session, &key) {
                     answering!(self).fail_op(id, failure);

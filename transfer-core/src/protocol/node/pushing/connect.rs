@@ -1,15 +1,15 @@
 //! Finding the node of a worker, and the link to a node.
 
-use crate::op::{Answer, Failure, FailureCode, OpId, Prepare};
+use crate::op::{Answer, Failure, FailureCode, OpId, Reserve};
 use crate::protocol::directory::DirectoryRequest;
 use crate::protocol::ids::{OperationId, SessionId};
 use crate::protocol::node::flows::Pushing;
-use crate::protocol::sessions::{Op, OpKind, PrepareOp, PushStage};
+use crate::protocol::sessions::{Op, OpKind, PushStage, ReserveOp};
 use crate::tensor::Name;
 use crate::time::Time;
 
 impl Pushing<'_> {
-    /// Starts a push or a prepare for a worker at another sidecar.
+    /// Starts a push or a reserve for a worker at another sidecar.
     pub(in crate::protocol::node) fn push_there(&mut self, now: Time, op: Op) {
         let Some((to, tenant)) = op.target().cloned().zip(self.sessions.tenant_of(op.session)) else { return };
         let id = self.sessions.begin(op);
@@ -40,7 +40,7 @@ impl Pushing<'_> {
             }
             if let Some(op) = self.sessions.finish(id) {
                 match op.kind {
-                    OpKind::Prepare(_) => self.actions.answer(op.session, op.id, Answer::Prepared),
+                    OpKind::Reserve(_) => self.actions.answer(op.session, op.id, Answer::Reserved),
                     _ => self.push_here(now, op),
                 }
             }
@@ -53,19 +53,19 @@ impl Pushing<'_> {
     }
 
     /// Handles a worker's request for landing slots before the first push needs them.
-    pub(in crate::protocol::node) fn prepare(&mut self, now: Time, session: SessionId, op: OpId, prepare: Prepare) {
-        if let Some(failure) = access!(self).is_busy(session).or_else(|| access!(self).no_name(session, &prepare.key)) {
+    pub(in crate::protocol::node) fn reserve(&mut self, now: Time, session: SessionId, op: OpId, reserve: Reserve) {
+        if let Some(failure) = access!(self).is_busy(session).or_else(|| access!(self).no_name(session, &reserve.key)) {
             return replies!(self).refuse(session, op, failure);
         }
-        if let Err(failure) = access!(self).may_push(session, &prepare.key, Some(&prepare.to)) {
+        if let Err(failure) = access!(self).may_push(session, &reserve.key, Some(&reserve.to)) {
             return replies!(self).refuse(session, op, failure);
         }
-        if self.sessions.named(&prepare.to).is_some() {
+        if self.sessions.named(&reserve.to).is_some() {
             // The target is at this node and gets the tensor by reference, without slots.
-            return self.actions.answer(session, op, Answer::Prepared);
+            return self.actions.answer(session, op, Answer::Reserved);
         }
-        let Prepare { key, meta, to, timeout } = prepare;
-        let kind = OpKind::Prepare(PrepareOp { to, meta, stage: PushStage::Claiming });
+        let Reserve { key, meta, to, timeout } = reserve;
+        let kind = OpKind::Reserve(ReserveOp { to, meta, stage: PushStage::Claiming });
         let op = Op { session, id: op, key, since: now, deadline: now + timeout, require: None, kind };
         self.push_there(now, op);
     }

@@ -10,7 +10,7 @@ use crate::protocol::meters::Operation;
 use crate::protocol::node::Node;
 use crate::protocol::node::flows::Pushing;
 use crate::protocol::node::replies::WorkersTransfer;
-use crate::protocol::sessions::{Op, OpKind, PrepareOp, PushOp, PushStage};
+use crate::protocol::sessions::{Op, OpKind, PushOp, PushStage, ReserveOp};
 use crate::protocol::transfers::{FlowState, OutFlow};
 use crate::tensor::{Key, Name, TensorMeta, Version};
 use crate::time::Time;
@@ -32,7 +32,7 @@ impl Node {
 }
 
 impl Pushing<'_> {
-    /// Puts a push or a prepare into the queue of its flow.
+    /// Puts a push or a reserve into the queue of its flow.
     pub(in crate::protocol::node) fn enqueue_push(&mut self, now: Time, id: OperationId, link: LinkId) {
         let Some(op) = self.sessions.op(id) else { return };
         let (Some(meta), Some(target)) = (self.pushed_meta(op), op.target().cloned()) else { return };
@@ -70,7 +70,7 @@ impl Pushing<'_> {
         match &op.kind {
             OpKind::Fetch(_) | OpKind::TakeBack(_) | OpKind::Counter(_) => None,
             OpKind::Push(PushOp { blob, .. }) => self.keys.blob(*blob).map(|b| b.meta.clone()),
-            OpKind::Prepare(PrepareOp { meta, .. }) => Some(meta.clone()),
+            OpKind::Reserve(ReserveOp { meta, .. }) => Some(meta.clone()),
         }
     }
 
@@ -104,7 +104,7 @@ impl Pushing<'_> {
                 continue;
             }
             if state == FlowState::New || meta.len_bytes() > capacity {
-                let by_call = matches!(op.kind, OpKind::Prepare(_));
+                let by_call = matches!(op.kind, OpKind::Reserve(_));
                 return self.request_buffers(link, flow, meta, by_call);
             }
             match op.kind {
@@ -115,9 +115,9 @@ impl Pushing<'_> {
                         None => self.write_pushed(now, link, flow, id, blob, version, meta),
                     }
                 }
-                OpKind::Prepare(_) => {
+                OpKind::Reserve(_) => {
                     if let Some(op) = self.sessions.finish(id) {
-                        self.actions.answer(op.session, op.id, Answer::Prepared);
+                        self.actions.answer(op.session, op.id, Answer::Reserved);
                     }
                 }
                 _ => return,

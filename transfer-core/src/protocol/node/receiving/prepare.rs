@@ -1,7 +1,7 @@
 //! Landing slots for many tensors at once, by a call of the control plane instead of messages.
 //!
 //! The workers of a job know before its first step what they will push.
-//! [`Command::Prepare`](crate::op::Command::Prepare) gets the slots at that time: the sender's node collects the
+//! [`Command::Reserve`](crate::op::Command::Reserve) gets the slots at that time: the sender's node collects the
 //! requests of its workers, the control plane carries them in one `PrepareBuffers` call, and the receiver answers each
 //! flow as it would answer BUFFER_REQUEST. From then on, such a flow does not differ from others.
 //!

@@ -7,6 +7,7 @@ use crate::protocol::keys::{Blob, Claimant, Claiming, Landed, Owner, Record, Sou
 use crate::protocol::landing::{InFlow, InState, LandedTensor, Recalled};
 use crate::protocol::node::flows::Receiving;
 use crate::protocol::node::rules::key_owned;
+use crate::protocol::rules::Broken;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name, TensorMeta, Until, Version};
 use crate::time::Time;
@@ -236,11 +237,9 @@ impl Receiving<'_> {
     /// Handles the closing of a slot. Versions are published in the order in which they landed: one waits until the
     /// slots of those before it are closed.
     pub(in crate::protocol::node) fn deliver_flow(&mut self, now: Time, at: FlowAt, closed: SlotId) {
-        #[cfg(test)]
-        if self.config.broken == Some(crate::protocol::broken::Broken::DeliversOutOfOrder) {
+        if self.config.rules.breaks(Broken::DeliversOutOfOrder) {
             return self.flow_landed(now, at, closed);
         }
-        let _ = closed;
         while let Some(first) = self.landing.next_landed(at) {
             self.flow_landed(now, at, first);
         }

@@ -5,6 +5,7 @@ use crate::fabric::LinkId;
 use crate::protocol::ids::{BlobId, PullId, SlotId};
 use crate::protocol::landing::SlotUser;
 use crate::protocol::node::flows::PullSlots;
+use crate::protocol::rules::Broken;
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::{Pull, PullState};
 use crate::tensor::{Name, Version};
@@ -141,8 +142,7 @@ impl PullSlots<'_> {
             }
             state @ (PullState::Asked | PullState::WaitingForRoom | PullState::Granting) => {
                 p.state = PullState::Cancelling;
-                #[cfg(test)]
-                if self.config.broken == Some(crate::protocol::broken::Broken::SkipsQuarantine)
+                if self.config.rules.breaks(Broken::SkipsQuarantine)
                     && let Some(slot) = slot
                 {
                     room!(self).drop_slot(link, slot);
@@ -193,8 +193,7 @@ impl PullSlots<'_> {
     }
 
     pub(in crate::protocol::node) fn settle_speculation(&mut self, link: LinkId, id: PullId) {
-        #[cfg(test)]
-        if self.config.broken == Some(crate::protocol::broken::Broken::KeepsSpeculation) {
+        if self.config.rules.breaks(Broken::KeepsSpeculation) {
             return;
         }
         let Some(p) = self.transfers.pull_mut(link, id) else { return };

@@ -15,6 +15,7 @@ use crate::protocol::keys::Landed;
 use crate::protocol::landing::{InState, Want, slot_bytes};
 use crate::protocol::node::Node;
 use crate::protocol::node::flows::{Needs, Room};
+use crate::protocol::rules::Broken;
 use crate::protocol::snapshot::Page;
 use crate::protocol::tenant::Tenant;
 use crate::wire::message::{Body, Recall, Role};
@@ -46,7 +47,7 @@ impl Room<'_> {
             steps += 1;
             let begin = if u64::from(link.0) == first { begin } else { 0 };
             for (place, flow) in flows.places(begin) {
-                if steps >= Page::<u64>::MOST_STEPS {
+                if steps >= Page::<u64>::MAX_STEPS {
                     next = Some(u64::from(link.0) << 32 | place as u64);
                     break 'links;
                 }
@@ -97,8 +98,9 @@ impl Room<'_> {
     fn recall_room(&mut self, at: FlowAt) {
         let Some((index, round)) = self.landing.recall_room(self.common.latest, at) else { return };
         sending!(self).send(at.0, Role::Push, index, Body::BufferRecall { why: Recall::Room, round });
-        #[cfg(test)]
-        self.landing.reclaim_at_once(self.common.latest, at, self.actions);
+        if self.config.rules.breaks(Broken::ReclaimsAtOnce) {
+            self.landing.drop_idle_slots(self.common.latest, at, self.actions);
+        }
     }
 
     /// Asks every peer that is not being asked for the idle slots of one of its flows, because a waiter finds no room.

@@ -48,16 +48,16 @@ fn page_of<T, K, S>(
     limit: usize,
     mut show: impl FnMut(Id<K>, &T) -> Option<S>,
 ) -> Page<S> {
-    let limit = limit.clamp(1, Page::<S>::MOST_ENTRIES);
+    let limit = limit.clamp(1, Page::<S>::MAX_ENTRIES);
     let mut entries = Vec::new();
     let begin = usize::try_from(from).unwrap_or(usize::MAX);
-    for (place, found) in table.places(begin).take(Page::<S>::MOST_STEPS) {
+    for (place, found) in table.places(begin).take(Page::<S>::MAX_STEPS) {
         if entries.len() == limit {
             return Page { entries, next: Some(place as u64) };
         }
         entries.extend(found.and_then(|(id, entry)| show(id, entry)));
     }
-    let end = begin.saturating_add(Page::<S>::MOST_STEPS);
+    let end = begin.saturating_add(Page::<S>::MAX_STEPS);
     Page { entries, next: (end < table.end()).then_some(end as u64) }
 }
 
@@ -70,10 +70,10 @@ fn page_of_map<K: Ord, T, S>(
     number: impl Fn(&K) -> u64,
     mut show: impl FnMut(&K, &T) -> Option<S>,
 ) -> Page<S> {
-    let limit = limit.clamp(1, Page::<S>::MOST_ENTRIES);
+    let limit = limit.clamp(1, Page::<S>::MAX_ENTRIES);
     let mut entries = Vec::new();
     for (steps, (key, entry)) in map.range(from..).enumerate() {
-        if entries.len() == limit || steps == Page::<S>::MOST_STEPS {
+        if entries.len() == limit || steps == Page::<S>::MAX_STEPS {
             return Page { entries, next: Some(number(key)) };
         }
         entries.extend(show(key, entry));
@@ -181,10 +181,10 @@ impl NodeState<'_> {
     }
 
     /// Lists the exchanges of which something is here and whose name begins with `prefix`, in the order in which they
-    /// came. At most [`ExchangeStatus::MOST_ENTRIES`] are listed at once.
+    /// came. At most [`ExchangeStatus::MAX_ENTRIES`] are listed at once.
     #[must_use]
     pub fn exchanges(&self, now: Time, prefix: &str, from: u64, limit: usize) -> Page<ExchangeStatus> {
-        let limits = (limit.clamp(1, ExchangeStatus::MOST_ENTRIES), Page::<ExchangeStatus>::MOST_STEPS);
+        let limits = (limit.clamp(1, ExchangeStatus::MAX_ENTRIES), Page::<ExchangeStatus>::MAX_STEPS);
         let (entries, next) = self.exchanges.page(now, prefix, from, limits, |tenant| self.config.tenants.name(tenant));
         Page { entries, next }
     }
@@ -194,7 +194,7 @@ impl NodeState<'_> {
     #[must_use]
     pub fn quarantine(&self, now: Time, peer: &str, from: u64, limit: usize) -> Page<QuarantineStatus> {
         let (mut entries, mut steps) = (Vec::new(), 0);
-        let limit = limit.clamp(1, Page::<QuarantineStatus>::MOST_ENTRIES);
+        let limit = limit.clamp(1, Page::<QuarantineStatus>::MAX_ENTRIES);
         let place_of = |link: LinkId, place: usize| u64::from(link.0) << 32 | place as u64;
         let (first, mut begin) = (from >> 32, from as u32 as usize);
         for (link, l) in self.links.all().range(LinkId(u32::try_from(first).unwrap_or(u32::MAX))..) {
@@ -205,13 +205,13 @@ impl NodeState<'_> {
             // A link counts as a step, because thousands of links may have no slot.
             steps += 1;
             if !peer.is_empty() && l.peer().name.as_str() != peer {
-                if steps > Page::<QuarantineStatus>::MOST_STEPS {
+                if steps > Page::<QuarantineStatus>::MAX_STEPS {
                     return Page { entries, next: Some(place_of(*link, begin)) };
                 }
                 continue;
             }
             for (place, found) in slots.places(begin) {
-                if entries.len() == limit || steps > Page::<QuarantineStatus>::MOST_STEPS {
+                if entries.len() == limit || steps > Page::<QuarantineStatus>::MAX_STEPS {
                     return Page { entries, next: Some(place_of(*link, place)) };
                 }
                 steps += 1;
