@@ -150,7 +150,7 @@ def test_processes_write_beside_each_other(fs, sidecar):
     assert fs.cat(fs.find("part")) == {f"part/{n}": bytes([n]) * 100 for n in range(4)}
 
 
-# Promise: fs-urls, seen to fail
+# Promise: fs-urls
 def test_arrow_reads_and_writes_by_url(sidecar, fs):
     options = {"socket": sidecar.path}
     table = pa.table({"n": list(range(1000))})

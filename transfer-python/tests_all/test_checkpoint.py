@@ -77,7 +77,7 @@ class Halving(DefaultSavePlanner):
         return item if write_item.type == WriteItemType.BYTE_IO else item.to(torch.float16)
 
 
-# Promise: dcp-planners, seen to fail
+# Promise: dcp-planners
 @pytest.mark.parametrize(
     "save, read",
     [

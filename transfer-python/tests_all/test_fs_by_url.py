@@ -20,7 +20,7 @@ def test_pandas_writes_and_reads_by_url(sidecar):  # noqa: F811
         assert found["n"].tolist() == frame["n"].tolist()
 
 
-# Promise: fs-urls, seen to fail
+# Promise: fs-urls
 @pytest.mark.filterwarnings("ignore")
 def test_dcps_fsspec_writer_saves_and_loads_by_url(sidecar):  # noqa: F811
     for value in (1.0, 2.0):

@@ -141,7 +141,7 @@ def test_metadata_of_another_kind_and_of_another_host_are_errors(ends):
         ends[1].recv_checkpoint(0, far, 1, timedelta(seconds=1))
 
 
-# Promise: torchft-transport, seen to fail
+# Promise: torchft-transport
 def test_steps_are_sent_again_and_receivers_keep_what_they_have(ends):
     # The arena has room for all that follow.
     send(ends, 1, {"w": torch.ones(1 << 21)})
