@@ -7,7 +7,7 @@ use pyo3::types::PyDict;
 use std::fmt::Display;
 use std::num::NonZeroU32;
 use std::time::Duration;
-use transfer_client::{BlockingClient, FabricKind, Push, TraceContext, Until};
+use transfer_client::{BlockingClient, FabricKind, Push, PushShards, TraceContext, Until};
 
 /// An unlimited time-out.
 pub(crate) const FOR_EVER: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -152,24 +152,29 @@ pub(crate) fn trace(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Trace
     text.map(|text| text.parse::<TraceContext>().map_err(|e| errors::invalid(py, &e.to_string()))).transpose()
 }
 
-/// Reads what a push of shards can be told. Its version is an argument of its own.
-pub(crate) fn of_shards(
-    push: transfer_client::PushShards<'static, BlockingClient>,
-    options: PushOptions,
-    py: Python<'_>,
-) -> PyResult<transfer_client::PushShards<'static, BlockingClient>> {
-    let PushOptions { version: _, to, timeout, require, keep, outlive, takeover, readable_by, trace: _ } = options;
+/// Checks that there are no options that a push of shards does not have. Its version is an argument of its own.
+pub(crate) fn check_for_shards(options: &PushOptions, py: Python<'_>) -> PyResult<()> {
+    let PushOptions { to, require, keep, outlive, takeover, .. } = options;
     let others = [
         ("to", to.is_some()),
         ("require", require.is_some()),
         ("keep", keep.is_some()),
-        ("outlive", outlive),
-        ("takeover", takeover),
+        ("outlive", *outlive),
+        ("takeover", *takeover),
     ];
-    if let Some((name, _)) = others.into_iter().find(|(_, is_given)| *is_given) {
-        return Err(errors::invalid(py, &format!("a push of a rank's shards has no argument {name:?}")));
+    match others.into_iter().find(|(_, is_given)| *is_given) {
+        Some((name, _)) => Err(errors::invalid(py, &format!("a push of a rank's shards has no argument {name:?}"))),
+        None => Ok(()),
     }
-    Ok(readable_by.iter().fold(push.timeout(timeout), |push, tenant| push.readable_by(tenant)))
+}
+
+/// Applies the options that a push of shards has.
+pub(crate) fn of_shards<'a>(
+    push: PushShards<'a, BlockingClient>,
+    options: &PushOptions,
+) -> PushShards<'a, BlockingClient> {
+    let push = push.timeout(options.timeout);
+    options.readable_by.iter().fold(push, |push, tenant| push.readable_by(tenant))
 }
 
 /// The options of a push.

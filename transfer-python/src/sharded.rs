@@ -32,6 +32,8 @@ pub(crate) fn push(
 ) -> PyResult<Pending> {
     let (options, handle, version) =
         (PushOptions::read(options)?, client.handle(py)?, options::whole_version(version)?);
+    // Before anything is taken.
+    options::check_for_shards(&options, py)?;
     let mut taken = Vec::with_capacity(buffers.len());
     for buffer in &buffers {
         match buffer.get().take(py, aliases) {
@@ -47,7 +49,7 @@ pub(crate) fn push(
     let shards: Vec<_> = places.into_iter().zip(&frozen).map(shard).collect();
     let (rank, world_size, until_whole, restarts) = commit;
     let push = handle.push_shards(key, version, Rank { rank, world_size }, shards);
-    let push = options::of_shards(push, options, py)?;
+    let push = options::of_shards(push, &options);
     let push = if until_whole { push.whole() } else { push };
     let push = if restarts { push.restart() } else { push };
     let (about, buffers) = ((key.to_owned(), Instant::now()), buffers.into_iter().map(Bound::unbind));

@@ -2,7 +2,7 @@
 
 use super::copy::copy_box;
 use super::known::KnownShards;
-use super::layouts::{ABSENT, gone, of_manifest};
+use super::layouts::{ABSENT, gone, is_absent, of_manifest};
 use super::plan::{GlobalTensor, Holder, Target};
 use super::records::{RankLayout, shards_key};
 use super::requests::{Ask, Asked, asks};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::FabricKind;
-use transfer_core::memory::ALIGNMENT;
+use transfer_core::memory::padded;
 use transfer_core::op::{CommittedRank, Failure, FailureCode, Report};
 use transfer_core::tensor::{Key, Name, Select, Slice, TensorMeta, TensorName, Version};
 use transfer_core::wire::bundle::BundleTable;
@@ -206,6 +206,8 @@ impl OfState {
                 && whole > manifest.version
                 && !is_exact
             {
+                // Its manifest is about to be seen.
+                io.sleep_until(Instant::now() + Duration::from_millis(20)).await;
                 continue;
             }
             match self.version(&io, &manifest, wanted.as_deref(), options).await {
@@ -223,7 +225,7 @@ impl OfState {
         options: FetchOptions,
     ) -> Result<FetchedBundle, Error> {
         let layouts = of_manifest(io, &self.connection, &self.key, manifest.version, &manifest.ranks).await?;
-        let global = KnownShards::of(&self.connection).lock().global(&layouts)?;
+        let global = KnownShards::of(&self.connection).lock().global(&self.key, &layouts)?;
         let mut outputs = Vec::new();
         match wanted {
             None => {
@@ -239,14 +241,21 @@ impl OfState {
                 }
             }
         }
-        let mut memory_bytes = 0;
+        let mut memory_bytes = 0_usize;
         for output in &mut outputs {
             output.at = memory_bytes;
-            memory_bytes += (output.meta.len_bytes() as usize).next_multiple_of(ALIGNMENT as usize);
+            let end =
+                padded(output.meta.len_bytes()).and_then(|len| memory_bytes.checked_add(usize::try_from(len).ok()?));
+            memory_bytes = end.ok_or_else(|| no_memory(u64::MAX, "no process has so much"))?;
         }
         let report = Report { fabric: FabricKind::Local, bytes: 0, copied: 0, ..manifest.report };
+        let bucket_bytes = options.bucket_bytes.max(MIN_REQUEST_BYTES);
         let mut now = OfVersion { manifest, layouts: &layouts, outputs, memory: None, report };
-        self.fill(io, &mut now, memory_bytes, options.bucket_bytes.max(MIN_REQUEST_BYTES)).await?;
+        // What is larger than any memory is refused before it is planned.
+        if now.outputs.iter().any(|output| output.meta.len_bytes() > bucket_bytes) {
+            now.memory = Some(own_memory(memory_bytes)?);
+        }
+        self.fill(io, &mut now, memory_bytes, bucket_bytes).await?;
         now.finish(io)
     }
 
@@ -299,9 +308,7 @@ impl OfState {
                 }
             })?;
             if now.memory.is_none() && asks.iter().any(|ask| !ask.is_direct) {
-                let wanted_bytes = memory_bytes as u64;
-                let no_memory = |e: std::io::Error| Error::NoMemory { wanted_bytes, reason: e.to_string() };
-                now.memory = Some(OwnMemory::new(wanted_bytes).map_err(no_memory)?);
+                now.memory = Some(own_memory(memory_bytes)?);
             }
             let (version, ranks) = (now.manifest.version, &now.manifest.ranks);
             let mut failed: Vec<(Ask, Error)> = Vec::new();
@@ -313,7 +320,10 @@ impl OfState {
             io.each(asks, AT_ONCE, fetch, |(ask, fetched)| {
                 match fetched {
                     Ok(slices) => taken.push(take(&mut now.outputs, &mut now.memory, &ask, &slices)?),
-                    Err(e) if is_absent(&e) || is_too_large(&e) => failed.push((ask, e)),
+                    // Not where it is the time of this call that is over.
+                    Err(e) if is_too_large(&e) || is_absent(&e) && !io.left(Duration::MAX).is_zero() => {
+                        failed.push((ask, e))
+                    }
                     Err(e) => return Err(e),
                 }
                 Ok(())
@@ -359,22 +369,24 @@ impl OfState {
                     "after {waited:?}: rank {} of version {version} of state {:?}, at node {:?}: {e}",
                     rank.rank, self.key, rank.node
                 );
-                Err(Failure::new(FailureCode::Unknown, text).into())
+                Err(Failure::new(FailureCode::Deadline, text).into())
             }
             fetched => fetched,
         }
     }
 }
 
-/// Whether a rank's shards are not there.
-fn is_absent(error: &Error) -> bool {
-    use FailureCode::{NotOwner, PeerLost, PeerUnreachable, VersionGone};
-    is_late(error)
-        || error.failure_code().is_some_and(|code| matches!(code, NotOwner | PeerLost | PeerUnreachable | VersionGone))
-}
-
 fn is_too_large(error: &Error) -> bool {
     matches!(error, Error::Failed(failure) if does_not_fit(failure))
+}
+
+fn no_memory(wanted_bytes: u64, reason: impl ToString) -> Error {
+    Error::NoMemory { wanted_bytes, reason: reason.to_string() }
+}
+
+/// Memory for what several shards make up.
+fn own_memory(bytes: usize) -> Result<OwnMemory, Error> {
+    OwnMemory::new(bytes as u64).map_err(|e| no_memory(bytes as u64, e))
 }
 
 /// Whether a newer version may have taken the place of the one that was fetched.

@@ -32,13 +32,13 @@ pub(crate) struct KnownLayout {
 #[derive(Debug, Default)]
 pub(crate) struct KnownShards {
     pushed: HashMap<(Key, u32), PushedRank>,
-    /// By digest.
-    layouts: HashMap<u64, KnownLayout>,
+    /// By state and digest: digests are not made to be safe from those who look for two equal ones.
+    layouts: HashMap<(Key, u64), KnownLayout>,
     shards: usize,
-    /// By the digests of all ranks.
-    globals: HashMap<Box<[u64]>, Arc<Global>>,
-    /// The digests of all ranks of states that were checked.
-    checked: HashSet<Box<[u64]>>,
+    /// By state and the digests of all ranks.
+    globals: HashMap<(Key, Box<[u64]>), Arc<Global>>,
+    /// Those that were checked.
+    checked: HashSet<(Key, Box<[u64]>)>,
 }
 
 /// A rank that this process pushes.
@@ -71,11 +71,11 @@ impl KnownShards {
         connection.extension()
     }
 
-    pub(crate) fn layout(&self, digest: u64) -> Option<KnownLayout> {
-        self.layouts.get(&digest).cloned()
+    pub(crate) fn layout(&self, key: &Key, digest: u64) -> Option<KnownLayout> {
+        self.layouts.get(&(key.clone(), digest)).cloned()
     }
 
-    pub(crate) fn know_layout(&mut self, known: KnownLayout) {
+    pub(crate) fn know_layout(&mut self, key: &Key, known: KnownLayout) {
         let len = known.layout.shards.len();
         if self.shards + len > MAX_SHARDS {
             // What is forgotten is fetched again.
@@ -84,14 +84,14 @@ impl KnownShards {
             self.checked.clear();
             self.shards = 0;
         }
-        if self.layouts.insert(known.layout.digest, known).is_none() {
+        if self.layouts.insert((key.clone(), known.layout.digest), known).is_none() {
             self.shards += len;
         }
     }
 
     /// The global tensors of ranks with these layouts.
-    pub(crate) fn global(&mut self, layouts: &[Arc<RankLayout>]) -> Result<Arc<Global>, ShardedError> {
-        let digests: Box<[u64]> = layouts.iter().map(|layout| layout.digest).collect();
+    pub(crate) fn global(&mut self, key: &Key, layouts: &[Arc<RankLayout>]) -> Result<Arc<Global>, ShardedError> {
+        let digests = (key.clone(), layouts.iter().map(|layout| layout.digest).collect());
         if let Some(global) = self.globals.get(&digests) {
             return Ok(global.clone());
         }
@@ -104,17 +104,17 @@ impl KnownShards {
     }
 
     /// Checks that ranks with these layouts have all of each tensor, unless that is known.
-    pub(crate) fn check(&mut self, layouts: &[Arc<RankLayout>]) -> Result<(), ShardedError> {
-        let digests: Box<[u64]> = layouts.iter().map(|layout| layout.digest).collect();
+    pub(crate) fn check(&mut self, key: &Key, layouts: &[Arc<RankLayout>]) -> Result<(), ShardedError> {
+        let digests = (key.clone(), layouts.iter().map(|layout| layout.digest).collect());
         if self.checked.contains(&digests) {
             return Ok(());
         }
-        self.global(layouts)?.check()?;
+        self.global(key, layouts)?.check()?;
         self.know_checked(digests);
         Ok(())
     }
 
-    fn know_checked(&mut self, digests: Box<[u64]>) {
+    fn know_checked(&mut self, digests: (Key, Box<[u64]>)) {
         if self.checked.len() >= MAX_GLOBALS {
             self.checked.clear();
         }
@@ -167,10 +167,24 @@ impl Pushing {
         self.with(|rank| rank.kept.iter().any(Option::is_some)).unwrap_or(false)
     }
 
-    /// Notes that a version is whole. Returns and forgets those before it that nobody holds.
+    /// Notes which version is whole, as its home has said.
+    pub(crate) fn know_whole(&self, whole: Option<u64>) {
+        self.with(|rank| rank.whole = whole);
+    }
+
+    /// Forgets all versions but this one, since the state has none that is whole any more. Returns them.
+    pub(crate) fn forget_others(&self, own: Kept) -> Vec<Kept> {
+        let others = self.with(|rank| {
+            rank.whole = None;
+            rank.kept.iter_mut().filter_map(|kept| kept.take_if(|kept| *kept != own)).collect()
+        });
+        others.unwrap_or_default()
+    }
+
+    /// Returns and forgets the versions before the whole one that nobody holds.
     pub(crate) fn ended_by(&self, whole: Option<u64>, held: &[u64]) -> Vec<Kept> {
         let ended = self.with(|rank| {
-            rank.whole = rank.whole.max(whole);
+            rank.whole = whole.or(rank.whole);
             let whole = rank.whole;
             let has_ended = |kept: &mut Kept| Some(kept.version) < whole && !held.contains(&kept.version);
             rank.kept.iter_mut().filter_map(|kept| kept.take_if(has_ended)).collect()

@@ -2,6 +2,7 @@
 
 use super::known::{KnownLayout, KnownShards};
 use super::records::{LAYOUTS, RECORD, RankLayout, read_layouts, read_record, shards_key, table};
+use super::roster::is_late;
 use crate::bundle::{FetchedBundle, take_bundle};
 use crate::error::{Error, LostRank, ShardedError};
 use crate::fetch::{Fetch, FetchOptions};
@@ -10,7 +11,7 @@ use crate::request::flow::Io;
 use crate::session::Connection;
 use std::sync::Arc;
 use std::time::Duration;
-use transfer_core::op::CommittedRank;
+use transfer_core::op::{CommittedRank, FailureCode};
 use transfer_core::tensor::{Key, Select, Version};
 
 /// What nobody publishes for this time is gone. A directory that starts anew knows all keys again within less.
@@ -30,6 +31,13 @@ pub(super) fn gone(key: &Key, version: u64, rank: &CommittedRank, (name, range):
     ShardedError::from(Box::new(lost)).into()
 }
 
+/// Whether a rank's shards are not there.
+pub(super) fn is_absent(error: &Error) -> bool {
+    use FailureCode::{NotOwner, PeerLost, PeerUnreachable, VersionGone};
+    is_late(error)
+        || error.failure_code().is_some_and(|code| matches!(code, NotOwner | PeerLost | PeerUnreachable | VersionGone))
+}
+
 /// The layouts of a version that is complete, from the ranks themselves.
 pub(super) async fn of_ranks(
     io: &Io,
@@ -39,12 +47,17 @@ pub(super) async fn of_ranks(
     ranks: &[CommittedRank],
 ) -> Result<Vec<KnownLayout>, Error> {
     let known = async |rank: &CommittedRank| {
-        if let Some(known) = KnownShards::of(connection).lock().layout(rank.layout) {
+        if let Some(known) = KnownShards::of(connection).lock().layout(key, rank.layout) {
             return Ok(known);
         }
         let shards = shards_key(key, rank.rank, rank.instance)?;
         let fetched = fetch_record(io, shards, version, RECORD, ABSENT).await;
-        let bytes = fetched.map_err(|e| gone(key, version, rank, (RECORD, "all".to_owned()), &e))?;
+        let bytes = match fetched {
+            Err(e) if is_absent(&e) && !io.left(Duration::MAX).is_zero() => {
+                return Err(gone(key, version, rank, (RECORD, "all".to_owned()), &e));
+            }
+            bytes => bytes?,
+        };
         know(connection, key, rank, bytes)
     };
     io.all(ranks, known).await.into_iter().collect()
@@ -58,7 +71,8 @@ pub(super) async fn of_manifest(
     version: u64,
     ranks: &[CommittedRank],
 ) -> Result<Vec<Arc<RankLayout>>, Error> {
-    let mut known: Vec<_> = ranks.iter().map(|rank| KnownShards::of(connection).lock().layout(rank.layout)).collect();
+    let mut known: Vec<_> =
+        ranks.iter().map(|rank| KnownShards::of(connection).lock().layout(key, rank.layout)).collect();
     if known.iter().any(Option::is_none) {
         let bytes = fetch_record(io, key.clone(), version, LAYOUTS, Duration::MAX).await?;
         let records = read_layouts(key, &bytes, ranks.len())?;
@@ -86,7 +100,7 @@ fn know(connection: &Arc<Connection>, key: &Key, rank: &CommittedRank, bytes: Ve
     }
     let table = Arc::new(table(&layout.shards, &bytes)?);
     let known = KnownLayout { table, layout: Arc::new(layout), record: bytes.into() };
-    KnownShards::of(connection).lock().know_layout(known.clone());
+    KnownShards::of(connection).lock().know_layout(key, known.clone());
     Ok(known)
 }
 

@@ -208,8 +208,11 @@ async fn free(io: Io, connection: Arc<Connection>, key: Key, of: Of) -> Result<(
     let ended = if of.restarts {
         pushing.begin_again()
     } else if pushing.keeps_any() {
-        let (whole, held) = roster::look(&io, &key).await.unwrap_or_default();
-        pushing.ended_by(whole, &held)
+        // Where its home does not say what is held, all stays.
+        match roster::look(&io, &key).await {
+            Some((whole, held)) => pushing.ended_by(whole, &held),
+            None => Vec::new(),
+        }
     } else {
         Vec::new()
     };
@@ -232,52 +235,68 @@ async fn commit(
     // The record is made here, and is no tensor of the caller's.
     let record_bytes = known.table.entries().last().map_or(0, |record| record.meta.len_bytes());
     pushed.report.copied = pushed.report.copied.saturating_sub(record_bytes);
-    KnownShards::of(&connection).lock().know_layout(known);
+    KnownShards::of(&connection).lock().know_layout(&key, known);
     let commit = RankCommit { version: Version(version), rank, world_size, restarts, instance, layout, worker: None };
     let committed = async {
         let answer = match roster::ask_until(&io, &key, RosterAsk::Commit(commit.clone())).await {
-            // Where nobody has the whole version any more, the versions begin again, as those of any key whose worker is gone.
+            // Where nobody publishes the whole version any more, it has ended, as that of any key whose worker is gone.
             Err(e)
                 if e.failure_code() == Some(FailureCode::VersionNotRising)
                     && !roster::is_published(&io, &key).await =>
             {
-                roster::ask_until(&io, &key, RosterAsk::Commit(RankCommit { restarts: true, ..commit })).await?
+                roster::forget_whole(&io, &key).await?;
+                delete(&io, &key, rank, pushing.forget_others(kept)).await;
+                roster::ask_until(&io, &key, RosterAsk::Commit(commit)).await?
             }
             answer => answer?,
         };
-        let RosterAnswer::Committed { is_last, ranks, .. } = answer else {
+        let RosterAnswer::Committed { is_last, whole, ranks } = answer else {
             return Err(
                 Failure::new(FailureCode::Unknown, format!("the roster of state {key:?} answers {answer:?}")).into()
             );
         };
-        if is_last {
-            make_whole(&io, &connection, &key, &of, ranks).await?;
-        }
-        Ok::<bool, Error>(is_last)
+        pushing.know_whole(whole.map(|version| version.0));
+        Ok::<bool, Error>(is_last && make_whole(&io, &connection, &key, &of, ranks).await?)
     };
-    let is_last = match committed.await {
-        Ok(is_last) => is_last,
+    let made_whole = match committed.await {
+        Ok(made_whole) => made_whole,
         Err(e) => {
-            roster::withdraw(&io, &key, version, rank, instance).await;
-            pushing.forget(kept);
-            delete(&io, &key, rank, vec![kept]).await;
+            use FailureCode::{KeyOwned, VersionNotRising};
+            let was_refused = matches!(e.failure_code(), Some(KeyOwned | VersionNotRising));
+            // Shards that may count stay: the next push frees them once a newer version is whole.
+            if roster::withdraw(&io, &key, version, rank, instance).await || was_refused {
+                pushing.forget(kept);
+                delete(&io, &key, rank, vec![kept]).await;
+            }
             return Err(e);
         }
     };
-    if until_whole && !is_last {
-        // The manifest of this version, or of a later one.
-        let options = FetchOptions { select: Select::AtLeast(Version(version)), ..FetchOptions::new() };
-        roster::manifest(&io, &key, options).await?;
+    if until_whole && !made_whole {
+        // The manifest of this version, or of a later one. One of before a restart is neither.
+        let mut select = Select::AtLeast(Version(version));
+        loop {
+            let options = FetchOptions { select, ..FetchOptions::new() };
+            let found = roster::manifest(&io, &key, options).await?;
+            let own = found.ranks.get(rank as usize).is_some_and(|found| found.instance == instance);
+            if !restarts || own || matches!(select, Select::After(_)) && found.version > version {
+                break;
+            }
+            select = Select::After(Version(found.version));
+        }
     }
-    Ok(PushedShards { pushed, is_whole: is_last || until_whole })
+    Ok(PushedShards { pushed, is_whole: made_whole || until_whole })
 }
 
-/// Checks that the ranks have all of each tensor, and publishes the manifest.
-async fn make_whole(io: &Io, connection: &Arc<Connection>, key: &Key, of: &Of, digest: u64) -> Result<(), Error> {
-    let ranks = roster::ranks(io, key, of.version, of.rank.world_size).await?;
+/// Checks that the ranks have all of each tensor, and publishes the manifest. Returns `false` if another worker does, because a rank
+/// has changed meanwhile.
+async fn make_whole(io: &Io, connection: &Arc<Connection>, key: &Key, of: &Of, digest: u64) -> Result<bool, Error> {
+    let ranks = match roster::ranks(io, key, of.version, of.rank.world_size).await {
+        Err(e) if e.failure_code() == Some(FailureCode::VersionGone) => return Ok(false),
+        ranks => ranks?,
+    };
     let known = of_ranks(io, connection, key, of.version, &ranks).await?;
     let layouts: Vec<_> = known.iter().map(|known| known.layout.clone()).collect();
-    KnownShards::of(connection).lock().check(&layouts)?;
+    KnownShards::of(connection).lock().check(key, &layouts)?;
     let bytes = (manifest_bytes(&ranks), layouts_bytes(known.iter().map(|known| &*known.record)));
     match publish(io, key, of, &bytes, false).await {
         // Another rank has published the version before. What is no sharded state is not taken away.
@@ -298,13 +317,13 @@ async fn make_whole(io: &Io, connection: &Arc<Connection>, key: &Key, of: &Of, d
     }
     let question = RosterAsk::Published { version: Version(of.version), ranks: digest };
     match roster::ask_until(io, key, question).await {
-        Ok(_) => Ok(()),
+        Ok(_) => Ok(true),
+        Err(e) if e.failure_code() == Some(FailureCode::VersionGone) => Ok(false),
         // Its home was lost, and the next one does not know the version. It is published.
-        Err(e) if e.failure_code() != Some(FailureCode::VersionGone) => {
+        Err(e) => {
             tracing::warn!(%key, version = of.version, "the roster was not told that the version is whole: {e}");
-            Ok(())
+            Ok(true)
         }
-        Err(e) => Err(e),
     }
 }
 

@@ -38,8 +38,9 @@ fn unexpected(key: &Key, answer: &RosterAnswer) -> Error {
 
 /// Whether the home of a roster was lost, so that another node may be asked.
 fn is_lost(error: &Error) -> bool {
-    use FailureCode::{CounterLost, NotOwner, OutcomeUnknown, PeerLost};
-    error.failure_code().is_some_and(|code| matches!(code, CounterLost | NotOwner | OutcomeUnknown | PeerLost))
+    use FailureCode::{CounterLost, NotOwner, OutcomeUnknown, PeerLost, PeerUnreachable};
+    let lost = |code| matches!(code, CounterLost | NotOwner | OutcomeUnknown | PeerLost | PeerUnreachable);
+    error.failure_code().is_some_and(lost)
 }
 
 /// Whether nothing came in time.
@@ -68,11 +69,20 @@ pub(super) async fn look(io: &Io, key: &Key) -> Option<(Option<u64>, Vec<u64>)> 
     }
 }
 
-/// Takes a commit back, if that is possible soon.
-pub(super) async fn withdraw(io: &Io, key: &Key, version: u64, rank: u32, instance: u64) {
-    let question = RosterAsk::Withdraw { version: Version(version), rank, instance };
+/// Takes a commit back, if that is possible soon. Returns whether it does not count: its version is not whole.
+pub(super) async fn withdraw(io: &Io, key: &Key, version: u64, rank: u32, instance: u64) -> bool {
+    let version = Version(version);
+    let question = RosterAsk::Withdraw { version, rank, instance };
     // The call may be late already, and others wait less if this arrives.
-    let _ = ask(io, key, question, HELP).await;
+    matches!(ask(io, key, question, HELP).await, Ok(RosterAnswer::State { whole, .. }) if whole < Some(version))
+}
+
+/// Ends the whole version, which nobody publishes any more.
+pub(super) async fn forget_whole(io: &Io, key: &Key) -> Result<(), Error> {
+    if let Some((Some(whole), _)) = look(io, key).await {
+        ask_until(io, key, RosterAsk::Forget { version: Version(whole) }).await?;
+    }
+    Ok(())
 }
 
 /// All ranks that have committed a version, in order.
@@ -81,8 +91,8 @@ pub(super) async fn ranks(io: &Io, key: &Key, version: u64, world_size: u32) -> 
     while let Some(rank) = from {
         let answer = ask_until(io, key, RosterAsk::Ranks { version: Version(version), from: rank }).await?;
         let RosterAnswer::Ranks { next, ranks, .. } = answer else { return Err(unexpected(key, &answer)) };
-        from = next.filter(|next| *next > rank);
         all.extend(ranks);
+        from = next.filter(|next| *next > rank && all.len() < world_size as usize);
     }
     let are_all = (0..world_size).eq(all.iter().map(|rank| rank.rank));
     match are_all {
@@ -123,8 +133,9 @@ impl Hold {
         let mut hold = call(io, key, RosterAsk::Hold { version: Version(version) }, io.left(Duration::MAX));
         poll_fn(|cx| {
             // Its end, if it has one, changes nothing: what is not held may end.
-            let _ = hold.call.step(cx.waker());
-            Poll::Ready(())
+            let step = hold.call.step(cx.waker());
+            // Until there is room for it in the ring.
+            if step.is_continue() && hold.call.needs_timer() { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
         Hold(hold)

@@ -46,6 +46,12 @@ pub enum RosterAsk {
     },
     /// Look which version is whole, and which ones are held. Answered by [`RosterAnswer::State`].
     Look,
+    /// Forget that this version is whole, because nobody publishes it any more. Versions that are not whole stay. Answered by
+    /// [`RosterAnswer::State`].
+    Forget {
+        /// The version.
+        version: Version,
+    },
     /// Hold a version: its shards stay until this is given up. It is never answered with success. A later
     /// [`Look`](RosterAsk::Look) of the same worker comes behind it.
     Hold {

@@ -39,6 +39,9 @@ pub(super) fn write_ask(w: &mut Writer, ask: &RosterAsk) {
         RosterAsk::Look => {
             w.u8(5);
         }
+        RosterAsk::Forget { version } => {
+            w.u8(7).u64(version.0);
+        }
         RosterAsk::Hold { version } => {
             w.u8(6).u64(version.0);
         }
@@ -59,9 +62,10 @@ pub(super) fn read_ask(r: &mut Reader<'_>) -> Result<RosterAsk, WireError> {
         4 => RosterAsk::Missing { version: Version(r.u64()?) },
         5 => RosterAsk::Look,
         6 => RosterAsk::Hold { version: Version(r.u64()?) },
+        7 => RosterAsk::Forget { version: Version(r.u64()?) },
         n => {
             let (what, value) = ("what is asked of a roster", u64::from(n));
-            return Err(WireError::Value { what, value, expected: "0 to 6" });
+            return Err(WireError::Value { what, value, expected: "0 to 7" });
         }
     })
 }
@@ -163,6 +167,7 @@ pub(super) mod tests {
             RosterAsk::Missing { version },
             RosterAsk::Look,
             RosterAsk::Hold { version },
+            RosterAsk::Forget { version },
         ]
     }
 

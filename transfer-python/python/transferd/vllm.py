@@ -182,7 +182,7 @@ class TransferdTrainerEngine(TrainerWeightTransferEngine):  # type: ignore[misc]
         arena = to_bytes(info.arena, "arena")
         bucket = _weights.bucket_bytes(arena, arena)
         self._home = _weights.connect_to(info.socket, 0, timeout) if info.socket else _plug.home(None, "vllm")
-        self._client = _plug.session(self._home, arena)
+        self._client = _plug.session(_plug.path_of(self._home), arena)
         key = f"vllm/{_plug.unique()}"
         self.client.init_weight_transfer_engine({"socket": str(self._home.path), "key": key, "timeout": timeout})
         # Each of them has counted itself by now.

@@ -3,7 +3,7 @@
 use super::barrier::{Arrival, Waiter};
 use super::claims::{Entry, Home, What};
 use super::op::{Outcome, Route, Stage};
-use super::roster::{Answered, Asker};
+use super::roster::{Answered, Asker, MAX_COMMITS};
 use super::words::Who;
 use super::{Counters, Effect, spoken};
 use crate::fabric::{AtomicOp, FabricKind, GrantAccess, LinkId};
@@ -121,17 +121,14 @@ impl Counters {
     /// Asks a roster that lives here, and answers all who have an answer by that.
     fn ask_roster(&mut self, key: &Key, who: Asker, ask: RosterAsk) {
         let Some((_, name)) = key.reserved_for() else { return };
-        let commits = |entry: &Entry| match entry {
-            Entry::Home(Home { what: What::Roster(roster), .. }) => roster.commits(),
-            _ => 0,
-        };
-        let all: usize = match ask {
-            RosterAsk::Commit(_) => self.by_key.values().map(commits).sum(),
-            _ => 0,
-        };
+        if let (RosterAsk::Commit(_), Some(failure)) = (&ask, self.too_many_commits(key, name)) {
+            return match who.waiter {
+                Waiter::Local(id) => self.fail(id, failure),
+                Waiter::Peer(link, index) => self.refuse(link, index, failure),
+            };
+        }
         let Some(Entry::Home(Home { what: What::Roster(roster), .. })) = self.by_key.get_mut(key) else { return };
-        let others = all.saturating_sub(roster.commits());
-        for Answered { waiter, result } in roster.ask(name, who, ask, others) {
+        for Answered { waiter, result } in roster.ask(name, who, ask) {
             match (waiter, result) {
                 (Waiter::Local(id), Ok(answer)) => self.end(id, Outcome::Roster(answer)),
                 (Waiter::Local(id), Err(failure)) => self.fail(id, failure),
@@ -139,6 +136,22 @@ impl Counters {
                 (Waiter::Peer(link, index), Err(failure)) => self.refuse(link, index, failure),
             }
         }
+    }
+
+    /// Why a roster cannot keep another commit: all rosters of this node, or those of its tenant, have as many as they may.
+    fn too_many_commits(&self, key: &Key, name: &str) -> Option<Failure> {
+        let tenant = self.home(key)?.tenant;
+        let (mut all, mut own) = (0, 0);
+        for entry in self.by_key.values() {
+            if let Entry::Home(Home { what: What::Roster(roster), tenant: of, .. }) = entry {
+                all += roster.commits();
+                own += if *of == tenant { roster.commits() } else { 0 };
+            }
+        }
+        let text = format!(
+            "the home of state {name:?} holds {all} commits of unfinished versions, the limit for all or for one tenant"
+        );
+        (all >= MAX_COMMITS || own >= MAX_COMMITS / 4 * 3).then(|| Failure::new(FailureCode::Busy, text))
     }
 
     pub(super) fn withdraw(&mut self, key: &Key, who: Waiter) {

@@ -15,12 +15,14 @@ use std::fmt::Write;
 /// The most versions of one state that ranks have committed and that are not whole.
 pub const UNFINISHED_VERSIONS: usize = 2;
 
-/// The most commits that all rosters of one node hold.
+/// The most commits that all rosters of one node hold. Those of one tenant may hold three quarters of them.
 pub(super) const MAX_COMMITS: usize = 1 << 18;
 
 #[derive(Debug, Default)]
 pub(super) struct Roster {
     whole: Option<Version>,
+    /// The instances of the ranks of that version.
+    whole_ranks: BTreeMap<u32, u64>,
     /// A commit has begun the versions again, and none is whole since then.
     is_fresh: bool,
     unfinished: BTreeMap<Version, Unfinished>,
@@ -89,25 +91,33 @@ pub(super) struct Answered {
 }
 
 impl Roster {
-    /// Handles a question about the state of this name. `others`: the commits that the other rosters of this node hold. Returns
-    /// its answer, unless it waits, and the answers of those that waited for it.
-    pub(super) fn ask(&mut self, name: &str, who: Asker, ask: RosterAsk, others: usize) -> Vec<Answered> {
+    /// Handles a question about the state of this name. Returns its answer, unless it waits, and the answers of those that waited
+    /// for it.
+    pub(super) fn ask(&mut self, name: &str, who: Asker, ask: RosterAsk) -> Vec<Answered> {
         let mut answered = Vec::new();
-        self.one(name, who, ask, others, &mut answered);
+        self.one(name, who, ask, &mut answered);
         answered
     }
 
-    fn one(&mut self, name: &str, who: Asker, ask: RosterAsk, others: usize, answered: &mut Vec<Answered>) {
+    fn one(&mut self, name: &str, who: Asker, ask: RosterAsk, answered: &mut Vec<Answered>) {
         let result = match &ask {
-            RosterAsk::Commit(commit) => match self.commit(name, &who, commit, others, answered) {
+            RosterAsk::Commit(commit) => match self.commit(name, &who, commit, answered) {
                 Some(result) => result,
                 None => return self.waiting.push(Waiting { who, commit: commit.clone() }),
             },
             RosterAsk::Withdraw { version, rank, instance } => {
                 self.take_back(*version, *rank, *instance);
+                self.look_again(name, answered);
                 Ok(self.state())
             }
-            RosterAsk::Published { version, ranks } => self.published(name, *version, *ranks, others, answered),
+            RosterAsk::Published { version, ranks } => self.published(name, *version, *ranks, answered),
+            RosterAsk::Forget { version } => {
+                if self.whole == Some(*version) {
+                    self.whole = None;
+                    self.whole_ranks.clear();
+                }
+                Ok(self.state())
+            }
             RosterAsk::Ranks { version, from } => Ok(self.ranks(*version, *from)),
             RosterAsk::Missing { version } => Ok(self.missing(*version)),
             RosterAsk::Look => Ok(self.state()),
@@ -122,7 +132,6 @@ impl Roster {
         name: &str,
         who: &Asker,
         commit: &RankCommit,
-        others: usize,
         answered: &mut Vec<Answered>,
     ) -> Option<Result<RosterAnswer, Failure>> {
         let RankCommit { version, rank, world_size, instance, layout, .. } = *commit;
@@ -134,6 +143,10 @@ impl Roster {
         }
         let own = self.unfinished.get(&version).and_then(|unfinished| unfinished.ranks.get(&rank));
         let is_again = own.is_some_and(|own| own.instance == instance);
+        if self.whole == Some(version) && self.whole_ranks.get(&rank) == Some(&instance) {
+            // Its answer was lost, and the others have made the version whole meanwhile.
+            return Some(Ok(RosterAnswer::Committed { is_last: false, whole: self.whole, ranks: 0 }));
+        }
         if commit.restarts && !is_again && !self.has_restarted_for(rank) {
             self.restart(name, answered);
         }
@@ -148,11 +161,6 @@ impl Roster {
         let is_new = !self.unfinished.contains_key(&version);
         if is_new && self.unfinished.len() >= UNFINISHED_VERSIONS {
             return None;
-        }
-        if others + self.commits() >= MAX_COMMITS {
-            let text =
-                format!("the home of state {name:?} holds {MAX_COMMITS} commits of unfinished versions, the limit");
-            return Some(Err(Failure::new(FailureCode::Busy, text)));
         }
         let unfinished = self.unfinished.entry(version).or_insert_with(|| Unfinished {
             world_size,
@@ -191,6 +199,7 @@ impl Roster {
     /// Begins the versions again: nothing of before is whole, or becomes whole.
     fn restart(&mut self, name: &str, answered: &mut Vec<Answered>) {
         (self.whole, self.is_fresh) = (None, true);
+        self.whole_ranks.clear();
         self.unfinished.clear();
         for Waiting { who, .. } in std::mem::take(&mut self.waiting) {
             let text = format!("the versions of state {name:?} have begun again meanwhile");
@@ -204,7 +213,6 @@ impl Roster {
         name: &str,
         version: Version,
         ranks: u64,
-        others: usize,
         answered: &mut Vec<Answered>,
     ) -> Result<RosterAnswer, Failure> {
         if self.whole == Some(version) {
@@ -217,12 +225,20 @@ impl Roster {
             return Err(Failure::new(FailureCode::VersionGone, text));
         }
         (self.whole, self.is_fresh) = (Some(version), false);
+        let ranks = self.unfinished.remove(&version).map(|unfinished| unfinished.ranks).unwrap_or_default();
+        self.whole_ranks = ranks.into_iter().map(|(rank, committed)| (rank, committed.instance)).collect();
         self.unfinished.retain(|other, _| *other > version);
-        // There is room for those that wait for it.
-        for Waiting { who, commit } in std::mem::take(&mut self.waiting) {
-            self.one(name, who, RosterAsk::Commit(commit), others, answered);
-        }
+        self.look_again(name, answered);
         Ok(self.state())
+    }
+
+    /// Commits what waited for room, if there is some.
+    fn look_again(&mut self, name: &str, answered: &mut Vec<Answered>) {
+        if self.unfinished.len() < UNFINISHED_VERSIONS {
+            for Waiting { who, commit } in std::mem::take(&mut self.waiting) {
+                self.one(name, who, RosterAsk::Commit(commit), answered);
+            }
+        }
     }
 
     fn take_back(&mut self, version: Version, rank: u32, instance: u64) {

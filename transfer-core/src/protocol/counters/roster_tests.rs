@@ -15,7 +15,7 @@ fn commit(version: u64, rank: u32, of: u32) -> RankCommit {
 
 /// Asks, and returns the only answer, which is that to this question.
 fn ask(roster: &mut Roster, ask: RosterAsk) -> Result<RosterAnswer, Failure> {
-    let mut answered = roster.ask(NAME, asker(1), ask, 0);
+    let mut answered = roster.ask(NAME, asker(1), ask);
     assert_eq!(answered.len(), 1, "{answered:?}");
     answered.pop().unwrap().result
 }
@@ -98,10 +98,10 @@ fn fast_rank_waits_until_a_version_is_whole_and_earlier_ones_end() {
     let mut roster = Roster::default();
     committed(&mut roster, commit(7, 0, 2)).unwrap();
     committed(&mut roster, commit(8, 0, 2)).unwrap();
-    assert!(roster.ask(NAME, asker(3), RosterAsk::Commit(commit(9, 0, 2)), 0).is_empty(), "two are unfinished");
+    assert!(roster.ask(NAME, asker(3), RosterAsk::Commit(commit(9, 0, 2))).is_empty(), "two are unfinished");
     assert!(roster.waits_for(&RosterAsk::Commit(commit(9, 0, 2))).contains("rank 1 is the first"));
     let (_, ranks) = committed(&mut roster, commit(8, 1, 2)).unwrap();
-    let answered = roster.ask(NAME, asker(5), RosterAsk::Published { version: Version(8), ranks }, 0);
+    let answered = roster.ask(NAME, asker(5), RosterAsk::Published { version: Version(8), ranks });
     let who: Vec<_> = answered.iter().map(|answered| answered.waiter).collect();
     assert_eq!(who, [3, 5].map(|index| Waiter::Peer(LinkId(1), index)), "those that waited come first");
     assert!(answered.iter().all(|answered| answered.result.is_ok()), "{answered:?}");
@@ -118,9 +118,9 @@ fn restart_begins_the_versions_again_once_for_all_ranks() {
     make_whole(&mut roster, 7);
     committed(&mut roster, commit(8, 0, 2)).unwrap();
     committed(&mut roster, commit(9, 0, 2)).unwrap();
-    assert!(roster.ask(NAME, asker(4), RosterAsk::Commit(commit(10, 0, 2)), 0).is_empty());
+    assert!(roster.ask(NAME, asker(4), RosterAsk::Commit(commit(10, 0, 2))).is_empty());
     let restart = |rank| RosterAsk::Commit(RankCommit { restarts: true, instance: 50, ..commit(3, rank, 2) });
-    let answered = roster.ask(NAME, asker(5), restart(0), 0);
+    let answered = roster.ask(NAME, asker(5), restart(0));
     let [old, new] = &answered[..] else { panic!("{answered:?}") };
     assert_eq!(old.result.as_ref().unwrap_err().code, FailureCode::VersionGone);
     assert!(new.result.is_ok());
@@ -140,15 +140,13 @@ fn wrong_ranks_and_sizes_are_refused_by_name() {
     committed(&mut roster, commit(1, 0, 2)).unwrap();
     let failure = committed(&mut roster, commit(1, 1, 3)).unwrap_err();
     assert!(failure.text.contains("has 2 ranks") && failure.text.contains("3"), "{failure}");
-    let full = roster.ask(NAME, asker(1), RosterAsk::Commit(commit(1, 1, 2)), MAX_COMMITS).pop().unwrap();
-    assert_eq!(full.result.unwrap_err().code, FailureCode::Busy);
 }
 
 #[test]
 fn held_versions_are_listed_until_their_holders_let_go() {
     let mut roster = Roster::default();
     for (index, version) in [(1, 7), (2, 8), (3, 7)] {
-        assert!(roster.ask(NAME, asker(index), RosterAsk::Hold { version: Version(version) }, 0).is_empty());
+        assert!(roster.ask(NAME, asker(index), RosterAsk::Hold { version: Version(version) }).is_empty());
     }
     let held = |roster: &mut Roster| match ask(roster, RosterAsk::Look).unwrap() {
         RosterAnswer::State { held, .. } => held.into_iter().map(|version| version.0).collect::<Vec<_>>(),
@@ -183,4 +181,40 @@ fn ranks_come_in_pages_and_missing_ones_are_counted() {
     assert_eq!(roster.commits(), 100, "it is of another instance");
     ask(&mut roster, RosterAsk::Withdraw { version: Version(7), rank: 0, instance: 100 }).unwrap();
     assert_eq!(roster.commits(), 99);
+}
+
+#[test]
+fn commit_whose_answer_was_lost_counts_also_when_its_version_is_whole() {
+    let mut roster = Roster::default();
+    make_whole(&mut roster, 7);
+    assert_eq!(committed(&mut roster, commit(7, 0, 2)), Ok((false, 0)));
+    let restarts = RankCommit { restarts: true, ..commit(7, 0, 2) };
+    assert_eq!(committed(&mut roster, restarts), Ok((false, 0)));
+    let other = RankCommit { instance: 9, ..commit(7, 0, 2) };
+    assert_eq!(committed(&mut roster, other).unwrap_err().code, FailureCode::VersionNotRising);
+    assert_eq!(whole(&mut roster), Some(7));
+}
+
+#[test]
+fn forgotten_version_leaves_the_commits_of_later_ones() {
+    let mut roster = Roster::default();
+    make_whole(&mut roster, 7);
+    committed(&mut roster, commit(8, 0, 2)).unwrap();
+    ask(&mut roster, RosterAsk::Forget { version: Version(6) }).unwrap();
+    assert_eq!(whole(&mut roster), Some(7));
+    ask(&mut roster, RosterAsk::Forget { version: Version(7) }).unwrap();
+    assert_eq!((whole(&mut roster), roster.commits()), (None, 1));
+    committed(&mut roster, commit(7, 1, 2)).unwrap();
+}
+
+#[test]
+fn withdrawn_commit_makes_room_for_one_that_waits() {
+    let mut roster = Roster::default();
+    for version in [7, 8] {
+        committed(&mut roster, commit(version, 0, 2)).unwrap();
+    }
+    assert!(roster.ask(NAME, asker(3), RosterAsk::Commit(commit(9, 0, 2))).is_empty());
+    let withdraw = RosterAsk::Withdraw { version: Version(8), rank: 0, instance: 100 };
+    assert_eq!(roster.ask(NAME, asker(4), withdraw).len(), 2);
+    assert_eq!((roster.commits(), roster.waiting()), (2, 0));
 }

@@ -24,7 +24,15 @@ impl Answering<'_> {
             FetchStage::Closing(..) => return true,
             FetchStage::Waiting | FetchStage::Connecting(_) | FetchStage::Copying(_) => return false,
         };
-        if self.transfers.pull(link, pull).is_none_or(|p| p.opened_memory().is_none()) {
+        let Some(p) = self.transfers.pull(link, pull) else {
+            // The link is lost. Its request ends in one of the next rounds, and knows whether the memory may be half new.
+            let waits = self.sessions.op(id).is_some_and(|op| op.destination().is_some());
+            if waits {
+                self.sessions.set_fetch_stage(id, FetchStage::Closing(link, Box::new(failure.clone())));
+            }
+            return waits;
+        };
+        if p.opened_memory().is_none() {
             return false;
         }
         if self.config.rules.breaks(Broken::ReturnsBeforeClosed) {
