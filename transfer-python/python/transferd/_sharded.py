@@ -106,13 +106,19 @@ def pieces(name: str, value: object) -> Iterator[Piece]:
         yield Piece(value, None, ())
 
 
-def has_shards(value: object) -> bool:
-    """Whether a state has a `Shard` or a DTensor."""
-    if isinstance(value, Mapping):
-        return any(has_shards(item) for item in value.values())
-    if type(value) in (list, tuple):
-        return any(has_shards(item) for item in value)  # type: ignore[attr-defined]
-    return isinstance(value, Shard) or is_distributed(value)
+def has_shards(state: object) -> bool:
+    """Whether a state has a `Shard` or a DTensor. It may be of any depth, and refer to one thing many times: `flatten` checks that."""
+    left: list[Any] = [state]
+    seen: set[int] = set()
+    while left:
+        value = left.pop()
+        if isinstance(value, Shard) or is_distributed(value):
+            return True
+        if isinstance(value, Mapping) or type(value) in (list, tuple):
+            if id(value) not in seen:
+                seen.add(id(value))
+                left.extend(value.values() if isinstance(value, Mapping) else value)
+    return False
 
 
 def targets(into: Mapping[Any, Any]) -> dict[str, object] | None:
