@@ -23,7 +23,7 @@ FUZZ_TARGET ?= fuzz_
 FRAMEWORK ?=
 
 # Of the end-to-end tests between nodes, the modules that run over shared memory too.
-SHM_SUITES ?= round_trips lost_peers slices
+SHM_SUITES ?= round_trips lost_peers slices sharded into_memory
 # Most tests wait for processes, so more of them run at a time than there are cores.
 export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # What the demo's programs are built with (Cargo.toml).
