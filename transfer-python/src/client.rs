@@ -395,7 +395,7 @@ impl Client {
         key: &str,
         version: &Bound<'_, PyAny>,
         commit: sharded::Commit,
-        places: Vec<sharded::Place>,
+        places: Vec<sharded::ShardPlace>,
         buffers: Vec<Bound<'_, Buffer>>,
         aliases: bool,
         copied: u64,

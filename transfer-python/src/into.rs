@@ -11,8 +11,8 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_client::{Begun, BlockingClient, Fetch, FetchIntoError, FetchedInto, Landing};
 
-/// How long one look for the end of a call that was given up takes.
-const LOOK: Duration = Duration::from_millis(100);
+/// How long is waited at a time for the end of a call that was given up.
+const END_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What a fetch into a buffer returns: the version that the buffer has now, and how it came there.
 #[pyclass(frozen, module = "transferd", name = "FetchedInto")]
@@ -134,7 +134,7 @@ impl Drop for IntoBuffer {
         let result = Python::attach(|py| {
             py.detach(|| {
                 loop {
-                    if let Some(result) = begun.wait(LOOK) {
+                    if let Some(result) = begun.wait(END_CHECK_INTERVAL) {
                         return result;
                     }
                 }

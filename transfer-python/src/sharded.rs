@@ -14,7 +14,7 @@ use std::time::Instant;
 use transfer_client::{FetchedBundle, Rank, Shard, TensorMut};
 
 /// The name of a shard's tensor, the shape of that, and where the shard begins in it.
-pub(crate) type Place = (String, Vec<u64>, Vec<u64>);
+pub(crate) type ShardPlace = (String, Vec<u64>, Vec<u64>);
 
 /// The rank and the number of ranks, and whether to wait until the version is whole, and whether versions begin again.
 pub(crate) type Commit = (u32, u32, bool, bool);
@@ -26,7 +26,7 @@ pub(crate) fn push(
     py: Python<'_>,
     (key, version): (&str, &Bound<'_, PyAny>),
     commit: Commit,
-    (places, buffers): (Vec<Place>, Vec<Bound<'_, Buffer>>),
+    (places, buffers): (Vec<ShardPlace>, Vec<Bound<'_, Buffer>>),
     (aliases, copied): (bool, u64),
     options: &Bound<'_, PyDict>,
 ) -> PyResult<Pending> {

@@ -2,9 +2,7 @@
 
 use super::known::{Kept, KnownLayout, KnownShards, Pushing};
 use super::layouts::{ABSENT, of_ranks};
-use super::records::{
-    LAYOUTS, MANIFEST, RECORD, RankShard, entries, layout, layouts_bytes, manifest_bytes, record_bytes,
-};
+use super::records::{LAYOUTS, MANIFEST, RECORD, entries, layout, layouts_bytes, manifest_bytes, record_bytes};
 use super::records::{shard, shards_key, table};
 use super::roster;
 use crate::bundle::{BundleTensor, source};
@@ -80,7 +78,7 @@ impl<'a, C: AnyClient> PushShards<'a, C> {
             Ok(prepared) => Stage::New(prepared),
             Err(e) => Stage::Refused(e),
         };
-        let of = Of { version, rank, restarts: false, until_whole: false, options: PushOptions::new() };
+        let of = RankPush { version, rank, restarts: false, until_whole: false, options: PushOptions::new() };
         Request::from_call(PushShardsCall {
             connection,
             client: BlockingClient::of(handle.clone()),
@@ -116,7 +114,7 @@ pub struct PushShardsCall<'a> {
     connection: Arc<Connection>,
     client: BlockingClient,
     session: Arc<Session>,
-    of: Of,
+    of: RankPush,
     started: Option<Instant>,
     stage: Stage<'a>,
 }
@@ -128,7 +126,7 @@ impl fmt::Debug for PushShardsCall<'_> {
 }
 
 #[derive(Debug, Clone)]
-struct Of {
+struct RankPush {
     version: u64,
     rank: Rank,
     restarts: bool,
@@ -180,7 +178,6 @@ fn prepare<'a>(key: Key, shards: impl IntoIterator<Item = Shard<'a>>) -> Result<
         places.push(shard(name, entry.clone(), tensor.meta(), &offset, &global_shape)?);
         tensors.push((entry.as_str().to_owned(), tensor));
     }
-    let places: Vec<RankShard> = places;
     let record = record_bytes(&places)?;
     let table = Arc::new(table(&places, &record)?);
     let known = KnownLayout { layout: Arc::new(layout(places, &record)), table, record: record.as_slice().into() };
@@ -202,7 +199,7 @@ async fn delete(io: &Io, key: &Key, rank: u32, kept: Vec<Kept>) {
 }
 
 /// Makes room: deletes this rank's versions that have ended.
-async fn free(io: Io, connection: Arc<Connection>, key: Key, of: Of) -> Result<(Arc<Pushing>, Kept), Error> {
+async fn free(io: Io, connection: Arc<Connection>, key: Key, of: RankPush) -> Result<(Arc<Pushing>, Kept), Error> {
     let rank = of.rank.rank;
     let pushing = Arc::new(Pushing::begin(&connection, &key, rank)?);
     let ended = if of.restarts {
@@ -221,16 +218,16 @@ async fn free(io: Io, connection: Arc<Connection>, key: Key, of: Of) -> Result<(
     Ok((pushing, kept))
 }
 
-/// Commits the shards that are pushed. Whoever is the last makes the version whole.
+/// Commits the shards that are pushed. The worker of the last rank to commit makes the version whole.
 async fn commit(
     io: Io,
     connection: Arc<Connection>,
-    of: Of,
+    of: RankPush,
     rest: Rest,
     mut pushed: Pushed,
 ) -> Result<PushedShards, Error> {
     let Rest { key, pushing, kept, known } = rest;
-    let Of { version, rank: Rank { rank, world_size }, restarts, until_whole, .. } = of;
+    let RankPush { version, rank: Rank { rank, world_size }, restarts, until_whole, .. } = of;
     let (instance, layout) = (kept.instance, known.layout.digest);
     // The record is made here, and is no tensor of the caller's.
     let record_bytes = known.table.entries().last().map_or(0, |record| record.meta.len_bytes());
@@ -289,7 +286,13 @@ async fn commit(
 
 /// Checks that the ranks have all of each tensor, and publishes the manifest. Returns `false` if another worker does, because a rank
 /// has changed meanwhile.
-async fn make_whole(io: &Io, connection: &Arc<Connection>, key: &Key, of: &Of, digest: u64) -> Result<bool, Error> {
+async fn make_whole(
+    io: &Io,
+    connection: &Arc<Connection>,
+    key: &Key,
+    of: &RankPush,
+    digest: u64,
+) -> Result<bool, Error> {
     let ranks = match roster::ranks(io, key, of.version, of.rank.world_size).await {
         Err(e) if e.failure_code() == Some(FailureCode::VersionGone) => return Ok(false),
         ranks => ranks?,
@@ -330,7 +333,7 @@ async fn make_whole(io: &Io, connection: &Arc<Connection>, key: &Key, of: &Of, d
 async fn publish(
     io: &Io,
     key: &Key,
-    of: &Of,
+    of: &RankPush,
     (manifest, layouts): &(Vec<u8>, Vec<u8>),
     takes_over: bool,
 ) -> Result<(), Error> {

@@ -18,7 +18,7 @@ use transfer_core::tensor::{Key, Name, Select, Version};
 const HELP: Duration = Duration::from_secs(2);
 
 /// The pause before a question is asked again whose home was lost.
-const AGAIN: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 fn call(io: &Io, key: &Key, ask: RosterAsk, timeout: Duration) -> Counting<BlockingClient, RosterAnswer> {
     let answer = |answer| match answer {
@@ -53,7 +53,9 @@ pub(super) async fn ask_until(io: &Io, key: &Key, question: RosterAsk) -> Result
     loop {
         let left = io.left(Duration::MAX);
         match ask(io, key, question.clone(), left).await {
-            Err(e) if is_lost(&e) && io.left(AGAIN) == AGAIN => io.sleep_until(Instant::now() + AGAIN).await,
+            Err(e) if is_lost(&e) && io.left(RETRY_INTERVAL) == RETRY_INTERVAL => {
+                io.sleep_until(Instant::now() + RETRY_INTERVAL).await
+            }
             answer => return answer,
         }
     }

@@ -8,7 +8,7 @@ pub const MAX_WORLD_SIZE: u32 = 16_384;
 /// The most ranks that one [`RosterAnswer::Ranks`] or [`RosterAnswer::Missing`] lists.
 pub const MAX_LISTED_RANKS: usize = 64;
 
-/// What is asked of the roster of a sharded state. The first three change it.
+/// What is asked of the roster of a sharded state. `Commit`, `Withdraw`, `Published` and `Forget` change it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RosterAsk {
