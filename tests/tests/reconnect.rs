@@ -61,6 +61,10 @@ fn published_versions_come_back_and_fetched_ones_stay() {
         let got = poll(|| far.fetch("k").start().wait().map_err(|t| t.to_string()));
         assert_eq!(got.map(|g| (g.version, g.sum)), Ok((9, Spec::bytes(LEN, 3).sum())));
         assert_eq!(near.read("old"), Spec::bytes(LEN, 3).sum());
+        // Its arena is mapped read-only from now on. An RDMA device does not read such memory before Linux 6.2.
+        let pushed = poll(|| giver.push("p", Spec::bytes(LEN, 6)).to("far").start().wait().map_err(|t| t.to_string()));
+        pushed.expect("it is pushed to the other node");
+        assert_eq!(far.fetch("p").get().sum, Spec::bytes(LEN, 6).sum());
         giver.push("k", Spec::bytes(LEN, 5)).version(10).get();
         assert_eq!(near.fetch("k").get().version, 10);
         drop((giver, near, far));

@@ -120,24 +120,30 @@ impl<M> Driver<M> {
         &self.posts
     }
 
-    /// Registers a segment with every fabric, or with none.
+    /// Registers a segment with every fabric, or with none. Returns the fabrics that cannot read it, which have not registered it, and
+    /// their errors; none of them, for memory that is mapped writable.
     ///
     /// # Errors
-    /// The error of the fabric that refused.
-    pub fn register(&mut self, segment: SegmentId, memory: &M) -> Result<(), FabricError>
+    /// The error of a fabric that refused for another reason.
+    pub fn register(&mut self, segment: SegmentId, memory: &M) -> Result<Vec<(FabricKind, FabricError)>, FabricError>
     where
         M: Clone,
     {
+        let mut unreadable = Vec::new();
         for i in 0..self.fabrics.len() {
-            if let Err(e) = self.fabrics[i].register(segment, memory.clone()) {
-                for fabric in &mut self.fabrics[..i] {
-                    // This fabric registered the segment just now, so the call cannot fail.
-                    let _ = fabric.deregister(segment);
+            match self.fabrics[i].register(segment, memory.clone()) {
+                Ok(()) => {}
+                Err(error @ FabricError::Unreadable { .. }) => unreadable.push((self.fabrics[i].kind(), error)),
+                Err(e) => {
+                    for fabric in &mut self.fabrics[..i] {
+                        // A fabric that does not know the segment has nothing to release, so the error is ignored.
+                        let _ = fabric.deregister(segment);
+                    }
+                    return Err(e);
                 }
-                return Err(e);
             }
         }
-        Ok(())
+        Ok(unreadable)
     }
 
     fn fabric_of_kind(&self, kind: FabricKind) -> Result<usize, FabricError> {

@@ -13,6 +13,12 @@ pub enum FabricError {
     /// The segment is not registered.
     #[error("{0} is not registered with this fabric")]
     UnknownSegment(SegmentId),
+    /// The fabric cannot read memory that is mapped read-only. What lies there is copied before it sends it.
+    #[error("this fabric cannot read a segment that is mapped read-only: {why}")]
+    Unreadable {
+        /// The system's error text.
+        why: String,
+    },
     /// The link is not in the state that the call needs.
     #[error("{link} cannot {what} now")]
     WrongState {

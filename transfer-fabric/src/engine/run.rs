@@ -514,17 +514,24 @@ impl Run {
             tracing::error!(worker = %name, error = %e, "the session cannot be waited for and is closed");
             return self.never_opened(session, name, &e.to_string());
         }
-        if let Err(e) = self.driver.register(arena_id, &arena) {
-            tracing::error!(worker = %name, error = %e, "the worker's arena cannot be registered; its session is closed");
-            self.workers.remove(session, &self.sleeper);
-            return self.never_opened(session, name, &e.to_string());
-        }
+        let unreadable = match self.driver.register(arena_id, &arena) {
+            Ok(unreadable) => unreadable,
+            Err(e) => {
+                tracing::error!(worker = %name, error = %e, "the worker's arena cannot be registered; its session is closed");
+                self.workers.remove(session, &self.sleeper);
+                return self.never_opened(session, name, &e.to_string());
+            }
+        };
         let is_returned = arena.mapping().access() == Access::ReadOnly;
         self.memory.insert(arena_id, arena, SegmentRole::Arena(domain, name.clone()));
         tracing::info!(worker = %name, session = session.0, arena_bytes = len, "session open");
-        self.driver.node.session_opened(session, name, domain, arena_id, len);
+        self.driver.node.session_opened(session, name.clone(), domain, arena_id, len);
         if is_returned {
             self.driver.node.arena_is_returned(arena_id);
+        }
+        for (fabric, error) in unreadable {
+            tracing::warn!(worker = %name, %fabric, %error, "what the worker sends by this fabric is copied first, until the worker restarts");
+            self.driver.node.arena_is_unreadable(arena_id, fabric);
         }
         self.boards.open(session, domain, hazards, noticed);
         self.workers.greet(session);

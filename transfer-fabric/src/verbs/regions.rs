@@ -83,9 +83,10 @@ impl Regions {
             }
             Err(error) => {
                 self.release(bytes);
-                let hint =
-                    if writable { "" } else { ". It is mapped read-only: Linux before 6.2 registers no such memory" };
-                Err(FabricError::Device { what: "registering memory", why: format!("{error}{hint}") })
+                Err(match writable {
+                    true => FabricError::Device { what: "registering memory", why: error.to_string() },
+                    false => FabricError::Unreadable { why: format!("{error}; Linux 6.2 and later can") },
+                })
             }
         }
     }

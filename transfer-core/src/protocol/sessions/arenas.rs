@@ -1,6 +1,7 @@
 //! The arenas of workers, and the versions that lie in them.
 
 use super::Sessions;
+use crate::fabric::FabricKind;
 use crate::memory::SegmentId;
 use crate::protocol::ids::SessionId;
 
@@ -49,6 +50,16 @@ impl Sessions {
         if let Some(arena) = self.arenas.get_mut(&arena) {
             arena.is_returned = true;
         }
+    }
+
+    /// Notes that a fabric cannot read an arena.
+    pub(crate) fn arena_is_unreadable(&mut self, arena: SegmentId, by: FabricKind) {
+        self.unreadable.push((arena, by));
+    }
+
+    /// Returns the arenas that a fabric cannot read. There are none but after a restart of the sidecar.
+    pub(crate) fn unreadable(&self, by: FabricKind) -> impl Iterator<Item = SegmentId> {
+        self.unreadable.iter().filter(move |(_, kind)| *kind == by).map(|(arena, _)| *arena)
     }
 
     /// Whether peers may write into an arena.
@@ -103,6 +114,7 @@ impl Sessions {
             self.arenas.get(&segment).is_some_and(|arena| arena.abandoned && arena.blobs == 0 && arena.open == 0);
         if is_unused {
             self.arenas.remove(&segment);
+            self.unreadable.retain(|(arena, _)| *arena != segment);
         }
         is_unused
     }

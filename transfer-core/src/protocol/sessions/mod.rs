@@ -24,6 +24,7 @@ pub(super) use streams::Writer;
 
 use super::ids::{OperationId, SessionId, of};
 use super::slab::Slab;
+use crate::fabric::FabricKind;
 use crate::memory::SegmentId;
 use crate::tensor::Name;
 use crate::time::Time;
@@ -54,6 +55,8 @@ pub(super) struct Sessions {
     /// The workers that can be found by name.
     by_name: HashMap<Name, SessionId>,
     arenas: HashMap<SegmentId, Arena>,
+    /// The arenas that a fabric cannot read.
+    unreadable: Vec<(SegmentId, FabricKind)>,
     operations: Slab<Op, of::Operation>,
     deadlines: BTreeSet<(Time, OperationId)>,
     /// The number of waiting fetches of parts of exchanges.

@@ -52,6 +52,8 @@ pub(crate) struct PushOp {
     pub(crate) more_follow: bool,
     pub(crate) to: Option<Name>,
     pub(crate) blob: BlobId,
+    /// The copy that is sent, because the fabric cannot read the memory of `blob`.
+    pub(crate) copy: Option<BlobId>,
     /// What it says of an exchange, if it is an anchor or a mark.
     pub(crate) label: Option<Box<Label>>,
     pub(crate) stage: PushStage,
@@ -155,6 +157,9 @@ pub(crate) enum PushStage {
     Connecting(Name),
     /// A landing slot. The push is in the flow's queue.
     Queued(LinkId, OutFlowId),
+    /// Room for a copy, and then the copy: the fabric cannot read the memory in which the tensor lies. The push is in the flow's
+    /// queue.
+    Copying(CopyId),
     /// The completion of the write.
     Writing,
 }

@@ -32,4 +32,5 @@ mod take_back;
 mod takeover;
 mod tenants;
 mod traces;
+mod unreadable;
 mod visible;

@@ -39,6 +39,8 @@ pub(crate) struct Serve {
     cutting: Cutting,
     /// The request has a place among those of its link that take much memory; see [`Packs`](super::Packs).
     has_place: bool,
+    /// `blob` is a copy that was made of memory.
+    is_packed: bool,
     /// `blob` consists of ranges of several versions.
     is_gathered: bool,
 }
@@ -84,6 +86,7 @@ impl Serve {
             sharing: false,
             cutting: Cutting::Not,
             has_place: false,
+            is_packed: false,
             is_gathered: false,
         }
     }
@@ -164,9 +167,10 @@ impl Serve {
         (self.cutting, self.has_place) = (Cutting::Not, true);
     }
 
-    /// Takes the copy, with its place, if it has one. Returns the version that the request held until now.
-    pub(crate) fn copied(&mut self, copy: BlobId, has_place: bool) -> Option<BlobId> {
-        (self.cutting, self.has_place) = (Cutting::Done, has_place);
+    /// Takes the copy, with its place, if it has one. `is_packed` says whether it was made of memory, and so counts as copied.
+    /// Returns the version that the request held until now.
+    pub(crate) fn copied(&mut self, copy: BlobId, has_place: bool, is_packed: bool) -> Option<BlobId> {
+        (self.cutting, self.has_place, self.is_packed) = (Cutting::Done, has_place, is_packed);
         self.blob.replace(copy)
     }
 
@@ -175,9 +179,9 @@ impl Serve {
         self.has_place
     }
 
-    /// Whether the part was packed.
+    /// Whether what is sent was packed or copied before.
     pub(crate) fn is_packed(&self) -> bool {
-        self.has_place && self.cutting == Cutting::Done
+        self.is_packed
     }
 
     /// Whether the version is published.

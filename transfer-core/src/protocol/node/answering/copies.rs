@@ -5,36 +5,28 @@
 //!   the copy. The host of the node copies one piece at a time, so that a large tensor delays no other work.
 //! - **Of versions on disk**, or of parts of them. The copy lies in the landing pool of the reader, or, for a request of a
 //!   peer, in that of the version's tenant, from where it is sent.
+//! - **Of versions in memory that a fabric cannot read**, before it sends them: an arena that a worker has brought along from the
+//!   sidecar before is mapped read-only, and Linux before 6.2 registers no such memory with an RDMA device.
 //! - **Of parts that are packed** before they are sent to a peer; see `packing`.
 //!
 //! A copy waits for room like a landing slot.
 
 use super::copying::{CopyReader, Copying};
-use crate::alloc::Allocation;
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::padded;
 use crate::op::{Failure, FailureCode, Report};
 use crate::protocol::action::HostAction;
-use crate::protocol::ids::{BlobId, CopyId};
+use crate::protocol::ids::{BlobId, CopyId, OperationId, OutFlowId};
 use crate::protocol::keys::{Blob, Source};
 use crate::protocol::landing::Want;
 use crate::protocol::meters::PathId;
-use crate::protocol::node::Node;
 use crate::protocol::node::flows::Answering;
-use crate::protocol::sessions::{FetchOp, FetchStage, Op, OpKind};
+use crate::protocol::sessions::{FetchOp, FetchStage, Op, OpKind, PushStage};
 use crate::protocol::slab::Id;
 use crate::protocol::tenant::Tenant;
-use crate::tensor::{Excerpt, Key};
+use crate::tensor::Key;
 use crate::time::Time;
 use std::time::Duration;
-
-impl Node {
-    /// Handles the answer to [`HostAction::Copy`]: all bytes are copied.
-    pub fn copied(&mut self, now: Time, tag: u64) {
-        self.common.latest = now;
-        answering!(self).copied(now, tag);
-    }
-}
 
 impl Answering<'_> {
     /// Answers a fetch of a version that its reader cannot read where it lies: with a copy if the reader may read it,
@@ -79,6 +71,7 @@ impl Answering<'_> {
             to: None,
             began: now,
             place: None,
+            is_fetch: true,
         });
         if let OpKind::Fetch(FetchOp { stage, .. }) = &mut op.kind {
             *stage = FetchStage::Copying(copying);
@@ -117,36 +110,44 @@ impl Answering<'_> {
         let Some(copying) = self.copies.get_mut(id) else { return };
         copying.wanted_by = None;
         if copying.to.is_none()
-            && let Some(Copying { key, from, reader, place, .. }) = self.copies.remove(id)
+            && let Some(Copying { key, from, reader, place, is_fetch, .. }) = self.copies.remove(id)
         {
-            self.copied_from(self.common.latest, &key, from, false);
+            self.copied_from(self.common.latest, (&key, is_fetch), from, false);
             self.landing.serve_later(reader);
             self.free_place(place);
             self.waits_no_longer(id);
         }
     }
 
-    /// Handles the answer to [`HostAction::Copy`]: all bytes are copied.
-    pub(in crate::protocol::node) fn copied(&mut self, now: Time, tag: u64) {
+    /// Handles the answer to [`HostAction::Copy`]: all bytes are copied. Returns the flow whose next push has its copy now.
+    pub(in crate::protocol::node) fn copied(&mut self, now: Time, tag: u64) -> Option<(LinkId, OutFlowId)> {
         let id = Id::from_u64(tag);
-        let Some(Copying { wanted_by, key, from, excerpt, reader, len, to: Some(range), began, place }) =
+        match self.copies.get(id)?.wanted_by {
+            Some(CopyReader::Peer(link, index)) => self.copied_for_peer(now, id, (link, index)),
+            Some(CopyReader::Push(op, link, flow)) => {
+                self.copied_for_push(now, id, op, (link, flow));
+                return Some((link, flow));
+            }
+            Some(CopyReader::Op(op)) => self.copied_for_fetch(now, id, Some(op)),
+            None => self.copied_for_fetch(now, id, None),
+        }
+        None
+    }
+
+    /// Answers a fetch with the copy that was made for it. Without a fetch, the copy is freed.
+    fn copied_for_fetch(&mut self, now: Time, id: CopyId, op: Option<OperationId>) {
+        let Some(Copying { key, from, excerpt, reader, len, to: Some(range), began, place, is_fetch, .. }) =
             self.copies.remove(id)
         else {
             return;
         };
-        let op = match wanted_by {
-            Some(CopyReader::Op(op)) => self.sessions.finish(op),
-            Some(CopyReader::Peer(link, index)) => {
-                self.copied_for_peer((link, index), (id, place), (from, excerpt.as_ref()), (reader, range));
-                return self.copied_from(now, &key, from, true);
-            }
-            None => None,
-        };
+        let key = (&key, is_fetch);
+        let op = op.and_then(|op| self.sessions.finish(op));
         let made = op.zip(self.keys.blob(from).map(|b| (b.meta_of(excerpt.as_ref()), b.version, b.trace())));
         let Some((op, (meta, version, trace))) = made else {
             self.landing.free(reader, range);
             self.free_place(place);
-            return self.copied_from(now, &key, from, false);
+            return self.copied_from(now, key, from, false);
         };
         let Some(slice) = self.landing.slice(reader, &range) else { return };
         let blob = Blob::new(slice, meta, reader, Source::Pool(Box::new(range))).at(version, trace);
@@ -165,71 +166,126 @@ impl Answering<'_> {
                 let asked = access!(self).trace_of(&op);
                 replies!(self).note_handed_over(now, op.session, &op.key, version, report, asked);
                 memory!(self).read_stream_here(op.session, &op.key, op.select());
-                self.copied_from(now, &key, from, true);
+                self.copied_from(now, key, from, true);
             }
             Err(failure) => {
                 replies!(self).refuse(op.session, op.id, failure);
-                self.copied_from(now, &key, from, false);
+                self.copied_from(now, key, from, false);
             }
         }
         // The lease has a reference of its own.
         memory!(self).release(blob);
     }
 
-    /// Reads all of a version on disk back for a request of a peer.
+    /// Copies all of a version for a request of a peer, because it lies on disk, or in memory that the fabric cannot read.
     pub(in crate::protocol::node) fn copy_for_peer(&mut self, now: Time, link: LinkId, index: u32) {
         let Some(serve) = self.transfers.serve(link, index) else { return };
         let key = serve.key().clone();
         let Some((from, b)) = serve.blob.and_then(|id| Some((id, self.keys.blob(id)?))) else { return };
         let (len, domain) = (b.meta.len_bytes(), b.domain);
-        let room = self.landing.pool_bytes(domain);
-        if padded(len).is_none_or(|len| len > room) {
-            let name = &self.config.name;
-            let text = format!(
-                "key {key:?} lies on the disk of node {name:?}, and its {len} bytes do not fit the landing pool of {room} there"
-            );
-            return self.end_serve(now, link, index, Failure::new(FailureCode::TooLarge, text));
+        let what = format!("key {key:?} lies {}", self.where_copied_from(link, from).unwrap_or("elsewhere"));
+        if let Err(failure) = self.has_room_to_copy(domain, len, &what) {
+            return self.end_serve(now, link, index, failure);
         }
-        self.keys.hold(from);
-        let wanted_by = Some(CopyReader::Peer(link, index));
-        let (excerpt, place) = (None, None);
-        let copying = Copying { wanted_by, key, from, excerpt, reader: domain, len, to: None, began: now, place };
-        let copying = self.copies.insert(copying);
+        let copying = self.copy_to_send(key, from, domain, len, CopyReader::Peer(link, index));
         if let Some(serve) = self.transfers.serve_mut(link, index) {
             serve.copy(copying);
         }
+        self.copy_or_wait(domain, copying);
+    }
+
+    /// Copies what a push sends, because it lies in memory that the fabric cannot read. Returns whether it fits the landing pool.
+    pub(in crate::protocol::node) fn copy_for_push(
+        &mut self,
+        op: OperationId,
+        from: BlobId,
+        (link, flow): (LinkId, OutFlowId),
+    ) -> Result<(), Failure> {
+        let found = self.sessions.op(op).map(|op| op.key.clone()).zip(self.keys.blob(from));
+        let Some((key, b)) = found else { return Ok(()) };
+        let (len, domain) = (b.meta.len_bytes(), b.domain);
+        let what = format!("key {key:?} lies {}", self.where_copied_from(link, from).unwrap_or("elsewhere"));
+        self.has_room_to_copy(domain, len, &what)?;
+        let copying = self.copy_to_send(key, from, domain, len, CopyReader::Push(op, link, flow));
+        self.sessions.set_push_stage(op, PushStage::Copying(copying));
+        self.copy_or_wait(domain, copying);
+        Ok(())
+    }
+
+    /// Makes a copy of all of a version, from which it is sent.
+    fn copy_to_send(&mut self, key: Key, from: BlobId, reader: Tenant, len: u64, wanted_by: CopyReader) -> CopyId {
+        self.keys.hold(from);
+        let (wanted_by, began) = (Some(wanted_by), self.common.latest);
+        self.copies.insert(Copying {
+            wanted_by,
+            key,
+            from,
+            excerpt: None,
+            reader,
+            len,
+            to: None,
+            began,
+            place: None,
+            is_fetch: false,
+        })
+    }
+
+    fn copy_or_wait(&mut self, domain: Tenant, copying: CopyId) {
         if self.landing.is_contended(domain) || !self.try_copy(domain, copying) {
             room!(self).want(domain, Want::Copy(copying));
         }
     }
 
     /// Answers a request of a peer with the copy that was made for it.
-    fn copied_for_peer(
-        &mut self,
-        (link, index): (LinkId, u32),
-        (id, place): (CopyId, Option<LinkId>),
-        (from, excerpt): (BlobId, Option<&Excerpt>),
-        (domain, range): (Tenant, Allocation),
-    ) {
-        let made = self.keys.blob(from).map(|b| (b.meta_of(excerpt), b.version, b.trace()));
-        let waits = self.transfers.serve(link, index).is_some_and(|serve| serve.waits_for_copy(id));
-        let slice = self.landing.slice(domain, &range);
-        let (Some((meta, version, trace)), Some(slice), true) = (made, slice, waits) else {
-            self.free_place(place);
-            return self.landing.free(domain, range);
+    fn copied_for_peer(&mut self, now: Time, id: CopyId, (link, index): (LinkId, u32)) {
+        let Some(Copying { key, from, excerpt, reader, to: Some(range), place, is_fetch, .. }) = self.copies.remove(id)
+        else {
+            return;
         };
-        let blob = Blob::new(slice, meta, domain, Source::Pool(Box::new(range))).at(version, trace);
-        let blob = self.keys.insert(blob);
-        let serve = self.transfers.serve_mut(link, index);
-        if let Some(before) = serve.and_then(|serve| serve.copied(blob, place.is_some())) {
-            memory!(self).release(before);
+        let made = self.keys.blob(from).map(|b| (b.meta_of(excerpt.as_ref()), b.version, b.trace(), b.on_disk()));
+        let waits = self.transfers.serve(link, index).is_some_and(|serve| serve.waits_for_copy(id));
+        let slice = self.landing.slice(reader, &range);
+        if let (Some((meta, version, trace, on_disk)), Some(slice), true) = (made, slice, waits) {
+            let blob = Blob::new(slice, meta, reader, Source::Pool(Box::new(range))).at(version, trace);
+            let blob = self.keys.insert(blob);
+            let is_packed = place.is_some() || on_disk.is_none();
+            let serve = self.transfers.serve_mut(link, index);
+            if let Some(before) = serve.and_then(|serve| serve.copied(blob, place.is_some(), is_packed)) {
+                memory!(self).release(before);
+            }
+            self.answer_published(link, index);
+        } else {
+            self.free_place(place);
+            self.landing.free(reader, range);
         }
-        self.answer_published(link, index);
+        self.copied_from(now, (&key, is_fetch), from, true);
     }
 
-    /// Releases the version that was copied. It counts as a fetch if the copy went `well`.
-    pub(in crate::protocol::node) fn copied_from(&mut self, now: Time, key: &Key, from: BlobId, well: bool) {
-        self.fetch_of_ends(now, key, from, well);
+    /// Lets a push send the copy that was made for it. It is back in the queue of its flow.
+    fn copied_for_push(&mut self, now: Time, id: CopyId, op: OperationId, (link, flow): (LinkId, OutFlowId)) {
+        let Some(Copying { key, from, reader, to: Some(range), is_fetch, .. }) = self.copies.remove(id) else { return };
+        let made = self.landing.slice(reader, &range).zip(self.keys.blob(from));
+        match (made, self.sessions.op_mut(op).map(|op| &mut op.kind)) {
+            (Some((slice, b)), Some(OpKind::Push(push))) => {
+                let copy = b.moved_to(slice, Source::Pool(Box::new(range)));
+                (push.copy, push.stage) = (Some(self.keys.insert(copy)), PushStage::Queued(link, flow));
+            }
+            _ => self.landing.free(reader, range),
+        }
+        self.copied_from(now, (&key, is_fetch), from, true);
+    }
+
+    /// Releases the version that was copied. If the copy counts as a fetch, it ends, and stays counted if it went `well`.
+    pub(in crate::protocol::node) fn copied_from(
+        &mut self,
+        now: Time,
+        (key, is_fetch): (&Key, bool),
+        from: BlobId,
+        well: bool,
+    ) {
+        if is_fetch {
+            self.fetch_of_ends(now, key, from, well);
+        }
         memory!(self).release(from);
     }
 }

@@ -3,7 +3,7 @@
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
 use crate::memory::{ALIGNMENT, padded};
-use crate::protocol::ids::{BlobId, OperationId};
+use crate::protocol::ids::{BlobId, OperationId, OutFlowId};
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Excerpt, Key};
 use crate::time::Time;
@@ -15,6 +15,8 @@ pub(in crate::protocol::node) enum CopyReader {
     Op(OperationId),
     /// The request of a peer with this index.
     Peer(LinkId, u32),
+    /// A push to a worker of another node, by this flow.
+    Push(OperationId, LinkId, OutFlowId),
 }
 
 /// A copy that waits for room or is in progress.
@@ -32,6 +34,8 @@ pub(in crate::protocol::node) struct Copying {
     pub(in crate::protocol::node) to: Option<Allocation>,
     /// When the room was allocated; until then, when the fetch asked for the copy.
     pub(in crate::protocol::node) began: Time,
+    /// Whether the copy counts as a fetch of the version. A request of a peer counts by itself.
+    pub(in crate::protocol::node) is_fetch: bool,
     /// The link on which it has a place among those that are packed.
     pub(in crate::protocol::node) place: Option<LinkId>,
 }

@@ -8,7 +8,7 @@ use crate::protocol::ids::{BlobId, OperationId, SessionId};
 use crate::protocol::keys::Waiter;
 use crate::protocol::node::flows::Answering;
 use crate::protocol::node::kinds::Waiting;
-use crate::protocol::sessions::{FetchOp, FetchStage, Op, OpKind, PushOp, TakeBackOp};
+use crate::protocol::sessions::{FetchOp, FetchStage, Op, OpKind, PushOp, PushStage, TakeBackOp};
 use crate::tensor::Key;
 use crate::time::Time;
 use std::time::Duration;
@@ -68,8 +68,9 @@ impl Answering<'_> {
                 self.keys.set_awaited(*blob, None);
             }
             OpKind::Counter(_) => counting!(self).count(self.common.latest, |counters| counters.give_up(id)),
+            OpKind::Push(PushOp { stage: PushStage::Copying(copying), .. }) => self.copy_unwanted(*copying),
+            OpKind::Push(PushOp { copy, .. }) => copy.iter().for_each(|copy| memory!(self).release(*copy)),
             OpKind::Fetch(FetchOp { stage: FetchStage::Connecting(_) | FetchStage::Closing(..), .. })
-            | OpKind::Push(_)
             | OpKind::Reserve(_) => {}
         }
         Some(op)

@@ -1,4 +1,5 @@
-//! Parts that are packed before they are sent to a peer: slices whose runs are short, and parts of versions on disk.
+//! Parts that are packed before they are sent to a peer: slices whose runs are short, and parts of versions that lie on disk, or in
+//! memory that the fabric cannot read.
 //!
 //! The copy is made once the peer has granted its slot, so it waits for nothing but the link, and its room is soon free
 //! again. It lies in the landing pool of the version's tenant. A peer has a limited number of them at a time, and of parts
@@ -34,11 +35,11 @@ impl Answering<'_> {
             return self.transfers.free_place(link);
         };
         let (key, excerpt, reader) = (serve.key().clone(), serve.excerpt().cloned(), b.domain);
-        let (len, is_on_disk) = (b.len_of(excerpt.as_ref()), b.on_disk().is_some());
+        let len = b.len_of(excerpt.as_ref());
         if excerpt.is_none() {
             return self.gather_part(link, index);
         }
-        let cut = b.cut_by(excerpt.as_ref()).filter(|_| !is_on_disk);
+        let cut = b.cut_by(excerpt.as_ref()).filter(|_| self.where_copied_from(link, from).is_none());
         let (is_packed, may_be_gathered) = cut.map_or((true, false), |cut| (cut.is_packed(), cut.may_be_gathered()));
         let room = self.landing.pool_bytes(reader);
         let is_too_long = padded(len).is_none_or(|len| len > room);
@@ -46,9 +47,8 @@ impl Answering<'_> {
             return self.gather_part(link, index);
         }
         self.keys.hold(from);
-        self.keys.fetch_begins(&key, from);
         let (wanted_by, place, began) = (Some(CopyReader::Peer(link, index)), Some(link), self.common.latest);
-        let copying = Copying { wanted_by, key, from, excerpt, reader, len, to: None, began, place };
+        let copying = Copying { wanted_by, key, from, excerpt, reader, len, to: None, began, place, is_fetch: false };
         let copying = self.copies.insert(copying);
         if let Some(serve) = self.transfers.serve_mut(link, index) {
             serve.copy(copying);

@@ -129,8 +129,9 @@ impl Answering<'_> {
         let key = serve.key().clone();
         self.keys.fetch_begins(&key, blob);
         let is_part = self.transfers.serve(link, index).is_some_and(|serve| serve.part().is_some());
-        match self.keys.blob(blob).is_some_and(|b| b.on_disk().is_some()) {
-            // A part is read once the peer has granted its slot.
+        let is_on_disk = self.keys.blob(blob).is_some_and(|b| b.on_disk().is_some());
+        match is_on_disk || access!(self).is_unreadable(link, blob) {
+            // A part is read or copied once the peer has granted its slot.
             true if is_part => self.answer_published(link, index),
             true => self.copy_for_peer(now, link, index),
             false if self.serve_by_reference(now, link, index) => {}

@@ -1,6 +1,7 @@
 //! Sessions of workers: how they begin and end, and their commands.
 
 use crate::exchange::{ExchangeKey, Label, Part};
+use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Answer, Command, Failure, FailureCode, FetchInto, OpId, Push, Reply, Request};
 use crate::protocol::action::HostAction;
@@ -38,6 +39,12 @@ impl Node {
     /// here before. Nothing lands in it.
     pub fn arena_is_returned(&mut self, arena: SegmentId) {
         self.sessions.arena_is_returned(arena);
+    }
+
+    /// Notes that a fabric cannot read the arena of a worker. What lies there is copied into the landing pool before that fabric
+    /// sends it.
+    pub fn arena_is_unreadable(&mut self, arena: SegmentId, by: FabricKind) {
+        self.sessions.arena_is_unreadable(arena, by);
     }
 
     /// Handles the end of a worker that no longer reads anything. Its leases and operations end, and so do the versions

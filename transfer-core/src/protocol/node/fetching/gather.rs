@@ -79,7 +79,7 @@ impl Fetching<'_> {
             Err(e) => return sending!(self).violation(link, &e.to_string()),
         };
         let Some(reader) = answering!(self).admits(link, index, tenant) else { return };
-        match self.gathered_blob(reader, &gathered) {
+        match self.gathered_blob(link, reader, &gathered) {
             Ok((key, blob)) => {
                 let mut serve = Serve::of_gathered(now, (key, stem.id), reader, trace);
                 serve.publish(now, blob);
@@ -91,11 +91,11 @@ impl Fetching<'_> {
     }
 
     /// Makes a blob that consists of these ranges, and holds their versions. Also returns the first key.
-    fn gathered_blob(&mut self, reader: Tenant, gathered: &Gathered) -> Result<(Key, BlobId), Failure> {
+    fn gathered_blob(&mut self, link: LinkId, reader: Tenant, gathered: &Gathered) -> Result<(Key, BlobId), Failure> {
         let mut first = None;
         let mut parts = Vec::with_capacity(gathered.parts().len());
         for (key, range) in gathered.keys() {
-            parts.push((self.find_part(reader, &key, range)?, range));
+            parts.push((self.find_part(link, reader, &key, range)?, range));
             first.get_or_insert(key);
         }
         let meta = TensorMeta::of(DType::U8, &[gathered.len_bytes()]);
@@ -121,7 +121,7 @@ impl Fetching<'_> {
     }
 
     /// Finds the version of which a range is asked for together with others.
-    fn find_part(&self, reader: Tenant, key: &Key, range: BodyRange) -> Result<BlobId, Failure> {
+    fn find_part(&self, link: LinkId, reader: Tenant, key: &Key, range: BodyRange) -> Result<BlobId, Failure> {
         self.common.step();
         let name = &self.config.name;
         let failure = |code, text: String| Err(Failure::new(code, text));
@@ -145,6 +145,10 @@ impl Fetching<'_> {
         };
         if b.on_disk().is_some() {
             let text = format!("key {key:?} lies on the disk of node {name:?}: fetch it alone");
+            return failure(FailureCode::Invalid, text);
+        }
+        if access!(self).is_unreadable(link, blob) {
+            let text = format!("key {key:?} is copied at node {name:?} before it is sent: fetch it alone");
             return failure(FailureCode::Invalid, text);
         }
         let body_len = b.meta.len_bytes() - b.meta.body_offset();

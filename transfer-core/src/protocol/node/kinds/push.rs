@@ -37,13 +37,14 @@ impl PushStage {
             PushStage::Locating(worker) => format!("the directory to say where worker {worker:?} is"),
             PushStage::Connecting(node) => format!("a link to node {node:?}, where worker {to:?} is"),
             PushStage::Queued(..) => format!("a landing slot at the sidecar of worker {to:?}"),
+            PushStage::Copying(_) => "room in the landing pool here, for a copy that can be sent".to_owned(),
             PushStage::Writing => format!("the bytes to land at the sidecar of worker {to:?}"),
         }
     }
 
     pub(super) fn other_node<'a>(&'a self, Waiting { op, state, .. }: Waiting<'a>) -> Option<&'a Name> {
         match self {
-            PushStage::Claiming | PushStage::Locating(_) => None,
+            PushStage::Claiming | PushStage::Locating(_) | PushStage::Copying(_) => None,
             PushStage::Connecting(node) => Some(node),
             PushStage::Queued(link, _) => state.links.peer_of(*link).map(|peer| &peer.name),
             PushStage::Writing => {
@@ -73,6 +74,13 @@ impl PushStage {
                 format!(
                     "no landing slot for key {key:?} came free at the sidecar of {to:?} within {after:?}: its pool is full, or the \
                      versions before this one are still being read"
+                ),
+            ),
+            PushStage::Copying(_) => (
+                FailureCode::PoolFull,
+                format!(
+                    "key {key:?} lies in memory that the fabric cannot read, and within {after:?} it was not copied into the landing \
+                     pool of its own sidecar: the pool is full"
                 ),
             ),
             PushStage::Writing => (

@@ -22,8 +22,13 @@ impl Ownership<'_> {
     fn spill_read(&mut self, now: Time, tag: u64, result: Result<(), &str>) {
         let Some(len) = self.copies.get(Id::from_u64(tag)).map(|copying| copying.len) else { return };
         self.spills.was_read(len, result.is_ok());
-        let Err(why) = result else { return answering!(self).copied(now, tag) };
-        let Some(Copying { wanted_by, key, from, reader, to, place, .. }) = self.copies.remove(Id::from_u64(tag))
+        let Err(why) = result else {
+            // A push sends nothing from disk.
+            let _none = answering!(self).copied(now, tag);
+            return;
+        };
+        let Some(Copying { wanted_by, key, from, reader, to, place, is_fetch, .. }) =
+            self.copies.remove(Id::from_u64(tag))
         else {
             return;
         };
@@ -33,11 +38,11 @@ impl Ownership<'_> {
         }
         let failure = Failure::new(FailureCode::VersionGone, format!("key {key:?} is lost: {why}"));
         match wanted_by {
-            Some(CopyReader::Op(op)) => answering!(self).fail_op(op, failure),
+            Some(CopyReader::Op(op) | CopyReader::Push(op, ..)) => answering!(self).fail_op(op, failure),
             Some(CopyReader::Peer(link, index)) => answering!(self).end_serve(now, link, index, failure),
             None => {}
         }
         self.spilled_is_lost(now, &key, from);
-        answering!(self).copied_from(now, &key, from, false);
+        answering!(self).copied_from(now, (&key, is_fetch), from, false);
     }
 }

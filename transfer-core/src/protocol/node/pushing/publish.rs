@@ -179,6 +179,7 @@ impl Pushing<'_> {
                 more_follow: push.more_follow,
                 to: push.to,
                 blob,
+                copy: None,
                 label: label.map(Box::new),
                 stage: PushStage::Claiming,
                 posted: Time::NEVER,

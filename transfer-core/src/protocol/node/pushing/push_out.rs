@@ -24,6 +24,15 @@ impl Node {
         pushing!(self).buffers_prepared(now, link, answers)
     }
 
+    /// Handles the answer to [`HostAction::Copy`](crate::protocol::HostAction::Copy): all bytes are copied. A push that waited for its
+    /// copy is sent.
+    pub fn copied(&mut self, now: Time, tag: u64) {
+        self.common.latest = now;
+        if let Some((link, flow)) = answering!(self).copied(now, tag) {
+            pushing!(self).drain_flow(now, link, flow);
+        }
+    }
+
     /// Ends the flows of a call that brought no answer, because it is unknown what the peer has done. Other flows take
     /// their place.
     pub fn prepare_failed(&mut self, link: LinkId, asks: &[BufferAsk], why: &str) {
@@ -108,12 +117,20 @@ impl Pushing<'_> {
                 return self.request_buffers(link, flow, meta, by_call);
             }
             match op.kind {
-                OpKind::Push(PushOp { version, blob, .. }) if has_idle => {
+                OpKind::Push(PushOp { stage: PushStage::Copying(_), .. }) => return,
+                OpKind::Push(PushOp { version, blob, copy, .. }) if has_idle => {
                     let version = version.unwrap_or(Version(number));
-                    match too_high(&op.key, version) {
-                        Some(failure) => answering!(self).fail_op(id, failure),
-                        None => self.write_pushed(now, link, flow, id, blob, version, meta),
+                    if let Some(failure) = too_high(&op.key, version) {
+                        answering!(self).fail_op(id, failure);
+                        continue;
                     }
+                    if copy.is_none() && access!(self).is_unreadable(link, blob) {
+                        if let Err(failure) = answering!(self).copy_for_push(id, blob, (link, flow)) {
+                            answering!(self).fail_op(id, failure);
+                        }
+                        continue;
+                    }
+                    self.write_pushed(now, link, flow, id, copy.unwrap_or(blob), version, meta);
                 }
                 OpKind::Reserve(_) => {
                     if let Some(op) = self.sessions.finish(id) {
@@ -191,9 +208,9 @@ impl Pushing<'_> {
         if is_new {
             sending!(self).send(link, Role::Push, flow.short(), Body::MetaDataUpdate { version, metadata_id, meta });
         }
-        if let Some(Op { kind: OpKind::Push(PushOp { stage, posted, .. }), .. }) = self.sessions.op_mut(id) {
-            *stage = PushStage::Writing;
-            *posted = now;
+        let mut copy = None;
+        if let Some(Op { kind: OpKind::Push(push), .. }) = self.sessions.op_mut(id) {
+            (push.stage, push.posted, copy) = (PushStage::Writing, now, push.copy.take());
         }
         if let Some(context) = self.keys.blob(blob).and_then(|b| b.trace()) {
             sending!(self).send(link, Role::Push, flow.short(), Body::Trace { version, context });
@@ -209,24 +226,27 @@ impl Pushing<'_> {
             waited_us: 0,
             name,
             retention: b.retention(),
-            packed: false,
+            packed: copy.is_some(),
             identity: None,
         };
         let body = b.body();
         sending!(self).post(link, Out::Write(OutWrite { blob, body, slot, header, purpose: Purpose::Push(id) }));
+        // The write alone holds the copy now.
+        copy.into_iter().for_each(|copy| memory!(self).release(copy));
     }
 
     /// Completes a push whose write is placed at the peer.
     pub(in crate::protocol::node) fn push_landed(&mut self, now: Time, link: LinkId, id: OperationId, blob: BlobId) {
         if let Some(op) = self.sessions.finish(id)
-            && let OpKind::Push(PushOp { posted, .. }) = op.kind
+            && let OpKind::Push(PushOp { posted, blob: pushed, .. }) = op.kind
             && let (Some(l), Some(b)) = (self.links.get(link), self.keys.blob(blob))
         {
             let bytes = b.meta.len_bytes();
+            let copies = l.limits().sender_copies + l.limits().receiver_copies + u32::from(pushed != blob);
             let report = Report {
                 fabric: l.kind(),
                 bytes,
-                copied: bytes * u64::from(l.limits().sender_copies + l.limits().receiver_copies),
+                copied: bytes * u64::from(copies),
                 queued: posted.since(op.since),
                 waited: Duration::ZERO,
                 in_flight: now.since(posted),
@@ -241,7 +261,7 @@ impl Pushing<'_> {
                 now,
                 WorkersTransfer { operation, session, key, version, path, outcome, since: op.since, trace },
             );
-            memory!(self).release(blob);
+            memory!(self).release(pushed);
         }
         memory!(self).release(blob);
     }

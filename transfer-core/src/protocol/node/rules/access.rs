@@ -5,6 +5,7 @@ use crate::memory::SegmentId;
 use crate::op::{Failure, FailureCode, OpId, Push};
 use crate::protocol::ids::{BlobId, RecordId, SessionId};
 use crate::protocol::keys::{Blob, Outlived};
+use crate::protocol::links::Link;
 use crate::protocol::node::flows::Access;
 use crate::protocol::rules::Broken;
 use crate::protocol::sessions::{FetchOp, Op, OpKind, PushOp};
@@ -31,6 +32,13 @@ impl Access<'_> {
             OpKind::Fetch(FetchOp { trace, .. }) => *trace,
             OpKind::Reserve(_) | OpKind::TakeBack(_) | OpKind::Counter(_) => None,
         }
+    }
+
+    /// Whether this version lies in memory that the fabric of a link cannot read, so that it is copied before it is sent.
+    pub(in crate::protocol::node) fn is_unreadable(&self, link: LinkId, blob: BlobId) -> bool {
+        let Some(kind) = self.links.get(link).map(Link::kind) else { return false };
+        let mut unreadable = self.sessions.unreadable(kind);
+        unreadable.any(|arena| self.keys.body_of(blob, None).iter().any(|slice| slice.segment == arena))
     }
 
     /// Checks that a part of this version can be fetched.
