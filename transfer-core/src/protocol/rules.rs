@@ -75,4 +75,8 @@ pub(crate) enum Broken {
     SharesEarlierAnswers,
     /// Finds a closed slot by its key, which other slots may have had too.
     NamesSlotsByKey,
+    /// Takes a version of a sharded state for whole, although one of its ranks has changed since its manifest was made.
+    PublishesOtherRanks,
+    /// Does not say which versions of a sharded state are held.
+    ForgetsHolds,
 }

@@ -65,6 +65,7 @@ fn play_many(test: &str, how: Play, part: u64) {
     assert!(count < 100 || !how.spill || tally.read_back > 0, "{test}: nothing was read back from disk: {tally:?}");
     assert!(count < 100 || !how.into || tally.landed > 0, "{test}: nothing has landed in place: {tally:?}");
     assert!(count < 100 || !how.into || how.calm || tally.torn > 0, "{test}: nothing was torn: {tally:?}");
+    assert!(count < 100 || !how.rosters || tally.whole > 0 && tally.held > 0 || how.restarts, "{test}: {tally:?}");
     println!("{test}: {count} schedules from {first}, {tally:?}");
 }
 
@@ -129,6 +130,11 @@ schedules! {
     // Promise: into-memory, seen to fail
     late_packets_change_no_memory_that_is_its_workers_again: Play { into: true, late_packets: 50, ..RAILS }, 0;
     everything_lands_in_memory_under_calm_conditions: Play { into: true, ..CALM }, 0;
+    // Promise: whole-versions, seen to fail
+    // Promise: unfinished-versions, seen to fail
+    sharded_versions_are_whole_for_one_set_of_ranks: Play { rosters: true, ..Play::USUAL }, 0;
+    sharded_versions_are_whole_for_one_set_of_ranks_while_homes_die: Play { rosters: true, ..RESTARTS }, 0;
+    every_sharded_version_becomes_whole_under_calm_conditions: Play { rosters: true, ..CALM }, 0;
     rules_hold_while_rails_die: RAILS, 0;
     rules_hold_with_one_key_for_all_grants: Play { one_key: true, ..Play::USUAL }, 0;
     everything_succeeds_with_one_key_and_rails: Play { one_key: true, calm: true, ..RAILS }, 0;
@@ -180,7 +186,7 @@ fn first_that_notices(how: Play, seeds: Range<u64>) -> Option<(u64, String)> {
 
 /// The broken rules, the schedules that notice them, and the range of seeds. Where hundreds of the first seeds notice nothing, it
 /// begins behind most of them, because these two tests took most of the time of all here. docs/protocol.md lists the rules.
-const MISTAKES: [(Broken, Play, Range<u64>); 20] = [
+const MISTAKES: [(Broken, Play, Range<u64>); 22] = [
     (Broken::DeliversBeforeRevoke, Play { late_packets: 50, ..Play::USUAL }, 0..1000),
     (Broken::SkipsQuarantine, Play::USUAL, 0..1000),
     (Broken::ReturnsBeforeClosed, Play { into: true, ..Play::USUAL }, 0..1000),
@@ -201,6 +207,8 @@ const MISTAKES: [(Broken, Play, Range<u64>); 20] = [
     (Broken::ServesStrangers, Play::USUAL, 0..1000),
     (Broken::SharesEarlierAnswers, CALM, 0..5000),
     (Broken::NamesSlotsByKey, Play { one_key: true, ..Play::USUAL }, 0..1000),
+    (Broken::PublishesOtherRanks, Play { rosters: true, ..Play::USUAL }, 0..1000),
+    (Broken::ForgetsHolds, Play { rosters: true, ..CALM }, 0..1000),
 ];
 
 const MISTAKES_OF_RAILS: [(rails::Broken, Range<u64>); 3] = [

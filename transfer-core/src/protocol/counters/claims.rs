@@ -10,6 +10,7 @@ use crate::protocol::action::HostAction;
 use crate::protocol::control::Control;
 use crate::protocol::directory::{Claim, ClaimRefused, DirectoryRequest};
 use crate::protocol::ids::OperationId;
+use crate::protocol::rules::Rules;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name, ReservedFor};
 use crate::time::Time;
@@ -98,13 +99,13 @@ impl Claims {
         self.homes.insert(key.clone(), node.clone());
     }
 
-    fn make(&mut self, key: &Key, tenant: Tenant, node: &Name) -> Home {
+    fn make(&mut self, key: &Key, tenant: Tenant, node: &Name, rules: Rules) -> Home {
         let place = self.made;
         self.made += 1;
         *self.made_for.entry(tenant).or_default() += 1;
         let what = match key.reserved_for() {
             Some((ReservedFor::Barrier, _)) => What::Barrier(Barrier::default()),
-            Some((ReservedFor::Roster, _)) => What::Roster(Roster::default()),
+            Some((ReservedFor::Roster, _)) => What::Roster(Roster::new(rules)),
             _ => What::Counter(place),
         };
         Home { identity: identity(node, self.incarnation, place), tenant, what }
@@ -217,7 +218,7 @@ impl Counters {
                     Failure::new(FailureCode::Busy, format!("{} was not made: {limit}", spoken(key)))
                 }
                 None => {
-                    let home = self.claims.make(key, tenant, &self.name);
+                    let home = self.claims.make(key, tenant, &self.name, self.rules);
                     self.by_key.insert(key.clone(), Entry::Home(home));
                     for id in claiming.ops {
                         self.here(now, id);

@@ -25,6 +25,8 @@ mod words;
 
 pub(super) use home::Request;
 pub(super) use op::{Outcome, Route};
+#[cfg(test)]
+pub(crate) use roster::RosterContents;
 pub use roster::UNFINISHED_VERSIONS;
 
 use super::action::Action;
@@ -259,6 +261,18 @@ impl Counters {
             _ => None,
         };
         self.by_key.iter().filter_map(of).collect()
+    }
+
+    /// Returns the rosters that live here, with their identities.
+    #[cfg(test)]
+    pub(super) fn rosters(&self) -> Vec<(Key, u64, RosterContents)> {
+        let contents = |(key, entry): (&Key, &Entry)| match entry {
+            Entry::Home(Home { what: What::Roster(roster), identity, .. }) => {
+                Some((key.clone(), *identity, roster.contents()))
+            }
+            _ => None,
+        };
+        self.by_key.iter().filter_map(contents).collect()
     }
 
     /// Returns the number of operations, requests, claims and arrivals in progress.

@@ -7,9 +7,10 @@
 use super::barrier::Waiter;
 use crate::op::{CommittedRank, Failure, FailureCode, MAX_LISTED_RANKS, MAX_WORLD_SIZE};
 use crate::op::{RankCommit, RosterAnswer, RosterAsk};
+use crate::protocol::rules::{Broken, Rules};
 use crate::tensor::{Name, Version};
 use crate::wire::roster::{MAX_LIST_BYTES, rank_bytes};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// The most versions of one state that ranks have committed and that are not whole.
@@ -18,16 +19,30 @@ pub const UNFINISHED_VERSIONS: usize = 2;
 /// The most commits that all rosters of one node hold. Those of one tenant may hold three quarters of them.
 pub(super) const MAX_COMMITS: usize = 1 << 18;
 
+/// The instances of ranks.
+type RankInstances = BTreeMap<u32, u64>;
+
+/// What a roster has, for tests: versions with the instances of their ranks.
+#[cfg(test)]
+#[derive(Debug)]
+pub(crate) struct RosterContents {
+    pub(crate) whole: Option<(Version, RankInstances)>,
+    pub(crate) unfinished: BTreeMap<Version, RankInstances>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Roster {
     whole: Option<Version>,
     /// The instances of the ranks of that version.
-    whole_ranks: BTreeMap<u32, u64>,
-    /// A commit has begun the versions again, and none is whole since then.
-    is_fresh: bool,
+    whole_ranks: RankInstances,
+    /// The digest with which it was published.
+    whole_digest: u64,
+    /// The ranks that have asked for the restart with which the versions have begun. Empty once one is whole.
+    restarted: BTreeSet<u32>,
     unfinished: BTreeMap<Version, Unfinished>,
     waiting: Vec<Waiting>,
     holds: Vec<(Waiter, Version)>,
+    rules: Rules,
 }
 
 /// A version that is not whole.
@@ -66,6 +81,7 @@ struct Committed {
     layout: u64,
     worker: Name,
     node: Name,
+    restarts: bool,
 }
 
 /// A commit that waits.
@@ -91,6 +107,10 @@ pub(super) struct Answered {
 }
 
 impl Roster {
+    pub(super) fn new(rules: Rules) -> Roster {
+        Roster { rules, ..Roster::default() }
+    }
+
     /// Handles a question about the state of this name. Returns its answer, unless it waits, and the answers of those that waited
     /// for it.
     pub(super) fn ask(&mut self, name: &str, who: Asker, ask: RosterAsk) -> Vec<Answered> {
@@ -113,8 +133,7 @@ impl Roster {
             RosterAsk::Published { version, ranks } => self.published(name, *version, *ranks, answered),
             RosterAsk::Forget { version } => {
                 if self.whole == Some(*version) {
-                    self.whole = None;
-                    self.whole_ranks.clear();
+                    self.end_whole();
                 }
                 Ok(self.state())
             }
@@ -147,8 +166,8 @@ impl Roster {
             // Its answer was lost, and the others have made the version whole meanwhile.
             return Some(Ok(RosterAnswer::Committed { is_last: false, whole: self.whole, ranks: 0 }));
         }
-        if commit.restarts && !is_again && !self.has_restarted_for(rank) {
-            self.restart(name, answered);
+        if commit.restarts && !is_again {
+            self.begin_again(name, rank, answered);
         }
         if let Some(whole) = self.whole.filter(|whole| version <= *whole) {
             let (version, whole) = (version.0, whole.0);
@@ -182,7 +201,11 @@ impl Roster {
             );
             return Some(Err(Failure::new(FailureCode::KeyOwned, text)));
         }
-        unfinished.ranks.insert(rank, Committed { instance, layout, worker, node: who.node.clone() });
+        let (node, restarts) = (who.node.clone(), commit.restarts);
+        unfinished.ranks.insert(rank, Committed { instance, layout, worker, node, restarts });
+        if restarts {
+            self.restarted.insert(rank);
+        }
         if unfinished.is_complete() && !is_again {
             unfinished.last = Some(rank);
         }
@@ -190,22 +213,32 @@ impl Roster {
         Some(Ok(RosterAnswer::Committed { is_last, whole: self.whole, ranks: unfinished.digest() }))
     }
 
-    /// Whether a restart that this rank asks for has begun already, by another rank.
-    fn has_restarted_for(&self, rank: u32) -> bool {
-        let has_nothing = self.whole.is_none() && self.unfinished.is_empty();
-        has_nothing || self.is_fresh && !self.unfinished.values().any(|unfinished| unfinished.ranks.contains_key(&rank))
-    }
-
-    /// Begins the versions again: nothing of before is whole, or becomes whole.
-    fn restart(&mut self, name: &str, answered: &mut Vec<Answered>) {
-        (self.whole, self.is_fresh) = (None, true);
-        self.whole_ranks.clear();
-        self.unfinished.clear();
-        for Waiting { who, .. } in std::mem::take(&mut self.waiting) {
+    /// Begins the versions again for a rank that asks for it: nothing of before is whole, or becomes whole. If other ranks have begun
+    /// them, only what this rank has committed before ends.
+    fn begin_again(&mut self, name: &str, rank: u32, answered: &mut Vec<Answered>) {
+        let joins = !self.restarted.is_empty() && !self.restarted.contains(&rank);
+        if joins {
+            self.unfinished.retain(|_, unfinished| {
+                if unfinished.ranks.remove(&rank).is_some() {
+                    unfinished.last = None;
+                }
+                !unfinished.ranks.is_empty()
+            });
+        } else {
+            self.end_whole();
+            self.restarted.clear();
+            self.unfinished.clear();
+        }
+        for Waiting { who, .. } in self.waiting.extract_if(.., |waiting| !joins || waiting.commit.rank == rank) {
             let text = format!("the versions of state {name:?} have begun again meanwhile");
             let result = Err(Failure::new(FailureCode::VersionGone, text));
             answered.push(Answered { waiter: who.waiter, result });
         }
+    }
+
+    fn end_whole(&mut self) {
+        self.whole = None;
+        self.whole_ranks.clear();
     }
 
     fn published(
@@ -215,16 +248,18 @@ impl Roster {
         ranks: u64,
         answered: &mut Vec<Answered>,
     ) -> Result<RosterAnswer, Failure> {
-        if self.whole == Some(version) {
+        if self.whole == Some(version) && self.whole_digest == ranks {
             return Ok(self.state());
         }
-        let is_this = |unfinished: &Unfinished| unfinished.is_complete() && unfinished.digest() == ranks;
+        let takes_any = self.rules.breaks(Broken::PublishesOtherRanks);
+        let is_this = |unfinished: &Unfinished| unfinished.is_complete() && (takes_any || unfinished.digest() == ranks);
         if !self.unfinished.get(&version).is_some_and(is_this) {
             let text =
                 format!("version {} of state {name:?} ended, or a rank of it changed, before it was whole", version.0);
             return Err(Failure::new(FailureCode::VersionGone, text));
         }
-        (self.whole, self.is_fresh) = (Some(version), false);
+        (self.whole, self.whole_digest) = (Some(version), ranks);
+        self.restarted.clear();
         let ranks = self.unfinished.remove(&version).map(|unfinished| unfinished.ranks).unwrap_or_default();
         self.whole_ranks = ranks.into_iter().map(|(rank, committed)| (rank, committed.instance)).collect();
         self.unfinished.retain(|other, _| *other > version);
@@ -243,7 +278,10 @@ impl Roster {
 
     fn take_back(&mut self, version: Version, rank: u32, instance: u64) {
         let Some(unfinished) = self.unfinished.get_mut(&version) else { return };
-        if unfinished.ranks.get(&rank).is_some_and(|own| own.instance == instance) {
+        if let Some(own) = unfinished.ranks.get(&rank).filter(|own| own.instance == instance) {
+            if own.restarts {
+                self.restarted.remove(&rank);
+            }
             unfinished.ranks.remove(&rank);
             unfinished.last = None;
         }
@@ -256,7 +294,7 @@ impl Roster {
         let mut held: Vec<Version> = self.holds.iter().map(|(_, version)| *version).collect();
         held.sort_unstable_by(|a, b| b.cmp(a));
         held.dedup();
-        held.truncate(MAX_LISTED_RANKS);
+        held.truncate(if self.rules.breaks(Broken::ForgetsHolds) { 0 } else { MAX_LISTED_RANKS });
         RosterAnswer::State { whole: self.whole, held }
     }
 
@@ -301,6 +339,14 @@ impl Roster {
     /// The number of commits of versions that are not whole.
     pub(super) fn commits(&self) -> usize {
         self.unfinished.values().map(|unfinished| unfinished.ranks.len()).sum()
+    }
+
+    /// Who has committed what.
+    #[cfg(test)]
+    pub(super) fn contents(&self) -> RosterContents {
+        let of = |unfinished: &Unfinished| unfinished.ranks.iter().map(|(rank, own)| (*rank, own.instance)).collect();
+        let unfinished = self.unfinished.iter().map(|(version, unfinished)| (*version, of(unfinished))).collect();
+        RosterContents { whole: self.whole.map(|version| (version, self.whole_ranks.clone())), unfinished }
     }
 
     /// The number of commits that wait, and of holds.

@@ -218,3 +218,48 @@ fn withdrawn_commit_makes_room_for_one_that_waits() {
     assert_eq!(roster.ask(NAME, asker(4), withdraw).len(), 2);
     assert_eq!((roster.commits(), roster.waiting()), (2, 0));
 }
+
+// Promise: sharded-restart, seen to fail
+#[test]
+fn restart_of_a_state_that_is_new_keeps_the_commits_of_all_its_ranks() {
+    let mut roster = Roster::default();
+    for rank in 0..2 {
+        let restart = RankCommit { restarts: true, ..commit(3, rank, 2) };
+        assert_eq!(committed(&mut roster, restart).unwrap().0, rank == 1);
+    }
+    let withdraw = |instance| RosterAsk::Withdraw { version: Version(4), rank: 0, instance };
+    committed(&mut roster, commit(4, 0, 2)).unwrap();
+    ask(&mut roster, withdraw(100)).unwrap();
+    // A second restart of a rank ends what the others have committed for the first.
+    let again = RankCommit { restarts: true, instance: 50, ..commit(3, 0, 2) };
+    assert_eq!(committed(&mut roster, again), Ok((false, 0)));
+    assert_eq!(roster.commits(), 1);
+}
+
+#[test]
+fn rank_that_joins_a_restart_leaves_what_it_has_committed_before() {
+    let mut roster = Roster::default();
+    make_whole(&mut roster, 7);
+    let restart = |rank| RankCommit { restarts: true, instance: 50, ..commit(3, rank, 2) };
+    committed(&mut roster, restart(0)).unwrap();
+    // Rank 1 has not heard of it.
+    committed(&mut roster, commit(8, 1, 2)).unwrap();
+    assert!(roster.ask(NAME, asker(4), RosterAsk::Commit(commit(9, 1, 2))).is_empty());
+    let answered = roster.ask(NAME, asker(5), RosterAsk::Commit(restart(1)));
+    let [old, new] = &answered[..] else { panic!("{answered:?}") };
+    assert_eq!(old.result.as_ref().unwrap_err().code, FailureCode::VersionGone);
+    assert!(matches!(new.result, Ok(RosterAnswer::Committed { is_last: true, .. })), "{new:?}");
+    assert_eq!((roster.commits(), roster.waiting()), (2, 0));
+}
+
+#[test]
+fn version_that_is_whole_is_whole_for_no_other_ranks() {
+    let mut roster = Roster::default();
+    committed(&mut roster, commit(7, 0, 2)).unwrap();
+    let (_, before) = committed(&mut roster, commit(7, 1, 2)).unwrap();
+    let (_, ranks) = committed(&mut roster, RankCommit { instance: 9, ..commit(7, 0, 2) }).unwrap();
+    let published = |ranks| RosterAsk::Published { version: Version(7), ranks };
+    ask(&mut roster, published(ranks)).unwrap();
+    ask(&mut roster, published(ranks)).unwrap();
+    assert_eq!(ask(&mut roster, published(before)).unwrap_err().code, FailureCode::VersionGone);
+}

@@ -3,6 +3,8 @@
 use super::Node;
 use crate::fabric::LinkId;
 use crate::memory::SegmentId;
+#[cfg(test)]
+use crate::protocol::counters::RosterContents;
 use crate::protocol::directory::ClaimRefused;
 use crate::protocol::keys::Owner;
 use crate::tensor::{Key, Name};
@@ -97,6 +99,12 @@ impl Node {
     #[cfg(test)]
     pub(crate) fn counter_values(&self) -> Vec<(Key, u32, u64)> {
         self.counters.values()
+    }
+
+    /// Returns the rosters that live here, with their identities; for tests.
+    #[cfg(test)]
+    pub(crate) fn rosters(&self) -> Vec<(Key, u64, RosterContents)> {
+        self.counters.rosters()
     }
 
     /// Checks that as many versions are counted as lie in arenas; for tests.

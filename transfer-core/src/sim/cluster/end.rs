@@ -36,6 +36,7 @@ impl Cluster {
             return Err(format!("over {believed:?} a header lied, and was believed"));
         }
         self.check_counting()?;
+        self.check_commits()?;
         self.check_credits()
     }
 

@@ -3,7 +3,7 @@
 use super::directory::{Heard, Letter, Said};
 use super::{Call, Cluster, Dial, Happening};
 use crate::fabric::LinkId;
-use crate::protocol::{DirectoryNews, DirectoryRequest};
+use crate::protocol::{Claim, DirectoryNews, DirectoryRequest};
 use crate::time::Time;
 use rand::Rng;
 use std::time::Duration;
@@ -98,22 +98,41 @@ impl Cluster {
     pub(super) fn new_directory(&mut self) {
         self.world.note(|| "the directory is a new one".into());
         self.directory.forget_keys();
+        // The host repeats claims of reserved keys.
+        let mut answered = Vec::new();
+        for what in self.agenda.values() {
+            if let Happening::Directory(Letter::From(node, Heard::News(DirectoryNews::Claimed { key, .. }))) = what
+                && key.reserved_for().is_some()
+            {
+                let owner = self.nodes[*node].name.clone();
+                let (key, tenant) = (key.clone(), owner.clone());
+                answered.push((*node, Claim { key, tenant, owner, resident: false, takeover: false }));
+            }
+        }
+        let is_repeated = |what: &Happening| match what {
+            Happening::Directory(Letter::To(_, Said::Claim(Claim { key, .. }))) => key.reserved_for().is_some(),
+            _ => false,
+        };
         self.agenda.retain(|_, what| {
-            !matches!(
-                what,
-                Happening::Directory(
-                    Letter::To(
-                        _,
-                        Said::Claim(_)
-                            | Said::Request(
-                                DirectoryRequest::Unclaim { .. }
-                                    | DirectoryRequest::Resolve { .. }
-                                    | DirectoryRequest::StopResolve { .. }
-                            )
-                    ) | Letter::From(_, Heard::News(DirectoryNews::Claimed { .. } | DirectoryNews::Located { .. }))
+            is_repeated(what)
+                || !matches!(
+                    what,
+                    Happening::Directory(
+                        Letter::To(
+                            _,
+                            Said::Claim(_)
+                                | Said::Request(
+                                    DirectoryRequest::Unclaim { .. }
+                                        | DirectoryRequest::Resolve { .. }
+                                        | DirectoryRequest::StopResolve { .. }
+                                )
+                        ) | Letter::From(_, Heard::News(DirectoryNews::Claimed { .. } | DirectoryNews::Located { .. }))
+                    )
                 )
-            )
         });
+        for (node, claim) in answered {
+            self.tell_directory(node, Said::Claim(claim));
+        }
         for node in 0..self.nodes.len() {
             let now = self.clock(node);
             self.nodes[node].driver.node.directory_news(now, DirectoryNews::Attached);

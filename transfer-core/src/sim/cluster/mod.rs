@@ -7,6 +7,7 @@
 //! - `content`: bytes that identify the push that they came from.
 //! - `counting`: counters and barriers, and the checks of their results.
 //! - `directory`: a small model of the directory, with delays.
+//! - `rosters`: sharded states, and the checks of what their rosters say.
 //! - `peering`: how links are made.
 //! - `into`: fetches into the memory of workers.
 //! - `disk`: the ends of writes and reads of disks.
@@ -29,6 +30,7 @@ mod into;
 mod notices;
 mod peering;
 mod references;
+mod rosters;
 mod script;
 mod tally;
 mod worker;
@@ -84,6 +86,8 @@ pub(crate) struct Play {
     pub(crate) spill: bool,
     /// Workers fetch into their own memory, too.
     pub(crate) into: bool,
+    /// Workers are ranks of sharded states, and readers of them.
+    pub(crate) rosters: bool,
 }
 
 impl Play {
@@ -100,6 +104,7 @@ impl Play {
         lies: 0,
         spill: false,
         into: false,
+        rosters: false,
     };
 }
 
@@ -198,6 +203,7 @@ struct Cluster {
     ending: bool,
     tally: Tally,
     counting: counting::Counting,
+    rosters: rosters::Rosters,
 }
 
 /// Plays one seed. The error says what went wrong.

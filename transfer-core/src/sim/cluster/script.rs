@@ -81,6 +81,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         ending: false,
         tally: Tally::default(),
         counting: super::counting::Counting::default(),
+        rosters: super::rosters::Rosters::new(seed),
     };
     let domains = if play.calm { 1 } else { c.rng.random_range(1..3) };
     for i in 0..node_count {
@@ -136,6 +137,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
             refused: 0,
             acts_left: c.rng.random_range(5..40),
             counters: BTreeMap::new(),
+            rank: super::rosters::Rank::default(),
         };
         c.workers.push(worker);
         let at = c.soon();
@@ -200,7 +202,15 @@ impl Cluster {
             return Ok(());
         }
         self.workers[worker].acts_left -= 1;
-        if self.play.into && self.workers[worker].acts_left > 0 && self.chance(40) {
+        if self.play.rosters {
+            self.check_rosters()?;
+        }
+        if self.play.rosters && self.play.calm && self.workers[worker].acts_left == 0 && !self.is_rank_done(worker) {
+            self.workers[worker].acts_left = 1;
+            self.act_as_rank(worker);
+        } else if self.play.rosters && self.workers[worker].acts_left > 0 && self.chance(70) {
+            self.act_as_rank(worker);
+        } else if self.play.into && self.workers[worker].acts_left > 0 && self.chance(40) {
             self.fetch_into(worker);
         } else if self.play.calm {
             self.act_calmly(worker)?;

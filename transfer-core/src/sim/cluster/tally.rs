@@ -25,6 +25,10 @@ pub(crate) struct Tally {
     pub(crate) by_message: u64,
     pub(crate) at_home: u64,
     pub(crate) met: u64,
+    /// Commits of ranks that were answered, versions that their workers have made whole, and holds that were listed.
+    pub(crate) committed: u64,
+    pub(crate) whole: u64,
+    pub(crate) held: u64,
     pub(crate) failures: [u64; 22],
     pub(crate) links: u64,
     pub(crate) links_lost: u64,
@@ -54,6 +58,9 @@ impl Tally {
         self.by_message += other.by_message;
         self.at_home += other.at_home;
         self.met += other.met;
+        self.committed += other.committed;
+        self.whole += other.whole;
+        self.held += other.held;
         self.links += other.links;
         self.links_lost += other.links_lost;
         self.rails_lost += other.rails_lost;

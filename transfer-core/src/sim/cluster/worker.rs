@@ -5,6 +5,7 @@ use super::counting::Added;
 use super::directory::Said;
 use super::into::{Into, Memory, Settled};
 use super::notices::Notices;
+use super::rosters::{Question, Rank};
 use super::{Cluster, Happening};
 use crate::alloc::{Allocation, Allocator};
 use crate::memory::{LocalSlice, SegmentId};
@@ -40,6 +41,7 @@ pub(super) struct Worker {
     pub(super) acts_left: u32,
     /// The counters that it has opened: home and identity.
     pub(super) counters: BTreeMap<usize, (Name, u64)>,
+    pub(super) rank: Rank,
 }
 
 pub(super) struct Arena {
@@ -88,6 +90,7 @@ pub(super) enum What {
         members: u32,
         floor: u64,
     },
+    Roster(Box<Question>),
 }
 
 /// The claim by which a worker keeps a version that it reads.
@@ -155,6 +158,9 @@ impl Cluster {
         w.session = Some(session);
         (w.ring, w.notices) = (VecDeque::new(), Notices::default());
         w.arena = Some(Arena { segment, memory, alloc: Allocator::new(len), lent: BTreeMap::new() });
+        if self.play.rosters {
+            self.rank_is_new(worker);
+        }
         let at = self.soon();
         self.later(at, Happening::Act(worker));
     }
@@ -378,6 +384,7 @@ impl Cluster {
                 let what = self.ended(worker, op)?;
                 self.check_failure(&what, &failure)?;
                 self.counting_failed(&what, Some(&failure));
+                self.roster_failed(worker, &what, Some(&failure));
                 if let What::Push { number, offset, is_announced, .. } = what {
                     self.push_answered(worker, number, is_announced, None);
                     self.push_ended(worker, offset);
@@ -401,9 +408,7 @@ impl Cluster {
             Reply::Watched { pushed } => self.watched(worker, pushed),
             // No worker here asks for it.
             Reply::Unfetched { number, .. } => return Err(format!("worker {worker} has not asked for {number}")),
-            Reply::Answer { op, answer: answer @ Answer::Roster(_) } => {
-                return Err(format!("{op:?} asked no roster, which answers {answer:?}"));
-            }
+            Reply::Answer { op, answer: Answer::Roster(answer) } => self.roster_answered(worker, op, answer)?,
             Reply::Answer { op, answer: Answer::TakenBack { .. } } => {
                 return Err(format!("{op:?} is taken back, which nobody asked for"));
             }
@@ -414,6 +419,9 @@ impl Cluster {
     fn check_failure(&mut self, what: &What, failure: &Failure) -> Result<(), String> {
         self.tally.failures[usize::from(failure.code as u16).min(21)] += 1;
         let is_sliced = matches!(what, What::Fetch { slice: Some(_), .. } | What::Into(_));
+        if self.can_roster_fail(what, failure.code) {
+            return Ok(());
+        }
         if self.play.calm && !(is_sliced && failure.code == FailureCode::Invalid) {
             return Err(format!("in calm weather: {failure}"));
         }

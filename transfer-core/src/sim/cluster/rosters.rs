@@ -1,0 +1,548 @@
+//! Sharded states: ranks that commit versions and make them whole, readers that ask and hold, and the checks of the answers.
+//!
+//! A worker does what the client's library does, without the bytes: it commits; if it was the last, it lists the ranks, which are the
+//! manifest, and says that this is published. The workers of a tenant are the ranks of one state. A restart begins its versions again
+//! with lower numbers: see [`epoch_of`].
+
+use super::Cluster;
+use super::worker::{What, Worker};
+use crate::op::{Command, CounterAsk, CounterCommand, Failure, FailureCode, OpId, RankCommit, Request};
+use crate::op::{RosterAnswer, RosterAsk};
+use crate::protocol::Tenant;
+use crate::tensor::{Key, Name, Version};
+use rand::Rng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// The versions that each rank makes in a calm schedule.
+const CALM_VERSIONS: u64 = 3;
+
+/// The most versions of a state that may be unfinished.
+const UNFINISHED: usize = crate::protocol::UNFINISHED_VERSIONS;
+
+const MOST_EPOCHS: u64 = 20;
+
+/// A set of ranks: the instance of each.
+type Ranks = BTreeMap<u32, u64>;
+
+/// The first version of an epoch.
+fn first_of(epoch: u64) -> u64 {
+    (MOST_EPOCHS - epoch) * 1000
+}
+
+/// The epoch of a version.
+fn epoch_of(version: u64) -> u64 {
+    MOST_EPOCHS - version / 1000
+}
+
+/// What later versions of a state have more of.
+fn age(version: u64) -> (u64, u64) {
+    (epoch_of(version), version)
+}
+
+/// What is known of all states.
+#[derive(Default)]
+pub(super) struct Rosters {
+    states: BTreeMap<Tenant, State>,
+    /// The ranks of a state that is new ask for a restart.
+    begin_with_restart: bool,
+    next_instance: u64,
+    /// The newest whole version that each roster has had, by its identity.
+    whole_at: BTreeMap<u64, u64>,
+}
+
+impl Rosters {
+    pub(super) fn new(seed: u64) -> Rosters {
+        Rosters { begin_with_restart: seed.is_multiple_of(2), ..Rosters::default() }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// The epoch that the ranks are to be in.
+    epoch: u64,
+    /// The newest epoch for which a commit was sent.
+    sent_epoch: u64,
+    /// Epochs that may have begun more than once, since a rank may have asked for a restart twice.
+    repeated: BTreeSet<u64>,
+    /// The instance with which each rank has asked for the restart of an epoch.
+    restarted: BTreeMap<(u64, u32), u64>,
+    /// Restarts of an epoch that ranks have asked for without an answer.
+    open_restarts: BTreeSet<(u64, u32)>,
+    /// The instances of each rank of each version for which a commit was sent.
+    sent: BTreeMap<(u64, u32), BTreeSet<u64>>,
+    /// Commits that were answered, are the last of their rank, and were not taken back.
+    answered: BTreeMap<(u64, u32), u64>,
+    /// The manifests of each version of which a home was told.
+    published: BTreeMap<u64, Vec<Ranks>>,
+    /// The manifest of each version that is whole, as its worker has been told.
+    whole: BTreeMap<u64, Ranks>,
+    /// The newest version that was said to be whole.
+    seen: Option<u64>,
+    /// A rank's commit was answered.
+    has_home: bool,
+}
+
+/// A worker as a rank.
+#[derive(Debug, Default)]
+pub(super) struct Rank {
+    epoch: u64,
+    version: u64,
+    instance: u64,
+    restarts: bool,
+    next: Next,
+    /// Holds that a later answer has confirmed.
+    held: BTreeSet<OpId>,
+}
+
+/// What a rank does next.
+#[derive(Debug, Default, Clone)]
+enum Next {
+    #[default]
+    Commit,
+    Withdraw,
+    /// List the ranks of a version that was complete with this digest.
+    List(u64),
+    Publish(u64, Ranks),
+    /// Wait for the answer.
+    Nothing,
+}
+
+/// A question to a roster.
+pub(super) struct Question {
+    ask: RosterAsk,
+    /// The newest version that was known to be whole when it was asked.
+    floor: Option<u64>,
+    /// A rank's commit was answered before, so the state has its home.
+    has_home: bool,
+    /// Holds that have to be listed if they last until the answer.
+    held: Vec<(usize, OpId)>,
+    /// Ranks whose commits of the version were answered before.
+    committed: Vec<(u32, u64)>,
+    digest: u64,
+    manifest: Ranks,
+}
+
+impl Cluster {
+    fn rank_of(&self, worker: usize) -> (u32, u32) {
+        let of = |w: &Worker| w.domain == self.workers[worker].domain;
+        let rank = self.workers[..worker].iter().filter(|w| of(w)).count();
+        (u32::try_from(rank).unwrap(), u32::try_from(self.workers.iter().filter(|w| of(w)).count()).unwrap())
+    }
+
+    fn state(&mut self, worker: usize) -> &mut State {
+        self.rosters.states.entry(self.workers[worker].domain).or_default()
+    }
+
+    /// Whether a rank has made all versions of a calm schedule.
+    pub(super) fn is_rank_done(&self, worker: usize) -> bool {
+        self.workers[worker].rank.version > first_of(0) + CALM_VERSIONS
+    }
+
+    /// Does the next step of a rank, or asks something.
+    pub(super) fn act_as_rank(&mut self, worker: usize) {
+        let begins = self.workers[worker].rank.version == 0;
+        let is_idle = matches!(self.workers[worker].rank.next, Next::Commit);
+        if begins || is_idle && !self.play.calm && self.chance(3) {
+            self.begin_epoch(worker, begins);
+        }
+        let next = match self.workers[worker].rank.next.clone() {
+            Next::Commit if self.play.calm && self.is_rank_done(worker) => Next::Nothing,
+            _ if self.chance(25) => Next::Nothing,
+            next => next,
+        };
+        let version = Version(self.workers[worker].rank.version);
+        let (rank, instance) = (self.rank_of(worker).0, self.workers[worker].rank.instance);
+        match next {
+            Next::Commit => self.commit(worker),
+            Next::Withdraw => {
+                self.state(worker).answered.remove(&(version.0, rank));
+                self.ask_next(worker, RosterAsk::Withdraw { version, rank, instance }, 0, Ranks::new());
+            }
+            Next::List(digest) => self.ask_next(worker, RosterAsk::Ranks { version, from: 0 }, digest, Ranks::new()),
+            Next::Publish(digest, ranks) => self.publish(worker, version, digest, ranks),
+            Next::Nothing => self.ask_as_reader(worker),
+        }
+    }
+
+    /// Moves a rank into the epoch of its state, which may be a new one.
+    fn begin_epoch(&mut self, worker: usize, begins: bool) {
+        let state = self.rosters.states.entry(self.workers[worker].domain).or_default();
+        if !begins && state.epoch + 2 < MOST_EPOCHS {
+            state.epoch += 1;
+        }
+        let rank = &mut self.workers[worker].rank;
+        (rank.epoch, rank.version) = (state.epoch, first_of(state.epoch) + 1);
+        // All say so in a state that begins, or nobody.
+        (rank.restarts, rank.next) = (state.epoch > 0 || self.rosters.begin_with_restart, Next::Commit);
+        self.rosters.next_instance += 1;
+        rank.instance = self.rosters.next_instance;
+    }
+
+    fn commit(&mut self, worker: usize) {
+        let (number, world_size) = self.rank_of(worker);
+        if self.workers[worker].rank.epoch < self.state(worker).epoch {
+            self.begin_epoch(worker, true);
+        }
+        let &Rank { epoch, version, instance, restarts, .. } = &self.workers[worker].rank;
+        let state = self.state(worker);
+        if epoch > state.sent_epoch {
+            state.sent_epoch = epoch;
+            // A rank that was not in the restart before joins that one, if no version of it is whole.
+            let before = state.restarted.keys().map(|(epoch, _)| *epoch).max();
+            if before.is_some_and(|before| !state.whole.keys().any(|version| epoch_of(*version) == before)) {
+                state.repeated.insert(epoch);
+            }
+        }
+        let sent = state.sent.entry((version, number)).or_default();
+        if sent.insert(instance) && sent.len() > 1 {
+            state.answered.remove(&(version, number));
+        }
+        if restarts {
+            state.open_restarts.insert((epoch, number));
+            if *state.restarted.entry((epoch, number)).or_insert(instance) != instance {
+                state.repeated.insert(epoch);
+            }
+        }
+        // Their home cannot tell such a restart from that of the newer epoch.
+        if state.open_restarts.iter().any(|(epoch, _)| *epoch < state.sent_epoch) {
+            state.repeated.insert(state.sent_epoch);
+        }
+        let version = Version(version);
+        let layout = instance % 2;
+        let commit = RankCommit { version, rank: number, world_size, restarts, instance, layout, worker: None };
+        self.ask_next(worker, RosterAsk::Commit(commit), 0, Ranks::new());
+    }
+
+    fn publish(&mut self, worker: usize, version: Version, digest: u64, ranks: Ranks) {
+        let restarts = self.play.restarts;
+        let state = self.state(worker);
+        // The manifest of a home that was lost is still there, and no other takes its place under the key of the state.
+        let is_refused = |published: &Vec<Ranks>| restarts && !published.contains(&ranks);
+        if state.published.get(&version.0).is_some_and(is_refused) {
+            return self.go_on(worker);
+        }
+        let manifests = state.published.entry(version.0).or_default();
+        if !manifests.contains(&ranks) {
+            manifests.push(ranks.clone());
+        }
+        self.ask_next(worker, RosterAsk::Published { version, ranks: digest }, digest, ranks);
+    }
+
+    /// Goes on with the next version.
+    fn go_on(&mut self, worker: usize) {
+        self.rosters.next_instance += 1;
+        let rank = &mut self.workers[worker].rank;
+        (rank.version, rank.instance, rank.next) = (rank.version + 1, self.rosters.next_instance, Next::Commit);
+    }
+
+    fn ask_next(&mut self, worker: usize, ask: RosterAsk, digest: u64, manifest: Ranks) {
+        self.workers[worker].rank.next = Next::Nothing;
+        let timeout = self.timeout();
+        let of = self.workers[worker].domain;
+        self.ask_roster(worker, of, ask, (digest, manifest), timeout);
+    }
+
+    fn ask_as_reader(&mut self, worker: usize) {
+        let version = Version((self.workers[worker].rank.version + self.rng.random_range(0..3)).saturating_sub(2));
+        let (ask, timeout) = match self.rng.random_range(0..8) {
+            0..2 => (RosterAsk::Hold { version }, self.delay * [5, 30, 300][self.rng.random_range(0..3)]),
+            2 => (RosterAsk::Missing { version }, self.timeout()),
+            3 => (RosterAsk::Ranks { version, from: 0 }, self.timeout()),
+            _ => (RosterAsk::Look, self.timeout()),
+        };
+        let of = self.workers[worker].domain;
+        self.ask_roster(worker, of, ask, (0, Ranks::new()), timeout);
+        let holds: Vec<OpId> = self.holds_of(worker).map(|(op, _)| op).collect();
+        if !holds.is_empty() && self.chance(20) {
+            let op = holds[self.rng.random_range(0..holds.len())];
+            self.request(worker, Request::Cancel { op });
+        }
+    }
+
+    fn ask_roster(
+        &mut self,
+        worker: usize,
+        of: Tenant,
+        ask: RosterAsk,
+        (digest, manifest): (u64, Ranks),
+        timeout: Duration,
+    ) {
+        let mut held: Vec<(usize, OpId)> = self.holds_of(worker).map(|(op, _)| (worker, op)).collect();
+        // A link that is lost ends a hold at its home before its worker knows.
+        if self.play.calm {
+            held.extend((0..self.workers.len()).filter(|other| self.workers[*other].domain == of).flat_map(|other| {
+                let confirmed = self.workers[other].rank.held.iter();
+                confirmed.map(move |op| (other, *op))
+            }));
+        }
+        let mut committed = Vec::new();
+        if let RosterAsk::Missing { version } = &ask {
+            let answered = self.state(worker).answered.range((version.0, 0)..=(version.0, u32::MAX));
+            committed.extend(answered.map(|((_, rank), instance)| (*rank, *instance)));
+        }
+        let state = self.state(worker);
+        let (floor, has_home) = (state.seen, state.has_home);
+        let question = Question { ask: ask.clone(), floor, has_home, held, committed, digest, manifest };
+        let op = self.ask(worker, What::Roster(Box::new(question)), timeout);
+        let name = Name::new(&name_of(of)).unwrap();
+        self.command(worker, op, Command::Counter(CounterCommand { name, ask: CounterAsk::Roster(ask), timeout }));
+    }
+
+    /// The holds of a worker that have not ended. Those count that were begun when the state had its home.
+    fn holds_of(&self, worker: usize) -> impl Iterator<Item = (OpId, Version)> {
+        self.workers[worker].ops.iter().filter_map(|(op, asked)| match &asked.what {
+            What::Roster(question) => match question.ask {
+                RosterAsk::Hold { version } if question.has_home => Some((*op, version)),
+                _ => None,
+            },
+            _ => None,
+        })
+    }
+
+    pub(super) fn roster_answered(&mut self, worker: usize, op: OpId, answer: RosterAnswer) -> Result<(), String> {
+        let What::Roster(question) = self.ended(worker, op)? else {
+            return Err(format!("{op:?} is answered by a roster, and asked none"));
+        };
+        let Question { ask, floor, held, committed, digest, manifest, .. } = *question;
+        match (ask, answer) {
+            (RosterAsk::Commit(commit), RosterAnswer::Committed { is_last, whole, ranks }) => {
+                self.check_whole(worker, floor, whole)?;
+                self.committed(worker, &commit, is_last, ranks)
+            }
+            (RosterAsk::Withdraw { .. }, RosterAnswer::State { whole, .. }) => {
+                self.check_whole(worker, floor, whole)?;
+                if self.chance(50) {
+                    self.go_on(worker);
+                } else {
+                    self.rosters.next_instance += 1;
+                    let rank = &mut self.workers[worker].rank;
+                    (rank.instance, rank.next) = (self.rosters.next_instance, Next::Commit);
+                }
+                Ok(())
+            }
+            (RosterAsk::Ranks { version, .. }, RosterAnswer::Ranks { world_size, next, ranks }) => {
+                let found: Ranks = ranks.iter().map(|rank| (rank.rank, rank.instance)).collect();
+                self.check_sent(worker, version.0, &found)?;
+                if digest != 0 {
+                    let is_all = next.is_none() && found.len() == world_size as usize && world_size > 0;
+                    match is_all {
+                        true => self.workers[worker].rank.next = Next::Publish(digest, found),
+                        false => self.go_on(worker),
+                    }
+                }
+                Ok(())
+            }
+            (RosterAsk::Published { version, .. }, RosterAnswer::State { whole, .. }) => {
+                self.check_whole(worker, floor, whole)?;
+                self.is_whole(worker, version.0, manifest)
+            }
+            (RosterAsk::Missing { version }, RosterAnswer::Missing { first, .. }) => {
+                self.check_missing(worker, version.0, &committed, &first)
+            }
+            (RosterAsk::Look, RosterAnswer::State { whole, held: listed }) => {
+                self.check_whole(worker, floor, whole)?;
+                self.check_held(&held, &listed)
+            }
+            (ask, answer) => Err(format!("{ask:?} is answered by {answer:?}")),
+        }
+    }
+
+    fn committed(&mut self, worker: usize, commit: &RankCommit, is_last: bool, digest: u64) -> Result<(), String> {
+        let RankCommit { version, rank, world_size, instance, .. } = *commit;
+        self.tally.committed += 1;
+        let state = self.state(worker);
+        state.has_home = true;
+        state.answered.insert((version.0, rank), instance);
+        state.open_restarts.remove(&(epoch_of(version.0), rank));
+        let missing = (0..world_size).find(|rank| !state.sent.contains_key(&(version.0, *rank)));
+        if let Some(missing) = missing.filter(|_| is_last || digest != 0) {
+            return Err(format!("{version} is complete, and rank {missing} has not committed it"));
+        }
+        self.workers[worker].rank.restarts = false;
+        match is_last {
+            true => self.workers[worker].rank.next = Next::List(digest),
+            false => self.go_on(worker),
+        }
+        Ok(())
+    }
+
+    fn is_whole(&mut self, worker: usize, version: u64, manifest: Ranks) -> Result<(), String> {
+        self.tally.whole += 1;
+        let whole = self.state(worker).whole.entry(version).or_insert_with(|| manifest.clone());
+        if *whole != manifest {
+            return Err(format!("version {version} is whole for {whole:?}, and for {manifest:?}"));
+        }
+        self.go_on(worker);
+        Ok(())
+    }
+
+    /// Checks that commits were sent for ranks that are listed.
+    fn check_sent(&mut self, worker: usize, version: u64, found: &Ranks) -> Result<(), String> {
+        let sent = &self.state(worker).sent;
+        let is_sent = |(rank, instance): (&u32, &u64)| {
+            sent.get(&(version, *rank)).is_some_and(|instances| instances.contains(instance))
+        };
+        match found.iter().all(is_sent) {
+            true => Ok(()),
+            false => Err(format!("version {version} has {found:?}, which nobody has committed")),
+        }
+    }
+
+    /// Checks the version that is said to be whole.
+    fn check_whole(&mut self, worker: usize, floor: Option<u64>, whole: Option<Version>) -> Result<(), String> {
+        let homes_die = self.play.restarts;
+        let state = self.state(worker);
+        if let Some(Version(version)) = whole {
+            if !state.published.contains_key(&version) {
+                return Err(format!("version {version} is said to be whole, and nobody has published it"));
+            }
+            if !homes_die && floor.is_some_and(|floor| age(version) < age(floor)) {
+                return Err(format!("version {version} is said to be whole after {floor:?}"));
+            }
+            if state.seen.is_none_or(|seen| age(version) > age(seen)) {
+                state.seen = Some(version);
+            }
+        } else if let Some(floor) = floor {
+            let may_restart = state.sent_epoch > epoch_of(floor) || state.repeated.contains(&epoch_of(floor));
+            if !may_restart && !homes_die {
+                return Err(format!("no version is said to be whole after {floor}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_held(&mut self, held: &[(usize, OpId)], listed: &[Version]) -> Result<(), String> {
+        if self.play.restarts {
+            return Ok(());
+        }
+        for (holder, op) in held {
+            let Some((_, version)) = self.holds_of(*holder).find(|(hold, _)| hold == op) else { continue };
+            if !listed.contains(&version) {
+                return Err(format!("{version} is held by worker {holder} ({op:?}), and {listed:?} are listed"));
+            }
+            self.tally.held += 1;
+            self.workers[*holder].rank.held.insert(*op);
+        }
+        Ok(())
+    }
+
+    fn check_missing(
+        &mut self,
+        worker: usize,
+        version: u64,
+        committed: &[(u32, u64)],
+        missing: &[u32],
+    ) -> Result<(), String> {
+        let state = &self.rosters.states[&self.workers[worker].domain];
+        for (rank, instance) in committed.iter().filter(|(rank, _)| missing.contains(rank)) {
+            if self.is_kept(state, version, *rank, *instance) {
+                return Err(format!("rank {rank} is said to be missing, and has committed {version}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a commit that was answered has to be there, or its version whole.
+    fn is_kept(&self, state: &State, version: u64, rank: u32, instance: u64) -> bool {
+        let has_ended = state.sent_epoch > epoch_of(version) || state.repeated.contains(&epoch_of(version));
+        !self.play.restarts && !has_ended && state.answered.get(&(version, rank)) == Some(&instance)
+    }
+
+    /// Handles a question that has failed, or whose worker is gone.
+    pub(super) fn roster_failed(&mut self, worker: usize, what: &What, failure: Option<&Failure>) {
+        let What::Roster(question) = what else { return };
+        let Question { ask, digest, manifest, .. } = &**question;
+        let code = failure.map(|failure| failure.code);
+        let next = match ask {
+            // Sometimes again, since its answer may be lost.
+            RosterAsk::Commit(_) if code == Some(FailureCode::VersionNotRising) => return self.go_on(worker),
+            RosterAsk::Commit(_) if self.chance(50) => Next::Commit,
+            RosterAsk::Commit(_) | RosterAsk::Withdraw { .. } => Next::Withdraw,
+            RosterAsk::Published { .. } if code == Some(FailureCode::VersionGone) => return self.go_on(worker),
+            RosterAsk::Published { .. } => Next::Publish(*digest, manifest.clone()),
+            RosterAsk::Ranks { .. } if *digest != 0 => Next::List(*digest),
+            _ => return,
+        };
+        self.workers[worker].rank.next = next;
+    }
+
+    /// Makes a worker that was gone a new process: of what it has committed it knows the version.
+    pub(super) fn rank_is_new(&mut self, worker: usize) {
+        if self.workers[worker].rank.version == 0 {
+            return;
+        }
+        self.workers[worker].rank.held.clear();
+        if self.chance(30) {
+            return self.go_on(worker);
+        }
+        self.rosters.next_instance += 1;
+        let rank = &mut self.workers[worker].rank;
+        (rank.instance, rank.next) = (self.rosters.next_instance, Next::Commit);
+    }
+
+    pub(super) fn can_roster_fail(&self, what: &What, code: FailureCode) -> bool {
+        let What::Roster(question) = what else { return false };
+        match (&question.ask, code) {
+            (RosterAsk::Commit(_), FailureCode::VersionNotRising | FailureCode::VersionGone) => true,
+            (RosterAsk::Published { .. }, FailureCode::VersionGone) => true,
+            // Some end before they have begun.
+            (RosterAsk::Hold { .. }, FailureCode::Deadline | FailureCode::Cancelled) => true,
+            (RosterAsk::Hold { .. }, FailureCode::DirectoryUnreachable | FailureCode::PeerUnreachable) => true,
+            (_, FailureCode::CounterLost) => self.play.restarts,
+            _ => false,
+        }
+    }
+
+    /// Checks all rosters where they live.
+    pub(super) fn check_rosters(&mut self) -> Result<(), String> {
+        for node in &self.nodes {
+            for (key, identity, roster) in node.driver.node.rosters() {
+                let Some((_, state)) = self.rosters.states.iter().find(|(of, _)| is_of(&key, **of)) else { continue };
+                if roster.unfinished.len() > UNFINISHED {
+                    return Err(format!("{key:?} has {} unfinished versions", roster.unfinished.len()));
+                }
+                let Some((Version(version), ranks)) = roster.whole else { continue };
+                let manifests = state.published.get(&version);
+                if !manifests.is_some_and(|manifests| manifests.contains(&ranks)) {
+                    return Err(format!("version {version} is whole for {ranks:?}, and published are {manifests:?}"));
+                }
+                let before =
+                    self.rosters.whole_at.insert(identity, version).filter(|before| age(version) < age(*before));
+                if let Some(before) = before {
+                    return Err(format!("version {version} is whole after {before}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that no commit was lost that was answered.
+    pub(super) fn check_commits(&self) -> Result<(), String> {
+        for (of, state) in &self.rosters.states {
+            let rosters = self.nodes.iter().flat_map(|node| node.driver.node.rosters());
+            let Some((_, _, roster)) = rosters.into_iter().find(|(key, ..)| is_of(key, *of)) else { continue };
+            let whole = roster.whole.map(|(version, _)| version.0);
+            for ((version, rank), instance) in &state.answered {
+                let is_old = whole.is_some_and(|whole| age(whole) >= age(*version));
+                let there = roster.unfinished.get(&Version(*version)).and_then(|ranks| ranks.get(rank));
+                if !is_old && there != Some(instance) && self.is_kept(state, *version, *rank, *instance) {
+                    return Err(format!("the commit of rank {rank} of version {version} is lost: {there:?} is there"));
+                }
+            }
+            let last = first_of(0) + CALM_VERSIONS;
+            if self.play.calm && whole.is_none_or(|whole| whole < last) {
+                return Err(format!("{whole:?} is whole at the end, not {last}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn name_of(tenant: Tenant) -> String {
+    format!("state{}", tenant.user_id().unwrap_or_default())
+}
+
+fn is_of(key: &Key, tenant: Tenant) -> bool {
+    key.reserved_for().is_some_and(|(_, name)| name == name_of(tenant))
+}
