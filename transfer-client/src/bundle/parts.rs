@@ -13,7 +13,7 @@ use transfer_core::tensor::{BodyBox, BodyRange, Key, Packing, Slice, TensorBox, 
 use transfer_core::wire::bundle::{BundleEntry, BundleTable};
 
 /// A tensor that is asked for, or a slice of it.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) name: String,
     pub(crate) slice: Option<Slice>,

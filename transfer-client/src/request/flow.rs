@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::ops::ControlFlow;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -138,6 +138,20 @@ impl Io {
 }
 
 impl Io {
+    /// Runs two futures until one of them ends, and gives the other one up.
+    pub(crate) async fn first<T, E>(
+        &self,
+        one: impl Future<Output = T>,
+        other: impl Future<Output = E>,
+    ) -> Result<T, E> {
+        let (mut one, mut other) = (pin!(one), pin!(other));
+        poll_fn(|cx| match one.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending => other.as_mut().poll(cx).map(Err),
+        })
+        .await
+    }
+
     /// Runs all these futures, `at_once` at a time, and takes the result of each as it comes. Ends with the first error.
     ///
     /// # Errors

@@ -15,10 +15,10 @@ impl Extent {
         self.start.saturating_add(self.len)
     }
 
-    fn intersect(self, other: Extent) -> Option<Extent> {
+    /// The indices of both; none has the length 0.
+    fn intersect(self, other: Extent) -> Extent {
         let start = self.start.max(other.start);
-        let end = self.end().min(other.end());
-        (start < end).then(|| Extent { start, len: end - start })
+        Extent { start, len: self.end().min(other.end()).saturating_sub(start) }
     }
 }
 
@@ -28,6 +28,7 @@ pub(crate) struct IndexBox(pub(crate) SmallVec<[Extent; 4]>);
 
 impl IndexBox {
     /// All of a shape.
+    #[cfg(test)]
     pub(crate) fn all(dims: &[u64]) -> IndexBox {
         IndexBox(dims.iter().map(|len| Extent { start: 0, len: *len }).collect())
     }
@@ -45,24 +46,42 @@ impl IndexBox {
         self.0.iter().map(|extent| extent.len).fold(1, u64::saturating_mul)
     }
 
-    /// The elements of both. `None` if there are none.
-    pub(crate) fn intersect(&self, other: &IndexBox) -> Option<IndexBox> {
-        self.0.iter().zip(&other.0).map(|(a, b)| a.intersect(*b)).collect::<Option<_>>().map(IndexBox)
+    /// A copy. Planning makes many, and this is one of memory.
+    fn copy(&self) -> IndexBox {
+        IndexBox(SmallVec::from_slice(&self.0))
     }
 
-    /// Adds to `rest` what is left of this box without `hole`, which lies in it, as boxes that do not overlap.
-    pub(crate) fn without(&self, hole: &IndexBox, rest: &mut Vec<IndexBox>) {
-        let mut middle = self.clone();
-        for (dim, cut) in hole.0.iter().enumerate() {
-            let own = middle.0[dim];
+    /// The number of elements of both.
+    pub(crate) fn common_volume(&self, other: &IndexBox) -> u64 {
+        self.0.iter().zip(&other.0).map(|(a, b)| a.intersect(*b).len).fold(1, u64::saturating_mul)
+    }
+
+    /// The elements of both. `None` if there are none.
+    pub(crate) fn intersect(&self, other: &IndexBox) -> Option<IndexBox> {
+        if self.common_volume(other) == 0 {
+            return None;
+        }
+        let mut both = self.copy();
+        for (own, other) in both.0.iter_mut().zip(&other.0) {
+            *own = own.intersect(*other);
+        }
+        Some(both)
+    }
+
+    /// Adds to `rest` what is left of this box without `hole`, which lies in it, as boxes that do not overlap. It is cut in dimension
+    /// `along` first, and then in the others.
+    pub(crate) fn without(mut self, hole: &IndexBox, along: usize, rest: &mut Vec<IndexBox>) {
+        for dim in (0..hole.0.len()).map(|n| if n == 0 { along } else { n - usize::from(n <= along) }) {
+            let cut = hole.0[dim];
+            let own = self.0[dim];
             for (start, end) in [(own.start, cut.start), (cut.end(), own.end())] {
                 if start < end {
-                    let mut piece = middle.clone();
+                    let mut piece = self.copy();
                     piece.0[dim] = Extent { start, len: end - start };
                     rest.push(piece);
                 }
             }
-            middle.0[dim] = *cut;
+            self.0[dim] = cut;
         }
     }
 
@@ -116,10 +135,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rest_and_hole_are_the_box(((a, b), most) in ((0_usize..4).prop_flat_map(|n| (boxes(n), boxes(n))), 1_u64..20)) {
+        fn rest_and_hole_are_the_box(((a, b), along, most) in
+            ((0_usize..4).prop_flat_map(|n| (boxes(n), boxes(n))), 0_usize..4, 1_u64..20))
+        {
             let mut all = Vec::new();
+            prop_assert_eq!(a.common_volume(&b), a.intersect(&b).map_or(0, |both| both.volume()));
             if let Some(both) = a.intersect(&b) {
-                a.without(&both, &mut all);
+                a.clone().without(&both, along % a.0.len().max(1), &mut all);
                 prop_assert!(points(&both).iter().all(|point| points(&b).contains(point)));
                 all.push(both);
             } else {

@@ -1,30 +1,30 @@
 //! Fetching tensors, or slices of them, of a sharded state, whatever the layout of its ranks.
 
-use super::copy::copy_box;
+use super::absent::{Absent, is_silent};
+use super::assembly::{Assembly, no_memory, own_memory};
 use super::known::KnownShards;
 use super::layouts::{ABSENT, gone, is_absent, of_manifest};
 use super::plan::{GlobalTensor, Holder, Target};
-use super::records::{RankLayout, shards_key};
-use super::requests::{Ask, Asked, asks};
+use super::plans::{Plan, PlanOf};
+use super::records::shards_key;
+use super::requests::{Ask, Asked, Output, asks};
 use super::roster::{self, Hold, Manifest, is_late};
 use crate::bundle::{FetchedBundle, FetchedSlices, Wanted, take_bundle};
 use crate::error::{BundleError, Error, ShardedError};
-use crate::fetch::{Fetch, FetchOptions, FetchedSlice, Tensor, does_not_fit};
+use crate::fetch::{Fetch, FetchOptions, does_not_fit};
 use crate::request::flow::{Flow, Io};
 use crate::request::{AnyClient, BlockingClient, Call, Handle, HasHandle, Request, RequestCall};
 use crate::session::{Connection, Session};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use transfer_core::fabric::FabricKind;
 use transfer_core::memory::padded;
-use transfer_core::op::{CommittedRank, Failure, FailureCode, Report};
-use transfer_core::tensor::{Key, Name, Select, Slice, TensorMeta, TensorName, Version};
-use transfer_core::wire::bundle::BundleTable;
-use transfer_memory::view::OwnMemory;
+use transfer_core::op::{Failure, FailureCode};
+use transfer_core::tensor::{Key, Name, Select, Slice, TensorName, Version};
 
 /// The number of requests under way at the same time.
 const AT_ONCE: usize = 4;
@@ -166,28 +166,6 @@ struct OfState {
     key: Key,
 }
 
-/// A tensor of the result.
-pub(super) struct Output<'a> {
-    pub(super) name: &'a TensorName,
-    pub(super) tensor: &'a GlobalTensor,
-    pub(super) target: Target,
-    /// Element type and shape of the result.
-    pub(super) meta: TensorMeta,
-    /// Where it lies in the memory of this process.
-    at: usize,
-    /// What one shard has, as it has come.
-    direct: Option<FetchedSlice>,
-}
-
-/// The version that is fetched.
-struct OfVersion<'a> {
-    manifest: &'a Manifest,
-    layouts: &'a [Arc<RankLayout>],
-    outputs: Vec<Output<'a>>,
-    memory: Option<OwnMemory>,
-    report: Report,
-}
-
 impl OfState {
     async fn fetch(self, io: Io, wanted: Option<Vec<Wanted>>, options: FetchOptions) -> Result<FetchedBundle, Error> {
         let mut failed: Option<(Manifest, Error)> = None;
@@ -224,10 +202,25 @@ impl OfState {
         wanted: Option<&[Wanted]>,
         options: FetchOptions,
     ) -> Result<FetchedBundle, Error> {
-        let layouts = of_manifest(io, &self.connection, &self.key, manifest.version, &manifest.ranks).await?;
-        let global = KnownShards::of(&self.connection).lock().global(&self.key, &layouts)?;
+        let bucket_bytes = options.bucket_bytes.max(MIN_REQUEST_BYTES);
+        let of = PlanOf { key: &self.key, ranks: &manifest.ranks, wanted, bucket_bytes };
+        let kept = KnownShards::of(&self.connection).lock().plans.get(&of);
+        let plan = match kept {
+            Some(plan) => plan,
+            None => self.plan(io, manifest, of).await?,
+        };
+        let mut result = Assembly::new(manifest, &plan);
+        self.fill(io, manifest, &mut result, bucket_bytes).await?;
+        result.finish(io)
+    }
+
+    /// Plans a fetch, by the layouts of all ranks.
+    async fn plan(&self, io: &Io, manifest: &Manifest, of: PlanOf<'_>) -> Result<Arc<Plan>, Error> {
+        let layouts = of_manifest(io, &self.connection, &self.key, manifest.version, of.ranks).await?;
+        let of_ranks: Vec<_> = layouts.iter().map(|known| known.layout.clone()).collect();
+        let global = KnownShards::of(&self.connection).lock().global(&self.key, &of_ranks)?;
         let mut outputs = Vec::new();
-        match wanted {
+        match of.wanted {
             None => {
                 for (name, tensor) in &global.tensors {
                     outputs.push(self.output(name, tensor, None)?);
@@ -248,95 +241,105 @@ impl OfState {
                 padded(output.meta.len_bytes()).and_then(|len| memory_bytes.checked_add(usize::try_from(len).ok()?));
             memory_bytes = end.ok_or_else(|| no_memory(u64::MAX, "no process has so much"))?;
         }
-        let report = Report { fabric: FabricKind::Local, bytes: 0, copied: 0, ..manifest.report };
-        let bucket_bytes = options.bucket_bytes.max(MIN_REQUEST_BYTES);
-        let mut now = OfVersion { manifest, layouts: &layouts, outputs, memory: None, report };
-        // What is larger than any memory is refused before it is planned.
-        if now.outputs.iter().any(|output| output.meta.len_bytes() > bucket_bytes) {
-            now.memory = Some(own_memory(memory_bytes)?);
+        if outputs.iter().any(|output| output.meta.len_bytes() > of.bucket_bytes) {
+            // What is larger than any memory is refused before it is planned.
+            own_memory(memory_bytes)?;
         }
-        self.fill(io, &mut now, memory_bytes, bucket_bytes).await?;
-        now.finish(io)
+        let missing = outputs.iter().enumerate().map(|(n, output)| Asked::all(n, output)).collect();
+        let asks = self.asks(manifest, &outputs, missing, of.bucket_bytes, &Absent::default())?;
+        let plan = Arc::new(Plan { layouts, outputs, memory_bytes, asks });
+        KnownShards::of(&self.connection).lock().plans.keep(&of, plan.clone());
+        Ok(plan)
     }
 
-    fn output<'a>(
-        &self,
-        name: &'a TensorName,
-        tensor: &'a GlobalTensor,
-        slice: Option<&Slice>,
-    ) -> Result<Output<'a>, Error> {
+    fn output(&self, name: &TensorName, tensor: &Arc<GlobalTensor>, slice: Option<&Slice>) -> Result<Output, Error> {
         let (target, meta) = Target::new(&tensor.meta, slice).map_err(|e| {
             let text = format!("tensor {name:?} of state {:?} has {}: {e}", self.key, tensor.meta);
             Failure::new(FailureCode::Invalid, text)
         })?;
-        Ok(Output { name, tensor, target, meta, at: 0, direct: None })
+        Ok(Output { name: name.clone(), tensor: tensor.clone(), target, meta, at: 0 })
+    }
+
+    /// Plans requests for what is missing: for each piece to the nearest rank that has it, and among those to the one that is asked
+    /// for the least.
+    fn asks(
+        &self,
+        manifest: &Manifest,
+        outputs: &[Output],
+        missing: Vec<Asked>,
+        bucket_bytes: u64,
+        absent: &Absent,
+    ) -> Result<Vec<Ask>, Error> {
+        let mut load = vec![0_u64; manifest.ranks.len()];
+        let choose = |holders: &[Holder], elements: u64| {
+            let best = |holder: &&Holder| {
+                let Holder { rank, .. } = holder;
+                let node = &manifest.ranks[*rank as usize].node;
+                (absent.silent.contains(rank), *node != self.node, load[*rank as usize])
+            };
+            let holder = holders.iter().filter(|holder| !absent.gone.contains_key(&holder.rank)).min_by_key(best)?;
+            load[holder.rank as usize] += elements;
+            Some(*holder)
+        };
+        asks(outputs, missing, bucket_bytes, choose).map_err(|(output, hole)| {
+            let Output { name, tensor, .. } = &outputs[output];
+            let (name, range) = (name.as_str().to_owned(), hole.to_string());
+            match tensor.holders_in(&hole).find_map(|rank| absent.gone.get_key_value(&rank)) {
+                Some((rank, why)) => {
+                    gone(&self.key, manifest.version, &manifest.ranks[*rank as usize], (&name, range), why)
+                }
+                None => ShardedError::Hole { name, meta: tensor.meta.clone(), range }.into(),
+            }
+        })
     }
 
     /// Fetches all pieces. Those of a rank that is gone are looked for at others.
     async fn fill(
         &self,
         io: &Io,
-        now: &mut OfVersion<'_>,
-        memory_bytes: usize,
+        manifest: &Manifest,
+        result: &mut Assembly<'_>,
         mut bucket_bytes: u64,
     ) -> Result<(), Error> {
-        let mut gone_ranks: BTreeMap<u32, Error> = BTreeMap::new();
-        let mut missing: Vec<Asked> =
-            (0..now.outputs.len()).map(|output| Asked::all(output, &now.outputs[output])).collect();
-        while !missing.is_empty() {
-            let mut load = vec![0_u64; now.manifest.ranks.len()];
-            let choose = |holders: &[Holder], elements: u64| {
-                let best = |holder: &&Holder| {
-                    let rank = &now.manifest.ranks[holder.rank as usize];
-                    (rank.node != self.node, load[holder.rank as usize])
-                };
-                let holder = holders.iter().filter(|holder| !gone_ranks.contains_key(&holder.rank)).min_by_key(best)?;
-                load[holder.rank as usize] += elements;
-                Some(*holder)
-            };
-            let asks = asks(&now.outputs, now.layouts, missing, bucket_bytes, choose);
-            let asks = asks.map_err(|(output, hole)| {
-                let output = &now.outputs[output];
-                let (name, range) = (output.name.as_str().to_owned(), hole.to_string());
-                let had = output.tensor.holders_in(&hole).find_map(|rank| gone_ranks.get_key_value(&rank));
-                match had {
-                    Some((rank, why)) => {
-                        let rank = &now.manifest.ranks[*rank as usize];
-                        gone(&self.key, now.manifest.version, rank, (&name, range), why)
-                    }
-                    None => ShardedError::Hole { name, meta: output.tensor.meta.clone(), range }.into(),
-                }
-            })?;
-            if now.memory.is_none() && asks.iter().any(|ask| !ask.is_direct) {
-                now.memory = Some(own_memory(memory_bytes)?);
+        let plan = result.plan();
+        let mut absent = Absent::default();
+        let mut again: Option<Vec<Ask>> = None;
+        loop {
+            let asks = again.as_deref().unwrap_or(&plan.asks);
+            if asks.iter().any(|ask| !ask.is_direct) {
+                result.need_memory()?;
             }
-            let (version, ranks) = (now.manifest.version, &now.manifest.ranks);
-            let mut failed: Vec<(Ask, Error)> = Vec::new();
-            let fetch = async |ask: Ask| {
-                let fetched = self.ask(io, version, &ranks[ask.rank as usize], &ask).await;
-                (ask, fetched)
+            let mut failed: Vec<(&Ask, Error)> = Vec::new();
+            // Ranks that are found to be absent are not asked for the rest of it.
+            let found_absent: Mutex<BTreeMap<u32, Error>> = Mutex::default();
+            let fetch = async |at: usize| {
+                let Ask { rank, .. } = &asks[at];
+                let known = found_absent.lock().get(rank).cloned();
+                let fetched = match known {
+                    Some(e) => Err(e),
+                    None => self.ask(io, manifest, plan, &asks[at], !absent.silent.contains(rank)).await,
+                };
+                (at, fetched)
             };
-            let mut taken = Vec::new();
-            io.each(asks, AT_ONCE, fetch, |(ask, fetched)| {
+            io.each(0..asks.len(), AT_ONCE, fetch, |(at, fetched)| {
+                let ask = &asks[at];
                 match fetched {
-                    Ok(slices) => taken.push(take(&mut now.outputs, &mut now.memory, &ask, &slices)?),
+                    Ok(slices) => result.take(ask, &slices)?,
+                    Err(e) if is_too_large(&e) => failed.push((ask, e)),
                     // Not where it is the time of this call that is over.
-                    Err(e) if is_too_large(&e) || is_absent(&e) && !io.left(Duration::MAX).is_zero() => {
-                        failed.push((ask, e))
+                    Err(e) if is_absent(&e) && !io.left(Duration::MAX).is_zero() => {
+                        found_absent.lock().insert(ask.rank, e.clone());
+                        failed.push((ask, e));
                     }
                     Err(e) => return Err(e),
                 }
                 Ok(())
             })
             .await?;
-            for report in taken {
-                now.report.bytes += report.bytes;
-                now.report.copied += report.copied;
-                if report.fabric != FabricKind::Local {
-                    now.report.fabric = report.fabric;
-                }
+            if failed.is_empty() {
+                return Ok(());
             }
-            missing = Vec::new();
+            let mut missing = Vec::new();
             for (ask, error) in failed {
                 if is_too_large(&error) && bucket_bytes < 2 * MIN_REQUEST_BYTES {
                     return Err(error);
@@ -344,26 +347,45 @@ impl OfState {
                 if is_too_large(&error) {
                     bucket_bytes = (bucket_bytes / 2).min(ask.bytes / 2).max(MIN_REQUEST_BYTES);
                 } else {
-                    gone_ranks.insert(ask.rank, error);
+                    absent.add(ask.rank, error);
                 }
-                missing.extend(ask.into_asked());
+                missing.extend(ask.parts.iter().map(|part| part.asked.clone()));
             }
+            again = Some(self.asks(manifest, &plan.outputs, missing, bucket_bytes, &absent)?);
         }
-        Ok(())
     }
 
     /// Asks a rank for some pieces.
-    async fn ask(&self, io: &Io, version: u64, rank: &CommittedRank, ask: &Ask) -> Result<FetchedSlices, Error> {
+    async fn ask(
+        &self,
+        io: &Io,
+        manifest: &Manifest,
+        plan: &Plan,
+        ask: &Ask,
+        looks: bool,
+    ) -> Result<FetchedSlices, Error> {
+        let (version, rank, known) =
+            (manifest.version, &manifest.ranks[ask.rank as usize], &plan.layouts[ask.rank as usize]);
         let key = shards_key(&self.key, rank.rank, rank.instance)?;
+        // So that its parts are asked for at once.
+        io.session().bundle_tables().remember(&key, known.table.clone());
         let patience = ABSENT + Duration::from_millis(ask.bytes * 1000 / SLOWEST);
         let (select, timeout) = (Select::Exactly(Version(version)), io.left(patience));
         let options = FetchOptions { select, timeout, ..FetchOptions::new() };
-        let fetch = Fetch::<BlockingClient, FetchedBundle>::new(io.session(), Ok(key), take_bundle).with(options);
-        let slices = ask.parts.iter().map(|part| (part.entry.as_str(), part.slice.clone()));
-        let fetched = io.run(fetch.slices(slices)).await;
+        let fetch = Fetch::<BlockingClient, FetchedBundle>::new(io.session(), Ok(key.clone()), take_bundle);
+        let slices = ask.parts.iter().map(|part| {
+            let (output, shard) = (&plan.outputs[part.asked.output], &known.layout.shards[part.shard]);
+            (shard.entry.as_str(), output.target.local(&part.asked.part, &shard.place))
+        });
+        let fetched = io.run(fetch.with(options).slices(slices));
+        let fetched = match looks {
+            true => io.first(fetched, is_silent(io, key, version)).await,
+            false => Ok(fetched.await),
+        };
         match fetched {
+            Err(silent) => Err(silent),
             // It is the time of this call that is over, and not the rank's.
-            Err(e) if is_late(&e) && io.left(Duration::MAX).is_zero() => {
+            Ok(Err(e)) if is_late(&e) && io.left(Duration::MAX).is_zero() => {
                 let waited = io.timeout();
                 let text = format!(
                     "after {waited:?}: rank {} of version {version} of state {:?}, at node {:?}: {e}",
@@ -371,7 +393,7 @@ impl OfState {
                 );
                 Err(Failure::new(FailureCode::Deadline, text).into())
             }
-            fetched => fetched,
+            Ok(fetched) => fetched,
         }
     }
 }
@@ -380,79 +402,8 @@ fn is_too_large(error: &Error) -> bool {
     matches!(error, Error::Failed(failure) if does_not_fit(failure))
 }
 
-fn no_memory(wanted_bytes: u64, reason: impl ToString) -> Error {
-    Error::NoMemory { wanted_bytes, reason: reason.to_string() }
-}
-
-/// Memory for what several shards make up.
-fn own_memory(bytes: usize) -> Result<OwnMemory, Error> {
-    OwnMemory::new(bytes as u64).map_err(|e| no_memory(bytes as u64, e))
-}
-
 /// Whether a newer version may have taken the place of the one that was fetched.
 fn is_replaced(error: &Error) -> bool {
     matches!(error, Error::Sharded(e) if matches!(**e, ShardedError::RankGone(_)))
         || error.failure_code() == Some(FailureCode::VersionGone)
-}
-
-/// Takes the pieces that have come.
-fn take(
-    outputs: &mut [Output<'_>],
-    memory: &mut Option<OwnMemory>,
-    ask: &Ask,
-    slices: &FetchedSlices,
-) -> Result<Report, Error> {
-    let mut report = Report { bytes: 0, ..*slices.report() };
-    for part in &ask.parts {
-        let Asked { output, part: place } = &part.asked;
-        let output = &mut outputs[*output];
-        let name = || part.entry.as_str().to_owned();
-        let slice = slices.get(part.entry.as_str()).ok_or_else(|| BundleError::NoSuchTensor { name: name() })?;
-        let expected = TensorMeta::of(output.meta.dtype(), &place.shape())?;
-        if *slice.meta() != expected {
-            let (found_bytes, expected_bytes) = (slice.meta().len_bytes(), expected.len_bytes());
-            return Err(BundleError::WrongLength { expected_bytes, found_bytes }.into());
-        }
-        report.bytes += expected.len_bytes();
-        if ask.is_direct && slice.is_contiguous() {
-            output.direct = Some(slice.clone());
-            continue;
-        }
-        let Some(memory) = memory else { continue };
-        let dtype = output.meta.dtype();
-        let (size, per_unit) = (dtype.size_bytes() as usize, dtype.elements_per_unit());
-        let (mut dims, mut unit_part) = (output.target.counts(), place.clone());
-        if let (Some(last), Some(extent)) = (dims.last_mut(), unit_part.0.last_mut()) {
-            (*last, extent.start, extent.len) = (*last / per_unit, extent.start / per_unit, extent.len / per_unit);
-        }
-        let to = &mut memory.as_mut_bytes()[output.at..][..output.meta.len_bytes() as usize];
-        copy_box(to, &dims, &unit_part, size, slice.as_bytes(), slice.strides());
-        report.copied += slice.meta().len_bytes();
-    }
-    Ok(report)
-}
-
-impl OfVersion<'_> {
-    fn finish(self, io: &Io) -> Result<FetchedBundle, Error> {
-        let OfVersion { manifest, outputs, memory, mut report, .. } = self;
-        let version = Version(manifest.version);
-        report.in_flight =
-            io.timeout().saturating_sub(io.left(Duration::MAX)).saturating_sub(report.queued + report.waited);
-        let bytes = memory.map(OwnMemory::freeze);
-        let (mut described, mut tensors) = (Vec::with_capacity(outputs.len()), Vec::with_capacity(outputs.len()));
-        for Output { name, meta, at, direct, .. } in outputs {
-            let len = meta.len_bytes() as usize;
-            let own = || bytes.as_ref().and_then(|bytes| bytes.slice(at..at + len));
-            let bytes = match direct {
-                Some(slice) => slice.into_bytes(),
-                None => own()
-                    .or_else(|| OwnMemory::new(0).ok().map(OwnMemory::freeze))
-                    .ok_or(BundleError::OutOfBody { offset: at as u64, len: len as u64, body_len: 0 })?,
-            };
-            described.push((name.clone(), meta.clone()));
-            tensors.push(Tensor::of_bundle(bytes, meta, version, report));
-        }
-        let table = BundleTable::new(described).map_err(BundleError::from)?;
-        Ok(FetchedBundle::new(table, tensors, version, report))
-    }
 }

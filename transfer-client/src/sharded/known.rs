@@ -1,6 +1,7 @@
 //! What a client knows of sharded states, and what it has pushed of them.
 
 use super::plan::Global;
+use super::plans::KeptPlans;
 use super::records::RankLayout;
 use crate::error::{Error, ShardedError};
 use crate::session::Connection;
@@ -39,6 +40,7 @@ pub(crate) struct KnownShards {
     globals: HashMap<(Key, Box<[u64]>), Arc<Global>>,
     /// Those that were checked.
     checked: HashSet<(Key, Box<[u64]>)>,
+    pub(super) plans: KeptPlans,
 }
 
 /// A rank that this process pushes.
@@ -110,15 +112,11 @@ impl KnownShards {
             return Ok(());
         }
         self.global(key, layouts)?.check()?;
-        self.know_checked(digests);
-        Ok(())
-    }
-
-    fn know_checked(&mut self, digests: (Key, Box<[u64]>)) {
         if self.checked.len() >= MAX_GLOBALS {
             self.checked.clear();
         }
         self.checked.insert(digests);
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! The layouts of ranks: those that are known, and the records of the others.
 
 use super::known::{KnownLayout, KnownShards};
-use super::records::{LAYOUTS, RECORD, RankLayout, read_layouts, read_record, shards_key, table};
+use super::records::{LAYOUTS, RECORD, read_layouts, read_record, shards_key, table};
 use super::roster::is_late;
 use crate::bundle::{FetchedBundle, take_bundle};
 use crate::error::{Error, LostRank, ShardedError};
@@ -70,7 +70,7 @@ pub(super) async fn of_manifest(
     key: &Key,
     version: u64,
     ranks: &[CommittedRank],
-) -> Result<Vec<Arc<RankLayout>>, Error> {
+) -> Result<Vec<KnownLayout>, Error> {
     let mut known: Vec<_> =
         ranks.iter().map(|rank| KnownShards::of(connection).lock().layout(key, rank.layout)).collect();
     if known.iter().any(Option::is_none) {
@@ -82,13 +82,7 @@ pub(super) async fn of_manifest(
             }
         }
     }
-    let mut layouts = Vec::with_capacity(ranks.len());
-    for (rank, known) in ranks.iter().zip(known.into_iter().flatten()) {
-        // So that parts of its bundle are asked for at once.
-        io.session().bundle_tables().remember(&shards_key(key, rank.rank, rank.instance)?, known.table);
-        layouts.push(known.layout);
-    }
-    Ok(layouts)
+    Ok(known.into_iter().flatten().collect())
 }
 
 /// Checks the record of a rank, and remembers it.
@@ -105,7 +99,13 @@ fn know(connection: &Arc<Connection>, key: &Key, rank: &CommittedRank, bytes: Ve
 }
 
 /// Fetches a record of a version.
-async fn fetch_record(io: &Io, key: Key, version: u64, name: &str, at_most: Duration) -> Result<Vec<u8>, Error> {
+pub(super) async fn fetch_record(
+    io: &Io,
+    key: Key,
+    version: u64,
+    name: &str,
+    at_most: Duration,
+) -> Result<Vec<u8>, Error> {
     let (select, timeout) = (Select::Exactly(Version(version)), io.left(at_most));
     let options = FetchOptions { select, timeout, ..FetchOptions::new() };
     let fetch = Fetch::<BlockingClient, FetchedBundle>::new(io.session(), Ok(key), take_bundle).with(options);

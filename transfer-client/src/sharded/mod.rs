@@ -6,17 +6,21 @@
 //! ranks which rank it asks for what, and asks each of them for slices of its bundle.
 //!
 //! # Layout
-//! - `push`: a rank's push, and the end of a version's beginning. `fetch`: fetches; `requests`: what they ask whom for.
+//! - `push`: a rank's push, and the end of a version's beginning. `fetch`: fetches; `requests`: what they ask whom for; `plans`: what of that is
+//!   kept for later versions; `absent`: ranks that do not answer; `assembly`: what comes.
 //! - `boxes`, `plan`: boxes of indices, and who has which of them. `copy`: from shards into tensors.
 //! - `records`: the bytes that ranks publish. `layouts`: fetching them; `known`: what is remembered of them. `roster`: questions to
 //!   it.
 
+mod absent;
+mod assembly;
 mod boxes;
 mod copy;
 mod fetch;
 mod known;
 mod layouts;
 mod plan;
+mod plans;
 mod push;
 mod records;
 mod requests;

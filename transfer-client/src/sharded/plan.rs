@@ -3,6 +3,7 @@
 use super::boxes::{Extent, IndexBox};
 use super::records::RankLayout;
 use crate::error::ShardedError;
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use transfer_core::tensor::{InvalidSlice, Slice, SliceDim, SliceRange, TensorMeta, TensorName};
@@ -14,19 +15,30 @@ pub(crate) struct Holder {
     pub(crate) shard: usize,
 }
 
+/// A box of a tensor, and all that have it, in the order of their ranks.
+#[derive(Debug)]
+struct Held {
+    place: IndexBox,
+    holders: SmallVec<[Holder; 1]>,
+}
+
 /// A global tensor, and who has which boxes of it.
 #[derive(Debug)]
 pub(crate) struct GlobalTensor {
     pub(crate) meta: TensorMeta,
     first_rank: u32,
-    /// The boxes that differ, in order, and all that have them.
-    pub(crate) boxes: Vec<(IndexBox, Vec<Holder>)>,
+    /// The boxes that differ, in the order in which they begin in dimension `along`.
+    boxes: Vec<Held>,
+    /// The dimension in which boxes begin at the most places, and the outermost of several.
+    along: usize,
+    /// The length of the longest box in it.
+    longest: u64,
 }
 
 /// The global tensors of a state.
 #[derive(Debug)]
 pub(crate) struct Global {
-    pub(crate) tensors: BTreeMap<TensorName, GlobalTensor>,
+    pub(crate) tensors: BTreeMap<TensorName, Arc<GlobalTensor>>,
 }
 
 impl Global {
@@ -35,10 +47,16 @@ impl Global {
         let mut tensors: BTreeMap<TensorName, GlobalTensor> = BTreeMap::new();
         for (rank, layout) in (0..).zip(ranks) {
             for (at, shard) in layout.shards.iter().enumerate() {
-                let found = tensors.entry(shard.name.clone()).or_insert_with(|| {
-                    let (meta, boxes) = (shard.global.clone(), Vec::new());
-                    GlobalTensor { meta, first_rank: rank, boxes }
-                });
+                let found = match tensors.get_mut(shard.name.as_str()) {
+                    Some(found) => found,
+                    None => tensors.entry(shard.name.clone()).or_insert(GlobalTensor {
+                        meta: shard.global.clone(),
+                        first_rank: rank,
+                        boxes: Vec::new(),
+                        along: 0,
+                        longest: 0,
+                    }),
+                };
                 if found.meta != shard.global {
                     return Err(ShardedError::Conflict {
                         name: shard.name.as_str().to_owned(),
@@ -49,29 +67,24 @@ impl Global {
                     });
                 }
                 if shard.place.volume() > 0 {
-                    found.boxes.push((shard.place.clone(), vec![Holder { rank, shard: at }]));
+                    let holders = SmallVec::from([Holder { rank, shard: at }]);
+                    found.boxes.push(Held { place: shard.place.clone(), holders });
                 }
             }
         }
-        for tensor in tensors.values_mut() {
-            // Stable, so the holders of a box are in the order of their ranks.
-            tensor.boxes.sort_by(|(a, _), (b, _)| a.cmp(b));
-            tensor.boxes.dedup_by(|(later, more), (first, holders)| {
-                let is_same = later == first;
-                if is_same {
-                    holders.append(more);
-                }
-                is_same
-            });
-        }
-        Ok(Global { tensors })
+        let sorted = |(name, mut tensor): (TensorName, GlobalTensor)| {
+            tensor.sort();
+            (name, Arc::new(tensor))
+        };
+        Ok(Global { tensors: tensors.into_iter().map(sorted).collect() })
     }
 
     /// Checks that all of each tensor is there.
     pub(crate) fn check(&self) -> Result<(), ShardedError> {
         for (name, tensor) in &self.tensors {
             let first = |holders: &[Holder], _: u64| holders.first().copied();
-            if let Err(hole) = tensor.plan(&Target::whole(&tensor.meta), first) {
+            let target = Target::whole(&tensor.meta);
+            if let Err(hole) = tensor.plan(&target, target.all(), first) {
                 let (name, meta) = (name.as_str().to_owned(), tensor.meta.clone());
                 return Err(ShardedError::Hole { name, meta, range: hole.to_string() });
             }
@@ -126,6 +139,19 @@ impl Target {
         self.dims.iter().map(|dim| dim.count).collect()
     }
 
+    /// All of its indices.
+    pub(crate) fn all(&self) -> IndexBox {
+        IndexBox(self.dims.iter().map(|dim| Extent { start: 0, len: dim.count }).collect())
+    }
+
+    /// Whether the elements of a part lie one behind the other in a shard at this place.
+    pub(crate) fn is_run(&self, part: &IndexBox, place: &IndexBox) -> bool {
+        let has_steps = self.dims.iter().zip(&part.0).any(|(dim, part)| dim.step != 1 && part.len > 1);
+        // Behind the first dimension with several indices, all others are whole.
+        let mut inner = part.0.iter().zip(&place.0).skip_while(|(part, _)| part.len == 1).skip(1);
+        !has_steps && inner.all(|(part, place)| part.len == place.len)
+    }
+
     /// Returns which of its indices lie in a box of the tensor.
     fn within(&self, place: &IndexBox) -> Option<IndexBox> {
         let dim = |(dim, place): (&TargetDim, &Extent)| {
@@ -163,63 +189,88 @@ impl Target {
 
 /// A part that one shard has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct Piece<'a> {
     pub(crate) holder: Holder,
     /// Where its shard lies in the tensor.
-    pub(crate) place: IndexBox,
+    pub(crate) place: &'a IndexBox,
     /// Its indices in the target.
     pub(crate) part: IndexBox,
 }
 
 impl GlobalTensor {
-    /// Finds a shard for each index of the target, and none for two. `choose` takes one of the holders of a box, of which so many
-    /// elements are needed.
+    /// Brings the boxes into their order, and those that are the same together.
+    fn sort(&mut self) {
+        let starts = |dim: usize| {
+            let mut starts: Vec<u64> = self.boxes.iter().map(|held| held.place.0[dim].start).collect();
+            starts.sort_unstable();
+            starts.dedup();
+            starts.len()
+        };
+        self.along = (0..self.meta.shape().dims().len()).rev().max_by_key(|dim| starts(*dim)).unwrap_or(0);
+        let extent = |held: &Held| held.place.0.get(self.along).copied();
+        self.longest = self.boxes.iter().filter_map(extent).map(|extent| extent.len).max().unwrap_or(0);
+        // Stable, so the holders of a box are in the order of their ranks.
+        self.boxes.sort_by(|a, b| extent(a).cmp(&extent(b)).then_with(|| a.place.cmp(&b.place)));
+        self.boxes.dedup_by(|later, first| {
+            let is_same = later.place == first.place;
+            if is_same {
+                first.holders.append(&mut later.holders);
+            }
+            is_same
+        });
+    }
+
+    /// The boxes that have something of a box.
+    fn boxes_in(&self, wanted: &IndexBox) -> impl Iterator<Item = &Held> {
+        let range = match wanted.0.get(self.along) {
+            None => 0..self.boxes.len(),
+            Some(extent) => {
+                let start = |held: &Held| held.place.0[self.along].start;
+                let first = self.boxes.partition_point(|held| start(held).saturating_add(self.longest) <= extent.start);
+                first..self.boxes.partition_point(|held| start(held) < extent.end())
+            }
+        };
+        let those = self.boxes.get(range).unwrap_or_default();
+        those.iter().filter(move |held| held.place.common_volume(wanted) > 0)
+    }
+
+    /// The ranks that have something of a box.
+    pub(crate) fn holders_in(&self, wanted: &IndexBox) -> impl Iterator<Item = u32> {
+        self.boxes_in(wanted).flat_map(|held| &held.holders).map(|holder| holder.rank)
+    }
+
+    /// Finds a shard for each index of a part of the target, and none for two. `choose` takes one of the holders of a box, of
+    /// which this number of elements is needed.
     ///
     /// # Errors
     /// The first box of the tensor that nobody has.
     pub(crate) fn plan(
         &self,
         target: &Target,
-        choose: impl FnMut(&[Holder], u64) -> Option<Holder>,
-    ) -> Result<Vec<Piece>, IndexBox> {
-        self.plan_part(target, IndexBox::all(&target.counts()), choose)
-    }
-
-    /// The ranks that have something of a box.
-    pub(crate) fn holders_in(&self, wanted: &IndexBox) -> impl Iterator<Item = u32> {
-        let those = self.boxes.iter().filter(move |(place, _)| place.intersect(wanted).is_some());
-        those.flat_map(|(_, holders)| holders).map(|holder| holder.rank)
-    }
-
-    /// Finds shards for a part of the target.
-    pub(crate) fn plan_part(
-        &self,
-        target: &Target,
         part: IndexBox,
         mut choose: impl FnMut(&[Holder], u64) -> Option<Holder>,
-    ) -> Result<Vec<Piece>, IndexBox> {
-        let (mut pieces, mut rest, mut next) = (Vec::new(), vec![part], Vec::new());
+    ) -> Result<Vec<Piece<'_>>, IndexBox> {
+        let (mut pieces, wanted) = (Vec::new(), target.of_tensor(&part));
+        let mut rest = vec![part];
         rest.retain(|part| part.volume() > 0);
-        for (place, holders) in &self.boxes {
+        for Held { place, holders } in self.boxes_in(&wanted) {
             if rest.is_empty() {
                 break;
             }
+            // A step may leave it out.
             let Some(within) = target.within(place) else { continue };
-            let parts: Vec<_> = rest.iter().filter_map(|part| part.intersect(&within)).collect();
-            if parts.is_empty() {
+            let elements = rest.iter().map(|part| part.common_volume(&within)).sum();
+            if elements == 0 {
                 continue;
             }
-            let Some(holder) = choose(holders, parts.iter().map(IndexBox::volume).sum()) else { continue };
-            for part in rest.drain(..) {
-                match part.intersect(&within) {
-                    Some(both) => {
-                        part.without(&both, &mut next);
-                        pieces.push(Piece { holder, place: place.clone(), part: both });
-                    }
-                    None => next.push(part),
+            let Some(holder) = choose(holders, elements) else { continue };
+            // From the last one on, so that what is left of a part is not looked at.
+            for at in (0..rest.len()).rev() {
+                if let Some(part) = rest[at].intersect(&within) {
+                    rest.swap_remove(at).without(&part, self.along, &mut rest);
+                    pieces.push(Piece { holder, place, part });
                 }
             }
-            std::mem::swap(&mut rest, &mut next);
         }
         match rest.iter().min() {
             None => Ok(pieces),

@@ -1,9 +1,13 @@
 use super::*;
+use crate::bundle::Wanted;
 use crate::sharded::copy::copy_box;
+use crate::sharded::plans::{KeptPlans, Plan, PlanOf};
 use crate::sharded::records::shard;
+use crate::sharded::requests::{Asked, Output, asks};
 use proptest::prelude::*;
 use std::time::Instant;
-use transfer_core::tensor::DType;
+use transfer_core::op::CommittedRank;
+use transfer_core::tensor::{DType, Key, Name};
 
 fn name() -> TensorName {
     TensorName::new("w").unwrap()
@@ -100,7 +104,7 @@ proptest! {
         let slice = (!global.is_empty()).then(|| Slice::new(bounds.iter().map(range)));
         let (target, meta) = Target::new(&tensor.meta, slice.as_ref()).unwrap();
         let mut turn = 0;
-        let pieces = tensor.plan(&target, |holders, _| {
+        let pieces = tensor.plan(&target, target.all(), |holders, _| {
             turn += 1;
             Some(holders[turn % holders.len()])
         }).unwrap();
@@ -116,9 +120,9 @@ proptest! {
         prop_assert_eq!(cut.iter().map(|piece| piece.part.volume()).sum::<u64>(), elements, "each element once");
         let mut found = vec![0_u8; elements as usize * 2];
         for Piece { holder, place, part } in cut {
-            prop_assert_eq!(&owned[holder.rank as usize][holder.shard], &place);
-            let bytes: Vec<u8> = values(&global, &place).into_iter().flat_map(u16::to_le_bytes).collect();
-            let (first, strides) = match target.local(&part, &place) {
+            prop_assert_eq!(&owned[holder.rank as usize][holder.shard], place);
+            let bytes: Vec<u8> = values(&global, place).into_iter().flat_map(u16::to_le_bytes).collect();
+            let (first, strides) = match target.local(&part, place) {
                 None => {
                     let whole = TensorMeta::of(DType::U16, &place.shape()).unwrap();
                     let dims = whole.shape().dims();
@@ -166,29 +170,53 @@ fn holder_that_may_not_be_asked_is_passed_over() {
     let but = |gone: &'static [u32]| {
         move |holders: &[Holder], _: u64| holders.iter().copied().find(|holder| !gone.contains(&holder.rank))
     };
-    assert_eq!(tensor.plan(&target, but(&[0])).unwrap()[0].holder.rank, 1);
-    assert_eq!(tensor.plan(&target, but(&[0, 1])).unwrap_err().to_string(), "[1:3]");
+    assert_eq!(tensor.plan(&target, target.all(), but(&[0])).unwrap()[0].holder.rank, 1);
+    assert_eq!(tensor.plan(&target, target.all(), but(&[0, 1])).unwrap_err().to_string(), "[1:3]");
 }
 
-/// Prints how long it takes to plan 10,000 shards for 8 readers: 5,000 rows to columns, and a grid.
+/// Prints how long it takes to plan the fetches of 8 readers from 10,000 shards. docs/performance.md has these times.
 #[test]
 fn large_layouts_are_planned() {
     let rows: Vec<_> = (0..10_000).map(|row| IndexBox::new(&[row, 0], &[1, 64])).collect();
+    let columns: Vec<_> = (0..10_000).map(|column| IndexBox::new(&[0, column], &[64, 1])).collect();
     let grid: Vec<_> =
         (0..100).flat_map(|x| (0..100).map(move |y| IndexBox::new(&[x * 80, y * 8], &[80, 8]))).collect();
-    for (what, global, boxes) in [("rows", [10_000, 64], rows), ("grid", [8_000, 800], grid)] {
+    let ranks: Vec<_> = (0..8)
+        .map(|rank| CommittedRank { rank, instance: 0, layout: rank.into(), node: Name::new("n").unwrap() })
+        .collect();
+    for (what, global, boxes) in
+        [("rows", [10_000, 64], rows), ("columns", [64, 10_000], columns), ("grid", [8_000, 800], grid)]
+    {
         let layouts: Vec<_> = boxes.chunks(1250).map(|boxes| layout(DType::BF16, &global, boxes)).collect();
         let began = Instant::now();
         let all = Global::new(&layouts).unwrap();
-        let tensor = &all.tensors[&name()];
-        let mut pieces = 0;
-        for reader in 0..8 {
-            let columns = global[1] / 8;
-            let slice = crate::s![.., reader * columns..(reader + 1) * columns];
-            let (target, _) = Target::new(&tensor.meta, Some(&slice)).unwrap();
-            pieces += tensor.plan(&target, |holders, _| holders.first().copied()).unwrap().len();
-        }
-        println!("{what}: {pieces} pieces in {:?}", began.elapsed());
+        let (put_together, began) = (began.elapsed(), Instant::now());
+        let (tensor, columns) = (&all.tensors[&name()], global[1] / 8);
+        let slices: Vec<_> = (0..8).map(|reader| crate::s![.., reader * columns..(reader + 1) * columns]).collect();
+        let plan = |slice: &Slice| {
+            let (target, meta) = Target::new(&tensor.meta, Some(slice)).unwrap();
+            let outputs = vec![Output { name: name(), tensor: tensor.clone(), target, meta, at: 0 }];
+            let missing = vec![Asked::all(0, &outputs[0])];
+            let asks = asks(&outputs, missing, 32 << 20, |holders, _| holders.first().copied()).unwrap();
+            Arc::new(Plan { layouts: Vec::new(), outputs, memory_bytes: 0, asks })
+        };
+        let plans: Vec<_> = slices.iter().map(plan).collect();
+        let planned = began.elapsed();
+        let pieces: usize = plans.iter().flat_map(|plan| &plan.asks).map(|ask| ask.parts.len()).sum();
+        let (mut kept, key) = (KeptPlans::default(), Key::new("policy").unwrap());
+        let wanted: Vec<_> =
+            slices.into_iter().map(|slice| [Wanted { name: name().as_str().to_owned(), slice: Some(slice) }]).collect();
+        let of = |wanted| PlanOf { key: &key, ranks: &ranks, wanted: Some(wanted), bucket_bytes: 32 << 20 };
+        wanted.iter().zip(plans).for_each(|(wanted, plan)| kept.keep(&of(wanted), plan));
+        let began = Instant::now();
+        assert!(wanted.iter().all(|wanted| kept.get(&of(wanted)).is_some()));
+        let found = began.elapsed();
+        let began = Instant::now();
         all.check().unwrap();
+        let checked = began.elapsed();
+        println!(
+            "{what}: put together in {put_together:?}, {pieces} pieces for 8 readers in {planned:?}, found again in \
+             {found:?}; checked in {checked:?}"
+        );
     }
 }

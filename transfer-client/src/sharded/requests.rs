@@ -1,15 +1,25 @@
 //! The requests of a fetch: pieces of one rank that are asked for together.
 
 use super::boxes::IndexBox;
-use super::fetch::Output;
-use super::plan::{Holder, Piece};
-use super::records::RankLayout;
-use std::collections::{BTreeMap, HashSet};
+use super::plan::{GlobalTensor, Holder, Piece, Target};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use transfer_core::tensor::{Slice, TensorName};
+use transfer_core::tensor::{TensorMeta, TensorName};
 
 /// The most pieces of one request.
 const MAX_PARTS: usize = 1024;
+
+/// A tensor of the result.
+#[derive(Debug)]
+pub(super) struct Output {
+    pub(super) name: TensorName,
+    pub(super) tensor: Arc<GlobalTensor>,
+    pub(super) target: Target,
+    /// Element type and shape of the result.
+    pub(super) meta: TensorMeta,
+    /// Where it lies in the memory of this process.
+    pub(super) at: usize,
+}
 
 /// A part of a tensor of the result that is not there yet.
 #[derive(Debug, Clone)]
@@ -22,8 +32,8 @@ pub(super) struct Asked {
 
 impl Asked {
     /// All of a tensor of the result.
-    pub(super) fn all(output: usize, of: &Output<'_>) -> Asked {
-        Asked { output, part: IndexBox::all(&of.target.counts()) }
+    pub(super) fn all(output: usize, of: &Output) -> Asked {
+        Asked { output, part: of.target.all() }
     }
 }
 
@@ -31,10 +41,8 @@ impl Asked {
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) asked: Asked,
-    /// The shard's name in the bundle of its rank.
-    pub(super) entry: TensorName,
-    /// The slice of the shard. `None`: all of it.
-    pub(super) slice: Option<Slice>,
+    /// The shard's place among those of its rank.
+    pub(super) shard: usize,
 }
 
 /// A request to a rank.
@@ -51,20 +59,38 @@ impl Ask {
     fn new(rank: u32, is_direct: bool) -> Ask {
         Ask { rank, parts: Vec::new(), bytes: 0, is_direct }
     }
-
-    /// What it asked for.
-    pub(super) fn into_asked(self) -> impl Iterator<Item = Asked> {
-        self.parts.into_iter().map(|part| part.asked)
-    }
 }
 
-/// Whether the elements of a part lie one behind the other in a shard of this shape.
-fn is_run(slice: Option<&Slice>, part: &IndexBox, place: &IndexBox) -> bool {
-    let Some(slice) = slice else { return true };
-    let has_steps = slice.dims().iter().any(|dim| matches!(dim, crate::SliceDim::Range(range) if range.step != 1));
-    // Behind the first dimension with several indices, all others are whole.
-    let mut inner = part.0.iter().zip(&place.0).skip_while(|(part, _)| part.len == 1).skip(1);
-    !has_steps && inner.all(|(part, place)| part.len == place.len)
+/// The requests to a rank, of which the last one is not full.
+struct Open {
+    last: Ask,
+    full: Vec<Ask>,
+    /// Of each shard of the rank the number of the requests that were full when it was last named, plus 1.
+    named: Vec<usize>,
+}
+
+impl Open {
+    fn new(rank: u32, is_direct: bool) -> Open {
+        Open { last: Ask::new(rank, is_direct), full: Vec::new(), named: Vec::new() }
+    }
+
+    fn add(&mut self, part: Part, bytes: u64, bucket_bytes: u64) {
+        let shard = part.shard;
+        if self.named.len() <= shard {
+            self.named.resize(shard + 1, 0);
+        }
+        let Ask { rank, is_direct, .. } = self.last;
+        // A request names each shard once.
+        if self.last.bytes + bytes > bucket_bytes && !self.last.parts.is_empty()
+            || self.last.parts.len() == MAX_PARTS
+            || self.named[shard] == self.full.len() + 1
+        {
+            self.full.push(std::mem::replace(&mut self.last, Ask::new(rank, is_direct)));
+        }
+        self.named[shard] = self.full.len() + 1;
+        self.last.bytes += bytes;
+        self.last.parts.push(part);
+    }
 }
 
 /// Plans what is missing, in requests of about `bucket_bytes`.
@@ -72,57 +98,42 @@ fn is_run(slice: Option<&Slice>, part: &IndexBox, place: &IndexBox) -> bool {
 /// # Errors
 /// The tensor, and the box of it that nobody has.
 pub(super) fn asks(
-    outputs: &[Output<'_>],
-    layouts: &[Arc<RankLayout>],
+    outputs: &[Output],
     missing: Vec<Asked>,
     bucket_bytes: u64,
     mut choose: impl FnMut(&[Holder], u64) -> Option<Holder>,
 ) -> Result<Vec<Ask>, (usize, IndexBox)> {
     // By rank, and whether it need not be copied.
-    let mut open: BTreeMap<(u32, bool), (Ask, HashSet<TensorName>)> = BTreeMap::new();
-    let mut full = Vec::new();
+    let mut open: BTreeMap<(u32, bool), Open> = BTreeMap::new();
+    let mut parts = Vec::new();
     for Asked { output, part } in missing {
         let of = &outputs[output];
-        let pieces = of.tensor.plan_part(&of.target, part, &mut choose).map_err(|hole| (output, hole))?;
+        let pieces = of.tensor.plan(&of.target, part, &mut choose).map_err(|hole| (output, hole))?;
         let dtype = of.meta.dtype();
         let bytes_of = |part: &IndexBox| part.volume() / dtype.elements_per_unit() * dtype.size_bytes();
-        let is_all = |part: &IndexBox| *part == IndexBox::all(&of.target.counts());
+        let most = bucket_bytes / dtype.size_bytes() * dtype.elements_per_unit();
+        let all = of.target.all();
         for Piece { holder: Holder { rank, shard }, place, part } in pieces {
-            let entry = &layouts[rank as usize].shards[shard].entry;
-            let slice = of.target.local(&part, &place);
-            let is_direct = is_all(&part) && is_run(slice.as_ref(), &part, &place) && bytes_of(&part) <= bucket_bytes;
-            let mut parts = Vec::new();
-            let most = bucket_bytes / dtype.size_bytes() * dtype.elements_per_unit();
+            let is_direct = part == all && of.target.is_run(&part, place) && bytes_of(&part) <= bucket_bytes;
             match is_direct {
                 true => parts.push(part),
                 false => part.cut(most, dtype.elements_per_unit(), &mut parts),
             }
-            for part in parts {
-                let (ask, names) =
-                    open.entry((rank, is_direct)).or_insert_with(|| (Ask::new(rank, is_direct), HashSet::new()));
+            let open = open.entry((rank, is_direct)).or_insert_with(|| Open::new(rank, is_direct));
+            for part in parts.drain(..) {
                 let bytes = bytes_of(&part);
-                // A request names each shard once.
-                if ask.bytes + bytes > bucket_bytes && !ask.parts.is_empty()
-                    || ask.parts.len() == MAX_PARTS
-                    || names.contains(entry)
-                {
-                    full.push(std::mem::replace(ask, Ask::new(rank, is_direct)));
-                    names.clear();
-                }
-                names.insert(entry.clone());
-                ask.bytes += bytes;
-                let slice = of.target.local(&part, &place);
-                ask.parts.push(Part { asked: Asked { output, part }, entry: entry.clone(), slice });
+                open.add(Part { asked: Asked { output, part }, shard }, bytes, bucket_bytes);
             }
         }
     }
-    full.extend(open.into_values().map(|(ask, _)| ask).filter(|ask| !ask.parts.is_empty()));
+    let all = |Open { full, last, .. }: Open| full.into_iter().chain(Some(last).filter(|ask| !ask.parts.is_empty()));
+    let mut asks: Vec<_> = open.into_values().flat_map(all).collect();
     // Requests to different ranks beside each other.
     let mut turns: BTreeMap<u32, usize> = BTreeMap::new();
-    full.sort_by_cached_key(|ask| {
+    asks.sort_by_cached_key(|ask| {
         let turn = turns.entry(ask.rank).or_default();
         *turn += 1;
         *turn
     });
-    Ok(full)
+    Ok(asks)
 }
