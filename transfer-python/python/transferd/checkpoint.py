@@ -35,7 +35,7 @@ from ._plug import home, path_of, room, session, staged, unique
 __all__ = ["TransferReader", "TransferWriter"]
 
 # How many seconds the metadata of an earlier checkpoint may take, where another node has it. One that is complete takes no time.
-_LOOK = 5.0
+_METADATA_SECONDS = 5.0
 
 
 class _Kept(NamedTuple):
@@ -239,7 +239,7 @@ class TransferWriter(StorageWriter, AsyncStager):  # type: ignore[misc]
         if client is None or client.closed:
             return False
         try:
-            named = _dcp_metadata.keys(client.fetch_state(kept.prefix + METADATA, timeout=_LOOK))
+            named = _dcp_metadata.keys(client.fetch_state(kept.prefix + METADATA, timeout=_METADATA_SECONDS))
         except Error:
             return False
         # The coordinator may have nothing but the metadata.

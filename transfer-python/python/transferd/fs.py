@@ -27,7 +27,7 @@ _MOUNTS, _CHANGES, _INDEX, _DATA = "fs/mounts", "fs/changes", "fs/index/", "fs/d
 # The least arena of a session, so that small files share one.
 _ARENA = 16 << 20
 # How many seconds an entry of the index may take that another node has. One that is there takes no time.
-_LOOK = 1.0
+_INDEX_SECONDS = 1.0
 # How many seconds a process may take to publish its first one.
 _GIVE_UP = 60.0
 
@@ -61,7 +61,7 @@ class TransferFileSystem(AbstractFileSystem):  # type: ignore[misc]
         keys = [f"{_INDEX}{n}" for n in range(self._home.counter(_MOUNTS).add(0))]
         keys = [key for key in keys if key != self._mount and not self._has_ended(key)]
         tables = [self._own]
-        for key, found in zip(keys, self._home.fetch_many(keys, timeout=_LOOK) if keys else ()):
+        for key, found in zip(keys, self._home.fetch_many(keys, timeout=_INDEX_SECONDS) if keys else ()):
             if not isinstance(found, Error):
                 tables.append(json.loads(bytes(found)))
                 self._seen.add(key)

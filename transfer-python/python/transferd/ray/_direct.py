@@ -41,7 +41,7 @@ _KEY = re.compile(f"{_PREFIX}[0-9a-f]+/[0-9a-f]+/[0-9a-f]+")
 _GONE = ("closed", "not_owner", "sidecar_gone", "unknown_key", "version_gone")
 
 # How long a receiver waits before it looks whether the process that has published still lives, and how long that look takes, in seconds.
-_LOOK_EVERY, _LOOK = 2.0, 1.0
+_LOOK_EVERY, _LIFE_SECONDS = 2.0, 1.0
 
 # How many aborts are remembered whose fetch has not begun.
 _ABORTS = 1024
@@ -249,7 +249,7 @@ def _has_ended(metadata: Metadata) -> bool:
     """Whether the process that had published it is known to have ended: it may be that nobody can be asked."""
     client = _clients.reader()
     try:
-        client.fetch(_life_of(metadata), timeout=_LOOK)
+        client.fetch(_life_of(metadata), timeout=_LIFE_SECONDS)
     except Error as error:
         if error.code != "unknown_key":
             return False
@@ -257,7 +257,7 @@ def _has_ended(metadata: Metadata) -> bool:
         return False
     # Nobody has the key, or the directory does not answer.
     try:
-        client.counter(_clients.looks(), timeout=_LOOK).add(timeout=_LOOK)
+        client.counter(_clients.looks(), timeout=_LIFE_SECONDS).add(timeout=_LIFE_SECONDS)
     except Error:
         return False
     return True

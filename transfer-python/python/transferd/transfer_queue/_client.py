@@ -31,7 +31,7 @@ _GONE = ("unknown_key", "version_gone")
 _DELETED = (*_GONE, "closed", "sidecar_gone")
 
 # A value that is known is published, so a bundle that is not found was cleared. How long it is looked for, in seconds.
-_LOOK = 1.0
+_BUNDLE_SECONDS = 1.0
 
 _Wanted = dict[str, dict[int, tuple[int, int]]]
 """The first and the last row that are needed of each column of each bundle."""
@@ -220,7 +220,7 @@ class _Columns:
         """What a fetch brings. It does not wait for a bundle that was cleared."""
         try:
             try:
-                tensors: dict[str, Any] = fetch.result(max(0.0, min(_LOOK, deadline - time.monotonic())))[0]
+                tensors: dict[str, Any] = fetch.result(max(0.0, min(_BUNDLE_SECONDS, deadline - time.monotonic())))[0]
             except Timeout:
                 if fetch.done():
                     raise
@@ -228,7 +228,7 @@ class _Columns:
                 column, (first, _) = next(iter(columns.items()))
                 probe = [(str(column), slice(first, first + 1))]
                 try:
-                    self._client._fetch_bundle(bundle, probe, {"exactly": 1, "timeout": _LOOK}).result()
+                    self._client._fetch_bundle(bundle, probe, {"exactly": 1, "timeout": _BUNDLE_SECONDS}).result()
                 except Timeout as error:
                     if error.code in _GONE:
                         raise
