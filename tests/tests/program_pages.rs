@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
+use transfer_client::{BlockingClient, BundleTensor, Rank, Shard};
 use transfer_tests::{Carrier, Scene, programs};
 
 /// Returns the examples of a page: the section of each, and its lines.
@@ -84,6 +85,13 @@ fn the_examples_of_transferctl_do_what_its_page_says() {
         ("NODE_B_SOCKET", scene.b().socket().into()),
         ("NODE_B_ADMIN_SOCKET", scene.b().admin_socket().into()),
     ];
+    // What the example of `layout` shows.
+    let trainer = BlockingClient::connect(scene.a().socket()).name("trainer").arena_bytes(1 << 20).call().unwrap();
+    let half = || BundleTensor::from_slice([4, 16], &[1.0_f32; 64]).unwrap();
+    for rank in 0..2 {
+        let shards = [Shard::new("layer0/w", [8, 16], [u64::from(rank) * 4, 0], half())];
+        trainer.push_shards("policy", 7, Rank { rank, world_size: 2 }, shards).call().unwrap();
+    }
     assert!(examples.len() >= 12, "{}", examples.len());
     for (section, lines) in examples {
         let has_example =

@@ -4,7 +4,7 @@ use std::time::Duration;
 use transfer_client::{
     BlockingClient, Client, DType, Error, FailureCode, FetchedBundle, PushedShards, Rank, Shard, ShardedError, Slice, s,
 };
-use transfer_tests::{Carrier, Scene};
+use transfer_tests::{Carrier, Scene, programs};
 
 const ROWS: u64 = 400;
 const COLUMNS: u64 = 600;
@@ -402,4 +402,45 @@ async fn push_and_fetch(scene: &Scene) {
     let all = ranks[0].fetch_sharded("policy").slices([("w", s![25..75])]).await.expect("fetched");
     let expected: Vec<f32> = (25..75).map(|n| n as f32).collect();
     assert_eq!(all.get("w").expect("w").as_slice::<f32>().expect("f32"), expected);
+}
+
+#[test]
+fn layout_of_a_state_is_shown() {
+    let (scene, ranks) = four_ranks();
+    push_all(&ranks, 3);
+    let layout = ranks[0].sharded_layout("policy").call().expect("it is whole");
+    let w = &layout.tensors[0];
+    assert_eq!((layout.version, layout.nodes.len(), layout.tensors.len()), (3, 4, 1));
+    assert_eq!((w.name.as_str(), w.meta.to_string().as_str(), w.boxes.len()), ("w", "u32[400, 600]", 4));
+    assert_eq!(
+        (&w.boxes[3].offset[..], &w.boxes[3].shape[..], &w.boxes[3].ranks[..]),
+        (&[200, 300][..], &[200, 300][..], &[3][..])
+    );
+    let socket = scene.b().socket();
+    let show = |arguments: &[&str]| {
+        let mut transferctl = std::process::Command::new(programs::transferctl());
+        let shown = transferctl.arg("layout").args(arguments).arg("--socket").arg(&socket).output().expect("it runs");
+        (shown.status.code(), String::from_utf8_lossy(&[shown.stdout, shown.stderr].concat()).into_owned())
+    };
+    let (code, text) = show(&["policy"]);
+    assert_eq!(code, Some(0), "{text}");
+    let last = format!("3 at {}", scene.b().name());
+    for words in ["version 3: 1 tensor, 4 ranks at 2 nodes", "u32[400, 600]", "[200:400, 300:600]", &last] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let (_, text) = show(&["policy", "--limit", "3"]);
+    assert!(text.contains("and 1 box more") && !text.contains("[200:400, 300:600]"), "{text}");
+    let (_, text) = show(&["policy", "--prefix", "v"]);
+    assert!(text.contains("0 tensors") && !text.contains("u32"), "{text}");
+    let (_, text) = show(&["policy", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&text).expect("json");
+    assert_eq!(
+        json["tensors"][0]["boxes"][3],
+        serde_json::json!({ "offset": [200, 300], "shape": [200, 300], "ranks": [3] })
+    );
+    ranks[0].push_slice("plain", [1], &[1_u8]).call().expect("pushed");
+    let (code, text) = show(&["plain"]);
+    assert!(code == Some(1) && text.contains("is no sharded state"), "{code:?}: {text}");
+    drop(ranks);
+    scene.end();
 }

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::files::error::FilesError;
-use crate::{admin, certs, devices, doctor, files, perf};
+use crate::{admin, certs, devices, doctor, files, layout, perf};
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
@@ -70,6 +70,8 @@ pub enum Command {
     Push(files::push_options::Options),
     /// Fetch tensors into files
     Fetch(files::fetch_options::Options),
+    /// Show which rank holds which part of the tensors of a sharded state
+    Layout(layout::Options),
     /// Copy a file to another node, whose sidecar has a folder for that
     Copy(files::copy_options::Options),
     /// Generate shell completions
@@ -115,6 +117,7 @@ impl Command {
             Command::Perf(options) => Ok(perf::run(&options)?),
             Command::Push(options) => in_runtime(files::push::run(&options)),
             Command::Fetch(options) => in_runtime(files::fetch::run(&options)),
+            Command::Layout(options) => in_runtime(layout::run(&options)),
             Command::Copy(options) => in_runtime(files::copy::run(&options)),
             Command::Completions { shell } => {
                 shells::completions(Arguments::command(), shell);
@@ -248,6 +251,9 @@ mod tests {
             "fetch key",
             "fetch --prefix p",
             "fetch --prefix p key file",
+            "layout",
+            "layout policy --limit 0",
+            "layout policy --timeout soon",
             "completions cmd.exe",
             "man",
             "fetch key - --exactly 1 --at-least 2",

@@ -8,6 +8,7 @@
 //! - [`doctor`]: `doctor`, a list of checks.
 //! - [`files`]: `push`, `fetch` and `copy`, as a worker of the sidecar.
 //! - `gpus`: the GPUs of this host.
+//! - [`layout`]: `layout`, who holds what of a sharded state, as a worker of the sidecar.
 //! - [`perf`]: `perf`, rates and times of RDMA operations. It needs no sidecar.
 //! - [`error`]: errors, with advice and exit codes.
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ pub mod doctor;
 pub mod error;
 pub mod files;
 mod gpus;
+pub mod layout;
 pub mod perf;
 
 use arguments::Arguments;

@@ -171,7 +171,7 @@
 //! - [`TakeBack`], [`TwoBuffers`]: tensors and bundles that are updated in place.
 //! - [`gpu`]: copies between tensors and GPUs.
 //! - [`Counter`], [`Barrier`]: counters and barriers of the job.
-//! - [`Rank`], [`Shard`], [`PushShards`], [`PushedShards`], [`FetchSharded`], [`ShardedError`]: sharded states.
+//! - [`Rank`], [`Shard`], [`PushShards`], [`PushedShards`], [`FetchSharded`], [`ShardedLayout`], [`ShardedError`]: sharded states.
 //! - [`FetchInto`], [`FetchedInto`], [`Landing`]: fetches into the caller's memory.
 //! - For libraries on the clients, as `transfer-exchange` is one: [`flow`], calls that consist of many; [`FetchExcerpt`], bytes of
 //!   versions; [`EncodedBatch`], [`BatchDecoder`], batches in a layout of one's own; [`Client::extension`].
@@ -227,7 +227,7 @@ pub use request::{from_span, to_span};
 #[cfg(feature = "embedded")]
 pub use session::{NodeConfig, SidecarAddresses, embedded_addresses, embedded_socket};
 
-pub use sharded::{FetchSharded, PushShards, PushedShards, Rank, Shard};
+pub use sharded::{FetchSharded, GlobalLayout, HeldBox, PushShards, PushedShards, Rank, Shard, ShardedLayout};
 
 pub use transfer_core::fabric::FabricKind;
 pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Fault, Report};

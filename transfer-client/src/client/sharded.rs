@@ -1,8 +1,10 @@
 //! What clients do with sharded states.
 
 use super::both_clients;
+use crate::error::Error;
+use crate::request::flow::FlowRequest;
 use crate::request::{HasHandle, ToKey, to_key};
-use crate::sharded::{FetchSharded, PushShards, Rank, Shard};
+use crate::sharded::{FetchSharded, PushShards, Rank, Shard, ShardedLayout};
 
 both_clients! {
     /// Publishes this rank's shards of a version of a sharded state. The version is *whole*, and readers see it, once all ranks have
@@ -30,5 +32,11 @@ both_clients! {
     /// shard has in one piece is not copied where its fabric allows.
     pub fn fetch_sharded(&self, key: impl ToKey) -> FetchSharded<Self> {
         FetchSharded::new(self.handle(), to_key(&key))
+    }
+
+    /// Fetches the layout of the newest version of a sharded state: its global tensors, and which rank holds which box of each. No
+    /// elements move.
+    pub fn sharded_layout(&self, key: impl ToKey) -> FlowRequest<Self, Result<ShardedLayout, Error>> {
+        ShardedLayout::fetch(self.handle(), to_key(&key))
     }
 }

@@ -7,7 +7,8 @@
 //!
 //! # Layout
 //! - `push`: a rank's push, and the end of a version's beginning. `fetch`: fetches; `requests`: what they ask whom for; `plans`: what of that is
-//!   kept for later versions; `absent`: ranks that do not answer; `assembly`: what comes.
+//!   kept for later versions; `absent`: ranks that do not answer; `assembly`: what comes. `held`: who holds
+//!   what, for people.
 //! - `boxes`, `plan`: boxes of indices, and who has which of them. `copy`: from shards into tensors.
 //! - `records`: the bytes that ranks publish. `layouts`: fetching them; `known`: what is remembered of them. `roster`: questions to
 //!   it.
@@ -17,6 +18,7 @@ mod assembly;
 mod boxes;
 mod copy;
 mod fetch;
+mod held;
 mod known;
 mod layouts;
 mod plan;
@@ -27,4 +29,5 @@ mod requests;
 mod roster;
 
 pub use fetch::FetchSharded;
+pub use held::{GlobalLayout, HeldBox, ShardedLayout};
 pub use push::{PushShards, PushedShards, Rank, Shard};

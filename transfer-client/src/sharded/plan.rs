@@ -220,6 +220,11 @@ impl GlobalTensor {
         });
     }
 
+    /// The boxes that differ, and all that have each.
+    pub(crate) fn boxes(&self) -> impl Iterator<Item = (&IndexBox, &[Holder])> {
+        self.boxes.iter().map(|held| (&held.place, &*held.holders))
+    }
+
     /// The boxes that have something of a box.
     fn boxes_in(&self, wanted: &IndexBox) -> impl Iterator<Item = &Held> {
         let range = match wanted.0.get(self.along) {

@@ -1,0 +1,81 @@
+//! Who holds what of a sharded state.
+
+use super::boxes::IndexBox;
+use super::known::KnownShards;
+use super::layouts::of_manifest;
+use super::plan::{Global, Holder};
+use super::roster::{self, Manifest};
+use crate::error::Error;
+use crate::fetch::FetchOptions;
+use crate::request::flow::{FlowRequest, Io};
+use crate::request::{AnyClient, BlockingClient, Handle, HasHandle};
+use transfer_core::tensor::{Key, TensorMeta};
+
+/// The layout of a version of a sharded state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShardedLayout {
+    /// The version.
+    pub version: u64,
+    /// The node of each rank, as it was when the rank committed.
+    pub nodes: Vec<String>,
+    /// The global tensors, by name.
+    pub tensors: Vec<GlobalLayout>,
+}
+
+/// The layout of a global tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GlobalLayout {
+    /// Its name.
+    pub name: String,
+    /// Element type and global shape.
+    pub meta: TensorMeta,
+    /// The boxes that differ, in the order in which they begin.
+    pub boxes: Vec<HeldBox>,
+}
+
+/// A box of a global tensor, and the ranks that hold it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeldBox {
+    /// Its first index in each dimension.
+    pub offset: Vec<u64>,
+    /// Its length in each dimension.
+    pub shape: Vec<u64>,
+    /// The ranks that hold it, in order.
+    pub ranks: Vec<u32>,
+}
+
+impl ShardedLayout {
+    fn new(manifest: &Manifest, global: &Global) -> ShardedLayout {
+        let nodes = manifest.ranks.iter().map(|rank| rank.node.as_str().to_owned()).collect();
+        let tensors = global.tensors.iter().map(|(name, tensor)| {
+            let mut boxes: Vec<_> = tensor.boxes().collect();
+            boxes.sort_unstable_by_key(|(place, _)| *place);
+            let held = |(place, holders): (&IndexBox, &[Holder])| HeldBox {
+                offset: place.0.iter().map(|extent| extent.start).collect(),
+                shape: place.shape(),
+                ranks: holders.iter().map(|holder| holder.rank).collect(),
+            };
+            let boxes = boxes.into_iter().map(held).collect();
+            GlobalLayout { name: name.as_str().to_owned(), meta: tensor.meta.clone(), boxes }
+        });
+        ShardedLayout { version: manifest.version, nodes, tensors: tensors.collect() }
+    }
+
+    pub(crate) fn fetch<C: AnyClient>(
+        handle: &Handle,
+        key: Result<Key, Error>,
+    ) -> FlowRequest<C, Result<ShardedLayout, Error>> {
+        let connection = handle.connection().clone();
+        FlowRequest::of_flow(&BlockingClient::of(handle.clone()), async move |io: Io| {
+            let key = key?;
+            let manifest = roster::manifest(&io, &key, FetchOptions::new()).await?;
+            let layouts = of_manifest(&io, &connection, &key, manifest.version, &manifest.ranks).await?;
+            let layouts: Vec<_> = layouts.into_iter().map(|known| known.layout).collect();
+            let global = KnownShards::of(&connection).lock().global(&key, &layouts)?;
+            Ok(ShardedLayout::new(&manifest, &global))
+        })
+    }
+}
