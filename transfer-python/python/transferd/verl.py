@@ -53,7 +53,7 @@ class TransferdCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         self._receiver: Receiver | None = None
         self._rank = -1
 
-    def reserve(self) -> dict[str, Any]:
+    def prepare(self) -> dict[str, Any]:
         """What `build_topology` needs of this worker."""
         if self._client is not None and (self._client.closed or self._client.gone):
             self._close()
