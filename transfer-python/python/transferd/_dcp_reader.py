@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from . import _dcp_metadata, _native
+from . import _dcp_metadata, _native, _torch
 from ._client import Client
 from ._dcp_metadata import METADATA, Stored, plain
 from ._dcp_metadata import prefix as prefix_of
@@ -114,7 +114,11 @@ class _Part(NamedTuple):
             planner.load_bytes(self.item, io.BytesIO(found.numpy().tobytes()))
             return
         target = planner.resolve_tensor(self.item).detach()
-        plain(target)[self.into].copy_(found.torch())
+        into = plain(target)[self.into]
+        if _torch.description(into) == (found.dtype, found.shape):
+            _torch.assign(into, found)
+        else:
+            into.copy_(found.torch())
         if self.is_last:
             planner.commit_tensor(self.item, target)
 

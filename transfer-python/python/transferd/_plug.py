@@ -11,7 +11,7 @@ from . import _torch
 from ._client import Client, connect, embedded
 from ._errors import Invalid
 from ._init import init
-from ._native import _PACKED, Buffer
+from ._native import Buffer
 
 # What a tensor takes of an arena at most beside its bytes: ranges are aligned.
 _ALIGNED = 4096
@@ -53,17 +53,14 @@ def room(sizes: Iterable[int]) -> int:
 
 
 def staged(client: Client, tensor: Any) -> Buffer:
-    """A buffer of the arena that holds the values of a tensor of torch: one copy, by all of torch's threads, or by the GPU."""
-    import torch
-
+    """A buffer of the arena that holds the values of a tensor of torch: one copy, by this thread, or by the GPU."""
     _torch.check(tensor)
-    dtype, shape = _torch.description(tensor)
-    buffer = client.empty(shape, dtype)
-    if buffer.nbytes > 0:
-        with torch.no_grad():
-            source, target = tensor.detach(), buffer.torch()
-            if dtype in _PACKED:
-                # torch copies no pairs that are not contiguous.
-                source, target = source.contiguous().view(torch.uint8), target.view(torch.uint8)
-            target.copy_(source)
+    buffer = reserved(client, tensor)
+    _torch.assign(buffer, tensor)
     return buffer
+
+
+def reserved(client: Client, tensor: Any) -> Buffer:
+    """A buffer of the arena for the values of a tensor of torch."""
+    dtype, shape = _torch.description(tensor)
+    return client.empty(shape, dtype)

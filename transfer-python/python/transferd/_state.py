@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from . import _torch, _tree
 from ._arrays import is_masked, view
 from ._errors import Invalid
-from ._native import _PACKED, Buffer, Foreign, Report, Tensor
+from ._native import Buffer, Foreign, Report, Tensor
 from ._spans import Span, check_apart, span_of
 
 
@@ -49,6 +49,11 @@ class State(dict[Any, Any]):
             _copy(tensor, target)
 
 
+def copy_tensor(tensor: Tensor, target: Any, name: str) -> None:
+    """Copies a tensor, which errors call `name`, into an array as `State.copy_into` does."""
+    _copy(tensor, _fitting(tensor, target, name))
+
+
 class _Plan(NamedTuple):
     """What has to be done to copy a state."""
 
@@ -61,14 +66,7 @@ def _match(found: Any, target: Any, path: tuple[Any, ...], put: Callable[[Any], 
     """Plans how `found`, an entry of a state, is copied into `target`, whose container takes another value by `put`, if it does."""
     name = _tree.shown(_tree.joined(path))
     if isinstance(found, Tensor):
-        try:
-            writable = _writable(target)
-        except Invalid as error:
-            raise Invalid(f"cannot copy into {name}: {error}") from None
-        has, wants = _description(found), _description(target)
-        if has != wants:
-            raise Invalid(f"{name} is {_words(has)} in the state and {_words(wants)} where it shall be copied")
-        plan.copies.append((found, writable))
+        plan.copies.append((found, _fitting(found, target, name)))
         if found.nbytes > 0:
             plan.spans.append(span_of(target, name, found))
         return
@@ -92,6 +90,18 @@ def _match(found: Any, target: Any, path: tuple[Any, ...], put: Callable[[Any], 
     elif type(found) is not type(target) or (repr(found) != repr(target) if type(found) is float else found != target):
         has_value, wants_value = _tree.shown(found), _tree.shown(target)
         raise Invalid(f"{name} is {has_value} in the state and {wants_value} where it shall be copied, in what cannot be changed")
+
+
+def _fitting(found: Tensor, target: Any, name: str) -> Any:
+    """What a tensor is copied into. Raises `Invalid` where it does not fit."""
+    try:
+        writable = _writable(target)
+    except Invalid as error:
+        raise Invalid(f"cannot copy into {name}: {error}") from None
+    has, wants = _description(found), _description(target)
+    if has != wants:
+        raise Invalid(f"{name} is {_words(has)} in the state and {_words(wants)} where it shall be copied")
+    return writable
 
 
 def _is_plain(value: Any) -> bool:
@@ -142,19 +152,14 @@ def _words(description: tuple[str, tuple[int, ...]]) -> str:
 def _copy(tensor: Tensor, target: Any) -> None:
     if isinstance(target, _Held):
         Foreign(tensor).copy_to(target.buffer)
-    elif _torch.is_tensor(target):
+    elif _torch.is_tensor(target) and target.is_cuda:
         import torch
 
-        with torch.no_grad():
-            if target.is_cuda:
-                from ._gpu import copy_into
+        from ._gpu import copy_into
 
-                copy_into(tensor, target)
-            else:
-                source = tensor.torch()
-                if tensor.dtype in _PACKED:
-                    # torch copies no pairs that are not contiguous.
-                    source, target = source.view(torch.uint8), target.view(torch.uint8)
-                target.copy_(source)
+        with torch.no_grad():
+            copy_into(tensor, target)
+    elif _torch.is_tensor(target):
+        _torch.assign(target, tensor)
     else:
         target[...] = view(tensor)

@@ -39,6 +39,53 @@ def layout(of: Tensor) -> tuple[tuple[int, ...], Any]:
     return (*of.shape[:-1], of.shape[-1] // 2), getattr(torch, _PAIRS)
 
 
+def copy_of(of: Tensor) -> Any:
+    """A tensor of torch with memory of its own."""
+    import torch
+
+    shape, dtype = layout(of)
+    copy = torch.empty(shape, dtype=dtype)
+    assign(copy, of)
+    return copy
+
+
+def assign(target: Any, source: Any) -> None:
+    """Copies a `Tensor` into a tensor of torch of its type and shape on the CPU, or a tensor of torch into a `Buffer`.
+
+    What lies in one piece is copied by one thread, out of its own pages. torch would share the copy among threads that wait for each other, which takes four times
+    the processor time where the machine has work for all cores; and its view of a fetched tensor is a mapping, whose pages come one after the other.
+    """
+    import torch
+
+    with torch.no_grad():
+        if (to := _flat(target)) is not None and (of := _flat(source)) is not None:
+            to[:] = of
+            return
+        target, source = (it if is_tensor(it) else it.torch() for it in (target, source))
+        if str(target.dtype) == f"torch.{_PAIRS}":
+            # torch copies no pairs that are not contiguous.
+            source, target = source.contiguous().view(torch.uint8), target.view(torch.uint8)
+        target.copy_(source)
+
+
+def _flat(value: Any) -> Any:
+    """The bytes of a tensor or buffer on the CPU that lies in one piece, as an array of numpy that shares its memory."""
+    try:
+        import numpy
+    except ModuleNotFoundError:
+        return None
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        is_flat = value.nbytes > 0 and not getattr(value, "_is_slice", False)
+        return numpy.frombuffer(memoryview(value._raw()), "uint8") if is_flat else None
+    if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or not value.is_cpu or value.numel() == 0:
+        return None
+    if not value.is_contiguous() or value.is_conj() or value.is_neg() or value._is_zerotensor():
+        return None
+    return value.detach().reshape(-1).view(torch.uint8).numpy()
+
+
 class Place(NamedTuple):
     """Where a tensor lies: the same for those that are tied."""
 
