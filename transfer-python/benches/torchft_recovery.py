@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Times how a state of torchft comes to a replica that has come back: by `transferd.torchft` on one host and over TCP between two sidecars, beside torchft's
 HTTP transport and its process group transport, all in one run. Sender and receiver are two processes, and begin at the same time, as managers do. A time
-ends when the receiver has the state, and a second one when it has copied it into its own tensors, as `load_state_dict` does.
+ends when the receiver has the state, and a second one when it has copied it into its own tensors, as `load_state_dict` does. Where a transport receives into
+these tensors, as it does with `state_dict=`, both are the same.
 Processor time is that of both processes, without sidecars that are processes of their own; it depends less on what else the machine does.
 
     PYTHONPATH=... transfer-python/benches/torchft_recovery.py [--transferd PATH] [--rounds N] [--tensors N] [--mib N]
@@ -31,37 +32,51 @@ TIMEOUT = timedelta(seconds=60)
 ROUNDS_AHEAD = 1
 
 
-def http(rank: int, place: Any) -> Any:
+def http(rank: int, place: Any, state_dict: Any) -> Any:
     return HTTPTransport(timeout=TIMEOUT, num_chunks=0)
 
 
-def http_chunks(rank: int, place: Any) -> Any:
+def http_chunks(rank: int, place: Any, state_dict: Any) -> Any:
     return HTTPTransport(timeout=TIMEOUT, num_chunks=4)
 
 
-def process_group(rank: int, port: Any) -> Any:
+def process_group(rank: int, port: Any, state_dict: Any) -> Any:
     group = ProcessGroupGloo()
     group.configure(store_addr=f"localhost:{port}/bench", replica_id="0", rank=rank, world_size=2)
     return PGTransport(group, timeout=TIMEOUT, device=torch.device("cpu"))
 
 
-def one_host(rank: int, place: Any) -> Any:
+def process_group_into(rank: int, port: Any, state_dict: Any) -> Any:
+    group = ProcessGroupGloo()
+    group.configure(store_addr=f"localhost:{port}/into", replica_id="0", rank=rank, world_size=2)
+    return PGTransport(group, timeout=TIMEOUT, device=torch.device("cpu"), state_dict=state_dict)
+
+
+def one_host(rank: int, place: Any, state_dict: Any) -> Any:
     return TransferTransport()
 
 
-def over_tcp(rank: int, sockets: Any) -> Any:
+def one_host_into(rank: int, place: Any, state_dict: Any) -> Any:
+    return TransferTransport(state_dict=state_dict)
+
+
+def over_tcp(rank: int, sockets: Any, state_dict: Any) -> Any:
     # The sidecar fills its landing pool first, which may take long on a machine that is busy.
     return TransferTransport(td.connect(sockets[rank], arena=0, timeout=120))
+
+
+def over_tcp_into(rank: int, sockets: Any, state_dict: Any) -> Any:
+    return TransferTransport(td.connect(sockets[rank], arena=0, timeout=120), state_dict)
 
 
 def new_state(tensors: int, length: int, value: float) -> dict[str, torch.Tensor]:
     return {f"layer{n}": torch.full((length,), value + n) for n in range(tensors)}
 
 
-def receiver(pipe: Any, make: Callable[[int, Any], Any], place: Any, tensors: int, length: int) -> None:
+def receiver(pipe: Any, make: Callable[[int, Any, Any], Any], place: Any, tensors: int, length: int) -> None:
     logging.disable(logging.CRITICAL)
-    transport = make(1, place)
     mine = new_state(tensors, length, -1.0)
+    transport = make(1, place, lambda: {"user": mine})
     pipe.send("ready")
     while (asked := pipe.recv()) is not None:
         step, metadata = asked
@@ -76,12 +91,12 @@ def receiver(pipe: Any, make: Callable[[int, Any], Any], place: Any, tensors: in
     transport.shutdown()
 
 
-def measure(what: str, make: Callable[[int, Any], Any], place: Any, rounds: int, tensors: int, length: int) -> tuple[float, float]:
+def measure(what: str, make: Callable[[int, Any, Any], Any], place: Any, rounds: int, tensors: int, length: int) -> tuple[float, ...]:
     context = mp.get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=receiver, args=(theirs, make, place, tensors, length))
     child.start()
-    transport = make(0, place)
+    transport = make(0, place, None)
     assert ours.recv() == "ready"
     times = []
     for step in range(1, rounds + 1 + ROUNDS_AHEAD):
@@ -100,7 +115,7 @@ def measure(what: str, make: Callable[[int, Any], Any], place: Any, rounds: int,
     columns = list(zip(*times[ROUNDS_AHEAD:]))
     shown = "   ".join(f"{name} {statistics.median(of):6.3f} s (best {min(of):6.3f})" for name, of in zip(("received", "loaded", "processor"), columns))
     print(f"{what:36} first {times[0][0]:6.3f} s   warm: {shown}", flush=True)
-    return statistics.median(columns[0]), statistics.median(columns[1])
+    return tuple(statistics.median(of) for of in columns)
 
 
 def main() -> None:
@@ -116,12 +131,18 @@ def main() -> None:
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     base = [measure("torchft HTTP, without chunks", http, None, *size), measure("torchft HTTP, 4 chunks", http_chunks, None, *size)]
     measure("torchft process group, gloo", process_group, store.port, *size)
+    measure("torchft process group, in place", process_group_into, store.port, *size)
     best = [min(column) for column in zip(*base)]
-    local = measure("transferd, one host", one_host, None, *size)
+    ours = {
+        "on one host": measure("transferd, one host", one_host, None, *size),
+        "on one host, in place": measure("transferd, one host, in place", one_host_into, None, *size),
+    }
     with sidecars(given.transferd) as sockets:
-        remote = measure("transferd, TCP between two sidecars", over_tcp, sockets, *size)
-    for what, (received, loaded) in (("on one host", local), ("over TCP", remote)):
-        print(f"the best of HTTP takes {best[0] / received:.1f} times as long as transferd {what} until received, {best[1] / loaded:.1f} until loaded")
+        ours["over TCP"] = measure("transferd, TCP between two sidecars", over_tcp, sockets, *size)
+        ours["over TCP, in place"] = measure("transferd, TCP, in place", over_tcp_into, sockets, *size)
+    for what, times in ours.items():
+        received, loaded, processor = (theirs / mine for theirs, mine in zip(best, times))
+        print(f"the best of HTTP takes {received:.1f} times as long as transferd {what} until received, {loaded:.1f} until loaded; {processor:.1f} of processor time")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,11 @@
 """`TransferTransport`: the transport of torchft 0.2.0 that brings a state to a replica group which comes back. Importing this module imports torchft.
 
     manager = torchft.Manager(..., checkpoint_transport=TransferTransport())
+
+A state goes in buckets, so that the copy at the sender, the transfer and the copy at the receiver overlap:
+
+    key           the version `step`: the state's record, and [first, count], the versions of its buckets. It is published first
+    key/buckets   versions that are never used again: bundles of the state's tensors, of about 32 MiB each
 """
 
 from __future__ import annotations
@@ -10,26 +15,31 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
-from torch.distributed.tensor import DTensor
 from torchft.checkpointing.transport import CheckpointTransport
 
 from . import _calls, _torch, _tree
 from ._calls import PushOptions
 from ._client import Client
-from ._dtensors import Meshes, describe
 from ._errors import ArenaFull, Invalid, Timeout
-from ._native import Tensor
-from ._plug import home, path_of, room, session, staged, unique
+from ._native import Buffer, Pending, Report, Tensor
+from ._plug import home, path_of, reserved, room, session, unique
+from ._torchft_state import BUCKETS, Landing, flattened
 
 __all__ = ["TransferTransport"]
 
 T = TypeVar("T")
+_BUCKET_BYTES = 32 << 20
+# How many buckets a receiver asks for at a time. Those of other nodes take room of the landing pool until it has copied them.
+_AHEAD = 3
+# What the versions of the buckets take in the head.
+_HEAD_BYTES = 16
 
 
 class TransferTransport(CheckpointTransport, Generic[T]):  # type: ignore[misc]
@@ -38,6 +48,9 @@ class TransferTransport(CheckpointTransport, Generic[T]):  # type: ignore[misc]
     `send_checkpoint` copies the state into shared memory, once for all receivers, and returns: the state may change then. A receiver on this host has the
     tensors with no further copy; a write to one is seen by the receiver alone. What is sent stays until the next one is sent, or `shutdown`.
 
+    With `state_dict`, as of torchft's `PGTransport`, tensors are received into those of the state that this function returns, where it has one of that name.
+    Shapes and types have to be equal. A call that fails may leave some of them new and some old.
+
     Without `client` receivers connect to the sender's sidecar by its socket, so they have to be on its host. Where both ends have a `client`, each uses its
     own sidecar, and those have to be of one cluster.
 
@@ -45,13 +58,15 @@ class TransferTransport(CheckpointTransport, Generic[T]):  # type: ignore[misc]
     is also a `TimeoutError`, and says "timed out".
     """
 
-    def __init__(self, client: Client | None = None) -> None:
+    def __init__(self, client: Client | None = None, state_dict: Callable[[], object] | None = None) -> None:
         self._given, self._home = client is not None, home(client, "torchft")
         self._path = path_of(self._home)
         self._key = f"torchft/{unique()}"
+        self._state_dict = state_dict
         self._lock = threading.Lock()
         self._sender: Client | None = None
         self._published = False
+        self._next_bucket = 1
         # To the sidecar that this process has received from: a session maps the arena of what it fetches, which costs as much as the rest of a fetch.
         self._reader: tuple[str, Client] | None = None
 
@@ -63,25 +78,31 @@ class TransferTransport(CheckpointTransport, Generic[T]):  # type: ignore[misc]
         """Publishes the state as the version `step`."""
         deadline = time.monotonic() + timeout.total_seconds()
         with self._lock, _in_time(f"sending step {step} of {self._key!r}"):
-            flat = _flat(f"the state of step {step}", state_dict)
-            need = room([*(getattr(value, "nbytes", 0) for value in flat.tensors.values()), len(flat.record or b"")])
+            flat = flattened(f"the state of step {step}", state_dict)
+            need = room([*(_bytes(value) for value in flat.tensors.values()), len(flat.record or b""), _HEAD_BYTES])
             if self._published and self._sender is not None:
                 # A step may be sent again, or be lower than the one before. And the arena has room for one.
-                self._sender.delete(self._key, timeout=_left(deadline))
+                for key in (self._key, f"{self._key}/buckets"):
+                    self._sender.delete(key, timeout=_left(deadline))
                 self._published = False
             try:
-                self._push(self._arena(need, deadline), flat, step, deadline)
+                buffers = self._reserve(flat, need, deadline)
             except ArenaFull:
                 # Receivers still read what the arena had before: it goes when they have dropped that.
                 self._end_sender()
-                self._push(self._arena(need, deadline), flat, step, deadline)
-            self._published = True
+                buffers = self._reserve(flat, need, deadline)
+            try:
+                self._publish(flat, buffers, step, deadline)
+            except BaseException:
+                # So that nobody waits for the rest.
+                self._end_sender()
+                raise
 
     def disallow_checkpoint(self) -> None:
         """Does nothing: what is published is a copy, which stays as it is for receivers that are slow."""
 
     def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> T:
-        """Returns the state of exactly this step, with tensors in the memory of the host. Waits until it is sent."""
+        """Returns the state of exactly this step. Waits until it is sent."""
         deadline = time.monotonic() + timeout.total_seconds()
         where = _Where.read(metadata)
         path = self._path if self._given and where.cluster else where.path
@@ -91,8 +112,14 @@ class TransferTransport(CheckpointTransport, Generic[T]):  # type: ignore[misc]
                 " or both ends need a TransferTransport(client=...) of sidecars in one cluster"
             )
         with _in_time(f"receiving step {step} of {where.key!r} from replica {src_rank}"):
-            found = self._reading(path, deadline).fetch_state(where.key, exactly=step, timeout=_left(deadline))
-        state: T = _rebuilt(found, where.key)
+            reader = self._reading(path, deadline)
+            (head,) = _bundles(reader, where.key, range(step, step + 1), deadline)
+            landing = Landing(where.key, head[0], None if self._state_dict is None else self._state_dict())
+            for tensors, _, report in _bundles(reader, f"{where.key}/buckets", landing.buckets, deadline):
+                landing.add(tensors, report)
+                # Room for the next one.
+                del tensors
+            state: T = landing.state()
         return state
 
     def shutdown(self, wait: bool = True) -> None:
@@ -128,10 +155,30 @@ class TransferTransport(CheckpointTransport, Generic[T]):  # type: ignore[misc]
             self._sender.close()
         self._sender, self._published = None, False
 
-    def _push(self, sender: Client, flat: _tree.Flat, step: int, deadline: float) -> None:
-        buffers = {name: staged(sender, value) if isinstance(value, torch.Tensor) else value for name, value in flat.tensors.items()}
-        options: PushOptions = {"version": step, "timeout": _left(deadline)}
-        _calls.wait(_calls.push_flat(sender, self._key, _tree.Flat(buffers, flat.record), options))
+    def _reserve(self, flat: _tree.Flat, need: int, deadline: float) -> list[dict[str, Any]]:
+        """The state in buckets, with the memory for its tensors: for all of them, before a receiver sees the first one."""
+        sender, filled = self._arena(need, deadline), 0
+        buckets: list[dict[str, Any]] = [{}]
+        for name, value in flat.tensors.items():
+            if filled > 0 and filled + _bytes(value) > _BUCKET_BYTES:
+                buckets.append({})
+                filled = 0
+            buckets[-1][name] = reserved(sender, value) if isinstance(value, torch.Tensor) else value
+            filled += _bytes(value)
+        return buckets
+
+    def _publish(self, flat: _tree.Flat, buckets: list[dict[str, Any]], step: int, deadline: float) -> None:
+        assert self._sender is not None
+        first, self._next_bucket = self._next_bucket, self._next_bucket + len(buckets)
+        head = _tree.Flat({BUCKETS: torch.tensor([first, len(buckets)])}, flat.record)
+        self._published = True
+        _push(self._sender, self._key, head, {"version": step, "timeout": _left(deadline)})
+        for version, bucket in enumerate(buckets, first):
+            for name, value in bucket.items():
+                if isinstance(value, Buffer):
+                    _torch.assign(value, flat.tensors[name])
+            options: PushOptions = {"version": version, "keep": "deleted", "timeout": _left(deadline)}
+            _push(self._sender, f"{self._key}/buckets", _tree.Flat(bucket, None), options)
 
 
 class _Where(NamedTuple):
@@ -154,6 +201,28 @@ class _Where(NamedTuple):
         return where
 
 
+def _bytes(value: Any) -> int:
+    size: int = getattr(value, "nbytes", 0)
+    return size
+
+
+def _push(client: Client, key: str, flat: _tree.Flat, options: PushOptions) -> None:
+    _calls.wait(_calls.push_flat(client, key, flat, options))
+
+
+def _bundles(client: Client, key: str, versions: range, deadline: float) -> Iterator[tuple[dict[str, Tensor], int, Report]]:
+    """Fetches these versions of a bundle, some of them ahead."""
+    waiting: deque[Pending[tuple[dict[str, Tensor], int, Report]]] = deque()
+    try:
+        for version in versions:
+            for ahead in versions[version - versions.start + len(waiting) :][: _AHEAD - len(waiting)]:
+                waiting.append(client._fetch_bundle(key, None, {"exactly": ahead, "timeout": _left(deadline)}))
+            yield waiting.popleft().result()
+    finally:
+        for pending in waiting:
+            pending.cancel()
+
+
 def _left(deadline: float) -> float:
     """How many seconds a call may take until then."""
     return max(0.0, deadline - time.monotonic())
@@ -166,55 +235,3 @@ def _in_time(what: str) -> Iterator[None]:
         yield
     except Timeout as error:
         raise Timeout(f"timed out: {what}: {error}", error.code, error.can_retry, error.fault, error.key, error.waited) from None
-
-
-def _flat(where: str, state: object) -> _tree.Flat:
-    """The tensors of a state, each memory once, and its record, which also describes the DTensors: what is sent of one is its local tensor."""
-    dtensors: list[Any] = []
-    flat = _tree.flatten(where, {"state": _local(where, state, (), dtensors), "dtensors": dtensors})
-    for name, value in flat.tensors.items():
-        if isinstance(value, torch.Tensor):
-            try:
-                _torch.check(value)
-            except Invalid as error:
-                raise Invalid(f"{name!r} of {where}: {error}") from None
-    return flat
-
-
-def _local(where: str, value: Any, path: tuple[Any, ...], dtensors: list[Any]) -> Any:
-    """What is at `path` of a state, with local tensors in place of DTensors, whose descriptions are added to `dtensors`."""
-    if isinstance(value, DTensor):
-        try:
-            dtensors.append([list(path), describe(value)])
-        except Invalid as error:
-            raise Invalid(f"{_tree.joined(path)!r} of {where} is a DTensor that is not sent: {error}") from None
-        with torch.no_grad():
-            return value.to_local()
-    if isinstance(value, Mapping):
-        return {key: _local(where, item, (*path, key), dtensors) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_local(where, item, (*path, at), dtensors) for at, item in enumerate(value))
-    return value
-
-
-def _rebuilt(found: Mapping[Any, Any], key: str) -> Any:
-    try:
-        said, state = found["dtensors"], found["state"]
-        dtensors = {tuple(path): description for path, description in said}
-    except (KeyError, TypeError, ValueError) as error:
-        raise Invalid(f"the state {key!r} was not sent by a TransferTransport: {error!r}", key=key) from None
-    return _global(state, (), dtensors, {}, Meshes())
-
-
-def _global(value: Any, path: tuple[Any, ...], dtensors: Mapping[Any, Any], tensors: dict[int, Any], meshes: Meshes) -> Any:
-    """What is at `path` of a received state, with tensors of torch: one for each memory."""
-    if isinstance(value, Tensor):
-        if id(value) not in tensors:
-            tensors[id(value)] = value.torch()
-        local = tensors[id(value)]
-        return meshes.rebuilt(local, dtensors[path]) if path in dtensors else local
-    if isinstance(value, dict):
-        return {name: _global(item, (*path, name), dtensors, tensors, meshes) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_global(item, (*path, at), dtensors, tensors, meshes) for at, item in enumerate(value))
-    return value

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import signal
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -75,6 +77,55 @@ def test_a_state_comes_back_as_it_was(ends):
     tied.zero_()
     found["model"]["a"][:] = 5
     assert torch.equal(receive(ends, 1)["model"]["a"], torch.arange(1 << 15, dtype=torch.float32))
+
+
+@pytest.fixture
+def into():
+    """A sender, a receiver, and the state of the receiver."""
+    mine = {"model": {"w": torch.zeros(1 << 22), "t": torch.zeros(3, 2), "b": torch.zeros(5, dtype=torch.bfloat16)}, "step": 0}
+    both = TransferTransport(), TransferTransport(state_dict=lambda: mine)
+    yield both, mine
+    for one in both:
+        one.shutdown()
+
+
+# Promise: torchft-in-place, seen to fail
+def test_a_state_is_received_into_the_tensors_that_are_there(into):
+    ends, mine = into
+    # The first one is in other buckets than the others, and the last one is not there at the receiver.
+    model = {"w": torch.rand(1 << 22), "t": torch.rand(3, 2), "b": torch.rand(5).bfloat16(), "big": [torch.rand(1 << 23), torch.rand(1 << 23)]}
+    turned = mine["model"]["t"] = torch.zeros(2, 3).T
+    for step in (1, 2):
+        model["w"] += 1
+        send(ends, step, {"model": model, "step": step})
+        found = receive(ends, step)
+        assert found["step"] == step and list(found["model"]) == list(model)
+        for name, tensor in mine["model"].items():
+            assert found["model"][name] is tensor and torch.equal(tensor, model[name]), name
+        assert all(torch.equal(a, b) for a, b in zip(found["model"]["big"], model["big"]))
+    assert mine["model"]["t"] is turned and mine["step"] == 0
+
+
+# Promise: torchft-in-place
+def test_a_tensor_that_does_not_fit_its_target_is_named(into):
+    ends, mine = into
+    send(ends, 1, {"model": {"t": torch.rand(2, 3)}})
+    with pytest.raises(td.Invalid, match=r"state/model/t.* is float32 \[2, 3\] in the state and float32 \[3, 2\]"):
+        receive(ends, 1)
+    assert mine["model"]["t"].sum() == 0
+
+
+# Promise: torchft-in-place
+def test_a_dtensor_is_received_into_the_local_tensor_of_another(world):
+    mesh = init_device_mesh("cpu", (1,))
+    mine = distribute_tensor(torch.zeros(4, 4), mesh, [Shard(0)])
+    ends = TransferTransport(), TransferTransport(state_dict=lambda: {"w": mine})
+    sent = distribute_tensor(torch.arange(16.0).reshape(4, 4), mesh, [Shard(0)])
+    send(ends, 1, {"w": sent})
+    found = receive(ends, 1)["w"]
+    assert isinstance(found, DTensor) and found.to_local().data_ptr() == mine.to_local().data_ptr() and torch.equal(mine.full_tensor(), sent.full_tensor())
+    for one in ends:
+        one.shutdown()
 
 
 @pytest.fixture
@@ -181,6 +232,29 @@ def test_a_sender_that_is_killed_ends_the_call_and_nothing_else(ends):
     assert not isinstance(ended.value, td.Timeout)
     with pytest.raises(td.Error):
         ends[1].recv_checkpoint(0, metadata, 1, timedelta(seconds=10 * GIVE_UP))
+    send(ends, 1, {"w": torch.ones(2)})
+    assert receive(ends, 1)["w"].sum() == 2
+
+
+def dies_while_it_sends(pipe, file):
+    transport = TransferTransport()
+    pipe.send(transport.metadata())
+    pages = torch.from_numpy(np.memmap(file, dtype="float32", mode="w+", shape=(1 << 23,)))
+    # The kernel ends a process that reads pages which the file has no more.
+    os.truncate(file, 0)
+    transport.send_checkpoint([1], 1, {"first": torch.ones(1 << 23), "second": pages}, timedelta(seconds=10 * GIVE_UP))
+
+
+# Promise: torchft-deaths
+def test_a_sender_that_dies_while_it_sends_ends_the_call(ends, tmp_path):
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=dies_while_it_sends, args=(theirs, tmp_path / "pages"))
+    child.start()
+    with pytest.raises(td.Error) as ended:
+        ends[1].recv_checkpoint(0, ours.recv(), 1, timedelta(seconds=10 * GIVE_UP))
+    child.join()
+    assert child.exitcode == -signal.SIGBUS and not isinstance(ended.value, td.Timeout)
     send(ends, 1, {"w": torch.ones(2)})
     assert receive(ends, 1)["w"].sum() == 2
 
