@@ -138,6 +138,29 @@ def write(path, number):
     fs.pipe(f"part/{number}", bytes([number]) * 100)
 
 
+def sees(pipe):
+    """What a process without a socket has, beside another one."""
+    fs = fsspec.filesystem("transfer")
+    fs.pipe("theirs", b"1")
+    pipe.send(fs.find(""))
+    pipe.recv()
+    pipe.send(fs.find(""))
+
+
+# Promise: fs-jobs
+def test_without_a_socket_processes_do_not_meet():
+    ours, theirs = (context := multiprocessing.get_context("spawn")).Pipe()
+    child = context.Process(target=sees, args=(theirs,))
+    child.start()
+    fs = fsspec.filesystem("transfer", skip_instance_cache=True)
+    fs.pipe("ours", b"1")
+    assert ours.recv() == ["theirs"] and fs.find("") == ["ours"]
+    ours.send("look again")
+    assert ours.recv() == ["theirs"]
+    child.join()
+    unmount(fs)
+
+
 # Promise: fs-processes
 def test_processes_write_beside_each_other(fs, sidecar):
     context = multiprocessing.get_context("spawn")

@@ -103,6 +103,7 @@ def equal(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     return all(torch.equal(value, other.state_dict()[name]) for name, value in one.state_dict().items())
 
 
+# Promise: vllm-rounds
 def test_both_factories_know_it_once_and_vllm_finds_it_by_its_entry_point():
     from importlib.metadata import entry_points
 
@@ -114,6 +115,7 @@ def test_both_factories_know_it_once_and_vllm_finds_it_by_its_entry_point():
     assert WeightTransferTrainerFactory._registry["transferd"]() is TransferdTrainerEngine
 
 
+# Promise: vllm-rounds, seen to fail
 def test_weights_are_loaded_round_after_round(workers, trainer):
     model = Model()
     engine = trainer(model)
@@ -127,6 +129,7 @@ def test_weights_are_loaded_round_after_round(workers, trainer):
             worker.loaded.clear()
 
 
+# Promise: vllm-rounds
 def test_without_a_sidecar_the_trainer_starts_one(workers, trainer):
     model = Model()
     engine = trainer(model, socket=None)
@@ -134,39 +137,46 @@ def test_without_a_sidecar_the_trainer_starts_one(workers, trainer):
     assert all(equal(model, worker) for worker in workers.models)
 
 
+# Promise: vllm-rounds
 def test_other_ranks_walk_through_their_weights_and_send_nothing(workers, trainer):
     trainer(Model(), rank=1, socket="/nowhere").send_weights()
     assert not any(worker.loaded for worker in workers.models)
 
 
+# Promise: vllm-errors
 @pytest.mark.parametrize("info", [{}, {"socket": "/x"}, {"socket": "/x", "key": "k", "more": 1}, {"socket": "", "key": "k"}, {"socket": "/x", "key": "k", "timeout": -1}])
 def test_init_info_that_cannot_be_is_a_value_error(workers, info):
     with pytest.raises(ValueError):
         workers.engines[0].parse_init_info(info)
 
 
+# Promise: vllm-errors
 @pytest.mark.parametrize("info", [{}, {"first": 0}, {"first": "x"}, {"first": 1, "names": []}])
 def test_update_info_that_cannot_be_is_a_value_error(workers, info):
     with pytest.raises((ValueError, TypeError)):
         workers.engines[0].parse_update_info(info)
 
 
+# Promise: vllm-errors
 def test_weights_before_the_handshake_are_refused(workers):
     with pytest.raises(RuntimeError, match="call init_transfer_engine"):
         workers.engines[0].update_weights({"first": 1})
 
 
+# Promise: vllm-errors
 def test_a_trainer_needs_a_source(workers):
     with pytest.raises(ValueError, match="give a WeightSource"):
         WeightTransferTrainerFactory.trainer_init(TransferdTrainerInitInfo(rank=0), client=workers, source=None)
 
 
+# Promise: vllm-errors
 def test_a_version_that_does_not_come_is_named(workers, trainer, sidecar):
     trainer(Model(), timeout=2.0)
     with pytest.raises(TimeoutError, match="version 7 of 'vllm/.*' did not come within 2 s"):
         workers.engines[0].receive_weights(workers.engines[0].parse_update_info({"first": 7}))
 
 
+# Promise: vllm-failures
 def test_a_worker_that_fails_ends_the_update_and_the_next_goes_well(workers, trainer):
     model = Model()
     engine = trainer(model)
@@ -178,6 +188,7 @@ def test_a_worker_that_fails_ends_the_update_and_the_next_goes_well(workers, tra
     assert all(equal(model, worker) for worker in workers.models)
 
 
+# Promise: vllm-failures
 def test_a_trainer_that_fails_ends_the_update_of_the_workers(workers, trainer):
     model = Model()
     engine, failed, ended = trainer(model), [], threading.Event()
@@ -205,3 +216,16 @@ def test_a_trainer_that_fails_ends_the_update_of_the_workers(workers, trainer):
     workers.update_weights, engine.source = update, source
     engine.send_weights()
     assert all(equal(model, worker) for worker in workers.models)
+
+
+# Promise: vllm-jobs, seen to fail
+def test_two_jobs_of_one_sidecar_do_not_meet(workers, trainer, sidecar):
+    others, (one, another) = Workers(1), (Model(), Model())
+    info = TransferdTrainerInitInfo(rank=0, socket=sidecar.path, arena="2MiB", timeout=20.0)
+    engines = [trainer(one), WeightTransferTrainerFactory.trainer_init(info, client=others, source=ModuleSource(another))]
+    with ThreadPoolExecutor(2) as threads:
+        for sent in [threads.submit(engine.send_weights) for engine in engines]:
+            sent.result()
+    assert all(equal(one, worker) for worker in workers.models) and equal(another, others.models[0])
+    engines[1].shutdown()
+    others.shutdown()

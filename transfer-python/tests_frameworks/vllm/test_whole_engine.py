@@ -8,6 +8,7 @@ import sys
 from conftest import ROOT
 
 
+# Promise: vllm-rounds
 def test_an_engine_generates_with_the_weights_that_it_was_sent():
     command = [sys.executable, str(ROOT / "examples/python/vllm_engine.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
