@@ -18,7 +18,7 @@ use transfer_memory::forked::ForkGuard;
 ///
 /// Its contents are left over from an earlier tensor. While a view of it lives (`numpy()`, `torch()`, a memoryview),
 /// pushing it raises `StillExported`.
-#[pyclass(frozen, module = "transferd")]
+#[pyclass(frozen, weakref, module = "transferd")]
 pub(crate) struct Buffer {
     written: Mutex<Contents>,
     meta: TensorMeta,

@@ -66,6 +66,11 @@ impl Report {
         self.0.origin.map(|origin| origin.to_string())
     }
 
+    /// The same report, with `bytes` more that a CPU has copied.
+    fn _with_copied(&self, bytes: u64) -> Report {
+        Report(transfer_client::Report { copied: self.0.copied.saturating_add(bytes), ..self.0 })
+    }
+
     fn __repr__(&self) -> String {
         format!("<Report {}>", self.0)
     }

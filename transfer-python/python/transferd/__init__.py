@@ -59,7 +59,8 @@ from ._exchange import Exchange, ExchangeReader, ExchangeTask
 from ._init import init
 from ._native import Buffer, FetchedInto, Pending, Pushed, Report, Round, Table, Tensor, __version__
 from ._sharded import Shard
-from ._state import State
+from ._staged import Staged, StateSubscriber
+from ._state import Landed, State
 from ._versions import Publisher, PublisherOptions, Subscriber
 
 __all__ = [
@@ -82,6 +83,7 @@ __all__ = [
     "Forked",
     "Invalid",
     "KeyOwned",
+    "Landed",
     "Lost",
     "NoDevice",
     "Pending",

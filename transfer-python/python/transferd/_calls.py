@@ -287,7 +287,7 @@ def fetch_state(
         tensors, version, report = yield client._fetch_sharded(key, list((parts or {}).items()), dict(options))
         state = State(tensors, version, report)
         if into is not None:
-            state.copy_into(_sharded.local_parts(into))
+            state.land_in(_sharded.local_parts(into))
         return state
     if only is not None or slices is not None:
         names = list(only or ())
@@ -311,7 +311,7 @@ def fetch_state(
     else:
         state = State(_tree.restore(key, tensors) if parts is None else tensors, version, report)
     if into is not None:
-        state.copy_into(into)
+        state.land_in(into)
     return state
 
 
@@ -386,11 +386,12 @@ def run_a_line() -> None:
     """Lets the interpreter do on this thread what it does between two lines. Waits in the native half call this."""
 
 
-def wait(call: Call[T]) -> T:
-    """Makes a call on this thread."""
+def wait(call: Call[T], begins: Callable[[Pending[Any]], None] = lambda _: None) -> T:
+    """Makes a call on this thread. `begins` hears of each step that is waited for."""
     try:
         pending = next(call)
         while True:
+            begins(pending)
             try:
                 value = pending.result()
             except BaseException as error:

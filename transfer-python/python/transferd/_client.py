@@ -16,6 +16,7 @@ from ._errors import Error
 from ._exchange import Exchange
 from ._native import Buffer, Pushed, Round, Table, Tensor
 from ._sharded import Shard
+from ._staged import StateSubscriber
 from ._state import State
 from ._versions import Publisher, PublisherOptions, Subscriber
 
@@ -178,9 +179,9 @@ class Client(_native.Client):
         timeout: float | None = 30.0,
         require: str | None = None,
         slices: Mapping[str, object] | None = None,
-    ) -> Subscriber[State]:
-        """As `subscriber`, of what `push_state` publishes; with `slices` as `fetch_state` has them."""
-        return Subscriber(partial(self.fetch_state, slices=slices), key, after, timeout, require)
+    ) -> StateSubscriber:
+        """As `subscriber`, of what `push_state` publishes; with `slices` as `fetch_state` has them. Its `stage` brings versions in the background."""
+        return StateSubscriber(self, key, slices, after, timeout, require)
 
     def table_subscriber(
         self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
@@ -257,8 +258,8 @@ class Client(_native.Client):
 
         A state that has to move and does not fit the landing pool comes in buckets, which are copied into memory of this process; the
         report counts that. With `into` its tensors are copied into the arrays of `into`, see `State.copy_into`; those that came in buckets are
-        copied twice. With `only`, an iterable of names, the state is a dict of these tensors and no others by their names, which are "a/b/0"
-        for what is at ["a"]["b"][0]; with `slices`, such as {"w": np.s_[0:1024, -512:]}, slices of these as well, as `fetch` has them; where the
+        copied twice. The report counts that, and `landings` says how each came there. With `only`, an iterable of names, the state is a dict of these
+        tensors and no others by their names, which are "a/b/0" for what is at ["a"]["b"][0]; with `slices`, such as {"w": np.s_[0:1024, -512:]}, slices of these as well, as `fetch` has them; where the
         version has to move, only they do, and `report.bytes` counts only them. The options are those of `fetch`. Raises `Invalid` where the
         state has none of such a name.
 

@@ -138,6 +138,7 @@ _CLASSES: dict[str, type[Error]] = {
     "lost": Lost,
     "not_committed": Timeout,
     "not_read": Timeout,
+    "not_staged": Timeout,
     "over": ExchangeOver,
     "destination_torn": DestinationTorn,
     "invalid": Invalid,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,23 +14,34 @@ from ._native import Buffer, Foreign, Report, Tensor
 from ._spans import Span, check_apart, span_of
 
 
+class Landed(NamedTuple):
+    """How the tensors of a state came into the memory of the caller."""
+
+    landings: dict[str, str]
+    """How each came there, by its name in the state, and why not in place."""
+    copied: int
+    """The bytes that were copied for it in this process, or by a GPU."""
+
+
 class State(dict[Any, Any]):
     """What `fetch_state` returns: the state as it was pushed, with `Tensor`s where tensors were, all of one version."""
 
     version: int
     """Their version."""
     report: Report
-    """How the fetch of all of them went."""
+    """How the fetch of all of them went, with the copies of `into`."""
+    landings: dict[str, str]
+    """How each tensor came into `into`, by its name, and why not in place. Empty without `into`."""
 
     def __init__(self, entries: Mapping[Any, Any], version: int, report: Report) -> None:
         super().__init__(entries)
-        self.version, self.report = version, report
+        self.version, self.report, self.landings = version, report, {}
 
     def __repr__(self) -> str:
         what = "tensors" if all(isinstance(value, Tensor) for value in self.values()) else "entries"
         return f"<State of {len(self)} {what}, version {self.version}>"
 
-    def copy_into(self, into: Mapping[Any, Any]) -> None:
+    def copy_into(self, into: Mapping[Any, Any]) -> Landed:
         """Copies the state into one that has the same entries: its tensors into arrays of numpy, of torch, or `Buffer`s. What is no tensor is
         put into the dicts and lists of `into`. What those do not have is left out.
 
@@ -39,14 +50,15 @@ class State(dict[Any, Any]):
         would be written to one memory, or where a tuple has another value. All is checked first, so nothing was written then. What a dict of
         `into` raises, where it does not take a value, comes before the first array is written.
         """
-        plan = _Plan([], [], [])
-        _match(self, into, (), None, plan)
-        check_apart(plan.spans)
-        # These are classes of the caller's, which may refuse a value.
-        for put, value in plan.values:
-            put(value)
-        for tensor, target in plan.copies:
-            _copy(tensor, target)
+        plan = planned(self, into)
+        for copy in plan.copies:
+            copy.make()
+        return landed([(copy, copy.landing()) for copy in plan.copies], sum(copy.tensor.nbytes for copy in plan.copies))
+
+    def land_in(self, into: Mapping[Any, Any]) -> None:
+        """Copies the state into `into`, and counts it in `landings` and the report."""
+        self.landings, copied = self.copy_into(into)
+        self.report = self.report._with_copied(copied)
 
 
 def copy_tensor(tensor: Tensor, target: Any, name: str) -> None:
@@ -54,21 +66,72 @@ def copy_tensor(tensor: Tensor, target: Any, name: str) -> None:
     _copy(tensor, _fitting(tensor, target, name))
 
 
-class _Plan(NamedTuple):
+class Copy(NamedTuple):
+    """A tensor that has to be copied, and where to."""
+
+    path: tuple[Any, ...]
+    name: str
+    tensor: Tensor
+    target: Any
+    place: tuple[object, ...]
+    """Where the target lies, and with which strides. Two targets of one place are the same memory, while both live."""
+
+    def make(self) -> None:
+        _copy(self.tensor, self.target)
+
+    def landing(self) -> str:
+        """How the copy was made, and why the tensor has not landed there at once."""
+        report = self.tensor.report
+        # Over shared memory what is read where it lies is not copied, and what is sent is.
+        if report.fabric == "local" or report.fabric == "shm" and report.copied == 0:
+            why = "the version lies on this host"
+        else:
+            why = "a state lands as a whole before its first tensor is written"
+        how = "copied by the GPU" if getattr(self.target, "is_cuda", False) else "copied"
+        return f"{how}: {why}"
+
+
+def landed(landings: Iterable[tuple[Copy, str]], copied: int) -> Landed:
+    """Names how each tensor came. Where two have one name, as "a/b" and "b" in "a", `~` is behind the second."""
+    named: dict[str, str] = {}
+    for copy, landing in landings:
+        name = copy.name
+        while name in named:
+            name += "~"
+        named[name] = landing
+    return Landed(named, copied)
+
+
+class Plan(NamedTuple):
     """What has to be done to copy a state."""
 
-    copies: list[tuple[Tensor, Any]]
+    copies: list[Copy]
     values: list[tuple[Callable[[Any], object], Any]]
     spans: list[Span]
 
 
-def _match(found: Any, target: Any, path: tuple[Any, ...], put: Callable[[Any], object] | None, plan: _Plan) -> None:
+def planned(state: State, into: Mapping[Any, Any]) -> Plan:
+    """Checks that a state can be copied into another one, and puts what is no tensor there. No tensor is written yet."""
+    plan = Plan([], [], [])
+    _match(state, into, (), None, plan)
+    check_apart(plan.spans)
+    # These are classes of the caller's, which may refuse a value.
+    for put, value in plan.values:
+        put(value)
+    return plan
+
+
+def _match(found: Any, target: Any, path: tuple[Any, ...], put: Callable[[Any], object] | None, plan: Plan) -> None:
     """Plans how `found`, an entry of a state, is copied into `target`, whose container takes another value by `put`, if it does."""
     name = _tree.shown(_tree.joined(path))
     if isinstance(found, Tensor):
-        plan.copies.append((found, _fitting(found, target, name)))
+        writable = _fitting(found, target, name)
+        place: tuple[object, ...] = ()
         if found.nbytes > 0:
-            plan.spans.append(span_of(target, name, found))
+            span = span_of(target, name, found)
+            plan.spans.append(span)
+            place = span.place()
+        plan.copies.append(Copy(path, _tree.joined(path), found, writable, place))
         return
     is_dict = isinstance(found, dict)
     if not (isinstance(target, Mapping) if is_dict else type(target) is type(found) or _is_plain(found) and _is_plain(target)):
@@ -111,7 +174,7 @@ def _is_plain(value: Any) -> bool:
     return plain or numpy is not None and isinstance(value, numpy.generic)
 
 
-class _Held(NamedTuple):
+class Held(NamedTuple):
     """A buffer that nothing can push, since a view of it lives."""
 
     buffer: Buffer
@@ -123,7 +186,7 @@ def _writable(target: Any) -> Any:
     if isinstance(target, Buffer):
         if target.pushed:
             raise Invalid("the Buffer was pushed already")
-        return _Held(target, memoryview(target._raw()))
+        return Held(target, memoryview(target._raw()))
     if _torch.is_tensor(target):
         _torch.check_writable(target)
         return target
@@ -150,7 +213,7 @@ def _words(description: tuple[str, tuple[int, ...]]) -> str:
 
 
 def _copy(tensor: Tensor, target: Any) -> None:
-    if isinstance(target, _Held):
+    if isinstance(target, Held):
         Foreign(tensor).copy_to(target.buffer)
     elif _torch.is_tensor(target) and target.is_cuda:
         import torch

@@ -21,10 +21,11 @@ from ._errors import Error
 from ._loop import Loop
 from ._native import Buffer, FetchedInto, Pushed, Round, Table, Tensor
 from ._sharded import Shard
+from ._staged import AsyncStaged, AsyncStateSubscriber
 from ._state import State
 from ._versions import AsyncSubscriber, Publisher, PublisherOptions
 
-__all__ = ["Barrier", "BatchReader", "BatchWriter", "Client", "Connecting", "Counter", "Exchange", "ExchangeReader", "ExchangeTask", "AsyncSubscriber", "Producing", "TwoBuffers", "TwoStateBuffers", "connect", "embedded"]
+__all__ = ["Barrier", "BatchReader", "BatchWriter", "Client", "Connecting", "Counter", "Exchange", "ExchangeReader", "ExchangeTask", "AsyncStaged", "AsyncStateSubscriber", "AsyncSubscriber", "Producing", "TwoBuffers", "TwoStateBuffers", "connect", "embedded"]
 
 
 class Client:
@@ -163,9 +164,9 @@ class Client:
         timeout: float | None = 30.0,
         require: str | None = None,
         slices: Mapping[str, object] | None = None,
-    ) -> AsyncSubscriber[State]:
+    ) -> AsyncStateSubscriber:
         """As `transferd.Client.state_subscriber`, with `async for`."""
-        return AsyncSubscriber(partial(self.fetch_state, slices=slices), key, after, timeout, require)
+        return AsyncStateSubscriber(self, key, slices, after, timeout, require)
 
     def table_subscriber(
         self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
