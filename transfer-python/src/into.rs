@@ -98,15 +98,16 @@ impl IntoBuffer {
 
 impl Going for IntoBuffer {
     fn poll(&mut self, py: Python<'_>, waker: &Waker) -> ControlFlow<PyResult<Py<PyAny>>, Instant> {
-        match self.begun.poll(waker) {
+        // A step copies a version of this host, which takes as long as the version is large.
+        let begun = &mut self.begun;
+        match py.detach(|| begun.poll(waker)) {
             ControlFlow::Break(value) => ControlFlow::Break(self.finish(py, value)),
             ControlFlow::Continue(at) => ControlFlow::Continue(at),
         }
     }
 
     fn look(&mut self, py: Python<'_>) -> Option<PyResult<Py<PyAny>>> {
-        let value = self.begun.wait_only(Duration::ZERO)?;
-        Some(self.finish(py, value))
+        self.wait_only(py, Duration::ZERO)
     }
 
     fn wait_only(&mut self, py: Python<'_>, time: Duration) -> Option<PyResult<Py<PyAny>>> {

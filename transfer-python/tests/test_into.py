@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
+import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -113,3 +116,32 @@ def test_a_call_that_is_given_up_leaves_the_buffer_writable(nodes) -> None:
 
     asyncio.run(cancelled())
     assert taker.fetch("later", into=buffer).in_place and buffer.numpy()[7] == 7
+
+
+# Promise: python-into
+def test_a_copy_of_a_version_of_this_host_lets_go_of_the_lock(nodes) -> None:
+    giver, _, path = nodes
+    giver.push("large", np.ones(4 << 20, "float32"))
+    buffer = giver.empty((4 << 20,), "float32")
+    seen, stop = 0, threading.Event()
+
+    def run() -> None:
+        nonlocal seen
+        while not stop.is_set():
+            seen += 1
+            # Lets go of the lock: nobody has to wait for the next switch.
+            time.sleep(0)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    thread = threading.Thread(target=run)
+    try:
+        thread.start()
+        before = seen
+        giver.fetch("large", into=buffer)
+        after = seen
+    finally:
+        stop.set()
+        sys.setswitchinterval(interval)
+        thread.join()
+    assert after > before and buffer.numpy()[-1] == 1
