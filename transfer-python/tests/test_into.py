@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import sys
 import threading
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import transferd as td
-from conftest import Sidecar
+from conftest import Sidecar, until
 from test_tensors import DTYPES, address, values
 
 
@@ -145,3 +146,24 @@ def test_a_copy_of_a_version_of_this_host_lets_go_of_the_lock(nodes) -> None:
         sys.setswitchinterval(interval)
         thread.join()
     assert after > before and buffer.numpy()[-1] == 1
+
+
+# Promise: python-into
+def test_a_call_that_is_given_up_before_it_was_sent_is_not_sent(tmp_path) -> None:
+    sidecar = Sidecar(tmp_path)
+    with td.connect(sidecar.path, arena="1MiB") as c:
+        buffer = c.empty((8,), "float32")
+        sidecar.suspend()
+        # They fill the ring to the sidecar.
+        waits = [c.fetch_later(f"nobody/{n}", timeout=60) for n in range(10_000)]
+        pending = c.fetch_later("nobody", into=buffer, timeout=60)
+        sidecar.process.send_signal(signal.SIGCONT)
+        until("there is room in the ring", lambda: sidecar.counters()["operations"] > 100)
+        pending.cancel()
+        assert not buffer.pushed
+        for wait in waits:
+            wait.cancel()
+        c.push("somebody", np.arange(8, dtype="float32"))
+        c.fetch("somebody", into=buffer)
+        assert buffer.numpy()[7] == 7
+    sidecar.stop()

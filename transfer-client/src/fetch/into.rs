@@ -8,7 +8,7 @@ use crate::error::{Error, TornDestination};
 use crate::gathered::copy_threads;
 use crate::memory::TensorMut;
 use crate::request::{AnyClient, Call, Request, RequestCall};
-use crate::session::{ANSWER_GRACE, Answered, Ended, Held, Lease, OneCall, Session};
+use crate::session::{ANSWER_GRACE, Answered, Ended, Held, Lease, OneCall, Session, cancelled_unsent};
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -190,6 +190,8 @@ enum Stage {
         call: OneCall,
         meta: TensorMeta,
     },
+    /// It was cancelled before it began.
+    Cancelled(TensorMut),
     /// Its result was returned.
     Ended,
 }
@@ -324,15 +326,23 @@ impl Call for FetchIntoCall {
                         return ControlFlow::Break(self.conclude(&key, meta, call.take_held(), ended));
                     }
                 },
+                Stage::Cancelled(tensor) => {
+                    return ControlFlow::Break(Err(FetchIntoError::new(cancelled_unsent(), Some(tensor))));
+                }
                 Stage::Ended => return ControlFlow::Continue(Instant::now() + ANSWER_GRACE),
             }
         }
     }
 
     fn cancel(&mut self) {
-        if let Stage::Asked { call, .. } = &mut self.stage {
-            call.cancel();
-        }
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::New(tensor) => Stage::Cancelled(tensor),
+            Stage::Asked { key, mut call, meta } => {
+                call.cancel();
+                Stage::Asked { key, call, meta }
+            }
+            ended => ended,
+        };
     }
 
     fn needs_timer(&self) -> bool {

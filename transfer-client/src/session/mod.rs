@@ -66,7 +66,7 @@ pub(crate) use home::Former;
 pub(crate) use inside::Inside;
 pub(crate) use lease::Lease;
 pub(crate) use loans::Loan;
-pub(crate) use one_call::OneCall;
+pub(crate) use one_call::{OneCall, cancelled_unsent};
 pub(crate) use state::Session;
 pub(crate) use submission::Submitting;
 pub(crate) use table::Answered;

@@ -7,7 +7,7 @@ use std::slice;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
-use transfer_core::op::Command;
+use transfer_core::op::{Command, Failure, FailureCode};
 
 /// One command. Dropping it gives the command up, if it has not ended.
 #[derive(Debug)]
@@ -17,13 +17,15 @@ pub(crate) struct OneCall {
     started: Instant,
     /// The deadline of the wait for room in the ring.
     limit: Instant,
+    /// Whether it was cancelled before it was sent: it is not sent any more.
+    is_cancelled: bool,
     has_ended: bool,
 }
 
 impl OneCall {
     pub(crate) fn new(session: Arc<Session>, command: Command, started: Instant, limit: Instant) -> OneCall {
         let item = Submitting { command, held: None, overdue: limit + ANSWER_GRACE, op: None };
-        OneCall { session, item, started, limit, has_ended: false }
+        OneCall { session, item, started, limit, is_cancelled: false, has_ended: false }
     }
 
     /// A command whose time begins now.
@@ -54,6 +56,9 @@ impl OneCall {
             return ControlFlow::Break(Err(Error::Forked));
         }
         if self.item.op.is_none() {
+            if self.is_cancelled {
+                return ControlFlow::Break(Err(cancelled_unsent()));
+            }
             match self.session.poll_submit(slice::from_mut(&mut self.item), &mut 0, waker) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(gone)) => return ControlFlow::Break(Err(gone.into())),
@@ -82,8 +87,10 @@ impl OneCall {
     /// Cancels the command. Its end follows.
     pub(crate) fn cancel(&mut self) {
         self.limit = self.limit.min(Instant::now());
-        if let Some(op) = self.item.op.filter(|_| !self.has_ended) {
-            self.session.cancel(op);
+        match self.item.op {
+            Some(op) if !self.has_ended => self.session.cancel(op),
+            Some(_) => {}
+            None => self.is_cancelled = true,
         }
     }
 
@@ -100,6 +107,11 @@ impl OneCall {
     fn no_answer(&self) -> Error {
         Error::NoAnswer { waited: self.waited() }
     }
+}
+
+/// The end of a call that was cancelled before the sidecar has heard of it.
+pub(crate) fn cancelled_unsent() -> Error {
+    Failure::new(FailureCode::Cancelled, "the call was given up before it was sent").into()
 }
 
 impl Drop for OneCall {
