@@ -97,7 +97,7 @@ pub(super) fn read_retention(r: &mut Reader<'_>) -> Result<Retention, WireError>
 fn read_ranges(r: &mut Reader<'_>) -> Result<u32, WireError> {
     match r.u32()? {
         n if n <= MAX_RANGES => Ok(n),
-        n => Err(WireError::Value { what: "number of ranges", value: u64::from(n), expected: "at most 4096" }),
+        n => Err(WireError::Value { what: "number of ranges", value: u64::from(n), expected: "at most 131072" }),
     }
 }
 
@@ -121,7 +121,7 @@ fn read_announced(r: &mut Reader<'_>) -> Result<Option<Announced>, WireError> {
     match announced {
         NOT_ANNOUNCED => Ok(None),
         Announced { notice, .. } if notice >= MAX_NOTICES => {
-            Err(WireError::Value { what: "notice", value: u64::from(notice), expected: "below 256" })
+            Err(WireError::Value { what: "notice", value: u64::from(notice), expected: "below 4096" })
         }
         announced => Ok(Some(announced)),
     }

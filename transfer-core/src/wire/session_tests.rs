@@ -221,3 +221,21 @@ fn record_kinds_are_named_in_the_errors() {
     let reply = read_reply(&[ROSTER + 1]).map_err(unknown).unwrap_err();
     assert!(command.contains(REQUEST_KINDS) && reply.contains(REPLY_KINDS), "{command}; {reply}");
 }
+
+#[test]
+fn limits_are_named_in_the_errors() {
+    let (mut commands, _) = examples();
+    let Some(Request::Command { command: Command::Push(push), .. }) = commands.first_mut() else {
+        panic!("{commands:?}")
+    };
+    let mut text = |ranges, notice| {
+        push.ranges = ranges;
+        push.announced = Some(Announced { notice, count: 1 });
+        let mut w = Writer::new();
+        write_request(&mut w, &Request::Command { op: OpId(1), command: Command::Push(push.clone()) });
+        read_request(w.as_slice()).unwrap_err().to_string()
+    };
+    let (ranges, notice) = (text(MAX_RANGES + 1, 0), text(0, MAX_NOTICES));
+    assert!(ranges.contains(&format!("at most {MAX_RANGES}")), "{ranges}");
+    assert!(notice.contains(&format!("below {MAX_NOTICES}")), "{notice}");
+}
