@@ -325,3 +325,146 @@ fn async_clients_fetch_slices_at_the_same_time() {
     drop(pusher);
     scene.end();
 }
+
+/// Indices of rows below `len`, in no order, and some of them several times.
+fn scattered(count: i64, len: i64) -> Vec<i64> {
+    (0..count).map(|n| n * 7919 % 100_003 % len).collect()
+}
+
+// Promise: rows
+#[test]
+fn rows_are_gathered_where_they_lie_and_nothing_else_moves() {
+    let scene = Scene::two();
+    let (pusher, near, far) = (
+        connect(scene.a().socket(), "pusher"),
+        connect(scene.a().socket(), "near"),
+        connect(scene.b().socket(), "far"),
+    );
+    // Rows of 12,000 bytes are sent from where they lie, and those of 32 are packed.
+    pusher.push_tensor("wide", numbers(&pusher, &[ROWS.into(), WIDTH.into()], 0)).call().expect("pushed");
+    pusher.push_tensor("narrow", numbers(&pusher, &[50_000, 8], 0)).call().expect("pushed");
+    let mut moved = 0;
+    for (key, width, indices) in [
+        ("wide", WIDTH, vec![5]),
+        ("wide", WIDTH, vec![599, 0, 599, 7, 8, 9]),
+        ("wide", WIDTH, vec![]),
+        ("narrow", 8, vec![1, 2, 3, 49_999]),
+        // They take dozens of requests.
+        ("narrow", 8, scattered(20_000, 50_000)),
+    ] {
+        let wanted: Vec<u32> =
+            indices.iter().flat_map(|row| (0..width).map(move |column| *row as u32 * width + column)).collect();
+        for (client, is_here) in [(&near, true), (&far, false)] {
+            let found = client.take(key, indices.iter().copied()).call().expect("taken");
+            assert_eq!((found.shape(), found.version()), (&[indices.len() as u64, width.into()][..], 1));
+            assert!(elements::<u32>(&found) == wanted && found.is_contiguous(), "{key}");
+            let (report, bytes) = (found.report(), wanted.len() as u64 * 4);
+            if is_here {
+                assert_eq!((report.fabric.name(), report.bytes, report.copied), ("local", bytes, bytes));
+            } else {
+                let sent =
+                    indices.iter().collect::<std::collections::BTreeSet<_>>().len() as u64 * u64::from(width) * 4;
+                assert_eq!((report.fabric.name(), report.bytes), (Carrier::chosen().name(), sent));
+                moved += sent;
+            }
+        }
+    }
+    assert_eq!(scene.b().status().links.iter().map(|link| link.bytes_in).sum::<u64>(), moved);
+    drop((pusher, near, far));
+    scene.end();
+}
+
+// Promise: rows
+#[test]
+fn row_that_is_not_there_is_named_with_the_shape() {
+    let scene = Scene::two();
+    let (pusher, near, far) = (
+        connect(scene.a().socket(), "pusher"),
+        connect(scene.a().socket(), "near"),
+        connect(scene.b().socket(), "far"),
+    );
+    pusher.push_tensor("w", numbers(&pusher, &[3, 4], 0)).call().expect("pushed");
+    pusher.push_tensor("scalar", numbers(&pusher, &[], 0)).call().expect("pushed");
+    pusher.push_bundle("bundle", [("w", numbers(&pusher, &[3, 4], 0))]).call().expect("pushed");
+    let once = Until::Fetched(std::num::NonZeroU32::new(2).expect("not 0"));
+    pusher.push_tensor("counted", numbers(&pusher, &[3, 4], 0)).keep(once).call().expect("pushed");
+    let fits = "0 to 2 would fit; negative ones do not count from the end";
+    for (key, indices, says) in [
+        ("w", vec![0, 3], &["slice [3] does not fit shape [3, 4]: index 3 is no row", fits][..]),
+        ("w", vec![0, -1], &["slice [-1] does not fit shape [3, 4]: index -1 is no row", fits]),
+        ("w", vec![i64::MAX, i64::MIN], &["does not fit shape [3, 4]", fits]),
+        ("scalar", vec![0], &["a tensor without dimensions"]),
+        ("counted", vec![0], &["a number of times"]),
+    ] {
+        for client in [&near, &far] {
+            let e = client.take(key, indices.clone()).call().expect_err(key);
+            assert!(invalid(&e) && says.iter().all(|text| e.to_string().contains(text)), "{indices:?}: {e}");
+        }
+    }
+    for client in [&near, &far] {
+        client.take("bundle", [0]).call().expect_err("a bundle is no tensor");
+    }
+    assert_eq!(elements::<u32>(&far.take("w", [2, 0]).call().expect("taken")), [8, 9, 10, 11, 0, 1, 2, 3]);
+    drop((pusher, near, far));
+    scene.end();
+}
+
+// Promise: rows, seen to fail
+#[test]
+fn rows_of_several_requests_are_of_one_version() {
+    let scene = Scene::two();
+    let (pusher, far) = (connect(scene.a().socket(), "pusher"), connect(scene.b().socket(), "far"));
+    let version = |n: u32| {
+        let mut tensor = pusher.allocate_wait(DType::U32, [4000, 4]).call().expect("room");
+        tensor.as_mut_slice::<u32>().expect("u32").fill(n);
+        pusher.push_tensor("w", tensor).version(n.into()).call().expect("pushed");
+    };
+    let taken = || {
+        let found = far.take("w", scattered(4000, 4000)).call().expect("taken");
+        let (all, version) = (elements::<u32>(&found), found.version());
+        assert!(all.iter().all(|n| u64::from(*n) == version), "{version}: {:?}", all.iter().max());
+        version
+    };
+    version(1);
+    std::thread::scope(|scope| {
+        let pushes = scope.spawn(|| (2..=300).for_each(version));
+        while !pushes.is_finished() {
+            taken();
+        }
+    });
+    assert_eq!(taken(), 300);
+    // A version that has to be this one is gone with the next one.
+    let e = far.take("w", [0]).exactly(7).call().expect_err("it was replaced");
+    assert!(matches!(&e, Error::Failed(failure) if failure.code == FailureCode::VersionGone), "{e}");
+    drop((pusher, far));
+    scene.end();
+}
+
+#[test]
+fn async_clients_take_rows() {
+    let scene = Scene::two();
+    let pusher = connect(scene.a().socket(), "pusher");
+    pusher.push_tensor("w", numbers(&pusher, &[9000, 8], 0)).call().expect("pushed");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let far = Client::connect(scene.b().socket()).name("far").await.expect("the sidecar takes workers");
+        let take = |count| {
+            let far = far.clone();
+            async move {
+                let found = far.take("w", scattered(count, 9000)).await.expect("taken");
+                let firsts: Vec<_> = elements::<u32>(&found).into_iter().step_by(8).collect();
+                let wanted: Vec<_> = scattered(count, 9000).into_iter().map(|row| row as u32 * 8).collect();
+                assert!(firsts == wanted, "{count}");
+            }
+        };
+        tokio::join!(take(1), take(500), take(5000), take(9000));
+        // One that is given up leaves nothing behind.
+        let given_up = far.take("w", scattered(9000, 9000)).into_future();
+        let _ = tokio::time::timeout(Duration::from_micros(500), given_up).await;
+        take(3).await;
+        far.close().await;
+    });
+    drop(pusher);
+    scene.end();
+}

@@ -81,6 +81,17 @@
 //! # }
 //! ```
 //!
+//! # Rows
+//! Rows are gathered where the tensor lies, by their indices; see [`Client::take`](crate::Client::take).
+//! ```no_run
+//! # use transfer_client::{Client, Error};
+//! # async fn example(client: Client) -> Result<(), Error> {
+//! let samples = client.take("rows/3", [7, 4_000_000, 7]).await?;
+//! println!("{:?} {}", samples.shape(), samples.report());
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Sharded states
 //! Each rank of a job pushes its boxes of global tensors. A version is there when all ranks have pushed theirs, and is fetched in any
 //! other layout.
@@ -160,7 +171,7 @@
 //! # Contents
 //! - [`Client`], [`BlockingClient`]: the clients; [`Connect`] makes one.
 //! - [`TensorMut`], [`Frozen`], [`Tensor`]: a writable tensor, an immutable one, a fetched one.
-//! - [`Request`]: a call that is about to be made: [`Push`], [`PushMany`], [`Fetch`], [`FetchInto`], [`FetchMany`], [`FetchOnly`], [`Order`],
+//! - [`Request`]: a call that is about to be made: [`Push`], [`PushMany`], [`Fetch`], [`FetchInto`], [`FetchMany`], [`FetchOnly`], [`Take`], [`Order`],
 //!   [`AllocateWait`], [`TakeBack`], [`Counting`], [`Finish`].
 //! - [`s!`], [`Slice`], [`FetchedSlice`], [`FetchedSlices`]: parts of tensors, of which nothing else moves.
 //! - [`Publisher`], [`Subscriber`]: the pushes, and the fetches, of one key.
@@ -217,7 +228,7 @@ pub use counters::{Barrier, Counted, Counter, Counting, Round, Swapped};
 pub use error::{BatchError, BundleError, Error, LostRank, SessionEnd, ShardedError, TornDestination};
 pub use fetch::{
     EpochBegan, Fetch, FetchExcerpt, FetchInto, FetchIntoError, FetchMany, FetchedExcerpt, FetchedInto, FetchedSlice,
-    Landing, Subscriber, Tensor,
+    Landing, Subscriber, Take, Tensor,
 };
 pub use memory::{Frozen, TensorMut};
 pub use push::{AllocateWait, Order, Push, PushError, PushMany, Pushed, TakeBack};

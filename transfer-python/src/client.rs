@@ -271,6 +271,18 @@ impl Client {
         })))
     }
 
+    /// Fetches rows of a tensor. `indices` are integers of 8 bytes.
+    fn _take(&self, py: Python<'_>, key: &str, indices: &[u8], options: &Bound<'_, PyDict>) -> PyResult<Pending> {
+        let which = FetchOptions::read(options)?;
+        let take = fetches::take(&self.handle(py)?, key, indices);
+        let take = which.borrow().apply_to_rows(py, take)?;
+        let (about, guard) = ((key.to_owned(), Instant::now()), self.guard.clone());
+        Ok(Pending::new(going(take.begin(), move |py, result| {
+            let rows = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
+            Ok(Py::new(py, Tensor::new(Fetched::Slice(rows), guard, about.0))?.into_any())
+        })))
+    }
+
     fn _fetch_table(&self, py: Python<'_>, key: &str, options: &Bound<'_, PyDict>) -> PyResult<Pending> {
         let which = FetchOptions::read(options)?;
         let (fetch, about) = (self.handle(py)?.fetch_table(key), (key.to_owned(), Instant::now()));

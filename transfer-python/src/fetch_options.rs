@@ -4,7 +4,7 @@ use crate::options;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::time::Duration;
-use transfer_client::Fetch;
+use transfer_client::{Fetch, Take};
 
 /// The arguments of a call that choose a version: at most one of them is given.
 #[derive(Clone, Copy, Default)]
@@ -46,6 +46,20 @@ macro_rules! choose {
 }
 pub(crate) use choose;
 
+/// Applies all options to a fetch, of any kind.
+macro_rules! apply {
+    ($py:expr, $fetch:expr, $which:expr) => {{
+        let mut fetch = $fetch.timeout($which.timeout);
+        if let Some(fabric) = options::fabric($py, $which.require)? {
+            fetch = fetch.require(fabric);
+        }
+        if let Some(trace) = options::trace($py, $which.trace)? {
+            fetch = fetch.trace(trace);
+        }
+        choose!($py, fetch, $which.versions)
+    }};
+}
+
 /// The version, time-out and fabric of a fetch.
 pub(crate) struct Which<'a> {
     pub(crate) versions: Versions,
@@ -70,14 +84,16 @@ impl<'a> Which<'a> {
         py: Python<'_>,
         fetch: Fetch<transfer_client::BlockingClient, T>,
     ) -> PyResult<Fetch<transfer_client::BlockingClient, T>> {
-        let mut fetch = fetch.timeout(self.timeout);
-        if let Some(fabric) = options::fabric(py, self.require)? {
-            fetch = fetch.require(fabric);
-        }
-        if let Some(trace) = options::trace(py, self.trace)? {
-            fetch = fetch.trace(trace);
-        }
-        Ok(choose!(py, fetch, self.versions))
+        Ok(apply!(py, fetch, self))
+    }
+
+    /// As `apply`, for rows.
+    pub(crate) fn apply_to_rows(
+        &self,
+        py: Python<'_>,
+        take: Take<transfer_client::BlockingClient>,
+    ) -> PyResult<Take<transfer_client::BlockingClient>> {
+        Ok(apply!(py, take, self))
     }
 }
 

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::Arc;
 use std::time::Instant;
-use transfer_client::{BlockingClient, Error, Fetch, FetchedBundle, FetchedSlices};
+use transfer_client::{BlockingClient, Error, Fetch, FetchedBundle, FetchedSlices, Take};
 use transfer_memory::forked::ForkGuard;
 
 /// Begins a fetch of a tensor, or of a slice of it.
@@ -29,6 +29,12 @@ pub(crate) fn tensor(
         None => going(fetch.begin(), move |py, result| made(py, result.map(Fetched::Whole))),
         Some(slice) => going(fetch.slice(slice).begin(), move |py, result| made(py, result.map(Fetched::Slice))),
     })
+}
+
+/// A fetch of rows by their indices, integers of 8 bytes in this machine's order.
+pub(crate) fn take(client: &BlockingClient, key: &str, indices: &[u8]) -> Take<BlockingClient> {
+    let (indices, _) = indices.as_chunks();
+    client.take(key, indices.iter().map(|bytes| i64::from_ne_bytes(*bytes)))
 }
 
 /// The tensors of a bundle by their names, its version, and the report.

@@ -2,7 +2,7 @@
 
 use super::{TwoBuffers, both_clients};
 use crate::error::Error;
-use crate::fetch::{Fetch, FetchExcerpt, FetchMany, Subscriber, Tensor};
+use crate::fetch::{Fetch, FetchExcerpt, FetchMany, Subscriber, Take, Tensor};
 use crate::memory::{Frozen, TensorMut};
 use crate::push::{AllocateWait, Order, Push, PushMany, Source, TakeBack, allocate, checked, of_array};
 use crate::request::{HasHandle, ToKey, to_key};
@@ -121,6 +121,18 @@ both_clients! {
     /// Fetches many tensors with one wait.
     pub fn fetch_many<K: ToKey>(&self, keys: impl IntoIterator<Item = K>) -> FetchMany<Self> {
         FetchMany::new(self.handle().session(), keys.into_iter().map(|key| to_key(&key)).collect())
+    }
+
+    /// Fetches rows of the tensor under `key`, by their indices of the outermost dimension, in any order and any number of times:
+    /// the result has a row for each index. Where the version has to move, its owner gathers the rows and nothing else moves; on
+    /// this host they are copied out of the version. All are of one version.
+    ///
+    /// An index below 0 or beyond the last row fails the call with [`FailureCode::Invalid`](crate::FailureCode), and the text names
+    /// the index, the shape and what would fit. A request has room for some hundred rows, so a long list takes several, and the
+    /// call begins again if the version is replaced meanwhile. A version that is kept until it is fetched a number of times can only
+    /// be fetched as a whole.
+    pub fn take(&self, key: impl ToKey, indices: impl IntoIterator<Item = i64>) -> Take<Self> {
+        Take::new(self.handle().session(), to_key(&key), indices.into_iter().collect())
     }
 
     /// Fetches an excerpt of the newest version of `key`, for libraries that know what lies where in its body.

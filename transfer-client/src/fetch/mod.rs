@@ -3,7 +3,7 @@
 //! # Layout
 //! - `call`: the fetch of one version, `into`: of one into the caller's memory, and `many`: of many. `options`: theirs. `subscriber`: the versions of one key;
 //!   `seen`: those that it has returned.
-//! - `tensor`, `slice`: what is fetched. `excerpt`: bytes of versions, for libraries.
+//! - `take`: the fetch of rows. `tensor`, `slice`: what is fetched. `excerpt`: bytes of versions, for libraries.
 
 mod call;
 mod excerpt;
@@ -13,6 +13,7 @@ mod options;
 mod seen;
 mod slice;
 mod subscriber;
+mod take;
 mod tensor;
 
 pub use call::Fetch;
@@ -26,4 +27,5 @@ pub(crate) use seen::Since;
 pub use slice::FetchedSlice;
 pub(crate) use slice::span;
 pub use subscriber::Subscriber;
+pub use take::Take;
 pub use tensor::Tensor;

@@ -136,10 +136,12 @@ pub struct PackedRun {
 }
 
 /// How boxes are packed: one behind the other, each without gaps, and each at a multiple of [`ALIGNMENT`], with zeros in
-/// front of it. It is an iterator over the runs, which rise.
+/// front of it, or all without gaps. It is an iterator over the runs, which rise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packing {
     boxes: SmallVec<[BodyBox; 1]>,
+    /// Each box starts at a multiple of this.
+    alignment: u64,
     /// The current box, and how often each of its repeats has been done.
     current: usize,
     done: SmallVec<[u64; 4]>,
@@ -148,12 +150,28 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Packs these boxes.
+    /// Packs these boxes, each at a multiple of [`ALIGNMENT`].
     #[must_use]
     pub fn new(boxes: SmallVec<[BodyBox; 1]>) -> Packing {
-        let mut packing = Packing { boxes, current: 0, done: SmallVec::new(), from: 0, to: 0 };
+        Packing::aligned(boxes, ALIGNMENT)
+    }
+
+    /// Packs these boxes without gaps between them.
+    #[must_use]
+    pub fn dense(boxes: SmallVec<[BodyBox; 1]>) -> Packing {
+        Packing::aligned(boxes, 1)
+    }
+
+    fn aligned(boxes: SmallVec<[BodyBox; 1]>, alignment: u64) -> Packing {
+        let mut packing = Packing { boxes, alignment, current: 0, done: SmallVec::new(), from: 0, to: 0 };
         packing.begin();
         packing
+    }
+
+    /// Whether there are no gaps between the boxes, whatever their lengths.
+    #[must_use]
+    pub fn is_dense(&self) -> bool {
+        self.alignment == 1
     }
 
     /// Packs all of a version with this length.
@@ -171,7 +189,7 @@ impl Packing {
     /// Returns the length of the result in bytes. `None` beyond 2^63.
     #[must_use]
     pub fn len_bytes(&self) -> Option<u64> {
-        let end = |at: u64, b: &BodyBox| at.checked_next_multiple_of(ALIGNMENT)?.checked_add(b.len_bytes());
+        let end = |at: u64, b: &BodyBox| at.checked_next_multiple_of(self.alignment)?.checked_add(b.len_bytes());
         self.boxes.iter().try_fold(0, end).filter(|len| *len < 1 << 63)
     }
 
@@ -185,7 +203,7 @@ impl Packing {
     #[must_use]
     pub fn has_gaps(&self) -> bool {
         let inner = self.boxes.split_last().map_or(&[][..], |(_, inner)| inner);
-        inner.iter().any(|b| !b.len_bytes().is_multiple_of(ALIGNMENT))
+        inner.iter().any(|b| !b.len_bytes().is_multiple_of(self.alignment))
     }
 
     fn begin(&mut self) {
@@ -214,7 +232,7 @@ impl Iterator for Packing {
         }
         self.current += 1;
         if self.current < self.boxes.len() {
-            self.to = self.to.next_multiple_of(ALIGNMENT);
+            self.to = self.to.next_multiple_of(self.alignment);
         }
         self.begin();
         Some(run)

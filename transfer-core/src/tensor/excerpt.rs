@@ -1,7 +1,7 @@
-//! A part of a version: a slice of a tensor, or boxes of its body with or without its metadata.
+//! A part of a version: a slice or rows of a tensor, or boxes of its body with or without its metadata.
 
 use super::boxes::BOX_BYTES;
-use super::{BodyBox, DType, InvalidShape, InvalidSlice, MAX_RANK, Misfit, Packing, Slice, TensorMeta};
+use super::{BodyBox, DType, InvalidShape, InvalidSlice, MAX_RANK, Misfit, Packing, Rows, Slice, TensorMeta};
 use crate::memory::LocalSlice;
 use crate::plan::GatherList;
 use smallvec::SmallVec;
@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 /// The most ranges of one [`Excerpt`].
 pub const MAX_EXCERPT_RANGES: usize = 48;
 
-/// The most bytes that the boxes of one [`Excerpt`] take in a message: those of its ranges. A request with this many fits
-/// in the smallest message that a fabric has, and so does one with the longest [`Slice`].
+/// The most bytes that the boxes or the rows of one [`Excerpt`] take in a message: those of its ranges. A request with this many
+/// fits in the smallest message that a fabric has, and so does one with the longest [`Slice`].
 pub const MAX_EXCERPT_BYTES: usize = MAX_EXCERPT_RANGES * BOX_BYTES;
 
 /// The length from which on the runs of a box are sent from where they lie. Shorter ones are packed first.
@@ -40,8 +40,8 @@ impl BodyRange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidExcerpt {
-    /// The boxes take more than [`MAX_EXCERPT_BYTES`].
-    #[error("the boxes of an excerpt take at most {MAX_EXCERPT_BYTES} bytes of a message, these take {found}")]
+    /// The boxes or rows take more than [`MAX_EXCERPT_BYTES`].
+    #[error("the boxes or rows of an excerpt take at most {MAX_EXCERPT_BYTES} bytes of a message, these take {found}")]
     TooLong {
         /// The bytes that they take.
         found: usize,
@@ -60,6 +60,12 @@ pub enum InvalidExcerpt {
         /// The length of a run, in bytes.
         run: u64,
     },
+    /// A row does not follow the one before it.
+    #[error("the rows of an excerpt rise, and {index} does not")]
+    RowsNotRising {
+        /// Its index.
+        index: i64,
+    },
     /// A box starts before the end of the one before it.
     #[error("the boxes of an excerpt rise and do not overlap; the one at {offset} does not follow the one before it")]
     NotRising {
@@ -75,13 +81,15 @@ pub enum ExcerptPart {
     Boxes(Box<[BodyBox]>),
     /// A slice of a tensor. The owner finds out what it is of the version that it sends.
     Slice(Slice),
+    /// Rows of a tensor, likewise.
+    Rows(Rows),
 }
 
-/// A part of a version: rising boxes of its body, with or without the metadata, or a slice of a tensor.
+/// A part of a version: rising boxes of its body, with or without the metadata, or a slice or rows of a tensor.
 ///
 /// Where the version is read by reference, the reader gets all of it and no byte moves. Everywhere else the boxes move
 /// and land one behind the other, each at a multiple of [`ALIGNMENT`](crate::memory::ALIGNMENT) with zeros in front of it:
-/// those of a slice as a tensor of its shape, others as a body of bytes. If a box does not lie in the body, none of the
+/// those of a slice, and rows, which have no gaps, as a tensor of its shape, others as a body of bytes. If a box does not lie in the body, none of the
 /// boxes is sent: the asker knew another version's layout, and learns it from the metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Excerpt {
@@ -141,6 +149,12 @@ impl Excerpt {
         }
     }
 
+    /// Creates the excerpt that is some rows of a tensor.
+    #[must_use]
+    pub fn rows(rows: Rows) -> Excerpt {
+        Excerpt { with_metadata: false, part: ExcerptPart::Rows(rows) }
+    }
+
     /// Creates the excerpt that is the metadata alone.
     #[must_use]
     pub fn metadata() -> Excerpt {
@@ -162,7 +176,7 @@ impl Excerpt {
     /// Returns what is sent out of a version.
     ///
     /// # Errors
-    /// [`InvalidSlice`] for a slice that does not fit the version.
+    /// [`InvalidSlice`] for a slice or rows that do not fit the version.
     pub fn of(&self, whole: &TensorMeta) -> Result<Cut, InvalidSlice> {
         match &self.part {
             ExcerptPart::Slice(slice) => {
@@ -172,6 +186,7 @@ impl Excerpt {
                 debug_assert_eq!(packing.len_bytes(), Some(meta.len_bytes()), "{slice} of {whole}");
                 Ok(Cut { meta, packing })
             }
+            ExcerptPart::Rows(rows) => rows.of(whole).map(|(meta, packing)| Cut { meta, packing }),
             ExcerptPart::Boxes(boxes) => self.cut(boxes, whole).map_err(|e| InvalidSlice {
                 slice: Slice::default(),
                 shape: whole.shape().clone(),
@@ -199,7 +214,8 @@ impl Cut {
     /// there are zeros between them.
     #[must_use]
     pub fn is_packed(&self) -> bool {
-        let is_short = |b: &BodyBox| b.run() < MIN_GATHERED_RUN && !b.repeats().is_empty();
+        let are_rows = self.packing.is_dense() && self.packing.boxes().len() > 1;
+        let is_short = |b: &BodyBox| b.run() < MIN_GATHERED_RUN && (are_rows || !b.repeats().is_empty());
         !self.may_be_gathered() || self.packing.boxes().iter().any(is_short)
     }
 

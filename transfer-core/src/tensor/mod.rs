@@ -6,6 +6,7 @@ mod excerpt;
 mod gathered;
 mod key;
 mod retention;
+mod rows;
 mod shape;
 mod slice;
 mod slice_text;
@@ -18,6 +19,7 @@ pub use key::{
     InvalidName, Key, MAX_COUNTER_NAME_BYTES, MAX_KEY_BYTES, Name, ReservedFor, Select, TensorName, Version,
 };
 pub use retention::{Life, Retention, Spill, Until};
+pub use rows::Rows;
 pub use shape::{InvalidShape, MAX_METADATA_BYTES, MAX_RANK, MetaParts, Shape, TensorMeta};
 pub use slice::{BoxDim, InvalidSlice, Misfit, Slice, SliceDim, SliceRange, TensorBox};
 pub use slice_text::ParseSliceError;

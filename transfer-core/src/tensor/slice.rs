@@ -99,6 +99,14 @@ pub enum Misfit {
         /// The length of the dimension.
         len: u64,
     },
+    /// A row lies outside of the outermost dimension.
+    #[error("index {index} is no row, {}", rows_that_fit(*len))]
+    Row {
+        /// The index.
+        index: i64,
+        /// The number of rows.
+        len: u64,
+    },
     /// Two elements share a byte along the last dimension, and it separates them.
     #[error(
         "two elements share a byte in dimension {dim}: its bounds have to be even, and its step 1, and it has no index"
@@ -110,6 +118,14 @@ pub enum Misfit {
     /// The result has no valid shape, which no slice of a valid tensor causes.
     #[error("its result would be too large")]
     TooLarge,
+}
+
+/// What would be right in place of a row that is not there.
+fn rows_that_fit(len: u64) -> String {
+    match len.checked_sub(1) {
+        Some(last) => format!("0 to {last} would fit; negative ones do not count from the end"),
+        None => "there are none".to_owned(),
+    }
 }
 
 impl From<InvalidShape> for Misfit {

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import array
+import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, overload
 
-from . import _native, _sharded, _tree
+from . import _native, _sharded, _torch, _tree
 from ._arrays import foreign
 from ._errors import Invalid, VersionGone
 from ._native import Buffer, Pending, Pushed, Report, Tensor
@@ -92,6 +94,35 @@ def _check_readers(options: PushOptions) -> None:
     tenants = options.get("readable_by", ())
     if isinstance(tenants, str) or not isinstance(tenants, Sequence) or not all(isinstance(tenant, str) for tenant in tenants):
         raise Invalid(f'readable_by is a list of names of tenants, such as ["eval"]; this is {tenants!r}')
+
+
+def take(client: _native.Client, key: str, indices: object, options: FetchOptions) -> Call[Tensor]:
+    rows: Tensor = yield client._take(key, _rows(indices), dict(options))
+    return rows
+
+
+def _rows(indices: Any) -> bytes:
+    """Indices of rows, as integers of 8 bytes."""
+    if _torch.is_tensor(indices):
+        indices = indices.detach().cpu().numpy()
+    if (numpy := sys.modules.get("numpy")) is not None and isinstance(indices, numpy.ndarray):
+        if indices.ndim != 1 or indices.dtype.kind not in "iu" and indices.size > 0:
+            raise Invalid(f"{_ROWS}; this is an array of {indices.dtype} with the shape {list(indices.shape)}")
+        if indices.dtype.kind == "u" and indices.size > 0 and indices.max() >= 1 << 63:
+            raise Invalid(f"{_ROWS}; this has {indices.max()}")
+        rows: bytes = indices.astype("int64").tobytes()
+        return rows
+    try:
+        listed = list(indices)
+        if not any(isinstance(index, bool) for index in listed):
+            return array.array("q", listed).tobytes()
+    except (TypeError, OverflowError):
+        pass
+    shown = repr(indices)
+    raise Invalid(f"{_ROWS}; this is {shown if len(shown) <= 200 else shown[:200] + '...'}")
+
+
+_ROWS = "indices are whole numbers from -2**63 to 2**63 - 1 in one dimension, such as [7, 3] or np.array([7, 3])"
 
 
 def keys_of(keys: Sequence[str]) -> list[str]:

@@ -139,6 +139,15 @@ class Client(_native.Client):
         """
         return wait(_calls.one(self._fetch_many(_calls.keys_of(keys), **options)))
 
+    def take(self, key: str, indices: object, **options: Unpack[FetchOptions]) -> Tensor:
+        """Fetches rows of a tensor by their indices of the outermost dimension, whole numbers in a list or an array of one dimension: the result has a
+        row for each, in their order, and all are of one version. Where it has to move, its owner gathers the rows, and nothing else moves; on this
+        host they are copied out of the version, and the report says so. The options are those of `fetch`.
+
+        Raises `Invalid` for an index that is below 0 or beyond the last row, with the index, the shape and what would be right.
+        """
+        return wait(_calls.take(self, key, indices, options))
+
     def delete(self, key: str, *, timeout: float | None = 30.0) -> None:
         """Ends a key of this worker's. Tensors of it that are being read stay until they are not."""
         return wait(_calls.one(self._delete(key, timeout)))

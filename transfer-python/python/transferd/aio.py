@@ -130,6 +130,10 @@ class Client:
         """As `transferd.Client.fetch_many`."""
         return await self._loop.wait(self._client._fetch_many(_calls.keys_of(keys), **options))
 
+    async def take(self, key: str, indices: object, **options: Unpack[FetchOptions]) -> Tensor:
+        """As `transferd.Client.take`."""
+        return await self._loop.run(_calls.take(self._client, key, indices, options))
+
     async def delete(self, key: str, *, timeout: float | None = 30.0) -> None:
         """As `transferd.Client.delete`."""
         await self._loop.wait(self._client._delete(key, timeout))

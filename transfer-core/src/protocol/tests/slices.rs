@@ -4,7 +4,8 @@ use super::pair::{Pair, Worker, key, name};
 use crate::op::{Answer, FailureCode, FetchedTensor, OpId, Push, Reply, Report, Request};
 use crate::protocol::{SpillConfig, Tenant};
 use crate::tensor::{
-    BodyBox, DType, Excerpt, Packing, Repeat, Retention, Select, Slice, SliceDim, SliceRange, Spill, TensorMeta, Until,
+    BodyBox, DType, Excerpt, Packing, Repeat, Retention, Rows, Select, Slice, SliceDim, SliceRange, Spill, TensorMeta,
+    Until,
 };
 use crate::time::Time;
 use crate::wire::ranges::ArenaRange;
@@ -21,6 +22,10 @@ fn columns(count: i64) -> Option<Box<Excerpt>> {
 
 fn slice(dims: impl IntoIterator<Item = SliceDim>) -> Option<Box<Excerpt>> {
     Some(Box::new(Excerpt::slice(Slice::new(dims)).unwrap()))
+}
+
+fn rows(indices: &[i64]) -> Option<Box<Excerpt>> {
+    Some(Box::new(Excerpt::rows(Rows::new(indices.to_vec()).unwrap())))
 }
 
 fn tensor(dims: &[u64]) -> TensorMeta {
@@ -88,6 +93,43 @@ fn slice_moves_alone_packed_or_from_where_it_lies() {
         assert_eq!((got.meta, got.is_part, bytes.len()), (tensor(&shape), true, expected.len()));
         assert_eq!(bytes, expected);
         assert_eq!(copied(&got.report), (bytes.len() as u64, packed));
+    }
+    pair.ends_clean(&[(w, "w"), (far, "far")]);
+}
+
+// Promise: rows, seen to fail
+#[test]
+fn rows_move_alone_packed_or_from_where_they_lie() {
+    let mut pair = Pair::new();
+    let (w, far) = (pair.worker(0, "w"), pair.worker(1, "far"));
+    let (narrow, wide) = (tensor(&[40, 100]), tensor(&[3, 5000]));
+    let contents = [("narrow", &narrow), ("wide", &wide)].map(|(key, meta)| publish(&mut pair, w, key, meta));
+    for (key, part, shape, packed) in [
+        ("narrow", rows(&[0, 7, 39]), [3, 100], 300),
+        ("narrow", rows(&[3, 4, 5]), [3, 100], 0),
+        ("narrow", rows(&[]), [0, 100], 0),
+        ("wide", rows(&[0, 2]), [2, 5000], 0),
+    ] {
+        let (meta, content) = if key == "wide" { (&wide, &contents[1]) } else { (&narrow, &contents[0]) };
+        let expected = part_of(content, meta, part.as_deref());
+        pair.fetch_part(far, key, Select::Latest, part);
+        pair.settle();
+        let (got, bytes) = fetched(&mut pair, far);
+        assert_eq!((got.meta, got.is_part), (tensor(&shape), true));
+        assert_eq!(bytes, expected);
+        assert_eq!(copied(&got.report), (shape.iter().product(), packed));
+    }
+    for (index, text) in
+        [(40, "slice [40] does not fit shape [40, 100]"), (-1, "slice [-1] does not fit shape [40, 100]")]
+    {
+        pair.fetch_part(far, "narrow", Select::Latest, rows(&[index]));
+        pair.settle();
+        let replies = pair.replies(far);
+        let [Reply::Answer { answer: Answer::Failed { failure, .. }, .. }] = &replies[..] else {
+            panic!("{replies:?}")
+        };
+        assert!(failure.code == FailureCode::Invalid && failure.text.contains(text), "{failure:?}");
+        assert!(failure.text.contains("0 to 39 would fit"), "{failure:?}");
     }
     pair.ends_clean(&[(w, "w"), (far, "far")]);
 }
@@ -318,7 +360,7 @@ fn slices_of_versions_on_disk_are_read_back_and_a_damaged_one_keeps_no_place() {
     pair.settle();
     assert!(pair.replies(w).iter().any(|reply| matches!(reply, Reply::Returned { pushed, .. } if *pushed == op)));
     for reader in [near, far] {
-        for part in [columns(64), columns(4500), slice([(1..2).into()]), slice([(0..0).into()])] {
+        for part in [columns(64), columns(4500), slice([(1..2).into()]), slice([(0..0).into()]), rows(&[0, 2])] {
             let len = part.as_ref().unwrap().of(&meta).unwrap().meta.len_bytes();
             pair.fetch_part(reader, "k", Select::Latest, part);
             pair.settle();
@@ -349,6 +391,10 @@ fn worker_of_another_tenant_gets_a_copy_of_the_slice_alone() {
         let (got, bytes) = fetched(&mut pair, reader);
         assert_eq!(bytes, part_of(&content, &meta, columns(64).as_deref()));
         assert_eq!((got.is_part, copied(&got.report)), (true, (192, 192)));
+        pair.fetch_part(reader, "k", Select::Latest, rows(&[0, 2]));
+        pair.settle();
+        let (got, bytes) = fetched(&mut pair, reader);
+        assert_eq!((got.is_part, bytes), (true, part_of(&content, &meta, rows(&[0, 2]).as_deref())));
     }
     pair.ends_clean(&[(w, "w"), (near, "near"), (far, "far")]);
 }

@@ -333,7 +333,7 @@ mod tests {
     use super::*;
     use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
     use crate::tensor::{
-        BodyBox, BodyRange, DType, Excerpt, GatheredPart, MAX_GATHERED_BYTES, MAX_RANK, Repeat, Select, Slice,
+        BodyBox, BodyRange, DType, Excerpt, GatheredPart, MAX_GATHERED_BYTES, MAX_RANK, Repeat, Rows, Select, Slice,
         SliceDim, SliceRange, TensorMeta,
     };
     use crate::wire::landing::SlotNumber;
@@ -345,7 +345,7 @@ mod tests {
         SlotGrant { number: SlotNumber::new(5, 1), capacity: 4096, remote, body: None }
     }
 
-    fn widest_excerpts() -> [Excerpt; 4] {
+    fn widest_excerpts() -> [Excerpt; 7] {
         let ranges = (0..48).map(|n| BodyRange { offset: n << 40, len: 64 << n.min(20) });
         let repeat = |n: usize| Repeat { count: 2, stride: 3 << (32 - n) };
         let deep = |n: u64| BodyBox::new(n << 50, 1, (0..23).map(repeat).collect()).unwrap();
@@ -356,6 +356,9 @@ mod tests {
             Excerpt::new(false, vec![deep(0), deep(1)]).unwrap(),
             Excerpt::slice(Slice::new(vec![range.into(); MAX_RANK])).unwrap(),
             Excerpt::slice(Slice::new(some)).unwrap(),
+            Excerpt::rows(Rows::new((0..807).collect()).unwrap()),
+            Excerpt::rows(Rows::new(vec![i64::MIN, -1, 126, 127, 255, i64::MAX]).unwrap()),
+            Excerpt::rows(Rows::new(vec![]).unwrap()),
         ]
     }
 
