@@ -72,6 +72,15 @@ fn version_lands_in_the_tensor_of_its_reader() {
         assert_eq!((fetched.landing(), fetched.report().copied), (Landing::OnThisHost, *bytes));
         assert!(has(fetched.tensor(), first));
     }
+    // One that is staged lands in the pool, which has room for the first one.
+    let staged = far.fetch("w").into(empty(&far, 256)).staged().call();
+    let (error, tensor) = staged.expect_err("another shape, or no room in the pool").into_parts();
+    assert!(tensor.is_some_and(|tensor| tensor.as_bytes().iter().all(|byte| *byte == 0xee)), "{error}");
+    pusher.push_tensor("small", numbers(&pusher, 256, 3)).call().expect("pushed");
+    for (client, landing) in [(&near, Landing::OnThisHost), (&far, Landing::Staged)] {
+        let staged = client.fetch("small").into(empty(client, 256)).staged().call().expect("it is copied");
+        assert!(has(staged.tensor(), 3) && staged.landing() == landing);
+    }
     // Of a slice, nothing else moves.
     let rows = sizes.last().expect("there are some") / 4 / WIDTH;
     let first = sizes.len() as u32 * 7;
@@ -193,5 +202,65 @@ fn nothing_lands_in_an_arena_that_a_restarted_sidecar_has_taken_back() {
     check_copies(&fetched);
     assert!(has(fetched.tensor(), 5));
     drop((fetched, pusher, far));
+    scene.end();
+}
+
+// Promise: into-memory
+#[test]
+fn bundle_is_copied_into_the_tensors_of_its_reader_or_none_is_written() {
+    let scene = Scene::two_with(&["--pool-bytes", "4MiB"]);
+    let (pusher, near, far) = (
+        connect(scene.a().socket(), "pusher"),
+        connect(scene.a().socket(), "near"),
+        connect(scene.b().socket(), "far"),
+    );
+    // The second one does not fit the landing pool: it comes in buckets.
+    for (version, rows) in [(1, 256), (2, 2048)] {
+        let tensors = [("w", numbers(&pusher, rows, 5)), ("b", numbers(&pusher, 1, 7)), ("c", numbers(&pusher, 1, 0))];
+        pusher.push_bundle("k", tensors).version(version).call().expect("pushed");
+        for (client, is_here) in [(&near, true), (&far, false)] {
+            let plain = *client.fetch_bundle("k").call().expect("fetched").report();
+            let into = [("b", empty(client, 1)), ("w", empty(client, rows))];
+            let into = into.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect();
+            let fetched = client.fetch_bundle("k").at_least(version).into(into).call().expect("fetched");
+            assert_eq!(fetched.version(), version);
+            let by_reference = is_here || plain.copied == 0;
+            assert_eq!(fetched.landing(), if by_reference { Landing::OnThisHost } else { Landing::Whole });
+            let further = (rows + 1) * WIDTH * 4;
+            assert!(fetched.report().copied >= further && (!is_here || fetched.report().copied == further));
+            let tensors = fetched.into_tensors();
+            assert!(has(tensors.get("w").expect("w"), 5) && has(tensors.get("b").expect("b"), 7));
+        }
+    }
+    for client in [&near, &far] {
+        for (name, rows, says) in [("w", 255, "u32[255, 1024]"), ("v", 1, "no tensor \"v\"")] {
+            let into = [("b", empty(client, 1)), (name, empty(client, rows))];
+            let into = into.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect();
+            let failed = client.fetch_bundle("k").into(into).call().expect_err("it does not fit");
+            let (error, tensors) = failed.into_parts();
+            assert!(error.to_string().contains(says), "{error}");
+            let tensors = tensors.expect("they are the caller's");
+            assert!(tensors.iter().all(|(_, tensor)| tensor.as_bytes().iter().all(|byte| *byte == 0xee)));
+        }
+        // A call that is given up has its tensors again, although nobody has pushed.
+        let into = [("b".to_owned(), empty(client, 1))].into_iter().collect();
+        let mut waits = client.fetch_bundle("nobody").into(into).begin();
+        assert!(waits.wait(Duration::ZERO).is_none());
+        waits.cancel();
+        let (error, tensors) =
+            waits.wait(Duration::from_secs(20)).expect("it ends").expect_err("cancelled").into_parts();
+        let is_cancelled = matches!(&error, Error::Failed(failure) if failure.code == FailureCode::Cancelled);
+        assert!(is_cancelled && tensors.is_some_and(|tensors| tensors.len() == 1), "{error}");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let client = Client::connect(scene.b().socket()).name("async").arena_bytes(1 << 20).await.expect("a worker");
+        let b = client.allocate(DType::U32, [1, WIDTH]).expect("room");
+        let fetched =
+            client.fetch_bundle("k").into([("b".to_owned(), b)].into_iter().collect()).await.expect("fetched");
+        assert!(has(fetched.tensors().get("b").expect("b"), 7));
+        client.close().await;
+    });
+    drop((pusher, near, far));
     scene.end();
 }

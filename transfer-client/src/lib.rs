@@ -183,7 +183,7 @@
 //! - [`gpu`]: copies between tensors and GPUs.
 //! - [`Counter`], [`Barrier`]: counters and barriers of the job.
 //! - [`Rank`], [`Shard`], [`PushShards`], [`PushedShards`], [`FetchSharded`], [`ShardedLayout`], [`ShardedError`]: sharded states.
-//! - [`FetchInto`], [`FetchedInto`], [`Landing`]: fetches into the caller's memory.
+//! - [`FetchInto`], [`FetchBundleInto`], [`FetchedInto`], [`Landing`]: fetches into the caller's memory.
 //! - For libraries on the clients, as `transfer-exchange` is one: [`flow`], calls that consist of many; [`FetchExcerpt`], bytes of
 //!   versions; [`EncodedBatch`], [`BatchDecoder`], batches in a layout of one's own; [`Client::extension`].
 //! - [`Error`], [`PushError`], [`FetchIntoError`]: what failed, whose fault it is, and whether a retry helps.
@@ -222,7 +222,7 @@ pub use batch::{
     BatchBuilder, BatchDecoder, BatchStream, BatchStreamReader, ColumnMut, EncodedBatch, FetchedBatch, FetchedTable,
     Finish, FixedShapeTensor, NextBatch,
 };
-pub use bundle::{BundleMut, BundleTensor, FetchOnly, FetchedBundle, FetchedSlices};
+pub use bundle::{BundleMut, BundleTensor, FetchBundleInto, FetchOnly, FetchedBundle, FetchedSlices};
 pub use client::{Connect, Doorbell, Publisher, TwoBuffers};
 pub use counters::{Barrier, Counted, Counter, Counting, Round, Swapped};
 pub use error::{BatchError, BundleError, Error, LostRank, SessionEnd, ShardedError, TornDestination};

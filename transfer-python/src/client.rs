@@ -188,12 +188,13 @@ impl Client {
     /// tensor, such as "tcp". `trace` is a traceparent. `slice` is the part of the tensor to be fetched, such as np.s_[0:1024, -512:]: nothing else
     /// moves, and on this host it is a view. Bounds outside of the tensor are an error. `into` is a `Buffer` of this client with the
     /// shape and element type of what is fetched: from another node the bytes land in it, without a further copy, and its views
-    /// see them. The call returns, or raises, when no other process can write there any more.
+    /// see them. The call returns, or raises, when no other process can write there any more. With `staged` they land beside the buffer
+    /// first and are copied, so that it is never half new.
     ///
     /// With `into`, returns a `FetchedInto`, or raises `DestinationTorn` if the buffer may be half new. Else returns a `Tensor`: read-only, and without a copy where the fabric allows. Raises `Timeout`, `VersionGone`,
     /// `PermissionDenied`, `PeerLost`, `RequireUnmet`, `SidecarGone`, `Forked`.
-    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None, slice = None, into = None),
-        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None, slice=None, into=None)")]
+    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None, slice = None, into = None, staged = false),
+        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None, slice=None, into=None, staged=False)")]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
     fn fetch(
         &self,
@@ -207,14 +208,15 @@ impl Client {
         trace: Option<&str>,
         slice: Option<&Bound<'_, PyAny>>,
         into: Option<&Bound<'_, Buffer>>,
+        staged: bool,
     ) -> PyResult<Py<PyAny>> {
         let which = Which::of([at_least, exactly, after], timeout, require, trace)?;
-        run(py, self.begin_fetch(py, key, &which, (slice, into))?)
+        run(py, self.begin_fetch(py, key, &which, (slice, into, staged))?)
     }
 
     /// Begins a fetch, and returns it as a `Pending`. Its arguments are those of `fetch`.
-    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None, slice = None, into = None),
-        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None, slice=None, into=None)")]
+    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None, slice = None, into = None, staged = false),
+        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None, slice=None, into=None, staged=False)")]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
     fn fetch_later(
         &self,
@@ -228,9 +230,10 @@ impl Client {
         trace: Option<&str>,
         slice: Option<&Bound<'_, PyAny>>,
         into: Option<&Bound<'_, Buffer>>,
+        staged: bool,
     ) -> PyResult<Pending> {
         let which = Which::of([at_least, exactly, after], timeout, require, trace)?;
-        let pending = Pending::new(self.begin_fetch(py, key, &which, (slice, into))?);
+        let pending = Pending::new(self.begin_fetch(py, key, &which, (slice, into, staged))?);
         pending.begin(py);
         Ok(pending)
     }
@@ -589,11 +592,12 @@ impl Client {
         py: Python<'_>,
         key: &str,
         which: &Which<'_>,
-        (slice, into): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, Buffer>>),
+        (slice, into, staged): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, Buffer>>, bool),
     ) -> PyResult<Box<dyn crate::pending::Going>> {
         let fetch = which.apply(py, self.handle(py)?.fetch(key))?;
         match into {
-            Some(buffer) => into::begin(fetch, slice, key, buffer),
+            Some(buffer) => into::begin(fetch, slice, key, buffer, staged),
+            None if staged => Err(errors::invalid(py, "staged=True is for a fetch with into=")),
             None => fetches::tensor(fetch, slice, key, self.guard.clone()),
         }
     }

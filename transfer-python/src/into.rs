@@ -57,12 +57,13 @@ struct IntoBuffer {
     has_ended: bool,
 }
 
-/// Begins a fetch into a buffer, of a tensor or of a slice of it.
+/// Begins a fetch into a buffer, of a tensor or of a slice of it. If it `is_staged`, it lands beside the buffer first.
 pub(crate) fn begin(
     fetch: Fetch<BlockingClient>,
     slice: Option<&Bound<'_, PyAny>>,
     key: &str,
     buffer: &Bound<'_, Buffer>,
+    is_staged: bool,
 ) -> PyResult<Box<dyn Going>> {
     let about = (key.to_owned(), Instant::now());
     let slice = slice.map(slices::of).transpose()?;
@@ -72,6 +73,7 @@ pub(crate) fn begin(
         None => fetch.into(tensor),
         Some(slice) => fetch.slice(slice).into(tensor),
     };
+    let request = if is_staged { request.staged() } else { request };
     Ok(Box::new(IntoBuffer { begun: request.begin(), buffer: buffer.clone().unbind(), about, has_ended: false }))
 }
 

@@ -167,3 +167,35 @@ def test_a_call_that_is_given_up_before_it_was_sent_is_not_sent(tmp_path) -> Non
         c.fetch("somebody", into=buffer)
         assert buffer.numpy()[7] == 7
     sidecar.stop()
+
+
+# Promise: python-into
+def test_a_staged_fetch_lands_beside_the_buffer_first(nodes) -> None:
+    giver, taker, path = nodes
+    giver.push("staged", np.arange(512, dtype="float32").reshape(16, 32))
+    buffer, part = taker.empty((16, 32)), taker.empty((16, 2))
+    got = taker.fetch("staged", into=buffer, staged=True)
+    assert (got.in_place, got.landing, got.buffer is buffer) == (False, "copied: it landed beside first, as staged", True)
+    assert buffer.numpy()[15, 31] == 511 and got.report.copied >= 3 * buffer.nbytes
+    taker.fetch("staged", slice=np.s_[:, 1:3], into=part, staged=True)
+    assert part.numpy()[15].tolist() == [481, 482]
+    here = giver.fetch("staged", into=giver.empty((16, 32)), staged=True)
+    assert "this host" in here.landing
+    wrong = taker.empty((16, 31))
+    wrong.numpy()[...] = 7
+    with pytest.raises(td.Invalid, match=r"f32\[16, 32\].*the destination is"):
+        taker.fetch("staged", into=wrong, staged=True)
+    assert (wrong.numpy() == 7).all() and not wrong.pushed
+    # Nobody else writes there, so nothing has to be waited for.
+    pending = taker.fetch_later("later staged", into=buffer, staged=True)
+    pending.cancel()
+    assert not buffer.pushed and buffer.numpy()[15, 31] == 511
+    with pytest.raises(td.Invalid, match="with into="):
+        taker.fetch("staged", staged=True)
+
+    async def run() -> None:
+        async with td.aio.connect(path) as c:
+            mine = await c.empty((16, 32))
+            assert not (await c.fetch("staged", into=mine, staged=True)).in_place and mine.numpy()[0, 5] == 5
+
+    asyncio.run(run())

@@ -6,12 +6,14 @@
 //!
 //! # Layout
 //! - `tensor`: tensors that are about to be pushed. `fetched`: those that were fetched; `writable`: those that were taken back.
+//! - `into`: bundles that are copied into the caller's memory.
 //! - `only`: some tensors of a version, or slices of them; `slices`: their result; `parts`: what is asked for, and what has
 //!   landed. `taken_back`: the memory of a bundle that is taken back. `buckets`: versions that do not fit the landing
 //!   pool.
 
 mod buckets;
 mod fetched;
+mod into;
 mod only;
 mod parts;
 mod slices;
@@ -22,6 +24,7 @@ mod writable;
 pub(crate) use buckets::in_buckets;
 pub use fetched::FetchedBundle;
 pub(crate) use fetched::take_bundle;
+pub use into::FetchBundleInto;
 pub use only::FetchOnly;
 pub(crate) use parts::Wanted;
 pub use slices::FetchedSlices;

@@ -40,6 +40,10 @@ pub enum Landing {
     /// It was copied out of the landing pool: one key opens all of a segment to a peer (`--isolation pool`), so the memory could
     /// not be closed again.
     SharedKey,
+    /// It was copied out of the landing pool, since [`FetchInto::staged`] was asked for.
+    Staged,
+    /// It was copied from where it landed: a bundle lands as a whole, so that no tensor is written unless all are there.
+    Whole,
 }
 
 impl fmt::Display for Landing {
@@ -49,15 +53,17 @@ impl fmt::Display for Landing {
             Landing::OnThisHost => "copied: the version lies on this host",
             Landing::ReturnedArena => "copied: the sidecar was restarted, and maps this arena read-only",
             Landing::SharedKey => "copied: one key opens all of a segment (--isolation pool)",
+            Landing::Staged => "copied: it landed beside first, as staged",
+            Landing::Whole => "copied: a bundle lands as a whole before its first tensor is written",
         })
     }
 }
 
-/// A tensor that was fetched into.
+/// A tensor that was fetched into, or the tensors of a bundle.
 #[derive(Debug)]
-pub struct FetchedInto {
-    tensor: TensorMut,
-    version: Version,
+pub struct FetchedInto<T = TensorMut> {
+    memory: T,
+    version: u64,
     report: Report,
     landing: Landing,
 }
@@ -66,19 +72,33 @@ impl FetchedInto {
     /// The tensor.
     #[must_use]
     pub fn tensor(&self) -> &TensorMut {
-        &self.tensor
+        &self.memory
     }
 
     /// The tensor, writable.
     #[must_use]
     pub fn into_tensor(self) -> TensorMut {
-        self.tensor
+        self.memory
+    }
+}
+
+impl<T> FetchedInto<T> {
+    pub(crate) fn new(memory: T, version: u64, report: Report, landing: Landing) -> FetchedInto<T> {
+        FetchedInto { memory, version, report, landing }
+    }
+
+    pub(crate) fn memory(&self) -> &T {
+        &self.memory
+    }
+
+    pub(crate) fn into_memory(self) -> T {
+        self.memory
     }
 
     /// The version.
     #[must_use]
     pub fn version(&self) -> u64 {
-        self.version.0
+        self.version
     }
 
     /// The report of the fetch. A copy of this process is counted.
@@ -94,14 +114,14 @@ impl FetchedInto {
     }
 }
 
-/// A failed fetch into memory. It contains the tensor, if nobody else can write it: with
+/// A failed fetch into memory. It contains the tensor, or those of a bundle, if nobody else can write it: with
 /// [`Error::DestinationTorn`](crate::Error::DestinationTorn) half new, with any other error as it was.
 #[derive(Debug)]
-pub struct FetchIntoError(Box<(Error, Option<TensorMut>)>);
+pub struct FetchIntoError<T = TensorMut>(Box<(Error, Option<T>)>);
 
-impl FetchIntoError {
-    fn new(error: Error, tensor: Option<TensorMut>) -> FetchIntoError {
-        FetchIntoError(Box::new((error, tensor)))
+impl<T> FetchIntoError<T> {
+    pub(crate) fn new(error: Error, memory: Option<T>) -> FetchIntoError<T> {
+        FetchIntoError(Box::new((error, memory)))
     }
 
     /// The error.
@@ -110,28 +130,28 @@ impl FetchIntoError {
         &self.0.0
     }
 
-    /// The error and the tensor. `None` if the session has ended, or the sidecar has not answered: then the memory returns to
+    /// The error and the memory. `None` if the session has ended, or the sidecar has not answered: then the memory returns to
     /// the arena when nobody can write it.
     #[must_use]
-    pub fn into_parts(self) -> (Error, Option<TensorMut>) {
+    pub fn into_parts(self) -> (Error, Option<T>) {
         *self.0
     }
 }
 
-impl fmt::Display for FetchIntoError {
+impl<T> fmt::Display for FetchIntoError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self.error(), f)
     }
 }
 
-impl std::error::Error for FetchIntoError {
+impl<T: fmt::Debug> std::error::Error for FetchIntoError<T> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         std::error::Error::source(self.error())
     }
 }
 
-impl From<FetchIntoError> for Error {
-    fn from(error: FetchIntoError) -> Error {
+impl<T> From<FetchIntoError<T>> for Error {
+    fn from(error: FetchIntoError<T>) -> Error {
         error.0.0
     }
 }
@@ -167,7 +187,14 @@ impl<C: AnyClient> FetchInto<C> {
         slice: Option<Slice>,
         tensor: TensorMut,
     ) -> Self {
-        Request::from_call(FetchIntoCall { session, key, options, slice, stage: Stage::New(tensor) })
+        Request::from_call(FetchIntoCall { session, key, options, slice, is_staged: false, stage: Stage::New(tensor) })
+    }
+
+    /// Lands in the landing pool first, and copies from there when all of it is there. It costs the copy and room in the pool, and
+    /// the tensor is never half new: no [`Error::DestinationTorn`](crate::Error::DestinationTorn) comes of it.
+    pub fn staged(mut self) -> Self {
+        self.call.is_staged = true;
+        self
     }
 }
 
@@ -178,17 +205,24 @@ pub struct FetchIntoCall {
     key: Result<Key, Error>,
     options: FetchOptions,
     slice: Option<Slice>,
+    /// Whether it lands beside the tensor first.
+    is_staged: bool,
     stage: Stage,
 }
 
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "one for each call, and nearly every call comes to its largest")]
 enum Stage {
     New(TensorMut),
     Asked {
         key: Key,
         call: OneCall,
         meta: TensorMeta,
+    },
+    /// It lands beside the tensor.
+    Beside {
+        key: Key,
+        call: OneCall,
+        tensor: TensorMut,
     },
     /// It was cancelled before it began.
     Cancelled(TensorMut),
@@ -215,6 +249,11 @@ impl FetchIntoCall {
                 return Err(FetchIntoError::new(failure.into(), Some(tensor)));
             }
         };
+        if self.is_staged {
+            let command = self.options.command(key.clone(), excerpt);
+            let call = OneCall::begin(self.session.clone(), command, self.options.timeout);
+            return Ok(ControlFlow::Continue(Stage::Beside { key, call, tensor }));
+        }
         let fetch = self.options.fetch(key.clone(), excerpt);
         let (block, meta) = tensor.into_parts();
         let to = Destination { offset: block.slice().offset, meta: meta.clone() };
@@ -238,9 +277,7 @@ impl FetchIntoCall {
             return Err(FetchIntoError::new(crate::error::SessionEnd::Unasked { op: op.0 }.into(), None));
         };
         match answer {
-            Answer::Landed { version, report } => {
-                Ok(FetchedInto { tensor, version, report, landing: Landing::InPlace })
-            }
+            Answer::Landed { version, report } => Ok(FetchedInto::new(tensor, version.0, report, Landing::InPlace)),
             Answer::Fetched { lease, tensor: found } => {
                 self.copied(key, Lease::handed_out(&self.session, lease), found, tensor)
             }
@@ -261,7 +298,7 @@ impl FetchIntoCall {
         match self.copy(key, lease, found, &mut tensor) {
             Ok((version, mut report, landing)) => {
                 report.copied += tensor.meta().len_bytes();
-                Ok(FetchedInto { tensor, version, report, landing })
+                Ok(FetchedInto::new(tensor, version.0, report, landing))
             }
             Err(e) => Err(FetchIntoError::new(e, Some(tensor))),
         }
@@ -296,14 +333,19 @@ impl FetchIntoCall {
 
     /// How a version that did not land in place came.
     fn landing_of(&self, report: &Report) -> Landing {
-        // Over shared memory nothing is copied by reference, and everything that is sent.
-        let by_reference = report.fabric == FabricKind::Shm && report.copied == 0;
-        match report.fabric == FabricKind::Local || by_reference {
+        match is_by_reference(report) {
             true => Landing::OnThisHost,
+            false if self.is_staged => Landing::Staged,
             false if self.session.home().is_returned() => Landing::ReturnedArena,
             false => Landing::SharedKey,
         }
     }
+}
+
+/// Whether a version was read where it lies, on this host.
+pub(crate) fn is_by_reference(report: &Report) -> bool {
+    // Over shared memory nothing is copied by reference, and everything that is sent.
+    report.fabric == FabricKind::Local || report.fabric == FabricKind::Shm && report.copied == 0
 }
 
 impl Call for FetchIntoCall {
@@ -326,6 +368,18 @@ impl Call for FetchIntoCall {
                         return ControlFlow::Break(self.conclude(&key, meta, call.take_held(), ended));
                     }
                 },
+                Stage::Beside { key, mut call, tensor } => match call.step(waker) {
+                    ControlFlow::Continue(at) => {
+                        self.stage = Stage::Beside { key, call, tensor };
+                        return ControlFlow::Continue(at);
+                    }
+                    ControlFlow::Break(ended) => {
+                        return ControlFlow::Break(match Answered::fetched(ended, &self.session) {
+                            Ok((lease, found)) => self.copied(&key, lease, found, tensor),
+                            Err(e) => Err(FetchIntoError::new(e, Some(tensor))),
+                        });
+                    }
+                },
                 Stage::Cancelled(tensor) => {
                     return ControlFlow::Break(Err(FetchIntoError::new(cancelled_unsent(), Some(tensor))));
                 }
@@ -336,7 +390,8 @@ impl Call for FetchIntoCall {
 
     fn cancel(&mut self) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
-            Stage::New(tensor) => Stage::Cancelled(tensor),
+            // Nobody else writes into it.
+            Stage::New(tensor) | Stage::Beside { tensor, .. } => Stage::Cancelled(tensor),
             Stage::Asked { key, mut call, meta } => {
                 call.cancel();
                 Stage::Asked { key, call, meta }
@@ -346,7 +401,7 @@ impl Call for FetchIntoCall {
     }
 
     fn needs_timer(&self) -> bool {
-        matches!(&self.stage, Stage::Asked { call, .. } if call.needs_timer())
+        matches!(&self.stage, Stage::Asked { call, .. } | Stage::Beside { call, .. } if call.needs_timer())
     }
 }
 

@@ -105,6 +105,7 @@ class Client:
         trace: str | None = None,
         slice: object = None,
         into: None = None,
+        staged: bool = False,
     ) -> Tensor: ...
     @overload
     def fetch(
@@ -119,6 +120,7 @@ class Client:
         trace: str | None = None,
         slice: object = None,
         into: Buffer,
+        staged: bool = False,
     ) -> FetchedInto: ...
     @overload
     def fetch_later(
@@ -133,6 +135,7 @@ class Client:
         trace: str | None = None,
         slice: object = None,
         into: None = None,
+        staged: bool = False,
     ) -> Pending[Tensor]: ...
     @overload
     def fetch_later(
@@ -147,6 +150,7 @@ class Client:
         trace: str | None = None,
         slice: object = None,
         into: Buffer,
+        staged: bool = False,
     ) -> Pending[FetchedInto]: ...
     def _fetch_many(
         self,

@@ -116,15 +116,17 @@ class Client:
     async def fetch(self, key: str, *, slice: object = None, into: None = None, **options: Unpack[FetchOptions]) -> Tensor: ...
 
     @overload
-    async def fetch(self, key: str, *, into: Buffer, slice: object = None, **options: Unpack[FetchOptions]) -> FetchedInto: ...
+    async def fetch(
+        self, key: str, *, into: Buffer, slice: object = None, staged: bool = False, **options: Unpack[FetchOptions]
+    ) -> FetchedInto: ...
 
     async def fetch(
-        self, key: str, *, slice: object = None, into: Buffer | None = None, **options: Unpack[FetchOptions]
+        self, key: str, *, slice: object = None, into: Buffer | None = None, staged: bool = False, **options: Unpack[FetchOptions]
     ) -> Tensor | FetchedInto:
         """As `transferd.Client.fetch`. A task that is cancelled waits until nobody can write into `into`."""
         if into is None:
-            return await self._loop.wait(self._client.fetch_later(key, slice=slice, **options))
-        return await self._loop.wait(self._client.fetch_later(key, slice=slice, into=into, **options))
+            return await self._loop.wait(self._client.fetch_later(key, slice=slice, staged=staged, **options))
+        return await self._loop.wait(self._client.fetch_later(key, slice=slice, into=into, staged=staged, **options))
 
     async def fetch_many(self, keys: Sequence[str], **options: Unpack[FetchOptions]) -> list[Tensor | Error]:
         """As `transferd.Client.fetch_many`."""
