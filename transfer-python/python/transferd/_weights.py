@@ -63,6 +63,9 @@ class RoundFailed(Error, RuntimeError):
     def __init__(self, text: str, key: str) -> None:
         super().__init__(text, "round_failed", True, "nobody", key)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return RoundFailed, (str(self), self.key)
+
 
 def connect_to(socket: str, arena: int, timeout: float) -> Client:
     """A session of the sidecar at `socket`, with an arena of so many bytes."""
@@ -150,8 +153,9 @@ class Sender:
             raise
 
     def fail(self, error: BaseException) -> None:
-        """Ends the round: its receivers raise `RoundFailed` with this error."""
+        """Ends the round: its receivers raise `RoundFailed` with this error, and so does a call that still waits for one of them on another thread."""
         self._drop()
+        self._watch = partial(_raise, RoundFailed(f"this round of {self.key!r} was given up", self.key))
         with contextlib.suppress(Error):
             text = _description({"failed": f"{type(error).__name__}: {error}"})
             self._client.push(self.key, text, version=self._version, timeout=_LOOK_EVERY)
@@ -317,6 +321,10 @@ def _described(bucket: Tensor) -> dict[str, Any]:
     length = int.from_bytes(view[-_LENGTH_BYTES:], "little")
     of: dict[str, Any] = json.loads(bytes(view[-_LENGTH_BYTES - length : -_LENGTH_BYTES]))
     return of
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _gone(text: str, key: str) -> PeerLost:

@@ -51,12 +51,16 @@ class TransferdCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         self._client: Client | None = None
         self._sender: Sender | None = None
         self._receiver: Receiver | None = None
+        self._sending: Sender | None = None
         self._rank = -1
 
     def prepare(self) -> dict[str, Any]:
         """What `build_topology` needs of this worker."""
         if self._client is not None and (self._client.closed or self._client.gone):
             self._close()
+        if self._sending is not None and self._sending is self._sender:
+            # The manager has given an update up that still waits for a receiver: it ends by itself, under its key.
+            self._sender = None
         if self._is_master and self._sender is None:
             self._key = f"verl/{_plug.unique()}"
         first = 1 if self._sender is None else self._sender.next
@@ -110,6 +114,7 @@ class TransferdCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
                 pass
             return {}
         sender.begin(self._receivers, {"step": global_steps})
+        self._sending = sender
         try:
             async for name, tensor in _each(weights):
                 # The weights are made on this thread, which has their device and streams; what waits has another one.
@@ -120,6 +125,9 @@ class TransferdCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         except BaseException as error:
             sender.fail(error)
             raise
+        finally:
+            if self._sending is sender:
+                self._sending = None
         return {"transferd/sent_bytes": float(sender.bytes_sent), "transferd/seconds": time.monotonic() - started}
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[Named]:

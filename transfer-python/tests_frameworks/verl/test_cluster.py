@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 import ray
+import transferd as td
 import transferd.ray as tr
+from conftest import until
 from ray.cluster_utils import Cluster
 from workers import Job, weights
 
@@ -39,10 +41,12 @@ def near(job):
 @pytest.fixture(scope="module")
 def far(cluster, job, near):
     """Two rollouts at another node, which has joined the job since."""
-    cluster.add_node(**NODE, num_cpus=16)
+    # Room for the jobs and members of all tests: those that have died keep theirs.
+    cluster.add_node(**NODE, num_cpus=40)
     return job.add(2)[1]
 
 
+# Promise: verl-rounds
 def test_weights_come_round_after_round_and_members_come_and_go(job, near):
     for step in range(3):
         metrics = job.manager.update_weights(global_steps=step)
@@ -56,6 +60,7 @@ def test_weights_come_round_after_round_and_members_come_and_go(job, near):
     assert job.trainer.names_walked() == [5 * len(weights(0))] * 2
 
 
+# Promise: verl-fan-out
 def test_a_node_pulls_each_byte_once_for_all_its_workers(job, near, far):
     job.manager.update_weights(global_steps=5)
     before = far.landed_bytes()[0]
@@ -63,3 +68,41 @@ def test_a_node_pulls_each_byte_once_for_all_its_workers(job, near, far):
     assert near.check(8) == far.check(8) == [True, True]
     # What is beside the weights are their names, and headers.
     assert sent <= far.landed_bytes()[0] - before < 1.1 * sent
+
+
+def failed(job, step):
+    """The error of an update."""
+    with pytest.raises(Exception) as ended:
+        job.manager.update_weights(global_steps=step)
+    return ended.value
+
+
+# Promise: verl-deaths
+def test_a_rollout_that_dies_ends_the_update_and_no_process(job, near, far):
+    replica, doomed = job.add(1)
+    doomed.ends("dies", 20)
+    # That of Ray for a process that has died, or of the sender, which has waited for it.
+    assert isinstance(failed(job, 9), (ray.exceptions.ActorDiedError, td.PeerLost))
+    job.manager.remove_replicas([replica])
+    job.manager.update_weights(global_steps=10)
+    assert near.check(10) == far.check(10) == [True, True]
+
+
+# Promise: verl-deaths
+def test_a_rollout_that_hangs_ends_the_update_at_the_time_out(far):
+    # A trainer of its own, whose sender waits for two seconds and not for ten minutes.
+    job = Job(timeout=2.0, arena="4MiB")
+    replica, hanging = job.add(1)
+    hanging.ends("hangs", 20)
+    error = failed(job, 1)
+    assert isinstance(error, TimeoutError) and "1 of 1 receivers have not asked for version" in str(error)
+    assert hanging.error() == [""]
+
+
+# Promise: verl-deaths
+def test_a_trainer_that_dies_ends_the_update_of_all_rollouts_and_no_process(job, near, far):
+    job.trainer.dies(20)
+    failed(job, 11)
+    for group in (near, far):
+        until("the rollouts have failed", lambda: all(group.error()))
+        assert all(error.startswith("PeerLost: the sender of 'verl/") for error in group.error())

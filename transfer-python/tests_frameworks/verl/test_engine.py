@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -51,12 +52,14 @@ async def rounds(made: list[Any], weights: dict[str, torch.Tensor], step: int | 
     return await asyncio.gather(sent, *(take(engine, asked or step) for engine in made[1:]), return_exceptions=True)
 
 
+# Promise: verl-rounds
 def test_verl_finds_it_by_its_entry_point():
     (point,) = (point for point in importlib.metadata.entry_points(group="verl.plugins") if point.name == "transferd")
     assert point.load().TransferdCheckpointEngine is CheckpointEngineRegistry.get("transferd")
     assert CheckpointEngineRegistry.get("transferd_cache").__mro__[1] is TransferdCheckpointEngine
 
 
+# Promise: verl-rounds, seen to fail
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float64, torch.int32, torch.bool, torch.complex64])
 def test_each_type_and_shape_comes_as_it_was(engines, dtype):
     shapes = [(), (0,), (3,), (5, 7), (2, 0, 3), (600, 1000), (1, 2, 3, 4)]
@@ -70,6 +73,7 @@ def test_each_type_and_shape_comes_as_it_was(engines, dtype):
             assert all(found[name].dtype == dtype and torch.equal(found[name], weights[name]) for name in weights)
 
 
+# Promise: verl-fan-out
 def test_a_tied_tensor_is_sent_once(engines):
     embed = torch.ones(100, 100)
     metrics, *received = asyncio.run(rounds(engines(), {"embed": embed, "head": embed, "row": embed[:1]}))
@@ -86,6 +90,7 @@ def mapping_of(address: int) -> str:
     raise AssertionError(f"nothing is at {address:#x}")
 
 
+# Promise: verl-fan-out
 def test_on_one_host_a_receiver_reads_what_the_sender_has_written(engines):
     made = engines(receivers=1)
 
@@ -100,12 +105,17 @@ def test_on_one_host_a_receiver_reads_what_the_sender_has_written(engines):
     assert "memfd:" in asyncio.run(run())
 
 
+# Promise: verl-errors
 def test_a_wrong_step_is_named(engines):
     sent, *received = asyncio.run(rounds(engines(), {"w": torch.ones(3)}, step=4, asked=5))
     assert all(isinstance(error, RoundFailed) and isinstance(error, RuntimeError) for error in received)
     assert str(received[0]) == "weights of step 4 came where those of step 5 were asked for"
+    # As Ray brings it to the manager.
+    brought = pickle.loads(pickle.dumps(received[0]))
+    assert type(brought) is RoundFailed and (str(brought), brought.key) == (str(received[0]), received[0].key)
 
 
+# Promise: verl-errors
 def test_a_receiver_that_does_not_come_is_named(engines):
     made = engines(receivers=1, timeout=2.0)
     group(made)
@@ -114,6 +124,7 @@ def test_a_receiver_that_does_not_come_is_named(engines):
     assert str(caught.value).endswith(made[1]._name)
 
 
+# Promise: verl-errors
 def test_a_version_that_does_not_come_is_named(engines):
     made = engines(receivers=1, timeout=2.0)
     group(made)
@@ -122,6 +133,7 @@ def test_a_version_that_does_not_come_is_named(engines):
         asyncio.run(take(made[1]))
 
 
+# Promise: verl-deaths
 def test_a_sender_that_is_gone_ends_the_wait(engines):
     made = engines(receivers=1, timeout=600.0)
     group(made)
@@ -130,6 +142,7 @@ def test_a_sender_that_is_gone_ends_the_wait(engines):
         asyncio.run(take(made[1]))
 
 
+# Promise: verl-failures
 def test_a_sender_that_fails_ends_the_round_and_the_next_goes_well(engines):
     def failing():
         for n in range(20):
@@ -149,6 +162,7 @@ def test_a_sender_that_fails_ends_the_round_and_the_next_goes_well(engines):
     assert all(torch.equal(found["w"], torch.ones(3)) for found in received)
 
 
+# Promise: verl-failures
 def test_a_receiver_that_stops_ends_the_round_and_the_next_goes_well(engines):
     async def stop(engine):
         async for _ in engine.receive_weights():
@@ -172,12 +186,14 @@ def test_a_receiver_that_stops_ends_the_round_and_the_next_goes_well(engines):
     assert all(len(found) == 40 for found in received)
 
 
+# Promise: verl-errors
 def test_an_arena_decides_the_size_of_buckets_and_one_that_is_too_small_is_refused(engines):
     assert engines(arena="1MiB")[0]._sender is None and engines(arena="1MiB")[0].prepare()["bucket"] == 256 << 10
     with pytest.raises(ValueError, match="arena=65536 is too small for weights: a bucket is a quarter of it, and has at least 65536 bytes"):
         engines(arena="64KiB")
 
 
+# Promise: verl-errors
 def test_weights_that_are_kept_need_a_larger_arena(engines):
     async def keep(engine):
         return [weight async for _, weight in engine.receive_weights()]
@@ -194,6 +210,7 @@ def test_weights_that_are_kept_need_a_larger_arena(engines):
     assert isinstance(sent, td.ArenaFull) and "a receiver that keeps tensors needs a larger arena here" in str(sent)
 
 
+# Promise: verl-cache
 def test_the_kind_with_a_cache_has_the_last_round_again(engines):
     made = engines(backend="transferd_cache", arena="64MiB", bucket_size=1 << 20)
     for step in (1, 2):
@@ -208,6 +225,41 @@ def test_the_kind_with_a_cache_has_the_last_round_again(engines):
             assert list(found) == list(weights) and all(torch.equal(found[name], weights[name]) for name in weights)
     with pytest.raises(RuntimeError, match="no round of weights was received yet"):
         asyncio.run(cached(made[0]))
+
+
+# Promise: verl-jobs, seen to fail
+def test_two_jobs_of_one_sidecar_do_not_meet(engines):
+    jobs = [engines(), engines()]
+
+    async def run() -> list[Any]:
+        return await asyncio.gather(*(rounds(made, {"w": torch.full((40_000,), float(job))}, 1) for job, made in enumerate(jobs)))
+
+    for job, (metrics, *received) in enumerate(asyncio.run(run())):
+        assert metrics["transferd/sent_bytes"] == 160_000 and len(received) == 2
+        assert all((found["w"] == job).all() for found in received)
+
+
+# Promise: verl-failures, seen to fail
+def test_an_update_that_was_given_up_does_not_meet_the_next_one(engines):
+    made = engines(timeout=600.0)
+    weights = {f"w{n}": torch.full((40_000,), float(n)) for n in range(40)}
+
+    async def run() -> list[Any]:
+        group(made)
+        # One receiver does not come. The manager gives the update up, with all that its workers still do.
+        given_up = [asyncio.create_task(made[0].send_weights(iter(weights.items()))), asyncio.create_task(take(made[1]))]
+        while made[0]._sender._entries == []:
+            await asyncio.sleep(0.01)
+        group(made)
+        sent = made[0].send_weights(iter(weights.items()))
+        found = await asyncio.gather(sent, *(take(engine) for engine in made[1:]), return_exceptions=True)
+        for task in given_up:
+            task.cancel()
+        await asyncio.gather(*given_up, return_exceptions=True)
+        return found
+
+    _, *received = asyncio.run(run())
+    assert all(list(found) == list(weights) and all(torch.equal(found[name], weights[name]) for name in weights) for found in received)
 
 
 def test_the_example_ends_well():

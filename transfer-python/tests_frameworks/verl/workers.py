@@ -3,8 +3,10 @@ wheel), for a machine without a GPU. Ray's workers import this module."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import signal
 import subprocess
 from typing import Any
 
@@ -35,6 +37,7 @@ class Trainer(Worker):
         size = config.update_weights_bucket_megabytes << 20
         self.checkpoint_engine = CheckpointEngineRegistry.new(config.backend, is_master=self.rank == 0, bucket_size=size, **options)
         self.walked = 0
+        self.dies_after: int | None = None
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
     async def update_weights(self, global_steps: int = 0, mode: str = "auto") -> Any:
@@ -43,7 +46,13 @@ class Trainer(Worker):
     def _weights(self, step: int):
         for named in weights(step).items():
             self.walked += 1
+            if self.walked == self.dies_after:
+                os.kill(os.getpid(), signal.SIGKILL)
             yield named
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def dies(self, after: int) -> None:
+        self.dies_after = self.walked + after
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE, blocking=False)
     def execute_checkpoint_engine(self, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -60,6 +69,8 @@ class Adapter(BaseRollout):
     def __init__(self, config: RolloutConfig, model_config: Any) -> None:
         super().__init__(config, model_config, device_mesh=None)
         self.received: dict[str, torch.Tensor] = {}
+        self.ends: tuple[str, int] | None = None
+        self.error = ""
 
     async def resume(self, tags: list[str]) -> None:
         raise NotImplementedError
@@ -69,9 +80,15 @@ class Adapter(BaseRollout):
 
     async def update_weights(self, weights: Any, global_steps: int = 0, **kwargs: Any) -> None:
         assert kwargs["wire_format"] == "named_tensors"
-        self.received = {}
-        async for name, weight in weights:
-            self.received[name] = weight.clone()
+        self.received, self.error = {}, ""
+        try:
+            async for name, weight in weights:
+                self.received[name] = weight.clone()
+                if self.ends is not None and len(self.received) == self.ends[1]:
+                    await end(self.ends[0])
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+            raise
 
 
 class Rollout(CheckpointEngineWorker):
@@ -86,8 +103,23 @@ class Rollout(CheckpointEngineWorker):
         return True
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def ends(self, how: str, after: int) -> None:
+        self.server_adapter.ends = how, after
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def error(self) -> str:
+        return self.server_adapter.error
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def landed_bytes(self) -> int:
         return landed()
+
+
+async def end(how: str) -> None:
+    """Ends a receiver in the middle of an update: by a kill, or by a wait that does not end."""
+    if how == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    await asyncio.Event().wait()
 
 
 class Replica(RolloutReplica):
