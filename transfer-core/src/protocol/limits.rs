@@ -7,7 +7,7 @@
 use crate::exchange::MAX_PARTITIONS;
 
 /// Limits of a node. Beyond each, pushes fail with `Busy`; beyond that of partitions with `Invalid`, because a retry does
-/// not help.
+/// not help; at that of unfinished versions they wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Keys that one worker owns.
@@ -24,6 +24,8 @@ pub struct Limits {
     pub versions_per_node: u64,
     /// Partitions of one exchange that is opened here.
     pub partitions_per_exchange: u64,
+    /// Versions of one sharded state that are not whole, if this node is the home of its roster. A rank that is further ahead waits.
+    pub unfinished_versions: u64,
 }
 
 impl Default for Limits {
@@ -36,6 +38,7 @@ impl Default for Limits {
             versions_per_user: 1 << 22,
             versions_per_node: 1 << 23,
             partitions_per_exchange: MAX_PARTITIONS.into(),
+            unfinished_versions: 2,
         }
     }
 }

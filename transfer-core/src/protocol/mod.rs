@@ -61,7 +61,7 @@ mod transfers;
 pub use action::{Action, FabricAction, HostAction, NoticeAt, Post, Shown, Write};
 pub use config::NodeConfig;
 pub use control::{BufferAnswer, BufferAsk, Control, MAX_ASKS, PREPARED_METADATA_ID, PassedOver, PeerInfo};
-pub use counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE, UNFINISHED_VERSIONS};
+pub use counters::{COUNTER_WORDS_BYTES, COUNTERS_PER_NODE};
 pub use directory::{Claim, ClaimRefused, DirectoryNews, DirectoryRequest};
 pub use events::NodeEvent;
 pub use exchanges::ExchangeTotals;

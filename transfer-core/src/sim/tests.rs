@@ -65,7 +65,7 @@ fn play_many(test: &str, how: Play, part: u64) {
     assert!(count < 100 || !how.spill || tally.read_back > 0, "{test}: nothing was read back from disk: {tally:?}");
     assert!(count < 100 || !how.into || tally.landed > 0, "{test}: nothing has landed in place: {tally:?}");
     assert!(count < 100 || !how.into || how.calm || tally.torn > 0, "{test}: nothing was torn: {tally:?}");
-    assert!(count < 100 || !how.rosters || tally.whole > 0 && tally.held > 0 || how.restarts, "{test}: {tally:?}");
+    assert!(count < 100 || !how.rosters || tally.whole > 0 && (tally.held > 0 || !how.calm), "{test}: {tally:?}");
     println!("{test}: {count} schedules from {first}, {tally:?}");
 }
 
@@ -131,7 +131,8 @@ schedules! {
     late_packets_change_no_memory_that_is_its_workers_again: Play { into: true, late_packets: 50, ..RAILS }, 0;
     everything_lands_in_memory_under_calm_conditions: Play { into: true, ..CALM }, 0;
     // Promise: whole-versions, seen to fail
-    // Promise: unfinished-versions, seen to fail
+    // Promise: sharded-restart, seen to fail
+    // Promise: unfinished-versions
     sharded_versions_are_whole_for_one_set_of_ranks: Play { rosters: true, ..Play::USUAL }, 0;
     sharded_versions_are_whole_for_one_set_of_ranks_while_homes_die: Play { rosters: true, ..RESTARTS }, 0;
     every_sharded_version_becomes_whole_under_calm_conditions: Play { rosters: true, ..CALM }, 0;

@@ -43,6 +43,15 @@ fn node_of_a_cluster_is_parsed() {
 }
 
 #[test]
+fn number_of_unfinished_versions_is_checked() {
+    let unfinished = |line: &str| parse(line).unwrap().limits.all().node.unfinished_versions;
+    assert_eq!((unfinished(""), unfinished("--unfinished-versions 4")), (2, 4));
+    for n in ["0", "7", "many"] {
+        refused(&format!("--unfinished-versions {n}"), &["--unfinished-versions", n]);
+    }
+}
+
+#[test]
 fn marks_and_limits_of_rows_on_disk_fit_together() {
     let config = parse("--spill-dir /d --spill-bytes 1GiB --spill-high-percent 100 --spill-low-percent 99").unwrap();
     let node = config.spill.node().unwrap();

@@ -115,8 +115,11 @@ impl fmt::Display for Limit {
     }
 }
 
+/// The most versions that a rank keeps have room beside these and the whole one for the one that it pushes.
+const MAX_UNFINISHED_VERSIONS: u64 = 6;
+
 /// The limits that differ from the defaults.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct LimitsConfig {
     /// The largest numbers of keys, versions, sessions and partitions. Pushes beyond them fail with Busy, and further workers are
     /// refused. keys_per_worker (1048576), keys_per_user (2097152) and keys_per_node (4194304) count keys.
@@ -127,6 +130,19 @@ pub struct LimitsConfig {
     /// exchange that a worker of this node opens; more are refused. In the file a table named limits
     #[arg(id = "limits", long = "limits", env = "TRANSFER_LIMITS", value_name = "NAME=N", value_delimiter = ',')]
     pub limits: Vec<Limit>,
+
+    /// The most versions of one sharded state that some ranks have committed and others have not, if this node is the home of its
+    /// roster, 1 to 6: the node of the worker that was the first to commit. The push of a rank that is further ahead waits. Each
+    /// rank keeps its part of each in memory
+    #[arg(long, env = "TRANSFER_UNFINISHED_VERSIONS", value_name = "N", default_value_t = Limits::default().unfinished_versions,
+        value_parser = clap::value_parser!(u64).range(1..=MAX_UNFINISHED_VERSIONS))]
+    pub unfinished_versions: u64,
+}
+
+impl Default for LimitsConfig {
+    fn default() -> LimitsConfig {
+        LimitsConfig { limits: Vec::new(), unfinished_versions: Limits::default().unfinished_versions }
+    }
 }
 
 impl LimitsConfig {
@@ -134,6 +150,7 @@ impl LimitsConfig {
     #[must_use]
     pub fn all(&self) -> AllLimits {
         let mut all = AllLimits::default();
+        all.node.unfinished_versions = self.unfinished_versions;
         for limit in &self.limits {
             if let Some((_, place)) = LIMITS.get(limit.which) {
                 *place(&mut all) = limit.value;
@@ -150,7 +167,7 @@ mod tests {
     #[test]
     fn each_limit_can_be_set() {
         let limits = LIMITS.map(|(name, _)| format!("{name}=7").parse().expect("a limit")).to_vec();
-        let mut all = LimitsConfig { limits }.all();
+        let mut all = LimitsConfig { limits, ..LimitsConfig::default() }.all();
         for (name, place) in LIMITS {
             assert_eq!(*place(&mut all), 7, "{name}");
         }

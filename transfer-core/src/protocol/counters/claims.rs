@@ -10,7 +10,6 @@ use crate::protocol::action::HostAction;
 use crate::protocol::control::Control;
 use crate::protocol::directory::{Claim, ClaimRefused, DirectoryRequest};
 use crate::protocol::ids::OperationId;
-use crate::protocol::rules::Rules;
 use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name, ReservedFor};
 use crate::time::Time;
@@ -32,8 +31,10 @@ pub(super) struct Claims {
     incarnation: u64,
     /// The homes of names that live at other nodes, as the directory gave them.
     homes: HashMap<Key, Name>,
-    /// The number of counters and barriers that were ever made here. A place is never reused.
+    /// The number of counters, barriers and rosters that were ever made here. A place is never reused.
     made: u32,
+    /// The number of identities that were given here.
+    identities: u32,
     /// The number of counters and barriers that were ever made for each tenant.
     made_for: HashMap<Tenant, u32>,
     /// The number of open claims.
@@ -55,11 +56,14 @@ pub(super) struct Claiming {
     pub(super) peers: Vec<(LinkId, u32)>,
 }
 
-/// A counter or barrier that lives here.
+/// A counter, barrier or roster that lives here.
 pub(super) struct Home {
     pub(super) identity: u64,
     /// The tenant that it belongs to. Workers of other tenants may not use it.
     pub(super) tenant: Tenant,
+    /// Whether it belongs to the tenant, and counts. A roster does from its first commit on; before that it is kept only while
+    /// somebody waits there.
+    pub(super) is_made: bool,
     pub(super) what: What,
 }
 
@@ -72,7 +76,7 @@ pub(super) enum What {
 
 impl Claims {
     pub(super) fn new(incarnation: u64) -> Claims {
-        Claims { incarnation, homes: HashMap::new(), made: 0, made_for: HashMap::new(), open: 0 }
+        Claims { incarnation, homes: HashMap::new(), made: 0, made_for: HashMap::new(), open: 0, identities: 0 }
     }
 
     #[cfg(test)]
@@ -99,16 +103,24 @@ impl Claims {
         self.homes.insert(key.clone(), node.clone());
     }
 
-    fn make(&mut self, key: &Key, tenant: Tenant, node: &Name, rules: Rules) -> Home {
-        let place = self.made;
-        self.made += 1;
-        *self.made_for.entry(tenant).or_default() += 1;
+    fn make(&mut self, key: &Key, tenant: Tenant, node: &Name, roster: Roster) -> Home {
+        let (place, number) = (self.made, self.identities);
+        self.identities = self.identities.wrapping_add(1);
+        let is_made = !matches!(key.reserved_for(), Some((ReservedFor::Roster, _)));
+        if is_made {
+            self.count(tenant);
+        }
         let what = match key.reserved_for() {
             Some((ReservedFor::Barrier, _)) => What::Barrier(Barrier::default()),
-            Some((ReservedFor::Roster, _)) => What::Roster(Roster::new(rules)),
+            Some((ReservedFor::Roster, _)) => What::Roster(roster),
             _ => What::Counter(place),
         };
-        Home { identity: identity(node, self.incarnation, place), tenant, what }
+        Home { identity: identity(node, self.incarnation, number), tenant, is_made, what }
+    }
+
+    fn count(&mut self, tenant: Tenant) {
+        self.made += 1;
+        *self.made_for.entry(tenant).or_default() += 1;
     }
 }
 
@@ -197,28 +209,57 @@ impl Counters {
         }
     }
 
-    /// Returns the limit that keeps this tenant from making one more, or `None`.
-    fn too_many(&self, tenant: Tenant) -> Option<String> {
+    /// Returns the failure if a limit keeps this tenant from making one more.
+    fn too_many(&self, key: &Key, tenant: Tenant) -> Option<Failure> {
         let node = &self.name;
-        if self.claims.made >= COUNTERS_PER_NODE {
-            return Some(format!("{COUNTERS_PER_NODE} counters and barriers live at node {node:?} already, the limit"));
-        }
         let own = self.claims.made_for.get(&tenant).copied().unwrap_or(0);
-        (own >= COUNTERS_PER_TENANT).then(|| {
+        let limit = if self.claims.made >= COUNTERS_PER_NODE {
+            format!("{COUNTERS_PER_NODE} counters and barriers live at node {node:?} already, the limit")
+        } else if own >= COUNTERS_PER_TENANT {
             let who = self.tenants.in_words(tenant);
             format!("{own} counters and barriers of {who} live at node {node:?} already, the limit for one tenant")
-        })
+        } else {
+            return None;
+        };
+        Some(Failure::new(FailureCode::Busy, format!("{} was not made: {limit}", spoken(key))))
+    }
+
+    /// Gives a roster that lives here to the tenant whose worker is the first to commit.
+    pub(super) fn make_roster(&mut self, key: &Key, tenant: Tenant) -> Result<(), Failure> {
+        if self.home(key).is_none_or(|home| home.is_made) {
+            return Ok(());
+        }
+        if let Some(failure) = self.too_many(key, tenant) {
+            return Err(failure);
+        }
+        self.claims.count(tenant);
+        if let Some(Entry::Home(home)) = self.by_key.get_mut(key) {
+            (home.tenant, home.is_made) = (tenant, true);
+        }
+        Ok(())
+    }
+
+    /// Forgets a roster of which nothing was committed, and where nobody waits.
+    pub(super) fn forget_unused(&mut self, key: &Key) {
+        let is_unused =
+            |home: &Home| !home.is_made && matches!(&home.what, What::Roster(roster) if !roster.is_awaited());
+        if self.home(key).is_some_and(is_unused) {
+            self.by_key.remove(key);
+            self.unclaim(key);
+        }
     }
 
     fn claim_answered(&mut self, now: Time, key: &Key, claiming: Claiming, result: Result<(), ClaimRefused>) {
         let refused = match (result, claiming.tenant) {
-            (Ok(()), Some(tenant)) if !claiming.ops.is_empty() => match self.too_many(tenant) {
-                Some(limit) => {
+            (Ok(()), Some(tenant)) if !claiming.ops.is_empty() => match self.too_many(key, tenant) {
+                // A roster is made by its first commit.
+                Some(failure) if !matches!(key.reserved_for(), Some((ReservedFor::Roster, _))) => {
                     self.unclaim(key);
-                    Failure::new(FailureCode::Busy, format!("{} was not made: {limit}", spoken(key)))
+                    failure
                 }
-                None => {
-                    let home = self.claims.make(key, tenant, &self.name, self.rules);
+                _ => {
+                    let roster = Roster::new(self.limits.unfinished_versions, self.rules);
+                    let home = self.claims.make(key, tenant, &self.name, roster);
                     self.by_key.insert(key.clone(), Entry::Home(home));
                     for id in claiming.ops {
                         self.here(now, id);

@@ -70,7 +70,11 @@ impl Counters {
             CounterAsk::Roster(ask) => {
                 self.set_stage(id, Stage::Arrived);
                 let (waiter, node) = (Waiter::Local(id), self.name.clone());
-                self.ask_roster(&key, Asker { waiter, node }, ask);
+                // It may have been forgotten since it was claimed for this question and others.
+                match self.roster(&key) {
+                    Some(_) => self.ask_roster((&key, tenant), Asker { waiter, node }, ask),
+                    None => self.find(now, id),
+                }
             }
             CounterAsk::Open | CounterAsk::Operate { .. } => {
                 let Some(identity) = self.home(&key).map(|home| home.identity) else { return };
@@ -119,13 +123,12 @@ impl Counters {
     }
 
     /// Asks a roster that lives here, and answers all who have an answer by that.
-    fn ask_roster(&mut self, key: &Key, who: Asker, ask: RosterAsk) {
+    fn ask_roster(&mut self, (key, tenant): (&Key, Tenant), who: Asker, ask: RosterAsk) {
         let Some((_, name)) = key.reserved_for() else { return };
-        if let (RosterAsk::Commit(_), Some(failure)) = (&ask, self.too_many_commits(key, name)) {
-            return match who.waiter {
-                Waiter::Local(id) => self.fail(id, failure),
-                Waiter::Peer(link, index) => self.refuse(link, index, failure),
-            };
+        if matches!(ask, RosterAsk::Commit(_))
+            && let Err(failure) = self.may_commit(key, name, tenant)
+        {
+            return self.lose(vec![who.waiter], &failure);
         }
         let Some(Entry::Home(Home { what: What::Roster(roster), .. })) = self.by_key.get_mut(key) else { return };
         for Answered { waiter, result } in roster.ask(name, who, ask) {
@@ -136,11 +139,13 @@ impl Counters {
                 (Waiter::Peer(link, index), Err(failure)) => self.refuse(link, index, failure),
             }
         }
+        self.forget_unused(key);
     }
 
-    /// Why a roster cannot keep another commit: all rosters of this node, or those of its tenant, have as many as they may.
-    fn too_many_commits(&self, key: &Key, name: &str) -> Option<Failure> {
-        let tenant = self.home(key)?.tenant;
+    /// Whether a worker of this tenant may commit. The error is that there is another roster too many, or that all rosters of this
+    /// node, or those of its tenant, have as many commits as they may.
+    fn may_commit(&mut self, key: &Key, name: &str, tenant: Tenant) -> Result<(), Failure> {
+        self.make_roster(key, tenant)?;
         let (mut all, mut own) = (0, 0);
         for entry in self.by_key.values() {
             if let Entry::Home(Home { what: What::Roster(roster), tenant: of, .. }) = entry {
@@ -151,13 +156,19 @@ impl Counters {
         let text = format!(
             "the home of state {name:?} holds {all} commits of unfinished versions, the limit for all or for one tenant"
         );
-        (all >= MAX_COMMITS || own >= MAX_COMMITS / 4 * 3).then(|| Failure::new(FailureCode::Busy, text))
+        match all >= MAX_COMMITS || own >= MAX_COMMITS / 4 * 3 {
+            true => Err(Failure::new(FailureCode::Busy, text)),
+            false => Ok(()),
+        }
     }
 
     pub(super) fn withdraw(&mut self, key: &Key, who: Waiter) {
         match self.by_key.get_mut(key) {
             Some(Entry::Home(Home { what: What::Barrier(barrier), .. })) => barrier.withdraw(who),
-            Some(Entry::Home(Home { what: What::Roster(roster), .. })) => roster.withdraw(who),
+            Some(Entry::Home(Home { what: What::Roster(roster), .. })) => {
+                roster.withdraw(who);
+                self.forget_unused(key);
+            }
             _ => {}
         }
     }
@@ -246,7 +257,10 @@ impl Counters {
         if let Err(failure) = self.may_count(&key, tenant) {
             return self.send(link, index, Body::ErrorStatus(failure));
         }
-        let Some(Home { identity, what: home, .. }) = self.home(&key) else { return };
+        let Some(Home { identity, what: home, .. }) = self.home(&key) else {
+            // It was forgotten after an earlier question.
+            return self.send(link, index, Body::ErrorStatus(self.no_home(&key)));
+        };
         match (what, home) {
             (Request::Open { wants_grant }, What::Counter(place)) => {
                 let (place, identity) = (*place, *identity);
@@ -264,7 +278,7 @@ impl Counters {
                 let Some(l) = self.links.get_mut(&link) else { return };
                 l.serves.insert(index, Serve::Waiting(key.clone()));
                 let (waiter, node) = (Waiter::Peer(link, index), l.peer.name.clone());
-                self.ask_roster(&key, Asker { waiter, node }, ask);
+                self.ask_roster((&key, tenant), Asker { waiter, node }, ask);
             }
             // The reserved key says what it names.
             _ => {}

@@ -27,12 +27,12 @@ pub(super) use home::Request;
 pub(super) use op::{Outcome, Route};
 #[cfg(test)]
 pub(crate) use roster::RosterContents;
-pub use roster::UNFINISHED_VERSIONS;
 
 use super::action::Action;
 use super::config::NodeConfig;
 use super::control::PeerInfo;
 use super::ids::{OperationId, of};
+use super::limits::Limits;
 use super::rules::Rules;
 use super::slab::Slab;
 use super::tenant::{Tenant, Tenants};
@@ -83,6 +83,7 @@ pub(super) struct Counters {
     words: Words,
     links: BTreeMap<LinkId, OfLink>,
     effects: Vec<Effect>,
+    limits: Limits,
     rules: Rules,
 }
 
@@ -178,6 +179,7 @@ impl Counters {
             words: Words::default(),
             links: BTreeMap::new(),
             effects: Vec::new(),
+            limits: config.limits,
             rules: config.rules,
         }
     }

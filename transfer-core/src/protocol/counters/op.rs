@@ -110,7 +110,7 @@ impl Counters {
 
     /// Checks that a counter or barrier that lives here belongs to this tenant.
     pub(super) fn may_count(&self, key: &Key, tenant: Tenant) -> Result<(), Failure> {
-        match self.home(key).map(|home| home.tenant) {
+        match self.home(key).filter(|home| home.is_made).map(|home| home.tenant) {
             Some(owner) if owner != tenant => Err(self.tenants.of_another(&spoken(key), owner, tenant)),
             _ => Ok(()),
         }
@@ -186,7 +186,10 @@ impl Counters {
                     ),
                     CounterAsk::Roster(RosterAsk::Commit(_)) => (
                         FailureCode::Deadline,
-                        format!("{what}, at node {home:?}, waited {after:?} for ranks that have not committed"),
+                        format!(
+                            "{what}, at node {home:?}, waited {after:?} for ranks that have not committed: a rank may be as many \
+                             versions ahead as --unfinished-versions of that node allows"
+                        ),
                     ),
                     ask if changes(ask) && !opening => (
                         FailureCode::OutcomeUnknown,

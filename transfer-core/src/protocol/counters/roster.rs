@@ -1,8 +1,8 @@
 //! A roster: the ranks that have committed each version of a sharded state, and who holds versions.
 //!
 //! A version is *complete* when all its ranks have committed, and *whole* once its manifest is published. Whole versions rise.
-//! When one becomes whole, all earlier ones that are not whole end. So at most [`UNFINISHED_VERSIONS`] versions are kept, and a
-//! commit of another one waits.
+//! When one becomes whole, all earlier ones that are not whole end. So at most
+//! [`Limits::unfinished_versions`](crate::protocol::Limits) versions are kept, and a commit of another one waits.
 
 use super::barrier::Waiter;
 use crate::op::{CommittedRank, Failure, FailureCode, MAX_LISTED_RANKS, MAX_WORLD_SIZE};
@@ -12,9 +12,6 @@ use crate::tensor::{Name, Version};
 use crate::wire::roster::{MAX_LIST_BYTES, rank_bytes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-
-/// The most versions of one state that ranks have committed and that are not whole.
-pub const UNFINISHED_VERSIONS: usize = 2;
 
 /// The most commits that all rosters of one node hold. Those of one tenant may hold three quarters of them.
 pub(super) const MAX_COMMITS: usize = 1 << 18;
@@ -30,7 +27,7 @@ pub(crate) struct RosterContents {
     pub(crate) unfinished: BTreeMap<Version, RankInstances>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Roster {
     whole: Option<Version>,
     /// The instances of the ranks of that version.
@@ -42,6 +39,8 @@ pub(super) struct Roster {
     unfinished: BTreeMap<Version, Unfinished>,
     waiting: Vec<Waiting>,
     holds: Vec<(Waiter, Version)>,
+    /// The most versions that are not whole.
+    unfinished_versions: u64,
     rules: Rules,
 }
 
@@ -107,8 +106,23 @@ pub(super) struct Answered {
 }
 
 impl Roster {
-    pub(super) fn new(rules: Rules) -> Roster {
-        Roster { rules, ..Roster::default() }
+    pub(super) fn new(unfinished_versions: u64, rules: Rules) -> Roster {
+        Roster {
+            whole: None,
+            whole_ranks: RankInstances::new(),
+            whole_digest: 0,
+            restarted: BTreeSet::new(),
+            unfinished: BTreeMap::new(),
+            waiting: Vec::new(),
+            holds: Vec::new(),
+            unfinished_versions,
+            rules,
+        }
+    }
+
+    /// Whether there is room for another version that is not whole.
+    fn has_room(&self) -> bool {
+        (self.unfinished.len() as u64) < self.unfinished_versions
     }
 
     /// Handles a question about the state of this name. Returns its answer, unless it waits, and the answers of those that waited
@@ -178,7 +192,7 @@ impl Roster {
         }
         let worker = commit.worker.clone().unwrap_or_else(|| who.node.clone());
         let is_new = !self.unfinished.contains_key(&version);
-        if is_new && self.unfinished.len() >= UNFINISHED_VERSIONS {
+        if is_new && !self.has_room() {
             return None;
         }
         let unfinished = self.unfinished.entry(version).or_insert_with(|| Unfinished {
@@ -269,7 +283,7 @@ impl Roster {
 
     /// Commits what waited for room, if there is some.
     fn look_again(&mut self, name: &str, answered: &mut Vec<Answered>) {
-        if self.unfinished.len() < UNFINISHED_VERSIONS {
+        if self.has_room() {
             for Waiting { who, commit } in std::mem::take(&mut self.waiting) {
                 self.one(name, who, RosterAsk::Commit(commit), answered);
             }
@@ -349,6 +363,11 @@ impl Roster {
         RosterContents { whole: self.whole.map(|version| (version, self.whole_ranks.clone())), unfinished }
     }
 
+    /// Whether a commit waits here, or somebody holds a version.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.waiting.is_empty() || !self.holds.is_empty()
+    }
+
     /// The number of commits that wait, and of holds.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
@@ -360,7 +379,9 @@ impl Roster {
         match ask {
             RosterAsk::Hold { version } => format!("the end of its hold of version {}", version.0),
             _ => {
-                let mut text = format!("one of {UNFINISHED_VERSIONS} unfinished versions to be whole");
+                let most = self.unfinished_versions;
+                let mut text =
+                    format!("one of {most} unfinished versions to be whole, the limit by --unfinished-versions here");
                 for version in self.unfinished.keys() {
                     let _ = write!(text, "; version {}: ", version.0);
                     self.describe(*version, &mut text);

@@ -3,6 +3,10 @@ use crate::fabric::LinkId;
 
 const NAME: &str = "policy";
 
+fn roster() -> Roster {
+    Roster::new(2, Rules::default())
+}
+
 fn asker(index: u32) -> Asker {
     Asker { waiter: Waiter::Peer(LinkId(1), index), node: Name::new("node").unwrap() }
 }
@@ -45,7 +49,7 @@ fn whole(roster: &mut Roster) -> Option<u64> {
 // Promise: whole-versions, seen to fail
 #[test]
 fn version_is_whole_when_its_manifest_is_published_and_not_before() {
-    let mut roster = Roster::default();
+    let mut roster = roster();
     committed(&mut roster, commit(7, 0, 2)).unwrap();
     let unpublished = RosterAsk::Published { version: Version(7), ranks: 0 };
     assert_eq!(ask(&mut roster, unpublished).unwrap_err().code, FailureCode::VersionGone);
@@ -58,7 +62,7 @@ fn version_is_whole_when_its_manifest_is_published_and_not_before() {
 
 #[test]
 fn same_commit_again_has_the_same_answer() {
-    let mut roster = Roster::default();
+    let mut roster = roster();
     committed(&mut roster, commit(7, 0, 2)).unwrap();
     let last = committed(&mut roster, commit(7, 1, 2)).unwrap();
     assert_eq!(committed(&mut roster, commit(7, 1, 2)), Ok(last), "its first answer may be lost");
@@ -68,7 +72,7 @@ fn same_commit_again_has_the_same_answer() {
 // Promise: one-rank-one-commit, seen to fail
 #[test]
 fn first_commit_of_a_rank_counts_and_the_other_learns_its_worker() {
-    let mut roster = Roster::default();
+    let mut roster = roster();
     committed(&mut roster, commit(7, 0, 2)).unwrap();
     let other = RankCommit { instance: 9, worker: Some(Name::new("other").unwrap()), ..commit(7, 0, 2) };
     let failure = committed(&mut roster, other).unwrap_err();
@@ -82,7 +86,7 @@ fn first_commit_of_a_rank_counts_and_the_other_learns_its_worker() {
 
 #[test]
 fn rank_that_is_replaced_after_the_last_commit_makes_another_manifest() {
-    let mut roster = Roster::default();
+    let mut roster = roster();
     committed(&mut roster, commit(7, 0, 2)).unwrap();
     let (_, ranks) = committed(&mut roster, commit(7, 1, 2)).unwrap();
     let (is_last, other) = committed(&mut roster, RankCommit { instance: 9, ..commit(7, 0, 2) }).unwrap();
@@ -95,11 +99,12 @@ fn rank_that_is_replaced_after_the_last_commit_makes_another_manifest() {
 // Promise: unfinished-versions, seen to fail
 #[test]
 fn fast_rank_waits_until_a_version_is_whole_and_earlier_ones_end() {
-    let mut roster = Roster::default();
+    let mut roster = roster();
     committed(&mut roster, commit(7, 0, 2)).unwrap();
     committed(&mut roster, commit(8, 0, 2)).unwrap();
     assert!(roster.ask(NAME, asker(3), RosterAsk::Commit(commit(9, 0, 2))).is_empty(), "two are unfinished");
     assert!(roster.waits_for(&RosterAsk::Commit(commit(9, 0, 2))).contains("rank 1 is the first"));
+    assert!(roster.waits_for(&RosterAsk::Commit(commit(9, 0, 2))).contains("--unfinished-versions"));
     let (_, ranks) = committed(&mut roster, commit(8, 1, 2)).unwrap();
     let answered = roster.ask(NAME, asker(5), RosterAsk::Published { version: Version(8), ranks });
     let who: Vec<_> = answered.iter().map(|answered| answered.waiter).collect();
@@ -114,7 +119,7 @@ fn fast_rank_waits_until_a_version_is_whole_and_earlier_ones_end() {
 // Promise: sharded-restart, seen to fail
 #[test]
 fn restart_begins_the_versions_again_once_for_all_ranks() {
-    let mut roster = Roster::default();
+    let mut roster = roster();
     make_whole(&mut roster, 7);
     committed(&mut roster, commit(8, 0, 2)).unwrap();
     committed(&mut roster, commit(9, 0, 2)).unwrap();
@@ -132,7 +137,7 @@ fn restart_begins_the_versions_again_once_for_all_ranks() {
 
 #[test]
 fn wrong_ranks_and_sizes_are_refused_by_name() {
-    let mut roster = Roster::default();
+    let mut roster = roster();
     for (rank, of) in [(0, 0), (2, 2), (0, MAX_WORLD_SIZE + 1)] {
         let failure = committed(&mut roster, commit(1, rank, of)).unwrap_err();
         assert_eq!(failure.code, FailureCode::Invalid, "{failure}");
@@ -144,7 +149,7 @@ fn wrong_ranks_and_sizes_are_refused_by_name() {
 
 #[test]
 fn held_versions_are_listed_until_their_holders_let_go() {
-    let mut roster = Roster::default();
+    let mut roster = roster();
     for (index, version) in [(1, 7), (2, 8), (3, 7)] {
         assert!(roster.ask(NAME, asker(index), RosterAsk::Hold { version: Version(version) }).is_empty());
     }
@@ -162,7 +167,7 @@ fn held_versions_are_listed_until_their_holders_let_go() {
 
 #[test]
 fn ranks_come_in_pages_and_missing_ones_are_counted() {
-    let mut roster = Roster::default();
+    let mut roster = roster();
     for rank in (0..200).filter(|rank| rank % 2 == 0) {
         committed(&mut roster, commit(7, rank, 200)).unwrap();
     }
@@ -185,7 +190,7 @@ fn ranks_come_in_pages_and_missing_ones_are_counted() {
 
 #[test]
 fn commit_whose_answer_was_lost_counts_also_when_its_version_is_whole() {
-    let mut roster = Roster::default();
+    let mut roster = roster();
     make_whole(&mut roster, 7);
     assert_eq!(committed(&mut roster, commit(7, 0, 2)), Ok((false, 0)));
     let restarts = RankCommit { restarts: true, ..commit(7, 0, 2) };
@@ -197,7 +202,7 @@ fn commit_whose_answer_was_lost_counts_also_when_its_version_is_whole() {
 
 #[test]
 fn forgotten_version_leaves_the_commits_of_later_ones() {
-    let mut roster = Roster::default();
+    let mut roster = roster();
     make_whole(&mut roster, 7);
     committed(&mut roster, commit(8, 0, 2)).unwrap();
     ask(&mut roster, RosterAsk::Forget { version: Version(6) }).unwrap();
@@ -209,7 +214,7 @@ fn forgotten_version_leaves_the_commits_of_later_ones() {
 
 #[test]
 fn withdrawn_commit_makes_room_for_one_that_waits() {
-    let mut roster = Roster::default();
+    let mut roster = roster();
     for version in [7, 8] {
         committed(&mut roster, commit(version, 0, 2)).unwrap();
     }
@@ -219,10 +224,10 @@ fn withdrawn_commit_makes_room_for_one_that_waits() {
     assert_eq!((roster.commits(), roster.waiting()), (2, 0));
 }
 
-// Promise: sharded-restart, seen to fail
+// Promise: sharded-restart
 #[test]
 fn restart_of_a_state_that_is_new_keeps_the_commits_of_all_its_ranks() {
-    let mut roster = Roster::default();
+    let mut roster = roster();
     for rank in 0..2 {
         let restart = RankCommit { restarts: true, ..commit(3, rank, 2) };
         assert_eq!(committed(&mut roster, restart).unwrap().0, rank == 1);
@@ -238,7 +243,7 @@ fn restart_of_a_state_that_is_new_keeps_the_commits_of_all_its_ranks() {
 
 #[test]
 fn rank_that_joins_a_restart_leaves_what_it_has_committed_before() {
-    let mut roster = Roster::default();
+    let mut roster = roster();
     make_whole(&mut roster, 7);
     let restart = |rank| RankCommit { restarts: true, instance: 50, ..commit(3, rank, 2) };
     committed(&mut roster, restart(0)).unwrap();
@@ -254,7 +259,7 @@ fn rank_that_joins_a_restart_leaves_what_it_has_committed_before() {
 
 #[test]
 fn version_that_is_whole_is_whole_for_no_other_ranks() {
-    let mut roster = Roster::default();
+    let mut roster = roster();
     committed(&mut roster, commit(7, 0, 2)).unwrap();
     let (_, before) = committed(&mut roster, commit(7, 1, 2)).unwrap();
     let (_, ranks) = committed(&mut roster, RankCommit { instance: 9, ..commit(7, 0, 2) }).unwrap();
@@ -262,4 +267,13 @@ fn version_that_is_whole_is_whole_for_no_other_ranks() {
     ask(&mut roster, published(ranks)).unwrap();
     ask(&mut roster, published(ranks)).unwrap();
     assert_eq!(ask(&mut roster, published(before)).unwrap_err().code, FailureCode::VersionGone);
+}
+
+#[test]
+fn number_of_unfinished_versions_is_that_of_the_node() {
+    let mut roster = Roster::new(1, Rules::default());
+    committed(&mut roster, commit(7, 0, 2)).unwrap();
+    assert!(roster.ask(NAME, asker(3), RosterAsk::Commit(commit(8, 0, 2))).is_empty(), "one is unfinished");
+    let waits_for = roster.waits_for(&RosterAsk::Commit(commit(8, 0, 2)));
+    assert!(waits_for.starts_with("one of 1 unfinished versions to be whole"), "{waits_for}");
 }

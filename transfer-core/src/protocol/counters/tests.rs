@@ -2,12 +2,13 @@
 
 use super::*;
 use crate::fabric::DownReason;
-use crate::op::{CounterAsk, CounterPath, FailureCode};
+use crate::op::{CounterAsk, CounterPath, FailureCode, RankCommit, RosterAnswer, RosterAsk};
 use crate::protocol::action::HostAction;
 use crate::protocol::control::Control;
 use crate::protocol::directory::ClaimRefused;
 use crate::protocol::slab::Id;
 use crate::protocol::tenant::Vouches;
+use crate::tensor::Version;
 use crate::time::Time;
 use hashbrown::HashSet;
 use std::time::Duration;
@@ -203,4 +204,76 @@ fn counter_is_lost_when_another_node_owns_its_name() {
     let (_, body) = sent(&mut home).unwrap();
     assert!(matches!(body, Body::ErrorStatus(failure) if failure.code == FailureCode::CounterLost));
     assert_eq!(home.live_here(), 0);
+}
+
+fn roster_key() -> Key {
+    Key::of_roster(&name("policy")).unwrap()
+}
+
+/// Asks a roster, and answers the claim that this makes, if it makes one. Returns the outcomes and the number of claims that were
+/// given back.
+fn ask_roster(home: &mut Counters, n: u64, tenant: Tenant, ask: RosterAsk) -> (Vec<Ended>, usize) {
+    home.begin(NOW, op(n), (roster_key(), tenant), CounterAsk::Roster(ask));
+    let (mut ended, mut given_back) = (Vec::new(), 0);
+    loop {
+        let effects = home.take_effects();
+        if effects.is_empty() {
+            return (ended, given_back);
+        }
+        for effect in effects {
+            match effect {
+                Effect::Do(Action::Host(HostAction::Control(Control::Claim(_)))) => {
+                    home.claimed(NOW, &roster_key(), Ok(()));
+                }
+                Effect::Do(Action::Host(HostAction::Control(Control::Directory(_)))) => given_back += 1,
+                Effect::Ended(op, outcome) => ended.push((op, Ok(outcome))),
+                Effect::Failed(op, failure) => ended.push((op, Err(failure.code))),
+                effect => panic!("{effect:?}"),
+            }
+        }
+    }
+}
+
+// Promise: other-tenants
+#[test]
+fn question_before_the_first_commit_makes_no_roster() {
+    let (mut home, _) = home();
+    let (reader, trainer) = (Tenant::User(1), Tenant::User(2));
+    let nothing = Outcome::Roster(RosterAnswer::State { whole: None, held: Vec::new() });
+    let (ended, given_back) = ask_roster(&mut home, 10, reader, RosterAsk::Look);
+    assert_eq!((&ended[..], given_back), (&[(op(10), Ok(nothing))][..], 1));
+    assert_eq!((home.live_here(), home.busy()), (1, 0), "the counter");
+    // One that waits keeps it, but for no tenant.
+    let version = Version(7);
+    assert_eq!(ask_roster(&mut home, 11, reader, RosterAsk::Hold { version }), (vec![], 0));
+    let held = Outcome::Roster(RosterAnswer::State { whole: None, held: vec![version] });
+    assert_eq!(ask_roster(&mut home, 12, trainer, RosterAsk::Look).0, [(op(12), Ok(held))]);
+    let commit = RankCommit {
+        version,
+        rank: 0,
+        world_size: 2,
+        restarts: false,
+        instance: 1,
+        layout: 1,
+        worker: Some(name("rank-0")),
+    };
+    let (ended, _) = ask_roster(&mut home, 13, trainer, RosterAsk::Commit(commit));
+    assert!(matches!(ended[..], [(_, Ok(Outcome::Roster(RosterAnswer::Committed { .. })))]), "{ended:?}");
+    home.give_up(op(11));
+    assert_eq!(ask_roster(&mut home, 14, reader, RosterAsk::Look).0, [(op(14), Err(FailureCode::PermissionDenied))]);
+    assert_eq!(home.live_here(), 2, "it stays");
+}
+
+#[test]
+fn questions_that_wait_for_one_claim_are_all_answered() {
+    let mut home = node("home", "away");
+    for n in [1, 2] {
+        home.begin(NOW, op(n), (roster_key(), TENANT), CounterAsk::Roster(RosterAsk::Look));
+    }
+    assert_eq!(outcome(&mut home), (1, vec![]));
+    home.claimed(NOW, &roster_key(), Ok(()));
+    // The first forgets the roster, and the second claims it again.
+    assert_eq!(outcome(&mut home).1.len(), 1);
+    home.claimed(NOW, &roster_key(), Ok(()));
+    assert_eq!((outcome(&mut home).1.len(), home.live_here(), home.busy()), (1, 0, 0));
 }

@@ -17,9 +17,6 @@ use std::time::Duration;
 /// The versions that each rank makes in a calm schedule.
 const CALM_VERSIONS: u64 = 3;
 
-/// The most versions of a state that may be unfinished.
-const UNFINISHED: usize = crate::protocol::UNFINISHED_VERSIONS;
-
 const MOST_EPOCHS: u64 = 20;
 
 /// A set of ranks: the instance of each.
@@ -145,6 +142,8 @@ impl Cluster {
         let is_idle = matches!(self.workers[worker].rank.next, Next::Commit);
         if begins || is_idle && !self.play.calm && self.chance(3) {
             self.begin_epoch(worker, begins);
+        } else if is_idle && !self.play.calm && self.chance(10) {
+            self.commit_again(worker);
         }
         let next = match self.workers[worker].rank.next.clone() {
             Next::Commit if self.play.calm && self.is_rank_done(worker) => Next::Nothing,
@@ -177,6 +176,15 @@ impl Cluster {
         (rank.restarts, rank.next) = (state.epoch > 0 || self.rosters.begin_with_restart, Next::Commit);
         self.rosters.next_instance += 1;
         rank.instance = self.rosters.next_instance;
+    }
+
+    /// Makes a rank commit its last version again, as a worker does that comes back. The version may be complete by now.
+    fn commit_again(&mut self, worker: usize) {
+        self.rosters.next_instance += 1;
+        let rank = &mut self.workers[worker].rank;
+        if rank.version > first_of(rank.epoch) + 1 {
+            (rank.version, rank.instance) = (rank.version - 1, self.rosters.next_instance);
+        }
     }
 
     fn commit(&mut self, worker: usize) {
@@ -268,9 +276,10 @@ impl Cluster {
         (digest, manifest): (u64, Ranks),
         timeout: Duration,
     ) {
-        let mut held: Vec<(usize, OpId)> = self.holds_of(worker).map(|(op, _)| (worker, op)).collect();
+        let mut held = Vec::new();
         // A link that is lost ends a hold at its home before its worker knows.
         if self.play.calm {
+            held.extend(self.holds_of(worker).map(|(op, _)| (worker, op)));
             held.extend((0..self.workers.len()).filter(|other| self.workers[*other].domain == of).flat_map(|other| {
                 let confirmed = self.workers[other].rank.held.iter();
                 confirmed.map(move |op| (other, *op))
@@ -413,9 +422,6 @@ impl Cluster {
     }
 
     fn check_held(&mut self, held: &[(usize, OpId)], listed: &[Version]) -> Result<(), String> {
-        if self.play.restarts {
-            return Ok(());
-        }
         for (holder, op) in held {
             let Some((_, version)) = self.holds_of(*holder).find(|(hold, _)| hold == op) else { continue };
             if !listed.contains(&version) {
@@ -499,7 +505,7 @@ impl Cluster {
         for node in &self.nodes {
             for (key, identity, roster) in node.driver.node.rosters() {
                 let Some((_, state)) = self.rosters.states.iter().find(|(of, _)| is_of(&key, **of)) else { continue };
-                if roster.unfinished.len() > UNFINISHED {
+                if roster.unfinished.len() as u64 > node.config.limits.unfinished_versions {
                     return Err(format!("{key:?} has {} unfinished versions", roster.unfinished.len()));
                 }
                 let Some((Version(version), ranks)) = roster.whole else { continue };

@@ -91,6 +91,9 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         config.rules = Rules::but(play.broken);
         config.spill = play.spill.then_some(SPILL);
         config.watch_all = c.rng.random();
+        if play.rosters {
+            config.limits.unfinished_versions = c.rng.random_range(1..4);
+        }
         if !play.calm {
             config.max_names_per_link = c.names_per_link(i);
             config.max_requests_per_link = [2, 1 << 16][c.rng.random_range(0..2)];
