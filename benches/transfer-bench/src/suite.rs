@@ -33,6 +33,8 @@ pub enum Suite {
     Bundles,
     /// A block [4096, 64] of a matrix [8192, 8192] of 32-bit floats beside a contiguous MiB, over TCP
     Slices,
+    /// A sharded state of 1 GiB, from eight ranks to two readers in other layouts, beside its bytes as they lie, over TCP
+    Reshard,
     /// 2 GB of records, partitioned and read by four workers at two sidecars, through shared memory and over TCP
     Exchange,
     /// 1 MiB between two sidecars over RDMA, and the device's work requests; needs a device, and perftest
@@ -110,6 +112,7 @@ impl Suite {
             Suite::Columns => suites::columns::run(bench),
             Suite::Bundles => suites::bundles::run(bench),
             Suite::Slices => suites::slices::run(bench),
+            Suite::Reshard => suites::reshard::run(bench),
             Suite::Exchange => suites::exchange::run(bench),
             Suite::Verbs => suites::verbs::run(bench),
             Suite::Gpu => suites::gpu::run(bench),

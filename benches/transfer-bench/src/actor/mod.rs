@@ -7,6 +7,7 @@
 //! - [`columns`]: a worker's tasks with a record batch.
 //! - [`bundles`]: a worker's pushes and fetches of a bundle of many tensors.
 //! - [`slices`]: a worker's tasks with slices of a matrix.
+//! - [`reshard`]: a worker's tasks with a sharded state.
 //! - [`shuffle`]: a worker's tasks in an exchange.
 //! - [`read`]: a worker's tasks in a stream whose receiver reads every byte.
 //! - [`crowd`]: the tasks of a process with several sessions.
@@ -25,6 +26,7 @@ mod copy;
 pub mod crowd;
 pub mod pace;
 pub mod read;
+pub mod reshard;
 pub mod shuffle;
 pub mod slices;
 mod word;

@@ -8,6 +8,7 @@ use super::columns::Columns;
 use super::copy;
 use super::pace::Pace;
 use super::read::{ReadStream, read_all};
+use super::reshard::Reshard;
 use super::shuffle::{Shuffle, Shuffler};
 use super::slices::Slices;
 use crate::clock::now_ns;
@@ -146,6 +147,8 @@ pub enum WorkerTask {
     FetchBundles(Bundles),
     /// A task with slices of a matrix.
     Slices(Slices),
+    /// A task with a sharded state.
+    Reshard(Reshard),
     /// A task in an exchange of record batches.
     Shuffle(Shuffle),
     /// Publishes many small tensors under keys of 32 bytes. Rank 2, 64 bytes each.
@@ -215,6 +218,7 @@ impl Worker {
             WorkerTask::PushBundles(bundles) => bundles.push(client),
             WorkerTask::FetchBundles(bundles) => bundles.fetch(client),
             WorkerTask::Slices(slices) => slices.perform(client),
+            WorkerTask::Reshard(task) => task.perform(client),
             WorkerTask::Shuffle(task) => self.shuffler.perform(task, client),
             WorkerTask::Publish { count } => batches::publish(client, count),
         }

@@ -12,6 +12,7 @@
 //! | [`columns`] | a record batch of 40 columns and 64 MiB | a dense tensor of that size |
 //! | [`bundles`] | a bundle of 100,000 tensors of 1 KiB | one tensor of as many bytes |
 //! | [`slices`] | a block of a matrix, in 4,096 runs, over TCP | a MiB of whole rows |
+//! | [`reshard`] | a sharded state of eight ranks to two readers in another layout, over TCP | the same bytes as they lie |
 //! | [`exchange`] | 2 GB of records, partitioned and read by four workers | the partitioning alone; a bare socket |
 //! | [`verbs`] | 1 MiB tensors between sidecars over RDMA, and the device's requests | perftest's `ib_write_bw` |
 //! | [`gpu`] | a fetched tensor to a GPU and back | pinned memory of the driver |
@@ -32,6 +33,7 @@ pub mod idle;
 pub mod latency;
 pub mod lookup;
 mod reference;
+pub mod reshard;
 pub mod scale;
 pub mod shm;
 pub mod slices;
@@ -44,6 +46,7 @@ use crate::actor::worker::WorkerTask;
 use crate::error::BenchError;
 use crate::stage::{Actor, Sidecar, Stage};
 use std::time::Duration;
+use transfer_proto::v1::LinksRequest;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -89,4 +92,15 @@ fn latencies_us(from: &[u64], to: &[u64]) -> Vec<f64> {
 /// The rate, in 10^9 bytes per second.
 fn gigabytes_per_second(bytes: u64, ns: u64) -> f64 {
     bytes as f64 / ns.max(1) as f64
+}
+
+/// The bytes that have come over all links of a sidecar.
+fn bytes_in(sidecar: &Sidecar) -> Result<u64, BenchError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(BenchError::system("make a runtime"))?;
+    runtime.block_on(async {
+        let answer = sidecar.admin().await?.links(LinksRequest { page_size: 1000, ..Default::default() }).await;
+        let links = answer.map_err(|e| BenchError::Status { why: e.to_string() })?.into_inner().links;
+        Ok(links.iter().map(|link| link.bytes_in).sum())
+    })
 }

@@ -3,15 +3,13 @@
 //!
 //! The suite fails if other bytes than those of the slices move.
 
-use super::{MIB, pair, worker};
+use super::{MIB, bytes_in, pair, worker};
 use crate::actor::answer::Answer;
 use crate::actor::slices::Slices;
 use crate::actor::worker::WorkerTask;
 use crate::bench::Bench;
 use crate::error::BenchError;
 use crate::figure::{Figure, Goal, Unit, Versus, percentile};
-use crate::stage::Sidecar;
-use transfer_proto::v1::LinksRequest;
 
 const SIDE: u64 = 8192;
 const ROWS: u64 = 4096;
@@ -51,15 +49,4 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
         moved.run(bytes as f64 / slices as f64);
     }
     Ok(vec![time, moved])
-}
-
-/// The bytes that have come over all links of a sidecar.
-fn bytes_in(sidecar: &Sidecar) -> Result<u64, BenchError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(BenchError::system("make a runtime"))?;
-    runtime.block_on(async {
-        let answer = sidecar.admin().await?.links(LinksRequest { page_size: 1000, ..Default::default() }).await;
-        let links = answer.map_err(|e| BenchError::Status { why: e.to_string() })?.into_inner().links;
-        Ok(links.iter().map(|link| link.bytes_in).sum())
-    })
 }
