@@ -155,7 +155,7 @@
 //! A fetched tensor is copied to a GPU, and a tensor that is being written from one, by the GPU itself; see [`gpu`].
 //!
 //! # Rules
-//! - A published tensor is immutable: a push consumes it. A push that fails returns it, see [`PushError::into_tensor`].
+//! - A published tensor is immutable: a push consumes it. A push that fails returns it, see [`ErrorWith::into_tensor`].
 //! - The memory of a fetched [`Tensor`] is not reused until its last clone, and the last Arrow array made of it, is
 //!   dropped.
 //! - Every wait has a deadline, 30 s by default.
@@ -186,7 +186,7 @@
 //! - [`FetchInto`], [`FetchBundleInto`], [`FetchedInto`], [`Landing`]: fetches into the caller's memory.
 //! - For libraries on the clients, as `transfer-exchange` is one: [`flow`], calls that consist of many; [`FetchExcerpt`], bytes of
 //!   versions; [`EncodedBatch`], [`BatchDecoder`], batches in a layout of one's own; [`Client::extension`].
-//! - [`Error`], [`PushError`], [`FetchIntoError`]: what failed, whose fault it is, and whether a retry helps.
+//! - [`Error`], [`ErrorWith`], [`PushError`], [`FetchIntoError`]: what failed, whose fault it is, and whether a retry helps.
 //!
 //! # Layout
 //! A folder knows only folders below it in this table:
@@ -225,7 +225,7 @@ pub use batch::{
 pub use bundle::{BundleMut, BundleTensor, FetchBundleInto, FetchOnly, FetchedBundle, FetchedSlices};
 pub use client::{Connect, Doorbell, Publisher, TwoBuffers};
 pub use counters::{Barrier, Counted, Counter, Counting, Round, Swapped};
-pub use error::{BatchError, BundleError, Error, LostRank, SessionEnd, ShardedError, TornDestination};
+pub use error::{BatchError, BundleError, Error, ErrorWith, LostRank, SessionEnd, ShardedError, TornDestination};
 pub use fetch::{
     EpochBegan, Fetch, FetchExcerpt, FetchInto, FetchIntoError, FetchMany, FetchedExcerpt, FetchedInto, FetchedSlice,
     Landing, Subscriber, Take, Tensor,

@@ -1,18 +1,21 @@
 //! Errors, sorted by fault, and by whether a retry helps.
 //!
 //! # Layout
-//! - this file: [`Error`], of any call. `session_end`: why a session is over. `batch`, `bundle`, `sharded`: of one kind of call.
+//! - this file: [`Error`], of any call. `session_end`: why a session is over. `batch`, `bundle`, `sharded`: of one kind of call. `with`: of
+//!   calls that give back what they had taken.
 
 mod batch;
 mod bundle;
 mod session_end;
 mod sharded;
+mod with;
 
 pub use batch::BatchError;
 pub use bundle::BundleError;
 pub use session_end::SessionEnd;
 pub(crate) use session_end::{CLOSED, FORKED};
 pub use sharded::{LostRank, ShardedError};
+pub use with::ErrorWith;
 
 use std::time::Duration;
 use transfer_core::op::{Failure, FailureCode, Fault};

@@ -4,7 +4,7 @@ use super::call::{Fetch, look_up};
 use super::options::FetchOptions;
 use super::slice::FetchedSlice;
 use super::tensor::Tensor;
-use crate::error::{Error, TornDestination};
+use crate::error::{Error, ErrorWith, TornDestination};
 use crate::gathered::copy_threads;
 use crate::memory::TensorMut;
 use crate::request::{AnyClient, Call, Request, RequestCall};
@@ -115,46 +115,9 @@ impl<T> FetchedInto<T> {
 }
 
 /// A failed fetch into memory. It contains the tensor, or those of a bundle, if nobody else can write it: with
-/// [`Error::DestinationTorn`](crate::Error::DestinationTorn) half new, with any other error as it was.
-#[derive(Debug)]
-pub struct FetchIntoError<T = TensorMut>(Box<(Error, Option<T>)>);
-
-impl<T> FetchIntoError<T> {
-    pub(crate) fn new(error: Error, memory: Option<T>) -> FetchIntoError<T> {
-        FetchIntoError(Box::new((error, memory)))
-    }
-
-    /// The error.
-    #[must_use]
-    pub fn error(&self) -> &Error {
-        &self.0.0
-    }
-
-    /// The error and the memory. `None` if the session has ended, or the sidecar has not answered: then the memory returns to
-    /// the arena when nobody can write it.
-    #[must_use]
-    pub fn into_parts(self) -> (Error, Option<T>) {
-        *self.0
-    }
-}
-
-impl<T> fmt::Display for FetchIntoError<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self.error(), f)
-    }
-}
-
-impl<T: fmt::Debug> std::error::Error for FetchIntoError<T> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        std::error::Error::source(self.error())
-    }
-}
-
-impl<T> From<FetchIntoError<T>> for Error {
-    fn from(error: FetchIntoError<T>) -> Error {
-        error.0.0
-    }
-}
+/// [`Error::DestinationTorn`](crate::Error::DestinationTorn) half new, with any other error as it was. `None` if the session has
+/// ended, or the sidecar has not answered: then the memory returns to the arena when nobody can write it.
+pub type FetchIntoError<T = TensorMut> = ErrorWith<T>;
 
 impl<C: AnyClient> Fetch<C, Tensor> {
     /// Fetches into a tensor of the arena, which must have the version's element type and shape. From another node the bytes

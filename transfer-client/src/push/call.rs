@@ -1,8 +1,7 @@
 //! The push of one tensor.
 
-use super::error::PushError;
 use super::options::{PushOptions, push_options};
-use crate::error::Error;
+use crate::error::{Error, ErrorWith};
 use crate::gathered::{Pieces, copy_buffers, copy_threads, gather};
 use crate::memory::{Frozen, TensorMut};
 use crate::request::{AnyClient, Call, Request, RequestCall};
@@ -68,6 +67,11 @@ impl Prepared {
         Prepared { held, meta, ranges: 0 }
     }
 }
+
+/// A failed push. It contains the tensor, writable as before, if no other process can reach that: push it again, or drop it. `None`
+/// if a transfer, or another worker, may still read it: its memory returns to the arena when that is over. `None` also for arrays and
+/// slices, which the caller still has.
+pub type PushError = ErrorWith<TensorMut>;
 
 /// A push that is about to be made. Set its options, then `.await` it, or `.call()` it on a [`crate::BlockingClient`].
 ///

@@ -1,7 +1,6 @@
 //! The pushes of many tensors, with one call and one wait.
 
-use super::call::{Pushed, conclude};
-use super::error::PushError;
+use super::call::{PushError, Pushed, conclude};
 use super::options::{PushOptions, push_options};
 use crate::error::Error;
 use crate::memory::TensorMut;

@@ -2,12 +2,11 @@
 //!
 //! # Layout
 //! - `call`: the push of one tensor, and `many`: of many. `options`: theirs. `foreign`: sources that the client has not
-//!   allocated. `error`: the error, which returns the tensor.
+//!   allocated.
 //! - `allocate`: waiting for room. `order`: calls without a result. `take_back`: taking a version back; `taken_back`: its memory.
 
 mod allocate;
 mod call;
-mod error;
 mod foreign;
 mod many;
 mod options;
@@ -17,9 +16,8 @@ mod taken_back;
 
 pub use allocate::AllocateWait;
 pub(crate) use allocate::allocate;
-pub use call::{Push, Pushed};
+pub use call::{Push, PushError, Pushed};
 pub(crate) use call::{PushCall, Source};
-pub use error::PushError;
 pub(crate) use foreign::{checked, of_array};
 pub use many::PushMany;
 pub(crate) use options::{PushOptions, lasting_push_options};
