@@ -8,7 +8,7 @@ use crate::memory::Ours;
 use crate::options::{self, PushOptions};
 use crate::pending::{Pending, going, look_up, run};
 use crate::tensor::Tensor;
-use crate::{counters, dtype, exchange, fetches, in_place, into, sharded, streams, table};
+use crate::{counters, dtype, exchange, fetches, in_place, into, sharded, streams, table, taken};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -362,28 +362,13 @@ impl Client {
         options: &Bound<'_, PyDict>,
     ) -> PyResult<Pending> {
         let (options, handle) = (PushOptions::read(options)?, self.handle(py)?);
-        let mut taken = Vec::with_capacity(buffers.len());
-        for buffer in &buffers {
-            match buffer.get().take(py, aliases) {
-                Ok(tensor) => taken.push(tensor),
-                Err(e) => {
-                    buffers.iter().zip(taken).for_each(|(buffer, tensor)| buffer.get().put_back(tensor));
-                    return Err(e);
-                }
-            }
-        }
-        let frozen: Vec<_> = taken.into_iter().map(TensorMut::freeze).collect();
+        let frozen = taken::take_all(py, &buffers, aliases)?;
         let push = options.apply(handle.push_bundle(key, names.into_iter().zip(&frozen)));
         let (about, buffers) = ((key.to_owned(), Instant::now()), buffers.into_iter().map(Bound::unbind));
         let mut taken = Ours::new(buffers.zip(frozen).collect::<Vec<_>>(), self.guard.clone());
         Ok(Pending::new(going(push.begin(), move |py, result| {
             if result.is_err() {
-                // The buffers whose memory no other code can reach.
-                for (buffer, frozen) in taken.take().into_iter().flatten() {
-                    if let Ok(tensor) = frozen.try_into_mut() {
-                        buffer.get().put_back(tensor);
-                    }
-                }
+                taken::put_back(taken.take());
             }
             pushed(py, result, &about, copied, None)
         })))

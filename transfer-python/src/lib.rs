@@ -12,7 +12,7 @@
 //! - `dlpack`, `pybuffer`, `table`: memory exported and imported by DLPack, by the buffer protocol, and as Arrow's C
 //!   structs. `metadata`: what of an Arrow schema has to be text. `gpu`: copies to GPUs and from there. Unsafe code is in
 //!   these files, in `strided`, and in `buffer` and `tensor`. `strided`: copies of elements that may not lie in one piece.
-//! - `slices`: slices as numpy writes them; `dtype`: names of element types; `errors`: the raised classes; `programs`: transferd and transferctl; `counters`:
+//! - `taken`: buffers that a push of several takes. `slices`: slices as numpy writes them; `dtype`: names of element types; `errors`: the raised classes; `programs`: transferd and transferctl; `counters`:
 //!   counters and barriers; `in_place`: weights that are updated in place; `streams`: streams of record batches;
 //!   `exchange`: exchanges of them.
 
@@ -43,6 +43,7 @@ mod slices;
 mod streams;
 mod strided;
 mod table;
+mod taken;
 mod tensor;
 
 use pyo3::prelude::*;

@@ -7,11 +7,11 @@ use crate::fetches::made;
 use crate::memory::{Fetched, Ours};
 use crate::options::{self, PushOptions};
 use crate::pending::{Pending, going};
-use crate::{errors, slices};
+use crate::{errors, slices, taken};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::time::Instant;
-use transfer_client::{FetchedBundle, Rank, Shard, TensorMut};
+use transfer_client::{FetchedBundle, Rank, Shard};
 
 /// The name of a shard's tensor, the shape of that, and where the shard begins in it.
 pub(crate) type ShardPlace = (String, Vec<u64>, Vec<u64>);
@@ -34,17 +34,7 @@ pub(crate) fn push(
         (PushOptions::read(options)?, client.handle(py)?, options::whole_version(version)?);
     // Before anything is taken.
     options::check_for_shards(&options, py)?;
-    let mut taken = Vec::with_capacity(buffers.len());
-    for buffer in &buffers {
-        match buffer.get().take(py, aliases) {
-            Ok(tensor) => taken.push(tensor),
-            Err(e) => {
-                buffers.iter().zip(taken).for_each(|(buffer, tensor)| buffer.get().put_back(tensor));
-                return Err(e);
-            }
-        }
-    }
-    let frozen: Vec<_> = taken.into_iter().map(TensorMut::freeze).collect();
+    let frozen = taken::take_all(py, &buffers, aliases)?;
     let shard = |((name, shape, offset), tensor)| Shard::new(name, shape, offset, tensor);
     let shards: Vec<_> = places.into_iter().zip(&frozen).map(shard).collect();
     let (rank, world_size, until_whole, restarts) = commit;
@@ -57,11 +47,7 @@ pub(crate) fn push(
     Ok(Pending::new(going(push.begin(), move |py, result| match result {
         Ok(pushed) => Ok(Py::new(py, crate::report::Pushed::new(py, pushed.pushed, copied)?)?.into_any()),
         Err(e) => {
-            for (buffer, frozen) in taken.take().into_iter().flatten() {
-                if let Ok(tensor) = frozen.try_into_mut() {
-                    buffer.get().put_back(tensor);
-                }
-            }
+            taken::put_back(taken.take());
             Err(errors::raise(py, &e, &about_of(&about)))
         }
     })))
