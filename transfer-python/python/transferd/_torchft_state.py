@@ -27,7 +27,13 @@ def flattened(where: str, state: object) -> _tree.Flat:
     tensors, record = _tree.flatten(where, {"state": _local(where, state, (), dtensors), "dtensors": dtensors})
     for name, value in tensors.items():
         # What cannot be sent is refused before a receiver sees the rest.
-        foreign(value, where, name, lambda of: of)
+        if not isinstance(value, torch.Tensor):
+            foreign(value, where, name, lambda of: of)
+            continue
+        try:
+            _torch.check(value)
+        except Invalid as error:
+            raise Invalid(f"{name!r} of {where}: {error}") from None
     return _tree.Flat(tensors, record)
 
 
