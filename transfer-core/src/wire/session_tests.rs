@@ -3,8 +3,8 @@
 use super::*;
 use crate::fabric::AtomicOp;
 use crate::tensor::{
-    BodyBox, BodyRange, DType, Excerpt, GatheredPart, Life, MAX_GATHERED_BYTES, Repeat, Slice, SliceDim, SliceRange,
-    TensorMeta, Until,
+    BodyBox, BodyRange, DType, Excerpt, GatheredPart, Life, MAX_GATHERED_BYTES, Repeat, Rows, Slice, SliceDim,
+    SliceRange, TensorMeta, Until,
 };
 use proptest::prelude::*;
 use std::num::NonZeroU32;
@@ -52,6 +52,7 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
     let fetch = Fetch { key: key.clone(), select, timeout, require: None, trace: None, watches: true, excerpt: None };
     let slice = Slice::new([(-4..).into(), 3.into(), (..).into(), SliceRange::from(1..9).step(2).into()]);
     let whole = Slice::new([SliceDim::from(..); 32]);
+    let rows = Rows::new((0..700).chain([1 << 20, 1 << 62, i64::MAX]).collect()).unwrap();
     let column = BodyBox::new(4, 4, [Repeat { count: 5, stride: 64 }].into_iter().collect()).unwrap();
     let commands = vec![
         Command::Push(Push {
@@ -77,6 +78,7 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
         Command::Fetch(Fetch { select: Select::Latest, trace: context(), watches: false, ..fetch.clone() }),
         Command::Fetch(Fetch { excerpt: Some(Box::new(Excerpt::slice(slice).unwrap())), ..fetch.clone() }),
         Command::Fetch(Fetch { excerpt: Some(Box::new(Excerpt::new(true, vec![column]).unwrap())), ..fetch.clone() }),
+        Command::Fetch(Fetch { excerpt: Some(Box::new(Excerpt::rows(rows))), ..fetch.clone() }),
         Command::FetchInto(FetchInto {
             fetch: Fetch { excerpt: Some(Box::new(Excerpt::slice(whole).unwrap())), trace: context(), ..fetch.clone() },
             to: Destination { offset: u64::MAX, meta: TensorMeta::of(DType::U8, &[1; 32]).unwrap() },
