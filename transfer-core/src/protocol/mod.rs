@@ -74,7 +74,7 @@ pub use node::{Deleted, NodeState, NotDeleted, NotPinged, PushRead, TensorFilter
 pub(crate) use rules::{Broken, Rules};
 pub use snapshot::{
     Carried, EndedTransfer, ExchangeStatus, ExchangeWriter, LinkStatus, LinkWork, Page, PathStatus, PoolStatus,
-    PublishedStatus, QuarantineStatus, SessionStatus, Snapshot, TensorStatus, TransferStatus,
+    PublishedStatus, QuarantineStatus, SessionStatus, Snapshot, TensorStatus, TransferStatus, UnfinishedVersion,
 };
 pub use spill::{SpillConfig, SpillId, SpillStatus};
 pub use tenant::{InvalidTenant, Tenant, Tenants, Vouches};

@@ -44,8 +44,13 @@ pub struct Snapshot {
     pub operations: u64,
     /// Landing slots that peers may write to, or that wait until peers can no longer write to them.
     pub slots: u64,
-    /// Counters and barriers that live here, until the sidecar ends.
+    /// Counters, barriers and rosters that live here, until the sidecar ends.
     pub counters: u64,
+    /// Rosters of sharded states among them.
+    pub rosters: u64,
+    /// Versions of these states that some ranks have committed and that are not whole, the oldest first: at most
+    /// [`UnfinishedVersion::MAX_LISTED`].
+    pub unfinished: Vec<UnfinishedVersion>,
     /// Finished transfers since the start, by the fabric that carried them.
     pub finished: Vec<PathStatus>,
     /// Finished pushes since the start that stay at this sidecar, so that no fabric carried them.
@@ -390,4 +395,29 @@ impl EndedTransfer {
     pub fn fabric(&self) -> Option<FabricKind> {
         self.outcome.as_ref().ok().map(|report| report.fabric)
     }
+}
+
+/// A version of a sharded state that is not whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnfinishedVersion {
+    /// The key of the state.
+    pub state: String,
+    /// The version.
+    pub version: Version,
+    /// The number of its ranks.
+    pub world_size: u32,
+    /// How many have committed.
+    pub committed: u32,
+    /// The first of the others, at most [`UnfinishedVersion::MAX_MISSING`]. None: all have, and the manifest is not published.
+    pub missing: Vec<u32>,
+    /// When the first rank committed.
+    pub since: Time,
+}
+
+impl UnfinishedVersion {
+    /// The most versions in a snapshot.
+    pub const MAX_LISTED: usize = 64;
+
+    /// The most missing ranks of one.
+    pub const MAX_MISSING: usize = 8;
 }

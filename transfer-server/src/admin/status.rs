@@ -30,7 +30,16 @@ impl AdminState {
             waiting: p.waiting,
             full_ns: p.full_for.map_or(0, nanos),
         });
+        let unfinished = snapshot.unfinished.iter().map(|version| v1::UnfinishedVersion {
+            state: version.state.clone(),
+            version: version.version.0,
+            world_size: version.world_size,
+            committed: version.committed,
+            missing: version.missing.clone(),
+            age_ns: nanos(SystemTime::now().duration_since(clock.wall_clock(version.since)).unwrap_or_default()),
+        });
         Ok(v1::StatusResponse {
+            unfinished_versions: unfinished.collect(),
             node: me.node.to_string(),
             incarnation: me.incarnation,
             version: env!("CARGO_PKG_VERSION").to_owned(),

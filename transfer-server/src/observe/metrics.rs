@@ -205,7 +205,13 @@ fn of_memory(f: &mut Families, look: &Observation) {
         "Landing slots that peers may write to, or in quarantine until they surely do not any more.",
         now.slots,
     );
-    gauge("transfer_named_counters", "Counters and barriers that live at this sidecar.", now.counters);
+    gauge("transfer_named_counters", "Counters, barriers and rosters that live at this sidecar.", now.counters);
+    gauge("transfer_rosters", "Rosters of sharded states that live at this sidecar.", now.rosters);
+    gauge(
+        "transfer_unfinished_versions",
+        "Versions of these states that some ranks have committed and that are not whole, at most 64.",
+        now.unfinished.len() as u64,
+    );
 }
 
 /// Exchanges are never labels, because their number is not bounded: the Admin service and the status page list them.

@@ -6,9 +6,10 @@ use super::history::milliseconds;
 use super::observer::{Lists, Observation, Observer, ObserverParts};
 use crate::exchanges;
 use serde::Serialize;
+use std::time::SystemTime;
 use transfer_core::fabric::FabricKind;
 use transfer_core::protocol::{
-    Histogram, LinkStatus, Operation, PathMeter, SessionStatus, TensorStatus, TransferStatus,
+    Histogram, LinkStatus, Operation, PathMeter, SessionStatus, TensorStatus, TransferStatus, UnfinishedVersion,
 };
 use transfer_fabric::engine::Clock;
 
@@ -52,6 +53,8 @@ pub(super) struct Status {
     /// The listed exchanges, those with the most bytes first.
     exchanges: Vec<Exchange>,
     exchanges_all: usize,
+    /// Versions of sharded states that are not whole, if their roster lives here: the oldest first.
+    unfinished: Vec<Unfinished>,
     draining: bool,
     tensors: u64,
     leases: u64,
@@ -61,6 +64,17 @@ pub(super) struct Status {
     paths: Vec<Path>,
     busy_ns: u64,
     log_lines_dropped: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Unfinished {
+    state: String,
+    version: u64,
+    world_size: u32,
+    committed: u32,
+    /// The first ranks that have not committed.
+    missing: Vec<u32>,
+    age_s: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -222,6 +236,7 @@ pub(super) fn of(watched: &Observer, look: &Observation, lists: &Lists) -> Statu
         in_flight_all: now.operations,
         exchanges: exchanges(&lists.exchanges),
         exchanges_all: lists.exchanges.len(),
+        unfinished: now.unfinished.iter().map(|version| unfinished(version, look.at, *clock)).collect(),
         draining: now.draining,
         tensors: now.tensors,
         leases: now.leases,
@@ -275,6 +290,18 @@ fn published(tensors: &[TensorStatus], clock: Clock) -> Vec<Tensor> {
         published_at_ms: milliseconds(clock.wall_clock(t.published_at)),
     });
     shown.collect()
+}
+
+fn unfinished(version: &UnfinishedVersion, at: SystemTime, clock: Clock) -> Unfinished {
+    let age = at.duration_since(clock.wall_clock(version.since)).unwrap_or_default();
+    Unfinished {
+        state: version.state.clone(),
+        version: version.version.0,
+        world_size: version.world_size,
+        committed: version.committed,
+        missing: version.missing.clone(),
+        age_s: age.as_secs_f64(),
+    }
 }
 
 /// Returns the exchanges with the most bytes.

@@ -326,6 +326,17 @@ function exchanges(s) {
   const all = s.exchanges_all > s.exchanges.length;
   text("exchanges-say", all ? `${s.exchanges.length} of ${count(s.exchanges_all)}, the largest` : "what this node has, the largest first");
 }
+function unfinished(s) {
+  const labels = ["State", "Version", "Ranks that committed", "Missing ranks", "Age"];
+  rows("unfinished-rows", labels, s.unfinished.map((v) => {
+    const more = v.world_size - v.committed - v.missing.length;
+    const missing = v.missing.length === 0 ? "none: its manifest is not published" : v.missing.join(", ") + (more > 0 ? ` and ${count(more)} more` : "");
+    return [
+      [v.state, "name"], [count(v.version), "n"], [`${count(v.committed)} of ${count(v.world_size)}`, "n"], [missing, "words"],
+      [seconds(v.age_s), v.age_s > 60 ? "n warn" : "n"],
+    ];
+  }), "No version waits for ranks here.");
+}
 function show(s) {
   document.title = `${s.node} · transfer`;
   text("node", s.node);
@@ -342,6 +353,7 @@ function show(s) {
   links(s);
   inFlight(s);
   exchanges(s);
+  unfinished(s);
   memory(s);
   failures(s);
   tensors(s);

@@ -69,10 +69,10 @@ impl Counters {
             }
             CounterAsk::Roster(ask) => {
                 self.set_stage(id, Stage::Arrived);
-                let (waiter, node) = (Waiter::Local(id), self.name.clone());
+                let who = Asker { waiter: Waiter::Local(id), node: self.name.clone(), now };
                 // It may have been forgotten since it was claimed for this question and others.
                 match self.roster(&key) {
-                    Some(_) => self.ask_roster((&key, tenant), Asker { waiter, node }, ask),
+                    Some(_) => self.ask_roster((&key, tenant), who, ask),
                     None => self.find(now, id),
                 }
             }
@@ -277,8 +277,8 @@ impl Counters {
             (Request::Roster(ask), What::Roster(_)) => {
                 let Some(l) = self.links.get_mut(&link) else { return };
                 l.serves.insert(index, Serve::Waiting(key.clone()));
-                let (waiter, node) = (Waiter::Peer(link, index), l.peer.name.clone());
-                self.ask_roster((&key, tenant), Asker { waiter, node }, ask);
+                let who = Asker { waiter: Waiter::Peer(link, index), node: l.peer.name.clone(), now };
+                self.ask_roster((&key, tenant), who, ask);
             }
             // The reserved key says what it names.
             _ => {}

@@ -35,6 +35,7 @@ use super::ids::{OperationId, of};
 use super::limits::Limits;
 use super::rules::Rules;
 use super::slab::Slab;
+use super::snapshot::UnfinishedVersion;
 use super::tenant::{Tenant, Tenants};
 use crate::fabric::{AtomicOp, FabricKind, LinkId};
 use crate::memory::LocalSlice;
@@ -251,6 +252,21 @@ impl Counters {
     /// Returns the number of counters, barriers and rosters that live here.
     pub(super) fn live_here(&self) -> u64 {
         self.by_key.values().filter(|entry| matches!(entry, Entry::Home(_))).count() as u64
+    }
+
+    /// Returns the number of rosters that live here, and their versions that are not whole, the oldest first.
+    pub(super) fn unfinished(&self) -> (u64, Vec<UnfinishedVersion>) {
+        let (mut rosters, mut unfinished) = (0, Vec::new());
+        for (key, entry) in &self.by_key {
+            if let (Some((_, name)), Entry::Home(Home { what: What::Roster(roster), .. })) = (key.reserved_for(), entry)
+            {
+                rosters += 1;
+                unfinished.extend(roster.unfinished(name));
+            }
+        }
+        unfinished.sort_unstable_by(|a, b| (a.since, &a.state, a.version).cmp(&(b.since, &b.state, b.version)));
+        unfinished.truncate(UnfinishedVersion::MAX_LISTED);
+        (rosters, unfinished)
     }
 
     /// Returns the places and values of the counters that live here, if the values do not lie in registered memory.

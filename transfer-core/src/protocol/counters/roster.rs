@@ -8,7 +8,9 @@ use super::barrier::Waiter;
 use crate::op::{CommittedRank, Failure, FailureCode, MAX_LISTED_RANKS, MAX_WORLD_SIZE};
 use crate::op::{RankCommit, RosterAnswer, RosterAsk};
 use crate::protocol::rules::{Broken, Rules};
+use crate::protocol::snapshot::UnfinishedVersion;
 use crate::tensor::{Name, Version};
+use crate::time::Time;
 use crate::wire::roster::{MAX_LIST_BYTES, rank_bytes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -51,6 +53,8 @@ struct Unfinished {
     ranks: BTreeMap<u32, Committed>,
     /// The rank that completed it, whose worker publishes the manifest.
     last: Option<u32>,
+    /// When its first rank committed.
+    since: Time,
 }
 
 impl Unfinished {
@@ -96,6 +100,7 @@ pub(super) struct Asker {
     pub(super) waiter: Waiter,
     /// The node of its worker.
     pub(super) node: Name,
+    pub(super) now: Time,
 }
 
 /// The answer to a question, which may have waited.
@@ -199,6 +204,7 @@ impl Roster {
             world_size,
             ranks: BTreeMap::new(),
             last: None,
+            since: who.now,
         });
         if unfinished.world_size != world_size {
             let (version, first) = (version.0, unfinished.world_size);
@@ -348,6 +354,21 @@ impl Roster {
     pub(super) fn take_waiting(&mut self) -> Vec<Waiter> {
         let waiting = std::mem::take(&mut self.waiting).into_iter().map(|waiting| waiting.who.waiter);
         waiting.chain(std::mem::take(&mut self.holds).into_iter().map(|(holder, _)| holder)).collect()
+    }
+
+    /// The versions that are not whole.
+    pub(super) fn unfinished(&self, state: &str) -> impl Iterator<Item = UnfinishedVersion> {
+        self.unfinished.iter().map(move |(version, unfinished)| {
+            let missing = (0..unfinished.world_size).filter(|rank| !unfinished.ranks.contains_key(rank));
+            UnfinishedVersion {
+                state: state.to_owned(),
+                version: *version,
+                world_size: unfinished.world_size,
+                committed: u32::try_from(unfinished.ranks.len()).unwrap_or(u32::MAX),
+                missing: missing.take(UnfinishedVersion::MAX_MISSING).collect(),
+                since: unfinished.since,
+            }
+        })
     }
 
     /// The number of commits of versions that are not whole.

@@ -8,7 +8,7 @@ fn roster() -> Roster {
 }
 
 fn asker(index: u32) -> Asker {
-    Asker { waiter: Waiter::Peer(LinkId(1), index), node: Name::new("node").unwrap() }
+    Asker { waiter: Waiter::Peer(LinkId(1), index), node: Name::new("node").unwrap(), now: Time(u64::from(index)) }
 }
 
 fn commit(version: u64, rank: u32, of: u32) -> RankCommit {
@@ -276,4 +276,19 @@ fn number_of_unfinished_versions_is_that_of_the_node() {
     assert!(roster.ask(NAME, asker(3), RosterAsk::Commit(commit(8, 0, 2))).is_empty(), "one is unfinished");
     let waits_for = roster.waits_for(&RosterAsk::Commit(commit(8, 0, 2)));
     assert!(waits_for.starts_with("one of 1 unfinished versions to be whole"), "{waits_for}");
+}
+
+#[test]
+fn unfinished_versions_are_shown_with_their_missing_ranks() {
+    let mut roster = roster();
+    committed(&mut roster, commit(7, 0, 2)).unwrap();
+    committed(&mut roster, commit(7, 1, 2)).unwrap();
+    for rank in 1..4 {
+        roster.ask(NAME, asker(rank + 5), RosterAsk::Commit(commit(8, rank, 20)));
+    }
+    let shown: Vec<_> = roster.unfinished(NAME).collect();
+    let of = |shown: &UnfinishedVersion| (shown.version.0, shown.world_size, shown.committed, shown.since);
+    assert_eq!(shown.iter().map(of).collect::<Vec<_>>(), [(7, 2, 2, Time(1)), (8, 20, 3, Time(6))]);
+    assert_eq!((&shown[0].missing[..], &shown[1].missing[..]), (&[][..], &[0, 4, 5, 6, 7, 8, 9, 10][..]));
+    assert_eq!(shown[0].state, NAME);
 }

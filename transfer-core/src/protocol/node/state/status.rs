@@ -154,6 +154,7 @@ impl<'a> NodeState<'a> {
                 full_for: p.full_since().map(|since| now.since(since)),
             })
             .collect();
+        let (rosters, unfinished) = self.counters.unfinished();
         Snapshot {
             sessions: self.sessions.all().len() as u64,
             links: self.links.all().len() as u64,
@@ -167,6 +168,8 @@ impl<'a> NodeState<'a> {
             operations: self.sessions.operations().len() as u64,
             slots: self.landing.slots().map(|(_, slots)| slots.len() as u64).sum(),
             counters: self.counters.live_here(),
+            rosters,
+            unfinished,
             finished: finished(self.meters.paths()),
             published: published(self.meters.paths()),
             failed: self.meters.all_failed(),
