@@ -178,7 +178,7 @@ impl OfState {
                 return Err(error);
             }
             // Its ranks keep the version until the hold ends, however many follow meanwhile.
-            let _hold = Hold::begin(&io, &self.key, manifest.version).await;
+            let hold = Hold::begin(&io, &self.key, manifest.version).await;
             let is_exact = matches!(options.select, Select::Exactly(_));
             if let Some((Some(whole), _)) = roster::look(&io, &self.key).await
                 && whole > manifest.version
@@ -188,7 +188,9 @@ impl OfState {
                 io.sleep_until(Instant::now() + Duration::from_millis(20)).await;
                 continue;
             }
-            match self.version(&io, &manifest, wanted.as_deref(), options).await {
+            let fetched = self.version(&io, &manifest, wanted.as_deref(), options);
+            let Ok(fetched) = io.first(fetched, hold.last(&io, &self.key, manifest.version)).await;
+            match fetched {
                 Err(e) if !is_exact && is_replaced(&e) => failed = Some((manifest, e)),
                 fetched => return fetched,
             }

@@ -120,6 +120,18 @@ impl KnownShards {
     }
 }
 
+impl PushedRank {
+    fn ended_by(&mut self, whole: Option<u64>, held: &[u64]) -> Vec<Kept> {
+        if whole < self.whole {
+            // The home is another one, which does not know what was held at the one before.
+            return Vec::new();
+        }
+        self.whole = whole;
+        let has_ended = |kept: &mut Kept| Some(kept.version) < whole && !held.contains(&kept.version);
+        self.kept.iter_mut().filter_map(|kept| kept.take_if(has_ended)).collect()
+    }
+}
+
 /// The right to push a rank, which one call has at a time.
 #[derive(Debug)]
 pub(crate) struct Pushing {
@@ -181,13 +193,7 @@ impl Pushing {
 
     /// Returns and forgets the versions before the whole one that nobody holds.
     pub(crate) fn ended_by(&self, whole: Option<u64>, held: &[u64]) -> Vec<Kept> {
-        let ended = self.with(|rank| {
-            rank.whole = whole.or(rank.whole);
-            let whole = rank.whole;
-            let has_ended = |kept: &mut Kept| Some(kept.version) < whole && !held.contains(&kept.version);
-            rank.kept.iter_mut().filter_map(|kept| kept.take_if(has_ended)).collect()
-        });
-        ended.unwrap_or_default()
+        self.with(|rank| rank.ended_by(whole, held)).unwrap_or_default()
     }
 
     /// Finds a place for a version.
@@ -221,5 +227,26 @@ impl Pushing {
 impl Drop for Pushing {
     fn drop(&mut self) {
         self.with(|rank| rank.is_busy = false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_stay_until_the_home_knows_one_that_is_newer_and_nobody_holds_them() {
+        let mut kept = [None; MAX_KEPT];
+        for (version, place) in (1..=3).zip(&mut kept) {
+            *place = Some(Kept { version, instance: version });
+        }
+        let mut rank = PushedRank { instance: 0, is_busy: true, whole: Some(3), kept };
+        let mut ended = |whole, held: &[u64]| -> Vec<u64> {
+            rank.ended_by(whole, held).into_iter().map(|kept| kept.version).collect()
+        };
+        // A home that is new knows no holds.
+        assert_eq!((ended(None, &[]), ended(Some(2), &[])), (vec![], vec![]));
+        assert_eq!(ended(Some(3), &[1]), [2]);
+        assert_eq!(ended(Some(4), &[]), [1, 3]);
     }
 }

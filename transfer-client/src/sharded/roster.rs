@@ -8,6 +8,7 @@ use crate::error::{BundleError, Error, ShardedError};
 use crate::fetch::{Fetch, FetchOptions};
 use crate::request::flow::Io;
 use crate::request::{BlockingClient, Call};
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -127,7 +128,7 @@ pub(super) async fn is_published(io: &Io, key: &Key) -> bool {
 }
 
 /// A hold of a version. It ends when it is dropped.
-pub(super) struct Hold(#[expect(dead_code, reason = "it is held")] Counting<BlockingClient, RosterAnswer>);
+pub(super) struct Hold(Counting<BlockingClient, RosterAnswer>);
 
 impl Hold {
     /// Asks for it. A later question to the roster is answered behind it.
@@ -141,6 +142,18 @@ impl Hold {
         })
         .await;
         Hold(hold)
+    }
+
+    /// Goes on holding it, also at another home of the roster once this one is lost. Does not end.
+    pub(super) async fn last(self, io: &Io, key: &Key, version: u64) -> Infallible {
+        let mut hold = self.0;
+        loop {
+            match io.run(hold).await {
+                Err(e) if is_lost(&e) => io.sleep_until(Instant::now() + RETRY_INTERVAL).await,
+                _ => return std::future::pending().await,
+            }
+            hold = call(io, key, RosterAsk::Hold { version: Version(version) }, io.left(Duration::MAX));
+        }
     }
 }
 
