@@ -276,14 +276,7 @@ impl Client {
 
     /// Fetches rows of a tensor. `indices` are integers of 8 bytes.
     fn _take(&self, py: Python<'_>, key: &str, indices: &[u8], options: &Bound<'_, PyDict>) -> PyResult<Pending> {
-        let which = FetchOptions::read(options)?;
-        let take = fetches::take(&self.handle(py)?, key, indices);
-        let take = which.borrow().apply_to_rows(py, take)?;
-        let (about, guard) = ((key.to_owned(), Instant::now()), self.guard.clone());
-        Ok(Pending::new(going(take.begin(), move |py, result| {
-            let rows = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
-            Ok(Py::new(py, Tensor::new(Fetched::Slice(rows), guard, about.0))?.into_any())
-        })))
+        fetches::take(py, &self.handle(py)?, key, indices, &FetchOptions::read(options)?.borrow(), self.guard.clone())
     }
 
     fn _fetch_table(&self, py: Python<'_>, key: &str, options: &Bound<'_, PyDict>) -> PyResult<Pending> {
@@ -362,16 +355,7 @@ impl Client {
         options: &Bound<'_, PyDict>,
     ) -> PyResult<Pending> {
         let (options, handle) = (PushOptions::read(options)?, self.handle(py)?);
-        let frozen = taken::take_all(py, &buffers, aliases)?;
-        let push = options.apply(handle.push_bundle(key, names.into_iter().zip(&frozen)));
-        let (about, buffers) = ((key.to_owned(), Instant::now()), buffers.into_iter().map(Bound::unbind));
-        let mut taken = Ours::new(buffers.zip(frozen).collect::<Vec<_>>(), self.guard.clone());
-        Ok(Pending::new(going(push.begin(), move |py, result| {
-            if result.is_err() {
-                taken::put_back(taken.take());
-            }
-            pushed(py, result, &about, copied, None)
-        })))
+        taken::push_bundle(py, &handle, self.guard.clone(), key, (names, buffers), (aliases, copied), options)
     }
 
     /// Fetches a bundle, or these tensors of it, whole or a slice of each: its tensors by name, its version, and the report.

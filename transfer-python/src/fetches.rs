@@ -1,6 +1,7 @@
 //! Fetches of tensors and bundles, whole or a slice of each.
 
 use crate::client::about_of;
+use crate::fetch_options::Which;
 use crate::memory::Fetched;
 use crate::pending::{Going, Pending, going};
 use crate::report::Report;
@@ -10,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::Arc;
 use std::time::Instant;
-use transfer_client::{BlockingClient, Error, Fetch, FetchedBundle, FetchedSlices, Take};
+use transfer_client::{BlockingClient, Error, Fetch, FetchedBundle, FetchedSlices};
 use transfer_memory::forked::ForkGuard;
 
 /// Begins a fetch of a tensor, or of a slice of it.
@@ -31,10 +32,22 @@ pub(crate) fn tensor(
     })
 }
 
-/// A fetch of rows by their indices, integers of 8 bytes in this machine's order.
-pub(crate) fn take(client: &BlockingClient, key: &str, indices: &[u8]) -> Take<BlockingClient> {
+/// Begins a fetch of rows by their indices, integers of 8 bytes in this machine's order.
+pub(crate) fn take(
+    py: Python<'_>,
+    client: &BlockingClient,
+    key: &str,
+    indices: &[u8],
+    which: &Which<'_>,
+    guard: Arc<ForkGuard>,
+) -> PyResult<Pending> {
     let (indices, _) = indices.as_chunks();
-    client.take(key, indices.iter().map(|bytes| i64::from_ne_bytes(*bytes)))
+    let take = client.take(key, indices.iter().map(|bytes| i64::from_ne_bytes(*bytes)));
+    let (take, about) = (which.apply_to_rows(py, take)?, (key.to_owned(), Instant::now()));
+    Ok(Pending::new(going(take.begin(), move |py, result| {
+        let rows = result.map_err(|e| errors::raise(py, &e, &about_of(&about)))?;
+        Ok(Py::new(py, Tensor::new(Fetched::Slice(rows), guard, about.0))?.into_any())
+    })))
 }
 
 /// The tensors of a bundle by their names, its version, and the report.

@@ -1,8 +1,15 @@
 //! Buffers that a push of several takes, and that come back if it fails.
 
 use crate::buffer::Buffer;
+use crate::client::pushed;
+use crate::memory::Ours;
+use crate::options::PushOptions;
+use crate::pending::{Pending, going};
 use pyo3::prelude::*;
-use transfer_client::{Frozen, TensorMut};
+use std::sync::Arc;
+use std::time::Instant;
+use transfer_client::{BlockingClient, Frozen, TensorMut};
+use transfer_memory::forked::ForkGuard;
 
 /// Takes all of these buffers, or none.
 pub(crate) fn take_all(py: Python<'_>, buffers: &[Bound<'_, Buffer>], aliases: bool) -> PyResult<Vec<Frozen>> {
@@ -17,6 +24,29 @@ pub(crate) fn take_all(py: Python<'_>, buffers: &[Bound<'_, Buffer>], aliases: b
         }
     }
     Ok(taken.into_iter().map(TensorMut::freeze).collect())
+}
+
+/// Pushes buffers as one version, of which `copied` bytes were copied there before. Either all are taken, or none. A failed push gives
+/// them back.
+pub(crate) fn push_bundle(
+    py: Python<'_>,
+    handle: &BlockingClient,
+    guard: Arc<ForkGuard>,
+    key: &str,
+    (names, buffers): (Vec<String>, Vec<Bound<'_, Buffer>>),
+    (aliases, copied): (bool, u64),
+    options: PushOptions,
+) -> PyResult<Pending> {
+    let frozen = take_all(py, &buffers, aliases)?;
+    let push = options.apply(handle.push_bundle(key, names.into_iter().zip(&frozen)));
+    let (about, buffers) = ((key.to_owned(), Instant::now()), buffers.into_iter().map(Bound::unbind));
+    let mut taken = Ours::new(buffers.zip(frozen).collect::<Vec<_>>(), guard);
+    Ok(Pending::new(going(push.begin(), move |py, result| {
+        if result.is_err() {
+            put_back(taken.take());
+        }
+        pushed(py, result, &about, copied, None)
+    })))
 }
 
 /// Gives the buffers back whose memory no other code can reach.
