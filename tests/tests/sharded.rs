@@ -4,7 +4,7 @@ use std::time::Duration;
 use transfer_client::{
     BlockingClient, Client, DType, Error, FailureCode, FetchedBundle, PushedShards, Rank, Shard, ShardedError, Slice, s,
 };
-use transfer_tests::{Carrier, Scene, programs};
+use transfer_tests::{Carrier, Ctl, Scene, programs};
 
 const ROWS: u64 = 400;
 const COLUMNS: u64 = 600;
@@ -247,6 +247,7 @@ fn rank_that_is_ahead_waits_and_unfinished_versions_end_with_a_newer_one() {
     let ahead = ranks[0].push_shards("policy", 3, Rank { rank: 0, world_size: 4 }, shards);
     let e = ahead.timeout(Duration::from_millis(300)).call().expect_err("two are unfinished");
     assert_eq!(failure(&e), Some(FailureCode::Deadline), "{e}");
+    Ctl::of(scene.a(), &["status"]).ends(0, &["not whole", "1 of 4", "1, 2, 3"]);
     for (rank, client) in (0..).zip(&ranks).skip(1) {
         push(client, rank, 2).expect("committed");
     }

@@ -88,6 +88,18 @@ fn as_text(status: &StatusResponse) -> String {
         format!("{leases}, {operations}, {slots}; {} failed since the start", count(counters.failed))
     });
 
+    if !status.unfinished_versions.is_empty() {
+        let mut unfinished = Table::new(&["state", ">version", ">committed", "missing ranks", ">age"]);
+        for v in &status.unfinished_versions {
+            let missing: Vec<_> = v.missing.iter().map(u32::to_string).collect();
+            let more = u64::from(v.world_size.saturating_sub(v.committed)).saturating_sub(missing.len() as u64);
+            let more = if more > 0 { format!(" and {} more", count(more)) } else { String::new() };
+            let committed = format!("{} of {}", v.committed, v.world_size);
+            let age = age(Duration::from_nanos(v.age_ns));
+            unfinished.row([v.state.clone(), v.version.to_string(), committed, missing.join(", ") + &more, age]);
+        }
+        text.push_str(&format!("\nversions of sharded states that are not whole\n{unfinished}"));
+    }
     let mut pools = Table::new(&[">tenant", ">size", ">used", ">waiting"]);
     for p in &status.pools {
         pools.row([p.tenant.clone(), bytes(p.bytes), bytes(p.used_bytes), count(p.waiting)]);
@@ -197,6 +209,12 @@ fn as_json(status: &StatusResponse) -> Value {
         json!({ "fabric": fabric_name(p.fabric), "transfers": p.transfers, "bytes": p.bytes, "copied_bytes": p.copied_bytes })
     });
     let published = counters.published.unwrap_or_default();
+    let unfinished = status.unfinished_versions.iter().map(|v| {
+        json!({
+            "state": v.state, "version": v.version, "world_size": v.world_size, "committed": v.committed, "missing": v.missing,
+            "age_ns": v.age_ns,
+        })
+    });
     json!({
         "node": status.node,
         // A string, because JSON readers that store numbers as doubles would change it.
@@ -224,6 +242,7 @@ fn as_json(status: &StatusResponse) -> Value {
             "expires_unix_s": tls.expires_unix_s, "refused_handshakes": tls.refused_handshakes,
         })),
         "pools": pools.collect::<Vec<_>>(),
+        "unfinished_versions": unfinished.collect::<Vec<_>>(),
         "counters": {
             "tensors": counters.tensors, "blobs": counters.blobs, "leases": counters.leases,
             "operations": counters.operations, "slots": counters.slots, "failed": counters.failed,
