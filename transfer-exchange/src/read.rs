@@ -393,29 +393,16 @@ impl Reader {
             self.locating.push((task, flow.timeout(PART_TIMEOUT)));
         }
         let (mut moved, mut at) = (false, 0);
-        while let Some((task, flow)) = self.locating.get_mut(at) {
-            let task = *task;
-            match flow.poll(waker) {
-                ControlFlow::Continue(again) => {
-                    io.poll_at(again);
-                    at += 1;
-                    continue;
-                }
-                ControlFlow::Break(Ok(Some(attempt))) => {
-                    self.located.push_back((task, attempt));
-                    moved = true;
-                }
-                ControlFlow::Break(Ok(None)) => {
+        while let Some(((task, _), found)) = next_ended(&mut self.locating, &mut at, |(_, flow)| flow, io, waker) {
+            match found {
+                Ok(Some(attempt)) => self.located.push_back((task, attempt)),
+                Ok(None) => self.todo.push_back(task),
+                Err(e) => {
                     self.todo.push_back(task);
-                    moved = true;
-                }
-                ControlFlow::Break(Err(e)) => {
-                    self.todo.push_back(task);
-                    drop(self.locating.swap_remove(at));
                     return Err(e);
                 }
             }
-            drop(self.locating.swap_remove(at));
+            moved = true;
         }
         Ok(moved)
     }
@@ -436,17 +423,7 @@ impl Reader {
             self.learning.push((task, flow.timeout(PART_TIMEOUT)));
         }
         let mut at = 0;
-        while let Some((task, flow)) = self.learning.get_mut(at) {
-            let task = *task;
-            let ended = match flow.poll(waker) {
-                ControlFlow::Continue(again) => {
-                    io.poll_at(again);
-                    at += 1;
-                    continue;
-                }
-                ControlFlow::Break(ended) => ended,
-            };
-            drop(self.learning.swap_remove(at));
+        while let Some(((task, _), ended)) = next_ended(&mut self.learning, &mut at, |(_, flow)| flow, io, waker) {
             moved = true;
             match ended {
                 Ok(Found::Blocks(Blocks { attempt, .. })) => {
@@ -515,16 +492,10 @@ impl Reader {
             self.fetching.push(next);
         }
         let (mut moved, mut at) = (false, 0);
-        while let Some(Fetching { flow, .. }) = self.fetching.get_mut(at) {
-            let ended = match flow.poll(waker) {
-                ControlFlow::Continue(again) => {
-                    io.poll_at(again);
-                    at += 1;
-                    continue;
-                }
-                ControlFlow::Break(ended) => ended,
-            };
-            let Fetching { of, bytes, .. } = self.fetching.swap_remove(at);
+        while let Some((fetching, ended)) =
+            next_ended(&mut self.fetching, &mut at, |fetching| &mut fetching.flow, io, waker)
+        {
+            let Fetching { of, bytes, .. } = fetching;
             moved = true;
             match ended {
                 Ok(Fetched::One(Found::Blocks(blocks))) => {
@@ -598,4 +569,24 @@ impl Reader {
         let all: BTreeSet<_> = all.collect();
         all.into_iter().collect()
     }
+}
+
+/// Polls these flows from `at` on until one ends, and takes that one out. `at` is then the place of the next one.
+fn next_ended<T, U>(
+    flows: &mut Vec<T>,
+    at: &mut usize,
+    of: impl Fn(&mut T) -> &mut Flow<U>,
+    io: &Io,
+    waker: &Waker,
+) -> Option<(T, U)> {
+    while let Some(one) = flows.get_mut(*at) {
+        match of(one).poll(waker) {
+            ControlFlow::Continue(again) => {
+                io.poll_at(again);
+                *at += 1;
+            }
+            ControlFlow::Break(ended) => return Some((flows.swap_remove(*at), ended)),
+        }
+    }
+    None
 }
