@@ -12,8 +12,8 @@ both_clients! {
     ///
     /// Shards are boxes of global tensors, in any tiling, and several ranks may have the same box. The call ends when this rank has
     /// committed, or, with [`whole`](PushShards::whole), when all have. The call of the last rank fails if a part of a tensor is
-    /// missing, or if ranks disagree about a type or a shape, and names it. At most two versions are unfinished at a time: a rank
-    /// that is further ahead waits.
+    /// missing, or if ranks disagree about a type or a shape, and names it. At most `--unfinished-versions` (2) of the node whose worker
+    /// was the first to commit are unfinished at a time: a rank that is further ahead waits.
     ///
     /// The shards of a version stay until a newer one is whole and nobody fetches it any more; they are freed with this rank's next
     /// push. They end with this worker. So the version before takes memory in the arena beside the one that is pushed.

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use transfer_core::op::FailureCode;
 use transfer_core::tensor::Key;
 
-/// The time after which a fetch looks whether the rank that it has asked is there, and the time of that look.
-const LOOK: Duration = Duration::from_millis(250);
+/// The time after which a fetch asks whether the shards of a rank are published at all, and the time-out of that question.
+const PUBLISHED_CHECK: Duration = Duration::from_millis(250);
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Absent {
     /// Those that are not asked again, and why.
     pub(super) gone: BTreeMap<u32, Error>,
-    /// Those whose shards nobody publishes now. Whoever has the same boxes is asked for them. Without a replica they are asked once
-    /// more and have more time, since a directory that starts anew does not know all keys at once.
+    /// Ranks whose shards nobody publishes at the moment. Replicas are asked for their boxes. If a box has no replica, its rank is asked
+    /// once more, for longer: a directory that has just started does not know all keys yet.
     pub(super) silent: BTreeSet<u32>,
 }
 
@@ -34,8 +34,8 @@ impl Absent {
 
 /// Ends with an error if nobody publishes the shards of a rank. Does not end otherwise.
 pub(super) async fn is_silent(io: &Io, shards: Key, version: u64) -> Error {
-    io.sleep_until(Instant::now() + LOOK).await;
-    match fetch_record(io, shards, version, RECORD, LOOK).await {
+    io.sleep_until(Instant::now() + PUBLISHED_CHECK).await;
+    match fetch_record(io, shards, version, RECORD, PUBLISHED_CHECK).await {
         Err(e) if e.failure_code() == Some(FailureCode::UnknownKey) => e,
         _ => std::future::pending().await,
     }
