@@ -320,6 +320,50 @@ fn trainer_that_is_faster_than_its_readers_starves_and_mixes_nothing() {
     scene.end();
 }
 
+// Promise: whole-versions, seen to fail
+#[test]
+fn version_that_is_fetched_is_held_at_the_next_home_when_the_first_one_dies() {
+    let arguments = ["--pool-bytes", "16MiB", "--listen", "127.0.0.1:0"];
+    let mut scene = Scene::with(&[&arguments, &arguments, &arguments]);
+    let at = |scene: &Scene, node: usize, name: &str| connect(scene.nodes[node].socket(), name);
+    let push = |client: &BlockingClient, rank: u32, version: u64| {
+        // Ranks 0 and 2 have the same half.
+        let columns = if rank == 1 { COLUMNS / 2..COLUMNS } else { 0..COLUMNS / 2 };
+        let of = Rank { rank, world_size: 3 };
+        client.push_shards("policy", version, of, [shard(client, 0..ROWS, columns, version)]).call().expect("pushed")
+    };
+    let (first, slow, last) = (at(&scene, 1, "rank-2"), at(&scene, 2, "rank-1"), at(&scene, 0, "rank-0"));
+    // The home is where the first commit was made.
+    push(&first, 2, 1);
+    push(&slow, 1, 1);
+    push(&last, 0, 1);
+    let reader = at(&scene, 0, "reader");
+    scene.nodes[2].freeze();
+    let fetch = std::thread::spawn(move || reader.fetch_sharded("policy").call());
+    scene.a().until("the fetch waits for rank 1", |s| s.links.iter().any(|link| link.peer == "c" && link.pulls > 0));
+    drop(first);
+    scene.nodes[1].kill();
+    scene.a().until("its hold is at another home", |s| s.status.counters.as_ref().is_some_and(|c| c.named == 1));
+    let others = [at(&scene, 0, "rank-1-again"), at(&scene, 0, "rank-2-again")];
+    let kept = |scene: &Scene| scene.a().admin().tensors("policy/rank-0/").expect("listed").len();
+    let push_three = |version| {
+        for (client, rank) in [(&others[0], 1), (&others[1], 2), (&last, 0)] {
+            push(client, rank, version);
+        }
+    };
+    (2..=4).for_each(push_three);
+    assert_eq!(kept(&scene), 3, "the version that is fetched, the whole one before, and the newest");
+    scene.nodes[2].go_on();
+    let fetched = fetch.join().expect("no panic").expect("fetched");
+    assert_eq!((fetched.version(), elements(&fetched)), (1, numbers(0..ROWS, 0..COLUMNS, 1)));
+    push_three(5);
+    assert_eq!(kept(&scene), 2, "it is held no longer");
+    drop((slow, last, others, fetched));
+    scene.nodes[1].restart();
+    scene.note_idle_of(1);
+    scene.end();
+}
+
 // Promise: sharded-restart
 #[test]
 fn restart_begins_the_versions_again_and_subscribers_get_the_new_ones() {
