@@ -13,6 +13,21 @@ fn connect(socket: std::path::PathBuf, name: &str) -> BlockingClient {
     connect.call().expect("the sidecar takes workers")
 }
 
+/// A worker that pushes, and a reader on its host and one on the other.
+fn workers(scene: &Scene) -> [BlockingClient; 3] {
+    let (a, b) = (scene.a().socket(), scene.b().socket());
+    [connect(a.clone(), "pusher"), connect(a, "near"), connect(b, "far")]
+}
+
+/// Publishes "w" of 3 x 4 elements, the same as "counted" and in "bundle", and "scalar".
+fn publish_small_ones(pusher: &BlockingClient) {
+    pusher.push_tensor("w", numbers(pusher, &[3, 4], 0)).call().expect("pushed");
+    pusher.push_tensor("scalar", numbers(pusher, &[], 0)).call().expect("pushed");
+    pusher.push_bundle("bundle", [("w", numbers(pusher, &[3, 4], 0))]).call().expect("pushed");
+    let once = Until::Fetched(std::num::NonZeroU32::new(2).expect("not 0"));
+    pusher.push_tensor("counted", numbers(pusher, &[3, 4], 0)).keep(once).call().expect("pushed");
+}
+
 /// Returns a tensor in the arena whose elements are their numbers plus `first`.
 fn numbers(client: &BlockingClient, dims: &[u64], first: u32) -> TensorMut {
     let mut tensor = client.allocate(DType::U32, dims).expect("room");
@@ -59,11 +74,7 @@ const WIDTH: u32 = 3000;
 #[test]
 fn slices_have_their_elements_and_nothing_else_moves() {
     let scene = Scene::two();
-    let (pusher, near, far) = (
-        connect(scene.a().socket(), "pusher"),
-        connect(scene.a().socket(), "near"),
-        connect(scene.b().socket(), "far"),
-    );
+    let [pusher, near, far] = workers(&scene);
     pusher.push_tensor("w", numbers(&pusher, &[ROWS.into(), WIDTH.into()], 0)).call().expect("pushed");
     let cases: [(Slice, &[u64], Vec<u32>); 8] = [
         (s![.., 0..64], &[600, 64], expected(0..600, 0..64, WIDTH)),
@@ -170,16 +181,8 @@ fn slice_in_the_memory_of_a_sidecar_of_the_same_host_is_a_view() {
 #[test]
 fn slice_that_does_not_fit_names_shape_and_slice() {
     let scene = Scene::two();
-    let (pusher, near, far) = (
-        connect(scene.a().socket(), "pusher"),
-        connect(scene.a().socket(), "near"),
-        connect(scene.b().socket(), "far"),
-    );
-    pusher.push_tensor("w", numbers(&pusher, &[3, 4], 0)).call().expect("pushed");
-    pusher.push_tensor("scalar", numbers(&pusher, &[], 0)).call().expect("pushed");
-    pusher.push_bundle("bundle", [("w", numbers(&pusher, &[3, 4], 0))]).call().expect("pushed");
-    let once = Until::Fetched(std::num::NonZeroU32::new(2).expect("not 0"));
-    pusher.push_tensor("counted", numbers(&pusher, &[3, 4], 0)).keep(once).call().expect("pushed");
+    let [pusher, near, far] = workers(&scene);
+    publish_small_ones(&pusher);
     let cases = [
         ("w", s![.., 0..5], "slice [:, 0:5] does not fit shape [3, 4]"),
         ("w", s![-4..], "-3 to 3 would fit"),
@@ -219,11 +222,7 @@ fn slice_that_does_not_fit_names_shape_and_slice() {
 #[test]
 fn slices_of_a_bundle_are_of_one_version_and_follow_its_table() {
     let scene = Scene::two();
-    let (pusher, near, far) = (
-        connect(scene.a().socket(), "pusher"),
-        connect(scene.a().socket(), "near"),
-        connect(scene.b().socket(), "far"),
-    );
+    let [pusher, near, far] = workers(&scene);
     for (version, width) in [(1, 500), (2, 500), (3, 700), (4, 300)] {
         // More slices than one request names.
         let names: Vec<_> = (0..60).map(|n| format!("layer{n}/w")).collect();
@@ -267,11 +266,7 @@ fn slices_of_a_bundle_are_of_one_version_and_follow_its_table() {
 #[test]
 fn subscriber_reads_slices_each_version_once() {
     let scene = Scene::two();
-    let (pusher, near, far) = (
-        connect(scene.a().socket(), "pusher"),
-        connect(scene.a().socket(), "near"),
-        connect(scene.b().socket(), "far"),
-    );
+    let [pusher, near, far] = workers(&scene);
     for client in [&near, &far] {
         let (weights, policy) = (client.subscriber("w").expect("a key"), client.bundle_subscriber("b").expect("a key"));
         let first = weights.seen().unwrap_or(0);
@@ -335,11 +330,7 @@ fn scattered(count: i64, len: i64) -> Vec<i64> {
 #[test]
 fn rows_are_gathered_where_they_lie_and_nothing_else_moves() {
     let scene = Scene::two();
-    let (pusher, near, far) = (
-        connect(scene.a().socket(), "pusher"),
-        connect(scene.a().socket(), "near"),
-        connect(scene.b().socket(), "far"),
-    );
+    let [pusher, near, far] = workers(&scene);
     // Rows of 12,000 bytes are sent from where they lie, and those of 32 are packed.
     pusher.push_tensor("wide", numbers(&pusher, &[ROWS.into(), WIDTH.into()], 0)).call().expect("pushed");
     pusher.push_tensor("narrow", numbers(&pusher, &[50_000, 8], 0)).call().expect("pushed");
@@ -378,16 +369,8 @@ fn rows_are_gathered_where_they_lie_and_nothing_else_moves() {
 #[test]
 fn row_that_is_not_there_is_named_with_the_shape() {
     let scene = Scene::two();
-    let (pusher, near, far) = (
-        connect(scene.a().socket(), "pusher"),
-        connect(scene.a().socket(), "near"),
-        connect(scene.b().socket(), "far"),
-    );
-    pusher.push_tensor("w", numbers(&pusher, &[3, 4], 0)).call().expect("pushed");
-    pusher.push_tensor("scalar", numbers(&pusher, &[], 0)).call().expect("pushed");
-    pusher.push_bundle("bundle", [("w", numbers(&pusher, &[3, 4], 0))]).call().expect("pushed");
-    let once = Until::Fetched(std::num::NonZeroU32::new(2).expect("not 0"));
-    pusher.push_tensor("counted", numbers(&pusher, &[3, 4], 0)).keep(once).call().expect("pushed");
+    let [pusher, near, far] = workers(&scene);
+    publish_small_ones(&pusher);
     let fits = "0 to 2 would fit; negative ones do not count from the end";
     for (key, indices, says) in [
         ("w", vec![0, 3], &["slice [3] does not fit shape [3, 4]: index 3 is no row", fits][..]),
