@@ -1,6 +1,7 @@
 //! `transferd` as a process: its output and its exit.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -23,14 +24,14 @@ fn transferd(dir: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-fn signal(child: &Child, name: &str) {
-    let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status();
-    assert!(sent.unwrap().success());
+/// Sends a signal. An empty machine has no program that does.
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
 }
 
 #[test]
 fn sidecar_reports_readiness_and_ends_on_a_signal() {
-    for name in ["TERM", "INT"] {
+    for ending in [Signal::TERM, Signal::INT] {
         let dir = tempfile::tempdir().unwrap();
         let arguments = ["--node", "a", "--listen", "127.0.0.1:0", "--ready-file", "ready"];
         let mut child = transferd(dir.path(), &arguments).env("TRANSFER_ADMIN_SOCKET", "admin.sock").spawn().unwrap();
@@ -46,8 +47,8 @@ fn sidecar_reports_readiness_and_ends_on_a_signal() {
         let grpc: SocketAddr = grpc.parse().unwrap();
         assert!(std::net::TcpStream::connect(grpc).is_ok());
 
-        signal(&child, name);
-        assert_eq!(child.wait().unwrap().code(), Some(0), "after SIG{name}");
+        signal(&child, ending);
+        assert_eq!(child.wait().unwrap().code(), Some(0), "after {ending:?}");
         let mut rest = String::new();
         out.read_to_string(&mut rest).unwrap();
         assert_eq!(rest, "");
@@ -103,7 +104,7 @@ fn sidecar_raises_its_descriptor_limit_to_the_hard_limit() {
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     assert_eq!(files.split_whitespace().skip(3).take(2).collect::<Vec<_>>(), ["512", "512"], "{files}");
-    signal(&child, "TERM");
+    signal(&child, Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
@@ -131,6 +132,6 @@ fn full_pipe_of_the_log_holds_up_no_worker() {
     let mut lines = BufReader::new(log).lines().map(Result::unwrap);
     let opened = lines.by_ref().filter(|line| line.contains("session open")).take(100);
     opened.for_each(|line| assert!(line.contains(r"\nred session="), "{line}"));
-    signal(&child, "TERM");
+    signal(&child, Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
