@@ -124,6 +124,7 @@ lint: setup ## Checks format, lints and house rules
 	scripts/check-core-is-pure.sh
 	scripts/check-unsafe.sh
 	scripts/check-flows.py
+	scripts/check-targets.py
 
 doc: setup ## Builds the API documentation; warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
