@@ -9,16 +9,23 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TEST = re.compile(r'^\s*#\[(?:test|cfg\(test\))\]', re.MULTILINE)
+# With the attributes of others: #[tokio::test], #[cfg(all(test, unix))].
+TEST = re.compile(r'^\s*#\[(?:(?:\w+::)*test\b|cfg\([^\]\n]*\btest\b)', re.MULTILINE)
+# Files of a program beside a library could not be told from the library's.
+MODULE = re.compile(r'^\s*(?:pub(?:\([^)]*\))? )?mod \w+;', re.MULTILINE)
 # A block that says nothing is Rust, and runs. Of a comment: what opens a block, and what closes it.
 BLOCK = re.compile(r'^\s*//[/!] ?```([^\n]*)\n(?:\s*//[/!](?! ?```)[^\n]*\n)*\s*//[/!] ?```', re.MULTILINE)
 NOT_RUN = {'text', 'ignore', 'toml', 'sh', 'console', 'json', 'python'}
 
 
+def beside_library(root, others):
+    return root.name == 'main.rs' and root.with_name('lib.rs') in others
+
+
 def sources(target, others):
-    """The files of a target: all beside its root, but the roots of the package's other targets."""
+    """The files of a target: all beside its root, but the roots of the package's other targets. Of a program beside a library: its root."""
     root = Path(target['src_path'])
-    if root.name == 'main.rs' and any(other.name == 'lib.rs' for other in others):
+    if beside_library(root, others):
         return [root]
     return [path for path in root.parent.rglob('*.rs') if path not in others]
 
@@ -36,6 +43,8 @@ def main():
                 text, where = path.read_text(), path.relative_to(ROOT)
                 if not target['test'] and TEST.search(text):
                     wrong.append(f'{where}: has tests, and {package["name"]} says `test = false` for {target["name"]}')
+                if not target['test'] and beside_library(path, others) and MODULE.search(text):
+                    wrong.append(f'{where}: has modules, whose tests nobody would run: {package["name"]} says `test = false` for {target["name"]}')
                 if library and not target['doctest'] and any(block not in NOT_RUN for block in BLOCK.findall(text)):
                     wrong.append(f'{where}: has an example that would run, and {package["name"]} says `doctest = false` for {target["name"]}')
     print('\n'.join(sorted(wrong)) or 'programs and libraries that are not tested have no tests')
