@@ -10,8 +10,8 @@ use transfer_client::{BlockingClient, Client, Error, Tensor};
 /// How long a worker waits for the other one's tensor.
 const TIMEOUT: Duration = crate::PATIENCE;
 
-/// How long the leader pauses after each round. Without it the rounds of all tests that run at a time took half of
-/// the processors, and nearly all of an emulated one.
+/// How long the leader pauses after each round. Without it the two workers and their sidecars keep two processors
+/// busy for as long as a test waits.
 const PAUSE: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
