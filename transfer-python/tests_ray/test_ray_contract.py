@@ -142,8 +142,8 @@ def test_objects_that_are_put_are_got_by_their_references_and_through_the_object
     assert ray.get(b.consume.remote(refs)) == 45
     assert ray.get(b.consume.remote(refs, _use_object_store=True)) == 45
     made = a.echo.remote(values[0])
-    # Ray lends no object whose metadata is not there yet.
-    ray.wait([made])
+    # Ray lends no object whose metadata is not there yet, and it may come after the object.
+    until("the driver has the metadata", lambda: manager().get_rdt_metadata(made.hex()).tensor_transport_meta is not None)
     assert ray.get(b.consume.remote([made])) == 6
     assert torch.equal(ray.get(a.echo.remote(values[1]), _use_object_store=True), values[1])
     del refs, made

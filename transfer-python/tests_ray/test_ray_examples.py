@@ -13,8 +13,8 @@ from conftest import ROOT, until
 
 PAGE = (ROOT / "docs/ray.md").read_text()
 
-# A cluster of one node, as small as those of the tests.
-START = f"import ray\nray.init(num_cpus={NODE['num_cpus']}, object_store_memory={NODE['object_store_memory']}, include_dashboard=False, log_to_driver=False)\n"
+# A cluster of one node, as small as those of the tests, beside theirs: else Ray finds one that runs.
+START = f"import ray\nray.init('local', num_cpus={NODE['num_cpus']}, object_store_memory={NODE['object_store_memory']}, include_dashboard=False, log_to_driver=False)\n"
 
 
 def recipes():
