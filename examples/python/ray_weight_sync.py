@@ -78,7 +78,9 @@ def main() -> None:
     # Replicas are spread over the nodes. They follow before there is anything to load.
     replicas = [Replica.options(scheduling_strategy="SPREAD").remote() for _ in range(given.replicas)]
     followed = [replica.follow.remote(given.steps) for replica in replicas]
-    copied = ray.get(Trainer.remote().train.remote(given.steps))
+    # Ray ends an actor that nobody refers to, and its last version with it.
+    trainer = Trainer.remote()
+    copied = ray.get(trainer.train.remote(given.steps))
     last = []
     for node, seen in ray.get(followed):
         print(f"a replica at {node} has loaded {len(seen)} versions of {given.steps}")
