@@ -366,22 +366,41 @@ fn version_that_is_fetched_is_held_at_the_next_home_when_the_first_one_dies() {
 
 // Promise: sharded-restart
 #[test]
-fn restart_begins_the_versions_again_and_subscribers_get_the_new_ones() {
+fn restart_begins_the_versions_again_and_ranks_of_an_earlier_one_are_refused() {
     let (scene, ranks) = four_ranks();
     push_all(&ranks, 100);
     let reader = connect(scene.b().socket(), "reader");
     assert_eq!(slice(&reader, s![0..1]).version(), 100);
     let e = push(&ranks[0], 0, 90).expect_err("100 is whole");
     assert_eq!(failure(&e), Some(FailureCode::VersionNotRising), "{e}");
-    for (rank, client) in (0..).zip(&ranks) {
-        let (rows, columns) = quarter(rank);
-        let shards = [shard(client, rows, columns, 90)];
-        client.push_shards("policy", 90, Rank { rank, world_size: 4 }, shards).restart().call().expect("pushed");
+    let attempt = |rank: u32, version: u64, attempt: u64| {
+        let ((rows, columns), client) = (quarter(rank), &ranks[rank as usize]);
+        let shards = [shard(client, rows, columns, version)];
+        client.push_shards("policy", version, Rank { rank, world_size: 4 }, shards).restart(attempt).call()
+    };
+    for rank in 0..3 {
+        attempt(rank, 90, 2).expect("pushed");
     }
+    for old in [0, 1] {
+        let e = attempt(3, 90, old).expect_err("it is left over");
+        assert_eq!(failure(&e), Some(FailureCode::VersionGone), "{e}");
+        assert!(
+            e.to_string().contains(&format!("restart {old} of rank 3")) && e.to_string().contains("restart 2"),
+            "{e}"
+        );
+    }
+    assert!(attempt(3, 90, 2).expect("pushed").is_whole);
     let again = reader.fetch_sharded("policy").after(100).call().expect("90 is new");
     assert_eq!((again.version(), elements(&again)), (90, numbers(0..ROWS, 0..COLUMNS, 90)));
-    push_all(&ranks, 91);
+    for rank in 0..4 {
+        attempt(rank, 91, 2).expect("pushed");
+    }
     assert_eq!(reader.fetch_sharded("policy").after(90).call().expect("91").version(), 91);
+    // The rank whose worker has published the manifest of 91 is the last again, and the first of the next attempt.
+    for rank in 0..4 {
+        attempt(rank, 5, 3).expect("pushed");
+    }
+    assert_eq!(elements(&reader.fetch_sharded("policy").after(91).call().expect("5")), numbers(0..ROWS, 0..COLUMNS, 5));
     drop((ranks, reader, again));
     scene.end();
 }

@@ -17,7 +17,7 @@ use transfer_client::{FetchedBundle, Rank, Shard};
 pub(crate) type ShardPlace = (String, Vec<u64>, Vec<u64>);
 
 /// The rank and the number of ranks, and whether to wait until the version is whole, and whether versions begin again.
-pub(crate) type Commit = (u32, u32, bool, bool);
+pub(crate) type Commit = (u32, u32, bool, u64);
 
 /// Pushes these buffers as a rank's shards of a version. `copied` bytes of them were copied there before. Either all buffers are
 /// taken, or none. A failed push gives back those that nothing else can reach.
@@ -37,11 +37,10 @@ pub(crate) fn push(
     let frozen = taken::take_all(py, &buffers, aliases)?;
     let shard = |((name, shape, offset), tensor)| Shard::new(name, shape, offset, tensor);
     let shards: Vec<_> = places.into_iter().zip(&frozen).map(shard).collect();
-    let (rank, world_size, until_whole, restarts) = commit;
-    let push = handle.push_shards(key, version, Rank { rank, world_size }, shards);
+    let (rank, world_size, until_whole, restart) = commit;
+    let push = handle.push_shards(key, version, Rank { rank, world_size }, shards).restart(restart);
     let push = options::of_shards(push, &options);
     let push = if until_whole { push.whole() } else { push };
-    let push = if restarts { push.restart() } else { push };
     let (about, buffers) = ((key.to_owned(), Instant::now()), buffers.into_iter().map(Bound::unbind));
     let mut taken = Ours::new(buffers.zip(frozen).collect::<Vec<_>>(), client.guard().clone());
     Ok(Pending::new(going(push.begin(), move |py, result| match result {

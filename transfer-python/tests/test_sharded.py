@@ -77,8 +77,10 @@ def test_version_is_there_when_all_ranks_have_pushed(ranks: list[td.Client]) -> 
     with pytest.raises(td.Error, match="not newer than version 2, which is whole"):
         push(ranks[0], "waiting", 0, whole, 2)
     for rank in range(4):
-        push(ranks[rank], "waiting", rank, whole, 1, restart=True)
+        push(ranks[rank], "waiting", rank, whole, 1, restart=5)
     assert follow.next().version == 1 and follow.epoch_began is not None
+    with pytest.raises(td.VersionGone, match="restart 4 of rank 2 .* is older than restart 5"):
+        push(ranks[2], "waiting", 2, whole, 2, restart=4)
 
 
 # Promise: python-sharded
@@ -133,6 +135,9 @@ def test_arguments_that_do_not_fit_are_named(ranks: list[td.Client]) -> None:
         c.push_state("bad", {"w": td.Shard(part, (2, 4), (0, 0))}, version=1, rank=0, world_size=1)
     with pytest.raises(td.Invalid, match="a push of a rank's shards has no argument \"takeover\""):
         c.push_state("bad", {"w": part}, version=1, rank=0, world_size=1, takeover=True)
+    for restart in (True, -1, 2**64, "2"):
+        with pytest.raises(td.Invalid, match=f"restart={restart!r} of the sharded state 'bad' has to be the number of the job's attempt, a whole number from 0 to"):
+            c.push_state("bad", {"w": part}, version=1, rank=0, world_size=1, restart=restart)  # type: ignore[arg-type]
     with pytest.raises(td.Invalid, match="may come by several fabrics"):
         c.fetch_state("bad", layout={"w": None}, require="tcp")
     c.push("plain", part)

@@ -8,7 +8,7 @@ use super::plan::{GlobalTensor, Holder, Target};
 use super::plans::{Plan, PlanOf};
 use super::records::shards_key;
 use super::requests::{Ask, Asked, Output, asks};
-use super::roster::{self, Hold, Manifest, is_late};
+use super::roster::{self, Hold, Looked, Manifest, is_late};
 use crate::bundle::{FetchedBundle, FetchedSlices, Wanted, take_bundle};
 use crate::error::{BundleError, Error, ShardedError};
 use crate::fetch::{Fetch, FetchOptions, does_not_fit};
@@ -180,8 +180,8 @@ impl OfState {
             // Its ranks keep the version until the hold ends, however many follow meanwhile.
             let hold = Hold::begin(&io, &self.key, manifest.version).await;
             let is_exact = matches!(options.select, Select::Exactly(_));
-            if let Some((Some(whole), _)) = roster::look(&io, &self.key).await
-                && whole > manifest.version
+            if let Some(Looked { restart, whole: Some(whole), .. }) = roster::look(&io, &self.key).await
+                && (restart, whole) > (manifest.restart, manifest.version)
                 && !is_exact
             {
                 // Its manifest is about to be seen.

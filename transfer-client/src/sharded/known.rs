@@ -3,6 +3,7 @@
 use super::plan::Global;
 use super::plans::KeptPlans;
 use super::records::RankLayout;
+use super::roster::Looked;
 use crate::error::{Error, ShardedError};
 use crate::session::Connection;
 use parking_lot::Mutex;
@@ -49,6 +50,8 @@ struct PushedRank {
     /// Tells this process, and each beginning of its versions, from others. The last bits are the place of a version.
     instance: u64,
     is_busy: bool,
+    /// The restart of its last push.
+    restart: u64,
     /// The newest version that was whole.
     whole: Option<u64>,
     kept: [Option<Kept>; MAX_KEPT],
@@ -121,9 +124,9 @@ impl KnownShards {
 }
 
 impl PushedRank {
-    fn ended_by(&mut self, whole: Option<u64>, held: &[u64]) -> Vec<Kept> {
-        if whole < self.whole {
-            // The home is another one, which does not know what was held at the one before.
+    fn ended_by(&mut self, Looked { restart, whole, ref held }: Looked) -> Vec<Kept> {
+        if restart != self.restart || whole < self.whole {
+            // The home is another one, which does not know what was held at the one before. Or this rank is about to be refused.
             return Vec::new();
         }
         self.whole = whole;
@@ -149,6 +152,7 @@ impl Pushing {
         let rank_of = known.pushed.entry(of.clone()).or_insert_with(|| PushedRank {
             instance: new_instance(),
             is_busy: false,
+            restart: 0,
             whole: None,
             kept: [None; MAX_KEPT],
         });
@@ -163,10 +167,13 @@ impl Pushing {
         KnownShards::of(&self.connection).lock().pushed.get_mut(&self.of).map(change)
     }
 
-    /// Begins the versions again. Returns all that were kept.
-    pub(crate) fn begin_again(&self) -> Vec<Kept> {
+    /// Begins the versions again if this restart is a later one. Returns all that were kept.
+    pub(crate) fn begin_again(&self, restart: u64) -> Vec<Kept> {
         let again = self.with(|rank| {
-            (rank.instance, rank.whole) = (new_instance(), None);
+            if restart <= rank.restart {
+                return Vec::new();
+            }
+            (rank.instance, rank.restart, rank.whole) = (new_instance(), restart, None);
             std::mem::take(&mut rank.kept).into_iter().flatten().collect()
         });
         again.unwrap_or_default()
@@ -192,8 +199,8 @@ impl Pushing {
     }
 
     /// Returns and forgets the versions before the whole one that nobody holds.
-    pub(crate) fn ended_by(&self, whole: Option<u64>, held: &[u64]) -> Vec<Kept> {
-        self.with(|rank| rank.ended_by(whole, held)).unwrap_or_default()
+    pub(crate) fn ended_by(&self, looked: Looked) -> Vec<Kept> {
+        self.with(|rank| rank.ended_by(looked)).unwrap_or_default()
     }
 
     /// Finds a place for a version.
@@ -240,13 +247,15 @@ mod tests {
         for (version, place) in (1..=3).zip(&mut kept) {
             *place = Some(Kept { version, instance: version });
         }
-        let mut rank = PushedRank { instance: 0, is_busy: true, whole: Some(3), kept };
+        let mut rank = PushedRank { instance: 0, is_busy: true, restart: 1, whole: Some(3), kept };
         let mut ended = |whole, held: &[u64]| -> Vec<u64> {
-            rank.ended_by(whole, held).into_iter().map(|kept| kept.version).collect()
+            let looked = Looked { restart: 1, whole, held: held.to_vec() };
+            rank.ended_by(looked).into_iter().map(|kept| kept.version).collect()
         };
         // A home that is new knows no holds.
         assert_eq!((ended(None, &[]), ended(Some(2), &[])), (vec![], vec![]));
         assert_eq!(ended(Some(3), &[1]), [2]);
         assert_eq!(ended(Some(4), &[]), [1, 3]);
+        assert_eq!(rank.ended_by(Looked { restart: 2, whole: Some(9), held: Vec::new() }), []);
     }
 }

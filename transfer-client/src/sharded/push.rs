@@ -78,7 +78,7 @@ impl<'a, C: AnyClient> PushShards<'a, C> {
             Ok(prepared) => Stage::New(prepared),
             Err(e) => Stage::Refused(e),
         };
-        let of = RankPush { version, rank, restarts: false, until_whole: false, options: PushOptions::new() };
+        let of = RankPush { version, rank, restart: 0, until_whole: false, options: PushOptions::new() };
         Request::from_call(PushShardsCall {
             connection,
             client: BlockingClient::of(handle.clone()),
@@ -95,10 +95,11 @@ impl<'a, C: AnyClient> PushShards<'a, C> {
         self
     }
 
-    /// Begins the versions again, as a trainer does that goes on from a checkpoint: all earlier versions end, and this one may have
-    /// any number. All ranks say so in their first push; the first of them begins.
-    pub fn restart(mut self) -> Self {
-        self.call.of.restarts = true;
+    /// The number of the job's attempt, 0 by default. All ranks say the same one in all their pushes. A higher one than before begins
+    /// the versions again, as a trainer does that goes on from a checkpoint: all earlier versions end, and this one may have any number.
+    /// A rank with a lower one is left over, and its push fails with [`FailureCode::VersionGone`](crate::FailureCode).
+    pub fn restart(mut self, attempt: u64) -> Self {
+        self.call.of.restart = attempt;
         self
     }
 
@@ -129,7 +130,7 @@ impl fmt::Debug for PushShardsCall<'_> {
 struct RankPush {
     version: u64,
     rank: Rank,
-    restarts: bool,
+    restart: u64,
     until_whole: bool,
     options: PushOptions,
 }
@@ -202,17 +203,13 @@ async fn delete(io: &Io, key: &Key, rank: u32, kept: Vec<Kept>) {
 async fn free(io: Io, connection: Arc<Connection>, key: Key, of: RankPush) -> Result<(Arc<Pushing>, Kept), Error> {
     let rank = of.rank.rank;
     let pushing = Arc::new(Pushing::begin(&connection, &key, rank)?);
-    let ended = if of.restarts {
-        pushing.begin_again()
-    } else if pushing.keeps_any() {
-        // Where its home does not say what is held, all stays.
-        match roster::look(&io, &key).await {
-            Some((whole, held)) => pushing.ended_by(whole, &held),
-            None => Vec::new(),
-        }
-    } else {
-        Vec::new()
-    };
+    let mut ended = pushing.begin_again(of.restart);
+    // Where its home does not say what is held, all stays.
+    if pushing.keeps_any()
+        && let Some(looked) = roster::look(&io, &key).await
+    {
+        ended.extend(pushing.ended_by(looked));
+    }
     delete(&io, &key, rank, ended).await;
     let kept = pushing.keep(of.version)?;
     Ok((pushing, kept))
@@ -227,13 +224,13 @@ async fn commit(
     mut pushed: Pushed,
 ) -> Result<PushedShards, Error> {
     let Rest { key, pushing, kept, known } = rest;
-    let RankPush { version, rank: Rank { rank, world_size }, restarts, until_whole, .. } = of;
+    let RankPush { version, rank: Rank { rank, world_size }, restart, until_whole, .. } = of;
     let (instance, layout) = (kept.instance, known.layout.digest);
     // The record is made here, and is no tensor of the caller's.
     let record_bytes = known.table.entries().last().map_or(0, |record| record.meta.len_bytes());
     pushed.report.copied = pushed.report.copied.saturating_sub(record_bytes);
     KnownShards::of(&connection).lock().know_layout(&key, known);
-    let commit = RankCommit { version: Version(version), rank, world_size, restarts, instance, layout, worker: None };
+    let commit = RankCommit { version: Version(version), rank, world_size, restart, instance, layout, worker: None };
     let committed = async {
         let answer = match roster::ask_until(&io, &key, RosterAsk::Commit(commit.clone())).await {
             // Where nobody publishes the whole version any more, it has ended, as that of any key whose worker is gone.
@@ -243,7 +240,7 @@ async fn commit(
             {
                 roster::forget_whole(&io, &key).await?;
                 delete(&io, &key, rank, pushing.forget_others(kept)).await;
-                roster::ask_until(&io, &key, RosterAsk::Commit(commit)).await?
+                roster::ask_until(&io, &key, RosterAsk::Commit(commit.clone())).await?
             }
             answer => answer?,
         };
@@ -258,10 +255,10 @@ async fn commit(
     let made_whole = match committed.await {
         Ok(made_whole) => made_whole,
         Err(e) => {
-            use FailureCode::{KeyOwned, VersionNotRising};
-            let was_refused = matches!(e.failure_code(), Some(KeyOwned | VersionNotRising));
+            use FailureCode::{KeyOwned, VersionGone, VersionNotRising};
+            let was_refused = matches!(e.failure_code(), Some(KeyOwned | VersionGone | VersionNotRising));
             // Shards that may count stay: the next push frees them once a newer version is whole.
-            if roster::withdraw(&io, &key, version, rank, instance).await || was_refused {
+            if roster::withdraw(&io, &key, &commit).await || was_refused {
                 pushing.forget(kept);
                 delete(&io, &key, rank, vec![kept]).await;
             }
@@ -274,8 +271,7 @@ async fn commit(
         loop {
             let options = FetchOptions { select, ..FetchOptions::new() };
             let found = roster::manifest(&io, &key, options).await?;
-            let own = found.ranks.get(rank as usize).is_some_and(|found| found.instance == instance);
-            if !restarts || own || matches!(select, Select::After(_)) && found.version > version {
+            if found.restart >= restart {
                 break;
             }
             select = Select::After(Version(found.version));
@@ -300,18 +296,23 @@ async fn make_whole(
     let known = of_ranks(io, connection, key, of.version, &ranks).await?;
     let layouts: Vec<_> = known.iter().map(|known| known.layout.clone()).collect();
     KnownShards::of(connection).lock().check(key, &layouts)?;
-    let bytes = (manifest_bytes(&ranks), layouts_bytes(known.iter().map(|known| &*known.record)));
+    let bytes = (manifest_bytes(of.restart, &ranks), layouts_bytes(known.iter().map(|known| &*known.record)));
     match publish(io, key, of, &bytes, false).await {
         // Another rank has published the version before. What is no sharded state is not taken away.
         Err(e) if e.failure_code() == Some(FailureCode::KeyOwned) => {
             let options = FetchOptions::new();
             match roster::manifest_within(io, key, options, ABSENT).await {
                 Err(Error::Sharded(other)) if matches!(*other, ShardedError::NotSharded { .. }) => return Err(e),
+                // This rank is left over.
+                Ok(other) if other.restart > of.restart => return Ok(false),
                 _ => publish(io, key, of, &bytes, true).await?,
             }
         }
         // This rank has published a version of before the restart.
-        Err(e) if of.restarts && e.failure_code() == Some(FailureCode::VersionNotRising) => {
+        Err(e)
+            if e.failure_code() == Some(FailureCode::VersionNotRising)
+                && roster::manifest_within(io, key, FetchOptions::new(), ABSENT).await?.restart < of.restart =>
+        {
             let order = Order::<BlockingClient>::new(io.session(), Ok(Command::Delete { key: key.clone() }));
             io.run(order.timeout(io.left(ABSENT))).await?;
             publish(io, key, of, &bytes, true).await?;

@@ -15,8 +15,9 @@
 //! | bytes | contents |
 //! |---|---|
 //! | 0 to 3 | `TRNK` |
-//! | 4 to 7 | layout, 1; zeros |
+//! | 4 to 7 | layout, 2; zeros |
 //! | 8 to 11 | the number of ranks |
+//! | 12 to 19 | the restart with which its versions have begun |
 //! | then, for each rank | the number in the key of its shards u64; the digest of its layout u64; length u16 and name of its node |
 //!
 //! All numbers have the lowest byte first. Both are another worker's, and not trusted.
@@ -39,7 +40,7 @@ pub(crate) const MANIFEST: &str = "__ranks__";
 pub(crate) const LAYOUTS: &str = "__layouts__";
 
 const RECORD_START: [u8; 8] = *b"TSHD\x01\0\0\0";
-const MANIFEST_START: [u8; 8] = *b"TRNK\x01\0\0\0";
+const MANIFEST_START: [u8; 8] = *b"TRNK\x02\0\0\0";
 
 /// A shard of a rank: where the tensor of its bundle lies in which global tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,9 +167,9 @@ pub(crate) fn read_record(key: &Key, rank: u32, record: &[u8]) -> Result<RankLay
 }
 
 /// The bytes of a manifest. The ranks are all of them, in order.
-pub(crate) fn manifest_bytes(ranks: &[CommittedRank]) -> Vec<u8> {
+pub(crate) fn manifest_bytes(restart: u64, ranks: &[CommittedRank]) -> Vec<u8> {
     let mut w = Writer::new();
-    w.raw(&MANIFEST_START).u32(u32::try_from(ranks.len()).unwrap_or(u32::MAX));
+    w.raw(&MANIFEST_START).u32(u32::try_from(ranks.len()).unwrap_or(u32::MAX)).u64(restart);
     for CommittedRank { instance, layout, node, .. } in ranks {
         w.u64(*instance).u64(*layout).text(node.as_str());
     }
@@ -198,8 +199,8 @@ pub(crate) fn read_layouts<'a>(key: &Key, bytes: &'a [u8], ranks: usize) -> Resu
     Ok(records)
 }
 
-/// Reads a manifest.
-pub(crate) fn read_manifest(key: &Key, bytes: &[u8]) -> Result<Vec<CommittedRank>, Error> {
+/// Reads a manifest: the restart, and the ranks.
+pub(crate) fn read_manifest(key: &Key, bytes: &[u8]) -> Result<(u64, Vec<CommittedRank>), Error> {
     let invalid = |rank, why| Error::from(ShardedError::InvalidRecord { key: key.as_str().to_owned(), rank, why });
     let mut r = Reader::new("a manifest", bytes);
     let start = r.raw(8).map_err(|_| invalid(0, "it is cut off"))?;
@@ -207,6 +208,7 @@ pub(crate) fn read_manifest(key: &Key, bytes: &[u8]) -> Result<Vec<CommittedRank
     if start != MANIFEST_START || !(1..=MAX_WORLD_SIZE).contains(&count) {
         return Err(invalid(0, "the manifest begins with another mark, or has no ranks, or too many"));
     }
+    let restart = r.u64().map_err(|_| invalid(0, "it is cut off"))?;
     // Not more memory than there are bytes.
     let mut ranks = Vec::new();
     for rank in 0..count {
@@ -217,7 +219,7 @@ pub(crate) fn read_manifest(key: &Key, bytes: &[u8]) -> Result<Vec<CommittedRank
         ranks.push(read().map_err(|_| invalid(rank, "it is cut off, or a node's name is not valid"))?);
     }
     r.end().map_err(|_| invalid(count, "the manifest is too long"))?;
-    Ok(ranks)
+    Ok((restart, ranks))
 }
 
 /// The key of a rank's shards.
@@ -273,7 +275,7 @@ mod tests {
         let record = example();
         let layout = read_record(&key(), 1, &record).unwrap();
         assert_eq!((layout.shards.len(), record_bytes(&layout.shards)), (4, Ok(record)));
-        assert_eq!(read_manifest(&key(), &manifest_bytes(&ranks())), Ok(ranks()));
+        assert_eq!(read_manifest(&key(), &manifest_bytes(3, &ranks())), Ok((3, ranks())));
         let records = [&b"one"[..], b"", b"three"];
         let bytes = layouts_bytes(records.into_iter());
         assert_eq!(read_layouts(&key(), &bytes, 3), Ok(records.to_vec()));
@@ -307,10 +309,10 @@ mod tests {
 
     #[test]
     fn fuzz_manifest() {
-        Target::new("shard_manifest", [manifest_bytes(&ranks())]).run(|bytes| match read_manifest(&key(), bytes) {
+        Target::new("shard_manifest", [manifest_bytes(3, &ranks())]).run(|bytes| match read_manifest(&key(), bytes) {
             Err(_) => "refused".into(),
-            Ok(ranks) => {
-                assert_eq!(manifest_bytes(&ranks), bytes);
+            Ok((restart, ranks)) => {
+                assert_eq!(manifest_bytes(restart, &ranks), bytes);
                 format!("{} ranks", ranks.len().min(9))
             }
         });

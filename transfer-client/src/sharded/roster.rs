@@ -12,7 +12,8 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use transfer_core::op::{Answer, CommittedRank, CounterAsk, Failure, FailureCode, Report, RosterAnswer, RosterAsk};
+use transfer_core::op::{Answer, CommittedRank, CounterAsk, Failure, FailureCode, RankCommit, Report};
+use transfer_core::op::{RosterAnswer, RosterAsk};
 use transfer_core::tensor::{Key, Name, Select, Version};
 
 /// The longest time for a question whose answer only helps.
@@ -62,28 +63,42 @@ pub(super) async fn ask_until(io: &Io, key: &Key, question: RosterAsk) -> Result
     }
 }
 
-/// The versions of a state: the newest that is whole, and those that are held. `None` if its home does not answer soon.
-pub(super) async fn look(io: &Io, key: &Key) -> Option<(Option<u64>, Vec<u64>)> {
+/// What a roster says of the versions of a state.
+#[derive(Debug)]
+pub(crate) struct Looked {
+    /// With which they have begun.
+    pub(crate) restart: u64,
+    /// The newest that is whole.
+    pub(crate) whole: Option<u64>,
+    /// Those that are held.
+    pub(crate) held: Vec<u64>,
+}
+
+/// Looks at the versions of a state. `None` if its home does not answer soon.
+pub(super) async fn look(io: &Io, key: &Key) -> Option<Looked> {
     match ask(io, key, RosterAsk::Look, io.left(HELP)).await {
-        Ok(RosterAnswer::State { whole, held }) => {
-            Some((whole.map(|version| version.0), held.into_iter().map(|version| version.0).collect()))
+        Ok(RosterAnswer::State { restart, whole, held }) => {
+            let (whole, held) = (whole.map(|version| version.0), held.into_iter().map(|version| version.0).collect());
+            Some(Looked { restart, whole, held })
         }
         _ => None,
     }
 }
 
-/// Takes a commit back, if that is possible soon. Returns whether it does not count: its version is not whole.
-pub(super) async fn withdraw(io: &Io, key: &Key, version: u64, rank: u32, instance: u64) -> bool {
-    let version = Version(version);
+/// Takes a commit back, if that is possible soon. Returns whether it does not count: its version is not whole, or has ended with its
+/// restart.
+pub(super) async fn withdraw(io: &Io, key: &Key, commit: &RankCommit) -> bool {
+    let RankCommit { version, rank, restart, instance, .. } = *commit;
     let question = RosterAsk::Withdraw { version, rank, instance };
     // The call may be late already, and others wait less if this arrives.
-    matches!(ask(io, key, question, HELP).await, Ok(RosterAnswer::State { whole, .. }) if whole < Some(version))
+    let answer = ask(io, key, question, HELP).await;
+    matches!(answer, Ok(RosterAnswer::State { restart: now, whole, .. }) if now > restart || whole < Some(version))
 }
 
 /// Ends the whole version, which nobody publishes any more.
 pub(super) async fn forget_whole(io: &Io, key: &Key) -> Result<(), Error> {
-    if let Some((Some(whole), _)) = look(io, key).await {
-        ask_until(io, key, RosterAsk::Forget { version: Version(whole) }).await?;
+    if let Some(Looked { restart, whole: Some(whole), .. }) = look(io, key).await {
+        ask_until(io, key, RosterAsk::Forget { restart, version: Version(whole) }).await?;
     }
     Ok(())
 }
@@ -161,6 +176,8 @@ impl Hold {
 #[derive(Debug)]
 pub(super) struct Manifest {
     pub(super) version: u64,
+    /// The restart with which its versions have begun.
+    pub(super) restart: u64,
     pub(super) ranks: Vec<CommittedRank>,
     pub(super) report: Report,
 }
@@ -196,6 +213,6 @@ pub(super) async fn manifest_within(
     };
     let tensor = bundle.get(MANIFEST).ok_or_else(not_sharded)?;
     // Every byte is read once, so a change behind a check changes nothing.
-    let ranks = read_manifest(key, tensor.as_bytes())?;
-    Ok(Manifest { version: bundle.version(), ranks, report: *bundle.report() })
+    let (restart, ranks) = read_manifest(key, tensor.as_bytes())?;
+    Ok(Manifest { version: bundle.version(), restart, ranks, report: *bundle.report() })
 }

@@ -49,6 +49,8 @@ pub enum RosterAsk {
     /// Forget that this version is whole, because nobody publishes it any more. Versions that are not whole stay. Answered by
     /// [`RosterAnswer::State`].
     Forget {
+        /// See [`RankCommit::restart`].
+        restart: u64,
         /// The version.
         version: Version,
     },
@@ -69,8 +71,8 @@ pub struct RankCommit {
     pub rank: u32,
     /// The number of ranks, at most [`MAX_WORLD_SIZE`].
     pub world_size: u32,
-    /// Whether it begins the versions again.
-    pub restarts: bool,
+    /// The number of the job's attempt. A higher one than before begins the versions again, and a lower one is refused.
+    pub restart: u64,
     /// Tells these shards from others of this rank. The key under which they are published contains it.
     pub instance: u64,
     /// A digest of names, element types, global shapes and boxes of its shards.
@@ -125,6 +127,8 @@ pub enum RosterAnswer {
     },
     /// The state of the versions.
     State {
+        /// The number with which the versions have begun, see [`RankCommit::restart`].
+        restart: u64,
         /// The newest version that is whole.
         whole: Option<Version>,
         /// The versions that somebody holds, at most [`MAX_LISTED_RANKS`], the newest first.

@@ -79,4 +79,6 @@ pub(crate) enum Broken {
     PublishesOtherRanks,
     /// Does not say which versions of a sharded state are held.
     ForgetsHolds,
+    /// Counts the commit of a rank of an earlier restart of a sharded state.
+    AcceptsOlderRestarts,
 }

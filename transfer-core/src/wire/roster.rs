@@ -15,13 +15,7 @@ pub(crate) fn rank_bytes(rank: &CommittedRank) -> usize {
 pub(super) fn write_ask(w: &mut Writer, ask: &RosterAsk) {
     match ask {
         RosterAsk::Commit(c) => {
-            w.u8(0)
-                .u64(c.version.0)
-                .u32(c.rank)
-                .u32(c.world_size)
-                .u8(u8::from(c.restarts))
-                .u64(c.instance)
-                .u64(c.layout);
+            w.u8(0).u64(c.version.0).u32(c.rank).u32(c.world_size).u64(c.restart).u64(c.instance).u64(c.layout);
             w.text(c.worker.as_ref().map_or("", Name::as_str));
         }
         RosterAsk::Withdraw { version, rank, instance } => {
@@ -39,8 +33,8 @@ pub(super) fn write_ask(w: &mut Writer, ask: &RosterAsk) {
         RosterAsk::Look => {
             w.u8(5);
         }
-        RosterAsk::Forget { version } => {
-            w.u8(7).u64(version.0);
+        RosterAsk::Forget { restart, version } => {
+            w.u8(7).u64(*restart).u64(version.0);
         }
         RosterAsk::Hold { version } => {
             w.u8(6).u64(version.0);
@@ -52,9 +46,9 @@ pub(super) fn read_ask(r: &mut Reader<'_>) -> Result<RosterAsk, WireError> {
     Ok(match r.u8()? {
         0 => {
             let (version, rank, world_size) = (Version(r.u64()?), r.u32()?, r.u32()?);
-            let (restarts, instance, layout) = (r.flag("whether the versions begin again")?, r.u64()?, r.u64()?);
+            let (restart, instance, layout) = (r.u64()?, r.u64()?, r.u64()?);
             let worker = Some(r.text()?).filter(|text| !text.is_empty()).map(Name::from_bytes).transpose()?;
-            RosterAsk::Commit(RankCommit { version, rank, world_size, restarts, instance, layout, worker })
+            RosterAsk::Commit(RankCommit { version, rank, world_size, restart, instance, layout, worker })
         }
         1 => RosterAsk::Withdraw { version: Version(r.u64()?), rank: r.u32()?, instance: r.u64()? },
         2 => RosterAsk::Published { version: Version(r.u64()?), ranks: r.u64()? },
@@ -62,7 +56,7 @@ pub(super) fn read_ask(r: &mut Reader<'_>) -> Result<RosterAsk, WireError> {
         4 => RosterAsk::Missing { version: Version(r.u64()?) },
         5 => RosterAsk::Look,
         6 => RosterAsk::Hold { version: Version(r.u64()?) },
-        7 => RosterAsk::Forget { version: Version(r.u64()?) },
+        7 => RosterAsk::Forget { restart: r.u64()?, version: Version(r.u64()?) },
         n => {
             let (what, value) = ("what is asked of a roster", u64::from(n));
             return Err(WireError::Value { what, value, expected: "0 to 7" });
@@ -100,8 +94,8 @@ pub(super) fn write_answer(w: &mut Writer, answer: &RosterAnswer) {
                 w.u32(*rank);
             }
         }
-        RosterAnswer::State { whole, held } => {
-            w.u8(3);
+        RosterAnswer::State { restart, whole, held } => {
+            w.u8(3).u64(*restart);
             write_version(w, *whole);
             w.u8(count(held.len()));
             for version in held {
@@ -140,9 +134,9 @@ pub(super) fn read_answer(r: &mut Reader<'_>) -> Result<RosterAnswer, WireError>
             RosterAnswer::Missing { world_size, count, first }
         }
         3 => {
-            let whole = read_version(r)?;
+            let (restart, whole) = (r.u64()?, read_version(r)?);
             let held = (0..read_count(r)?).map(|_| Ok(Version(r.u64()?))).collect::<Result<_, WireError>>()?;
-            RosterAnswer::State { whole, held }
+            RosterAnswer::State { restart, whole, held }
         }
         n => {
             let (what, value) = ("kind of a roster's answer", u64::from(n));
@@ -158,7 +152,7 @@ pub(super) mod tests {
     /// One of each.
     pub(crate) fn asks(worker: Option<Name>) -> Vec<RosterAsk> {
         let version = Version(7);
-        let commit = RankCommit { version, rank: 3, world_size: 8, restarts: true, instance: 5, layout: 6, worker };
+        let commit = RankCommit { version, rank: 3, world_size: 8, restart: 2, instance: 5, layout: 6, worker };
         vec![
             RosterAsk::Commit(commit),
             RosterAsk::Withdraw { version, rank: 3, instance: 5 },
@@ -167,7 +161,7 @@ pub(super) mod tests {
             RosterAsk::Missing { version },
             RosterAsk::Look,
             RosterAsk::Hold { version },
-            RosterAsk::Forget { version },
+            RosterAsk::Forget { restart: 2, version },
         ]
     }
 
@@ -181,7 +175,7 @@ pub(super) mod tests {
             RosterAnswer::Ranks { world_size: 8, next: Some(4), ranks: vec![rank; fit] },
             RosterAnswer::Ranks { world_size: 0, next: None, ranks: Vec::new() },
             RosterAnswer::Missing { world_size: 1000, count: 900, first: (0..64).collect() },
-            RosterAnswer::State { whole: Some(Version(7)), held: (0..64).map(Version).collect() },
+            RosterAnswer::State { restart: 2, whole: Some(Version(7)), held: (0..64).map(Version).collect() },
         ]
     }
 

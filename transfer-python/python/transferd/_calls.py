@@ -225,8 +225,8 @@ class Commit(NamedTuple):
     world_size: int | None
     whole: bool
     """Whether the call waits until the version is whole."""
-    restart: bool
-    """Whether the versions begin again."""
+    restart: int
+    """The number of the job's attempt."""
 
 
 def push_any_state(
@@ -239,7 +239,7 @@ def push_any_state(
     options: PushOptions,
 ) -> Call[Pushed]:
     """Publishes a state, or a rank's part of one."""
-    if commit == (None, None, False, False) and not _sharded.has_shards(state):
+    if commit == (None, None, False, 0) and not _sharded.has_shards(state):
         return (yield from push_state(client, key, state, aliases, dtype, options))
     return (yield from push_shards(client, key, state, aliases, dtype, commit, options))
 
@@ -257,6 +257,7 @@ def push_shards(
     _check_readers(options)
     cast = _cast(dtype)
     rank, world_size = _sharded.world(commit.rank, commit.world_size)
+    restart = _sharded.attempt(key, commit.restart)
     version = options.get("version")
     if version is None:
         raise Invalid(f"the sharded state {key!r} needs version=, the same one at all ranks")
@@ -281,7 +282,7 @@ def push_shards(
         buffers.append(buffer)
         places.append((f"{_sharded.TREE}{rank}", buffer.shape, (0,)))
     others = {name: value for name, value in options.items() if name != "version"}
-    how = (rank, world_size, commit.whole, commit.restart)
+    how = (rank, world_size, commit.whole, restart)
     pushed: Pushed = yield client._push_shards(key, version, how, places, buffers, aliases == "allow", copied, others)
     return pushed
 

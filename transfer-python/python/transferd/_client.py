@@ -210,7 +210,7 @@ class Client(_native.Client):
         rank: int | None = None,
         world_size: int | None = None,
         whole: bool = False,
-        restart: bool = False,
+        restart: int = 0,
         **options: Unpack[PushOptions],
     ) -> Pushed:
         """Publishes a state as one version: a mapping of tensors, such as the state dict of a model, or of an optimizer, with dicts, lists and
@@ -223,8 +223,8 @@ class Client(_native.Client):
 
         With `rank` and `world_size`, or where it has DTensors or `Shard`s, it is this rank's part of a *sharded state*: a version is there once
         all ranks have pushed theirs, and `fetch_state` takes it in any layout; see docs/python.md. It needs `version`. Without `rank` and `world_size`
-        those of torch.distributed are taken. `whole` waits until the version is there. `restart` begins the versions again: all ranks say so in
-        their first push. Of the options it has `timeout` and `readable_by`.
+        those of torch.distributed are taken. `whole` waits until the version is there. `restart` is the number of the
+        job's attempt, the same one at all ranks and in all their pushes: a higher one than before begins the versions again, and a rank with a lower one is refused. Of the options it has `timeout` and `readable_by`.
         """
         commit = _calls.Commit(rank, world_size, whole, restart)
         return wait(_calls.push_any_state(self, key, state, aliases, dtype, commit, options))
@@ -239,7 +239,7 @@ class Client(_native.Client):
         rank: int | None = None,
         world_size: int | None = None,
         whole: bool = False,
-        restart: bool = False,
+        restart: int = 0,
         **options: Unpack[PushOptions],
     ) -> Pushed:
         """Publishes this rank's part of one tensor, which `fetch_global` fetches: `tensor` begins at `offset` of `global_shape`. As `push_state` with a

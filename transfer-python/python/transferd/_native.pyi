@@ -186,7 +186,7 @@ class Client:
         self,
         key: str,
         version: int,
-        commit: tuple[int, int, bool, bool],
+        commit: tuple[int, int, bool, int],
         places: Sequence[tuple[str, Sequence[int], Sequence[int]]],
         buffers: list[Buffer],
         aliases: bool,

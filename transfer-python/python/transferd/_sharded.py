@@ -62,6 +62,15 @@ def world(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return rank, world_size
 
 
+def attempt(key: str, restart: object) -> int:
+    """The number of the job's attempt. `True` would be 1 at every attempt."""
+    if isinstance(restart, int) and not isinstance(restart, bool) and 0 <= restart < 2**64:
+        return restart
+    raise Invalid(
+        f"restart={restart!r} of the sharded state {key!r} has to be the number of the job's attempt, a whole number from 0 to 2**64 - 1, the same one at all ranks"
+    )
+
+
 def is_distributed(value: object) -> bool:
     """Whether this is a DTensor of torch."""
     module = sys.modules.get("torch.distributed.tensor")

@@ -190,7 +190,7 @@ class Client:
         rank: int | None = None,
         world_size: int | None = None,
         whole: bool = False,
-        restart: bool = False,
+        restart: int = 0,
         **options: Unpack[PushOptions],
     ) -> Pushed:
         """As `transferd.Client.push_state`. What has to be copied is copied in the event loop's thread."""
@@ -207,7 +207,7 @@ class Client:
         rank: int | None = None,
         world_size: int | None = None,
         whole: bool = False,
-        restart: bool = False,
+        restart: int = 0,
         **options: Unpack[PushOptions],
     ) -> Pushed:
         """As `transferd.Client.push_shard`."""

@@ -12,7 +12,7 @@ use crate::protocol::snapshot::UnfinishedVersion;
 use crate::tensor::{Name, Version};
 use crate::time::Time;
 use crate::wire::roster::{MAX_LIST_BYTES, rank_bytes};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The most commits that all rosters of one node hold. Those of one tenant may hold three quarters of them.
@@ -25,19 +25,20 @@ type RankInstances = BTreeMap<u32, u64>;
 #[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct RosterContents {
+    pub(crate) restart: u64,
     pub(crate) whole: Option<(Version, RankInstances)>,
     pub(crate) unfinished: BTreeMap<Version, RankInstances>,
 }
 
 #[derive(Debug)]
 pub(super) struct Roster {
+    /// The number with which the versions have begun: the highest that a rank has said.
+    restart: u64,
     whole: Option<Version>,
     /// The instances of the ranks of that version.
     whole_ranks: RankInstances,
     /// The digest with which it was published.
     whole_digest: u64,
-    /// The ranks that have asked for the restart with which the versions have begun. Empty once one is whole.
-    restarted: BTreeSet<u32>,
     unfinished: BTreeMap<Version, Unfinished>,
     waiting: Vec<Waiting>,
     holds: Vec<(Waiter, Version)>,
@@ -84,7 +85,6 @@ struct Committed {
     layout: u64,
     worker: Name,
     node: Name,
-    restarts: bool,
 }
 
 /// A commit that waits.
@@ -113,10 +113,10 @@ pub(super) struct Answered {
 impl Roster {
     pub(super) fn new(unfinished_versions: u64, rules: Rules) -> Roster {
         Roster {
+            restart: 0,
             whole: None,
             whole_ranks: RankInstances::new(),
             whole_digest: 0,
-            restarted: BTreeSet::new(),
             unfinished: BTreeMap::new(),
             waiting: Vec::new(),
             holds: Vec::new(),
@@ -150,8 +150,8 @@ impl Roster {
                 Ok(self.state())
             }
             RosterAsk::Published { version, ranks } => self.published(name, *version, *ranks, answered),
-            RosterAsk::Forget { version } => {
-                if self.whole == Some(*version) {
+            RosterAsk::Forget { restart, version } => {
+                if (self.restart, self.whole) == (*restart, Some(*version)) {
                     self.end_whole();
                 }
                 Ok(self.state())
@@ -172,12 +172,22 @@ impl Roster {
         commit: &RankCommit,
         answered: &mut Vec<Answered>,
     ) -> Option<Result<RosterAnswer, Failure>> {
-        let RankCommit { version, rank, world_size, instance, layout, .. } = *commit;
+        let RankCommit { version, rank, world_size, restart, instance, layout, .. } = *commit;
         let invalid = |text: String| Some(Err(Failure::new(FailureCode::Invalid, text)));
         if !(1..=MAX_WORLD_SIZE).contains(&world_size) || rank >= world_size {
             return invalid(format!(
                 "rank {rank} of {world_size} of state {name:?}: a state has 1 to {MAX_WORLD_SIZE} ranks, counted from 0"
             ));
+        }
+        if restart > self.restart {
+            self.begin_again(name, restart, answered);
+        } else if restart < self.restart && !self.rules.breaks(Broken::AcceptsOlderRestarts) {
+            let newer = self.restart;
+            let text = format!(
+                "restart {restart} of rank {rank} of state {name:?} is older than restart {newer}, with which its versions have begun again; the \
+                 ranks of one attempt all say the same number, and those of the next a higher one"
+            );
+            return Some(Err(Failure::new(FailureCode::VersionGone, text)));
         }
         let own = self.unfinished.get(&version).and_then(|unfinished| unfinished.ranks.get(&rank));
         let is_again = own.is_some_and(|own| own.instance == instance);
@@ -185,13 +195,10 @@ impl Roster {
             // Its answer was lost, and the others have made the version whole meanwhile.
             return Some(Ok(RosterAnswer::Committed { is_last: false, whole: self.whole, ranks: 0 }));
         }
-        if commit.restarts && !is_again {
-            self.begin_again(name, rank, answered);
-        }
         if let Some(whole) = self.whole.filter(|whole| version <= *whole) {
             let (version, whole) = (version.0, whole.0);
             let text = format!(
-                "version {version} of state {name:?} is not newer than version {whole}, which is whole; a push that restarts begins the versions again"
+                "version {version} of state {name:?} is not newer than version {whole}, which is whole; a push with a restart higher than {restart} begins the versions again"
             );
             return Some(Err(Failure::new(FailureCode::VersionNotRising, text)));
         }
@@ -221,11 +228,7 @@ impl Roster {
             );
             return Some(Err(Failure::new(FailureCode::KeyOwned, text)));
         }
-        let (node, restarts) = (who.node.clone(), commit.restarts);
-        unfinished.ranks.insert(rank, Committed { instance, layout, worker, node, restarts });
-        if restarts {
-            self.restarted.insert(rank);
-        }
+        unfinished.ranks.insert(rank, Committed { instance, layout, worker, node: who.node.clone() });
         if unfinished.is_complete() && !is_again {
             unfinished.last = Some(rank);
         }
@@ -233,24 +236,15 @@ impl Roster {
         Some(Ok(RosterAnswer::Committed { is_last, whole: self.whole, ranks: unfinished.digest() }))
     }
 
-    /// Begins the versions again for a rank that asks for it: nothing of before is whole, or becomes whole. If other ranks have begun
-    /// them, only what this rank has committed before ends.
-    fn begin_again(&mut self, name: &str, rank: u32, answered: &mut Vec<Answered>) {
-        let joins = !self.restarted.is_empty() && !self.restarted.contains(&rank);
-        if joins {
-            self.unfinished.retain(|_, unfinished| {
-                if unfinished.ranks.remove(&rank).is_some() {
-                    unfinished.last = None;
-                }
-                !unfinished.ranks.is_empty()
-            });
-        } else {
-            self.end_whole();
-            self.restarted.clear();
-            self.unfinished.clear();
-        }
-        for Waiting { who, .. } in self.waiting.extract_if(.., |waiting| !joins || waiting.commit.rank == rank) {
-            let text = format!("the versions of state {name:?} have begun again meanwhile");
+    /// Begins the versions again: nothing of before is whole, or becomes whole.
+    fn begin_again(&mut self, name: &str, restart: u64, answered: &mut Vec<Answered>) {
+        let before = std::mem::replace(&mut self.restart, restart);
+        self.end_whole();
+        self.unfinished.clear();
+        for Waiting { who, .. } in self.waiting.drain(..) {
+            let text = format!(
+                "restart {before} of state {name:?} has ended: its versions have begun again with restart {restart}"
+            );
             let result = Err(Failure::new(FailureCode::VersionGone, text));
             answered.push(Answered { waiter: who.waiter, result });
         }
@@ -279,7 +273,6 @@ impl Roster {
             return Err(Failure::new(FailureCode::VersionGone, text));
         }
         (self.whole, self.whole_digest) = (Some(version), ranks);
-        self.restarted.clear();
         let ranks = self.unfinished.remove(&version).map(|unfinished| unfinished.ranks).unwrap_or_default();
         self.whole_ranks = ranks.into_iter().map(|(rank, committed)| (rank, committed.instance)).collect();
         self.unfinished.retain(|other, _| *other > version);
@@ -298,10 +291,7 @@ impl Roster {
 
     fn take_back(&mut self, version: Version, rank: u32, instance: u64) {
         let Some(unfinished) = self.unfinished.get_mut(&version) else { return };
-        if let Some(own) = unfinished.ranks.get(&rank).filter(|own| own.instance == instance) {
-            if own.restarts {
-                self.restarted.remove(&rank);
-            }
+        if unfinished.ranks.get(&rank).is_some_and(|own| own.instance == instance) {
             unfinished.ranks.remove(&rank);
             unfinished.last = None;
         }
@@ -315,7 +305,7 @@ impl Roster {
         held.sort_unstable_by(|a, b| b.cmp(a));
         held.dedup();
         held.truncate(if self.rules.breaks(Broken::ForgetsHolds) { 0 } else { MAX_LISTED_RANKS });
-        RosterAnswer::State { whole: self.whole, held }
+        RosterAnswer::State { restart: self.restart, whole: self.whole, held }
     }
 
     fn ranks(&self, version: Version, from: u32) -> RosterAnswer {
@@ -381,7 +371,11 @@ impl Roster {
     pub(super) fn contents(&self) -> RosterContents {
         let of = |unfinished: &Unfinished| unfinished.ranks.iter().map(|(rank, own)| (*rank, own.instance)).collect();
         let unfinished = self.unfinished.iter().map(|(version, unfinished)| (*version, of(unfinished))).collect();
-        RosterContents { whole: self.whole.map(|version| (version, self.whole_ranks.clone())), unfinished }
+        RosterContents {
+            restart: self.restart,
+            whole: self.whole.map(|version| (version, self.whole_ranks.clone())),
+            unfinished,
+        }
     }
 
     /// Whether a commit waits here, or somebody holds a version.

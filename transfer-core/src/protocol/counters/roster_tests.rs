@@ -14,7 +14,7 @@ fn asker(index: u32) -> Asker {
 fn commit(version: u64, rank: u32, of: u32) -> RankCommit {
     let worker = Some(Name::new(&format!("rank-{rank}")).unwrap());
     let (instance, layout) = (u64::from(rank) + 100, 1);
-    RankCommit { version: Version(version), rank, world_size: of, restarts: false, instance, layout, worker }
+    RankCommit { version: Version(version), rank, world_size: of, restart: 0, instance, layout, worker }
 }
 
 /// Asks, and returns the only answer, which is that to this question.
@@ -124,15 +124,33 @@ fn restart_begins_the_versions_again_once_for_all_ranks() {
     committed(&mut roster, commit(8, 0, 2)).unwrap();
     committed(&mut roster, commit(9, 0, 2)).unwrap();
     assert!(roster.ask(NAME, asker(4), RosterAsk::Commit(commit(10, 0, 2))).is_empty());
-    let restart = |rank| RosterAsk::Commit(RankCommit { restarts: true, instance: 50, ..commit(3, rank, 2) });
+    let restart = |rank| RosterAsk::Commit(RankCommit { restart: 5, instance: 50, ..commit(3, rank, 2) });
     let answered = roster.ask(NAME, asker(5), restart(0));
     let [old, new] = &answered[..] else { panic!("{answered:?}") };
     assert_eq!(old.result.as_ref().unwrap_err().code, FailureCode::VersionGone);
+    assert!(old.result.as_ref().unwrap_err().text.contains("have begun again with restart 5"), "{old:?}");
     assert!(new.result.is_ok());
-    assert_eq!(whole(&mut roster), None);
+    assert_eq!((whole(&mut roster), roster.restart), (None, 5));
     let Ok(RosterAnswer::Committed { is_last: true, ranks, .. }) = ask(&mut roster, restart(1)) else { panic!() };
     ask(&mut roster, RosterAsk::Published { version: Version(3), ranks }).unwrap();
     assert_eq!(whole(&mut roster), Some(3));
+}
+
+// Promise: sharded-restart, seen to fail
+#[test]
+fn rank_that_is_left_over_from_an_earlier_restart_is_refused_with_both_numbers() {
+    let mut roster = roster();
+    let of = |restart, instance, rank| RankCommit { restart, instance, ..commit(3, rank, 2) };
+    committed(&mut roster, of(1, 11, 0)).unwrap();
+    committed(&mut roster, of(2, 21, 0)).unwrap();
+    let failure = committed(&mut roster, of(1, 12, 1)).unwrap_err();
+    assert_eq!(failure.code, FailureCode::VersionGone);
+    assert!(failure.text.contains("restart 1 of rank 1") && failure.text.contains("restart 2"), "{failure}");
+    assert_eq!(roster.commits(), 1, "version 3 is not complete by it");
+    // Its first commit ended with its restart, and does not count as one that was made before.
+    assert_eq!(committed(&mut roster, of(1, 11, 0)).unwrap_err().code, FailureCode::VersionGone);
+    ask(&mut roster, RosterAsk::Forget { restart: 1, version: Version(3) }).unwrap();
+    assert!(committed(&mut roster, of(2, 22, 1)).unwrap().0);
 }
 
 #[test]
@@ -193,8 +211,6 @@ fn commit_whose_answer_was_lost_counts_also_when_its_version_is_whole() {
     let mut roster = roster();
     make_whole(&mut roster, 7);
     assert_eq!(committed(&mut roster, commit(7, 0, 2)), Ok((false, 0)));
-    let restarts = RankCommit { restarts: true, ..commit(7, 0, 2) };
-    assert_eq!(committed(&mut roster, restarts), Ok((false, 0)));
     let other = RankCommit { instance: 9, ..commit(7, 0, 2) };
     assert_eq!(committed(&mut roster, other).unwrap_err().code, FailureCode::VersionNotRising);
     assert_eq!(whole(&mut roster), Some(7));
@@ -205,9 +221,11 @@ fn forgotten_version_leaves_the_commits_of_later_ones() {
     let mut roster = roster();
     make_whole(&mut roster, 7);
     committed(&mut roster, commit(8, 0, 2)).unwrap();
-    ask(&mut roster, RosterAsk::Forget { version: Version(6) }).unwrap();
+    ask(&mut roster, RosterAsk::Forget { restart: 0, version: Version(6) }).unwrap();
     assert_eq!(whole(&mut roster), Some(7));
-    ask(&mut roster, RosterAsk::Forget { version: Version(7) }).unwrap();
+    ask(&mut roster, RosterAsk::Forget { restart: 1, version: Version(7) }).unwrap();
+    assert_eq!(whole(&mut roster), Some(7));
+    ask(&mut roster, RosterAsk::Forget { restart: 0, version: Version(7) }).unwrap();
     assert_eq!((whole(&mut roster), roster.commits()), (None, 1));
     committed(&mut roster, commit(7, 1, 2)).unwrap();
 }
@@ -226,35 +244,16 @@ fn withdrawn_commit_makes_room_for_one_that_waits() {
 
 // Promise: sharded-restart
 #[test]
-fn restart_of_a_state_that_is_new_keeps_the_commits_of_all_its_ranks() {
+fn ranks_that_say_the_restart_again_keep_the_commits_of_all() {
     let mut roster = roster();
     for rank in 0..2 {
-        let restart = RankCommit { restarts: true, ..commit(3, rank, 2) };
+        let restart = RankCommit { restart: 1, ..commit(3, rank, 2) };
         assert_eq!(committed(&mut roster, restart).unwrap().0, rank == 1);
     }
-    let withdraw = |instance| RosterAsk::Withdraw { version: Version(4), rank: 0, instance };
-    committed(&mut roster, commit(4, 0, 2)).unwrap();
-    ask(&mut roster, withdraw(100)).unwrap();
-    // A second restart of a rank ends what the others have committed for the first.
-    let again = RankCommit { restarts: true, instance: 50, ..commit(3, 0, 2) };
-    assert_eq!(committed(&mut roster, again), Ok((false, 0)));
-    assert_eq!(roster.commits(), 1);
-}
-
-#[test]
-fn rank_that_joins_a_restart_leaves_what_it_has_committed_before() {
-    let mut roster = roster();
-    make_whole(&mut roster, 7);
-    let restart = |rank| RankCommit { restarts: true, instance: 50, ..commit(3, rank, 2) };
-    committed(&mut roster, restart(0)).unwrap();
-    // Rank 1 has not heard of it.
-    committed(&mut roster, commit(8, 1, 2)).unwrap();
-    assert!(roster.ask(NAME, asker(4), RosterAsk::Commit(commit(9, 1, 2))).is_empty());
-    let answered = roster.ask(NAME, asker(5), RosterAsk::Commit(restart(1)));
-    let [old, new] = &answered[..] else { panic!("{answered:?}") };
-    assert_eq!(old.result.as_ref().unwrap_err().code, FailureCode::VersionGone);
-    assert!(matches!(new.result, Ok(RosterAnswer::Committed { is_last: true, .. })), "{new:?}");
-    assert_eq!((roster.commits(), roster.waiting()), (2, 0));
+    // A rank that comes back, and one that goes on.
+    committed(&mut roster, RankCommit { restart: 1, instance: 50, ..commit(3, 0, 2) }).unwrap();
+    committed(&mut roster, RankCommit { restart: 1, ..commit(4, 0, 2) }).unwrap();
+    assert_eq!(roster.commits(), 3);
 }
 
 #[test]

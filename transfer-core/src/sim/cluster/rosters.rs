@@ -1,8 +1,8 @@
 //! Sharded states: ranks that commit versions and make them whole, readers that ask and hold, and the checks of the answers.
 //!
 //! A worker does what the client's library does, without the bytes: it commits; if it was the last, it lists the ranks, which are the
-//! manifest, and says that this is published. The workers of a tenant are the ranks of one state. A restart begins its versions again
-//! with lower numbers: see [`epoch_of`].
+//! manifest, and says that this is published. The workers of a tenant are the ranks of one state. A restart begins its versions again:
+//! each *epoch* has the same versions and a restart of its own. Here a version has a number that says both, see [`epoch_of`].
 
 use super::Cluster;
 use super::worker::{What, Worker};
@@ -17,32 +17,33 @@ use std::time::Duration;
 /// The versions that each rank makes in a calm schedule.
 const CALM_VERSIONS: u64 = 3;
 
-const MOST_EPOCHS: u64 = 20;
+/// The versions of an epoch, as they are numbered here.
+const VERSIONS: u64 = 1000;
 
 /// A set of ranks: the instance of each.
 type Ranks = BTreeMap<u32, u64>;
 
 /// The first version of an epoch.
 fn first_of(epoch: u64) -> u64 {
-    (MOST_EPOCHS - epoch) * 1000
+    epoch * VERSIONS
 }
 
 /// The epoch of a version.
 fn epoch_of(version: u64) -> u64 {
-    MOST_EPOCHS - version / 1000
+    version / VERSIONS
 }
 
-/// What later versions of a state have more of.
-fn age(version: u64) -> (u64, u64) {
-    (epoch_of(version), version)
+/// The version as its roster knows it.
+fn in_epoch(version: u64) -> Version {
+    Version(version % VERSIONS)
 }
 
 /// What is known of all states.
 #[derive(Default)]
 pub(super) struct Rosters {
     states: BTreeMap<Tenant, State>,
-    /// The ranks of a state that is new ask for a restart.
-    begin_with_restart: bool,
+    /// The restart of the first epoch.
+    first_restart: u64,
     next_instance: u64,
     /// The newest whole version that each roster has had, by its identity.
     whole_at: BTreeMap<u64, u64>,
@@ -50,7 +51,16 @@ pub(super) struct Rosters {
 
 impl Rosters {
     pub(super) fn new(seed: u64) -> Rosters {
-        Rosters { begin_with_restart: seed.is_multiple_of(2), ..Rosters::default() }
+        Rosters { first_restart: seed % 2, ..Rosters::default() }
+    }
+
+    fn restart_of(&self, epoch: u64) -> u64 {
+        self.first_restart + epoch
+    }
+
+    /// The number of a version that a roster with this restart names.
+    fn version(&self, restart: u64, Version(version): Version) -> u64 {
+        first_of(restart.saturating_sub(self.first_restart)) + version
     }
 }
 
@@ -60,12 +70,8 @@ struct State {
     epoch: u64,
     /// The newest epoch for which a commit was sent.
     sent_epoch: u64,
-    /// Epochs that may have begun more than once, since a rank may have asked for a restart twice.
-    repeated: BTreeSet<u64>,
-    /// The instance with which each rank has asked for the restart of an epoch.
-    restarted: BTreeMap<(u64, u32), u64>,
-    /// Restarts of an epoch that ranks have asked for without an answer.
-    open_restarts: BTreeSet<(u64, u32)>,
+    /// The newest epoch of a commit that was answered.
+    answered_epoch: u64,
     /// The instances of each rank of each version for which a commit was sent.
     sent: BTreeMap<(u64, u32), BTreeSet<u64>>,
     /// Commits that were answered, are the last of their rank, and were not taken back.
@@ -80,13 +86,22 @@ struct State {
     has_home: bool,
 }
 
+impl State {
+    /// Whether commits of this version were sent for all of these ranks.
+    fn are_sent(&self, version: u64, ranks: &Ranks) -> bool {
+        let is_sent = |(rank, instance): (&u32, &u64)| {
+            self.sent.get(&(version, *rank)).is_some_and(|instances| instances.contains(instance))
+        };
+        ranks.iter().all(is_sent)
+    }
+}
+
 /// A worker as a rank.
 #[derive(Debug, Default)]
 pub(super) struct Rank {
     epoch: u64,
     version: u64,
     instance: u64,
-    restarts: bool,
     next: Next,
     /// Holds that a later answer has confirmed.
     held: BTreeSet<OpId>,
@@ -108,6 +123,10 @@ enum Next {
 /// A question to a roster.
 pub(super) struct Question {
     ask: RosterAsk,
+    /// The version that is asked about, with its epoch.
+    version: u64,
+    /// The newest epoch of a commit that was answered before.
+    epoch: u64,
     /// The newest version that was known to be whole when it was asked.
     floor: Option<u64>,
     /// A rank's commit was answered before, so the state has its home.
@@ -150,15 +169,19 @@ impl Cluster {
             _ if self.chance(25) => Next::Nothing,
             next => next,
         };
-        let version = Version(self.workers[worker].rank.version);
+        let version = self.workers[worker].rank.version;
         let (rank, instance) = (self.rank_of(worker).0, self.workers[worker].rank.instance);
         match next {
             Next::Commit => self.commit(worker),
             Next::Withdraw => {
-                self.state(worker).answered.remove(&(version.0, rank));
-                self.ask_next(worker, RosterAsk::Withdraw { version, rank, instance }, 0, Ranks::new());
+                self.state(worker).answered.remove(&(version, rank));
+                let ask = RosterAsk::Withdraw { version: in_epoch(version), rank, instance };
+                self.ask_next(worker, version, ask, 0, Ranks::new());
             }
-            Next::List(digest) => self.ask_next(worker, RosterAsk::Ranks { version, from: 0 }, digest, Ranks::new()),
+            Next::List(digest) => {
+                let ask = RosterAsk::Ranks { version: in_epoch(version), from: 0 };
+                self.ask_next(worker, version, ask, digest, Ranks::new());
+            }
             Next::Publish(digest, ranks) => self.publish(worker, version, digest, ranks),
             Next::Nothing => self.ask_as_reader(worker),
         }
@@ -167,13 +190,12 @@ impl Cluster {
     /// Moves a rank into the epoch of its state, which may be a new one.
     fn begin_epoch(&mut self, worker: usize, begins: bool) {
         let state = self.rosters.states.entry(self.workers[worker].domain).or_default();
-        if !begins && state.epoch + 2 < MOST_EPOCHS {
+        if !begins {
             state.epoch += 1;
         }
         let rank = &mut self.workers[worker].rank;
         (rank.epoch, rank.version) = (state.epoch, first_of(state.epoch) + 1);
-        // All say so in a state that begins, or nobody.
-        (rank.restarts, rank.next) = (state.epoch > 0 || self.rosters.begin_with_restart, Next::Commit);
+        rank.next = Next::Commit;
         self.rosters.next_instance += 1;
         rank.instance = self.rosters.next_instance;
     }
@@ -189,52 +211,38 @@ impl Cluster {
 
     fn commit(&mut self, worker: usize) {
         let (number, world_size) = self.rank_of(worker);
-        if self.workers[worker].rank.epoch < self.state(worker).epoch {
+        // Some are left over from an earlier epoch.
+        if self.workers[worker].rank.epoch < self.state(worker).epoch && (self.play.calm || self.chance(70)) {
             self.begin_epoch(worker, true);
         }
-        let &Rank { epoch, version, instance, restarts, .. } = &self.workers[worker].rank;
+        let &Rank { epoch, version, instance, .. } = &self.workers[worker].rank;
         let state = self.state(worker);
-        if epoch > state.sent_epoch {
-            state.sent_epoch = epoch;
-            // A rank that was not in the restart before joins that one, if no version of it is whole.
-            let before = state.restarted.keys().map(|(epoch, _)| *epoch).max();
-            if before.is_some_and(|before| !state.whole.keys().any(|version| epoch_of(*version) == before)) {
-                state.repeated.insert(epoch);
-            }
-        }
+        state.sent_epoch = state.sent_epoch.max(epoch);
         let sent = state.sent.entry((version, number)).or_default();
         if sent.insert(instance) && sent.len() > 1 {
             state.answered.remove(&(version, number));
         }
-        if restarts {
-            state.open_restarts.insert((epoch, number));
-            if *state.restarted.entry((epoch, number)).or_insert(instance) != instance {
-                state.repeated.insert(epoch);
-            }
-        }
-        // Their home cannot tell such a restart from that of the newer epoch.
-        if state.open_restarts.iter().any(|(epoch, _)| *epoch < state.sent_epoch) {
-            state.repeated.insert(state.sent_epoch);
-        }
-        let version = Version(version);
-        let layout = instance % 2;
-        let commit = RankCommit { version, rank: number, world_size, restarts, instance, layout, worker: None };
-        self.ask_next(worker, RosterAsk::Commit(commit), 0, Ranks::new());
+        let (layout, restart) = (instance % 2, self.rosters.restart_of(epoch));
+        let (rank, worker_name) = (number, None);
+        let commit =
+            RankCommit { version: in_epoch(version), rank, world_size, restart, instance, layout, worker: worker_name };
+        self.ask_next(worker, version, RosterAsk::Commit(commit), 0, Ranks::new());
     }
 
-    fn publish(&mut self, worker: usize, version: Version, digest: u64, ranks: Ranks) {
+    fn publish(&mut self, worker: usize, version: u64, digest: u64, ranks: Ranks) {
         let restarts = self.play.restarts;
         let state = self.state(worker);
         // The manifest of a home that was lost is still there, and no other takes its place under the key of the state.
         let is_refused = |published: &Vec<Ranks>| restarts && !published.contains(&ranks);
-        if state.published.get(&version.0).is_some_and(is_refused) {
+        if state.published.get(&version).is_some_and(is_refused) {
             return self.go_on(worker);
         }
-        let manifests = state.published.entry(version.0).or_default();
+        let manifests = state.published.entry(version).or_default();
         if !manifests.contains(&ranks) {
             manifests.push(ranks.clone());
         }
-        self.ask_next(worker, RosterAsk::Published { version, ranks: digest }, digest, ranks);
+        let ask = RosterAsk::Published { version: in_epoch(version), ranks: digest };
+        self.ask_next(worker, version, ask, digest, ranks);
     }
 
     /// Goes on with the next version.
@@ -244,15 +252,16 @@ impl Cluster {
         (rank.version, rank.instance, rank.next) = (rank.version + 1, self.rosters.next_instance, Next::Commit);
     }
 
-    fn ask_next(&mut self, worker: usize, ask: RosterAsk, digest: u64, manifest: Ranks) {
+    fn ask_next(&mut self, worker: usize, version: u64, ask: RosterAsk, digest: u64, manifest: Ranks) {
         self.workers[worker].rank.next = Next::Nothing;
         let timeout = self.timeout();
         let of = self.workers[worker].domain;
-        self.ask_roster(worker, of, ask, (digest, manifest), timeout);
+        self.ask_roster(worker, (of, version), ask, (digest, manifest), timeout);
     }
 
     fn ask_as_reader(&mut self, worker: usize) {
-        let version = Version((self.workers[worker].rank.version + self.rng.random_range(0..3)).saturating_sub(2));
+        let number = (self.workers[worker].rank.version + self.rng.random_range(0..3)).saturating_sub(2);
+        let version = in_epoch(number);
         let (ask, timeout) = match self.rng.random_range(0..8) {
             0..2 => (RosterAsk::Hold { version }, self.delay * [5, 30, 300][self.rng.random_range(0..3)]),
             2 => (RosterAsk::Missing { version }, self.timeout()),
@@ -260,7 +269,7 @@ impl Cluster {
             _ => (RosterAsk::Look, self.timeout()),
         };
         let of = self.workers[worker].domain;
-        self.ask_roster(worker, of, ask, (0, Ranks::new()), timeout);
+        self.ask_roster(worker, (of, number), ask, (0, Ranks::new()), timeout);
         let holds: Vec<OpId> = self.holds_of(worker).map(|(op, _)| op).collect();
         if !holds.is_empty() && self.chance(20) {
             let op = holds[self.rng.random_range(0..holds.len())];
@@ -271,7 +280,7 @@ impl Cluster {
     fn ask_roster(
         &mut self,
         worker: usize,
-        of: Tenant,
+        (of, version): (Tenant, u64),
         ask: RosterAsk,
         (digest, manifest): (u64, Ranks),
         timeout: Duration,
@@ -286,13 +295,14 @@ impl Cluster {
             }));
         }
         let mut committed = Vec::new();
-        if let RosterAsk::Missing { version } = &ask {
-            let answered = self.state(worker).answered.range((version.0, 0)..=(version.0, u32::MAX));
+        if let RosterAsk::Missing { .. } = &ask {
+            let answered = self.state(worker).answered.range((version, 0)..=(version, u32::MAX));
             committed.extend(answered.map(|((_, rank), instance)| (*rank, *instance)));
         }
         let state = self.state(worker);
-        let (floor, has_home) = (state.seen, state.has_home);
-        let question = Question { ask: ask.clone(), floor, has_home, held, committed, digest, manifest };
+        let (floor, has_home, epoch) = (state.seen, state.has_home, state.answered_epoch);
+        let question =
+            Question { ask: ask.clone(), version, epoch, floor, has_home, held, committed, digest, manifest };
         let op = self.ask(worker, What::Roster(Box::new(question)), timeout);
         let name = Name::new(&name_of(of)).unwrap();
         self.command(worker, op, Command::Counter(CounterCommand { name, ask: CounterAsk::Roster(ask), timeout }));
@@ -313,14 +323,17 @@ impl Cluster {
         let What::Roster(question) = self.ended(worker, op)? else {
             return Err(format!("{op:?} is answered by a roster, and asked none"));
         };
-        let Question { ask, floor, held, committed, digest, manifest, .. } = *question;
+        let Question { ask, version, epoch, floor, held, committed, digest, manifest, .. } = *question;
         match (ask, answer) {
             (RosterAsk::Commit(commit), RosterAnswer::Committed { is_last, whole, ranks }) => {
-                self.check_whole(worker, floor, whole)?;
-                self.committed(worker, &commit, is_last, ranks)
+                self.check_whole(worker, floor, (commit.restart, whole))?;
+                if epoch > epoch_of(version) && !self.play.restarts {
+                    return Err(format!("{commit:?} is counted after one of epoch {epoch}"));
+                }
+                self.committed(worker, version, &commit, (is_last, ranks))
             }
-            (RosterAsk::Withdraw { .. }, RosterAnswer::State { whole, .. }) => {
-                self.check_whole(worker, floor, whole)?;
+            (RosterAsk::Withdraw { .. }, RosterAnswer::State { restart, whole, .. }) => {
+                self.check_whole(worker, floor, (restart, whole))?;
                 if self.chance(50) {
                     self.go_on(worker);
                 } else {
@@ -330,9 +343,9 @@ impl Cluster {
                 }
                 Ok(())
             }
-            (RosterAsk::Ranks { version, .. }, RosterAnswer::Ranks { world_size, next, ranks }) => {
+            (RosterAsk::Ranks { .. }, RosterAnswer::Ranks { world_size, next, ranks }) => {
                 let found: Ranks = ranks.iter().map(|rank| (rank.rank, rank.instance)).collect();
-                self.check_sent(worker, version.0, &found)?;
+                self.check_sent(worker, version, &found)?;
                 if digest != 0 {
                     let is_all = next.is_none() && found.len() == world_size as usize && world_size > 0;
                     match is_all {
@@ -342,33 +355,38 @@ impl Cluster {
                 }
                 Ok(())
             }
-            (RosterAsk::Published { version, .. }, RosterAnswer::State { whole, .. }) => {
-                self.check_whole(worker, floor, whole)?;
-                self.is_whole(worker, version.0, manifest)
+            (RosterAsk::Published { .. }, RosterAnswer::State { restart, whole, .. }) => {
+                self.check_whole(worker, floor, (restart, whole))?;
+                self.is_whole(worker, version, manifest)
             }
-            (RosterAsk::Missing { version }, RosterAnswer::Missing { first, .. }) => {
-                self.check_missing(worker, version.0, &committed, &first)
+            (RosterAsk::Missing { .. }, RosterAnswer::Missing { first, .. }) => {
+                self.check_missing(worker, version, &committed, &first)
             }
-            (RosterAsk::Look, RosterAnswer::State { whole, held: listed }) => {
-                self.check_whole(worker, floor, whole)?;
+            (RosterAsk::Look, RosterAnswer::State { restart, whole, held: listed }) => {
+                self.check_whole(worker, floor, (restart, whole))?;
                 self.check_held(&held, &listed)
             }
             (ask, answer) => Err(format!("{ask:?} is answered by {answer:?}")),
         }
     }
 
-    fn committed(&mut self, worker: usize, commit: &RankCommit, is_last: bool, digest: u64) -> Result<(), String> {
-        let RankCommit { version, rank, world_size, instance, .. } = *commit;
+    fn committed(
+        &mut self,
+        worker: usize,
+        version: u64,
+        commit: &RankCommit,
+        (is_last, digest): (bool, u64),
+    ) -> Result<(), String> {
+        let RankCommit { rank, world_size, instance, .. } = *commit;
         self.tally.committed += 1;
         let state = self.state(worker);
         state.has_home = true;
-        state.answered.insert((version.0, rank), instance);
-        state.open_restarts.remove(&(epoch_of(version.0), rank));
-        let missing = (0..world_size).find(|rank| !state.sent.contains_key(&(version.0, *rank)));
+        state.answered_epoch = state.answered_epoch.max(epoch_of(version));
+        state.answered.insert((version, rank), instance);
+        let missing = (0..world_size).find(|rank| !state.sent.contains_key(&(version, *rank)));
         if let Some(missing) = missing.filter(|_| is_last || digest != 0) {
             return Err(format!("{version} is complete, and rank {missing} has not committed it"));
         }
-        self.workers[worker].rank.restarts = false;
         match is_last {
             true => self.workers[worker].rank.next = Next::List(digest),
             false => self.go_on(worker),
@@ -386,35 +404,38 @@ impl Cluster {
         Ok(())
     }
 
-    /// Checks that commits were sent for ranks that are listed.
+    /// Checks that commits of one epoch were sent for ranks that are listed.
     fn check_sent(&mut self, worker: usize, version: u64, found: &Ranks) -> Result<(), String> {
-        let sent = &self.state(worker).sent;
-        let is_sent = |(rank, instance): (&u32, &u64)| {
-            sent.get(&(version, *rank)).is_some_and(|instances| instances.contains(instance))
-        };
-        match found.iter().all(is_sent) {
+        let state = self.state(worker);
+        let of = |epoch| first_of(epoch) + in_epoch(version).0;
+        match (0..=state.sent_epoch).any(|epoch| state.are_sent(of(epoch), found)) {
             true => Ok(()),
-            false => Err(format!("version {version} has {found:?}, which nobody has committed")),
+            false => Err(format!("version {version} has {found:?}, which were committed in no epoch")),
         }
     }
 
     /// Checks the version that is said to be whole.
-    fn check_whole(&mut self, worker: usize, floor: Option<u64>, whole: Option<Version>) -> Result<(), String> {
+    fn check_whole(
+        &mut self,
+        worker: usize,
+        floor: Option<u64>,
+        (restart, whole): (u64, Option<Version>),
+    ) -> Result<(), String> {
         let homes_die = self.play.restarts;
+        let whole = whole.map(|version| self.rosters.version(restart, version));
         let state = self.state(worker);
-        if let Some(Version(version)) = whole {
+        if let Some(version) = whole {
             if !state.published.contains_key(&version) {
                 return Err(format!("version {version} is said to be whole, and nobody has published it"));
             }
-            if !homes_die && floor.is_some_and(|floor| age(version) < age(floor)) {
+            if !homes_die && floor.is_some_and(|floor| version < floor) {
                 return Err(format!("version {version} is said to be whole after {floor:?}"));
             }
-            if state.seen.is_none_or(|seen| age(version) > age(seen)) {
+            if state.seen.is_none_or(|seen| version > seen) {
                 state.seen = Some(version);
             }
         } else if let Some(floor) = floor {
-            let may_restart = state.sent_epoch > epoch_of(floor) || state.repeated.contains(&epoch_of(floor));
-            if !may_restart && !homes_die {
+            if state.sent_epoch <= epoch_of(floor) && !homes_die {
                 return Err(format!("no version is said to be whole after {floor}"));
             }
         }
@@ -451,7 +472,7 @@ impl Cluster {
 
     /// Whether a commit that was answered has to be there, or its version whole.
     fn is_kept(&self, state: &State, version: u64, rank: u32, instance: u64) -> bool {
-        let has_ended = state.sent_epoch > epoch_of(version) || state.repeated.contains(&epoch_of(version));
+        let has_ended = state.sent_epoch > epoch_of(version);
         !self.play.restarts && !has_ended && state.answered.get(&(version, rank)) == Some(&instance)
     }
 
@@ -508,13 +529,19 @@ impl Cluster {
                 if roster.unfinished.len() as u64 > node.config.limits.unfinished_versions {
                     return Err(format!("{key:?} has {} unfinished versions", roster.unfinished.len()));
                 }
-                let Some((Version(version), ranks)) = roster.whole else { continue };
+                for (version, ranks) in &roster.unfinished {
+                    let version = self.rosters.version(roster.restart, *version);
+                    if !state.are_sent(version, ranks) {
+                        return Err(format!("version {version} has {ranks:?}, which were not committed in its epoch"));
+                    }
+                }
+                let Some((version, ranks)) = roster.whole else { continue };
+                let version = self.rosters.version(roster.restart, version);
                 let manifests = state.published.get(&version);
                 if !manifests.is_some_and(|manifests| manifests.contains(&ranks)) {
                     return Err(format!("version {version} is whole for {ranks:?}, and published are {manifests:?}"));
                 }
-                let before =
-                    self.rosters.whole_at.insert(identity, version).filter(|before| age(version) < age(*before));
+                let before = self.rosters.whole_at.insert(identity, version).filter(|before| version < *before);
                 if let Some(before) = before {
                     return Err(format!("version {version} is whole after {before}"));
                 }
@@ -528,10 +555,10 @@ impl Cluster {
         for (of, state) in &self.rosters.states {
             let rosters = self.nodes.iter().flat_map(|node| node.driver.node.rosters());
             let Some((_, _, roster)) = rosters.into_iter().find(|(key, ..)| is_of(key, *of)) else { continue };
-            let whole = roster.whole.map(|(version, _)| version.0);
+            let whole = roster.whole.map(|(version, _)| self.rosters.version(roster.restart, version));
             for ((version, rank), instance) in &state.answered {
-                let is_old = whole.is_some_and(|whole| age(whole) >= age(*version));
-                let there = roster.unfinished.get(&Version(*version)).and_then(|ranks| ranks.get(rank));
+                let is_old = whole.is_some_and(|whole| whole >= *version);
+                let there = roster.unfinished.get(&in_epoch(*version)).and_then(|ranks| ranks.get(rank));
                 if !is_old && there != Some(instance) && self.is_kept(state, *version, *rank, *instance) {
                     return Err(format!("the commit of rank {rank} of version {version} is lost: {there:?} is there"));
                 }

@@ -1,7 +1,7 @@
 //! The bytes of a control message.
 //!
 //! ```text
-//! offset  0  layout version  u8    13
+//! offset  0  layout version  u8    14
 //!         1  kind            u8
 //!         2  length          u16   of the whole message
 //!         4  credits         u16   receive slots that the sender of this message gives back

@@ -19,7 +19,7 @@ use crate::trace::TraceContext;
 use std::num::NonZeroU64;
 
 /// The version of the layout. A peer with another version is refused when it connects.
-pub const LAYOUT_VERSION: u8 = 13;
+pub const LAYOUT_VERSION: u8 = 14;
 
 /// The largest length of a message, in bytes. Every fabric can send this much in one message.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
