@@ -119,7 +119,7 @@ fn write_outside_its_grant_changes_nothing() {
             Body::ErrorStatus(failure) => panic!("{failure:?}"),
             _ => None,
         });
-        let slot = slots[0];
+        let slot = slots[0].clone();
         let bytes = transfer_tests::pattern::bytes_of(&Spec::bytes(1000, 5));
         let header = Header {
             slot: slot.number,

@@ -1,7 +1,8 @@
 //! Plans a transfer: splits it into writes, and a write into shares for the rails.
 //!
 //! A landing slot is filled by one or more writes. Its layout is the header, then the body's buffers as they lie at the
-//! sender, each padded to 64 bytes by the sender's own zeros. A body that lands apart from its header has writes of its own.
+//! sender, each padded to 64 bytes by the sender's own zeros. A body that lands apart from its header has writes of its own, at
+//! least one for each of its ranges.
 //! The last write to be posted carries the header, so the header's arrival means that everything has arrived. If a link has several rails, each long write is then cut into
 //! shares, one for each rail.
 
@@ -9,6 +10,7 @@ use crate::fabric::Capabilities;
 use crate::memory::{LocalSlice, RemoteSlice};
 use crate::wire::landing::SlotGrant;
 use smallvec::SmallVec;
+use std::iter::Peekable;
 
 /// A list of local ranges that one write gathers.
 pub type GatherList = SmallVec<[LocalSlice; 2]>;
@@ -30,8 +32,8 @@ pub type Pieces = SmallVec<[Piece; 1]>;
 #[must_use]
 pub fn pieces(header: LocalSlice, body: &[LocalSlice], slot: &SlotGrant, limits: &Capabilities) -> Option<Pieces> {
     let mut out = Pieces::new();
-    match slot.body {
-        None => {
+    match slot.body.as_slice() {
+        [] => {
             fill(
                 std::iter::once(&header).chain(body),
                 slot.remote,
@@ -42,14 +44,43 @@ pub fn pieces(header: LocalSlice, body: &[LocalSlice], slot: &SlotGrant, limits:
             let last = out.len() - 1;
             out.swap(0, last);
         }
-        Some(apart) => {
-            if body.iter().any(|buffer| buffer.len > 0) {
-                fill(body, apart, limits.max_write_bytes, limits, &mut out)?;
+        apart => {
+            let mut rest = body.iter().copied().filter(|buffer| buffer.len > 0).peekable();
+            for range in apart {
+                if rest.peek().is_none() {
+                    break;
+                }
+                let part = take(&mut rest, range.len)?;
+                if part.is_empty() {
+                    continue;
+                }
+                fill(&part, *range, limits.max_write_bytes, limits, &mut out)?;
+            }
+            if rest.peek().is_some() {
+                return None;
             }
             out.push(Piece { sgl: GatherList::from_slice(&[header]), remote: slot.remote.sub(0, header.len)? });
         }
     }
     Some(out)
+}
+
+/// Takes the next `len` bytes of these buffers, or as many as there are.
+fn take(buffers: &mut Peekable<impl Iterator<Item = LocalSlice>>, len: u64) -> Option<GatherList> {
+    let (mut taken, mut left) = (GatherList::new(), len);
+    while left > 0
+        && let Some(buffer) = buffers.peek_mut()
+    {
+        let part = buffer.len.min(left);
+        taken.push(buffer.sub(0, part)?);
+        left -= part;
+        if part == buffer.len {
+            buffers.next();
+        } else {
+            *buffer = buffer.sub(part, buffer.len - part)?;
+        }
+    }
+    Some(taken)
 }
 
 /// Fills the beginning of a range with these buffers. The first write begins with the first buffer.
@@ -140,7 +171,7 @@ mod tests {
     /// A slot with the body behind the header.
     fn slot(address: u64, len: u64) -> SlotGrant {
         let remote = RemoteSlice::new(address, len, RemoteKey(1));
-        SlotGrant { number: SlotNumber(1), capacity: len - 64, remote, body: None }
+        SlotGrant { number: SlotNumber(1), capacity: len - 64, remote, body: Vec::new() }
     }
 
     fn limits(max_sge: usize, max_write_bytes: u64) -> Capabilities {
@@ -212,6 +243,42 @@ mod tests {
         }
 
         #[test]
+        fn writes_fill_the_ranges_of_a_body_one_after_the_other(
+            lens in proptest::collection::vec(0u64..500, 0..20), cuts in proptest::collection::vec(0u64..400, 1..24),
+            max_sge in 1usize..6, max_bytes in 64u64..300
+        ) {
+            let total: u64 = lens.iter().sum();
+            // The last range has what is left, and the ranges lie in another order than they are filled.
+            let (mut ranges, mut left) = (Vec::new(), total);
+            for (n, cut) in (0u64..).zip(&cuts) {
+                let len = if n + 1 == cuts.len() as u64 { left } else { left.min(*cut) };
+                ranges.push(RemoteSlice::new(((30 - n) << 20) + n, len, RemoteKey(2 + n as u32)));
+                left -= len;
+            }
+            let grant = SlotGrant { remote: RemoteSlice::new(0, 64, RemoteKey(1)), body: ranges.clone(), ..slot(0, total + 64) };
+            let mut at = 10_000;
+            let body: Vec<_> = lens.iter().map(|l| { at += 600; local(at, *l) }).collect();
+            let out = pieces(local(0, 64), &body, &grant, &limits(max_sge, max_bytes)).unwrap();
+            let (last, writes) = out.split_last().unwrap();
+            prop_assert_eq!((last.sgl.to_vec(), last.remote), (vec![local(0, 64)], grant.remote));
+            let mut filled = ranges.iter().flat_map(|range| (0..range.len).map(|at| (range.key(), range.address + at)));
+            let mut sources = body.iter().flat_map(|s| s.offset..s.offset + s.len);
+            for write in writes {
+                prop_assert!(write.sgl.len() <= max_sge && write.remote.len <= max_bytes && write.remote.len > 0);
+                for at in 0..write.remote.len {
+                    prop_assert_eq!(filled.next(), Some((write.remote.key(), write.remote.address + at)));
+                }
+                for source in write.sgl.iter().flat_map(|s| s.offset..s.offset + s.len) {
+                    prop_assert_eq!(sources.next(), Some(source));
+                }
+            }
+            prop_assert_eq!((filled.next(), sources.next()), (None, None));
+            // One byte more does not fit.
+            let longer: Vec<_> = body.iter().copied().chain([local(0, 1)]).collect();
+            prop_assert_eq!(pieces(local(0, 64), &longer, &grant, &limits(max_sge, max_bytes)), None);
+        }
+
+        #[test]
         fn writes_cover_the_slot_once_in_order(
             lens in proptest::collection::vec(0u64..500, 0..20), max_sge in 1usize..6, max_bytes in 64u64..300,
             is_apart in proptest::bool::ANY
@@ -221,7 +288,7 @@ mod tests {
             if is_apart {
                 // Here too the body comes behind the header. Only the keys differ.
                 grant.remote.len = 64;
-                grant.body = Some(RemoteSlice::new((1 << 20) + 64, total - 64, RemoteKey(2)));
+                grant.body = vec![RemoteSlice::new((1 << 20) + 64, total - 64, RemoteKey(2))];
             }
             let mut at = 10_000;
             let body: Vec<_> = lens.iter().map(|l| { at += 600; local(at, *l) }).collect();

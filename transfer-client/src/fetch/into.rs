@@ -16,9 +16,11 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::FabricKind;
 use transfer_core::op::{
-    Answer, Command, Destination, Failure, FailureCode, FetchInto as IntoCommand, FetchedTensor, Report,
+    Answer, Command, Destination, Failure, FailureCode, FetchInto as IntoCommand, FetchedTensor, Otherwise, Report,
+    check_fit,
 };
 use transfer_core::tensor::{Excerpt, Key, Slice, TensorMeta, Version};
+use transfer_core::wire::ranges::ArenaRange;
 
 /// A fetch into memory that is about to be made. Set its options before [`Fetch::into`], then `.await` it, or `.call()` it on
 /// a [`crate::BlockingClient`].
@@ -219,7 +221,8 @@ impl FetchIntoCall {
         }
         let fetch = self.options.fetch(key.clone(), excerpt);
         let (block, meta) = tensor.into_parts();
-        let to = Destination { offset: block.slice().offset, meta: meta.clone() };
+        let ranges = vec![ArenaRange { offset: block.slice().offset, len: meta.len_bytes() }];
+        let to = Destination { ranges, meta: meta.clone(), otherwise: Otherwise::Fail };
         let command = Command::FetchInto(IntoCommand { fetch, to });
         let call = OneCall::begin(self.session.clone(), command, self.options.timeout).lending(Held::Own(block));
         Ok(ControlFlow::Continue(Stage::Asked { key, call, meta }))
@@ -275,16 +278,15 @@ impl FetchIntoCall {
         tensor: &mut TensorMut,
     ) -> Result<(Version, Report, Landing), Error> {
         let version = found.version;
-        let to = Destination { offset: 0, meta: tensor.meta().clone() };
         let report = match &self.slice {
             Some(slice) => {
                 let part = FetchedSlice::take(lease, found, key, slice)?;
-                to.check(key, version, part.meta())?;
+                check_fit(key, version, part.meta(), tensor.meta())?;
                 part.copy_to(tensor.as_mut_bytes());
                 *part.report()
             }
             None => {
-                to.check(key, version, &found.meta)?;
+                check_fit(key, version, &found.meta, tensor.meta())?;
                 let whole = Tensor::new(lease, found)?;
                 // Cannot fail: both have the same length.
                 let _ = tensor.block_mut().copy_in_parallel(0, whole.as_bytes(), copy_threads());

@@ -4,17 +4,19 @@
 //! [`Reply`]. These are the values; [`crate::wire::session`] has their bytes in the rings.
 
 mod answer;
+mod destination;
 mod failure;
 mod report;
 mod request;
 mod roster;
 
 pub use answer::{Answer, FetchedTensor, Reply};
+pub use destination::{Destination, MAX_LANDING_RANGES, Otherwise, check_fit};
 pub use failure::{Failure, FailureCode, Fault};
 pub use report::{CounterPath, CounterReport, Report};
 pub use request::{
-    Announced, Command, CounterAsk, CounterCommand, Destination, Fetch, FetchInto, Gather, MAX_NOTICES, MAX_READERS,
-    Push, Request, Reserve, TakeBack, announced_ticket,
+    Announced, Command, CounterAsk, CounterCommand, Fetch, FetchInto, Gather, MAX_NOTICES, MAX_READERS, Push, Request,
+    Reserve, TakeBack, announced_ticket,
 };
 pub use roster::{CommittedRank, MAX_LISTED_RANKS, MAX_WORLD_SIZE, RankCommit, RosterAnswer, RosterAsk};
 

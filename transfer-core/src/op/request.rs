@@ -1,6 +1,6 @@
 //! Requests: what a worker asks of its sidecar.
 
-use super::{Failure, FailureCode, LeaseId, OpId, RosterAsk};
+use super::{Destination, LeaseId, OpId, RosterAsk};
 use crate::fabric::{AtomicOp, FabricKind};
 use crate::tensor::{Excerpt, Gathered, Key, Name, Retention, Select, TensorMeta, Version};
 use crate::trace::TraceContext;
@@ -262,38 +262,13 @@ pub struct Fetch {
 }
 
 /// See [`Command::FetchInto`]. It is answered by [`Answer::Landed`](super::Answer::Landed) if the version has landed in the
-/// range, and by [`Answer::Fetched`](super::Answer::Fetched) if it lies elsewhere: the worker copies it then.
+/// ranges, and by [`Answer::Fetched`](super::Answer::Fetched) if it lies elsewhere: the worker copies it then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FetchInto {
     /// The version.
     pub fetch: Fetch,
     /// Where it lands.
     pub to: Destination,
-}
-
-/// The range of a worker's arena in which a version lands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Destination {
-    /// Where it starts in the worker's arena, in bytes.
-    pub offset: u64,
-    /// The element type and shape that the version, or the part that is asked for, must have.
-    pub meta: TensorMeta,
-}
-
-impl Destination {
-    /// Checks that a version, or a part of one, can land here.
-    ///
-    /// # Errors
-    /// [`FailureCode::Invalid`]. Nothing has landed then.
-    pub fn check(&self, key: &Key, version: Version, found: &TensorMeta) -> Result<(), Failure> {
-        match self.meta == *found {
-            true => Ok(()),
-            false => {
-                let text = format!("key {key:?} is {found} at {version}, the destination is {}", self.meta);
-                Err(Failure::new(FailureCode::Invalid, text))
-            }
-        }
-    }
 }
 
 /// See [`Command::Gather`]. The node is the one where the first key was found by an earlier fetch. It has to have all of

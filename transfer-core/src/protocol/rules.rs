@@ -41,6 +41,8 @@ pub(crate) enum Broken {
     SkipsQuarantine,
     /// Ends a fetch into the memory of a worker before the memory is closed.
     ReturnsBeforeClosed,
+    /// Closes only the first of the ranges in which a version has landed.
+    ClosesOneRange,
     /// Gives back one credit too few with each message.
     ForgetsCredits,
     /// Reports that an operation on a counter was not carried out when its link died, although it may have been.

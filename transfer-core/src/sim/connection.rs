@@ -46,6 +46,8 @@ pub(super) struct Side {
     /// Work that has arrived and whose completion this side has not been told, in order.
     pub(super) placed: VecDeque<Work>,
     pub(super) last_completion: Time,
+    /// The writes of the other side that have arrived since its last immediate. Only with late packets.
+    pub(super) arrived: Vec<Late>,
 }
 
 impl Side {
@@ -63,6 +65,7 @@ impl Side {
             stepping: false,
             placed: VecDeque::new(),
             last_completion: Time(0),
+            arrived: Vec::new(),
         }
     }
 }
@@ -117,7 +120,7 @@ pub(super) enum Event {
     Granted(LinkId, u64, RemoteSlice),
     Revoked(LinkId, RemoteKey, u64),
     Message(LinkId, Vec<u8>),
-    Immediate { link: LinkId, value: u32, len_bytes: u64, late: Option<Late>, lies: bool },
+    Immediate { link: LinkId, value: u32, len_bytes: u64, late: Vec<Late>, lies: bool },
     Down(LinkId, DownReason),
     SegmentCame(LinkId, u32),
     SegmentKept(LinkId, SegmentId),

@@ -481,13 +481,13 @@ impl WorldState {
                 link
             }
             Event::Immediate { link, late, lies, .. } => {
-                let (link, lies) = (*link, *lies);
+                let (link, lies, late) = (*link, *lies, late.clone());
                 let at = self.endpoints[endpoint.0].links.get(&link).copied();
                 let side = at.and_then(|(connection, side)| self.connections[connection].sides[side].as_ref());
                 if lies && side.is_some_and(|s| s.state != SideState::Down) {
                     self.lied.insert((endpoint.0, link));
                 }
-                if let Some(late) = *late {
+                for late in late {
                     let at = self.soon();
                     self.schedule(at, Happening::Late(late));
                 }

@@ -131,14 +131,23 @@ impl WorldState {
         if *placed < remote.len {
             return Ok(false);
         }
-        let Some(value) = immediate else { return Ok(true) };
-        let endpoint = self.take_slot(connection, to)?;
-        let late = match grant {
-            Some(grant) if self.conditions.late_packets > 0 && self.chance(self.conditions.late_packets) => {
-                let range = landing(&grant, remote);
-                Some(Late { connection, to, number: grant.number, range })
+        let own = grant.filter(|_| self.conditions.late_packets > 0);
+        let own = own.map(|grant| Late { connection, to, number: grant.number, range: landing(&grant, remote) });
+        let Some(value) = immediate else {
+            if let Some(receiver) = self.connections[connection].sides[to].as_mut() {
+                receiver.arrived.extend(own);
             }
-            _ => None,
+            return Ok(true);
+        };
+        let endpoint = self.take_slot(connection, to)?;
+        let before = self.connections[connection].sides[to].as_mut().map(|s| std::mem::take(&mut s.arrived));
+        let late = match own {
+            Some(own) if self.chance(self.conditions.late_packets) => {
+                // What came before through another grant may come again, too.
+                let others = before.into_iter().flatten().filter(|late| late.number != own.number);
+                others.chain([own]).collect()
+            }
+            _ => Vec::new(),
         };
         let link = self.link(connection, to);
         self.note(|| format!("{endpoint} gets {link} immediate {value:#x} of {} bytes", remote.len));

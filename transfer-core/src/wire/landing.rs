@@ -1,7 +1,7 @@
 //! Landing slots, their immediate data, and the header in front of every landed tensor.
 //!
 //! A landing slot belongs to the receiver. It has a number with a generation, and a range of the receiver's memory: a
-//! [`Header`] of [`HEADER_BYTES`], then the body, unless that lands apart, in memory of a worker. Immediate data is always the receiver's [`SlotNumber`], never a
+//! [`Header`] of [`HEADER_BYTES`], then the body, unless that lands apart, in ranges of a worker's memory. Immediate data is always the receiver's [`SlotNumber`], never a
 //! number that the sender chose. On verbs the fabric converts it to network byte order, as the InfiniBand specification
 //! requires; here it is an integer.
 //!
@@ -27,6 +27,7 @@
 use super::session::{read_retention, retention_bytes};
 use super::{Reader, WireError, Writer, crc32c};
 use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
+use crate::op::MAX_LANDING_RANGES;
 use crate::tensor::{Retention, Version};
 use std::fmt;
 use std::num::NonZeroU64;
@@ -154,7 +155,7 @@ impl Header {
 }
 
 /// A landing slot as its receiver grants it: its number, and its range with one remote key for each rail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotGrant {
     /// The slot's number. The immediate of the last write must have this value.
     pub number: SlotNumber,
@@ -163,8 +164,9 @@ pub struct SlotGrant {
     /// The range of the header, with its keys. It is `capacity` longer than [`HEADER_BYTES`] if the body lies behind the
     /// header.
     pub remote: RemoteSlice,
-    /// The range of the body, with its keys, if the body lies apart. It is `capacity` bytes long.
-    pub body: Option<RemoteSlice>,
+    /// The ranges that the body fills one behind the other, each with its keys, if the body lies apart. Together they are
+    /// `capacity` bytes long. There are at most [`MAX_LANDING_RANGES`], and none if the body lies behind the header.
+    pub body: Vec<RemoteSlice>,
 }
 
 /// The bit in the rails of a slot which says that its body lies apart.
@@ -172,12 +174,15 @@ const BODY_APART: u32 = 1 << 31;
 
 impl SlotGrant {
     pub(super) fn write(&self, w: &mut Writer) {
-        let apart = if self.body.is_some() { BODY_APART } else { 0 };
+        let apart = if self.body.is_empty() { 0 } else { BODY_APART };
         w.u32(self.number.0).u32(rails_of(&self.remote.keys) | apart).u64(self.capacity).u64(self.remote.address);
         write_keys(w, &self.remote.keys);
-        if let Some(body) = &self.body {
-            w.u32(rails_of(&body.keys)).u64(body.address);
-            write_keys(w, &body.keys);
+        if !self.body.is_empty() {
+            w.u8(u8::try_from(self.body.len()).unwrap_or(u8::MAX));
+        }
+        for range in &self.body {
+            w.u32(rails_of(&range.keys)).u64(range.address).u64(range.len);
+            write_keys(w, &range.keys);
         }
     }
 
@@ -191,12 +196,35 @@ impl SlotGrant {
         let keys = read_keys(r, rails & !BODY_APART)?;
         if rails & BODY_APART == 0 {
             let remote = RemoteSlice { address, len: capacity + HEADER_BYTES, keys };
-            return Ok(SlotGrant { number, capacity, remote, body: None });
+            return Ok(SlotGrant { number, capacity, remote, body: Vec::new() });
         }
         let remote = RemoteSlice { address, len: HEADER_BYTES, keys };
-        let (rails, address) = (r.u32()?, r.u64()?);
-        let body = RemoteSlice { address, len: capacity, keys: read_keys(r, rails)? };
-        Ok(SlotGrant { number, capacity, remote, body: Some(body) })
+        Ok(SlotGrant { number, capacity, remote, body: read_body(r, capacity)? })
+    }
+}
+
+/// Reads the ranges of a body that lies apart.
+fn read_body(r: &mut Reader<'_>, capacity: u64) -> Result<Vec<RemoteSlice>, WireError> {
+    let wrong = |what, value, expected| Err(WireError::Value { what, value, expected });
+    let count = r.u8()?;
+    if count == 0 || usize::from(count) > MAX_LANDING_RANGES {
+        return wrong("number of ranges of a body", count.into(), "1 to 24");
+    }
+    let (mut body, mut left) = (Vec::with_capacity(count.into()), capacity);
+    for _ in 0..count {
+        let (rails, address, len) = (r.u32()?, r.u64()?, r.u64()?);
+        if address.checked_add(len).is_none() {
+            return wrong("address of a range of a body", address, "below 2^64 minus its length");
+        }
+        let Some(rest) = left.checked_sub(len).filter(|_| len > 0) else {
+            return wrong("length of a range of a body", len, "1 to what is left of the capacity of its slot");
+        };
+        left = rest;
+        body.push(RemoteSlice { address, len, keys: read_keys(r, rails)? });
+    }
+    match left {
+        0 => Ok(body),
+        left => wrong("capacity of a slot that its ranges do not have", left, "0"),
     }
 }
 

@@ -5,14 +5,14 @@
 //! longer than [`MAX_RECORD_BYTES`].
 
 use super::message::{read_atomic, write_atomic};
-use super::ranges::MAX_RANGES;
+use super::ranges::{ArenaRange, MAX_RANGES};
 use super::{Reader, WireError, Writer, excerpt, gathered, roster};
 use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{
     Announced, Answer, Command, CounterAsk, CounterCommand, CounterPath, CounterReport, Destination, Failure,
-    FailureCode, Fetch, FetchInto, FetchedTensor, Gather, LeaseId, MAX_NOTICES, MAX_READERS, OpId, Push, Reply, Report,
-    Request, Reserve, TakeBack,
+    FailureCode, Fetch, FetchInto, FetchedTensor, Gather, LeaseId, MAX_LANDING_RANGES, MAX_NOTICES, MAX_READERS, OpId,
+    Otherwise, Push, Reply, Report, Request, Reserve, TakeBack,
 };
 use crate::tensor::{Gathered, Key, Name, Retention, Select, Version};
 use crate::trace::TraceContext;
@@ -211,7 +211,8 @@ pub fn write_command(w: &mut Writer, op: OpId, command: &Command) {
             write_fetch(w, fetch);
         }
         Command::FetchInto(FetchInto { fetch, to }) => {
-            w.u8(FETCH_INTO).u64(op.0).u64(to.offset).meta(&to.meta);
+            w.u8(FETCH_INTO).u64(op.0);
+            write_destination(w, to);
             write_fetch(w, fetch);
         }
         Command::Gather(g) => {
@@ -307,6 +308,29 @@ pub(super) fn select_parts(select: Select) -> (u8, u64) {
     }
 }
 
+fn write_destination(w: &mut Writer, to: &Destination) {
+    w.u8(u8::try_from(to.ranges.len()).unwrap_or(u8::MAX));
+    for range in &to.ranges {
+        w.u64(range.offset).u64(range.len);
+    }
+    w.u8(u8::from(to.otherwise == Otherwise::LandBeside)).meta(&to.meta);
+}
+
+fn read_destination(r: &mut Reader<'_>) -> Result<Destination, WireError> {
+    let count = r.u8()?;
+    if count == 0 || usize::from(count) > MAX_LANDING_RANGES {
+        let (what, value) = ("number of ranges in which a version lands", u64::from(count));
+        return Err(WireError::Value { what, value, expected: "1 to 24" });
+    }
+    let range = |_| Ok(ArenaRange { offset: r.u64()?, len: r.u64()? });
+    let ranges = (0..count).map(range).collect::<Result<_, WireError>>()?;
+    let otherwise = match r.flag("whether another version lands beside")? {
+        true => Otherwise::LandBeside,
+        false => Otherwise::Fail,
+    };
+    Ok(Destination { ranges, otherwise, meta: r.meta()? })
+}
+
 /// Reads a request that a worker wrote.
 ///
 /// # Errors
@@ -368,7 +392,7 @@ fn read_command(kind: u8, r: &mut Reader<'_>) -> Result<Command, WireError> {
         }
         FETCH => Command::Fetch(read_fetch(r)?),
         FETCH_INTO => {
-            let to = Destination { offset: r.u64()?, meta: r.meta()? };
+            let to = read_destination(r)?;
             Command::FetchInto(FetchInto { fetch: read_fetch(r)?, to })
         }
         GATHER => {

@@ -81,7 +81,11 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
         Command::Fetch(Fetch { excerpt: Some(Box::new(Excerpt::rows(rows))), ..fetch.clone() }),
         Command::FetchInto(FetchInto {
             fetch: Fetch { excerpt: Some(Box::new(Excerpt::slice(whole).unwrap())), trace: context(), ..fetch.clone() },
-            to: Destination { offset: u64::MAX, meta: TensorMeta::of(DType::U8, &[1; 32]).unwrap() },
+            to: Destination {
+                ranges: vec![ArenaRange { offset: u64::MAX, len: 1 << 62 }; MAX_LANDING_RANGES],
+                meta: TensorMeta::of(DType::U8, &[1; 32]).unwrap(),
+                otherwise: Otherwise::LandBeside,
+            },
         }),
         Command::Fetch(fetch),
         Command::Gather(most_parts()),

@@ -168,7 +168,7 @@ fn from_slot(slot: v1::LandingSlot, flow: u32) -> Result<SlotGrant, String> {
     }
     let keys = RailKeys::new(&keys).ok_or_else(|| format!("a slot of flow {flow:#x} has no key"))?;
     let remote = RemoteSlice { address: remote.address, len: remote.len_bytes, keys };
-    Ok(SlotGrant { number: SlotNumber(slot.immediate), capacity, remote, body: None })
+    Ok(SlotGrant { number: SlotNumber(slot.immediate), capacity, remote, body: Vec::new() })
 }
 
 #[cfg(test)]
@@ -186,7 +186,7 @@ mod tests {
         };
         let keys = RailKeys::new(&[None, Some(RemoteKey(9)), Some(RemoteKey(0))]).unwrap();
         let remote = RemoteSlice { address: 4096, len: 64 + 128, keys };
-        let slot = SlotGrant { number: SlotNumber(5), capacity: 128, remote, body: None };
+        let slot = SlotGrant { number: SlotNumber(5), capacity: 128, remote, body: Vec::new() };
         (ask, [(7, Ok(vec![slot, slot])), (8, Err(Failure::new(FailureCode::TooLarge, "too large")))])
     }
 

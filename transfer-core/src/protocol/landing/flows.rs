@@ -403,7 +403,7 @@ impl Landing {
         }
         flow.answer.granting += ranges.len();
         for range in ranges {
-            self.open_slot(now, link, (domain, capacity, range), None, SlotUser::Flow(id, round), actions);
+            self.open_slot(now, link, (domain, capacity, range), &[], SlotUser::Flow(id, round), actions);
         }
         has_all
     }

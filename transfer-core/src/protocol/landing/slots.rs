@@ -18,9 +18,9 @@ use crate::wire::landing::{HEADER_BYTES, Header, SlotGrant, SlotNumber};
 /// A landing slot of this node.
 pub(crate) struct Slot {
     pub(crate) range: Allocation,
-    /// The memory of a worker in which the body lands, if that is not behind the header. Its grant is opened before that of
-    /// `range`, and closed behind it.
-    body: Option<Body>,
+    /// The ranges of a worker's memory in which the body lands, if that is not behind the header. Their grants are opened before
+    /// that of `range`, and closed behind it. The slot is closed when all of them are.
+    body: Vec<Body>,
     pub(crate) domain: Tenant,
     pub(super) capacity: u64,
     pub(crate) state: SlotState,
@@ -33,36 +33,39 @@ pub(crate) struct Slot {
 enum Body {
     Granting,
     Granted(RemoteSlice),
+    Closed,
 }
 
 impl Body {
     fn remote(&self) -> Option<RemoteSlice> {
         match self {
-            Body::Granting => None,
+            Body::Granting | Body::Closed => None,
             Body::Granted(remote) => Some(*remote),
         }
     }
 }
 
-/// The range of a grant: that of a slot, or that of its body.
+/// The range of a grant: that of a slot, or one of those of its body.
 #[derive(Clone, Copy)]
 pub(crate) struct GrantTag {
     id: SlotId,
-    is_body: bool,
+    /// 0 for the slot's own range, else the number of the range of its body, from 1 on.
+    pub(super) part: usize,
 }
 
 impl GrantTag {
-    /// Marks the grant of a body. The places of slots do not come to this bit, and the next one is that of counters.
-    const BODY: u64 = 1 << 30;
+    /// The bits of the part. The places of slots do not come to them, and the bit above is that of counters.
+    const PARTS: u64 = 0x1f << GrantTag::SHIFT;
+    const SHIFT: u32 = 24;
 
     fn to_u64(self) -> u64 {
-        self.id.to_u64() | if self.is_body { GrantTag::BODY } else { 0 }
+        self.id.to_u64() | (self.part as u64) << GrantTag::SHIFT
     }
 
     /// Returns the tag of a slot's own grant.
     #[cfg(test)]
     pub(crate) fn of(id: SlotId) -> GrantTag {
-        GrantTag { id, is_body: false }
+        GrantTag { id, part: 0 }
     }
 
     /// Returns the slot.
@@ -72,7 +75,8 @@ impl GrantTag {
 
     /// Reads the tag of a grant or of the end of one.
     pub(crate) fn from_u64(tag: u64) -> GrantTag {
-        GrantTag { id: Id::from_u64(tag & !GrantTag::BODY), is_body: tag & GrantTag::BODY != 0 }
+        let part = (tag & GrantTag::PARTS) >> GrantTag::SHIFT;
+        GrantTag { id: Id::from_u64(tag & !GrantTag::PARTS), part: usize::try_from(part).unwrap_or(0) }
     }
 }
 
@@ -150,7 +154,7 @@ impl OfLink {
     pub(super) fn grant_of(&self, id: SlotId) -> Option<SlotGrant> {
         let slot = self.slots.get(id)?;
         let SlotState::Granted(remote) = slot.state else { return None };
-        let body = slot.body.as_ref().and_then(Body::remote);
+        let body = slot.body.iter().filter_map(Body::remote).collect();
         Some(SlotGrant { number: SlotNumber(id.short()), capacity: slot.capacity, remote, body })
     }
 }
@@ -186,29 +190,41 @@ impl Landing {
         self.slice(slot.domain, &slot.range)?.sub(0, HEADER_BYTES)
     }
 
-    /// Opens a range to a peer, and with it a worker's memory where the `body` lands. Returns the new slot, which the fabric has
-    /// yet to grant.
+    /// Opens a range to a peer, and with it the ranges of a worker's memory where the `body` lands, if it lands apart. Returns the
+    /// new slot, which the fabric has yet to grant.
     pub(crate) fn open_slot(
         &mut self,
         now: Time,
         link: LinkId,
         (domain, capacity, range): (Tenant, u64, Allocation),
-        body: Option<LocalSlice>,
+        body: &[LocalSlice],
         user: SlotUser,
         actions: &mut Actions,
     ) -> Option<SlotId> {
         let slice = self.slice(domain, &range)?;
         let l = self.links.get_mut(&link)?;
-        let (first, is_body) = (body.unwrap_or(slice), body.is_some());
-        let body = body.map(|_| Body::Granting);
-        let id = l.slots.insert(Slot { range, body, domain, capacity, state: SlotState::Granting, user, since: now });
+        let granting = body.iter().map(|_| Body::Granting).collect();
+        let id = l.slots.insert(Slot {
+            range,
+            body: granting,
+            domain,
+            capacity,
+            state: SlotState::Granting,
+            user,
+            since: now,
+        });
         if let SlotUser::Flow(flow, _) = user
             && let Some(flow) = l.flows.get_mut(flow)
         {
             flow.slots.insert(id);
         }
-        let tag = GrantTag { id, is_body }.to_u64();
-        actions.push(Post::Grant { link, range: first, access: GrantAccess::Write, tag });
+        let access = GrantAccess::Write;
+        if body.is_empty() {
+            actions.push(Post::Grant { link, range: slice, access, tag: id.to_u64() });
+        }
+        for (part, range) in (1..).zip(body) {
+            actions.push(Post::Grant { link, range: *range, access, tag: GrantTag { id, part }.to_u64() });
+        }
         Some(id)
     }
 
@@ -216,13 +232,16 @@ impl Landing {
     pub(crate) fn granted(
         &mut self,
         link: LinkId,
-        GrantTag { id, is_body }: GrantTag,
+        GrantTag { id, part }: GrantTag,
         remote: RemoteSlice,
         actions: &mut Actions,
     ) -> Option<(SlotId, SlotUser)> {
-        if is_body {
+        if let Some(n) = part.checked_sub(1) {
             let slot = self.links.get_mut(&link)?.slots.get_mut(id)?;
-            slot.body = Some(Body::Granted(remote));
+            *slot.body.get_mut(n)? = Body::Granted(remote);
+            if slot.body.iter().any(|body| body.remote().is_none()) {
+                return None;
+            }
             let slot = self.links.get(&link)?.slots.get(id)?;
             let range = self.slice(slot.domain, &slot.range)?;
             actions.push(Post::Grant { link, range, access: GrantAccess::Write, tag: id.to_u64() });
@@ -297,17 +316,35 @@ impl Landing {
 
     /// Handles the end of a grant. Returns what to do about the slot, once all of it is closed.
     pub(crate) fn revoked(&mut self, link: LinkId, tag: GrantTag, actions: &mut Actions) -> Revoked {
-        let id = tag.id;
+        let GrantTag { id, part } = tag;
+        let closes_one = self.rules.breaks(Broken::ClosesOneRange);
         let Some(l) = self.links.get_mut(&link) else { return Revoked::Nothing };
         let Some(slot) = l.slots.get_mut(id) else { return Revoked::Nothing };
         let SlotState::Revoking(landed) = &mut slot.state else { return Revoked::Nothing };
-        if let Some(remote) = slot.body.as_ref().filter(|_| !tag.is_body).and_then(Body::remote) {
-            let tag = GrantTag { id, is_body: true }.to_u64();
-            actions.push(Post::Revoke { link, key: remote.key(), tag });
-            return Revoked::Nothing;
+        match part.checked_sub(1) {
+            // A peer that could write the header could say that the body is there, so that one is closed first.
+            None if !slot.body.is_empty() => {
+                for (part, body) in (1..).zip(&mut slot.body) {
+                    if closes_one && part > 1 {
+                        *body = Body::Closed;
+                    } else if let Body::Granted(remote) = body {
+                        actions.push(Post::Revoke { link, key: remote.key(), tag: GrantTag { id, part }.to_u64() });
+                    }
+                }
+                return Revoked::Nothing;
+            }
+            None => {}
+            Some(n) => {
+                if let Some(body) = slot.body.get_mut(n) {
+                    *body = Body::Closed;
+                }
+                if slot.body.iter().any(|body| !matches!(body, Body::Closed)) {
+                    return Revoked::Nothing;
+                }
+            }
         }
         match (landed.take(), slot.user) {
-            (None, SlotUser::Pull(pull)) if slot.body.is_some() => {
+            (None, SlotUser::Pull(pull)) if !slot.body.is_empty() => {
                 self.free_slot(link, id);
                 return Revoked::Destination(pull);
             }
@@ -344,7 +381,7 @@ impl Landing {
         if let SlotUser::Flow(flow, _) = slot.user {
             self.idle.touch((link, flow));
         }
-        if slot.body.is_none() {
+        if slot.body.is_empty() {
             slot.user = SlotUser::Nobody;
         }
         slot.since = now;

@@ -51,7 +51,7 @@ fn write(n: u64) -> Out {
         number: SlotNumber::new(3, 1),
         capacity: 64,
         remote: RemoteSlice::new(0, 128, RemoteKey(9)),
-        body: None,
+        body: Vec::new(),
     };
     let header = Header {
         slot: slot.number,

@@ -72,9 +72,9 @@ fn late_messages_for_ended_flows_are_ignored() {
         number: SlotNumber::new(1, 1),
         capacity: 0,
         remote: RemoteSlice::new(0, HEADER_BYTES, RemoteKey(1)),
-        body: None,
+        body: Vec::new(),
     };
-    let idle = Body::BufferIdle { slot: grant };
+    let idle = Body::BufferIdle { slot: grant.clone() };
     let answer = Body::BufferResponse { slots: vec![grant] };
     let (recall, recalled) =
         (Body::BufferRecall { why: Recall::Room, round: 0 }, Body::Recalled { why: Recall::Ends, round: 0 });
@@ -183,7 +183,7 @@ fn asks(dims: Vec<SliceDim>, capacity: Option<u64>) -> Body {
         number: SlotNumber::new(1, 1),
         capacity,
         remote: RemoteSlice::new(0, capacity + HEADER_BYTES, RemoteKey(1)),
-        body: None,
+        body: Vec::new(),
     });
     let excerpt = Some(Box::new(Excerpt::slice(Slice::new(dims)).unwrap()));
     let select = Select::Latest;

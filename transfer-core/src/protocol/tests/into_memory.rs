@@ -3,15 +3,24 @@
 use super::pair::{bytes, key, name};
 use super::solo::{ARENA, LINK, SESSION, Solo};
 use crate::fabric::DownReason;
-use crate::op::{Answer, Command, Destination, Failure, FailureCode, Fetch, FetchInto, OpId, Reply, Request};
+use crate::op::{
+    Answer, Command, Destination, Failure, FailureCode, Fetch, FetchInto, MAX_LANDING_RANGES, OpId, Otherwise, Reply,
+    Request,
+};
 use crate::tensor::{Retention, Select, TensorMeta, Version};
 use crate::wire::landing::{Header, SlotGrant};
 use crate::wire::message::{Body, Role};
+use crate::wire::ranges::ArenaRange;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 fn fetch_into(solo: &mut Solo, offset: u64, meta: TensorMeta) -> OpId {
+    let ranges = vec![ArenaRange { offset, len: meta.len_bytes() }];
+    fetch_to(solo, Destination { ranges, meta, otherwise: Otherwise::Fail })
+}
+
+fn fetch_to(solo: &mut Solo, to: Destination) -> OpId {
     let op = solo.op();
     let fetch = Fetch {
         key: key("k"),
@@ -22,7 +31,7 @@ fn fetch_into(solo: &mut Solo, offset: u64, meta: TensorMeta) -> OpId {
         watches: false,
         excerpt: None,
     };
-    solo.command(op, Command::FetchInto(FetchInto { fetch, to: Destination { offset, meta } }));
+    solo.command(op, Command::FetchInto(FetchInto { fetch, to }));
     solo.node.located(solo.now, &key("k"), &name("there"), 1);
     solo.drain();
     op
@@ -42,9 +51,13 @@ fn describe(solo: &mut Solo, len: u64) {
 fn grant(solo: &mut Solo) -> SlotGrant {
     solo.grant();
     match solo.sent.last().map(|m| &m.body) {
-        Some(Body::TensorReRequest { slot }) => *slot,
+        Some(Body::TensorReRequest { slot }) => slot.clone(),
         other => panic!("the peer is told of the slot: {other:?}"),
     }
+}
+
+fn ranges(slot: &SlotGrant) -> Vec<(u64, u64)> {
+    slot.body.iter().map(|range| (range.address, range.len)).collect()
 }
 
 /// Returns a node whose fetch has told the peer of its memory.
@@ -53,12 +66,12 @@ fn told() -> (Solo, OpId, SlotGrant) {
     let op = fetch_into(&mut solo, 128, bytes(100));
     describe(&mut solo, 100);
     let slot = grant(&mut solo);
-    assert_eq!((slot.capacity, slot.remote.len, slot.body.unwrap().len), (100, 64, 100));
-    assert_eq!(slot.body.unwrap().address, 128, "it lies in the arena");
+    assert_eq!((slot.capacity, slot.remote.len), (100, 64));
+    assert_eq!(ranges(&slot), [(128, 100)], "it lies in the arena");
     (solo, op, slot)
 }
 
-fn land(solo: &mut Solo, slot: SlotGrant) {
+fn land(solo: &mut Solo, slot: &SlotGrant) {
     let (index, name, retention) = (index(solo), 0, Retention::default());
     solo.land(&Header {
         slot: slot.number,
@@ -101,7 +114,7 @@ fn code(answer: Option<Answer>) -> (&'static str, FailureCode) {
 #[test]
 fn landed_version_is_answered_when_header_and_body_are_closed() {
     let (mut solo, _, slot) = told();
-    land(&mut solo, slot);
+    land(&mut solo, &slot);
     assert_eq!(answer(&mut solo), None, "a late packet could still change it");
     solo.revoke();
     match answer(&mut solo) {
@@ -118,7 +131,7 @@ fn fetch_that_is_given_up_ends_when_its_memory_is_closed() {
     solo.request(Request::Cancel { op });
     assert!(matches!(solo.sent.last().unwrap().body, Body::Cancel));
     // The peer goes on writing: that is no violation, and changes nothing.
-    land(&mut solo, slot);
+    land(&mut solo, &slot);
     solo.request(Request::Cancel { op });
     assert!(solo.replies.is_empty() && solo.has_to_revoke());
     solo.revoke();
@@ -230,9 +243,86 @@ fn nothing_lands_in_an_arena_that_was_brought_along() {
     fetch_into(&mut solo, 128, bytes(100));
     describe(&mut solo, 100);
     let slot = grant(&mut solo);
-    assert_eq!((slot.remote.len, slot.body), (164, None));
-    land(&mut solo, slot);
+    assert_eq!((slot.remote.len, ranges(&slot)), (164, Vec::new()));
+    land(&mut solo, &slot);
     solo.revoke();
     assert!(matches!(answer(&mut solo), Some(Answer::Fetched { .. })));
     assert_eq!(solo.node.landing.slots_of(LINK).unwrap().len(), 0);
+}
+
+fn scattered(offsets: &[(u64, u64)], len: u64, otherwise: Otherwise) -> Destination {
+    let ranges = offsets.iter().map(|(offset, len)| ArenaRange { offset: *offset, len: *len }).collect();
+    Destination { ranges, meta: bytes(len), otherwise }
+}
+
+// Promise: into-memory, seen to fail
+#[test]
+fn fetch_into_several_ranges_ends_when_all_of_them_are_closed() {
+    for gives_up in [false, true] {
+        let mut solo = Solo::new(|_| {});
+        let op = fetch_to(&mut solo, scattered(&[(512, 30), (128, 50), (0, 20)], 100, Otherwise::Fail));
+        describe(&mut solo, 100);
+        let slot = grant(&mut solo);
+        assert_eq!((slot.capacity, ranges(&slot)), (100, vec![(512, 30), (128, 50), (0, 20)]));
+        let mut keys: Vec<_> = slot.body.iter().map(|range| range.key().0).chain([slot.remote.key().0]).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), 4, "each has a grant of its own");
+        if gives_up {
+            solo.request(Request::Cancel { op });
+            solo.hear(Role::Pull, index(&solo), Body::Cancelled);
+        } else {
+            land(&mut solo, &slot);
+        }
+        for closed in 1..=4 {
+            assert_eq!(answer(&mut solo), None, "{closed} of 4 are not closed");
+            assert!(solo.revoke_last(), "{closed}");
+        }
+        match answer(&mut solo) {
+            Some(Answer::Landed { version: Version(2), .. }) if !gives_up => {}
+            torn => assert_eq!((code(torn), gives_up), (("torn", FailureCode::Cancelled), true)),
+        }
+        assert!(!solo.has_to_revoke());
+        assert_eq!(solo.node.state().snapshot(solo.now).slots, 0);
+    }
+}
+
+#[test]
+fn ranges_are_of_the_own_arena_apart_and_as_long_as_the_version() {
+    const END: u64 = 1 << 20;
+    let many: Vec<_> = (0..=MAX_LANDING_RANGES as u64).map(|n| (n * 64, 4)).collect();
+    let cases: [(&[(u64, u64)], &str); 8] = [
+        (&[], "0 ranges are named, 1 to 24"),
+        (&many, "25 ranges are named, 1 to 24"),
+        (&[(0, 50), (END - 49, 50)], "the arena has 1048576 bytes"),
+        (&[(0, 50), (u64::MAX - 10, 50)], "the arena has 1048576 bytes"),
+        (&[(0, 50), (64, 49)], "have 99 bytes, the version has 100"),
+        (&[(0, 50), (64, 51)], "have 101 bytes, the version has 100"),
+        (&[(64, 50), (50, 15), (0, 35)], "ranges overlap: 15 bytes at 50, and 64"),
+        (&[(64, 100), (0, 0)], "a range is empty"),
+    ];
+    for (ranges, says) in cases {
+        let mut solo = Solo::new(|_| {});
+        fetch_to(&mut solo, scattered(ranges, 100, Otherwise::LandBeside));
+        match answer(&mut solo) {
+            Some(Answer::Failed { failure, .. }) => assert!(failure.text.contains(says), "{failure}"),
+            other => panic!("{ranges:?}: {other:?}"),
+        }
+    }
+    let mut solo = Solo::new(|_| {});
+    fetch_to(&mut solo, scattered(&[(END - 50, 50), (0, 25), (25, 25)], 100, Otherwise::Fail));
+    describe(&mut solo, 100);
+    assert_eq!(grant(&mut solo).body.len(), 3);
+}
+
+#[test]
+fn version_of_another_layout_lands_beside_if_that_is_asked_for() {
+    let mut solo = Solo::new(|_| {});
+    fetch_to(&mut solo, scattered(&[(128, 50), (0, 49)], 99, Otherwise::LandBeside));
+    describe(&mut solo, 100);
+    let slot = grant(&mut solo);
+    assert_eq!((slot.remote.len, ranges(&slot)), (164, Vec::new()));
+    land(&mut solo, &slot);
+    solo.revoke();
+    assert!(matches!(answer(&mut solo), Some(Answer::Fetched { .. })));
 }

@@ -40,7 +40,7 @@ const LONG: Duration = Duration::from_secs(1000);
 
 fn grant(capacity: u64) -> SlotGrant {
     let remote = RemoteSlice::new(0, capacity + HEADER_BYTES, RemoteKey(99));
-    SlotGrant { number: SlotNumber::new(3, 1), capacity, remote, body: None }
+    SlotGrant { number: SlotNumber::new(3, 1), capacity, remote, body: Vec::new() }
 }
 
 fn error(code: FailureCode) -> Body {

@@ -114,7 +114,7 @@ fn a_peer_that_drains_slowly_leaves_header_cells_to_others() {
             };
             solo.hear(Role::Pull, index, body);
             let remote = RemoteSlice::new(0, 256, RemoteKey(index));
-            let slot = SlotGrant { number: SlotNumber(index), capacity: 64, remote, body: None };
+            let slot = SlotGrant { number: SlotNumber(index), capacity: 64, remote, body: Vec::new() };
             solo.hear(Role::Pull, index, Body::TensorReRequest { slot });
         }
         assert_eq!(solo.writes.len(), wanted as usize);

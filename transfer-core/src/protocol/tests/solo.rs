@@ -146,6 +146,14 @@ impl Solo {
         }
     }
 
+    /// Completes the last of the ends of grants that the node has posted. Returns whether there was one.
+    pub(super) fn revoke_last(&mut self) -> bool {
+        let Some((key, tag)) = self.revokes.pop_back() else { return false };
+        self.node.fabric_event(self.now, FabricEvent::Revoked { link: LINK, key, tag }, None);
+        self.drain();
+        true
+    }
+
     /// Receives an immediate: the peer's write with this header has landed.
     pub(super) fn land(&mut self, header: &Header) {
         let (value, len_bytes) = (header.slot.0, HEADER_BYTES + header.body_len);

@@ -232,7 +232,7 @@ fn a_reader_that_asks_during_a_takeover_hears_of_its_end() {
     let (version, metadata_id) = (Version(1), 1);
     solo.hear(Role::Pull, index, Body::MetaDataUpdate { version, metadata_id, meta: bytes(8) });
     solo.grant();
-    let Body::TensorReRequest { slot } = solo.last("TENSOR_RE_REQUEST").body else { unreachable!() };
+    let Body::TensorReRequest { slot } = &solo.last("TENSOR_RE_REQUEST").body else { unreachable!() };
     solo.land(&Header {
         slot: slot.number,
         index,

@@ -162,7 +162,7 @@ fn trace_applies_only_to_the_version_that_it_names() {
             let body = Body::Trace { version: Version(*version), context: context(*span).unwrap() };
             solo.hear(Role::Pull, index, body);
         }
-        let Body::TensorReRequest { slot } = solo.last("TENSOR_RE_REQUEST").body else { unreachable!() };
+        let Body::TensorReRequest { slot } = &solo.last("TENSOR_RE_REQUEST").body else { unreachable!() };
         solo.land(&Header {
             slot: slot.number,
             index,

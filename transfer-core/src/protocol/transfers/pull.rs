@@ -1,6 +1,6 @@
 //! A request of this node to a peer, and the fetches that wait for its answer.
 
-use crate::memory::LocalSlice;
+use crate::memory::{LocalSlice, SegmentId};
 use crate::op::Destination;
 use crate::protocol::ids::{BlobId, OperationId, PullId, SlotId};
 use crate::protocol::tenant::Tenant;
@@ -55,7 +55,7 @@ pub(crate) struct Pull {
 /// The memory of a worker in which a version is to land.
 struct Target {
     destination: Destination,
-    slice: LocalSlice,
+    arena: SegmentId,
     state: TargetState,
 }
 
@@ -140,8 +140,8 @@ impl Pull {
     }
 
     /// Makes it a request for a version that lands in the memory of its worker, where that can be.
-    pub(crate) fn landing_in(self, to: Option<(Destination, LocalSlice)>) -> Pull {
-        let target = |(destination, slice)| Box::new(Target { destination, slice, state: TargetState::Closed });
+    pub(crate) fn landing_in(self, to: Option<(Destination, SegmentId)>) -> Pull {
+        let target = |(destination, arena)| Box::new(Target { destination, arena, state: TargetState::Closed });
         Pull { to: to.map(target), ..self }
     }
 
@@ -160,17 +160,18 @@ impl Pull {
         self.to.as_ref().is_some_and(|to| to.state >= TargetState::Wanted)
     }
 
-    /// Opens the memory of the worker for its slot. Returns it, if the version lands there.
-    pub(crate) fn open_memory(&mut self) -> Option<LocalSlice> {
+    /// Opens the memory of the worker for its slot. Returns its ranges, if the version lands there.
+    pub(crate) fn open_memory(&mut self) -> Vec<LocalSlice> {
         if self.lands_in_place() {
             self.set_target(TargetState::Open);
         }
-        self.opened_memory()
+        let opened = self.to.as_ref().filter(|to| to.state >= TargetState::Open);
+        opened.map_or_else(Vec::new, |to| to.destination.ranges.iter().map(|range| range.within(to.arena)).collect())
     }
 
-    /// Returns the memory of the worker, if it has a slot.
-    pub(crate) fn opened_memory(&self) -> Option<LocalSlice> {
-        self.to.as_ref().filter(|to| to.state >= TargetState::Open).map(|to| to.slice)
+    /// Returns the arena in which the memory of the worker lies, if it has a slot.
+    pub(crate) fn opened_memory(&self) -> Option<SegmentId> {
+        self.to.as_ref().filter(|to| to.state >= TargetState::Open).map(|to| to.arena)
     }
 
     /// Notes that the peer is told of the slot.

@@ -273,7 +273,7 @@ impl Serve {
 
     #[cfg(test)]
     pub(crate) fn state(&self) -> &'static str {
-        match (self.writing, self.blob, self.slot) {
+        match (self.writing, self.blob, &self.slot) {
             (true, _, _) => "Writing",
             (false, Some(_), _) if self.sharing => "Sharing",
             (false, Some(_), _) if self.number_in_line().is_some() || self.copying().is_some() => "Copying",

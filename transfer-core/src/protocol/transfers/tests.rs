@@ -34,7 +34,7 @@ fn grant(capacity: u64) -> SlotGrant {
         number: SlotNumber::new(3, 1),
         capacity,
         remote: RemoteSlice::new(0, capacity + 64, RemoteKey(9)),
-        body: None,
+        body: Vec::new(),
     }
 }
 

@@ -67,15 +67,37 @@ impl Cluster {
         meta: &TensorMeta,
         slice: LocalSlice,
     ) -> Result<Option<usize>, String> {
-        if slice.len != meta.len_bytes() {
-            return Err(format!("a lease on {meta} has {} bytes", slice.len));
+        let bytes = self.bytes_in(node, &[slice])?;
+        self.identify_bytes(tenant, key, version, meta, &bytes)
+    }
+
+    /// Returns the bytes that lie in these ranges, one behind the other.
+    pub(super) fn bytes_in(&self, node: usize, slices: &[LocalSlice]) -> Result<Vec<u8>, String> {
+        let mut all = Vec::new();
+        for slice in slices {
+            let Some((memory, _)) = self.nodes[node].segments.get(&slice.segment).copied() else {
+                return Err(format!("a lease lies in {}, which is not there", slice.segment));
+            };
+            let bytes = self.world.read(memory, slice.offset, slice.len);
+            if bytes.len() as u64 != slice.len {
+                return Err(format!("a lease on {slice} leaves its segment"));
+            }
+            all.extend(bytes);
         }
-        let Some((memory, _)) = self.nodes[node].segments.get(&slice.segment).copied() else {
-            return Err(format!("a lease lies in {}, which is not there", slice.segment));
-        };
-        let bytes = self.world.read(memory, slice.offset, slice.len);
-        if bytes.len() as u64 != slice.len {
-            return Err(format!("a lease on {slice} leaves its segment"));
+        Ok(all)
+    }
+
+    /// Checks the bytes of a version that a worker of this tenant has.
+    pub(super) fn identify_bytes(
+        &mut self,
+        tenant: Tenant,
+        key: &Key,
+        version: Version,
+        meta: &TensorMeta,
+        bytes: &[u8],
+    ) -> Result<Option<usize>, String> {
+        if bytes.len() as u64 != meta.len_bytes() {
+            return Err(format!("a lease on {meta} has {} bytes", bytes.len()));
         }
         let Some(number) = bytes.first_chunk::<8>() else {
             let known = |p: &Pushed| {
@@ -102,7 +124,7 @@ impl Cluster {
         if !push.is_for(tenant) {
             return Err(format!("a worker of {tenant:?} gets {key} {version}, push {number} of {:?}", push.tenant));
         }
-        if bytes != bytes_of(number, slice.len) {
+        if bytes != bytes_of(number, meta.len_bytes()) {
             return Err(format!("{key} {version} has some bytes of push {number} and others"));
         }
         if *push.version.get_or_insert(version) != version {
@@ -118,12 +140,9 @@ impl Cluster {
         key: &Key,
         version: Version,
         (part, meta): (&Slice, &TensorMeta),
-        slice: LocalSlice,
+        slices: &[LocalSlice],
     ) -> Result<(), String> {
-        let Some((memory, _)) = self.nodes[node].segments.get(&slice.segment) else {
-            return Err(format!("a lease lies in {}, which is not there", slice.segment));
-        };
-        let bytes = self.world.read(*memory, slice.offset, slice.len);
+        let bytes = self.bytes_in(node, slices)?;
         let is_it = |(number, push): (usize, &Pushed)| {
             let is_of_version = push.key == *key && push.is_for(tenant) && push.version.is_none_or(|v| v == version);
             let Some(found) = part.of(&push.meta).ok().filter(|found| is_of_version && found.meta() == meta) else {

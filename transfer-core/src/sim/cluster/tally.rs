@@ -17,6 +17,8 @@ pub(crate) struct Tally {
     pub(crate) sliced: u64,
     /// Fetches that have landed in the memory of their worker, and those that may have left it half new.
     pub(crate) landed: u64,
+    /// Those of them that have landed in several ranges.
+    pub(crate) scattered: u64,
     pub(crate) torn: u64,
     pub(crate) local_pushes: u64,
     pub(crate) remote_pushes: u64,
@@ -50,6 +52,7 @@ impl Tally {
         self.gathered += other.gathered;
         self.sliced += other.sliced;
         self.landed += other.landed;
+        self.scattered += other.scattered;
         self.torn += other.torn;
         self.local_pushes += other.local_pushes;
         self.remote_pushes += other.remote_pushes;

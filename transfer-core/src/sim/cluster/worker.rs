@@ -331,7 +331,7 @@ impl Cluster {
                 let domain = self.workers[worker].domain;
                 let number = match part {
                     Some(part) if is_part => {
-                        self.identify_slice((node, domain), &key, version, (&part, &meta), slice)?;
+                        self.identify_slice((node, domain), &key, version, (&part, &meta), &[slice])?;
                         None
                     }
                     _ if is_part => return Err(format!("{op:?} asked for all of {key}, got a part")),

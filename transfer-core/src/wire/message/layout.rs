@@ -191,7 +191,7 @@ impl Message {
             return Err(WireError::Value {
                 what: "layout version of a control message",
                 value: u64::from(version),
-                expected: "8",
+                expected: "14",
             });
         }
         let kind = r.u8()?;
@@ -332,6 +332,7 @@ impl Message {
 mod tests {
     use super::*;
     use crate::memory::{RailKeys, RemoteKey, RemoteSlice};
+    use crate::op::MAX_LANDING_RANGES;
     use crate::tensor::{
         BodyBox, BodyRange, DType, Excerpt, GatheredPart, MAX_GATHERED_BYTES, MAX_RANK, Repeat, Rows, Select, Slice,
         SliceDim, SliceRange, TensorMeta,
@@ -342,7 +343,51 @@ mod tests {
     fn slot(rails: usize) -> SlotGrant {
         let keys = RailKeys::new(&vec![Some(RemoteKey(9)); rails]).unwrap();
         let remote = RemoteSlice { address: 1 << 40, len: 4096 + 64, keys };
-        SlotGrant { number: SlotNumber::new(5, 1), capacity: 4096, remote, body: None }
+        SlotGrant { number: SlotNumber::new(5, 1), capacity: 4096, remote, body: Vec::new() }
+    }
+
+    /// A slot whose body lands in ranges of these lengths.
+    fn apart(rails: usize, lens: &[u64]) -> SlotGrant {
+        let whole = slot(rails);
+        let range = |(n, len): (u64, &u64)| RemoteSlice { address: n << 40, len: *len, ..whole.remote };
+        let body = (2..).zip(lens).map(range).collect();
+        SlotGrant { remote: RemoteSlice { len: 64, ..whole.remote }, body, ..whole }
+    }
+
+    fn most_ranges() -> Vec<u64> {
+        let mut lens = vec![64; MAX_LANDING_RANGES];
+        lens[3] = 4096 - 64 * (MAX_LANDING_RANGES as u64 - 1);
+        lens
+    }
+
+    // Promise: bytes-from-outside
+    #[test]
+    fn slot_whose_ranges_are_not_its_capacity_is_an_error() {
+        let read = |slot: SlotGrant| {
+            let bytes = Message::new(Role::Pull, 1, Body::TensorReRequest { slot }).encode();
+            Message::decode(&bytes).map(|_| ()).map_err(|e| e.to_string())
+        };
+        assert_eq!(read(apart(1, &[4000, 96])), Ok(()));
+        for (lens, says) in
+            [(&[4000, 95][..], "is 1"), (&[4000, 97], "is 97"), (&[u64::MAX], "is 18446744073709551615")]
+        {
+            let error = read(apart(1, lens)).unwrap_err();
+            assert!(error.contains(says) || error.contains("address"), "{lens:?}: {error}");
+        }
+        let error = read(apart(1, &[1; MAX_LANDING_RANGES + 1])).unwrap_err();
+        assert!(error.contains("25") && error.contains("1 to 24"), "{error}");
+        // A slot that says that its body lies apart, and names no range.
+        let mut bytes = Message::new(Role::Pull, 1, Body::TensorReRequest { slot: apart(1, &[4096]) }).encode();
+        let count_at = 16 + 4 + 4 + 8 + 8 + 4;
+        assert_eq!(bytes[count_at], 1);
+        bytes.truncate(count_at + 1);
+        bytes[count_at] = 0;
+        bytes[2] = u8::try_from(bytes.len()).unwrap();
+        bytes[12..16].fill(0);
+        let sum = crc32c(&bytes);
+        bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+        let error = Message::decode(&bytes).unwrap_err().to_string();
+        assert!(error.contains("1 to 24"), "{error}");
     }
 
     fn widest_excerpts() -> [Excerpt; 7] {
@@ -396,6 +441,8 @@ mod tests {
             },
             Body::MetaDataUpdate { version: Version(1), metadata_id: 2, meta: meta.clone() },
             Body::TensorReRequest { slot: slot(1) },
+            Body::TensorReRequest { slot: apart(1, &[4096]) },
+            Body::TensorReRequest { slot: apart(4, &most_ranges()) },
             Body::ErrorStatus(Failure::new(FailureCode::TooLarge, "x".repeat(900))),
             Body::BufferRequest { key: name, target: name, owner: name, tenant: name, metadata_id: 1, meta },
             Body::BufferResponse { slots: vec![slot(4); MAX_SLOTS_PER_MESSAGE] },

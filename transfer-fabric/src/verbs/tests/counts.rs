@@ -96,7 +96,7 @@ fn forty_buffers_take_as_few_writes_as_elements_allow() {
         number: transfer_core::wire::landing::SlotNumber(7),
         capacity: len - 64,
         remote,
-        body: None,
+        body: Vec::new(),
     };
     let bytes = pair.fill(0, len, len, 3);
     let header = slice(len, 64);

@@ -65,9 +65,9 @@ impl Fetching<'_> {
         self.links.carried_in(link, bytes);
         let copied = copied + bytes * (sender_copies + u64::from(header.packed));
         let carried = Carried { kind, path, copied, waited_us: header.waited_us };
-        if let Some(memory) = pull.opened_memory() {
+        if let Some(arena) = pull.opened_memory() {
             self.landing.free(slot.domain, slot.range);
-            memory!(self).close_range(memory.segment);
+            memory!(self).close_range(arena);
             return self.landed_in_place(now, link, pull, (header.version, bytes), &carried);
         }
         let Some(mut slice) = self.landing.slice(slot.domain, &slot.range) else { return };

@@ -21,7 +21,8 @@ impl Fetching<'_> {
         mut fetch: Fetch,
         to: Option<Destination>,
     ) {
-        if let Some(failure) = to.as_ref().and_then(|to| self.is_outside(session, &fetch.key, to)) {
+        let arena_len = self.sessions.get(session).map_or(0, |s| s.arena().1);
+        if let Some(Err(failure)) = to.as_ref().map(|to| to.check_ranges(&fetch.key, arena_len)) {
             return replies!(self).refuse(session, op, failure);
         }
         if let Some(failure) = access!(self).is_busy(session) {
@@ -103,17 +104,6 @@ impl Fetching<'_> {
         if fetch.watches {
             self.keys.watch(&key);
         }
-    }
-
-    /// Returns the failure if a version cannot land there, because it is not in the worker's arena.
-    fn is_outside(&self, session: SessionId, key: &Key, to: &Destination) -> Option<Failure> {
-        let (_, arena_len) = self.sessions.get(session)?.arena();
-        let (offset, len) = (to.offset, to.meta.body_offset().checked_add(to.meta.len_bytes()));
-        if len.and_then(|len| offset.checked_add(len)).is_some_and(|end| end <= arena_len) {
-            return None;
-        }
-        let text = format!("key {key:?} is to land at {offset} as {}, and the arena has {arena_len} bytes", to.meta);
-        Some(Failure::new(FailureCode::Invalid, text))
     }
 
     /// Looks for a fetch's key: at this node, at the key's known owner, then through the directory.

@@ -1,8 +1,8 @@
 //! Pulling, the receiver's side: send a request, grant a slot, wait for the write. Fetches of the same share a request.
 
 use crate::fabric::{Isolation, LinkId};
-use crate::memory::LocalSlice;
-use crate::op::{Destination, Failure, FailureCode};
+use crate::memory::SegmentId;
+use crate::op::{Destination, Failure, FailureCode, Otherwise};
 use crate::protocol::ids::{OperationId, PullId};
 use crate::protocol::landing::Want;
 use crate::protocol::node::flows::Fetching;
@@ -102,12 +102,10 @@ impl Fetching<'_> {
     }
 
     /// Returns the memory in which a fetch is to land.
-    fn destination_of(&self, op: OperationId) -> Option<(Destination, LocalSlice)> {
+    fn destination_of(&self, op: OperationId) -> Option<(Destination, SegmentId)> {
         let op = self.sessions.op(op)?;
-        let to = op.destination()?.clone();
-        let (segment, _) = self.sessions.get(op.session)?.arena();
-        let slice = LocalSlice { segment, offset: to.offset, len: to.meta.len_bytes() };
-        Some((to, slice))
+        let (arena, _) = self.sessions.get(op.session)?.arena();
+        Some((op.destination()?.clone(), arena))
     }
 
     /// Fails fetches whose request has ended.
@@ -142,7 +140,7 @@ impl Fetching<'_> {
                 .violation(link, &format!("META_DATA_UPDATE for request {index:#x}, which did not ask for it"));
         }
         let len = meta.len_bytes();
-        let destination = p.destination().map(|to| to.check(&p.key, version, &meta));
+        let destination = p.destination().map(|to| (to.check(&p.key, version, &meta), to.otherwise));
         p.described = Some((metadata_id, meta));
         p.state = PullState::WaitingForRoom;
         p.is_conditional = false;
@@ -157,9 +155,9 @@ impl Fetching<'_> {
             memory!(self).release(held);
         }
         match destination {
-            Some(Err(failure)) => return self.cannot_land(now, link, id, &failure),
-            Some(Ok(())) => self.land_in_place(link, id),
-            None => {}
+            Some((Err(failure), Otherwise::Fail)) => return self.cannot_land(now, link, id, &failure),
+            Some((Ok(()), _)) => self.land_in_place(link, id),
+            Some((Err(_), Otherwise::LandBeside)) | None => {}
         }
         let in_place = self.transfers.pull(link, id).is_some_and(Pull::lands_in_place);
         if !in_place && !self.landing.could_hold(domain, len, 1) {
@@ -257,9 +255,9 @@ impl Fetching<'_> {
         }
         let text = format!("while key {:?} was being fetched, {}", pull.key, failure.text);
         let failure = Failure::new(failure.code, text);
-        if let Some(memory) = pull.opened_memory() {
+        if let Some(arena) = pull.opened_memory() {
             // The link is drained, so the memory is closed.
-            return answering!(self).lost_with_memory(memory, &readers, pull.may_be_torn(), &failure);
+            return answering!(self).lost_with_memory(arena, &readers, pull.may_be_torn(), &failure);
         }
         self.fail_readers(&readers, &failure);
         self.fail_readers(&next, &failure);

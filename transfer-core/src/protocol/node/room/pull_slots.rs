@@ -21,11 +21,11 @@ impl PullSlots<'_> {
         pull: PullId,
         room: (Tenant, u64, Allocation),
     ) -> Option<SlotId> {
-        let memory = self.transfers.pull_mut(link, pull).and_then(Pull::open_memory);
-        if let Some(memory) = memory {
-            self.sessions.open_range(memory.segment);
+        let memory = self.transfers.pull_mut(link, pull).map_or_else(Vec::new, Pull::open_memory);
+        if let Some(first) = memory.first() {
+            self.sessions.open_range(first.segment);
         }
-        self.landing.open_slot(self.common.latest, link, room, memory, SlotUser::Pull(pull), self.actions)
+        self.landing.open_slot(self.common.latest, link, room, &memory, SlotUser::Pull(pull), self.actions)
     }
 
     pub(in crate::protocol::node) fn ask(&mut self, now: Time, link: LinkId, pull: PullId, slot: Option<SlotGrant>) {
