@@ -59,7 +59,8 @@ fn play_many(test: &str, how: Play, part: u64) {
         }
     }
     assert!(count < 100 || how.tight || tally.look_ups > 0, "{test}: nobody has found anything on a board");
-    assert!(count < 100 || how.tight || tally.noticed > 0, "{test}: nobody has found anything in a notice: {tally:?}");
+    // Where ranks take most steps, few workers wait for a notice.
+    assert!(count < 100 || how.tight || how.rosters || tally.noticed > 0, "{test}: nobody has found anything in a notice: {tally:?}");
     assert!(count < 100 || how.calm || tally.gathered > 0, "{test}: nothing has come together: {tally:?}");
     assert!(count < 100 || tally.sliced > 0, "{test}: no slice has come: {tally:?}");
     assert!(count < 100 || !how.spill || tally.read_back > 0, "{test}: nothing was read back from disk: {tally:?}");
@@ -188,7 +189,7 @@ fn first_that_notices(how: Play, seeds: Range<u64>) -> Option<(u64, String)> {
 
 /// The broken rules, the schedules that notice them, and the range of seeds. Where hundreds of the first seeds notice nothing, it
 /// begins behind most of them, because these two tests took most of the time of all here. docs/protocol.md lists the rules.
-const MISTAKES: [(Broken, Play, Range<u64>); 23] = [
+const MISTAKES: [(Broken, Play, Range<u64>); 24] = [
     (Broken::DeliversBeforeRevoke, Play { late_packets: 50, ..Play::USUAL }, 0..1000),
     (Broken::SkipsQuarantine, Play::USUAL, 0..1000),
     (Broken::ReturnsBeforeClosed, Play { into: true, ..Play::USUAL }, 0..1000),
