@@ -55,6 +55,7 @@ fn main() -> Result<(), Failed> {
         fabric: FabricKind::Local,
         bytes: 4096,
         copied: 0,
+        verified: 0,
         queued: Duration::ZERO,
         waited: Duration::ZERO,
         in_flight: Duration::ZERO,

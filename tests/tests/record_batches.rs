@@ -479,7 +479,7 @@ fn end_of_a_stream_waits_for_slow_readers_and_says_what_they_have_not_read() {
             let ended = finish.wait(Duration::from_millis(1));
             match stream.unread() {
                 Some(found) if found == unread && ended.is_none() => Ok(()),
-                other => Err((other, ended)),
+                other => Err(format!("{other:?}, {ended:?}")),
             }
         })
         .expect("it is told of each");

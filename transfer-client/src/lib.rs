@@ -198,6 +198,7 @@
 //! | `batch`, `bundle`, `gpu` | record batches; many tensors as one version; copies between tensors and GPUs |
 //! | `push`, `fetch`, `counters` | the kinds of requests |
 //! | `gathered` | bodies of many buffers, for pushes and for fetches |
+//! | `digest` | digests: made of what is pushed, compared with what was fetched |
 //! | `request` | [`Request`]: how a call is made |
 //! | `session` | the session with the sidecar, its connection and its arena; commands and their answers |
 //! | `memory` | the worker's tensors |
@@ -208,6 +209,7 @@ mod batch;
 mod bundle;
 mod client;
 mod counters;
+mod digest;
 mod error;
 mod fetch;
 mod gathered;
@@ -225,7 +227,10 @@ pub use batch::{
 pub use bundle::{BundleMut, BundleTensor, FetchBundleInto, FetchOnly, FetchedBundle, FetchedSlices};
 pub use client::{Connect, Doorbell, Publisher, TwoBuffers};
 pub use counters::{Barrier, Counted, Counter, Counting, Round, Swapped};
-pub use error::{BatchError, BundleError, Error, ErrorWith, LostRank, SessionEnd, ShardedError, TornDestination};
+pub use error::{
+    BatchError, BundleError, DigestError, Digested, Error, ErrorWith, LostRank, SessionEnd, ShardedError,
+    TornDestination,
+};
 pub use fetch::{
     EpochBegan, Fetch, FetchExcerpt, FetchInto, FetchIntoError, FetchMany, FetchedExcerpt, FetchedInto, FetchedSlice,
     Landing, Subscriber, Take, Tensor,
@@ -243,8 +248,8 @@ pub use sharded::{FetchSharded, GlobalLayout, HeldBox, PushShards, PushedShards,
 pub use transfer_core::fabric::FabricKind;
 pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Fault, Report};
 pub use transfer_core::tensor::{
-    DType, InvalidSlice, Key, Life, Misfit, ParseSliceError, Retention, Slice, SliceDim, SliceRange, Spill, TensorMeta,
-    Until,
+    DType, Digest, InvalidSlice, Key, Life, Misfit, ParseSliceError, Retention, Slice, SliceDim, SliceRange, Spill,
+    TensorMeta, Until,
 };
 pub use transfer_core::trace::{InvalidTraceContext, TraceContext};
 pub use transfer_memory::socket::Socket;

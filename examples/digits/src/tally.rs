@@ -83,6 +83,7 @@ mod tests {
             fabric,
             bytes: 10,
             copied: 20,
+            verified: 0,
             queued: Duration::ZERO,
             waited,
             in_flight: Duration::ZERO,

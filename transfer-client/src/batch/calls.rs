@@ -2,6 +2,7 @@
 
 use super::encode::{Encoded, Encoder};
 use super::messages::{Decoded, Decoder};
+use crate::digest::Proof;
 use crate::error::{BatchError, Error};
 use crate::gathered::Body;
 use crate::push::Source;
@@ -104,12 +105,16 @@ pub(super) fn body(lease: Arc<Lease>, tensor: &FetchedTensor) -> Result<Body, Er
     }
 }
 
-pub(crate) fn take_batch(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<FetchedBatch, Error> {
+const NOT_PROVABLE: &str = "record batches have no digests yet: push tensors as a bundle to have them proved";
+
+pub(crate) fn take_batch(lease: Arc<Lease>, tensor: FetchedTensor, proof: &Proof<'_>) -> Result<FetchedBatch, Error> {
+    proof.refuse(NOT_PROVABLE)?;
     let decoded = Decoder::default().decode(&body(lease, &tensor)?)?;
     Ok(FetchedBatch::of(decoded, tensor.version.0, tensor.report)?)
 }
 
-pub(crate) fn take_table(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<FetchedTable, Error> {
+pub(crate) fn take_table(lease: Arc<Lease>, tensor: FetchedTensor, proof: &Proof<'_>) -> Result<FetchedTable, Error> {
+    proof.refuse(NOT_PROVABLE)?;
     let Decoded { schema, batches, .. } = Decoder::default().decode(&body(lease, &tensor)?)?;
     Ok(FetchedTable { schema, batches, version: tensor.version.0, report: tensor.report })
 }

@@ -4,6 +4,7 @@ use super::calls::{FetchedBatch, body, source};
 use super::encode::{Encoded, Encoder};
 use super::finish::{End, Finish};
 use super::messages::Decoder;
+use crate::digest::Proof;
 use crate::error::{BatchError, Error};
 use crate::fetch::Fetch;
 use crate::gathered::Body;
@@ -115,7 +116,7 @@ impl std::fmt::Debug for NextBatch {
     }
 }
 
-fn take_raw(lease: Arc<Lease>, landed: FetchedTensor) -> Result<NextBatch, Error> {
+fn take_raw(lease: Arc<Lease>, landed: FetchedTensor, _: &Proof<'_>) -> Result<NextBatch, Error> {
     Ok(NextBatch { body: body(lease, &landed)?, version: landed.version.0, report: landed.report })
 }
 

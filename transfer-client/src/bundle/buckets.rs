@@ -7,6 +7,7 @@
 
 use super::fetched::FetchedBundle;
 use super::parts::{Part, Parts, Wanted, boxes_of, bundle, fetched, parts, table_of};
+use crate::digest::{Proof, Proving};
 use crate::error::{BundleError, Error};
 use crate::fetch::{Fetch, FetchOptions, FetchedSlice, LargeFetch};
 use crate::gathered::copy_threads;
@@ -19,7 +20,7 @@ use std::task::Waker;
 use std::time::Instant;
 use transfer_core::memory::{ALIGNMENT, padded};
 use transfer_core::op::{Failure, FailureCode, FetchedTensor, Report};
-use transfer_core::tensor::{BodyBox, BodyRange, Excerpt, Key, MAX_EXCERPT_RANGES, Select, Version};
+use transfer_core::tensor::{BodyBox, BodyRange, DType, Excerpt, Key, MAX_EXCERPT_RANGES, Select, TensorMeta, Version};
 use transfer_core::wire::bundle::BundleTable;
 use transfer_memory::view::OwnMemory;
 
@@ -99,6 +100,8 @@ enum Stage {
 #[derive(Debug)]
 struct Filling {
     table: BundleTable,
+    /// The metadata that the table was read of.
+    metadata: Vec<u8>,
     version: Version,
     report: Report,
     /// The ranges of the body that are asked for.
@@ -205,7 +208,7 @@ impl BucketCall {
         let no_memory = |e: std::io::Error| Error::NoMemory { wanted_bytes, reason: e.to_string() };
         let memory = OwnMemory::new(wanted_bytes).map_err(no_memory)?;
         let (landed, asked, in_flight) = (Cursor::default(), Cursor::default(), VecDeque::new());
-        Ok(Filling { table, version, report, ranges, memory, landed, asked, in_flight })
+        Ok(Filling { table, metadata: body.metadata, version, report, ranges, memory, landed, asked, in_flight })
     }
 
     fn parts<'a>(&self, table: &'a BundleTable) -> Result<Vec<Part<'a>>, Error> {
@@ -288,9 +291,17 @@ impl BucketCall {
 
     /// Makes tensors of what has landed.
     fn finish(&self, now: Filling) -> Result<Parts, Error> {
-        let Filling { table, version, mut report, memory, .. } = now;
+        let Filling { table, metadata, version, mut report, memory, .. } = now;
         report.in_flight = self.started.elapsed().saturating_sub(report.queued + report.waited);
         let bytes = memory.freeze();
+        // Part of a version is not proved, so these are all tensors, and with them all of the body.
+        if self.options.proving != Proving::Not {
+            let meta = TensorMeta::of(DType::U8, &[table.body_len()])?;
+            let meta = meta.with_metadata(u32::try_from(metadata.len()).unwrap_or(u32::MAX))?;
+            let proof = Proof { key: &self.key, proving: self.options.proving };
+            let head = (version, &meta, &metadata[..]);
+            report.verified = proof.compare(head, table.digests(), true, copy_threads(), [&bytes[..]])?;
+        }
         let mut at = 0;
         let landed = self.parts(&table)?.into_iter().map(|Part { entry, .. }| {
             let len = entry.meta.len_bytes();

@@ -1,8 +1,9 @@
 //! Fetched bundles.
 
+use crate::digest::Proof;
 use crate::error::{BundleError, Error};
 use crate::fetch::Tensor;
-use crate::gathered::Body;
+use crate::gathered::{Body, copy_threads};
 use crate::session::Lease;
 use std::sync::Arc;
 use transfer_core::op::FetchedTensor;
@@ -63,9 +64,9 @@ impl<T> FetchedBundle<T> {
     }
 }
 
-pub(crate) fn take_bundle(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<FetchedBundle, Error> {
+pub(crate) fn take_bundle(lease: Arc<Lease>, tensor: FetchedTensor, proof: &Proof<'_>) -> Result<FetchedBundle, Error> {
     let body = Body::new::<BundleError>(lease, &tensor)?;
-    let FetchedTensor { version, meta, report, .. } = tensor;
+    let FetchedTensor { version, meta, mut report, ranges, .. } = tensor;
     if !BundleTable::is_bundle(&body.metadata) {
         return Err(BundleError::NotABundle { meta }.into());
     }
@@ -74,6 +75,10 @@ pub(crate) fn take_bundle(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<Fe
     if expected_bytes != found_bytes {
         return Err(BundleError::WrongLength { expected_bytes, found_bytes }.into());
     }
+    // A body in ranges lies in the arena of its pusher. What has moved lies in one piece, also if another worker's fetch, or a
+    // push, has brought it here.
+    let head = (version, &meta, &body.metadata[..]);
+    report.verified = proof.compare(head, table.digests(), ranges == 0, copy_threads(), body.pieces())?;
     let tensor = |entry: &transfer_core::wire::bundle::BundleEntry| {
         let bytes = body.bytes(entry.offset, entry.meta.len_bytes())?;
         Ok(Tensor::of_bundle(bytes, entry.meta.clone(), version, report))

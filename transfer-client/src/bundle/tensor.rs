@@ -96,5 +96,6 @@ pub(crate) fn source<'a, N: AsRef<str>, T: Into<BundleTensor<'a>>>(
     // A seed that no other push has.
     let stamp = RandomState::new().hash_one(0);
     let table = BundleTable::new(described).map_err(BundleError::from)?.stamped(stamp);
-    Ok(Source::Pieces(Box::new(Pieces { metadata: table.to_bytes(), buffers, apart: true, copied: 0 })))
+    let metadata = table.to_bytes_before_digests();
+    Ok(Source::Pieces(Box::new(Pieces { metadata, buffers, apart: true, has_digests: true, copied: 0 })))
 }

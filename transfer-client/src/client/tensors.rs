@@ -107,7 +107,7 @@ both_clients! {
     /// Fetches the tensor under `key`, and waits until there is one. It is read-only, and not copied where the fabric
     /// allows.
     pub fn fetch(&self, key: impl ToKey) -> Fetch<Self> {
-        Fetch::new(self.handle().session(), to_key(&key), Tensor::new)
+        Fetch::new(self.handle().session(), to_key(&key), Tensor::take)
     }
 
     /// Makes a reader of the versions of `key`, which are tensors.
@@ -115,7 +115,7 @@ both_clients! {
     /// # Errors
     /// [`Error::Name`].
     pub fn subscriber(&self, key: impl ToKey) -> Result<Subscriber<Self>, Error> {
-        Subscriber::new(self.handle().connection(), &key, Tensor::new)
+        Subscriber::new(self.handle().connection(), &key, Tensor::take)
     }
 
     /// Fetches many tensors with one wait.

@@ -1,17 +1,19 @@
 //! Errors, sorted by fault, and by whether a retry helps.
 //!
 //! # Layout
-//! - this file: [`Error`], of any call. `session_end`: why a session is over. `batch`, `bundle`, `sharded`: of one kind of call. `with`: of
+//! - this file: [`Error`], of any call. `session_end`: why a session is over. `batch`, `bundle`, `digest`, `sharded`: of one kind of call. `with`: of
 //!   calls that give back what they had taken.
 
 mod batch;
 mod bundle;
+mod digest;
 mod session_end;
 mod sharded;
 mod with;
 
 pub use batch::BatchError;
 pub use bundle::BundleError;
+pub use digest::{DigestError, Digested};
 pub use session_end::SessionEnd;
 pub(crate) use session_end::{CLOSED, FORKED};
 pub use sharded::{LostRank, ShardedError};
@@ -99,6 +101,9 @@ pub enum Error {
     /// A bundle is not valid.
     #[error(transparent)]
     Bundle(#[from] BundleError),
+    /// A version is not proved.
+    #[error(transparent)]
+    Digest(Box<DigestError>),
     /// A sharded state.
     #[error(transparent)]
     Sharded(Box<ShardedError>),
@@ -207,6 +212,12 @@ impl From<ShardedError> for Error {
     }
 }
 
+impl From<DigestError> for Error {
+    fn from(error: DigestError) -> Error {
+        Error::Digest(Box::new(error))
+    }
+}
+
 impl From<SessionEnd> for Error {
     fn from(gone: SessionEnd) -> Error {
         match gone {
@@ -244,6 +255,8 @@ impl Error {
             Error::DestinationTorn(torn) => torn.failure.code.can_retry(),
             Error::Gpu(error) => error.can_retry(),
             Error::Batch(BatchError::NotRead { .. }) => true,
+            // Another transfer may bring the right bytes.
+            Error::Digest(error) => matches!(**error, DigestError::WrongDigest { .. }),
             Error::ArenaFull { .. } | Error::NoMemory { .. } | Error::NoAnswer { .. } => true,
             Error::SidecarGone(SessionEnd::Away) => true,
             Error::Connect(SessionError::Refused(refusal)) => refusal.code.is_temporary(),
@@ -262,6 +275,7 @@ impl Error {
                 Fault::Nobody
             }
             Error::Gpu(error) if error.can_retry() => Fault::Nobody,
+            Error::Digest(error) if matches!(**error, DigestError::WrongDigest { .. }) => Fault::Operator,
             Error::Gpu(error) if error.is_missing() => Fault::Operator,
             Error::Connect(_) | Error::NotStarted { .. } | Error::SidecarGone(_) | Error::NoAnswer { .. } => {
                 Fault::Operator

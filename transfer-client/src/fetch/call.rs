@@ -3,7 +3,8 @@
 use super::options::{FetchOptions, fetch_options};
 use super::seen::Since;
 use super::tensor::Tensor;
-use crate::error::Error;
+use crate::digest::{Proof, Proving};
+use crate::error::{DigestError, Error};
 use crate::request::{AnyClient, Call, Request, RequestCall, Watched};
 use crate::session::{Answered, Lease, OneCall, Session, WaitEnd};
 use std::fmt;
@@ -18,8 +19,8 @@ use transfer_core::tensor::{Excerpt, Key, Select, Slice, Version};
 /// It returns a `T`: a [`Tensor`], a [record batch](crate::FetchedBatch), a [table](crate::FetchedTable).
 pub type Fetch<C, T = Tensor> = Request<C, FetchCall<T>>;
 
-/// Converts a leased or looked-up tensor into the result of the call.
-pub(crate) type Take<T> = fn(Arc<Lease>, FetchedTensor) -> Result<T, Error>;
+/// Converts a leased or looked-up tensor into the result of the call, and proves it.
+pub(crate) type Take<T> = fn(Arc<Lease>, FetchedTensor, &Proof<'_>) -> Result<T, Error>;
 
 /// Converts a part of a tensor, or a whole one of which a part is asked for, into the result of the call.
 type TakePart<T> = fn(Arc<Lease>, FetchedTensor, &Key, &Slice) -> Result<T, Error>;
@@ -34,9 +35,9 @@ pub(crate) enum Taking<T> {
 }
 
 impl<T> Taking<T> {
-    fn take(&self, key: &Key, lease: Arc<Lease>, tensor: FetchedTensor) -> Result<T, Error> {
+    fn take(&self, key: &Key, proving: Proving, lease: Arc<Lease>, tensor: FetchedTensor) -> Result<T, Error> {
         match self {
-            Taking::Whole(take) => take(lease, tensor),
+            Taking::Whole(take) => take(lease, tensor, &Proof { key, proving }),
             Taking::Part(slice, take) => take(lease, tensor, key, slice),
         }
     }
@@ -97,9 +98,34 @@ impl<C: AnyClient, T> Fetch<C, T> {
         self
     }
 
-    /// Returns what the fetch was made of, for another kind of fetch.
+    /// Compares the version with the digests of its push, if that has [made some](crate::Push::digest), and returns nothing if a
+    /// byte is wrong. The report says how many bytes were compared: all of the body, or none if the version has no digests, or
+    /// is read where its pusher has it, on this host. The comparison takes place on the thread that takes the result, and on
+    /// others beside it.
+    ///
+    /// Versions are proved as a whole: a part of one, and a fetch into the caller's memory other than of a bundle, are refused
+    /// with [`DigestError::NotProvable`].
+    pub fn verify(mut self) -> Self {
+        if self.call.options.proving == Proving::Not {
+            self.call.options.proving = Proving::IfThere;
+        }
+        self
+    }
+
+    /// Verifies, and refuses a version without digests, with [`DigestError::NoDigest`]. See [`verify`](Self::verify).
+    pub fn require_digest(mut self) -> Self {
+        self.call.options.proving = Proving::Required;
+        self
+    }
+
+    /// Returns what the fetch was made of, for a kind of fetch that proves nothing. If it shall prove, its key is the error.
     pub(crate) fn into_parts(self) -> (Arc<Session>, Result<Key, Error>, FetchOptions, Option<Since>) {
-        let FetchCall { session, key, options, seen, .. } = self.call;
+        let FetchCall { session, mut key, options, seen, .. } = self.call;
+        if options.proving != Proving::Not {
+            let what = "a part of a version, or a fetch into memory of the caller, is not compared with digests: fetch all of the \
+                        version, and take the part of what comes";
+            key = key.and_then(|key| Err(DigestError::NotProvable { key: key.as_str().to_owned(), what }.into()));
+        }
         (session, key, options, seen)
     }
 
@@ -172,7 +198,7 @@ impl<T> FetchCall<T> {
 
     fn finish(&self, key: &Key, lease: Arc<Lease>, tensor: FetchedTensor) -> Result<T, Error> {
         let version = tensor.version;
-        let taken = self.take.take(key, lease, tensor)?;
+        let taken = self.take.take(key, self.options.proving, lease, tensor)?;
         self.saw(version);
         Ok(taken)
     }

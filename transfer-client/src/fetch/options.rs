@@ -1,5 +1,6 @@
 //! Options of all fetches.
 
+use crate::digest::Proving;
 use crate::request::{DEFAULT_TIMEOUT, current_trace};
 use std::time::Duration;
 use transfer_core::fabric::FabricKind;
@@ -21,13 +22,16 @@ pub(crate) struct FetchOptions {
     pub(crate) watches: bool,
     /// The length of a bucket of a bundle that does not fit the landing pool, in bytes.
     pub(crate) bucket_bytes: u64,
+    /// Whether it is compared with the digests of the push.
+    pub(crate) proving: Proving,
 }
 
 impl FetchOptions {
     pub(crate) fn new() -> FetchOptions {
         let trace = current_trace();
         let (select, timeout) = (Select::Latest, DEFAULT_TIMEOUT);
-        FetchOptions { select, timeout, require: None, trace, watches: false, bucket_bytes: BUCKET_BYTES }
+        let (bucket_bytes, proving) = (BUCKET_BYTES, Proving::Not);
+        FetchOptions { select, timeout, require: None, trace, watches: false, bucket_bytes, proving }
     }
 
     /// The command that fetches a version, or this part of it.
@@ -37,7 +41,7 @@ impl FetchOptions {
 
     /// The fetch of a version, or of this part of it.
     pub(crate) fn fetch(&self, key: Key, excerpt: Option<Box<Excerpt>>) -> transfer_core::op::Fetch {
-        let FetchOptions { select, timeout, require, trace, watches, bucket_bytes: _ } = *self;
+        let FetchOptions { select, timeout, require, trace, watches, bucket_bytes: _, proving: _ } = *self;
         transfer_core::op::Fetch { key, select, timeout, require, trace, watches, excerpt }
     }
 }

@@ -1,5 +1,6 @@
 //! Fetched tensors.
 
+use crate::digest::Proof;
 use crate::error::{BatchError, Error};
 use crate::memory::Frozen;
 use crate::session::Lease;
@@ -31,6 +32,11 @@ impl Tensor {
         let exact = LocalSlice { len: meta.len_bytes(), ..slice };
         let bytes = lease.session().clone().view(exact, lease)?;
         Ok(Tensor { view: Frozen::new(bytes, meta), version, report })
+    }
+
+    pub(crate) fn take(lease: Arc<Lease>, tensor: FetchedTensor, proof: &Proof<'_>) -> Result<Tensor, Error> {
+        proof.refuse("a single tensor has no digests yet: push it as a bundle to have it proved")?;
+        Tensor::new(lease, tensor)
     }
 
     /// A tensor of a bundle.

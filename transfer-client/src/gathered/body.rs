@@ -90,6 +90,11 @@ impl Body {
         Body { metadata, parts, empty: None, len }
     }
 
+    /// The pieces of the body, in order.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts.iter().map(|(_, bytes)| &bytes[..])
+    }
+
     /// The bytes of a range, if they lie in one piece.
     pub(crate) fn bytes(&self, offset: u64, len: u64) -> Result<Bytes, OutOfBody> {
         let found = match len {

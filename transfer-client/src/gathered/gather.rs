@@ -2,6 +2,7 @@
 
 use super::Pieces;
 use super::copied::copy_threads;
+use crate::digest::Digesting;
 use crate::error::Error;
 use crate::session::{Held, Session, SharedRange};
 use std::task::Waker;
@@ -34,11 +35,15 @@ enum Part {
 pub(crate) fn gather(
     session: &Session,
     pieces: &Pieces<'_>,
+    digesting: Digesting,
     waker: &Waker,
     last_try: bool,
 ) -> Result<Option<Gathered>, Error> {
-    let metadata_bytes = u32::try_from(pieces.metadata.len()).unwrap_or(u32::MAX).min(MAX_METADATA_BYTES + 1);
-    let meta = TensorMeta::of(DType::U8, &[pieces.body_len() as u64])?.with_metadata(metadata_bytes)?;
+    let body_len = pieces.body_len() as u64;
+    let digests_len = if pieces.has_digests { digesting.field_bytes(body_len) } else { 0 };
+    let metadata_len = pieces.metadata.len().saturating_add(digests_len);
+    let metadata_bytes = u32::try_from(metadata_len).unwrap_or(u32::MAX).min(MAX_METADATA_BYTES + 1);
+    let meta = TensorMeta::of(DType::U8, &[body_len])?.with_metadata(metadata_bytes)?;
     let mut found = Found::new(session.arena(), pieces, false);
     if found.parts.len() as u64 > u64::from(MAX_RANGES) {
         // More ranges than a table may have: copy everything into one piece.
@@ -55,7 +60,14 @@ pub(crate) fn gather(
     let head_len = meta.body_offset() + table as u64 + ALIGNMENT;
     let Some(mut head) = session.allocate_or_wait(head_len, waker, last_try)? else { return Ok(None) };
     let copied = copied.map(|block| found.copy_in(block, pieces));
-    let ranges = found.write_head(&mut head, copied.as_ref(), pieces, meta.body_offset());
+    let digests = match pieces.has_digests {
+        true => {
+            let making = digesting.make(&meta, &pieces.metadata);
+            making.of_pieces(found.bytes(copied.as_ref(), pieces), copy_threads())
+        }
+        false => Vec::new(),
+    };
+    let ranges = found.write_head(&mut head, copied.as_ref(), (&pieces.metadata, &digests), meta.body_offset());
     let held = Held::Gathered { head, ranges: found.shared, copied };
     Ok(Some(Gathered { held, meta, ranges, copied: found.copied_bytes }))
 }
@@ -138,8 +150,24 @@ impl Found {
         block
     }
 
+    /// The buffers, where they lie once they are copied.
+    fn bytes<'a>(&'a self, copied: Option<&'a Block>, pieces: &'a Pieces<'_>) -> impl Iterator<Item = &'a [u8]> {
+        let mut to_copy = self.to_copy.iter().peekable();
+        pieces.buffers.iter().enumerate().map(move |(n, buffer)| {
+            let copy = to_copy.next_if(|(copied, _)| *copied == n).zip(copied);
+            let bytes = copy.and_then(|((_, at), block)| block.as_bytes().get(*at as usize..)?.get(..buffer.len()));
+            bytes.unwrap_or(buffer)
+        })
+    }
+
     /// Writes the metadata, the table, and the zeros of the padding. Returns the number of ranges.
-    fn write_head(&self, head: &mut Block, copied: Option<&Block>, pieces: &Pieces<'_>, table_at: u64) -> u32 {
+    fn write_head(
+        &self,
+        head: &mut Block,
+        copied: Option<&Block>,
+        (metadata, digests): (&[u8], &[u8]),
+        table_at: u64,
+    ) -> u32 {
         let start = head.slice().offset;
         let zeros_at = start + head.slice().len - ALIGNMENT;
         let copied_at = copied.map_or(0, |block| block.slice().offset);
@@ -156,7 +184,8 @@ impl Found {
         }
         let bytes = head.as_bytes_mut();
         bytes.fill(0);
-        bytes[..pieces.metadata.len()].copy_from_slice(&pieces.metadata);
+        bytes[..metadata.len()].copy_from_slice(metadata);
+        bytes[metadata.len()..][..digests.len()].copy_from_slice(digests);
         bytes[table_at as usize..][..table.len()].copy_from_slice(&table);
         self.parts.len() as u32
     }

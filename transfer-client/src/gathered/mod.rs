@@ -32,6 +32,8 @@ pub(crate) struct Pieces<'a> {
     pub(crate) buffers: Vec<Piece<'a>>,
     /// Whether the allocations of copied buffers have nothing else in them, so that they can be taken back.
     pub(crate) apart: bool,
+    /// Whether the metadata ends with the digests of the version, which [`gather`] adds: none, if the push asks for none.
+    pub(crate) has_digests: bool,
     /// The bytes of buffers that [`copy_buffers`] has copied.
     pub(crate) copied: u64,
 }

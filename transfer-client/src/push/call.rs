@@ -1,7 +1,7 @@
 //! The push of one tensor.
 
 use super::options::{PushOptions, push_options};
-use crate::error::{Error, ErrorWith};
+use crate::error::{DigestError, Error, ErrorWith};
 use crate::gathered::{Pieces, copy_buffers, copy_threads, gather};
 use crate::memory::{Frozen, TensorMut};
 use crate::request::{AnyClient, Call, Request, RequestCall};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_core::op::{Answer, Command, Report};
-use transfer_core::tensor::{Key, Life, Spill, TensorMeta};
+use transfer_core::tensor::{Digest, Key, Life, Spill, TensorMeta};
 use transfer_memory::arena::Block;
 
 /// The result of a push.
@@ -103,6 +103,20 @@ impl<'a, C: AnyClient> Push<'a, C> {
         self
     }
 
+    /// Makes digests of the version, with which [`Fetch::verify`](crate::Fetch::verify) compares what has moved: of each chunk and of
+    /// all, over description, metadata and body. They are made on this thread and others beside it, of the bytes as they lie
+    /// before they are published. Only bundles have them.
+    pub fn digest(mut self, digest: Digest) -> Self {
+        self.call.options.digesting.kind = Some(digest);
+        self
+    }
+
+    /// The length of the chunks that have digests, 4 MiB by default: a multiple of 64 from 64 KiB to 1 GiB.
+    pub fn chunk_bytes(mut self, bytes: u32) -> Self {
+        self.call.options.set_chunk_bytes(bytes);
+        self
+    }
+
     /// Whether the version may be written to disk; it is not by default.
     pub fn spill(mut self, spill: Spill) -> Self {
         self.call.options.retention.spill = spill;
@@ -175,12 +189,21 @@ impl PushCall<'_> {
                 if pieces.apart && !copy_buffers(&self.session, &mut pieces, waker, last_try).map_err(failed)? {
                     return Err(Unprepared::Waits(Source::Pieces(pieces)));
                 }
-                let gathered = gather(&self.session, &pieces, waker, last_try).map_err(failed)?;
+                let digesting = self.options.digesting;
+                let gathered = gather(&self.session, &pieces, digesting, waker, last_try).map_err(failed)?;
                 let Some(gathered) = gathered else { return Err(Unprepared::Waits(Source::Pieces(pieces))) };
                 self.copied = Some(pieces.copied + gathered.copied);
                 Ok(Prepared { held: gathered.held, meta: gathered.meta, ranges: gathered.ranges })
             }
         }
+    }
+
+    /// Why digests cannot be made, if they are asked for.
+    fn not_digestible(&self, key: &Key, source: &Source<'_>) -> Option<Error> {
+        let has_place = matches!(source, Source::Pieces(pieces) if pieces.has_digests);
+        let key = key.as_str().to_owned();
+        let what = "digests are made of bundles: push the tensor as one, with a name, to have it proved";
+        (self.options.digesting.kind.is_some() && !has_place).then(|| DigestError::NotProvable { key, what }.into())
     }
 
     /// Makes the result. The copy of a push that failed is useless to a caller who has the original.
@@ -214,8 +237,8 @@ impl Call for PushCall<'_> {
                     return ControlFlow::Continue(now + ANSWER_GRACE);
                 }
             };
-            if let Some(error) = &self.options.error {
-                return ControlFlow::Break(Err(PushError::new(error.clone(), source.into_tensor())));
+            if let Some(error) = self.options.error.clone().or_else(|| self.not_digestible(&key, &source)) {
+                return ControlFlow::Break(Err(PushError::new(error, source.into_tensor())));
             }
             let limit = deadline(started, self.options.timeout);
             let Prepared { held, meta, ranges } = match self.prepare(source, waker, now >= limit) {

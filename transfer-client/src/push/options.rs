@@ -1,12 +1,14 @@
 //! Options of all pushes.
 
-use crate::error::Error;
+use crate::digest::Digesting;
+use crate::error::{DigestError, Error};
 use crate::request::{DEFAULT_TIMEOUT, current_trace};
 use std::time::Duration;
 use transfer_core::fabric::FabricKind;
 use transfer_core::op::{Failure, FailureCode, MAX_READERS, Push};
 use transfer_core::tensor::{Key, Name, Retention, TensorMeta, Version};
 use transfer_core::trace::TraceContext;
+use transfer_core::wire::digests::is_chunk_length;
 
 #[derive(Debug, Clone)]
 pub(crate) struct PushOptions {
@@ -18,6 +20,7 @@ pub(crate) struct PushOptions {
     pub(crate) takeover: bool,
     pub(crate) readable_by: Vec<Name>,
     pub(crate) trace: Option<TraceContext>,
+    pub(crate) digesting: Digesting,
     /// The first invalid option.
     pub(crate) error: Option<Error>,
 }
@@ -33,6 +36,7 @@ impl PushOptions {
             takeover: false,
             readable_by: Vec::new(),
             trace: current_trace(),
+            digesting: Digesting::default(),
             error: None,
         }
     }
@@ -53,6 +57,13 @@ impl PushOptions {
             }
             Ok(name) => self.readable_by.push(name),
             Err(e) => self.error = Some(e.into()),
+        }
+    }
+
+    pub(crate) fn set_chunk_bytes(&mut self, found: u32) {
+        match is_chunk_length(found) {
+            true => self.digesting.chunk_bytes = found,
+            false => self.error = Some(DigestError::ChunkLength { found }.into()),
         }
     }
 

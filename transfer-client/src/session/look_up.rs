@@ -110,8 +110,16 @@ impl Session {
                     let bytes = snapshot.slice.len;
                     board.count(bytes);
                     let [queued, waited, in_flight] = [Duration::ZERO; 3];
-                    let report =
-                        Report { fabric: FabricKind::Local, bytes, copied: 0, queued, waited, in_flight, origin: None };
+                    let report = Report {
+                        fabric: FabricKind::Local,
+                        bytes,
+                        copied: 0,
+                        verified: 0,
+                        queued,
+                        waited,
+                        in_flight,
+                        origin: None,
+                    };
                     let (version, meta, slice) = (snapshot.version, snapshot.meta, snapshot.slice);
                     let tensor = FetchedTensor { version, meta, slice, ranges: 0, is_part: false, report };
                     return Looked::Found(hazard, tensor);

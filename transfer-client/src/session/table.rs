@@ -463,6 +463,7 @@ mod tests {
                 fabric: FabricKind::Local,
                 bytes: 1,
                 copied: 0,
+                verified: 0,
                 queued: Duration::ZERO,
                 waited: Duration::ZERO,
                 in_flight: Duration::ZERO,

@@ -19,6 +19,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const UPDATE_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// The end of a wait.
+#[expect(clippy::large_enum_variant, reason = "it is returned once for each slice of a wait, and not kept")]
 pub(crate) enum WaitEnd {
     /// The version. It does not change until [`Session::clear_hazard`].
     Found(HazardPointer, FetchedTensor),

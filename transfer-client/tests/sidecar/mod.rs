@@ -219,6 +219,7 @@ pub fn report(bytes: u64) -> Report {
         fabric: FabricKind::Local,
         bytes,
         copied: 0,
+        verified: 0,
         queued: Duration::ZERO,
         waited: Duration::ZERO,
         in_flight: Duration::from_micros(3),

@@ -15,6 +15,9 @@ pub struct Report {
     pub bytes: u64,
     /// The bytes that CPUs copied, on both sides together. A socket's copies in the kernel count.
     pub copied: u64,
+    /// Of a fetch that verifies: the bytes of the body that were compared with the digests of the push, always whole chunks. 0 for
+    /// a version without digests, and for one that is read where its pusher has it, on this host: nothing was moved.
+    pub verified: u64,
     /// The time from the request until it was on its way: it waited for the directory, a connection, credits or memory.
     pub queued: Duration,
     /// The time until the version was published.
@@ -31,7 +34,11 @@ impl fmt::Display for Report {
             f,
             "fabric={} bytes={} copied={} B queued={:?} waited={:?} in_flight={:?}",
             self.fabric, self.bytes, self.copied, self.queued, self.waited, self.in_flight
-        )
+        )?;
+        match self.verified {
+            0 => Ok(()),
+            verified => write!(f, " verified={verified} B"),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is moved: element types, shapes, keys, versions, and how long those stay.
 
 mod boxes;
+mod digest;
 mod dtype;
 mod excerpt;
 mod gathered;
@@ -12,6 +13,7 @@ mod slice;
 mod slice_text;
 
 pub use boxes::{BodyBox, PackedRun, Packing, Repeat};
+pub use digest::Digest;
 pub use dtype::DType;
 pub use excerpt::{BodyRange, Cut, Excerpt, ExcerptPart, InvalidExcerpt, MAX_EXCERPT_BYTES, MAX_EXCERPT_RANGES};
 pub use gathered::{Gathered, GatheredPart, InvalidGathered, MAX_GATHERED_BYTES};

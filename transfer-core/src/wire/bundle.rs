@@ -8,13 +8,15 @@
 //! | field | bytes |
 //! |---|---|
 //! | `TBDL` | 4 |
-//! | layout, 2 | 1 |
+//! | layout, 3 | 1 |
 //! | number of tensors | 4 |
 //! | stamp of the push | 8 |
 //! | for each tensor: its name, as a 16-bit length and UTF-8 | 2 and more |
 //! | and its element type, rank and dimensions | 2, and 8 for each dimension |
+//! | the [digests](super::digests) of the version | 1 and more |
 
 use super::bundle_check::BundleCheck;
+use super::digests::Digests;
 use super::{Reader, WireError, Writer};
 use crate::memory::padded;
 use crate::tensor::{TensorMeta, TensorName};
@@ -26,7 +28,7 @@ use std::hash::{BuildHasher, RandomState};
 pub const MAX_TENSORS: usize = 131_072;
 
 const MAGIC: [u8; 4] = *b"TBDL";
-const LAYOUT: u8 = 2;
+const LAYOUT: u8 = 3;
 
 /// The length of the shortest entry, in bytes: a name of one byte, and a scalar.
 pub(super) const MIN_ENTRY_BYTES: usize = 5;
@@ -91,12 +93,13 @@ pub struct BundleTable {
     /// Seeded for each table, since strangers choose the names.
     hasher: RandomState,
     stamp: u64,
+    digests: Option<Digests>,
     body_len: u64,
 }
 
 impl PartialEq for BundleTable {
     fn eq(&self, other: &BundleTable) -> bool {
-        // Everything else follows from the entries, but the stamp, which is not a part of the layout.
+        // Everything else follows from the entries, but the stamp and the digests, which each push has anew.
         self.entries == other.entries
     }
 }
@@ -127,7 +130,7 @@ impl BundleTable {
             // The table has room for all of them, so that no entry is hashed again.
             by_name.insert_unique(hash, n, |at| hasher.hash_one(entries[*at as usize].name.as_str()));
         }
-        Ok(BundleTable { entries, by_name, hasher, stamp: 0, body_len })
+        Ok(BundleTable { entries, by_name, hasher, stamp: 0, digests: None, body_len })
     }
 
     /// Sets the stamp, by which a reader in several requests knows that all of them were answered by one push: a number that
@@ -135,6 +138,18 @@ impl BundleTable {
     #[must_use]
     pub fn stamped(self, stamp: u64) -> BundleTable {
         BundleTable { stamp, ..self }
+    }
+
+    /// Sets the digests of the version.
+    #[must_use]
+    pub fn with_digests(self, digests: Option<Digests>) -> BundleTable {
+        BundleTable { digests, ..self }
+    }
+
+    /// Returns the digests of the version, if its push has made some.
+    #[must_use]
+    pub fn digests(&self) -> Option<&Digests> {
+        self.digests.as_ref()
     }
 
     /// Returns the stamp of its push.
@@ -163,8 +178,10 @@ impl BundleTable {
             let (name, meta) = read_entry(&mut r)?;
             tensors.push((TensorName::new(name).map_err(WireError::from)?, meta));
         }
+        let table = BundleTable::new(tensors)?;
+        let digests = Digests::read(&mut r, table.body_len)?;
         r.end()?;
-        BundleTable::new(tensors).map(|table| table.stamped(stamp))
+        Ok(table.stamped(stamp).with_digests(digests))
     }
 
     /// Checks a table that a worker wrote, for a body of `body_len` bytes, at once. [`BundleCheck`] does it in steps.
@@ -185,11 +202,24 @@ impl BundleTable {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut w = Writer::new();
+        self.write_entries(&mut w);
+        Digests::write(self.digests.as_ref(), &mut w);
+        w.into_vec()
+    }
+
+    /// Returns the bytes in front of the digests, which are made of them.
+    #[must_use]
+    pub fn to_bytes_before_digests(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        self.write_entries(&mut w);
+        w.into_vec()
+    }
+
+    fn write_entries(&self, w: &mut Writer) {
         w.raw(&MAGIC).u8(LAYOUT).u32(u32::try_from(self.entries.len()).unwrap_or(u32::MAX)).u64(self.stamp);
         for BundleEntry { name, meta, offset: _ } in &self.entries {
             w.text(name.as_str()).meta(meta);
         }
-        w.into_vec()
     }
 
     /// Returns the tensors, in the order in which they were pushed.
@@ -226,7 +256,7 @@ pub(super) fn read_head(metadata: &[u8]) -> Result<(usize, u64, Reader<'_>), Inv
     }
     let layout = r.u8()?;
     if layout != LAYOUT {
-        return Err(WireError::Value { what: "layout", value: u64::from(layout), expected: "2" }.into());
+        return Err(WireError::Value { what: "layout", value: u64::from(layout), expected: "3" }.into());
     }
     let found = r.u32()? as usize;
     match found > MAX_TENSORS {
@@ -253,7 +283,7 @@ pub(super) fn end_of(offset: u64, name: &str, meta: &TensorMeta) -> Result<u64, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::DType;
+    use crate::tensor::{DType, Digest};
 
     fn name(text: &str) -> TensorName {
         TensorName::new(text).unwrap()
@@ -266,6 +296,13 @@ mod tests {
     fn example() -> BundleTable {
         let tensors = vec![(name("w"), f32s(&[3, 5])), (name("empty"), f32s(&[0, 7])), (name("b"), f32s(&[]))];
         BundleTable::new(tensors).unwrap()
+    }
+
+    /// This table with digests of its body.
+    fn digested(table: &BundleTable) -> BundleTable {
+        let chunks = table.body_len().div_ceil(64 << 10) as usize;
+        let digests = Digests::new(Digest::Blake3, 64 << 10, vec![1; 32], vec![2; 32 * chunks]);
+        table.clone().with_digests(Some(digests))
     }
 
     #[test]
@@ -281,8 +318,12 @@ mod tests {
         for table in [example(), BundleTable::new(Vec::new()).unwrap()] {
             assert!(BundleTable::is_bundle(&table.to_bytes()));
             let table = table.stamped(u64::MAX - 1);
-            let read = BundleTable::read(&table.to_bytes()).unwrap();
-            assert_eq!((read.stamp(), &read), (u64::MAX - 1, &table));
+            let digests = digested(&table).digests;
+            for table in [table.clone(), table.with_digests(digests)] {
+                let read = BundleTable::read(&table.to_bytes()).unwrap();
+                assert_eq!((read.stamp(), &read), (u64::MAX - 1, &table));
+                assert_eq!(read.digests(), table.digests());
+            }
         }
     }
 
@@ -310,17 +351,29 @@ mod tests {
 
     #[test]
     fn cut_or_longer_bundle_table_is_refused() {
-        let bytes = example().to_bytes();
-        for end in 0..bytes.len() {
-            assert!(BundleTable::read(&bytes[..end]).is_err(), "{end} bytes");
+        for table in [example(), digested(&example())] {
+            let bytes = table.to_bytes();
+            for end in 0..bytes.len() {
+                assert!(BundleTable::read(&bytes[..end]).is_err(), "{end} bytes");
+                assert!(BundleTable::check(&bytes[..end], table.body_len()).is_err(), "{end} bytes");
+            }
+            assert!(BundleTable::read(&[&bytes[..], &[0]].concat()).is_err());
         }
-        assert!(BundleTable::read(&[&bytes[..], &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn table_of_an_earlier_layout_is_refused_with_both_numbers() {
+        let mut bytes = example().to_bytes();
+        bytes[4] = 2;
+        let says = BundleTable::read(&bytes).unwrap_err().to_string();
+        assert_eq!(says, "the table of a bundle is wrong: layout is 2, expected 3");
     }
 
     // Promise: false-tables
     #[test]
     fn fuzz_bundle_table() {
-        let target = transfer_fuzz::Target::new("bundle-table", [example().to_bytes()]);
+        let target =
+            transfer_fuzz::Target::new("bundle-table", [example().to_bytes(), digested(&example()).to_bytes()]);
         // An entry of five bytes takes up to 200 bytes in memory after reading.
         target.bound(1 << 20).run(|input| match BundleTable::read(input) {
             Ok(table) => {
@@ -329,7 +382,12 @@ mod tests {
                 while !check.step(1).unwrap() {}
                 let ends = table.entries().iter().map(|e| e.offset + e.meta.len_bytes());
                 assert!(ends.zip(table.entries().iter().skip(1)).all(|(end, next)| end <= next.offset));
-                assert_eq!(BundleTable::read(&table.to_bytes()), Ok(table.clone()));
+                let again = BundleTable::read(&table.to_bytes()).unwrap();
+                assert_eq!((&again, again.digests()), (&table, table.digests()));
+                if let Some(digests) = table.digests() {
+                    let meta = TensorMeta::of(DType::U8, &[table.body_len()]).unwrap();
+                    assert!(digests.covered_by_all(&meta, input).is_some());
+                }
                 format!("{} tensors", table.entries().len())
             }
             Err(e) => {

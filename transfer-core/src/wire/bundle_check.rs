@@ -2,6 +2,7 @@
 //! plane can look at before others have their turn.
 
 use super::bundle::{InvalidBundle, MIN_ENTRY_BYTES, end_of, read_entry, read_head};
+use super::digests::Digests;
 use super::{Reader, WireError};
 use crate::tensor::TensorName;
 use hashbrown::HashTable;
@@ -65,6 +66,7 @@ impl<T: AsRef<[u8]>> BundleCheck<T> {
         if self.left > 0 {
             return Ok(false);
         }
+        Digests::skip(&mut r, self.expected_bytes)?;
         r.end()?;
         match self.expected_bytes == self.body_len {
             true => Ok(true),
@@ -109,9 +111,12 @@ mod tests {
         assert!(check(&[&good.to_bytes()[..], &[0]].concat(), 192).unwrap_err().to_string().contains("too many"));
         // The same name twice, the second time in a later step.
         let mut bytes = table(&["w", "v"]).to_bytes();
+        // There are no digests: a zero.
+        assert_eq!(bytes.pop(), Some(0));
         let first = bytes[17..17 + (bytes.len() - 17) / 2].to_vec();
         bytes[5] = 3;
         bytes.extend(first);
+        bytes.push(0);
         assert_eq!(check(&bytes, 192), Err(InvalidBundle::Duplicate { name: TensorName::new("w").unwrap() }));
     }
 

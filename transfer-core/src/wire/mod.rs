@@ -8,12 +8,14 @@
 //! - [`session`]: the records in a worker's submission and completion rings.
 //! - [`ranges`]: the table of a body that consists of several ranges of an arena.
 //! - [`bundle`]: the table of many tensors that are published as one version. [`bundle_check`]: its check, in steps.
+//! - [`digests`]: the digests of a version, at the end of its metadata.
 //! - `roster`: questions to rosters of sharded states.
 //! - `excerpt`: a part of a version, in requests. `gathered`: ranges of several versions, in one request.
 
 pub mod bundle;
 pub mod bundle_check;
 mod codec;
+pub mod digests;
 mod excerpt;
 mod gathered;
 pub mod landing;

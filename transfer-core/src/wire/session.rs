@@ -144,6 +144,7 @@ fn read_report(r: &mut Reader<'_>) -> Result<Report, WireError> {
         fabric: read_kind(n)?,
         bytes: r.u64()?,
         copied: r.u64()?,
+        verified: 0,
         queued: Duration::from_nanos(r.u64()?),
         waited: Duration::from_nanos(r.u64()?),
         in_flight: Duration::from_nanos(r.u64()?),

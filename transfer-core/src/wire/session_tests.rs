@@ -14,6 +14,7 @@ fn report() -> Report {
         fabric: FabricKind::Tcp,
         bytes: 1,
         copied: 2,
+        verified: 0,
         queued: Duration::from_nanos(3),
         waited: Duration::from_nanos(4),
         in_flight: Duration::from_nanos(5),

@@ -156,6 +156,7 @@ impl Answering<'_> {
             fabric: FabricKind::Local,
             bytes: len,
             copied: len,
+            verified: 0,
             queued: Duration::ZERO,
             waited: began.since(op.since),
             in_flight: now.since(began),

@@ -235,6 +235,7 @@ impl Answering<'_> {
                     fabric,
                     bytes,
                     copied: bytes * copies,
+                    verified: 0,
                     queued: Duration::ZERO,
                     waited,
                     in_flight: took,

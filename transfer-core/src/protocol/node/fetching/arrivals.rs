@@ -32,7 +32,7 @@ impl Carried {
     fn report(&self, now: Time, pull: &Pull, op: &Op, bytes: u64, origin: Option<TraceContext>) -> Report {
         let waited = Duration::from_micros(self.waited_us.into());
         let (queued, in_flight) = (pull.asked.since(op.since), now.since(pull.asked).saturating_sub(waited));
-        Report { fabric: self.kind, bytes, copied: self.copied, queued, waited, in_flight, origin }
+        Report { fabric: self.kind, bytes, copied: self.copied, verified: 0, queued, waited, in_flight, origin }
     }
 }
 
@@ -191,7 +191,7 @@ impl Fetching<'_> {
                     self.meters.shares(bytes);
                     let (queued, waited) = (Duration::ZERO, now.since(op.since));
                     let (fabric, in_flight) = (FabricKind::Local, Duration::ZERO);
-                    (PathId::HERE, Report { fabric, bytes, copied: 0, queued, waited, in_flight, origin })
+                    (PathId::HERE, Report { fabric, bytes, copied: 0, verified: 0, queued, waited, in_flight, origin })
                 }
             };
             self.hand_to(now, link, &op, (blob, version, is_part), (path, report));

@@ -98,6 +98,7 @@ impl Memory<'_> {
             fabric: FabricKind::Local,
             bytes,
             copied: 0,
+            verified: 0,
             queued: Duration::ZERO,
             waited,
             in_flight: Duration::ZERO,

@@ -279,6 +279,7 @@ impl Pushing<'_> {
             fabric: FabricKind::Local,
             bytes,
             copied: 0,
+            verified: 0,
             queued,
             waited: Duration::ZERO,
             in_flight: Duration::ZERO,

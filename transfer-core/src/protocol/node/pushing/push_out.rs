@@ -247,6 +247,7 @@ impl Pushing<'_> {
                 fabric: l.kind(),
                 bytes,
                 copied: bytes * u64::from(copies),
+                verified: 0,
                 queued: posted.since(op.since),
                 waited: Duration::ZERO,
                 in_flight: now.since(posted),

@@ -271,6 +271,7 @@ impl Receiving<'_> {
                 fabric,
                 bytes,
                 copied,
+                verified: 0,
                 queued: Duration::ZERO,
                 waited: Duration::ZERO,
                 in_flight: now.since(told),

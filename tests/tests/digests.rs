@@ -1,0 +1,188 @@
+//! Versions with digests: what has moved is compared with what was pushed.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use transfer_client::{
+    BlockingClient, BundleMut, BundleTensor, Client, Digest, DigestError, Digested, Error, FetchedBundle, Frozen, Until,
+};
+use transfer_tests::{Carrier, Scene, Sidecar};
+
+const CHUNK: u32 = 64 << 10;
+
+fn connect(sidecar: &Sidecar, name: &str) -> BlockingClient {
+    let connect = BlockingClient::connect(sidecar.socket()).name(name).arena_bytes(40 << 20);
+    connect.call().expect("the sidecar takes workers")
+}
+
+/// A tensor of the arena, of these many elements that rise.
+fn tensor(client: &BlockingClient, len: u64) -> Frozen {
+    let mut tensor = client.allocate(transfer_client::DType::U64, [len]).expect("room");
+    for (n, element) in (0..).zip(tensor.as_mut_slice::<u64>().expect("its type")) {
+        *element = n * 7;
+    }
+    tensor.freeze()
+}
+
+/// Two tensors of 100,000 and 200,040 bytes, each up to a multiple of 64 in the body.
+fn two_tensors(client: &BlockingClient) -> [(&'static str, Frozen); 2] {
+    [("a", tensor(client, 12_500)), ("b", tensor(client, 25_005))]
+}
+const BODY: u64 = 100_032 + 200_064;
+
+fn named(tensors: &[(&'static str, Frozen)]) -> impl Iterator<Item = (&'static str, BundleTensor<'static>)> {
+    tensors.iter().map(|(name, tensor)| (*name, tensor.into()))
+}
+
+/// Turns a bit of this process's memory over, as a fault of the memory does: the tensor is frozen, and no code can write it.
+fn damage(tensor: &Frozen, at: u64) {
+    let memory = OpenOptions::new().read(true).write(true).open("/proc/self/mem").expect("this process's memory");
+    let at = tensor.as_bytes().as_ptr() as u64 + at;
+    let mut byte = [0];
+    memory.read_exact_at(&mut byte, at).expect("it is mapped");
+    memory.write_all_at(&[byte[0] ^ 4], at).expect("it is mapped");
+}
+
+fn wrong(fetched: Result<FetchedBundle, Error>) -> (String, DigestError) {
+    let error = fetched.expect_err("a byte is wrong");
+    let text = error.to_string();
+    match error {
+        Error::Digest(error) => (text, *error),
+        other => panic!("{other}"),
+    }
+}
+
+// Promise: digests, seen to fail
+#[test]
+fn bundle_that_moves_is_compared_with_the_digests_of_its_push() {
+    let scene = Scene::two();
+    let (pusher, near, far) = (connect(scene.a(), "pusher"), connect(scene.a(), "near"), connect(scene.b(), "far"));
+    for (digest, version) in [(Digest::Xxh3, 7), (Digest::Blake3, 8)] {
+        let tensors = two_tensors(&pusher);
+        let push = pusher.push_bundle("k", named(&tensors)).version(version).digest(digest).chunk_bytes(CHUNK);
+        assert_eq!(push.call().expect("pushed").report.copied, 0);
+        let report = *near.fetch_bundle("k").require_digest().call().expect("it has digests").report();
+        assert_eq!((report.copied, report.verified), (0, 0), "nothing has moved");
+        let bundle = far.fetch_bundle("k").verify().call().expect("it is right");
+        assert_eq!((bundle.report().verified, bundle.report().fabric.name()), (BODY, Carrier::chosen().name()));
+        assert_eq!(bundle.get("b").expect("there").as_bytes(), tensors[1].1.as_bytes());
+        assert_eq!(far.fetch_bundle("k").call().expect("not compared").report().verified, 0);
+        // In the second of two tensors, in the third chunk of the body.
+        let (at, chunk) = (60_000, 2);
+        damage(&tensors[1].1, at);
+        let (text, error) = wrong(far.fetch_bundle("k").verify().call());
+        let (start, end) = (chunk * u64::from(CHUNK), (chunk + 1) * u64::from(CHUNK));
+        assert!((start..end).contains(&(100_032 + at)));
+        let what = Digested::Chunk { index: chunk, start, end };
+        assert_eq!(error, DigestError::WrongDigest { key: "k".into(), version, what, digest });
+        assert!(text.contains("chunk 2, bytes 131072 to 196608, of version") && text.contains(digest.name()), "{text}");
+        let bundle = far.fetch_bundle("k").call().expect("nobody has asked for a proof");
+        assert_ne!(bundle.get("b").expect("there").as_slice::<u64>().expect("its type")[at as usize / 8], at / 8 * 7);
+        // The last, shorter chunk; and again as it was.
+        damage(&tensors[1].1, at);
+        damage(&tensors[1].1, 200_039);
+        let what = Digested::Chunk { index: 4, start: 4 * u64::from(CHUNK), end: BODY };
+        let expected = DigestError::WrongDigest { key: "k".into(), version, what, digest };
+        assert_eq!(wrong(far.fetch_bundle("k").require_digest().call()).1, expected);
+        damage(&tensors[1].1, 200_039);
+        assert_eq!(far.fetch_bundle("k").verify().call().expect("it is right").report().verified, BODY);
+    }
+    drop((pusher, near, far));
+    scene.end();
+}
+
+// Promise: digests, seen to fail
+#[test]
+fn buckets_are_compared_with_the_digests_of_the_push() {
+    let scene = Scene::two_with(&["--pool-bytes", "4MiB"]);
+    let (pusher, far) = (connect(scene.a(), "pusher"), connect(scene.b(), "far"));
+    let tensors = [("small", tensor(&pusher, 1)), ("large", tensor(&pusher, 1 << 20))];
+    let body = 64 + (8 << 20);
+    pusher.push_bundle("k", named(&tensors)).digest(Digest::Xxh3).chunk_bytes(1 << 20).call().expect("pushed");
+    let bundle = far.fetch_bundle("k").bucket_bytes(1 << 20).require_digest().call().expect("in buckets");
+    assert_eq!(bundle.report().verified, body);
+    damage(&tensors[1].1, 5 << 20);
+    let (_, error) = wrong(far.fetch_bundle("k").verify().call());
+    let what = Digested::Chunk { index: 5, start: 5 << 20, end: 6 << 20 };
+    assert_eq!(error, DigestError::WrongDigest { key: "k".into(), version: 1, what, digest: Digest::Xxh3 });
+    let bundle = far.fetch_bundle("k").call().expect("nobody has asked for a proof");
+    assert_eq!(bundle.report().verified, 0);
+    pusher.push_bundle("none", named(&tensors)).call().expect("pushed");
+    let (text, error) = wrong(far.fetch_bundle("none").require_digest().call());
+    assert_eq!(error, DigestError::NoDigest { key: "none".into(), version: 1 });
+    assert!(text.contains("digest() at the push"), "{text}");
+    drop((bundle, pusher, far));
+    scene.end();
+}
+
+/// Bytes that lie on this node may have come from another one: by the fetch of another worker, or by the push.
+// Promise: digests, seen to fail
+#[test]
+fn what_others_have_brought_to_this_node_is_compared_too() {
+    let scene = Scene::two();
+    let (pusher, far) = (connect(scene.a(), "pusher"), connect(scene.b(), "far"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let tensors = two_tensors(&pusher);
+    let to = pusher.push_bundle("landed", named(&tensors)).to("far").digest(Digest::Blake3);
+    to.call().expect("it has landed");
+    runtime.block_on(async {
+        let client = Client::connect(scene.b().socket()).name("async").await.expect("a session");
+        for _ in 0..3 {
+            let bundle = client.fetch_bundle("landed").require_digest().await.expect("it is right");
+            assert_eq!((bundle.report().verified, bundle.report().fabric.name()), (BODY, "local"));
+        }
+    });
+    // Memory that is updated in place has new digests with each push.
+    for version in 1..=2 {
+        let bundle: BundleMut = match version {
+            1 => {
+                pusher
+                    .push_bundle("in place", named(&two_tensors(&pusher)))
+                    .digest(Digest::Xxh3)
+                    .call()
+                    .expect("pushed");
+                pusher.take_back_bundle("in place").call().expect("nobody reads it")
+            }
+            _ => pusher.take_back_bundle("in place").call().expect("nobody reads it"),
+        };
+        let mut bundle = bundle;
+        for (_, tensor) in bundle.iter_mut() {
+            tensor.as_mut_bytes()[0] = version;
+        }
+        pusher.push_bundle("in place", bundle).keep(Until::Replaced).digest(Digest::Xxh3).call().expect("pushed");
+        let fetched = far.fetch_bundle("in place").require_digest().call().expect("it is right");
+        assert_eq!((fetched.report().verified, fetched.get("b").expect("there").as_bytes()[0]), (BODY, version));
+    }
+    drop((pusher, far));
+    scene.end();
+}
+
+// Promise: digests
+#[test]
+fn what_cannot_be_proved_is_refused_and_named() {
+    let scene = Scene::one();
+    let client = connect(scene.a(), "client");
+    let tensors = two_tensors(&client);
+    client.push_bundle("k", named(&tensors)).digest(Digest::Xxh3).call().expect("pushed");
+    client.push_frozen("tensor", &tensors[0].1).call().expect("pushed");
+    client.push_bundle("none", named(&tensors)).call().expect("pushed");
+    let refused = |error: Error, says: &str| {
+        assert!(matches!(&error, Error::Digest(e) if matches!(**e, DigestError::NotProvable { .. })), "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+    };
+    refused(
+        client.fetch_bundle("k").verify().only(["a"]).call().expect_err("a part"),
+        "key \"k\": a part of a version",
+    );
+    let error = client.push_frozen("tensor", &tensors[0].1).digest(Digest::Xxh3).call().expect_err("no place for them");
+    refused(error.into(), "key \"tensor\": digests are made of bundles");
+    refused(client.fetch("tensor").verify().call().expect_err("no tensor"), "a single tensor has no digests");
+    let e = client.push_bundle("k", named(&tensors)).chunk_bytes(100).call().expect_err("too short");
+    assert!(e.to_string().contains("a chunk cannot have 100 bytes: a multiple of 64 from 65536"), "{e}");
+    assert_eq!(
+        wrong(client.fetch_bundle("none").require_digest().call()).1,
+        DigestError::NoDigest { key: "none".into(), version: 1 }
+    );
+    assert_eq!(client.fetch_bundle("none").verify().call().expect("there is nothing to compare").report().verified, 0);
+    drop(client);
+    scene.end();
+}

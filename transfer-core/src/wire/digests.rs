@@ -1,0 +1,195 @@
+//! Digests of a version: of each chunk of its body, and of all of it. Whoever pushes a version makes them, and readers
+//! compare. They are the last field of the version's metadata. This file knows where they lie, and computes none.
+//!
+//! | field | bytes |
+//! |---|---|
+//! | kind: 0 none, 1 XXH3-128, 2 BLAKE3. Without digests nothing follows | 1 |
+//! | length of a chunk, a multiple of 64 | 4 |
+//! | digest of all | 16 or 32 |
+//! | digest of each chunk of the body, in order; the last chunk may be shorter | 16 or 32 for each |
+//!
+//! The digest of all is over the description of the version, as control messages have it, and over the metadata without
+//! this digest. So it covers the digests of the chunks, and with them each byte of the body.
+
+use super::{Reader, WireError, Writer};
+use crate::memory::ALIGNMENT;
+use crate::tensor::{Digest, TensorMeta};
+use std::ops::Range;
+
+/// The default length of a chunk, in bytes.
+pub const CHUNK_BYTES: u32 = 4 << 20;
+
+/// The lengths that a chunk may have, in bytes.
+pub const CHUNK_LENGTHS: Range<u32> = 64 << 10..(1 << 30) + 1;
+
+/// The digests of a version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Digests {
+    kind: Digest,
+    chunk_bytes: u32,
+    all: Vec<u8>,
+    chunks: Vec<u8>,
+}
+
+impl Digests {
+    /// Creates the digests of a body in chunks of `chunk_bytes`. `all` and `chunks` are the bytes of the digests.
+    #[must_use]
+    pub fn new(kind: Digest, chunk_bytes: u32, all: Vec<u8>, chunks: Vec<u8>) -> Digests {
+        Digests { kind, chunk_bytes, all, chunks }
+    }
+
+    /// Reads the field of a version with a body of `body_len` bytes.
+    ///
+    /// # Errors
+    /// [`WireError`] for an unknown kind, a length that no chunk has, and fewer digests than the body has chunks.
+    pub fn read(r: &mut Reader<'_>, body_len: u64) -> Result<Option<Digests>, WireError> {
+        let Some((kind, chunk_bytes)) = read_head(r)? else { return Ok(None) };
+        let all = r.raw(kind.len_bytes())?.to_vec();
+        let chunks = r.raw(list_bytes(kind, chunk_bytes, body_len))?.to_vec();
+        Ok(Some(Digests { kind, chunk_bytes, all, chunks }))
+    }
+
+    /// Skips the field, and keeps nothing of it.
+    ///
+    /// # Errors
+    /// As [`Digests::read`].
+    pub(super) fn skip(r: &mut Reader<'_>, body_len: u64) -> Result<(), WireError> {
+        let Some((kind, chunk_bytes)) = read_head(r)? else { return Ok(()) };
+        r.raw(kind.len_bytes())?;
+        r.raw(list_bytes(kind, chunk_bytes, body_len)).map(|_| ())
+    }
+
+    /// Writes the field.
+    pub fn write(digests: Option<&Digests>, w: &mut Writer) {
+        match digests {
+            None => w.u8(0),
+            Some(Digests { kind, chunk_bytes, all, chunks }) => {
+                w.u8(*kind as u8).u32(*chunk_bytes).raw(all).raw(chunks)
+            }
+        };
+    }
+
+    /// Returns the length of the field with digests of this kind, in bytes.
+    #[must_use]
+    pub fn field_bytes(kind: Digest, chunk_bytes: u32, body_len: u64) -> usize {
+        5_usize.saturating_add(kind.len_bytes()).saturating_add(list_bytes(kind, chunk_bytes, body_len))
+    }
+
+    /// Returns the hash function.
+    #[must_use]
+    pub fn kind(&self) -> Digest {
+        self.kind
+    }
+
+    /// Returns the length of a chunk, in bytes.
+    #[must_use]
+    pub fn chunk_bytes(&self) -> u32 {
+        self.chunk_bytes
+    }
+
+    /// Returns the digest of all.
+    #[must_use]
+    pub fn all(&self) -> &[u8] {
+        &self.all
+    }
+
+    /// Returns the digests of the chunks, one behind the other.
+    #[must_use]
+    pub fn chunks(&self) -> &[u8] {
+        &self.chunks
+    }
+
+    /// Returns the bytes that the digest of all is over: the description of the version, and its metadata without that digest.
+    /// `None` if the metadata is shorter than its digests.
+    #[must_use]
+    pub fn covered_by_all(&self, meta: &TensorMeta, metadata: &[u8]) -> Option<Vec<u8>> {
+        let end = metadata.len().checked_sub(self.chunks.len())?;
+        let start = end.checked_sub(self.all.len())?;
+        let mut w = Writer::new();
+        w.meta(meta).raw(&metadata[..start]).raw(&metadata[end..]);
+        Some(w.into_vec())
+    }
+}
+
+fn read_head(r: &mut Reader<'_>) -> Result<Option<(Digest, u32)>, WireError> {
+    let n = r.u8()?;
+    if n == 0 {
+        return Ok(None);
+    }
+    let (what, value) = ("kind of digests", u64::from(n));
+    let kind = Digest::from_wire(n).ok_or(WireError::Value { what, value, expected: "0 to 2" })?;
+    let chunk_bytes = r.u32()?;
+    match is_chunk_length(chunk_bytes) {
+        true => Ok(Some((kind, chunk_bytes))),
+        false => {
+            let (what, value) = ("length of a chunk", u64::from(chunk_bytes));
+            Err(WireError::Value { what, value, expected: "a multiple of 64 from 64 KiB to 1 GiB" })
+        }
+    }
+}
+
+/// Whether chunks may be this long.
+#[must_use]
+pub fn is_chunk_length(bytes: u32) -> bool {
+    CHUNK_LENGTHS.contains(&bytes) && u64::from(bytes).is_multiple_of(ALIGNMENT)
+}
+
+/// The length of the digests of all chunks. More than there can be is cut short for the reader.
+fn list_bytes(kind: Digest, chunk_bytes: u32, body_len: u64) -> usize {
+    let chunks = body_len.div_ceil(u64::from(chunk_bytes));
+    usize::try_from(chunks).unwrap_or(usize::MAX).saturating_mul(kind.len_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::DType;
+
+    #[test]
+    fn digests_read_back_and_no_others_do() {
+        let body_len = 3 * u64::from(CHUNK_BYTES) - 64;
+        for kind in Digest::ALL {
+            let len = kind.len_bytes();
+            let digests = Digests::new(kind, CHUNK_BYTES, vec![1; len], vec![2; 3 * len]);
+            let mut w = Writer::new();
+            Digests::write(Some(&digests), &mut w);
+            let bytes = w.into_vec();
+            assert_eq!(bytes.len(), Digests::field_bytes(kind, CHUNK_BYTES, body_len));
+            let read = |bytes: &[u8], body_len| {
+                let mut r = Reader::new("digests", bytes);
+                let read = Digests::read(&mut r, body_len);
+                let mut skipped = Reader::new("digests", bytes);
+                assert_eq!(read.as_ref().err(), Digests::skip(&mut skipped, body_len).as_ref().err());
+                read.and_then(|read| r.end().map(|()| read))
+            };
+            assert_eq!(read(&bytes, body_len), Ok(Some(digests)));
+            assert!(read(&bytes, body_len + 65).is_err() && read(&bytes, u64::MAX).is_err());
+            assert!(read(&bytes, body_len - u64::from(CHUNK_BYTES)).is_err());
+            (0..bytes.len()).for_each(|end| assert!(read(&bytes[..end], body_len).is_err(), "{end} bytes"));
+            for (at, value, says) in
+                [(0, 3, "kind of digests is 3, expected 0 to 2"), (1, 1, "length of a chunk is 4194305")]
+            {
+                let mut wrong = bytes.clone();
+                wrong[at] = value;
+                assert!(read(&wrong, body_len).unwrap_err().to_string().contains(says));
+            }
+        }
+        assert_eq!(Digests::read(&mut Reader::new("digests", &[0]), body_len), Ok(None));
+    }
+
+    #[test]
+    fn digest_of_all_covers_description_metadata_and_the_list() {
+        let digests = Digests::new(Digest::Xxh3, CHUNK_BYTES, vec![1; 16], vec![2; 32]);
+        let mut w = Writer::new();
+        w.raw(b"table");
+        Digests::write(Some(&digests), &mut w);
+        let metadata = w.into_vec();
+        let meta = TensorMeta::of(DType::U8, &[64]).unwrap();
+        let covered = digests.covered_by_all(&meta, &metadata).unwrap();
+        let mut description = Writer::new();
+        description.meta(&meta);
+        let expected = [description.as_slice(), b"table", &[1], &CHUNK_BYTES.to_le_bytes(), &[2; 32]].concat();
+        assert_eq!(covered, expected);
+        assert_eq!(digests.covered_by_all(&meta, &metadata[..40]), None);
+    }
+}
