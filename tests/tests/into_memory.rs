@@ -7,33 +7,33 @@ use transfer_client::{
 };
 use transfer_tests::{Carrier, Scene, poll, sidecar_of_this_process};
 
-const MIB: u64 = 1 << 20;
-const WIDTH: u64 = 1024;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const WIDTH: u64 = 1024;
 
-fn connect(socket: std::path::PathBuf, name: &str) -> BlockingClient {
+pub(crate) fn connect(socket: std::path::PathBuf, name: &str) -> BlockingClient {
     let connect = BlockingClient::connect(socket).name(name).arena_bytes(64 << 20);
     connect.call().expect("the sidecar takes workers")
 }
 
 /// Returns a tensor in the arena whose elements are their numbers plus `first`.
-fn numbers(client: &BlockingClient, rows: u64, first: u32) -> TensorMut {
+pub(crate) fn numbers(client: &BlockingClient, rows: u64, first: u32) -> TensorMut {
     let mut tensor = client.allocate(DType::U32, [rows, WIDTH]).expect("room");
     (first..).zip(tensor.as_mut_slice::<u32>().expect("u32")).for_each(|(n, element)| *element = n);
     tensor
 }
 
-fn empty(client: &BlockingClient, rows: u64) -> TensorMut {
+pub(crate) fn empty(client: &BlockingClient, rows: u64) -> TensorMut {
     let mut tensor = client.allocate(DType::U32, [rows, WIDTH]).expect("room");
     tensor.as_mut_bytes().fill(0xee);
     tensor
 }
 
-fn has(tensor: &TensorMut, first: u32) -> bool {
+pub(crate) fn has(tensor: &TensorMut, first: u32) -> bool {
     tensor.as_slice::<u32>().expect("u32").iter().copied().eq(first..first + tensor.meta().len_bytes() as u32 / 4)
 }
 
 /// How a version lands that comes from another node. With one key for all of a segment nothing lands in place.
-fn from_afar() -> Landing {
+pub(crate) fn from_afar() -> Landing {
     if Carrier::chosen() == Carrier::VerbsPool { Landing::SharedKey } else { Landing::InPlace }
 }
 
@@ -202,65 +202,5 @@ fn nothing_lands_in_an_arena_that_a_restarted_sidecar_has_taken_back() {
     check_copies(&fetched);
     assert!(has(fetched.tensor(), 5));
     drop((fetched, pusher, far));
-    scene.end();
-}
-
-// Promise: into-memory
-#[test]
-fn bundle_is_copied_into_the_tensors_of_its_reader_or_none_is_written() {
-    let scene = Scene::two_with(&["--pool-bytes", "4MiB"]);
-    let (pusher, near, far) = (
-        connect(scene.a().socket(), "pusher"),
-        connect(scene.a().socket(), "near"),
-        connect(scene.b().socket(), "far"),
-    );
-    // The second one does not fit the landing pool: it comes in buckets.
-    for (version, rows) in [(1, 256), (2, 2048)] {
-        let tensors = [("w", numbers(&pusher, rows, 5)), ("b", numbers(&pusher, 1, 7)), ("c", numbers(&pusher, 1, 0))];
-        pusher.push_bundle("k", tensors).version(version).call().expect("pushed");
-        for (client, is_here) in [(&near, true), (&far, false)] {
-            let plain = *client.fetch_bundle("k").call().expect("fetched").report();
-            let into = [("b", empty(client, 1)), ("w", empty(client, rows))];
-            let into = into.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect();
-            let fetched = client.fetch_bundle("k").at_least(version).into(into).call().expect("fetched");
-            assert_eq!(fetched.version(), version);
-            let by_reference = is_here || plain.fabric.name() == "shm" && plain.copied == 0;
-            assert_eq!(fetched.landing(), if by_reference { Landing::OnThisHost } else { Landing::Whole });
-            let further = (rows + 1) * WIDTH * 4;
-            assert!(fetched.report().copied >= further && (!is_here || fetched.report().copied == further));
-            let tensors = fetched.into_tensors();
-            assert!(has(tensors.get("w").expect("w"), 5) && has(tensors.get("b").expect("b"), 7));
-        }
-    }
-    for client in [&near, &far] {
-        for (name, rows, says) in [("w", 255, "u32[255, 1024]"), ("v", 1, "no tensor \"v\"")] {
-            let into = [("b", empty(client, 1)), (name, empty(client, rows))];
-            let into = into.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect();
-            let failed = client.fetch_bundle("k").into(into).call().expect_err("it does not fit");
-            let (error, tensors) = failed.into_parts();
-            assert!(error.to_string().contains(says), "{error}");
-            let tensors = tensors.expect("they are the caller's");
-            assert!(tensors.iter().all(|(_, tensor)| tensor.as_bytes().iter().all(|byte| *byte == 0xee)));
-        }
-        // A call that is given up has its tensors again, although nobody has pushed.
-        let into = [("b".to_owned(), empty(client, 1))].into_iter().collect();
-        let mut waits = client.fetch_bundle("nobody").into(into).begin();
-        assert!(waits.wait(Duration::ZERO).is_none());
-        waits.cancel();
-        let (error, tensors) =
-            waits.wait(Duration::from_secs(20)).expect("it ends").expect_err("cancelled").into_parts();
-        let is_cancelled = matches!(&error, Error::Failed(failure) if failure.code == FailureCode::Cancelled);
-        assert!(is_cancelled && tensors.is_some_and(|tensors| tensors.len() == 1), "{error}");
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async {
-        let client = Client::connect(scene.b().socket()).name("async").arena_bytes(1 << 20).await.expect("a worker");
-        let b = client.allocate(DType::U32, [1, WIDTH]).expect("room");
-        let fetched =
-            client.fetch_bundle("k").into([("b".to_owned(), b)].into_iter().collect()).await.expect("fetched");
-        assert!(has(fetched.tensors().get("b").expect("b"), 7));
-        client.close().await;
-    });
-    drop((pusher, near, far));
     scene.end();
 }

@@ -38,6 +38,7 @@ mod hostile_peers;
 mod hostile_workers;
 mod in_place;
 mod into_memory;
+mod into_memory_bundles;
 mod killed_workers;
 mod look_up;
 mod lost_peers;

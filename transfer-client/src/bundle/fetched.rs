@@ -1,5 +1,6 @@
 //! Fetched bundles.
 
+use super::parts::table_of;
 use crate::digest::Proof;
 use crate::error::{BundleError, Error};
 use crate::fetch::Tensor;
@@ -25,6 +26,10 @@ impl<T> FetchedBundle<T> {
     /// Makes a bundle of the tensors of a table, in its order.
     pub(crate) fn new(table: BundleTable, tensors: Vec<T>, version: Version, report: Report) -> FetchedBundle<T> {
         FetchedBundle { table: Arc::new(table), tensors, version: version.0, report }
+    }
+
+    pub(crate) fn table(&self) -> &Arc<BundleTable> {
+        &self.table
     }
 
     /// The tensor of this name, if it was asked for.
@@ -66,18 +71,20 @@ impl<T> FetchedBundle<T> {
 
 pub(crate) fn take_bundle(lease: Arc<Lease>, tensor: FetchedTensor, proof: &Proof<'_>) -> Result<FetchedBundle, Error> {
     let body = Body::new::<BundleError>(lease, &tensor)?;
-    let FetchedTensor { version, meta, mut report, ranges, .. } = tensor;
-    if !BundleTable::is_bundle(&body.metadata) {
-        return Err(BundleError::NotABundle { meta }.into());
-    }
-    let table = BundleTable::read(&body.metadata).map_err(BundleError::from)?;
+    bundle_of(&body, &tensor, proof)
+}
+
+/// The bundle whose body this is.
+pub(super) fn bundle_of(body: &Body, tensor: &FetchedTensor, proof: &Proof<'_>) -> Result<FetchedBundle, Error> {
+    let FetchedTensor { version, mut report, ranges, .. } = *tensor;
+    let table = table_of(body, tensor)?;
     let (expected_bytes, found_bytes) = (table.body_len(), body.len);
     if expected_bytes != found_bytes {
         return Err(BundleError::WrongLength { expected_bytes, found_bytes }.into());
     }
     // A body in ranges lies in the arena of its pusher. What has moved lies in one piece, also if another worker's fetch, or a
     // push, has brought it here.
-    let head = (version, &meta, &body.metadata[..]);
+    let head = (version, &tensor.meta, &body.metadata[..]);
     report.verified = proof.compare(head, table.digests(), ranges == 0, copy_threads(), body.pieces())?;
     let tensor = |entry: &transfer_core::wire::bundle::BundleEntry| {
         let bytes = body.bytes(entry.offset, entry.meta.len_bytes())?;

@@ -6,7 +6,7 @@
 //!
 //! # Layout
 //! - `tensor`: tensors that are about to be pushed. `fetched`: those that were fetched; `writable`: those that were taken back.
-//! - `into`: bundles that are copied into the caller's memory.
+//! - `into`: bundles that land in the caller's memory, or are copied there.
 //! - `only`: some tensors of a version, or slices of them; `slices`: their result; `parts`: what is asked for, and what has
 //!   landed. `taken_back`: the memory of a bundle that is taken back. `buckets`: versions that do not fit the landing
 //!   pool.

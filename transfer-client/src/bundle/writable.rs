@@ -7,7 +7,7 @@ use crate::memory::TensorMut;
 ///
 /// [`push_bundle`](crate::Client::push_bundle) takes it to publish the next version. A push that fails frees the memory
 /// of its tensors, as with any bundle; push [`Frozen`](crate::Frozen) tensors to keep them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct BundleMut {
     tensors: Vec<(String, TensorMut)>,
 }

@@ -22,7 +22,12 @@ pub(crate) struct Proof<'a> {
     pub(crate) proving: Proving,
 }
 
-impl Proof<'_> {
+impl<'a> Proof<'a> {
+    /// Compares nothing.
+    pub(crate) fn none(key: &'a Key) -> Proof<'a> {
+        Proof { key, proving: Proving::Not }
+    }
+
     /// Refuses to prove.
     ///
     /// # Errors

@@ -196,14 +196,28 @@ pub enum Error {
 
 /// The memory of a fetch that may be half new; see [`Error::DestinationTorn`].
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("the destination, {meta} for key {key:?}, may be half new: {failure}")]
+#[error("the destination, {} for key {key:?}, may be half new: {failure}", torn_tensors(.tensors))]
 pub struct TornDestination {
     /// The key.
     pub key: String,
-    /// What the memory is for.
-    pub meta: TensorMeta,
+    /// The tensors that may be half new, by their names. A tensor that is no part of a bundle has the key as its name.
+    pub tensors: Vec<(String, TensorMeta)>,
     /// The sidecar's answer.
     pub failure: Failure,
+}
+
+/// The first tensors, and how many others there are.
+fn torn_tensors(tensors: &[(String, TensorMeta)]) -> String {
+    const SHOWN: usize = 8;
+    if let [(_, meta)] = tensors {
+        return meta.to_string();
+    }
+    let shown =
+        tensors.iter().take(SHOWN).map(|(name, meta)| format!("{name:?} {meta}")).collect::<Vec<_>>().join(", ");
+    match tensors.len().checked_sub(SHOWN) {
+        Some(more) if more > 0 => format!("{shown} and {more} other tensors"),
+        _ => shown,
+    }
 }
 
 impl From<ShardedError> for Error {

@@ -187,6 +187,14 @@ impl<T> FetchCall<T> {
         self.options.bucket_bytes = bytes;
     }
 
+    pub(crate) fn key(&self) -> Result<Key, Error> {
+        self.key.clone()
+    }
+
+    pub(crate) fn options(&self) -> FetchOptions {
+        self.options
+    }
+
     /// Looks the version up, or asks the sidecar for it.
     fn begin(&self, key: &Key) -> Result<ControlFlow<T, OneCall>, Error> {
         if let Some((lease, tensor)) = look_up(&self.session, key, &self.options) {
@@ -203,7 +211,7 @@ impl<T> FetchCall<T> {
         Ok(taken)
     }
 
-    fn saw(&self, version: Version) {
+    pub(crate) fn saw(&self, version: Version) {
         if let Some(seen) = &self.seen {
             seen.saw(version);
         }

@@ -44,8 +44,21 @@ pub enum Landing {
     SharedKey,
     /// It was copied out of the landing pool, since [`FetchInto::staged`] was asked for.
     Staged,
-    /// It was copied from where it landed: a bundle lands as a whole, so that no tensor is written unless all are there.
+    /// It was copied when it had been compared with the digests of its push ([`Fetch::verify`]).
+    Verified,
+    /// It was copied from where all of the bundle had landed. Its fetches are counted, so that its table could not be asked for
+    /// first, or it has come in buckets.
     Whole,
+    /// It was copied from beside: it has less than 64 KiB.
+    Short,
+    /// It was copied from beside: the bundle has more tensors that lie apart in the arena than one request has ranges for.
+    TooManyRuns,
+    /// It was copied: the tensors of the bundle were others when their places were chosen.
+    OtherLayout,
+    /// It was copied: the arena has no room for what lands beside.
+    ArenaFull,
+    /// It was copied: it lies in the arena of another client.
+    OtherArena,
 }
 
 impl fmt::Display for Landing {
@@ -56,7 +69,15 @@ impl fmt::Display for Landing {
             Landing::ReturnedArena => "copied: the sidecar was restarted, and maps this arena read-only",
             Landing::SharedKey => "copied: one key opens all of a segment (--isolation pool)",
             Landing::Staged => "copied: it landed beside first, as staged",
-            Landing::Whole => "copied: a bundle lands as a whole before its first tensor is written",
+            Landing::Verified => "copied: it landed beside first, to be compared with its digests",
+            Landing::Whole => {
+                "copied: all of the bundle has landed before, since its fetches are counted, or in buckets"
+            }
+            Landing::Short => "copied: it landed beside, since it has less than 64 KiB",
+            Landing::TooManyRuns => "copied: it landed beside, since one landing has too few ranges for all tensors",
+            Landing::OtherLayout => "copied: the version that came has other tensors than the one before",
+            Landing::ArenaFull => "copied: the arena has no room for what lands beside",
+            Landing::OtherArena => "copied: it lies in the arena of another client",
         })
     }
 }
@@ -68,6 +89,8 @@ pub struct FetchedInto<T = TensorMut> {
     version: u64,
     report: Report,
     landing: Landing,
+    /// How each tensor of a bundle came.
+    each: Vec<Landing>,
 }
 
 impl FetchedInto {
@@ -86,7 +109,19 @@ impl FetchedInto {
 
 impl<T> FetchedInto<T> {
     pub(crate) fn new(memory: T, version: u64, report: Report, landing: Landing) -> FetchedInto<T> {
-        FetchedInto { memory, version, report, landing }
+        FetchedInto { memory, version, report, landing, each: Vec::new() }
+    }
+
+    /// The tensors of a bundle, and how each of them came.
+    pub(crate) fn of_bundle(memory: T, version: u64, report: Report, each: Vec<Landing>) -> FetchedInto<T> {
+        let found = |landing: fn(Landing) -> bool| each.iter().copied().find(|one| landing(*one));
+        let other = found(|one| !matches!(one, Landing::InPlace | Landing::Short));
+        let landing = other.or_else(|| found(|one| one == Landing::InPlace)).or_else(|| each.first().copied());
+        FetchedInto { memory, version, report, landing: landing.unwrap_or(Landing::Whole), each }
+    }
+
+    pub(crate) fn each(&self) -> &[Landing] {
+        &self.each
     }
 
     pub(crate) fn memory(&self) -> &T {
@@ -109,7 +144,8 @@ impl<T> FetchedInto<T> {
         &self.report
     }
 
-    /// How the version came into the memory, and why not in place.
+    /// How the version came into the memory, and why not in place. A bundle came in place if all of its tensors of 64 KiB and more
+    /// did; else this is how the first of the others came.
     #[must_use]
     pub fn landing(&self) -> Landing {
         self.landing
@@ -224,7 +260,8 @@ impl FetchIntoCall {
         let ranges = vec![ArenaRange { offset: block.slice().offset, len: meta.len_bytes() }];
         let to = Destination { ranges, meta: meta.clone(), otherwise: Otherwise::Fail };
         let command = Command::FetchInto(IntoCommand { fetch, to });
-        let call = OneCall::begin(self.session.clone(), command, self.options.timeout).lending(Held::Own(block));
+        let call =
+            OneCall::begin(self.session.clone(), command, self.options.timeout).lending(Held::Landing(vec![block]));
         Ok(ControlFlow::Continue(Stage::Asked { key, call, meta }))
     }
 
@@ -233,11 +270,14 @@ impl FetchIntoCall {
         let Answered { answer, destination, op, .. } = match ended {
             Ok(answered) => answered,
             Err(e) => {
-                let block = held.and_then(|held| if let Held::Own(block) = held { Some(block) } else { None });
+                let block = match held {
+                    Some(Held::Landing(mut blocks)) => blocks.pop(),
+                    _ => None,
+                };
                 return Err(FetchIntoError::new(e, block.map(|block| TensorMut::new(block, meta))));
             }
         };
-        let block = destination.and_then(|lent| self.session.take_back(lent));
+        let block = destination.first().and_then(|lent| self.session.take_back(*lent));
         // The sidecar gives back what it was lent, or violates the protocol.
         let Some(tensor) = block.map(|block| TensorMut::new(block, meta)) else {
             return Err(FetchIntoError::new(crate::error::SessionEnd::Unasked { op: op.0 }.into(), None));
@@ -248,9 +288,10 @@ impl FetchIntoCall {
                 self.copied(key, Lease::handed_out(&self.session, lease), found, tensor)
             }
             Answer::Torn { failure } => {
-                let (key, meta) = (key.as_str().to_owned(), tensor.meta().clone());
+                let key = key.as_str().to_owned();
+                let tensors = vec![(key.clone(), tensor.meta().clone())];
                 Err(FetchIntoError::new(
-                    Error::DestinationTorn(Box::new(TornDestination { key, meta, failure })),
+                    Error::DestinationTorn(Box::new(TornDestination { key, tensors, failure })),
                     Some(tensor),
                 ))
             }

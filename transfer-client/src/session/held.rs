@@ -14,6 +14,8 @@ pub(crate) enum Held {
     Shared(SharedRange),
     /// Metadata and a table that this push owns, the frozen ranges that the table names, and the copied ones.
     Gathered { head: Block, ranges: Vec<SharedRange>, copied: Option<Block> },
+    /// The ranges into which a fetch lands, each with one owner.
+    Landing(Vec<Block>),
     /// A range that the sidecar held before its restart, the other allocations that were lent with it, and the sessions
     /// in which it was lent.
     Again(Lent, Vec<u64>, Vec<Arc<Former>>),
@@ -30,14 +32,28 @@ pub struct Lent {
     pub(crate) owned: bool,
 }
 
+impl Lent {
+    fn own(block: &Block) -> Lent {
+        let offset = block.slice().offset;
+        Lent { offset, allocation: offset, owned: true }
+    }
+}
+
 impl Held {
-    /// Its description once it is lent.
+    /// The descriptions of the ranges into which a fetch lands, once they are lent.
+    pub(crate) fn destinations(&self) -> Vec<Lent> {
+        match self {
+            Held::Landing(blocks) => blocks.iter().map(Lent::own).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Its description once it is lent with a push.
     pub(crate) fn to_lend(&self) -> Lent {
         match self {
-            Held::Own(block) => {
-                let offset = block.slice().offset;
-                Lent { offset, allocation: offset, owned: true }
-            }
+            Held::Own(block) => Lent::own(block),
+            // Nothing pushes it.
+            Held::Landing(_) => Lent { offset: 0, allocation: 0, owned: false },
             Held::Again(lent, ..) => *lent,
             Held::Gathered { head, .. } => {
                 let offset = head.slice().offset;
@@ -57,7 +73,7 @@ impl Held {
                 ranges.iter().map(|range| range.shared.allocation).chain(copied).collect()
             }
             Held::Again(_, along, _) => along.clone(),
-            Held::Own(_) | Held::Shared(_) => Vec::new(),
+            Held::Own(_) | Held::Shared(_) | Held::Landing(_) => Vec::new(),
         }
     }
 
@@ -65,7 +81,7 @@ impl Held {
     pub(crate) fn formers(&self) -> Vec<Arc<Former>> {
         match self {
             Held::Again(.., formers) => formers.clone(),
-            Held::Own(_) | Held::Shared(_) | Held::Gathered { .. } => Vec::new(),
+            Held::Own(_) | Held::Shared(_) | Held::Gathered { .. } | Held::Landing(_) => Vec::new(),
         }
     }
 
@@ -73,6 +89,9 @@ impl Held {
     pub(crate) fn lend(self) {
         match self {
             Held::Own(block) => drop(block.lend()),
+            Held::Landing(blocks) => blocks.into_iter().for_each(|block| {
+                let _ = block.lend();
+            }),
             Held::Shared(mut range) => range.arena = None,
             Held::Gathered { head, ranges, copied } => {
                 for block in copied.into_iter().chain([head]) {

@@ -38,7 +38,7 @@ pub(crate) struct Loans {
     /// The published versions of each key, in order.
     published: HashMap<Key, Vec<OpId>>,
     /// The ranges into which fetches under way land.
-    destinations: HashMap<OpId, Lent>,
+    destinations: HashMap<OpId, Vec<Lent>>,
     /// The keys of the deletions under way.
     deleting: HashMap<OpId, Key>,
     next: u64,
@@ -49,19 +49,19 @@ impl Loans {
         self.by_push.insert(op, Loan { lent, along, formers, push: push.clone(), state: State::Held });
     }
 
-    /// Records a range into which a fetch lands.
-    pub(crate) fn land(&mut self, op: OpId, lent: Lent) {
+    /// Records the ranges into which a fetch lands.
+    pub(crate) fn land(&mut self, op: OpId, lent: Vec<Lent>) {
         self.destinations.insert(op, lent);
     }
 
-    /// Removes the range of a fetch that has ended, if it had one.
-    pub(crate) fn end_landing(&mut self, op: OpId) -> Option<Lent> {
-        self.destinations.remove(&op)
+    /// Removes the ranges of a fetch that has ended, if it had some.
+    pub(crate) fn end_landing(&mut self, op: OpId) -> Vec<Lent> {
+        self.destinations.remove(&op).unwrap_or_default()
     }
 
     /// Takes the ranges of the fetches that were under way when the session ended.
     pub(crate) fn take_destinations(&mut self) -> Vec<Lent> {
-        std::mem::take(&mut self.destinations).into_values().collect()
+        std::mem::take(&mut self.destinations).into_values().flatten().collect()
     }
 
     /// Records that a push is published at this sidecar.

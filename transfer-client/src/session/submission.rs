@@ -126,7 +126,7 @@ impl Submission {
                     held.lend();
                 }
                 (Command::FetchInto(_), Some(held), Some(op)) => {
-                    table.loans.land(op, held.to_lend());
+                    table.loans.land(op, held.destinations());
                     held.lend();
                 }
                 (Command::Delete { key }, _, Some(op)) => table.loans.deleting(op, key),

@@ -63,8 +63,8 @@ pub(crate) struct Answered {
     /// The range that belongs to this side again: that of a failed push, if the sidecar does not keep it, and that of a
     /// version that was taken back.
     pub(crate) loan: Option<Box<Loan>>,
-    /// The range of a fetch into memory, which belongs to this side again.
-    pub(crate) destination: Option<Lent>,
+    /// The ranges of a fetch into memory, which belong to this side again.
+    pub(crate) destination: Vec<Lent>,
 }
 
 impl Answered {

@@ -60,7 +60,10 @@ fn play_many(test: &str, how: Play, part: u64) {
     }
     assert!(count < 100 || how.tight || tally.look_ups > 0, "{test}: nobody has found anything on a board");
     // Where ranks take most steps, few workers wait for a notice.
-    assert!(count < 100 || how.tight || how.rosters || tally.noticed > 0, "{test}: nobody has found anything in a notice: {tally:?}");
+    assert!(
+        count < 100 || how.tight || how.rosters || tally.noticed > 0,
+        "{test}: nobody has found anything in a notice: {tally:?}"
+    );
     assert!(count < 100 || how.calm || tally.gathered > 0, "{test}: nothing has come together: {tally:?}");
     assert!(count < 100 || tally.sliced > 0, "{test}: no slice has come: {tally:?}");
     assert!(count < 100 || !how.spill || tally.read_back > 0, "{test}: nothing was read back from disk: {tally:?}");

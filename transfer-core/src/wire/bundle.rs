@@ -30,6 +30,9 @@ pub const MAX_TENSORS: usize = 131_072;
 const MAGIC: [u8; 4] = *b"TBDL";
 const LAYOUT: u8 = 3;
 
+/// The length of what is in front of the first entry, in bytes.
+const HEAD_BYTES: usize = 17;
+
 /// The length of the shortest entry, in bytes: a name of one byte, and a scalar.
 pub(super) const MIN_ENTRY_BYTES: usize = 5;
 
@@ -222,6 +225,13 @@ impl BundleTable {
         }
     }
 
+    /// Returns the length of these bytes.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        let entry = |entry: &BundleEntry| 4 + entry.name.as_str().len() + 8 * entry.meta.shape().dims().len();
+        (HEAD_BYTES + self.entries.iter().map(entry).sum::<usize>()) as u64
+    }
+
     /// Returns the tensors, in the order in which they were pushed.
     #[must_use]
     pub fn entries(&self) -> &[BundleEntry] {
@@ -317,6 +327,7 @@ mod tests {
     fn bundle_table_reads_back() {
         for table in [example(), BundleTable::new(Vec::new()).unwrap()] {
             assert!(BundleTable::is_bundle(&table.to_bytes()));
+            assert_eq!(table.to_bytes().len() as u64, table.len_bytes());
             let table = table.stamped(u64::MAX - 1);
             let digests = digested(&table).digests;
             for table in [table.clone(), table.with_digests(digests)] {
