@@ -3,7 +3,8 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use transfer_client::{
-    BlockingClient, BundleMut, BundleTensor, Client, Digest, DigestError, Digested, Error, FetchedBundle, Frozen, Until,
+    BlockingClient, BundleMut, BundleTensor, Client, DType, Digest, DigestError, Digested, Error, FetchedBundle,
+    Frozen, Landing, Until,
 };
 use transfer_tests::{Carrier, Scene, Sidecar};
 
@@ -16,7 +17,7 @@ fn connect(sidecar: &Sidecar, name: &str) -> BlockingClient {
 
 /// A tensor of the arena, of these many elements that rise.
 fn tensor(client: &BlockingClient, len: u64) -> Frozen {
-    let mut tensor = client.allocate(transfer_client::DType::U64, [len]).expect("room");
+    let mut tensor = client.allocate(DType::U64, [len]).expect("room");
     for (n, element) in (0..).zip(tensor.as_mut_slice::<u64>().expect("its type")) {
         *element = n * 7;
     }
@@ -83,8 +84,21 @@ fn bundle_that_moves_is_compared_with_the_digests_of_its_push() {
         let what = Digested::Chunk { index: 4, start: 4 * u64::from(CHUNK), end: BODY };
         let expected = DigestError::WrongDigest { key: "k".into(), version, what, digest };
         assert_eq!(wrong(far.fetch_bundle("k").require_digest().call()).1, expected);
+        // Into memory of the reader, it is compared before a byte is written there, and without that it lands there.
+        let into = || {
+            let mut tensor = far.allocate(DType::U64, [25_005]).expect("room");
+            tensor.as_mut_bytes().fill(0);
+            BundleMut::from_iter([("b".to_owned(), tensor)])
+        };
+        let (error, kept) = far.fetch_bundle("k").verify().into(into()).call().expect_err("it is wrong").into_parts();
+        assert!(matches!(error, Error::Digest(_)), "{error}");
+        let kept = kept.expect("they are the caller's");
+        assert!(kept.iter().all(|(_, tensor)| tensor.as_bytes().iter().all(|byte| *byte == 0)));
+        far.fetch_bundle("k").into(kept).call().expect("nobody has asked for a proof");
         damage(&tensors[1].1, 200_039);
         assert_eq!(far.fetch_bundle("k").verify().call().expect("it is right").report().verified, BODY);
+        let fetched = far.fetch_bundle("k").verify().into(into()).call().expect("it is right");
+        assert_eq!((fetched.landing(), fetched.report().verified), (Landing::Verified, BODY));
     }
     drop((pusher, near, far));
     scene.end();

@@ -75,6 +75,11 @@ impl Digests {
         5_usize.saturating_add(kind.len_bytes()).saturating_add(list_bytes(kind, chunk_bytes, body_len))
     }
 
+    /// Returns the length of what [`Digests::write`] writes, in bytes.
+    pub(super) fn written_bytes(digests: Option<&Digests>) -> usize {
+        digests.map_or(1, |digests| 5 + digests.all.len() + digests.chunks.len())
+    }
+
     /// Returns the hash function.
     #[must_use]
     pub fn kind(&self) -> Digest {
