@@ -149,6 +149,17 @@ fn version_lands_on_a_runtime() {
         assert_eq!(fetched.landing(), from_afar());
         check_copies(&fetched);
         assert!(has(fetched.tensor(), 3));
+        let pair = || [("w", 256), ("b", 1)].map(|(name, rows)| (name.to_owned(), rows));
+        pusher
+            .push_bundle("pair", pair().map(|(name, rows)| (name, numbers(&pusher, rows, 5))))
+            .call()
+            .expect("pushed");
+        let into = pair().map(|(name, rows)| (name, client.allocate(DType::U32, [rows, WIDTH]).expect("room")));
+        let fetched = client.fetch_bundle("pair").into(into.into_iter().collect()).await.expect("it lands");
+        let by_reference = fetched.landing() == Landing::OnThisHost && Carrier::chosen() == Carrier::Shm;
+        assert!(by_reference || fetched.landing() == from_afar(), "{}", fetched.landing());
+        assert!(fetched.tensors().iter().all(|(_, tensor)| has(tensor, 5)));
+        drop(fetched);
         // A call that is given up frees its memory by itself.
         let (free, tensor) = (client.arena_free_bytes(), client.allocate(DType::U32, [256, WIDTH]).expect("room"));
         let waiting = tokio::time::timeout(Duration::from_millis(20), client.fetch("nobody").into(tensor));
@@ -181,7 +192,14 @@ fn version_lands_in_the_memory_of_an_embedded_node() {
         let fetched = inside.fetch("w").into(empty(&inside, 256)).call().expect("it lands");
         assert_eq!((fetched.landing(), fetched.report().fabric.name()), (Landing::InPlace, carrier.name()));
         assert!(has(fetched.tensor(), 5));
-        drop((fetched, inside, outside));
+        let tensors = [("w", numbers(&outside, 256, 6)), ("b", numbers(&outside, 1, 7))];
+        outside.push_bundle("pair", tensors).call().expect("pushed");
+        let into = [("w".to_owned(), empty(&inside, 256)), ("b".to_owned(), empty(&inside, 1))];
+        let pair = inside.fetch_bundle("pair").into(into.into_iter().collect()).call().expect("it lands");
+        let by_reference = pair.landing() == Landing::OnThisHost && carrier == Carrier::Shm;
+        assert!(by_reference || pair.landing() == Landing::InPlace, "{}", pair.landing());
+        assert!(has(pair.tensors().get("w").expect("w"), 6) && has(pair.tensors().get("b").expect("b"), 7));
+        drop((pair, fetched, inside, outside));
         scene.end();
     }
 }

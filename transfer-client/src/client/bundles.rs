@@ -33,6 +33,13 @@ both_clients! {
         self.push_bundle(key, tensors.into_iter().map(copied))
     }
 
+    /// The names of a bundle's tensors with their element types and shapes, as they were when [`only`](crate::Fetch::only) has fetched
+    /// some of them last, or [`into`](crate::Fetch::into) all of them. `None` if the session does not remember them.
+    pub fn bundle_layout(&self, key: impl ToKey) -> Option<Vec<(String, TensorMeta)>> {
+        let table = self.handle().session().bundle_tables().get(&to_key(&key).ok()?)?;
+        Some(table.entries().iter().map(|entry| (entry.name.as_str().to_owned(), entry.meta.clone())).collect())
+    }
+
     /// Takes the newest bundle of this worker's own `key` back, to update all its tensors in place without a copy. It
     /// is [`take_back`](Self::take_back) for bundles: from the moment of the call no new fetch gets the version, and once all its
     /// readers are done, its tensors are writable. Either all of them are returned, or none: if the readers take longer

@@ -91,6 +91,8 @@ pub struct FetchedInto<T = TensorMut> {
     landing: Landing,
     /// How each tensor of a bundle came.
     each: Vec<Landing>,
+    /// The other tensors of a bundle.
+    rest: Vec<(String, Tensor)>,
 }
 
 impl FetchedInto {
@@ -109,15 +111,24 @@ impl FetchedInto {
 
 impl<T> FetchedInto<T> {
     pub(crate) fn new(memory: T, version: u64, report: Report, landing: Landing) -> FetchedInto<T> {
-        FetchedInto { memory, version, report, landing, each: Vec::new() }
+        FetchedInto { memory, version, report, landing, each: Vec::new(), rest: Vec::new() }
     }
 
     /// The tensors of a bundle, and how each of them came.
-    pub(crate) fn of_bundle(memory: T, version: u64, report: Report, each: Vec<Landing>) -> FetchedInto<T> {
+    pub(crate) fn of_bundle(
+        (memory, rest): (T, Vec<(String, Tensor)>),
+        version: u64,
+        report: Report,
+        each: Vec<Landing>,
+    ) -> FetchedInto<T> {
         let found = |landing: fn(Landing) -> bool| each.iter().copied().find(|one| landing(*one));
         let other = found(|one| !matches!(one, Landing::InPlace | Landing::Short));
         let landing = other.or_else(|| found(|one| one == Landing::InPlace)).or_else(|| each.first().copied());
-        FetchedInto { memory, version, report, landing: landing.unwrap_or(Landing::Whole), each }
+        FetchedInto { memory, version, report, landing: landing.unwrap_or(Landing::Whole), each, rest }
+    }
+
+    pub(crate) fn kept(&self) -> &[(String, Tensor)] {
+        &self.rest
     }
 
     pub(crate) fn each(&self) -> &[Landing] {

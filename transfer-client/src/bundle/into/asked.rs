@@ -4,9 +4,10 @@ use super::reason;
 use super::scatter::{Run, Scatter};
 use crate::bundle::BundleMut;
 use crate::error::{BundleError, Error, SessionEnd, TornDestination};
-use crate::fetch::{FetchOptions, Landing};
+use crate::fetch::{FetchOptions, Landing, Tensor};
 use crate::memory::TensorMut;
 use crate::session::{Answered, Ended, Held, Lease, OneCall, Session};
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
@@ -27,6 +28,8 @@ pub(super) struct Asked {
     meta: TensorMeta,
     scatter: Scatter,
     tensors: Vec<Slot>,
+    /// Whether the other tensors of the bundle are wanted.
+    keeps_rest: bool,
 }
 
 /// A tensor of the caller, in the order in which they were given.
@@ -44,7 +47,13 @@ struct Slot {
 /// What has come of it.
 pub(super) enum Came {
     /// It has landed.
-    InPlace { tensors: BundleMut, landings: Vec<Landing>, version: Version, report: Report },
+    InPlace {
+        tensors: BundleMut,
+        landings: Vec<Landing>,
+        rest: Vec<(String, Tensor)>,
+        version: Version,
+        report: Report,
+    },
     /// The version lies elsewhere, and has to be copied. It may have another table than the known one.
     Elsewhere { tensors: BundleMut, lease: Arc<Lease>, found: FetchedTensor, table: Arc<BundleTable> },
     /// The version has another table, and has landed where the known one says.
@@ -63,6 +72,7 @@ impl Asked {
         (key, options): (&Key, &FetchOptions),
         table: Arc<BundleTable>,
         tensors: BundleMut,
+        keeps_rest: bool,
     ) -> Result<Asked, Refused> {
         let Some((meta, scatter)) = landing_of(session, &table, &tensors) else { return Err((None, tensors)) };
         let Ok(beside) = session.allocate(scatter.beside_bytes) else {
@@ -91,7 +101,7 @@ impl Asked {
         let to = Destination { ranges, meta: meta.clone(), otherwise: Otherwise::LandBeside };
         let command = Command::FetchInto(FetchInto { fetch, to });
         let call = OneCall::begin(session.clone(), command, options.timeout).lending(Held::Landing(lent));
-        Ok(Asked { key: key.clone(), call, table, meta, scatter, tensors: slots })
+        Ok(Asked { key: key.clone(), call, table, meta, scatter, tensors: slots, keeps_rest })
     }
 
     pub(super) fn key(&self) -> &Key {
@@ -112,7 +122,7 @@ impl Asked {
 
     /// Makes what has come of the sidecar's answer.
     pub(super) fn conclude(self, session: &Arc<Session>, ended: Ended) -> Came {
-        let Asked { key, mut call, table, meta, scatter, tensors: slots } = self;
+        let Asked { key, mut call, table, meta, scatter, tensors: slots, keeps_rest } = self;
         let Answered { answer, destination, op, .. } = match ended {
             Ok(answered) => answered,
             Err(error) => {
@@ -140,8 +150,13 @@ impl Asked {
                     Ok(copied) => report.copied += copied,
                     Err(e) => return Came::Failed { tensors: Some(tensors), error: e.into() },
                 }
+                let named = keeps_rest.then(|| tensors.iter().map(|(name, _)| name).collect::<HashSet<_>>());
+                let rest = named.map(|named| rest_of(beside, &scatter, (&table, &meta), &named, (version, report)));
                 let landings = places.into_iter().map(|(_, landing)| landing).collect();
-                Came::InPlace { tensors, landings, version, report }
+                match rest.unwrap_or_else(|| Ok(Vec::new())) {
+                    Ok(rest) => Came::InPlace { tensors, landings, rest, version, report },
+                    Err(e) => Came::Failed { tensors: Some(tensors), error: e.into() },
+                }
             }
             Answer::Fetched { lease, tensor: found } => {
                 Came::Elsewhere { tensors, lease: Lease::handed_out(session, lease), found, table }
@@ -206,6 +221,26 @@ fn copy_beside(
         copied += len;
     }
     Ok(copied)
+}
+
+/// The tensors of the bundle without those of these names, as they have landed beside.
+fn rest_of(
+    beside: Block,
+    scatter: &Scatter,
+    (table, meta): (&BundleTable, &TensorMeta),
+    named: &HashSet<&str>,
+    (version, report): (Version, Report),
+) -> Result<Vec<(String, Tensor)>, BundleError> {
+    let bytes = beside.freeze();
+    let others = table.entries().iter().filter(|entry| !named.contains(entry.name.as_str()));
+    let tensor = |entry: &BundleEntry| {
+        let (at, len) = (meta.body_offset() + entry.offset, entry.meta.len_bytes());
+        let from = if len == 0 { Some(0) } else { scatter.beside(at, len) };
+        let part = from.and_then(|from| bytes.slice(usize::try_from(from).ok()?..usize::try_from(from + len).ok()?));
+        let part = part.ok_or(BundleError::OutOfBody { offset: at, len, body_len: scatter.beside_bytes })?;
+        Ok((entry.name.as_str().to_owned(), Tensor::of_bundle(part, entry.meta.clone(), version, report)))
+    };
+    others.map(tensor).collect()
 }
 
 /// Makes the tensors of what was lent: the memory for what lands beside, and then those that land in place.

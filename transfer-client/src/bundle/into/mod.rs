@@ -12,13 +12,14 @@ use super::parts::{fetched, table_of};
 use super::writable::BundleMut;
 use crate::digest::{Proof, Proving};
 use crate::error::{BundleError, Error, TornDestination};
-use crate::fetch::{Fetch, FetchCall, FetchIntoError, FetchOptions, FetchedInto, Landing, is_by_reference};
+use crate::fetch::{Fetch, FetchCall, FetchIntoError, FetchOptions, FetchedInto, Landing, Tensor, is_by_reference};
 use crate::gathered::copy_threads;
 use crate::memory::TensorMut;
 use crate::request::{AnyClient, Call, Request, RequestCall, Watched};
 use crate::session::{ANSWER_GRACE, Ended, OneCall, Session, cancelled_unsent, deadline};
 use asked::{Asked, Came};
 use scatter::MIN_RUN_BYTES;
+use std::collections::HashSet;
 use std::mem;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -52,6 +53,7 @@ impl<C: AnyClient> Fetch<C, FetchedBundle> {
             fetch: Some(self.call),
             tensors,
             is_staged: false,
+            keeps_rest: false,
             times: None,
             why: None,
             torn: Vec::new(),
@@ -69,7 +71,21 @@ impl<C: AnyClient> FetchBundleInto<C> {
     }
 }
 
+impl<C: AnyClient> FetchBundleInto<C> {
+    /// Keeps the tensors of the bundle that have no name among those that are fetched into: [`FetchedInto::rest`] has them.
+    pub fn keep_rest(mut self) -> Self {
+        self.call.keeps_rest = true;
+        self
+    }
+}
+
 impl FetchedInto<BundleMut> {
+    /// The other tensors of the bundle, if [`FetchBundleInto::keep_rest`] was asked for.
+    #[must_use]
+    pub fn rest(&self) -> &[(String, Tensor)] {
+        self.kept()
+    }
+
     /// The tensors.
     #[must_use]
     pub fn tensors(&self) -> &BundleMut {
@@ -97,6 +113,8 @@ pub struct FetchBundleIntoCall {
     /// Those that are not lent to the sidecar.
     tensors: BundleMut,
     is_staged: bool,
+    /// Whether the other tensors of the bundle are wanted.
+    keeps_rest: bool,
     /// When it began, and its deadline.
     times: Option<(Instant, Instant)>,
     /// Why it lands as a whole, if that is the same for all tensors.
@@ -224,7 +242,8 @@ impl FetchBundleIntoCall {
     /// Asks for a version with this table into the tensors.
     fn ask(&mut self, key: &Key, table: Arc<BundleTable>) -> Next {
         let options = self.options();
-        match Asked::new(&self.session, (key, &options), table, mem::take(&mut self.tensors)) {
+        let tensors = mem::take(&mut self.tensors);
+        match Asked::new(&self.session, (key, &options), table, tensors, self.keeps_rest) {
             Ok(asked) => ControlFlow::Continue(Stage::InPlace(Box::new(asked))),
             Err((why, tensors)) => {
                 self.tensors = tensors;
@@ -236,9 +255,9 @@ impl FetchBundleIntoCall {
     /// Handles what came of a fetch into the tensors.
     fn came(&mut self, key: &Key, came: Came) -> Next {
         match came {
-            Came::InPlace { tensors, landings, version, report } => {
+            Came::InPlace { tensors, landings, rest, version, report } => {
                 self.saw(version);
-                ControlFlow::Break(Ok(FetchedInto::of_bundle(tensors, version.0, report, landings)))
+                ControlFlow::Break(Ok(FetchedInto::of_bundle((tensors, rest), version.0, report, landings)))
             }
             Came::Elsewhere { tensors, lease, found, table } => {
                 self.tensors = tensors;
@@ -322,7 +341,13 @@ impl FetchBundleIntoCall {
                 report.copied += from.meta().len_bytes();
             }
         }
-        Ok(FetchedInto::of_bundle(tensors, found.version(), report, landings))
+        let mut rest = Vec::new();
+        if self.keeps_rest {
+            let named: HashSet<&str> = tensors.iter().map(|(name, _)| name).collect();
+            let others = found.iter().filter(|(name, _)| !named.contains(name));
+            rest.extend(others.map(|(name, tensor)| (name.to_owned(), tensor.clone())));
+        }
+        Ok(FetchedInto::of_bundle((tensors, rest), found.version(), report, landings))
     }
 
     fn step_once(&mut self, waker: &Waker) -> ControlFlow<Output, ControlFlow<Instant, Stage>> {

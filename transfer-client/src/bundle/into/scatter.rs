@@ -4,6 +4,7 @@
 //! tensors, padding, the table, and the runs for which one landing has too few ranges.
 
 use std::collections::BTreeMap;
+use transfer_core::memory::ALIGNMENT;
 use transfer_core::op::MAX_LANDING_RANGES;
 use transfer_core::wire::ranges::ArenaRange;
 
@@ -108,8 +109,10 @@ impl Scatter {
     /// Lets what lies between two places of the version land beside.
     fn add_beside(&mut self, at: u64, end: u64) {
         if end > at {
-            self.parts.push(Part { at, len: end - at, to: Place::Beside(self.beside_bytes) });
-            self.beside_bytes += end - at;
+            // What is aligned in the version is aligned there, too.
+            let from = self.beside_bytes + (at.wrapping_sub(self.beside_bytes)) % ALIGNMENT;
+            self.parts.push(Part { at, len: end - at, to: Place::Beside(from) });
+            self.beside_bytes = from + end - at;
         }
     }
 
@@ -226,7 +229,10 @@ mod tests {
             for run in runs.iter().filter(|run| run.len > 0) {
                 let (first, last) = match (scatter.is_in_place(run.at), scatter.beside(run.at, run.len)) {
                     (true, None) => (run.to, run.to + run.len - 1),
-                    (false, Some(at)) => (beside + at, beside + at + run.len - 1),
+                    (false, Some(at)) => {
+                        prop_assert_eq!(at % ALIGNMENT, run.at % ALIGNMENT);
+                        (beside + at, beside + at + run.len - 1)
+                    }
                     other => panic!("{run:?}: {other:?}"),
                 };
                 prop_assert_eq!((place_of(run.at), place_of(run.at + run.len - 1)), (first, last));
