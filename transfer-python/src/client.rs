@@ -8,10 +8,10 @@ use crate::memory::Ours;
 use crate::options::{self, PushOptions};
 use crate::pending::{Pending, going, look_up, run};
 use crate::tensor::Tensor;
-use crate::{counters, dtype, exchange, fetches, in_place, into, sharded, streams, table, taken};
+use crate::{counters, dtype, exchange, fetches, in_place, into, sharded, state_into, streams, table, taken};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyDict, PyList, PyTuple};
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,6 +19,9 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use transfer_client::{BlockingClient, Error, NodeConfig, PushError, Pushed, TensorMut};
 use transfer_memory::forked::ForkGuard;
+
+/// The name, element type, shape and length of a tensor.
+type Described<'py> = (String, &'static str, Bound<'py, PyTuple>, u64);
 
 /// A session with the sidecar of this node.
 #[pyclass(frozen, subclass, module = "transferd._native")]
@@ -369,6 +372,29 @@ impl Client {
         let which = FetchOptions::read(options)?;
         let fetch = which.borrow().apply(py, self.handle(py)?.fetch_bundle(key))?;
         fetches::bundle(fetch, parts, key, self.guard.clone())
+    }
+
+    /// The names, element types and shapes of a bundle's tensors, as they were when parts of it were fetched last.
+    fn _bundle_layout<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Option<Vec<Described<'py>>>> {
+        let Some(layout) = self.handle(py)?.bundle_layout(key) else { return Ok(None) };
+        let described = |(name, meta): (String, transfer_client::TensorMeta)| {
+            Ok((name, dtype::name(meta.dtype()), PyTuple::new(py, meta.shape().dims())?, meta.len_bytes()))
+        };
+        layout.into_iter().map(described).collect::<PyResult<_>>().map(Some)
+    }
+
+    /// Fetches a bundle into the buffers whose memory begins at these addresses, by the names of its tensors: what `_fetch_bundle`
+    /// returns of the others, and for each of these how it came, and whether in place.
+    fn _fetch_bundle_into(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        into: Vec<(String, usize)>,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<Pending> {
+        let which = FetchOptions::read(options)?;
+        let fetch = which.borrow().apply(py, self.handle(py)?.fetch_bundle(key))?;
+        Ok(Pending::new(state_into::begin(py, fetch, into, key, self.guard.clone())?))
     }
 
     /// Pushes a rank's shards: see [`sharded::push`].

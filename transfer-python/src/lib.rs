@@ -40,6 +40,7 @@ mod pybuffer;
 mod report;
 mod sharded;
 mod slices;
+mod state_into;
 mod streams;
 mod strided;
 mod table;
@@ -78,6 +79,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tensor::Tensor>()?;
     module.add_function(wrap_pyfunction!(dtype::cast_type, module)?)?;
     module.add_function(wrap_pyfunction!(gpu::check, module)?)?;
+    module.add_function(wrap_pyfunction!(state_into::buffer_at, module)?)?;
     module.add_function(wrap_pyfunction!(options::whole_of, module)?)?;
     module.add_function(wrap_pyfunction!(options::check_seconds, module)?)?;
     module.add_function(wrap_pyfunction!(options::seconds_of, module)?)?;

@@ -1,6 +1,7 @@
 //! The memory that an export keeps: one `Arc`, which may be dropped on any thread, with or without the interpreter's
 //! lock, and after the interpreter's end.
 
+use crate::state_into;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use transfer_client::{FetchedSlice, Frozen, NotPrivate, PrivateBytes, Report, Tensor, TensorMeta, TensorMut};
@@ -71,12 +72,21 @@ impl Written {
     pub(crate) fn new(mut tensor: TensorMut, guard: Arc<ForkGuard>) -> Arc<Written> {
         let (address, meta) = (tensor.as_mut_bytes().as_mut_ptr().expose_provenance(), tensor.meta().clone());
         let mapping = tensor.mapping().clone();
-        Arc::new(Written {
+        let written = Arc::new(Written {
             tensor: Mutex::new(Ours::new(Held::Writable(tensor), guard)),
             address,
             meta,
             _mapping: mapping,
-        })
+        });
+        if written.meta.len_bytes() > 0 {
+            state_into::list(address, &written);
+        }
+        written
+    }
+
+    /// The element type and the shape.
+    pub(crate) fn meta(&self) -> &TensorMeta {
+        &self.meta
     }
 
     /// Whether it can be pushed.
@@ -126,6 +136,14 @@ impl Written {
         let is_writable = matches!(now, Held::Writable(_));
         held.set(now);
         is_writable
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        if !self.tensor.get_mut().guard().is_forked() {
+            state_into::unlist(self.address);
+        }
     }
 }
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, overload
 
-from . import _native, _sharded, _torch, _tree
+from . import _landing, _native, _sharded, _torch, _tree
 from ._arrays import foreign
 from ._errors import Invalid, VersionGone
 from ._native import Buffer, Pending, Pushed, Report, Tensor
@@ -306,6 +306,7 @@ def fetch_state(
     only: Iterable[str] | None,
     slices: Mapping[str, object] | None,
     layout: Mapping[str, object] | None,
+    staged: bool,
     options: FetchOptions,
 ) -> Call[State]:
     if isinstance(only, str):
@@ -326,6 +327,10 @@ def fetch_state(
         _tree.check_names(f"only= of the state {key!r}", names)
         _tree.check_names(f"slices= of the state {key!r}", slices or ())
         parts = {**dict.fromkeys(names), **(slices or {})}
+    if into is not None and parts is None and not staged:
+        here = yield from _landing.land(client, key, into, options)
+        if here is not None:
+            return here
     try:
         tensors, version, report = yield client._fetch_bundle(key, None if parts is None else list(parts.items()), dict(options))
     except Invalid as error:

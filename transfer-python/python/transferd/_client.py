@@ -260,14 +260,16 @@ class Client(_native.Client):
         only: Iterable[str] | None = None,
         slices: Mapping[str, object] | None = None,
         layout: Mapping[str, object] | None = None,
+        staged: bool = False,
         **options: Unpack[FetchOptions],
     ) -> State:
         """Fetches what `push_state` published: a `State`, that is a dict with `Tensor`s where tensors were, all of one version. Entries that were the
         same memory are the same `Tensor`.
 
         A state that has to move and does not fit the landing pool comes in buckets, which are copied into memory of this process; the
-        report counts that. With `into` its tensors are copied into the arrays of `into`, see `State.copy_into`; those that came in buckets are
-        copied twice. The report counts that, and `landings` says how each came there. With `only`, an iterable of names, the state is a dict of these
+        report counts that. With `into` its tensors come into the arrays of `into`. Where an array is all of a `Buffer` of this client, as those of `empty` and `nn.share_` are, a tensor of 64 KiB and
+        more lands there from another node without a further copy; it may be half new after `DestinationTorn`. All others are copied, see `State.copy_into`; those that came in buckets are
+        copied twice. With `staged` all are copied, when all are there. The report counts that, and `landings` says how each came there. With `only`, an iterable of names, the state is a dict of these
         tensors and no others by their names, which are "a/b/0" for what is at ["a"]["b"][0]; with `slices`, such as {"w": np.s_[0:1024, -512:]}, slices of these as well, as `fetch` has them; where the
         version has to move, only they do, and `report.bytes` counts only them. The options are those of `fetch`. Raises `Invalid` where the
         state has none of such a name.
@@ -275,7 +277,7 @@ class Client(_native.Client):
         Of a sharded state it fetches whole tensors, whatever the parts are that ranks have pushed. `into` with DTensors, and `layout`, fetch parts:
         a layout is names with DTensors, whose local parts are fetched, or with pairs of offset and shape, or None for all of a tensor.
         """
-        return wait(_calls.fetch_state(self, key, into, only, slices, layout, options))
+        return wait(_calls.fetch_state(self, key, into, only, slices, layout, staged, options))
 
     # Tables
 

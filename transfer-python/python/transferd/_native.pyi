@@ -38,6 +38,7 @@ __all__ = [
     "_FLOATS",
     "_PACKED",
     "__version__",
+    "_buffer_at",
     "_cast_type",
     "_check_gpu",
     "_check_seconds",
@@ -55,6 +56,7 @@ _FLOATS: tuple[str, ...]
 _PACKED: tuple[str, ...]
 
 def _whole(name: str, value: object, least: int = 0, most: int = 18446744073709551615) -> int: ...
+def _buffer_at(address: int) -> tuple[str, tuple[int, ...]] | None: ...
 def _seconds(name: str, value: object) -> float: ...
 def _check_seconds(name: str, value: object) -> None: ...
 def _cast_type(dtype: object) -> str: ...
@@ -182,6 +184,10 @@ class Client:
     def _fetch_bundle(
         self, key: str, parts: Sequence[tuple[str, object]] | None, options: Mapping[str, Any]
     ) -> Pending[tuple[dict[str, Tensor], int, Report]]: ...
+    def _bundle_layout(self, key: str) -> list[tuple[str, str, tuple[int, ...], int]] | None: ...
+    def _fetch_bundle_into(
+        self, key: str, into: Sequence[tuple[str, int]], options: Mapping[str, Any]
+    ) -> Pending[tuple[tuple[dict[str, Tensor], int, Report], dict[str, tuple[str, bool]]]]: ...
     def _push_shards(
         self,
         key: str,

@@ -22,20 +22,27 @@ class Span(NamedTuple):
     address: int
     size: int
     name: str
-    tensor: Tensor
+    tensor: Any
 
     def place(self) -> tuple[object, ...]:
         """What two targets have in common that are the same memory, seen in the same way."""
         return self[:5]
 
 
-def span_of(target: Any, name: str, tensor: Tensor) -> Span:
+def address_of(target: Any) -> int:
+    """Where the memory of a target on the host begins."""
+    if isinstance(target, Buffer):
+        return ctypes.addressof(ctypes.c_char.from_buffer(memoryview(target._raw())))
+    return int(target.data_ptr() if _torch.is_tensor(target) else target.__array_interface__["data"][0])
+
+
+def span_of(target: Any, name: str, tensor: Any) -> Span:
     """Where a target lies that can be written, and has elements."""
     device, size = "cpu", 1
     shape: tuple[int, ...] = (target.nbytes,)
     strides: tuple[int, ...] = (1,)
     if isinstance(target, Buffer):
-        address = ctypes.addressof(ctypes.c_char.from_buffer(memoryview(target._raw())))
+        address = address_of(target)
     elif _torch.is_tensor(target):
         device, address, size, shape = str(target.device), target.data_ptr(), target.element_size(), tuple(target.shape)
         strides = tuple(stride * size for stride in target.stride())
@@ -62,7 +69,10 @@ def _is_same(a: Span, b: Span) -> bool:
     """Whether both are the same target for the same values, as tied weights are."""
     if a.place() != b.place():
         return False
-    return a.tensor is b.tensor or memoryview(a.tensor._raw()) == memoryview(b.tensor._raw())
+    if a.tensor is b.tensor:
+        return True
+    # Of one that is not there yet nothing is known.
+    return isinstance(a.tensor, Tensor) and isinstance(b.tensor, Tensor) and memoryview(a.tensor._raw()) == memoryview(b.tensor._raw())
 
 
 def _shares(a: Span, b: Span) -> bool:

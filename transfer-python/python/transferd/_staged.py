@@ -209,7 +209,7 @@ class StateSubscriber(Subscriber[State]):
     ) -> None:
         def fetch(key: str, *, begins: Callable[[Pending[Any]], None] = lambda _: None, **options: Any) -> State:
             chosen = cast(FetchOptions, options)
-            return _calls.wait(_calls.fetch_state(client, key, None, None, slices, None, chosen), begins)
+            return _calls.wait(_calls.fetch_state(client, key, None, None, slices, None, False, chosen), begins)
 
         super().__init__(fetch, key, after, timeout, require)
         self._committed: dict[_Path, _Committed] = {}

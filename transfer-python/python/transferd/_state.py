@@ -31,7 +31,8 @@ class State(dict[Any, Any]):
     report: Report
     """How the fetch of all of them went, with the copies of `into`."""
     landings: dict[str, str]
-    """How each tensor came into `into`, by its name, and why not in place. Empty without `into`."""
+    """How each tensor came into `into`, by its name, and why not in place. Empty without `into`. What came in place is in this state as the array
+    of `into`."""
 
     def __init__(self, entries: Mapping[Any, Any], version: int, report: Report) -> None:
         super().__init__(entries)
@@ -66,13 +67,24 @@ def copy_tensor(tensor: Tensor, target: Any, name: str) -> None:
     _copy(tensor, _fitting(tensor, target, name))
 
 
+class Described:
+    """A tensor of a state that is not there yet."""
+
+    def __init__(self, dtype: str, shape: tuple[int, ...], nbytes: int) -> None:
+        self.dtype, self.shape, self.nbytes = dtype, shape, nbytes
+
+
 class Copy(NamedTuple):
     """A tensor that has to be copied, and where to."""
 
     path: tuple[Any, ...]
     name: str
-    tensor: Tensor
+    tensor: Any
+    """A `Tensor`, or one that is `Described`."""
+    given: Any
+    """The entry of `into`."""
     target: Any
+    """What is written."""
     place: tuple[object, ...]
     """Where the target lies, and with which strides. Two targets of one place are the same memory, while both live."""
 
@@ -110,11 +122,17 @@ class Plan(NamedTuple):
     spans: list[Span]
 
 
-def planned(state: State, into: Mapping[Any, Any]) -> Plan:
-    """Checks that a state can be copied into another one, and puts what is no tensor there. No tensor is written yet."""
+def checked(state: Mapping[Any, Any], into: Mapping[Any, Any]) -> Plan:
+    """Checks that a state can be copied into another one. Nothing is written yet."""
     plan = Plan([], [], [])
     _match(state, into, (), None, plan)
     check_apart(plan.spans)
+    return plan
+
+
+def planned(state: Mapping[Any, Any], into: Mapping[Any, Any]) -> Plan:
+    """Checks that a state can be copied into another one, and puts what is no tensor there. No tensor is written yet."""
+    plan = checked(state, into)
     # These are classes of the caller's, which may refuse a value.
     for put, value in plan.values:
         put(value)
@@ -124,14 +142,14 @@ def planned(state: State, into: Mapping[Any, Any]) -> Plan:
 def _match(found: Any, target: Any, path: tuple[Any, ...], put: Callable[[Any], object] | None, plan: Plan) -> None:
     """Plans how `found`, an entry of a state, is copied into `target`, whose container takes another value by `put`, if it does."""
     name = _tree.shown(_tree.joined(path))
-    if isinstance(found, Tensor):
+    if isinstance(found, (Tensor, Described)):
         writable = _fitting(found, target, name)
         place: tuple[object, ...] = ()
         if found.nbytes > 0:
             span = span_of(target, name, found)
             plan.spans.append(span)
             place = span.place()
-        plan.copies.append(Copy(path, _tree.joined(path), found, writable, place))
+        plan.copies.append(Copy(path, _tree.joined(path), found, target, writable, place))
         return
     is_dict = isinstance(found, dict)
     if not (isinstance(target, Mapping) if is_dict else type(target) is type(found) or _is_plain(found) and _is_plain(target)):
@@ -155,7 +173,7 @@ def _match(found: Any, target: Any, path: tuple[Any, ...], put: Callable[[Any], 
         raise Invalid(f"{name} is {has_value} in the state and {wants_value} where it shall be copied, in what cannot be changed")
 
 
-def _fitting(found: Tensor, target: Any, name: str) -> Any:
+def _fitting(found: Tensor | Described, target: Any, name: str) -> Any:
     """What a tensor is copied into. Raises `Invalid` where it does not fit."""
     try:
         writable = _writable(target)

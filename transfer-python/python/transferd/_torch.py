@@ -79,11 +79,26 @@ def _flat(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         is_flat = value.nbytes > 0 and not getattr(value, "_is_slice", False)
         return numpy.frombuffer(memoryview(value._raw()), "uint8") if is_flat else None
-    if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or not value.is_cpu or value.numel() == 0:
-        return None
-    if not value.is_contiguous() or value.is_conj() or value.is_neg() or value._is_zerotensor():
+    if not lies_flat(value):
         return None
     return value.detach().reshape(-1).view(torch.uint8).numpy()
+
+
+def lies_flat(value: Any) -> bool:
+    """Whether the elements of a tensor of torch lie in the host's memory, row-major, in one piece, as they are."""
+    import torch
+
+    if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or not value.is_cpu or place(value) is None:
+        return False
+    return bool(value.is_contiguous()) and not (value.is_conj() or value.is_neg() or value._is_zerotensor())
+
+
+def note_change(target: Any) -> None:
+    """Lets torch know that others have written a tensor, as an operation in place does."""
+    import torch
+
+    if not target.is_inference():
+        torch.autograd.graph.increment_version(target)
 
 
 class Place(NamedTuple):

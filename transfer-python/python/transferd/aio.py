@@ -226,10 +226,11 @@ class Client:
         only: Iterable[str] | None = None,
         slices: Mapping[str, object] | None = None,
         layout: Mapping[str, object] | None = None,
+        staged: bool = False,
         **options: Unpack[FetchOptions],
     ) -> State:
         """As `transferd.Client.fetch_state`."""
-        return await self._loop.run(_calls.fetch_state(self._client, key, into, only, slices, layout, options))
+        return await self._loop.run(_calls.fetch_state(self._client, key, into, only, slices, layout, staged, options))
 
     async def push_table(self, key: str, table: object, **options: Unpack[PushOptions]) -> Pushed:
         """As `transferd.Client.push_table`."""

@@ -1,0 +1,168 @@
+"""States that land in the arrays into which they are fetched, where these are memory of `Buffer`s.
+
+All is checked before the first array is written. So the table of the state and its record are fetched first, and then exactly that version.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from . import _native, _torch, _tree
+from ._errors import Invalid, VersionGone
+from ._native import Buffer, Report, Tensor
+from ._spans import address_of
+from ._state import Copy, Described, Plan, State, checked, landed, planned
+
+_ATTEMPTS = 3
+"""How often it is tried anew where the version is replaced meanwhile. Then the state is fetched as a whole."""
+_SHORTEST = 64 << 10
+"""The shortest tensor that lands in place, in bytes."""
+
+Options = Callable[..., dict[str, Any]]
+
+
+class _Layout(NamedTuple):
+    """A version, as it is known before it is fetched."""
+
+    version: int
+    tensors: dict[str, Described]
+    record: Tensor | None
+
+    def state(self, key: str, tensors: Mapping[str, Any]) -> dict[Any, Any]:
+        """The state that has these things where tensors are."""
+        if self.record is None:
+            return dict(tensors)
+        return _tree.of_record(key, self.record, tensors)
+
+
+def land(client: _native.Client, key: str, into: Mapping[Any, Any], options: Mapping[str, Any]) -> Generator[Any, Any, State | None]:
+    """Fetches a state into the arrays of `into`. None where nothing of it would land in place: then nothing was written."""
+    if not any(_in_buffer(leaf) for leaf in _leaves(into)):
+        return None
+    left = _left(options)
+    for _ in range(_ATTEMPTS):
+        try:
+            layout = yield from _layout(client, key, left)
+            places = {} if layout is None else _places(layout, key, into)
+            if layout is None or not places:
+                return None
+            addresses = [(name, address_of(target)) for name, target in places.items()]
+            (found, _, report), ways = yield client._fetch_bundle_into(key, addresses, left(exactly=layout.version))
+        except VersionGone:
+            if options.get("exactly") is not None:
+                raise
+            continue
+        if all(name in places or name in found for name in layout.tensors):
+            return _state(layout, key, into, places, found, report, ways)
+        # Another owner has pushed other tensors under the same number.
+    return None
+
+
+def _left(options: Mapping[str, Any]) -> Options:
+    """Makes the options of each request, with the time that is left."""
+    timeout = options.get("timeout", 30.0)
+    until = None if timeout is None else time.monotonic() + timeout
+
+    def left(exactly: int | None = None) -> dict[str, Any]:
+        now = dict(options)
+        if exactly is not None:
+            now = {name: value for name, value in now.items() if name not in ("at_least", "after")} | {"exactly": exactly}
+        return now if until is None else {**now, "timeout": max(0.0, until - time.monotonic())}
+
+    return left
+
+
+def _layout(client: _native.Client, key: str, left: Options) -> Generator[Any, Any, _Layout | None]:
+    """What the state is that comes. None where it is not known before: it is no state, or lies on this host."""
+    known = client._bundle_layout(key) or []
+    record = [(_tree.RECORD, None)]
+    try:
+        found, version, report = yield client._fetch_bundle(key, record if any(name == _tree.RECORD for name, *_ in known) else [], left())
+        if report.fabric == "local" or report.fabric == "shm" and report.copied == 0:
+            return None
+        tensors = {name: Described(dtype, shape, nbytes) for name, dtype, shape, nbytes in client._bundle_layout(key) or []}
+        if _tree.RECORD in tensors and not found:
+            found, _, _ = yield client._fetch_bundle(key, record, left(exactly=version))
+    except Invalid:
+        return None
+    tensors.pop(_tree.RECORD, None)
+    return _Layout(version, tensors, found.get(_tree.RECORD))
+
+
+def _places(layout: _Layout, key: str, into: Mapping[Any, Any]) -> dict[str, Any]:
+    """Which tensors land in place, and where. None of them where the state does not fit: who fetches it as a whole says why."""
+    try:
+        plan = checked(layout.state(key, layout.tensors), into)
+    except (ValueError, KeyError, TypeError):
+        return {}
+    names = {id(tensor): name for name, tensor in layout.tensors.items()}
+    copies: dict[int, list[Copy]] = {}
+    for copy in plan.copies:
+        copies.setdefault(id(copy.tensor), []).append(copy)
+    # Tied entries are one tensor. It lands in one place.
+    alone = (of[0] for of in copies.values() if len({copy.place for copy in of}) == 1)
+    return {names[id(copy.tensor)]: copy.given for copy in alone if _fits(copy.given, copy.tensor)}
+
+
+def _fits(target: Any, tensor: Any) -> bool:
+    return bool(_in_buffer(target)) and _native._buffer_at(address_of(target)) == (tensor.dtype, tensor.shape)
+
+
+def _in_buffer(target: Any) -> bool:
+    """Whether an array is all of a `Buffer` that is long enough, row-major."""
+    if isinstance(target, Buffer):
+        return target.nbytes >= _SHORTEST and not target.pushed and _native._buffer_at(address_of(target)) is not None
+    numpy = sys.modules.get("numpy")
+    if _torch.is_tensor(target):
+        if not _torch.lies_flat(target):
+            return False
+        nbytes = target.numel() * target.element_size()
+    elif numpy is not None and isinstance(target, numpy.ndarray):
+        if not target.flags.c_contiguous:
+            return False
+        nbytes = target.nbytes
+    else:
+        return False
+    return nbytes >= _SHORTEST and _native._buffer_at(address_of(target)) is not None
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        for entry in value.values():
+            yield from _leaves(entry)
+    elif isinstance(value, (list, tuple)):
+        for entry in value:
+            yield from _leaves(entry)
+    else:
+        yield value
+
+
+def _state(
+    layout: _Layout, key: str, into: Mapping[Any, Any], places: Mapping[str, Any], found: dict[str, Tensor], report: Report, ways: Mapping[str, tuple[str, bool]]
+) -> State:
+    """The state that has come. What has not landed in place is copied."""
+    names = {id(tensor): name for name, tensor in layout.tensors.items()}
+    plan: Plan = planned(layout.state(key, {name: found.get(name, tensor) for name, tensor in layout.tensors.items()}), into)
+    copied, landings = 0, []
+    for copy in plan.copies:
+        if isinstance(copy.tensor, Tensor):
+            copy.make()
+            copied += copy.tensor.nbytes
+            landings.append((copy, _beside(copy)))
+        else:
+            if _torch.is_tensor(copy.given):
+                _torch.note_change(copy.given)
+            landings.append((copy, ways[names[id(copy.tensor)]][0]))
+    state = State(layout.state(key, {name: places.get(name, found.get(name)) for name in layout.tensors}), layout.version, report._with_copied(copied))
+    state.landings = landed(landings, copied).landings
+    return state
+
+
+def _beside(copy: Copy) -> str:
+    how = "copied by the GPU" if getattr(copy.target, "is_cuda", False) else "copied"
+    if copy.tensor.nbytes < _SHORTEST:
+        return f"{how}: it landed beside, since it has less than 64 KiB"
+    return f"{how}: it landed beside, since its array is not all of a Buffer"

@@ -1,0 +1,100 @@
+"""Fetches of states into the caller's arrays: which tensors land there, and what is checked before the first is written."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+import transferd as td
+from test_into import nodes  # noqa: F401
+
+SHORT = "copied: it landed beside, since it has less than 64 KiB"
+FOREIGN = "copied: it landed beside, since its array is not all of a Buffer"
+
+
+def state(version: int, step: int) -> dict:
+    rows = np.full((256, 256), version, "float32")
+    return {"model": {"w": rows, "v": rows + 1, "b": np.full(8, version, "float32")}, "step": step, "plain": rows + 2}
+
+
+def zeros(client: td.Client) -> dict:
+    w, v = (client.empty((256, 256), "float32") for _ in range(2))
+    for buffer in (w, v):
+        buffer.numpy()[:] = 0
+    return {"model": {"w": w, "v": v.numpy(), "b": np.zeros(8, "float32")}, "step": 0, "plain": np.zeros((256, 256), "float32")}
+
+
+def arrays(into: dict) -> list:
+    return [np.asarray(value) for value in (*into["model"].values(), into["plain"])]
+
+
+# Promise: python-into
+def test_a_state_lands_in_the_buffers_of_its_reader(nodes) -> None:  # noqa: F811
+    giver, taker, _ = nodes
+    into = zeros(taker)
+    for version in (1, 2, 3):
+        giver.push_state("state", state(version, 10 * version), version=version)
+        got = taker.fetch_state("state", into=into, at_least=version)
+        assert got.version == version and into["step"] == 10 * version == got["step"]
+        assert got.landings == {"model/w": "in place", "model/v": "in place", "model/b": SHORT, "plain": FOREIGN}
+        w, v, b, plain = arrays(into)
+        assert (w == version).all() and (v == version + 1).all() and (b == version).all() and (plain == version + 2).all()
+        assert got["model"]["w"] is into["model"]["w"] and got["model"]["v"] is into["model"]["v"] and not into["model"]["w"].pushed
+        # Beside what the sockets copy, up to 64 KiB of each range through the buffer of the stream: the short tensor, and the array that is no buffer.
+        further = b.nbytes + plain.nbytes
+        sockets = 2 * got.report.bytes
+        assert sockets + further <= got.report.copied <= sockets + further + (192 << 10), got.report
+    for options in ({"staged": True}, {"exactly": 3}):
+        got = taker.fetch_state("state", into=into, **options)
+        assert (got.landings["model/w"] == "in place") == ("exactly" in options)
+    here = zeros(giver)
+    got = giver.fetch_state("state", into=here)
+    assert "this host" in got.landings["model/w"] and (here["model"]["w"].numpy() == 3).all()
+
+
+# Promise: python-into
+def test_a_state_lands_in_an_event_loop(nodes) -> None:  # noqa: F811
+    giver, _, path = nodes
+    giver.push_state("async", state(7, 1))
+
+    async def run() -> None:
+        async with await td.aio.connect(path, arena="8MiB") as client:
+            w = await client.empty((256, 256), "float32")
+            got = await client.fetch_state("async", into={"model": {"w": w}})
+            assert got.landings == {"model/w": "in place"} and (w.numpy() == 7).all()
+
+    asyncio.run(run())
+
+
+# Promise: python-into
+@pytest.mark.parametrize("wrong", ["shape", "name", "value", "kind"])
+def test_nothing_lands_unless_all_of_the_state_fits(nodes, wrong: str) -> None:  # noqa: F811
+    giver, taker, _ = nodes
+    giver.push_state("fits", {**state(4, 4), "pair": (1, 2)})
+    into = {**zeros(taker), "pair": (1, 2)}
+    if wrong == "shape":
+        into["model"]["b"] = np.zeros(9, "float32")
+    elif wrong == "name":
+        into["other"] = np.zeros(1)
+    elif wrong == "value":
+        into["pair"] = (1, 3)
+    else:
+        into["plain"] = [np.zeros((256, 256), "float32")]
+    with pytest.raises((td.Invalid, KeyError)):
+        taker.fetch_state("fits", into=into)
+    assert not any(np.asarray(array).any() for array in into["model"].values()) and into["step"] == 0
+    assert not into["model"]["w"].pushed
+
+
+# Promise: python-into
+def test_tied_entries_land_once(nodes) -> None:  # noqa: F811
+    giver, taker, _ = nodes
+    w = np.full((256, 256), 5, "float32")
+    giver.push_state("tied", {"a": w, "b": w})
+    buffer = taker.empty((256, 256), "float32")
+    got = taker.fetch_state("tied", into={"a": buffer, "b": buffer})
+    assert got.landings == {"a": "in place", "b": "in place"} and (buffer.numpy() == 5).all()
+    apart = [taker.empty((256, 256), "float32") for _ in range(2)]
+    got = taker.fetch_state("tied", into={"a": apart[0], "b": apart[1]})
+    assert all((buffer.numpy() == 5).all() for buffer in apart) and "in place" not in got.landings.values()
