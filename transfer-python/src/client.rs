@@ -2,7 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::errors::{self, About};
-use crate::fetch_options::{FetchOptions, Versions, Which, choose};
+use crate::fetch_options::{FetchOptions, Proving, Versions, Which, choose};
 use crate::memory::Fetched;
 use crate::memory::Ours;
 use crate::options::{self, PushOptions};
@@ -194,10 +194,13 @@ impl Client {
     /// see them. The call returns, or raises, when no other process can write there any more. With `staged` they land beside the buffer
     /// first and are copied, so that it is never half new.
     ///
+    /// With `verify` what comes is compared with the digests of its push, if that has made some, and `WrongDigest` is raised if a byte is wrong;
+    /// `report.verified` says how many bytes were compared. `require_digest` verifies, and raises `NoDigest` for a version without.
+    ///
     /// With `into`, returns a `FetchedInto`, or raises `DestinationTorn` if the buffer may be half new. Else returns a `Tensor`: read-only, and without a copy where the fabric allows. Raises `Timeout`, `VersionGone`,
     /// `PermissionDenied`, `PeerLost`, `RequireUnmet`, `SidecarGone`, `Forked`.
-    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None, slice = None, into = None, staged = false),
-        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None, slice=None, into=None, staged=False)")]
+    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None, slice = None, into = None, staged = false, verify = false, require_digest = false),
+        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None, slice=None, into=None, staged=False, verify=False, require_digest=False)")]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
     fn fetch(
         &self,
@@ -212,14 +215,17 @@ impl Client {
         slice: Option<&Bound<'_, PyAny>>,
         into: Option<&Bound<'_, Buffer>>,
         staged: bool,
+        verify: bool,
+        require_digest: bool,
     ) -> PyResult<Py<PyAny>> {
-        let which = Which::of([at_least, exactly, after], timeout, require, trace)?;
+        let proving = Proving { is_asked: verify, is_required: require_digest };
+        let which = Which::of([at_least, exactly, after], timeout, require, trace, proving)?;
         run(py, self.begin_fetch(py, key, &which, (slice, into, staged))?)
     }
 
     /// Begins a fetch, and returns it as a `Pending`. Its arguments are those of `fetch`.
-    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None, slice = None, into = None, staged = false),
-        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None, slice=None, into=None, staged=False)")]
+    #[pyo3(signature = (key, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None, slice = None, into = None, staged = false, verify = false, require_digest = false),
+        text_signature = "($self, key, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None, slice=None, into=None, staged=False, verify=False, require_digest=False)")]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
     fn fetch_later(
         &self,
@@ -234,15 +240,18 @@ impl Client {
         slice: Option<&Bound<'_, PyAny>>,
         into: Option<&Bound<'_, Buffer>>,
         staged: bool,
+        verify: bool,
+        require_digest: bool,
     ) -> PyResult<Pending> {
-        let which = Which::of([at_least, exactly, after], timeout, require, trace)?;
+        let proving = Proving { is_asked: verify, is_required: require_digest };
+        let which = Which::of([at_least, exactly, after], timeout, require, trace, proving)?;
         let pending = Pending::new(self.begin_fetch(py, key, &which, (slice, into, staged))?);
         pending.begin(py);
         Ok(pending)
     }
 
-    #[pyo3(signature = (keys, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None),
-        text_signature = "($self, keys, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None)")]
+    #[pyo3(signature = (keys, *, at_least = None, exactly = None, after = None, timeout = options::DEFAULT_TIMEOUT, require = None, trace = None, verify = false, require_digest = false),
+        text_signature = "($self, keys, *, at_least=None, exactly=None, after=None, timeout=30.0, require=None, trace=None, verify=False, require_digest=False)")]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword argument")]
     fn _fetch_many(
         &self,
@@ -254,8 +263,12 @@ impl Client {
         #[pyo3(from_py_with = options::timeout)] timeout: Duration,
         require: Option<&str>,
         trace: Option<&str>,
+        verify: bool,
+        require_digest: bool,
     ) -> PyResult<Pending> {
-        let Which { versions, .. } = Which::of([at_least, exactly, after], timeout, require, trace)?;
+        let proving = Proving { is_asked: verify, is_required: require_digest };
+        proving.refuse(py, "what fetch_many brings")?;
+        let Which { versions, .. } = Which::of([at_least, exactly, after], timeout, require, trace, proving)?;
         let (started, guard) = (Instant::now(), self.guard.clone());
         let mut fetch = self.handle(py)?.fetch_many(&keys).timeout(timeout);
         if let Some(fabric) = options::fabric(py, require)? {

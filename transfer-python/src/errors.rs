@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use std::time::Duration;
 use transfer_client::gpu::CudaError;
-use transfer_client::{BatchError, BundleError, Error, FailureCode, ShardedError};
+use transfer_client::{BatchError, BundleError, DigestError, Error, FailureCode, ShardedError};
 use transfer_exchange::ExchangeError;
 
 /// Makes an exception, by the Python function that makes all errors of the package.
@@ -95,6 +95,11 @@ fn code(error: &Error) -> String {
         Error::NoAnswer { .. } => "no_answer",
         Error::NotAlone { .. } | Error::Bundle(BundleError::NotAlone { .. }) => "not_alone",
         Error::OtherClient { .. } => "other_client",
+        Error::Digest(error) => match **error {
+            DigestError::WrongDigest { .. } => "wrong_digest",
+            DigestError::NoDigest { .. } => "no_digest",
+            _ => "invalid",
+        },
         Error::Batch(BatchError::NotRead { .. }) => "not_read",
         Error::Batch(BatchError::Ended { .. }) => "closed",
         Error::Sharded(error) => match **error {

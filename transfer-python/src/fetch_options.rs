@@ -60,12 +60,33 @@ macro_rules! apply {
     }};
 }
 
+/// Whether a fetch compares what comes with the digests of the push, and refuses a version without.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Proving {
+    pub(crate) is_asked: bool,
+    pub(crate) is_required: bool,
+}
+
+impl Proving {
+    /// Refuses to compare `what`, if that is asked for.
+    pub(crate) fn refuse(self, py: Python<'_>, what: &str) -> PyResult<()> {
+        match self.is_asked || self.is_required {
+            true => Err(crate::errors::invalid(
+                py,
+                &format!("{what} cannot be compared with digests: leave verify and require_digest out"),
+            )),
+            false => Ok(()),
+        }
+    }
+}
+
 /// The version, time-out and fabric of a fetch.
 pub(crate) struct Which<'a> {
     pub(crate) versions: Versions,
     pub(crate) timeout: Duration,
     pub(crate) require: Option<&'a str>,
     pub(crate) trace: Option<&'a str>,
+    pub(crate) proving: Proving,
 }
 
 impl<'a> Which<'a> {
@@ -75,8 +96,9 @@ impl<'a> Which<'a> {
         timeout: Duration,
         require: Option<&'a str>,
         trace: Option<&'a str>,
+        proving: Proving,
     ) -> PyResult<Which<'a>> {
-        Ok(Which { versions: Versions::of(versions)?, timeout, require, trace })
+        Ok(Which { versions: Versions::of(versions)?, timeout, require, trace, proving })
     }
 
     pub(crate) fn apply<T>(
@@ -84,6 +106,11 @@ impl<'a> Which<'a> {
         py: Python<'_>,
         fetch: Fetch<transfer_client::BlockingClient, T>,
     ) -> PyResult<Fetch<transfer_client::BlockingClient, T>> {
+        let fetch = match self.proving {
+            Proving { is_required: true, .. } => fetch.require_digest(),
+            Proving { is_asked: true, .. } => fetch.verify(),
+            _ => fetch,
+        };
         Ok(apply!(py, fetch, self))
     }
 
@@ -93,6 +120,7 @@ impl<'a> Which<'a> {
         py: Python<'_>,
         take: Take<transfer_client::BlockingClient>,
     ) -> PyResult<Take<transfer_client::BlockingClient>> {
+        self.proving.refuse(py, "rows of a tensor")?;
         Ok(apply!(py, take, self))
     }
 }
@@ -110,6 +138,7 @@ impl Which<'_> {
                 "the parts of a sharded state may come by several fabrics: it has no require",
             ));
         }
+        self.proving.refuse(py, "the parts of a sharded state")?;
         let fetch = fetch.timeout(self.timeout);
         Ok(choose!(py, fetch, self.versions))
     }
@@ -121,12 +150,14 @@ pub(crate) struct FetchOptions {
     pub(crate) timeout: Duration,
     pub(crate) require: Option<String>,
     pub(crate) trace: Option<String>,
+    pub(crate) proving: Proving,
 }
 
 impl FetchOptions {
     pub(crate) fn read(options: &Bound<'_, PyDict>) -> PyResult<FetchOptions> {
         let timeout = options::DEFAULT_TIMEOUT;
-        let mut read = FetchOptions { versions: Versions::default(), timeout, require: None, trace: None };
+        let (versions, proving) = (Versions::default(), Proving::default());
+        let mut read = FetchOptions { versions, timeout, require: None, trace: None, proving };
         for (name, value) in options {
             match name.extract::<String>()?.as_str() {
                 "at_least" => read.versions.at_least = options::version(&value, "at_least")?,
@@ -135,6 +166,8 @@ impl FetchOptions {
                 "timeout" => read.timeout = options::timeout(&value)?,
                 "require" => read.require = value.extract()?,
                 "trace" => read.trace = value.extract()?,
+                "verify" => read.proving.is_asked = value.extract()?,
+                "require_digest" => read.proving.is_required = value.extract()?,
                 other => {
                     let text = format!("a fetch has no argument {other:?}");
                     return Err(pyo3::exceptions::PyTypeError::new_err(text));
@@ -145,7 +178,8 @@ impl FetchOptions {
     }
 
     pub(crate) fn borrow(&self) -> Which<'_> {
-        let FetchOptions { versions, timeout, require, trace } = self;
-        Which { versions: *versions, timeout: *timeout, require: require.as_deref(), trace: trace.as_deref() }
+        let FetchOptions { versions, timeout, require, trace, proving } = self;
+        let (require, trace) = (require.as_deref(), trace.as_deref());
+        Which { versions: *versions, timeout: *timeout, require, trace, proving: *proving }
     }
 }

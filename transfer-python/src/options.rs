@@ -7,7 +7,7 @@ use pyo3::types::PyDict;
 use std::fmt::Display;
 use std::num::NonZeroU32;
 use std::time::Duration;
-use transfer_client::{BlockingClient, FabricKind, Push, PushShards, TraceContext, Until};
+use transfer_client::{BlockingClient, Digest, FabricKind, Push, PushShards, TraceContext, Until};
 
 /// An unlimited time-out.
 pub(crate) const FOR_EVER: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -154,13 +154,14 @@ pub(crate) fn trace(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Trace
 
 /// Checks that there are no options that a push of shards does not have. Its version is an argument of its own.
 pub(crate) fn check_for_shards(options: &PushOptions, py: Python<'_>) -> PyResult<()> {
-    let PushOptions { to, require, keep, outlive, takeover, .. } = options;
+    let PushOptions { to, require, keep, outlive, takeover, digest, .. } = options;
     let others = [
         ("to", to.is_some()),
         ("require", require.is_some()),
         ("keep", keep.is_some()),
         ("outlive", *outlive),
         ("takeover", *takeover),
+        ("digest", digest.is_some()),
     ];
     match others.into_iter().find(|(_, is_given)| *is_given) {
         Some((name, _)) => Err(errors::invalid(py, &format!("a push of a rank's shards has no argument {name:?}"))),
@@ -189,6 +190,7 @@ pub(crate) struct PushOptions {
     takeover: bool,
     readable_by: Vec<String>,
     trace: Option<TraceContext>,
+    digest: Option<Digest>,
 }
 
 impl PushOptions {
@@ -205,6 +207,7 @@ impl PushOptions {
             takeover: false,
             readable_by: Vec::new(),
             trace: None,
+            digest: None,
         };
         for (name, value) in options {
             match name.extract::<String>()?.as_str() {
@@ -217,6 +220,7 @@ impl PushOptions {
                 "takeover" => read.takeover = value.extract()?,
                 "readable_by" => read.readable_by = value.extract()?,
                 "trace" => read.trace = trace(py, value.extract::<Option<String>>()?.as_deref())?,
+                "digest" => read.digest = digest(&value)?,
                 other => return Err(PyTypeError::new_err(format!("a push has no argument {other:?}"))),
             }
         }
@@ -246,8 +250,26 @@ impl PushOptions {
         if let Some(trace) = self.trace {
             push = push.trace(trace);
         }
+        if let Some(digest) = self.digest {
+            push = push.digest(digest);
+        }
         self.readable_by.iter().fold(push, |push, tenant| push.readable_by(tenant))
     }
+}
+
+/// Parses a bool, or the name of a hash function. True is the default one.
+fn digest(value: &Bound<'_, PyAny>) -> PyResult<Option<Digest>> {
+    if let Ok(is_wanted) = value.extract::<Option<bool>>() {
+        return Ok(is_wanted.unwrap_or(false).then_some(Digest::Xxh3));
+    }
+    let digest = value.extract::<String>().ok().and_then(|name| Digest::from_name(&name));
+    digest.map(Some).map_or_else(
+        || {
+            let text = format!("digest is a bool, \"xxh3\" or \"blake3\"; this is {}", value.repr()?);
+            Err(errors::invalid(value.py(), &text))
+        },
+        Ok,
+    )
 }
 
 /// Parses "replaced", "deleted", or the number of fetches.

@@ -42,6 +42,13 @@ impl Report {
         self.0.copied
     }
 
+    /// Of a fetch with `verify`: the bytes that were compared with the digests of the push. 0 for a version without digests, and for one that
+    /// is read where its pusher has it, on this host: nothing was moved.
+    #[getter]
+    fn verified(&self) -> u64 {
+        self.0.verified
+    }
+
     /// Seconds from the request until the transfer was on its way.
     #[getter]
     fn queued(&self) -> f64 {

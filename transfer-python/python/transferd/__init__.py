@@ -47,6 +47,7 @@ from ._errors import (
     KeyOwned,
     Lost,
     NoDevice,
+    NoDigest,
     PeerLost,
     PermissionDenied,
     RequireUnmet,
@@ -54,6 +55,7 @@ from ._errors import (
     StillExported,
     Timeout,
     VersionGone,
+    WrongDigest,
 )
 from ._exchange import Exchange, ExchangeReader, ExchangeTask
 from ._init import init
@@ -86,6 +88,7 @@ __all__ = [
     "Landed",
     "Lost",
     "NoDevice",
+    "NoDigest",
     "Pending",
     "PeerLost",
     "PermissionDenied",
@@ -108,6 +111,7 @@ __all__ = [
     "TwoBuffers",
     "TwoStateBuffers",
     "VersionGone",
+    "WrongDigest",
     "__version__",
     "aio",
     "connect",

@@ -44,6 +44,8 @@ class PushOptions(TypedDict, total=False):
     """Other tenants that may fetch it."""
     trace: str | None
     """The trace context of this push, as a traceparent."""
+    digest: bool | Literal["xxh3", "blake3"] | None
+    """Makes digests, with which a fetch with `verify` compares: True is "xxh3", which finds damage at the speed of memory; nobody can forge "blake3"."""
 
 
 class FetchOptions(TypedDict, total=False):
@@ -62,6 +64,10 @@ class FetchOptions(TypedDict, total=False):
     """The fabric that has to carry it."""
     trace: str | None
     """The trace context of this fetch, as a traceparent."""
+    verify: bool
+    """Compares what comes with the digests of its push, if that has made some. Nothing is returned if a byte is wrong."""
+    require_digest: bool
+    """Verifies, and refuses a version without digests."""
 
 
 def allocate(client: _native.Client, shape: int | Sequence[int], dtype: object, timeout: float | None) -> Call[Buffer]:

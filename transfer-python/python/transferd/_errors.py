@@ -111,6 +111,14 @@ class DestinationTorn(Error):
     """A fetch into a buffer has failed, and the buffer may be half new. Nobody writes there any more; the text says why it failed."""
 
 
+class WrongDigest(Error):
+    """The bytes that came are not those of which the push made its digests. None of them is returned; the text names the chunk."""
+
+
+class NoDigest(Error):
+    """The version has no digests, and the fetch requires them: its pusher has to make them, with `digest=`."""
+
+
 class Invalid(Error, ValueError):
     """An argument that cannot be; the text says what would be right."""
 
@@ -141,6 +149,8 @@ _CLASSES: dict[str, type[Error]] = {
     "not_staged": Timeout,
     "over": ExchangeOver,
     "destination_torn": DestinationTorn,
+    "wrong_digest": WrongDigest,
+    "no_digest": NoDigest,
     "invalid": Invalid,
 }
 

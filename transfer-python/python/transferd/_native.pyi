@@ -108,6 +108,8 @@ class Client:
         slice: object = None,
         into: None = None,
         staged: bool = False,
+        verify: bool = False,
+        require_digest: bool = False,
     ) -> Tensor: ...
     @overload
     def fetch(
@@ -123,6 +125,8 @@ class Client:
         slice: object = None,
         into: Buffer,
         staged: bool = False,
+        verify: bool = False,
+        require_digest: bool = False,
     ) -> FetchedInto: ...
     @overload
     def fetch_later(
@@ -138,6 +142,8 @@ class Client:
         slice: object = None,
         into: None = None,
         staged: bool = False,
+        verify: bool = False,
+        require_digest: bool = False,
     ) -> Pending[Tensor]: ...
     @overload
     def fetch_later(
@@ -153,6 +159,8 @@ class Client:
         slice: object = None,
         into: Buffer,
         staged: bool = False,
+        verify: bool = False,
+        require_digest: bool = False,
     ) -> Pending[FetchedInto]: ...
     def _fetch_many(
         self,
@@ -164,6 +172,8 @@ class Client:
         timeout: float | None = 30.0,
         require: str | None = None,
         trace: str | None = None,
+        verify: bool = False,
+        require_digest: bool = False,
     ) -> Pending[list[Tensor | Error]]: ...
     def _take(self, key: str, indices: bytes, options: Mapping[str, Any]) -> Pending[Tensor]: ...
     def _fetch_table(self, key: str, options: Mapping[str, Any]) -> Pending[Table]: ...
@@ -312,6 +322,8 @@ class Report:
     def bytes(self) -> int: ...
     @property
     def copied(self) -> int: ...
+    @property
+    def verified(self) -> int: ...
     @property
     def queued(self) -> float: ...
     @property
