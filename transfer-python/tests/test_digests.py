@@ -57,7 +57,9 @@ def test_a_state_is_compared_with_the_digests_of_its_push(nodes):
 
         assert asyncio.run(fetch()) == state.report.verified
         damage(view, 5 << 20)
-        into = {"w": np.zeros(1 << 21, "float32"), "step": 0}
+        # Where it would land in place otherwise.
+        into = {"w": reader.empty((1 << 21,), "float32").numpy(), "step": 0}
+        into["w"][:] = 0
         for call in (lambda: reader.fetch_state("policy", verify=True), lambda: reader.fetch_state("policy", require_digest=True, into=into)):
             with pytest.raises(td.WrongDigest, match='chunk 1, bytes 4194304 to 8388608, of version 1 of key "policy"') as e:
                 call()
