@@ -4,7 +4,8 @@ use std::time::Duration;
 use transfer_client::{
     BlockingClient, Client, DType, Error, FailureCode, FetchedBundle, PushedShards, Rank, Shard, ShardedError, Slice, s,
 };
-use transfer_tests::{Carrier, Ctl, Scene, programs};
+use transfer_tests::status::Seen;
+use transfer_tests::{Carrier, Ctl, Scene, poll, programs};
 
 const ROWS: u64 = 400;
 const COLUMNS: u64 = 600;
@@ -364,7 +365,47 @@ fn version_that_is_fetched_is_held_at_the_next_home_when_the_first_one_dies() {
     scene.end();
 }
 
-// Promise: sharded-restart
+// Promise: lost-homes, seen to fail
+#[test]
+fn version_that_is_half_committed_becomes_whole_when_its_home_dies() {
+    let arguments = ["--pool-bytes", "16MiB", "--listen", "127.0.0.1:0"];
+    let mut scene = Scene::with(&[&arguments, &arguments, &arguments]);
+    // The home is where the first commit is made. Its node has one rank.
+    let ranks: Vec<_> =
+        (0..4).map(|rank| connect(scene.nodes[[0, 0, 2, 1][rank]].socket(), &format!("rank-{rank}"))).collect();
+    for rank in [3, 0, 1, 2] {
+        push(&ranks[rank as usize], rank, 1).expect("pushed");
+    }
+    for rank in [1, 2] {
+        push(&ranks[rank as usize], rank, 2).expect("committed");
+    }
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let (rows, columns) = quarter(0);
+            let shards = [shard(&ranks[0], rows, columns, 2)];
+            ranks[0].push_shards("policy", 2, Rank { rank: 0, world_size: 4 }, shards).whole().call()
+        });
+        let three_of_four = |s: &Seen| s.status.unfinished_versions.iter().any(|v| (v.version, v.committed) == (2, 3));
+        scene.nodes[1].until("3 of 4 ranks have committed", three_of_four);
+        scene.nodes[1].kill();
+        // Rank 2 asks nothing, and its node recites all the same.
+        poll(|| {
+            let next = [0, 2].map(|node| scene.nodes[node].status());
+            if next.iter().any(three_of_four) { Ok(()) } else { Err(Box::new(next)) }
+        })
+        .unwrap_or_else(|seen| panic!("no home knows of 3 ranks: {seen:#?}"));
+        let again = connect(scene.a().socket(), "rank-3-again");
+        assert!(push(&again, 3, 2).expect("pushed").is_whole);
+        assert!(waits.join().expect("no panic").expect("pushed").is_whole);
+        assert_eq!(elements(&slice(&again, s![])), numbers(0..ROWS, 0..COLUMNS, 2));
+    });
+    drop(ranks);
+    scene.nodes[1].restart();
+    scene.note_idle_of(1);
+    scene.end();
+}
+
+// Promise: sharded-restart, seen to fail
 #[test]
 fn restart_begins_the_versions_again_and_ranks_of_an_earlier_one_are_refused() {
     let (scene, ranks) = four_ranks();

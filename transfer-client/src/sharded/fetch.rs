@@ -8,7 +8,7 @@ use super::plan::{GlobalTensor, Holder, Target};
 use super::plans::{Plan, PlanOf};
 use super::records::shards_key;
 use super::requests::{Ask, Asked, Output, asks};
-use super::roster::{self, Hold, Looked, Manifest, is_late};
+use super::roster::{self, Awaited, Hold, Manifest, is_late};
 use crate::bundle::{FetchedBundle, FetchedSlices, Wanted, take_bundle};
 use crate::error::{BundleError, Error, ShardedError};
 use crate::fetch::{Fetch, FetchOptions, does_not_fit};
@@ -31,6 +31,9 @@ const AT_ONCE: usize = 4;
 
 /// The slowest rate at which a request is waited for, in bytes per second, beyond the time after which a rank counts as gone.
 const SLOWEST: u64 = 4 << 20;
+
+/// The pause before a manifest is looked for again.
+const MANIFEST_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The shortest requests of a fetch, in bytes.
 const MIN_REQUEST_BYTES: u64 = 64 << 10;
@@ -180,13 +183,23 @@ impl OfState {
             // Its ranks keep the version until the hold ends, however many follow meanwhile.
             let hold = Hold::begin(&io, &self.key, manifest.version).await;
             let is_exact = matches!(options.select, Select::Exactly(_));
-            if let Some(Looked { restart, whole: Some(whole), .. }) = roster::look(&io, &self.key).await
-                && (restart, whole) > (manifest.restart, manifest.version)
-                && !is_exact
-            {
-                // Its manifest is about to be seen.
-                io.sleep_until(Instant::now() + Duration::from_millis(20)).await;
-                continue;
+            // A manifest is published before its version is whole, and not taken back if that fails.
+            match roster::until_whole(&io, &self.key, manifest.restart, manifest.version, None).await {
+                Ok(Awaited::Whole { restart, version })
+                    if (restart, version) > (manifest.restart, manifest.version) && !is_exact =>
+                {
+                    // Its manifest is about to be seen.
+                    io.sleep_until(Instant::now() + MANIFEST_INTERVAL).await;
+                    continue;
+                }
+                // The versions have begun again, and the first is not whole yet.
+                Err(e) if e.failure_code() == Some(FailureCode::VersionGone) && !is_exact => {
+                    io.sleep_until(Instant::now() + MANIFEST_INTERVAL).await;
+                    continue;
+                }
+                Err(e) if is_said(&e) => return Err(e),
+                // Where its home cannot be asked, or is another tenant's, what is published is taken for whole.
+                Ok(_) | Err(_) => {}
             }
             let fetched = self.version(&io, &manifest, wanted.as_deref(), options);
             let Ok(fetched) = io.first(fetched, hold.last(&io, &self.key, manifest.version)).await;
@@ -398,6 +411,11 @@ impl OfState {
             Ok(fetched) => fetched,
         }
     }
+}
+
+/// Whether a roster has said that a version is not whole, or has not said in time that it is.
+fn is_said(error: &Error) -> bool {
+    matches!(error, Error::Sharded(_)) || is_late(error) || error.failure_code() == Some(FailureCode::VersionGone)
 }
 
 fn is_too_large(error: &Error) -> bool {

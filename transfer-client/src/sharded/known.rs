@@ -124,9 +124,9 @@ impl KnownShards {
 }
 
 impl PushedRank {
-    fn ended_by(&mut self, Looked { restart, whole, ref held }: Looked) -> Vec<Kept> {
-        if restart != self.restart || whole < self.whole {
-            // The home is another one, which does not know what was held at the one before. Or this rank is about to be refused.
+    fn ended_by(&mut self, Looked { restart, whole, settled, ref held }: Looked) -> Vec<Kept> {
+        if restart != self.restart || whole < self.whole || !settled {
+            // The home may be another one, which does not know what was held at the one before. Or this rank is about to be refused.
             return Vec::new();
         }
         self.whole = whole;
@@ -249,13 +249,16 @@ mod tests {
         }
         let mut rank = PushedRank { instance: 0, is_busy: true, restart: 1, whole: Some(3), kept };
         let mut ended = |whole, held: &[u64]| -> Vec<u64> {
-            let looked = Looked { restart: 1, whole, held: held.to_vec() };
+            let looked = Looked { restart: 1, whole, settled: true, held: held.to_vec() };
             rank.ended_by(looked).into_iter().map(|kept| kept.version).collect()
         };
         // A home that is new knows no holds.
         assert_eq!((ended(None, &[]), ended(Some(2), &[])), (vec![], vec![]));
         assert_eq!(ended(Some(3), &[1]), [2]);
         assert_eq!(ended(Some(4), &[]), [1, 3]);
-        assert_eq!(rank.ended_by(Looked { restart: 2, whole: Some(9), held: Vec::new() }), []);
+        let looked = |restart, settled| Looked { restart, whole: Some(9), settled, held: Vec::new() };
+        rank.kept[0] = Some(Kept { version: 5, instance: 5 });
+        assert_eq!((rank.ended_by(looked(2, true)), rank.ended_by(looked(1, false))), (vec![], vec![]));
+        assert_eq!(rank.ended_by(looked(1, true)).len(), 1);
     }
 }

@@ -4,7 +4,7 @@ use super::known::{Kept, KnownLayout, KnownShards, Pushing};
 use super::layouts::{ABSENT, of_ranks};
 use super::records::{LAYOUTS, MANIFEST, RECORD, entries, layout, layouts_bytes, manifest_bytes, record_bytes};
 use super::records::{shard, shards_key, table};
-use super::roster;
+use super::roster::{self, Awaited};
 use crate::bundle::{BundleTensor, source};
 use crate::error::{Error, ShardedError};
 use crate::fetch::FetchOptions;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_core::op::{Command, Failure, FailureCode, RankCommit, RosterAnswer, RosterAsk};
-use transfer_core::tensor::{Key, Select, TensorName, Version};
+use transfer_core::tensor::{Key, TensorName, Version};
 
 /// A box of a global tensor.
 #[derive(Debug)]
@@ -265,19 +265,14 @@ async fn commit(
             return Err(e);
         }
     };
-    if until_whole && !made_whole {
-        // The manifest of this version, or of a later one. One of before a restart is neither.
-        let mut select = Select::AtLeast(Version(version));
-        loop {
-            let options = FetchOptions { select, ..FetchOptions::new() };
-            let found = roster::manifest(&io, &key, options).await?;
-            if found.restart >= restart {
-                break;
-            }
-            select = Select::After(Version(found.version));
+    let mut is_whole = made_whole;
+    while until_whole && !is_whole {
+        match roster::until_whole(&io, &key, restart, version, Some(rank)).await? {
+            Awaited::Whole { .. } => is_whole = true,
+            Awaited::Publish(ranks) => is_whole = make_whole(&io, &connection, &key, &of, ranks).await?,
         }
     }
-    Ok(PushedShards { pushed, is_whole: made_whole || until_whole })
+    Ok(PushedShards { pushed, is_whole })
 }
 
 /// Checks that the ranks have all of each tensor, and publishes the manifest. Returns `false` if another worker does, because a rank
@@ -323,11 +318,7 @@ async fn make_whole(
     match roster::ask_until(io, key, question).await {
         Ok(_) => Ok(true),
         Err(e) if e.failure_code() == Some(FailureCode::VersionGone) => Ok(false),
-        // Its home was lost, and the next one does not know the version. It is published.
-        Err(e) => {
-            tracing::warn!(%key, version = of.version, "the roster was not told that the version is whole: {e}");
-            Ok(true)
-        }
+        Err(e) => Err(e),
     }
 }
 

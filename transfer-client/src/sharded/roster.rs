@@ -52,10 +52,16 @@ pub(super) fn is_late(error: &Error) -> bool {
 
 /// Asks until a home answers, which may be a new one. The question may be asked twice.
 pub(super) async fn ask_until(io: &Io, key: &Key, question: RosterAsk) -> Result<RosterAnswer, Error> {
+    ask_within(io, key, question, Duration::MAX).await
+}
+
+/// Asks until a home answers. A home is looked for so long, and an answer is waited for until the end of the call.
+async fn ask_within(io: &Io, key: &Key, question: RosterAsk, patience: Duration) -> Result<RosterAnswer, Error> {
+    let begun = Instant::now();
     loop {
         let left = io.left(Duration::MAX);
         match ask(io, key, question.clone(), left).await {
-            Err(e) if is_lost(&e) && io.left(RETRY_INTERVAL) == RETRY_INTERVAL => {
+            Err(e) if is_lost(&e) && begun.elapsed() < patience && io.left(RETRY_INTERVAL) == RETRY_INTERVAL => {
                 io.sleep_until(Instant::now() + RETRY_INTERVAL).await
             }
             answer => return answer,
@@ -70,6 +76,8 @@ pub(crate) struct Looked {
     pub(crate) restart: u64,
     /// The newest that is whole.
     pub(crate) whole: Option<u64>,
+    /// Whether its home knows both that and what is held.
+    pub(crate) settled: bool,
     /// Those that are held.
     pub(crate) held: Vec<u64>,
 }
@@ -77,11 +85,41 @@ pub(crate) struct Looked {
 /// Looks at the versions of a state. `None` if its home does not answer soon.
 pub(super) async fn look(io: &Io, key: &Key) -> Option<Looked> {
     match ask(io, key, RosterAsk::Look, io.left(HELP)).await {
-        Ok(RosterAnswer::State { restart, whole, held }) => {
+        Ok(RosterAnswer::State { restart, whole, settled, held }) => {
             let (whole, held) = (whole.map(|version| version.0), held.into_iter().map(|version| version.0).collect());
-            Some(Looked { restart, whole, held })
+            Some(Looked { restart, whole, settled, held })
         }
         _ => None,
+    }
+}
+
+/// The answer to a wait for a whole version.
+pub(super) enum Awaited {
+    /// This one is whole, of versions that have begun with this restart.
+    Whole { restart: u64, version: u64 },
+    /// All ranks have committed it, and the worker that had to publish it was lost with the roster's last home. The digest of the ranks.
+    Publish(u64),
+}
+
+/// Waits until a version or a later one is whole, also while the home of the roster changes.
+pub(super) async fn until_whole(
+    io: &Io,
+    key: &Key,
+    restart: u64,
+    version: u64,
+    rank: Option<u32>,
+) -> Result<Awaited, Error> {
+    let question = RosterAsk::UntilWhole { restart, version: Version(version), rank };
+    // A reader goes on without a home that cannot be reached.
+    let patience = if rank.is_some() { Duration::MAX } else { ABSENT };
+    match ask_within(io, key, question, patience).await {
+        Ok(RosterAnswer::State { restart, whole, .. }) => {
+            Ok(Awaited::Whole { restart, version: whole.map_or(version, |whole| whole.0) })
+        }
+        Ok(RosterAnswer::Committed { ranks, .. }) => Ok(Awaited::Publish(ranks)),
+        Ok(answer) => Err(unexpected(key, &answer)),
+        Err(e) if is_late(&e) => Err(not_whole(io, key, version, e).await),
+        Err(e) => Err(e),
     }
 }
 

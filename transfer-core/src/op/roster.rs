@@ -8,7 +8,7 @@ pub const MAX_WORLD_SIZE: u32 = 16_384;
 /// The most ranks that one [`RosterAnswer::Ranks`] or [`RosterAnswer::Missing`] lists.
 pub const MAX_LISTED_RANKS: usize = 64;
 
-/// What is asked of the roster of a sharded state. `Commit`, `Withdraw`, `Published` and `Forget` change it.
+/// What is asked of the roster of a sharded state. `Commit`, `Withdraw`, `Published`, `Forget` and `Recite` change it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RosterAsk {
@@ -60,6 +60,36 @@ pub enum RosterAsk {
         /// The version.
         version: Version,
     },
+    /// Wait until this version, or a later one, is whole. Answered by [`RosterAnswer::State`]; or by [`RosterAnswer::Committed`], if all ranks
+    /// have committed it and the worker that had to publish the manifest was lost with the roster's last home. Then this worker has to.
+    UntilWhole {
+        /// See [`RankCommit::restart`].
+        restart: u64,
+        /// The version.
+        version: Version,
+        /// The rank of the worker that asks, if it has committed the version.
+        rank: Option<u32>,
+    },
+    /// Says what a node knows of a state to its next home. Nodes say so, and workers cannot. It has no answer.
+    Recite {
+        /// See [`RankCommit::restart`].
+        restart: u64,
+        /// The newest version that the node knows to be whole.
+        whole: Option<Version>,
+        /// A commit of a worker of the node.
+        commit: Option<RankCommit>,
+    },
+}
+
+impl RosterAsk {
+    /// The restart with which the versions begin that it is about, if it says so.
+    pub(crate) fn restart(&self) -> Option<u64> {
+        match self {
+            RosterAsk::Commit(commit) => Some(commit.restart),
+            RosterAsk::UntilWhole { restart, .. } => Some(*restart),
+            _ => None,
+        }
+    }
 }
 
 /// A rank's commit of one version.
@@ -131,6 +161,8 @@ pub enum RosterAnswer {
         restart: u64,
         /// The newest version that is whole.
         whole: Option<Version>,
+        /// Whether the home knows which versions are whole and held. One that has just taken the place of another may not.
+        settled: bool,
         /// The versions that somebody holds, at most [`MAX_LISTED_RANKS`], the newest first.
         held: Vec<Version>,
     },

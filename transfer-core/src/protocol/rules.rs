@@ -83,4 +83,6 @@ pub(crate) enum Broken {
     ForgetsHolds,
     /// Counts the commit of a rank of an earlier restart of a sharded state.
     AcceptsOlderRestarts,
+    /// Does not say to the next home of a sharded state what its workers have committed.
+    ForgetsCommits,
 }

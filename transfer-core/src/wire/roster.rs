@@ -12,11 +12,34 @@ pub(crate) fn rank_bytes(rank: &CommittedRank) -> usize {
     4 + 8 + 8 + 2 + rank.node.as_str().len()
 }
 
+fn write_commit(w: &mut Writer, c: &RankCommit) {
+    w.u64(c.version.0).u32(c.rank).u32(c.world_size).u64(c.restart).u64(c.instance).u64(c.layout);
+    w.text(c.worker.as_ref().map_or("", Name::as_str));
+}
+
+fn read_commit(r: &mut Reader<'_>) -> Result<RankCommit, WireError> {
+    let (version, rank, world_size) = (Version(r.u64()?), r.u32()?, r.u32()?);
+    let (restart, instance, layout) = (r.u64()?, r.u64()?, r.u64()?);
+    let worker = Some(r.text()?).filter(|text| !text.is_empty()).map(Name::from_bytes).transpose()?;
+    Ok(RankCommit { version, rank, world_size, restart, instance, layout, worker })
+}
+
 pub(super) fn write_ask(w: &mut Writer, ask: &RosterAsk) {
     match ask {
         RosterAsk::Commit(c) => {
-            w.u8(0).u64(c.version.0).u32(c.rank).u32(c.world_size).u64(c.restart).u64(c.instance).u64(c.layout);
-            w.text(c.worker.as_ref().map_or("", Name::as_str));
+            w.u8(0);
+            write_commit(w, c);
+        }
+        RosterAsk::Recite { restart, whole, commit } => {
+            w.u8(9).u64(*restart);
+            write_version(w, *whole);
+            w.u8(u8::from(commit.is_some()));
+            if let Some(commit) = commit {
+                write_commit(w, commit);
+            }
+        }
+        RosterAsk::UntilWhole { restart, version, rank } => {
+            w.u8(8).u64(*restart).u64(version.0).u32(rank.unwrap_or(u32::MAX));
         }
         RosterAsk::Withdraw { version, rank, instance } => {
             w.u8(1).u64(version.0).u32(*rank).u64(*instance);
@@ -44,12 +67,7 @@ pub(super) fn write_ask(w: &mut Writer, ask: &RosterAsk) {
 
 pub(super) fn read_ask(r: &mut Reader<'_>) -> Result<RosterAsk, WireError> {
     Ok(match r.u8()? {
-        0 => {
-            let (version, rank, world_size) = (Version(r.u64()?), r.u32()?, r.u32()?);
-            let (restart, instance, layout) = (r.u64()?, r.u64()?, r.u64()?);
-            let worker = Some(r.text()?).filter(|text| !text.is_empty()).map(Name::from_bytes).transpose()?;
-            RosterAsk::Commit(RankCommit { version, rank, world_size, restart, instance, layout, worker })
-        }
+        0 => RosterAsk::Commit(read_commit(r)?),
         1 => RosterAsk::Withdraw { version: Version(r.u64()?), rank: r.u32()?, instance: r.u64()? },
         2 => RosterAsk::Published { version: Version(r.u64()?), ranks: r.u64()? },
         3 => RosterAsk::Ranks { version: Version(r.u64()?), from: r.u32()? },
@@ -57,9 +75,18 @@ pub(super) fn read_ask(r: &mut Reader<'_>) -> Result<RosterAsk, WireError> {
         5 => RosterAsk::Look,
         6 => RosterAsk::Hold { version: Version(r.u64()?) },
         7 => RosterAsk::Forget { restart: r.u64()?, version: Version(r.u64()?) },
+        8 => {
+            let (restart, version) = (r.u64()?, Version(r.u64()?));
+            RosterAsk::UntilWhole { restart, version, rank: Some(r.u32()?).filter(|rank| *rank != u32::MAX) }
+        }
+        9 => {
+            let (restart, whole) = (r.u64()?, read_version(r)?);
+            let commit = r.flag("whether there is a commit")?.then(|| read_commit(r)).transpose()?;
+            RosterAsk::Recite { restart, whole, commit }
+        }
         n => {
             let (what, value) = ("what is asked of a roster", u64::from(n));
-            return Err(WireError::Value { what, value, expected: "0 to 7" });
+            return Err(WireError::Value { what, value, expected: "0 to 9" });
         }
     })
 }
@@ -94,10 +121,10 @@ pub(super) fn write_answer(w: &mut Writer, answer: &RosterAnswer) {
                 w.u32(*rank);
             }
         }
-        RosterAnswer::State { restart, whole, held } => {
+        RosterAnswer::State { restart, whole, settled, held } => {
             w.u8(3).u64(*restart);
             write_version(w, *whole);
-            w.u8(count(held.len()));
+            w.u8(u8::from(*settled)).u8(count(held.len()));
             for version in held {
                 w.u64(version.0);
             }
@@ -135,8 +162,9 @@ pub(super) fn read_answer(r: &mut Reader<'_>) -> Result<RosterAnswer, WireError>
         }
         3 => {
             let (restart, whole) = (r.u64()?, read_version(r)?);
+            let settled = r.flag("whether the home is settled")?;
             let held = (0..read_count(r)?).map(|_| Ok(Version(r.u64()?))).collect::<Result<_, WireError>>()?;
-            RosterAnswer::State { restart, whole, held }
+            RosterAnswer::State { restart, whole, settled, held }
         }
         n => {
             let (what, value) = ("kind of a roster's answer", u64::from(n));
@@ -154,7 +182,7 @@ pub(super) mod tests {
         let version = Version(7);
         let commit = RankCommit { version, rank: 3, world_size: 8, restart: 2, instance: 5, layout: 6, worker };
         vec![
-            RosterAsk::Commit(commit),
+            RosterAsk::Commit(commit.clone()),
             RosterAsk::Withdraw { version, rank: 3, instance: 5 },
             RosterAsk::Published { version, ranks: 9 },
             RosterAsk::Ranks { version, from: 2 },
@@ -162,6 +190,10 @@ pub(super) mod tests {
             RosterAsk::Look,
             RosterAsk::Hold { version },
             RosterAsk::Forget { restart: 2, version },
+            RosterAsk::UntilWhole { restart: 2, version, rank: Some(3) },
+            RosterAsk::UntilWhole { restart: 2, version, rank: None },
+            RosterAsk::Recite { restart: 2, whole: None, commit: Some(commit) },
+            RosterAsk::Recite { restart: 2, whole: Some(version), commit: None },
         ]
     }
 
@@ -175,7 +207,12 @@ pub(super) mod tests {
             RosterAnswer::Ranks { world_size: 8, next: Some(4), ranks: vec![rank; fit] },
             RosterAnswer::Ranks { world_size: 0, next: None, ranks: Vec::new() },
             RosterAnswer::Missing { world_size: 1000, count: 900, first: (0..64).collect() },
-            RosterAnswer::State { restart: 2, whole: Some(Version(7)), held: (0..64).map(Version).collect() },
+            RosterAnswer::State {
+                restart: 2,
+                whole: Some(Version(7)),
+                settled: true,
+                held: (0..64).map(Version).collect(),
+            },
         ]
     }
 

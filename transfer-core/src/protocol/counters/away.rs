@@ -100,7 +100,10 @@ impl Counters {
         let opened = l.opened.get(&key).filter(|opened| opened.tenants.contains(&tenant));
         match (ask, opened) {
             (CounterAsk::Wait { members }, _) => self.call(now, id, link, AskedFor::Wait { members }),
-            (CounterAsk::Roster(ask), _) => self.call(now, id, link, AskedFor::Roster(ask)),
+            (CounterAsk::Roster(ask), _) => {
+                self.recite_to(link, &key);
+                self.call(now, id, link, AskedFor::Roster(ask));
+            }
             (CounterAsk::Open, Some(opened)) => {
                 let outcome = Outcome::Opened(l.peer.name.clone(), opened.identity);
                 self.end(id, outcome);
@@ -263,6 +266,7 @@ impl Counters {
         if matches!(failure.code, FailureCode::NotOwner | FailureCode::CounterLost) {
             l.opened.remove(&call.key);
             self.claims.forget_wrong(&call.key, &home);
+            self.home_lost(now, link, Some(&call.key));
         }
         let Some((id, op)) = call.op.and_then(|id| Some((id, self.ops.get(&id)?))) else { return };
         match (failure.code, &op.ask) {
@@ -274,11 +278,12 @@ impl Counters {
     }
 
     /// Handles the message COUNTER_ENDED: the counter has lost its name. Its grant is of no further use.
-    pub(crate) fn ended_there(&mut self, link: LinkId, key: &Key) {
+    pub(crate) fn ended_there(&mut self, now: Time, link: LinkId, key: &Key) {
         if let Some(l) = self.links.get_mut(&link) {
             l.opened.remove(key);
         }
         self.forget_home_of(key);
+        self.home_lost(now, link, Some(key));
     }
 
     /// Handles the message CANCELLED, which follows every other answer to the call.
@@ -290,7 +295,7 @@ impl Counters {
 
     /// Handles the loss of a link. `unsent` holds the requests that were never sent; the peer has not carried them out.
     /// The other requests that change something have an unknown outcome.
-    pub(crate) fn link_down(&mut self, link: LinkId, unsent: &HashSet<u32>, why: &str) {
+    pub(crate) fn link_down(&mut self, now: Time, link: LinkId, unsent: &HashSet<u32>, why: &str) {
         let Some(OfLink { peer, mut calls, serves, .. }) = self.links.remove(&link) else { return };
         self.words.forget_peer(link);
         let mut serves: Vec<_> = serves.into_iter().collect();
@@ -299,6 +304,7 @@ impl Counters {
             self.serve_gone(link, index, &serve);
         }
         self.claims.forget_node(&peer.name);
+        self.home_lost(now, link, None);
         for id in calls.ids(|_| true) {
             let Some(call) = calls.remove(id) else { continue };
             let Some((op, ask)) = call.op.and_then(|id| Some((id, &self.ops.get(&id)?.ask))) else { continue };

@@ -5,7 +5,7 @@ use super::op::Stage;
 use super::roster::Roster;
 use super::{COUNTERS_PER_NODE, Counters, Effect, spoken};
 use crate::fabric::LinkId;
-use crate::op::{CounterAsk, Failure, FailureCode};
+use crate::op::{CounterAsk, Failure, FailureCode, RosterAsk};
 use crate::protocol::action::HostAction;
 use crate::protocol::control::Control;
 use crate::protocol::directory::{Claim, ClaimRefused, DirectoryRequest};
@@ -50,10 +50,19 @@ pub(super) enum Entry {
 #[derive(Default)]
 pub(super) struct Claiming {
     /// The tenant for which the name is claimed.
-    tenant: Option<Tenant>,
+    pub(super) tenant: Option<Tenant>,
     pub(super) ops: Vec<OperationId>,
     /// Requests of peers. The directory told these peers that this node is the home before its answer arrived here.
     pub(super) peers: Vec<(LinkId, u32)>,
+    /// Whether this node has to recite something.
+    pub(super) recites: bool,
+    /// What peers have recited, with their tenants.
+    pub(super) recited: Vec<(LinkId, Tenant, RosterAsk)>,
+}
+
+impl Claiming {
+    /// The most recitals of peers that wait for one claim. The others are repeated by their nodes.
+    pub(super) const MAX_RECITED: usize = 64;
 }
 
 /// A counter, barrier or roster that lives here.
@@ -77,6 +86,11 @@ pub(super) enum What {
 impl Claims {
     pub(super) fn new(incarnation: u64) -> Claims {
         Claims { incarnation, homes: HashMap::new(), made: 0, made_for: HashMap::new(), open: 0, identities: 0 }
+    }
+
+    /// The remembered home of a key.
+    pub(super) fn home_of(&self, key: &Key) -> Option<&Name> {
+        self.homes.get(key)
     }
 
     #[cfg(test)]
@@ -147,16 +161,24 @@ impl Counters {
         if let Some(home) = self.claims.homes.get(&key).cloned() {
             return self.at(id, home);
         }
-        if self.claims.open >= MAX_CLAIMS {
+        let claiming = Claiming { ops: vec![id], ..Claiming::default() };
+        self.set_stage(id, Stage::Claiming);
+        if !self.begin_claim(key, tenant, claiming) {
             let text =
                 format!("the directory is being asked for {MAX_CLAIMS} counters and barriers already, the limit");
-            return self.fail(id, Failure::new(FailureCode::Busy, text));
+            self.fail(id, Failure::new(FailureCode::Busy, text));
         }
-        self.claims.open += 1;
-        let claiming = Claiming { tenant: Some(tenant), ops: vec![id], peers: Vec::new() };
-        self.by_key.insert(key.clone(), Entry::Claiming(claiming));
-        self.set_stage(id, Stage::Claiming);
-        self.claim(key, tenant);
+    }
+
+    /// Claims a name for those that wait for it. Returns `false` if too many claims are open.
+    pub(super) fn begin_claim(&mut self, key: Key, tenant: Tenant, claiming: Claiming) -> bool {
+        let has_room = self.claims.open < MAX_CLAIMS;
+        if has_room {
+            self.claims.open += 1;
+            self.by_key.insert(key.clone(), Entry::Claiming(Claiming { tenant: Some(tenant), ..claiming }));
+            self.claim(key, tenant);
+        }
+        has_room
     }
 
     fn claim(&mut self, key: Key, tenant: Tenant) {
@@ -201,7 +223,7 @@ impl Counters {
             // This node claimed the name again from a new directory. Another node had claimed it before, or the claim
             // is denied.
             Some(Entry::Home(_)) if matches!(result, Err(ClaimRefused::Owned { .. } | ClaimRefused::Denied(_))) => {
-                self.ended(key);
+                self.ended(now, key);
             }
             Some(Entry::Home(_)) => {}
             None if result.is_ok() => self.unclaim(key),
@@ -251,25 +273,32 @@ impl Counters {
 
     fn claim_answered(&mut self, now: Time, key: &Key, claiming: Claiming, result: Result<(), ClaimRefused>) {
         let refused = match (result, claiming.tenant) {
-            (Ok(()), Some(tenant)) if !claiming.ops.is_empty() => match self.too_many(key, tenant) {
-                // A roster is made by its first commit.
-                Some(failure) if !matches!(key.reserved_for(), Some((ReservedFor::Roster, _))) => {
-                    self.unclaim(key);
-                    failure
-                }
-                _ => {
-                    let roster = Roster::new(self.limits.unfinished_versions, self.rules);
-                    let home = self.claims.make(key, tenant, &self.name, roster);
-                    self.by_key.insert(key.clone(), Entry::Home(home));
-                    for id in claiming.ops {
-                        self.here(now, id);
+            (Ok(()), Some(tenant)) if !claiming.ops.is_empty() || claiming.recites => {
+                match self.too_many(key, tenant) {
+                    // A roster is made by its first commit.
+                    Some(failure) if !matches!(key.reserved_for(), Some((ReservedFor::Roster, _))) => {
+                        self.unclaim(key);
+                        failure
                     }
-                    for (link, index) in claiming.peers {
-                        self.serve_claimed(now, link, index);
+                    _ => {
+                        let roster = Roster::new(self.limits.unfinished_versions, self.rules, now);
+                        let home = self.claims.make(key, tenant, &self.name, roster);
+                        self.by_key.insert(key.clone(), Entry::Home(home));
+                        self.recite_here(now, key);
+                        for (link, tenant, ask) in claiming.recited {
+                            self.recited(now, link, (key.clone(), tenant), ask);
+                        }
+                        for id in claiming.ops {
+                            self.here(now, id);
+                        }
+                        for (link, index) in claiming.peers {
+                            self.serve_claimed(now, link, index);
+                        }
+                        self.forget_unused(key);
+                        return;
                     }
-                    return;
                 }
-            },
+            }
             (Ok(()), _) => {
                 // Every operation that wanted the name has ended.
                 self.unclaim(key);
@@ -277,6 +306,9 @@ impl Counters {
             }
             (Err(ClaimRefused::Owned { node, .. }), _) => {
                 self.claims.remember(key, &node);
+                if claiming.recites {
+                    self.effects.push(Effect::Reach(node.clone()));
+                }
                 for id in claiming.ops {
                     self.at(id, node.clone());
                 }

@@ -12,7 +12,7 @@ use crate::op::{CounterAsk, CounterPath, Failure, FailureCode, RosterAsk};
 use crate::protocol::action::Post;
 use crate::protocol::ids::OperationId;
 use crate::protocol::tenant::Tenant;
-use crate::tensor::{Key, ReservedFor};
+use crate::tensor::{Key, Name, ReservedFor};
 use crate::time::Time;
 use crate::wire::message::Body;
 
@@ -131,7 +131,34 @@ impl Counters {
             return self.lose(vec![who.waiter], &failure);
         }
         let Some(Entry::Home(Home { what: What::Roster(roster), .. })) = self.by_key.get_mut(key) else { return };
-        for Answered { waiter, result } in roster.ask(name, who, ask) {
+        let answered = roster.ask(name, who, ask);
+        let settles_at = roster.settles_at();
+        self.wake(settles_at);
+        self.answer_all(answered);
+        self.forget_unused(key);
+    }
+
+    /// Hears what a node recites. What cannot be, or has no room, is lost: its version ends with the next one.
+    pub(super) fn hear(&mut self, now: Time, (key, tenant): (&Key, Tenant), node: Name, ask: RosterAsk) {
+        let Some((_, name)) = key.reserved_for() else { return };
+        if self.may_count(key, tenant).and_then(|()| self.may_commit(key, name, tenant)).is_err() {
+            return;
+        }
+        let Some(Entry::Home(Home { what: What::Roster(roster), .. })) = self.by_key.get_mut(key) else { return };
+        let answered = roster.recite(name, now, node, ask);
+        self.answer_all(answered);
+    }
+
+    /// Looks again at what waits at a roster that is settled by now.
+    pub(super) fn settle(&mut self, now: Time, key: &Key) {
+        let Some((_, name)) = key.reserved_for() else { return };
+        let Some(Entry::Home(Home { what: What::Roster(roster), .. })) = self.by_key.get_mut(key) else { return };
+        let answered = roster.settle(name, now);
+        self.answer_all(answered);
+    }
+
+    fn answer_all(&mut self, answered: Vec<Answered>) {
+        for Answered { waiter, result } in answered {
             match (waiter, result) {
                 (Waiter::Local(id), Ok(answer)) => self.end(id, Outcome::Roster(answer)),
                 (Waiter::Local(id), Err(failure)) => self.fail(id, failure),
@@ -139,7 +166,6 @@ impl Counters {
                 (Waiter::Peer(link, index), Err(failure)) => self.refuse(link, index, failure),
             }
         }
-        self.forget_unused(key);
     }
 
     /// Whether a worker of this tenant may commit. The error is that there is another roster too many, or that all rosters of this
@@ -175,14 +201,18 @@ impl Counters {
 
     /// Ends a counter or barrier whose name now belongs to another node. Its waiters, and the peers that hold a grant
     /// of its word, are told that it is lost.
-    pub(super) fn ended(&mut self, key: &Key) {
+    pub(super) fn ended(&mut self, now: Time, key: &Key) {
         let Some(Entry::Home(Home { what, .. })) = self.by_key.remove(key) else { return };
         let lost = Counters::lost(key, &self.name);
         match what {
             What::Barrier(mut barrier) => {
                 self.lose(barrier.take_waiting().into_iter().map(|(waiter, _)| waiter).collect(), &lost);
             }
-            What::Roster(mut roster) => self.lose(roster.take_waiting(), &lost),
+            What::Roster(mut roster) => {
+                self.lose(roster.take_waiting(), &lost);
+                self.effects.extend(self.links.keys().map(|link| Effect::TellEnded(*link, key.clone())));
+                self.lost_here(now, key);
+            }
             // The word stays as it is, because peers may still be operating on it. No other counter ever lies at this
             // place.
             What::Counter(place) => {

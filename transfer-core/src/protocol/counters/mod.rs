@@ -11,6 +11,7 @@
 //! - `words`: the values of the counters that live here, and the operations on them.
 //! - `barrier`: the waiters that have arrived at a barrier. `roster`: the ranks that have committed versions of a sharded state.
 //! - `home`: counters and barriers that live here: operations of workers, requests of peers, grants.
+//! - `recital`: what this node knows of rosters, for their next homes.
 //! - `away`: counters and barriers that live elsewhere: requests to peers, and operations on their words.
 
 mod away;
@@ -18,6 +19,7 @@ mod barrier;
 mod claims;
 mod home;
 mod op;
+mod recital;
 mod roster;
 #[cfg(test)]
 mod tests;
@@ -41,12 +43,14 @@ use crate::fabric::{AtomicOp, FabricKind, LinkId};
 use crate::memory::LocalSlice;
 use crate::op::{Failure, RosterAsk};
 use crate::tensor::{Key, Name, ReservedFor};
+use crate::time::Time;
 use crate::wire::message::Body;
 use barrier::Barrier;
 use claims::{Claims, Entry, Home, What};
 use hashbrown::HashMap;
 use home::{Serve, WordGrant};
 use op::Op;
+use recital::Recitals;
 use roster::Roster;
 use std::collections::BTreeMap;
 use words::Words;
@@ -65,7 +69,9 @@ const WORD_BYTES: u64 = 8;
 /// - hands it **events**: an operation begins ([`begin`](Counters::begin)) or is given up
 ///   ([`give_up`](Counters::give_up)), the directory answers ([`claimed`](Counters::claimed)), a link comes up, goes
 ///   down, or is ready for an operation ([`link_up`](Counters::link_up), [`link_down`](Counters::link_down),
-///   [`connected`](Counters::connected)), a peer's message arrives, or a device completes an operation;
+///   [`connected`](Counters::connected), [`reached`](Counters::reached)), a worker is gone
+///   ([`worker_gone`](Counters::worker_gone)), a peer's message arrives, a device completes an operation, or the time of
+///   [`wake_at`](Counters::wake_at) has come ([`timeout`](Counters::timeout));
 /// - then carries out all **effects** that [`take_effects`](Counters::take_effects) returns, in order. Where an effect
 ///   leads to another event, the effects of that event come before the rest.
 ///
@@ -81,6 +87,9 @@ pub(super) struct Counters {
     ops: HashMap<OperationId, Op>,
     by_key: HashMap<Key, Entry>,
     claims: Claims,
+    recitals: Recitals,
+    /// When [`timeout`](Counters::timeout) has something to do.
+    wake_at: Option<Time>,
     words: Words,
     links: BTreeMap<LinkId, OfLink>,
     effects: Vec<Effect>,
@@ -111,11 +120,13 @@ pub(super) enum Effect {
     Do(Action),
     /// An operation needs the link to that node; [`Counters::connected`] follows when it is up.
     Connect(OperationId, Name),
+    /// The link to that node is needed, and by no operation; [`Counters::reached`] follows when it is up.
+    Reach(Name),
     /// Send a message about the request with this index.
     Send(LinkId, u32, Body),
     /// Send a request with this index. Its key and its tenant must first be numbered on the link.
     Ask(LinkId, u32, Asked),
-    /// Tell a peer, which holds a grant of this counter's word, that the counter has lost its name.
+    /// Tell a peer, which holds a grant of this counter's word or recites to this roster, that it does not live here.
     TellEnded(LinkId, Key),
     /// The peer broke the contract.
     Violation(LinkId, String),
@@ -177,6 +188,8 @@ impl Counters {
             ops: HashMap::new(),
             by_key: HashMap::new(),
             claims: Claims::new(config.incarnation),
+            recitals: Recitals::new(config.limits.unfinished_versions),
+            wake_at: None,
             words: Words::default(),
             links: BTreeMap::new(),
             effects: Vec::new(),
@@ -194,6 +207,38 @@ impl Counters {
     pub(super) fn link_up(&mut self, link: LinkId, peer: PeerInfo, kind: FabricKind, atomics: bool) {
         let (calls, opened, serves, grants) = (Slab::default(), HashMap::new(), HashMap::new(), HashMap::new());
         self.links.insert(link, OfLink { peer, kind, atomics, calls, opened, serves, grants });
+    }
+
+    /// When the time comes for [`timeout`](Counters::timeout).
+    pub(super) fn wake_at(&self) -> Option<Time> {
+        self.wake_at
+    }
+
+    /// Notes that there is something to do at this time.
+    fn wake(&mut self, at: Option<Time>) {
+        self.wake_at = self.wake_at.into_iter().chain(at).min();
+    }
+
+    /// Looks for the next homes of rosters, and looks again at what waits at rosters that are settled by now.
+    pub(crate) fn timeout(&mut self, now: Time) {
+        if self.wake_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.wake_at = None;
+        self.look_for_homes(now);
+        let rosters = self.by_key.iter().filter_map(|(key, entry)| match entry {
+            Entry::Home(Home { what: What::Roster(roster), .. }) => Some((key.clone(), roster.settles_at()?)),
+            _ => None,
+        });
+        let mut rosters: Vec<_> = rosters.collect();
+        rosters.sort_unstable();
+        for (key, at) in rosters {
+            match at <= now {
+                true => self.settle(now, &key),
+                false => self.wake(Some(at)),
+            }
+        }
+        self.wake(self.recitals.due());
     }
 
     /// Takes the effects that have been collected.
@@ -304,6 +349,6 @@ impl Counters {
         };
         let links: usize = self.links.values().map(|l| l.calls.len() + l.serves.len()).sum();
         let claims = self.claims.open() + self.by_key.values().map(waiting).sum::<usize>();
-        links + claims + self.words.busy() + self.ops.len()
+        links + claims + self.words.busy() + self.ops.len() + self.recitals.len()
     }
 }

@@ -67,6 +67,9 @@ pub(super) fn changes(ask: &CounterAsk) -> bool {
 impl Counters {
     /// Begins an operation of a worker.
     pub(crate) fn begin(&mut self, now: Time, id: OperationId, (key, tenant): (Key, Tenant), ask: CounterAsk) {
+        if let CounterAsk::Roster(RosterAsk::Withdraw { version, rank, instance }) = &ask {
+            self.recitals.withdraw(&key, *version, *rank, *instance);
+        }
         self.ops.insert(id, Op { key, tenant, ask, stage: Stage::Claiming });
         self.find(now, id);
     }
@@ -97,7 +100,8 @@ impl Counters {
 
     /// Ends an operation that was carried out.
     pub(super) fn end(&mut self, id: OperationId, outcome: Outcome) {
-        if self.ops.remove(&id).is_some() {
+        if let Some(op) = self.ops.remove(&id) {
+            self.remember(&op, &outcome);
             self.effects.push(Effect::Ended(id, outcome));
         }
     }

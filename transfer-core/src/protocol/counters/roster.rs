@@ -14,9 +14,13 @@ use crate::time::Time;
 use crate::wire::roster::{MAX_LIST_BYTES, rank_bytes};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::time::Duration;
 
 /// The most commits that all rosters of one node hold. Those of one tenant may hold three quarters of them.
 pub(super) const MAX_COMMITS: usize = 1 << 18;
+
+/// The time in which a roster that is new hears what other nodes recite of the one before.
+pub(super) const SETTLING: Duration = Duration::from_secs(5);
 
 /// The instances of ranks.
 type RankInstances = BTreeMap<u32, u64>;
@@ -42,6 +46,12 @@ pub(super) struct Roster {
     unfinished: BTreeMap<Version, Unfinished>,
     waiting: Vec<Waiting>,
     holds: Vec<(Waiter, Version)>,
+    /// When it was made, perhaps in the place of one that was lost with its home.
+    made_at: Time,
+    /// Whether a version was published here.
+    has_published: bool,
+    /// That, or it is there for so long that all others have recited what they know.
+    is_settled: bool,
     /// The most versions that are not whole.
     unfinished_versions: u64,
     rules: Rules,
@@ -87,11 +97,11 @@ struct Committed {
     node: Name,
 }
 
-/// A commit that waits.
+/// A question that waits.
 #[derive(Debug)]
 struct Waiting {
     who: Asker,
-    commit: RankCommit,
+    ask: RosterAsk,
 }
 
 /// Who asks.
@@ -111,7 +121,7 @@ pub(super) struct Answered {
 }
 
 impl Roster {
-    pub(super) fn new(unfinished_versions: u64, rules: Rules) -> Roster {
+    pub(super) fn new(unfinished_versions: u64, rules: Rules, now: Time) -> Roster {
         Roster {
             restart: 0,
             whole: None,
@@ -120,6 +130,9 @@ impl Roster {
             unfinished: BTreeMap::new(),
             waiting: Vec::new(),
             holds: Vec::new(),
+            made_at: now,
+            has_published: false,
+            is_settled: false,
             unfinished_versions,
             rules,
         }
@@ -134,22 +147,92 @@ impl Roster {
     /// for it.
     pub(super) fn ask(&mut self, name: &str, who: Asker, ask: RosterAsk) -> Vec<Answered> {
         let mut answered = Vec::new();
-        self.one(name, who, ask, &mut answered);
+        let now = who.now;
+        self.one(name, now, who, ask, &mut answered);
         answered
     }
 
-    fn one(&mut self, name: &str, who: Asker, ask: RosterAsk, answered: &mut Vec<Answered>) {
+    /// Hears what another node recites of the last home. Returns the answers of those that waited for it. A commit that is here already
+    /// stays, and a few more versions than usual may be unfinished: this is their last chance.
+    pub(super) fn recite(&mut self, name: &str, now: Time, node: Name, recited: RosterAsk) -> Vec<Answered> {
+        let mut answered = Vec::new();
+        let RosterAsk::Recite { restart, whole, commit } = recited else { return answered };
+        if restart < self.restart {
+            return answered;
+        }
+        if restart > self.restart {
+            self.begin_again(name, restart, &mut answered);
+        }
+        let mut has_changed = whole > self.whole;
+        if has_changed {
+            (self.whole, self.whole_digest) = (whole, 0);
+            self.whole_ranks.clear();
+            self.unfinished.retain(|version, _| Some(*version) > whole);
+        }
+        if let Some(commit) = commit {
+            has_changed |= self.recite_commit(now, node, commit);
+        }
+        if has_changed {
+            self.look_again(name, now, &mut answered);
+        }
+        answered
+    }
+
+    /// Returns whether the version is complete by it.
+    fn recite_commit(&mut self, now: Time, node: Name, commit: RankCommit) -> bool {
+        let RankCommit { version, rank, world_size, instance, layout, worker, .. } = commit;
+        let is_valid = (1..=MAX_WORLD_SIZE).contains(&world_size) && rank < world_size;
+        let is_new = !self.unfinished.contains_key(&version);
+        let has_room = (self.unfinished.len() as u64) < self.unfinished_versions.saturating_mul(2);
+        if !is_valid || Some(version) <= self.whole || is_new && !has_room {
+            return false;
+        }
+        let unfinished = self.unfinished.entry(version).or_insert_with(|| Unfinished {
+            world_size,
+            ranks: BTreeMap::new(),
+            last: None,
+            since: now,
+        });
+        if unfinished.world_size != world_size || unfinished.ranks.contains_key(&rank) {
+            return false;
+        }
+        let worker = worker.unwrap_or_else(|| node.clone());
+        unfinished.ranks.insert(rank, Committed { instance, layout, worker, node });
+        unfinished.is_complete()
+    }
+
+    /// When questions that wait are to be looked at again because the roster is settled then. `None`: none waits for that.
+    pub(super) fn settles_at(&self) -> Option<Time> {
+        (!self.is_settled && !self.waiting.is_empty()).then(|| self.made_at + SETTLING)
+    }
+
+    /// Looks at the questions that wait, since time has passed.
+    pub(super) fn settle(&mut self, name: &str, now: Time) -> Vec<Answered> {
+        let mut answered = Vec::new();
+        self.is_settled |= now >= self.made_at + SETTLING;
+        self.look_again(name, now, &mut answered);
+        answered
+    }
+
+    fn one(&mut self, name: &str, now: Time, who: Asker, ask: RosterAsk, answered: &mut Vec<Answered>) {
+        self.is_settled |= now >= self.made_at + SETTLING;
+        if self.waits(&ask) {
+            return self.waiting.push(Waiting { who, ask });
+        }
         let result = match &ask {
             RosterAsk::Commit(commit) => match self.commit(name, &who, commit, answered) {
                 Some(result) => result,
-                None => return self.waiting.push(Waiting { who, commit: commit.clone() }),
+                None => return self.waiting.push(Waiting { who, ask }),
             },
+            RosterAsk::UntilWhole { restart, version, rank } => self.until_whole(name, *restart, *version, *rank),
+            // Nobody asks so.
+            RosterAsk::Recite { .. } => Ok(self.state()),
             RosterAsk::Withdraw { version, rank, instance } => {
                 self.take_back(*version, *rank, *instance);
-                self.look_again(name, answered);
+                self.look_again(name, now, answered);
                 Ok(self.state())
             }
-            RosterAsk::Published { version, ranks } => self.published(name, *version, *ranks, answered),
+            RosterAsk::Published { version, ranks } => self.published(name, now, (*version, *ranks), answered),
             RosterAsk::Forget { restart, version } => {
                 if (self.restart, self.whole) == (*restart, Some(*version)) {
                     self.end_whole();
@@ -238,10 +321,14 @@ impl Roster {
 
     /// Begins the versions again: nothing of before is whole, or becomes whole.
     fn begin_again(&mut self, name: &str, restart: u64, answered: &mut Vec<Answered>) {
+        // A roster that is new has ended nothing: what waits may be about the versions that begin.
+        let had_any = self.whole.is_some() || !self.unfinished.is_empty();
         let before = std::mem::replace(&mut self.restart, restart);
         self.end_whole();
         self.unfinished.clear();
-        for Waiting { who, .. } in self.waiting.drain(..) {
+        for Waiting { who, .. } in
+            self.waiting.extract_if(.., |waiting| !waiting.ask.restart().map_or(!had_any, |of| of >= restart))
+        {
             let text = format!(
                 "restart {before} of state {name:?} has ended: its versions have begun again with restart {restart}"
             );
@@ -258,8 +345,8 @@ impl Roster {
     fn published(
         &mut self,
         name: &str,
-        version: Version,
-        ranks: u64,
+        now: Time,
+        (version, ranks): (Version, u64),
         answered: &mut Vec<Answered>,
     ) -> Result<RosterAnswer, Failure> {
         if self.whole == Some(version) && self.whole_digest == ranks {
@@ -273,19 +360,68 @@ impl Roster {
             return Err(Failure::new(FailureCode::VersionGone, text));
         }
         (self.whole, self.whole_digest) = (Some(version), ranks);
+        (self.has_published, self.is_settled) = (true, true);
         let ranks = self.unfinished.remove(&version).map(|unfinished| unfinished.ranks).unwrap_or_default();
         self.whole_ranks = ranks.into_iter().map(|(rank, committed)| (rank, committed.instance)).collect();
         self.unfinished.retain(|other, _| *other > version);
-        self.look_again(name, answered);
+        self.look_again(name, now, answered);
         Ok(self.state())
     }
 
-    /// Commits what waited for room, if there is some.
-    fn look_again(&mut self, name: &str, answered: &mut Vec<Answered>) {
-        if self.has_room() {
-            for Waiting { who, commit } in std::mem::take(&mut self.waiting) {
-                self.one(name, who, RosterAsk::Commit(commit), answered);
+    /// Asks again what waited.
+    fn look_again(&mut self, name: &str, now: Time, answered: &mut Vec<Answered>) {
+        for Waiting { who, ask } in std::mem::take(&mut self.waiting) {
+            self.one(name, now, who, ask, answered);
+        }
+    }
+
+    /// Whether a question has to wait for what others say. Until the roster is settled, commits of before may come that are recited.
+    fn waits(&self, ask: &RosterAsk) -> bool {
+        let complete = |version: &Version| self.unfinished.get(version).filter(|unfinished| unfinished.is_complete());
+        match ask {
+            RosterAsk::UntilWhole { restart, .. } if self.restart > *restart => false,
+            RosterAsk::UntilWhole { restart, version, .. }
+                if self.restart == *restart && self.whole >= Some(*version) =>
+            {
+                false
             }
+            // It has a manifest. Where nobody knows more of it, as when a whole node has begun anew, that is enough.
+            RosterAsk::UntilWhole { version, rank: None, .. } => {
+                let knows_nothing = self.whole.is_none() && !self.unfinished.contains_key(version);
+                !self.is_settled || self.has_published || !knows_nothing
+            }
+            RosterAsk::UntilWhole { restart, version, .. } => {
+                let is_orphan = complete(version).is_some_and(|of| of.last.is_none());
+                !self.is_settled || self.restart < *restart || !is_orphan
+            }
+            RosterAsk::Published { version, .. } | RosterAsk::Ranks { version, .. } => {
+                !self.is_settled && self.whole < Some(*version) && complete(version).is_none()
+            }
+            _ => false,
+        }
+    }
+
+    /// Answers that a version is whole, or that this rank has to publish it.
+    fn until_whole(
+        &mut self,
+        name: &str,
+        restart: u64,
+        version: Version,
+        rank: Option<u32>,
+    ) -> Result<RosterAnswer, Failure> {
+        if restart < self.restart {
+            let newer = self.restart;
+            let text = format!(
+                "restart {restart} of state {name:?} has ended: its versions have begun again with restart {newer}"
+            );
+            return Err(Failure::new(FailureCode::VersionGone, text));
+        }
+        match (self.unfinished.get_mut(&version), rank) {
+            (Some(unfinished), Some(rank)) if self.whole < Some(version) => {
+                unfinished.last = Some(rank);
+                Ok(RosterAnswer::Committed { is_last: true, whole: self.whole, ranks: unfinished.digest() })
+            }
+            _ => Ok(self.state()),
         }
     }
 
@@ -305,7 +441,7 @@ impl Roster {
         held.sort_unstable_by(|a, b| b.cmp(a));
         held.dedup();
         held.truncate(if self.rules.breaks(Broken::ForgetsHolds) { 0 } else { MAX_LISTED_RANKS });
-        RosterAnswer::State { restart: self.restart, whole: self.whole, held }
+        RosterAnswer::State { restart: self.restart, whole: self.whole, settled: self.is_settled, held }
     }
 
     fn ranks(&self, version: Version, from: u32) -> RosterAnswer {
@@ -334,7 +470,7 @@ impl Roster {
         RosterAnswer::Missing { world_size: *world_size, count, first }
     }
 
-    /// Forgets a commit that waits, or a hold.
+    /// Forgets a question that waits, or a hold.
     pub(super) fn withdraw(&mut self, who: Waiter) {
         self.waiting.retain(|waiting| waiting.who.waiter != who);
         self.holds.retain(|(holder, _)| *holder != who);
@@ -378,12 +514,12 @@ impl Roster {
         }
     }
 
-    /// Whether a commit waits here, or somebody holds a version.
+    /// Whether a question waits here, or somebody holds a version.
     pub(super) fn is_awaited(&self) -> bool {
         !self.waiting.is_empty() || !self.holds.is_empty()
     }
 
-    /// The number of commits that wait, and of holds.
+    /// The number of questions that wait, and of holds.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len() + self.holds.len()
@@ -393,6 +529,13 @@ impl Roster {
     pub(super) fn waits_for(&self, ask: &RosterAsk) -> String {
         match ask {
             RosterAsk::Hold { version } => format!("the end of its hold of version {}", version.0),
+            RosterAsk::UntilWhole { version, .. }
+            | RosterAsk::Published { version, .. }
+            | RosterAsk::Ranks { version, .. } => {
+                let mut text = format!("version {} to be whole: ", version.0);
+                self.describe(*version, &mut text);
+                text
+            }
             _ => {
                 let most = self.unfinished_versions;
                 let mut text =

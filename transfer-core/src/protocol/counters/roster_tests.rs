@@ -3,8 +3,14 @@ use crate::fabric::LinkId;
 
 const NAME: &str = "policy";
 
+/// A roster that has been there for long.
 fn roster() -> Roster {
-    Roster::new(2, Rules::default())
+    Roster { is_settled: true, ..new_roster() }
+}
+
+/// A roster that may have the place of one that was lost.
+fn new_roster() -> Roster {
+    Roster::new(2, Rules::default(), Time(0))
 }
 
 fn asker(index: u32) -> Asker {
@@ -270,7 +276,7 @@ fn version_that_is_whole_is_whole_for_no_other_ranks() {
 
 #[test]
 fn number_of_unfinished_versions_is_that_of_the_node() {
-    let mut roster = Roster::new(1, Rules::default());
+    let mut roster = Roster::new(1, Rules::default(), Time(0));
     committed(&mut roster, commit(7, 0, 2)).unwrap();
     assert!(roster.ask(NAME, asker(3), RosterAsk::Commit(commit(8, 0, 2))).is_empty(), "one is unfinished");
     let waits_for = roster.waits_for(&RosterAsk::Commit(commit(8, 0, 2)));
@@ -290,4 +296,92 @@ fn unfinished_versions_are_shown_with_their_missing_ranks() {
     assert_eq!(shown.iter().map(of).collect::<Vec<_>>(), [(7, 2, 2, Time(1)), (8, 20, 3, Time(6))]);
     assert_eq!((&shown[0].missing[..], &shown[1].missing[..]), (&[][..], &[0, 4, 5, 6, 7, 8, 9, 10][..]));
     assert_eq!(shown[0].state, NAME);
+}
+
+fn recite(roster: &mut Roster, restart: u64, whole: Option<u64>, commit: Option<RankCommit>) -> Vec<Answered> {
+    let ask = RosterAsk::Recite { restart, whole: whole.map(Version), commit };
+    roster.recite(NAME, Time(9), Name::new("node").unwrap(), ask)
+}
+
+// Promise: lost-homes, seen to fail
+#[test]
+fn half_committed_version_becomes_whole_at_the_next_home() {
+    let (mut before, mut next) = (roster(), new_roster());
+    committed(&mut before, commit(7, 0, 3)).unwrap();
+    committed(&mut before, commit(7, 1, 3)).unwrap();
+    recite(&mut next, 0, Some(6), Some(commit(7, 0, 3)));
+    recite(&mut next, 0, Some(6), Some(commit(7, 1, 3)));
+    assert_eq!((whole(&mut next), next.commits()), (Some(6), 2));
+    assert_eq!(committed(&mut next, commit(6, 2, 3)).unwrap_err().code, FailureCode::VersionNotRising);
+    let (is_last, ranks) = committed(&mut next, commit(7, 2, 3)).unwrap();
+    assert!(is_last);
+    ask(&mut next, RosterAsk::Published { version: Version(7), ranks }).unwrap();
+    assert_eq!(whole(&mut next), Some(7));
+}
+
+// Promise: lost-homes, seen to fail
+#[test]
+fn manifest_that_was_published_when_the_home_was_lost_waits_for_what_others_recite() {
+    let mut before = roster();
+    committed(&mut before, commit(7, 0, 2)).unwrap();
+    let (_, ranks) = committed(&mut before, commit(7, 1, 2)).unwrap();
+    let mut next = new_roster();
+    let (list, published) =
+        (RosterAsk::Ranks { version: Version(7), from: 0 }, RosterAsk::Published { version: Version(7), ranks });
+    let until = RosterAsk::UntilWhole { restart: 4, version: Version(7), rank: None };
+    for (index, ask) in [(1, &list), (2, &published), (3, &until)] {
+        assert!(next.ask(NAME, asker(index), ask.clone()).is_empty());
+    }
+    let of = |rank| Some(RankCommit { restart: 4, ..commit(7, rank, 2) });
+    assert!(recite(&mut next, 4, None, of(1)).is_empty());
+    let answered = recite(&mut next, 4, None, of(0));
+    assert!(answered.iter().all(|answered| answered.result.is_ok()), "{answered:?}");
+    assert_eq!(answered.len(), 3, "the ranks, the manifest, and the reader");
+    assert_eq!((whole(&mut next), next.waiting()), (Some(7), 0));
+    // What comes late changes nothing.
+    recite(&mut next, 4, Some(6), of(0));
+    recite(&mut next, 3, Some(9), None);
+    assert_eq!((whole(&mut next), next.commits()), (Some(7), 0));
+}
+
+// Promise: lost-homes, seen to fail
+#[test]
+fn version_whose_last_rank_was_lost_with_the_home_is_published_by_another() {
+    let mut next = new_roster();
+    let until = |rank| RosterAsk::UntilWhole { restart: 0, version: Version(7), rank: Some(rank) };
+    recite(&mut next, 0, None, Some(commit(7, 0, 2)));
+    for rank in 0..2 {
+        assert!(next.ask(NAME, asker(rank), until(rank)).is_empty());
+    }
+    assert!(recite(&mut next, 0, None, Some(commit(7, 1, 2))).is_empty(), "its worker may be about to publish it");
+    let at = next.settles_at().unwrap();
+    let answered = next.settle(NAME, at);
+    let [Answered { result: Ok(RosterAnswer::Committed { is_last: true, ranks, .. }), .. }] = &answered[..] else {
+        panic!("{answered:?}")
+    };
+    let answered = next.ask(NAME, asker(5), RosterAsk::Published { version: Version(7), ranks: *ranks });
+    assert_eq!((answered.len(), whole(&mut next)), (2, Some(7)), "and the other rank");
+}
+
+#[test]
+fn reader_of_a_manifest_of_which_nobody_knows_waits_until_the_roster_is_settled() {
+    let mut next = new_roster();
+    let until = RosterAsk::UntilWhole { restart: 4, version: Version(7), rank: None };
+    assert!(next.ask(NAME, asker(1), until.clone()).is_empty());
+    let at = next.settles_at().unwrap();
+    assert_eq!(next.settle(NAME, at).len(), 1);
+    // A version that is not whole is none that nobody knows of.
+    committed(&mut next, commit(7, 0, 2)).unwrap();
+    assert!(next.ask(NAME, asker(2), until).is_empty());
+}
+
+#[test]
+fn peer_that_recites_too_much_takes_no_memory() {
+    let mut next = new_roster();
+    for version in 0..100 {
+        recite(&mut next, 0, None, Some(commit(version, 0, 2)));
+    }
+    recite(&mut next, 0, None, Some(commit(1, 5, 2)));
+    recite(&mut next, 0, None, Some(commit(0, 1, 9)));
+    assert_eq!(next.commits(), 4, "twice the usual number of versions, and no rank that cannot be");
 }

@@ -135,7 +135,7 @@ fn sent_request_has_an_unknown_outcome_after_link_loss() {
         let effects = away.take_effects();
         let Some(Effect::Ask(_, index, _)) = effects.last() else { panic!("{effects:?}") };
         let unsent: HashSet<u32> = unsent.then_some(*index).into_iter().collect();
-        away.link_down(LINK, &unsent, &DownReason::Closed("a test".into()).to_string());
+        away.link_down(NOW, LINK, &unsent, &DownReason::Closed("a test".into()).to_string());
         assert_eq!(away.busy(), 0);
         outcome(&mut away).1
     };
@@ -239,14 +239,14 @@ fn ask_roster(home: &mut Counters, n: u64, tenant: Tenant, ask: RosterAsk) -> (V
 fn question_before_the_first_commit_makes_no_roster() {
     let (mut home, _) = home();
     let (reader, trainer) = (Tenant::User(1), Tenant::User(2));
-    let nothing = Outcome::Roster(RosterAnswer::State { restart: 0, whole: None, held: Vec::new() });
+    let nothing = Outcome::Roster(RosterAnswer::State { restart: 0, whole: None, settled: false, held: Vec::new() });
     let (ended, given_back) = ask_roster(&mut home, 10, reader, RosterAsk::Look);
     assert_eq!((&ended[..], given_back), (&[(op(10), Ok(nothing))][..], 1));
     assert_eq!((home.live_here(), home.busy()), (1, 0), "the counter");
     // One that waits keeps it, but for no tenant.
     let version = Version(7);
     assert_eq!(ask_roster(&mut home, 11, reader, RosterAsk::Hold { version }), (vec![], 0));
-    let held = Outcome::Roster(RosterAnswer::State { restart: 0, whole: None, held: vec![version] });
+    let held = Outcome::Roster(RosterAnswer::State { restart: 0, whole: None, settled: false, held: vec![version] });
     assert_eq!(ask_roster(&mut home, 12, trainer, RosterAsk::Look).0, [(op(12), Ok(held))]);
     let commit = RankCommit {
         version,

@@ -74,6 +74,19 @@ impl Links {
         None
     }
 
+    /// Returns the link to a node. If there is none, the control plane is asked for one, and no operation waits for it.
+    pub(crate) fn reach(&mut self, node: &Name, actions: &mut Actions) -> Option<LinkId> {
+        match self.peers.get(node) {
+            Some(Peer::Up(link)) => Some(*link),
+            Some(Peer::Connecting(_)) => None,
+            None => {
+                self.peers.insert(node.clone(), Peer::Connecting(Vec::new()));
+                actions.push(HostAction::Control(Control::Connect { peer: node.clone() }));
+                None
+            }
+        }
+    }
+
     /// Handles a link that cannot be made. Returns the operations that waited for it.
     pub(crate) fn connect_failed(&mut self, node: &Name) -> Vec<OperationId> {
         match self.peers.get_mut(node) {

@@ -86,6 +86,10 @@ impl Counting<'_> {
             Err(e) => return replies!(self).refuse(session, op, Failure::new(FailureCode::Invalid, e.to_string())),
         };
         let Some(tenant) = self.sessions.tenant_of(session) else { return };
+        if matches!(ask, CounterAsk::Roster(RosterAsk::Recite { .. })) {
+            let text = format!("state {name:?}: nodes recite commits, and workers make them");
+            return replies!(self).refuse(session, op, Failure::new(FailureCode::Invalid, text));
+        }
         if let CounterAsk::Roster(RosterAsk::Commit(commit)) = &mut ask {
             commit.worker = self.sessions.get(session).map(|session| session.name().clone());
         }
@@ -111,6 +115,11 @@ impl Counting<'_> {
             Effect::Connect(id, node) => {
                 if let Some(link) = sending!(self).connect_for(id, &node) {
                     self.count(now, |counters| counters.connected(now, id, link));
+                }
+            }
+            Effect::Reach(node) => {
+                if let Some(link) = self.links.reach(&node, self.actions) {
+                    self.count(now, |counters| counters.reached(link));
                 }
             }
             Effect::Send(link, index, body) => sending!(self).send(link, Role::Counter, index, body),
@@ -199,8 +208,25 @@ impl Counting<'_> {
         names: (NameRef, NameRef),
         what: Request,
     ) {
+        if what.is_recital() {
+            return self.recited(now, link, names, what);
+        }
         if let Some(of) = self.counter_request(link, index, names) {
             self.count(now, |counters| counters.asked(now, link, index, of, what));
+        }
+    }
+
+    /// Handles what a peer recites in a ROSTER_ASK. It has no answer.
+    fn recited(&mut self, now: Time, link: LinkId, (name, tenant): (NameRef, NameRef), what: Request) {
+        let asked = match self.links.look_up(link, name).cloned().map(Key::from) {
+            Err(what) => Err(what),
+            Ok(key) => access!(self).asked_for(link, tenant).map(|asked| asked.map(|tenant| (key, tenant))),
+        };
+        match (asked, what) {
+            (Ok(Ok(of)), Request::Roster(ask)) => self.count(now, |counters| counters.recited(now, link, of, ask)),
+            // It is of a tenant for which the peer does not vouch.
+            (Ok(_), _) => {}
+            (Err(what), _) => sending!(self).violation(link, &what),
         }
     }
 
@@ -219,9 +245,9 @@ impl Counting<'_> {
     }
 
     /// Handles the message COUNTER_ENDED.
-    pub(super) fn counter_ended_there(&mut self, link: LinkId, name: NameRef) {
+    pub(super) fn counter_ended_there(&mut self, now: Time, link: LinkId, name: NameRef) {
         match self.links.look_up(link, name).cloned().map(Key::from) {
-            Ok(key) => self.counters.ended_there(link, &key),
+            Ok(key) => self.count(now, |counters| counters.ended_there(now, link, &key)),
             Err(what) => sending!(self).violation(link, &what),
         }
     }

@@ -205,6 +205,7 @@ impl Node {
             self.references.look_at().into_iter().chain(self.parents.look_at()).chain(self.spills.paused_until());
         let looks = looks.chain(self.packs_waiting.front().map(|(at, _)| *at));
         let ending = self.is_ending().then_some(self.common.latest);
+        let looks = looks.chain(self.counters.wake_at());
         self.sessions.next_deadline().into_iter().chain(looks).chain(ending).min()
     }
 
@@ -226,6 +227,7 @@ impl Node {
         ownership!(self).look_for_parents(now);
         answering!(self).end_waiting_packs(now);
         self.spills.timeout(now);
+        counting!(self).count(now, |counters| counters.timeout(now));
     }
 
     /// Adds the landing pool of a tenant. The segment is registered memory.
@@ -244,6 +246,7 @@ impl Node {
         self.landing.link_up(link);
         self.transfers.link_up(link);
         self.actions.push(HostAction::Control(Control::LinkUp { link, peer: name }));
+        counting!(self).count(now, |counters| counters.reached(link));
         match before {
             // The peer came back before this side noticed that it had gone.
             Before::Link(old) => sending!(self).disconnect(old, DownReason::Closed("the peer connected anew".into())),

@@ -52,6 +52,7 @@ impl Cluster {
             for settled in std::mem::take(&mut w.settled).into_values() {
                 self.world.unguard(settled.guard());
             }
+            self.rank_is_gone(worker);
             if self.workers[worker].session.take().is_some() {
                 coming.push(worker);
             }

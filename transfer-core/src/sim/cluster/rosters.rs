@@ -4,6 +4,8 @@
 //! manifest, and says that this is published. The workers of a tenant are the ranks of one state. A restart begins its versions again:
 //! each *epoch* has the same versions and a restart of its own. Here a version has a number that says both, see [`epoch_of`].
 
+mod checks;
+
 use super::Cluster;
 use super::worker::{What, Worker};
 use crate::op::{Command, CounterAsk, CounterCommand, Failure, FailureCode, OpId, RankCommit, Request};
@@ -82,8 +84,6 @@ struct State {
     whole: BTreeMap<u64, Ranks>,
     /// The newest version that was said to be whole.
     seen: Option<u64>,
-    /// A rank's commit was answered.
-    has_home: bool,
 }
 
 impl State {
@@ -105,6 +105,8 @@ pub(super) struct Rank {
     next: Next,
     /// Holds that a later answer has confirmed.
     held: BTreeSet<OpId>,
+    /// A commit was answered.
+    has_home: bool,
 }
 
 /// What a rank does next.
@@ -116,6 +118,8 @@ enum Next {
     /// List the ranks of a version that was complete with this digest.
     List(u64),
     Publish(u64, Ranks),
+    /// Wait until the version is whole.
+    Await,
     /// Wait for the answer.
     Nothing,
 }
@@ -129,7 +133,7 @@ pub(super) struct Question {
     epoch: u64,
     /// The newest version that was known to be whole when it was asked.
     floor: Option<u64>,
-    /// A rank's commit was answered before, so the state has its home.
+    /// A commit of this worker was answered before, so the state has its home, and its node knows it.
     has_home: bool,
     /// Holds that have to be listed if they last until the answer.
     held: Vec<(usize, OpId)>,
@@ -144,6 +148,10 @@ impl Cluster {
         let of = |w: &Worker| w.domain == self.workers[worker].domain;
         let rank = self.workers[..worker].iter().filter(|w| of(w)).count();
         (u32::try_from(rank).unwrap(), u32::try_from(self.workers.iter().filter(|w| of(w)).count()).unwrap())
+    }
+
+    fn workers_of(&self, of: Tenant) -> impl Iterator<Item = &Worker> {
+        self.workers.iter().filter(move |w| w.domain == of)
     }
 
     fn state(&mut self, worker: usize) -> &mut State {
@@ -183,6 +191,11 @@ impl Cluster {
                 self.ask_next(worker, version, ask, digest, Ranks::new());
             }
             Next::Publish(digest, ranks) => self.publish(worker, version, digest, ranks),
+            Next::Await => {
+                let restart = self.rosters.restart_of(epoch_of(version));
+                let ask = RosterAsk::UntilWhole { restart, version: in_epoch(version), rank: Some(rank) };
+                self.ask_next(worker, version, ask, 0, Ranks::new());
+            }
             Next::Nothing => self.ask_as_reader(worker),
         }
     }
@@ -262,10 +275,11 @@ impl Cluster {
     fn ask_as_reader(&mut self, worker: usize) {
         let number = (self.workers[worker].rank.version + self.rng.random_range(0..3)).saturating_sub(2);
         let version = in_epoch(number);
-        let (ask, timeout) = match self.rng.random_range(0..8) {
+        let (ask, timeout) = match self.rng.random_range(0..9) {
             0..2 => (RosterAsk::Hold { version }, self.delay * [5, 30, 300][self.rng.random_range(0..3)]),
             2 => (RosterAsk::Missing { version }, self.timeout()),
             3 => (RosterAsk::Ranks { version, from: 0 }, self.timeout()),
+            8 if self.play.restarts => (RosterAsk::Missing { version }, self.timeout()),
             _ => (RosterAsk::Look, self.timeout()),
         };
         let of = self.workers[worker].domain;
@@ -298,9 +312,16 @@ impl Cluster {
         if let RosterAsk::Missing { .. } = &ask {
             let answered = self.state(worker).answered.range((version, 0)..=(version, u32::MAX));
             committed.extend(answered.map(|((_, rank), instance)| (*rank, *instance)));
+            if self.play.restarts {
+                // Others may not have recited theirs to a home that is new.
+                let node = self.workers[worker].node;
+                let is_beside = |rank| self.workers_of(of).nth(rank as usize).is_some_and(|w| w.node == node);
+                committed.retain(|(rank, _)| is_beside(*rank));
+            }
         }
         let state = self.state(worker);
-        let (floor, has_home, epoch) = (state.seen, state.has_home, state.answered_epoch);
+        let (floor, epoch) = (state.seen, state.answered_epoch);
+        let has_home = self.workers[worker].rank.has_home;
         let question =
             Question { ask: ask.clone(), version, epoch, floor, has_home, held, committed, digest, manifest };
         let op = self.ask(worker, What::Roster(Box::new(question)), timeout);
@@ -362,7 +383,20 @@ impl Cluster {
             (RosterAsk::Missing { .. }, RosterAnswer::Missing { first, .. }) => {
                 self.check_missing(worker, version, &committed, &first)
             }
-            (RosterAsk::Look, RosterAnswer::State { restart, whole, held: listed }) => {
+            (RosterAsk::UntilWhole { .. }, RosterAnswer::State { restart, whole, .. }) => {
+                self.check_whole(worker, floor, (restart, whole))?;
+                let whole = whole.map(|whole| self.rosters.version(restart, whole));
+                if whole < Some(version) {
+                    return Err(format!("{version} is awaited, and {whole:?} is whole"));
+                }
+                self.go_on(worker);
+                Ok(())
+            }
+            (RosterAsk::UntilWhole { .. }, RosterAnswer::Committed { is_last: true, ranks, .. }) => {
+                self.workers[worker].rank.next = Next::List(ranks);
+                Ok(())
+            }
+            (RosterAsk::Look, RosterAnswer::State { restart, whole, held: listed, .. }) => {
                 self.check_whole(worker, floor, (restart, whole))?;
                 self.check_held(&held, &listed)
             }
@@ -379,8 +413,8 @@ impl Cluster {
     ) -> Result<(), String> {
         let RankCommit { rank, world_size, instance, .. } = *commit;
         self.tally.committed += 1;
+        self.workers[worker].rank.has_home = true;
         let state = self.state(worker);
-        state.has_home = true;
         state.answered_epoch = state.answered_epoch.max(epoch_of(version));
         state.answered.insert((version, rank), instance);
         let missing = (0..world_size).find(|rank| !state.sent.contains_key(&(version, *rank)));
@@ -389,6 +423,7 @@ impl Cluster {
         }
         match is_last {
             true => self.workers[worker].rank.next = Next::List(digest),
+            false if self.chance(30) => self.workers[worker].rank.next = Next::Await,
             false => self.go_on(worker),
         }
         Ok(())
@@ -404,78 +439,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Checks that commits of one epoch were sent for ranks that are listed.
-    fn check_sent(&mut self, worker: usize, version: u64, found: &Ranks) -> Result<(), String> {
-        let state = self.state(worker);
-        let of = |epoch| first_of(epoch) + in_epoch(version).0;
-        match (0..=state.sent_epoch).any(|epoch| state.are_sent(of(epoch), found)) {
-            true => Ok(()),
-            false => Err(format!("version {version} has {found:?}, which were committed in no epoch")),
-        }
-    }
-
-    /// Checks the version that is said to be whole.
-    fn check_whole(
-        &mut self,
-        worker: usize,
-        floor: Option<u64>,
-        (restart, whole): (u64, Option<Version>),
-    ) -> Result<(), String> {
-        let homes_die = self.play.restarts;
-        let whole = whole.map(|version| self.rosters.version(restart, version));
-        let state = self.state(worker);
-        if let Some(version) = whole {
-            if !state.published.contains_key(&version) {
-                return Err(format!("version {version} is said to be whole, and nobody has published it"));
-            }
-            if !homes_die && floor.is_some_and(|floor| version < floor) {
-                return Err(format!("version {version} is said to be whole after {floor:?}"));
-            }
-            if state.seen.is_none_or(|seen| version > seen) {
-                state.seen = Some(version);
-            }
-        } else if let Some(floor) = floor {
-            if state.sent_epoch <= epoch_of(floor) && !homes_die {
-                return Err(format!("no version is said to be whole after {floor}"));
-            }
-        }
-        Ok(())
-    }
-
-    fn check_held(&mut self, held: &[(usize, OpId)], listed: &[Version]) -> Result<(), String> {
-        for (holder, op) in held {
-            let Some((_, version)) = self.holds_of(*holder).find(|(hold, _)| hold == op) else { continue };
-            if !listed.contains(&version) {
-                return Err(format!("{version} is held by worker {holder} ({op:?}), and {listed:?} are listed"));
-            }
-            self.tally.held += 1;
-            self.workers[*holder].rank.held.insert(*op);
-        }
-        Ok(())
-    }
-
-    fn check_missing(
-        &mut self,
-        worker: usize,
-        version: u64,
-        committed: &[(u32, u64)],
-        missing: &[u32],
-    ) -> Result<(), String> {
-        let state = &self.rosters.states[&self.workers[worker].domain];
-        for (rank, instance) in committed.iter().filter(|(rank, _)| missing.contains(rank)) {
-            if self.is_kept(state, version, *rank, *instance) {
-                return Err(format!("rank {rank} is said to be missing, and has committed {version}"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a commit that was answered has to be there, or its version whole.
-    fn is_kept(&self, state: &State, version: u64, rank: u32, instance: u64) -> bool {
-        let has_ended = state.sent_epoch > epoch_of(version);
-        !self.play.restarts && !has_ended && state.answered.get(&(version, rank)) == Some(&instance)
-    }
-
     /// Handles a question that has failed, or whose worker is gone.
     pub(super) fn roster_failed(&mut self, worker: usize, what: &What, failure: Option<&Failure>) {
         let What::Roster(question) = what else { return };
@@ -489,9 +452,18 @@ impl Cluster {
             RosterAsk::Published { .. } if code == Some(FailureCode::VersionGone) => return self.go_on(worker),
             RosterAsk::Published { .. } => Next::Publish(*digest, manifest.clone()),
             RosterAsk::Ranks { .. } if *digest != 0 => Next::List(*digest),
+            RosterAsk::UntilWhole { .. } => return self.go_on(worker),
             _ => return,
         };
         self.workers[worker].rank.next = next;
+    }
+
+    /// A worker is gone, and what it has published. Its node does not recite its commits any more.
+    pub(super) fn rank_is_gone(&mut self, worker: usize) {
+        if self.play.restarts && self.play.rosters {
+            let (number, _) = self.rank_of(worker);
+            self.state(worker).answered.retain(|(_, rank), _| *rank != number);
+        }
     }
 
     /// Makes a worker that was gone a new process: of what it has committed it knows the version.
@@ -512,63 +484,14 @@ impl Cluster {
         let What::Roster(question) = what else { return false };
         match (&question.ask, code) {
             (RosterAsk::Commit(_), FailureCode::VersionNotRising | FailureCode::VersionGone) => true,
-            (RosterAsk::Published { .. }, FailureCode::VersionGone) => true,
+            (RosterAsk::Published { .. } | RosterAsk::UntilWhole { .. }, FailureCode::VersionGone) => true,
+            (RosterAsk::Ranks { .. }, FailureCode::VersionGone) => true,
             // Some end before they have begun.
             (RosterAsk::Hold { .. }, FailureCode::Deadline | FailureCode::Cancelled) => true,
             (RosterAsk::Hold { .. }, FailureCode::DirectoryUnreachable | FailureCode::PeerUnreachable) => true,
             (_, FailureCode::CounterLost) => self.play.restarts,
             _ => false,
         }
-    }
-
-    /// Checks all rosters where they live.
-    pub(super) fn check_rosters(&mut self) -> Result<(), String> {
-        for node in &self.nodes {
-            for (key, identity, roster) in node.driver.node.rosters() {
-                let Some((_, state)) = self.rosters.states.iter().find(|(of, _)| is_of(&key, **of)) else { continue };
-                if roster.unfinished.len() as u64 > node.config.limits.unfinished_versions {
-                    return Err(format!("{key:?} has {} unfinished versions", roster.unfinished.len()));
-                }
-                for (version, ranks) in &roster.unfinished {
-                    let version = self.rosters.version(roster.restart, *version);
-                    if !state.are_sent(version, ranks) {
-                        return Err(format!("version {version} has {ranks:?}, which were not committed in its epoch"));
-                    }
-                }
-                let Some((version, ranks)) = roster.whole else { continue };
-                let version = self.rosters.version(roster.restart, version);
-                let manifests = state.published.get(&version);
-                if !manifests.is_some_and(|manifests| manifests.contains(&ranks)) {
-                    return Err(format!("version {version} is whole for {ranks:?}, and published are {manifests:?}"));
-                }
-                let before = self.rosters.whole_at.insert(identity, version).filter(|before| version < *before);
-                if let Some(before) = before {
-                    return Err(format!("version {version} is whole after {before}"));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks that no commit was lost that was answered.
-    pub(super) fn check_commits(&self) -> Result<(), String> {
-        for (of, state) in &self.rosters.states {
-            let rosters = self.nodes.iter().flat_map(|node| node.driver.node.rosters());
-            let Some((_, _, roster)) = rosters.into_iter().find(|(key, ..)| is_of(key, *of)) else { continue };
-            let whole = roster.whole.map(|(version, _)| self.rosters.version(roster.restart, version));
-            for ((version, rank), instance) in &state.answered {
-                let is_old = whole.is_some_and(|whole| whole >= *version);
-                let there = roster.unfinished.get(&in_epoch(*version)).and_then(|ranks| ranks.get(rank));
-                if !is_old && there != Some(instance) && self.is_kept(state, *version, *rank, *instance) {
-                    return Err(format!("the commit of rank {rank} of version {version} is lost: {there:?} is there"));
-                }
-            }
-            let last = first_of(0) + CALM_VERSIONS;
-            if self.play.calm && whole.is_none_or(|whole| whole < last) {
-                return Err(format!("{whole:?} is whole at the end, not {last}"));
-            }
-        }
-        Ok(())
     }
 }
 

@@ -92,7 +92,9 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
         config.spill = play.spill.then_some(SPILL);
         config.watch_all = c.rng.random();
         if play.rosters {
-            config.limits.unfinished_versions = c.rng.random_range(1..4);
+            let most = c.rng.random_range(1..4);
+            // What has no room at the next home is lost.
+            config.limits.unfinished_versions = if play.restarts { 3 } else { most };
         }
         if !play.calm {
             config.max_names_per_link = c.names_per_link(i);

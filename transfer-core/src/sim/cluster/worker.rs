@@ -167,6 +167,7 @@ impl Cluster {
 
     /// Kills a worker, with its operations and leases.
     pub(super) fn die(&mut self, worker: usize, why: &str) {
+        self.rank_is_gone(worker);
         let w = &mut self.workers[worker];
         let (Some(session), node) = (w.session.take(), w.node) else { return };
         let ops = std::mem::take(&mut w.ops);

@@ -98,7 +98,7 @@ impl Node {
             Body::BarrierReleased { round, leader } => {
                 counting!(self).count(now, |counters| counters.released(link, index, round, leader));
             }
-            Body::CounterEnded { name } => counting!(self).counter_ended_there(link, name),
+            Body::CounterEnded { name } => counting!(self).counter_ended_there(now, link, name),
             Body::Ping => sending!(self).send(link, role, index, Body::Pong),
             Body::Pong => match role {
                 Role::Push => calls!(self).pong(link, index),

@@ -63,6 +63,7 @@ impl Node {
         for id in ops {
             answering!(self).drop_op(id);
         }
+        self.counters.worker_gone(&name, tenant);
         pushing!(self).flows_out_abandoned(session);
         room!(self).flows_in_target_gone(session);
         let why = why.to_owned();

@@ -120,7 +120,7 @@ impl Ownership<'_> {
                 memory!(self).release(write.blob);
             }
         } else if let Some(unsent) = lost.counted.take() {
-            counting!(self).count(now, |counters| counters.link_down(link, &unsent, &lost.why));
+            counting!(self).count(now, |counters| counters.link_down(now, link, &unsent, &lost.why));
         } else if let Some(lent) = &mut lost.lent {
             let segment_of = |blob| self.keys.blob(blob).map(|b| b.slice().segment);
             if !self.references.keep_unreturned(now, lent, segment_of) {
