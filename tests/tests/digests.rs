@@ -1,10 +1,11 @@
 //! Versions with digests: what has moved is compared with what was pushed.
 
+use arrow_array::RecordBatch;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use transfer_client::{
-    BlockingClient, BundleMut, BundleTensor, Client, DType, Digest, DigestError, Digested, Error, FetchedBundle,
-    Frozen, Landing, Until,
+    BlockingClient, BundleMut, BundleTensor, Client, DType, Digest, DigestError, Digested, Error, FailureCode,
+    FetchedBundle, Frozen, Landing, Until, s,
 };
 use transfer_tests::{Carrier, Scene, Sidecar};
 
@@ -170,6 +171,70 @@ fn what_others_have_brought_to_this_node_is_compared_too() {
     scene.end();
 }
 
+// Promise: digests, seen to fail
+#[test]
+fn tensors_and_batches_are_compared_with_the_digests_of_their_pushes() {
+    let scene = Scene::two();
+    let (pusher, far) = (connect(scene.a(), "pusher"), connect(scene.b(), "far"));
+    let frozen = tensor(&pusher, 12_501);
+    let expected = |key: &str, index: u64, end: u64| {
+        let what = Digested::Chunk { index, start: index * u64::from(CHUNK), end };
+        DigestError::WrongDigest { key: key.into(), version: 1, what, digest: Digest::Xxh3 }
+    };
+    for (key, from) in [("frozen", &frozen), ("empty", &tensor(&pusher, 0))] {
+        let pushed = pusher.push_frozen(key, from).digest(Digest::Xxh3).chunk_bytes(CHUNK).call().expect("pushed");
+        assert_eq!(pushed.report.copied, 0);
+        let fetched = far.fetch(key).require_digest().call().expect("it is right");
+        assert_eq!((fetched.meta(), fetched.as_bytes()), (from.meta(), from.as_bytes()));
+        assert_eq!(fetched.report().verified, from.as_bytes().len() as u64);
+        let here = pusher.fetch(key).require_digest().call().expect("it has digests");
+        assert_eq!((here.as_bytes(), here.report().verified), (from.as_bytes(), 0));
+        let many = far.fetch_many([key]).call().remove(0).expect("nobody has asked for a proof");
+        assert_eq!((many.meta(), many.report().verified), (from.meta(), 0));
+    }
+    damage(&frozen, 100_007);
+    let error = far.fetch("frozen").verify().call().expect_err("a byte is wrong");
+    assert_eq!(error, expected("frozen", 1, 100_008).into());
+    damage(&frozen, 100_007);
+    pusher.push_slice("slice", [3], &[1_u32, 2, 3]).digest(Digest::Blake3).call().expect("pushed");
+    let fetched = far.fetch("slice").require_digest().call().expect("it is right");
+    assert_eq!((fetched.as_slice::<u32>().expect("its type"), fetched.report().verified), (&[1, 2, 3][..], 12));
+    drop(fetched);
+    // Record batches: the buffers of the columns are ranges of the arena.
+    let column = frozen.to_array().expect("an array");
+    let batch = RecordBatch::try_from_iter([("n", column.clone()), ("m", column)]).expect("a batch");
+    let push = pusher.push_batch("batch", &batch).digest(Digest::Xxh3).chunk_bytes(CHUNK);
+    assert_eq!(push.call().expect("pushed").report.copied, 0);
+    let body = 2 * 100_032;
+    let fetched = far.fetch_batch("batch").require_digest().call().expect("it is right");
+    assert_eq!((fetched.batch(), fetched.report().verified), (&batch, body));
+    assert_eq!(far.fetch_table("batch").verify().call().expect("it is right").report().verified, body);
+    assert_eq!(pusher.fetch_batch("batch").require_digest().call().expect("it has digests").report().verified, 0);
+    damage(&frozen, 70_000);
+    let error = far.fetch_batch("batch").verify().call().expect_err("a byte is wrong");
+    assert_eq!(error, expected("batch", 1, 131_072).into());
+    assert_eq!(far.fetch_batch("batch").call().expect("nobody has asked for a proof").report().verified, 0);
+    drop((batch, frozen, fetched));
+    // A tensor with digests comes back to its owner: by a push that fails, and when it is taken back.
+    let writable = pusher.allocate(DType::U64, [100]).expect("room");
+    let failed = pusher.push_tensor("slice", writable).version(1).digest(Digest::Xxh3).call().expect_err("not above 1");
+    let (error, writable) = failed.into_parts();
+    assert_eq!(error.failure_code(), Some(FailureCode::VersionNotRising), "{error}");
+    let mut writable = writable.expect("nobody else has it");
+    for round in 1..4_u64 {
+        writable.as_mut_slice::<u64>().expect("its type").fill(round);
+        pusher.push_tensor("in place", writable).digest(Digest::Xxh3).call().expect("pushed");
+        let fetched = far.fetch("in place").require_digest().call().expect("it is right");
+        assert_eq!(fetched.as_slice::<u64>().expect("its type"), [round; 100]);
+        drop(fetched);
+        far.take_answers();
+        writable = pusher.take_back("in place").call().expect("nobody reads it");
+        assert_eq!(writable.meta().to_string(), "u64[100]");
+    }
+    drop((writable, pusher, far));
+    scene.end();
+}
+
 // Promise: digests
 #[test]
 fn what_cannot_be_proved_is_refused_and_named() {
@@ -177,7 +242,7 @@ fn what_cannot_be_proved_is_refused_and_named() {
     let client = connect(scene.a(), "client");
     let tensors = two_tensors(&client);
     client.push_bundle("k", named(&tensors)).digest(Digest::Xxh3).call().expect("pushed");
-    client.push_frozen("tensor", &tensors[0].1).call().expect("pushed");
+    client.push_frozen("tensor", &tensors[0].1).digest(Digest::Xxh3).call().expect("pushed");
     client.push_bundle("none", named(&tensors)).call().expect("pushed");
     let refused = |error: Error, says: &str| {
         assert!(matches!(&error, Error::Digest(e) if matches!(**e, DigestError::NotProvable { .. })), "{error}");
@@ -187,9 +252,15 @@ fn what_cannot_be_proved_is_refused_and_named() {
         client.fetch_bundle("k").verify().only(["a"]).call().expect_err("a part"),
         "key \"k\": a part of a version",
     );
-    let error = client.push_frozen("tensor", &tensors[0].1).digest(Digest::Xxh3).call().expect_err("no place for them");
-    refused(error.into(), "key \"tensor\": digests are made of bundles");
-    refused(client.fetch("tensor").verify().call().expect_err("no tensor"), "a single tensor has no digests");
+    refused(client.fetch("tensor").verify().slice(s![1..]).call().expect_err("a part"), "a part of a version");
+    let e = client.fetch("tensor").slice(s![1..]).call().expect_err("it has digests");
+    assert!(e.to_string().contains("no tensor without digests: fetch one with digests as a whole"), "{e}");
+    let into = client.allocate(DType::U64, [12_500]).expect("room");
+    let (e, into) = client.fetch("tensor").into(into).call().expect_err("it has digests").into_parts();
+    assert!(into.is_some() && e.to_string().contains("destination is u64[12500]"), "{e}");
+    client.push_slice("plain", [1], &[1_u8]).call().expect("pushed");
+    let e = client.fetch("plain").require_digest().call().expect_err("it has none");
+    assert_eq!(e, DigestError::NoDigest { key: "plain".into(), version: 1 }.into());
     let e = client.push_bundle("k", named(&tensors)).chunk_bytes(100).call().expect_err("too short");
     assert!(e.to_string().contains("a chunk cannot have 100 bytes: a multiple of 64 from 65536"), "{e}");
     assert_eq!(

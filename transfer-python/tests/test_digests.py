@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import transferd as td
 from conftest import Sidecar
@@ -79,7 +80,11 @@ def test_what_has_no_digests_is_refused_where_they_are_required(nodes):
         assert (e.value.code, e.value.can_retry) == ("no_digest", False)
         giver.push_state("some", state, digest="blake3")
         assert reader.fetch_state("some", require_digest=True).report.verified > 0
-        giver.push("tensor", np.arange(5))
+        giver.push("tensor", np.arange(5), digest=True)
+        tensor = reader.fetch("tensor", require_digest=True)
+        assert list(tensor.numpy()) == list(range(5)) and tensor.report.verified == 40
+        giver.push_table("table", pa.table({"n": np.arange(100)}), digest=True)
+        assert reader.fetch_table("table", verify=True).report.verified == 832
         for call in (
             lambda: reader.fetch_state("some", verify=True, only=["w"]),
             lambda: reader.take("tensor", [1], verify=True),

@@ -1,10 +1,10 @@
 //! Pushes and fetches of batches.
 
 use super::encode::{Encoded, Encoder};
-use super::messages::{Decoded, Decoder};
+use super::messages::{Decoded, Decoder, behind_messages};
 use crate::digest::Proof;
-use crate::error::{BatchError, Error};
-use crate::gathered::Body;
+use crate::error::{BatchError, DigestError, Error};
+use crate::gathered::{Body, copy_threads};
 use crate::push::Source;
 use crate::session::Lease;
 use arrow_array::RecordBatch;
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use transfer_core::op::FetchedTensor;
 use transfer_core::op::Report;
 use transfer_core::wire::bundle::BundleTable;
+use transfer_core::wire::digests::Digests;
 
 /// A fetched record batch. Its arrays lie in the sidecar's memory, and keep it.
 #[derive(Debug, Clone)]
@@ -105,18 +106,29 @@ pub(super) fn body(lease: Arc<Lease>, tensor: &FetchedTensor) -> Result<Body, Er
     }
 }
 
-const NOT_PROVABLE: &str = "record batches have no digests yet: push tensors as a bundle to have them proved";
+/// Finds the body of batches, and compares it with its digests. Returns what the report says then.
+fn proved_body(lease: Arc<Lease>, tensor: &FetchedTensor, proof: &Proof<'_>) -> Result<(Body, Report), Error> {
+    let (body, mut report) = (body(lease, tensor)?, tensor.report);
+    let digests = Digests::read_marked(behind_messages(&body.metadata), body.len).map_err(|e| {
+        let (key, version) = (proof.key.as_str().to_owned(), tensor.version.0);
+        DigestError::Malformed { key, version, reason: e.to_string() }
+    })?;
+    let head = (tensor.version, &tensor.meta, &body.metadata[..]);
+    // What lies in ranges lies in the arena of its pusher.
+    report.verified = proof.compare(head, digests.as_ref(), tensor.ranges == 0, copy_threads(), body.pieces())?;
+    Ok((body, report))
+}
 
 pub(crate) fn take_batch(lease: Arc<Lease>, tensor: FetchedTensor, proof: &Proof<'_>) -> Result<FetchedBatch, Error> {
-    proof.refuse(NOT_PROVABLE)?;
-    let decoded = Decoder::default().decode(&body(lease, &tensor)?)?;
-    Ok(FetchedBatch::of(decoded, tensor.version.0, tensor.report)?)
+    let (body, report) = proved_body(lease, &tensor, proof)?;
+    let decoded = Decoder::default().decode(&body)?;
+    Ok(FetchedBatch::of(decoded, tensor.version.0, report)?)
 }
 
 pub(crate) fn take_table(lease: Arc<Lease>, tensor: FetchedTensor, proof: &Proof<'_>) -> Result<FetchedTable, Error> {
-    proof.refuse(NOT_PROVABLE)?;
-    let Decoded { schema, batches, .. } = Decoder::default().decode(&body(lease, &tensor)?)?;
-    Ok(FetchedTable { schema, batches, version: tensor.version.0, report: tensor.report })
+    let (body, report) = proved_body(lease, &tensor, proof)?;
+    let Decoded { schema, batches, .. } = Decoder::default().decode(&body)?;
+    Ok(FetchedTable { schema, batches, version: tensor.version.0, report })
 }
 
 /// These batches, to be pushed as one version.

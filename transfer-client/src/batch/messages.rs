@@ -13,6 +13,7 @@ use arrow_schema::{DataType, Field, SchemaRef};
 use flatbuffers::VerifierOptions;
 use std::collections::HashMap;
 use std::sync::Arc;
+use transfer_core::wire::digests::MARK;
 
 /// The limit of tables in the flatbuffer of one message: a field with its type is two. A small flatbuffer can refer to
 /// one table many times, so this bounds the cost of a small message.
@@ -43,6 +44,19 @@ pub(crate) struct Decoded {
     pub(super) ended: bool,
 }
 
+/// What of the metadata is behind the messages, or what is no message.
+pub(super) fn behind_messages(metadata: &[u8]) -> &[u8] {
+    let mut rest = metadata;
+    while let Some((prefix, after)) = rest.split_first_chunk::<8>()
+        && let ([marker @ .., _, _, _, _], [_, _, _, _, len @ ..]) = (prefix, prefix)
+        && *marker == CONTINUATION
+        && let Some((_, after)) = after.split_at_checked(u32::from_le_bytes(*len) as usize)
+    {
+        rest = after;
+    }
+    rest
+}
+
 impl Decoder {
     /// A decoder of other messages with the same schema, which do not have to repeat it.
     pub(crate) fn again(&self) -> Decoder {
@@ -53,6 +67,11 @@ impl Decoder {
         let mut rest = &body.metadata[..];
         let (mut batches, mut ended, mut at) = (Vec::new(), false, 0);
         while let Some((prefix, after)) = rest.split_first_chunk::<8>() {
+            if rest.starts_with(&MARK) {
+                // The digests are the reader's business.
+                rest = &[];
+                break;
+            }
             let ([marker @ .., _, _, _, _], [_, _, _, _, len @ ..]) = (prefix, prefix);
             let len = u32::from_le_bytes(*len) as usize;
             if *marker != CONTINUATION {

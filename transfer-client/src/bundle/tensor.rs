@@ -2,7 +2,7 @@
 
 use crate::error::{BundleError, Error};
 use crate::fetch::Tensor;
-use crate::gathered::{Piece, Pieces};
+use crate::gathered::{DigestPlace, Piece, Pieces};
 use crate::memory::{Frozen, TensorMut};
 use crate::push::Source;
 use std::hash::{BuildHasher, RandomState};
@@ -97,5 +97,11 @@ pub(crate) fn source<'a, N: AsRef<str>, T: Into<BundleTensor<'a>>>(
     let stamp = RandomState::new().hash_one(0);
     let table = BundleTable::new(described).map_err(BundleError::from)?.stamped(stamp);
     let metadata = table.to_bytes_before_digests();
-    Ok(Source::Pieces(Box::new(Pieces { metadata, buffers, apart: true, has_digests: true, copied: 0 })))
+    Ok(Source::Pieces(Box::new(Pieces {
+        metadata,
+        buffers,
+        apart: true,
+        digests: DigestPlace::Field,
+        ..Pieces::default()
+    })))
 }

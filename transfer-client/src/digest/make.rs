@@ -25,6 +25,11 @@ impl Digesting {
         self.kind.map_or(1, |kind| Digests::field_bytes(kind, self.chunk_bytes, body_len))
     }
 
+    /// Whether there are any.
+    pub(crate) fn is_asked(self) -> bool {
+        self.kind.is_some()
+    }
+
     /// Begins the field: `metadata` stands in front of it.
     pub(crate) fn make<'a>(self, meta: &'a TensorMeta, metadata: &'a [u8]) -> Making<'a> {
         Making { digesting: self, meta, metadata }
@@ -40,18 +45,18 @@ pub(crate) struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// The bytes of the field, for a body in these pieces, each of which is followed by zeros up to a multiple of 64.
-    pub(crate) fn of_pieces<'a>(self, pieces: impl Iterator<Item = &'a [u8]>, threads: usize) -> Vec<u8> {
+    /// The bytes of the field, for a body of `len` bytes in these pieces, each of which is followed by zeros up to a multiple of 64.
+    pub(crate) fn of_pieces<'a>(self, pieces: impl Iterator<Item = &'a [u8]>, len: u64, threads: usize) -> Vec<u8> {
         let mut w = Writer::new();
         let Digesting { kind, chunk_bytes } = self.digesting;
         let Some(kind) = kind else {
             Digests::write(None, &mut w);
             return w.into_vec();
         };
-        let mut len = 0;
+        let mut next = 0;
         let pieces = pieces.map(|bytes| {
-            let at = len;
-            len += (bytes.len() as u64).next_multiple_of(ALIGNMENT);
+            let at = next;
+            next += (bytes.len() as u64).next_multiple_of(ALIGNMENT);
             (at, bytes)
         });
         let pieces = pieces.collect();

@@ -28,17 +28,6 @@ impl<'a> Proof<'a> {
         Proof { key, proving: Proving::Not }
     }
 
-    /// Refuses to prove.
-    ///
-    /// # Errors
-    /// [`DigestError::NotProvable`], if the fetch asks for a proof.
-    pub(crate) fn refuse(&self, what: &'static str) -> Result<(), Error> {
-        match self.proving {
-            Proving::Not => Ok(()),
-            _ => Err(DigestError::NotProvable { key: self.key.as_str().to_owned(), what }.into()),
-        }
-    }
-
     /// Compares a body that lies in these pieces, one behind the other, and all in front of it. Returns how many bytes of the body
     /// were compared: all of them, or none. `is_moved`: whether it lies elsewhere than its pusher has it.
     ///
@@ -109,7 +98,7 @@ mod tests {
             let digesting = Digesting { kind: Some(kind), chunk_bytes: 64 << 10 };
             let len = 5 + digesting.field_bytes(body.len() as u64);
             let meta = TensorMeta::of(DType::U8, &[body.len() as u64]).unwrap().with_metadata(len as u32).unwrap();
-            let field = digesting.make(&meta, b"table").of_pieces([&body[..]].into_iter(), 1);
+            let field = digesting.make(&meta, b"table").of_pieces([&body[..]].into_iter(), body.len() as u64, 1);
             let metadata = [b"table", &field[..]].concat();
             assert_eq!(metadata.len(), len);
             let compare = |meta: &TensorMeta, metadata: &[u8], body: &[u8]| {

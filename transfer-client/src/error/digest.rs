@@ -42,6 +42,16 @@ pub enum DigestError {
         /// What cannot be proved, and what can.
         what: &'static str,
     },
+    /// The digests in front of a version are malformed.
+    #[error("the digests of version {version} of key {key:?} are wrong: {reason}")]
+    Malformed {
+        /// The key.
+        key: String,
+        /// The version.
+        version: u64,
+        /// What is wrong.
+        reason: String,
+    },
     /// Chunks cannot have this length.
     #[error("a chunk cannot have {found} bytes: a multiple of 64 from 65536 to 1073741824 is right")]
     ChunkLength {

@@ -2,6 +2,7 @@
 
 use crate::digest::Proof;
 use crate::error::{BatchError, Error};
+use crate::gathered::{Body, copy_threads};
 use crate::memory::Frozen;
 use crate::session::Lease;
 use arrow_array::{ArrayRef, ArrowPrimitiveType, PrimitiveArray};
@@ -10,6 +11,7 @@ use transfer_core::memory::LocalSlice;
 use transfer_core::op::FetchedTensor;
 use transfer_core::op::Report;
 use transfer_core::tensor::{DType, TensorMeta, Version};
+use transfer_core::wire::digests::Digests;
 use transfer_memory::view::{Bytes, Element, NotPrivate, PrivateBytes};
 
 /// A fetched tensor: read-only, in the sidecar's memory. Cheap to clone; all clones, and the Arrow arrays made of it,
@@ -25,18 +27,38 @@ pub struct Tensor {
 
 impl Tensor {
     pub(crate) fn new(lease: Arc<Lease>, tensor: FetchedTensor) -> Result<Tensor, Error> {
-        let FetchedTensor { version, meta, slice, report, .. } = tensor;
-        if meta.metadata_bytes() > 0 {
-            return Err(BatchError::NotATensor { meta }.into());
+        if tensor.meta.metadata_bytes() > 0 {
+            return Tensor::with_digests(lease, tensor, None);
         }
+        let FetchedTensor { version, meta, slice, report, .. } = tensor;
         let exact = LocalSlice { len: meta.len_bytes(), ..slice };
         let bytes = lease.session().clone().view(exact, lease)?;
         Ok(Tensor { view: Frozen::new(bytes, meta), version, report })
     }
 
     pub(crate) fn take(lease: Arc<Lease>, tensor: FetchedTensor, proof: &Proof<'_>) -> Result<Tensor, Error> {
-        proof.refuse("a single tensor has no digests yet: push it as a bundle to have it proved")?;
+        if tensor.meta.metadata_bytes() > 0 {
+            return Tensor::with_digests(lease, tensor, Some(proof));
+        }
+        proof.compare((tensor.version, &tensor.meta, &[]), None, true, 1, [])?;
         Tensor::new(lease, tensor)
+    }
+
+    /// A tensor that has digests in front of it.
+    fn with_digests(lease: Arc<Lease>, tensor: FetchedTensor, proof: Option<&Proof<'_>>) -> Result<Tensor, Error> {
+        let body = Body::new::<BatchError>(lease, &tensor)?;
+        let FetchedTensor { version, meta, ranges, mut report, .. } = tensor;
+        let Ok(Some(digests)) = Digests::read_marked(&body.metadata, body.len) else {
+            return Err(BatchError::NotATensor { meta }.into());
+        };
+        if let Some(proof) = proof {
+            let head = (version, &meta, &body.metadata[..]);
+            report.verified = proof.compare(head, Some(&digests), ranges == 0, copy_threads(), body.pieces())?;
+        }
+        // It has a length, for it had one with metadata.
+        let meta = TensorMeta::of(meta.dtype(), meta.shape().dims())?;
+        let bytes = body.bytes(0, body.len).map_err(BatchError::from)?;
+        Ok(Tensor { view: Frozen::new(bytes, meta), version, report })
     }
 
     /// A tensor of a bundle.

@@ -1,13 +1,15 @@
 //! Buffers as ranges of the arena.
 
-use super::Pieces;
 use super::copied::copy_threads;
+use super::{DigestPlace, Pieces};
 use crate::digest::Digesting;
 use crate::error::Error;
 use crate::session::{Held, Session, SharedRange};
+use std::borrow::Cow;
 use std::task::Waker;
 use transfer_core::memory::{ALIGNMENT, padded};
 use transfer_core::tensor::{DType, MAX_METADATA_BYTES, TensorMeta};
+use transfer_core::wire::digests::MARK;
 use transfer_core::wire::ranges::{ArenaRange, MAX_RANGES, RANGE_BYTES, write_range};
 use transfer_memory::arena::{Arena, Block};
 
@@ -39,11 +41,20 @@ pub(crate) fn gather(
     waker: &Waker,
     last_try: bool,
 ) -> Result<Option<Gathered>, Error> {
-    let body_len = pieces.body_len() as u64;
-    let digests_len = if pieces.has_digests { digesting.field_bytes(body_len) } else { 0 };
-    let metadata_len = pieces.metadata.len().saturating_add(digests_len);
+    let described = match &pieces.tensor {
+        Some(meta) => meta.clone(),
+        None => TensorMeta::of(DType::U8, &[pieces.body_len() as u64])?,
+    };
+    let body_len = described.len_bytes();
+    let mut metadata = Cow::Borrowed(&pieces.metadata[..]);
+    if pieces.digests == DigestPlace::Marked && digesting.is_asked() {
+        metadata.to_mut().extend_from_slice(&MARK);
+    }
+    let has_field = pieces.digests == DigestPlace::Field || digesting.is_asked();
+    let digests_len = if has_field { digesting.field_bytes(body_len) } else { 0 };
+    let metadata_len = metadata.len().saturating_add(digests_len);
     let metadata_bytes = u32::try_from(metadata_len).unwrap_or(u32::MAX).min(MAX_METADATA_BYTES + 1);
-    let meta = TensorMeta::of(DType::U8, &[body_len])?.with_metadata(metadata_bytes)?;
+    let meta = described.with_metadata(metadata_bytes)?;
     let mut found = Found::new(session.arena(), pieces, false);
     if found.parts.len() as u64 > u64::from(MAX_RANGES) {
         // More ranges than a table may have: copy everything into one piece.
@@ -60,14 +71,14 @@ pub(crate) fn gather(
     let head_len = meta.body_offset() + table as u64 + ALIGNMENT;
     let Some(mut head) = session.allocate_or_wait(head_len, waker, last_try)? else { return Ok(None) };
     let copied = copied.map(|block| found.copy_in(block, pieces));
-    let digests = match pieces.has_digests {
+    let digests = match has_field {
         true => {
-            let making = digesting.make(&meta, &pieces.metadata);
-            making.of_pieces(found.bytes(copied.as_ref(), pieces), copy_threads())
+            let making = digesting.make(&meta, &metadata);
+            making.of_pieces(found.bytes(copied.as_ref(), pieces), body_len, copy_threads())
         }
         false => Vec::new(),
     };
-    let ranges = found.write_head(&mut head, copied.as_ref(), (&pieces.metadata, &digests), meta.body_offset());
+    let ranges = found.write_head(&mut head, copied.as_ref(), (&metadata, &digests), meta.body_offset());
     let held = Held::Gathered { head, ranges: found.shared, copied };
     Ok(Some(Gathered { held, meta, ranges, copied: found.copied_bytes }))
 }
@@ -94,6 +105,10 @@ impl Found {
                 false => SharedRange::find_anywhere(arena, buffer.as_ptr(), len),
             };
             match there {
+                Some(range) if pieces.tensor.is_some() => {
+                    found.add(Part::Lies(ArenaRange { offset: range.slice().offset, len }));
+                    found.shared.push(range);
+                }
                 Some(range) => found.lies(arena, range),
                 None => {
                     let room = padded(len).unwrap_or(len);

@@ -20,6 +20,7 @@ pub(crate) use gather::gather;
 
 use arrow_buffer::Buffer;
 use std::ops::Deref;
+use transfer_core::tensor::TensorMeta;
 
 /// Every buffer of a body starts at a multiple of this.
 pub(crate) const ALIGNMENT: usize = transfer_core::memory::ALIGNMENT as usize;
@@ -32,10 +33,22 @@ pub(crate) struct Pieces<'a> {
     pub(crate) buffers: Vec<Piece<'a>>,
     /// Whether the allocations of copied buffers have nothing else in them, so that they can be taken back.
     pub(crate) apart: bool,
-    /// Whether the metadata ends with the digests of the version, which [`gather`] adds: none, if the push asks for none.
-    pub(crate) has_digests: bool,
+    /// Where [`gather`] adds the digests of the version.
+    pub(crate) digests: DigestPlace,
+    /// The description, if this is a tensor of one buffer, which no zeros follow. `None`: bytes.
+    pub(crate) tensor: Option<TensorMeta>,
     /// The bytes of buffers that [`copy_buffers`] has copied.
     pub(crate) copied: u64,
+}
+
+/// Where the digests of a version lie.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DigestPlace {
+    /// At the end of the metadata, behind a mark, if the push asks for some.
+    #[default]
+    Marked,
+    /// In the last field of the metadata, which says whether there are any.
+    Field,
 }
 
 /// One buffer of a body.

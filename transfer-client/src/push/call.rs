@@ -1,8 +1,8 @@
 //! The push of one tensor.
 
 use super::options::{PushOptions, push_options};
-use crate::error::{DigestError, Error, ErrorWith};
-use crate::gathered::{Pieces, copy_buffers, copy_threads, gather};
+use crate::error::{Error, ErrorWith};
+use crate::gathered::{Piece, Pieces, copy_buffers, copy_threads, gather};
 use crate::memory::{Frozen, TensorMut};
 use crate::request::{AnyClient, Call, Request, RequestCall};
 use crate::session::{ANSWER_GRACE, Answered, Ended, Held, OneCall, Session, SharedRange, deadline};
@@ -86,7 +86,7 @@ impl<'a, C: AnyClient> Push<'a, C> {
             (Err(e), source) => Stage::Refused(PushError::new(e, source.ok().and_then(Source::into_tensor))),
             (Ok(_), Err(e)) => Stage::Refused(PushError::new(e, None)),
         };
-        Request::from_call(PushCall { session, options: PushOptions::new(), copied: None, stage })
+        Request::from_call(PushCall { session, options: PushOptions::new(), copied: None, owned: None, stage })
     }
 
     push_options!(call.options);
@@ -105,7 +105,8 @@ impl<'a, C: AnyClient> Push<'a, C> {
 
     /// Makes digests of the version, with which [`Fetch::verify`](crate::Fetch::verify) compares what has moved: of each chunk and of
     /// all, over description, metadata and body. They are made on this thread and others beside it, of the bytes as they lie
-    /// before they are published. Only bundles have them.
+    /// before they are published. A tensor that was pushed with digests is fetched as a whole: it has no slices and rows, does
+    /// not land in memory of the caller, and is not looked up without a request.
     pub fn digest(mut self, digest: Digest) -> Self {
         self.call.options.digesting.kind = Some(digest);
         self
@@ -131,6 +132,8 @@ pub struct PushCall<'a> {
     options: PushOptions,
     /// The bytes that were copied into the arena, if any.
     copied: Option<u64>,
+    /// The tensor that was taken from the caller, if it is pushed with digests.
+    owned: Option<Frozen>,
     stage: Stage<'a>,
 }
 
@@ -198,18 +201,40 @@ impl PushCall<'_> {
         }
     }
 
-    /// Why digests cannot be made, if they are asked for.
-    fn not_digestible(&self, key: &Key, source: &Source<'_>) -> Option<Error> {
-        let has_place = matches!(source, Source::Pieces(pieces) if pieces.has_digests);
-        let key = key.as_str().to_owned();
-        let what = "digests are made of bundles: push the tensor as one, with a name, to have it proved";
-        (self.options.digesting.kind.is_some() && !has_place).then(|| DigestError::NotProvable { key, what }.into())
+    /// Makes pieces of a tensor that is to have digests: they lie in metadata in front of it.
+    fn with_digests<'a>(&mut self, source: Source<'a>) -> Result<Source<'a>, PushError> {
+        let (piece, meta) = match source {
+            source if !self.options.digesting.is_asked() => return Ok(source),
+            Source::Pieces(_) => return Ok(source),
+            Source::Bytes(bytes, meta) => (Piece::Borrowed(bytes), meta),
+            Source::Tensor(tensor) => {
+                if let Err(e) = self.session.check_arena(&tensor) {
+                    return Err(PushError::new(e, Some(tensor)));
+                }
+                let frozen = tensor.freeze();
+                let meta = frozen.meta().clone();
+                self.owned = Some(frozen.clone());
+                (Piece::Shared(frozen.into_bytes().to_arrow_buffer()), meta)
+            }
+        };
+        let buffers = if piece.is_empty() { Vec::new() } else { vec![piece] };
+        Ok(Source::Pieces(Box::new(Pieces { buffers, apart: true, tensor: Some(meta), ..Pieces::default() })))
+    }
+
+    /// The error of a push that was not sent, with the tensor that was taken from the caller.
+    fn returned(&mut self, error: PushError) -> Result<Pushed, PushError> {
+        match self.owned.take().map(Frozen::try_into_mut) {
+            Some(Ok(tensor)) => Err(PushError::new(error.into(), Some(tensor))),
+            _ => Err(error),
+        }
     }
 
     /// Makes the result. The copy of a push that failed is useless to a caller who has the original.
-    fn result(&self, result: Result<Pushed, PushError>) -> Result<Pushed, PushError> {
+    fn result(&mut self, result: Result<Pushed, PushError>) -> Result<Pushed, PushError> {
+        let owned = self.owned.take();
         let Some(copied) = self.copied else { return result };
-        let mut pushed = result.map_err(|e| PushError::new(e.into(), None))?;
+        // Nothing else holds what was taken from the caller, unless a transfer still reads it.
+        let mut pushed = result.map_err(|e| PushError::new(e.into(), owned.and_then(|f| f.try_into_mut().ok())))?;
         pushed.report.copied += copied;
         Ok(pushed)
     }
@@ -237,9 +262,13 @@ impl Call for PushCall<'_> {
                     return ControlFlow::Continue(now + ANSWER_GRACE);
                 }
             };
-            if let Some(error) = self.options.error.clone().or_else(|| self.not_digestible(&key, &source)) {
-                return ControlFlow::Break(Err(PushError::new(error, source.into_tensor())));
+            if let Some(error) = &self.options.error {
+                return ControlFlow::Break(Err(PushError::new(error.clone(), source.into_tensor())));
             }
+            let source = match self.with_digests(source) {
+                Ok(source) => source,
+                Err(error) => return ControlFlow::Break(Err(error)),
+            };
             let limit = deadline(started, self.options.timeout);
             let Prepared { held, meta, ranges } = match self.prepare(source, waker, now >= limit) {
                 Ok(prepared) => prepared,
@@ -247,7 +276,7 @@ impl Call for PushCall<'_> {
                     self.stage = Stage::Unsent { key, source, started: Some(started) };
                     return ControlFlow::Continue(limit.min(now + Session::ROOM_POLL));
                 }
-                Err(Unprepared::Failed(error)) => return ControlFlow::Break(Err(error)),
+                Err(Unprepared::Failed(error)) => return ControlFlow::Break(self.returned(error)),
             };
             let left = limit.saturating_duration_since(now);
             let mut push = self.options.push(key, meta.clone(), held.to_lend().offset, left);

@@ -8,6 +8,8 @@ use std::fmt::Debug;
 use std::task::Waker;
 use transfer_core::op::Push;
 use transfer_core::tensor::TensorMeta;
+use transfer_core::wire::digests::MARK;
+use transfer_core::wire::ranges::{RANGE_BYTES, read_ranges};
 
 /// What a version that is taken back becomes: a tensor, the tensors of a bundle, or nothing.
 pub trait TakenBack: Sized {
@@ -100,27 +102,36 @@ impl TakenBack for () {
     }
 }
 
-/// One tensor.
+/// One tensor. The plan is its allocation, if it has digests in front of it.
 impl TakenBack for TensorMut {
-    type Plan = ();
+    type Plan = Option<u64>;
     type Fresh = TensorMeta;
 
-    fn plan(session: &Session, lent: Lent, push: &Push) -> Result<(), Error> {
-        let alone = session.arena().lent_at(lent.allocation).is_some_and(|(_, alone)| alone);
-        match lent.owned && alone {
-            true => Ok(()),
-            false => Err(Error::NotAlone { meta: push.meta.clone() }),
+    fn plan(session: &Session, lent: Lent, push: &Push) -> Result<Option<u64>, Error> {
+        let not_alone = || Error::NotAlone { meta: push.meta.clone() };
+        if push.meta.metadata_bytes() > 0 {
+            return behind_digests(session, lent, push).map(Some).ok_or_else(not_alone);
         }
+        let alone = session.arena().lent_at(lent.allocation).is_some_and(|(_, alone)| alone);
+        if lent.owned && alone { Ok(None) } else { Err(not_alone()) }
     }
 
-    fn take_back((): (), session: &Session, loan: Loan) -> Result<TensorMut, Error> {
-        let Some(block) = session.take_back(loan.lent) else {
+    fn take_back(plan: Option<u64>, session: &Session, loan: Loan) -> Result<TensorMut, Error> {
+        let block = match plan {
+            None => session.take_back(loan.lent),
+            Some(allocation) => {
+                let blocks = session.arena().take_back_all(&[allocation, loan.lent.allocation]);
+                blocks.ok().and_then(|blocks| blocks.into_iter().next())
+            }
+        };
+        let Some(block) = block else {
             let meta = loan.push.meta.clone();
             session.give_back(loan);
             return Err(Error::NotAlone { meta });
         };
         session.room_is_free();
-        Ok(TensorMut::new(block, loan.push.meta))
+        let meta = loan.push.meta;
+        Ok(TensorMut::new(block, TensorMeta::of(meta.dtype(), meta.shape().dims())?))
     }
 
     fn allocate(
@@ -132,4 +143,16 @@ impl TakenBack for TensorMut {
         let block = session.allocate_or_wait(meta.len_bytes(), waker, last_try)?;
         Ok(block.map(|block| TensorMut::new(block, meta.clone())))
     }
+}
+
+/// The allocation of a tensor that was pushed with digests, if the sidecar alone holds it.
+fn behind_digests(session: &Session, lent: Lent, push: &Push) -> Option<u64> {
+    let (arena, meta) = (session.arena(), &push.meta);
+    let mut mark = [0; MARK.len()];
+    let mut table = [0; RANGE_BYTES];
+    arena.mapping().copy_out(lent.offset, &mut mark).ok().filter(|()| mark == MARK && push.ranges == 1)?;
+    arena.mapping().copy_out(lent.offset + meta.body_offset(), &mut table).ok()?;
+    let range = read_ranges(&table).next()?;
+    let (start, len, alone) = arena.lent_around(range.offset)?;
+    (alone && start == range.offset && len == range.len).then_some(start)
 }

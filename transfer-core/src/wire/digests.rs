@@ -1,6 +1,9 @@
 //! Digests of a version: of each chunk of its body, and of all of it. Whoever pushes a version makes them, and readers
 //! compare. They are the last field of the version's metadata. This file knows where they lie, and computes none.
 //!
+//! A bundle's table always ends with this field. The metadata of record batches ends with a [mark](MARK) and the field if there
+//! are digests, and a single tensor has metadata only then: the mark and the field.
+//!
 //! | field | bytes |
 //! |---|---|
 //! | kind: 0 none, 1 XXH3-128, 2 BLAKE3. Without digests nothing follows | 1 |
@@ -15,6 +18,9 @@ use super::{Reader, WireError, Writer};
 use crate::memory::ALIGNMENT;
 use crate::tensor::{Digest, TensorMeta};
 use std::ops::Range;
+
+/// What stands in front of the field where it is not there without digests: `TDIG`, and layout 1.
+pub const MARK: [u8; 5] = *b"TDIG\x01";
 
 /// The default length of a chunk, in bytes.
 pub const CHUNK_BYTES: u32 = 4 << 20;
@@ -47,6 +53,22 @@ impl Digests {
         let all = r.raw(kind.len_bytes())?.to_vec();
         let chunks = r.raw(list_bytes(kind, chunk_bytes, body_len))?.to_vec();
         Ok(Some(Digests { kind, chunk_bytes, all, chunks }))
+    }
+
+    /// Reads the mark and the field, which are all that is left of the metadata. `None` if there is another thing.
+    ///
+    /// # Errors
+    /// [`WireError`], as [`Digests::read`], and for another layout.
+    pub fn read_marked(metadata: &[u8], body_len: u64) -> Result<Option<Digests>, WireError> {
+        let Some(rest) = metadata.strip_prefix(&MARK[..4]) else { return Ok(None) };
+        let mut r = Reader::new("the digests of a version", rest);
+        let layout = r.u8()?;
+        if layout != MARK[4] {
+            return Err(WireError::Value { what: "layout of digests", value: u64::from(layout), expected: "1" });
+        }
+        let digests = Digests::read(&mut r, body_len)?;
+        r.end()?;
+        Ok(digests)
     }
 
     /// Skips the field, and keeps nothing of it.
@@ -180,6 +202,31 @@ mod tests {
             }
         }
         assert_eq!(Digests::read(&mut Reader::new("digests", &[0]), body_len), Ok(None));
+    }
+
+    // Promise: bytes-from-outside
+    #[test]
+    fn fuzz_marked_digests() {
+        let examples = Digest::ALL.map(|kind| {
+            let digests = Digests::new(kind, 64 << 10, vec![1; kind.len_bytes()], vec![2; 2 * kind.len_bytes()]);
+            let mut w = Writer::new();
+            w.raw(&MARK);
+            Digests::write(Some(&digests), &mut w);
+            w.into_vec()
+        });
+        transfer_fuzz::Target::new("marked-digests", examples).bound(1 << 20).run(|input| {
+            match Digests::read_marked(input, 100_000) {
+                Ok(Some(digests)) => {
+                    let mut w = Writer::new();
+                    w.raw(&MARK);
+                    Digests::write(Some(&digests), &mut w);
+                    assert_eq!(w.as_slice(), input);
+                    digests.kind().name().to_owned()
+                }
+                Ok(None) => "none".to_owned(),
+                Err(e) => e.to_string(),
+            }
+        });
     }
 
     #[test]
