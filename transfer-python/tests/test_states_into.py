@@ -67,7 +67,7 @@ def test_a_state_lands_in_an_event_loop(nodes) -> None:  # noqa: F811
     asyncio.run(run())
 
 
-# Promise: python-into
+# Promise: python-into, seen to fail
 @pytest.mark.parametrize("wrong", ["shape", "name", "value", "kind"])
 def test_nothing_lands_unless_all_of_the_state_fits(nodes, wrong: str) -> None:  # noqa: F811
     giver, taker, _ = nodes

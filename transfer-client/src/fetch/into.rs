@@ -40,7 +40,7 @@ pub enum Landing {
     /// It was copied out of the landing pool: the sidecar was restarted, and cannot write the arenas that it has taken back.
     ReturnedArena,
     /// It was copied out of the landing pool: one key opens all of a segment to a peer (`--isolation pool`), so the memory could
-    /// not be closed again.
+    /// not be closed again. Or the sidecar has as many ranges of the arena open, for other fetches of this client, as it may.
     SharedKey,
     /// It was copied out of the landing pool, since [`FetchInto::staged`] was asked for.
     Staged,
@@ -67,7 +67,9 @@ impl fmt::Display for Landing {
             Landing::InPlace => "in place",
             Landing::OnThisHost => "copied: the version lies on this host",
             Landing::ReturnedArena => "copied: the sidecar was restarted, and maps this arena read-only",
-            Landing::SharedKey => "copied: one key opens all of a segment (--isolation pool)",
+            Landing::SharedKey => {
+                "copied: one key opens all of a segment (--isolation pool), or too many ranges are open"
+            }
             Landing::Staged => "copied: it landed beside first, as staged",
             Landing::Verified => "copied: it landed beside first, to be compared with its digests",
             Landing::Whole => {

@@ -187,7 +187,7 @@ mod tests {
         let keys = RailKeys::new(&[None, Some(RemoteKey(9)), Some(RemoteKey(0))]).unwrap();
         let remote = RemoteSlice { address: 4096, len: 64 + 128, keys };
         let slot = SlotGrant { number: SlotNumber(5), capacity: 128, remote, body: Vec::new() };
-        (ask, [(7, Ok(vec![slot, slot])), (8, Err(Failure::new(FailureCode::TooLarge, "too large")))])
+        (ask, [(7, Ok(vec![slot.clone(), slot])), (8, Err(Failure::new(FailureCode::TooLarge, "too large")))])
     }
 
     #[test]

@@ -108,6 +108,11 @@ impl Op {
         self.fetch()?.to.as_deref()
     }
 
+    /// Returns the number of ranges in which the version is to land, without the first one.
+    pub(crate) fn more_ranges(&self) -> usize {
+        self.destination().map_or(0, |to| to.ranges.len().saturating_sub(1))
+    }
+
     /// Takes what a push says of an exchange.
     pub(crate) fn take_label(&mut self) -> Option<Box<Label>> {
         match &mut self.kind {

@@ -28,12 +28,13 @@ impl Sessions {
 
     /// Adds an operation that begins to wait. Its number must be unique among the operations of its worker.
     pub(crate) fn begin(&mut self, op: Op) -> OperationId {
-        let (session, name, deadline) = (op.session, op.id, op.deadline);
+        let (session, name, deadline, more_ranges) = (op.session, op.id, op.deadline, op.more_ranges());
         self.exchange_reads += u64::from(op.reads_exchange());
         let id = self.operations.insert(op);
         self.deadlines.insert((deadline, id));
         if let Some(s) = self.sessions.get_mut(&session) {
             s.ops.insert(name, id);
+            s.more_ranges += more_ranges;
         }
         id
     }
@@ -45,6 +46,7 @@ impl Sessions {
         self.deadlines.remove(&(op.deadline, id));
         if let Some(s) = self.sessions.get_mut(&op.session) {
             s.ops.remove(&op.id);
+            s.more_ranges = s.more_ranges.saturating_sub(op.more_ranges());
         }
         Some(op)
     }

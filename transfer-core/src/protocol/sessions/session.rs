@@ -23,6 +23,8 @@ pub(crate) struct Session {
     arena: SegmentId,
     arena_len: u64,
     pub(super) ops: HashMap<OpId, OperationId>,
+    /// The ranges of its arena in which its fetches are to land, without the first one of each.
+    pub(super) more_ranges: usize,
     leases: Leases,
     /// The number of leases in `leases`.
     lent: u64,
@@ -51,6 +53,11 @@ impl Session {
     /// Returns the worker's tenant.
     pub(crate) fn tenant(&self) -> Tenant {
         self.tenant
+    }
+
+    /// Returns the number of ranges of its arena in which its fetches are to land, without the first one of each.
+    pub(crate) fn more_ranges(&self) -> usize {
+        self.more_ranges
     }
 
     /// Returns the segment that the worker writes, and its length in bytes.
@@ -111,6 +118,7 @@ impl Sessions {
             arena,
             arena_len,
             ops,
+            more_ranges: 0,
             leases,
             lent: 0,
             announced: 0,

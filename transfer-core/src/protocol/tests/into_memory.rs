@@ -326,3 +326,26 @@ fn version_of_another_layout_lands_beside_if_that_is_asked_for() {
     solo.revoke();
     assert!(matches!(answer(&mut solo), Some(Answer::Fetched { .. })));
 }
+
+// Promise: bounded-operations, seen to fail
+#[test]
+fn ranges_of_the_fetches_of_one_worker_are_bounded() {
+    let mut solo = Solo::new(|config| config.max_ops_per_session = 4);
+    let three = || scattered(&[(0, 30), (128, 30), (256, 40)], 100, Otherwise::Fail);
+    let op = fetch_to(&mut solo, three());
+    // Two more are open than there are fetches, so that three would be five. It lands beside, and is copied by the worker.
+    for (to, in_place) in [(three(), 0), (scattered(&[(512, 100)], 100, Otherwise::Fail), 1)] {
+        let second = fetch_to(&mut solo, to);
+        describe(&mut solo, 100);
+        assert_eq!(grant(&mut solo).body.len(), in_place);
+        solo.request(Request::Cancel { op: second });
+        solo.hear(Role::Pull, index(&solo), Body::Cancelled);
+        solo.revoke();
+        assert!(answer(&mut solo).is_some());
+    }
+    solo.request(Request::Cancel { op });
+    assert!(answer(&mut solo).is_some());
+    fetch_to(&mut solo, three());
+    describe(&mut solo, 100);
+    assert_eq!(grant(&mut solo).body.len(), 3, "the first one has ended");
+}

@@ -76,6 +76,7 @@ impl Fetching<'_> {
                 Picked::NotYet => {}
             }
         }
+        let to = to.filter(|to| access!(self).may_open(session, to.ranges.len()));
         let key = fetch.key.clone();
         let id = self.sessions.begin(Op {
             session,

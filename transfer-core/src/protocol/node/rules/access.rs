@@ -107,6 +107,13 @@ impl Access<'_> {
         })
     }
 
+    /// Whether this many ranges of a worker's arena may be open to a peer for one more fetch. Each of them takes a grant of a link,
+    /// which all workers share. A fetch into one range may always.
+    pub(in crate::protocol::node) fn may_open(&self, session: SessionId, ranges: usize) -> bool {
+        let open = self.sessions.get(session).map_or(0, |s| s.more_ranges());
+        ranges <= 1 || open + ranges <= self.config.max_ops_per_session
+    }
+
     /// Returns the failure if one more tensor of `more` ranges would bring a worker's tensors over the limit of ranges.
     pub(in crate::protocol::node) fn too_many_ranges(&self, arena: SegmentId, more: u32) -> Option<Failure> {
         let (kept, most) = (self.sessions.ranges_in(arena)?, self.config.max_ranges_per_session);
