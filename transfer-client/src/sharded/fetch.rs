@@ -184,7 +184,7 @@ impl OfState {
             let hold = Hold::begin(&io, &self.key, manifest.version).await;
             let is_exact = matches!(options.select, Select::Exactly(_));
             // A manifest is published before its version is whole, and not taken back if that fails.
-            match roster::until_whole(&io, &self.key, manifest.restart, manifest.version, None).await {
+            match self.newest(&io, &manifest).await {
                 Ok(Awaited::Whole { restart, version })
                     if (restart, version) > (manifest.restart, manifest.version) && !is_exact =>
                 {
@@ -198,8 +198,9 @@ impl OfState {
                     continue;
                 }
                 Err(e) if is_said(&e) => return Err(e),
+                Ok(_) => KnownShards::of(&self.connection).lock().is_whole(&self.key, &manifest),
                 // Where its home cannot be asked, or is another tenant's, what is published is taken for whole.
-                Ok(_) | Err(_) => {}
+                Err(_) => {}
             }
             let fetched = self.version(&io, &manifest, wanted.as_deref(), options);
             let Ok(fetched) = io.first(fetched, hold.last(&io, &self.key, manifest.version)).await;
@@ -208,6 +209,19 @@ impl OfState {
                 fetched => return fetched,
             }
         }
+    }
+
+    /// Asks which version is whole, and waits until the one of this manifest is.
+    async fn newest(&self, io: &Io, manifest: &Manifest) -> Result<Awaited, Error> {
+        let &Manifest { restart, version, .. } = manifest;
+        let known = KnownShards::of(&self.connection).lock().was_whole(&self.key, manifest);
+        if !known {
+            return roster::until_whole(io, &self.key, restart, version, None).await;
+        }
+        let looked = roster::look(io, &self.key).await;
+        let newest = looked.map(|looked| (looked.restart, looked.whole.unwrap_or(0)));
+        let (restart, version) = newest.unwrap_or((restart, version));
+        Ok(Awaited::Whole { restart, version })
     }
 
     async fn version(

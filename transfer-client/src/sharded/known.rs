@@ -3,12 +3,12 @@
 use super::plan::Global;
 use super::plans::KeptPlans;
 use super::records::RankLayout;
-use super::roster::Looked;
+use super::roster::{Looked, Manifest};
 use crate::error::{Error, ShardedError};
 use crate::session::Connection;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::Arc;
 use transfer_core::tensor::Key;
 use transfer_core::wire::bundle::BundleTable;
@@ -18,6 +18,9 @@ const MAX_KEPT: usize = 8;
 
 /// The most shards of all layouts that are remembered.
 const MAX_SHARDS: usize = 1 << 18;
+
+/// The most states whose last version is remembered.
+const MAX_READ: usize = 1024;
 
 /// The most states whose global tensors are remembered.
 const MAX_GLOBALS: usize = 16;
@@ -41,6 +44,8 @@ pub(crate) struct KnownShards {
     globals: HashMap<(Key, Box<[u64]>), Arc<Global>>,
     /// Those that were checked.
     checked: HashSet<(Key, Box<[u64]>)>,
+    /// The last version of a state that was whole for a fetch, with its restart and a hash of its ranks.
+    read: HashMap<Key, (u64, u64, u64)>,
     pub(super) plans: KeptPlans,
 }
 
@@ -63,6 +68,12 @@ pub(crate) struct Kept {
     pub(crate) version: u64,
     /// The number in the key of its shards.
     pub(crate) instance: u64,
+}
+
+fn read(manifest: &Manifest) -> (u64, u64, u64) {
+    let mut hasher = DefaultHasher::new();
+    manifest.ranks.iter().for_each(|rank| rank.instance.hash(&mut hasher));
+    (manifest.restart, manifest.version, hasher.finish())
 }
 
 /// A number that nobody else has, with room for a place.
@@ -106,6 +117,19 @@ impl KnownShards {
         }
         self.globals.insert(digests, global.clone());
         Ok(global)
+    }
+
+    /// Whether this version was whole for an earlier fetch. Then it still is, also for a home that does not know it.
+    pub(crate) fn was_whole(&self, key: &Key, manifest: &Manifest) -> bool {
+        self.read.get(key) == Some(&read(manifest))
+    }
+
+    /// Notes that this version is whole.
+    pub(crate) fn is_whole(&mut self, key: &Key, manifest: &Manifest) {
+        if self.read.len() >= MAX_READ {
+            self.read.clear();
+        }
+        self.read.insert(key.clone(), read(manifest));
     }
 
     /// Checks that ranks with these layouts have all of each tensor, unless that is known.
@@ -240,6 +264,10 @@ impl Drop for Pushing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+    use transfer_core::fabric::FabricKind;
+    use transfer_core::op::{CommittedRank, Report};
+    use transfer_core::tensor::Name;
 
     #[test]
     fn versions_stay_until_the_home_knows_one_that_is_newer_and_nobody_holds_them() {
@@ -260,5 +288,19 @@ mod tests {
         rank.kept[0] = Some(Kept { version: 5, instance: 5 });
         assert_eq!((rank.ended_by(looked(2, true)), rank.ended_by(looked(1, false))), (vec![], vec![]));
         assert_eq!(rank.ended_by(looked(1, true)).len(), 1);
+    }
+
+    #[test]
+    fn version_that_was_whole_is_known_by_its_ranks() {
+        let rank = |instance| CommittedRank { rank: 0, instance, layout: 0, node: Name::new("n").unwrap() };
+        let (fabric, time) = (FabricKind::Local, Duration::ZERO);
+        let report = Report { fabric, bytes: 0, copied: 0, queued: time, waited: time, in_flight: time, origin: None };
+        let of = |restart, version, instance| Manifest { version, restart, ranks: vec![rank(instance)], report };
+        let (key, mut known) = (Key::new("policy").unwrap(), KnownShards::default());
+        known.is_whole(&key, &of(1, 7, 5));
+        assert!(known.was_whole(&key, &of(1, 7, 5)));
+        for (restart, version, instance) in [(2, 7, 5), (1, 8, 5), (1, 7, 6)] {
+            assert!(!known.was_whole(&key, &of(restart, version, instance)));
+        }
     }
 }

@@ -35,10 +35,8 @@ impl Cluster {
             if state.seen.is_none_or(|seen| version > seen) {
                 state.seen = Some(version);
             }
-        } else if let Some(floor) = floor {
-            if state.sent_epoch <= epoch_of(floor) && !homes_die {
-                return Err(format!("no version is said to be whole after {floor}"));
-            }
+        } else if let Some(floor) = floor.filter(|floor| state.sent_epoch <= epoch_of(*floor) && !homes_die) {
+            return Err(format!("no version is said to be whole after {floor}"));
         }
         Ok(())
     }
