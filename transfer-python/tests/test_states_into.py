@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import transferd as td
 from test_into import nodes  # noqa: F401
+from test_tensors import address
 
 SHORT = "copied: it landed beside, since it has less than 64 KiB"
 FOREIGN = "copied: it landed beside, since its array is not all of a Buffer"
@@ -98,3 +99,19 @@ def test_tied_entries_land_once(nodes) -> None:  # noqa: F811
     apart = [taker.empty((256, 256), "float32") for _ in range(2)]
     got = taker.fetch_state("tied", into={"a": apart[0], "b": apart[1]})
     assert all((buffer.numpy() == 5).all() for buffer in apart) and "in place" not in got.landings.values()
+
+
+# Promise: python-into
+def test_a_fetch_of_a_state_that_is_given_up_leaves_its_buffers_writable(nodes) -> None:  # noqa: F811
+    _, taker, _ = nodes
+    buffers = [taker.empty((256, 256), "float32") for _ in range(2)]
+    at = [(name, address(buffer.numpy())) for name, buffer in zip("ab", buffers)]
+    call = taker._fetch_bundle_into("nobody", at, {"timeout": 60.0})
+    assert all(buffer.pushed for buffer in buffers)
+    with pytest.raises(td.Error, match="pushed already, or fetched into"):
+        taker._fetch_bundle_into("nobody", at, {"timeout": 60.0})
+    del call
+    assert not any(buffer.pushed for buffer in buffers)
+    with pytest.raises(td.Timeout):
+        taker.fetch_state("nobody", into={"a": buffers[0]}, timeout=0.05)
+    assert not any(buffer.pushed for buffer in buffers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import array
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, overload
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast, overload
 
 from . import _landing, _native, _sharded, _torch, _tree
 from ._arrays import foreign
@@ -336,9 +336,11 @@ def fetch_state(
     # What is proved is compared before it is written to arrays of the caller.
     is_proved = options.get("verify") or options.get("require_digest")
     if into is not None and parts is None and not staged and not is_proved:
-        here = yield from _landing.land(client, key, into, options)
+        left = _landing.time_left(options)
+        here = yield from _landing.land(client, key, into, left)
         if here is not None:
             return here
+        options = cast(FetchOptions, left())
     try:
         tensors, version, report = yield client._fetch_bundle(key, None if parts is None else list(parts.items()), dict(options))
     except Invalid as error:

@@ -38,11 +38,10 @@ class _Layout(NamedTuple):
         return _tree.of_record(key, self.record, tensors)
 
 
-def land(client: _native.Client, key: str, into: Mapping[Any, Any], options: Mapping[str, Any]) -> Generator[Any, Any, State | None]:
+def land(client: _native.Client, key: str, into: Mapping[Any, Any], left: Options) -> Generator[Any, Any, State | None]:
     """Fetches a state into the arrays of `into`. None where nothing of it would land in place: then nothing was written."""
     if not any(_in_buffer(leaf) for leaf in _leaves(into)):
         return None
-    left = _left(options)
     for _ in range(_ATTEMPTS):
         try:
             layout = yield from _layout(client, key, left)
@@ -52,7 +51,7 @@ def land(client: _native.Client, key: str, into: Mapping[Any, Any], options: Map
             addresses = [(name, address_of(target)) for name, target in places.items()]
             (found, _, report), ways = yield client._fetch_bundle_into(key, addresses, left(exactly=layout.version))
         except VersionGone:
-            if options.get("exactly") is not None:
+            if left().get("exactly") is not None:
                 raise
             continue
         if all(name in places or name in found for name in layout.tensors):
@@ -61,7 +60,7 @@ def land(client: _native.Client, key: str, into: Mapping[Any, Any], options: Map
     return None
 
 
-def _left(options: Mapping[str, Any]) -> Options:
+def time_left(options: Mapping[str, Any]) -> Options:
     """Makes the options of each request, with the time that is left."""
     timeout = options.get("timeout", 30.0)
     until = None if timeout is None else time.monotonic() + timeout
