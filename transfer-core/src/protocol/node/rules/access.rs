@@ -55,7 +55,7 @@ impl Access<'_> {
                 Some(format!("key {key:?} has {meta}, which is no bundle: slice it"))
             }
             (Some(ExcerptPart::Slice(_) | ExcerptPart::Rows(_)), true) => Some(format!(
-                "key {key:?} has {meta}, which is no tensor without digests: fetch one with digests as a whole, and slice the tensors of a bundle by their names"
+                "key {key:?} has {meta}, which is no tensor: slice the tensors of a bundle by their names"
             )),
             _ => excerpt.and_then(|excerpt| excerpt.of(meta).err()).map(|e| format!("key {key:?} has {meta}: {e}")),
         };
