@@ -7,7 +7,7 @@ use transfer_client::{
     BlockingClient, BundleMut, BundleTensor, Client, DType, Digest, DigestError, Digested, Error, FailureCode,
     FetchedBundle, Frozen, Landing, Until, s,
 };
-use transfer_tests::{Carrier, Scene, Sidecar};
+use transfer_tests::{Carrier, Ctl, Scene, Sidecar};
 
 const CHUNK: u32 = 64 << 10;
 
@@ -269,5 +269,33 @@ fn what_cannot_be_proved_is_refused_and_named() {
     );
     assert_eq!(client.fetch_bundle("none").verify().call().expect("there is nothing to compare").report().verified, 0);
     drop(client);
+    scene.end();
+}
+
+/// The command compares with the same digests as programs do, also a file that is pushed in pieces.
+// Promise: digests
+#[test]
+fn transferctl_publishes_digests_and_compares_with_them() {
+    let scene = Scene::two_with(&["--max-arena-bytes", "1MiB"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let bytes: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
+    std::fs::write(at("file"), &bytes).expect("written");
+    std::fs::write(at("large"), bytes.repeat(10)).expect("written");
+    for (key, digest) in [("file", "--digest"), ("large", "--digest=blake3")] {
+        let mut holder = Ctl::of(scene.a(), &["push", key, &at(key), digest, "--verify"]).hold();
+        let fetch = ["fetch", key, &at("out"), "--require-digest", "--verify", "--json", "--force"];
+        let line = Ctl::of(scene.b(), &fetch).ends(0, &[]).json_lines().remove(0);
+        let len = std::fs::metadata(at(key)).expect("it is there").len();
+        // A file in pieces has a list of them, which is compared, too.
+        assert!(line["verified_bytes"].as_u64().is_some_and(|verified| verified >= len), "{key}: {line}");
+        assert!(std::fs::read(at("out")).expect("it is there") == std::fs::read(at(key)).expect("it is there"));
+        assert_eq!(holder.interrupt(), Some(0));
+    }
+    let mut holder = Ctl::of(scene.a(), &["push", "none", &at("file")]).hold();
+    Ctl::of(scene.b(), &["fetch", "none", &at("none"), "--require-digest"]).ends(7, &["has no digests", "--digest"]);
+    assert!(!std::path::Path::new(&at("none")).exists());
+    assert_eq!(holder.interrupt(), Some(0));
+    Ctl::of(scene.a(), &["push", "none", &at("file"), "--digest=md5"]).ends(2, &["xxh3 or blake3"]);
     scene.end();
 }

@@ -319,6 +319,7 @@ fn of_call(error: &ClientError) -> Exit {
         ClientError::ArenaFull { .. } | ClientError::NoAnswer { .. } => Exit::TimedOut,
         ClientError::SidecarGone(_) => Exit::Unreachable,
         ClientError::Name(_) | ClientError::Shape(_) | ClientError::WrongLength { .. } => Exit::InvalidArguments,
+        ClientError::Digest(_) => Exit::NotVerified,
         _ => Exit::Failed,
     }
 }

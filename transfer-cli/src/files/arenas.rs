@@ -3,10 +3,9 @@
 use super::Worker;
 use super::error::FilesError;
 use super::pieces::{self, PIECE_BYTES};
-use super::plan::{From, Item, Role, arena_for};
+use super::plan::{From, Item, Role, arena_for, room_for};
 use crate::error::Error;
-use transfer_client::{Client, DType, Error as ClientError, Key, TensorMeta};
-use transfer_core::memory::padded;
+use transfer_client::{Client, DType, Digest, Error as ClientError, Key, TensorMeta};
 use transfer_memory::session::{RefusalCode, SessionError};
 
 /// The smallest arena to ask for, in bytes.
@@ -24,16 +23,16 @@ pub(super) struct Share {
 /// Connects as one worker if the sidecar grants it an arena for everything. Otherwise it tries half of that size, a
 /// quarter, and so on, and distributes the tensors over several workers with such arenas. The lists of pieces are the
 /// last share, so they are published after the others.
-pub(super) async fn connect(worker: &Worker, items: Vec<Item>) -> Result<Vec<Share>, Error> {
-    let wanted_bytes = arena_for(&items);
+pub(super) async fn connect(worker: &Worker, items: Vec<Item>, digest: Option<Digest>) -> Result<Vec<Share>, Error> {
+    let wanted_bytes = arena_for(&items, digest);
     let (first, arena_bytes) = largest(worker, wanted_bytes).await?;
     if arena_bytes >= wanted_bytes {
         return Ok(vec![Share { client: first, items }]);
     }
-    let (items, lists) = cut(items, arena_bytes)?;
+    let (items, lists) = cut(items, arena_bytes, digest)?;
     let mut shares = Vec::new();
     let mut first = Some(first);
-    let mut bins = spread(items, arena_bytes);
+    let mut bins = spread(items, arena_bytes, digest);
     bins.extend((!lists.is_empty()).then_some(lists));
     if bins.len() > MAX_WORKERS {
         return Err(
@@ -43,7 +42,7 @@ pub(super) async fn connect(worker: &Worker, items: Vec<Item>) -> Result<Vec<Sha
     for (i, items) in bins.into_iter().enumerate() {
         let client = match first.take() {
             Some(client) => client,
-            None => worker.connect_as(&format!("-{}", i + 1), arena_for(&items)).await?,
+            None => worker.connect_as(&format!("-{}", i + 1), arena_for(&items, digest)).await?,
         };
         shares.push(Share { client, items });
     }
@@ -72,12 +71,13 @@ fn is_too_large(error: &Error) -> bool {
 }
 
 /// Cuts tensors that fit into no arena. Returns the tensors to publish, and the lists of the pieces.
-fn cut(items: Vec<Item>, arena_bytes: u64) -> Result<(Vec<Item>, Vec<Item>), FilesError> {
-    let piece_bytes = PIECE_BYTES.min(arena_bytes);
+fn cut(items: Vec<Item>, arena_bytes: u64, digest: Option<Digest>) -> Result<(Vec<Item>, Vec<Item>), FilesError> {
+    let beside = room_for(arena_bytes, digest).saturating_sub(arena_bytes);
+    let piece_bytes = PIECE_BYTES.min(arena_bytes.saturating_sub(beside).max(1));
     let (mut all, mut lists) = (Vec::new(), Vec::new());
     for item in items {
         let len = item.meta.len_bytes();
-        if padded(len).is_some_and(|len| len <= arena_bytes) {
+        if room_for(len, digest) <= arena_bytes {
             all.push(item);
             continue;
         }
@@ -111,10 +111,10 @@ fn cut(items: Vec<Item>, arena_bytes: u64) -> Result<(Vec<Item>, Vec<Item>), Fil
 }
 
 /// Distributes tensors in order over arenas of that size.
-fn spread(items: Vec<Item>, arena_bytes: u64) -> Vec<Vec<Item>> {
+fn spread(items: Vec<Item>, arena_bytes: u64, digest: Option<Digest>) -> Vec<Vec<Item>> {
     let mut bins: Vec<(u64, Vec<Item>)> = Vec::new();
     for item in items {
-        let len = padded(item.meta.len_bytes().max(1)).unwrap_or(u64::MAX);
+        let len = room_for(item.meta.len_bytes(), digest);
         match bins.last_mut().filter(|(used, _)| used.saturating_add(len) <= arena_bytes) {
             Some((used, bin)) => {
                 *used += len;

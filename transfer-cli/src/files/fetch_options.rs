@@ -66,9 +66,12 @@ pub struct Options {
     /// The time-out for each tensor, including the wait for its publication
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub timeout: Duration,
-    /// Read the written files again, and compare
+    /// Compare what comes with the digests of its push, if that has made some; read the written files again, and compare
     #[arg(long)]
     pub verify: bool,
+    /// Compare with the digests of the push, and refuse tensors without
+    #[arg(long, conflicts_with = "slices")]
+    pub require_digest: bool,
     /// Compare with the digests of `push --write-digests`, before anything is written
     #[arg(long, value_name = "FILE")]
     pub check_digests: Option<PathBuf>,

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::{JoinError, JoinSet};
-use transfer_client::{Client, FailureCode, Report, Tensor, TensorMeta};
+use transfer_client::{Client, FailureCode, Fetch, Report, Tensor, TensorMeta};
 use transfer_terminal::exit::Exit;
 
 /// The most fetches at a time.
@@ -310,6 +310,7 @@ impl Fetching {
             let name = pieces::key_of(key, n);
             let gone = || FilesError::PieceGone { key: key.to_owned(), version: list.version(), piece: name.clone() };
             let fetch = self.client.fetch(&name).exactly(piece.version).timeout(self.options.timeout);
+            let fetch = self.proved(fetch);
             let tensor = fetch.await.map_err(|source| match source.failure_code() {
                 Some(FailureCode::VersionGone | FailureCode::UnknownKey) => gone().into(),
                 _ => Error::Call { what: "fetch", key: name.clone(), source },
@@ -320,6 +321,7 @@ impl Fetching {
             report.fabric = tensor.report().fabric;
             report.bytes += tensor.report().bytes;
             report.copied += tensor.report().copied;
+            report.verified += tensor.report().verified;
             report.queued += tensor.report().queued;
             report.waited += tensor.report().waited;
             report.in_flight += tensor.report().in_flight;
@@ -356,7 +358,8 @@ impl Fetching {
             (None, Some(version)) => fetch.at_least(version),
             (None, None) => fetch.latest(),
         };
-        let tensor = fetch.await.map_err(|source| Error::Call { what: "fetch", key: key.to_owned(), source })?;
+        let tensor =
+            self.proved(fetch).await.map_err(|source| Error::Call { what: "fetch", key: key.to_owned(), source })?;
         match listed {
             // The header of the file is written already.
             Some(listed) if self.shape == Shape::Safetensors && listed.meta != *tensor.meta() => {
@@ -364,6 +367,15 @@ impl Fetching {
                 Err(FilesError::Replaced { key: key.to_owned(), listed, found }.into())
             }
             _ => Ok(tensor),
+        }
+    }
+
+    /// A fetch that compares what comes with the digests of its push, if that is asked for.
+    fn proved(&self, fetch: Fetch<Client>) -> Fetch<Client> {
+        match (self.options.require_digest, self.options.verify) {
+            (true, _) => fetch.require_digest(),
+            (false, true) => fetch.verify(),
+            (false, false) => fetch,
         }
     }
 

@@ -11,8 +11,9 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use transfer_client::{DType, Key, TensorMeta};
+use transfer_client::{DType, Digest, Key, TensorMeta};
 use transfer_core::memory::padded;
+use transfer_core::wire::digests::Digests;
 
 /// A tensor to publish.
 #[derive(Debug, Clone)]
@@ -78,8 +79,8 @@ impl Plan {
     }
 
     /// The size of an arena for all of it at once, in bytes.
-    pub(super) fn arena_bytes(&self) -> u64 {
-        arena_for(&self.items)
+    pub(super) fn arena_bytes(&self, digest: Option<Digest>) -> u64 {
+        arena_for(&self.items, digest)
     }
 
     fn add(&mut self, options: &Options, prefix: Option<&str>, path: &Path, several: bool) -> Result<(), FilesError> {
@@ -193,11 +194,17 @@ impl Plan {
 }
 
 /// The size of an arena for these tensors at once, in bytes.
-pub(super) fn arena_for(items: &[Item]) -> u64 {
-    let bytes = items.iter().map(|item| padded(item.meta.len_bytes().max(1)).unwrap_or(u64::MAX));
+pub(super) fn arena_for(items: &[Item], digest: Option<Digest>) -> u64 {
+    let bytes = items.iter().map(|item| room_for(item.meta.len_bytes(), digest));
     // Arenas consist of whole pages.
     let bytes = bytes.fold(0u64, u64::saturating_add).max(1);
     bytes.checked_next_multiple_of(4096).unwrap_or(bytes)
+}
+
+/// The room that a tensor of this length takes in an arena, with its digests, in bytes.
+pub(super) fn room_for(len: u64, digest: Option<Digest>) -> u64 {
+    let beside = digest.map_or(0, |digest| Digests::room_beside(digest, len));
+    padded(len.max(1)).and_then(|len| len.checked_add(beside)).unwrap_or(u64::MAX)
 }
 
 /// The positional arguments: a key or prefix, if there is one, and paths.

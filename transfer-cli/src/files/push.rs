@@ -41,7 +41,7 @@ pub async fn run(options: &Options) -> Result<(), Error> {
         story.preparing(format!("the sidecar makes room for {}", bytes(arena_bytes)));
         let shares = match in_turns {
             true => vec![Share { client: options.worker.connect(arena_bytes).await?, items: plan.items }],
-            false => arenas::connect(&options.worker, plan.items).await?,
+            false => arenas::connect(&options.worker, plan.items, options.digest).await?,
         };
         story.preparing(String::new());
         story.count(shares.iter().map(|share| share.items.len()).sum());
@@ -116,7 +116,7 @@ async fn hold(clients: &[Client], socket: &Path, story: &Story, end: impl Future
 
 /// The size of the arena to ask for, in bytes.
 fn arena(options: &Options, plan: &Plan) -> Result<u64, FilesError> {
-    let wanted_bytes = plan.arena_bytes();
+    let wanted_bytes = plan.arena_bytes(options.digest);
     let Some(arena_bytes) = options.arena_bytes else { return Ok(wanted_bytes) };
     let makes_room = options.to.is_some() || matches!(options.until, Until::Fetched(_));
     if let Some(item) = plan.items.iter().find(|item| item.meta.len_bytes() > arena_bytes) {

@@ -4,7 +4,7 @@ use super::Worker;
 use super::story::Verbosity;
 use std::path::PathBuf;
 use std::time::Duration;
-use transfer_client::{DType, Until};
+use transfer_client::{DType, Digest, Until};
 use transfer_terminal::units::{duration, size};
 
 /// The format of a file.
@@ -76,6 +76,10 @@ pub struct Options {
     /// Fetch each tensor back, read its file again, and compare
     #[arg(long)]
     pub verify: bool,
+    /// Publish digests of each chunk and of all of each tensor, with which `fetch --verify` and other readers compare what moves: xxh3, which
+    /// is the default, or blake3, which nobody can forge
+    #[arg(long, value_name = "HASH", conflicts_with = "arena_bytes", num_args = 0..=1, require_equals = true, default_missing_value = "xxh3", value_parser = digest)]
+    pub digest: Option<Digest>,
     /// Write the BLAKE3 digest of each tensor's bytes to this file, for `fetch --check-digests`
     #[arg(long, value_name = "FILE")]
     pub write_digests: Option<PathBuf>,
@@ -90,6 +94,10 @@ pub struct Options {
 fn dtype(text: &str) -> Result<DType, String> {
     let names = || DType::ALL.map(DType::name).join(", ");
     DType::from_name(text).ok_or_else(|| format!("an element type is one of {}", names()))
+}
+
+fn digest(text: &str) -> Result<Digest, String> {
+    Digest::from_name(text).ok_or_else(|| "it is xxh3 or blake3".to_owned())
 }
 
 fn until(text: &str) -> Result<Until, String> {

@@ -177,6 +177,9 @@ async fn one(
     if options.takeover {
         push = push.takeover();
     }
+    if let Some(digest) = options.digest {
+        push = push.digest(digest);
+    }
     for tenant in &options.readable_by {
         push = push.readable_by(tenant);
     }
@@ -184,7 +187,7 @@ async fn one(
 
     if options.verify {
         // The tensor is fetched as any other worker would fetch it: from the node where it has landed.
-        let fetch = client.fetch(&item.key).exactly(pushed.version).timeout(options.timeout);
+        let fetch = client.fetch(&item.key).exactly(pushed.version).timeout(options.timeout).verify();
         let back = fetch.await.map_err(|e| fail("fetch back", e))?;
         let (from, name) = (item.from.clone(), key.clone());
         let compared = blocking(move || {

@@ -14,8 +14,9 @@
 //! The digest of all is over the description of the version, as control messages have it, and over the metadata without
 //! this digest. So it covers the digests of the chunks, and with them each byte of the body.
 
+use super::ranges::RANGE_BYTES;
 use super::{Reader, WireError, Writer};
-use crate::memory::ALIGNMENT;
+use crate::memory::{ALIGNMENT, padded};
 use crate::tensor::{Digest, TensorMeta};
 use std::ops::Range;
 
@@ -100,6 +101,15 @@ impl Digests {
     /// Returns the length of what [`Digests::write`] writes, in bytes.
     pub(super) fn written_bytes(digests: Option<&Digests>) -> usize {
         digests.map_or(1, |digests| 5 + digests.all.len() + digests.chunks.len())
+    }
+
+    /// Returns the room in the arena that a tensor of `body_len` bytes takes beside its own, if it has digests of chunks of
+    /// [`CHUNK_BYTES`]: for the mark and the field, a table of one range, and zeros.
+    #[must_use]
+    pub fn room_beside(kind: Digest, body_len: u64) -> u64 {
+        let field = Digests::field_bytes(kind, CHUNK_BYTES, body_len).saturating_add(MARK.len()) as u64;
+        let table = RANGE_BYTES as u64 + ALIGNMENT;
+        padded(field).and_then(|field| field.checked_add(padded(table)?)).unwrap_or(u64::MAX)
     }
 
     /// Returns the hash function.
