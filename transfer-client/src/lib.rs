@@ -179,6 +179,7 @@
 //! - [`BatchBuilder`], [`ColumnMut`], [`FetchedBatch`], [`FetchedTable`], [`BatchStream`], [`BatchStreamReader`],
 //!   [`FixedShapeTensor`], [`BatchError`]: record batches.
 //! - [`BundleTensor`], [`FetchedBundle`], [`BundleMut`], [`BundleError`]: bundles.
+//! - [`Digest`], [`DigestError`], [`Digested`]: versions that are proved, by [`Push::digest`] and [`Fetch::verify`].
 //! - [`TakeBack`], [`TwoBuffers`]: tensors and bundles that are updated in place.
 //! - [`gpu`]: copies between tensors and GPUs.
 //! - [`Counter`], [`Barrier`]: counters and barriers of the job.
