@@ -196,20 +196,22 @@ pub enum Error {
 
 /// The memory of a fetch that may be half new; see [`Error::DestinationTorn`].
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("the destination, {} for key {key:?}, may be half new: {failure}", torn_tensors(.tensors))]
+#[error("the destination, {} for key {key:?}, may be half new: {error}", torn_tensors(.key, .tensors))]
 pub struct TornDestination {
     /// The key.
     pub key: String,
     /// The tensors that may be half new, by their names. A tensor that is no part of a bundle has the key as its name.
     pub tensors: Vec<(String, TensorMeta)>,
-    /// The sidecar's answer.
-    pub failure: Failure,
+    /// Why the fetch failed.
+    pub error: Error,
 }
 
-/// The first tensors, and how many others there are.
-fn torn_tensors(tensors: &[(String, TensorMeta)]) -> String {
+/// The first tensors, and how many others there are. A tensor that has the key as its name is described alone.
+fn torn_tensors(key: &str, tensors: &[(String, TensorMeta)]) -> String {
     const SHOWN: usize = 8;
-    if let [(_, meta)] = tensors {
+    if let [(name, meta)] = tensors
+        && name == key
+    {
         return meta.to_string();
     }
     let shown =
@@ -255,7 +257,7 @@ impl Error {
     pub fn failure_code(&self) -> Option<FailureCode> {
         match self {
             Error::Failed(failure) => Some(failure.code),
-            Error::DestinationTorn(torn) => Some(torn.failure.code),
+            Error::DestinationTorn(torn) => torn.error.failure_code(),
             _ => None,
         }
     }
@@ -266,7 +268,7 @@ impl Error {
     pub fn can_retry(&self) -> bool {
         match self {
             Error::Failed(failure) => failure.code.can_retry(),
-            Error::DestinationTorn(torn) => torn.failure.code.can_retry(),
+            Error::DestinationTorn(torn) => torn.error.can_retry(),
             Error::Gpu(error) => error.can_retry(),
             Error::Batch(BatchError::NotRead { .. }) => true,
             // Another transfer may bring the right bytes.
@@ -284,7 +286,7 @@ impl Error {
     pub fn fault(&self) -> Fault {
         match self {
             Error::Failed(failure) => failure.code.fault(),
-            Error::DestinationTorn(torn) => torn.failure.code.fault(),
+            Error::DestinationTorn(torn) => torn.error.fault(),
             Error::ArenaFull { .. } | Error::NoMemory { .. } | Error::Batch(BatchError::NotRead { .. }) => {
                 Fault::Nobody
             }

@@ -44,7 +44,7 @@ pub enum Landing {
     SharedKey,
     /// It was copied out of the landing pool, since [`FetchInto::staged`] was asked for.
     Staged,
-    /// It was copied when it had been compared with the digests of its push ([`Fetch::verify`]).
+    /// It was copied when it had been compared with the digests of its push, if it has some ([`Fetch::verify`]).
     Verified,
     /// It was copied from where all of the bundle had landed. Its fetches are counted, so that its table could not be asked for
     /// first, or it has come in buckets.
@@ -71,7 +71,7 @@ impl fmt::Display for Landing {
                 "copied: one key opens all of a segment (--isolation pool), or too many ranges are open"
             }
             Landing::Staged => "copied: it landed beside first, as staged",
-            Landing::Verified => "copied: it landed beside first, to be compared with its digests",
+            Landing::Verified => "copied: it landed beside first, to be compared with its digests, if it has some",
             Landing::Whole => {
                 "copied: all of the bundle has landed before, since its fetches are counted, or in buckets"
             }
@@ -167,7 +167,8 @@ impl<T> FetchedInto<T> {
 
 /// A failed fetch into memory. It contains the tensor, or those of a bundle, if nobody else can write it: with
 /// [`Error::DestinationTorn`](crate::Error::DestinationTorn) half new, with any other error as it was. `None` if the session has
-/// ended, or the sidecar has not answered: then the memory returns to the arena when nobody can write it.
+/// ended, or the sidecar has not answered: then the memory returns to the arena when nobody can write it, and that of the tensors of a bundle that were to be
+/// copied returns at once.
 pub type FetchIntoError<T = TensorMut> = ErrorWith<T>;
 
 impl<C: AnyClient> Fetch<C, Tensor> {
@@ -302,9 +303,9 @@ impl FetchIntoCall {
             }
             Answer::Torn { failure } => {
                 let key = key.as_str().to_owned();
-                let tensors = vec![(key.clone(), tensor.meta().clone())];
+                let (tensors, error) = (vec![(key.clone(), tensor.meta().clone())], failure.into());
                 Err(FetchIntoError::new(
-                    Error::DestinationTorn(Box::new(TornDestination { key, tensors, failure })),
+                    Error::DestinationTorn(Box::new(TornDestination { key, tensors, error })),
                     Some(tensor),
                 ))
             }

@@ -294,7 +294,16 @@ mod tests {
     fn version_that_was_whole_is_known_by_its_ranks() {
         let rank = |instance| CommittedRank { rank: 0, instance, layout: 0, node: Name::new("n").unwrap() };
         let (fabric, time) = (FabricKind::Local, Duration::ZERO);
-        let report = Report { fabric, bytes: 0, copied: 0, queued: time, waited: time, in_flight: time, origin: None, verified: 0 };
+        let report = Report {
+            fabric,
+            bytes: 0,
+            copied: 0,
+            queued: time,
+            waited: time,
+            in_flight: time,
+            origin: None,
+            verified: 0,
+        };
         let of = |restart, version, instance| Manifest { version, restart, ranks: vec![rank(instance)], report };
         let (key, mut known) = (Key::new("policy").unwrap(), KnownShards::default());
         known.is_whole(&key, &of(1, 7, 5));

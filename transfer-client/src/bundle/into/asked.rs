@@ -141,6 +141,7 @@ impl Asked {
         let Some((beside, mut tensors)) = blocks.and_then(|blocks| put_together(slots, blocks)) else {
             return Came::Failed { tensors: None, error: unasked() };
         };
+        let is_torn = |error| torn_by(&key, torn.clone(), error);
         match answer {
             Answer::Landed { version, mut report } => {
                 if !has_table(&beside, &meta, &table) {
@@ -148,28 +149,32 @@ impl Asked {
                 }
                 match copy_beside(&beside, &scatter, &places, &mut tensors) {
                     Ok(copied) => report.copied += copied,
-                    Err(e) => return Came::Failed { tensors: Some(tensors), error: e.into() },
+                    Err(e) => return Came::Failed { tensors: Some(tensors), error: is_torn(e.into()) },
                 }
                 let named = keeps_rest.then(|| tensors.iter().map(|(name, _)| name).collect::<HashSet<_>>());
                 let rest = named.map(|named| rest_of(beside, &scatter, (&table, &meta), &named, (version, report)));
                 let landings = places.into_iter().map(|(_, landing)| landing).collect();
                 match rest.unwrap_or_else(|| Ok(Vec::new())) {
                     Ok(rest) => Came::InPlace { tensors, landings, rest, version, report },
-                    Err(e) => Came::Failed { tensors: Some(tensors), error: e.into() },
+                    Err(e) => Came::Failed { tensors: Some(tensors), error: is_torn(e.into()) },
                 }
             }
             Answer::Fetched { lease, tensor: found } => {
                 Came::Elsewhere { tensors, lease: Lease::handed_out(session, lease), found, table }
             }
             Answer::Torn { failure } => {
-                let key = key.as_str().to_owned();
-                let error = Error::DestinationTorn(Box::new(TornDestination { key, tensors: torn, failure }));
+                let error = is_torn(failure.into());
                 Came::Failed { tensors: Some(tensors), error }
             }
             Answer::Failed { failure, .. } => Came::Failed { tensors: Some(tensors), error: failure.into() },
             _ => Came::Failed { tensors: Some(tensors), error: unasked() },
         }
     }
+}
+
+/// The error of a fetch that has failed when these tensors may have been written.
+pub(super) fn torn_by(key: &Key, tensors: Vec<(String, TensorMeta)>, error: Error) -> Error {
+    Error::DestinationTorn(Box::new(TornDestination { key: key.as_str().to_owned(), tensors, error }))
 }
 
 /// Where a bundle with this table lands that is fetched into these tensors: its description, and its ranges. `None` if nothing lands

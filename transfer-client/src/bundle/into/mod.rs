@@ -11,13 +11,13 @@ use super::fetched::{FetchedBundle, bundle_of, take_bundle};
 use super::parts::{fetched, table_of};
 use super::writable::BundleMut;
 use crate::digest::{Proof, Proving};
-use crate::error::{BundleError, Error, TornDestination};
+use crate::error::{BundleError, Error};
 use crate::fetch::{Fetch, FetchCall, FetchIntoError, FetchOptions, FetchedInto, Landing, Tensor, is_by_reference};
 use crate::gathered::copy_threads;
 use crate::memory::TensorMut;
 use crate::request::{AnyClient, Call, Request, RequestCall, Watched};
 use crate::session::{ANSWER_GRACE, Ended, OneCall, Session, cancelled_unsent, deadline};
-use asked::{Asked, Came};
+use asked::{Asked, Came, torn_by};
 use scatter::MIN_RUN_BYTES;
 use std::collections::HashSet;
 use std::mem;
@@ -53,6 +53,7 @@ impl<C: AnyClient> Fetch<C, FetchedBundle> {
             fetch: Some(self.call),
             tensors,
             is_staged: false,
+            is_cancelled: false,
             keeps_rest: false,
             times: None,
             why: None,
@@ -113,6 +114,8 @@ pub struct FetchBundleIntoCall {
     /// Those that are not lent to the sidecar.
     tensors: BundleMut,
     is_staged: bool,
+    /// Whether its end was asked for.
+    is_cancelled: bool,
     /// Whether the other tensors of the bundle are wanted.
     keeps_rest: bool,
     /// When it began, and its deadline.
@@ -187,8 +190,12 @@ impl FetchBundleIntoCall {
         }
     }
 
-    /// Fetches all of it.
+    /// Fetches all of it, unless its end was asked for.
     fn whole(&mut self, why: Option<Landing>) -> Next {
+        if self.is_cancelled {
+            let text = "the call was given up, and the bundle is not fetched once more";
+            return self.failed(Failure::new(FailureCode::Cancelled, text).into());
+        }
         self.why = why;
         if self.times.is_some() {
             let timeout = self.options().timeout;
@@ -308,10 +315,7 @@ impl FetchBundleIntoCall {
         let tensors = mem::take(&mut self.tensors);
         let error = match (error, self.key()) {
             // They were written before.
-            (Error::Failed(failure), Some(key)) if !self.torn.is_empty() => {
-                let (key, tensors) = (key.as_str().to_owned(), mem::take(&mut self.torn));
-                Error::DestinationTorn(Box::new(TornDestination { key, tensors, failure }))
-            }
+            (error, Some(key)) if !self.torn.is_empty() => torn_by(&key, mem::take(&mut self.torn), error),
             (error, _) => error,
         };
         Err(FetchIntoError::new(error, Some(tensors)))
@@ -397,9 +401,14 @@ fn reason(session: &Session, tensor: &TensorMut) -> Option<Landing> {
     }
 }
 
-/// Checks that each tensor is in the bundle, with its element type and shape.
+/// Checks that each tensor is in the bundle, with its element type and shape, and is given once.
 fn check(table: &BundleTable, tensors: &BundleMut) -> Result<(), Error> {
+    let mut given = HashSet::with_capacity(tensors.len());
     for (name, tensor) in tensors.iter() {
+        if !given.insert(name) {
+            let text = format!("the tensors to fetch into have the name {name:?} twice; give one tensor for each name");
+            return Err(Failure::new(FailureCode::Invalid, text).into());
+        }
         let at = table.find(name).ok_or_else(|| BundleError::NoSuchTensor { name: name.to_owned() })?;
         let (found, destination) = (&table.entries()[at].meta, tensor.meta());
         if found != destination {
@@ -437,6 +446,7 @@ impl Call for FetchBundleIntoCall {
     }
 
     fn cancel(&mut self) {
+        self.is_cancelled = true;
         self.stage = match mem::replace(&mut self.stage, Stage::Ended) {
             // No peer writes into the tensors.
             Stage::New | Stage::Whole | Stage::Table(_) => Stage::Cancelled,
