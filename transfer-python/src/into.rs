@@ -2,7 +2,8 @@
 
 use crate::buffer::Buffer;
 use crate::client::about_of;
-use crate::pending::Going;
+use crate::memory::Ours;
+use crate::pending::{Going, ended};
 use crate::report::Report;
 use crate::{errors, slices};
 use pyo3::prelude::*;
@@ -51,7 +52,7 @@ impl PyFetchedInto {
 
 /// A fetch into a buffer. The buffer counts as pushed until it has ended, also if it is given up.
 struct IntoBuffer {
-    begun: Begun<'static, Result<FetchedInto, FetchIntoError>>,
+    begun: Ours<Begun<'static, Result<FetchedInto, FetchIntoError>>>,
     buffer: Py<Buffer>,
     about: (String, Instant),
     has_ended: bool,
@@ -74,7 +75,8 @@ pub(crate) fn begin(
         Some(slice) => fetch.slice(slice).into(tensor),
     };
     let request = if is_staged { request.staged() } else { request };
-    Ok(Box::new(IntoBuffer { begun: request.begin(), buffer: buffer.clone().unbind(), about, has_ended: false }))
+    let begun = Ours::new(request.begin(), buffer.get().guard().clone());
+    Ok(Box::new(IntoBuffer { begun, buffer: buffer.clone().unbind(), about, has_ended: false }))
 }
 
 impl IntoBuffer {
@@ -90,9 +92,10 @@ impl IntoBuffer {
                 return Err(errors::raise(py, &error, &about_of(&self.about)));
             }
         };
-        let (version, landing) = (fetched.version(), fetched.landing());
-        let report = Py::new(py, Report::new(*fetched.report()))?;
+        let (version, landing, report) = (fetched.version(), fetched.landing(), Report::new(*fetched.report()));
+        // First, since the views of the buffer see this memory, whatever fails below.
         self.buffer.get().put_back(fetched.into_tensor());
+        let report = Py::new(py, report)?;
         let buffer = self.buffer.clone_ref(py);
         Ok(Py::new(py, PyFetchedInto { buffer, version, report, landing })?.into_any())
     }
@@ -101,7 +104,7 @@ impl IntoBuffer {
 impl Going for IntoBuffer {
     fn poll(&mut self, py: Python<'_>, waker: &Waker) -> ControlFlow<PyResult<Py<PyAny>>, Instant> {
         // A step copies a version of this host, which takes as long as the version is large.
-        let begun = &mut self.begun;
+        let Some(begun) = self.begun.get_mut() else { return ControlFlow::Break(Err(ended(py))) };
         match py.detach(|| begun.poll(waker)) {
             ControlFlow::Break(value) => ControlFlow::Break(self.finish(py, value)),
             ControlFlow::Continue(at) => ControlFlow::Continue(at),
@@ -113,13 +116,13 @@ impl Going for IntoBuffer {
     }
 
     fn wait_only(&mut self, py: Python<'_>, time: Duration) -> Option<PyResult<Py<PyAny>>> {
-        let begun = &mut self.begun;
+        let Some(begun) = self.begun.get_mut() else { return Some(Err(ended(py))) };
         let value = py.detach(|| begun.wait_only(time))?;
         Some(self.finish(py, value))
     }
 
     fn wait(&mut self, py: Python<'_>, time: Duration) -> Option<PyResult<Py<PyAny>>> {
-        let begun = &mut self.begun;
+        let Some(begun) = self.begun.get_mut() else { return Some(Err(ended(py))) };
         let value = py.detach(|| begun.wait(time))?;
         Some(self.finish(py, value))
     }
@@ -129,10 +132,10 @@ impl Drop for IntoBuffer {
     /// Waits until no peer can write into the buffer any more, and makes it writable again. That takes a second after the
     /// cancellation at most, and the end of a link.
     fn drop(&mut self) {
-        if self.has_ended {
+        if self.has_ended || self.begun.guard().is_forked() {
             return;
         }
-        let begun = &mut self.begun;
+        let Some(begun) = self.begun.get_mut() else { return };
         begun.cancel();
         let result = Python::attach(|py| {
             py.detach(|| {

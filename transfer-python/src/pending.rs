@@ -75,7 +75,8 @@ impl<T: Send, F: FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send> Going for 
     }
 }
 
-fn ended(py: Python<'_>) -> PyErr {
+/// Makes the exception of a call that was given up.
+pub(crate) fn ended(py: Python<'_>) -> PyErr {
     errors::own(py, "cancelled", "the call was given up")
 }
 

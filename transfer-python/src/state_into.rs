@@ -2,8 +2,8 @@
 
 use crate::client::about_of;
 use crate::fetches;
-use crate::memory::{Fetched, Written};
-use crate::pending::Going;
+use crate::memory::{Fetched, Ours, Written};
+use crate::pending::{Going, ended};
 use crate::{dtype, errors};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -58,10 +58,9 @@ pub(crate) fn buffer_at(py: Python<'_>, address: usize) -> PyResult<Option<(&'st
 
 /// A fetch of a bundle into buffers, each of which counts as pushed until it has ended, also if it is given up.
 struct IntoBuffers {
-    begun: Begun<'static, Result<FetchedInto<BundleMut>, FetchIntoError<BundleMut>>>,
+    begun: Ours<Begun<'static, Result<FetchedInto<BundleMut>, FetchIntoError<BundleMut>>>>,
     buffers: Vec<Arc<Written>>,
     about: (String, Instant),
-    guard: Arc<ForkGuard>,
     has_ended: bool,
 }
 
@@ -89,7 +88,7 @@ pub(crate) fn begin(
         buffers.push(written);
     }
     let begun = fetch.into(tensors.into_iter().collect()).keep_rest().begin();
-    Ok(Box::new(IntoBuffers { begun, buffers, about, guard, has_ended: false }))
+    Ok(Box::new(IntoBuffers { begun: Ours::new(begun, guard), buffers, about, has_ended: false }))
 }
 
 fn put_back(buffers: &[Arc<Written>], tensors: impl IntoIterator<Item = TensorMut>) {
@@ -111,14 +110,16 @@ impl IntoBuffers {
                 return Err(errors::raise(py, &error, &about_of(&self.about)));
             }
         };
-        let landings = PyDict::new(py);
-        for (name, landing) in fetched.landings() {
-            landings.set_item(name, (landing.to_string(), landing == Landing::InPlace))?;
-        }
+        let landed: Vec<_> = fetched.landings().map(|(name, landing)| (name.to_owned(), landing)).collect();
         let rest = fetched.rest().iter().map(|(name, tensor)| (name.clone(), Fetched::Whole(tensor.clone()))).collect();
         let found = (rest, fetched.version(), *fetched.report());
+        // First, since the views of the buffers see this memory, whatever fails below.
         put_back(&self.buffers, fetched.into_tensors().into_iter().map(|(_, tensor)| tensor));
-        let made = fetches::made(py, Ok(found), &self.about, &self.guard)?;
+        let landings = PyDict::new(py);
+        for (name, landing) in landed {
+            landings.set_item(name, (landing.to_string(), landing == Landing::InPlace))?;
+        }
+        let made = fetches::made(py, Ok(found), &self.about, self.begun.guard())?;
         Ok((made, landings).into_pyobject(py)?.into_any().unbind())
     }
 }
@@ -126,7 +127,7 @@ impl IntoBuffers {
 impl Going for IntoBuffers {
     fn poll(&mut self, py: Python<'_>, waker: &Waker) -> ControlFlow<PyResult<Py<PyAny>>, Instant> {
         // A step copies what has not landed in place, which takes as long as that is large.
-        let begun = &mut self.begun;
+        let Some(begun) = self.begun.get_mut() else { return ControlFlow::Break(Err(ended(py))) };
         match py.detach(|| begun.poll(waker)) {
             ControlFlow::Break(value) => ControlFlow::Break(self.finish(py, value)),
             ControlFlow::Continue(at) => ControlFlow::Continue(at),
@@ -138,13 +139,13 @@ impl Going for IntoBuffers {
     }
 
     fn wait_only(&mut self, py: Python<'_>, time: Duration) -> Option<PyResult<Py<PyAny>>> {
-        let begun = &mut self.begun;
+        let Some(begun) = self.begun.get_mut() else { return Some(Err(ended(py))) };
         let value = py.detach(|| begun.wait_only(time))?;
         Some(self.finish(py, value))
     }
 
     fn wait(&mut self, py: Python<'_>, time: Duration) -> Option<PyResult<Py<PyAny>>> {
-        let begun = &mut self.begun;
+        let Some(begun) = self.begun.get_mut() else { return Some(Err(ended(py))) };
         let value = py.detach(|| begun.wait(time))?;
         Some(self.finish(py, value))
     }
@@ -154,10 +155,10 @@ impl Drop for IntoBuffers {
     /// Waits until no peer can write into the buffers any more, and makes them writable again. That takes a second after the
     /// cancellation at most, and the end of a link.
     fn drop(&mut self) {
-        if self.has_ended || self.guard.is_forked() {
+        if self.has_ended || self.begun.guard().is_forked() {
             return;
         }
-        let begun = &mut self.begun;
+        let Some(begun) = self.begun.get_mut() else { return };
         begun.cancel();
         let result = Python::attach(|py| {
             py.detach(|| {
