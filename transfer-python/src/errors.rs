@@ -29,7 +29,13 @@ pub(crate) struct About<'a> {
 
 /// Makes the exception for a failed call.
 pub(crate) fn raise(py: Python<'_>, error: &Error, about: &About<'_>) -> PyErr {
-    make(py, &code(error), &error.to_string(), error.can_retry(), error.fault().name(), about)
+    let made = make(py, &code(error), &error.to_string(), error.can_retry(), error.fault().name(), about);
+    if let Error::DestinationTorn(torn) = error {
+        let names: Vec<&str> = torn.tensors.iter().map(|(name, _)| name.as_str()).collect();
+        // If this fails, the text still names them.
+        let _ = made.value(py).setattr("tensors", names);
+    }
+    made
 }
 
 /// Makes the exception for a failed call of an exchange.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 
 import numpy as np
 import pytest
 import transferd as td
 from test_into import nodes  # noqa: F401
 from test_tensors import address
+from transferd import _landing
 
 SHORT = "copied: it landed beside, since it has less than 64 KiB"
 FOREIGN = "copied: it landed beside, since its array is not all of a Buffer"
@@ -115,3 +117,69 @@ def test_a_fetch_of_a_state_that_is_given_up_leaves_its_buffers_writable(nodes) 
     with pytest.raises(td.Timeout):
         taker.fetch_state("nobody", into={"a": buffers[0]}, timeout=0.05)
     assert not any(buffer.pushed for buffer in buffers)
+
+
+# Promise: states-into-arrays, seen to fail
+def test_another_push_under_one_number_is_never_mixed_with_the_first(nodes, monkeypatch) -> None:  # noqa: F811
+    giver, taker, _ = nodes
+    rows = np.ones((256, 256), "float32")
+    same = {"w": rows * 2, "b": rows[0] * 2, "step": 2}
+    pushes = {
+        "same": (same, None),
+        "other value": ({**same, "step": "two"}, None),
+        # Of the same length, so it has landed when this is found.
+        "other name": ({"v": rows * 2, "b": rows[0] * 2, "step": 2}, td.DestinationTorn),
+        "other shape beside": ({**same, "b": rows[0, 1:]}, td.DestinationTorn),
+        "other tree": ({"b": rows[0] * 2, "w": {"w": rows * 2}, "step": 2}, td.Invalid),
+        "other shape": ({**same, "w": rows[1:]}, td.Invalid),
+    }
+    for key, (second, error) in pushes.items():
+        giver.push_state(key, {"w": rows, "b": rows[0], "step": 1}, version=7)
+        into = {"w": taker.empty((256, 256), "float32"), "b": np.zeros(256, "float32"), "step": 0}
+        into["w"].numpy()[:] = 0
+        with td.connect(giver.path, arena="8MiB") as restarted:
+            chosen = _landing._places
+
+            def places(*arguments, key=key, second=second, restarted=restarted, chosen=chosen):
+                found = chosen(*arguments)
+                restarted.push_state(key, second, version=7, takeover=True)
+                return found
+
+            with monkeypatch.context() as patch:
+                patch.setattr(_landing, "_places", places)
+                if error is None:
+                    got = taker.fetch_state(key, into=into)
+                    assert got["step"] == into["step"] == second["step"] and got["w"] is into["w"]
+                    assert (into["w"].numpy() == 2).all() and (into["b"] == 2).all() and got.version == 7
+                else:
+                    with pytest.raises(error) as raised:
+                        taker.fetch_state(key, into=into)
+                    assert into["w"].numpy().any() == (error is td.DestinationTorn), raised.value
+                    assert getattr(raised.value, "tensors", ["w"]) == ["w"] and "w" in str(raised.value)
+        assert not into["w"].pushed
+
+
+class Refusing(dict):
+    def __setitem__(self, key: object, value: object) -> None:
+        raise RuntimeError("it takes nothing")
+
+
+# Promise: states-into-arrays, seen to fail
+def test_a_dict_that_refuses_a_value_when_tensors_have_landed_leaves_the_state_torn(nodes) -> None:  # noqa: F811
+    giver, taker, _ = nodes
+    giver.push_state("refused", {"w": np.ones((256, 256), "float32"), "of": {"step": 1}})
+    into = {"w": taker.empty((256, 256), "float32"), "of": Refusing(step=0)}
+    with pytest.raises(td.DestinationTorn, match="it takes nothing") as raised:
+        taker.fetch_state("refused", into=into)
+    assert isinstance(raised.value.__cause__, RuntimeError) and raised.value.key == "refused"
+    again = pickle.loads(pickle.dumps(raised.value))
+    assert raised.value.tensors == again.tensors == ["w"] and (into["w"].numpy() == 1).all() and not into["w"].pushed
+
+
+# Promise: states-into-arrays, seen to fail
+def test_arrays_of_the_other_byte_order_are_copied(nodes) -> None:  # noqa: F811
+    giver, taker, _ = nodes
+    giver.push_state("order", {"w": np.full((256, 256), 3, "float32")})
+    array = taker.empty((256, 256), "float32").numpy().view(np.dtype("float32").newbyteorder())
+    got = taker.fetch_state("order", into={"w": array})
+    assert (array == 3).all() and "copied" in got.landings["w"]

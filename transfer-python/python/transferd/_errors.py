@@ -108,7 +108,18 @@ class ExchangeOver(Error):
 
 
 class DestinationTorn(Error):
-    """A fetch into a buffer has failed, and the buffer may be half new. Nobody writes there any more; the text says why it failed."""
+    """A fetch into a buffer, or of a state into arrays, has failed, and these may be half new. Nobody writes there any more; the text says why it
+    failed."""
+
+    tensors: list[str]
+    """The names of the tensors that may be half new. A tensor that is no part of a state has its key as its name."""
+
+    def __init__(self, *arguments: object, tensors: Sequence[str] = ()) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.tensors = list(tensors)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (*super().__reduce__(), {"tensors": self.tensors})
 
 
 class WrongDigest(Error):

@@ -1,6 +1,8 @@
 """States that land in the arrays into which they are fetched, where these are memory of `Buffer`s.
 
-All is checked before the first array is written. So the table of the state and its record are fetched first, and then exactly that version.
+All is checked before the first array is written. So the table of the state and its record are fetched first, and then exactly that version. A new
+owner may have pushed another state under that number meanwhile. So the state is built of the record that came with the tensors, and checked again. What
+fails from there on is a `DestinationTorn`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from . import _native, _torch, _tree
-from ._errors import Invalid, VersionGone
+from ._errors import DestinationTorn, Error, Invalid, VersionGone
 from ._native import Buffer, Report, Tensor
 from ._spans import address_of
 from ._state import Copy, Described, Plan, State, checked, landed, planned
@@ -54,9 +56,10 @@ def land(client: _native.Client, key: str, into: Mapping[Any, Any], left: Option
             if left().get("exactly") is not None:
                 raise
             continue
-        if all(name in places or name in found for name in layout.tensors):
+        try:
             return _state(layout, key, into, places, found, report, ways)
-        # Another owner has pushed other tensors under the same number.
+        except Exception as error:
+            raise _torn(key, places, error) from error
     return None
 
 
@@ -120,7 +123,8 @@ def _in_buffer(target: Any) -> bool:
             return False
         nbytes = target.numel() * target.element_size()
     elif numpy is not None and isinstance(target, numpy.ndarray):
-        if not target.flags.c_contiguous:
+        # The bytes of a version are little-endian, as this host is.
+        if not target.flags.c_contiguous or not target.dtype.isnative:
             return False
         nbytes = target.nbytes
     else:
@@ -143,8 +147,14 @@ def _state(
     layout: _Layout, key: str, into: Mapping[Any, Any], places: Mapping[str, Any], found: dict[str, Tensor], report: Report, ways: Mapping[str, tuple[str, bool]]
 ) -> State:
     """The state that has come. What has not landed in place is copied."""
-    names = {id(tensor): name for name, tensor in layout.tensors.items()}
-    plan: Plan = planned(layout.state(key, {name: found.get(name, tensor) for name, tensor in layout.tensors.items()}), into)
+    came: dict[str, Any] = {**{name: layout.tensors[name] for name in places}, **found}
+    record = came.pop(_tree.RECORD, None)
+    layout = _Layout(layout.version, came, record)
+    names = {id(tensor): name for name, tensor in came.items()}
+    plan: Plan = planned(layout.state(key, came), into)
+    for copy in plan.copies:
+        if not isinstance(copy.tensor, Tensor) and copy.given is not places[names[id(copy.tensor)]]:
+            raise Invalid(f"another owner has pushed another state as version {layout.version}, in which {copy.name!r} is another tensor")
     copied, landings = 0, []
     for copy in plan.copies:
         if isinstance(copy.tensor, Tensor):
@@ -155,9 +165,17 @@ def _state(
             if _torch.is_tensor(copy.given):
                 _torch.note_change(copy.given)
             landings.append((copy, ways[names[id(copy.tensor)]][0]))
-    state = State(layout.state(key, {name: places.get(name, found.get(name)) for name in layout.tensors}), layout.version, report._with_copied(copied))
+    state = State(layout.state(key, {name: places.get(name, tensor) for name, tensor in came.items()}), layout.version, report._with_copied(copied))
     state.landings = landed(landings, copied).landings
     return state
+
+
+def _torn(key: str, places: Mapping[str, Any], error: Exception) -> DestinationTorn:
+    """The error of a fetch that has failed when tensors had landed."""
+    names = sorted(places)
+    text = f"the arrays for {', '.join(map(repr, names[:8]))}{' and others' if len(names) > 8 else ''} of key {key!r} are new, and others may be: {error}"
+    can_retry = isinstance(error, Error) and error.can_retry
+    return DestinationTorn(text, "destination_torn", can_retry, error.fault if isinstance(error, Error) else "caller", key, tensors=names)
 
 
 def _beside(copy: Copy) -> str:
