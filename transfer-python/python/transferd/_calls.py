@@ -45,7 +45,8 @@ class PushOptions(TypedDict, total=False):
     trace: str | None
     """The trace context of this push, as a traceparent."""
     digest: bool | Literal["xxh3", "blake3"] | None
-    """Makes digests, with which a fetch with `verify` compares: True is "xxh3", which finds damage at the speed of memory; nobody can forge "blake3"."""
+    """Makes digests, with which a fetch with `verify` compares: True is "xxh3", at the speed of memory, and "blake3" is slower. Both find damage. They travel
+    with the bytes, so one who changes these can change them, too."""
 
 
 class FetchOptions(TypedDict, total=False):
