@@ -34,7 +34,7 @@ pub(crate) fn has(tensor: &TensorMut, first: u32) -> bool {
 
 /// How a version lands that comes from another node. With one key for all of a segment nothing lands in place.
 pub(crate) fn from_afar() -> Landing {
-    if Carrier::chosen() == Carrier::VerbsPool { Landing::SharedKey } else { Landing::InPlace }
+    if Carrier::chosen() == Carrier::VerbsPool { Landing::NotOpened } else { Landing::InPlace }
 }
 
 /// Checks that nothing was copied beside what the fabric copies, and beside the copy out of the pool if there is one.

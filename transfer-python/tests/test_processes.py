@@ -83,6 +83,25 @@ def test_in_a_forked_child(c, sidecar):
 
 
 # Promise: python-forks
+def test_a_forked_child_leaves_the_fetches_into_buffers_of_its_parent_alone(c):
+    buffers = [c.empty((256, 256), "float32") for _ in range(2)]
+    views = [buffer.numpy() for buffer in buffers]
+    calls = [
+        c.fetch_later("into-one", into=buffers[0]),
+        c._fetch_bundle_into("into-state", [("w", views[1].ctypes.data)], {"timeout": 60.0}),
+    ]
+    for call in calls:
+        assert not call.done()
+
+    assert in_child(calls.clear)
+    c.push("into-one", np.full((256, 256), 1, "float32"))
+    c.push_state("into-state", {"w": np.full((256, 256), 2, "float32")})
+    for number, (call, view) in enumerate(zip(calls, views)):
+        call.result(GIVE_UP)
+        assert (view == number + 1).all() and not buffers[number].pushed
+
+
+# Promise: python-forks
 def test_a_fork_while_other_threads_call(c, sidecar):
     c.push("w", np.arange(1 << 16))
     stop = threading.Event()

@@ -39,9 +39,9 @@ pub enum Landing {
     OnThisHost,
     /// It was copied out of the landing pool: the sidecar was restarted, and cannot write the arenas that it has taken back.
     ReturnedArena,
-    /// It was copied out of the landing pool: one key opens all of a segment to a peer (`--isolation pool`), so the memory could
-    /// not be closed again. Or the sidecar has as many ranges of the arena open, for other fetches of this client, as it may.
-    SharedKey,
+    /// It was copied out of the landing pool, since the sidecar has not opened the arena to the peer: one key opens all of a segment
+    /// (`--isolation pool`), so the memory could not be closed again, or as many ranges as may be are open for other fetches of this client.
+    NotOpened,
     /// It was copied out of the landing pool, since [`FetchInto::staged`] was asked for.
     Staged,
     /// It was copied when it had been compared with the digests of its push, if it has some ([`Fetch::verify`]).
@@ -67,7 +67,7 @@ impl fmt::Display for Landing {
             Landing::InPlace => "in place",
             Landing::OnThisHost => "copied: the version lies on this host",
             Landing::ReturnedArena => "copied: the sidecar was restarted, and maps this arena read-only",
-            Landing::SharedKey => {
+            Landing::NotOpened => {
                 "copied: one key opens all of a segment (--isolation pool), or too many ranges are open"
             }
             Landing::Staged => "copied: it landed beside first, as staged",
@@ -357,7 +357,7 @@ impl FetchIntoCall {
             true => Landing::OnThisHost,
             false if self.is_staged => Landing::Staged,
             false if self.session.home().is_returned() => Landing::ReturnedArena,
-            false => Landing::SharedKey,
+            false => Landing::NotOpened,
         }
     }
 }

@@ -27,14 +27,14 @@ pub(super) struct Asked {
     /// What the version has to be.
     meta: TensorMeta,
     scatter: Scatter,
-    tensors: Vec<Slot>,
+    tensors: Vec<CallerTensor>,
     /// Whether the other tensors of the bundle are wanted.
     keeps_rest: bool,
 }
 
 /// A tensor of the caller, in the order in which they were given.
 #[derive(Debug)]
-struct Slot {
+struct CallerTensor {
     name: String,
     meta: TensorMeta,
     /// Where it begins in the version.
@@ -44,8 +44,8 @@ struct Slot {
     landing: Landing,
 }
 
-/// What has come of it.
-pub(super) enum Came {
+/// The outcome of a fetch into the tensors.
+pub(super) enum LandingOutcome {
     /// It has landed.
     InPlace {
         tensors: BundleMut,
@@ -92,9 +92,9 @@ impl Asked {
                 true => {
                     let (block, meta) = tensor.into_parts();
                     lent.push(block);
-                    Slot { name, meta, at, tensor: None, landing }
+                    CallerTensor { name, meta, at, tensor: None, landing }
                 }
-                false => Slot { name, meta: tensor.meta().clone(), at, tensor: Some(tensor), landing },
+                false => CallerTensor { name, meta: tensor.meta().clone(), at, tensor: Some(tensor), landing },
             });
         }
         let fetch = options.fetch(key.clone(), None);
@@ -121,7 +121,7 @@ impl Asked {
     }
 
     /// Makes what has come of the sidecar's answer.
-    pub(super) fn conclude(self, session: &Arc<Session>, ended: Ended) -> Came {
+    pub(super) fn conclude(self, session: &Arc<Session>, ended: Ended) -> LandingOutcome {
         let Asked { key, mut call, table, meta, scatter, tensors: slots, keeps_rest } = self;
         let Answered { answer, destination, op, .. } = match ended {
             Ok(answered) => answered,
@@ -129,7 +129,10 @@ impl Asked {
                 // A request that was not sent has lent nothing.
                 let held = call.take_held();
                 let blocks = if let Some(Held::Landing(blocks)) = held { blocks } else { Vec::new() };
-                return Came::Failed { tensors: put_together(slots, blocks).map(|(_, tensors)| tensors), error };
+                return LandingOutcome::Failed {
+                    tensors: put_together(slots, blocks).map(|(_, tensors)| tensors),
+                    error,
+                };
             }
         };
         let lent = slots.iter().filter(|slot| slot.tensor.is_none());
@@ -139,35 +142,35 @@ impl Asked {
         let unasked = || SessionEnd::Unasked { op: op.0 }.into();
         // The sidecar gives back what it was lent, or violates the protocol.
         let Some((beside, mut tensors)) = blocks.and_then(|blocks| put_together(slots, blocks)) else {
-            return Came::Failed { tensors: None, error: unasked() };
+            return LandingOutcome::Failed { tensors: None, error: unasked() };
         };
         let is_torn = |error| torn_by(&key, torn.clone(), error);
         match answer {
             Answer::Landed { version, mut report } => {
                 if !has_table(&beside, &meta, &table) {
-                    return Came::OtherLayout { tensors, torn };
+                    return LandingOutcome::OtherLayout { tensors, torn };
                 }
                 match copy_beside(&beside, &scatter, &places, &mut tensors) {
                     Ok(copied) => report.copied += copied,
-                    Err(e) => return Came::Failed { tensors: Some(tensors), error: is_torn(e.into()) },
+                    Err(e) => return LandingOutcome::Failed { tensors: Some(tensors), error: is_torn(e.into()) },
                 }
                 let named = keeps_rest.then(|| tensors.iter().map(|(name, _)| name).collect::<HashSet<_>>());
                 let rest = named.map(|named| rest_of(beside, &scatter, (&table, &meta), &named, (version, report)));
                 let landings = places.into_iter().map(|(_, landing)| landing).collect();
                 match rest.unwrap_or_else(|| Ok(Vec::new())) {
-                    Ok(rest) => Came::InPlace { tensors, landings, rest, version, report },
-                    Err(e) => Came::Failed { tensors: Some(tensors), error: is_torn(e.into()) },
+                    Ok(rest) => LandingOutcome::InPlace { tensors, landings, rest, version, report },
+                    Err(e) => LandingOutcome::Failed { tensors: Some(tensors), error: is_torn(e.into()) },
                 }
             }
             Answer::Fetched { lease, tensor: found } => {
-                Came::Elsewhere { tensors, lease: Lease::handed_out(session, lease), found, table }
+                LandingOutcome::Elsewhere { tensors, lease: Lease::handed_out(session, lease), found, table }
             }
             Answer::Torn { failure } => {
                 let error = is_torn(failure.into());
-                Came::Failed { tensors: Some(tensors), error }
+                LandingOutcome::Failed { tensors: Some(tensors), error }
             }
-            Answer::Failed { failure, .. } => Came::Failed { tensors: Some(tensors), error: failure.into() },
-            _ => Came::Failed { tensors: Some(tensors), error: unasked() },
+            Answer::Failed { failure, .. } => LandingOutcome::Failed { tensors: Some(tensors), error: failure.into() },
+            _ => LandingOutcome::Failed { tensors: Some(tensors), error: unasked() },
         }
     }
 }
@@ -249,10 +252,10 @@ fn rest_of(
 }
 
 /// Makes the tensors of what was lent: the memory for what lands beside, and then those that land in place.
-fn put_together(slots: Vec<Slot>, blocks: Vec<Block>) -> Option<(Block, BundleMut)> {
+fn put_together(slots: Vec<CallerTensor>, blocks: Vec<Block>) -> Option<(Block, BundleMut)> {
     let mut blocks = blocks.into_iter();
     let beside = blocks.next()?;
-    let tensor = |slot: Slot| {
+    let tensor = |slot: CallerTensor| {
         let tensor = match slot.tensor {
             Some(tensor) => tensor,
             None => TensorMut::new(blocks.next()?, slot.meta),

@@ -17,7 +17,7 @@ use crate::gathered::copy_threads;
 use crate::memory::TensorMut;
 use crate::request::{AnyClient, Call, Request, RequestCall, Watched};
 use crate::session::{ANSWER_GRACE, Ended, OneCall, Session, cancelled_unsent, deadline};
-use asked::{Asked, Came, torn_by};
+use asked::{Asked, LandingOutcome, torn_by};
 use scatter::MIN_RUN_BYTES;
 use std::collections::HashSet;
 use std::mem;
@@ -44,7 +44,8 @@ impl<C: AnyClient> Fetch<C, FetchedBundle> {
     /// From another node, tensors of 64 KiB and more land where they are to be, without a further copy. Shorter ones land beside and are
     /// copied, which the report counts, and so are those beyond what one request has room for: about 11 tensors that are apart
     /// in the arena, and any number that lie there in the order of the bundle, one behind the other. A bundle of this host is copied.
-    /// [`FetchedInto::landings`] tells how each came. If one of the tensors is not there or does not fit, none is written.
+    /// [`FetchedInto::landings`] tells how each came. If one of the tensors is not there or does not fit, none is written,
+    /// unless the error is [`Error::DestinationTorn`](crate::Error::DestinationTorn): then another version has landed there first.
     ///
     /// The call takes the tensors, and returns them as [`Fetch::into`] of one tensor does.
     pub fn into(self, tensors: BundleMut) -> FetchBundleInto<C> {
@@ -216,7 +217,7 @@ impl FetchBundleIntoCall {
     }
 
     /// Handles the table, or a version that is read by reference.
-    fn table_came(&mut self, ended: Ended) -> Next {
+    fn handle_table(&mut self, ended: Ended) -> Next {
         let Some(key) = self.key() else { return self.whole(None) };
         let (body, tensor) = match fetched(&self.session, ended) {
             // A tensor that is no bundle, or a version that is fetched a number of times, has no parts.
@@ -260,13 +261,13 @@ impl FetchBundleIntoCall {
     }
 
     /// Handles what came of a fetch into the tensors.
-    fn came(&mut self, key: &Key, came: Came) -> Next {
-        match came {
-            Came::InPlace { tensors, landings, rest, version, report } => {
+    fn handle_outcome(&mut self, key: &Key, outcome: LandingOutcome) -> Next {
+        match outcome {
+            LandingOutcome::InPlace { tensors, landings, rest, version, report } => {
                 self.saw(version);
                 ControlFlow::Break(Ok(FetchedInto::of_bundle((tensors, rest), version.0, report, landings)))
             }
-            Came::Elsewhere { tensors, lease, found, table } => {
+            LandingOutcome::Elsewhere { tensors, lease, found, table } => {
                 self.tensors = tensors;
                 let found = match take_bundle(lease, found, &Proof::none(key)) {
                     Ok(found) => found,
@@ -275,18 +276,18 @@ impl FetchBundleIntoCall {
                 self.why = Some(match () {
                     () if *found.table() != table => Landing::OtherLayout,
                     () if self.session.home().is_returned() => Landing::ReturnedArena,
-                    () => Landing::SharedKey,
+                    () => Landing::NotOpened,
                 });
                 self.session.bundle_tables().remember(key, found.table().clone());
                 self.saw(Version(found.version()));
                 ControlFlow::Break(self.copy(&found))
             }
             // It is as long as another layout: the tensors have bytes of others, until all of them are fetched once more.
-            Came::OtherLayout { tensors, torn } => {
+            LandingOutcome::OtherLayout { tensors, torn } => {
                 (self.tensors, self.torn) = (tensors, torn);
                 self.whole(Some(Landing::OtherLayout))
             }
-            Came::Failed { tensors, error } => match (tensors, error) {
+            LandingOutcome::Failed { tensors, error } => match (tensors, error) {
                 (Some(tensors), Error::Failed(failure)) if failure.code == FailureCode::TooLarge => {
                     // It has another layout, or cannot land in place here, and comes in buckets.
                     self.tensors = tensors;
@@ -373,7 +374,7 @@ impl FetchBundleIntoCall {
                     self.stage = Stage::Table(call);
                     waits(at)
                 }
-                ControlFlow::Break(ended) => goes_on(self.table_came(ended)),
+                ControlFlow::Break(ended) => goes_on(self.handle_table(ended)),
             },
             Stage::InPlace(mut asked) => match asked.step(waker) {
                 ControlFlow::Continue(at) => {
@@ -382,8 +383,8 @@ impl FetchBundleIntoCall {
                 }
                 ControlFlow::Break(ended) => {
                     let key = asked.key().clone();
-                    let came = asked.conclude(&self.session, ended);
-                    goes_on(self.came(&key, came))
+                    let outcome = asked.conclude(&self.session, ended);
+                    goes_on(self.handle_outcome(&key, outcome))
                 }
             },
             Stage::Cancelled => goes_on(self.failed(cancelled_unsent())),

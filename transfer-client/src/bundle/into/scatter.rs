@@ -35,7 +35,7 @@ impl Run {
 /// The ranges in which a version lands, in its order.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Scatter {
-    parts: Vec<Part>,
+    parts: Vec<VersionPart>,
     /// The starts of the runs that land in place.
     in_place: Vec<u64>,
     /// The length of what lands beside, in bytes.
@@ -43,14 +43,14 @@ pub(crate) struct Scatter {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Part {
+struct VersionPart {
     at: u64,
     len: u64,
-    to: Place,
+    to: RunTarget,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum RunTarget {
     /// At this place of the arena.
     InPlace(u64),
     /// At this place of the memory for what lands beside.
@@ -93,12 +93,12 @@ impl Scatter {
         for run in chosen.values() {
             scatter.add_beside(at, run.at);
             match scatter.parts.last_mut() {
-                Some(Part { at, len, to: Place::InPlace(to) })
+                Some(VersionPart { at, len, to: RunTarget::InPlace(to) })
                     if (Run { at: *at, len: *len, to: *to }).goes_on_in(run) =>
                 {
                     *len += run.len;
                 }
-                _ => scatter.parts.push(Part { at: run.at, len: run.len, to: Place::InPlace(run.to) }),
+                _ => scatter.parts.push(VersionPart { at: run.at, len: run.len, to: RunTarget::InPlace(run.to) }),
             }
             at = run.end();
         }
@@ -111,7 +111,7 @@ impl Scatter {
         if end > at {
             // What is aligned in the version is aligned there, too.
             let from = self.beside_bytes + (at.wrapping_sub(self.beside_bytes)) % ALIGNMENT;
-            self.parts.push(Part { at, len: end - at, to: Place::Beside(from) });
+            self.parts.push(VersionPart { at, len: end - at, to: RunTarget::Beside(from) });
             self.beside_bytes = from + end - at;
         }
     }
@@ -123,9 +123,9 @@ impl Scatter {
 
     /// The ranges, if what lands beside does so at this place of the arena.
     pub(crate) fn ranges(&self, beside: u64) -> Vec<ArenaRange> {
-        let range = |part: &Part| match part.to {
-            Place::InPlace(offset) => ArenaRange { offset, len: part.len },
-            Place::Beside(at) => ArenaRange { offset: beside + at, len: part.len },
+        let range = |part: &VersionPart| match part.to {
+            RunTarget::InPlace(offset) => ArenaRange { offset, len: part.len },
+            RunTarget::Beside(at) => ArenaRange { offset: beside + at, len: part.len },
         };
         self.parts.iter().map(range).collect()
     }
@@ -135,7 +135,7 @@ impl Scatter {
         let last = self.parts.partition_point(|part| part.at <= at).checked_sub(1)?;
         let part = self.parts.get(last)?;
         match part.to {
-            Place::Beside(beside) if at + len <= part.at + part.len => Some(beside + at - part.at),
+            RunTarget::Beside(beside) if at + len <= part.at + part.len => Some(beside + at - part.at),
             _ => None,
         }
     }

@@ -108,7 +108,9 @@ impl Access<'_> {
     }
 
     /// Whether this many ranges of a worker's arena may be open to a peer for one more fetch. Each of them takes a grant of a link,
-    /// which all workers share. A fetch into one range may always.
+    /// which all workers share. A fetch into one range may always. So a worker has at most three times as many grants as it may have
+    /// operations: for the headers, for the first ranges, and for the others. By default that is fewer than the 65,536 memory windows
+    /// of a link over verbs.
     pub(in crate::protocol::node) fn may_open(&self, session: SessionId, ranges: usize) -> bool {
         let open = self.sessions.get(session).map_or(0, |s| s.more_ranges());
         ranges <= 1 || open + ranges <= self.config.max_ops_per_session
