@@ -365,6 +365,28 @@ fn version_that_is_fetched_is_held_at_the_next_home_when_the_first_one_dies() {
     scene.end();
 }
 
+#[test]
+fn reader_waits_for_a_silent_home_no_longer_than_for_a_rank() {
+    let arguments = ["--pool-bytes", "16MiB", "--listen", "127.0.0.1:0"];
+    let scene = Scene::with(&[&arguments, &arguments]);
+    let at = |node: usize, name: &str| connect(scene.nodes[node].socket(), name);
+    // The home is where the first commit was made, and the manifest where the last one was.
+    let ranks = [at(1, "rank-0"), at(0, "rank-1")];
+    let reader = at(0, "reader");
+    for (client, rank) in ranks.iter().zip(0..) {
+        let rows = u64::from(rank) * ROWS / 2..u64::from(rank + 1) * ROWS / 2;
+        let shards = [shard(client, rows, 0..COLUMNS, 1)];
+        client.push_shards("policy", 1, Rank { rank, world_size: 2 }, shards).call().expect("pushed");
+    }
+    scene.nodes[1].freeze();
+    // Less than the time after which the link is lost.
+    let fetch = reader.fetch_sharded("policy").slices([("w", s![ROWS / 2..])]).timeout(Duration::from_secs(12));
+    assert_eq!(elements(&fetch.call().expect("fetched")), numbers(ROWS / 2..ROWS, 0..COLUMNS, 1));
+    scene.nodes[1].go_on();
+    drop((ranks, reader));
+    scene.end();
+}
+
 // Promise: lost-homes, seen to fail
 #[test]
 fn version_that_is_half_committed_becomes_whole_when_its_home_dies() {

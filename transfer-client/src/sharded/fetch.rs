@@ -32,8 +32,9 @@ const AT_ONCE: usize = 4;
 /// The slowest rate at which a request is waited for, in bytes per second, beyond the time after which a rank counts as gone.
 const SLOWEST: u64 = 4 << 20;
 
-/// The pause before a manifest is looked for again.
+/// The shortest and the longest pause before a manifest is looked for again.
 const MANIFEST_INTERVAL: Duration = Duration::from_millis(20);
+const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The shortest requests of a fetch, in bytes.
 const MIN_REQUEST_BYTES: u64 = 64 << 10;
@@ -172,6 +173,8 @@ struct OfState {
 impl OfState {
     async fn fetch(self, io: Io, wanted: Option<Vec<Wanted>>, options: FetchOptions) -> Result<FetchedBundle, Error> {
         let mut failed: Option<(Manifest, Error)> = None;
+        let mut pauses = pauses();
+        let mut pause = async || io.sleep_until(Instant::now() + pauses.next().unwrap_or(LONGEST_INTERVAL)).await;
         loop {
             let manifest = roster::manifest(&io, &self.key, options).await?;
             let is_same = |failed: &Manifest| failed.version == manifest.version && failed.ranks == manifest.ranks;
@@ -185,22 +188,22 @@ impl OfState {
             let is_exact = matches!(options.select, Select::Exactly(_));
             // A manifest is published before its version is whole, and not taken back if that fails.
             match self.newest(&io, &manifest).await {
-                Ok(Awaited::Whole { restart, version })
+                Ok(Some(Awaited::Whole { restart, version }))
                     if (restart, version) > (manifest.restart, manifest.version) && !is_exact =>
                 {
                     // Its manifest is about to be seen.
-                    io.sleep_until(Instant::now() + MANIFEST_INTERVAL).await;
+                    pause().await;
                     continue;
                 }
                 // The versions have begun again, and the first is not whole yet.
                 Err(e) if e.failure_code() == Some(FailureCode::VersionGone) && !is_exact => {
-                    io.sleep_until(Instant::now() + MANIFEST_INTERVAL).await;
+                    pause().await;
                     continue;
                 }
                 Err(e) if is_said(&e) => return Err(e),
-                Ok(_) => KnownShards::of(&self.connection).lock().is_whole(&self.key, &manifest),
+                Ok(Some(_)) => KnownShards::of(&self.connection).lock().is_whole(&self.key, &manifest),
                 // Where its home cannot be asked, or is another tenant's, what is published is taken for whole.
-                Err(_) => {}
+                Ok(None) | Err(_) => {}
             }
             let fetched = self.version(&io, &manifest, wanted.as_deref(), options);
             let Ok(fetched) = io.first(fetched, hold.last(&io, &self.key, manifest.version)).await;
@@ -211,17 +214,27 @@ impl OfState {
         }
     }
 
-    /// Asks which version is whole, and waits until the one of this manifest is.
-    async fn newest(&self, io: &Io, manifest: &Manifest) -> Result<Awaited, Error> {
+    /// Asks which version is whole, and waits until the one of this manifest is. `None` if no home says anything.
+    async fn newest(&self, io: &Io, manifest: &Manifest) -> Result<Option<Awaited>, Error> {
         let &Manifest { restart, version, .. } = manifest;
         let known = KnownShards::of(&self.connection).lock().was_whole(&self.key, manifest);
-        if !known {
-            return roster::until_whole(io, &self.key, restart, version, None).await;
+        if known {
+            let looked = roster::look(io, &self.key).await;
+            let newest = looked.map(|looked| (looked.restart, looked.whole.unwrap_or(0)));
+            let (restart, version) = newest.unwrap_or((restart, version));
+            return Ok(Some(Awaited::Whole { restart, version }));
         }
-        let looked = roster::look(io, &self.key).await;
-        let newest = looked.map(|looked| (looked.restart, looked.whole.unwrap_or(0)));
-        let (restart, version) = newest.unwrap_or((restart, version));
-        Ok(Awaited::Whole { restart, version })
+        loop {
+            let Some(looked) = roster::look_for_home(io, &self.key).await else { return Ok(None) };
+            if let Some(whole) = looked.whole.filter(|whole| looked.restart == restart && *whole >= version) {
+                return Ok(Some(Awaited::Whole { restart, version: whole }));
+            }
+            match roster::until_whole(io, &self.key, restart, version, None).await {
+                // Its home may be gone by now, and silently so.
+                Err(e) if is_late(&e) => {}
+                awaited => return awaited.map(Some),
+            }
+        }
     }
 
     async fn version(
@@ -425,6 +438,11 @@ impl OfState {
             Ok(fetched) => fetched,
         }
     }
+}
+
+/// The pauses before a manifest is looked for again, from the first one on.
+fn pauses() -> impl Iterator<Item = Duration> {
+    std::iter::successors(Some(MANIFEST_INTERVAL), |pause| Some((*pause * 2).min(LONGEST_INTERVAL)))
 }
 
 /// Whether a roster has said that a version is not whole, or has not said in time that it is.

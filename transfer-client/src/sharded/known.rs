@@ -148,13 +148,14 @@ impl KnownShards {
 }
 
 impl PushedRank {
-    fn ended_by(&mut self, Looked { restart, whole, settled, ref held }: Looked) -> Vec<Kept> {
+    fn ended_by(&mut self, own: Option<Kept>, Looked { restart, whole, settled, ref held }: Looked) -> Vec<Kept> {
         if restart != self.restart || whole < self.whole || !settled {
             // The home may be another one, which does not know what was held at the one before. Or this rank is about to be refused.
             return Vec::new();
         }
         self.whole = whole;
-        let has_ended = |kept: &mut Kept| Some(kept.version) < whole && !held.contains(&kept.version);
+        let has_ended =
+            |kept: &mut Kept| Some(kept.version) < whole && !held.contains(&kept.version) && Some(*kept) != own;
         self.kept.iter_mut().filter_map(|kept| kept.take_if(has_ended)).collect()
     }
 }
@@ -222,9 +223,9 @@ impl Pushing {
         others.unwrap_or_default()
     }
 
-    /// Returns and forgets the versions before the whole one that nobody holds.
-    pub(crate) fn ended_by(&self, looked: Looked) -> Vec<Kept> {
-        self.with(|rank| rank.ended_by(looked)).unwrap_or_default()
+    /// Returns and forgets the versions before the whole one that nobody holds, except this one, which is being pushed.
+    pub(crate) fn ended_by(&self, looked: Looked, own: Option<Kept>) -> Vec<Kept> {
+        self.with(|rank| rank.ended_by(own, looked)).unwrap_or_default()
     }
 
     /// Finds a place for a version.
@@ -278,7 +279,7 @@ mod tests {
         let mut rank = PushedRank { instance: 0, is_busy: true, restart: 1, whole: Some(3), kept };
         let mut ended = |whole, held: &[u64]| -> Vec<u64> {
             let looked = Looked { restart: 1, whole, settled: true, held: held.to_vec() };
-            rank.ended_by(looked).into_iter().map(|kept| kept.version).collect()
+            rank.ended_by(None, looked).into_iter().map(|kept| kept.version).collect()
         };
         // A home that is new knows no holds.
         assert_eq!((ended(None, &[]), ended(Some(2), &[])), (vec![], vec![]));
@@ -286,8 +287,10 @@ mod tests {
         assert_eq!(ended(Some(4), &[]), [1, 3]);
         let looked = |restart, settled| Looked { restart, whole: Some(9), settled, held: Vec::new() };
         rank.kept[0] = Some(Kept { version: 5, instance: 5 });
-        assert_eq!((rank.ended_by(looked(2, true)), rank.ended_by(looked(1, false))), (vec![], vec![]));
-        assert_eq!(rank.ended_by(looked(1, true)).len(), 1);
+        assert_eq!((rank.ended_by(None, looked(2, true)), rank.ended_by(None, looked(1, false))), (vec![], vec![]));
+        let own = rank.kept[0];
+        assert_eq!(rank.ended_by(own, looked(1, true)), [], "it is being pushed");
+        assert_eq!(rank.ended_by(None, looked(1, true)).len(), 1);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::known::{Kept, KnownLayout, KnownShards, Pushing};
 use super::layouts::{ABSENT, of_ranks};
 use super::records::{LAYOUTS, MANIFEST, RECORD, entries, layout, layouts_bytes, manifest_bytes, record_bytes};
 use super::records::{shard, shards_key, table};
-use super::roster::{self, Awaited};
+use super::roster::{self, Awaited, Manifest};
 use crate::bundle::{BundleTensor, source};
 use crate::error::{Error, ShardedError};
 use crate::fetch::FetchOptions;
@@ -17,8 +17,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use transfer_core::op::{Command, Failure, FailureCode, RankCommit, RosterAnswer, RosterAsk};
+use transfer_core::op::{Command, CommittedRank, Failure, FailureCode, RankCommit, RosterAnswer, RosterAsk};
 use transfer_core::tensor::{Key, TensorName, Version};
+
+/// The pause before it is looked again whether versions have ended.
+const FREE_INTERVAL: Duration = Duration::from_millis(400);
 
 /// A box of a global tensor.
 #[derive(Debug)]
@@ -147,8 +150,9 @@ enum Stage<'a> {
     Refused(Error),
     New(Prepared<'a>),
     /// Versions that have ended are deleted, so that there is room.
-    Freeing(Flow<Result<(Arc<Pushing>, Kept), Error>>, Prepared<'a>),
-    Pushing(PushCall<'a>, Rest),
+    Freeing(Flow<Result<(Arc<Pushing>, Kept, bool), Error>>, Prepared<'a>),
+    /// Perhaps more are deleted meanwhile.
+    Pushing(PushCall<'a>, Option<Flow<Result<(), Error>>>, Rest),
     Committing(Flow<Result<PushedShards, Error>>),
     Ended,
 }
@@ -199,20 +203,61 @@ async fn delete(io: &Io, key: &Key, rank: u32, kept: Vec<Kept>) {
     }
 }
 
-/// Makes room: deletes this rank's versions that have ended.
-async fn free(io: Io, connection: Arc<Connection>, key: Key, of: RankPush) -> Result<(Arc<Pushing>, Kept), Error> {
+/// Deletes this rank's versions that have ended, except this one. Returns whether that is all that can be deleted: the home of the roster
+/// knows what is whole and held, or does not say so, and then all stays.
+async fn free_ended(io: &Io, key: &Key, pushing: &Pushing, rank: u32, own: Option<Kept>) -> bool {
+    if !pushing.keeps_any() {
+        return true;
+    }
+    let Some(looked) = roster::look(io, key).await else { return true };
+    let is_all = looked.settled;
+    delete(io, key, rank, pushing.ended_by(looked, own)).await;
+    is_all
+}
+
+/// Makes room. Returns whether no more can be made.
+async fn free(
+    io: Io,
+    connection: Arc<Connection>,
+    key: Key,
+    of: RankPush,
+) -> Result<(Arc<Pushing>, Kept, bool), Error> {
     let rank = of.rank.rank;
     let pushing = Arc::new(Pushing::begin(&connection, &key, rank)?);
-    let mut ended = pushing.begin_again(of.restart);
-    // Where its home does not say what is held, all stays.
-    if pushing.keeps_any()
-        && let Some(looked) = roster::look(&io, &key).await
-    {
-        ended.extend(pushing.ended_by(looked));
+    delete(&io, &key, rank, pushing.begin_again(of.restart)).await;
+    loop {
+        let is_all = free_ended(&io, &key, &pushing, rank, None).await;
+        match pushing.keep(of.version) {
+            Err(_) if !is_all && io.left(FREE_INTERVAL) == FREE_INTERVAL => {
+                io.sleep_until(Instant::now() + FREE_INTERVAL).await;
+            }
+            kept => return Ok((pushing, kept?, is_all)),
+        }
     }
-    delete(&io, &key, rank, ended).await;
-    let kept = pushing.keep(of.version)?;
-    Ok((pushing, kept))
+}
+
+/// Goes on to make room while the shards of this version may wait for it.
+async fn go_on_freeing(io: Io, key: Key, pushing: Arc<Pushing>, rank: u32, own: Kept) -> Result<(), Error> {
+    loop {
+        io.sleep_until(Instant::now() + FREE_INTERVAL).await;
+        if free_ended(&io, &key, &pushing, rank, Some(own)).await {
+            return Ok(());
+        }
+    }
+}
+
+/// Takes the commit of a push back that has failed. Shards that may count stay: the next push frees them once a newer version is whole.
+async fn take_back(io: &Io, key: &Key, commit: &RankCommit, pushing: &Pushing, kept: Kept, was_refused: bool) {
+    if roster::withdraw(io, key, commit).await || was_refused {
+        pushing.forget(kept);
+        delete(io, key, commit.rank, vec![kept]).await;
+    }
+}
+
+/// Whether a commit with this answer never counts. One whose version is not newer than the whole one may be part of that: its first
+/// answer may be lost with a home.
+fn never_counts(code: Option<FailureCode>) -> bool {
+    matches!(code, Some(FailureCode::KeyOwned | FailureCode::VersionGone))
 }
 
 /// Commits the shards that are pushed. The worker of the last rank to commit makes the version whole.
@@ -231,6 +276,7 @@ async fn commit(
     pushed.report.copied = pushed.report.copied.saturating_sub(record_bytes);
     KnownShards::of(&connection).lock().know_layout(&key, known);
     let commit = RankCommit { version: Version(version), rank, world_size, restart, instance, layout, worker: None };
+    let mut was_refused = false;
     let committed = async {
         let answer = match roster::ask_until(&io, &key, RosterAsk::Commit(commit.clone())).await {
             // Where nobody publishes the whole version any more, it has ended, as that of any key whose worker is gone.
@@ -242,7 +288,7 @@ async fn commit(
                 delete(&io, &key, rank, pushing.forget_others(kept)).await;
                 roster::ask_until(&io, &key, RosterAsk::Commit(commit.clone())).await?
             }
-            answer => answer?,
+            answer => answer.inspect_err(|e| was_refused = never_counts(e.failure_code()))?,
         };
         let RosterAnswer::Committed { is_last, whole, ranks } = answer else {
             return Err(
@@ -252,27 +298,27 @@ async fn commit(
         pushing.know_whole(whole.map(|version| version.0));
         Ok::<bool, Error>(is_last && make_whole(&io, &connection, &key, &of, ranks).await?)
     };
-    let made_whole = match committed.await {
-        Ok(made_whole) => made_whole,
-        Err(e) => {
-            use FailureCode::{KeyOwned, VersionGone, VersionNotRising};
-            let was_refused = matches!(e.failure_code(), Some(KeyOwned | VersionGone | VersionNotRising));
-            // Shards that may count stay: the next push frees them once a newer version is whole.
-            if roster::withdraw(&io, &key, &commit).await || was_refused {
-                pushing.forget(kept);
-                delete(&io, &key, rank, vec![kept]).await;
+    let mut made = committed.await;
+    let mut pause = FREE_INTERVAL / 8;
+    loop {
+        match made {
+            Err(e) => {
+                take_back(&io, &key, &commit, &pushing, kept, was_refused).await;
+                return Err(e);
             }
-            return Err(e);
+            Ok(is_whole) if is_whole || !until_whole => return Ok(PushedShards { pushed, is_whole }),
+            Ok(_) => {}
         }
-    };
-    let mut is_whole = made_whole;
-    while until_whole && !is_whole {
-        match roster::until_whole(&io, &key, restart, version, Some(rank)).await? {
-            Awaited::Whole { .. } => is_whole = true,
-            Awaited::Publish(ranks) => is_whole = make_whole(&io, &connection, &key, &of, ranks).await?,
+        // A commit that waits for the others stays when the time is over.
+        made = match roster::until_whole(&io, &key, restart, version, Some(rank)).await? {
+            Awaited::Whole { .. } => Ok(true),
+            Awaited::Publish(ranks) => make_whole(&io, &connection, &key, &of, ranks).await,
+        };
+        if matches!(made, Ok(false)) {
+            io.sleep_until(Instant::now() + pause).await;
+            pause = (2 * pause).min(FREE_INTERVAL);
         }
     }
-    Ok(PushedShards { pushed, is_whole })
 }
 
 /// Checks that the ranks have all of each tensor, and publishes the manifest. Returns `false` if another worker does, because a rank
@@ -293,24 +339,31 @@ async fn make_whole(
     KnownShards::of(connection).lock().check(key, &layouts)?;
     let bytes = (manifest_bytes(of.restart, &ranks), layouts_bytes(known.iter().map(|known| &*known.record)));
     match publish(io, key, of, &bytes, false).await {
-        // Another rank has published the version before. What is no sharded state is not taken away.
+        // Another rank has published the version before, or this one. What is no sharded state is not taken away.
         Err(e) if e.failure_code() == Some(FailureCode::KeyOwned) => {
-            let options = FetchOptions::new();
-            match roster::manifest_within(io, key, options, ABSENT).await {
+            match roster::manifest_within(io, key, FetchOptions::new(), ABSENT).await {
                 Err(Error::Sharded(other)) if matches!(*other, ShardedError::NotSharded { .. }) => return Err(e),
-                // This rank is left over.
-                Ok(other) if other.restart > of.restart => return Ok(false),
-                _ => publish(io, key, of, &bytes, true).await?,
+                Ok(other) => match compare(&other, of, &ranks) {
+                    Found::Same => {}
+                    // This rank is left over.
+                    Found::Other if other.restart > of.restart => return Ok(false),
+                    _ => publish(io, key, of, &bytes, true).await?,
+                },
+                Err(_) => publish(io, key, of, &bytes, true).await?,
             }
         }
-        // This rank has published a version of before the restart.
-        Err(e)
-            if e.failure_code() == Some(FailureCode::VersionNotRising)
-                && roster::manifest_within(io, key, FetchOptions::new(), ABSENT).await?.restart < of.restart =>
-        {
-            let order = Order::<BlockingClient>::new(io.session(), Ok(Command::Delete { key: key.clone() }));
-            io.run(order.timeout(io.left(ABSENT))).await?;
-            publish(io, key, of, &bytes, true).await?;
+        // This rank has published a version of before the restart, or this one for a home that was lost.
+        Err(e) if e.failure_code() == Some(FailureCode::VersionNotRising) => {
+            let own = roster::manifest_within(io, key, FetchOptions::new(), ABSENT).await?;
+            match compare(&own, of, &ranks) {
+                Found::Same => {}
+                Found::Older => {
+                    let order = Order::<BlockingClient>::new(io.session(), Ok(Command::Delete { key: key.clone() }));
+                    io.run(order.timeout(io.left(ABSENT))).await?;
+                    publish(io, key, of, &bytes, true).await?;
+                }
+                Found::Other => return Err(e),
+            }
         }
         published => published?,
     }
@@ -319,6 +372,26 @@ async fn make_whole(
         Ok(_) => Ok(true),
         Err(e) if e.failure_code() == Some(FailureCode::VersionGone) => Ok(false),
         Err(e) => Err(e),
+    }
+}
+
+/// What a manifest is that is there already, beside the one that is to be published.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// The same, as when it was published for a home that was lost.
+    Same,
+    /// One of before the restart, or one of this version for ranks that have changed since.
+    Older,
+    /// One of another version, or of a later restart.
+    Other,
+}
+
+fn compare(found: &Manifest, of: &RankPush, ranks: &[CommittedRank]) -> Found {
+    match (found.restart, found.version) == (of.restart, of.version) {
+        true if found.ranks == ranks => Found::Same,
+        true => Found::Older,
+        false if found.restart < of.restart => Found::Older,
+        false => Found::Other,
     }
 }
 
@@ -360,18 +433,32 @@ impl Call for PushShardsCall<'_> {
                         return ControlFlow::Continue(at);
                     }
                     ControlFlow::Break(Err(e)) => return ControlFlow::Break(Err(e)),
-                    ControlFlow::Break(Ok((pushing, kept))) => {
+                    ControlFlow::Break(Ok((pushing, kept, is_all))) => {
                         let Prepared { key, source, known } = prepared;
                         let shards = shards_key(&key, self.of.rank.rank, kept.instance);
                         let push = Push::<BlockingClient>::new(self.session.clone(), shards, Ok(source));
                         let push = push.with(&self.of.options).version(self.of.version).timeout(left(Duration::MAX));
-                        self.stage = Stage::Pushing(push.call, Rest { key, pushing, kept, known });
+                        let frees = (!is_all).then(|| {
+                            let (key, pushing, rank) = (key.clone(), pushing.clone(), self.of.rank.rank);
+                            let mut frees =
+                                Flow::new(&self.client, move |io| go_on_freeing(io, key, pushing, rank, kept));
+                            frees.set_timeout(left(Duration::MAX));
+                            frees
+                        });
+                        self.stage = Stage::Pushing(push.call, frees, Rest { key, pushing, kept, known });
                     }
                 },
-                Stage::Pushing(mut push, rest) => match push.step(waker) {
+                Stage::Pushing(mut push, mut frees, rest) => match push.step(waker) {
                     ControlFlow::Continue(at) => {
-                        self.stage = Stage::Pushing(push, rest);
-                        return ControlFlow::Continue(at);
+                        let again = match frees.as_mut().map(|frees| frees.step(waker)) {
+                            Some(ControlFlow::Continue(again)) => again,
+                            _ => {
+                                frees = None;
+                                at
+                            }
+                        };
+                        self.stage = Stage::Pushing(push, frees, rest);
+                        return ControlFlow::Continue(at.min(again));
                     }
                     ControlFlow::Break(Err(e)) => {
                         rest.pushing.forget(rest.kept);
@@ -409,5 +496,45 @@ impl RequestCall for PushShardsCall<'_> {
 
     fn set_timeout(&mut self, timeout: Duration) {
         self.of.options.timeout = timeout;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use transfer_core::fabric::FabricKind;
+    use transfer_core::op::Report;
+    use transfer_core::tensor::Name;
+
+    #[test]
+    fn commit_of_a_version_that_is_whole_may_be_part_of_it() {
+        assert!(never_counts(Some(FailureCode::KeyOwned)) && never_counts(Some(FailureCode::VersionGone)));
+        assert!(!never_counts(Some(FailureCode::VersionNotRising)) && !never_counts(None));
+    }
+
+    #[test]
+    fn manifest_that_is_there_for_the_same_ranks_is_not_published_again() {
+        let ranks = |instance| vec![CommittedRank { rank: 0, instance, layout: 0, node: Name::new("n").unwrap() }];
+        let (fabric, time) = (FabricKind::Local, Duration::ZERO);
+        let report = Report {
+            fabric,
+            bytes: 0,
+            copied: 0,
+            queued: time,
+            waited: time,
+            in_flight: time,
+            origin: None,
+            verified: 0,
+        };
+        let rank = Rank { rank: 0, world_size: 1 };
+        let of = RankPush { version: 7, rank, restart: 1, until_whole: false, options: PushOptions::new() };
+        let found = |restart, version, instance| {
+            compare(&Manifest { version, restart, ranks: ranks(instance), report }, &of, &ranks(5))
+        };
+        assert_eq!(found(1, 7, 5), Found::Same);
+        assert_eq!((found(1, 7, 6), found(0, 7, 5), found(0, 9, 5)), (Found::Older, Found::Older, Found::Older));
+        assert_eq!((found(1, 8, 5), found(2, 3, 5)), (Found::Other, Found::Other));
+        // An earlier one of the same attempt never keeps this one from being published.
+        assert_eq!(found(1, 6, 5), Found::Other);
     }
 }

@@ -55,15 +55,13 @@ pub(super) async fn ask_until(io: &Io, key: &Key, question: RosterAsk) -> Result
     ask_within(io, key, question, Duration::MAX).await
 }
 
-/// Asks until a home answers. A home is looked for so long, and an answer is waited for until the end of the call.
+/// Asks until a home answers. A home is looked for, and its answer is waited for, so long.
 async fn ask_within(io: &Io, key: &Key, question: RosterAsk, patience: Duration) -> Result<RosterAnswer, Error> {
     let begun = Instant::now();
     loop {
-        let left = io.left(Duration::MAX);
-        match ask(io, key, question.clone(), left).await {
-            Err(e) if is_lost(&e) && begun.elapsed() < patience && io.left(RETRY_INTERVAL) == RETRY_INTERVAL => {
-                io.sleep_until(Instant::now() + RETRY_INTERVAL).await
-            }
+        let left = || io.left(patience.saturating_sub(begun.elapsed()));
+        match ask(io, key, question.clone(), left()).await {
+            Err(e) if is_lost(&e) && left() > RETRY_INTERVAL => io.sleep_until(Instant::now() + RETRY_INTERVAL).await,
             answer => return answer,
         }
     }
@@ -84,7 +82,16 @@ pub(crate) struct Looked {
 
 /// Looks at the versions of a state. `None` if its home does not answer soon.
 pub(super) async fn look(io: &Io, key: &Key) -> Option<Looked> {
-    match ask(io, key, RosterAsk::Look, io.left(HELP)).await {
+    looked(ask(io, key, RosterAsk::Look, io.left(HELP)).await)
+}
+
+/// Looks at the versions of a state, also at its next home. `None` if none answers in the time after which a rank counts as gone, too.
+pub(super) async fn look_for_home(io: &Io, key: &Key) -> Option<Looked> {
+    looked(ask_within(io, key, RosterAsk::Look, ABSENT).await)
+}
+
+fn looked(answer: Result<RosterAnswer, Error>) -> Option<Looked> {
+    match answer {
         Ok(RosterAnswer::State { restart, whole, settled, held }) => {
             let (whole, held) = (whole.map(|version| version.0), held.into_iter().map(|version| version.0).collect());
             Some(Looked { restart, whole, settled, held })
@@ -101,7 +108,8 @@ pub(super) enum Awaited {
     Publish(u64),
 }
 
-/// Waits until a version or a later one is whole, also while the home of the roster changes.
+/// Waits until a version or a later one is whole, also while the home of the roster changes. A reader, which has no rank, asks from time
+/// to time whether there is a home at all: after a while the error is a [late](is_late) one.
 pub(super) async fn until_whole(
     io: &Io,
     key: &Key,
@@ -110,7 +118,6 @@ pub(super) async fn until_whole(
     rank: Option<u32>,
 ) -> Result<Awaited, Error> {
     let question = RosterAsk::UntilWhole { restart, version: Version(version), rank };
-    // A reader goes on without a home that cannot be reached.
     let patience = if rank.is_some() { Duration::MAX } else { ABSENT };
     match ask_within(io, key, question, patience).await {
         Ok(RosterAnswer::State { restart, whole, .. }) => {
@@ -118,7 +125,9 @@ pub(super) async fn until_whole(
         }
         Ok(RosterAnswer::Committed { ranks, .. }) => Ok(Awaited::Publish(ranks)),
         Ok(answer) => Err(unexpected(key, &answer)),
-        Err(e) if is_late(&e) => Err(not_whole(io, key, version, e).await),
+        Err(e) if is_late(&e) && (rank.is_some() || io.left(RETRY_INTERVAL) < RETRY_INTERVAL) => {
+            Err(not_whole(io, key, version, e).await)
+        }
         Err(e) => Err(e),
     }
 }
@@ -130,7 +139,13 @@ pub(super) async fn withdraw(io: &Io, key: &Key, commit: &RankCommit) -> bool {
     let question = RosterAsk::Withdraw { version, rank, instance };
     // The call may be late already, and others wait less if this arrives.
     let answer = ask(io, key, question, HELP).await;
-    matches!(answer, Ok(RosterAnswer::State { restart: now, whole, .. }) if now > restart || whole < Some(version))
+    answer.is_ok_and(|answer| counts_not(&answer, restart, version))
+}
+
+/// Whether a version that was committed with this restart is surely not whole. A home that is not settled may only not know that it is.
+fn counts_not(answer: &RosterAnswer, restart: u64, version: Version) -> bool {
+    let RosterAnswer::State { restart: now, whole, settled, .. } = *answer else { return false };
+    now > restart || settled && whole < Some(version)
 }
 
 /// Ends the whole version, which nobody publishes any more.
@@ -253,4 +268,24 @@ pub(super) async fn manifest_within(
     // Every byte is read once, so a change behind a check changes nothing.
     let (restart, ranks) = read_manifest(key, tensor.as_bytes())?;
     Ok(Manifest { version: bundle.version(), restart, ranks, report: *bundle.report() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commit_that_is_taken_back_may_count_where_the_home_is_not_settled() {
+        let state = |restart, whole: Option<u64>, settled| RosterAnswer::State {
+            restart,
+            whole: whole.map(Version),
+            settled,
+            held: Vec::new(),
+        };
+        let counts_not = |answer| counts_not(&answer, 1, Version(7));
+        assert!(counts_not(state(1, None, true)) && counts_not(state(1, Some(6), true)));
+        assert!(!counts_not(state(1, None, false)) && !counts_not(state(1, Some(6), false)));
+        assert!(!counts_not(state(1, Some(7), true)));
+        assert!(counts_not(state(2, Some(9), false)), "it has ended with its restart");
+    }
 }
