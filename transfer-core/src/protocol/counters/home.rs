@@ -155,6 +155,7 @@ impl Counters {
         let Some(Entry::Home(Home { what: What::Roster(roster), .. })) = self.by_key.get_mut(key) else { return };
         let answered = roster.settle(name, now);
         self.answer_all(answered);
+        self.forget_unused(key);
     }
 
     fn answer_all(&mut self, answered: Vec<Answered>) {

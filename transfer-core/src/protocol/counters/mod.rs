@@ -9,7 +9,7 @@
 //! - `op`: operations of workers: their requests, their stages, and their outcomes.
 //! - `claims`: the homes of names, and the handling of the directory's answers.
 //! - `words`: the values of the counters that live here, and the operations on them.
-//! - `barrier`: the waiters that have arrived at a barrier. `roster`: the ranks that have committed versions of a sharded state.
+//! - `barrier`: the waiters that have arrived at a barrier. `roster`: the ranks that have committed versions of a sharded state. `unfinished`: a version there that is not whole.
 //! - `home`: counters and barriers that live here: operations of workers, requests of peers, grants.
 //! - `recital`: what this node knows of rosters, for their next homes.
 //! - `away`: counters and barriers that live elsewhere: requests to peers, and operations on their words.
@@ -23,6 +23,7 @@ mod recital;
 mod roster;
 #[cfg(test)]
 mod tests;
+mod unfinished;
 mod words;
 
 pub(super) use home::Request;

@@ -16,17 +16,18 @@ use crate::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The most states of which a node remembers something, and the most commits in all. Of others it recites nothing.
+/// The most states of which a node remembers something, and the most ranks and commits in all. Of others it recites nothing.
 const MAX_STATES: usize = 4096;
 const MAX_REMEMBERED: usize = 1 << 16;
 
-/// The time until the next home is looked for again, if it was not found.
+/// The time until the next home of a state is looked for again, if it was not found, or was lost at once.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What is remembered of all states. It ends with the workers that have committed.
 pub(super) struct Recitals {
     states: BTreeMap<Key, State>,
-    commits: usize,
+    /// The number of ranks and commits.
+    len: usize,
     /// The most versions of a rank whose commits are remembered.
     versions: usize,
 }
@@ -36,10 +37,14 @@ struct State {
     restart: u64,
     whole: Option<Version>,
     ranks: BTreeMap<u32, Remembered>,
+    /// The number of these, and of their commits.
+    len: usize,
     /// The home that knows all of this. `None`: the next one has to be found.
     told: Option<HomeAt>,
     /// When it is looked for next.
     due: Option<Time>,
+    /// The first time at which it may be looked for.
+    may_look_at: Time,
 }
 
 /// The commits of a rank, and the worker that has made them.
@@ -55,9 +60,14 @@ enum HomeAt {
 }
 
 impl State {
-    /// The number of commits.
-    fn len(&self) -> usize {
-        self.ranks.values().map(|rank| rank.versions.len()).sum()
+    /// Counts what is remembered again, after many of it were forgotten.
+    fn count(&mut self) {
+        self.len = self.ranks.values().map(|rank| 1 + rank.versions.len()).sum();
+    }
+
+    /// Has to tell all to another home, which is looked for, but not all the time.
+    fn tell_again(&mut self, now: Time) {
+        (self.told, self.due) = (None, Some(now.max(self.may_look_at)));
     }
 
     /// Notes what a roster has said. What has ended is forgotten.
@@ -65,10 +75,32 @@ impl State {
         if restart > self.restart {
             (self.restart, self.whole) = (restart, None);
             self.ranks.values_mut().for_each(|rank| rank.versions.clear());
+            self.count();
         }
         if restart == self.restart && whole > self.whole {
             self.whole = whole;
             self.ranks.values_mut().for_each(|rank| rank.versions.retain(|version, _| Some(*version) > whole));
+            self.count();
+        }
+    }
+
+    /// Remembers a commit, for which there may be some room.
+    fn remember(&mut self, commit: &RankCommit, worker: Name, versions: usize, room: usize) {
+        if !self.ranks.contains_key(&commit.rank) {
+            if room == 0 {
+                return;
+            }
+            self.ranks.insert(commit.rank, Remembered { worker: worker.clone(), versions: BTreeMap::new() });
+            self.len += 1;
+        }
+        let Some(rank) = self.ranks.get_mut(&commit.rank) else { return };
+        rank.worker = worker;
+        if Some(commit.version) > self.whole && room > 1 {
+            self.len += usize::from(rank.versions.insert(commit.version, commit.clone()).is_none());
+            while rank.versions.len() > versions {
+                rank.versions.pop_first();
+                self.len -= 1;
+            }
         }
     }
 }
@@ -76,7 +108,7 @@ impl State {
 impl Recitals {
     pub(super) fn new(unfinished_versions: u64) -> Recitals {
         let versions = usize::try_from(unfinished_versions).unwrap_or(usize::MAX);
-        Recitals { states: BTreeMap::new(), commits: 0, versions }
+        Recitals { states: BTreeMap::new(), len: 0, versions }
     }
 
     /// The number of states of which something is remembered.
@@ -88,9 +120,9 @@ impl Recitals {
     /// Changes what is remembered of a state.
     fn change(&mut self, key: &Key, change: impl FnOnce(&mut State)) {
         if let Some(state) = self.states.get_mut(key) {
-            let before = state.len();
+            let before = state.len;
             change(state);
-            self.commits = self.commits + state.len() - before;
+            self.len = self.len + state.len - before;
             if state.ranks.is_empty() {
                 self.states.remove(key);
             }
@@ -104,39 +136,45 @@ impl Recitals {
             if self.states.len() >= MAX_STATES {
                 return;
             }
-            let ranks = BTreeMap::new();
-            let state = State { tenant, restart: commit.restart, whole, ranks, told: Some(at), due: None };
+            let (restart, ranks) = (commit.restart, BTreeMap::new());
+            let state =
+                State { tenant, restart, whole, ranks, len: 0, told: Some(at), due: None, may_look_at: Time(0) };
             self.states.insert(key.clone(), state);
         }
-        let (versions, has_room) = (self.versions, self.commits < MAX_REMEMBERED);
+        let (versions, room) = (self.versions, MAX_REMEMBERED.saturating_sub(self.len));
         self.change(key, |state| {
-            if state.told != Some(at) {
+            if state.tenant != tenant {
+                return;
+            }
+            let is_told = state.told == Some(at);
+            if !is_told {
                 // Another home was told meanwhile.
-                (state.told, state.due) = (None, Some(Time(0)));
+                state.tell_again(Time(0));
             }
             state.learn(commit.restart, whole);
             if commit.restart < state.restart {
                 return;
             }
-            let of = || Remembered { worker: worker.clone(), versions: BTreeMap::new() };
-            let rank = state.ranks.entry(commit.rank).or_insert_with(of);
-            rank.worker = worker.clone();
-            if Some(commit.version) > state.whole && has_room {
-                rank.versions.insert(commit.version, commit.clone());
-                while rank.versions.len() > versions {
-                    rank.versions.pop_first();
-                }
+            if is_told && Some(commit.version) > whole {
+                // The roster has forgotten a later one, which nobody publishes any more.
+                state.whole = whole;
             }
+            state.remember(commit, worker, versions, room);
         });
     }
 
     /// A worker takes a commit back.
     pub(super) fn withdraw(&mut self, key: &Key, version: Version, rank: u32, instance: u64) {
         self.change(key, |state| {
-            if let Some(rank) = state.ranks.get_mut(&rank)
-                && rank.versions.get(&version).is_some_and(|commit| commit.instance == instance)
-            {
-                rank.versions.remove(&version);
+            let Some(of) = state.ranks.get_mut(&rank) else { return };
+            if of.versions.get(&version).is_some_and(|commit| commit.instance == instance) {
+                of.versions.remove(&version);
+                state.len -= 1;
+            }
+            // What is whole is worth to be said also by a rank that has no other commit.
+            if of.versions.is_empty() && state.whole.is_none() {
+                state.ranks.remove(&rank);
+                state.len -= 1;
             }
         });
     }
@@ -144,7 +182,7 @@ impl Recitals {
     /// The home of a state is lost, unless it is another one.
     fn lost(&mut self, now: Time, at: HomeAt, of: impl Fn(&Key) -> bool) {
         for (_, state) in self.states.iter_mut().filter(|(key, state)| state.told == Some(at) && of(key)) {
-            (state.told, state.due) = (None, Some(now));
+            state.tell_again(now);
         }
     }
 
@@ -182,13 +220,17 @@ impl Counters {
             }
             (CounterAsk::Roster(RosterAsk::Forget { .. }), RosterAnswer::State { restart, whole, .. }) => {
                 self.recitals.change(&op.key, |state| {
-                    if *restart == state.restart {
+                    if *restart == state.restart && state.tenant == op.tenant {
                         state.whole = *whole;
                     }
                 });
             }
             (_, RosterAnswer::State { restart, whole, .. }) => {
-                self.recitals.change(&op.key, |state| state.learn(*restart, *whole));
+                self.recitals.change(&op.key, |state| {
+                    if state.tenant == op.tenant {
+                        state.learn(*restart, *whole);
+                    }
+                });
             }
             _ => {}
         }
@@ -201,6 +243,7 @@ impl Counters {
             self.recitals.change(&key, |state| {
                 let is_other = state.tenant != tenant;
                 state.ranks.retain(|_, rank| is_other || rank.worker != *name);
+                state.count();
             });
         }
     }
@@ -266,7 +309,8 @@ impl Counters {
     pub(super) fn look_for_homes(&mut self, now: Time) {
         let due = |(key, state): (&Key, &mut State)| {
             state.due.filter(|due| *due <= now)?;
-            state.due = Some(now + RETRY_INTERVAL);
+            state.may_look_at = now + RETRY_INTERVAL;
+            state.due = Some(state.may_look_at);
             Some((key.clone(), state.tenant))
         };
         let due: Vec<_> = self.recitals.states.iter_mut().filter_map(due).collect();
@@ -295,3 +339,7 @@ impl Request {
         matches!(self, Request::Roster(RosterAsk::Recite { .. }))
     }
 }
+
+#[cfg(test)]
+#[path = "recital_tests.rs"]
+mod tests;

@@ -5,6 +5,7 @@
 //! [`Limits::unfinished_versions`](crate::protocol::Limits) versions are kept, and a commit of another one waits.
 
 use super::barrier::Waiter;
+use super::unfinished::{Committed, Unfinished};
 use crate::op::{CommittedRank, Failure, FailureCode, MAX_LISTED_RANKS, MAX_WORLD_SIZE};
 use crate::op::{RankCommit, RosterAnswer, RosterAsk};
 use crate::protocol::rules::{Broken, Rules};
@@ -19,8 +20,12 @@ use std::time::Duration;
 /// The most commits that all rosters of one node hold. Those of one tenant may hold three quarters of them.
 pub(super) const MAX_COMMITS: usize = 1 << 18;
 
-/// The time in which a roster that is new hears what other nodes recite of the one before.
-pub(super) const SETTLING: Duration = Duration::from_secs(5);
+/// The time in which a roster that is new hears what most nodes recite of the one before: questions wait so long.
+const SETTLING: Duration = Duration::from_secs(5);
+
+/// The time in which all others have noticed, too, that a home is lost, and have said what they know. Links notice a silent host 15 to
+/// 20 s after its last packet. Nothing is deleted before.
+const HEARING: Duration = Duration::from_secs(10);
 
 /// The instances of ranks.
 type RankInstances = BTreeMap<u32, u64>;
@@ -50,51 +55,17 @@ pub(super) struct Roster {
     made_at: Time,
     /// Whether a version was published here.
     has_published: bool,
-    /// That, or it is there for so long that all others have recited what they know.
+    /// Whether a version was forgotten here that was whole.
+    has_forgotten: bool,
+    /// Whether a node has recited: there was a home before this one, with holds that come again.
+    has_heard: bool,
+    /// Whether questions wait no longer for what others recite.
     is_settled: bool,
+    /// Whether it is there for so long that all others have recited what they know.
+    has_heard_all: bool,
     /// The most versions that are not whole.
     unfinished_versions: u64,
     rules: Rules,
-}
-
-/// A version that is not whole.
-#[derive(Debug)]
-struct Unfinished {
-    world_size: u32,
-    ranks: BTreeMap<u32, Committed>,
-    /// The rank that completed it, whose worker publishes the manifest.
-    last: Option<u32>,
-    /// When its first rank committed.
-    since: Time,
-}
-
-impl Unfinished {
-    fn is_complete(&self) -> bool {
-        self.ranks.len() == self.world_size as usize
-    }
-
-    /// FNV-1a of its ranks, with their instances, layouts and nodes. 0 until it is complete.
-    fn digest(&self) -> u64 {
-        if !self.is_complete() {
-            return 0;
-        }
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for (rank, Committed { instance, layout, node, .. }) in &self.ranks {
-            let numbers = rank.to_le_bytes().into_iter().chain(instance.to_le_bytes()).chain(layout.to_le_bytes());
-            for byte in numbers.chain(node.as_str().bytes()) {
-                hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-            }
-        }
-        hash
-    }
-}
-
-#[derive(Debug)]
-struct Committed {
-    instance: u64,
-    layout: u64,
-    worker: Name,
-    node: Name,
 }
 
 /// A question that waits.
@@ -132,7 +103,10 @@ impl Roster {
             holds: Vec::new(),
             made_at: now,
             has_published: false,
+            has_forgotten: false,
+            has_heard: false,
             is_settled: false,
+            has_heard_all: false,
             unfinished_versions,
             rules,
         }
@@ -153,17 +127,21 @@ impl Roster {
     }
 
     /// Hears what another node recites of the last home. Returns the answers of those that waited for it. A commit that is here already
-    /// stays, and a few more versions than usual may be unfinished: this is their last chance.
+    /// stays, and a few more versions than usual may be unfinished: this is their last chance. What is whole, and which restart is the
+    /// newest, a roster knows better that has lived for so long, or was told so by those who publish.
     pub(super) fn recite(&mut self, name: &str, now: Time, node: Name, recited: RosterAsk) -> Vec<Answered> {
         let mut answered = Vec::new();
         let RosterAsk::Recite { restart, whole, commit } = recited else { return answered };
-        if restart < self.restart {
+        self.pass(now);
+        let is_certain = self.has_published || self.has_forgotten || self.has_heard_all;
+        self.has_heard |= !is_certain;
+        if restart < self.restart || is_certain && restart > self.restart {
             return answered;
         }
         if restart > self.restart {
             self.begin_again(name, restart, &mut answered);
         }
-        let mut has_changed = whole > self.whole;
+        let mut has_changed = whole > self.whole && !is_certain;
         if has_changed {
             (self.whole, self.whole_digest) = (whole, 0);
             self.whole_ranks.clear();
@@ -209,13 +187,19 @@ impl Roster {
     /// Looks at the questions that wait, since time has passed.
     pub(super) fn settle(&mut self, name: &str, now: Time) -> Vec<Answered> {
         let mut answered = Vec::new();
-        self.is_settled |= now >= self.made_at + SETTLING;
+        self.pass(now);
         self.look_again(name, now, &mut answered);
         answered
     }
 
-    fn one(&mut self, name: &str, now: Time, who: Asker, ask: RosterAsk, answered: &mut Vec<Answered>) {
+    /// Notes that time has passed.
+    fn pass(&mut self, now: Time) {
         self.is_settled |= now >= self.made_at + SETTLING;
+        self.has_heard_all |= now >= self.made_at + HEARING;
+    }
+
+    fn one(&mut self, name: &str, now: Time, who: Asker, ask: RosterAsk, answered: &mut Vec<Answered>) {
+        self.pass(now);
         if self.waits(&ask) {
             return self.waiting.push(Waiting { who, ask });
         }
@@ -228,14 +212,17 @@ impl Roster {
             // Nobody asks so.
             RosterAsk::Recite { .. } => Ok(self.state()),
             RosterAsk::Withdraw { version, rank, instance } => {
+                // All have committed it here, and not at a home before: so it was whole nowhere.
+                let is_own = !self.has_heard && self.unfinished.get(version).is_some_and(Unfinished::is_complete);
                 self.take_back(*version, *rank, *instance);
                 self.look_again(name, now, answered);
-                Ok(self.state())
+                Ok(self.state_of(is_own || self.knows_all()))
             }
             RosterAsk::Published { version, ranks } => self.published(name, now, (*version, *ranks), answered),
             RosterAsk::Forget { restart, version } => {
                 if (self.restart, self.whole) == (*restart, Some(*version)) {
                     self.end_whole();
+                    self.has_forgotten = true;
                 }
                 Ok(self.state())
             }
@@ -321,8 +308,8 @@ impl Roster {
 
     /// Begins the versions again: nothing of before is whole, or becomes whole.
     fn begin_again(&mut self, name: &str, restart: u64, answered: &mut Vec<Answered>) {
-        // A roster that is new has ended nothing: what waits may be about the versions that begin.
-        let had_any = self.whole.is_some() || !self.unfinished.is_empty();
+        // A roster that is new has ended nothing, and hears of the attempts in any order: what waits may be about the versions that begin.
+        let had_any = self.is_settled && (self.whole.is_some() || !self.unfinished.is_empty());
         let before = std::mem::replace(&mut self.restart, restart);
         self.end_whole();
         self.unfinished.clear();
@@ -390,12 +377,14 @@ impl Roster {
                 let knows_nothing = self.whole.is_none() && !self.unfinished.contains_key(version);
                 !self.is_settled || self.has_published || !knows_nothing
             }
-            RosterAsk::UntilWhole { restart, version, .. } => {
-                let is_orphan = complete(version).is_some_and(|of| of.last.is_none());
+            // Nobody publishes it, or this rank had to and did not hear so, or has failed.
+            RosterAsk::UntilWhole { restart, version, rank } => {
+                let is_orphan = complete(version).is_some_and(|of| of.last.is_none() || of.last == *rank);
                 !self.is_settled || self.restart < *restart || !is_orphan
             }
+            // A later whole version may be one of an attempt before.
             RosterAsk::Published { version, .. } | RosterAsk::Ranks { version, .. } => {
-                !self.is_settled && self.whole < Some(*version) && complete(version).is_none()
+                !self.is_settled && self.whole != Some(*version) && complete(version).is_none()
             }
             _ => false,
         }
@@ -436,12 +425,21 @@ impl Roster {
         }
     }
 
+    /// Whether it knows of what was whole and held at a home before it.
+    fn knows_all(&self) -> bool {
+        self.has_heard_all || self.has_published && !self.has_heard
+    }
+
     fn state(&self) -> RosterAnswer {
+        self.state_of(self.knows_all())
+    }
+
+    fn state_of(&self, settled: bool) -> RosterAnswer {
         let mut held: Vec<Version> = self.holds.iter().map(|(_, version)| *version).collect();
         held.sort_unstable_by(|a, b| b.cmp(a));
         held.dedup();
         held.truncate(if self.rules.breaks(Broken::ForgetsHolds) { 0 } else { MAX_LISTED_RANKS });
-        RosterAnswer::State { restart: self.restart, whole: self.whole, settled: self.is_settled, held }
+        RosterAnswer::State { restart: self.restart, whole: self.whole, settled, held }
     }
 
     fn ranks(&self, version: Version, from: u32) -> RosterAnswer {

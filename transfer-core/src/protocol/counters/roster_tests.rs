@@ -5,7 +5,7 @@ const NAME: &str = "policy";
 
 /// A roster that has been there for long.
 fn roster() -> Roster {
-    Roster { is_settled: true, ..new_roster() }
+    Roster { is_settled: true, has_heard_all: true, ..new_roster() }
 }
 
 /// A roster that may have the place of one that was lost.
@@ -384,4 +384,90 @@ fn peer_that_recites_too_much_takes_no_memory() {
     recite(&mut next, 0, None, Some(commit(1, 5, 2)));
     recite(&mut next, 0, None, Some(commit(0, 1, 9)));
     assert_eq!(next.commits(), 4, "twice the usual number of versions, and no rank that cannot be");
+}
+
+fn is_settled(roster: &mut Roster, now: Time, asked: RosterAsk) -> bool {
+    let mut answered = roster.ask(NAME, Asker { now, ..asker(1) }, asked);
+    match answered.pop().unwrap().result.unwrap() {
+        RosterAnswer::State { settled, .. } => settled,
+        answer => panic!("{answer:?}"),
+    }
+}
+
+#[test]
+fn home_after_another_knows_what_is_held_and_whole_when_all_have_noticed() {
+    let mut first = new_roster();
+    assert!(!is_settled(&mut first, Time(1), RosterAsk::Look));
+    make_whole(&mut first, 7);
+    assert!(is_settled(&mut first, Time(1), RosterAsk::Look), "nobody has recited: there was no home before");
+    let mut next = new_roster();
+    recite(&mut next, 0, Some(6), Some(commit(7, 0, 2)));
+    let (_, ranks) = committed(&mut next, commit(7, 1, 2)).unwrap();
+    let withdraw = RosterAsk::Withdraw { version: Version(8), rank: 1, instance: 100 };
+    let published = RosterAsk::Published { version: Version(7), ranks };
+    for ask in [withdraw.clone(), published, RosterAsk::Look, withdraw] {
+        assert!(!is_settled(&mut next, Time(0) + SETTLING, ask));
+    }
+    assert!(is_settled(&mut next, Time(0) + HEARING, RosterAsk::Look));
+}
+
+#[test]
+fn commit_that_completes_a_version_where_no_home_was_before_can_be_taken_back_for_sure() {
+    let withdraw = RosterAsk::Withdraw { version: Version(7), rank: 1, instance: 101 };
+    for was_before in [false, true] {
+        let mut roster = new_roster();
+        if was_before {
+            recite(&mut roster, 0, None, Some(commit(7, 0, 2)));
+        } else {
+            committed(&mut roster, commit(7, 0, 2)).unwrap();
+        }
+        assert!(committed(&mut roster, commit(7, 1, 2)).unwrap().0);
+        assert_eq!(is_settled(&mut roster, Time(1), withdraw.clone()), !was_before);
+        assert_eq!(roster.commits(), 1);
+    }
+}
+
+#[test]
+fn roster_that_knows_what_is_whole_believes_no_recital_of_it() {
+    let mut lives = new_roster();
+    make_whole(&mut lives, 7);
+    committed(&mut lives, commit(8, 0, 2)).unwrap();
+    recite(&mut lives, 0, Some(u64::MAX - 1), None);
+    recite(&mut lives, u64::MAX, Some(9), Some(RankCommit { restart: u64::MAX, ..commit(9, 0, 2) }));
+    assert_eq!((whole(&mut lives), lives.restart, lives.commits()), (Some(7), 0, 1));
+    assert!(is_settled(&mut lives, Time(1), RosterAsk::Look), "nor that it is the next home");
+    // Nor one that its publishers have ended.
+    let mut next = new_roster();
+    recite(&mut next, 0, Some(7), None);
+    ask(&mut next, RosterAsk::Forget { restart: 0, version: Version(7) }).unwrap();
+    recite(&mut next, 0, Some(7), Some(commit(3, 1, 2)));
+    assert_eq!((whole(&mut next), next.commits()), (None, 1), "commits count");
+}
+
+#[test]
+fn rank_that_has_to_publish_is_told_so_again_and_no_other_is() {
+    let mut roster = roster();
+    committed(&mut roster, commit(7, 0, 2)).unwrap();
+    let (_, ranks) = committed(&mut roster, commit(7, 1, 2)).unwrap();
+    let until = |rank| RosterAsk::UntilWhole { restart: 0, version: Version(7), rank: Some(rank) };
+    assert!(roster.ask(NAME, asker(2), until(0)).is_empty(), "rank 1 publishes it");
+    for _ in 0..2 {
+        let answer = RosterAnswer::Committed { is_last: true, whole: None, ranks };
+        assert_eq!(ask(&mut roster, until(1)), Ok(answer));
+    }
+}
+
+#[test]
+fn publisher_of_a_newer_attempt_is_not_refused_when_that_attempt_is_recited() {
+    let mut next = new_roster();
+    let of = |rank| RankCommit { restart: 2, instance: 50 + u64::from(rank), ..commit(3, rank, 2) };
+    let mut before = roster();
+    committed(&mut before, of(0)).unwrap();
+    let (_, ranks) = committed(&mut before, of(1)).unwrap();
+    recite(&mut next, 1, Some(7), Some(RankCommit { restart: 1, ..commit(8, 1, 2) }));
+    let published = RosterAsk::Published { version: Version(3), ranks };
+    assert!(next.ask(NAME, asker(2), published).is_empty(), "what is whole is of the attempt before");
+    assert!(recite(&mut next, 2, None, Some(of(0))).is_empty());
+    assert_eq!(recite(&mut next, 2, None, Some(of(1))).len(), 1);
+    assert_eq!(whole(&mut next), Some(3));
 }

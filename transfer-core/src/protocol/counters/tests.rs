@@ -277,3 +277,13 @@ fn questions_that_wait_for_one_claim_are_all_answered() {
     home.claimed(NOW, &roster_key(), Ok(()));
     assert_eq!((outcome(&mut home).1.len(), home.live_here(), home.busy()), (1, 0, 0));
 }
+
+#[test]
+fn roster_of_a_name_that_nobody_commits_is_forgotten_when_it_is_settled() {
+    let mut home = node("home", "away");
+    let until = RosterAsk::UntilWhole { restart: 0, version: Version(7), rank: None };
+    assert_eq!(ask_roster(&mut home, 1, TENANT, until), (vec![], 0));
+    assert_eq!(home.live_here(), 1);
+    home.timeout(NOW + Duration::from_secs(60));
+    assert_eq!((outcome(&mut home).1.len(), home.live_here(), home.busy()), (1, 0, 0));
+}
