@@ -150,7 +150,7 @@ enum Stage<'a> {
     Refused(Error),
     New(Prepared<'a>),
     /// Versions that have ended are deleted, so that there is room.
-    Freeing(Flow<Result<(Arc<Pushing>, Kept, bool), Error>>, Prepared<'a>),
+    Freeing(Flow<Result<Freed, Error>>, Prepared<'a>),
     /// Perhaps more are deleted meanwhile.
     Pushing(PushCall<'a>, Option<Flow<Result<(), Error>>>, Rest),
     Committing(Flow<Result<PushedShards, Error>>),
@@ -215,13 +215,11 @@ async fn free_ended(io: &Io, key: &Key, pushing: &Pushing, rank: u32, own: Optio
     is_all
 }
 
-/// Makes room. Returns whether no more can be made.
-async fn free(
-    io: Io,
-    connection: Arc<Connection>,
-    key: Key,
-    of: RankPush,
-) -> Result<(Arc<Pushing>, Kept, bool), Error> {
+/// The right to push, the place of the version, and whether no more room can be made.
+type Freed = (Arc<Pushing>, Kept, bool);
+
+/// Makes room.
+async fn free(io: Io, connection: Arc<Connection>, key: Key, of: RankPush) -> Result<Freed, Error> {
     let rank = of.rank.rank;
     let pushing = Arc::new(Pushing::begin(&connection, &key, rank)?);
     delete(&io, &key, rank, pushing.begin_again(of.restart)).await;

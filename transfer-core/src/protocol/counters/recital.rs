@@ -3,7 +3,7 @@
 //! A roster is lost with its home. So each node remembers the commits of its workers that were answered, and the version that it knows
 //! to be whole. It says both to the next home, before any other question about that state, and also if no worker asks anything.
 
-use super::claims::{Claiming, Entry};
+use super::claims::{Claiming, Entry as Claimed};
 use super::home::Request;
 use super::op::{Op, Outcome, Stage};
 use super::{Asked, AskedFor, Counters, Effect};
@@ -14,6 +14,7 @@ use crate::protocol::tenant::Tenant;
 use crate::tensor::{Key, Name, Version};
 use crate::time::Time;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 /// The most states of which a node remembers something, and the most ranks and commits in all. Of others it recites nothing.
@@ -86,14 +87,14 @@ impl State {
 
     /// Remembers a commit, for which there may be some room.
     fn remember(&mut self, commit: &RankCommit, worker: Name, versions: usize, room: usize) {
-        if !self.ranks.contains_key(&commit.rank) {
-            if room == 0 {
-                return;
+        let rank = match self.ranks.entry(commit.rank) {
+            Entry::Occupied(rank) => rank.into_mut(),
+            Entry::Vacant(_) if room == 0 => return,
+            Entry::Vacant(rank) => {
+                self.len += 1;
+                rank.insert(Remembered { worker: worker.clone(), versions: BTreeMap::new() })
             }
-            self.ranks.insert(commit.rank, Remembered { worker: worker.clone(), versions: BTreeMap::new() });
-            self.len += 1;
-        }
-        let Some(rank) = self.ranks.get_mut(&commit.rank) else { return };
+        };
         rank.worker = worker;
         if Some(commit.version) > self.whole && room > 1 {
             self.len += usize::from(rank.versions.insert(commit.version, commit.clone()).is_none());
@@ -297,8 +298,8 @@ impl Counters {
     pub(crate) fn recited(&mut self, now: Time, link: LinkId, (key, tenant): (Key, Tenant), ask: RosterAsk) {
         let Some(node) = self.links.get(&link).map(|l| l.peer.name.clone()) else { return };
         match self.by_key.get_mut(&key) {
-            Some(Entry::Home(_)) => self.hear(now, (&key, tenant), node, ask),
-            Some(Entry::Claiming(claiming)) if claiming.recited.len() < Claiming::MAX_RECITED => {
+            Some(Claimed::Home(_)) => self.hear(now, (&key, tenant), node, ask),
+            Some(Claimed::Claiming(claiming)) if claiming.recited.len() < Claiming::MAX_RECITED => {
                 claiming.recited.push((link, tenant, ask));
             }
             _ => self.effects.push(Effect::TellEnded(link, key)),
@@ -323,8 +324,8 @@ impl Counters {
 
     fn look_for_home(&mut self, now: Time, key: Key, tenant: Tenant) {
         match self.by_key.get_mut(&key) {
-            Some(Entry::Home(_)) => self.recite_here(now, &key),
-            Some(Entry::Claiming(claiming)) => claiming.recites = true,
+            Some(Claimed::Home(_)) => self.recite_here(now, &key),
+            Some(Claimed::Claiming(claiming)) => claiming.recites = true,
             None => {
                 let claiming = Claiming { recites: true, ..Claiming::default() };
                 self.begin_claim(key, tenant, claiming);

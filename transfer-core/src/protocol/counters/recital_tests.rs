@@ -16,8 +16,11 @@ fn committed(recitals: &mut Recitals, tenant: Tenant, commit: &RankCommit, whole
     recitals.committed((&state(), tenant), HomeAt::Here, commit, whole.map(Version));
 }
 
-/// What is recited to the next home: which version is whole, and the commits.
-fn recited(recitals: &mut Recitals) -> Vec<(Option<u64>, Option<(u64, u32)>)> {
+/// Which version is whole, and the version and rank of a commit.
+type Recited = (Option<u64>, Option<(u64, u32)>);
+
+/// What is recited to the next home.
+fn recited(recitals: &mut Recitals) -> Vec<Recited> {
     let of = |ask| match ask {
         RosterAsk::Recite { whole, commit, .. } => {
             (whole.map(|whole| whole.0), commit.map(|commit| (commit.version.0, commit.rank)))
