@@ -1,21 +1,20 @@
 //! The client, and its calls.
 
 use crate::buffer::Buffer;
+use crate::connecting::connect;
 use crate::errors::{self, About};
 use crate::fetch_options::{FetchOptions, Proving, Versions, Which, choose};
 use crate::memory::Fetched;
 use crate::memory::Ours;
 use crate::options::{self, PushOptions};
-use crate::pending::{Pending, going, look_up, run};
+use crate::pending::{Pending, going, run};
 use crate::tensor::Tensor;
 use crate::{counters, dtype, exchange, fetches, in_place, into, sharded, state_into, streams, table, taken};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use transfer_client::{BlockingClient, Error, NodeConfig, PushError, Pushed, TensorMut};
 use transfer_memory::forked::ForkGuard;
@@ -32,20 +31,6 @@ pub(crate) struct Client {
     name: String,
     #[pyo3(get)]
     node: String,
-}
-
-/// The socket at which processes of this user connect to the sidecar in this process; None if none runs.
-#[pyfunction]
-#[pyo3(name = "_embedded_socket")]
-pub(crate) fn embedded_socket() -> Option<PathBuf> {
-    transfer_client::embedded_socket()
-}
-
-/// The address, as host and port, at which other nodes reach this process's sidecar.
-#[pyfunction]
-#[pyo3(name = "_embedded_address")]
-pub(crate) fn embedded_address() -> Option<String> {
-    transfer_client::embedded_addresses()?.grpc.map(|address| address.to_string())
 }
 
 impl Client {
@@ -65,32 +50,6 @@ impl Client {
 
 /// The name of the process in a cluster, if it has one, and pairs of a key and a value of a sidecar's settings.
 type Settings = (Option<String>, Vec<(String, String)>);
-
-/// Connects on a separate thread, so that signals are handled meanwhile.
-fn connect(
-    py: Python<'_>,
-    connect: transfer_client::Connect<transfer_client::BlockingClient>,
-) -> PyResult<BlockingClient> {
-    let started = Instant::now();
-    let (done, receiver) = channel::<Infallible>();
-    let thread = std::thread::Builder::new().name("transfer-connect".into());
-    let thread = thread.spawn(move || {
-        let connected = connect.call();
-        drop(done);
-        connected
-    })?;
-    let receiver = Mutex::new(receiver);
-    // The channel says only that the thread has ended.
-    while let Err(RecvTimeoutError::Timeout) = py.detach(|| receiver.lock().recv_timeout(Duration::from_millis(40))) {
-        look_up(py)?;
-    }
-    match py.detach(|| thread.join()) {
-        Ok(connected) => {
-            connected.map_err(|e| errors::raise(py, &e, &About { key: None, waited: Some(started.elapsed()) }))
-        }
-        Err(panic) => std::panic::resume_unwind(panic),
-    }
-}
 
 #[pymethods]
 impl Client {

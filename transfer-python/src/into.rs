@@ -1,19 +1,15 @@
 //! Fetches into buffers.
 
 use crate::buffer::Buffer;
-use crate::client::about_of;
-use crate::memory::Ours;
-use crate::pending::{Going, ended};
+use crate::into_call::{IntoCall, Lenders};
+use crate::pending::Going;
 use crate::report::Report;
-use crate::{errors, slices};
+use crate::slices;
 use pyo3::prelude::*;
-use std::ops::ControlFlow;
-use std::task::Waker;
-use std::time::{Duration, Instant};
-use transfer_client::{Begun, BlockingClient, Fetch, FetchIntoError, FetchedInto, Landing};
-
-/// How long is waited at a time for the end of a call that was given up.
-const END_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+use std::sync::Arc;
+use std::time::Instant;
+use transfer_client::{BlockingClient, Fetch, FetchedInto, Landing, TensorMut};
+use transfer_memory::forked::ForkGuard;
 
 /// What a fetch into a buffer returns: the version that the buffer has now, and how it came there.
 #[pyclass(frozen, module = "transferd", name = "FetchedInto")]
@@ -50,14 +46,6 @@ impl PyFetchedInto {
     }
 }
 
-/// A fetch into a buffer. The buffer counts as pushed until it has ended, also if it is given up.
-struct IntoBuffer {
-    begun: Ours<Begun<'static, Result<FetchedInto, FetchIntoError>>>,
-    buffer: Py<Buffer>,
-    about: (String, Instant),
-    has_ended: bool,
-}
-
 /// Begins a fetch into a buffer, of a tensor or of a slice of it. If it `is_staged`, it lands beside the buffer first.
 pub(crate) fn begin(
     fetch: Fetch<BlockingClient>,
@@ -75,83 +63,31 @@ pub(crate) fn begin(
         Some(slice) => fetch.slice(slice).into(tensor),
     };
     let request = if is_staged { request.staged() } else { request };
-    let begun = Ours::new(request.begin(), buffer.get().guard().clone());
-    Ok(Box::new(IntoBuffer { begun, buffer: buffer.clone().unbind(), about, has_ended: false }))
+    let guard = buffer.get().guard().clone();
+    Ok(Box::new(IntoCall::new(request.begin(), buffer.clone().unbind(), about, guard)))
 }
 
-impl IntoBuffer {
-    fn finish(&mut self, py: Python<'_>, result: Result<FetchedInto, FetchIntoError>) -> PyResult<Py<PyAny>> {
-        self.has_ended = true;
-        let fetched = match result {
-            Ok(fetched) => fetched,
-            Err(failed) => {
-                let (error, tensor) = failed.into_parts();
-                if let Some(tensor) = tensor {
-                    self.buffer.get().put_back(tensor);
-                }
-                return Err(errors::raise(py, &error, &about_of(&self.about)));
-            }
-        };
+impl Lenders for Py<Buffer> {
+    type Memory = TensorMut;
+
+    fn memory_of(fetched: FetchedInto) -> TensorMut {
+        fetched.into_tensor()
+    }
+
+    fn put_back(&self, memory: TensorMut) {
+        self.get().put_back(memory);
+    }
+
+    fn finish(
+        &self,
+        py: Python<'_>,
+        fetched: FetchedInto,
+        _: &(String, Instant),
+        _: &Arc<ForkGuard>,
+    ) -> PyResult<Py<PyAny>> {
         let (version, landing, report) = (fetched.version(), fetched.landing(), Report::new(*fetched.report()));
-        // First, since the views of the buffer see this memory, whatever fails below.
-        self.buffer.get().put_back(fetched.into_tensor());
-        let report = Py::new(py, report)?;
-        let buffer = self.buffer.clone_ref(py);
+        self.put_back(fetched.into_tensor());
+        let (report, buffer) = (Py::new(py, report)?, self.clone_ref(py));
         Ok(Py::new(py, PyFetchedInto { buffer, version, report, landing })?.into_any())
-    }
-}
-
-impl Going for IntoBuffer {
-    fn poll(&mut self, py: Python<'_>, waker: &Waker) -> ControlFlow<PyResult<Py<PyAny>>, Instant> {
-        // A step copies a version of this host, which takes as long as the version is large.
-        let Some(begun) = self.begun.get_mut() else { return ControlFlow::Break(Err(ended(py))) };
-        match py.detach(|| begun.poll(waker)) {
-            ControlFlow::Break(value) => ControlFlow::Break(self.finish(py, value)),
-            ControlFlow::Continue(at) => ControlFlow::Continue(at),
-        }
-    }
-
-    fn look(&mut self, py: Python<'_>) -> Option<PyResult<Py<PyAny>>> {
-        self.wait_only(py, Duration::ZERO)
-    }
-
-    fn wait_only(&mut self, py: Python<'_>, time: Duration) -> Option<PyResult<Py<PyAny>>> {
-        let Some(begun) = self.begun.get_mut() else { return Some(Err(ended(py))) };
-        let value = py.detach(|| begun.wait_only(time))?;
-        Some(self.finish(py, value))
-    }
-
-    fn wait(&mut self, py: Python<'_>, time: Duration) -> Option<PyResult<Py<PyAny>>> {
-        let Some(begun) = self.begun.get_mut() else { return Some(Err(ended(py))) };
-        let value = py.detach(|| begun.wait(time))?;
-        Some(self.finish(py, value))
-    }
-}
-
-impl Drop for IntoBuffer {
-    /// Waits until no peer can write into the buffer any more, and makes it writable again. That takes a second after the
-    /// cancellation at most, and the end of a link.
-    fn drop(&mut self) {
-        if self.has_ended || self.begun.guard().is_forked() {
-            return;
-        }
-        let Some(begun) = self.begun.get_mut() else { return };
-        begun.cancel();
-        let result = Python::attach(|py| {
-            py.detach(|| {
-                loop {
-                    if let Some(result) = begun.wait(END_CHECK_INTERVAL) {
-                        return result;
-                    }
-                }
-            })
-        });
-        let tensor = match result {
-            Ok(fetched) => Some(fetched.into_tensor()),
-            Err(failed) => failed.into_parts().1,
-        };
-        if let Some(tensor) = tensor {
-            self.buffer.get().put_back(tensor);
-        }
     }
 }

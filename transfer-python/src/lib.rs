@@ -5,7 +5,8 @@
 //! checks for signals every 40 ms; asyncio waits on the session's descriptor.
 //!
 //! # Layout
-//! - `client`: the client, and its calls; `options`, `fetch_options`: their options; `fetches`: fetches of tensors and bundles; `into`: those into buffers; `pending`: a call in progress; `bell`: the
+//! - `client`: the client, and its calls; `connecting`: how it connects; `options`, `fetch_options`: their options; `fetches`: fetches of tensors and
+//!   bundles; `into`, `state_into`: those into buffers, and `into_call`: one of these in progress; `pending`: any call in progress; `bell`: the
 //!   descriptors on which asyncio waits.
 //! - `memory`: the memory that an export keeps; `buffer`, `tensor`: its two kinds in Python; `report`: the report of a
 //!   call.
@@ -21,6 +22,7 @@
 mod bell;
 mod buffer;
 mod client;
+mod connecting;
 mod counters;
 mod dlpack;
 mod dtype;
@@ -31,6 +33,7 @@ mod fetches;
 mod gpu;
 mod in_place;
 mod into;
+mod into_call;
 mod memory;
 mod metadata;
 mod options;
@@ -85,6 +88,6 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(options::seconds_of, module)?)?;
     module.add_function(wrap_pyfunction!(programs::transferd, module)?)?;
     module.add_function(wrap_pyfunction!(programs::transferctl, module)?)?;
-    module.add_function(wrap_pyfunction!(client::embedded_address, module)?)?;
-    module.add_function(wrap_pyfunction!(client::embedded_socket, module)?)
+    module.add_function(wrap_pyfunction!(connecting::embedded_address, module)?)?;
+    module.add_function(wrap_pyfunction!(connecting::embedded_socket, module)?)
 }
