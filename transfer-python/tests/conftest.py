@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -70,6 +71,17 @@ class Sidecar:
         """What the sidecar holds for workers, by what it is."""
         counters = self.counters()
         return {name: counters[name] for name in ("blobs", "leases", "operations", "sessions", "tensors", "slots")}
+
+
+def start_two(tmp_path_factory: pytest.TempPathFactory, *arguments: str) -> tuple[Sidecar, Sidecar]:
+    """Starts the sidecars of two nodes with these arguments."""
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("127.0.0.1", 0))
+        two.bind(("127.0.0.1", 0))
+        listen = [f"127.0.0.1:{end.getsockname()[1]}" for end in (one, two)]
+    a = Sidecar(tmp_path_factory.mktemp("a"), "--node", "a", "--listen", listen[0], *arguments)
+    b = Sidecar(tmp_path_factory.mktemp("b"), "--node", "b", "--listen", listen[1], *arguments, "--directory", f"http://{listen[0]}")
+    return a, b
 
 
 def until(what: str, is_so: Any) -> Any:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import transferd as td
-from conftest import Sidecar
+from conftest import Sidecar, start_two
 
 POOL = "4MiB"
 STATE = {"w": np.arange(1 << 20, dtype="float64"), "layers": [np.full(1 << 18, n, "float32") for n in range(4)], "step": 7}
@@ -19,12 +18,7 @@ BYTES = STATE["w"].nbytes + sum(layer.nbytes for layer in STATE["layers"])
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory) -> Iterator[tuple[td.Client, Sidecar]]:
     """A client with a published state, and the sidecar of another node."""
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        listen = [f"127.0.0.1:{end.getsockname()[1]}" for end in (one, two)]
-    a = Sidecar(tmp_path_factory.mktemp("a"), "--node", "a", "--listen", listen[0], "--pool-bytes", POOL)
-    b = Sidecar(tmp_path_factory.mktemp("b"), "--node", "b", "--listen", listen[1], "--pool-bytes", POOL, "--directory", f"http://{listen[0]}")
+    a, b = start_two(tmp_path_factory, "--pool-bytes", POOL)
     with td.connect(a.path, arena="64MiB") as giver:
         giver.push_state("policy", STATE)
         yield giver, b

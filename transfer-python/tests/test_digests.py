@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import transferd as td
-from conftest import Sidecar
+from conftest import Sidecar, start_two
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory) -> Iterator[tuple[Sidecar, Sidecar]]:
     """The sidecars of two nodes."""
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        listen = [f"127.0.0.1:{end.getsockname()[1]}" for end in (one, two)]
     # Nothing is read by reference, so everything moves.
-    a = Sidecar(tmp_path_factory.mktemp("a"), "--node", "a", "--listen", listen[0], "--shm", "off")
-    b = Sidecar(tmp_path_factory.mktemp("b"), "--node", "b", "--listen", listen[1], "--shm", "off", "--directory", f"http://{listen[0]}")
+    a, b = start_two(tmp_path_factory, "--shm", "off")
     yield a, b
     b.stop()
     a.stop()

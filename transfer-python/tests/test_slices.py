@@ -6,13 +6,12 @@ import asyncio
 import hashlib
 import random
 import re
-import socket
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import transferd as td
-from conftest import Sidecar, settled
+from conftest import Sidecar, settled, start_two
 from test_packed import PACKED
 from test_packed import values as packed_values
 from test_tensors import DTYPES, address, values
@@ -22,12 +21,7 @@ from test_views import consume, content, dispose
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory) -> Iterator[tuple[td.Client, td.Client]]:
     """Clients at two nodes, between which bytes go over TCP."""
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        listen = [f"127.0.0.1:{end.getsockname()[1]}" for end in (one, two)]
-    a = Sidecar(tmp_path_factory.mktemp("a"), "--node", "a", "--listen", listen[0], "--shm", "off")
-    b = Sidecar(tmp_path_factory.mktemp("b"), "--node", "b", "--listen", listen[1], "--shm", "off", "--directory", f"http://{listen[0]}")
+    a, b = start_two(tmp_path_factory, "--shm", "off")
     with td.connect(a.path, arena="64MiB") as giver, td.connect(b.path) as taker:
         yield giver, taker
     b.stop()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import transferd as td
-from conftest import GIVE_UP, Sidecar, until
+from conftest import GIVE_UP, Sidecar, start_two, until
 
 LOCAL, MOVED = "copied: the version lies on this host", "copied: a state lands as a whole before its first tensor is written"
 
@@ -18,12 +17,7 @@ LOCAL, MOVED = "copied: the version lies on this host", "copied: a state lands a
 @pytest.fixture
 def nodes(tmp_path_factory) -> Iterator[tuple[Sidecar, Sidecar]]:
     """The sidecars of two nodes, between which bytes go over TCP."""
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        listen = [f"127.0.0.1:{end.getsockname()[1]}" for end in (one, two)]
-    a = Sidecar(tmp_path_factory.mktemp("a"), "--node", "a", "--listen", listen[0], "--shm", "off")
-    b = Sidecar(tmp_path_factory.mktemp("b"), "--node", "b", "--listen", listen[1], "--shm", "off", "--directory", f"http://{listen[0]}")
+    a, b = start_two(tmp_path_factory, "--shm", "off")
     yield a, b
     b.stop()
     if a.process.poll() is None:

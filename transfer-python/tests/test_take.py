@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import transferd as td
-from conftest import Sidecar
+from conftest import Sidecar, start_two
 from test_tensors import DTYPES, values
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory) -> Iterator[tuple[td.Client, td.Client, str]]:
     """Clients at two nodes, between which bytes go over TCP, and the path of the second."""
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        listen = [f"127.0.0.1:{end.getsockname()[1]}" for end in (one, two)]
-    a = Sidecar(tmp_path_factory.mktemp("a"), "--node", "a", "--listen", listen[0], "--shm", "off")
-    b = Sidecar(tmp_path_factory.mktemp("b"), "--node", "b", "--listen", listen[1], "--shm", "off", "--directory", f"http://{listen[0]}")
+    a, b = start_two(tmp_path_factory, "--shm", "off")
     with td.connect(a.path, arena="64MiB") as giver, td.connect(b.path) as taker:
         yield giver, taker, b.path
     b.stop()
