@@ -265,10 +265,6 @@ impl Drop for Pushing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
-    use transfer_core::fabric::FabricKind;
-    use transfer_core::op::{CommittedRank, Report};
-    use transfer_core::tensor::Name;
 
     #[test]
     fn versions_stay_until_the_home_knows_one_that_is_newer_and_nobody_holds_them() {
@@ -295,24 +291,11 @@ mod tests {
 
     #[test]
     fn version_that_was_whole_is_known_by_its_ranks() {
-        let rank = |instance| CommittedRank { rank: 0, instance, layout: 0, node: Name::new("n").unwrap() };
-        let (fabric, time) = (FabricKind::Local, Duration::ZERO);
-        let report = Report {
-            fabric,
-            bytes: 0,
-            copied: 0,
-            queued: time,
-            waited: time,
-            in_flight: time,
-            origin: None,
-            verified: 0,
-        };
-        let of = |restart, version, instance| Manifest { version, restart, ranks: vec![rank(instance)], report };
         let (key, mut known) = (Key::new("policy").unwrap(), KnownShards::default());
-        known.is_whole(&key, &of(1, 7, 5));
-        assert!(known.was_whole(&key, &of(1, 7, 5)));
+        known.is_whole(&key, &Manifest::of_one(7, 1, 5));
+        assert!(known.was_whole(&key, &Manifest::of_one(7, 1, 5)));
         for (restart, version, instance) in [(2, 7, 5), (1, 8, 5), (1, 7, 6)] {
-            assert!(!known.was_whole(&key, &of(restart, version, instance)));
+            assert!(!known.was_whole(&key, &Manifest::of_one(version, restart, instance)));
         }
     }
 }

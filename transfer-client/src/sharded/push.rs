@@ -500,9 +500,6 @@ impl RequestCall for PushShardsCall<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use transfer_core::fabric::FabricKind;
-    use transfer_core::op::Report;
-    use transfer_core::tensor::Name;
 
     #[test]
     fn commit_of_a_version_that_is_whole_may_be_part_of_it() {
@@ -512,22 +509,10 @@ mod tests {
 
     #[test]
     fn manifest_that_is_there_for_the_same_ranks_is_not_published_again() {
-        let ranks = |instance| vec![CommittedRank { rank: 0, instance, layout: 0, node: Name::new("n").unwrap() }];
-        let (fabric, time) = (FabricKind::Local, Duration::ZERO);
-        let report = Report {
-            fabric,
-            bytes: 0,
-            copied: 0,
-            queued: time,
-            waited: time,
-            in_flight: time,
-            origin: None,
-            verified: 0,
-        };
         let rank = Rank { rank: 0, world_size: 1 };
         let of = RankPush { version: 7, rank, restart: 1, until_whole: false, options: PushOptions::new() };
         let found = |restart, version, instance| {
-            compare(&Manifest { version, restart, ranks: ranks(instance), report }, &of, &ranks(5))
+            compare(&Manifest::of_one(version, restart, instance), &of, &Manifest::of_one(7, 1, 5).ranks)
         };
         assert_eq!(found(1, 7, 5), Found::Same);
         assert_eq!((found(1, 7, 6), found(0, 7, 5), found(0, 9, 5)), (Found::Older, Found::Older, Found::Older));

@@ -235,6 +235,18 @@ pub(super) struct Manifest {
     pub(super) report: Report,
 }
 
+#[cfg(test)]
+impl Manifest {
+    /// The manifest of one rank, with shards of this number.
+    pub(super) fn of_one(version: u64, restart: u64, instance: u64) -> Manifest {
+        let (fabric, time) = (transfer_core::fabric::FabricKind::Local, Duration::ZERO);
+        let (queued, waited, in_flight) = (time, time, time);
+        let report = Report { fabric, bytes: 0, copied: 0, verified: 0, queued, waited, in_flight, origin: None };
+        let node = transfer_core::tensor::Name::new("n").expect("a name");
+        Manifest { version, restart, ranks: vec![CommittedRank { rank: 0, instance, layout: 0, node }], report }
+    }
+}
+
 /// Fetches the manifest of a version that is whole.
 pub(super) async fn manifest(io: &Io, key: &Key, options: FetchOptions) -> Result<Manifest, Error> {
     manifest_within(io, key, options, Duration::MAX).await

@@ -1,5 +1,5 @@
-//! Digests of a version: of each chunk of its body, and of all of it. Whoever pushes a version makes them, and readers
-//! compare. They are the last field of the version's metadata. This file knows where they lie, and computes none.
+//! Digests of a version: of each chunk of its body, and of all of it. The push makes them, and readers compare. They are
+//! the last field of the version's metadata. This file knows where they lie, and computes none.
 //!
 //! A bundle's table always ends with this field. The metadata of record batches ends with a [mark](MARK) and the field if there
 //! are digests, and a single tensor has metadata only then: the mark and the field.

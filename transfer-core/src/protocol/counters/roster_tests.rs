@@ -370,7 +370,7 @@ fn reader_of_a_manifest_of_which_nobody_knows_waits_until_the_roster_is_settled(
     assert!(next.ask(NAME, asker(1), until.clone()).is_empty());
     let at = next.settles_at().unwrap();
     assert_eq!(next.settle(NAME, at).len(), 1);
-    // A version that is not whole is none that nobody knows of.
+    // Once a rank has committed the version, the roster knows it, and the reader waits until it is whole.
     committed(&mut next, commit(7, 0, 2)).unwrap();
     assert!(next.ask(NAME, asker(2), until).is_empty());
 }
