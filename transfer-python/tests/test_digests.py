@@ -32,7 +32,7 @@ def damage(array: np.ndarray, at: int) -> None:
         memory.write(bytes([byte ^ 4]))
 
 
-# Promise: python-digests
+# Promise: python-digests, seen to fail
 def test_a_state_is_compared_with_the_digests_of_its_push(nodes):
     with td.connect(nodes[0].path) as giver, td.connect(nodes[1].path) as reader:
         buffer = giver.empty((1 << 21,), "float32")
@@ -63,7 +63,7 @@ def test_a_state_is_compared_with_the_digests_of_its_push(nodes):
         assert reader.fetch_state("policy")["w"].numpy()[(5 << 20) // 4] != 1
 
 
-# Promise: python-digests
+# Promise: python-digests, seen to fail
 def test_what_has_no_digests_is_refused_where_they_are_required(nodes):
     with td.connect(nodes[0].path) as giver, td.connect(nodes[1].path) as reader:
         state = {"w": np.arange(10.0), "b": np.arange(3)}
