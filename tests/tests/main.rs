@@ -39,6 +39,7 @@ mod hostile_workers;
 mod in_place;
 mod into_memory;
 mod into_memory_bundles;
+mod into_memory_views;
 mod killed_workers;
 mod look_up;
 mod lost_peers;

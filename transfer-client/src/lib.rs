@@ -184,7 +184,7 @@
 //! - [`gpu`]: copies between tensors and GPUs.
 //! - [`Counter`], [`Barrier`]: counters and barriers of the job.
 //! - [`Rank`], [`Shard`], [`PushShards`], [`PushedShards`], [`FetchSharded`], [`ShardedLayout`], [`ShardedError`]: sharded states.
-//! - [`FetchInto`], [`FetchBundleInto`], [`FetchedInto`], [`Landing`]: fetches into the caller's memory.
+//! - [`FetchInto`], [`FetchBundleInto`], [`FetchedInto`], [`Landing`], [`MemoryView`]: fetches into the caller's memory.
 //! - For libraries on the clients, as `transfer-exchange` is one: [`flow`], calls that consist of many; [`FetchExcerpt`], bytes of
 //!   versions; [`EncodedBatch`], [`BatchDecoder`], batches in a layout of one's own; [`Client::extension`].
 //! - [`Error`], [`ErrorWith`], [`PushError`], [`FetchIntoError`]: what failed, whose fault it is, and whether a retry helps.
@@ -199,6 +199,7 @@
 //! | `batch`, `bundle`, `gpu` | record batches; many tensors as one version; copies between tensors and GPUs |
 //! | `push`, `fetch`, `counters` | the kinds of requests |
 //! | `gathered` | bodies of many buffers, for pushes and for fetches |
+//! | `landing` | fetches into the caller's memory, for tensors, bundles and sharded states |
 //! | `digest` | digests: made of what is pushed, compared with what was fetched |
 //! | `request` | [`Request`]: how a call is made |
 //! | `session` | the session with the sidecar, its connection and its arena; commands and their answers |
@@ -215,6 +216,7 @@ mod error;
 mod fetch;
 mod gathered;
 pub mod gpu;
+mod landing;
 mod memory;
 mod push;
 mod request;
@@ -234,8 +236,9 @@ pub use error::{
 };
 pub use fetch::{
     EpochBegan, Fetch, FetchExcerpt, FetchInto, FetchIntoError, FetchMany, FetchedExcerpt, FetchedInto, FetchedSlice,
-    Landing, Subscriber, Take, Tensor,
+    Subscriber, Take, Tensor,
 };
+pub use landing::{Landing, MemoryView};
 pub use memory::{Frozen, TensorMut};
 pub use push::{AllocateWait, Order, Push, PushError, PushMany, Pushed, TakeBack};
 pub use request::{AnyClient, Begun, BlockingClient, Client, DEFAULT_TIMEOUT, Request, RequestFuture, ToKey, flow};

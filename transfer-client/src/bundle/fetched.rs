@@ -75,7 +75,7 @@ pub(crate) fn take_bundle(lease: Arc<Lease>, tensor: FetchedTensor, proof: &Proo
 }
 
 /// The bundle whose body this is.
-pub(super) fn bundle_of(body: &Body, tensor: &FetchedTensor, proof: &Proof<'_>) -> Result<FetchedBundle, Error> {
+pub(crate) fn bundle_of(body: &Body, tensor: &FetchedTensor, proof: &Proof<'_>) -> Result<FetchedBundle, Error> {
     let FetchedTensor { version, mut report, ranges, .. } = *tensor;
     let table = table_of(body, tensor)?;
     let (expected_bytes, found_bytes) = (table.body_len(), body.len);

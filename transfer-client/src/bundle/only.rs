@@ -135,6 +135,24 @@ impl Plan {
 }
 
 impl<T> FetchOnlyCall<T> {
+    pub(crate) fn key(&self) -> Result<Key, Error> {
+        self.key.clone()
+    }
+
+    pub(crate) fn options(&self) -> FetchOptions {
+        self.options
+    }
+
+    pub(crate) fn wanted(&self) -> &[Wanted] {
+        &self.wanted
+    }
+
+    pub(crate) fn saw(&self, version: Version) {
+        if let Some(seen) = &self.seen {
+            seen.saw(version);
+        }
+    }
+
     /// Asks for the table, and for the first boxes of a plan by this table.
     fn ask(&self, key: &Key, times: Times, known: Option<Arc<BundleTable>>) -> Result<Stage, Error> {
         let plan = Plan::new(key, known, &self.wanted);
@@ -206,9 +224,7 @@ impl<T> FetchOnlyCall<T> {
     fn made(&self, parts: Parts) -> Result<T, Error> {
         let version = parts.version;
         let made = (self.finish)(parts)?;
-        if let Some(seen) = &self.seen {
-            seen.saw(version);
-        }
+        self.saw(version);
         Ok(made)
     }
 

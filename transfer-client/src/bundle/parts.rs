@@ -4,12 +4,16 @@ use super::fetched::FetchedBundle;
 use crate::error::{BundleError, Error};
 use crate::fetch::{FetchedSlice, Tensor, span};
 use crate::gathered::Body;
+use crate::landing::Piece;
 use crate::session::{Answered, Ended, Session};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use transfer_core::memory::{ALIGNMENT, padded};
 use transfer_core::op::{Failure, FailureCode, FetchedTensor, Report};
-use transfer_core::tensor::{BodyBox, BodyRange, Key, Packing, Slice, TensorBox, TensorName, Version};
+use transfer_core::tensor::{
+    BodyBox, BodyRange, DType, Excerpt, ExcerptPart, InvalidExcerpt, Key, Packing, Slice, TensorBox, TensorMeta,
+    TensorName, Version,
+};
 use transfer_core::wire::bundle::{BundleEntry, BundleTable};
 
 /// A tensor that is asked for, or a slice of it.
@@ -59,6 +63,20 @@ impl Part<'_> {
         }
     }
 
+    /// Element type and shape of the tensor, or of its slice.
+    pub(crate) fn meta(&self) -> &TensorMeta {
+        self.found.as_ref().map_or(&self.entry.meta, TensorBox::meta)
+    }
+
+    /// Returns where its bytes begin among these boxes, if they are there. The place of each box is behind it.
+    fn place_in(&self, own: &BodyBox, boxes: &[(BodyBox, u64)]) -> Option<u64> {
+        let before = boxes.partition_point(|(b, _)| b.offset() <= own.offset()).checked_sub(1)?;
+        let (b, at) = boxes.get(before)?;
+        // Tensors beside each other come as one range.
+        let is_in_range = self.found.is_none() && b.repeats().is_empty() && own.end() <= b.end();
+        (b == own || is_in_range).then(|| at + own.offset() - b.offset())
+    }
+
     /// Returns what it is in this body, if it is there.
     pub(crate) fn take(
         &self,
@@ -78,20 +96,88 @@ impl Part<'_> {
                 }
             }));
         };
-        let meta = self.found.as_ref().map_or(meta, TensorBox::meta);
+        let meta = self.meta();
         let Some(own) = self.bytes()? else {
             return Ok(Some(FetchedSlice::landed(slice(0, 0)?, meta.clone(), version, report)));
         };
-        let before = boxes.partition_point(|(b, _)| b.offset() <= own.offset()).checked_sub(1);
-        let Some((b, at)) = before.and_then(|before| boxes.get(before)) else { return Ok(None) };
-        // Tensors beside each other come as one range.
-        let is_in_range = self.found.is_none() && b.repeats().is_empty() && own.end() <= b.end();
-        if *b != own && !is_in_range {
-            return Ok(None);
-        }
-        let bytes = slice(at + own.offset() - b.offset(), meta.len_bytes())?;
-        Ok(Some(FetchedSlice::landed(bytes, meta.clone(), version, report)))
+        let Some(at) = self.place_in(&own, boxes) else { return Ok(None) };
+        Ok(Some(FetchedSlice::landed(slice(at, meta.len_bytes())?, meta.clone(), version, report)))
     }
+}
+
+/// A request for what belongs to places of the caller, of a version with a known table.
+#[derive(Debug)]
+pub(crate) struct PartsRequest {
+    /// `None`: all of the version.
+    pub(crate) excerpt: Option<Excerpt>,
+    /// What comes.
+    pub(crate) meta: TensorMeta,
+    pub(crate) pieces: Vec<Piece>,
+}
+
+/// What is wanted, and the number and the bytes of its place, if it has one with elements.
+pub(crate) type PlacedPart<'a, 'b> = (&'b Part<'a>, Option<(usize, BodyBox)>);
+
+impl PartsRequest {
+    /// Asks for all of a version.
+    pub(crate) fn of_whole<'a: 'b, 'b>(
+        table: &BundleTable,
+        parts: impl IntoIterator<Item = PlacedPart<'a, 'b>>,
+    ) -> Result<PartsRequest, Error> {
+        let meta = meta_of(table, table.body_len())?;
+        let piece = |(part, place): PlacedPart<'a, 'b>| {
+            let (place, to) = place?;
+            Some(Piece { at: meta.body_offset() + part.entry.offset, place, to })
+        };
+        let pieces = parts.into_iter().filter_map(piece).collect();
+        Ok(PartsRequest { excerpt: None, meta, pieces })
+    }
+
+    /// Asks for the table and these parts, which are in the order of the table. `None` if that is more than one request can name.
+    pub(crate) fn of_parts(table: &BundleTable, parts: Vec<PlacedPart<'_, '_>>) -> Result<Option<PartsRequest>, Error> {
+        let boxes = boxes_of(parts.iter().map(|(part, _)| *part))?;
+        let excerpt = match Excerpt::new(true, boxes.clone()) {
+            Err(InvalidExcerpt::TooLong { .. }) => return Ok(None),
+            excerpt => excerpt.map_err(BundleError::from)?,
+        };
+        let meta = meta_of(table, packed_bytes(&boxes))?;
+        let boxes = placed(boxes);
+        let mut pieces = Vec::with_capacity(parts.len());
+        for (part, place) in parts {
+            if let (Some((place, to)), Some(own)) = (place, part.bytes()?)
+                && let Some(at) = part.place_in(&own, &boxes)
+            {
+                pieces.push(Piece { at: meta.body_offset() + at, place, to });
+            }
+        }
+        Ok(Some(PartsRequest { excerpt: Some(excerpt), meta, pieces }))
+    }
+
+    /// The boxes that are asked for, of parts.
+    pub(crate) fn boxes(&self) -> Vec<BodyBox> {
+        match self.excerpt.as_ref().map(Excerpt::part) {
+            Some(ExcerptPart::Boxes(boxes)) => boxes.to_vec(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The description of a body of so many bytes behind this table.
+fn meta_of(table: &BundleTable, body_len: u64) -> Result<TensorMeta, Error> {
+    let metadata_bytes = u32::try_from(table.len_bytes()).unwrap_or(u32::MAX);
+    Ok(TensorMeta::of(DType::U8, &[body_len])?.with_metadata(metadata_bytes)?)
+}
+
+/// Whole tensors of these names, in this order.
+pub(crate) fn named_parts<'a, 'n>(
+    table: &'a BundleTable,
+    names: impl IntoIterator<Item = &'n str>,
+) -> Result<Vec<Part<'a>>, Error> {
+    let part = |name: &str| {
+        let at = table.find(name).ok_or_else(|| BundleError::NoSuchTensor { name: name.to_owned() })?;
+        Ok(Part { entry: &table.entries()[at], found: None })
+    };
+    names.into_iter().map(part).collect()
 }
 
 /// What is wanted, in the table's order.
@@ -115,7 +201,7 @@ pub(crate) fn parts<'a>(key: &Key, table: &'a BundleTable, wanted: &[Wanted]) ->
 }
 
 /// The boxes of these tensors and slices. Whole tensors beside each other are one box.
-pub(crate) fn boxes_of(parts: &[Part<'_>]) -> Result<Vec<BodyBox>, Error> {
+pub(crate) fn boxes_of<'a: 'b, 'b>(parts: impl IntoIterator<Item = &'b Part<'a>>) -> Result<Vec<BodyBox>, Error> {
     let (mut boxes, mut last_is_whole) = (Vec::<BodyBox>::new(), false);
     for part in parts {
         let Some(b) = part.bytes()? else { continue };
@@ -158,13 +244,18 @@ pub(crate) fn landed(body: Body, boxes: Vec<BodyBox>) -> Result<Landed, Error> {
     if expected_bytes != found_bytes {
         return Err(BundleError::WrongLength { expected_bytes, found_bytes }.into());
     }
+    Ok(Landed { body, boxes: Some(placed(boxes)) })
+}
+
+/// These boxes, and where each of them lies when they are packed.
+fn placed(boxes: Vec<BodyBox>) -> Vec<(BodyBox, u64)> {
     let mut end = 0_u64;
     let placed = boxes.into_iter().map(|b| {
         let at = end.next_multiple_of(ALIGNMENT);
         end = at + b.len_bytes();
         (b, at)
     });
-    Ok(Landed { body, boxes: Some(placed.collect()) })
+    placed.collect()
 }
 
 /// The bundle of whole tensors.

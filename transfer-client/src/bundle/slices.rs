@@ -2,11 +2,13 @@
 
 use super::fetched::FetchedBundle;
 use super::only::FetchOnly;
-use super::parts::{Parts, Wanted};
+use super::parts::{Landed, Part, Parts, Wanted, boxes_of, packed_bytes, parts, table_of};
 use crate::error::{BundleError, Error};
 use crate::fetch::{Fetch, FetchedSlice};
+use crate::gathered::Body;
 use crate::request::AnyClient;
-use transfer_core::tensor::Slice;
+use transfer_core::op::{FetchedTensor, Report};
+use transfer_core::tensor::{Key, Slice, Version};
 use transfer_core::wire::bundle::BundleTable;
 
 /// Slices of tensors of one bundle, all of one version. The bytes of the report are those of the slices and of the
@@ -20,6 +22,40 @@ impl FetchedSlices {
             parts.into_iter().map(|(name, slice)| ((name, slice.meta().clone()), slice)).unzip();
         let table = BundleTable::new(named).map_err(BundleError::from)?;
         Ok(FetchedBundle::new(table, slices, version, report))
+    }
+
+    /// What these parts are of what has landed.
+    pub(crate) fn of_landed(
+        wanted: &[Part<'_>],
+        landed: &Landed,
+        version: Version,
+        report: Report,
+    ) -> Result<FetchedSlices, Error> {
+        let mut parts = Vec::with_capacity(wanted.len());
+        for part in wanted {
+            let (offset, len, body_len) = (part.entry.offset, part.meta().len_bytes(), landed.body.len);
+            let missing = BundleError::OutOfBody { offset, len, body_len };
+            parts.push((part.entry.name.clone(), part.take(landed, version, report)?.ok_or(missing)?));
+        }
+        FetchedSlices::of(Parts { parts, version, report })
+    }
+
+    /// What is wanted of a whole version, which is read by reference.
+    pub(crate) fn of_whole(
+        key: &Key,
+        wanted: &[Wanted],
+        body: Body,
+        tensor: &FetchedTensor,
+    ) -> Result<FetchedSlices, Error> {
+        let table = table_of(&body, tensor)?;
+        if body.len != table.body_len() {
+            let (expected_bytes, found_bytes) = (table.body_len(), body.len);
+            return Err(BundleError::WrongLength { expected_bytes, found_bytes }.into());
+        }
+        let parts = parts(key, &table, wanted)?;
+        let bytes = tensor.meta.body_offset() + packed_bytes(&boxes_of(&parts)?);
+        let report = Report { bytes, ..tensor.report };
+        FetchedSlices::of_landed(&parts, &Landed { body, boxes: None }, tensor.version, report)
     }
 }
 

@@ -4,23 +4,19 @@ use super::call::{Fetch, look_up};
 use super::options::FetchOptions;
 use super::slice::FetchedSlice;
 use super::tensor::Tensor;
+use crate::bundle::BundleMut;
 use crate::error::{Error, ErrorWith, TornDestination};
-use crate::gathered::copy_threads;
+use crate::landing::{Asking, Landing, LandingCall, MemoryView, Outcome, Piece, Targets, ViewOf, Viewed};
 use crate::memory::TensorMut;
 use crate::request::{AnyClient, Call, Request, RequestCall};
-use crate::session::{ANSWER_GRACE, Answered, Ended, Held, Lease, OneCall, Session, cancelled_unsent};
-use std::fmt;
+use crate::session::{ANSWER_GRACE, Answered, Ended, Lease, OneCall, Session, cancelled_unsent};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_core::fabric::FabricKind;
-use transfer_core::op::{
-    Answer, Command, Destination, Failure, FailureCode, FetchInto as IntoCommand, FetchedTensor, Otherwise, Report,
-    check_fit,
-};
-use transfer_core::tensor::{Excerpt, Key, Slice, TensorMeta, Version};
-use transfer_core::wire::ranges::ArenaRange;
+use transfer_core::op::{Failure, FailureCode, FetchedTensor, Otherwise, Report, check_fit};
+use transfer_core::tensor::{Excerpt, Key, Slice};
 
 /// A fetch into memory that is about to be made. Set its options before [`Fetch::into`], then `.await` it, or `.call()` it on
 /// a [`crate::BlockingClient`].
@@ -29,61 +25,6 @@ use transfer_core::wire::ranges::ArenaRange;
 /// [`FetchIntoError`], with the tensor if it is the caller's again.
 pub type FetchInto<C> = Request<C, FetchIntoCall>;
 
-/// How a version came into the memory of the caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Landing {
-    /// It landed there, without a further copy.
-    InPlace,
-    /// It lies on this host, and was copied once.
-    OnThisHost,
-    /// It was copied out of the landing pool: the sidecar was restarted, and cannot write the arenas that it has taken back.
-    ReturnedArena,
-    /// It was copied out of the landing pool, since the sidecar has not opened the arena to the peer: one key opens all of a segment
-    /// (`--isolation pool`), so the memory could not be closed again, or as many ranges as may be are open for other fetches of this client.
-    NotOpened,
-    /// It was copied out of the landing pool, since [`FetchInto::staged`] was asked for.
-    Staged,
-    /// It was copied when it had been compared with the digests of its push, if it has some ([`Fetch::verify`]).
-    Verified,
-    /// It was copied from where all of the bundle had landed. Its fetches are counted, so that its table could not be asked for
-    /// first, or it has come in buckets.
-    Whole,
-    /// It was copied from beside: it has less than 64 KiB.
-    Short,
-    /// It was copied from beside: the bundle has more tensors that lie apart in the arena than one request has ranges for.
-    TooManyRuns,
-    /// It was copied: the tensors of the bundle were others when their places were chosen.
-    OtherLayout,
-    /// It was copied: the arena has no room for what lands beside.
-    ArenaFull,
-    /// It was copied: it lies in the arena of another client.
-    OtherArena,
-}
-
-impl fmt::Display for Landing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Landing::InPlace => "in place",
-            Landing::OnThisHost => "copied: the version lies on this host",
-            Landing::ReturnedArena => "copied: the sidecar was restarted, and maps this arena read-only",
-            Landing::NotOpened => {
-                "copied: one key opens all of a segment (--isolation pool), or too many ranges are open"
-            }
-            Landing::Staged => "copied: it landed beside first, as staged",
-            Landing::Verified => "copied: it landed beside first, to be compared with its digests, if it has some",
-            Landing::Whole => {
-                "copied: all of the bundle has landed before, since its fetches are counted, or in buckets"
-            }
-            Landing::Short => "copied: it landed beside, since it has less than 64 KiB",
-            Landing::TooManyRuns => "copied: it landed beside, since one landing has too few ranges for all tensors",
-            Landing::OtherLayout => "copied: the version that came has other tensors than the one before",
-            Landing::ArenaFull => "copied: the arena has no room for what lands beside",
-            Landing::OtherArena => "copied: it lies in the arena of another client",
-        })
-    }
-}
-
 /// A tensor that was fetched into, or the tensors of a bundle.
 #[derive(Debug)]
 pub struct FetchedInto<T = TensorMut> {
@@ -91,8 +32,8 @@ pub struct FetchedInto<T = TensorMut> {
     version: u64,
     report: Report,
     landing: Landing,
-    /// How each tensor of a bundle came.
-    each: Vec<Landing>,
+    /// How each tensor of a bundle came, by its name.
+    each: Vec<(String, Landing)>,
     /// The other tensors of a bundle.
     rest: Vec<(String, Tensor)>,
 }
@@ -116,16 +57,16 @@ impl<T> FetchedInto<T> {
         FetchedInto { memory, version, report, landing, each: Vec::new(), rest: Vec::new() }
     }
 
-    /// The tensors of a bundle, and how each of them came.
+    /// The tensors into which a bundle was fetched, and how each tensor of that came.
     pub(crate) fn of_bundle(
         (memory, rest): (T, Vec<(String, Tensor)>),
         version: u64,
         report: Report,
-        each: Vec<Landing>,
+        each: Vec<(String, Landing)>,
     ) -> FetchedInto<T> {
-        let found = |landing: fn(Landing) -> bool| each.iter().copied().find(|one| landing(*one));
+        let found = |landing: fn(Landing) -> bool| each.iter().map(|(_, one)| *one).find(|one| landing(*one));
         let other = found(|one| !matches!(one, Landing::InPlace | Landing::Short));
-        let landing = other.or_else(|| found(|one| one == Landing::InPlace)).or_else(|| each.first().copied());
+        let landing = other.or_else(|| found(|one| one == Landing::InPlace)).or_else(|| found(|_| true));
         FetchedInto { memory, version, report, landing: landing.unwrap_or(Landing::Whole), each, rest }
     }
 
@@ -133,7 +74,7 @@ impl<T> FetchedInto<T> {
         &self.rest
     }
 
-    pub(crate) fn each(&self) -> &[Landing] {
+    pub(crate) fn each(&self) -> &[(String, Landing)] {
         &self.each
     }
 
@@ -202,7 +143,24 @@ impl<C: AnyClient> FetchInto<C> {
         slice: Option<Slice>,
         tensor: TensorMut,
     ) -> Self {
-        Request::from_call(FetchIntoCall { session, key, options, slice, is_staged: false, stage: Stage::New(tensor) })
+        let stage = Stage::New(tensor);
+        Request::from_call(FetchIntoCall { session, key, options, slice, view: None, is_staged: false, stage })
+    }
+
+    /// Fetches into this slice of the tensor, which must have the shape of what is fetched, and leaves the rest of the tensor as it is.
+    /// Where runs of 64 KiB and more lie in one piece in the tensor, they land there; the others land beside and are copied.
+    pub fn at(self, slice: Slice) -> Self {
+        self.viewed(Viewed::Slice(slice))
+    }
+
+    /// Fetches into this part of the tensor's memory, as [`at`](Self::at) does.
+    pub fn at_view(self, view: MemoryView) -> Self {
+        self.viewed(Viewed::Memory(view))
+    }
+
+    fn viewed(mut self, view: Viewed) -> Self {
+        self.call.view = Some(view);
+        self
     }
 
     /// Lands in the landing pool first, and copies from there when all of it is there. It costs the copy and room in the pool, and
@@ -220,6 +178,8 @@ pub struct FetchIntoCall {
     key: Result<Key, Error>,
     options: FetchOptions,
     slice: Option<Slice>,
+    /// The part of the tensor into which it is fetched, unless that is all of it.
+    view: Option<Viewed>,
     /// Whether it lands beside the tensor first.
     is_staged: bool,
     stage: Stage,
@@ -230,22 +190,26 @@ enum Stage {
     New(TensorMut),
     Asked {
         key: Key,
-        call: OneCall,
-        meta: TensorMeta,
+        call: LandingCall,
+        targets: Targets,
     },
-    /// It lands beside the tensor.
+    /// It lands beside the tensor, for this reason.
     Beside {
         key: Key,
         call: OneCall,
-        tensor: TensorMut,
+        targets: Targets,
+        why: Landing,
     },
     /// It was cancelled before it began.
-    Cancelled(TensorMut),
+    Cancelled(Option<TensorMut>),
     /// Its result was returned.
     Ended,
 }
 
 type Output = Result<FetchedInto, FetchIntoError>;
+
+/// What is fetched has one place.
+const PLACE: usize = 0;
 
 impl FetchIntoCall {
     /// Looks the version up and copies it, or asks the sidecar for it.
@@ -254,74 +218,83 @@ impl FetchIntoCall {
             Ok(key) => key,
             Err(e) => return Err(FetchIntoError::new(e, Some(tensor))),
         };
+        let name = key.as_str().to_owned();
+        let view = self.view.clone().map(|view| ViewOf { name: name.clone(), tensor: name.clone(), view });
+        let tensors: BundleMut = [(name, tensor)].into_iter().collect();
+        let targets = match Targets::new(&self.session, tensors, view.as_slice()) {
+            Ok(targets) => targets,
+            Err((e, tensors)) => return Err(FetchIntoError::new(e, only(tensors))),
+        };
         if let Some((lease, found)) = look_up(&self.session, &key, &self.options) {
-            return self.copied(&key, lease, found, tensor).map(ControlFlow::Break);
+            return self.copied(&key, lease, found, targets, Landing::Staged).map(ControlFlow::Break);
         }
         let excerpt = match self.slice.clone().map(Excerpt::slice).transpose() {
-            Ok(excerpt) => excerpt.map(Box::new),
+            Ok(excerpt) => excerpt,
             Err(e) => {
                 let failure = Failure::new(FailureCode::Invalid, e.to_string());
-                return Err(FetchIntoError::new(failure.into(), Some(tensor)));
+                return Err(FetchIntoError::new(failure.into(), targets.close().and_then(only)));
             }
         };
-        if self.is_staged {
-            let command = self.options.command(key.clone(), excerpt);
-            let call = OneCall::begin(self.session.clone(), command, self.options.timeout);
-            return Ok(ControlFlow::Continue(Stage::Beside { key, call, tensor }));
-        }
-        let fetch = self.options.fetch(key.clone(), excerpt);
-        let (block, meta) = tensor.into_parts();
-        let ranges = vec![ArenaRange { offset: block.slice().offset, len: meta.len_bytes() }];
-        let to = Destination { ranges, meta: meta.clone(), otherwise: Otherwise::Fail };
-        let command = Command::FetchInto(IntoCommand { fetch, to });
-        let call =
-            OneCall::begin(self.session.clone(), command, self.options.timeout).lending(Held::Landing(vec![block]));
-        Ok(ControlFlow::Continue(Stage::Asked { key, call, meta }))
-    }
-
-    /// Makes the result of the sidecar's answer. `held` is the range of a command that was not sent.
-    fn conclude(&self, key: &Key, meta: TensorMeta, held: Option<Held>, ended: Ended) -> Output {
-        let Answered { answer, destination, op, .. } = match ended {
-            Ok(answered) => answered,
-            Err(e) => {
-                let block = match held {
-                    Some(Held::Landing(mut blocks)) => blocks.pop(),
-                    _ => None,
+        let view = &targets.places()[PLACE].view;
+        let why = match self.is_staged {
+            true => Landing::Staged,
+            false => {
+                let pieces = view.bytes().map(|to| Piece { at: 0, place: PLACE, to: to.clone() });
+                let asking = Asking {
+                    key: &key,
+                    options: &self.options,
+                    excerpt: excerpt.clone(),
+                    meta: view.meta().clone(),
+                    pieces: pieces.into_iter().collect(),
+                    otherwise: Otherwise::Fail,
                 };
-                return Err(FetchIntoError::new(e, block.map(|block| TensorMut::new(block, meta))));
+                match LandingCall::begin(&self.session, &targets, asking) {
+                    Ok(call) => return Ok(ControlFlow::Continue(Stage::Asked { key, call, targets })),
+                    Err(why) => why.unwrap_or(Landing::Short),
+                }
             }
         };
-        let block = destination.first().and_then(|lent| self.session.take_back(*lent));
-        // The sidecar gives back what it was lent, or violates the protocol.
-        let Some(tensor) = block.map(|block| TensorMut::new(block, meta)) else {
-            return Err(FetchIntoError::new(crate::error::SessionEnd::Unasked { op: op.0 }.into(), None));
-        };
-        match answer {
-            Answer::Landed { version, report } => Ok(FetchedInto::new(tensor, version.0, report, Landing::InPlace)),
-            Answer::Fetched { lease, tensor: found } => {
-                self.copied(key, Lease::handed_out(&self.session, lease), found, tensor)
+        let command = self.options.command(key.clone(), excerpt.map(Box::new));
+        let call = OneCall::begin(self.session.clone(), command, self.options.timeout);
+        Ok(ControlFlow::Continue(Stage::Beside { key, call, targets, why }))
+    }
+
+    /// Makes the result of the sidecar's answer.
+    fn conclude(&self, key: &Key, call: LandingCall, targets: Targets, ended: Ended) -> Output {
+        let failed = |targets: Targets, error| Err(FetchIntoError::new(error, targets.close().and_then(only)));
+        match call.conclude(&self.session, ended) {
+            Outcome::Landed { beside, version, mut report } => {
+                let landing = beside.landings().next().map_or(Landing::InPlace, |(_, landing)| landing);
+                match beside.copy(&targets) {
+                    Ok(copied) => report.copied += copied,
+                    Err(e) => return failed(targets, e.into()),
+                }
+                returned(targets, (version.0, report, landing))
             }
-            Answer::Torn { failure } => {
-                let key = key.as_str().to_owned();
-                let (tensors, error) = (vec![(key.clone(), tensor.meta().clone())], failure.into());
-                Err(FetchIntoError::new(
-                    Error::DestinationTorn(Box::new(TornDestination { key, tensors, error })),
-                    Some(tensor),
-                ))
+            Outcome::Elsewhere { lease, found } => {
+                let why = match self.session.home().is_returned() {
+                    true => Landing::ReturnedArena,
+                    false => Landing::NotOpened,
+                };
+                self.copied(key, lease, found, targets, why)
             }
-            Answer::Failed { failure, .. } => Err(FetchIntoError::new(failure.into(), Some(tensor))),
-            _ => Err(FetchIntoError::new(crate::error::SessionEnd::Unasked { op: op.0 }.into(), Some(tensor))),
+            Outcome::Failed { error, is_torn: true } => {
+                let (key, tensors) = (key.as_str().to_owned(), targets.describe([PLACE]));
+                failed(targets, Error::DestinationTorn(Box::new(TornDestination { key, tensors, error })))
+            }
+            Outcome::Failed { error, is_torn: false } => failed(targets, error),
         }
     }
 
-    /// Copies what lies elsewhere.
-    fn copied(&self, key: &Key, lease: Arc<Lease>, found: FetchedTensor, mut tensor: TensorMut) -> Output {
-        match self.copy(key, lease, found, &mut tensor) {
-            Ok((version, mut report, landing)) => {
-                report.copied += tensor.meta().len_bytes();
-                Ok(FetchedInto::new(tensor, version.0, report, landing))
+    /// Copies what lies elsewhere. If it does not lie on this host, `why` it has not landed in place.
+    fn copied(&self, key: &Key, lease: Arc<Lease>, found: FetchedTensor, targets: Targets, why: Landing) -> Output {
+        match self.copy(key, lease, found, &targets) {
+            Ok((version, report)) => {
+                let landing = if is_by_reference(&report) { Landing::OnThisHost } else { why };
+                let copied = report.copied + targets.places()[PLACE].view.meta().len_bytes();
+                returned(targets, (version, Report { copied, ..report }, landing))
             }
-            Err(e) => Err(FetchIntoError::new(e, Some(tensor))),
+            Err(e) => Err(FetchIntoError::new(e, targets.close().and_then(only))),
         }
     }
 
@@ -330,35 +303,34 @@ impl FetchIntoCall {
         key: &Key,
         lease: Arc<Lease>,
         found: FetchedTensor,
-        tensor: &mut TensorMut,
-    ) -> Result<(Version, Report, Landing), Error> {
-        let version = found.version;
-        let report = match &self.slice {
-            Some(slice) => {
-                let part = FetchedSlice::take(lease, found, key, slice)?;
-                check_fit(key, version, part.meta(), tensor.meta())?;
-                part.copy_to(tensor.as_mut_bytes());
-                *part.report()
-            }
+        targets: &Targets,
+    ) -> Result<(u64, Report), Error> {
+        let (version, view) = (found.version, &targets.places()[PLACE].view);
+        let part = match &self.slice {
+            Some(slice) => FetchedSlice::take(lease, found, key, slice)?,
             None => {
-                check_fit(key, version, &found.meta, tensor.meta())?;
-                let whole = Tensor::new(lease, found)?;
-                // Cannot fail: both have the same length.
-                let _ = tensor.block_mut().copy_in_parallel(0, whole.as_bytes(), copy_threads());
-                *whole.report()
+                check_fit(key, version, &found.meta, view.meta())?;
+                Tensor::new(lease, found)?.as_whole_slice()
             }
         };
-        Ok((version, report, self.landing_of(&report)))
-    }
-
-    /// How a version that did not land in place came.
-    fn landing_of(&self, report: &Report) -> Landing {
-        match is_by_reference(report) {
-            true => Landing::OnThisHost,
-            false if self.is_staged => Landing::Staged,
-            false if self.session.home().is_returned() => Landing::ReturnedArena,
-            false => Landing::NotOpened,
+        check_fit(key, version, part.meta(), view.meta())?;
+        if let Some(to) = view.bytes() {
+            targets.copy(PLACE, to, &part);
         }
+        Ok((version.0, *part.report()))
+    }
+}
+
+/// The tensor that is the only one.
+fn only(tensors: BundleMut) -> Option<TensorMut> {
+    tensors.into_iter().next().map(|(_, tensor)| tensor)
+}
+
+fn returned(targets: Targets, (version, report, landing): (u64, Report, Landing)) -> Output {
+    match targets.close().and_then(only) {
+        Some(tensor) => Ok(FetchedInto::new(tensor, version, report, landing)),
+        // Cannot be: what was lent is given back when its answer is read.
+        None => Err(FetchIntoError::new(cancelled_unsent(), None)),
     }
 }
 
@@ -379,29 +351,27 @@ impl Call for FetchIntoCall {
                     Ok(ControlFlow::Break(fetched)) => return ControlFlow::Break(Ok(fetched)),
                     Err(e) => return ControlFlow::Break(Err(e)),
                 },
-                Stage::Asked { key, mut call, meta } => match call.step(waker) {
+                Stage::Asked { key, mut call, targets } => match call.step(waker) {
                     ControlFlow::Continue(at) => {
-                        self.stage = Stage::Asked { key, call, meta };
+                        self.stage = Stage::Asked { key, call, targets };
                         return ControlFlow::Continue(at);
                     }
-                    ControlFlow::Break(ended) => {
-                        return ControlFlow::Break(self.conclude(&key, meta, call.take_held(), ended));
-                    }
+                    ControlFlow::Break(ended) => return ControlFlow::Break(self.conclude(&key, call, targets, ended)),
                 },
-                Stage::Beside { key, mut call, tensor } => match call.step(waker) {
+                Stage::Beside { key, mut call, targets, why } => match call.step(waker) {
                     ControlFlow::Continue(at) => {
-                        self.stage = Stage::Beside { key, call, tensor };
+                        self.stage = Stage::Beside { key, call, targets, why };
                         return ControlFlow::Continue(at);
                     }
                     ControlFlow::Break(ended) => {
                         return ControlFlow::Break(match Answered::fetched(ended, &self.session) {
-                            Ok((lease, found)) => self.copied(&key, lease, found, tensor),
-                            Err(e) => Err(FetchIntoError::new(e, Some(tensor))),
+                            Ok((lease, found)) => self.copied(&key, lease, found, targets, why),
+                            Err(e) => Err(FetchIntoError::new(e, targets.close().and_then(only))),
                         });
                     }
                 },
                 Stage::Cancelled(tensor) => {
-                    return ControlFlow::Break(Err(FetchIntoError::new(cancelled_unsent(), Some(tensor))));
+                    return ControlFlow::Break(Err(FetchIntoError::new(cancelled_unsent(), tensor)));
                 }
                 Stage::Ended => return ControlFlow::Continue(Instant::now() + ANSWER_GRACE),
             }
@@ -411,17 +381,22 @@ impl Call for FetchIntoCall {
     fn cancel(&mut self) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             // Nobody else writes into it.
-            Stage::New(tensor) | Stage::Beside { tensor, .. } => Stage::Cancelled(tensor),
-            Stage::Asked { key, mut call, meta } => {
+            Stage::New(tensor) => Stage::Cancelled(Some(tensor)),
+            Stage::Beside { targets, .. } => Stage::Cancelled(targets.close().and_then(only)),
+            Stage::Asked { key, mut call, targets } => {
                 call.cancel();
-                Stage::Asked { key, call, meta }
+                Stage::Asked { key, call, targets }
             }
             ended => ended,
         };
     }
 
     fn needs_timer(&self) -> bool {
-        matches!(&self.stage, Stage::Asked { call, .. } | Stage::Beside { call, .. } if call.needs_timer())
+        match &self.stage {
+            Stage::Asked { call, .. } => call.needs_timer(),
+            Stage::Beside { call, .. } => call.needs_timer(),
+            _ => false,
+        }
     }
 }
 

@@ -20,7 +20,7 @@ pub use call::Fetch;
 pub(crate) use call::{FetchCall, LargeFetch, does_not_fit};
 pub use excerpt::{FetchExcerpt, FetchedExcerpt};
 pub(crate) use into::is_by_reference;
-pub use into::{FetchInto, FetchIntoError, FetchedInto, Landing};
+pub use into::{FetchInto, FetchIntoError, FetchedInto};
 pub use many::FetchMany;
 pub(crate) use options::{FetchOptions, fetch_options};
 pub use seen::EpochBegan;

@@ -58,7 +58,7 @@ pub struct FetchedSlice {
 
 impl FetchedSlice {
     /// Takes what was fetched: the slice, or all of its version.
-    pub(super) fn take(
+    pub(crate) fn take(
         lease: Arc<Lease>,
         tensor: FetchedTensor,
         key: &Key,
@@ -192,15 +192,13 @@ impl FetchedSlice {
         out
     }
 
-    /// Copies the elements, row-major. `to` is as long as they are.
-    pub(super) fn copy_to(&self, to: &mut [u8]) {
-        let (size, mut rest) = (self.dtype().size_bytes() as usize, to);
-        self.runs(|first, len| {
-            let from = &self.bytes[first * size..(first + len) * size];
-            let (next, behind) = std::mem::take(&mut rest).split_at_mut(from.len());
-            next.copy_from_slice(from);
-            rest = behind;
-        });
+    /// Calls `each` with the bytes of the elements, row-major, as far as they lie one behind the other.
+    pub(crate) fn each_run(&self, mut each: impl FnMut(&[u8])) {
+        if self.is_contiguous() {
+            return each(&self.bytes[..self.meta.len_bytes() as usize]);
+        }
+        let size = self.dtype().size_bytes() as usize;
+        self.runs(|first, len| each(&self.bytes[first * size..(first + len) * size]));
     }
 
     /// Returns the memory, from the first element of the slice to its last one, without the description.

@@ -1,5 +1,6 @@
 //! Fetched tensors.
 
+use super::slice::FetchedSlice;
 use crate::digest::Proof;
 use crate::error::{BatchError, Error};
 use crate::gathered::{Body, copy_threads};
@@ -68,6 +69,11 @@ impl Tensor {
 
     pub(crate) fn bytes(&self) -> &Bytes {
         self.view.bytes()
+    }
+
+    /// The slice that is all of it.
+    pub(crate) fn as_whole_slice(&self) -> FetchedSlice {
+        FetchedSlice::landed(self.bytes().clone(), self.meta().clone(), self.version, self.report)
     }
 
     /// The element type.

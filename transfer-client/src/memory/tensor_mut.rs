@@ -37,10 +37,6 @@ impl TensorMut {
         &self.block
     }
 
-    pub(crate) fn block_mut(&mut self) -> &mut Block {
-        &mut self.block
-    }
-
     pub(crate) fn into_parts(self) -> (Block, TensorMeta) {
         (self.block, self.meta)
     }

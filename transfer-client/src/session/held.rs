@@ -3,7 +3,7 @@
 use super::home::Former;
 use std::sync::Arc;
 use transfer_core::memory::{ALIGNMENT, LocalSlice};
-use transfer_memory::arena::{Arena, Block, Shared};
+use transfer_memory::arena::{Arena, Block, OpenBlock, Shared};
 
 /// A range that is about to be pushed.
 #[derive(Debug)]
@@ -14,8 +14,8 @@ pub(crate) enum Held {
     Shared(SharedRange),
     /// Metadata and a table that this push owns, the frozen ranges that the table names, and the copied ones.
     Gathered { head: Block, ranges: Vec<SharedRange>, copied: Option<Block> },
-    /// The ranges into which a fetch lands, each with one owner.
-    Landing(Vec<Block>),
+    /// The allocations into which a fetch lands.
+    Landing(Vec<SharedRange>),
     /// A range that the sidecar held before its restart, the other allocations that were lent with it, and the sessions
     /// in which it was lent.
     Again(Lent, Vec<u64>, Vec<Arc<Former>>),
@@ -43,7 +43,7 @@ impl Held {
     /// The descriptions of the ranges into which a fetch lands, once they are lent.
     pub(crate) fn destinations(&self) -> Vec<Lent> {
         match self {
-            Held::Landing(blocks) => blocks.iter().map(Lent::own).collect(),
+            Held::Landing(ranges) => ranges.iter().map(SharedRange::lent).collect(),
             _ => Vec::new(),
         }
     }
@@ -59,9 +59,7 @@ impl Held {
                 let offset = head.slice().offset;
                 Lent { offset, allocation: offset, owned: false }
             }
-            Held::Shared(range) => {
-                Lent { offset: range.shared.slice.offset, allocation: range.shared.allocation, owned: false }
-            }
+            Held::Shared(range) => range.lent(),
         }
     }
 
@@ -89,9 +87,7 @@ impl Held {
     pub(crate) fn lend(self) {
         match self {
             Held::Own(block) => drop(block.lend()),
-            Held::Landing(blocks) => blocks.into_iter().for_each(|block| {
-                let _ = block.lend();
-            }),
+            Held::Landing(ranges) => ranges.into_iter().for_each(|mut range| range.arena = None),
             Held::Shared(mut range) => range.arena = None,
             Held::Gathered { head, ranges, copied } => {
                 for block in copied.into_iter().chain([head]) {
@@ -105,7 +101,7 @@ impl Held {
     }
 }
 
-/// A frozen range that the arena already counts as lent, so that it stays. It is returned if this is dropped without
+/// A frozen range, or an open one, that the arena already counts as lent, so that it stays. It is returned if this is dropped without
 /// being lent.
 #[derive(Debug)]
 pub(crate) struct SharedRange {
@@ -126,6 +122,15 @@ impl SharedRange {
     pub(crate) fn find_anywhere(arena: &Arena, pointer: *const u8, len: u64) -> Option<SharedRange> {
         let shared = arena.share(pointer, len)?;
         Some(SharedRange { arena: Some(arena.clone()), shared })
+    }
+
+    /// The memory of an open block. `None` if it is lent as often as can be counted.
+    pub(crate) fn of_open(arena: &Arena, block: &OpenBlock) -> Option<SharedRange> {
+        Some(SharedRange { arena: Some(arena.clone()), shared: block.lend()? })
+    }
+
+    fn lent(&self) -> Lent {
+        Lent { offset: self.shared.slice.offset, allocation: self.shared.allocation, owned: false }
     }
 
     /// The range.

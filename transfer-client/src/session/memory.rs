@@ -85,7 +85,7 @@ impl Session {
         }
     }
 
-    /// Frees the range of a fetch into memory that no caller waits for.
+    /// Returns memory of a fetch that has ended to its owner, and frees it if its call has been given up.
     pub(crate) fn free_destination(&self, lent: Lent) {
         // It is in the loans, so it was lent.
         let _ = self.arena().give_back(lent.allocation);

@@ -9,8 +9,8 @@ use transfer_core::memory::LocalSlice;
 /// A range of the arena with one owner, which may write it. Freed on drop.
 #[derive(Debug)]
 pub struct Block {
-    arena: Arena,
-    offset: u64,
+    pub(super) arena: Arena,
+    pub(super) offset: u64,
     len: u64,
 }
 
@@ -79,6 +79,11 @@ impl Block {
     /// # Errors
     /// [`MapError::OutOfBounds`] where they do not fit into the block; then nothing is written.
     pub fn copy_in_parallel(&mut self, at: u64, bytes: &[u8], threads: usize) -> Result<(), MapError> {
+        self.copy_at(at, bytes, threads)
+    }
+
+    /// The copy of [`Block::copy_in_parallel`]. The caller has these bytes alone.
+    pub(super) fn copy_at(&self, at: u64, bytes: &[u8], threads: usize) -> Result<(), MapError> {
         let len = bytes.len() as u64;
         if at.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(MapError::OutOfBounds { offset: at, len, mapping_len: self.len });

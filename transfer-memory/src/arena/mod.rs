@@ -6,29 +6,38 @@
 //! An allocation has up to three kinds of holders, and its range is free again when none is left:
 //!
 //! - a [`Block`]: one owner, who may write. [`Block::lend`] hands it to the sidecar, [`Block::freeze`] makes it
-//!   immutable;
+//!   immutable, [`OpenBlock`] lets fetches land there;
 //! - a frozen view ([`Bytes`](crate::view::Bytes), or the Arrow buffers made of it): any number of readers in this
 //!   process;
 //! - the sidecar: a published tensor, until [`Arena::give_back`]. [`Arena::share`] adds it to a frozen allocation, for
 //!   Arrow arrays that lie in the arena already.
 
 mod block;
+mod open;
 
 pub use block::Block;
+pub use open::OpenBlock;
 
 use crate::segment::{MapError, Mapping};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, btree_map};
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use transfer_core::alloc::{AllocError, Allocation, Allocator, NotLent as NotLentByAllocator};
 use transfer_core::memory::{LocalSlice, SegmentId};
 
 /// A worker's arena. Cheap to clone; all clones are the same arena. Thread-safe.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Arena(Arc<ArenaInner>);
 
-#[derive(Debug)]
+impl fmt::Debug for Arena {
+    /// Each tensor has an arena, whose records are long.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Arena").field(&self.0.id).finish()
+    }
+}
+
 struct ArenaInner {
     id: SegmentId,
     mapping: Arc<Mapping>,
@@ -87,7 +96,7 @@ pub struct NotLent {
     pub offset: u64,
 }
 
-/// A range of the arena that the sidecar holds as well, after [`Arena::share`].
+/// A range of the arena that the sidecar holds as well, after [`Arena::share`] or [`OpenBlock::lend`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shared {
     /// The range.
@@ -146,6 +155,20 @@ impl Arena {
         Some(Shared { slice: LocalSlice { segment: self.0.id, offset, len }, allocation: *start, allocation_end })
     }
 
+    /// Lends an allocation that an [`OpenBlock`] owns to the sidecar once more.
+    fn lend_open(&self, offset: u64) -> Option<Shared> {
+        let mut state = self.0.state.lock();
+        let entry = state.entries.get_mut(&offset)?;
+        entry.lent = entry.lent.checked_add(1)?;
+        let (len, allocation_end) = (entry.allocation.len(), offset + entry.allocation.padded_len());
+        Some(Shared { slice: LocalSlice { segment: self.0.id, offset, len }, allocation: offset, allocation_end })
+    }
+
+    /// Whether the sidecar holds the allocation that starts at `offset`.
+    fn is_lent(&self, offset: u64) -> bool {
+        self.0.state.lock().entries.get(&offset).is_some_and(|entry| entry.lent > 0)
+    }
+
     /// Records that the sidecar returned the allocation that starts at `offset`. Call it once for each time that it was
     /// lent or shared.
     ///
@@ -158,7 +181,7 @@ impl Arena {
     }
 
     /// Takes the allocation that starts at `offset` back from the sidecar, with one owner that may write it: at the end
-    /// of a fetch into it, or of a push that failed.
+    /// of a push that failed.
     ///
     /// # Errors
     /// [`NotLent`] where the sidecar does not hold it, or is not its only holder.

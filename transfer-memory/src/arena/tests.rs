@@ -233,3 +233,27 @@ fn block_is_split_into_blocks_that_are_freed_one_by_one() {
     }
     assert_eq!(arena.free_bytes(), LEN);
 }
+
+#[test]
+fn open_block_is_its_owners_again_when_each_loan_has_ended() {
+    let arena = arena();
+    let open = OpenBlock::new(arena.allocate(100).unwrap());
+    let shared = [open.lend().unwrap(), open.lend().unwrap()];
+    assert_eq!(shared.map(|shared| (shared.allocation, shared.slice)), [(open.slice().offset, open.slice()); 2]);
+    open.copy_in(40, b"abcd", 1).unwrap();
+    assert!(open.copy_in(97, b"abcd", 1).is_err());
+    let open = open.close().unwrap_err();
+    arena.give_back(open.slice().offset).unwrap();
+    let open = open.close().unwrap_err();
+    assert!(arena.take_back(open.slice().offset).is_err(), "it has an owner");
+    arena.give_back(open.slice().offset).unwrap();
+    let block = open.close().unwrap();
+    assert_eq!(&block.as_bytes()[40..44], b"abcd");
+    // One that is dropped stays until the sidecar has returned it.
+    let open = OpenBlock::new(block);
+    let lent = open.lend().unwrap().allocation;
+    drop(open);
+    assert_eq!(arena.used_bytes(), 128);
+    arena.give_back(lent).unwrap();
+    assert_eq!(arena.used_bytes(), 0);
+}

@@ -59,8 +59,14 @@ enum RunTarget {
 
 impl Scatter {
     /// Chooses among the runs of a version of `len` bytes those that land in place: the longest ones, as many as one landing has
-    /// ranges for. `None` if that is none of them, or two runs are the same bytes of the version.
+    /// ranges for. One that is all of the version lands in place however short it is. `None` if nothing lands in place, or two runs are
+    /// the same bytes of the version.
     pub(crate) fn new(len: u64, runs: &[Run]) -> Option<Scatter> {
+        if let [run @ Run { at: 0, len: 1.., .. }] = runs
+            && run.len == len
+        {
+            return Some(Scatter::of(len, &BTreeMap::from([(0, *run)])));
+        }
         let mut longest: Vec<&Run> = runs.iter().filter(|run| run.len >= MIN_RUN_BYTES).collect();
         longest.sort_unstable_by_key(|run| (std::cmp::Reverse(run.len), run.at));
         let mut chosen = BTreeMap::<u64, Run>::new();
@@ -116,7 +122,7 @@ impl Scatter {
         }
     }
 
-    /// Whether the run that begins there in the version lands in place.
+    /// Whether the run that begins there in the version lands in place. Every run is one of those that were given, or is shorter.
     pub(crate) fn is_in_place(&self, at: u64) -> bool {
         self.in_place.binary_search(&at).is_ok()
     }
@@ -173,6 +179,8 @@ mod tests {
         assert_eq!(Scatter::new(1 << 20, &[run(64, K64 - 1, 0)]), None, "nothing is long enough");
         assert_eq!(Scatter::new(1 << 20, &[run(64, K64, 0), run(64, K64, 1 << 20)]), None, "the same bytes twice");
         assert_eq!(Scatter::new(K64, &[run(64, K64, 0)]), None, "it leaves the version");
+        let all = Scatter::new(8, &[run(0, 8, 64)]).unwrap();
+        assert_eq!((ranges(&all), all.beside_bytes), (vec![(64, 8)], 0), "it is all of it");
     }
 
     #[test]
