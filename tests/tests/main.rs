@@ -62,6 +62,7 @@ mod retention;
 mod round_trips;
 mod security;
 mod sharded;
+mod sharded_into;
 mod shared_pulls;
 mod shm;
 mod shm_reference;

@@ -184,7 +184,7 @@
 //! - [`gpu`]: copies between tensors and GPUs.
 //! - [`Counter`], [`Barrier`]: counters and barriers of the job.
 //! - [`Rank`], [`Shard`], [`PushShards`], [`PushedShards`], [`FetchSharded`], [`ShardedLayout`], [`ShardedError`]: sharded states.
-//! - [`FetchInto`], [`FetchBundleInto`], [`FetchedInto`], [`Landing`], [`MemoryView`]: fetches into the caller's memory.
+//! - [`FetchInto`], [`FetchBundleInto`], [`FetchShardedInto`], [`FetchedInto`], [`Landing`], [`MemoryView`]: fetches into the caller's memory.
 //! - For libraries on the clients, as `transfer-exchange` is one: [`flow`], calls that consist of many; [`FetchExcerpt`], bytes of
 //!   versions; [`EncodedBatch`], [`BatchDecoder`], batches in a layout of one's own; [`Client::extension`].
 //! - [`Error`], [`ErrorWith`], [`PushError`], [`FetchIntoError`]: what failed, whose fault it is, and whether a retry helps.
@@ -247,7 +247,9 @@ pub use request::{from_span, to_span};
 #[cfg(feature = "embedded")]
 pub use session::{NodeConfig, SidecarAddresses, embedded_addresses, embedded_socket};
 
-pub use sharded::{FetchSharded, GlobalLayout, HeldBox, PushShards, PushedShards, Rank, Shard, ShardedLayout};
+pub use sharded::{
+    FetchSharded, FetchShardedInto, GlobalLayout, HeldBox, PushShards, PushedShards, Rank, Shard, ShardedLayout,
+};
 
 pub use transfer_core::fabric::FabricKind;
 pub use transfer_core::op::{CounterPath, CounterReport, Failure, FailureCode, Fault, Report};

@@ -75,7 +75,7 @@ impl MemoryView {
     }
 
     /// The number of indices of each dimension, in units.
-    fn counts(&self) -> Vec<u64> {
+    pub(crate) fn counts(&self) -> Vec<u64> {
         self.meta.unit_dims().collect()
     }
 

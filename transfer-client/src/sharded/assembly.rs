@@ -83,19 +83,30 @@ impl<'a> Assembly<'a> {
             copy_box(to, &dims, &unit_part, size, slice.as_bytes(), slice.strides());
             self.report.copied += expected.len_bytes();
         }
-        let Report { copied, fabric, .. } = *slices.report();
-        self.report.copied += copied;
-        if fabric != FabricKind::Local {
-            self.report.fabric = fabric;
-        }
+        self.note(0, slices.report());
         Ok(())
+    }
+
+    /// Notes how pieces of so many bytes have come, which need not be taken.
+    pub(super) fn note(&mut self, bytes: u64, Report { copied, fabric, .. }: &Report) {
+        self.report.bytes += bytes;
+        self.report.copied += copied;
+        if *fabric != FabricKind::Local {
+            self.report.fabric = *fabric;
+        }
+    }
+
+    /// The version and the report, when all pieces have come to the memory of the caller.
+    pub(super) fn report(self, io: &Io) -> (u64, Report) {
+        let Assembly { version, mut report, .. } = self;
+        report.in_flight = in_flight(io, &report);
+        (version.0, report)
     }
 
     /// The tensors, when all pieces have come.
     pub(super) fn finish(self, io: &Io) -> Result<FetchedBundle, Error> {
         let Assembly { plan, version, direct, memory, mut report } = self;
-        report.in_flight =
-            io.timeout().saturating_sub(io.left(Duration::MAX)).saturating_sub(report.queued + report.waited);
+        report.in_flight = in_flight(io, &report);
         let bytes = memory.map(OwnMemory::freeze);
         let mut described = Vec::with_capacity(plan.outputs.len());
         let mut tensors = Vec::with_capacity(plan.outputs.len());
@@ -114,4 +125,9 @@ impl<'a> Assembly<'a> {
         let table = BundleTable::new(described).map_err(BundleError::from)?;
         Ok(FetchedBundle::new(table, tensors, version, report))
     }
+}
+
+/// The time since the fetch began, but for what its report counts already.
+fn in_flight(io: &Io, report: &Report) -> Duration {
+    io.timeout().saturating_sub(io.left(Duration::MAX)).saturating_sub(report.queued + report.waited)
 }

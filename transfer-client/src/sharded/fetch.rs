@@ -2,6 +2,7 @@
 
 use super::absent::{Absent, is_silent};
 use super::assembly::{Assembly, no_memory, own_memory};
+use super::into::{IntoMemory, Question, never};
 use super::known::KnownShards;
 use super::layouts::{ABSENT, gone, is_absent, of_manifest};
 use super::plan::{GlobalTensor, Holder, Target};
@@ -14,7 +15,7 @@ use crate::error::{BundleError, Error, ShardedError};
 use crate::fetch::{Fetch, FetchOptions, does_not_fit};
 use crate::request::flow::{Flow, Io};
 use crate::request::{AnyClient, BlockingClient, Call, Handle, HasHandle, Request, RequestCall};
-use crate::session::{Connection, Session};
+use crate::session::{Connection, Session, cancelled_unsent};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_core::memory::padded;
-use transfer_core::op::{Failure, FailureCode};
+use transfer_core::op::{Failure, FailureCode, Report};
 use transfer_core::tensor::{Key, Name, Select, Slice, TensorName, Version};
 
 /// The number of requests under way at the same time.
@@ -125,6 +126,21 @@ impl fmt::Debug for FetchShardedCall {
     }
 }
 
+/// What a fetch is made of: the state, what of it, and the options.
+type FetchParts = (OfState, Option<Vec<Wanted>>, FetchOptions, BlockingClient);
+
+impl FetchShardedCall {
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Returns what a fetch that has not begun is made of.
+    pub(super) fn into_parts(self) -> Result<FetchParts, Error> {
+        let Stage::New { key, wanted, options } = self.stage else { return Err(cancelled_unsent()) };
+        Ok((OfState { connection: self.connection, node: self.node, key: key? }, wanted, options, self.client))
+    }
+}
+
 impl Call for FetchShardedCall {
     type Output = Result<FetchedBundle, Error>;
 
@@ -139,7 +155,9 @@ impl Call for FetchShardedCall {
                     };
                     let (wanted, options) = (wanted.take(), *options);
                     let of = OfState { connection: self.connection.clone(), node: self.node.clone(), key };
-                    let mut flow = Flow::new(&self.client, move |io| of.fetch(io, wanted, options));
+                    let mut flow = Flow::new(&self.client, async move |io: Io| {
+                        of.fetch(io, wanted, options, None, |assembly, io| assembly.finish(io)).await
+                    });
                     flow.set_timeout(self.timeout);
                     self.stage = Stage::Flows(flow);
                 }
@@ -162,8 +180,18 @@ impl RequestCall for FetchShardedCall {
     }
 }
 
+/// Makes the result when all pieces have come.
+type Finish<T> = fn(Assembly<'_>, &Io) -> Result<T, Error>;
+
+/// What a rank has brought.
+enum Brought {
+    Slices(FetchedSlices),
+    /// All of it is in the memory of the caller.
+    Landed(Report),
+}
+
 /// The state that is fetched from.
-struct OfState {
+pub(super) struct OfState {
     connection: Arc<Connection>,
     /// The node of this process.
     node: Name,
@@ -171,7 +199,19 @@ struct OfState {
 }
 
 impl OfState {
-    async fn fetch(self, io: Io, wanted: Option<Vec<Wanted>>, options: FetchOptions) -> Result<FetchedBundle, Error> {
+    pub(super) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Fetches a version, into memory of the caller if there is some.
+    pub(super) async fn fetch<T>(
+        self,
+        io: Io,
+        wanted: Option<Vec<Wanted>>,
+        options: FetchOptions,
+        into: Option<&IntoMemory>,
+        finish: Finish<T>,
+    ) -> Result<T, Error> {
         let mut failed: Option<(Manifest, Error)> = None;
         let mut pauses = pauses();
         let mut pause = async || io.sleep_until(Instant::now() + pauses.next().unwrap_or(LONGEST_INTERVAL)).await;
@@ -205,7 +245,7 @@ impl OfState {
                 // Where its home cannot be asked, or is another tenant's, what is published is taken for whole.
                 Ok(None) | Err(_) => {}
             }
-            let fetched = self.version(&io, &manifest, wanted.as_deref(), options);
+            let fetched = self.version(&io, &manifest, wanted.as_deref(), options, (into, finish));
             let Ok(fetched) = io.first(fetched, hold.last(&io, &self.key, manifest.version)).await;
             match fetched {
                 Err(e) if !is_exact && is_replaced(&e) => failed = Some((manifest, e)),
@@ -237,13 +277,14 @@ impl OfState {
         }
     }
 
-    async fn version(
+    async fn version<T>(
         &self,
         io: &Io,
         manifest: &Manifest,
         wanted: Option<&[Wanted]>,
         options: FetchOptions,
-    ) -> Result<FetchedBundle, Error> {
+        (into, finish): (Option<&IntoMemory>, Finish<T>),
+    ) -> Result<T, Error> {
         let bucket_bytes = options.bucket_bytes.max(MIN_REQUEST_BYTES);
         let of = PlanOf { key: &self.key, ranks: &manifest.ranks, wanted, bucket_bytes };
         let kept = KnownShards::of(&self.connection).lock().plans.get(&of);
@@ -252,8 +293,12 @@ impl OfState {
             None => self.plan(io, manifest, of).await?,
         };
         let mut result = Assembly::new(manifest, &plan);
-        self.fill(io, manifest, &mut result, bucket_bytes).await?;
-        result.finish(io)
+        if let Some(into) = into {
+            into.check(&self.key, &plan.outputs)?;
+            into.begin();
+        }
+        self.fill(io, manifest, &mut result, bucket_bytes, into).await?;
+        finish(result, io)
     }
 
     /// Plans a fetch, by the layouts of all ranks.
@@ -342,16 +387,21 @@ impl OfState {
         manifest: &Manifest,
         result: &mut Assembly<'_>,
         mut bucket_bytes: u64,
+        into: Option<&IntoMemory>,
     ) -> Result<(), Error> {
         let plan = result.plan();
         let mut absent = Absent::default();
         let mut again: Option<Vec<Ask>> = None;
         loop {
             let asks = again.as_deref().unwrap_or(&plan.asks);
-            if asks.iter().any(|ask| !ask.is_direct) {
+            let split = into.map(|into| into.split(plan, asks)).transpose()?;
+            let asks = split.as_deref().unwrap_or(asks);
+            if into.is_none() && asks.iter().any(|ask| !ask.is_direct) {
                 result.need_memory()?;
             }
             let mut failed: Vec<(&Ask, Error)> = Vec::new();
+            // With others that land in memory of the caller, nothing is given up before all of them have ended.
+            let mut fatal: Option<Error> = None;
             // Ranks that are found to be absent are not asked for the rest of it.
             let found_absent: Mutex<BTreeMap<u32, Error>> = Mutex::default();
             let fetch = async |at: usize| {
@@ -359,25 +409,35 @@ impl OfState {
                 let known = found_absent.lock().get(rank).cloned();
                 let fetched = match known {
                     Some(e) => Err(e),
-                    None => self.ask(io, manifest, plan, &asks[at], !absent.silent.contains(rank)).await,
+                    None => self.ask(io, manifest, plan, &asks[at], !absent.silent.contains(rank), into).await,
                 };
                 (at, fetched)
             };
             io.each(0..asks.len(), AT_ONCE, fetch, |(at, fetched)| {
                 let ask = &asks[at];
                 match fetched {
-                    Ok(slices) => result.take(ask, &slices)?,
+                    Ok(Brought::Slices(slices)) => result.take(ask, &slices)?,
+                    Ok(Brought::Landed(report)) => result.note(ask.bytes, &report),
                     Err(e) if is_too_large(&e) => failed.push((ask, e)),
                     // Not where it is the time of this call that is over.
                     Err(e) if is_absent(&e) && !io.left(Duration::MAX).is_zero() => {
                         found_absent.lock().insert(ask.rank, e.clone());
                         failed.push((ask, e));
                     }
-                    Err(e) => return Err(e),
+                    Err(e) => match into {
+                        None => return Err(e),
+                        Some(into) => {
+                            into.stop();
+                            fatal.get_or_insert(e);
+                        }
+                    },
                 }
                 Ok(())
             })
             .await?;
+            if let Some(fatal) = fatal {
+                return Err(fatal);
+            }
             if failed.is_empty() {
                 return Ok(());
             }
@@ -405,7 +465,8 @@ impl OfState {
         plan: &Plan,
         ask: &Ask,
         looks: bool,
-    ) -> Result<FetchedSlices, Error> {
+        into: Option<&IntoMemory>,
+    ) -> Result<Brought, Error> {
         let (version, rank, known) =
             (manifest.version, &manifest.ranks[ask.rank as usize], &plan.layouts[ask.rank as usize]);
         let key = shards_key(&self.key, rank.rank, rank.instance)?;
@@ -414,15 +475,26 @@ impl OfState {
         let patience = ABSENT + Duration::from_millis(ask.bytes * 1000 / SLOWEST);
         let (select, timeout) = (Select::Exactly(Version(version)), io.left(patience));
         let options = FetchOptions { select, timeout, ..FetchOptions::new() };
-        let fetch = Fetch::<BlockingClient, FetchedBundle>::new(io.session(), Ok(key.clone()), take_bundle);
         let slices = ask.parts.iter().map(|part| {
             let (output, shard) = (&plan.outputs[part.asked.output], &known.layout.shards[part.shard]);
             (shard.entry.as_str(), output.target.local(&part.asked.part, &shard.place))
         });
-        let fetched = io.run(fetch.with(options).slices(slices));
-        let fetched = match looks {
-            true => io.first(fetched, is_silent(io, key, version)).await,
-            false => Ok(fetched.await),
+        let fetched = if let Some(into) = into {
+            let wanted = slices.map(|(name, slice)| Wanted { name: name.to_owned(), slice }).collect();
+            let question = Question { io, key: &key, options: &options, table: &known.table, plan, ask, wanted };
+            let landed = match looks {
+                true => into.ask(question, is_silent(io, key.clone(), version)).await,
+                false => into.ask(question, never()).await,
+            };
+            Ok(landed.map(Brought::Landed))
+        } else {
+            let fetch = Fetch::<BlockingClient, FetchedBundle>::new(io.session(), Ok(key.clone()), take_bundle);
+            let fetched = io.run(fetch.with(options).slices(slices));
+            let fetched = match looks {
+                true => io.first(fetched, is_silent(io, key, version)).await,
+                false => Ok(fetched.await),
+            };
+            fetched.map(|fetched| fetched.map(Brought::Slices))
         };
         match fetched {
             Err(silent) => Err(silent),

@@ -7,7 +7,7 @@
 //!
 //! # Layout
 //! - `push`: a rank's push, and the end of a version's beginning. `fetch`: fetches; `requests`: what they ask whom for; `plans`: what of that is
-//!   kept for later versions; `absent`: ranks that do not answer; `assembly`: what comes. `held`: who holds
+//!   kept for later versions; `absent`: ranks that do not answer; `assembly`: what comes. `into`: fetches into the caller's memory. `held`: who holds
 //!   what, for people.
 //! - `boxes`, `plan`: boxes of indices, and who has which of them. `copy`: from shards into tensors.
 //! - `records`: the bytes that ranks publish. `layouts`: fetching them; `known`: what is remembered of them. `roster`: questions to
@@ -19,6 +19,7 @@ mod boxes;
 mod copy;
 mod fetch;
 mod held;
+mod into;
 mod known;
 mod layouts;
 mod plan;
@@ -30,4 +31,5 @@ mod roster;
 
 pub use fetch::FetchSharded;
 pub use held::{GlobalLayout, HeldBox, ShardedLayout};
+pub use into::FetchShardedInto;
 pub use push::{PushShards, PushedShards, Rank, Shard};

@@ -21,6 +21,14 @@ pub(super) struct Output {
     pub(super) at: usize,
 }
 
+impl Output {
+    /// The length of a part of it.
+    pub(super) fn bytes_of(&self, part: &IndexBox) -> u64 {
+        let dtype = self.meta.dtype();
+        part.volume() / dtype.elements_per_unit() * dtype.size_bytes()
+    }
+}
+
 /// A part of a tensor of the result that is not there yet.
 #[derive(Debug, Clone)]
 pub(super) struct Asked {
@@ -38,7 +46,7 @@ impl Asked {
 }
 
 /// A piece of a rank.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Part {
     pub(super) asked: Asked,
     /// The shard's place among those of its rank.
@@ -58,6 +66,11 @@ pub(super) struct Ask {
 impl Ask {
     fn new(rank: u32, is_direct: bool) -> Ask {
         Ask { rank, parts: Vec::new(), bytes: 0, is_direct }
+    }
+
+    /// A request to the same rank, for nothing yet.
+    pub(super) fn empty(&self) -> Ask {
+        Ask::new(self.rank, self.is_direct)
     }
 }
 
@@ -110,7 +123,7 @@ pub(super) fn asks(
         let of = &outputs[output];
         let pieces = of.tensor.plan(&of.target, part, &mut choose).map_err(|hole| (output, hole))?;
         let dtype = of.meta.dtype();
-        let bytes_of = |part: &IndexBox| part.volume() / dtype.elements_per_unit() * dtype.size_bytes();
+        let bytes_of = |part: &IndexBox| of.bytes_of(part);
         let most = bucket_bytes / dtype.size_bytes() * dtype.elements_per_unit();
         let all = of.target.all();
         for Piece { holder: Holder { rank, shard }, place, part } in pieces {
