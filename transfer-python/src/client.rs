@@ -355,18 +355,19 @@ impl Client {
         layout.into_iter().map(described).collect::<PyResult<_>>().map(Some)
     }
 
-    /// Fetches a bundle into the buffers whose memory begins at these addresses, by the names of its tensors: what `_fetch_bundle`
-    /// returns of the others, and for each of these how it came, and whether in place.
+    /// Fetches tensors of a bundle, or slices of them, into parts of buffers: what `_fetch_bundle` returns of the others, and for
+    /// each of these how it came, and whether in place.
     fn _fetch_bundle_into(
         &self,
         py: Python<'_>,
         key: &str,
-        into: Vec<(String, usize)>,
+        into: Vec<state_into::Target<'_>>,
+        parts: Option<fetches::PartsAsked<'_>>,
         options: &Bound<'_, PyDict>,
     ) -> PyResult<Pending> {
         let which = FetchOptions::read(options)?;
         let fetch = which.borrow().apply(py, self.handle(py)?.fetch_bundle(key))?;
-        Ok(Pending::new(state_into::begin(py, fetch, into, key, self.guard.clone())?))
+        Ok(Pending::new(fetches::bundle_into(py, fetch, parts, into, key, self.guard.clone())?))
     }
 
     /// Pushes a rank's shards: see [`sharded::push`].
@@ -394,6 +395,18 @@ impl Client {
         options: &Bound<'_, PyDict>,
     ) -> PyResult<Pending> {
         sharded::fetch(self, py, key, parts, options)
+    }
+
+    /// Fetches global tensors of a sharded state, or slices of them, into parts of buffers: as `_fetch_bundle_into`.
+    fn _fetch_sharded_into(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        into: Vec<state_into::Target<'_>>,
+        parts: Option<fetches::PartsAsked<'_>>,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<Pending> {
+        sharded::fetch_into(self, py, key, parts, into, options)
     }
 
     fn _delete(

@@ -5,13 +5,14 @@ use crate::fetch_options::Which;
 use crate::memory::Fetched;
 use crate::pending::{Going, Pending, going};
 use crate::report::Report;
+use crate::state_into::{self, Places, Target};
 use crate::tensor::Tensor;
 use crate::{errors, slices};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::Arc;
 use std::time::Instant;
-use transfer_client::{BlockingClient, Error, Fetch, FetchedBundle, FetchedSlices};
+use transfer_client::{BlockingClient, Error, Fetch, FetchBundleInto, FetchedBundle, FetchedSlices, MemoryView, Slice};
 use transfer_memory::forked::ForkGuard;
 
 /// Begins a fetch of a tensor, or of a slice of it.
@@ -69,10 +70,44 @@ pub(crate) fn made(
     Ok((tensors, version, report).into_pyobject(py)?.into_any().unbind())
 }
 
+/// The names of tensors, and the slice of each; all of it without one.
+pub(crate) type PartsAsked<'py> = Vec<(String, Option<Bound<'py, PyAny>>)>;
+
+/// Reads the slices of tensors.
+pub(crate) fn read_parts(parts: PartsAsked<'_>) -> PyResult<Vec<(String, Option<Slice>)>> {
+    let read = |(name, slice): (String, Option<Bound<'_, PyAny>>)| {
+        Ok((name, slice.map(|slice| slices::of(&slice)).transpose()?))
+    };
+    parts.into_iter().map(read).collect()
+}
+
+/// Begins a fetch of a bundle, or of these parts of it, into parts of buffers.
+pub(crate) fn bundle_into(
+    py: Python<'_>,
+    fetch: Fetch<BlockingClient, FetchedBundle>,
+    parts: Option<PartsAsked<'_>>,
+    into: Vec<Target<'_>>,
+    key: &str,
+    guard: Arc<ForkGuard>,
+) -> PyResult<Box<dyn Going>> {
+    let parts = parts.map(read_parts).transpose()?;
+    let places = Places::take(py, into)?;
+    Ok(state_into::begin(places, key, guard, |tensors, views| {
+        let fetch = match parts {
+            None => fetch.into(tensors).keep_rest(),
+            Some(parts) => fetch.slices(parts).into(tensors),
+        };
+        let placed = |fetch: FetchBundleInto<BlockingClient>, (name, tensor, view): (String, String, MemoryView)| {
+            fetch.at_view(&name, &tensor, view)
+        };
+        views.into_iter().fold(fetch, placed).begin()
+    }))
+}
+
 /// Begins a fetch of a bundle, or of these tensors of it.
 pub(crate) fn bundle(
     fetch: Fetch<BlockingClient, FetchedBundle>,
-    parts: Option<Vec<(String, Option<Bound<'_, PyAny>>)>>,
+    parts: Option<PartsAsked<'_>>,
     key: &str,
     guard: Arc<ForkGuard>,
 ) -> PyResult<Pending> {
@@ -89,11 +124,7 @@ pub(crate) fn bundle(
             going(fetch.only(names).begin(), move |py, result| made(py, result.map(whole)))
         }
         Some(parts) => {
-            let read = |(name, slice): (String, Option<Bound<'_, PyAny>>)| match slice {
-                Some(slice) => Ok((name, Some(slices::of(&slice)?))),
-                None => Ok((name, None)),
-            };
-            let wanted = parts.into_iter().map(read).collect::<PyResult<Vec<_>>>()?;
+            let wanted = read_parts(parts)?;
             let parts = |found: FetchedSlices| {
                 let slices =
                     found.iter().map(|(name, slice)| (name.to_owned(), Fetched::Slice(slice.clone()))).collect();

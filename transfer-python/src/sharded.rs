@@ -3,15 +3,16 @@
 use crate::buffer::Buffer;
 use crate::client::{Client, about_of};
 use crate::fetch_options::FetchOptions;
-use crate::fetches::made;
+use crate::fetches::{PartsAsked, made, read_parts};
 use crate::memory::{Fetched, Ours};
 use crate::options::{self, PushOptions};
 use crate::pending::{Pending, going};
-use crate::{errors, slices, taken};
+use crate::state_into::{self, Places, Target};
+use crate::{errors, taken};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::time::Instant;
-use transfer_client::{FetchedBundle, Rank, Shard};
+use transfer_client::{BlockingClient, FetchShardedInto, FetchedBundle, MemoryView, Rank, Shard};
 
 /// The name of a shard's tensor, the shape of that, and where the shard begins in it.
 pub(crate) type ShardPlace = (String, Vec<u64>, Vec<u64>);
@@ -57,16 +58,13 @@ pub(crate) fn fetch(
     client: &Client,
     py: Python<'_>,
     key: &str,
-    parts: Option<Vec<(String, Option<Bound<'_, PyAny>>)>>,
+    parts: Option<PartsAsked<'_>>,
     options: &Bound<'_, PyDict>,
 ) -> PyResult<Pending> {
     let which = FetchOptions::read(options)?;
     let mut fetch = which.borrow().apply_to_shards(py, client.handle(py)?.fetch_sharded(key))?;
     if let Some(parts) = parts {
-        let read = |(name, slice): (String, Option<Bound<'_, PyAny>>)| {
-            Ok((name, slice.map(|slice| slices::of(&slice)).transpose()?))
-        };
-        fetch = fetch.slices(parts.into_iter().map(read).collect::<PyResult<Vec<_>>>()?);
+        fetch = fetch.slices(read_parts(parts)?);
     }
     let (about, guard) = ((key.to_owned(), Instant::now()), client.guard().clone());
     Ok(Pending::new(going(fetch.begin(), move |py, result| {
@@ -76,5 +74,28 @@ pub(crate) fn fetch(
             (bundle.iter().map(tensor).collect(), bundle.version(), *bundle.report())
         };
         made(py, result.map(whole), &about, &guard)
+    })))
+}
+
+/// Fetches global tensors, or slices of them, into parts of buffers: as `_fetch_bundle_into`.
+pub(crate) fn fetch_into(
+    client: &Client,
+    py: Python<'_>,
+    key: &str,
+    parts: Option<PartsAsked<'_>>,
+    into: Vec<Target<'_>>,
+    options: &Bound<'_, PyDict>,
+) -> PyResult<Pending> {
+    let which = FetchOptions::read(options)?;
+    let mut fetch = which.borrow().apply_to_shards(py, client.handle(py)?.fetch_sharded(key))?;
+    if let Some(parts) = parts {
+        fetch = fetch.slices(read_parts(parts)?);
+    }
+    let places = Places::take(py, into)?;
+    Ok(Pending::new(state_into::begin(places, key, client.guard().clone(), |tensors, views| {
+        let placed = |fetch: FetchShardedInto<BlockingClient>, (name, tensor, view): (String, String, MemoryView)| {
+            fetch.at_view(&name, &tensor, view)
+        };
+        views.into_iter().fold(fetch.into(tensors), placed).begin()
     })))
 }

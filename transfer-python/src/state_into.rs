@@ -7,11 +7,11 @@ use crate::pending::Going;
 use crate::{dtype, errors};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::PyDict;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use transfer_client::{BlockingClient, BundleMut, Fetch, FetchedBundle, FetchedInto, Landing};
+use transfer_client::{Begun, BundleMut, FetchIntoError, FetchedInto, Landing, MemoryView, TensorMeta};
 use transfer_memory::forked::ForkGuard;
 
 /// How long is waited for the list of buffers. Nobody holds it for longer than a look-up takes, but for a thread that was forked away.
@@ -36,47 +36,108 @@ pub(crate) fn unlist(address: usize) {
     }
 }
 
-fn listed(address: usize) -> Option<Arc<Written>> {
-    BUFFERS.try_lock_for(LIST_WAIT)?.get(&address)?.upgrade()
+/// The buffer that has these bytes, and where it begins. The buffers of a process do not overlap.
+fn listed(address: usize, bytes: usize) -> Option<(usize, Arc<Written>)> {
+    let (start, written) = {
+        let buffers = BUFFERS.try_lock_for(LIST_WAIT)?;
+        let (start, written) = buffers.range(..=address).next_back()?;
+        (*start, written.upgrade()?)
+    };
+    let len = usize::try_from(written.meta().len_bytes()).ok()?;
+    (address - start <= len && bytes <= len - (address - start)).then_some((start, written))
 }
 
-/// The element type and the shape of the writable buffer whose memory begins at this address.
+/// Whether these bytes are those of a writable buffer, or of a part of one.
 #[pyfunction]
-#[pyo3(name = "_buffer_at")]
-pub(crate) fn buffer_at(py: Python<'_>, address: usize) -> PyResult<Option<(&'static str, Bound<'_, PyTuple>)>> {
-    let written = listed(address).filter(|written| written.is_writable());
-    let Some(written) = written else { return Ok(None) };
-    Ok(Some((dtype::name(written.meta().dtype()), PyTuple::new(py, written.meta().shape().dims())?)))
+#[pyo3(name = "_in_buffer")]
+pub(crate) fn in_buffer(address: usize, bytes: usize) -> bool {
+    listed(address, bytes).is_some_and(|(_, written)| written.is_writable())
+}
+
+/// A name, and where the tensor of this name is fetched to: an address in a buffer, the element type, the dimensions, and the distance in bytes
+/// from one index of each to the next. Without these it lies row-major.
+pub(crate) type Target<'py> = (String, usize, Bound<'py, PyAny>, Vec<u64>, Option<Vec<u64>>);
+
+/// Parts of the memory of buffers. Each buffer has a name that says which one it is.
+pub(crate) struct Places {
+    pub(crate) tensors: BundleMut,
+    /// The name of what is fetched, that of the buffer, and the part.
+    pub(crate) views: Vec<(String, String, MemoryView)>,
+    buffers: Listed,
+}
+
+impl Places {
+    /// Takes the buffers of these targets.
+    pub(crate) fn take(py: Python<'_>, targets: Vec<Target<'_>>) -> PyResult<Places> {
+        let (mut found, mut views) = (BTreeMap::new(), Vec::with_capacity(targets.len()));
+        for (name, address, of, dims, strides) in targets {
+            let view = |offset| view(offset, dtype::of(&of)?, &dims, strides.as_deref(), &name, py);
+            let bytes = view(0)?.1;
+            let listed = listed(address, bytes).ok_or_else(|| {
+                errors::own(py, "pushed", &format!("the memory for {name:?} is not that of a buffer any more"))
+            })?;
+            let (start, written) = listed;
+            views.push((name.clone(), start.to_string(), view(address - start)?.0));
+            found.entry(start).or_insert((written, name));
+        }
+        let (mut buffers, mut tensors) = (Listed(Vec::with_capacity(found.len())), Vec::with_capacity(found.len()));
+        for (start, (written, name)) in found {
+            let Some(tensor) = written.take() else {
+                buffers.put_back(tensors.into_iter().collect());
+                let text = format!("the buffer for {name:?} was pushed already, or fetched into");
+                return Err(errors::own(py, "pushed", &text));
+            };
+            tensors.push((start.to_string(), tensor));
+            buffers.0.push(written);
+        }
+        Ok(Places { tensors: tensors.into_iter().collect(), views, buffers })
+    }
+}
+
+/// A part of a buffer, and the number of bytes from its first to its last one.
+fn view(
+    offset: usize,
+    of: transfer_client::DType,
+    dims: &[u64],
+    strides: Option<&[u64]>,
+    name: &str,
+    py: Python<'_>,
+) -> PyResult<(MemoryView, usize)> {
+    let about = errors::About { key: Some(name), waited: None };
+    let raise = |e: transfer_client::Error| errors::raise(py, &e, &about);
+    let meta = TensorMeta::of(of, dims).map_err(|e| raise(e.into()))?;
+    let row_major = |meta: &TensorMeta| {
+        let mut inner = of.size_bytes();
+        let units: Vec<u64> = meta.unit_dims().collect();
+        let mut strides = vec![0; units.len()];
+        for (stride, len) in strides.iter_mut().zip(units).rev() {
+            *stride = inner;
+            inner = inner.saturating_mul(len.max(1));
+        }
+        strides
+    };
+    let strides = strides.map_or_else(|| row_major(&meta), <[u64]>::to_vec);
+    let view = MemoryView::strided(of, dims, offset as u64, &strides).map_err(raise)?;
+    let bytes = usize::try_from(view.end_bytes()).unwrap_or(usize::MAX).saturating_sub(offset);
+    Ok((view, bytes))
 }
 
 /// The buffers of a bundle, in the order of its tensors.
 struct Listed(Vec<Arc<Written>>);
 
-/// Begins a fetch of a bundle, into the buffers whose memory begins at these addresses.
+/// A fetch into tensors under way.
+type Fetching = Begun<'static, Result<FetchedInto<BundleMut>, FetchIntoError<BundleMut>>>;
+
+/// Begins a fetch into buffers. `begin` makes it of them, and of what belongs where.
 pub(crate) fn begin(
-    py: Python<'_>,
-    fetch: Fetch<BlockingClient, FetchedBundle>,
-    into: Vec<(String, usize)>,
+    places: Places,
     key: &str,
     guard: Arc<ForkGuard>,
-) -> PyResult<Box<dyn Going>> {
+    begin: impl FnOnce(BundleMut, Vec<(String, String, MemoryView)>) -> Fetching,
+) -> Box<dyn Going> {
+    let Places { tensors, views, buffers } = places;
     let about = (key.to_owned(), Instant::now());
-    let (mut buffers, mut tensors) = (Listed(Vec::with_capacity(into.len())), Vec::with_capacity(into.len()));
-    for (name, address) in into {
-        let taken = listed(address).and_then(|written| Some((written.take()?, written)));
-        let Some((tensor, written)) = taken else {
-            buffers.put_back(tensors.into_iter().collect());
-            return Err(errors::own(
-                py,
-                "pushed",
-                &format!("the buffer for {name:?} was pushed already, or fetched into"),
-            ));
-        };
-        tensors.push((name, tensor));
-        buffers.0.push(written);
-    }
-    let begun = fetch.into(tensors.into_iter().collect()).keep_rest().begin();
-    Ok(Box::new(IntoCall::new(begun, buffers, about, guard)))
+    Box::new(IntoCall::new(begin(tensors, views), buffers, about, guard))
 }
 
 impl Lenders for Listed {

@@ -88,7 +88,7 @@ def test_a_forked_child_leaves_the_fetches_into_buffers_of_its_parent_alone(c):
     views = [buffer.numpy() for buffer in buffers]
     calls = [
         c.fetch_later("into-one", into=buffers[0]),
-        c._fetch_bundle_into("into-state", [("w", views[1].ctypes.data)], {"timeout": 60.0}),
+        c._fetch_bundle_into("into-state", [("w", views[1].ctypes.data, "float32", (256, 256), None)], None, {"timeout": 60.0}),
     ]
     for call in calls:
         assert not call.done()

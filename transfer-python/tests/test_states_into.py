@@ -13,7 +13,7 @@ from test_tensors import address
 from transferd import _landing
 
 SHORT = "copied: it landed beside, since it has less than 64 KiB"
-FOREIGN = "copied: it landed beside, since its array is not all of a Buffer"
+FOREIGN = "copied: it landed beside, since its array is no part of a Buffer"
 
 
 def state(version: int, step: int) -> dict:
@@ -107,11 +107,11 @@ def test_tied_entries_land_once(nodes) -> None:  # noqa: F811
 def test_a_fetch_of_a_state_that_is_given_up_leaves_its_buffers_writable(nodes) -> None:  # noqa: F811
     _, taker, _ = nodes
     buffers = [taker.empty((256, 256), "float32") for _ in range(2)]
-    at = [(name, address(buffer.numpy())) for name, buffer in zip("ab", buffers)]
-    call = taker._fetch_bundle_into("nobody", at, {"timeout": 60.0})
+    at = [(name, address(buffer.numpy()), "float32", (256, 256), None) for name, buffer in zip("ab", buffers)]
+    call = taker._fetch_bundle_into("nobody", at, None, {"timeout": 60.0})
     assert all(buffer.pushed for buffer in buffers)
     with pytest.raises(td.Error, match="pushed already, or fetched into"):
-        taker._fetch_bundle_into("nobody", at, {"timeout": 60.0})
+        taker._fetch_bundle_into("nobody", at, None, {"timeout": 60.0})
     del call
     assert not any(buffer.pushed for buffer in buffers)
     with pytest.raises(td.Timeout):
@@ -157,6 +157,67 @@ def test_another_push_under_one_number_is_never_mixed_with_the_first(nodes, monk
                     assert into["w"].numpy().any() == (error is td.DestinationTorn), raised.value
                     assert getattr(raised.value, "tensors", ["w"]) == ["w"] and "w" in str(raised.value)
         assert not into["w"].pushed
+
+
+# Promise: python-into-views, seen to fail
+def test_a_state_lands_in_views_of_buffers(nodes) -> None:  # noqa: F811
+    giver, taker, _ = nodes
+    q, k, v = (np.full((256, 256), number, "float32") + np.arange(256, dtype="float32") for number in (1000, 2000, 3000))
+    wide = np.arange(4 * 32768, dtype="float32").reshape(4, 32768)
+    giver.push_state("fused", {"q": q, "k": k, "v": v, "wide": wide, "t": q.T.copy(), "b": q[0]})
+    # One buffer of bytes, as a flat parameter is, and columns of another one.
+    flat = taker.empty(3 * q.nbytes, "uint8")
+    parts = flat.numpy().view("float32").reshape(3, 256, 256)
+    columns = taker.empty((4, 65536), "float32").numpy()
+    columns[:] = -1
+    turned = taker.empty((256, 256), "float32").numpy()
+    into = {"q": parts[2], "k": parts[0], "v": parts[1], "wide": columns[:, 100:32868], "t": turned.T, "b": np.zeros(256, "float32")}
+    got = taker.fetch_state("fused", into=into)
+    in_place = dict.fromkeys(["q", "k", "v", "wide"], "in place")
+    # Its elements do not rise.
+    assert got.landings == {**in_place, "t": FOREIGN, "b": SHORT}
+    assert (parts == np.stack([k, v, q])).all() and (columns[:, 100:32868] == wide).all() and (turned == q).all()
+    assert (columns[:, :100] == -1).all() and (columns[:, 32868:] == -1).all() and got["q"] is into["q"] and not flat.pushed
+    further = turned.nbytes + 1024
+    assert 2 * got.report.bytes + further <= got.report.copied <= 2 * got.report.bytes + further + (1 << 20)
+    # Rows of 1 KiB are too short for a landing of their own.
+    narrow = taker.empty((256, 300), "float32").numpy()
+    got = taker.fetch_state("fused", into={"q": narrow[:, 44:], "k": parts[0]})
+    assert (narrow[:, 44:] == q).all() and "64 KiB" in got.landings["q"] and got.landings["k"] == "in place"
+    # Slices: only they move.
+    half = taker.empty((128, 256), "float32").numpy()
+    got = taker.fetch_state("fused", slices={"q": np.s_[128:], "wide": np.s_[1:3, 0:32768]}, into={"q": half, "wide": columns[:2, :32768]})
+    assert got.landings == {"q": "in place", "wide": "in place"} and got.report.bytes < half.nbytes + 2 * wide[0].nbytes + 4096
+    assert (half == q[128:]).all() and (columns[:2, :32768] == wide[1:3]).all() and got["q"] is half
+    for slices, array in [({"q": np.s_[127:]}, half), ({"x": np.s_[128:]}, half), ({"q": np.s_[128:, 0:1000]}, half)]:
+        half[:] = 7
+        with pytest.raises((td.Invalid, ValueError, KeyError)):
+            taker.fetch_state("fused", slices=slices, into=dict.fromkeys(slices, array))
+        assert (half == 7).all()
+    with pytest.raises(td.Invalid):
+        taker.fetch_state("fused", into={"q": parts[0], "k": parts[0]})
+
+
+# Promise: python-into-views, seen to fail
+def test_a_sharded_state_lands_in_views_of_buffers(nodes) -> None:  # noqa: F811
+    giver, taker, _ = nodes
+    whole = np.arange(512 * 1024, dtype="float32").reshape(512, 1024)
+    for rank in range(2):
+        rows = whole[256 * rank : 256 * (rank + 1)]
+        giver.push_state("shards", {"w": td.Shard(rows, whole.shape, (256 * rank, 0))}, version=1, rank=rank, world_size=2)
+    into = {"w": taker.empty((512, 1024), "float32")}
+    got = taker.fetch_state("shards", into=into)
+    assert got.landings == {"w": "in place"} and (into["w"].numpy() == whole).all() and got["w"] is into["w"] and got.version == 1
+    # The tables of both ranks come along.
+    assert got.report.bytes == whole.nbytes and got.report.copied <= 2 * whole.nbytes + (256 << 10), got.report
+    half = taker.empty((2, 512, 512), "float32").numpy()
+    got = taker.fetch_state("shards", slices={"w": np.s_[:, 512:]}, into={"w": half[1]})
+    assert got.landings == {"w": "in place"} and (half[1] == whole[:, 512:]).all()
+    plain = np.zeros((512, 512), "float32")
+    got = taker.fetch_state("shards", slices={"w": np.s_[:, :512]}, into={"w": plain})
+    assert (plain == whole[:, :512]).all() and "in place" not in got.landings.values()
+    with pytest.raises((td.Invalid, ValueError)):
+        taker.fetch_state("shards", into={"w": half[0]})
 
 
 class Refusing(dict):

@@ -69,6 +69,12 @@ impl MemoryView {
         &self.meta
     }
 
+    /// Where its last byte ends in the tensor.
+    #[must_use]
+    pub fn end_bytes(&self) -> u64 {
+        self.bytes.as_ref().map_or(self.offset, BodyBox::end)
+    }
+
     /// Its bytes in those of the tensor. `None` without elements.
     pub(crate) fn bytes(&self) -> Option<&BodyBox> {
         self.bytes.as_ref()

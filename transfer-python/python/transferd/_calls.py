@@ -323,11 +323,17 @@ def fetch_state(
     if layout is not None or own is not None:
         if only is not None or slices is not None or layout is not None and own is not None:
             raise Invalid("layout=, and an into= with a DTensor, say which parts are fetched: leave only= and slices= out, and one of the two")
-        parts = own if layout is None else _sharded.slices_of(layout)
-        tensors, version, report = yield client._fetch_sharded(key, list((parts or {}).items()), dict(options))
+        parts = (own if layout is None else _sharded.slices_of(layout)) or {}
+        local = None if into is None else _sharded.local_parts(into)
+        left = _landing.time_left(options)
+        if into is not None and local is not None and not staged:
+            here = yield from _landing.land_parts(client, key, local, into, parts, True, left())
+            if here is not None:
+                return here
+        tensors, version, report = yield client._fetch_sharded(key, list(parts.items()), left())
         state = State(tensors, version, report)
-        if into is not None:
-            state.land_in(_sharded.local_parts(into))
+        if local is not None:
+            state.land_in(local)
         return state
     if only is not None or slices is not None:
         names = list(only or ())
@@ -336,9 +342,12 @@ def fetch_state(
         parts = {**dict.fromkeys(names), **(slices or {})}
     # What is proved is compared before it is written to arrays of the caller.
     is_proved = options.get("verify") or options.get("require_digest")
-    if into is not None and parts is None and not staged and not is_proved:
+    if into is not None and not staged and not is_proved:
         left = _landing.time_left(options)
-        here = yield from _landing.land(client, key, into, left)
+        if parts is None:
+            here = yield from _landing.land(client, key, into, left)
+        else:
+            here = yield from _landing.land_parts(client, key, into, into, parts, False, left())
         if here is not None:
             return here
         options = cast(FetchOptions, left())
@@ -352,8 +361,16 @@ def fetch_state(
         except Invalid:
             tensors, version, report = yield from _tied(client, key, parts, options, error)
         else:
+            if into is not None and not staged:
+                here = yield from _landing.land_parts(client, key, into, into, parts, True, options)
+                if here is not None:
+                    return here
             tensors, version, report = yield client._fetch_sharded(key, list(parts.items()), dict(options))
     if parts is None and list(tensors) == [_sharded.MANIFEST, _sharded.LAYOUTS]:
+        if into is not None and not staged:
+            here = yield from _landing.land_parts(client, key, into, into, dict.fromkeys(into), True, options)
+            if here is not None:
+                return here
         tensors, version, report = yield client._fetch_sharded(key, None, dict(options))
         state = State(_sharded.restore(key, tensors), version, report)
     else:

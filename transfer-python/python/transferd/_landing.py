@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import _native, _torch, _tree
+from ._arrays import is_masked
 from ._errors import DestinationTorn, Error, Invalid, VersionGone
 from ._native import Buffer, Report, Tensor
 from ._spans import address_of
-from ._state import Copy, Described, Plan, State, checked, landed, planned
+from ._state import Copy, Described, Plan, State, checked, described, landed, planned
 
 _ATTEMPTS = 3
 """How often it is tried anew where the version is replaced meanwhile. Then the state is fetched as a whole."""
@@ -50,8 +51,8 @@ def land(client: _native.Client, key: str, into: Mapping[Any, Any], left: Option
             places = {} if layout is None else _places(layout, key, into)
             if layout is None or not places:
                 return None
-            addresses = [(name, address_of(target)) for name, target in places.items()]
-            (found, _, report), ways = yield client._fetch_bundle_into(key, addresses, left(exactly=layout.version))
+            targets = [_target(name, place, layout.tensors[name].dtype, layout.tensors[name].shape) for name, place in places.items()]
+            (found, _, report), ways = yield client._fetch_bundle_into(key, targets, None, left(exactly=layout.version))
         except VersionGone:
             if left().get("exactly") is not None:
                 raise
@@ -61,6 +62,38 @@ def land(client: _native.Client, key: str, into: Mapping[Any, Any], left: Option
         except Exception as error:
             raise _torn(key, places, error) from error
     return None
+
+
+def land_parts(
+    client: _native.Client, key: str, into: Mapping[Any, Any], given: Mapping[Any, Any], parts: Mapping[str, object], is_sharded: bool, options: Mapping[str, Any]
+) -> Generator[Any, Any, State | None]:
+    """Fetches slices of tensors into the arrays of `into`, and names in the state what is `given`. None where an array is none of a buffer, or a name
+    or an array does not fit: then nothing was written, and who fetches it as a whole says why."""
+    if into.keys() != parts.keys() or not into or not all(_in_buffer(target) for target in into.values()):
+        return None
+    targets = [_target(name, target, *described(target)) for name, target in into.items()]
+    fetch = client._fetch_sharded_into if is_sharded else client._fetch_bundle_into
+    try:
+        (_, version, report), ways = yield fetch(key, targets, list(parts.items()), dict(options))
+    except Invalid:
+        return None
+    for target in into.values():
+        if _torch.is_tensor(target):
+            _torch.note_change(target)
+    state = State(given, version, report)
+    state.landings = {name: way for name, (way, _) in ways.items()}
+    return state
+
+
+def _target(name: str, target: Any, dtype: str, shape: Sequence[int]) -> tuple[str, int, str, Sequence[int], Sequence[int] | None]:
+    """Where a tensor of this type and shape is fetched to."""
+    return name, address_of(target), dtype, shape, None if isinstance(target, Buffer) else _strides(target)
+
+
+def _strides(target: Any) -> list[int]:
+    """How many bytes lie from one index of each dimension to the next. Of one with one index, which may say anything, 0."""
+    size, strides = (target.element_size(), target.stride()) if _torch.is_tensor(target) else (1, target.strides)
+    return [stride * size if length > 1 else 0 for length, stride in zip(target.shape, strides)]
 
 
 def time_left(options: Mapping[str, Any]) -> Options:
@@ -110,26 +143,38 @@ def _places(layout: _Layout, key: str, into: Mapping[Any, Any]) -> dict[str, Any
 
 
 def _fits(target: Any, tensor: Any) -> bool:
-    return bool(_in_buffer(target)) and _native._buffer_at(address_of(target)) == (tensor.dtype, tensor.shape)
+    # numpy has a byte for each element of 4 bits.
+    return _in_buffer(target) and _nbytes(target) == tensor.nbytes
+
+
+def _nbytes(target: Any) -> int:
+    return int(target.numel() * target.element_size() if _torch.is_tensor(target) else target.nbytes)
 
 
 def _in_buffer(target: Any) -> bool:
-    """Whether an array is all of a `Buffer` that is long enough, row-major."""
+    """Whether an array that is long enough is a part of a writable `Buffer`, in which its elements rise."""
     if isinstance(target, Buffer):
-        return target.nbytes >= _SHORTEST and not target.pushed and _native._buffer_at(address_of(target)) is not None
+        return target.nbytes >= _SHORTEST and not target.pushed and _native._in_buffer(address_of(target), target.nbytes)
     numpy = sys.modules.get("numpy")
     if _torch.is_tensor(target):
-        if not _torch.lies_flat(target):
+        if not _torch.lies_plainly(target):
             return False
-        nbytes = target.numel() * target.element_size()
+        size = target.element_size()
     elif numpy is not None and isinstance(target, numpy.ndarray):
         # The bytes of a version are little-endian, as this host is.
-        if not target.flags.c_contiguous or not target.dtype.isnative:
+        if not target.flags.writeable or not target.dtype.isnative or is_masked(target) or str(target.dtype) in _native._PACKED:
             return False
-        nbytes = target.nbytes
+        size = target.itemsize
     else:
         return False
-    return nbytes >= _SHORTEST and _native._buffer_at(address_of(target)) is not None
+    if _nbytes(target) < _SHORTEST:
+        return False
+    extent = size
+    for length, stride in reversed(list(zip(target.shape, _strides(target)))):
+        if length > 1 and stride < extent:
+            return False
+        extent += (length - 1) * stride
+    return _native._in_buffer(address_of(target), extent)
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -182,4 +227,4 @@ def _beside(copy: Copy) -> str:
     how = "copied by the GPU" if getattr(copy.target, "is_cuda", False) else "copied"
     if copy.tensor.nbytes < _SHORTEST:
         return f"{how}: it landed beside, since it has less than 64 KiB"
-    return f"{how}: it landed beside, since its array is not all of a Buffer"
+    return f"{how}: it landed beside, since its array is no part of a Buffer"

@@ -179,7 +179,7 @@ def _fitting(found: Tensor | Described, target: Any, name: str) -> Any:
         writable = _writable(target)
     except Invalid as error:
         raise Invalid(f"cannot copy into {name}: {error}") from None
-    has, wants = _description(found), _description(target)
+    has, wants = described(found), described(target)
     if has != wants:
         raise Invalid(f"{name} is {_words(has)} in the state and {_words(wants)} where it shall be copied")
     return writable
@@ -220,7 +220,8 @@ def _writable(target: Any) -> Any:
     return target
 
 
-def _description(value: Any) -> tuple[str, tuple[int, ...]]:
+def described(value: Any) -> tuple[str, tuple[int, ...]]:
+    """The element type and the shape of an array."""
     if _torch.is_tensor(value):
         return _torch.description(value)
     return str(getattr(value.dtype, "name", value.dtype)), tuple(value.shape)

@@ -86,11 +86,16 @@ def _flat(value: Any) -> Any:
 
 def lies_flat(value: Any) -> bool:
     """Whether the elements of a tensor of torch lie in the host's memory, row-major, in one piece, as they are."""
+    return lies_plainly(value) and bool(value.is_contiguous())
+
+
+def lies_plainly(value: Any) -> bool:
+    """Whether the elements of a tensor of torch lie in the host's memory as they are, whatever its strides."""
     import torch
 
     if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or not value.is_cpu or place(value) is None:
         return False
-    return bool(value.is_contiguous()) and not (value.is_conj() or value.is_neg() or value._is_zerotensor())
+    return not (value.is_conj() or value.is_neg() or value._is_zerotensor())
 
 
 def note_change(target: Any) -> None:
