@@ -29,6 +29,7 @@ pub mod read;
 pub mod reshard;
 pub mod shuffle;
 pub mod slices;
+pub mod states;
 mod word;
 pub mod worker;
 

@@ -3,7 +3,7 @@
 use super::answer::{Answer, Failed, PATIENCE};
 use crate::clock::now_ns;
 use serde::{Deserialize, Serialize};
-use transfer_client::{BlockingClient, BundleTensor, DType, Error, FetchedBundle, Rank, Shard, s};
+use transfer_client::{BlockingClient, BundleMut, BundleTensor, DType, Error, Rank, Shard, s};
 
 const STATE: &str = "reshard/state";
 
@@ -52,6 +52,8 @@ pub enum Reshard {
         second: bool,
         /// Whether it is half of the columns, and not of the rows.
         columns: bool,
+        /// Whether it lands in tensors of the reader's arena.
+        into: bool,
     },
     /// Fetches the bundles of half of the ranks, all at once. Answers as [`Reshard::Fetch`].
     FetchBundles {
@@ -66,14 +68,26 @@ impl Reshard {
     pub(super) fn perform(self, client: &BlockingClient) -> Result<Answer, Failed> {
         match self {
             Reshard::Push { of, rank } => push(client, of, rank),
-            Reshard::Fetch { of, second, columns } => {
+            Reshard::Fetch { of, second, columns, into } => {
                 let half = u64::from(second) * of.side / 2..(u64::from(second) + 1) * of.side / 2;
                 let slice = if columns { s![.., half.clone()] } else { s![half.clone()] };
                 let slices = (0..of.count).map(|n| (n.to_string(), slice.clone()));
+                let rows = if columns { 0..of.side } else { half };
+                if into {
+                    let (rows_len, columns_len) = (rows.end - rows.start, if columns { of.side / 2 } else { of.side });
+                    let tensor = |n: u64| Ok((n.to_string(), client.allocate(DType::F32, [rows_len, columns_len])?));
+                    let tensors = (0..of.count).map(tensor).collect::<Result<BundleMut, Error>>()?;
+                    let started = now_ns();
+                    let fetch = client.fetch_sharded(STATE).slices(slices).timeout(PATIENCE).into(tensors);
+                    let fetched = fetch.call().map_err(Error::from)?;
+                    let ended = now_ns();
+                    check(of, |name| fetched.tensors().get(name)?.as_slice().ok(), rows)?;
+                    return Ok(Answer::Times { ns: vec![started, ended], copied: fetched.report().copied });
+                }
                 let started = now_ns();
                 let fetched = client.fetch_sharded(STATE).slices(slices).timeout(PATIENCE).call()?;
                 let ended = now_ns();
-                check(of, &fetched, if columns { 0..of.side } else { half })?;
+                check(of, |name| fetched.get(name)?.as_slice().ok(), rows)?;
                 Ok(Answer::Times { ns: vec![started, ended], copied: fetched.report().copied })
             }
             Reshard::FetchBundles { of, second } => {
@@ -87,7 +101,7 @@ impl Reshard {
                 }
                 let ended = now_ns();
                 for (rank, bundle) in ranks.zip(&fetched) {
-                    check(of, bundle, of.rows(rank))?;
+                    check(of, |name| bundle.get(name)?.as_slice().ok(), of.rows(rank))?;
                 }
                 let copied = fetched.iter().map(|bundle| bundle.report().copied).sum();
                 Ok(Answer::Times { ns: vec![started, ended], copied })
@@ -117,10 +131,14 @@ fn push(client: &BlockingClient, of: Matrices, rank: u32) -> Result<Answer, Fail
 }
 
 /// Looks at the first and the last element of each row.
-fn check(of: Matrices, fetched: &FetchedBundle, rows: std::ops::Range<u64>) -> Result<(), Failed> {
+fn check<'a>(
+    of: Matrices,
+    fetched: impl Fn(&str) -> Option<&'a [f32]>,
+    rows: std::ops::Range<u64>,
+) -> Result<(), Failed> {
     let row_count = usize::try_from(rows.end - rows.start)?;
     for n in 0..of.count {
-        let tensor = fetched.get(&n.to_string()).ok_or("a matrix is missing")?.as_slice::<f32>()?;
+        let tensor = fetched(&n.to_string()).ok_or("a matrix is missing")?;
         let row_len = tensor.len() / row_count;
         let is_right = |(row, elements): (u64, &[f32])| {
             let expected = Some((row + n) as f32);

@@ -11,6 +11,7 @@ use super::read::{ReadStream, read_all};
 use super::reshard::Reshard;
 use super::shuffle::{Shuffle, Shuffler};
 use super::slices::Slices;
+use super::states::States;
 use crate::clock::now_ns;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -149,6 +150,8 @@ pub enum WorkerTask {
     Slices(Slices),
     /// A task with a sharded state.
     Reshard(Reshard),
+    /// Pushes a state, or fetches it into tensors.
+    States(States),
     /// A task in an exchange of record batches.
     Shuffle(Shuffle),
     /// Publishes many small tensors under keys of 32 bytes. Rank 2, 64 bytes each.
@@ -219,6 +222,7 @@ impl Worker {
             WorkerTask::FetchBundles(bundles) => bundles.fetch(client),
             WorkerTask::Slices(slices) => slices.perform(client),
             WorkerTask::Reshard(task) => task.perform(client),
+            WorkerTask::States(task) => task.perform(client),
             WorkerTask::Shuffle(task) => self.shuffler.perform(task, client),
             WorkerTask::Publish { count } => batches::publish(client, count),
         }

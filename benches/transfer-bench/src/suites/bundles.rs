@@ -1,9 +1,11 @@
 //! A bundle of 100,000 tensors of 1 KiB, beside one tensor of as many bytes: pushed from memory outside of the arena, then
 //! fetched on the same host and over TCP, with a look at an element of each tensor.
 //!
+//! Then come [states](states) that are fetched into tensors of the reader.
+//!
 //! The bytes are the same, so the difference is the cost of the bundle's table, of its checks, and of a view for each tensor.
 
-use super::{KIB, MIB, pair, worker};
+use super::{KIB, MIB, pair, states, worker};
 use crate::actor::answer::Answer;
 use crate::actor::bundles::Bundles;
 use crate::actor::worker::WorkerTask;
@@ -49,7 +51,8 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
         of_local.measure(&mut local);
         of_remote.measure(&mut remote);
     }
-    Ok(vec![local, remote])
+    let into = states::run(bench)?;
+    Ok([local, remote].into_iter().chain(into).collect())
 }
 
 /// The times of the bundle and of the tensor, in microseconds.

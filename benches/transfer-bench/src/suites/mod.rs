@@ -37,6 +37,7 @@ pub mod reshard;
 pub mod scale;
 pub mod shm;
 pub mod slices;
+mod states;
 pub mod sweep;
 pub mod tcp;
 pub mod verbs;

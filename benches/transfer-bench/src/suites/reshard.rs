@@ -33,25 +33,34 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
         rank.ask(WorkerTask::Reshard(Reshard::Push { of, rank: n }))?;
         ranks.push(rank);
     }
-    let mut readers = [worker(&bench.stage, &b, "reader-0", 0)?, worker(&bench.stage, &b, "reader-1", 0)?];
+    let arena = of.len_bytes() / 2 + 32 * MIB;
+    let mut readers = [worker(&bench.stage, &b, "reader-0", arena)?, worker(&bench.stage, &b, "reader-1", arena)?];
     let rate = |what: &str, goal| Figure::beside(what, Unit::GigabytesPerSecond, Versus::Ratio, Goal::AtLeast(goal));
-    let mut rows = rate("rows of 8 ranks to halves of the rows", 0.9);
-    let mut columns = rate("rows of 8 ranks to halves of the columns", 0.6);
+    let mut rows = rate("rows of 8 ranks to halves of the rows, into the readers' tensors", 0.9);
+    let mut columns = rate("  to halves of the columns, into the readers' tensors", 0.6);
+    let beside = |what: &str| Figure::beside(what, Unit::GigabytesPerSecond, Versus::Ratio, Goal::Open);
+    let mut copied_rows = beside("  to halves of the rows, into memory of the client");
+    let mut copied_columns = beside("  to halves of the columns, into memory of the client");
     let each = |what: &str| Figure::alone(what, Unit::Each, Goal::Open);
     let mut moved = each("  bytes that moved, per byte");
     let mut copied = each("  copied by a CPU, per byte");
     for run in 0..bench.runs {
         bench.says(format!("run {} of {}", run + 1, bench.runs));
         let (mut of_bundles, mut of_rows, mut of_columns) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut of_copied_rows, mut of_copied_columns) = (Vec::new(), Vec::new());
         // The first round makes names and memory known, and is not measured.
         for round in 0..=bench.pick(3, 1) {
             let bundles = fetch(of, &b, &mut readers, |second| Reshard::FetchBundles { of, second })?;
-            let halves = fetch(of, &b, &mut readers, |second| Reshard::Fetch { of, second, columns: false })?;
-            let across = fetch(of, &b, &mut readers, |second| Reshard::Fetch { of, second, columns: true })?;
+            let mut half =
+                |columns, into| fetch(of, &b, &mut readers, |second| Reshard::Fetch { of, second, columns, into });
+            let (halves, across) = (half(false, true)?, half(true, true)?);
+            let (beside_rows, beside_columns) = (half(false, false)?, half(true, false)?);
             if round > 0 {
                 of_bundles.push(bundles.rate);
                 of_rows.push(halves.rate);
                 of_columns.push(across.rate);
+                of_copied_rows.push(beside_rows.rate);
+                of_copied_columns.push(beside_columns.rate);
                 moved.run((halves.moved + across.moved) as f64 / (2 * of.len_bytes()) as f64);
                 copied.run((halves.copied + across.copied) as f64 / (2 * of.len_bytes()) as f64);
             }
@@ -59,8 +68,10 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
         let contiguous = percentile(&mut of_bundles, 50.0);
         rows.run_beside(percentile(&mut of_rows, 50.0), contiguous);
         columns.run_beside(percentile(&mut of_columns, 50.0), contiguous);
+        copied_rows.run_beside(percentile(&mut of_copied_rows, 50.0), contiguous);
+        copied_columns.run_beside(percentile(&mut of_copied_columns, 50.0), contiguous);
     }
-    Ok(vec![rows, columns, moved, copied])
+    Ok(vec![rows, columns, copied_rows, copied_columns, moved, copied])
 }
 
 /// A fetch of both readers at once.
