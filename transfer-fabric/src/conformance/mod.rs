@@ -68,7 +68,7 @@ macro_rules! conformance_tests {
             connecting: connects_in_both_directions, connected_is_reported_first, states_are_checked, bad_offers_are_refused, disconnect_is_reported_to_both_sides,
                 a_dead_peer_is_noticed, dead_link_refuses_posts, many_links_at_once, sleeper_is_woken;
             memory: registers_once, slices_are_checked, grants_are_reported, every_revoke_is_reported, grants_end_one_by_one,
-                deregistering_takes_grants_back, read_only_memory_is_not_granted;
+                closed_memory_is_its_owners_again, deregistering_takes_grants_back, read_only_memory_is_not_granted;
             transfers: writes_of_many_sizes, a_large_write, gather_lists_are_placed_in_order, immediates_come_after_what_was_written,
                 completion_means_placed, messages_arrive_in_order, limits_are_reported, a_full_queue_recovers,
                 both_directions_at_once;

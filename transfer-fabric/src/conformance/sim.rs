@@ -101,3 +101,10 @@ mod three_rails_of_two_devices {
 mod two_rails_with_one_key_each {
     crate::conformance_tests!(super::railed(super::Grants::Delayed, &[0, 1], super::Isolation::Segment));
 }
+
+/// An owner that has its memory back before it is closed (`ReturnsBeforeClosed` of the protocol) finds a peer's bytes in it.
+#[test]
+#[should_panic(expected = "was written by a peer")]
+fn memory_that_is_returned_before_it_is_closed_is_written() {
+    super::memory::memory_is_returned_before_it_is_closed(SimRig::new(Grants::Delayed));
+}
