@@ -122,6 +122,20 @@
 //! # Ok(())
 //! # }
 //! ```
+//! Tensors of a bundle, slices of them, and what ranks have of a sharded state land in the same way, also in parts of tensors:
+//! ```no_run
+//! # use transfer_client::{BundleMut, Client, DType, Error, s};
+//! # async fn example(client: Client) -> Result<(), Error> {
+//! let fused = client.allocate(DType::F32, [768, 256])?;
+//! let into: BundleMut = [("qkv".to_owned(), fused)].into_iter().collect();
+//! let fetch = client.fetch_bundle("layer0").into(into);
+//! let fetch = fetch.at("q", "qkv", s![..256]).at("k", "qkv", s![256..512]).at("v", "qkv", s![512..]);
+//! for (name, landing) in fetch.await?.landings() {
+//!     println!("{name}: {landing}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # Versions of one key
 //! A [`Publisher`] has the options of all pushes of a key. A [`Subscriber`] returns each version at most once: weights that

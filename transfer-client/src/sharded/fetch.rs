@@ -30,6 +30,10 @@ use transfer_core::tensor::{Key, Name, Select, Slice, TensorName, Version};
 /// The number of requests under way at the same time.
 const AT_ONCE: usize = 4;
 
+/// The number of those that land in memory of the caller. They take no room in the pool, and one that waits for its grants does not
+/// hold up the link.
+const INTO_AT_ONCE: usize = 16;
+
 /// The slowest rate at which a request is waited for, in bytes per second, beyond the time after which a rank counts as gone.
 const SLOWEST: u64 = 4 << 20;
 
@@ -413,7 +417,8 @@ impl OfState {
                 };
                 (at, fetched)
             };
-            io.each(0..asks.len(), AT_ONCE, fetch, |(at, fetched)| {
+            let at_once = if into.is_some() { INTO_AT_ONCE } else { AT_ONCE };
+            io.each(0..asks.len(), at_once, fetch, |(at, fetched)| {
                 let ask = &asks[at];
                 match fetched {
                     Ok(Brought::Slices(slices)) => result.take(ask, &slices)?,

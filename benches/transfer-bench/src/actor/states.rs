@@ -3,7 +3,7 @@
 use super::answer::{Answer, Failed, PATIENCE};
 use crate::clock::now_ns;
 use serde::{Deserialize, Serialize};
-use transfer_client::{BlockingClient, BundleMut, BundleTensor, DType, Error};
+use transfer_client::{BlockingClient, BundleMut, BundleTensor, DType, Error, FetchBundleInto, s};
 
 const STATE: &str = "states/state";
 
@@ -28,7 +28,7 @@ pub enum States {
         /// Whether it lies in the arena.
         in_arena: bool,
     },
-    /// Fetches it into tensors of the arena.
+    /// Fetches it into parts of one tensor of the arena, as into a flat parameter: in the order of the state they are one run.
     Into {
         /// The version.
         of: State,
@@ -55,17 +55,18 @@ impl States {
         match self {
             States::Push { of, in_arena } => push(client, of, in_arena),
             States::Into { of } => {
-                let into = of.allocate(client)?;
+                let flat = client.allocate(DType::F32, [of.count, of.elements])?;
                 let started = now_ns();
-                let fetch = client.fetch_bundle(STATE).exactly(of.version).timeout(PATIENCE).into(into);
-                let fetched = fetch.call().map_err(Error::from)?;
+                let fetch = client.fetch_bundle(STATE).exactly(of.version).timeout(PATIENCE);
+                let fetch = fetch.into([("flat".to_owned(), flat)].into_iter().collect());
+                let placed =
+                    |fetch: FetchBundleInto<BlockingClient>, (n, name): (u64, String)| fetch.at(&name, "flat", s![n]);
+                let fetched = (0..).zip(of.names()).fold(fetch, placed).call().map_err(Error::from)?;
                 let ended = now_ns();
-                let value = of.version as f32;
-                for (_, tensor) in fetched.tensors().iter() {
-                    let elements = tensor.as_slice::<f32>()?;
-                    if elements.first() != Some(&value) || elements.last() != Some(&value) {
-                        return Err("the tensors have other elements".into());
-                    }
+                let flat = fetched.tensors().get("flat").ok_or("the tensor is gone")?.as_slice::<f32>()?;
+                let (value, len) = (of.version as f32, usize::try_from(of.elements)?);
+                if !flat.chunks(len).all(|one| one.first() == Some(&value) && one.last() == Some(&value)) {
+                    return Err("the tensors have other elements".into());
                 }
                 Ok(Answer::Times { ns: vec![started, ended], copied: fetched.report().copied })
             }

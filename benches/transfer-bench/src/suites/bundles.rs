@@ -51,6 +51,8 @@ pub fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
         of_local.measure(&mut local);
         of_remote.measure(&mut remote);
     }
+    // The next ones have the same names.
+    drop((sender, near, far, a, b));
     let into = states::run(bench)?;
     Ok([local, remote].into_iter().chain(into).collect())
 }

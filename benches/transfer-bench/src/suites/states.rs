@@ -1,4 +1,4 @@
-//! States that are fetched into tensors of the reader: 500 MB in 300 tensors, from another node over TCP, into the memory of a worker
+//! States that are fetched into parts of a tensor of the reader: 500 MB in 300 tensors, from another node over TCP, into the memory of a worker
 //! with a sidecar inside, beside a bare socket; the same on one host, beside memcpy; and 1 GiB in 64 tensors between two nodes with
 //! default settings, pushed from memory outside of the arena, beside memcpy.
 
@@ -26,10 +26,10 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
 fn many(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     let of = State { count: 300, elements: bench.pick(416_000, 41_600), version: 0 };
     let arena = of.len_bytes() + 32 * MIB;
-    let (mut sender, url) = embed(bench, "sender", None, 2 * arena)?;
+    let (mut sender, url) = embed(bench, "sender", None, 4 * arena)?;
     let (mut far, _) = embed(bench, "far", Some(&url), arena)?;
     let rate = |what: &str| Figure::beside(what, Unit::GigabytesPerSecond, Versus::Ratio, Goal::AtLeast(0.95));
-    let mut remote = rate("500 MB in 300 tensors into an embedded worker's tensors, over TCP");
+    let mut remote = rate("500 MB in 300 tensors into the memory of an embedded worker, over TCP");
     let mut copied = Figure::alone("  copied by a CPU, per byte", Unit::Each, Goal::Open);
     let mut local = rate("the same on one host");
     let mut version = 0;
@@ -64,7 +64,7 @@ fn large(bench: &Bench) -> Result<Vec<Figure>, BenchError> {
     let (a, b) = pair(&bench.stage, &[])?;
     let mut sender = worker(&bench.stage, &a, "sender", 2 * of.len_bytes() + 64 * MIB)?;
     let mut far = worker(&bench.stage, &b, "far", of.len_bytes() + 64 * MIB)?;
-    let what = "1 GiB in 64 tensors, pushed and fetched into tensors, over TCP";
+    let what = "1 GiB in 64 tensors, pushed and fetched into memory, over TCP";
     let mut figure = Figure::beside(what, Unit::Micros, Versus::Ratio, Goal::AtMost(2.5));
     let mut version = 0;
     for run in 0..bench.runs {
