@@ -158,7 +158,7 @@ impl Bench {
                         std::process::exit(1);
                     }
                     Action::Host(HostAction::Control(Control::Claim(Claim { key, .. }))) => {
-                        self.node.directory_news(self.now(), DirectoryNews::Claimed { key, result: Ok(()) });
+                        self.node.directory_news(self.now(), DirectoryNews::Claimed { key, result: Ok(1) });
                     }
                     _ => {}
                 }

@@ -183,6 +183,7 @@ fn late_answer_is_ignored_and_second_answer_ends_the_link() {
         tenant: rustix::process::geteuid().as_raw().to_string(),
         resident: true,
         takeover: false,
+        entered: 0,
     }));
     let attached = runtime.block_on(async {
         let channel = Endpoint::from_shared(url).expect("an address").connect().await.expect("the directory is there");

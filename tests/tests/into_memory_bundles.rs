@@ -228,6 +228,7 @@ impl Owner {
             tenant: rustix::process::geteuid().as_raw().to_string(),
             resident: true,
             takeover: false,
+            entered: 0,
         });
         let attached = runtime.block_on(async {
             let channel = Endpoint::from_shared(url).expect("an address").connect().await.expect("a directory");

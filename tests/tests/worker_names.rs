@@ -17,7 +17,7 @@ async fn reached(address: &str) -> Channel {
 
 fn claim(key: &str, owner: &str, takeover: bool) -> node_item::Item {
     let (key, owner, tenant) = (key.into(), owner.into(), "0".into());
-    node_item::Item::Claim(v1::Claim { claim: 1, key, owner, takeover, resident: true, tenant })
+    node_item::Item::Claim(v1::Claim { claim: 1, key, owner, takeover, resident: true, tenant, entered: 0 })
 }
 
 /// The directory's host restarts, and the stranger attaches before the node whose worker has the name.

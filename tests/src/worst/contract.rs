@@ -106,7 +106,7 @@ fn items(victim: &str) -> Vec<node_item::Item> {
         }
         for (resident, takeover) in [(false, false), (true, false), (false, true), (true, true)] {
             let (key, owner, tenant) = (key("there/0"), worker.clone(), tenant.to_string());
-            let claim = v1::Claim { claim: 1, key, owner, takeover, resident, tenant };
+            let claim = v1::Claim { claim: 1, key, owner, takeover, resident, tenant, entered: 0 };
             items.push(node_item::Item::Claim(claim));
         }
         let tenant = tenant.to_string();

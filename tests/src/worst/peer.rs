@@ -386,7 +386,15 @@ impl Peer {
 
     fn claim_of(&mut self, key: String, tenant: &str, takeover: bool) -> node_item::Item {
         let (claim, owner) = (self.next(), format!("{}-worker", self.name));
-        node_item::Item::Claim(v1::Claim { claim, key, owner, tenant: tenant.into(), resident: true, takeover })
+        node_item::Item::Claim(v1::Claim {
+            claim,
+            key,
+            owner,
+            tenant: tenant.into(),
+            resident: true,
+            takeover,
+            entered: 0,
+        })
     }
 
     fn claim(&mut self, notes: &mut Notes<'_>) {

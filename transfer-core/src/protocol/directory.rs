@@ -16,6 +16,8 @@ pub struct Claim {
     pub resident: bool,
     /// Whether to take the key from its present owner. The present owner's node is sent [`DirectoryNews::KeyLost`].
     pub takeover: bool,
+    /// The number by which a directory has entered the key for this owner and node before, or 0.
+    pub entered: u64,
 }
 
 /// The directory's refusal of a claim.
@@ -77,8 +79,8 @@ pub enum DirectoryNews {
     Claimed {
         /// The key.
         key: Key,
-        /// `Ok` if this node now has the entry.
-        result: Result<(), ClaimRefused>,
+        /// `Ok` if this node now has the entry, with the entry's number; 0 if the key was granted without the directory.
+        result: Result<u64, ClaimRefused>,
     },
     /// A key of this node now has another owner, or the same owner at another node.
     KeyLost {

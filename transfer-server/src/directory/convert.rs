@@ -25,7 +25,7 @@ pub(super) fn local_of(status: &tonic::Status) -> Option<String> {
 }
 
 /// The version of the messages of Attach. Both sides must speak the same version.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// The longest reason that is kept from a message of the directory, in characters.
 const LONGEST_WHY: usize = 512;
@@ -59,7 +59,8 @@ pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
         NodeOneof::Hello(_) => return Err(BadItem::Hello),
         NodeOneof::Claim(c) => {
             let (key, owner, tenant) = (Key::of_directory(&c.key)?, Name::new(&c.owner)?, Name::new(&c.tenant)?);
-            let claim = Claim { key, owner, tenant, resident: c.resident, takeover: c.takeover };
+            let (resident, takeover, entered) = (c.resident, c.takeover, c.entered);
+            let claim = Claim { key, owner, tenant, resident, takeover, entered };
             NodeItem::Claim { number: c.claim, claim }
         }
         NodeOneof::Unclaim(u) => NodeItem::Request(DirectoryRequest::Unclaim { key: Key::of_directory(&u.key)? }),
@@ -127,9 +128,9 @@ fn request_message(request: DirectoryRequest) -> NodeOneof {
 pub(crate) fn node_update(items: Vec<NodeItem>) -> v1::NodeUpdate {
     let message = |item| {
         let item = match item {
-            NodeItem::Claim { number, claim: Claim { key, owner, tenant, resident, takeover } } => {
+            NodeItem::Claim { number, claim: Claim { key, owner, tenant, resident, takeover, entered } } => {
                 let (key, owner, tenant) = (key.to_string(), owner.to_string(), tenant.to_string());
-                NodeOneof::Claim(v1::Claim { claim: number, key, owner, takeover, resident, tenant })
+                NodeOneof::Claim(v1::Claim { claim: number, key, owner, takeover, resident, tenant, entered })
             }
             NodeItem::Request(request) => request_message(request),
             NodeItem::WorkerUp { worker, tenant, entered } => {
@@ -296,6 +297,7 @@ mod tests {
                     tenant: Name::of_number(0),
                     resident: true,
                     takeover: true,
+                    entered: 7,
                 },
             },
             NodeItem::Request(DirectoryRequest::Unclaim { key: key.clone() }),

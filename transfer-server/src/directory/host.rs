@@ -348,7 +348,7 @@ mod tests {
         let (key, owner) = (Key::new(key).unwrap(), Name::new("w").unwrap());
         NodeItem::Claim {
             number: claim,
-            claim: Claim { key, owner, tenant: Name::of_number(0), resident: true, takeover: false },
+            claim: Claim { key, owner, tenant: Name::of_number(0), resident: true, takeover: false, entered: 0 },
         }
     }
 

@@ -145,7 +145,7 @@ impl Ledger {
     fn without_it(&self, key: Key) -> DirectoryEvent {
         let result = match (key.reserved_for(), &self.alone) {
             (Some(_), Some(why)) => Err(ClaimRefused::Unreachable(why.clone())),
-            _ => Ok(()),
+            _ => Ok(0),
         };
         claimed(key, result)
     }
@@ -195,7 +195,7 @@ impl Ledger {
         let mut news = Vec::new();
         while let Some((claim, key)) = self.keys.pop_overdue(now, patience) {
             self.overdue.push_back((claim, key.clone()));
-            news.push(claimed(key, Ok(())));
+            news.push(claimed(key, Ok(0)));
         }
         news
     }
@@ -210,21 +210,18 @@ impl Ledger {
         match answer {
             // The client answers the ping.
             Answer::Ping { .. } => None,
-            Answer::Claimed { number, .. } => match self.answered(number)? {
-                (key, false) => Some(claimed(key, Ok(()))),
-                // The grant was reported before.
-                (_, true) => None,
-            },
+            // Where the grant was reported before, the entry's number is news.
+            Answer::Claimed { number, sequence } => Some(claimed(self.answered(number)?, Ok(sequence))),
             Answer::ClaimRefused { number, owner, node } => {
-                let (key, _) = self.answered(number)?;
+                let key = self.answered(number)?;
                 Some(claimed(key, Err(ClaimRefused::Owned { owner, node })))
             }
             Answer::ClaimDenied { number, why } => {
-                let (key, _) = self.answered(number)?;
+                let key = self.answered(number)?;
                 Some(claimed(key, Err(ClaimRefused::Denied(why.to_string()))))
             }
             Answer::ClaimFull { number, why } => {
-                let (key, _) = self.answered(number)?;
+                let key = self.answered(number)?;
                 Some(claimed(key, Err(ClaimRefused::Full(why.to_string()))))
             }
             Answer::Lost { key, owner } => Some(DirectoryNews::KeyLost { key, owner }.into()),
@@ -272,17 +269,17 @@ impl Ledger {
         None
     }
 
-    /// Returns the key of an answered claim, and whether the key was granted before.
-    fn answered(&mut self, claim: u64) -> Option<(Key, bool)> {
+    /// Returns the key of an answered claim.
+    fn answered(&mut self, claim: u64) -> Option<Key> {
         if let Some((_, key)) = self.overdue.pop_front_if(|(overdue, _)| *overdue == claim) {
-            return Some((key, true));
+            return Some(key);
         }
         // A claim in neither log was given up before the answer came.
-        self.keys.answered(claim).or_else(|| self.counters.answered(claim)).map(|key| (key, false))
+        self.keys.answered(claim).or_else(|| self.counters.answered(claim))
     }
 }
 
-fn claimed(key: Key, result: Result<(), ClaimRefused>) -> DirectoryEvent {
+fn claimed(key: Key, result: Result<u64, ClaimRefused>) -> DirectoryEvent {
     DirectoryNews::Claimed { key, result }.into()
 }
 
@@ -305,11 +302,17 @@ mod tests {
             tenant: Name::of_number(0),
             resident: true,
             takeover: false,
+            entered: 0,
         })
     }
 
-    fn claimed(k: &str) -> Option<DirectoryEvent> {
-        Some(DirectoryEvent::Directory(DirectoryNews::Claimed { key: key(k), result: Ok(()) }))
+    fn claimed(k: &str, entered: u64) -> Option<DirectoryEvent> {
+        Some(DirectoryEvent::Directory(DirectoryNews::Claimed { key: key(k), result: Ok(entered) }))
+    }
+
+    /// A key that is granted without the directory.
+    fn granted(k: &str) -> DirectoryEvent {
+        claimed(k, 0).unwrap()
     }
 
     /// Returns the name of a counter.
@@ -342,9 +345,9 @@ mod tests {
             again,
             [first[0].clone(), first[1].clone(), NodeItem::Request(DirectoryRequest::Unclaim { key: key("a") })]
         );
-        assert_eq!(ledger.answer(Answer::Claimed { number: 1, sequence: 1 }), claimed("a"));
+        assert_eq!(ledger.answer(Answer::Claimed { number: 1, sequence: 1 }), claimed("a", 1));
         assert_eq!(ledger.attached(now).len(), 2);
-        assert_eq!(ledger.answer(Answer::Claimed { number: 2, sequence: 2 }), claimed("b"));
+        assert_eq!(ledger.answer(Answer::Claimed { number: 2, sequence: 2 }), claimed("b", 2));
         assert_eq!(ledger.attached(now), []);
         assert_eq!(ledger.answer(Answer::Claimed { number: 2, sequence: 2 }), None);
     }
@@ -360,6 +363,7 @@ mod tests {
                 tenant: Name::of_number(0),
                 resident: false,
                 takeover: false,
+                entered: 0,
             })
         };
         ledger.ask(claim("a"), now);
@@ -367,10 +371,10 @@ mod tests {
         ledger.ask(count(), now);
         let (answer, mut heard) = oneshot::channel();
         ledger.ask(DirectoryCommand::WorkerUp { worker: name("w"), tenant: Name::of_number(0), answer }, now);
-        assert_eq!(ledger.go_on_alone("gone"), [claimed("a").unwrap(), unreachable(counter())]);
+        assert_eq!(ledger.go_on_alone("gone"), [granted("a"), unreachable(counter())]);
         assert_eq!(heard.try_recv(), Ok(Ok(())));
         // From then on the node answers at once.
-        assert_eq!(ledger.ask(claim("b"), now), Next::Notify(claimed("b").unwrap()));
+        assert_eq!(ledger.ask(claim("b"), now), Next::Notify(granted("b")));
         assert_eq!(ledger.ask(count(), now), Next::Notify(unreachable(counter())));
         let (answer, mut heard) = oneshot::channel();
         ledger.ask(DirectoryCommand::WorkerUp { worker: name("v"), tenant: Name::of_number(0), answer }, now);
@@ -399,13 +403,15 @@ mod tests {
             tenant: Name::of_number(0),
             resident: false,
             takeover: false,
+            entered: 0,
         });
         ledger.ask(count, start);
         assert_eq!(ledger.waits_since(), Some(start));
         let news = ledger.grant_overdue(start + patience, patience);
-        assert_eq!(news, [claimed("a").unwrap(), claimed("b").unwrap()]);
+        assert_eq!(news, [granted("a"), granted("b")]);
         assert_eq!(ledger.waits_since(), Some(start + Duration::from_secs(2)));
-        assert_eq!(ledger.answer(Answer::Claimed { number: 1, sequence: 1 }), None);
+        // The grant was reported, the entry's number was not.
+        assert_eq!(ledger.answer(Answer::Claimed { number: 1, sequence: 1 }), claimed("a", 1));
         let (owner, node) = (name("x"), name("n"));
         let refused = Answer::ClaimRefused { number: 2, owner: owner.clone(), node: node.clone() };
         let late = DirectoryEvent::Directory(DirectoryNews::Claimed {
@@ -414,8 +420,8 @@ mod tests {
         });
         assert_eq!(ledger.answer(refused.clone()), Some(late));
         assert_eq!(ledger.answer(refused), None);
-        assert_eq!(ledger.answer(Answer::Claimed { number: 3, sequence: 3 }), claimed("c"));
-        let made = DirectoryEvent::Directory(DirectoryNews::Claimed { key: counter(), result: Ok(()) });
+        assert_eq!(ledger.answer(Answer::Claimed { number: 3, sequence: 3 }), claimed("c", 3));
+        let made = DirectoryEvent::Directory(DirectoryNews::Claimed { key: counter(), result: Ok(4) });
         assert_eq!(ledger.answer(Answer::Claimed { number: 4, sequence: 4 }), Some(made));
         // The worker's name was granted because no answer came.
         let (answer, heard) = oneshot::channel();

@@ -231,15 +231,20 @@ impl Registry {
             return;
         }
         match item {
-            NodeItem::Claim { number, claim: Claim { key, owner, tenant, resident, takeover } } => {
+            NodeItem::Claim { number, claim: Claim { key, owner, tenant, resident, takeover, entered } } => {
                 if let Some(why) = self.too_many_keys(from, &key) {
                     return answer(from, Answer::ClaimFull { number, why: why.into() });
                 }
                 let whose = (owner.clone(), tenant);
                 let claimed = self.may_claim(from, &key, &whose.1);
                 let claimed = claimed.and_then(|tenant| self.may_own(from, (&owner, tenant), resident));
-                match claimed.and_then(|()| self.claim(from, &key, &whose, takeover)) {
-                    Ok((sequence, before)) => {
+                match claimed.and_then(|()| self.claim(from, &key, &whose, takeover, entered)) {
+                    // The same worker has pushed it to another node since.
+                    Ok(None) => {
+                        answer(from, Answer::Claimed { number, sequence: entered });
+                        answer(from, Answer::Lost { key, owner });
+                    }
+                    Ok(Some((sequence, before))) => {
                         answer(from, Answer::Claimed { number, sequence });
                         if let Some(before) = before.filter(|node| *node != from) {
                             answer(before, Answer::Lost { key: key.clone(), owner });
@@ -361,8 +366,7 @@ impl Registry {
         entered: u64,
     ) -> Result<(u64, Option<NodeNo>), NotEntered> {
         let tenant = self.may_speak(from, tenant)?;
-        // This directory decided itself about a number of its own, and nobody can have a later one.
-        let earlier = if entered <= self.before_first { entered } else { 0 };
+        let earlier = self.earlier(entered);
         let holder = self.worker_of(worker, tenant);
         let other = holder.filter(|holder| holder.node != from);
         if let Some(at) = other.filter(|other| other.earlier >= earlier).and_then(|other| self.nodes.get(&other.node)) {
@@ -420,35 +424,51 @@ impl Registry {
         Ok(known)
     }
 
-    /// Enters a key. Returns the entry's number, and the node that had the key before.
+    /// Returns the number by which an earlier directory has entered a key or a worker, or 0. This directory decided itself about
+    /// a number of its own, and nobody can have a later one.
+    fn earlier(&self, entered: u64) -> u64 {
+        if entered <= self.before_first { entered } else { 0 }
+    }
+
+    /// Enters a key. Returns the entry's number, and the node that had the key before; `None` if the same owner has a later
+    /// entry at another node.
     fn claim(
         &mut self,
         from: NodeNo,
         key: &Key,
         owner: &Owner,
         takeover: bool,
-    ) -> Result<(u64, Option<NodeNo>), NotEntered> {
+        entered: u64,
+    ) -> Result<Option<(u64, Option<NodeNo>)>, NotEntered> {
         let holder = self.entries.get(key.as_str());
-        let other = holder.and_then(|h| Some((self.owners.get(h.owner)?, self.nodes.get(&h.node)?)));
-        if let Some(((other, tenant), at)) = other.filter(|(other, _)| *other != owner) {
-            if !takeover {
-                return Err(NotEntered::Owned { owner: other.clone(), node: at.node.clone() });
+        let other = holder.and_then(|h| Some((h, self.owners.get(h.owner)?, self.nodes.get(&h.node)?)));
+        match other {
+            Some((holder, (other, tenant), at)) if (other, tenant) != (&owner.0, &owner.1) => {
+                // Both had it from an earlier directory, which gave it to this owner later.
+                let is_later = (1..self.earlier(entered)).contains(&holder.earlier) && *tenant == owner.1;
+                if !takeover && !is_later {
+                    return Err(NotEntered::Owned { owner: other.clone(), node: at.node.clone() });
+                }
+                if *tenant != owner.1 {
+                    let why = format!(
+                        "key {key:?} belongs to tenant {tenant}, and worker {:?} to tenant {}: nobody takes over another tenant's key",
+                        owner.0, owner.1
+                    );
+                    return Err(NotEntered::Denied(why));
+                }
             }
-            if *tenant != owner.1 {
-                let why = format!(
-                    "key {key:?} belongs to tenant {tenant}, and worker {:?} to tenant {}: nobody takes over another tenant's key",
-                    owner.0, owner.1
-                );
-                return Err(NotEntered::Denied(why));
+            Some((holder, ..)) if entered > 0 && holder.node != from && holder.first_entered() > entered => {
+                return Ok(None);
             }
+            _ => {}
         }
         self.sequence += 1;
-        let holder = Holder { owner: self.owners.take(owner), node: from, sequence: self.sequence };
+        let holder = Holder { owner: self.owners.take(owner), node: from, sequence: self.sequence, earlier: entered };
         let before = self.entries.insert(key, holder);
         if let Some(before) = before {
             self.owners.give_back(before.owner);
         }
-        Ok((self.sequence, before.map(|b| b.node)))
+        Ok(Some((self.sequence, before.map(|b| b.node))))
     }
 
     /// Returns the entry for a key.

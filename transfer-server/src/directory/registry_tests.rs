@@ -62,12 +62,58 @@ impl World {
                     tenant: Name::of_number(0),
                     resident: false,
                     takeover: false,
+                    entered: 0,
                 },
             },
         );
         assert_eq!(heard[0].0, from);
         heard.remove(0).1
     }
+}
+
+/// The claim of a node that had the key before.
+fn again(k: &str, owner: &str, tenant: &str, entered: u64) -> NodeItem {
+    let (key, owner, tenant) = (key(k), name(owner), name(tenant));
+    NodeItem::Claim { number: 8, claim: Claim { key, owner, tenant, resident: false, takeover: false, entered } }
+}
+
+// Promise: earlier-owner, seen to fail
+#[test]
+fn later_of_two_earlier_owners_gets_the_key_from_a_new_directory() {
+    let mut w = World::new();
+    let (a, b, c) = (w.attach("a", 1), w.attach("b", 1), w.attach("c", 1));
+    // This directory's numbers begin at 1001, so these are of an earlier one. There b took the key over, of which a was not told.
+    assert_eq!(w.say(a, again("k", "ps", "0", 40)), [(a, Answer::Claimed { number: 8, sequence: 1001 })]);
+    let lost = Answer::Lost { key: key("k"), owner: name("heir") };
+    assert_eq!(w.say(b, again("k", "heir", "0", 50)), [(b, Answer::Claimed { number: 8, sequence: 1002 }), (a, lost)]);
+    let refused = |number| Answer::ClaimRefused { number, owner: name("heir"), node: name("b") };
+    // A number that this directory has given, or nobody can have, proves nothing. Nobody gets another tenant's key.
+    for entered in [0, 40, 1001, 1003, u64::MAX] {
+        assert_eq!(w.say(a, again("k", "ps", "0", entered)), [(a, refused(8))], "{entered}");
+    }
+    assert_eq!(w.say(a, again("k", "ps", "5", 60)), [(a, refused(8))]);
+    // What this directory has granted itself is newer than all of them.
+    w.claim(c, "l", "new");
+    let refused = Answer::ClaimRefused { number: 8, owner: name("new"), node: name("c") };
+    assert_eq!(w.say(a, again("l", "ps", "0", 40)), [(a, refused)]);
+}
+
+// Promise: earlier-owner, seen to fail
+#[test]
+fn key_stays_where_its_owner_has_pushed_it_last() {
+    let mut w = World::new();
+    let (a, b) = (w.attach("a", 1), w.attach("b", 1));
+    let at = |w: &World| w.registry.key(&key("k")).unwrap().at.node.to_string();
+    let lost = Answer::Lost { key: key("k"), owner: name("ps") };
+    w.say(b, again("k", "ps", "0", 50));
+    let heard = w.say(a, again("k", "ps", "0", 40));
+    assert_eq!(heard, [(a, Answer::Claimed { number: 8, sequence: 40 }), (a, lost.clone())]);
+    assert_eq!(at(&w), "b");
+    // What is pushed now is newer than all of that.
+    w.claim(a, "k", "ps");
+    let heard = w.say(b, again("k", "ps", "0", 50));
+    assert_eq!(heard, [(b, Answer::Claimed { number: 8, sequence: 50 }), (b, lost)]);
+    assert_eq!(at(&w), "a");
 }
 
 // Promise: item-unclaim
@@ -123,6 +169,7 @@ fn a_watch_is_answered_once() {
                 tenant: Name::of_number(0),
                 resident: false,
                 takeover: false,
+                entered: 0,
             },
         },
     );
@@ -143,6 +190,7 @@ fn a_watch_is_answered_once() {
                 tenant: Name::of_number(0),
                 resident: false,
                 takeover: false,
+                entered: 0,
             },
         },
     );
@@ -172,7 +220,8 @@ fn entries_of_a_node_end_with_it() {
                     owner: name("ps"),
                     tenant: Name::of_number(0),
                     resident: false,
-                    takeover: false
+                    takeover: false,
+                    entered: 0
                 }
             }
         ),
@@ -218,7 +267,7 @@ fn worker_cannot_claim_by_a_name_entered_at_another_node() {
     w.claim(a, "k", "ps");
     let claim = |resident, takeover| NodeItem::Claim {
         number: 7,
-        claim: Claim { key: key("k"), owner: name("ps"), tenant: Name::of_number(0), resident, takeover },
+        claim: Claim { key: key("k"), owner: name("ps"), tenant: Name::of_number(0), resident, takeover, entered: 0 },
     };
     let refused = Answer::ClaimRefused { number: 7, owner: name("ps"), node: name("a") };
     assert_eq!(w.say(b, claim(true, false)), [(b, refused.clone())]);
@@ -257,7 +306,7 @@ fn worker_is_connected_to_one_node() {
 /// Makes a claim of a worker `ps` of this tenant.
 fn of_tenant(k: &str, tenant: &str, takeover: bool) -> NodeItem {
     let (key, owner, tenant) = (key(k), name("ps"), name(tenant));
-    NodeItem::Claim { number: 7, claim: Claim { key, owner, tenant, resident: false, takeover } }
+    NodeItem::Claim { number: 7, claim: Claim { key, owner, tenant, resident: false, takeover, entered: 0 } }
 }
 
 fn denied(heard: &[(NodeNo, Answer)]) -> String {
@@ -330,7 +379,7 @@ fn keys_of_a_node_are_bounded() {
         let (key, owner) = (Key::new(text).unwrap(), name(if takeover { "v" } else { "w" }));
         NodeItem::Claim {
             number: claim,
-            claim: Claim { key, owner, tenant: Name::of_number(0), resident: false, takeover },
+            claim: Claim { key, owner, tenant: Name::of_number(0), resident: false, takeover, entered: 0 },
         }
     };
     let entered = |heard: &[(NodeNo, Answer)]| matches!(heard[0], (_, Answer::Claimed { .. }));
@@ -451,7 +500,14 @@ fn worker_s_name_is_its_tenant_s() {
     // The name of one tenant's worker keeps no other tenant's worker from its keys.
     let claim = NodeItem::Claim {
         number: 7,
-        claim: Claim { key: key("k"), owner: name("ps"), tenant: name("7"), resident: true, takeover: false },
+        claim: Claim {
+            key: key("k"),
+            owner: name("ps"),
+            tenant: name("7"),
+            resident: true,
+            takeover: false,
+            entered: 0,
+        },
     };
     assert!(matches!(w.say(ours, claim)[..], [(_, Answer::Claimed { .. })]));
     assert_eq!(w.registry.counts().workers, 2);

@@ -70,6 +70,8 @@ pub(super) struct Home {
     pub(super) identity: u64,
     /// The tenant that it belongs to. Workers of other tenants may not use it.
     pub(super) tenant: Tenant,
+    /// The number of its entry in the directory.
+    entered: u64,
     /// Whether it belongs to the tenant, and counts. A roster does from its first commit on; before that it is kept only while
     /// somebody waits there.
     pub(super) is_made: bool,
@@ -117,7 +119,7 @@ impl Claims {
         self.homes.insert(key.clone(), node.clone());
     }
 
-    fn make(&mut self, key: &Key, tenant: Tenant, node: &Name, roster: Roster) -> Home {
+    fn make(&mut self, key: &Key, tenant: Tenant, node: &Name, roster: Roster, entered: u64) -> Home {
         let (place, number) = (self.made, self.identities);
         self.identities = self.identities.wrapping_add(1);
         let is_made = !matches!(key.reserved_for(), Some((ReservedFor::Roster, _)));
@@ -129,7 +131,7 @@ impl Claims {
             Some((ReservedFor::Roster, _)) => What::Roster(roster),
             _ => What::Counter(place),
         };
-        Home { identity: identity(node, self.incarnation, number), tenant, is_made, what }
+        Home { identity: identity(node, self.incarnation, number), tenant, entered, is_made, what }
     }
 
     fn count(&mut self, tenant: Tenant) {
@@ -176,14 +178,14 @@ impl Counters {
         if has_room {
             self.claims.open += 1;
             self.by_key.insert(key.clone(), Entry::Claiming(Claiming { tenant: Some(tenant), ..claiming }));
-            self.claim(key, tenant);
+            self.claim(key, tenant, 0);
         }
         has_room
     }
 
-    fn claim(&mut self, key: Key, tenant: Tenant) {
+    fn claim(&mut self, key: Key, tenant: Tenant, entered: u64) {
         let (owner, tenant) = (self.name.clone(), self.tenants.name(tenant));
-        let claim = Claim { key, owner, tenant, resident: false, takeover: false };
+        let claim = Claim { key, owner, tenant, resident: false, takeover: false, entered };
         self.act(HostAction::Control(Control::Claim(claim)));
     }
 
@@ -195,13 +197,13 @@ impl Counters {
     /// Claims everything that lives here again, because the directory is a new one.
     pub(crate) fn claim_all(&mut self) {
         let homes = self.by_key.iter().filter_map(|(key, entry)| match entry {
-            Entry::Home(home) => Some((key.clone(), home.tenant)),
+            Entry::Home(home) => Some((key.clone(), home.tenant, home.entered)),
             Entry::Claiming(_) => None,
         });
-        let mut keys: Vec<(Key, Tenant)> = homes.collect();
+        let mut keys: Vec<(Key, Tenant, u64)> = homes.collect();
         keys.sort_unstable();
-        for (key, tenant) in keys {
-            self.claim(key, tenant);
+        for (key, tenant, entered) in keys {
+            self.claim(key, tenant, entered);
         }
     }
 
@@ -212,7 +214,7 @@ impl Counters {
     }
 
     /// Handles the directory's answer to a claim.
-    pub(crate) fn claimed(&mut self, now: Time, key: &Key, result: Result<(), ClaimRefused>) {
+    pub(crate) fn claimed(&mut self, now: Time, key: &Key, result: Result<u64, ClaimRefused>) {
         match self.by_key.get_mut(key) {
             Some(Entry::Claiming(claiming)) => {
                 let claiming = std::mem::take(claiming);
@@ -225,9 +227,16 @@ impl Counters {
             Some(Entry::Home(_)) if matches!(result, Err(ClaimRefused::Owned { .. } | ClaimRefused::Denied(_))) => {
                 self.ended(now, key);
             }
-            Some(Entry::Home(_)) => {}
+            Some(Entry::Home(home)) => home.entered = result.unwrap_or(home.entered),
             None if result.is_ok() => self.unclaim(key),
             None => {}
+        }
+    }
+
+    /// Handles the loss of a name: another node had it from an earlier directory, and later than this one.
+    pub(crate) fn lost_name(&mut self, now: Time, key: &Key) {
+        if matches!(self.by_key.get(key), Some(Entry::Home(_))) {
+            self.ended(now, key);
         }
     }
 
@@ -271,9 +280,9 @@ impl Counters {
         }
     }
 
-    fn claim_answered(&mut self, now: Time, key: &Key, claiming: Claiming, result: Result<(), ClaimRefused>) {
+    fn claim_answered(&mut self, now: Time, key: &Key, claiming: Claiming, result: Result<u64, ClaimRefused>) {
         let refused = match (result, claiming.tenant) {
-            (Ok(()), Some(tenant)) if !claiming.ops.is_empty() || claiming.recites => {
+            (Ok(entered), Some(tenant)) if !claiming.ops.is_empty() || claiming.recites => {
                 match self.too_many(key, tenant) {
                     // A roster is made by its first commit.
                     Some(failure) if !matches!(key.reserved_for(), Some((ReservedFor::Roster, _))) => {
@@ -282,7 +291,7 @@ impl Counters {
                     }
                     _ => {
                         let roster = Roster::new(self.limits.unfinished_versions, self.rules, now);
-                        let home = self.claims.make(key, tenant, &self.name, roster);
+                        let home = self.claims.make(key, tenant, &self.name, roster, entered);
                         self.by_key.insert(key.clone(), Entry::Home(home));
                         self.recite_here(now, key);
                         for (link, tenant, ask) in claiming.recited {
@@ -299,7 +308,7 @@ impl Counters {
                     }
                 }
             }
-            (Ok(()), _) => {
+            (Ok(_), _) => {
                 // Every operation that wanted the name has ended.
                 self.unclaim(key);
                 return self.not_home(key, claiming.peers);

@@ -65,7 +65,7 @@ fn home() -> (Counters, u64) {
     let mut home = node("home", "away");
     home.begin(NOW, op(1), (counter(), TENANT), CounterAsk::Open);
     assert_eq!(outcome(&mut home), (1, vec![]), "the directory is asked");
-    home.claimed(NOW, &counter(), Ok(()));
+    home.claimed(NOW, &counter(), Ok(1));
     let (_, ended) = outcome(&mut home);
     let [(_, Ok(Outcome::Opened(_, identity)))] = &ended[..] else { panic!("{ended:?}") };
     let identity = *identity;
@@ -148,7 +148,7 @@ fn barrier_waits_for_all_members_that_have_not_left() {
     let mut home = node("home", "away");
     let wait = |home: &mut Counters, n| home.begin(NOW, op(n), (barrier(), TENANT), CounterAsk::Wait { members: 2 });
     wait(&mut home, 1);
-    home.claimed(NOW, &barrier(), Ok(()));
+    home.claimed(NOW, &barrier(), Ok(1));
     assert_eq!(home.waits_for(op(1)).unwrap(), "1 of 2 members to arrive at it");
     home.give_up(op(1));
     home.asked(NOW, LINK, 9, (barrier(), TENANT), Request::Wait { members: 2 });
@@ -223,7 +223,7 @@ fn ask_roster(home: &mut Counters, n: u64, tenant: Tenant, ask: RosterAsk) -> (V
         for effect in effects {
             match effect {
                 Effect::Do(Action::Host(HostAction::Control(Control::Claim(_)))) => {
-                    home.claimed(NOW, &roster_key(), Ok(()));
+                    home.claimed(NOW, &roster_key(), Ok(1));
                 }
                 Effect::Do(Action::Host(HostAction::Control(Control::Directory(_)))) => given_back += 1,
                 Effect::Ended(op, outcome) => ended.push((op, Ok(outcome))),
@@ -271,10 +271,10 @@ fn questions_that_wait_for_one_claim_are_all_answered() {
         home.begin(NOW, op(n), (roster_key(), TENANT), CounterAsk::Roster(RosterAsk::Look));
     }
     assert_eq!(outcome(&mut home), (1, vec![]));
-    home.claimed(NOW, &roster_key(), Ok(()));
+    home.claimed(NOW, &roster_key(), Ok(1));
     // The first forgets the roster, and the second claims it again.
     assert_eq!(outcome(&mut home).1.len(), 1);
-    home.claimed(NOW, &roster_key(), Ok(()));
+    home.claimed(NOW, &roster_key(), Ok(1));
     assert_eq!((outcome(&mut home).1.len(), home.live_here(), home.busy()), (1, 0, 0));
 }
 

@@ -145,7 +145,7 @@ impl Keys {
             if std::mem::take(&mut r.resolving) {
                 actions.ask_directory(DirectoryRequest::StopResolve { key: key.clone() });
             }
-            actions.claim(Claim { key, owner, tenant, resident, takeover });
+            actions.claim(Claim { key, owner, tenant, resident, takeover, entered: 0 });
         }
         self.count_key(id);
     }
@@ -200,6 +200,13 @@ impl Keys {
             self.stream_begins(id);
         }
         self.set_owner(id, owner)
+    }
+
+    /// Records the number of the owner's entry in the directory.
+    pub(crate) fn enter(&mut self, id: RecordId, entered: u64) {
+        if let Some(record) = self.records.get_mut(id) {
+            record.entered = entered;
+        }
     }
 
     /// Handles a claim that the directory has refused: the key goes back to its former owner, if it had one.

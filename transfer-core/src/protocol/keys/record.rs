@@ -32,6 +32,8 @@ pub(crate) struct Record {
     pub(super) on_board: Standing,
     /// The session for which the key is counted.
     pub(super) account: Account,
+    /// The number of the owner's entry in the directory, or 0.
+    pub(super) entered: u64,
 }
 
 /// What most keys do not have, most of the time.
@@ -50,7 +52,7 @@ struct Aside {
 impl Record {
     /// The most bytes of one: its part of the goal for a published tensor.
     #[cfg(test)]
-    const MAX_BYTES: usize = 64;
+    const MAX_BYTES: usize = 72;
 
     pub(crate) fn key(&self) -> &Key {
         &self.key
@@ -62,6 +64,11 @@ impl Record {
 
     pub(crate) fn is_owned(&self) -> bool {
         !matches!(self.owner, Owner::Nobody)
+    }
+
+    /// The number of the owner's entry in the directory, or 0.
+    pub(crate) fn entered(&self) -> u64 {
+        self.entered
     }
 
     /// The lowest version that may be published next.
@@ -204,6 +211,7 @@ impl Keys {
                     watched: false,
                     on_board: Standing::default(),
                     account: Account::default(),
+                    entered: 0,
                 });
                 e.insert(id.index());
                 id

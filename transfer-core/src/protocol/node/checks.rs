@@ -124,7 +124,7 @@ impl Node {
     }
 
     /// Handles the directory's answer to a claim.
-    pub(in crate::protocol) fn claimed(&mut self, now: Time, key: &Key, result: Result<(), ClaimRefused>) {
+    pub(in crate::protocol) fn claimed(&mut self, now: Time, key: &Key, result: Result<u64, ClaimRefused>) {
         ownership!(self).claimed(now, key, result)
     }
 

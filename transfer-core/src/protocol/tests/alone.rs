@@ -61,7 +61,7 @@ fn unwanted_grant_of_a_key_is_given_back() {
     let k = Key::new("k").unwrap();
     let now = pair.world.now();
     pair.enter("k", "w", 0);
-    pair.nodes[0].node.claimed(now, &k, Ok(()));
+    pair.nodes[0].node.claimed(now, &k, Ok(0));
     pair.settle();
     assert!(!pair.is_entered("k"));
     pair.ends_clean(&[(w, "w")]);

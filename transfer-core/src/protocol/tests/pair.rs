@@ -449,7 +449,7 @@ impl Pair {
                 }
                 self.sequence += 1;
                 let before = self.owners.insert(key.to_string(), (owner.clone(), i, self.sequence));
-                self.nodes[i].node.claimed(now, &key, Ok(()));
+                self.nodes[i].node.claimed(now, &key, Ok(self.sequence));
                 if let Some((_, node, _)) = before.filter(|(_, node, _)| *node != i) {
                     self.nodes[node].node.key_lost(now, &key, &owner);
                 }

@@ -272,7 +272,7 @@ impl Solo {
                 Control::Directory(DirectoryRequest::ResolveWorker { worker, tenant }) => {
                     self.node.worker_located(self.now, (&worker, &tenant), Some(&name("there")));
                 }
-                Control::Claim(Claim { key, .. }) => self.node.claimed(self.now, &key, Ok(())),
+                Control::Claim(Claim { key, .. }) => self.node.claimed(self.now, &key, Ok(1)),
                 other => self.controls.push(other),
             }
             self.drain();

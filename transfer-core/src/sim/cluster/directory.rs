@@ -29,7 +29,7 @@ pub(super) enum Heard {
 }
 
 impl Heard {
-    fn claimed(key: Key, result: Result<(), ClaimRefused>) -> Heard {
+    fn claimed(key: Key, result: Result<u64, ClaimRefused>) -> Heard {
         Heard::News(DirectoryNews::Claimed { key, result })
     }
 
@@ -45,10 +45,29 @@ pub(super) enum Letter {
     From(usize, Heard),
 }
 
+/// An entered key.
+#[derive(Debug)]
+struct Entered {
+    owner: Name,
+    node: usize,
+    sequence: u64,
+    /// The number by which it had been entered for this owner and node before, or 0.
+    earlier: u64,
+}
+
+impl Entered {
+    /// Returns the number by which it was first entered for this owner and node.
+    fn first_entered(&self) -> u64 {
+        if self.earlier > 0 { self.earlier } else { self.sequence }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Directory {
     sequence: u64,
-    entries: BTreeMap<String, (Name, usize, u64)>,
+    /// The last number of the directory before this one.
+    before_first: u64,
+    entries: BTreeMap<String, Entered>,
     workers: BTreeMap<String, usize>,
     watches: BTreeMap<String, Vec<usize>>,
     /// The resolutions that each node still waits for. Other answers are dropped on arrival.
@@ -92,7 +111,7 @@ impl Directory {
 
     /// Removes the entries, names and watches of a node that the directory does not hear.
     fn detach(&mut self, node: usize) {
-        self.entries.retain(|_, (_, at, _)| *at != node);
+        self.entries.retain(|_, entry| entry.node != node);
         self.workers.retain(|_, at| *at != node);
         self.watches.retain(|_, waiting| {
             waiting.retain(|n| *n != node);
@@ -102,8 +121,14 @@ impl Directory {
 
     /// Forgets all keys and watches, like a new directory.
     pub(super) fn forget_keys(&mut self) {
+        self.before_first = self.sequence;
         self.entries.clear();
         self.watches.clear();
+    }
+
+    /// Returns the number by which an earlier directory has entered a key, if this one is of an earlier directory, or 0.
+    fn earlier(&self, entered: u64) -> u64 {
+        if entered <= self.before_first { entered } else { 0 }
     }
 
     fn apply(&mut self, from: usize, said: Said, names: &[Name], answer: &mut Vec<(usize, Heard)>) {
@@ -115,15 +140,27 @@ impl Directory {
                 let node = names[self.workers[owner.as_str()]].clone();
                 answer.push((from, Heard::claimed(key, Err(ClaimRefused::Owned { owner, node }))));
             }
-            Said::Claim(Claim { key, owner, .. }) => match self.entries.get(key.as_str()) {
-                Some((other, node, _)) if *other != owner => {
-                    let refused = ClaimRefused::Owned { owner: other.clone(), node: names[*node].clone() };
+            Said::Claim(Claim { key, owner, entered, .. }) => match self.entries.get(key.as_str()) {
+                Some(other) if other.owner != owner && !(1..self.earlier(entered)).contains(&other.earlier) => {
+                    let refused = ClaimRefused::Owned { owner: other.owner.clone(), node: names[other.node].clone() };
                     answer.push((from, Heard::claimed(key, Err(refused))));
                 }
-                _ => {
+                // The same worker has pushed it to another node since.
+                Some(other)
+                    if other.node != from && other.owner == owner && (1..other.first_entered()).contains(&entered) =>
+                {
+                    answer.push((from, Heard::claimed(key.clone(), Ok(entered))));
+                    answer.push((from, Heard::News(DirectoryNews::KeyLost { key, owner })));
+                }
+                other => {
+                    if let Some(other) = other.filter(|other| other.node != from) {
+                        let (key, owner) = (key.clone(), owner.clone());
+                        answer.push((other.node, Heard::News(DirectoryNews::KeyLost { key, owner })));
+                    }
                     self.sequence += 1;
-                    self.entries.insert(key.to_string(), (owner, from, self.sequence));
-                    answer.push((from, Heard::claimed(key.clone(), Ok(()))));
+                    let entry = Entered { owner, node: from, sequence: self.sequence, earlier: entered };
+                    self.entries.insert(key.to_string(), entry);
+                    answer.push((from, Heard::claimed(key.clone(), Ok(self.sequence))));
                     for node in self.watches.remove(key.as_str()).unwrap_or_default() {
                         answer.push((node, Heard::located(key.clone(), names[from].clone(), self.sequence)));
                     }
@@ -158,13 +195,13 @@ impl Directory {
     ) {
         match request {
             DirectoryRequest::Unclaim { key } => {
-                if self.entries.get(key.as_str()).is_some_and(|(_, node, _)| *node == from) {
+                if self.entries.get(key.as_str()).is_some_and(|entry| entry.node == from) {
                     self.entries.remove(key.as_str());
                 }
             }
             DirectoryRequest::Resolve { key, newer_than } => match self.entries.get(key.as_str()) {
-                Some((_, node, sequence)) if *sequence > newer_than => {
-                    answer.push((from, Heard::located(key, names[*node].clone(), *sequence)));
+                Some(entry) if entry.sequence > newer_than => {
+                    answer.push((from, Heard::located(key, names[entry.node].clone(), entry.sequence)));
                 }
                 _ => {
                     let waiting = self.watches.entry(key.to_string()).or_default();
@@ -258,7 +295,7 @@ impl Cluster {
                 self.answer(node, Heard::claimed(key, Err(refused)));
             }
             // Otherwise the claim waits. The directory is back before the node stops waiting.
-            Said::Claim(Claim { key, .. }) if self.chance(80) => self.answer(node, Heard::claimed(key, Ok(()))),
+            Said::Claim(Claim { key, .. }) if self.chance(80) => self.answer(node, Heard::claimed(key, Ok(0))),
             Said::WorkerUp(_, worker) => self.answer(node, Heard::Admitted(worker, true)),
             Said::Request(DirectoryRequest::ResolveWorker { worker, tenant }) => {
                 self.directory.questions.insert((node, worker, tenant));
@@ -272,7 +309,7 @@ impl Cluster {
         match news {
             DirectoryNews::Claimed { key, .. } => {
                 let owner = self.nodes[node].name.clone();
-                let claim = Claim { key, tenant: owner.clone(), owner, resident: true, takeover: false };
+                let claim = Claim { key, tenant: owner.clone(), owner, resident: true, takeover: false, entered: 0 };
                 self.go_on_alone(node, Said::Claim(claim));
             }
             DirectoryNews::WorkerLocated { worker, tenant, .. } => {

@@ -107,7 +107,7 @@ impl Cluster {
             {
                 let owner = self.nodes[*node].name.clone();
                 let (key, tenant) = (key.clone(), owner.clone());
-                answered.push((*node, Claim { key, tenant, owner, resident: false, takeover: false }));
+                answered.push((*node, Claim { key, tenant, owner, resident: false, takeover: false, entered: 0 }));
             }
         }
         let is_repeated = |what: &Happening| match what {
@@ -127,7 +127,14 @@ impl Cluster {
                                         | DirectoryRequest::Resolve { .. }
                                         | DirectoryRequest::StopResolve { .. }
                                 )
-                        ) | Letter::From(_, Heard::News(DirectoryNews::Claimed { .. } | DirectoryNews::Located { .. }))
+                        ) | Letter::From(
+                            _,
+                            Heard::News(
+                                DirectoryNews::Claimed { .. }
+                                    | DirectoryNews::Located { .. }
+                                    | DirectoryNews::KeyLost { .. }
+                            )
+                        )
                     )
                 )
         });

@@ -16,7 +16,7 @@ impl Ownership<'_> {
     /// Handles the loss of a key: the directory has given it to another owner.
     pub(in crate::protocol::node) fn key_lost(&mut self, now: Time, key: &Key, owner: &Name) {
         if key.reserved_for().is_some() {
-            return;
+            return counting!(self).count(now, |counters| counters.lost_name(now, key));
         }
         let Some(id) = self.keys.find(key) else { return };
         match self.keys.record(id).map(Record::owner) {
@@ -61,7 +61,7 @@ impl Ownership<'_> {
     }
 
     /// Handles the directory's answer to a claim.
-    pub(in crate::protocol::node) fn claimed(&mut self, now: Time, key: &Key, result: Result<(), ClaimRefused>) {
+    pub(in crate::protocol::node) fn claimed(&mut self, now: Time, key: &Key, result: Result<u64, ClaimRefused>) {
         if key.reserved_for().is_some() {
             return counting!(self).count(now, |counters| counters.claimed(now, key, result));
         }
@@ -69,6 +69,10 @@ impl Ownership<'_> {
         let Some((id, owner)) = found.and_then(|id| Some((id, self.keys.record(id)?.owner()))) else {
             return self.claimed_for_nobody(key, &result);
         };
+        if let (Ok(entered), true) = (&result, !matches!(owner, Owner::Nobody)) {
+            self.keys.enter(id, *entered);
+        }
+        let Some(owner) = self.keys.record(id).map(Record::owner) else { return };
         match owner {
             Owner::Claiming(_) => {}
             Owner::Nobody => return self.claimed_for_nobody(key, &result),
@@ -83,7 +87,7 @@ impl Ownership<'_> {
                         let me = self.config.name.clone();
                         self.taken_away(now, id, &me);
                     }
-                    Err(ClaimRefused::Full(_) | ClaimRefused::Unreachable(_)) | Ok(()) => {}
+                    Err(ClaimRefused::Full(_) | ClaimRefused::Unreachable(_)) | Ok(_) => {}
                 }
                 return;
             }
@@ -100,8 +104,8 @@ impl Ownership<'_> {
             answering!(self).stream_ended(now, id, stream);
         }
         match (result, who) {
-            (Ok(()), Claimant::Gone) => self.end_key(now, id),
-            (Ok(()), Claimant::Session(session)) => {
+            (Ok(_), Claimant::Gone) => self.end_key(now, id),
+            (Ok(_), Claimant::Session(session)) => {
                 self.keys.give(id, Owner::Session(session));
                 self.keys.forget_location(key);
                 answering!(self).end_other_streams(id);
@@ -114,7 +118,7 @@ impl Ownership<'_> {
                     pushing!(self).publish_op(now, id, op);
                 }
             }
-            (Ok(()), Claimant::Flow((link, flow))) => {
+            (Ok(_), Claimant::Flow((link, flow))) => {
                 self.keys.forget_location(key);
                 receiving!(self).flow_claimed(now, link, flow, id, owner);
             }
@@ -153,7 +157,7 @@ impl Ownership<'_> {
 
     /// Handles the answer to a claim that no longer has a claimant. The key was claimed at two directories, and the
     /// answer from the other one has already ended it.
-    fn claimed_for_nobody(&mut self, key: &Key, result: &Result<(), ClaimRefused>) {
+    fn claimed_for_nobody(&mut self, key: &Key, result: &Result<u64, ClaimRefused>) {
         if result.is_ok() {
             self.actions.ask_directory(DirectoryRequest::Unclaim { key: key.clone() });
         }
@@ -168,12 +172,12 @@ impl Ownership<'_> {
             let owner = record.owner();
             let names = self.sessions.owner_name(owner).cloned().zip(self.sessions.owner_tenant(owner));
             if let Some((name, tenant)) = names {
-                let (takeover, resident) = match owner {
-                    Owner::Claiming(c) => (c.takeover, matches!(c.who, Claimant::Session(_))),
-                    owner => (false, matches!(owner, Owner::Session(_))),
+                let (takeover, resident, entered) = match owner {
+                    Owner::Claiming(c) => (c.takeover, matches!(c.who, Claimant::Session(_)), 0),
+                    owner => (false, matches!(owner, Owner::Session(_)), record.entered()),
                 };
                 let (key, tenant) = (record.key().clone(), self.config.tenants.name(tenant));
-                self.actions.claim(Claim { key, owner: name, tenant, resident, takeover });
+                self.actions.claim(Claim { key, owner: name, tenant, resident, takeover, entered });
             }
         }
         self.keys.resolve_all(self.actions);
