@@ -18,6 +18,7 @@ mod copy;
 mod counters;
 mod deadlines;
 mod descriptors;
+mod directory_hosts;
 mod digests;
 mod doctor;
 mod documents;

@@ -60,6 +60,8 @@ pub enum DirectoryRequest {
         /// The key.
         key: Key,
     },
+    /// This node has claimed again all that it has. Follows [`DirectoryNews::Attached`], and has no answer.
+    Recited,
     /// Find the node of a worker. Answered by [`DirectoryNews::WorkerLocated`].
     ResolveWorker {
         /// The worker's name.

@@ -103,6 +103,17 @@ pub enum ConfigError {
         /// The value.
         value: String,
     },
+    /// `--directory` names hosts, and not as it should.
+    #[error(
+        "--directory {value:?}: {wrong}; a directory with several hosts is static:NODE=HOST:PORT,..., with the names and gRPC addresses of 3 or \
+         5 nodes, because more than half of them have to agree"
+    )]
+    DirectoryHosts {
+        /// The value.
+        value: String,
+        /// What is wrong.
+        wrong: String,
+    },
     /// The directory is without TLS, but this node has certificates.
     #[error("--directory {value}: with --tls-cert the directory is asked over TLS: write https:// in place of http://")]
     DirectoryInTheClear {

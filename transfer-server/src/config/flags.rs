@@ -55,8 +55,14 @@ pub struct Flags {
     pub tcp_rails: u8,
 
     /// "embedded" hosts the directory here; otherwise the URL of the node that hosts it: https://HOST:PORT with
-    /// certificates, http://HOST:PORT without
-    #[arg(long, env = "TRANSFER_DIRECTORY", value_name = "embedded|URL", default_value = "embedded")]
+    /// certificates, http://HOST:PORT without; or static:NODE=HOST:PORT,..., 3 or 5 nodes of which one leads, and another
+    /// takes over if it dies. They are given the same list
+    #[arg(
+        long,
+        env = "TRANSFER_DIRECTORY",
+        value_name = "embedded|URL|static:NODE=HOST:PORT,...",
+        default_value = "embedded"
+    )]
     pub directory: String,
 
     /// Take this node's name from another living sidecar, once, at the start. With certificates, this one's certificate
@@ -174,7 +180,10 @@ impl Flags {
         let node = Name::new(&value).map_err(|source| ConfigError::Node { value, source })?;
         let directory = match self.directory.as_str() {
             "embedded" => DirectoryPlace::Embedded,
-            url => DirectoryPlace::At(url.to_owned()),
+            text => match text.strip_prefix("static:") {
+                Some(hosts) => DirectoryPlace::Among(directory_hosts(text, hosts)?),
+                None => DirectoryPlace::At(text.to_owned()),
+            },
         };
         let default_limit = default_pinned_limit(group_limit());
         let limit = self.pinned_limit.unwrap_or(default_limit);
@@ -221,4 +230,28 @@ impl Flags {
 
 fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Reads a list of hosts of the directory, which stands behind `static:` in `value`.
+fn directory_hosts(value: &str, hosts: &str) -> Result<Vec<(Name, String)>, ConfigError> {
+    let wrong = |wrong: String| ConfigError::DirectoryHosts { value: value.to_owned(), wrong };
+    let mut found: Vec<(Name, String)> = Vec::new();
+    for host in hosts.split(',') {
+        let (node, address) = host.split_once('=').ok_or_else(|| wrong(format!("{host:?} is no NODE=HOST:PORT")))?;
+        let node = Name::new(node.trim()).map_err(|e| wrong(e.to_string()))?;
+        let address = address.trim();
+        let port =
+            address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse().ok());
+        if port.is_none_or(|port: u16| port == 0) || address.contains('/') {
+            return Err(wrong(format!("{address:?} is no HOST:PORT")));
+        }
+        if found.iter().any(|(other, at)| *other == node || at == address) {
+            return Err(wrong(format!("node {node:?} or its address is there twice")));
+        }
+        found.push((node, address.to_owned()));
+    }
+    match found.len() {
+        3 | 5 => Ok(found),
+        count => Err(wrong(format!("it names {}", crate::text::counted(count as u64, "node")))),
+    }
 }

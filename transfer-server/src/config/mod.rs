@@ -95,6 +95,8 @@ pub enum DirectoryPlace {
     Embedded,
     /// The node whose gRPC services are at this URL.
     At(String),
+    /// That of these nodes which leads, with the addresses of their gRPC services.
+    Among(Vec<(Name, String)>),
 }
 
 /// A sidecar's configuration. [`Flags`] documents each field.
@@ -278,7 +280,17 @@ impl Config {
     }
 
     fn check_directory(&self) -> Result<(), ConfigError> {
-        let DirectoryPlace::At(url) = &self.directory else { return Ok(()) };
+        let url = match &self.directory {
+            DirectoryPlace::Embedded => return Ok(()),
+            DirectoryPlace::Among(hosts) => {
+                let listed = hosts.iter().map(|(node, address)| format!("{node}={address}")).collect::<Vec<_>>();
+                return match self.listen {
+                    None => Err(ConfigError::NoListener { value: format!("static:{}", listed.join(",")) }),
+                    Some(_) => Ok(()),
+                };
+            }
+            DirectoryPlace::At(url) => url,
+        };
         let uri: Result<tonic::transport::Uri, _> = url.parse();
         match uri {
             Ok(uri) if uri.host().is_some_and(|h| !h.is_empty()) => match (uri.scheme_str(), self.security.has_tls()) {

@@ -4,6 +4,7 @@ use super::connection::{Connection, NotConnected, Place};
 use super::host::MAX_BATCH;
 use super::item::{Answer, Hello, NodeAt, NodeItem};
 use super::ledger::{DirectoryCommand, DirectoryEvent, Ledger, Next};
+use super::places::Places;
 use crate::events::Events;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,10 +14,6 @@ use transfer_core::protocol::DirectoryNews;
 use transfer_core::tensor::Name;
 use transfer_proto::v1;
 use v1::event::What;
-
-/// The time for which requests wait for the directory. It is counted from the start or from the end of the last
-/// attachment; while the node is attached, from the first unanswered claim.
-const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The first and the longest pause before the next attempt to attach.
 const ATTACH_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -68,25 +65,30 @@ pub(crate) struct WorkerElsewhere {
 pub(crate) struct DirectoryClient {
     asks: mpsc::UnboundedSender<DirectoryCommand>,
     state: watch::Receiver<DirectoryState>,
-    place: Place,
+    places: Places,
     /// Notified when the node leaves.
     leaves: Arc<Notify>,
 }
 
 impl DirectoryClient {
     /// Starts attaching, on the current runtime. News for the engine goes to `news`.
-    pub(crate) fn start(place: Place, hello: Hello, news: mpsc::UnboundedSender<DirectoryEvent>) -> DirectoryClient {
+    pub(crate) fn start(
+        places: impl Into<Places>,
+        hello: Hello,
+        news: mpsc::UnboundedSender<DirectoryEvent>,
+    ) -> DirectoryClient {
+        let places = places.into();
         // Unbounded, because the engine's thread must not wait. Its requests are bounded by its published keys and its
         // waiters.
         let (asks, asked) = mpsc::unbounded_channel();
         let (report, state) =
             watch::channel(DirectoryState { why_not: "not attached yet".to_owned(), ..DirectoryState::default() });
-        let (ledger, alone_at) = (Ledger::default(), Some(tokio::time::Instant::now() + DIRECTORY_TIMEOUT));
+        let (ledger, alone_at) = (Ledger::default(), Some(tokio::time::Instant::now() + places.patience()));
         let leaves = Arc::new(Notify::new());
         let left = leaves.clone();
-        let actor = Actor { place: place.clone(), hello, asked, news, report, ledger, alone_at, leaves: left };
+        let actor = Actor { places: places.clone(), hello, asked, news, report, ledger, alone_at, leaves: left };
         tokio::spawn(actor.run());
-        DirectoryClient { asks, state, place, leaves }
+        DirectoryClient { asks, state, places, leaves }
     }
 
     /// Sends a request. Never blocks.
@@ -102,23 +104,23 @@ impl DirectoryClient {
 
     /// Reports each time that this node attaches or detaches, until the client ends.
     pub(crate) async fn tell_of(self, events: Events) {
-        let DirectoryClient { asks, mut state, place, .. } = self;
+        let DirectoryClient { asks, mut state, places, .. } = self;
         // The node detaches when the last sender is gone.
         drop(asks);
-        let (location, mut attachments, mut was) = (place.describe(), 0, false);
+        let (mut location, mut attachments, mut was) = (places.present().describe(), 0, false);
         loop {
             let now = state.borrow_and_update().clone();
-            let told = |attached: &str| format!("{attached} the directory at {location}");
             if was && (!now.attached || now.attachments != attachments) {
                 let (location, why) = (location.clone(), now.why_not.clone());
                 events.tell(
-                    format!("{}: {why}", told("cut off from")),
+                    format!("cut off from the directory at {location}: {why}"),
                     What::DirectoryLost(v1::DirectoryLost { location, why }),
                 );
             }
             if now.attached && now.attachments != attachments {
-                let location = location.clone();
-                events.tell(told("attached to"), What::DirectoryAttached(v1::DirectoryAttached { location }));
+                location = places.present().describe();
+                let (location, text) = (location.clone(), format!("attached to the directory at {location}"));
+                events.tell(text, What::DirectoryAttached(v1::DirectoryAttached { location }));
             }
             (was, attachments) = (now.attached, now.attachments);
             if state.changed().await.is_err() {
@@ -127,9 +129,9 @@ impl DirectoryClient {
         }
     }
 
-    /// Returns the place of the directory.
+    /// Returns the place of the directory; of several hosts, of the one to which this node is attached, or tries to attach.
     pub(crate) fn place(&self) -> &Place {
-        &self.place
+        self.places.present()
     }
 
     /// Waits until this node is attached, or its first attempt has failed and `patience` has passed, or the directory
@@ -187,12 +189,12 @@ impl DirectoryClient {
                 _ => format!("no answer within {patience:?}"),
             },
         };
-        Err(DirectoryError::Unreachable { place: self.place.describe(), why })
+        Err(DirectoryError::Unreachable { place: self.place().describe(), why })
     }
 }
 
 struct Actor {
-    place: Place,
+    places: Places,
     hello: Hello,
     asked: mpsc::UnboundedReceiver<DirectoryCommand>,
     news: mpsc::UnboundedSender<DirectoryEvent>,
@@ -216,7 +218,8 @@ impl Actor {
     async fn attach_for_ever(&mut self) -> Result<std::convert::Infallible, Done> {
         let mut pause = ATTACH_BACKOFF.0;
         loop {
-            let (place, hello) = (self.place.clone(), self.hello.clone());
+            let (place, hello) = (self.places.present().clone(), self.hello.clone());
+            let mut leader = None;
             let (why, refused) = match self.meanwhile(async move { Connection::open(&place, &hello).await }).await? {
                 Ok(line) => {
                     pause = ATTACH_BACKOFF.0;
@@ -225,15 +228,19 @@ impl Actor {
                     (self.attached(line).await?, false)
                 }
                 Err(NotConnected::Refused(why)) => (why, true),
+                Err(NotConnected::StandsBy(why, leads)) => {
+                    leader = leads;
+                    (why, false)
+                }
                 Err(NotConnected::Failed(why)) => (why, false),
             };
             let news = self.report.borrow().attached || self.report.borrow().why_not != why;
-            match self.place {
+            match self.places.present() {
                 // The embedded directory ends with the sidecar.
                 Place::Local(_) => tracing::debug!(why, "not attached to the directory"),
                 Place::Remote(_) if !news => {}
                 Place::Remote(_) => tracing::warn!(
-                    directory = self.place.describe(),
+                    directory = self.places.present().describe(),
                     why,
                     "not attached to the directory; trying again"
                 ),
@@ -244,9 +251,13 @@ impl Actor {
                 s.failures += 1;
                 s.why_not.clone_from(&why);
             });
+            // Of several hosts one after the other is asked, and then after a pause again.
+            let was_last = self.places.go_on(leader.as_ref());
             let jitter = 0.5 + fastrand::f64() / 2.0;
             self.meanwhile(tokio::time::sleep(pause.mul_f64(jitter))).await?;
-            pause = (pause * 2).min(ATTACH_BACKOFF.1);
+            if was_last {
+                pause = (pause * 2).min(self.longest_pause());
+            }
         }
     }
 
@@ -266,9 +277,14 @@ impl Actor {
         }
     }
 
+    /// The longest pause between two rounds of attempts: shorter where another host may have taken over.
+    fn longest_pause(&self) -> Duration {
+        if self.places.are_several() { ATTACH_BACKOFF.0 * 4 } else { ATTACH_BACKOFF.1 }
+    }
+
     fn go_on_alone(&mut self) {
         self.alone_at = None;
-        let (place, why) = (self.place.describe(), self.report.borrow().why_not.clone());
+        let (place, why) = (self.places.present().describe(), self.report.borrow().why_not.clone());
         tracing::warn!(
             directory = place,
             why,
@@ -287,10 +303,10 @@ impl Actor {
             s.why_not.clear();
             s.attachments += 1;
         });
-        tracing::info!(directory = self.place.describe(), "attached to the directory");
+        tracing::info!(directory = self.places.present().describe(), "attached to the directory");
         self.alone_at = None;
         let why = self.speak(&mut line).await?;
-        self.alone_at = Some(tokio::time::Instant::now() + DIRECTORY_TIMEOUT);
+        self.alone_at = Some(tokio::time::Instant::now() + self.places.patience());
         self.ledger.detached();
         Ok(why)
     }
@@ -299,11 +315,12 @@ impl Actor {
     async fn speak(&mut self, line: &mut Connection) -> Result<String, Done> {
         let mut unsaid = VecDeque::from(self.ledger.attached(Instant::now()));
         self.tell(DirectoryNews::Attached.into());
+        let silence = line.silence();
         let (line_out, mut line_in) = line.split();
         let (mut asks, mut leaves) = (Vec::with_capacity(64), false);
+        let (patience, mut heard_at) = (self.places.patience(), tokio::time::Instant::now());
         loop {
-            let overdue =
-                self.ledger.waits_since().map(|since| tokio::time::Instant::from_std(since + DIRECTORY_TIMEOUT));
+            let overdue = self.ledger.waits_since().map(|since| tokio::time::Instant::from_std(since + patience));
             tokio::select! {
                 () = line_out.ready(), if !unsaid.is_empty() => {
                     let len = unsaid.len().min(MAX_BATCH);
@@ -314,6 +331,7 @@ impl Actor {
                 }
                 heard = line_in.hear() => match heard {
                     Ok(answers) => {
+                        heard_at = tokio::time::Instant::now();
                         for answer in answers {
                             if let Answer::WorkerDenied { worker, why } = &answer {
                                 tracing::warn!(%worker, %why, "a worker is not entered in the directory: other nodes do not find it");
@@ -349,8 +367,11 @@ impl Actor {
                         }
                     }
                 }
+                () = at(silence.map(|silence| heard_at + silence)) => {
+                    return Ok(format!("the host has said nothing for {:?}", silence.unwrap_or_default()));
+                }
                 () = at(overdue) => {
-                    for news in self.ledger.grant_overdue(Instant::now(), DIRECTORY_TIMEOUT) {
+                    for news in self.ledger.grant_overdue(Instant::now(), patience) {
                         self.tell(news);
                     }
                 }

@@ -322,9 +322,16 @@ impl v1::directory_server::Directory for OldDirectory {
         &self,
         _: tonic::Request<tonic::Streaming<v1::NodeUpdate>>,
     ) -> Result<tonic::Response<Self::AttachStream>, tonic::Status> {
-        let welcome = v1::directory_item::Item::Welcome(v1::Welcome { host: "a".into(), version: 0 });
+        let welcome = v1::directory_item::Item::Welcome(v1::Welcome { host: "a".into(), version: 0, silence_ms: 0 });
         let update = v1::DirectoryUpdate { items: vec![v1::DirectoryItem { item: Some(welcome) }] };
         Ok(tonic::Response::new(tokio_stream::iter(vec![Ok(update)])))
+    }
+
+    async fn vote(
+        &self,
+        _: tonic::Request<v1::VoteRequest>,
+    ) -> Result<tonic::Response<v1::VoteResponse>, tonic::Status> {
+        Err(tonic::Status::unimplemented("it is old"))
     }
 
     async fn lookup(

@@ -4,6 +4,7 @@
 use super::convert;
 use super::host::{Attachment, Directory, MAX_BATCH};
 use super::item::{Answer, Hello, NodeItem};
+use super::registry::AttachRefused;
 use crate::security::{Caller, Expected, Security};
 use crate::text;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 use transfer_core::protocol::Vouches;
+use transfer_core::tensor::Name;
 use transfer_proto::v1;
 
 /// The time-out of a connection.
@@ -64,8 +66,12 @@ impl Remote {
         let answers = client.attach(ReceiverStream::new(outgoing)).await?;
         let mut answers = Box::new(answers.into_inner());
         match answers.message().await?.and_then(convert::welcomed) {
-            Some(welcome) if welcome.version == convert::VERSION => Ok(Connection::Remote { out, answers }),
-            Some(v1::Welcome { host, version }) => {
+            Some(welcome) if welcome.version == convert::VERSION => {
+                let silence = u64::from(welcome.silence_ms);
+                let silence = Some(Duration::from_millis(silence)).filter(|silence| !silence.is_zero());
+                Ok(Connection::Remote { out, answers, silence })
+            }
+            Some(v1::Welcome { host, version, .. }) => {
                 let why = convert::other_version(&host, version, hello.node.as_str(), convert::VERSION);
                 Err(Status::failed_precondition(why))
             }
@@ -79,6 +85,9 @@ impl Remote {
             Code::AlreadyExists | Code::FailedPrecondition => NotConnected::Refused(status.message().to_owned()),
             Code::PermissionDenied if convert::local_of(status).is_some() => {
                 NotConnected::Refused(status.message().to_owned())
+            }
+            Code::Unavailable if status.metadata().get_bin(convert::LEADER).is_some() => {
+                NotConnected::StandsBy(status.message().to_owned(), convert::leader_of(status))
             }
             _ => NotConnected::Failed(self.why_not(status)),
         }
@@ -144,6 +153,8 @@ pub(crate) enum Reached<'a> {
 pub(crate) enum NotConnected {
     /// The directory, or this side, refuses the attachment. Another attempt does not help.
     Refused(String),
+    /// That host stands by. Names the one that leads, if it knows it.
+    StandsBy(String, Option<Name>),
     /// Any other failure.
     Failed(String),
 }
@@ -159,6 +170,8 @@ pub(crate) enum Connection {
         out: mpsc::Sender<v1::NodeUpdate>,
         /// Answers from the directory.
         answers: Box<Streaming<v1::DirectoryUpdate>>,
+        /// The time after which a silent host is given up. `None`: it says nothing without a reason.
+        silence: Option<Duration>,
     },
 }
 
@@ -168,7 +181,12 @@ impl Connection {
         let there = match place {
             Place::Local(directory) => {
                 let attached = directory.attach(hello, Vouches::ForAll).await;
-                return attached.map(Connection::Local).map_err(|e| NotConnected::Refused(e.to_string()));
+                return attached.map(Connection::Local).map_err(|refused| match refused {
+                    AttachRefused::StandsBy { ref leader, .. } => {
+                        NotConnected::StandsBy(refused.to_string(), leader.clone())
+                    }
+                    refused => NotConnected::Refused(refused.to_string()),
+                });
             }
             Place::Remote(there) => there,
         };
@@ -195,11 +213,19 @@ impl Connection {
         }
     }
 
+    /// The time after which a silent host is given up.
+    pub(crate) fn silence(&self) -> Option<Duration> {
+        match self {
+            Connection::Local(_) => None,
+            Connection::Remote { silence, .. } => *silence,
+        }
+    }
+
     /// Splits the connection, so that both halves can be waited on at once.
     pub(crate) fn split(&mut self) -> (ConnectionOut<'_>, ConnectionIn<'_>) {
         match self {
             Connection::Local(attachment) => (ConnectionOut::Local(attachment), ConnectionIn::Local(attachment)),
-            Connection::Remote { out, answers } => (ConnectionOut::Remote(out), ConnectionIn::Remote(answers)),
+            Connection::Remote { out, answers, .. } => (ConnectionOut::Remote(out), ConnectionIn::Remote(answers)),
         }
     }
 }

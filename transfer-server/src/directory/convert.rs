@@ -1,6 +1,8 @@
 //! Conversion between the directory's values and their messages. Incoming messages are checked.
 
+use super::election::{Ballot, Candidate, Vote};
 use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
+use std::time::Duration;
 use transfer_core::protocol::{Claim, DirectoryRequest};
 use transfer_core::tensor::{InvalidName, Key, Name};
 use transfer_proto::v1;
@@ -22,6 +24,23 @@ pub(super) fn refusal(why: &str, local: &str) -> tonic::Status {
 pub(super) fn local_of(status: &tonic::Status) -> Option<String> {
     let local = status.metadata().get_bin(LOCAL)?.to_bytes().ok()?;
     String::from_utf8(local.into()).ok()
+}
+
+/// The metadata key of a refusal because this host stands by. The value is the name of the host that leads. Empty: unknown.
+pub(super) const LEADER: &str = "transfer-leader-bin";
+
+/// Makes a refusal that names the host that leads.
+pub(super) fn stands_by(why: &str, leader: Option<&Name>) -> tonic::Status {
+    let mut status = tonic::Status::unavailable(why);
+    let leader = leader.map_or("", |leader| leader.as_str());
+    status.metadata_mut().insert_bin(LEADER, tonic::metadata::MetadataValue::from_bytes(leader.as_bytes()));
+    status
+}
+
+/// Returns the host that leads, as a refusal of one that stands by names it.
+pub(super) fn leader_of(status: &tonic::Status) -> Option<Name> {
+    let leader = status.metadata().get_bin(LEADER)?.to_bytes().ok()?;
+    Name::new(std::str::from_utf8(&leader).ok()?).ok()
 }
 
 /// The version of the messages of Attach. Both sides must speak the same version.
@@ -80,6 +99,7 @@ pub(crate) fn node_item(item: v1::NodeItem) -> Result<NodeItem, BadItem> {
         }
         NodeOneof::ResolveNode(r) => NodeItem::ResolveNode { node: Name::new(&r.node)? },
         NodeOneof::Leave(v1::Leave {}) => NodeItem::Leave,
+        NodeOneof::Recited(v1::Recited {}) => NodeItem::Request(DirectoryRequest::Recited),
         NodeOneof::Pong(p) => NodeItem::Pong { ping: p.ping },
     })
 }
@@ -117,6 +137,7 @@ fn request_message(request: DirectoryRequest) -> NodeOneof {
         DirectoryRequest::Resolve { key, newer_than } => {
             NodeOneof::Resolve(v1::Resolve { key: key.to_string(), newer_than })
         }
+        DirectoryRequest::Recited => NodeOneof::Recited(v1::Recited {}),
         DirectoryRequest::StopResolve { key } => NodeOneof::StopResolve(v1::StopResolve { key: key.to_string() }),
         DirectoryRequest::ResolveWorker { worker, tenant } => {
             NodeOneof::ResolveWorker(v1::ResolveWorker { worker: worker.to_string(), tenant: tenant.to_string() })
@@ -147,9 +168,37 @@ pub(crate) fn node_update(items: Vec<NodeItem>) -> v1::NodeUpdate {
     v1::NodeUpdate { items: items.into_iter().map(message).collect() }
 }
 
+/// Makes the message of a ballot.
+pub(super) fn ballot(ballot: Ballot) -> v1::VoteRequest {
+    let Ballot { term, candidate: Candidate { node, incarnation }, leads, newest, members } = ballot;
+    let members = members.iter().map(ToString::to_string).collect();
+    v1::VoteRequest { term, node: node.to_string(), incarnation, leads, newest, members }
+}
+
+/// Converts the message of a ballot.
+pub(super) fn ballot_of(asked: v1::VoteRequest) -> Result<Ballot, BadItem> {
+    let v1::VoteRequest { term, node, incarnation, leads, newest, members } = asked;
+    let candidate = Candidate { node: Name::new(&node)?, incarnation };
+    let members: Result<_, _> = members.iter().map(|node| Name::new(node)).collect();
+    Ok(Ballot { term, candidate, leads, newest, members: members? })
+}
+
+/// Makes the message of a vote.
+pub(super) fn vote_message(vote: Vote) -> v1::VoteResponse {
+    let Vote { granted, term, newest, members } = vote;
+    v1::VoteResponse { granted, term, newest, members: members.iter().map(ToString::to_string).collect() }
+}
+
+/// Converts the message of a vote. A name that is none is left out: nobody can attach by it.
+pub(super) fn vote(heard: v1::VoteResponse) -> Vote {
+    let v1::VoteResponse { granted, term, newest, members } = heard;
+    Vote { granted, term, newest, members: members.iter().filter_map(|node| Name::new(node).ok()).collect() }
+}
+
 /// Makes the directory's first message.
-pub(crate) fn welcome(host: &Name) -> v1::DirectoryUpdate {
-    let welcome = DirectoryOneof::Welcome(v1::Welcome { host: host.to_string(), version: VERSION });
+pub(crate) fn welcome(host: &Name, silence: Option<Duration>) -> v1::DirectoryUpdate {
+    let silence_ms = silence.map_or(0, |silence| u32::try_from(silence.as_millis()).unwrap_or(u32::MAX));
+    let welcome = DirectoryOneof::Welcome(v1::Welcome { host: host.to_string(), version: VERSION, silence_ms });
     v1::DirectoryUpdate { items: vec![v1::DirectoryItem { item: Some(welcome) }] }
 }
 
@@ -166,6 +215,7 @@ pub(crate) fn directory_update(answers: Vec<Answer>) -> v1::DirectoryUpdate {
     let message = |answer| {
         let item = match answer {
             Answer::Ping { ping } => DirectoryOneof::Ping(v1::Ping { ping }),
+            Answer::Alive => DirectoryOneof::Alive(v1::Alive {}),
             Answer::Claimed { number, sequence } => DirectoryOneof::Claimed(v1::Claimed { claim: number, sequence }),
             Answer::Lost { key, owner } => {
                 DirectoryOneof::Lost(v1::Lost { key: key.to_string(), owner: owner.to_string() })
@@ -222,6 +272,7 @@ pub(crate) fn answer(item: v1::DirectoryItem) -> Result<Option<Answer>, BadItem>
     let Some(item) = item.item else { return Ok(None) };
     Ok(Some(match item {
         DirectoryOneof::Welcome(_) => return Ok(None),
+        DirectoryOneof::Alive(_) => Answer::Alive,
         DirectoryOneof::Ping(p) => Answer::Ping { ping: p.ping },
         DirectoryOneof::Claimed(c) => Answer::Claimed { number: c.claim, sequence: c.sequence },
         DirectoryOneof::ClaimRefused(c) if !c.denied.is_empty() => {
@@ -335,7 +386,7 @@ mod tests {
         assert_eq!(read, Ok(said));
         let read: Result<Vec<_>, _> = directory_update(heard.clone()).items.into_iter().map(answer).collect();
         assert_eq!(read, Ok(heard.into_iter().map(Some).collect()));
-        assert_eq!(answer(welcome(&Name::new("n").unwrap()).items.remove(0)), Ok(None));
+        assert_eq!(answer(welcome(&Name::new("n").unwrap(), None).items.remove(0)), Ok(None));
     }
 
     /// A stranger may send any bytes on an Attach stream. The fuzzer decodes them as the first and as a later message
@@ -374,7 +425,7 @@ mod tests {
     #[test]
     fn fuzz_directory_update() {
         use prost::Message;
-        let examples = [directory_update(examples().1), welcome(&Name::new("n").unwrap())];
+        let examples = [directory_update(examples().1), welcome(&Name::new("n").unwrap(), None)];
         let target = transfer_fuzz::Target::new("grpc-directory-update", examples.map(|update| update.encode_to_vec()));
         target.run(|bytes| {
             let Ok(update) = v1::DirectoryUpdate::decode(bytes) else { return "no message".into() };

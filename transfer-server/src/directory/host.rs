@@ -1,9 +1,12 @@
 //! The directory at its host: the registry behind a lock, and an outbox for each attached node.
 
+use super::election::{Campaign, Candidate, LEASE};
 use super::entries::NodeNo;
 use super::item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
 use super::lost::Lost;
 use super::registry::{AttachRefused, Counts, Registry, Taken};
+use super::settling::{Deferred, MAX_DEFERRED, Settling};
+use super::standing::Standing;
 use crate::events::unix_nanos;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -13,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
-use transfer_core::protocol::{Tenants, Vouches};
+use transfer_core::protocol::{DirectoryRequest, Tenants, Vouches};
 use transfer_core::tensor::{Key, Name};
 
 /// The most items of one batch, in both directions.
@@ -38,30 +41,50 @@ pub enum Detached {
     /// The host is stopping.
     #[error("the node that hosts the directory is stopping")]
     Closed,
+    /// The host cannot reach more than half of the hosts, so another one may take its place.
+    #[error("this host leads the directory no longer: it has not reached more than half of the hosts")]
+    StandsBy,
 }
 
 /// The directory, in memory. Cheap to clone; all clones share one directory.
 #[derive(Debug, Clone)]
-pub struct Directory(Arc<HostShared>);
+pub struct Directory(pub(super) Arc<HostShared>);
 
 #[derive(Debug)]
-struct HostShared {
+pub(super) struct HostShared {
     host: Name,
     /// The path of a Unix socket at which nodes of this host may attach, to prove their user. Empty: none.
     local: Arc<str>,
     /// See [`SILENCE_LIMIT`].
     silence: Duration,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
+    /// If there are several hosts.
+    pub(super) election: Option<Election>,
+}
+
+/// A host's part in the election of the one that answers.
+#[derive(Debug)]
+pub(super) struct Election {
+    /// The names of all hosts.
+    pub(super) hosts: Vec<Name>,
+    pub(super) campaign: Mutex<Campaign>,
+    /// The version of the members that more than half of the hosts know.
+    pub(super) known: watch::Sender<u64>,
+    /// Notified when the members change, or the directory is closed.
+    pub(super) changed: Notify,
 }
 
 #[derive(Debug)]
-struct State {
-    registry: Registry,
-    outboxes: HashMap<NodeNo, Arc<Outbox>>,
+pub(super) struct State {
+    pub(super) registry: Registry,
+    pub(super) outboxes: HashMap<NodeNo, Arc<Outbox>>,
     lost: Lost,
     /// The number of the last ping.
     pings: u64,
-    closed: bool,
+    pub(super) closed: bool,
+    pub(super) standing: Standing,
+    /// How often a node was attached or detached.
+    pub(super) changes: u64,
 }
 
 /// The liveness of an attached node.
@@ -74,13 +97,13 @@ struct Life {
 }
 
 #[derive(Debug, Default)]
-struct Outbox {
+pub(super) struct Outbox {
     life: watch::Sender<Life>,
     queue: Mutex<Queue>,
     /// Notified when an item was put in, or the attachment ended.
     filled: Notify,
     /// Notified when an item was taken out.
-    drained: Notify,
+    pub(super) drained: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -89,13 +112,20 @@ struct Queue {
     end: Option<Detached>,
 }
 
+/// Sends an answer to a node, if it is attached.
+pub(super) fn put(outboxes: &HashMap<NodeNo, Arc<Outbox>>, to: NodeNo, answer: Answer) {
+    if let Some(outbox) = outboxes.get(&to) {
+        outbox.put(answer);
+    }
+}
+
 impl Outbox {
-    fn put(&self, answer: Answer) {
+    pub(super) fn put(&self, answer: Answer) {
         self.queue.lock().answers.push_back(answer);
         self.filled.notify_one();
     }
 
-    fn end(&self, why: Detached) {
+    pub(super) fn end(&self, why: Detached) {
         self.queue.lock().end = Some(why);
         self.filled.notify_one();
         self.drained.notify_one();
@@ -116,12 +146,26 @@ impl Directory {
         Directory::patient(host, local, tenants, SILENCE_LIMIT)
     }
 
+    /// Makes one of several hosts, which stands by until it is elected.
+    pub(crate) fn among(hosts: Vec<Name>, me: Candidate, local: Arc<str>, tenants: Tenants) -> Directory {
+        let rank = hosts.iter().take_while(|host| **host != me.node).count();
+        let host = me.node.clone();
+        let place = (u32::try_from(rank).unwrap_or(0), hosts.len());
+        let campaign = Mutex::new(Campaign::new(Instant::now(), me, place, LEASE));
+        let election = Election { hosts, campaign, known: watch::Sender::new(0), changed: Notify::new() };
+        Directory::made(host, local, tenants, SILENCE_LIMIT, Some(election))
+    }
+
     /// Limits the keys of one node. The default is no limit.
     pub fn limit_keys(&self, keys_per_node: u64) {
         self.0.state.lock().registry.limit_keys(keys_per_node);
     }
 
     fn patient(host: Name, local: Arc<str>, tenants: Tenants, silence: Duration) -> Directory {
+        Directory::made(host, local, tenants, silence, None)
+    }
+
+    fn made(host: Name, local: Arc<str>, tenants: Tenants, silence: Duration, election: Option<Election>) -> Directory {
         let first_sequence = unix_nanos(SystemTime::now());
         let state = State {
             registry: Registry::new(first_sequence, tenants),
@@ -129,8 +173,10 @@ impl Directory {
             lost: Lost::default(),
             pings: 0,
             closed: false,
+            standing: if election.is_some() { Standing::StandsBy } else { Standing::Only },
+            changes: 0,
         };
-        Directory(Arc::new(HostShared { host, local, silence, state: Mutex::new(state) }))
+        Directory(Arc::new(HostShared { host, local, silence, state: Mutex::new(state), election }))
     }
 
     /// Returns the path of the Unix socket at which nodes of this host may attach.
@@ -153,9 +199,13 @@ impl Directory {
     pub async fn attach(&self, hello: &Hello, word: Vouches) -> Result<Attachment, AttachRefused> {
         let silent_at = Instant::now() + self.0.silence;
         loop {
+            self.answers()?;
             self.0.state.lock().registry.may_attach(hello, &word)?;
             let Taken { by, refused } = match self.try_attach(hello, word.clone()) {
-                Ok(attachment) => return Ok(attachment),
+                Ok(attachment) => {
+                    self.make_known().await?;
+                    return Ok(attachment);
+                }
                 Err(taken) => taken,
             };
             let Some((ping, mut life)) = self.ping(by) else { continue };
@@ -196,11 +246,13 @@ impl Directory {
             outbox.end(Detached::Replaced);
         }
         state.lost.found(&hello.node);
+        state.changes += 1;
         let outbox = Arc::new(Outbox::default());
         if state.closed {
             outbox.end(Detached::Closed);
         }
         state.outboxes.insert(node, outbox.clone());
+        self.changes();
         Ok(Attachment { directory: self.clone(), node, outbox, left: AtomicBool::new(false) })
     }
 
@@ -247,6 +299,7 @@ impl Directory {
         for outbox in state.outboxes.values() {
             outbox.end(Detached::Closed);
         }
+        self.changes();
     }
 }
 
@@ -265,9 +318,13 @@ impl Attachment {
     pub async fn ready(&self) {
         loop {
             let drained = self.outbox.drained.notified();
+            let deferred = match self.directory.0.state.lock().standing.settling() {
+                Some(settling) => settling.of_node(self.node),
+                None => 0,
+            };
             {
                 let queue = self.outbox.queue.lock();
-                if queue.answers.len() < FULL_OUTBOX || queue.end.is_some() {
+                if queue.answers.len() < FULL_OUTBOX && deferred < MAX_DEFERRED || queue.end.is_some() {
                     return;
                 }
             }
@@ -278,20 +335,38 @@ impl Attachment {
     /// Handles the items of the node, in order. Items after the end of the attachment are ignored.
     pub fn say(&self, items: impl IntoIterator<Item = NodeItem>) {
         let mut state = self.directory.0.state.lock();
-        let State { registry, outboxes, .. } = &mut *state;
+        let now = Instant::now();
+        if !state.standing.leads(now) {
+            return state.stand_by();
+        }
+        let State { registry, outboxes, standing, .. } = &mut *state;
         for item in items {
+            if let Some(settling) = standing.settling() {
+                match &item {
+                    NodeItem::Leave | NodeItem::Request(DirectoryRequest::Recited) => {
+                        registry.name_of(self.node).inspect(|node| settling.recited(node));
+                    }
+                    item if Settling::defers(item) => {
+                        settling.defer(self.node, Deferred::Item(item.clone()));
+                        continue;
+                    }
+                    _ => {}
+                }
+            }
             if let NodeItem::Pong { ping } = item {
                 self.outbox.life.send_modify(|life| life.answered = ping);
             } else if item == NodeItem::Leave {
                 self.left.store(true, Ordering::Relaxed);
                 self.outbox.end(Detached::Left);
             }
-            registry.apply(self.node, item, &mut |to, answer| {
-                if let Some(outbox) = outboxes.get(&to) {
-                    outbox.put(answer);
+            registry.apply(self.node, item, &mut |to, answer| match standing.settling() {
+                Some(settling) if to == self.node && settling.of_node(to) > 0 => {
+                    settling.defer(to, Deferred::Answer(answer));
                 }
+                _ => put(outboxes, to, answer),
             });
         }
+        state.settle(now);
     }
 
     /// Waits for answers, at most [`MAX_BATCH`] at a time. Cancel-safe.
@@ -331,6 +406,8 @@ impl Drop for Attachment {
         {
             state.lost.lose(at, Instant::now());
         }
+        state.changes += 1;
+        self.directory.changes();
         self.outbox.life.send_modify(|life| life.is_over = true);
     }
 }

@@ -69,6 +69,8 @@ pub enum Answer {
         /// The number of the ping.
         ping: u64,
     },
+    /// The host lives. Only one of several hosts says so.
+    Alive,
     /// The key is entered.
     Claimed {
         /// As in [`NodeItem::Claim`].

@@ -129,6 +129,7 @@ impl Ledger {
                 self.watches.insert(key.clone(), *newer_than);
                 true
             }
+            DirectoryRequest::Recited => true,
             DirectoryRequest::StopResolve { key } => self.watches.remove(key).is_some(),
             DirectoryRequest::ResolveWorker { worker, tenant } => {
                 self.worker_questions.insert((worker.clone(), tenant.clone()))
@@ -209,7 +210,7 @@ impl Ledger {
     pub(crate) fn answer(&mut self, answer: Answer) -> Option<DirectoryEvent> {
         match answer {
             // The client answers the ping.
-            Answer::Ping { .. } => None,
+            Answer::Ping { .. } | Answer::Alive => None,
             // Where the grant was reported before, the entry's number is news.
             Answer::Claimed { number, sequence } => Some(claimed(self.answered(number)?, Ok(sequence))),
             Answer::ClaimRefused { number, owner, node } => {

@@ -34,6 +34,17 @@ pub enum AttachRefused {
         /// The reason why the newcomer's proof does not suffice.
         why: String,
     },
+    /// Another of the directory's hosts answers at present, or none.
+    #[error("host {host:?} of the directory stands by: {}", match leader {
+        Some(leader) => format!("host {leader:?} leads it"),
+        None => "no host leads it, as far as this one knows".to_owned(),
+    })]
+    StandsBy {
+        /// The host that was asked.
+        host: Name,
+        /// The host that leads.
+        leader: Option<Name>,
+    },
     /// As many nodes that have proved nothing are attached as may be.
     #[error(
         "{MAX_UNPROVED_NODES} nodes that may speak for no tenant are attached, which is the limit, and node {node:?} would be one more: {why}"
@@ -140,6 +151,23 @@ impl Registry {
             watches: HashMap::new(),
             has: HashMap::new(),
         }
+    }
+
+    /// Makes an empty directory with the same rules. Numbers of attachments go on, because earlier ones may end later.
+    pub(crate) fn begin_again(&self, first_sequence: u64) -> Registry {
+        let mut registry = Registry::new(first_sequence, self.tenants.clone());
+        (registry.next_node, registry.keys_per_node) = (self.next_node, self.keys_per_node);
+        registry
+    }
+
+    /// Returns the number of the newest entry.
+    pub(crate) fn newest(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Returns the name of an attached node.
+    pub(crate) fn name_of(&self, no: NodeNo) -> Option<&Name> {
+        self.nodes.get(&no).map(|at| &at.node)
     }
 
     /// Limits the keys of one node.
@@ -327,7 +355,7 @@ impl Registry {
                 answer(from, Answer::NodeLocated { node, at });
             }
             // The attachment has handled these items. They change no entry.
-            NodeItem::Pong { .. } | NodeItem::Leave => {}
+            NodeItem::Request(DirectoryRequest::Recited) | NodeItem::Pong { .. } | NodeItem::Leave => {}
         }
     }
 

@@ -67,11 +67,12 @@ impl v1::directory_server::Directory for DirectoryService {
             AttachRefused::Lives { .. } => Status::already_exists(refused.to_string()),
             AttachRefused::Unproved { .. } => closer(&refused.to_string()),
             AttachRefused::TooMany { .. } => Status::resource_exhausted(refused.to_string()),
+            AttachRefused::StandsBy { ref leader, .. } => convert::stands_by(&refused.to_string(), leader.as_ref()),
         })?;
         tracing::info!(node = %hello.node, incarnation = hello.incarnation, address = %hello.address, "node attached");
         let (to_node, answers) = mpsc::channel(4);
         // A new channel has room.
-        let _ = to_node.try_send(Ok(convert::welcome(self.directory.host())));
+        let _ = to_node.try_send(Ok(convert::welcome(self.directory.host(), self.directory.silence())));
         tokio::spawn(async move {
             let why = tokio::select! {
                 why = listen(inbound, &attachment) => why,
@@ -85,6 +86,19 @@ impl v1::directory_server::Directory for DirectoryService {
         Ok(Response::new(ReceiverStream::new(answers)))
     }
 
+    async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteResponse>, Status> {
+        security::claimed(&request, &request.get_ref().node)?;
+        let ballot = convert::ballot_of(request.into_inner()).map_err(|e| Status::invalid_argument(e.to_string()))?;
+        match self.directory.vote(&ballot) {
+            Some(vote) => Ok(Response::new(convert::vote_message(vote))),
+            None => Err(Status::permission_denied(format!(
+                "node {:?} is not among the other hosts of the directory at {:?}: give all of them the same --directory",
+                ballot.candidate.node,
+                self.directory.host()
+            ))),
+        }
+    }
+
     async fn lookup(&self, request: Request<v1::ResolveRequest>) -> Result<Response<v1::ResolveResponse>, Status> {
         lookup(&self.directory, request.into_inner()).map(Response::new)
     }
@@ -96,6 +110,7 @@ impl v1::directory_server::Directory for DirectoryService {
 
 /// Answers Lookup and Resolve.
 pub(crate) fn lookup(directory: &Directory, request: v1::ResolveRequest) -> Result<v1::ResolveResponse, Status> {
+    directory.answers().map_err(|refused| Status::unavailable(refused.to_string()))?;
     let bad = |e: transfer_core::tensor::InvalidName| Status::invalid_argument(e.to_string());
     let (found, what) = match request.what {
         None => return Err(Status::invalid_argument("nothing to look for: set key, worker or node")),
@@ -117,6 +132,7 @@ pub(crate) fn lookup(directory: &Directory, request: v1::ResolveRequest) -> Resu
 
 /// Returns a page of the nodes. The caller adds the node that was asked, and how it was asked.
 pub(crate) fn nodes(directory: &Directory, request: &v1::NodesRequest) -> Result<v1::NodesResponse, Status> {
+    directory.answers().map_err(|refused| Status::unavailable(refused.to_string()))?;
     let size = paging::size(request.page_size);
     let found = directory.nodes(paging::name_of(&request.page_token)?, size);
     let next_page_token = match found.last() {

@@ -63,6 +63,7 @@ const NEEDS: &[(&str, Need)] = &[
     ("/transfer.v1.Peering/Echo", Need::Peer),
     ("/transfer.v1.Peering/Resolve", Need::PeerOrRead),
     ("/transfer.v1.Directory/Attach", Need::Peer),
+    ("/transfer.v1.Directory/Vote", Need::Peer),
     ("/transfer.v1.Directory/Lookup", Need::PeerOrRead),
     ("/transfer.v1.Directory/Nodes", Need::PeerOrRead),
 ];

@@ -3,7 +3,7 @@
 use super::StartError;
 use super::sockets::Sockets;
 use crate::config::{Config, ConfigError, DirectoryLimits, DirectoryPlace};
-use crate::directory::{Directory, DirectoryClient, DirectoryEvent, Hello, Place};
+use crate::directory::{Candidate, Directory, DirectoryClient, DirectoryEvent, Hello, Place, Places};
 use crate::peering::Identity;
 use crate::security::Security;
 use std::sync::Arc;
@@ -43,21 +43,46 @@ impl Member {
         news: mpsc::UnboundedSender<DirectoryEvent>,
     ) -> Result<(DirectoryClient, Option<Directory>), StartError> {
         let Member { identity, advertised, local, directory, limits, replace } = self;
-        let (place, hosted) = match directory {
+        let (places, hosted): (Places, _) = match directory {
             DirectoryPlace::Embedded => {
                 let tenants = security.tenancy().tenants().clone();
                 let hosted = Directory::with(identity.node.clone(), local.clone(), tenants);
                 hosted.limit_keys(limits.keys_per_node);
-                (Place::Local(hosted.clone()), Some(hosted))
+                (Place::Local(hosted.clone()).into(), Some(hosted))
             }
             DirectoryPlace::At(url) => {
                 let place = Place::there(&url, security.clone());
-                (place.map_err(|_| ConfigError::Directory { value: url })?, None)
+                (place.map_err(|_| ConfigError::Directory { value: url })?.into(), None)
+            }
+            DirectoryPlace::Among(hosts) => {
+                let names: Vec<_> = hosts.iter().map(|(node, _)| node.clone()).collect();
+                let me = Candidate { node: identity.node.clone(), incarnation: identity.incarnation };
+                let hosted = names.contains(&me.node).then(|| {
+                    let tenants = security.tenancy().tenants().clone();
+                    let hosted = Directory::among(names, me, local.clone(), tenants);
+                    hosted.limit_keys(limits.keys_per_node);
+                    hosted
+                });
+                let scheme = if security.has_tls() { "https" } else { "http" };
+                let mut places = Vec::new();
+                for (node, address) in hosts {
+                    let place = match &hosted {
+                        Some(hosted) if node == identity.node => Place::Local(hosted.clone()),
+                        _ => Place::there(&format!("{scheme}://{address}"), security.clone()).map_err(|e| {
+                            ConfigError::DirectoryHosts { value: address.clone(), wrong: e.to_string() }
+                        })?,
+                    };
+                    places.push((node, place));
+                }
+                if let Some(hosted) = &hosted {
+                    hosted.stand_for_election(&places);
+                }
+                (Places::among(places), hosted)
             }
         };
         let Identity { node, incarnation, .. } = identity;
         let hello = Hello { node, address: advertised, incarnation, local, replace };
-        Ok((DirectoryClient::start(place, hello, news), hosted))
+        Ok((DirectoryClient::start(places, hello, news), hosted))
     }
 }
 

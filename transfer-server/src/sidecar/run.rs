@@ -6,6 +6,7 @@ use super::parts::Parts;
 use super::servers::{GrpcSockets, Servers};
 use super::services::{ControlPlane, Services};
 use super::sockets::Sockets;
+use crate::directory::Place;
 use crate::grpc;
 use crate::observe::HttpServer;
 use crate::reload::Live;
@@ -119,9 +120,12 @@ impl Running {
         if ended.await.is_err() {
             tracing::error!("the data plane has panicked while it ended");
         }
-        match &hosted {
-            Some(hosted) => hosted.close(),
-            None => directory.leave(STOP_GRACE).await,
+        // Where another host leads, this node leaves it.
+        if hosted.is_none() || matches!(directory.place(), Place::Remote(_)) {
+            directory.leave(STOP_GRACE).await;
+        }
+        if let Some(hosted) = &hosted {
+            hosted.close();
         }
         // There may be no receiver.
         let _ = stop.send(true);

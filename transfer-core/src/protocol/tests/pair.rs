@@ -424,6 +424,7 @@ impl Pair {
                 }
                 _ => self.watches.push((i, key, newer_than)),
             },
+            DirectoryRequest::Recited => {}
             DirectoryRequest::StopResolve { key } => self.watches.retain(|(node, k, _)| (*node, k) != (i, &key)),
             DirectoryRequest::ResolveWorker { worker, tenant } => {
                 let node = self.workers.get(worker.as_str()).map(|n| node_name(*n));

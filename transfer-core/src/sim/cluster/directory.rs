@@ -210,6 +210,7 @@ impl Directory {
                     }
                 }
             },
+            DirectoryRequest::Recited => {}
             DirectoryRequest::StopResolve { key } => {
                 if let Some(waiting) = self.watches.get_mut(key.as_str()) {
                     waiting.retain(|n| *n != from);

@@ -562,7 +562,9 @@ impl Cluster {
                 match &request {
                     DirectoryRequest::Resolve { key, newer_than } => self.directory.watch(node, key, *newer_than),
                     DirectoryRequest::StopResolve { key } => self.directory.unwatch(node, key),
-                    DirectoryRequest::Unclaim { .. } | DirectoryRequest::ResolveWorker { .. } => {}
+                    DirectoryRequest::Unclaim { .. }
+                    | DirectoryRequest::Recited
+                    | DirectoryRequest::ResolveWorker { .. } => {}
                 }
                 self.tell_directory(node, directory::Said::Request(request));
             }

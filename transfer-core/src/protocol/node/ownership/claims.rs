@@ -180,6 +180,7 @@ impl Ownership<'_> {
                 self.actions.claim(Claim { key, owner: name, tenant, resident, takeover, entered });
             }
         }
+        self.actions.ask_directory(DirectoryRequest::Recited);
         self.keys.resolve_all(self.actions);
     }
 }

@@ -1,0 +1,151 @@
+//! A directory with three hosts, of which one leads: it dies, is stopped, or is restarted with all other nodes in turn.
+
+use std::time::Duration;
+use transfer_tests::port::ReservedPort;
+use transfer_tests::{Change, Sidecar, Spec, Worker, poll};
+
+/// Enough for a host to take over.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+fn small(seed: u64) -> Spec {
+    Spec::bytes(1000, seed)
+}
+
+/// The hosts a, b and c, and the nodes d and e, which host nothing.
+struct Cluster {
+    nodes: Vec<Sidecar>,
+    _ports: Vec<ReservedPort>,
+    _folder: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn start() -> Cluster {
+        let folder = tempfile::Builder::new().prefix("transfer-test-").tempdir().expect("a folder");
+        let ports: Vec<_> = (0..3).map(|_| ReservedPort::any()).collect();
+        let listens: Vec<_> = ports.iter().map(|port| port.address().to_string()).collect();
+        let directory = format!("static:a={},b={},c={}", listens[0], listens[1], listens[2]);
+        let listens = listens.into_iter().chain(["127.0.0.1:0", "127.0.0.1:0"].map(str::to_owned));
+        let nodes = listens.zip(["a", "b", "c", "d", "e"]).map(|(listen, name)| {
+            let arguments = ["--pool-bytes", "4MiB", "--listen", &listen, "--directory", &directory];
+            Sidecar::start(folder.path(), name, &arguments)
+        });
+        let cluster = Cluster { nodes: nodes.collect(), _ports: ports, _folder: folder };
+        cluster.all_attached();
+        cluster
+    }
+
+    fn all_attached(&self) {
+        for node in &self.nodes {
+            node.until("it is attached", |s| s.directory.as_ref().is_some_and(|d| d.attached));
+        }
+    }
+
+    /// Returns the host that leads, other than `not`.
+    fn leader(&self, not: Option<usize>) -> usize {
+        let leads = |node: &Sidecar| {
+            let state = node.status().directory.clone().expect("a sidecar shows its directory");
+            state.attached && state.hosted_here
+        };
+        poll(|| (0..3).find(|i| Some(*i) != not && leads(&self.nodes[*i])).ok_or("no host leads"))
+            .expect("one of the hosts leads")
+    }
+
+    fn worker(&self, node: usize) -> Worker {
+        self.nodes[node].worker(&format!("worker-{}", self.nodes[node].name()))
+    }
+}
+
+/// Uses what needs the directory while another host takes over: nothing fails, what was entered before is known, and no
+/// key gets a second owner.
+fn goes_on(cluster: &Cluster, d: &mut Worker, e: &mut Worker) {
+    // The new host is asked for a key that is d's before d may have recited it.
+    e.push("old", small(9)).timeout(DEADLINE).trouble().expect("KeyOwned", &["\"old\"", "worker-d"]);
+    e.push("new", small(2)).timeout(DEADLINE).get();
+    assert_eq!(d.fetch("new").timeout(DEADLINE).get().sum, small(2).sum());
+    d.push("new", small(9)).timeout(DEADLINE).trouble().expect("KeyOwned", &["\"new\"", "worker-e"]);
+    d.push("to", small(3)).to("worker-e").timeout(DEADLINE).get();
+    assert_eq!(e.open("after").get(), "e", "a new counter has one home");
+    assert_eq!(d.open("after").get(), "e");
+    assert_eq!(d.open("steps").get(), "d", "a home is known to the next host");
+    e.count("steps", Change::Add(2), 1).get();
+    assert_eq!(d.count("steps", Change::Get, 1).get().old, 3);
+    cluster.all_attached_but_dead(&["d", "e"]);
+}
+
+impl Cluster {
+    fn all_attached_but_dead(&self, names: &[&str]) {
+        for node in self.nodes.iter().filter(|node| names.contains(&node.name())) {
+            node.until("it is attached", |s| s.directory.as_ref().is_some_and(|d| d.attached));
+        }
+    }
+}
+
+fn prepare(cluster: &Cluster) -> [Worker; 2] {
+    let (mut d, mut e) = (cluster.worker(3), cluster.worker(4));
+    d.push("old", small(1)).get();
+    assert_eq!(e.fetch("old").get().sum, small(1).sum());
+    assert_eq!(d.open("steps").get(), "d");
+    d.count("steps", Change::Add(1), 1).get();
+    [d, e]
+}
+
+/// The host that leads is killed.
+// Promise: takeover-of-the-directory
+#[test]
+fn another_host_takes_over_when_the_one_that_leads_is_killed() {
+    let mut cluster = Cluster::start();
+    let [mut d, mut e] = prepare(&cluster);
+    let first = cluster.leader(None);
+    cluster.nodes[first].kill();
+    goes_on(&cluster, &mut d, &mut e);
+    let second = cluster.leader(Some(first));
+    cluster.nodes[first].restart();
+    cluster.all_attached();
+    assert_eq!(cluster.leader(None), second, "a host that comes back stands by");
+    let mut far = cluster.worker(first);
+    assert_eq!(far.fetch("old").get().sum, small(1).sum());
+}
+
+/// The host that leads is stopped, as by a debugger, and goes on later. Its connections stay open meanwhile.
+// Promise: one-leading-host
+#[test]
+fn host_that_was_stopped_grants_nothing_when_it_goes_on() {
+    let cluster = Cluster::start();
+    let [mut d, mut e] = prepare(&cluster);
+    let first = cluster.leader(None);
+    let mut at_first = cluster.worker(first);
+    at_first.push("warm", small(4)).get();
+    cluster.nodes[first].freeze();
+    goes_on(&cluster, &mut d, &mut e);
+    let second = cluster.leader(Some(first));
+    assert_ne!(second, first);
+    // It was asked while it was stopped, so it may answer before it looks at its clock.
+    let asked = at_first.push("new", small(8)).timeout(DEADLINE).start();
+    cluster.nodes[first].go_on();
+    asked.trouble().expect("KeyOwned", &["\"new\"", "worker-e"]);
+    cluster.all_attached();
+    assert_eq!(cluster.leader(None), second);
+    at_first.push("later", small(5)).timeout(DEADLINE).get();
+    assert_eq!(e.fetch("later").timeout(DEADLINE).get().sum, small(5).sum());
+}
+
+/// All hosts are restarted, one after the other, while two workers of other nodes go on: no call fails.
+// Promise: rolling-restart
+#[test]
+fn hosts_are_restarted_one_after_the_other_and_no_call_fails() {
+    let mut cluster = Cluster::start();
+    let [mut d, mut e] = prepare(&cluster);
+    for host in 0..3 {
+        let ended = cluster.nodes[host].terminate();
+        assert!(ended.success(), "{ended:?}");
+        for round in 0..3_u64 {
+            let (key, spec) = (format!("{host}-{round}"), small(round));
+            d.push(&key, spec.clone()).timeout(DEADLINE).get();
+            assert_eq!(e.fetch(&key).timeout(DEADLINE).get().sum, spec.sum());
+        }
+        cluster.nodes[host].restart();
+        cluster.all_attached();
+    }
+    assert_eq!(e.fetch("old").get().sum, small(1).sum());
+    e.push("old", small(9)).trouble().expect("KeyOwned", &["worker-d"]);
+}

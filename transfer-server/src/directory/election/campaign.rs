@@ -1,0 +1,203 @@
+//! What a host does to lead, and to go on leading. No I/O and no clock.
+
+use super::voter::{Ballot, Candidate, Vote, Voter};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::time::Instant;
+use transfer_core::tensor::Name;
+
+/// The nodes of the directory, as who leads knows them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Members {
+    /// Rises with each change.
+    pub(crate) version: u64,
+    /// Their names.
+    pub(crate) names: Vec<Name>,
+    /// The number of the newest entry.
+    pub(crate) newest: u64,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Ask the other hosts. Their answers have this number.
+    Ask(u64, Ballot),
+    /// This host leads until then, unless that is renewed. It waits for these nodes, and numbers its entries from behind this one on.
+    Lead { until: Instant, awaited: BTreeSet<Name>, newest: u64 },
+    /// It leads until then. The other hosts know the members of this version.
+    Renew { until: Instant, known: u64 },
+    /// It leads no longer.
+    StandBy,
+}
+
+/// A request to all hosts.
+#[derive(Debug)]
+struct Round {
+    number: u64,
+    asked_at: Instant,
+    granted: usize,
+    /// The version of the members that it names.
+    version: u64,
+}
+
+#[derive(Debug)]
+enum Seat {
+    StandsBy,
+    Asks { term: u64, round: Round, awaited: BTreeSet<Name>, newest: u64 },
+    Leads { term: u64, until: Instant, round: Round },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Campaign {
+    me: Candidate,
+    /// The place of this host in the list, so that not all ask at once.
+    rank: u32,
+    hosts: usize,
+    lease: Duration,
+    voter: Voter,
+    seat: Seat,
+    /// Before this it does not ask to lead.
+    rests_until: Instant,
+    /// The highest term of which it was told.
+    told: u64,
+    rounds: u64,
+}
+
+impl Campaign {
+    pub(crate) fn new(now: Instant, me: Candidate, (rank, hosts): (u32, usize), lease: Duration) -> Campaign {
+        let voter = Voter::new(now, lease);
+        Campaign { me, rank, hosts, lease, voter, seat: Seat::StandsBy, rests_until: now, told: 0, rounds: 0 }
+    }
+
+    /// Answers another host.
+    pub(crate) fn vote(&mut self, now: Instant, ballot: &Ballot) -> Vote {
+        self.hear_term(ballot.term);
+        self.voter.vote(now, ballot)
+    }
+
+    /// Returns who leads, as far as this host knows.
+    pub(crate) fn leader(&self, now: Instant) -> Option<&Name> {
+        self.voter.leader(now).map(|candidate| &candidate.node)
+    }
+
+    /// Does what is due. Call it again at the returned time, when the members change, and after each vote.
+    pub(crate) fn poll(&mut self, now: Instant, members: &Members, effects: &mut Vec<Effect>) -> Instant {
+        let asks_at = self.asks_at();
+        match &mut self.seat {
+            Seat::Leads { until, .. } if now >= *until => {
+                effects.push(Effect::StandBy);
+                self.rest(now);
+            }
+            Seat::Leads { term, round, .. } => {
+                let is_news = round.version != members.version && now >= round.asked_at + self.lease / 200;
+                if is_news || now >= round.asked_at + self.lease / 4 {
+                    let term = *term;
+                    let begun = self.ask(now, term, members, effects);
+                    if let (Some((begun, _)), Seat::Leads { round, .. }) = (begun, &mut self.seat) {
+                        *round = begun;
+                    }
+                }
+            }
+            Seat::Asks { round, .. } if now >= round.asked_at + self.lease / 4 => self.rest(now),
+            Seat::Asks { .. } => {}
+            Seat::StandsBy if now >= asks_at => {
+                let term = self.told.max(self.voter.term()) + 1;
+                match self.ask(now, term, members, effects) {
+                    Some((round, vote)) => {
+                        let (awaited, newest) = (vote.members.into_iter().collect(), vote.newest);
+                        self.seat = Seat::Asks { term, round, awaited, newest };
+                    }
+                    None => self.rest(now),
+                }
+            }
+            Seat::StandsBy => {}
+        }
+        self.decide(effects);
+        self.due_at(members)
+    }
+
+    /// Handles the answer of another host.
+    pub(crate) fn answered(&mut self, number: u64, vote: Vote, effects: &mut Vec<Effect>) {
+        self.hear_term(vote.term);
+        match &mut self.seat {
+            Seat::Asks { round, awaited, newest, .. } if round.number == number && vote.granted => {
+                round.granted += 1;
+                awaited.extend(vote.members);
+                *newest = (*newest).max(vote.newest);
+            }
+            Seat::Leads { round, .. } if round.number == number && vote.granted => round.granted += 1,
+            _ => return,
+        }
+        self.decide(effects);
+    }
+
+    fn hear_term(&mut self, term: u64) {
+        if self.voter.believes(term) {
+            self.told = self.told.max(term);
+        }
+    }
+
+    /// Leads, or goes on leading, if more than half of the hosts have promised it.
+    fn decide(&mut self, effects: &mut Vec<Effect>) {
+        let (most, lasts) = (self.hosts / 2 + 1, self.lease - self.lease / 8);
+        match &mut self.seat {
+            Seat::Asks { round, .. } if round.granted >= most => {
+                let until = round.asked_at + lasts;
+                let Seat::Asks { term, round, awaited, newest } = std::mem::replace(&mut self.seat, Seat::StandsBy)
+                else {
+                    return;
+                };
+                self.seat = Seat::Leads { term, until, round };
+                effects.push(Effect::Lead { until, awaited, newest });
+            }
+            Seat::Leads { until, round, .. } if round.granted >= most && *until < round.asked_at + lasts => {
+                *until = round.asked_at + lasts;
+                effects.push(Effect::Renew { until: *until, known: round.version });
+            }
+            _ => {}
+        }
+    }
+
+    /// Votes for itself, and asks the others. `None`: it has promised another one.
+    fn ask(&mut self, now: Instant, term: u64, members: &Members, effects: &mut Vec<Effect>) -> Option<(Round, Vote)> {
+        self.rounds += 1;
+        let (newest, names) = (members.newest, members.names.clone());
+        let leads = matches!(self.seat, Seat::Leads { .. });
+        let ballot = Ballot { term, candidate: self.me.clone(), leads, newest, members: names };
+        let vote = self.voter.vote(now, &ballot);
+        if !vote.granted {
+            return None;
+        }
+        effects.push(Effect::Ask(self.rounds, ballot));
+        Some((Round { number: self.rounds, asked_at: now, granted: 1, version: members.version }, vote))
+    }
+
+    /// Stands by, and lets others ask first.
+    fn rest(&mut self, now: Instant) {
+        if self.voter.leader(now) == Some(&self.me) {
+            self.voter.release(now);
+        }
+        self.seat = Seat::StandsBy;
+        self.rests_until = now + self.lease.mul_f64(fastrand::f64() / 4.0);
+    }
+
+    fn asks_at(&self) -> Instant {
+        self.voter.free_at().max(self.rests_until) + self.lease / 8 * self.rank
+    }
+
+    fn due_at(&self, members: &Members) -> Instant {
+        match &self.seat {
+            Seat::StandsBy => self.asks_at(),
+            Seat::Asks { round, .. } => round.asked_at + self.lease / 4,
+            Seat::Leads { until, round, .. } => {
+                let next = if round.version == members.version { self.lease / 4 } else { self.lease / 200 };
+                (*until).min(round.asked_at + next)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "campaign_tests.rs"]
+mod tests;

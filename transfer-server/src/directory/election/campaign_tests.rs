@@ -1,0 +1,231 @@
+//! Elections with virtual clocks: hosts that stop, restart, run fast or slow, and messages that are late or lost.
+
+use super::*;
+use fastrand::Rng;
+use std::collections::BTreeMap;
+
+const LEASE: Duration = Duration::from_secs(2);
+
+/// How much faster or slower a clock may run, in parts of a thousand. Promises allow for more.
+const DRIFT: u64 = 50;
+
+struct Host {
+    campaign: Campaign,
+    /// Its clock's rate, in parts of a thousand, and the moment at which its clock started, in real time.
+    rate: u64,
+    /// It does nothing before this, in real time.
+    stopped_until: u64,
+    due: Instant,
+    /// Until when it believes to lead, by its clock.
+    leads: Option<Instant>,
+    /// What others know of the members.
+    known: u64,
+}
+
+enum Letter {
+    Ask { to: usize, from: usize, number: u64, ballot: Ballot },
+    Answer { to: usize, number: u64, vote: Vote },
+}
+
+struct World {
+    rng: Rng,
+    start: Instant,
+    /// In ms of real time.
+    now: u64,
+    hosts: Vec<Host>,
+    incarnation: u64,
+    letters: BTreeMap<(u64, u64), Letter>,
+    /// Hosts that reach nobody.
+    cut: Vec<bool>,
+    sent: u64,
+    elected: u64,
+    members: Members,
+}
+
+fn name(i: usize) -> Name {
+    Name::new(&format!("n{i}")).unwrap()
+}
+
+impl World {
+    fn new(seed: u64, count: usize) -> World {
+        let (start, rng) = (Instant::now(), Rng::with_seed(seed));
+        let members = Members { version: 1, names: vec![name(7)], newest: 5 };
+        let mut world = World {
+            rng,
+            start,
+            now: 0,
+            hosts: Vec::new(),
+            incarnation: 0,
+            letters: BTreeMap::new(),
+            cut: vec![false; count],
+            sent: 0,
+            elected: 0,
+            members,
+        };
+        for i in 0..count {
+            let rate = 1000 - DRIFT + world.rng.u64(0..=2 * DRIFT);
+            let campaign = world.campaign(i, rate, count);
+            let due = world.clock(rate);
+            world.hosts.push(Host { campaign, rate, stopped_until: 0, due, leads: None, known: 0 });
+        }
+        world
+    }
+
+    fn clock(&self, rate: u64) -> Instant {
+        self.start + Duration::from_micros(self.now * rate)
+    }
+
+    fn campaign(&mut self, i: usize, rate: u64, count: usize) -> Campaign {
+        self.incarnation += 1;
+        let me = Candidate { node: name(i), incarnation: self.incarnation };
+        Campaign::new(self.clock(rate), me, (i as u32, count), LEASE)
+    }
+
+    fn send(&mut self, letter: Letter) {
+        let late = match self.rng.u32(0..20) {
+            0 => self.rng.u64(0..6000),
+            1..4 => self.rng.u64(0..400),
+            _ => self.rng.u64(0..5),
+        };
+        self.sent += 1;
+        if self.rng.u32(0..30) > 0 {
+            self.letters.insert((self.now + 1 + late, self.sent), letter);
+        }
+    }
+
+    fn act(&mut self, i: usize, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Ask(number, ballot) => {
+                    for to in (0..self.hosts.len()).filter(|to| *to != i) {
+                        self.send(Letter::Ask { to, from: i, number, ballot: ballot.clone() });
+                    }
+                }
+                Effect::Lead { until, awaited, newest } => {
+                    self.hosts[i].leads = Some(until);
+                    self.elected += 1;
+                    // Whoever led before has told more than half of the hosts. Those that were restarted since may not know it.
+                    let was_known = self.hosts.iter().any(|host| host.known > 0);
+                    assert!(!was_known || awaited.contains(&name(7)) && newest >= 5, "{awaited:?} {newest}");
+                }
+                Effect::Renew { until, known } => {
+                    self.hosts[i].leads = Some(until);
+                    self.hosts[i].known = known;
+                }
+                Effect::StandBy => self.hosts[i].leads = None,
+            }
+        }
+    }
+
+    fn poll(&mut self, i: usize) {
+        let mut effects = Vec::new();
+        let (now, members) = (self.clock(self.hosts[i].rate), self.members.clone());
+        self.hosts[i].due = self.hosts[i].campaign.poll(now, &members, &mut effects);
+        self.act(i, effects);
+    }
+
+    /// Plays one ms.
+    fn step(&mut self) {
+        self.now += 1;
+        while let Some(entry) = self.letters.first_entry().filter(|entry| entry.key().0 <= self.now) {
+            let letter = entry.remove();
+            let (to, from) = match &letter {
+                Letter::Ask { to, from, .. } => (*to, *from),
+                Letter::Answer { to, .. } => (*to, *to),
+            };
+            if self.cut[to] || self.cut[from] {
+                continue;
+            }
+            if self.hosts[to].stopped_until > self.now {
+                let at = self.hosts[to].stopped_until;
+                self.sent += 1;
+                self.letters.insert((at, self.sent), letter);
+                continue;
+            }
+            match letter {
+                Letter::Ask { to, from, number, ballot } => {
+                    let now = self.clock(self.hosts[to].rate);
+                    let vote = self.hosts[to].campaign.vote(now, &ballot);
+                    self.send(Letter::Answer { to: from, number, vote });
+                }
+                Letter::Answer { to, number, vote } => {
+                    let mut effects = Vec::new();
+                    self.hosts[to].campaign.answered(number, vote, &mut effects);
+                    self.act(to, effects);
+                    self.poll(to);
+                }
+            }
+        }
+        for i in 0..self.hosts.len() {
+            let host = &self.hosts[i];
+            if host.stopped_until <= self.now && host.due <= self.clock(host.rate) {
+                self.poll(i);
+            }
+        }
+        let leading = |host: &&Host| host.leads.is_some_and(|until| self.clock(host.rate) < until);
+        let leaders = self.hosts.iter().filter(leading).count();
+        assert!(leaders <= 1, "{leaders} hosts lead at {} ms", self.now);
+    }
+
+    /// Stops, restarts, cuts off or heals a host.
+    fn disturb(&mut self) {
+        let i = self.rng.usize(0..self.hosts.len());
+        match self.rng.u32(0..4) {
+            0 => self.hosts[i].stopped_until = self.now + self.rng.u64(0..5000),
+            1 => self.cut[i] = true,
+            2 => self.cut.fill(false),
+            _ => {
+                let rate = self.hosts[i].rate;
+                let campaign = self.campaign(i, rate, self.hosts.len());
+                let (due, leads) = (self.clock(rate), None);
+                self.hosts.iter_mut().for_each(|host| host.known = 0);
+                self.hosts[i] = Host { campaign, rate, stopped_until: 0, due, leads, known: 0 };
+                // What was on the way to it is lost.
+                self.letters.retain(|_, letter| !matches!(letter, Letter::Answer { to, .. } if *to == i));
+            }
+        }
+    }
+}
+
+// Promise: one-leading-host
+#[test]
+fn at_most_one_host_leads_whatever_stops_restarts_or_is_cut_off() {
+    let mut elected = 0;
+    for seed in 0..400 {
+        let mut world = World::new(seed, if seed % 2 == 0 { 3 } else { 5 });
+        while world.now < 40_000 {
+            if world.rng.u32(0..1500) == 0 {
+                world.disturb();
+            }
+            world.step();
+        }
+        elected += world.elected;
+    }
+    assert!(elected > 1000, "{elected} elections are too few to say anything");
+}
+
+// Promise: takeover-of-the-directory
+#[test]
+fn another_host_leads_soon_after_one_has_died() {
+    for seed in 0..200 {
+        let mut world = World::new(seed, if seed % 2 == 0 { 3 } else { 5 });
+        let leader = |world: &World| {
+            let leads = |host: &Host| host.leads.is_some_and(|until| world.clock(host.rate) < until);
+            world.hosts.iter().position(leads)
+        };
+        while leader(&world).is_none() {
+            world.step();
+            assert!(world.now < 10_000, "seed {seed}: nobody leads");
+        }
+        for _ in 0..3000 {
+            world.step();
+        }
+        let Some(first) = leader(&world) else { continue };
+        world.hosts[first].stopped_until = u64::MAX;
+        let died = world.now;
+        while leader(&world).is_none_or(|at| at == first) {
+            world.step();
+            assert!(world.now < died + 20_000, "seed {seed}: nobody has taken over");
+        }
+    }
+}

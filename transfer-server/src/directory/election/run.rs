@@ -1,0 +1,84 @@
+//! The task of a host that stands for election, and its calls to the other hosts.
+
+use super::campaign::Effect;
+use super::voter::{Ballot, Vote};
+use super::{LEASE, Members};
+use crate::directory::connection::{Place, Reached};
+use crate::directory::convert;
+use crate::directory::host::Directory;
+use crate::text;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use transfer_core::tensor::Name;
+
+/// Runs until the directory is closed. `others` are the other hosts.
+pub(in crate::directory) async fn run(directory: Directory, others: Vec<(Name, Place)>) {
+    let (answer, mut answers) = mpsc::channel(64);
+    let (ballots, ballot) = watch::channel(None);
+    for (node, place) in others {
+        tokio::spawn(call(node, place, ballot.clone(), answer.clone()));
+    }
+    let mut effects = Vec::new();
+    while !directory.is_closed() {
+        let changed = directory.changed();
+        let members: Members = directory.members();
+        let due = directory.campaign(|campaign| campaign.poll(Instant::now(), &members, &mut effects));
+        let Some(due) = due else { return };
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Ask(number, ballot) => drop(ballots.send(Some((number, ballot)))),
+                Effect::Lead { until, awaited, newest } => directory.lead(until, awaited, newest),
+                Effect::Renew { until, known } => directory.renew(until, known),
+                Effect::StandBy => directory.stand_by(),
+            }
+        }
+        let due = directory.keep(Instant::now()).map_or(due, |settled| settled.min(due));
+        tokio::select! {
+            () = tokio::time::sleep_until(due) => {}
+            () = changed => {}
+            Some((number, vote)) = answers.recv() => {
+                directory.campaign(|campaign| campaign.answered(number, vote, &mut effects));
+            }
+        }
+    }
+}
+
+/// Asks one of the other hosts, and passes on what it answers. What was not sent before the next ballot is not sent.
+async fn call(
+    node: Name,
+    place: Place,
+    mut ballots: watch::Receiver<Option<(u64, Ballot)>>,
+    answer: mpsc::Sender<(u64, Vote)>,
+) {
+    let (mut line, mut why_not) = (None, String::new());
+    while ballots.changed().await.is_ok() {
+        let Some((number, ballot)) = ballots.borrow_and_update().clone() else { continue };
+        let asked = async {
+            if line.is_none()
+                && let Reached::Remote(client) = place.reach().await?
+            {
+                line = Some(client);
+            }
+            let Some(client) = &mut line else { return Err(tonic::Status::unavailable("it is this host itself")) };
+            Ok(client.vote(convert::ballot(ballot)).await?.into_inner())
+        };
+        let heard = match tokio::time::timeout(LEASE / 2, asked).await {
+            Ok(heard) => heard.map_err(|status| text::status(&status)),
+            Err(_) => Err(format!("no answer within {:?}", LEASE / 2)),
+        };
+        match heard {
+            Ok(vote) => {
+                why_not.clear();
+                // The task may have ended.
+                let _ = answer.send((number, convert::vote(vote))).await;
+            }
+            Err(why) => {
+                line = None;
+                if why != why_not {
+                    tracing::warn!(host = %node, why, "another host of the directory does not vote");
+                    why_not = why;
+                }
+            }
+        }
+    }
+}

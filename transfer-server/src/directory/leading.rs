@@ -1,0 +1,169 @@
+//! A directory that is one of several hosts: what its election does with it.
+
+use super::connection::Place;
+use super::election::{Ballot, Campaign, LEASE, Members, SETTLING, Vote};
+use super::host::{Detached, Directory, State, put};
+use super::item::Answer;
+use super::registry::AttachRefused;
+use super::settling::{Deferred, Settling};
+use super::standing::Standing;
+use crate::events::unix_nanos;
+use std::collections::BTreeSet;
+use std::time::SystemTime;
+use tokio::time::Instant;
+use transfer_core::tensor::Name;
+
+/// How far behind the last number that it knows a new host begins: more than its predecessor can have given since.
+const UNKNOWN_ENTRIES: u64 = 1 << 32;
+
+impl Directory {
+    /// Starts the election, on the current runtime. `hosts` are all hosts.
+    pub(crate) fn stand_for_election(&self, hosts: &[(Name, Place)]) {
+        let others = hosts.iter().filter(|(node, _)| node != self.host()).cloned().collect();
+        tokio::spawn(super::election::run(self.clone(), others));
+    }
+
+    /// Returns an error if another host answers at present.
+    pub(super) fn answers(&self) -> Result<(), AttachRefused> {
+        match self.0.state.lock().standing.leads(Instant::now()) {
+            true => Ok(()),
+            false => Err(AttachRefused::StandsBy { host: self.host().clone(), leader: self.leader() }),
+        }
+    }
+
+    /// The time after which nodes give this host up if it says nothing. `None`: it is the only one.
+    pub(super) fn silence(&self) -> Option<std::time::Duration> {
+        self.0.election.as_ref().map(|_| LEASE)
+    }
+
+    /// Returns the host that leads, if this one knows it, and is not it.
+    fn leader(&self) -> Option<Name> {
+        let campaign = self.0.election.as_ref()?.campaign.lock();
+        campaign.leader(Instant::now()).filter(|leader| *leader != self.host()).cloned()
+    }
+
+    /// Waits until more than half of the hosts know who is attached, so the next one to lead waits for what they recite.
+    pub(super) async fn make_known(&self) -> Result<(), AttachRefused> {
+        let Some(election) = &self.0.election else { return Ok(()) };
+        let changes = self.0.state.lock().changes;
+        let mut known = election.known.subscribe();
+        let is_known = tokio::time::timeout(LEASE, known.wait_for(|known| *known >= changes)).await;
+        match is_known {
+            Ok(_) => Ok(()),
+            Err(_) => Err(AttachRefused::StandsBy { host: self.host().clone(), leader: self.leader() }),
+        }
+    }
+
+    /// Tells the election that the members have changed.
+    pub(super) fn changes(&self) {
+        if let Some(election) = &self.0.election {
+            election.changed.notify_one();
+        }
+    }
+
+    /// Waits until the members change, or the directory is closed.
+    pub(super) async fn changed(&self) {
+        match &self.0.election {
+            Some(election) => election.changed.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.state.lock().closed
+    }
+
+    /// Returns the nodes that are attached or awaited here.
+    pub(super) fn members(&self) -> Members {
+        let mut state = self.0.state.lock();
+        let mut names: BTreeSet<Name> = state.registry.nodes().map(|at| at.node.clone()).collect();
+        names.extend(state.standing.settling().into_iter().flat_map(|settling| settling.awaited().cloned()));
+        Members { version: state.changes, names: names.into_iter().collect(), newest: state.registry.newest() }
+    }
+
+    /// Lends the campaign of this host.
+    pub(super) fn campaign<T>(&self, what: impl FnOnce(&mut Campaign) -> T) -> Option<T> {
+        self.0.election.as_ref().map(|election| what(&mut election.campaign.lock()))
+    }
+
+    /// Answers another host. `None`: that is no host of this directory.
+    pub(super) fn vote(&self, ballot: &Ballot) -> Option<Vote> {
+        let election = self.0.election.as_ref()?;
+        let is_host = ballot.candidate.node != *self.host() && election.hosts.contains(&ballot.candidate.node);
+        is_host.then(|| election.campaign.lock().vote(Instant::now(), ballot))
+    }
+
+    /// Begins to answer, with an empty registry.
+    pub(super) fn lead(&self, until: Instant, awaited: BTreeSet<Name>, newest: u64) {
+        let first = unix_nanos(SystemTime::now()).max(newest.saturating_add(UNKNOWN_ENTRIES));
+        let mut state = self.0.state.lock();
+        state.stand_by();
+        state.registry = state.registry.begin_again(first);
+        tracing::info!(host = %self.host(), nodes = awaited.len(), "leads the directory: the nodes recite what they have");
+        let settling = Some(Settling::new(Instant::now() + SETTLING, awaited));
+        state.standing = Standing::Leads { until, settling };
+        state.changes += 1;
+        state.settle(Instant::now());
+    }
+
+    /// Goes on answering.
+    pub(super) fn renew(&self, until: Instant, known: u64) {
+        let mut state = self.0.state.lock();
+        if let Standing::Leads { until: before, .. } = &mut state.standing {
+            *before = until;
+        }
+        // A sign of life: nodes give up a host that is silent.
+        for outbox in state.outboxes.values() {
+            outbox.put(Answer::Alive);
+        }
+        drop(state);
+        if let Some(election) = &self.0.election {
+            election.known.send_replace(known);
+        }
+    }
+
+    /// Answers no longer.
+    pub(super) fn stand_by(&self) {
+        tracing::warn!(host = %self.host(), "leads the directory no longer: more than half of its hosts are out of reach");
+        self.0.state.lock().stand_by();
+    }
+
+    /// Ends what is over: the time in which the nodes recite. Returns when to look again.
+    pub(super) fn keep(&self, now: Instant) -> Option<Instant> {
+        let mut state = self.0.state.lock();
+        state.settle(now);
+        state.standing.settling().map(|settling| settling.until())
+    }
+}
+
+impl State {
+    /// Ends all attachments, unless this is the only host.
+    pub(super) fn stand_by(&mut self) {
+        self.standing = Standing::StandsBy;
+        for outbox in self.outboxes.values() {
+            outbox.end(Detached::StandsBy);
+        }
+    }
+
+    /// Does what has waited, if all nodes have recited or the time for it is over.
+    pub(super) fn settle(&mut self, now: Instant) {
+        let State { registry, outboxes, standing, changes, .. } = self;
+        let Standing::Leads { settling, .. } = standing else { return };
+        let Some(over) = settling.take_if(|settling| settling.is_over(now)) else { return };
+        let missing: Vec<_> = over.awaited().map(ToString::to_string).collect();
+        if !missing.is_empty() {
+            tracing::warn!(?missing, "nodes have not recited to the new host of the directory");
+        }
+        *changes += 1;
+        for (node, what) in over.end() {
+            match what {
+                Deferred::Answer(answer) => put(outboxes, node, answer),
+                Deferred::Item(item) => registry.apply(node, item, &mut |to, answer| put(outboxes, to, answer)),
+            }
+        }
+        // Those whose items were not read any more.
+        for outbox in outboxes.values() {
+            outbox.drained.notify_one();
+        }
+    }
+}

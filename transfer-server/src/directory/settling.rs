@@ -1,0 +1,80 @@
+//! The first seconds of a host that has taken over: it enters what the nodes had before, and grants nothing new until all nodes
+//! that its predecessor knew have recited, or the time is over.
+
+use super::entries::NodeNo;
+use super::item::{Answer, NodeItem};
+use hashbrown::HashMap;
+use std::collections::{BTreeSet, VecDeque};
+use tokio::time::Instant;
+use transfer_core::protocol::DirectoryRequest;
+use transfer_core::tensor::Name;
+
+/// Beyond this many deferred items of a node, nothing more is read from it.
+pub(super) const MAX_DEFERRED: usize = 64 * super::host::MAX_BATCH;
+
+/// What waits until the host has settled.
+#[derive(Debug)]
+pub(super) enum Deferred {
+    Item(NodeItem),
+    /// The answer to what a node had before. It stands behind deferred items of that node, because answers come in order.
+    Answer(Answer),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Settling {
+    until: Instant,
+    awaited: BTreeSet<Name>,
+    deferred: VecDeque<(NodeNo, Deferred)>,
+    /// How many are of each node.
+    of_node: HashMap<NodeNo, usize>,
+}
+
+impl Settling {
+    pub(super) fn new(until: Instant, awaited: BTreeSet<Name>) -> Settling {
+        Settling { until, awaited, deferred: VecDeque::new(), of_node: HashMap::new() }
+    }
+
+    /// Returns whether an item waits: what is not a recital might take what another node is about to recite.
+    pub(super) fn defers(item: &NodeItem) -> bool {
+        match item {
+            NodeItem::Claim { claim, .. } => claim.entered == 0,
+            NodeItem::WorkerUp { entered, .. } => *entered == 0,
+            NodeItem::Pong { .. } | NodeItem::Leave | NodeItem::Request(DirectoryRequest::Recited) => false,
+            _ => true,
+        }
+    }
+
+    pub(super) fn defer(&mut self, node: NodeNo, what: Deferred) {
+        self.deferred.push_back((node, what));
+        *self.of_node.entry(node).or_default() += 1;
+    }
+
+    /// Returns the number of deferred items and answers of a node.
+    pub(super) fn of_node(&self, node: NodeNo) -> usize {
+        self.of_node.get(&node).copied().unwrap_or(0)
+    }
+
+    /// Handles that a node has recited everything, or has left.
+    pub(super) fn recited(&mut self, node: &Name) {
+        self.awaited.remove(node);
+    }
+
+    /// Returns the nodes that have not recited.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = &Name> {
+        self.awaited.iter()
+    }
+
+    pub(super) fn until(&self) -> Instant {
+        self.until
+    }
+
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.awaited.is_empty() || now >= self.until
+    }
+
+    /// Returns what has waited, in its order.
+    pub(super) fn end(self) -> VecDeque<(NodeNo, Deferred)> {
+        self.deferred
+    }
+}
