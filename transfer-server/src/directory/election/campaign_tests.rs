@@ -187,7 +187,7 @@ impl World {
     }
 }
 
-// Promise: one-leading-host
+// Promise: one-leading-host, seen to fail
 #[test]
 fn at_most_one_host_leads_whatever_stops_restarts_or_is_cut_off() {
     let mut elected = 0;
@@ -204,7 +204,7 @@ fn at_most_one_host_leads_whatever_stops_restarts_or_is_cut_off() {
     assert!(elected > 1000, "{elected} elections are too few to say anything");
 }
 
-// Promise: takeover-of-the-directory
+// Promise: directory-takeover
 #[test]
 fn another_host_leads_soon_after_one_has_died() {
     for seed in 0..200 {
