@@ -64,6 +64,7 @@ mod round_trips;
 mod security;
 mod sharded;
 mod sharded_into;
+mod sharded_manifest;
 mod shared_pulls;
 mod shm;
 mod shm_reference;

@@ -10,7 +10,7 @@ use transfer_tests::{Carrier, Ctl, Scene, poll, programs};
 const ROWS: u64 = 400;
 const COLUMNS: u64 = 600;
 
-fn connect(socket: std::path::PathBuf, name: &str) -> BlockingClient {
+pub(super) fn connect(socket: std::path::PathBuf, name: &str) -> BlockingClient {
     let connect = BlockingClient::connect(socket).name(name).arena_bytes(16 << 20);
     connect.call().expect("the sidecar takes workers")
 }
@@ -59,7 +59,7 @@ fn slice(client: &BlockingClient, slice: Slice) -> FetchedBundle {
     fetch.call().unwrap_or_else(|e| panic!("{slice}: {e}"))
 }
 
-fn elements(bundle: &FetchedBundle) -> Vec<u32> {
+pub(super) fn elements(bundle: &FetchedBundle) -> Vec<u32> {
     bundle.get("w").expect("it has w").as_slice::<u32>().expect("u32").to_vec()
 }
 

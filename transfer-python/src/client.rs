@@ -393,8 +393,9 @@ impl Client {
         key: &str,
         parts: Option<Vec<(String, Option<Bound<'_, PyAny>>)>>,
         options: &Bound<'_, PyDict>,
+        manifest: Vec<Bound<'_, Tensor>>,
     ) -> PyResult<Pending> {
-        sharded::fetch(self, py, key, parts, options)
+        sharded::fetch(self, py, key, parts, options, &manifest)
     }
 
     /// Fetches global tensors of a sharded state, or slices of them, into parts of buffers: as `_fetch_bundle_into`.
@@ -405,8 +406,9 @@ impl Client {
         into: Vec<state_into::Target<'_>>,
         parts: Option<fetches::PartsAsked<'_>>,
         options: &Bound<'_, PyDict>,
+        manifest: Vec<Bound<'_, Tensor>>,
     ) -> PyResult<Pending> {
-        sharded::fetch_into(self, py, key, parts, into, options)
+        sharded::fetch_into(self, py, key, parts, into, options, &manifest)
     }
 
     fn _delete(

@@ -8,11 +8,12 @@ use crate::memory::{Fetched, Ours};
 use crate::options::{self, PushOptions};
 use crate::pending::{Pending, going};
 use crate::state_into::{self, Places, Target};
+use crate::tensor::Tensor;
 use crate::{errors, taken};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::time::Instant;
-use transfer_client::{BlockingClient, FetchShardedInto, FetchedBundle, MemoryView, Rank, Shard};
+use transfer_client::{BlockingClient, FetchSharded, FetchShardedInto, FetchedBundle, MemoryView, Rank, Shard};
 
 /// The name of a shard's tensor, the shape of that, and where the shard begins in it.
 pub(crate) type ShardPlace = (String, Vec<u64>, Vec<u64>);
@@ -53,19 +54,38 @@ pub(crate) fn push(
     })))
 }
 
-/// Fetches global tensors of a sharded state, or these of them, whole or a slice of each: as `_fetch_bundle`.
+/// Makes a fetch of global tensors, or of slices of them, that begins with what of the manifest was fetched already.
+fn asked(
+    client: &Client,
+    py: Python<'_>,
+    key: &str,
+    parts: Option<PartsAsked<'_>>,
+    options: &Bound<'_, PyDict>,
+    manifest: &[Bound<'_, Tensor>],
+) -> PyResult<FetchSharded<BlockingClient>> {
+    let which = FetchOptions::read(options)?;
+    let mut fetch = which.borrow().apply_to_shards(py, client.handle(py)?.fetch_sharded(key))?;
+    if let Some(ranks) = manifest.first() {
+        let layouts = manifest.get(1).map(|layouts| layouts.get().whole());
+        fetch = fetch.manifest(ranks.get().whole()?, layouts.transpose()?);
+    }
+    match parts {
+        Some(parts) => Ok(fetch.slices(read_parts(parts)?)),
+        None => Ok(fetch),
+    }
+}
+
+/// Fetches global tensors of a sharded state, or these of them, whole or a slice of each: as `_fetch_bundle`. `manifest` is what of the
+/// version's bundle was fetched already: nothing, its ranks, or these and the layouts.
 pub(crate) fn fetch(
     client: &Client,
     py: Python<'_>,
     key: &str,
     parts: Option<PartsAsked<'_>>,
     options: &Bound<'_, PyDict>,
+    manifest: &[Bound<'_, Tensor>],
 ) -> PyResult<Pending> {
-    let which = FetchOptions::read(options)?;
-    let mut fetch = which.borrow().apply_to_shards(py, client.handle(py)?.fetch_sharded(key))?;
-    if let Some(parts) = parts {
-        fetch = fetch.slices(read_parts(parts)?);
-    }
+    let fetch = asked(client, py, key, parts, options, manifest)?;
     let (about, guard) = ((key.to_owned(), Instant::now()), client.guard().clone());
     Ok(Pending::new(going(fetch.begin(), move |py, result| {
         let whole = |bundle: FetchedBundle| {
@@ -85,12 +105,9 @@ pub(crate) fn fetch_into(
     parts: Option<PartsAsked<'_>>,
     into: Vec<Target<'_>>,
     options: &Bound<'_, PyDict>,
+    manifest: &[Bound<'_, Tensor>],
 ) -> PyResult<Pending> {
-    let which = FetchOptions::read(options)?;
-    let mut fetch = which.borrow().apply_to_shards(py, client.handle(py)?.fetch_sharded(key))?;
-    if let Some(parts) = parts {
-        fetch = fetch.slices(read_parts(parts)?);
-    }
+    let fetch = asked(client, py, key, parts, options, manifest)?;
     let places = Places::take(py, into)?;
     Ok(Pending::new(state_into::begin(places, key, client.guard().clone(), |tensors, views| {
         let placed = |fetch: FetchShardedInto<BlockingClient>, (name, tensor, view): (String, String, MemoryView)| {

@@ -40,6 +40,14 @@ impl Tensor {
         Memory::Fetched(self.tensor.clone())
     }
 
+    /// The tensor, which is no slice.
+    pub(crate) fn whole(&self) -> PyResult<&transfer_client::Tensor> {
+        match self.tensor()? {
+            Fetched::Whole(tensor) => Ok(tensor),
+            Fetched::Slice(_) => Err(pyo3::exceptions::PyTypeError::new_err("a slice of a tensor is not all of it")),
+        }
+    }
+
     fn tensor(&self) -> PyResult<&Fetched> {
         // Only its drop takes it out.
         self.tensor.get().ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("the tensor is gone"))

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import transferd as td
-from conftest import Sidecar
+from conftest import Sidecar, start_two
 from test_slices import any_slice, nodes, same  # noqa: F401
 
 
@@ -59,6 +59,25 @@ def test_every_slice_of_a_sharded_state_is_numpys(nodes: tuple[td.Client, td.Cli
             reader.fetch_state(key, slices={"w": np.s_[38:]})
         with pytest.raises(td.Invalid, match="'w' of layout= has an offset of 1 dimensions and a shape of 2"):
             reader.fetch_state(key, layout={"w": ((3,), (10, 20))})
+
+
+def test_a_plain_fetch_brings_the_manifest_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A call that does not know what the key is fetches it as a state first."""
+    a, b = start_two(tmp_path_factory, "--shm", "off")
+    with td.connect(a.path) as giver, td.connect(b.path) as reader:
+        giver.push_state("policy", {f"w{n}": td.Shard(np.full(1, n), (1,), (0,)) for n in range(500)}, version=1, rank=0, world_size=1)
+        # So that there is a link, whose transfers are counted.
+        giver.push("other", np.arange(3))
+        reader.fetch("other")
+        moved = [b.ctl("links")["transfers_in"]]
+        for only in (None, ["w7"]):
+            state = reader.fetch_state("policy", only=only)
+            assert state.report.bytes == (8 if only else 4000) and state["w7"].numpy().tolist() == [7]
+            moved.append(b.ctl("links")["transfers_in"])
+        # The manifest, and the shards. With names first the table, and the manifest alone; its layouts are known by then.
+        assert (moved[1] - moved[0], moved[2] - moved[1]) == (2, 3)
+    b.stop()
+    a.stop()
 
 
 # Promise: python-sharded

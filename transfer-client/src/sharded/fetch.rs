@@ -12,7 +12,7 @@ use super::requests::{Ask, Asked, Output, asks};
 use super::roster::{self, Awaited, Hold, Manifest, is_late};
 use crate::bundle::{FetchedBundle, FetchedSlices, Wanted, take_bundle};
 use crate::error::{BundleError, Error, ShardedError};
-use crate::fetch::{Fetch, FetchOptions, does_not_fit};
+use crate::fetch::{Fetch, FetchOptions, Tensor, does_not_fit};
 use crate::request::flow::{Flow, Io};
 use crate::request::{AnyClient, BlockingClient, Call, Handle, HasHandle, Request, RequestCall};
 use crate::session::{Connection, Session, cancelled_unsent};
@@ -51,7 +51,7 @@ impl<C: AnyClient> FetchSharded<C> {
     pub(crate) fn new(handle: &Handle, key: Result<Key, Error>) -> Self {
         let (connection, node) = (handle.connection().clone(), handle.node().clone());
         let session = connection.session();
-        let stage = Stage::New { key, wanted: None, options: FetchOptions::new() };
+        let stage = Stage::New { key, first: None, wanted: None, options: FetchOptions::new() };
         Request::from_call(FetchShardedCall {
             connection,
             client: BlockingClient::of(handle.clone()),
@@ -99,6 +99,20 @@ impl<C: AnyClient> FetchSharded<C> {
         self.select(Select::After(Version(seen)))
     }
 
+    /// Begins with a version that was fetched as a bundle already, as by who did not know what the key is: these are its tensors
+    /// `__ranks__` and, if that was fetched, `__layouts__`. They are not fetched again, and select nothing: where that version has ended
+    /// meanwhile, the newest one that this fetch selects is fetched.
+    pub fn manifest(mut self, ranks: &Tensor, layouts: Option<&Tensor>) -> Self {
+        if let Stage::New { key, first, .. } = &mut self.call.stage {
+            let read = key.clone().and_then(|key| Manifest::read(&key, ranks, layouts.cloned()));
+            match read {
+                Ok(manifest) => *first = Some(manifest),
+                Err(e) => *key = Err(e),
+            }
+        }
+        self
+    }
+
     /// The most bytes of one request, 32 MiB by default and at least 64 KiB. It has to fit the landing pool, and is halved where it
     /// does not.
     pub fn bucket_bytes(mut self, bytes: u64) -> Self {
@@ -120,7 +134,7 @@ pub struct FetchShardedCall {
 }
 
 enum Stage {
-    New { key: Result<Key, Error>, wanted: Option<Vec<Wanted>>, options: FetchOptions },
+    New { key: Result<Key, Error>, first: Option<Manifest>, wanted: Option<Vec<Wanted>>, options: FetchOptions },
     Flows(Flow<Result<FetchedBundle, Error>>),
 }
 
@@ -130,8 +144,8 @@ impl fmt::Debug for FetchShardedCall {
     }
 }
 
-/// What a fetch is made of: the state, what of it, and the options.
-type FetchParts = (OfState, Option<Vec<Wanted>>, FetchOptions, BlockingClient);
+/// What a fetch is made of: the state, the manifest to begin with, what of it, and the options.
+type FetchParts = (OfState, Option<Manifest>, Option<Vec<Wanted>>, FetchOptions, BlockingClient);
 
 impl FetchShardedCall {
     pub(super) fn timeout(&self) -> Duration {
@@ -140,8 +154,9 @@ impl FetchShardedCall {
 
     /// Returns what a fetch that has not begun is made of.
     pub(super) fn into_parts(self) -> Result<FetchParts, Error> {
-        let Stage::New { key, wanted, options } = self.stage else { return Err(cancelled_unsent()) };
-        Ok((OfState { connection: self.connection, node: self.node, key: key? }, wanted, options, self.client))
+        let Stage::New { key, first, wanted, options } = self.stage else { return Err(cancelled_unsent()) };
+        let of = OfState { connection: self.connection, node: self.node, key: key? };
+        Ok((of, first, wanted, options, self.client))
     }
 }
 
@@ -152,15 +167,15 @@ impl Call for FetchShardedCall {
         loop {
             match &mut self.stage {
                 Stage::Flows(flow) => return flow.step(waker),
-                Stage::New { key, wanted, options } => {
+                Stage::New { key, first, wanted, options } => {
                     let key = match key {
                         Ok(key) => key.clone(),
                         Err(e) => return ControlFlow::Break(Err(e.clone())),
                     };
-                    let (wanted, options) = (wanted.take(), *options);
+                    let (first, wanted, options) = (first.take(), wanted.take(), *options);
                     let of = OfState { connection: self.connection.clone(), node: self.node.clone(), key };
                     let mut flow = Flow::new(&self.client, async move |io: Io| {
-                        of.fetch(io, wanted, options, None, |assembly, io| assembly.finish(io)).await
+                        of.fetch(io, first, wanted, options, None, |assembly, io| assembly.finish(io)).await
                     });
                     flow.set_timeout(self.timeout);
                     self.stage = Stage::Flows(flow);
@@ -207,10 +222,11 @@ impl OfState {
         &self.key
     }
 
-    /// Fetches a version, into memory of the caller if there is some.
+    /// Fetches a version, into memory of the caller if there is some. Begins with `first`, if there is one.
     pub(super) async fn fetch<T>(
         self,
         io: Io,
+        mut first: Option<Manifest>,
         wanted: Option<Vec<Wanted>>,
         options: FetchOptions,
         into: Option<&IntoMemory>,
@@ -220,7 +236,10 @@ impl OfState {
         let mut pauses = pauses();
         let mut pause = async || io.sleep_until(Instant::now() + pauses.next().unwrap_or(LONGEST_INTERVAL)).await;
         loop {
-            let manifest = roster::manifest(&io, &self.key, options).await?;
+            let manifest = match first.take() {
+                Some(manifest) => manifest,
+                None => roster::manifest(&io, &self.key, options).await?,
+            };
             let is_same = |failed: &Manifest| failed.version == manifest.version && failed.ranks == manifest.ranks;
             if let Some((before, error)) = failed.take()
                 && is_same(&before)
@@ -307,7 +326,7 @@ impl OfState {
 
     /// Plans a fetch, by the layouts of all ranks.
     async fn plan(&self, io: &Io, manifest: &Manifest, of: PlanOf<'_>) -> Result<Arc<Plan>, Error> {
-        let layouts = of_manifest(io, &self.connection, &self.key, manifest.version, of.ranks).await?;
+        let layouts = of_manifest(io, &self.connection, &self.key, manifest).await?;
         let of_ranks: Vec<_> = layouts.iter().map(|known| known.layout.clone()).collect();
         let global = KnownShards::of(&self.connection).lock().global(&self.key, &of_ranks)?;
         let mut outputs = Vec::new();

@@ -72,7 +72,7 @@ impl ShardedLayout {
         FlowRequest::of_flow(&BlockingClient::of(handle.clone()), async move |io: Io| {
             let key = key?;
             let manifest = roster::manifest(&io, &key, FetchOptions::new()).await?;
-            let layouts = of_manifest(&io, &connection, &key, manifest.version, &manifest.ranks).await?;
+            let layouts = of_manifest(&io, &connection, &key, &manifest).await?;
             let layouts: Vec<_> = layouts.into_iter().map(|known| known.layout).collect();
             let global = KnownShards::of(&connection).lock().global(&key, &layouts)?;
             Ok(ShardedLayout::new(&manifest, &global))

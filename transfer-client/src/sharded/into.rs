@@ -103,7 +103,7 @@ impl FetchShardedIntoCall {
         tensors: BundleMut,
         views: &[ViewOf],
     ) -> Result<Stage, FetchIntoError<BundleMut>> {
-        let (of, wanted, options, client) = match fetch.into_parts() {
+        let (of, first, wanted, options, client) = match fetch.into_parts() {
             Ok(parts) => parts,
             Err(e) => return Err(FetchIntoError::new(e, Some(tensors))),
         };
@@ -118,7 +118,7 @@ impl FetchShardedIntoCall {
         let (into, key) = (Arc::new(IntoMemory::new(targets)), of.key().clone());
         let lands = into.clone();
         let mut flow = Flow::new(&client, async move |io: Io| {
-            of.fetch(io, Some(wanted), options, Some(&*lands), |assembly, io| Ok(assembly.report(io))).await
+            of.fetch(io, first, Some(wanted), options, Some(&*lands), |assembly, io| Ok(assembly.report(io))).await
         });
         flow.set_timeout(self.timeout);
         Ok(Stage::Flows { flow, into, key })

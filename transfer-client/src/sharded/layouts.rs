@@ -2,7 +2,7 @@
 
 use super::known::{KnownLayout, KnownShards};
 use super::records::{LAYOUTS, RECORD, read_layouts, read_record, shards_key, table};
-use super::roster::is_late;
+use super::roster::{Manifest, is_late};
 use crate::bundle::{FetchedBundle, take_bundle};
 use crate::error::{Error, LostRank, ShardedError};
 use crate::fetch::{Fetch, FetchOptions};
@@ -68,13 +68,17 @@ pub(super) async fn of_manifest(
     io: &Io,
     connection: &Arc<Connection>,
     key: &Key,
-    version: u64,
-    ranks: &[CommittedRank],
+    manifest: &Manifest,
 ) -> Result<Vec<KnownLayout>, Error> {
+    let ranks = &manifest.ranks;
     let mut known: Vec<_> =
         ranks.iter().map(|rank| KnownShards::of(connection).lock().layout(key, rank.layout)).collect();
     if known.iter().any(Option::is_none) {
-        let bytes = fetch_record(io, key.clone(), version, LAYOUTS, Duration::MAX).await?;
+        let bytes = match &manifest.layouts {
+            // A copy, so that it cannot change after the check.
+            Some(layouts) => layouts.as_bytes().to_vec(),
+            None => fetch_record(io, key.clone(), manifest.version, LAYOUTS, Duration::MAX).await?,
+        };
         let records = read_layouts(key, &bytes, ranks.len())?;
         for ((known, rank), record) in known.iter_mut().zip(ranks).zip(records) {
             if known.is_none() {

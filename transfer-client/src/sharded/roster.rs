@@ -5,7 +5,7 @@ use super::records::{MANIFEST, read_manifest};
 use crate::bundle::{FetchedBundle, take_bundle};
 use crate::counters::Counting;
 use crate::error::{BundleError, Error, ShardedError};
-use crate::fetch::{Fetch, FetchOptions};
+use crate::fetch::{Fetch, FetchOptions, Tensor};
 use crate::request::flow::Io;
 use crate::request::{BlockingClient, Call};
 use std::convert::Infallible;
@@ -233,6 +233,17 @@ pub(super) struct Manifest {
     pub(super) restart: u64,
     pub(super) ranks: Vec<CommittedRank>,
     pub(super) report: Report,
+    /// The records of all ranks, if they came with it.
+    pub(super) layouts: Option<Tensor>,
+}
+
+impl Manifest {
+    /// Reads the manifest out of this tensor of its version, beside which there may be this one with the layouts.
+    pub(super) fn read(key: &Key, tensor: &Tensor, layouts: Option<Tensor>) -> Result<Manifest, Error> {
+        // Every byte is read once, so a change behind a check changes nothing.
+        let (restart, ranks) = read_manifest(key, tensor.as_bytes())?;
+        Ok(Manifest { version: tensor.version(), restart, ranks, report: *tensor.report(), layouts })
+    }
 }
 
 #[cfg(test)]
@@ -243,7 +254,8 @@ impl Manifest {
         let (queued, waited, in_flight) = (time, time, time);
         let report = Report { fabric, bytes: 0, copied: 0, verified: 0, queued, waited, in_flight, origin: None };
         let node = transfer_core::tensor::Name::new("n").expect("a name");
-        Manifest { version, restart, ranks: vec![CommittedRank { rank: 0, instance, layout: 0, node }], report }
+        let ranks = vec![CommittedRank { rank: 0, instance, layout: 0, node }];
+        Manifest { version, restart, ranks, report, layouts: None }
     }
 }
 
@@ -277,9 +289,7 @@ pub(super) async fn manifest_within(
         bundle => bundle?,
     };
     let tensor = bundle.get(MANIFEST).ok_or_else(not_sharded)?;
-    // Every byte is read once, so a change behind a check changes nothing.
-    let (restart, ranks) = read_manifest(key, tensor.as_bytes())?;
-    Ok(Manifest { version: bundle.version(), restart, ranks, report: *bundle.report() })
+    Manifest::read(key, tensor, None)
 }
 
 #[cfg(test)]

@@ -296,7 +296,7 @@ def push_shards(
 
 def fetch_global(client: _native.Client, key: str, part: object, options: FetchOptions) -> Call[Tensor]:
     """Fetches the tensor of which `push_shard` has published the shards, or a slice of it."""
-    tensors, _, _ = yield client._fetch_sharded(key, [(key, part)], dict(options))
+    tensors, _, _ = yield client._fetch_sharded(key, [(key, part)], dict(options), ())
     tensor: Tensor = tensors[key]
     return tensor
 
@@ -327,10 +327,10 @@ def fetch_state(
         local = None if into is None else _sharded.local_parts(into)
         left = _landing.time_left(options)
         if into is not None and local is not None and not staged:
-            here = yield from _landing.land_parts(client, key, local, into, parts, True, left())
+            here = yield from _landing.land_parts(client, key, local, into, parts, (), left())
             if here is not None:
                 return here
-        tensors, version, report = yield client._fetch_sharded(key, list(parts.items()), left())
+        tensors, version, report = yield client._fetch_sharded(key, list(parts.items()), left(), ())
         state = State(tensors, version, report)
         if local is not None:
             state.land_in(local)
@@ -347,7 +347,7 @@ def fetch_state(
         if parts is None:
             here = yield from _landing.land(client, key, into, left)
         else:
-            here = yield from _landing.land_parts(client, key, into, into, parts, False, left())
+            here = yield from _landing.land_parts(client, key, into, into, parts, None, left())
         if here is not None:
             return here
         options = cast(FetchOptions, left())
@@ -357,21 +357,22 @@ def fetch_state(
         if not parts:
             raise
         try:
-            yield client._fetch_bundle(key, [(_sharded.MANIFEST, None)], dict(options))
+            manifest, _, _ = yield client._fetch_bundle(key, [(_sharded.MANIFEST, None)], dict(options))
         except Invalid:
             tensors, version, report = yield from _tied(client, key, parts, options, error)
         else:
             if into is not None and not staged:
-                here = yield from _landing.land_parts(client, key, into, into, parts, True, options)
+                here = yield from _landing.land_parts(client, key, into, into, parts, list(manifest.values()), options)
                 if here is not None:
                     return here
-            tensors, version, report = yield client._fetch_sharded(key, list(parts.items()), dict(options))
+            tensors, version, report = yield client._fetch_sharded(key, list(parts.items()), dict(options), list(manifest.values()))
     if parts is None and list(tensors) == [_sharded.MANIFEST, _sharded.LAYOUTS]:
+        manifest = tensors
         if into is not None and not staged:
-            here = yield from _landing.land_parts(client, key, into, into, dict.fromkeys(into), True, options)
+            here = yield from _landing.land_parts(client, key, into, into, dict.fromkeys(into), list(manifest.values()), options)
             if here is not None:
                 return here
-        tensors, version, report = yield client._fetch_sharded(key, None, dict(options))
+        tensors, version, report = yield client._fetch_sharded(key, None, dict(options), list(manifest.values()))
         state = State(_sharded.restore(key, tensors), version, report)
     else:
         state = State(_tree.restore(key, tensors) if parts is None else tensors, version, report)

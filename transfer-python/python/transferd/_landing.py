@@ -65,16 +65,21 @@ def land(client: _native.Client, key: str, into: Mapping[Any, Any], left: Option
 
 
 def land_parts(
-    client: _native.Client, key: str, into: Mapping[Any, Any], given: Mapping[Any, Any], parts: Mapping[str, object], is_sharded: bool, options: Mapping[str, Any]
+    client: _native.Client, key: str, into: Mapping[Any, Any], given: Mapping[Any, Any], parts: Mapping[str, object],
+    manifest: Sequence[Any] | None, options: Mapping[str, Any],
 ) -> Generator[Any, Any, State | None]:
     """Fetches slices of tensors into the arrays of `into`, and names in the state what is `given`. None where an array is none of a buffer, or a name
-    or an array does not fit: then nothing was written, and who fetches it as a whole says why."""
+    or an array does not fit: then nothing was written, and who fetches it as a whole says why. `manifest` is what of a sharded state's was fetched
+    already; None for another state."""
     if into.keys() != parts.keys() or not into or not all(_in_buffer(target) for target in into.values()):
         return None
     targets = [_target(name, target, *described(target)) for name, target in into.items()]
-    fetch = client._fetch_sharded_into if is_sharded else client._fetch_bundle_into
+    asked = list(parts.items())
     try:
-        (_, version, report), ways = yield fetch(key, targets, list(parts.items()), dict(options))
+        if manifest is None:
+            (_, version, report), ways = yield client._fetch_bundle_into(key, targets, asked, dict(options))
+        else:
+            (_, version, report), ways = yield client._fetch_sharded_into(key, targets, asked, dict(options), manifest)
     except Invalid:
         return None
     for target in into.values():

@@ -214,7 +214,7 @@ class Client:
         options: Mapping[str, Any],
     ) -> Pending[Pushed]: ...
     def _fetch_sharded(
-        self, key: str, parts: Sequence[tuple[str, object]] | None, options: Mapping[str, Any]
+        self, key: str, parts: Sequence[tuple[str, object]] | None, options: Mapping[str, Any], manifest: Sequence[Tensor]
     ) -> Pending[tuple[dict[str, Tensor], int, Report]]: ...
     def _fetch_sharded_into(
         self,
@@ -222,6 +222,7 @@ class Client:
         into: Sequence[tuple[str, int, str, Sequence[int], Sequence[int] | None]],
         parts: Sequence[tuple[str, object]] | None,
         options: Mapping[str, Any],
+        manifest: Sequence[Tensor],
     ) -> Pending[tuple[tuple[dict[str, Tensor], int, Report], dict[str, tuple[str, bool]]]]: ...
     def _delete(self, key: str, timeout: float | None) -> Pending[None]: ...
     def _reserve(self, key: str, shape: Sequence[int], dtype: object, to: str, timeout: float | None) -> Pending[None]: ...
