@@ -36,7 +36,7 @@ fn named(tensors: &[(&'static str, Frozen)]) -> impl Iterator<Item = (&'static s
 }
 
 /// Turns a bit of this process's memory over, as a fault of the memory does: the tensor is frozen, and no code can write it.
-fn damage(tensor: &Frozen, at: u64) {
+pub(super) fn damage(tensor: &Frozen, at: u64) {
     let memory = OpenOptions::new().read(true).write(true).open("/proc/self/mem").expect("this process's memory");
     let at = tensor.as_bytes().as_ptr() as u64 + at;
     let mut byte = [0];

@@ -65,6 +65,7 @@ mod security;
 mod sharded;
 mod sharded_into;
 mod sharded_manifest;
+mod sharded_proof;
 mod shared_pulls;
 mod shm;
 mod shm_reference;

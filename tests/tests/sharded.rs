@@ -7,8 +7,8 @@ use transfer_client::{
 use transfer_tests::status::Seen;
 use transfer_tests::{Carrier, Ctl, Scene, poll, programs};
 
-const ROWS: u64 = 400;
-const COLUMNS: u64 = 600;
+pub(super) const ROWS: u64 = 400;
+pub(super) const COLUMNS: u64 = 600;
 
 pub(super) fn connect(socket: std::path::PathBuf, name: &str) -> BlockingClient {
     let connect = BlockingClient::connect(socket).name(name).arena_bytes(16 << 20);
@@ -16,7 +16,7 @@ pub(super) fn connect(socket: std::path::PathBuf, name: &str) -> BlockingClient 
 }
 
 /// The elements of a box of a tensor of `COLUMNS` columns: their own numbers, plus that of the version.
-fn numbers(rows: std::ops::Range<u64>, columns: std::ops::Range<u64>, version: u64) -> Vec<u32> {
+pub(super) fn numbers(rows: std::ops::Range<u64>, columns: std::ops::Range<u64>, version: u64) -> Vec<u32> {
     let row = |row: u64| columns.clone().map(move |column| (row * COLUMNS + column + version) as u32);
     rows.flat_map(row).collect()
 }
@@ -36,7 +36,7 @@ fn shard(
 }
 
 /// The quarter of "w" that a rank of four has.
-fn quarter(rank: u32) -> (std::ops::Range<u64>, std::ops::Range<u64>) {
+pub(super) fn quarter(rank: u32) -> (std::ops::Range<u64>, std::ops::Range<u64>) {
     let (row, column) = (u64::from(rank) / 2 * (ROWS / 2), u64::from(rank) % 2 * (COLUMNS / 2));
     (row..row + ROWS / 2, column..column + COLUMNS / 2)
 }
@@ -64,7 +64,7 @@ pub(super) fn elements(bundle: &FetchedBundle) -> Vec<u32> {
 }
 
 /// Two sidecars, and four ranks of which each has two.
-fn four_ranks() -> (Scene, Vec<BlockingClient>) {
+pub(super) fn four_ranks() -> (Scene, Vec<BlockingClient>) {
     let scene = Scene::two();
     let ranks = (0..4).map(|rank| connect(scene.nodes[rank / 2].socket(), &format!("rank-{rank}"))).collect();
     (scene, ranks)

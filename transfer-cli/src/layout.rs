@@ -74,8 +74,14 @@ fn text(key: &str, layout: &ShardedLayout, limit: usize) -> String {
         0 => String::new(),
         more => format!("\nand {} more: --limit shows more, --prefix fewer", count(more, "box", "boxes")),
     };
+    let unproved = match layout.unproved {
+        0 => String::new(),
+        n => format!(
+            "\n{n} of the shards in boxes of several ranks were compared with no other one: digest() at the push of each rank proves them"
+        ),
+    };
     format!(
-        "{key:?}, version {}: {}, {} at {}\n{table}{more}",
+        "{key:?}, version {}: {}, {} at {}\n{table}{more}{unproved}",
         layout.version,
         count(layout.tensors.len(), "tensor", "tensors"),
         count(layout.nodes.len(), "rank", "ranks"),
@@ -110,5 +116,7 @@ fn to_json(key: &str, layout: &ShardedLayout) -> Value {
         json!({ "name": tensor.name, "dtype": dtype, "shape": shape, "boxes": boxes })
     };
     let tensors: Vec<_> = layout.tensors.iter().map(tensor).collect();
-    json!({ "key": key, "version": layout.version, "nodes": layout.nodes, "tensors": tensors })
+    json!({
+        "key": key, "version": layout.version, "nodes": layout.nodes, "unproved": layout.unproved, "tensors": tensors,
+    })
 }

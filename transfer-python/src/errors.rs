@@ -103,7 +103,7 @@ fn code(error: &Error) -> String {
         Error::OtherClient { .. } => "other_client",
         Error::Digest(error) => match **error {
             DigestError::WrongDigest { .. } => "wrong_digest",
-            DigestError::NoDigest { .. } => "no_digest",
+            DigestError::NoDigest { .. } | DigestError::ShardsWithoutDigest { .. } => "no_digest",
             _ => "invalid",
         },
         Error::Batch(BatchError::NotRead { .. }) => "not_read",
@@ -111,6 +111,7 @@ fn code(error: &Error) -> String {
         Error::Sharded(error) => match **error {
             ShardedError::RankGone(_) => "version_gone",
             ShardedError::NotWhole { .. } => "deadline",
+            ShardedError::ReplicasDiffer { .. } => "wrong_digest",
             _ => "invalid",
         },
         _ => "invalid",

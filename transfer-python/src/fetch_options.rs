@@ -138,7 +138,11 @@ impl Which<'_> {
                 "the parts of a sharded state may come by several fabrics: it has no require",
             ));
         }
-        self.proving.refuse(py, "the parts of a sharded state")?;
+        let fetch = match self.proving {
+            Proving { is_required: true, .. } => fetch.require_digest(),
+            Proving { is_asked: true, .. } => fetch.verify(),
+            _ => fetch,
+        };
         let fetch = fetch.timeout(self.timeout);
         Ok(choose!(py, fetch, self.versions))
     }

@@ -93,6 +93,10 @@ pub(crate) struct Pushed {
     /// The report of the push.
     #[pyo3(get)]
     report: Py<Report>,
+    /// Of the push that has made a version of a sharded state whole: how many shards were compared with no other one, of those whose box
+    /// several ranks have.
+    #[pyo3(get)]
+    unproved: Option<u64>,
 }
 
 impl Pushed {
@@ -100,7 +104,12 @@ impl Pushed {
     pub(crate) fn new(py: Python<'_>, pushed: transfer_client::Pushed, copied: u64) -> PyResult<Pushed> {
         let mut report = pushed.report;
         report.copied += copied;
-        Ok(Pushed { version: pushed.version, report: Py::new(py, Report(report))? })
+        Ok(Pushed { version: pushed.version, report: Py::new(py, Report(report))?, unproved: None })
+    }
+
+    /// As the push of a rank's shards returns it.
+    pub(crate) fn of_shards(self, unproved: Option<u64>) -> Pushed {
+        Pushed { unproved, ..self }
     }
 }
 

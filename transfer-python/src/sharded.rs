@@ -46,7 +46,10 @@ pub(crate) fn push(
     let (about, buffers) = ((key.to_owned(), Instant::now()), buffers.into_iter().map(Bound::unbind));
     let mut taken = Ours::new(buffers.zip(frozen).collect::<Vec<_>>(), client.guard().clone());
     Ok(Pending::new(going(push.begin(), move |py, result| match result {
-        Ok(pushed) => Ok(Py::new(py, crate::report::Pushed::new(py, pushed.pushed, copied)?)?.into_any()),
+        Ok(pushed) => {
+            let unproved = pushed.unproved;
+            Ok(Py::new(py, crate::report::Pushed::new(py, pushed.pushed, copied)?.of_shards(unproved))?.into_any())
+        }
         Err(e) => {
             taken::put_back(taken.take());
             Err(errors::raise(py, &e, &about_of(&about)))

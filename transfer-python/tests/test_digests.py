@@ -88,5 +88,48 @@ def test_what_has_no_digests_is_refused_where_they_are_required(nodes):
                 call()
         with pytest.raises(td.Invalid, match='digest is a bool, "xxh3" or "blake3"; this is \'md5\''):
             giver.push_state("some", state, digest="md5")
-        with pytest.raises(td.Invalid, match='no argument "digest"'):
-            giver.push_shard("sharded", np.arange(4), global_shape=(4,), offset=(0,), rank=0, world_size=1, version=1, digest=True)
+
+
+# Promise: python-digests
+def test_shards_are_compared_with_the_digests_of_their_pushes(nodes):
+    """Of two ranks at two nodes, which both have the bias."""
+    rows = 1000
+
+    def push(version: int, bias: tuple[int, int] = (3, 3), digests: tuple[object, object] = (True, "xxh3")) -> tuple[td.Pushed, list[td.Buffer]]:
+        buffers = []
+        for rank, client in enumerate(clients):
+            buffer = client.empty((rows, 20), "float32")
+            buffer.numpy()[:] = version
+            buffers.append(buffer.numpy())
+            state = {"w": td.Shard(buffer, (2 * rows, 20), (rank * rows, 0)), "bias": np.full(5, bias[rank]), "step": version}
+            pushed = client.push_state("policy", state, version=version, rank=rank, world_size=2, digest=digests[rank], aliases="allow")
+        return pushed, buffers
+
+    with td.connect(nodes[0].path) as one, td.connect(nodes[1].path) as other:
+        clients = (one, other)
+        pushed, views = push(1)
+        assert pushed.unproved == 0
+        state = one.fetch_state("policy", require_digest=True)
+        # Both tensors, and what the ranks have beside them.
+        assert state["step"] == 1 and state.report.verified == state.report.bytes > 160_000
+        assert one.fetch_state("policy", verify=True, only=["w"]).report.verified == 160_000
+        part = one.fetch_state("policy", layout={"w": ((0, 0), (rows + 1, 20))}, verify=True)
+        assert (part.report.verified, part.report.bytes) == (80_000, 80_080), "a row of the other rank is not compared"
+        assert one.fetch_state("policy").report.verified == 0
+
+        async def fetch() -> int:
+            async with td.aio.connect(nodes[0].path) as c:
+                return (await c.fetch_state("policy", require_digest=True)).report.verified
+
+        assert asyncio.run(fetch()) == state.report.verified
+        damage(views[1], 50_000)
+        for call in (lambda: one.fetch_state("policy", verify=True), lambda: one.fetch_state("policy", require_digest=True, layout={"w": None})):
+            with pytest.raises(td.WrongDigest, match=r'\[1000:2000, 0:20\] of tensor "w", from rank 1 at node "b", of version 1 of key "policy"'):
+                call()
+        with pytest.raises(td.WrongDigest, match=r'ranks 0 and 1 have different bytes of \[0:5\] of tensor "bias", by their xxh3 digests'):
+            push(2, (3, 4))
+        assert push(3, (3, 4), (None, True))[0].unproved == 2
+        with pytest.raises(td.NoDigest, match="the shards of rank 0 of version 3 .* or digest= in Python"):
+            one.fetch_state("policy", require_digest=True)
+        one.push_shard("tensor", np.arange(4), global_shape=(4,), offset=(0,), rank=0, world_size=1, version=1, digest="blake3")
+        assert other.fetch_global("tensor", require_digest=True).report.verified == 32

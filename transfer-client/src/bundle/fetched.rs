@@ -69,6 +69,15 @@ impl<T> FetchedBundle<T> {
     }
 }
 
+impl FetchedBundle {
+    /// Notes how many bytes of it were compared with digests.
+    pub(crate) fn verified(mut self, bytes: u64) -> FetchedBundle {
+        self.report.verified = bytes;
+        self.tensors.iter_mut().for_each(|tensor| tensor.verified(bytes));
+        self
+    }
+}
+
 pub(crate) fn take_bundle(lease: Arc<Lease>, tensor: FetchedTensor, proof: &Proof<'_>) -> Result<FetchedBundle, Error> {
     let body = Body::new::<BundleError>(lease, &tensor)?;
     bundle_of(&body, &tensor, proof)

@@ -52,6 +52,10 @@ impl<'a> BundleTensor<'a> {
         &self.meta
     }
 
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.piece
+    }
+
     /// A copy of a tensor that stays writable.
     pub(crate) fn snapshot(tensor: &'a TensorMut) -> BundleTensor<'a> {
         BundleTensor { meta: tensor.meta().clone(), piece: Piece::Borrowed(tensor.as_bytes()) }

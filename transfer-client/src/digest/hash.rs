@@ -20,6 +20,65 @@ pub(super) fn digest(kind: Digest, bytes: &[u8]) -> Vec<u8> {
     }
 }
 
+/// The digest of bytes that come one behind the other.
+pub(crate) enum Hasher {
+    Xxh3(Box<Xxh3>),
+    Blake3(Box<blake3::Hasher>),
+}
+
+impl Hasher {
+    pub(crate) fn new(kind: Digest) -> Hasher {
+        match kind {
+            Digest::Blake3 => Hasher::Blake3(Box::default()),
+            _ => Hasher::Xxh3(Box::default()),
+        }
+    }
+
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        match self {
+            Hasher::Xxh3(hasher) => hasher.update(bytes),
+            Hasher::Blake3(hasher) => {
+                hasher.update(bytes);
+            }
+        }
+    }
+
+    /// Writes the digest to memory of its length.
+    pub(crate) fn end(self, to: &mut [u8]) {
+        match self {
+            Hasher::Xxh3(hasher) => to.copy_from_slice(&hasher.digest128().to_be_bytes()),
+            Hasher::Blake3(hasher) => to.copy_from_slice(hasher.finalize().as_bytes()),
+        }
+    }
+}
+
+/// Makes `count` digests, one behind the other, of `bytes` bytes together, with up to `threads` threads. `make` writes the one of a number.
+pub(crate) fn make_all(
+    kind: Digest,
+    (count, bytes): (usize, u64),
+    threads: usize,
+    make: impl Fn(usize, &mut [u8]) + Sync,
+) -> Vec<u8> {
+    let len = kind.len_bytes();
+    let mut found = vec![0; count * len];
+    let threads = threads.min((bytes / MIN_BYTES_PER_THREAD) as usize).min(count);
+    let places = Mutex::new(found.chunks_exact_mut(len).enumerate());
+    let next = || places.lock().next();
+    let work = || {
+        while let Some((n, to)) = next() {
+            make(n, to);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // Where no thread can be started, this one does all.
+            let _ = thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
+    });
+    found
+}
+
 /// The bytes of a body, where they lie: their offsets in the body rise, and what is between two is zeros, less than 64.
 pub(super) struct Pieces<'a> {
     pub(super) pieces: Vec<(u64, &'a [u8])>,
@@ -68,43 +127,18 @@ impl<'a> Pieces<'a> {
             // Of one piece at once, which is faster.
             return to.copy_from_slice(&digest(kind, first));
         }
-        let pieces = std::iter::once(first).chain(pieces);
-        match kind {
-            Digest::Blake3 => {
-                let mut hasher = blake3::Hasher::new();
-                pieces.for_each(|bytes| {
-                    hasher.update(bytes);
-                });
-                to.copy_from_slice(hasher.finalize().as_bytes());
-            }
-            _ => {
-                let mut hasher = Xxh3::new();
-                pieces.for_each(|bytes| hasher.update(bytes));
-                to.copy_from_slice(&hasher.digest128().to_be_bytes());
-            }
-        }
+        let mut hasher = Hasher::new(kind);
+        std::iter::once(first).chain(pieces).for_each(|bytes| hasher.add(bytes));
+        hasher.end(to);
     }
 
     /// The digests of all chunks of `chunk_bytes`, one behind the other, with up to `threads` threads.
     pub(super) fn digests(&self, kind: Digest, chunk_bytes: u32, threads: usize) -> Vec<u8> {
-        let (chunk, len) = (u64::from(chunk_bytes), kind.len_bytes());
-        let mut found = vec![0; self.len.div_ceil(chunk) as usize * len];
-        let threads = threads.min((self.len / MIN_BYTES_PER_THREAD) as usize).min(found.len() / len);
-        let places = Mutex::new((0_u64..).step_by(chunk_bytes as usize).zip(found.chunks_exact_mut(len)));
-        let next = || places.lock().next();
-        let work = || {
-            while let Some((start, to)) = next() {
-                self.digest(kind, start, (start + chunk).min(self.len), to);
-            }
-        };
-        thread::scope(|scope| {
-            for _ in 1..threads {
-                // Where no thread can be started, this one does all.
-                let _ = thread::Builder::new().spawn_scoped(scope, work);
-            }
-            work();
-        });
-        found
+        let chunk = u64::from(chunk_bytes);
+        make_all(kind, (self.len.div_ceil(chunk) as usize, self.len), threads, |n, to| {
+            let start = n as u64 * chunk;
+            self.digest(kind, start, (start + chunk).min(self.len), to);
+        })
     }
 }
 

@@ -9,5 +9,6 @@ mod hash;
 mod make;
 mod proof;
 
+pub(crate) use hash::{Hasher, make_all};
 pub(crate) use make::Digesting;
 pub(crate) use proof::{Proof, Proving};

@@ -34,6 +34,19 @@ pub enum DigestError {
         /// The version.
         version: u64,
     },
+    /// The shards of a rank have no digests, and the fetch requires them.
+    #[error(
+        "the shards of rank {rank} of version {version} of state {key:?} have no digests, and this fetch requires them: each rank has to \
+         make them, with digest() at the push, or digest= in Python"
+    )]
+    ShardsWithoutDigest {
+        /// The state's key.
+        key: String,
+        /// The version.
+        version: u64,
+        /// The rank.
+        rank: u32,
+    },
     /// Digests cannot be made of what is pushed, or not be compared with what is fetched.
     #[error("key {key:?}: {what}")]
     NotProvable {
@@ -61,7 +74,7 @@ pub enum DigestError {
 }
 
 /// What a digest is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Digested {
     /// What is in front of the body: the description of the version, its table, and the digests of its chunks.
@@ -75,6 +88,17 @@ pub enum Digested {
         /// Where it ends.
         end: u64,
     },
+    /// A shard of a sharded state.
+    Shard {
+        /// The rank that it came from.
+        rank: u32,
+        /// The node of that rank.
+        node: String,
+        /// The global tensor.
+        name: String,
+        /// Where the shard lies in it, as numpy writes a slice.
+        range: String,
+    },
 }
 
 impl fmt::Display for Digested {
@@ -82,6 +106,9 @@ impl fmt::Display for Digested {
         match self {
             Digested::Head => f.write_str("the description or the table"),
             Digested::Chunk { index, start, end } => write!(f, "chunk {index}, bytes {start} to {end},"),
+            Digested::Shard { rank, node, name, range } => {
+                write!(f, "{range} of tensor {name:?}, from rank {rank} at node {node:?},")
+            }
         }
     }
 }

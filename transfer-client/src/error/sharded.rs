@@ -1,6 +1,6 @@
 //! Errors of sharded states.
 
-use transfer_core::tensor::TensorMeta;
+use transfer_core::tensor::{Digest, TensorMeta};
 
 /// An error of a sharded state, or of data that claims to be a part of one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +33,22 @@ pub enum ShardedError {
         second_rank: u32,
         /// Element type and global shape there.
         second: TensorMeta,
+    },
+    /// Two ranks have different bytes of one box, by the digests of their pushes.
+    #[error(
+        "ranks {first_rank} and {second_rank} have different bytes of {range} of tensor {name:?}, by their {digest} digests"
+    )]
+    ReplicasDiffer {
+        /// The tensor.
+        name: String,
+        /// The box, as numpy writes a slice.
+        range: String,
+        /// The one rank.
+        first_rank: u32,
+        /// The other rank.
+        second_rank: u32,
+        /// The hash function.
+        digest: Digest,
     },
     /// No rank has this part of a tensor.
     #[error("no rank has {range} of tensor {name:?}, {meta}")]

@@ -67,6 +67,11 @@ impl Tensor {
         Tensor { view: Frozen::new(bytes, meta), version, report }
     }
 
+    /// Notes how many bytes of all that came with it were compared with digests.
+    pub(crate) fn verified(&mut self, bytes: u64) {
+        self.report.verified = bytes;
+    }
+
     pub(crate) fn bytes(&self) -> &Bytes {
         self.view.bytes()
     }

@@ -7,11 +7,13 @@ use super::known::KnownShards;
 use super::layouts::{ABSENT, gone, is_absent, of_manifest};
 use super::plan::{GlobalTensor, Holder, Target};
 use super::plans::{Plan, PlanOf};
-use super::records::shards_key;
+use super::proof::ShardProof;
+use super::records::{DIGESTS, shards_key};
 use super::requests::{Ask, Asked, Output, asks};
 use super::roster::{self, Awaited, Hold, Manifest, is_late};
 use crate::bundle::{FetchedBundle, FetchedSlices, Wanted, take_bundle};
-use crate::error::{BundleError, Error, ShardedError};
+use crate::digest::Proving;
+use crate::error::{BundleError, DigestError, Error, ShardedError};
 use crate::fetch::{Fetch, FetchOptions, Tensor, does_not_fit};
 use crate::request::flow::{Flow, Io};
 use crate::request::{AnyClient, BlockingClient, Call, Handle, HasHandle, Request, RequestCall};
@@ -99,6 +101,29 @@ impl<C: AnyClient> FetchSharded<C> {
         self.select(Select::After(Version(seen)))
     }
 
+    /// Compares each shard that comes whole from one rank with the digest of its push, if that has [made some](crate::PushShards::digest), in
+    /// the tensors of the result. Nothing is returned if a byte is wrong, and the error names the rank. Of a shard of which only a part is
+    /// fetched nothing is proved: the report counts the bytes that were compared, and the others are unproved. A fetch
+    /// [into](FetchSharded::into) memory of the caller is refused with [`DigestError::NotProvable`].
+    pub fn verify(self) -> Self {
+        self.proving(Proving::IfThere)
+    }
+
+    /// Verifies, and refuses shards without digests, with [`DigestError::ShardsWithoutDigest`](crate::DigestError). See
+    /// [`verify`](Self::verify).
+    pub fn require_digest(self) -> Self {
+        self.proving(Proving::Required)
+    }
+
+    fn proving(mut self, proving: Proving) -> Self {
+        if let Stage::New { options, .. } = &mut self.call.stage
+            && options.proving != Proving::Required
+        {
+            options.proving = proving;
+        }
+        self
+    }
+
     /// Begins with a version that was fetched as a bundle already, as by who did not know what the key is: these are its tensors
     /// `__ranks__` and, if that was fetched, `__layouts__`. They are not fetched again, and select nothing: where that version has ended
     /// meanwhile, the newest one that this fetch selects is fetched.
@@ -106,7 +131,7 @@ impl<C: AnyClient> FetchSharded<C> {
         if let Stage::New { key, first, .. } = &mut self.call.stage {
             let read = key.clone().and_then(|key| Manifest::read(&key, ranks, layouts.cloned()));
             match read {
-                Ok(manifest) => *first = Some(manifest),
+                Ok(manifest) => *first = Some(Box::new(manifest)),
                 Err(e) => *key = Err(e),
             }
         }
@@ -134,7 +159,7 @@ pub struct FetchShardedCall {
 }
 
 enum Stage {
-    New { key: Result<Key, Error>, first: Option<Manifest>, wanted: Option<Vec<Wanted>>, options: FetchOptions },
+    New { key: Result<Key, Error>, first: Option<Box<Manifest>>, wanted: Option<Vec<Wanted>>, options: FetchOptions },
     Flows(Flow<Result<FetchedBundle, Error>>),
 }
 
@@ -145,7 +170,7 @@ impl fmt::Debug for FetchShardedCall {
 }
 
 /// What a fetch is made of: the state, the manifest to begin with, what of it, and the options.
-type FetchParts = (OfState, Option<Manifest>, Option<Vec<Wanted>>, FetchOptions, BlockingClient);
+type FetchParts = (OfState, Option<Box<Manifest>>, Option<Vec<Wanted>>, FetchOptions, BlockingClient);
 
 impl FetchShardedCall {
     pub(super) fn timeout(&self) -> Duration {
@@ -155,7 +180,12 @@ impl FetchShardedCall {
     /// Returns what a fetch that has not begun is made of.
     pub(super) fn into_parts(self) -> Result<FetchParts, Error> {
         let Stage::New { key, first, wanted, options } = self.stage else { return Err(cancelled_unsent()) };
-        let of = OfState { connection: self.connection, node: self.node, key: key? };
+        let key = key?;
+        if options.proving != Proving::Not {
+            let what = "what lands in memory of the caller is not compared with digests: fetch it without into, and copy what comes";
+            return Err(DigestError::NotProvable { key: key.as_str().to_owned(), what }.into());
+        }
+        let of = OfState { connection: self.connection, node: self.node, key };
         Ok((of, first, wanted, options, self.client))
     }
 }
@@ -175,7 +205,12 @@ impl Call for FetchShardedCall {
                     let (first, wanted, options) = (first.take(), wanted.take(), *options);
                     let of = OfState { connection: self.connection.clone(), node: self.node.clone(), key };
                     let mut flow = Flow::new(&self.client, async move |io: Io| {
-                        of.fetch(io, first, wanted, options, None, |assembly, io| assembly.finish(io)).await
+                        of.fetch(io, first, wanted, options, None, |assembly, proof, (io, key, manifest)| {
+                            let found = assembly.finish(io)?;
+                            let verified = proof.compare(key, manifest, &found)?;
+                            Ok(found.verified(verified))
+                        })
+                        .await
                     });
                     flow.set_timeout(self.timeout);
                     self.stage = Stage::Flows(flow);
@@ -200,7 +235,7 @@ impl RequestCall for FetchShardedCall {
 }
 
 /// Makes the result when all pieces have come.
-type Finish<T> = fn(Assembly<'_>, &Io) -> Result<T, Error>;
+type Finish<T> = fn(Assembly<'_>, ShardProof<'_>, (&Io, &Key, &Manifest)) -> Result<T, Error>;
 
 /// What a rank has brought.
 enum Brought {
@@ -226,7 +261,7 @@ impl OfState {
     pub(super) async fn fetch<T>(
         self,
         io: Io,
-        mut first: Option<Manifest>,
+        mut first: Option<Box<Manifest>>,
         wanted: Option<Vec<Wanted>>,
         options: FetchOptions,
         into: Option<&IntoMemory>,
@@ -237,7 +272,7 @@ impl OfState {
         let mut pause = async || io.sleep_until(Instant::now() + pauses.next().unwrap_or(LONGEST_INTERVAL)).await;
         loop {
             let manifest = match first.take() {
-                Some(manifest) => manifest,
+                Some(manifest) => *manifest,
                 None => roster::manifest(&io, &self.key, options).await?,
             };
             let is_same = |failed: &Manifest| failed.version == manifest.version && failed.ranks == manifest.ranks;
@@ -315,13 +350,13 @@ impl OfState {
             Some(plan) => plan,
             None => self.plan(io, manifest, of).await?,
         };
-        let mut result = Assembly::new(manifest, &plan);
+        let (mut result, mut proof) = (Assembly::new(manifest, &plan), ShardProof::new(&plan, options.proving));
         if let Some(into) = into {
             into.check(&self.key, &plan.outputs)?;
             into.begin();
         }
-        self.fill(io, manifest, &mut result, bucket_bytes, into).await?;
-        finish(result, io)
+        self.fill(io, manifest, (&mut result, &mut proof), bucket_bytes, into).await?;
+        finish(result, proof, (io, &self.key, manifest))
     }
 
     /// Plans a fetch, by the layouts of all ranks.
@@ -408,11 +443,11 @@ impl OfState {
         &self,
         io: &Io,
         manifest: &Manifest,
-        result: &mut Assembly<'_>,
+        (result, proof): (&mut Assembly<'_>, &mut ShardProof<'_>),
         mut bucket_bytes: u64,
         into: Option<&IntoMemory>,
     ) -> Result<(), Error> {
-        let plan = result.plan();
+        let (plan, proving) = (result.plan(), proof.proving());
         let mut absent = Absent::default();
         let mut again: Option<Vec<Ask>> = None;
         loop {
@@ -432,7 +467,9 @@ impl OfState {
                 let known = found_absent.lock().get(rank).cloned();
                 let fetched = match known {
                     Some(e) => Err(e),
-                    None => self.ask(io, manifest, plan, &asks[at], !absent.silent.contains(rank), into).await,
+                    None => {
+                        self.ask(io, manifest, (plan, proving), &asks[at], !absent.silent.contains(rank), into).await
+                    }
                 };
                 (at, fetched)
             };
@@ -440,7 +477,10 @@ impl OfState {
             io.each(0..asks.len(), at_once, fetch, |(at, fetched)| {
                 let ask = &asks[at];
                 match fetched {
-                    Ok(Brought::Slices(slices)) => result.take(ask, &slices)?,
+                    Ok(Brought::Slices(slices)) => {
+                        result.take(ask, &slices)?;
+                        proof.take(ask, &slices);
+                    }
                     Ok(Brought::Landed(report)) => result.note(ask.bytes, &report),
                     Err(e) if is_too_large(&e) => failed.push((ask, e)),
                     // Not where it is the time of this call that is over.
@@ -486,13 +526,14 @@ impl OfState {
         &self,
         io: &Io,
         manifest: &Manifest,
-        plan: &Plan,
+        (plan, proving): (&Plan, Proving),
         ask: &Ask,
         looks: bool,
         into: Option<&IntoMemory>,
     ) -> Result<Brought, Error> {
         let (version, rank, known) =
             (manifest.version, &manifest.ranks[ask.rank as usize], &plan.layouts[ask.rank as usize]);
+        let needs_digests = ShardProof::needs(proving, &known.layout, (&self.key, version, rank.rank))?;
         let key = shards_key(&self.key, rank.rank, rank.instance)?;
         // So that its parts are asked for at once.
         io.session().bundle_tables().remember(&key, known.table.clone());
@@ -513,6 +554,7 @@ impl OfState {
             Ok(landed.map(Brought::Landed))
         } else {
             let fetch = Fetch::<BlockingClient, FetchedBundle>::new(io.session(), Ok(key.clone()), take_bundle);
+            let slices = slices.chain(needs_digests.then_some((DIGESTS, None)));
             let fetched = io.run(fetch.with(options).slices(slices));
             let fetched = match looks {
                 true => io.first(fetched, is_silent(io, key, version)).await,

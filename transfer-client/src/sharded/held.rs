@@ -17,6 +17,9 @@ use transfer_core::tensor::{Key, TensorMeta};
 pub struct ShardedLayout {
     /// The version.
     pub version: u64,
+    /// The number of shards whose box other ranks have, too, and that were compared with none of those: they, or the others, have no
+    /// [digests](crate::PushShards::digest).
+    pub unproved: u64,
     /// The node of each rank, as it was when the rank committed.
     pub nodes: Vec<String>,
     /// The global tensors, by name.
@@ -61,7 +64,7 @@ impl ShardedLayout {
             let boxes = boxes.into_iter().map(held).collect();
             GlobalLayout { name: name.as_str().to_owned(), meta: tensor.meta.clone(), boxes }
         });
-        ShardedLayout { version: manifest.version, nodes, tensors: tensors.collect() }
+        ShardedLayout { version: manifest.version, unproved: manifest.unproved, nodes, tensors: tensors.collect() }
     }
 
     pub(crate) fn fetch<C: AnyClient>(

@@ -118,7 +118,8 @@ impl FetchShardedIntoCall {
         let (into, key) = (Arc::new(IntoMemory::new(targets)), of.key().clone());
         let lands = into.clone();
         let mut flow = Flow::new(&client, async move |io: Io| {
-            of.fetch(io, first, Some(wanted), options, Some(&*lands), |assembly, io| Ok(assembly.report(io))).await
+            of.fetch(io, first, Some(wanted), options, Some(&*lands), |assembly, _, (io, ..)| Ok(assembly.report(io)))
+                .await
         });
         flow.set_timeout(self.timeout);
         Ok(Stage::Flows { flow, into, key })

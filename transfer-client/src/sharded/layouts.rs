@@ -96,7 +96,7 @@ fn know(connection: &Arc<Connection>, key: &Key, rank: &CommittedRank, bytes: Ve
         let (key, why) = (key.as_str().to_owned(), "it is another one than that which was committed");
         return Err(ShardedError::InvalidRecord { key, rank: rank.rank, why }.into());
     }
-    let table = Arc::new(table(&layout.shards, &bytes)?);
+    let table = Arc::new(table(&layout, &bytes)?);
     let known = KnownLayout { table, layout: Arc::new(layout), record: bytes.into() };
     KnownShards::of(connection).lock().know_layout(key, known.clone());
     Ok(known)

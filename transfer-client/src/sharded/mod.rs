@@ -10,6 +10,7 @@
 //!   kept for later versions; `absent`: ranks that do not answer; `assembly`: what comes. `into`: fetches into the caller's memory. `held`: who holds
 //!   what, for people.
 //! - `boxes`, `plan`: boxes of indices, and who has which of them. `copy`: from shards into tensors.
+//! - `proof`: digests of shards.
 //! - `records`: the bytes that ranks publish. `layouts`: fetching them; `known`: what is remembered of them. `roster`: questions to
 //!   it.
 
@@ -24,6 +25,7 @@ mod known;
 mod layouts;
 mod plan;
 mod plans;
+mod proof;
 mod push;
 mod records;
 mod requests;

@@ -153,7 +153,7 @@ impl Target {
     }
 
     /// Returns which of its indices lie in a box of the tensor.
-    fn within(&self, place: &IndexBox) -> Option<IndexBox> {
+    pub(crate) fn within(&self, place: &IndexBox) -> Option<IndexBox> {
         let dim = |(dim, place): (&TargetDim, &Extent)| {
             let first = place.start.saturating_sub(dim.start).div_ceil(dim.step);
             let end = place.end().saturating_sub(dim.start).div_ceil(dim.step).min(dim.count);

@@ -19,7 +19,7 @@ fn layout(dtype: DType, global: &[u64], boxes: &[IndexBox]) -> Arc<RankLayout> {
         let meta = TensorMeta::of(dtype, &place.shape()).unwrap();
         shard(name(), name(), &meta, &offset, global).unwrap()
     };
-    Arc::new(RankLayout { shards: boxes.iter().map(one).collect(), digest: 0 })
+    Arc::new(RankLayout { shards: boxes.iter().map(one).collect(), ..RankLayout::default() })
 }
 
 /// Cuts a box at random, and again what comes of it.

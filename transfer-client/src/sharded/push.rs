@@ -2,10 +2,12 @@
 
 use super::known::{Kept, KnownLayout, KnownShards, Pushing};
 use super::layouts::{ABSENT, of_ranks};
-use super::records::{LAYOUTS, MANIFEST, RECORD, entries, layout, layouts_bytes, manifest_bytes, record_bytes};
-use super::records::{shard, shards_key, table};
+use super::proof;
+use super::records::{DIGESTS, LAYOUTS, MANIFEST, RECORD, entries, layout, layouts_bytes, manifest_bytes};
+use super::records::{record_bytes, shard, shards_key, table};
 use super::roster::{self, Awaited, Manifest};
 use crate::bundle::{BundleTensor, source};
+use crate::digest::Digesting;
 use crate::error::{Error, ShardedError};
 use crate::fetch::FetchOptions;
 use crate::push::{Order, Push, PushCall, PushOptions, Pushed, Source};
@@ -18,7 +20,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_core::op::{Command, CommittedRank, Failure, FailureCode, RankCommit, RosterAnswer, RosterAsk};
-use transfer_core::tensor::{Key, TensorName, Version};
+use transfer_core::tensor::{Digest, Key, TensorName, Version};
 
 /// The pause before it is looked again whether versions have ended.
 const FREE_INTERVAL: Duration = Duration::from_millis(400);
@@ -63,6 +65,9 @@ pub struct PushedShards {
     pub pushed: Pushed,
     /// Whether the version is whole, as far as this call knows: with [`PushShards::whole`] always.
     pub is_whole: bool,
+    /// If this worker has made the version whole: the number of shards whose box other ranks have, too, and that were compared with none of
+    /// those. See [`PushShards::digest`].
+    pub unproved: Option<u64>,
 }
 
 /// A push of a rank's shards. Set its options, then `.await` it, or `.call()` it on a [`crate::BlockingClient`].
@@ -77,11 +82,12 @@ impl<'a, C: AnyClient> PushShards<'a, C> {
     ) -> Self {
         let connection = handle.connection().clone();
         let session = connection.session();
-        let stage = match key.and_then(|key| prepare(key, shards)) {
-            Ok(prepared) => Stage::New(prepared),
+        let stage = match key {
+            Ok(key) => Stage::New(key, shards.into_iter().collect()),
             Err(e) => Stage::Refused(e),
         };
-        let of = RankPush { version, rank, restart: 0, until_whole: false, options: PushOptions::new() };
+        let (hash, options) = (None, PushOptions::new());
+        let of = RankPush { version, rank, restart: 0, until_whole: false, hash, options };
         Request::from_call(PushShardsCall {
             connection,
             client: BlockingClient::of(handle.clone()),
@@ -103,6 +109,14 @@ impl<'a, C: AnyClient> PushShards<'a, C> {
     /// A rank with a lower one is left over, and its push fails with [`FailureCode::VersionGone`](crate::FailureCode).
     pub fn restart(mut self, attempt: u64) -> Self {
         self.call.of.restart = attempt;
+        self
+    }
+
+    /// Makes a digest of the bytes of each shard, before they are copied to the arena, with which readers compare that
+    /// [verify](crate::FetchSharded::verify). The last rank to commit compares the shards that have the same box, where they have digests of
+    /// the same kind, and its push fails with [`ShardedError::ReplicasDiffer`] if two differ.
+    pub fn digest(mut self, digest: Digest) -> Self {
+        self.call.of.hash = Some(digest);
         self
     }
 
@@ -135,6 +149,8 @@ struct RankPush {
     rank: Rank,
     restart: u64,
     until_whole: bool,
+    /// The kind of the shards' digests.
+    hash: Option<Digest>,
     options: PushOptions,
 }
 
@@ -148,7 +164,7 @@ struct Prepared<'a> {
 #[expect(clippy::large_enum_variant, reason = "one for each call, and every call comes to its largest")]
 enum Stage<'a> {
     Refused(Error),
-    New(Prepared<'a>),
+    New(Key, Vec<Shard<'a>>),
     /// Versions that have ended are deleted, so that there is room.
     Freeing(Flow<Result<Freed, Error>>, Prepared<'a>),
     /// Perhaps more are deleted meanwhile.
@@ -165,28 +181,36 @@ struct Rest {
     known: KnownLayout,
 }
 
-/// Checks the shards.
-fn prepare<'a>(key: Key, shards: impl IntoIterator<Item = Shard<'a>>) -> Result<Prepared<'a>, Error> {
-    let shards: Vec<_> = shards.into_iter().collect();
+/// Checks the shards, and makes their digests.
+fn prepare(key: Key, shards: Vec<Shard<'_>>, hash: Option<Digest>) -> Result<Prepared<'_>, Error> {
     let mut names = Vec::with_capacity(shards.len());
     for shard in &shards {
         names.push(TensorName::new(&shard.name)?);
-        if shard.name == RECORD {
-            let text = format!("a tensor cannot have the name {RECORD:?}, which is that of the record of the shards");
+        if [RECORD, DIGESTS].contains(&&*shard.name) {
+            let text =
+                format!("a tensor cannot have the name {:?}, which is that of a record of the shards", shard.name);
             return Err(Failure::new(FailureCode::Invalid, text).into());
         }
     }
     let entries = entries(&names)?;
-    let (mut places, mut tensors) = (Vec::with_capacity(shards.len()), Vec::with_capacity(shards.len() + 1));
+    let digests = hash.map(|kind| {
+        let bytes: Vec<_> = shards.iter().map(|shard| shard.tensor.as_bytes()).collect();
+        proof::digests(kind, &bytes)
+    });
+    let (mut places, mut tensors) = (Vec::with_capacity(shards.len()), Vec::with_capacity(shards.len() + 2));
     for ((name, entry), one) in names.into_iter().zip(entries).zip(shards) {
         let Shard { global_shape, offset, tensor, .. } = one;
         places.push(shard(name, entry.clone(), tensor.meta(), &offset, &global_shape)?);
         tensors.push((entry.as_str().to_owned(), tensor));
     }
-    let record = record_bytes(&places)?;
-    let table = Arc::new(table(&places, &record)?);
-    let known = KnownLayout { layout: Arc::new(layout(places, &record)), table, record: record.as_slice().into() };
+    let record = record_bytes(&places, hash)?;
+    let layout = Arc::new(layout(places, hash, &record));
+    let table = Arc::new(table(&layout, &record)?);
+    let known = KnownLayout { layout, table, record: record.as_slice().into() };
     tensors.push((RECORD.to_owned(), BundleTensor::owned(record)?));
+    if let Some(digests) = digests {
+        tensors.push((DIGESTS.to_owned(), BundleTensor::owned(digests)?));
+    }
     Ok(Prepared { key, source: source(tensors)?, known })
 }
 
@@ -269,8 +293,9 @@ async fn commit(
     let Rest { key, pushing, kept, known } = rest;
     let RankPush { version, rank: Rank { rank, world_size }, restart, until_whole, .. } = of;
     let (instance, layout) = (kept.instance, known.layout.digest);
-    // The record is made here, and is no tensor of the caller's.
-    let record_bytes = known.table.entries().last().map_or(0, |record| record.meta.len_bytes());
+    // The records are made here, and are no tensors of the caller's.
+    let records = known.table.entries().iter().skip(known.layout.shards.len());
+    let record_bytes = records.map(|record| record.meta.len_bytes()).sum();
     pushed.report.copied = pushed.report.copied.saturating_sub(record_bytes);
     KnownShards::of(&connection).lock().know_layout(&key, known);
     let commit = RankCommit { version: Version(version), rank, world_size, restart, instance, layout, worker: None };
@@ -294,7 +319,10 @@ async fn commit(
             );
         };
         pushing.know_whole(whole.map(|version| version.0));
-        Ok::<bool, Error>(is_last && make_whole(&io, &connection, &key, &of, ranks).await?)
+        match is_last {
+            true => make_whole(&io, &connection, &key, &of, ranks).await,
+            false => Ok(Made::NotYet),
+        }
     };
     let mut made = committed.await;
     let mut pause = FREE_INTERVAL / 8;
@@ -304,38 +332,49 @@ async fn commit(
                 take_back(&io, &key, &commit, &pushing, kept, was_refused).await;
                 return Err(e);
             }
-            Ok(is_whole) if is_whole || !until_whole => return Ok(PushedShards { pushed, is_whole }),
-            Ok(_) => {}
+            Ok(Made::Whole { unproved }) => return Ok(PushedShards { pushed, is_whole: true, unproved }),
+            Ok(Made::NotYet) if !until_whole => return Ok(PushedShards { pushed, is_whole: false, unproved: None }),
+            Ok(Made::NotYet) => {}
         }
         // A commit that waits for the others stays when the time is over.
         made = match roster::until_whole(&io, &key, restart, version, Some(rank)).await? {
-            Awaited::Whole { .. } => Ok(true),
+            Awaited::Whole { .. } => Ok(Made::Whole { unproved: None }),
             Awaited::Publish(ranks) => make_whole(&io, &connection, &key, &of, ranks).await,
         };
-        if matches!(made, Ok(false)) {
+        if matches!(made, Ok(Made::NotYet)) {
             io.sleep_until(Instant::now() + pause).await;
             pause = (2 * pause).min(FREE_INTERVAL);
         }
     }
 }
 
-/// Checks that the ranks have all of each tensor, and publishes the manifest. Returns `false` if another worker does, because a rank
-/// has changed meanwhile.
+/// Whether a version is whole.
+enum Made {
+    NotYet,
+    /// And how many of its shards were compared with no replica, if this worker knows.
+    Whole {
+        unproved: Option<u64>,
+    },
+}
+
+/// Checks that the ranks have all of each tensor and the same of each box, and publishes the manifest. Another worker does, if a rank has
+/// changed meanwhile.
 async fn make_whole(
     io: &Io,
     connection: &Arc<Connection>,
     key: &Key,
     of: &RankPush,
     digest: u64,
-) -> Result<bool, Error> {
+) -> Result<Made, Error> {
     let ranks = match roster::ranks(io, key, of.version, of.rank.world_size).await {
-        Err(e) if e.failure_code() == Some(FailureCode::VersionGone) => return Ok(false),
+        Err(e) if e.failure_code() == Some(FailureCode::VersionGone) => return Ok(Made::NotYet),
         ranks => ranks?,
     };
     let known = of_ranks(io, connection, key, of.version, &ranks).await?;
     let layouts: Vec<_> = known.iter().map(|known| known.layout.clone()).collect();
     KnownShards::of(connection).lock().check(key, &layouts)?;
-    let bytes = (manifest_bytes(of.restart, &ranks), layouts_bytes(known.iter().map(|known| &*known.record)));
+    let unproved = proof::compare_replicas(io, connection, (key, of.version), &ranks, &known).await?;
+    let bytes = (manifest_bytes(of.restart, unproved, &ranks), layouts_bytes(known.iter().map(|known| &*known.record)));
     match publish(io, key, of, &bytes, false).await {
         // Another rank has published the version before, or this one. What is no sharded state is not taken away.
         Err(e) if e.failure_code() == Some(FailureCode::KeyOwned) => {
@@ -344,7 +383,7 @@ async fn make_whole(
                 Ok(other) => match compare(&other, of, &ranks) {
                     Found::Same => {}
                     // This rank is left over.
-                    Found::Other if other.restart > of.restart => return Ok(false),
+                    Found::Other if other.restart > of.restart => return Ok(Made::NotYet),
                     _ => publish(io, key, of, &bytes, true).await?,
                 },
                 Err(_) => publish(io, key, of, &bytes, true).await?,
@@ -367,8 +406,8 @@ async fn make_whole(
     }
     let question = RosterAsk::Published { version: Version(of.version), ranks: digest };
     match roster::ask_until(io, key, question).await {
-        Ok(_) => Ok(true),
-        Err(e) if e.failure_code() == Some(FailureCode::VersionGone) => Ok(false),
+        Ok(_) => Ok(Made::Whole { unproved: Some(unproved) }),
+        Err(e) if e.failure_code() == Some(FailureCode::VersionGone) => Ok(Made::NotYet),
         Err(e) => Err(e),
     }
 }
@@ -403,7 +442,9 @@ async fn publish(
     let tensor = |bytes: &Vec<u8>| BundleTensor::owned(bytes.clone());
     let tensors = [(MANIFEST, tensor(manifest)?), (LAYOUTS, tensor(layouts)?)];
     let push = Push::<BlockingClient>::new(io.session(), Ok(key.clone()), source(tensors));
-    let options = PushOptions { takeover: takes_over, ..of.options.clone() };
+    // A plain fetch that requires digests begins with the manifest.
+    let digesting = Digesting { kind: of.hash, ..Digesting::default() };
+    let options = PushOptions { takeover: takes_over, digesting, ..of.options.clone() };
     let push = push.with(&options).version(of.version).timeout(io.left(Duration::MAX));
     io.run(push).await?;
     Ok(())
@@ -419,7 +460,11 @@ impl Call for PushShardsCall<'_> {
         loop {
             match std::mem::replace(&mut self.stage, Stage::Ended) {
                 Stage::Refused(e) => return ControlFlow::Break(Err(e)),
-                Stage::New(prepared) => {
+                Stage::New(key, shards) => {
+                    let prepared = match prepare(key, shards, self.of.hash) {
+                        Ok(prepared) => prepared,
+                        Err(e) => return ControlFlow::Break(Err(e)),
+                    };
                     let (connection, key, of) = (self.connection.clone(), prepared.key.clone(), self.of.clone());
                     let mut flow = Flow::new(&self.client, move |io| free(io, connection, key, of));
                     flow.set_timeout(timeout);
@@ -510,7 +555,8 @@ mod tests {
     #[test]
     fn manifest_that_is_there_for_the_same_ranks_is_not_published_again() {
         let rank = Rank { rank: 0, world_size: 1 };
-        let of = RankPush { version: 7, rank, restart: 1, until_whole: false, options: PushOptions::new() };
+        let (hash, options) = (None, PushOptions::new());
+        let of = RankPush { version: 7, rank, restart: 1, until_whole: false, hash, options };
         let found = |restart, version, instance| {
             compare(&Manifest::of_one(version, restart, instance), &of, &Manifest::of_one(7, 1, 5).ranks)
         };

@@ -1,13 +1,16 @@
 //! What ranks publish about their shards, and what is published about all ranks.
 //!
-//! The *record of a rank* is the last tensor of the bundle with its shards, `u8`, with the name [`RECORD`]:
+//! The *record of a rank* is the tensor behind the shards in the bundle with them, `u8`, with the name [`RECORD`]:
 //!
 //! | bytes | contents |
 //! |---|---|
 //! | 0 to 3 | `TSHD` |
-//! | 4 to 7 | layout, 1; zeros |
+//! | 4 | layout, 1 |
+//! | 5 to 7 | the kind of the shards' digests, as in [`transfer_core::wire::digests`], 0 for none; zeros |
 //! | 8 to 11 | the number of shards |
 //! | then, for each shard | length u16 and name of its global tensor; length u16 and name in the bundle; description; then of each dimension offset and global length, u64 |
+//!
+//! If the shards have digests, the bundle has one more tensor, `u8`, with the name [`DIGESTS`]: the digest of the bytes of each shard, in order.
 //!
 //! The *manifest* of a version is a bundle under the state's key with two tensors, `u8`. [`LAYOUTS`] has the records of all ranks.
 //! [`MANIFEST`] has these:
@@ -15,9 +18,10 @@
 //! | bytes | contents |
 //! |---|---|
 //! | 0 to 3 | `TRNK` |
-//! | 4 to 7 | layout, 2; zeros |
+//! | 4 to 7 | layout, 3; zeros |
 //! | 8 to 11 | the number of ranks |
 //! | 12 to 19 | the restart with which its versions have begun |
+//! | 20 to 27 | the number of shards whose box other ranks have, too, and that were compared with none of those |
 //! | then, for each rank | the number in the key of its shards u64; the digest of its layout u64; length u16 and name of its node |
 //!
 //! All numbers have the lowest byte first. Both are another worker's, and not trusted.
@@ -25,7 +29,7 @@
 use super::boxes::IndexBox;
 use crate::error::{BundleError, Error, ShardedError};
 use transfer_core::op::{CommittedRank, MAX_WORLD_SIZE};
-use transfer_core::tensor::{DType, Key, Name, TensorMeta, TensorName};
+use transfer_core::tensor::{DType, Digest, Key, Name, TensorMeta, TensorName};
 use transfer_core::wire::bundle::BundleTable;
 use transfer_core::wire::{Reader, WireError, Writer};
 use xxhash_rust::xxh64::xxh64;
@@ -39,8 +43,11 @@ pub(crate) const MANIFEST: &str = "__ranks__";
 /// The name of the layouts of all ranks in the manifest.
 pub(crate) const LAYOUTS: &str = "__layouts__";
 
-const RECORD_START: [u8; 8] = *b"TSHD\x01\0\0\0";
-const MANIFEST_START: [u8; 8] = *b"TRNK\x02\0\0\0";
+/// The name of the digests of a rank's shards in its bundle.
+pub(crate) const DIGESTS: &str = "__digests__";
+
+const RECORD_START: [u8; 5] = *b"TSHD\x01";
+const MANIFEST_START: [u8; 8] = *b"TRNK\x03\0\0\0";
 
 /// A shard of a rank: where the tensor of its bundle lies in which global tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +71,8 @@ impl RankShard {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct RankLayout {
     pub(crate) shards: Vec<RankShard>,
+    /// The kind of the shards' digests, if they have some.
+    pub(crate) hash: Option<Digest>,
     pub(crate) digest: u64,
 }
 
@@ -122,9 +131,12 @@ pub(crate) fn entries(names: &[TensorName]) -> Result<Vec<TensorName>, Error> {
 }
 
 /// The bytes of a rank's record.
-pub(crate) fn record_bytes(shards: &[RankShard]) -> Result<Vec<u8>, Error> {
+pub(crate) fn record_bytes(shards: &[RankShard], hash: Option<Digest>) -> Result<Vec<u8>, Error> {
     let mut w = Writer::new();
-    w.raw(&RECORD_START).u32(u32::try_from(shards.len()).unwrap_or(u32::MAX));
+    w.raw(&RECORD_START)
+        .u8(hash.map_or(0, |hash| hash as u8))
+        .raw(&[0; 2])
+        .u32(u32::try_from(shards.len()).unwrap_or(u32::MAX));
     for shard in shards {
         w.text(shard.name.as_str()).text(shard.entry.as_str()).meta(&shard.meta()?);
         for (extent, len) in shard.place.0.iter().zip(shard.global.shape().dims()) {
@@ -135,8 +147,8 @@ pub(crate) fn record_bytes(shards: &[RankShard]) -> Result<Vec<u8>, Error> {
 }
 
 /// The layout that a record describes.
-pub(crate) fn layout(shards: Vec<RankShard>, record: &[u8]) -> RankLayout {
-    RankLayout { shards, digest: xxh64(record, 0) }
+pub(crate) fn layout(shards: Vec<RankShard>, hash: Option<Digest>, record: &[u8]) -> RankLayout {
+    RankLayout { shards, hash, digest: xxh64(record, 0) }
 }
 
 /// Reads a rank's record.
@@ -154,22 +166,27 @@ pub(crate) fn read_record(key: &Key, rank: u32, record: &[u8]) -> Result<RankLay
         Ok(shard(name, entry, &meta, &offset, &global))
     };
     let cut_off = |_: WireError| invalid("it is cut off, or a name or a description is not valid");
-    if r.raw(8).map_err(cut_off)? != RECORD_START {
+    let start = r.raw(8).map_err(cut_off)?;
+    if start[..5] != RECORD_START || start[6..] != [0; 2] {
         return Err(invalid("it begins with another mark"));
     }
+    let hash = match start[5] {
+        0 => None,
+        kind => Some(Digest::from_wire(kind).ok_or_else(|| invalid("its digests are of an unknown kind"))?),
+    };
     let count = r.u32().map_err(cut_off)?;
     let mut shards = Vec::new();
     for _ in 0..count {
         shards.push(one(&mut r).map_err(cut_off)??);
     }
     r.end().map_err(|_| invalid("it is too long"))?;
-    Ok(layout(shards, record))
+    Ok(layout(shards, hash, record))
 }
 
-/// The bytes of a manifest. The ranks are all of them, in order.
-pub(crate) fn manifest_bytes(restart: u64, ranks: &[CommittedRank]) -> Vec<u8> {
+/// The bytes of a manifest. The ranks are all of them, in order, and `unproved` shards were compared with no replica.
+pub(crate) fn manifest_bytes(restart: u64, unproved: u64, ranks: &[CommittedRank]) -> Vec<u8> {
     let mut w = Writer::new();
-    w.raw(&MANIFEST_START).u32(u32::try_from(ranks.len()).unwrap_or(u32::MAX)).u64(restart);
+    w.raw(&MANIFEST_START).u32(u32::try_from(ranks.len()).unwrap_or(u32::MAX)).u64(restart).u64(unproved);
     for CommittedRank { instance, layout, node, .. } in ranks {
         w.u64(*instance).u64(*layout).text(node.as_str());
     }
@@ -199,8 +216,8 @@ pub(crate) fn read_layouts<'a>(key: &Key, bytes: &'a [u8], ranks: usize) -> Resu
     Ok(records)
 }
 
-/// Reads a manifest: the restart, and the ranks.
-pub(crate) fn read_manifest(key: &Key, bytes: &[u8]) -> Result<(u64, Vec<CommittedRank>), Error> {
+/// Reads a manifest: the restart, the number of shards that were compared with no replica, and the ranks.
+pub(crate) fn read_manifest(key: &Key, bytes: &[u8]) -> Result<(u64, u64, Vec<CommittedRank>), Error> {
     let invalid = |rank, why| Error::from(ShardedError::InvalidRecord { key: key.as_str().to_owned(), rank, why });
     let mut r = Reader::new("a manifest", bytes);
     let start = r.raw(8).map_err(|_| invalid(0, "it is cut off"))?;
@@ -208,7 +225,8 @@ pub(crate) fn read_manifest(key: &Key, bytes: &[u8]) -> Result<(u64, Vec<Committ
     if start != MANIFEST_START || !(1..=MAX_WORLD_SIZE).contains(&count) {
         return Err(invalid(0, "the manifest begins with another mark, or has no ranks, or too many"));
     }
-    let restart = r.u64().map_err(|_| invalid(0, "it is cut off"))?;
+    let mut number = || r.u64().map_err(|_| invalid(0, "it is cut off"));
+    let (restart, unproved) = (number()?, number()?);
     // Not more memory than there are bytes.
     let mut ranks = Vec::new();
     for rank in 0..count {
@@ -219,7 +237,7 @@ pub(crate) fn read_manifest(key: &Key, bytes: &[u8]) -> Result<(u64, Vec<Committ
         ranks.push(read().map_err(|_| invalid(rank, "it is cut off, or a node's name is not valid"))?);
     }
     r.end().map_err(|_| invalid(count, "the manifest is too long"))?;
-    Ok((restart, ranks))
+    Ok((restart, unproved, ranks))
 }
 
 /// The key of a rank's shards.
@@ -228,12 +246,19 @@ pub(crate) fn shards_key(key: &Key, rank: u32, instance: u64) -> Result<Key, Err
 }
 
 /// The table of a rank's bundle.
-pub(crate) fn table(shards: &[RankShard], record: &[u8]) -> Result<BundleTable, Error> {
-    let mut described = Vec::with_capacity(shards.len() + 1);
-    for shard in shards {
+pub(crate) fn table(layout: &RankLayout, record: &[u8]) -> Result<BundleTable, Error> {
+    let mut described = Vec::with_capacity(layout.shards.len() + 2);
+    for shard in &layout.shards {
         described.push((shard.entry.clone(), shard.meta()?));
     }
-    described.push((TensorName::new(RECORD)?, TensorMeta::of(DType::U8, &[record.len() as u64])?));
+    let mut bytes = |name, len: usize| {
+        described.push((TensorName::new(name)?, TensorMeta::of(DType::U8, &[len as u64])?));
+        Ok::<_, Error>(())
+    };
+    bytes(RECORD, record.len())?;
+    if let Some(hash) = layout.hash {
+        bytes(DIGESTS, layout.shards.len() * hash.len_bytes())?;
+    }
     Ok(BundleTable::new(described).map_err(BundleError::from)?)
 }
 
@@ -246,7 +271,7 @@ mod tests {
         Key::new("policy").unwrap()
     }
 
-    fn example() -> Vec<u8> {
+    fn example(hash: Option<Digest>) -> Vec<u8> {
         let name = |text: &str| TensorName::new(text).unwrap();
         let meta = |dims: &[u64]| TensorMeta::of(DType::BF16, dims).unwrap();
         let names = [name("w"), name("w#2"), name("w"), name("s")];
@@ -259,9 +284,10 @@ mod tests {
             shard(names[3].clone(), entries[3].clone(), &meta(&[]), &[], &[]),
         ];
         let shards: Vec<_> = shards.into_iter().collect::<Result<_, _>>().unwrap();
-        let record = record_bytes(&shards).unwrap();
-        let table = table(&shards, &record).unwrap();
-        assert_eq!(table.entries().last().unwrap().name.as_str(), RECORD);
+        let record = record_bytes(&shards, hash).unwrap();
+        let table = table(&layout(shards, hash, &record), &record).unwrap();
+        let behind: Vec<_> = table.entries()[4..].iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(behind, [RECORD, DIGESTS][..1 + usize::from(hash.is_some())]);
         record
     }
 
@@ -272,10 +298,13 @@ mod tests {
 
     #[test]
     fn records_and_manifests_read_back() {
-        let record = example();
-        let layout = read_record(&key(), 1, &record).unwrap();
-        assert_eq!((layout.shards.len(), record_bytes(&layout.shards)), (4, Ok(record)));
-        assert_eq!(read_manifest(&key(), &manifest_bytes(3, &ranks())), Ok((3, ranks())));
+        for hash in [None, Some(Digest::Xxh3), Some(Digest::Blake3)] {
+            let record = example(hash);
+            let layout = read_record(&key(), 1, &record).unwrap();
+            assert_eq!((layout.shards.len(), layout.hash), (4, hash));
+            assert_eq!(record_bytes(&layout.shards, hash), Ok(record));
+        }
+        assert_eq!(read_manifest(&key(), &manifest_bytes(3, 2, &ranks())), Ok((3, 2, ranks())));
         let records = [&b"one"[..], b"", b"three"];
         let bytes = layouts_bytes(records.into_iter());
         assert_eq!(read_layouts(&key(), &bytes, 3), Ok(records.to_vec()));
@@ -298,22 +327,26 @@ mod tests {
 
     #[test]
     fn fuzz_shard_record() {
-        Target::new("shard_record", [example()]).run(|bytes| match read_record(&key(), 0, bytes) {
-            Err(_) => "refused".into(),
-            Ok(layout) => {
-                assert_eq!(record_bytes(&layout.shards).unwrap(), bytes);
-                "read".into()
+        Target::new("shard_record", [example(None), example(Some(Digest::Xxh3))]).run(|bytes| {
+            match read_record(&key(), 0, bytes) {
+                Err(_) => "refused".into(),
+                Ok(layout) => {
+                    assert_eq!(record_bytes(&layout.shards, layout.hash).unwrap(), bytes);
+                    "read".into()
+                }
             }
         });
     }
 
     #[test]
     fn fuzz_manifest() {
-        Target::new("shard_manifest", [manifest_bytes(3, &ranks())]).run(|bytes| match read_manifest(&key(), bytes) {
-            Err(_) => "refused".into(),
-            Ok((restart, ranks)) => {
-                assert_eq!(manifest_bytes(restart, &ranks), bytes);
-                format!("{} ranks", ranks.len().min(9))
+        Target::new("shard_manifest", [manifest_bytes(3, 2, &ranks())]).run(|bytes| {
+            match read_manifest(&key(), bytes) {
+                Err(_) => "refused".into(),
+                Ok((restart, unproved, ranks)) => {
+                    assert_eq!(manifest_bytes(restart, unproved, &ranks), bytes);
+                    format!("{} ranks", ranks.len().min(9))
+                }
             }
         });
     }

@@ -4,6 +4,7 @@ use super::layouts::ABSENT;
 use super::records::{MANIFEST, read_manifest};
 use crate::bundle::{FetchedBundle, take_bundle};
 use crate::counters::Counting;
+use crate::digest::Proving;
 use crate::error::{BundleError, Error, ShardedError};
 use crate::fetch::{Fetch, FetchOptions, Tensor};
 use crate::request::flow::Io;
@@ -231,6 +232,8 @@ pub(super) struct Manifest {
     pub(super) version: u64,
     /// The restart with which its versions have begun.
     pub(super) restart: u64,
+    /// The number of shards that were compared with no replica.
+    pub(super) unproved: u64,
     pub(super) ranks: Vec<CommittedRank>,
     pub(super) report: Report,
     /// The records of all ranks, if they came with it.
@@ -241,8 +244,8 @@ impl Manifest {
     /// Reads the manifest out of this tensor of its version, beside which there may be this one with the layouts.
     pub(super) fn read(key: &Key, tensor: &Tensor, layouts: Option<Tensor>) -> Result<Manifest, Error> {
         // Every byte is read once, so a change behind a check changes nothing.
-        let (restart, ranks) = read_manifest(key, tensor.as_bytes())?;
-        Ok(Manifest { version: tensor.version(), restart, ranks, report: *tensor.report(), layouts })
+        let (restart, unproved, ranks) = read_manifest(key, tensor.as_bytes())?;
+        Ok(Manifest { version: tensor.version(), restart, unproved, ranks, report: *tensor.report(), layouts })
     }
 }
 
@@ -255,7 +258,7 @@ impl Manifest {
         let report = Report { fabric, bytes: 0, copied: 0, verified: 0, queued, waited, in_flight, origin: None };
         let node = transfer_core::tensor::Name::new("n").expect("a name");
         let ranks = vec![CommittedRank { rank: 0, instance, layout: 0, node }];
-        Manifest { version, restart, ranks, report, layouts: None }
+        Manifest { version, restart, unproved: 0, ranks, report, layouts: None }
     }
 }
 
@@ -271,7 +274,8 @@ pub(super) async fn manifest_within(
     options: FetchOptions,
     at_most: Duration,
 ) -> Result<Manifest, Error> {
-    let options = FetchOptions { timeout: io.left(at_most), watches: false, ..options };
+    let (timeout, proving) = (io.left(at_most), Proving::Not);
+    let options = FetchOptions { timeout, proving, watches: false, ..options };
     let fetch = Fetch::<BlockingClient, FetchedBundle>::new(io.session(), Ok(key.clone()), take_bundle).with(options);
     let not_sharded = || Error::from(ShardedError::NotSharded { key: key.as_str().to_owned() });
     let bundle = match io.run(fetch.only([MANIFEST])).await {

@@ -320,13 +320,15 @@ def fetch_state(
         raise TypeError(f"only= takes names, such as [{only!r}], not the one string {only!r}")
     parts: dict[str, object] | None = None
     own = None if into is None else _sharded.targets(into)
+    # What is proved is compared before it is written to arrays of the caller.
+    is_staged = staged or bool(options.get("verify") or options.get("require_digest"))
     if layout is not None or own is not None:
         if only is not None or slices is not None or layout is not None and own is not None:
             raise Invalid("layout=, and an into= with a DTensor, say which parts are fetched: leave only= and slices= out, and one of the two")
         parts = (own if layout is None else _sharded.slices_of(layout)) or {}
         local = None if into is None else _sharded.local_parts(into)
         left = _landing.time_left(options)
-        if into is not None and local is not None and not staged:
+        if into is not None and local is not None and not is_staged:
             here = yield from _landing.land_parts(client, key, local, into, parts, (), left())
             if here is not None:
                 return here
@@ -340,9 +342,7 @@ def fetch_state(
         _tree.check_names(f"only= of the state {key!r}", names)
         _tree.check_names(f"slices= of the state {key!r}", slices or ())
         parts = {**dict.fromkeys(names), **(slices or {})}
-    # What is proved is compared before it is written to arrays of the caller.
-    is_proved = options.get("verify") or options.get("require_digest")
-    if into is not None and not staged and not is_proved:
+    if into is not None and not is_staged:
         left = _landing.time_left(options)
         if parts is None:
             here = yield from _landing.land(client, key, into, left)
@@ -357,18 +357,19 @@ def fetch_state(
         if not parts:
             raise
         try:
-            manifest, _, _ = yield client._fetch_bundle(key, [(_sharded.MANIFEST, None)], dict(options))
+            unproved = {name: value for name, value in options.items() if name not in ("verify", "require_digest")}
+            manifest, _, _ = yield client._fetch_bundle(key, [(_sharded.MANIFEST, None)], unproved)
         except Invalid:
             tensors, version, report = yield from _tied(client, key, parts, options, error)
         else:
-            if into is not None and not staged:
+            if into is not None and not is_staged:
                 here = yield from _landing.land_parts(client, key, into, into, parts, list(manifest.values()), options)
                 if here is not None:
                     return here
             tensors, version, report = yield client._fetch_sharded(key, list(parts.items()), dict(options), list(manifest.values()))
     if parts is None and list(tensors) == [_sharded.MANIFEST, _sharded.LAYOUTS]:
         manifest = tensors
-        if into is not None and not staged:
+        if into is not None and not is_staged:
             here = yield from _landing.land_parts(client, key, into, into, dict.fromkeys(into), list(manifest.values()), options)
             if here is not None:
                 return here
