@@ -98,7 +98,9 @@ impl Open {
             || self.last.parts.len() == MAX_PARTS
             || self.named[shard] == self.full.len() + 1
         {
-            self.full.push(std::mem::replace(&mut self.last, Ask::new(rank, is_direct)));
+            // Requests of one plan are about as long as each other.
+            let next = Ask { parts: Vec::with_capacity(self.last.parts.len()), ..Ask::new(rank, is_direct) };
+            self.full.push(std::mem::replace(&mut self.last, next));
         }
         self.named[shard] = self.full.len() + 1;
         self.last.bytes += bytes;
@@ -121,12 +123,11 @@ pub(super) fn asks(
     let mut parts = Vec::new();
     for Asked { output, part } in missing {
         let of = &outputs[output];
-        let pieces = of.tensor.plan(&of.target, part, &mut choose).map_err(|hole| (output, hole))?;
         let dtype = of.meta.dtype();
         let bytes_of = |part: &IndexBox| of.bytes_of(part);
         let most = bucket_bytes / dtype.size_bytes() * dtype.elements_per_unit();
         let all = of.target.all();
-        for Piece { holder: Holder { rank, shard }, place, part } in pieces {
+        let ask = |Piece { holder: Holder { rank, shard }, place, part }: Piece<'_>| {
             let is_direct = part == all && of.target.is_run(&part, place) && bytes_of(&part) <= bucket_bytes;
             match is_direct {
                 true => parts.push(part),
@@ -137,7 +138,8 @@ pub(super) fn asks(
                 let bytes = bytes_of(&part);
                 open.add(Part { asked: Asked { output, part }, shard }, bytes, bucket_bytes);
             }
-        }
+        };
+        of.tensor.plan(&of.target, part, &mut choose, ask).map_err(|hole| (output, hole))?;
     }
     let all = |Open { full, last, .. }: Open| full.into_iter().chain(Some(last).filter(|ask| !ask.parts.is_empty()));
     let mut asks: Vec<_> = open.into_values().flat_map(all).collect();
