@@ -47,7 +47,7 @@ fn push(client: &BlockingClient, rank: u32, version: u64) -> Result<PushedShards
     client.push_shards("policy", version, Rank { rank, world_size: 4 }, shards).timeout(Duration::from_secs(20)).call()
 }
 
-fn push_all(ranks: &[BlockingClient], version: u64) {
+pub(super) fn push_all(ranks: &[BlockingClient], version: u64) {
     for (rank, client) in (0..).zip(ranks) {
         let pushed = push(client, rank, version).expect("pushed");
         assert_eq!((pushed.is_whole, pushed.pushed.report.copied), (rank == 3, 0));

@@ -1,8 +1,8 @@
-//! What a fetch of a sharded state asks for beside the tensors.
+//! The manifest of a sharded state: fetched once, and shown in lists.
 
-use super::sharded::{connect, elements};
-use transfer_client::{Rank, Shard};
-use transfer_tests::Scene;
+use super::sharded::{connect, elements, four_ranks, push_all};
+use transfer_client::{BundleTensor, DType, Rank, Shard, s};
+use transfer_tests::{Ctl, Scene, Sidecar};
 
 const ROWS: u64 = 2000;
 
@@ -13,7 +13,7 @@ fn manifest_that_was_fetched_as_a_bundle_is_not_fetched_again() {
     let (pusher, reader) = (connect(scene.a().socket(), "pusher"), connect(scene.b().socket(), "reader"));
     let push = |version: u64| {
         let row = |row: u64| {
-            let mut shard = pusher.allocate(transfer_client::DType::U32, [1, 1]).expect("room");
+            let mut shard = pusher.allocate(DType::U32, [1, 1]).expect("room");
             shard.as_mut_slice::<u32>().expect("u32")[0] = (row + version) as u32;
             Shard::new("w", [ROWS, 1], [row, 0], shard)
         };
@@ -31,7 +31,7 @@ fn manifest_that_was_fetched_as_a_bundle_is_not_fetched_again() {
         assert!(layouts_bytes > 50 * ROWS && plain >= layouts_bytes, "{layouts_bytes} of {plain} bytes");
         let before = moved();
         let fetch = reader.fetch_sharded("policy").manifest(ranks, layouts);
-        let row = fetch.slices([("w", transfer_client::s![1000..1001])]).call().expect("fetched");
+        let row = fetch.slices([("w", s![1000..1001])]).call().expect("fetched");
         assert_eq!((row.version(), elements(&row)), (version, vec![(1000 + version) as u32]));
         // A row, the table of the rank's bundle, which is shorter, and no manifest.
         assert!(moved() - before < layouts_bytes * 2 / 3, "{} bytes beside {layouts_bytes}", moved() - before);
@@ -47,5 +47,43 @@ fn manifest_that_was_fetched_as_a_bundle_is_not_fetched_again() {
     let e = reader.fetch_sharded("policy").manifest(w, None).call().expect_err("it is a tensor");
     assert!(e.to_string().contains("the manifest begins with another mark"), "{e}");
     drop((pusher, reader, bundle, all));
+    scene.end();
+}
+
+#[test]
+fn sharded_states_are_listed_with_their_global_tensors() {
+    let (scene, ranks) = four_ranks();
+    push_all(&ranks, 3);
+    let one = [Shard::new("b", [4], [0], BundleTensor::from_slice([2], &[1_u8; 2]).expect("its length"))];
+    // Of this one rank 1 is missing.
+    ranks[0].push_shards("jobs/half", 7, Rank { rank: 0, world_size: 2 }, one).call().expect("committed");
+    ranks[3].push_slice("plain", [1], &[1_u8]).call().expect("pushed");
+    let two = ["w", "v"]
+        .map(|name| Shard::new(name, [2], [0], BundleTensor::from_slice([2], &[1_u16; 2]).expect("its length")));
+    ranks[3].push_shards("two", 1, Rank { rank: 0, world_size: 1 }, two).call().expect("pushed");
+    let list = |node: &Sidecar, options: &[&str]| {
+        let socket = node.socket().to_string_lossy().into_owned();
+        Ctl::of(node, &[&["tensors", "--sharded", "--socket", &socket], options].concat()).ends(0, &[])
+    };
+    let text = list(scene.a(), &[]).text();
+    let line =
+        |start: &str| text.lines().find(|line| line.trim_start().starts_with(start)).unwrap_or_default().to_owned();
+    for words in ["w u32[400, 600]", "937.5 KiB", " 3 ", " 4 ", "a, b"] {
+        assert!(line("policy").contains(words), "{words}: {text}");
+    }
+    assert!(line("jobs/half").contains("no version is whole"), "{text}");
+    assert!(text.contains("2 sharded states") && !text.contains("rank-") && !text.contains("two"), "{text}");
+    let json = list(scene.a(), &["--cluster", "--json"]).json_lines();
+    let keys: Vec<_> = json.iter().map(|state| state["key"].as_str().unwrap_or_default()).collect();
+    assert_eq!(keys, ["jobs/half", "policy", "two"]);
+    assert_eq!(json[0]["version"], serde_json::Value::Null);
+    let expected = serde_json::json!({
+        "key": "policy", "version": 3, "tensors": [{ "name": "w", "dtype": "u32", "shape": [400, 600] }], "len_bytes": 960_000,
+        "ranks": 4, "nodes": ["a", "b"], "unproved": 0,
+    });
+    assert_eq!(json[1], expected);
+    let text = list(scene.b(), &["--limit", "1"]).text();
+    assert!(text.contains("1 sharded state") && text.contains("there are more"), "{text}");
+    drop(ranks);
     scene.end();
 }

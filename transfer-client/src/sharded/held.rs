@@ -4,6 +4,7 @@ use super::boxes::IndexBox;
 use super::known::KnownShards;
 use super::layouts::of_manifest;
 use super::plan::{Global, Holder};
+use super::records::state_of;
 use super::roster::{self, Manifest};
 use crate::error::Error;
 use crate::fetch::FetchOptions;
@@ -51,6 +52,12 @@ pub struct HeldBox {
 }
 
 impl ShardedLayout {
+    /// The key of a sharded state, if this is the key under which a rank publishes its shards of it.
+    #[must_use]
+    pub fn state_of(shards_key: &str) -> Option<&str> {
+        state_of(shards_key)
+    }
+
     fn new(manifest: &Manifest, global: &Global) -> ShardedLayout {
         let nodes = manifest.ranks.iter().map(|rank| rank.node.as_str().to_owned()).collect();
         let tensors = global.tensors.iter().map(|(name, tensor)| {

@@ -245,6 +245,14 @@ pub(crate) fn shards_key(key: &Key, rank: u32, instance: u64) -> Result<Key, Err
     Ok(Key::new(&format!("{key}/rank-{rank}/{instance:016x}"))?)
 }
 
+/// The key of the state, if this is one of shards.
+pub(crate) fn state_of(shards: &str) -> Option<&str> {
+    let (rest, instance) = shards.rsplit_once('/')?;
+    let (state, rank) = rest.rsplit_once("/rank-")?;
+    let is_instance = instance.len() == 16 && instance.bytes().all(|digit| digit.is_ascii_hexdigit());
+    (is_instance && rank.parse::<u32>().is_ok()).then_some(state)
+}
+
 /// The table of a rank's bundle.
 pub(crate) fn table(layout: &RankLayout, record: &[u8]) -> Result<BundleTable, Error> {
     let mut described = Vec::with_capacity(layout.shards.len() + 2);
@@ -309,6 +317,17 @@ mod tests {
         let bytes = layouts_bytes(records.into_iter());
         assert_eq!(read_layouts(&key(), &bytes, 3), Ok(records.to_vec()));
         assert!(read_layouts(&key(), &bytes[..bytes.len() - 1], 3).is_err());
+    }
+
+    #[test]
+    fn keys_of_shards_name_their_state() {
+        let key = Key::new("jobs/7/rank-3").unwrap();
+        assert_eq!(state_of(shards_key(&key, 12, 0xab).unwrap().as_str()), Some("jobs/7/rank-3"));
+        for other in
+            ["policy", "policy/rank-1", "policy/rank-1/7", "policy/rank-x/00000000000000ab", "rank-1/00000000000000ab"]
+        {
+            assert_eq!(state_of(other), None, "{other}");
+        }
     }
 
     #[test]

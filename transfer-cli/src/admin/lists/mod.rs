@@ -7,6 +7,7 @@ mod peers;
 mod quarantine;
 mod segments;
 mod sessions;
+mod sharded;
 mod tensors;
 #[cfg(test)]
 mod tests;
@@ -142,20 +143,24 @@ impl<S: Show> Shown<S> {
 /// # Errors
 /// [`Error::Unreachable`], [`Error::Admin`].
 pub(crate) async fn run<L: List>(list: &L) -> Result<(), Error> {
-    let Common { target, .. } = list.common();
-    let mut admin = target.connect().await?;
-    let (mut page_token, mut shown) = (String::new(), Shown::<L>::new(list.common()));
-    loop {
-        let (entries, next) = list.page(&mut admin, page_token).await.map_err(|e| target.answered(e))?;
-        let goes_on = shown.add(entries);
-        page_token = next;
-        if page_token.is_empty() || !goes_on {
-            break;
-        }
-    }
-    shown.cut |= !page_token.is_empty();
+    let mut shown = Shown::<L>::new(list.common());
+    let are_more = pages(list, |entries| shown.add(entries)).await?;
+    shown.cut |= are_more;
     shown.end();
     Ok(())
+}
+
+/// Requests page after page, as long as `each` says that it takes more. Returns whether there are more.
+async fn pages<L: List>(list: &L, mut each: impl FnMut(Vec<L::Entry>) -> bool) -> Result<bool, Error> {
+    let Common { target, .. } = list.common();
+    let (mut admin, mut page_token) = (target.connect().await?, String::new());
+    loop {
+        let (entries, next) = list.page(&mut admin, page_token).await.map_err(|e| target.answered(e))?;
+        page_token = next;
+        if !each(entries) || page_token.is_empty() {
+            return Ok(!page_token.is_empty());
+        }
+    }
 }
 
 /// Lists exchanges, at one node or over all nodes.

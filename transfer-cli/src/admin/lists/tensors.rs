@@ -3,6 +3,7 @@
 use super::{Answer, Common, List, Show, Shown};
 use crate::admin::{cluster, dtype_name, tensor_name};
 use crate::error::Error;
+use crate::files::Worker;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use tonic::transport::Channel;
@@ -22,9 +23,16 @@ pub struct Tensors {
     /// address; if one cannot be asked, it is named, and the exit code is 9
     #[arg(long)]
     pub cluster: bool,
+    /// List the sharded states of which there are parts, each with its global tensors, its ranks and their nodes. Their layouts
+    /// are fetched as a worker of the sidecar at --socket
+    #[arg(long)]
+    pub sharded: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub common: Common,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub worker: Worker,
 }
 
 impl Show for Tensors {
@@ -94,6 +102,9 @@ impl List for Tensors {
 /// # Errors
 /// [`Error::Unreachable`], [`Error::Admin`]; with --cluster [`Error::NotAllNodes`].
 pub(crate) async fn run(list: &Tensors) -> Result<(), Error> {
+    if list.sharded {
+        return super::sharded::run(list).await;
+    }
     if !list.cluster {
         return super::run(list).await;
     }

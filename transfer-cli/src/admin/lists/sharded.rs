@@ -1,0 +1,115 @@
+//! `transferctl tensors --sharded`: the sharded states of which nodes have parts, each as one line.
+//!
+//! A sidecar lists what ranks have published, and knows no shards. So their keys name the states, and the layout of each is fetched as a
+//! worker does it.
+
+use super::{Show, Shown, Tensors, pages};
+use crate::admin::cluster;
+use crate::error::Error;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::time::Duration;
+use transfer_client::{FailureCode, GlobalLayout, ShardedLayout};
+use transfer_proto::v1;
+use transfer_terminal::units::{bytes, count, counted};
+
+/// How long the layout of a state is waited for. One of which no version is whole has none.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A state, and the layout of its newest version, if one is whole.
+pub(super) struct State {
+    key: String,
+    layout: Option<ShardedLayout>,
+}
+
+impl Show for State {
+    type Entry = State;
+    const WORDS: (&'static str, &'static str) = ("sharded state", "sharded states");
+    const HEADINGS: &'static [&'static str] = &["key", ">version", "global tensors", ">size", ">ranks", "nodes"];
+
+    fn row(State { key, layout }: &State) -> Vec<String> {
+        let Some(layout) = layout else {
+            let none = || "-".to_owned();
+            return vec![key.clone(), none(), "no version is whole".to_owned(), none(), none(), none()];
+        };
+        let tensors = match &layout.tensors[..] {
+            [GlobalLayout { name, meta, .. }] => format!("{name} {meta}"),
+            several => counted(several.len() as u64, "tensor", "tensors"),
+        };
+        let ranks = count(layout.nodes.len() as u64);
+        vec![
+            key.clone(),
+            layout.version.to_string(),
+            tensors,
+            bytes(len_bytes(layout)),
+            ranks,
+            nodes(layout).join(", "),
+        ]
+    }
+
+    fn json(State { key, layout }: &State) -> Value {
+        let Some(layout) = layout else { return json!({ "key": key, "version": null }) };
+        let tensor = |GlobalLayout { name, meta, .. }: &GlobalLayout| json!({ "name": name, "dtype": meta.dtype().name(), "shape": meta.shape().dims() });
+        json!({
+            "key": key, "version": layout.version, "tensors": layout.tensors.iter().map(tensor).collect::<Vec<_>>(),
+            "len_bytes": len_bytes(layout), "ranks": layout.nodes.len(), "nodes": nodes(layout), "unproved": layout.unproved,
+        })
+    }
+
+    fn bytes(state: &State) -> Option<u64> {
+        state.layout.as_ref().map(len_bytes)
+    }
+}
+
+/// The length of the global tensors. What several ranks hold counts once.
+fn len_bytes(layout: &ShardedLayout) -> u64 {
+    layout.tensors.iter().map(|tensor| tensor.meta.len_bytes()).sum()
+}
+
+fn nodes(layout: &ShardedLayout) -> Vec<&str> {
+    let nodes: BTreeSet<_> = layout.nodes.iter().map(String::as_str).collect();
+    nodes.into_iter().collect()
+}
+
+/// Lists the states of a node, or of all.
+pub(super) async fn run(list: &Tensors) -> Result<(), Error> {
+    let mut keys = BTreeSet::new();
+    let mut add = |tensors: Vec<v1::Tensor>| {
+        keys.extend(tensors.iter().filter_map(|tensor| ShardedLayout::state_of(&tensor.key)).map(str::to_owned));
+    };
+    let mut asked = cluster::NodesAsked::default();
+    if list.cluster {
+        let Tensors { prefix, owner, common, .. } = list.clone();
+        let request = v1::TensorsRequest { prefix, owner, page_size: common.page_size, page_token: String::new() };
+        asked = cluster::list(&common.target, &request, |_, tensors| {
+            add(tensors);
+            ControlFlow::Continue(())
+        })
+        .await?;
+    } else {
+        pages(list, |tensors| {
+            add(tensors);
+            true
+        })
+        .await?;
+    }
+    let mut shown = Shown::<State>::new(&list.common);
+    if !keys.is_empty() {
+        let client = list.worker.connect(0).await?;
+        let mut keys = keys.into_iter().peekable();
+        while let Some(key) = keys.next() {
+            let layout = match client.sharded_layout(&key).timeout(PATIENCE).await {
+                Ok(layout) => Some(layout),
+                Err(e) if matches!(e.failure_code(), Some(FailureCode::Deadline | FailureCode::UnknownKey)) => None,
+                Err(source) => return Err(Error::Call { what: "fetch the layout of", key, source }),
+            };
+            if !shown.add(vec![State { key, layout }]) {
+                shown.cut = keys.peek().is_some();
+                break;
+            }
+        }
+    }
+    shown.end();
+    asked.complete()
+}
