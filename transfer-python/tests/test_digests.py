@@ -90,7 +90,51 @@ def test_what_has_no_digests_is_refused_where_they_are_required(nodes):
             giver.push_state("some", state, digest="md5")
 
 
-# Promise: python-digests
+# Promise: python-digests, seen to fail
+def test_subscribers_compare_each_version(nodes):
+    """One that is wrong is not returned, and does not count as returned."""
+    with td.connect(nodes[0].path) as giver, td.connect(nodes[1].path) as reader:
+
+        def push(version: int, **how: object) -> np.ndarray:
+            buffer = giver.empty((100_000,), "int32")
+            view = buffer.numpy()
+            view[:] = version
+            giver.push_state("followed", {"w": buffer}, version=version, aliases="allow", **how)
+            giver.push("followed-tensor", np.full(10, version), version=version, **how)
+            giver.push_table("followed-table", pa.table({"n": np.full(100, version)}), version=version, **how)
+            return view
+
+        states = reader.state_subscriber("followed", require_digest=True)
+        tensors, tables = reader.subscriber("followed-tensor", verify=True), reader.table_subscriber("followed-table", verify=True)
+        view = push(1, digest=True)
+        assert (states.next().report.verified, tensors.next().report.verified, tables.next().report.verified) == (400_000, 80, 832)
+        view = push(2, digest="blake3")
+        damage(view, 1000)
+        for call in (states.next, lambda: states.stage().wait(), states.latest):
+            with pytest.raises(td.WrongDigest, match='version 2 of key "followed"'):
+                call()
+        assert states.seen == 1 and tensors.next().version == 2
+        damage(view, 1000)
+        assert states.next().version == 2
+        push(3)
+        with pytest.raises(td.NoDigest):
+            states.next()
+        assert (tensors.next().report.verified, tables.next().report.verified) == (0, 0)
+
+        async def follow() -> None:
+            async with td.aio.connect(nodes[1].path) as c:
+                view = push(4, digest=True)
+                states, tensors = c.state_subscriber("followed", verify=True), c.subscriber("followed-tensor", require_digest=True)
+                assert ((await states.next()).report.verified, (await tensors.next()).report.verified) == (400_000, 80)
+                assert (await c.table_subscriber("followed-table", require_digest=True).next()).report.verified == 832
+                damage(view, 399_999)
+                with pytest.raises(td.WrongDigest):
+                    await states.latest()
+
+        asyncio.run(follow())
+
+
+# Promise: python-digests, seen to fail
 def test_shards_are_compared_with_the_digests_of_their_pushes(nodes):
     """Of two ranks at two nodes, which both have the bias."""
     rows = 1000

@@ -172,13 +172,17 @@ class Client(_native.Client):
         timeout: float | None = 30.0,
         require: str | None = None,
         slice: object = None,
+        verify: bool = False,
+        require_digest: bool = False,
     ) -> Subscriber[Tensor]:
         """Makes a `Subscriber` of `key`: an iterator over its versions, which skips those that were replaced meanwhile.
 
         It begins after the version `after`. Each version may take `timeout` seconds; None is for ever. With `slice` it has this part of each,
-        as `fetch` does.
+        as `fetch` does. With `verify` or `require_digest` it compares each version as a fetch does; one that is wrong raises, and counts as not
+        returned: the next call fetches it again, or a newer one.
         """
-        return Subscriber(partial(self.fetch, slice=slice), key, after, timeout, require)
+        fetch = partial(self.fetch, slice=slice, verify=verify, require_digest=require_digest)
+        return Subscriber(fetch, key, after, timeout, require)
 
     def state_subscriber(
         self,
@@ -188,15 +192,25 @@ class Client(_native.Client):
         timeout: float | None = 30.0,
         require: str | None = None,
         slices: Mapping[str, object] | None = None,
+        verify: bool = False,
+        require_digest: bool = False,
     ) -> StateSubscriber:
         """As `subscriber`, of what `push_state` publishes; with `slices` as `fetch_state` has them. Its `stage` brings versions in the background."""
-        return StateSubscriber(self, key, slices, after, timeout, require)
+        return StateSubscriber(self, key, slices, after, timeout, require, {"verify": verify, "require_digest": require_digest})
 
     def table_subscriber(
-        self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
+        self,
+        key: str,
+        *,
+        after: int | None = None,
+        timeout: float | None = 30.0,
+        require: str | None = None,
+        verify: bool = False,
+        require_digest: bool = False,
     ) -> Subscriber[Table]:
         """As `subscriber`, of what `push_table` publishes."""
-        return Subscriber(self.fetch_table, key, after, timeout, require)
+        fetch = partial(self.fetch_table, verify=verify, require_digest=require_digest)
+        return Subscriber(fetch, key, after, timeout, require)
 
     # States
 

@@ -206,9 +206,10 @@ class StateSubscriber(Subscriber[State]):
         after: int | None,
         timeout: float | None,
         require: str | None,
+        proving: FetchOptions,
     ) -> None:
         def fetch(key: str, *, begins: Callable[[Pending[Any]], None] = lambda _: None, **options: Any) -> State:
-            chosen = cast(FetchOptions, options)
+            chosen = cast(FetchOptions, {**proving, **options})
             return _calls.wait(_calls.fetch_state(client, key, None, None, slices, None, False, chosen), begins)
 
         super().__init__(fetch, key, after, timeout, require)
@@ -281,9 +282,10 @@ class AsyncStateSubscriber(AsyncSubscriber[State]):
         after: int | None,
         timeout: float | None,
         require: str | None,
+        proving: FetchOptions,
     ) -> None:
         async def fetch(key: str, **options: Any) -> State:
-            state: State = await client.fetch_state(key, slices=slices, **options)
+            state: State = await client.fetch_state(key, slices=slices, **proving, **options)
             return state
 
         super().__init__(fetch, key, after, timeout, require)

@@ -158,9 +158,12 @@ class Client:
         timeout: float | None = 30.0,
         require: str | None = None,
         slice: object = None,
+        verify: bool = False,
+        require_digest: bool = False,
     ) -> AsyncSubscriber[Tensor]:
         """As `transferd.Client.subscriber`, with `async for`."""
-        return AsyncSubscriber(partial(self.fetch, slice=slice), key, after, timeout, require)
+        fetch = partial(self.fetch, slice=slice, verify=verify, require_digest=require_digest)
+        return AsyncSubscriber(fetch, key, after, timeout, require)
 
     def state_subscriber(
         self,
@@ -170,15 +173,25 @@ class Client:
         timeout: float | None = 30.0,
         require: str | None = None,
         slices: Mapping[str, object] | None = None,
+        verify: bool = False,
+        require_digest: bool = False,
     ) -> AsyncStateSubscriber:
         """As `transferd.Client.state_subscriber`, with `async for`."""
-        return AsyncStateSubscriber(self, key, slices, after, timeout, require)
+        return AsyncStateSubscriber(self, key, slices, after, timeout, require, {"verify": verify, "require_digest": require_digest})
 
     def table_subscriber(
-        self, key: str, *, after: int | None = None, timeout: float | None = 30.0, require: str | None = None
+        self,
+        key: str,
+        *,
+        after: int | None = None,
+        timeout: float | None = 30.0,
+        require: str | None = None,
+        verify: bool = False,
+        require_digest: bool = False,
     ) -> AsyncSubscriber[Table]:
         """As `transferd.Client.table_subscriber`, with `async for`."""
-        return AsyncSubscriber(self.fetch_table, key, after, timeout, require)
+        fetch = partial(self.fetch_table, verify=verify, require_digest=require_digest)
+        return AsyncSubscriber(fetch, key, after, timeout, require)
 
     async def push_state(
         self,
