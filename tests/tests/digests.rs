@@ -7,7 +7,8 @@ use transfer_client::{
     BlockingClient, BundleMut, BundleTensor, Client, DType, Digest, DigestError, Digested, Error, FailureCode,
     FetchedBundle, Frozen, Landing, Until, s,
 };
-use transfer_tests::{Carrier, Ctl, Scene, Sidecar};
+use transfer_tests::http::get;
+use transfer_tests::{Carrier, Ctl, Scene, Sidecar, poll};
 
 const CHUNK: u32 = 64 << 10;
 
@@ -269,6 +270,47 @@ fn what_cannot_be_proved_is_refused_and_named() {
     );
     assert_eq!(client.fetch_bundle("none").verify().call().expect("there is nothing to compare").report().verified, 0);
     drop(client);
+    scene.end();
+}
+
+/// A replica whose memory is damaged is found by its operator, too.
+// Promise: digests, seen to fail
+#[test]
+fn operators_are_told_of_wrong_bytes() {
+    let scene = Scene::two_with(&["--http-listen", "127.0.0.1:0"]);
+    let (pusher, far) = (connect(scene.a(), "pusher"), connect(scene.b(), "far"));
+    let doctor = || Ctl::of(scene.b(), &["doctor", "--bytes", "0"]).run().text();
+    assert!(!doctor().contains("digest of their push"), "{}", doctor());
+    let tensors = two_tensors(&pusher);
+    pusher.push_bundle("k", named(&tensors)).digest(Digest::Xxh3).chunk_bytes(CHUNK).call().expect("pushed");
+    let shard = transfer_client::Shard::new("w", [12_500], [0], &tensors[0].1);
+    let rank = transfer_client::Rank { rank: 0, world_size: 1 };
+    pusher.push_shards("state", 1, rank, [shard]).digest(Digest::Xxh3).call().expect("pushed");
+    damage(&tensors[0].1, 70_000);
+    far.fetch_bundle("k").verify().call().expect_err("a byte is wrong");
+    far.fetch_sharded("state").verify().call().expect_err("a byte is wrong");
+    far.fetch_bundle("k").call().expect("nobody has asked for a proof");
+    let wrong = |told: String, words: &str| if told.contains(words) { Ok(()) } else { Err(told) };
+    let status = || Ctl::of(scene.b(), &["status", "--json"]).ends(0, &[]).text();
+    poll(|| wrong(status(), "\"wrong_digests\": 2")).unwrap_or_else(|status| panic!("{status}"));
+    let metrics = get(&scene.b().http(), "/metrics").body;
+    wrong(metrics, "transfer_failures_total{code=\"WrongDigest\"} 2").unwrap_or_else(|metrics| panic!("{metrics}"));
+    let events = Ctl::of(scene.b(), &["events", "--after", "0", "--json"]);
+    let mut events = events.hold_until("from rank 0 at node");
+    let said: Vec<_> = events.said.iter().filter(|line| line.contains("WrongDigest")).collect();
+    assert!(said.iter().all(|line| line.contains("worker far")), "{said:?}");
+    assert!(said[0].contains("chunk 1, bytes 65536 to 131072, of version 1 of key \\\"k\\\""), "{said:?}");
+    assert!(
+        said.len() == 2 && said[1].contains("[0:12500] of tensor \\\"w\\\", from rank 0 at node \\\"a\\\""),
+        "{said:?}"
+    );
+    events.interrupt();
+    let text = doctor();
+    assert!(
+        text.contains("2 fetches of workers here brought bytes that do not have the digest of their push"),
+        "{text}"
+    );
+    drop((pusher, far));
     scene.end();
 }
 

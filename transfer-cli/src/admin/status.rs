@@ -215,6 +215,18 @@ fn as_json(status: &StatusResponse) -> Value {
             "age_ns": v.age_ns,
         })
     });
+    let shown_counters = json!({
+        "tensors": counters.tensors, "blobs": counters.blobs, "leases": counters.leases,
+        "operations": counters.operations, "slots": counters.slots, "failed": counters.failed,
+        "wrong_digests": counters.wrong_digests,
+        "named": counters.named, "sessions": counters.sessions, "links": counters.links, "queued": counters.queued,
+        "pulls": counters.pulls, "serves": counters.serves, "flows_out": counters.flows_out,
+        "flows_in": counters.flows_in, "impaired": counters.impaired,
+        "finished": finished.collect::<Vec<_>>(),
+        "published": {
+            "transfers": published.transfers, "bytes": published.bytes, "copied_bytes": published.copied_bytes,
+        },
+    });
     json!({
         "node": status.node,
         // A string, because JSON readers that store numbers as doubles would change it.
@@ -243,17 +255,7 @@ fn as_json(status: &StatusResponse) -> Value {
         })),
         "pools": pools.collect::<Vec<_>>(),
         "unfinished_versions": unfinished.collect::<Vec<_>>(),
-        "counters": {
-            "tensors": counters.tensors, "blobs": counters.blobs, "leases": counters.leases,
-            "operations": counters.operations, "slots": counters.slots, "failed": counters.failed,
-            "named": counters.named, "sessions": counters.sessions, "links": counters.links, "queued": counters.queued,
-            "pulls": counters.pulls, "serves": counters.serves, "flows_out": counters.flows_out,
-            "flows_in": counters.flows_in, "impaired": counters.impaired,
-            "finished": finished.collect::<Vec<_>>(),
-            "published": {
-                "transfers": published.transfers, "bytes": published.bytes, "copied_bytes": published.copied_bytes,
-            },
-        },
+        "counters": shown_counters,
     })
 }
 

@@ -300,7 +300,8 @@ impl BucketCall {
             let meta = meta.with_metadata(u32::try_from(metadata.len()).unwrap_or(u32::MAX))?;
             let proof = Proof { key: &self.key, proving: self.options.proving };
             let head = (version, &meta, &metadata[..]);
-            report.verified = proof.compare(head, table.digests(), true, copy_threads(), [&bytes[..]])?;
+            let compared = proof.compare(head, table.digests(), true, copy_threads(), [&bytes[..]]);
+            report.verified = compared.inspect_err(|e| self.session.tell_wrong_digest(e))?;
         }
         let mut at = 0;
         let landed = self.parts(&table)?.into_iter().map(|Part { entry, .. }| {

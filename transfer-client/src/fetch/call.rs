@@ -206,7 +206,8 @@ impl<T> FetchCall<T> {
 
     fn finish(&self, key: &Key, lease: Arc<Lease>, tensor: FetchedTensor) -> Result<T, Error> {
         let version = tensor.version;
-        let taken = self.take.take(key, self.options.proving, lease, tensor)?;
+        let taken = self.take.take(key, self.options.proving, lease, tensor);
+        let taken = taken.inspect_err(|e| self.session.tell_wrong_digest(e))?;
         self.saw(version);
         Ok(taken)
     }

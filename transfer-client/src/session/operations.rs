@@ -3,10 +3,10 @@
 use super::state::Session;
 use super::submission::{Submission, Submitting};
 use super::table::{Answered, Effects};
-use crate::error::SessionEnd;
+use crate::error::{DigestError, Error, SessionEnd};
 use std::task::{Poll, Waker};
 use std::time::Instant;
-use transfer_core::op::{OpId, Request};
+use transfer_core::op::{MAX_WRONG_DIGEST_BYTES, OpId, Request};
 use transfer_core::tensor::Key;
 
 /// The most commands that are published together for a sidecar in another process. It does the first ones of a batch while
@@ -123,6 +123,16 @@ impl Session {
     /// Asks again, for nothing says by itself that the key is not this worker's any more.
     pub(crate) fn count_again(&self, number: u64, key: Key) {
         self.say(std::iter::once(Request::CountUnfetched { number, key }));
+    }
+
+    /// Tells the sidecar, for its operator, if this is the error for bytes that do not have the digest of their push.
+    pub(crate) fn tell_wrong_digest(&self, error: &Error) {
+        let Error::Digest(wrong) = error else { return };
+        if matches!(**wrong, DigestError::WrongDigest { .. }) && !self.is_forked() {
+            let mut text = wrong.to_string();
+            text.truncate(text.floor_char_boundary(MAX_WRONG_DIGEST_BYTES));
+            self.say(std::iter::once(Request::WrongDigest { text }));
+        }
     }
 
     /// See [`Table::poll_count`](super::table::Table::poll_count).

@@ -207,7 +207,8 @@ impl Call for FetchShardedCall {
                     let mut flow = Flow::new(&self.client, async move |io: Io| {
                         of.fetch(io, first, wanted, options, None, |assembly, proof, (io, key, manifest)| {
                             let found = assembly.finish(io)?;
-                            let verified = proof.compare(key, manifest, &found)?;
+                            let compared = proof.compare(key, manifest, &found);
+                            let verified = compared.inspect_err(|e| io.session().tell_wrong_digest(e))?;
                             Ok(found.verified(verified))
                         })
                         .await

@@ -68,6 +68,8 @@ pub enum FailureCode {
     OutcomeUnknown = 20,
     /// The sidecar is about to leave and takes nothing new.
     Draining = 21,
+    /// Bytes that a worker has fetched do not have the digest of their push. Workers tell their sidecar so; no sidecar answers it.
+    WrongDigest = 22,
     /// A code from a newer peer.
     Unknown = 0xffff,
 }
@@ -98,7 +100,7 @@ impl Fault {
 
 impl FailureCode {
     /// All codes, in the order of their numbers.
-    pub const ALL: [FailureCode; 21] = [
+    pub const ALL: [FailureCode; 22] = [
         FailureCode::Invalid,
         FailureCode::UnknownKey,
         FailureCode::Deadline,
@@ -120,6 +122,7 @@ impl FailureCode {
         FailureCode::CounterLost,
         FailureCode::OutcomeUnknown,
         FailureCode::Draining,
+        FailureCode::WrongDigest,
     ];
 
     /// The code with this number on the wire; [`FailureCode::Unknown`] for a number from the future.
@@ -146,7 +149,8 @@ impl FailureCode {
             | C::OutcomeUnknown
             | C::RequireUnmet
             | C::ShuttingDown
-            | C::DirectoryUnreachable => Fault::Operator,
+            | C::DirectoryUnreachable
+            | C::WrongDigest => Fault::Operator,
             C::UnknownKey
             | C::Deadline
             | C::UnknownWorker
@@ -173,6 +177,7 @@ impl FailureCode {
                 | FailureCode::Busy
                 | FailureCode::DirectoryUnreachable
                 | FailureCode::Draining
+                | FailureCode::WrongDigest
         )
     }
 }

@@ -52,7 +52,16 @@ pub enum Request {
         /// The key.
         key: Key,
     },
+    /// Bytes that the worker has fetched do not have the digest of their push. The sidecar counts that, and tells its operator. It has no
+    /// answer.
+    WrongDigest {
+        /// Which bytes of which version, and where they came from. At most [`MAX_WRONG_DIGEST_BYTES`].
+        text: String,
+    },
 }
+
+/// The most bytes of the text of a [`Request::WrongDigest`].
+pub const MAX_WRONG_DIGEST_BYTES: usize = 1024;
 
 /// An operation.
 #[derive(Debug, Clone, PartialEq, Eq)]

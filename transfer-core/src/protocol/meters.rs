@@ -284,6 +284,10 @@ impl Meters {
         self.failed[if place < CODE_PLACES { place } else { 0 }] += 1;
     }
 
+    pub(super) fn failed_with(&self, code: FailureCode) -> u64 {
+        self.failures().find(|(found, _)| *found == code).map_or(0, |(_, count)| count)
+    }
+
     pub(super) fn all_failed(&self) -> u64 {
         self.failed.iter().sum()
     }

@@ -57,6 +57,8 @@ pub struct Snapshot {
     pub published: PublishedStatus,
     /// Operations that ended in failure since the start.
     pub failed: u64,
+    /// How often workers have fetched bytes that do not have the digest of their push.
+    pub wrong_digests: u64,
     /// Whether the node takes no new work.
     pub draining: bool,
     /// The number of pushes that were refused at a limit.

@@ -11,8 +11,8 @@ use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{
     Announced, Answer, Command, CounterAsk, CounterCommand, CounterPath, CounterReport, Destination, Failure,
-    FailureCode, Fetch, FetchInto, FetchedTensor, Gather, LeaseId, MAX_LANDING_RANGES, MAX_NOTICES, MAX_READERS, OpId,
-    Otherwise, Push, Reply, Report, Request, Reserve, TakeBack,
+    FailureCode, Fetch, FetchInto, FetchedTensor, Gather, LeaseId, MAX_LANDING_RANGES, MAX_NOTICES, MAX_READERS,
+    MAX_WRONG_DIGEST_BYTES, OpId, Otherwise, Push, Reply, Report, Request, Reserve, TakeBack,
 };
 use crate::tensor::{Gathered, Key, Name, Retention, Select, Version};
 use crate::trace::TraceContext;
@@ -34,9 +34,10 @@ const UNANNOUNCE: u8 = 10;
 const GATHER: u8 = 11;
 const COUNT_UNFETCHED: u8 = 12;
 const FETCH_INTO: u8 = 13;
+const WRONG_DIGEST: u8 = 14;
 
 /// The kinds of requests.
-const REQUEST_KINDS: &str = "1 to 13";
+const REQUEST_KINDS: &str = "1 to 14";
 
 const PUSHED: u8 = 65;
 const FETCHED: u8 = 66;
@@ -179,6 +180,9 @@ pub fn write_request(w: &mut Writer, request: &Request) {
         }
         Request::CountUnfetched { number, key } => {
             w.u8(COUNT_UNFETCHED).u64(*number).text(key.as_str());
+        }
+        Request::WrongDigest { text } => {
+            w.u8(WRONG_DIGEST).text(text);
         }
         Request::Release { lease } => {
             w.u8(RELEASE).u64(lease.0);
@@ -344,6 +348,7 @@ pub fn read_request(bytes: &[u8]) -> Result<Request, WireError> {
         UNMARKED => Request::Unmarked { ticket: r.u64()? },
         UNANNOUNCE => Request::Unannounce { key: Key::from_bytes(r.text()?)? },
         COUNT_UNFETCHED => Request::CountUnfetched { number: r.u64()?, key: Key::from_bytes(r.text()?)? },
+        WRONG_DIGEST => Request::WrongDigest { text: read_wrong_digest(&mut r)? },
         CANCEL => Request::Cancel { op: OpId(r.u64()?) },
         PUSH | FETCH | FETCH_INTO | DELETE | RESERVE | COUNTER | TAKE_BACK | GATHER => {
             Request::Command { op: OpId(r.u64()?), command: read_command(kind, &mut r)? }
@@ -352,6 +357,18 @@ pub fn read_request(bytes: &[u8]) -> Result<Request, WireError> {
     };
     r.end()?;
     Ok(request)
+}
+
+fn read_wrong_digest(r: &mut Reader<'_>) -> Result<String, WireError> {
+    let text = r.text()?;
+    match std::str::from_utf8(text) {
+        Ok(text) if text.len() <= MAX_WRONG_DIGEST_BYTES => Ok(text.to_owned()),
+        _ => Err(WireError::Value {
+            what: "length of what a worker says of wrong bytes",
+            value: text.len() as u64,
+            expected: "at most 1024 bytes of UTF-8",
+        }),
+    }
 }
 
 fn unknown_request(kind: u8) -> WireError {

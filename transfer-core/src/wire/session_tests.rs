@@ -114,6 +114,7 @@ fn examples() -> (Vec<Request>, Vec<Reply>) {
         Request::Unmarked { ticket: 1 << 40 },
         Request::CountUnfetched { number: 3, key: key.clone() },
         Request::Unannounce { key },
+        Request::WrongDigest { text: "chunk 2 of version 7".to_owned() },
         Request::Cancel { op: OpId(4) },
     ]);
     let replies = vec![
@@ -221,10 +222,10 @@ proptest! {
 
 #[test]
 fn record_kinds_are_named_in_the_errors() {
-    assert_eq!(REQUEST_KINDS, format!("{PUSH} to {FETCH_INTO}"));
+    assert_eq!(REQUEST_KINDS, format!("{PUSH} to {WRONG_DIGEST}"));
     assert_eq!(REPLY_KINDS, format!("{PUSHED} to {ROSTER}"));
     let unknown = |e: WireError| e.to_string();
-    let command = read_request(&[FETCH_INTO + 1]).map_err(unknown).unwrap_err();
+    let command = read_request(&[WRONG_DIGEST + 1]).map_err(unknown).unwrap_err();
     let reply = read_reply(&[ROSTER + 1]).map_err(unknown).unwrap_err();
     assert!(command.contains(REQUEST_KINDS) && reply.contains(REPLY_KINDS), "{command}; {reply}");
 }

@@ -127,6 +127,7 @@ fn counters(snapshot: Snapshot) -> v1::Counters {
         operations,
         slots,
         failed: snapshot.failed,
+        wrong_digests: snapshot.wrong_digests,
         finished: finished.collect(),
         named: counters,
         sessions,

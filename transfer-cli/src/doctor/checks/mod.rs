@@ -22,7 +22,7 @@ use super::facts::Facts;
 use super::{Finding, Verdict};
 
 /// All checks, in the order in which they are printed. Each returns no, one or several findings.
-pub(super) const ALL: [fn(&Facts) -> Vec<Finding>; 22] = [
+pub(super) const ALL: [fn(&Facts) -> Vec<Finding>; 23] = [
     service::sidecar,
     service::version,
     service::directory,
@@ -42,6 +42,7 @@ pub(super) const ALL: [fn(&Facts) -> Vec<Finding>; 22] = [
     rdma::verbs_fabric,
     gpus::all,
     service::links,
+    service::digests,
     certificates::all,
     moved::here,
     peer::all,

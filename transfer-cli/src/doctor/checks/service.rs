@@ -6,7 +6,7 @@ use crate::doctor::facts::socket::State;
 use crate::doctor::{Finding, Verdict};
 use std::time::Duration;
 use transfer_proto::v1::Fabric;
-use transfer_terminal::units::age;
+use transfer_terminal::units::{age, counted};
 
 pub(super) fn sidecar(facts: &Facts) -> Vec<Finding> {
     match &facts.sidecar {
@@ -43,6 +43,24 @@ pub(super) fn believes(facts: &Facts) -> Vec<Finding> {
     match believes.starts_with("nobody") {
         true => found("peers", Verdict::Fail, format!("it believes {believes}"), Some(advice)),
         false => found("peers", Verdict::Ok, format!("it believes {believes}"), None),
+    }
+}
+
+/// Checks that no worker of the node has fetched wrong bytes.
+pub(super) fn digests(facts: &Facts) -> Vec<Finding> {
+    const CHECK: &str = "digests";
+    let wrong = facts.sidecar.as_ref().ok().and_then(|status| Some(status.counters.as_ref()?.wrong_digests));
+    match wrong.unwrap_or(0) {
+        0 => vec![],
+        n => {
+            let times = counted(n, "fetch", "fetches");
+            let text = format!(
+                "since the start {times} of workers here brought bytes that do not have the digest of their push"
+            );
+            let advice = "`transferctl events --after 0` says which chunk or shard of which version: a memory, a device or a disk between \
+                          its pusher and here damages bytes, or the pusher writes what it has published";
+            found(CHECK, Verdict::Fail, text, Some(advice))
+        }
     }
 }
 

@@ -187,6 +187,14 @@ fn each_check_finds_its_fault_and_gives_advice() {
     one(by_tcp, "link", Warn, &["node b has no verbs"]);
 }
 
+#[test]
+fn wrong_digests_are_found() {
+    let wrong = |f: &mut Facts| {
+        status(f).counters = Some(transfer_proto::v1::Counters { wrong_digests: 1, ..Default::default() });
+    };
+    one(wrong, "digests", Verdict::Fail, &["1 fetch of workers here", "transferctl events --after 0"]);
+}
+
 fn peer(facts: &mut Facts) -> &mut Peer {
     facts.peer.as_mut().unwrap()
 }

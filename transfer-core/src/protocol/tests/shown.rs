@@ -177,6 +177,20 @@ fn slot_in_quarantine_names_the_peer_that_it_waits_for() {
 }
 
 #[test]
+fn wrong_digests_are_counted_and_reported() {
+    let mut pair = Pair::new();
+    let reader = pair.worker(0, "reader");
+    pair.request(reader, crate::op::Request::WrongDigest { text: "chunk 2 of version 7 of key \"k\"".to_owned() });
+    pair.settle();
+    let [NodeEvent::Failed { worker, failure, untold: 0 }] = &pair.events[0][..] else { panic!("{:?}", pair.events) };
+    assert_eq!((worker.as_str(), failure.code), ("reader", FailureCode::WrongDigest));
+    assert_eq!(failure.text, "chunk 2 of version 7 of key \"k\"");
+    let shown = pair.nodes[0].node.state().snapshot(Time(0));
+    assert_eq!((shown.wrong_digests, shown.failed), (1, 1));
+    pair.ends_clean(&[(reader, "reader")]);
+}
+
+#[test]
 fn takeovers_and_failures_are_reported() {
     for node in [0, 1] {
         let mut pair = Pair::new();

@@ -135,6 +135,9 @@ impl Node {
                     self.actions.push(HostAction::Reply { session, reply: Reply::Unfetched { number, left: None } });
                 }
             },
+            Request::WrongDigest { text } => {
+                replies!(self).failed(session, &Failure::new(FailureCode::WrongDigest, text));
+            }
             Request::Unannounce { key } => self.keys.unannounce(&key, session, &mut self.actions),
         }
     }

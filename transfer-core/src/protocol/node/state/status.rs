@@ -3,6 +3,7 @@
 use crate::fabric::FabricKind;
 use crate::fabric::LinkId;
 use crate::memory::SegmentId;
+use crate::op::FailureCode;
 use crate::protocol::control::PeerInfo;
 use crate::protocol::exchanges::ExchangeTotals;
 use crate::protocol::keys::Owner;
@@ -173,6 +174,7 @@ impl<'a> NodeState<'a> {
             finished: finished(self.meters.paths()),
             published: published(self.meters.paths()),
             failed: self.meters.all_failed(),
+            wrong_digests: self.meters.failed_with(FailureCode::WrongDigest),
             draining: self.common.draining,
             limits_reached: self.limits_reached(),
             pools,
