@@ -236,6 +236,50 @@ fn tensors_and_batches_are_compared_with_the_digests_of_their_pushes() {
     scene.end();
 }
 
+// Promise: digests, seen to fail
+#[test]
+fn batches_of_pushes_have_digests() {
+    let scene = Scene::two();
+    let (pusher, far) = (connect(scene.a(), "pusher"), connect(scene.b(), "far"));
+    let filled = |client: &BlockingClient, value: u64| {
+        let mut tensor = client.allocate(DType::U64, [12_500]).expect("room");
+        tensor.as_mut_slice::<u64>().expect("its type").fill(value);
+        tensor
+    };
+    let compare = |key: &str, value: u64| {
+        let fetched = far.fetch(key).require_digest().call().expect("it is right");
+        assert_eq!(
+            (fetched.report().verified, fetched.as_slice::<u64>().expect("its type")),
+            (100_000, &[value; 12_500][..])
+        );
+        fetched.version()
+    };
+    // Two of one key, in their order; and one that is refused, and is its caller's again.
+    let keys = ["one", "two", "", "one"];
+    let tensors: Vec<_> = (0..).zip(keys).map(|(n, key)| (key, filled(&pusher, n))).collect();
+    let mut pushed = pusher.push_many(tensors).digest(Digest::Blake3).call();
+    let (error, tensor) = pushed.remove(2).expect_err("a key has a name").into_parts();
+    assert!(tensor.is_some_and(|tensor| tensor.as_slice::<u64>().is_ok_and(|all| all[0] == 2)), "{error}");
+    let versions: Vec<_> = pushed.into_iter().map(|pushed| pushed.expect("pushed").version).collect();
+    assert_eq!((versions, compare("one", 3), compare("two", 1)), (vec![1, 1, 2], 2, 1));
+    // Many, of which each version takes the place of the one before.
+    for round in 0..3 {
+        let tensors: Vec<_> = (0..100).map(|n| (format!("many-{n}"), filled(&pusher, n + round))).collect();
+        let pushed = pusher.push_many(tensors).digest(Digest::Xxh3).version(round + 1).call();
+        assert!(pushed.into_iter().all(|pushed| pushed.is_ok_and(|pushed| pushed.version == round + 1)));
+        assert_eq!(compare("many-99", 99 + round), round + 1);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let client = Client::connect(scene.a().socket()).name("async").await.expect("a session");
+        let tensor = client.allocate(DType::U64, [12_500]).expect("room");
+        let pushed = client.push_many([("async", tensor)]).digest(Digest::Xxh3).await;
+        assert_eq!(pushed[0].as_ref().expect("pushed").version, 1);
+    });
+    drop((pusher, far));
+    scene.end();
+}
+
 // Promise: digests
 #[test]
 fn what_cannot_be_proved_is_refused_and_named() {

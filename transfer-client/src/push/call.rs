@@ -163,6 +163,27 @@ enum Unprepared<'a> {
     Failed(PushError),
 }
 
+impl PushCall<'static> {
+    /// A push of a batch that has begun at this time.
+    pub(super) fn of_batch(
+        session: Arc<Session>,
+        (key, tensor): (Result<Key, Error>, TensorMut),
+        options: &PushOptions,
+        started: Instant,
+    ) -> PushCall<'static> {
+        let stage = match key {
+            Ok(key) => Stage::Unsent { key, source: Source::Tensor(tensor), started: Some(started) },
+            Err(e) => Stage::Refused(PushError::new(e, Some(tensor))),
+        };
+        PushCall { session, options: options.clone(), copied: None, owned: None, stage }
+    }
+
+    /// Whether it waits for room in the arena.
+    pub(super) fn is_unsent(&self) -> bool {
+        matches!(self.stage, Stage::Unsent { .. })
+    }
+}
+
 impl PushCall<'_> {
     /// Makes a range of the source that can be lent.
     fn prepare<'a>(&mut self, source: Source<'a>, waker: &Waker, last_try: bool) -> Result<Prepared, Unprepared<'a>> {

@@ -1,6 +1,6 @@
 //! The pushes of many tensors, with one call and one wait.
 
-use super::call::{PushError, Pushed, conclude};
+use super::call::{PushCall, PushError, Pushed, conclude};
 use super::options::{PushOptions, push_options};
 use crate::error::Error;
 use crate::memory::TensorMut;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use transfer_core::op::Command;
-use transfer_core::tensor::{Key, TensorMeta};
+use transfer_core::tensor::{Digest, Key, TensorMeta};
 
 /// A batch of pushes that is about to be made. Set its options, then `.await` it, or `.call()` it on a
 /// [`crate::BlockingClient`]. It ends when all pushes have ended, with one result for each, in order.
@@ -20,10 +20,16 @@ pub type PushMany<C> = Request<C, PushManyCall>;
 impl<C: AnyClient> PushMany<C> {
     pub(crate) fn new(session: Arc<Session>, items: Vec<(Result<Key, Error>, TensorMut)>) -> Self {
         let (options, refused, metas) = (PushOptions::new(), Vec::new(), Vec::new());
-        Request::from_call(PushManyCall { session, options, items, refused, metas, calls: None })
+        Request::from_call(PushManyCall { session, options, items, refused, metas, calls: None, each: None })
     }
 
     push_options!(call.options);
+
+    /// Makes digests of each version; see [`Push::digest`](crate::Push::digest).
+    pub fn digest(mut self, digest: Digest) -> Self {
+        self.call.options.digesting.kind = Some(digest);
+        self
+    }
 }
 
 /// A batch of pushes under way.
@@ -37,6 +43,15 @@ pub struct PushManyCall {
     /// The descriptions of those that are sent, in order.
     metas: Vec<TensorMeta>,
     calls: Option<Calls>,
+    /// The pushes of a batch with digests: each is gathered by itself, and may wait for room for them.
+    each: Option<Vec<One>>,
+}
+
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one for each push, and every push comes to its largest")]
+enum One {
+    Runs(PushCall<'static>),
+    Ended(Result<Pushed, PushError>),
 }
 
 impl PushManyCall {
@@ -63,12 +78,47 @@ impl PushManyCall {
         }
         calls
     }
+
+    /// Goes on with a batch with digests.
+    fn step_each(&mut self, waker: &Waker) -> ControlFlow<Vec<Result<Pushed, PushError>>, Instant> {
+        let mut pushes = self.each.take().unwrap_or_else(|| {
+            let started = Instant::now();
+            let push = |item| One::Runs(PushCall::of_batch(self.session.clone(), item, &self.options, started));
+            std::mem::take(&mut self.items).into_iter().map(push).collect()
+        });
+        let mut until: Option<Instant> = None;
+        for one in &mut pushes {
+            let One::Runs(push) = one else { continue };
+            match push.step(waker) {
+                ControlFlow::Break(ended) => *one = One::Ended(ended),
+                ControlFlow::Continue(at) => {
+                    until = Some(until.map_or(at, |until| until.min(at)));
+                    // The others wait behind it, so that those of one key keep their order.
+                    if push.is_unsent() {
+                        break;
+                    }
+                }
+            }
+        }
+        if let Some(until) = until {
+            self.each = Some(pushes);
+            return ControlFlow::Continue(until);
+        }
+        let ended = |one| match one {
+            One::Ended(ended) => Some(ended),
+            One::Runs(_) => None,
+        };
+        ControlFlow::Break(pushes.into_iter().filter_map(ended).collect())
+    }
 }
 
 impl Call for PushManyCall {
     type Output = Vec<Result<Pushed, PushError>>;
 
     fn step(&mut self, waker: &Waker) -> ControlFlow<Self::Output, Instant> {
+        if self.options.digesting.is_asked() {
+            return self.step_each(waker);
+        }
         let mut calls = match self.calls.take() {
             Some(calls) => calls,
             None => self.start(),
@@ -83,7 +133,7 @@ impl Call for PushManyCall {
     }
 
     fn needs_timer(&self) -> bool {
-        self.calls.as_ref().is_some_and(Calls::needs_timer)
+        self.options.digesting.is_asked() || self.calls.as_ref().is_some_and(Calls::needs_timer)
     }
 }
 
