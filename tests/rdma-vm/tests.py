@@ -65,6 +65,7 @@ OVER_VERBS = {
     'round_trips': ('on_one_node',),
     'sharded': (),
     'sharded_into': (),
+    'sharded_proof': ('last_commit',),
     'slices': ('on_one_host', 'does_not_fit'),
     'tenants': ('configured_tenant', 'sidecar_of_another_user'),
     'three_nodes': (),
