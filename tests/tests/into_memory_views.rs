@@ -160,6 +160,14 @@ fn tensors_and_slices_of_a_bundle_land_in_parts_of_tensors() {
             assert!(tensors.get("qkv").expect("qkv").as_slice::<u32>().expect("u32") == all);
             assert!(tensors.get("b").expect("b").as_slice::<u32>().expect("u32") == rows(3 << 20, 0..1));
         }
+        // One tensor for all, in the order of the bundle: also the short one is a part of the run.
+        let fetch = client.fetch_bundle("state").into(named([("all", filled(client, 129, WIDTH))]));
+        let fetch = fetch.at("q", "all", s![0..64]).at("k", "all", s![64..96]);
+        let fetched = fetch.at("b", "all", s![96..97]).at("v", "all", s![97..]).call().expect("it lands");
+        assert!(fetched.landings().all(|(_, landing)| landing == expected(Landing::InPlace)));
+        let all = [rows(1 << 20, 0..64), rows(2 << 20, 0..32), rows(3 << 20, 0..1), rows(4 << 20, 0..32)].concat();
+        assert!(fetched.tensors().get("all").expect("all").as_slice::<u32>().expect("u32") == all);
+        drop(fetched);
         // Slices, one of which has short runs at the owner and one at the reader. Only they move.
         let before: u64 = scene.b().status().links.iter().map(|link| link.bytes_in).sum();
         let into = named([("two", filled(client, 32, 2 * WIDTH)), ("left", filled(client, 64, 512))]);

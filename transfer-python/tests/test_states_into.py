@@ -180,6 +180,12 @@ def test_a_state_lands_in_views_of_buffers(nodes) -> None:  # noqa: F811
     assert (columns[:, :100] == -1).all() and (columns[:, 32868:] == -1).all() and got["q"] is into["q"] and not flat.pushed
     further = turned.nbytes + 1024
     assert 2 * got.report.bytes + further <= got.report.copied <= 2 * got.report.bytes + further + (1 << 20)
+    # In the order of the state, short ones are parts of a run.
+    layers = {name: np.full((64, 64), number, "float32") for number, name in enumerate("abcdef")}
+    giver.push_state("layers", layers)
+    flat = taker.empty((6, 64, 64), "float32").numpy()
+    got = taker.fetch_state("layers", into=dict(zip("abcdef", flat)))
+    assert got.landings == dict.fromkeys("abcdef", "in place") and all((flat[number] == number).all() for number in range(6))
     # Rows of 1 KiB are too short for a landing of their own.
     narrow = taker.empty((256, 300), "float32").numpy()
     got = taker.fetch_state("fused", into={"q": narrow[:, 44:], "k": parts[0]})

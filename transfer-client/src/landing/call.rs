@@ -82,9 +82,10 @@ impl LandingCall {
         targets: &Targets,
         Asking { key, options, excerpt, meta, pieces, otherwise }: Asking<'_>,
     ) -> Result<LandingCall, Option<Landing>> {
-        let is_long = |piece: &Piece| piece.to.run() >= MIN_RUN_BYTES || piece.to.run() == meta.len_bytes();
+        // One run may be long with its neighbours.
+        let is_tried = |piece: &Piece| piece.to.run() >= MIN_RUN_BYTES || piece.to.repeats().is_empty();
         let mut runs = Vec::new();
-        for piece in pieces.iter().filter(|piece| targets.is_own(piece.place) && is_long(piece)) {
+        for piece in pieces.iter().filter(|piece| targets.is_own(piece.place) && is_tried(piece)) {
             let base = targets.block(piece.place).slice().offset;
             let run = |run: PackedRun| Run { at: piece.at + run.to, len: run.len, to: base + run.from };
             runs.extend(runs_of(&piece.to).map(run));
@@ -97,11 +98,11 @@ impl LandingCall {
         let placed = |piece: Piece| {
             let is_own = targets.is_own(piece.place);
             let in_place = |run: PackedRun| scatter.is_in_place(piece.at + run.to);
-            let is_opened = is_own && is_long(&piece) && runs_of(&piece.to).any(in_place);
+            let is_opened = is_own && is_tried(&piece) && runs_of(&piece.to).any(in_place);
             let landing = match () {
                 () if !is_own => Landing::OtherArena,
-                () if !is_long(&piece) => Landing::Short,
                 () if is_opened && runs_of(&piece.to).all(in_place) => Landing::InPlace,
+                () if piece.to.run() < MIN_RUN_BYTES => Landing::Short,
                 () => Landing::TooManyRuns,
             };
             PlacedPiece { piece, landing, is_opened }

@@ -36,8 +36,8 @@ impl Run {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Scatter {
     parts: Vec<VersionPart>,
-    /// The starts of the runs that land in place.
-    in_place: Vec<u64>,
+    /// The starts and the ends of the runs that land in place.
+    in_place: Vec<(u64, u64)>,
     /// The length of what lands beside, in bytes.
     pub(crate) beside_bytes: u64,
 }
@@ -59,7 +59,7 @@ enum RunTarget {
 
 impl Scatter {
     /// Chooses among the runs of a version of `len` bytes those that land in place: the longest ones, as many as one landing has
-    /// ranges for. One that is all of the version lands in place however short it is. `None` if nothing lands in place, or two runs are
+    /// ranges for. Those that continue each other, in the version and in the arena, are one, however short each is. One that is all of the version lands in place however short it is. `None` if nothing lands in place, or two runs are
     /// the same bytes of the version.
     pub(crate) fn new(len: u64, runs: &[Run]) -> Option<Scatter> {
         if let [run @ Run { at: 0, len: 1.., .. }] = runs
@@ -67,7 +67,8 @@ impl Scatter {
         {
             return Some(Scatter::of(len, &BTreeMap::from([(0, *run)])));
         }
-        let mut longest: Vec<&Run> = runs.iter().filter(|run| run.len >= MIN_RUN_BYTES).collect();
+        let joined = joined(runs);
+        let mut longest: Vec<&Run> = joined.iter().filter(|run| run.len >= MIN_RUN_BYTES).collect();
         longest.sort_unstable_by_key(|run| (std::cmp::Reverse(run.len), run.at));
         let mut chosen = BTreeMap::<u64, Run>::new();
         // So far all of it lands beside, in one range.
@@ -94,7 +95,11 @@ impl Scatter {
     }
 
     fn of(len: u64, chosen: &BTreeMap<u64, Run>) -> Scatter {
-        let mut scatter = Scatter { parts: Vec::new(), in_place: chosen.keys().copied().collect(), beside_bytes: 0 };
+        let mut scatter = Scatter {
+            parts: Vec::new(),
+            in_place: chosen.values().map(|run| (run.at, run.end())).collect(),
+            beside_bytes: 0,
+        };
         let mut at = 0;
         for run in chosen.values() {
             scatter.add_beside(at, run.at);
@@ -122,9 +127,10 @@ impl Scatter {
         }
     }
 
-    /// Whether the run that begins there in the version lands in place. Every run is one of those that were given, or is shorter.
+    /// Whether the run that begins there in the version lands in place. It is one of those that were given.
     pub(crate) fn is_in_place(&self, at: u64) -> bool {
-        self.in_place.binary_search(&at).is_ok()
+        let last = self.in_place.partition_point(|(start, _)| *start <= at).checked_sub(1);
+        last.is_some_and(|last| at < self.in_place[last].1)
     }
 
     /// The ranges, if what lands beside does so at this place of the arena.
@@ -145,6 +151,20 @@ impl Scatter {
             _ => None,
         }
     }
+}
+
+/// The runs in the order of the version. Those that continue each other are one.
+fn joined(runs: &[Run]) -> Vec<Run> {
+    let mut sorted: Vec<Run> = runs.iter().filter(|run| run.len > 0).copied().collect();
+    sorted.sort_unstable_by_key(|run| run.at);
+    sorted.dedup_by(|next, last| {
+        let goes_on = last.goes_on_in(next);
+        if goes_on {
+            last.len += next.len;
+        }
+        goes_on
+    });
+    sorted
 }
 
 #[cfg(test)]
@@ -193,6 +213,18 @@ mod tests {
     }
 
     #[test]
+    fn short_runs_that_continue_each_other_land_in_place() {
+        // 100 tensors of 1 KiB in the order of the version, and one of 2 KiB apart from them.
+        let mut runs: Vec<_> = (0..100).map(|n| run(64 + n * 1024, 1024, n * 1024)).collect();
+        runs.push(run(64 + 100 * 1024, 2048, 1 << 30));
+        runs.reverse();
+        let scatter = Scatter::new(64 + 102 * 1024, &runs).unwrap();
+        assert_eq!(ranges(&scatter), [(1 << 40, 64), (0, 100 * 1024), ((1 << 40) + 64, 2048)]);
+        assert_eq!(runs.iter().filter(|run| scatter.is_in_place(run.at)).count(), 100);
+        assert_eq!(scatter.beside(64 + 100 * 1024, 2048), Some(64));
+    }
+
+    #[test]
     fn of_too_many_runs_the_longest_land_in_place() {
         // No two of them are neighbours in the arena: the table is a range, and 23 runs and what is between them.
         let len = |n: u64| K64 * if n % 10 == 3 { 9 } else { 1 };
@@ -220,7 +252,7 @@ mod tests {
                 (at, to) = (at + len + gap, to + len);
             }
             let Some(scatter) = Scatter::new(at, &runs) else {
-                prop_assert!(runs.iter().all(|run| run.len < K64));
+                prop_assert!(joined(&runs).iter().all(|run| run.len < K64));
                 return Ok(());
             };
             let beside = 1 << 40;

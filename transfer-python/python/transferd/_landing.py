@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import _native, _torch, _tree
@@ -22,7 +22,7 @@ from ._state import Copy, Described, Plan, State, checked, described, landed, pl
 _ATTEMPTS = 3
 """How often it is tried anew where the version is replaced meanwhile. Then the state is fetched as a whole."""
 _SHORTEST = 64 << 10
-"""The shortest tensor that lands in place, in bytes."""
+"""The shortest run that lands in place, in bytes."""
 
 Options = Callable[..., dict[str, Any]]
 
@@ -43,7 +43,7 @@ class _Layout(NamedTuple):
 
 def land(client: _native.Client, key: str, into: Mapping[Any, Any], left: Options) -> Generator[Any, Any, State | None]:
     """Fetches a state into the arrays of `into`. None where nothing of it would land in place: then nothing was written."""
-    if not any(_in_buffer(leaf) for leaf in _leaves(into)):
+    if not _may_land(_leaves(into)):
         return None
     for _ in range(_ATTEMPTS):
         try:
@@ -71,7 +71,7 @@ def land_parts(
     """Fetches slices of tensors into the arrays of `into`, and names in the state what is `given`. None where an array is none of a buffer, or a name
     or an array does not fit: then nothing was written, and who fetches it as a whole says why. `manifest` is what of a sharded state's was fetched
     already; None for another state."""
-    if into.keys() != parts.keys() or not into or not all(_in_buffer(target) for target in into.values()):
+    if into.keys() != parts.keys() or not all(_in_buffer(target) for target in into.values()) or not _may_land(into.values()):
         return None
     targets = [_target(name, target, *described(target)) for name, target in into.items()]
     asked = list(parts.items())
@@ -156,10 +156,15 @@ def _nbytes(target: Any) -> int:
     return int(target.numel() * target.element_size() if _torch.is_tensor(target) else target.nbytes)
 
 
+def _may_land(targets: Iterable[Any]) -> bool:
+    """Whether something of these arrays may land in place. Short ones may be neighbours in a buffer."""
+    return sum(_nbytes(target) for target in targets if _in_buffer(target)) >= _SHORTEST
+
+
 def _in_buffer(target: Any) -> bool:
-    """Whether an array that is long enough is a part of a writable `Buffer`, in which its elements rise."""
+    """Whether an array is a part of a writable `Buffer`, in which its elements rise."""
     if isinstance(target, Buffer):
-        return target.nbytes >= _SHORTEST and not target.pushed and _native._in_buffer(address_of(target), target.nbytes)
+        return target.nbytes > 0 and not target.pushed and _native._in_buffer(address_of(target), target.nbytes)
     numpy = sys.modules.get("numpy")
     if _torch.is_tensor(target):
         if not _torch.lies_plainly(target):
@@ -172,7 +177,7 @@ def _in_buffer(target: Any) -> bool:
         size = target.itemsize
     else:
         return False
-    if _nbytes(target) < _SHORTEST:
+    if _nbytes(target) == 0:
         return False
     extent = size
     for length, stride in reversed(list(zip(target.shape, _strides(target)))):

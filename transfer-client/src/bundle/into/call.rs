@@ -153,6 +153,17 @@ impl FetchBundleIntoCall {
         }
     }
 
+    /// Whether there may be a run that is long enough to land in place. Short ones may be neighbours.
+    fn may_land(&self) -> bool {
+        let Some(targets) = &self.targets else { return false };
+        let is_one_run = |(at, place): (usize, &Place)| {
+            let bytes = place.view.bytes().filter(|bytes| targets.is_own(at) && bytes.repeats().is_empty());
+            bytes.map(|bytes| bytes.len_bytes())
+        };
+        let sum: u64 = targets.places().iter().enumerate().filter_map(is_one_run).sum();
+        sum >= MIN_RUN_BYTES || (0..targets.places().len()).any(|place| self.reason(place).is_none())
+    }
+
     /// Returns the reason for which none of it can land in place, whatever the version is.
     fn lands_as_a_whole(&self) -> Option<Option<Landing>> {
         let FetchOptions { select, proving, .. } = self.whole.options();
@@ -162,7 +173,7 @@ impl FetchBundleIntoCall {
             () if self.session.home().is_returned() => Some(Some(Landing::ReturnedArena)),
             // Its fetches are counted, so a part of it cannot be asked for.
             () if matches!(select, Select::Following(_)) => Some(Some(Landing::Whole)),
-            () if (0..self.places().len()).all(|place| self.reason(place).is_some()) => Some(None),
+            () if !self.may_land() => Some(None),
             () => None,
         }
     }

@@ -37,7 +37,8 @@ impl<C: AnyClient> Fetch<C, FetchedBundle> {
     ///
     /// From another node, tensors of 64 KiB and more land where they are to be, without a further copy. Shorter ones land beside and are
     /// copied, which the report counts, and so are those beyond what one request has room for: about 11 tensors that are apart
-    /// in the arena, and any number that lie there in the order of the bundle, one behind the other. A bundle of this host is copied.
+    /// in the arena, and any number that lie there in the order of the bundle, one behind the other, as [parts](FetchBundleInto::at) of one tensor can,
+    /// also short ones. A bundle of this host is copied.
     /// [`FetchedInto::landings`] tells how each came. If one of the tensors is not there or does not fit, none is written,
     /// unless the error is [`Error::DestinationTorn`](crate::Error::DestinationTorn): then another version has landed there first.
     ///
