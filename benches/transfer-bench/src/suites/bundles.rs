@@ -1,7 +1,7 @@
 //! A bundle of 100,000 tensors of 1 KiB, beside one tensor of as many bytes: pushed from memory outside of the arena, then
 //! fetched on the same host and over TCP, with a look at an element of each tensor.
 //!
-//! Then come [states](states) that are fetched into tensors of the reader.
+//! Then come states that are fetched into memory of the reader.
 //!
 //! The bytes are the same, so the difference is the cost of the bundle's table, of its checks, and of a view for each tensor.
 

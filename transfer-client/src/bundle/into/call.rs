@@ -1,6 +1,6 @@
 //! A fetch of a bundle into the caller's tensors.
 
-use super::whole::{Found, Whole};
+use super::whole::{Found, Whole, check_fits};
 use crate::bundle::fetched::{bundle_of, take_bundle};
 use crate::bundle::parts::{Part, PartsRequest, Wanted, fetched, landed, named_parts, parts, table_of};
 use crate::bundle::slices::FetchedSlices;
@@ -525,15 +525,6 @@ impl FetchBundleIntoCall {
             Stage::Ended => waits(Instant::now() + ANSWER_GRACE),
         }
     }
-}
-
-/// Checks that what is fetched has the description of its place.
-fn check_fits(name: &str, found: &TensorMeta, destination: &TensorMeta) -> Result<(), Error> {
-    if found == destination {
-        return Ok(());
-    }
-    let text = format!("tensor {name:?} of the bundle is {found}, and the destination is {destination}");
-    Err(Failure::new(FailureCode::Invalid, text).into())
 }
 
 impl Call for FetchBundleIntoCall {

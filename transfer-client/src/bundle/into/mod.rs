@@ -27,7 +27,7 @@ use whole::Whole;
 /// `.call()` it on a [`crate::BlockingClient`].
 ///
 /// # Errors
-/// [`FetchIntoError`], with the tensors if they are the caller's again: as they were, or half new with
+/// [`FetchIntoError`](crate::FetchIntoError), with the tensors if they are the caller's again: as they were, or half new with
 /// [`Error::DestinationTorn`](crate::Error::DestinationTorn).
 pub type FetchBundleInto<C> = Request<C, FetchBundleIntoCall>;
 

@@ -10,8 +10,8 @@ use crate::request::{Call, RequestCall};
 use std::ops::ControlFlow;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use transfer_core::op::Report;
-use transfer_core::tensor::{Key, Version};
+use transfer_core::op::{Failure, FailureCode, Report};
+use transfer_core::tensor::{Key, TensorMeta, Version};
 
 /// The fetch of all that is wanted, which is copied then.
 #[derive(Debug)]
@@ -95,4 +95,13 @@ impl Found {
             Found::Parts(slices) => (slices.version(), *slices.report()),
         }
     }
+}
+
+/// Checks that what is fetched has the description of its place.
+pub(super) fn check_fits(name: &str, found: &TensorMeta, destination: &TensorMeta) -> Result<(), Error> {
+    if found == destination {
+        return Ok(());
+    }
+    let text = format!("tensor {name:?} of the bundle is {found}, and the destination is {destination}");
+    Err(Failure::new(FailureCode::Invalid, text).into())
 }
