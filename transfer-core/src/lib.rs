@@ -14,6 +14,7 @@
 //! - [`text`]: sizes in units, and checks of text from other processes before it is displayed.
 //! - [`wire`]: fixed-layout messages between sidecars, the landing header, and the records in a worker's rings.
 //! - [`alloc`]: sub-allocation of a segment with its records outside of it.
+//! - [`delta`]: what has changed between two versions.
 //! - [`fabric`]: the contract of a fabric, and its capabilities.
 //! - [`plan`]: splits a transfer into writes, and a write into shares for the rails.
 //! - [`protocol`]: the sidecar's state machine: sessions, published tensors, links, push and pull.
@@ -24,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod alloc;
+pub mod delta;
 pub mod drive;
 pub mod exchange;
 pub mod fabric;

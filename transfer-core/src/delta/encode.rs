@@ -1,0 +1,210 @@
+//! Making a delta.
+
+use super::{BLOCK_BYTES, FIXED_BYTES, Form, LAYOUT, LENGTH_BITS, MAGIC, SKIP, head_bytes};
+use xxhash_rust::xxh3::Xxh3;
+
+/// One block in this many is looked at before the others.
+const SAMPLED: u64 = 128;
+
+/// A delta, and how much of the version has changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Encoded {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// How much has changed.
+    pub density: Density,
+}
+
+/// How many bytes of those that were looked at have changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Density {
+    /// Bytes in elements of two bytes that have changed.
+    pub changed: u64,
+    /// All bytes that were looked at.
+    pub of: u64,
+}
+
+/// Too much of a version has changed: its delta would be longer than the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooDense(pub Density);
+
+/// Makes the delta by which the version `new` comes from `base`. Both have `len` bytes, and are read in blocks: each function fills
+/// the slice with the bytes from this place on. The delta has at most `limit` bytes. Less than 1 % of a long version is looked at
+/// first, to see whether the rest is worth it.
+///
+/// # Errors
+/// [`TooDense`].
+pub fn encode(
+    len: u64,
+    base: impl Fn(u64, &mut [u8]),
+    new: impl Fn(u64, &mut [u8]),
+    limit: u64,
+) -> Result<Encoded, TooDense> {
+    let blocks = len.div_ceil(BLOCK_BYTES as u64);
+    let (mut old_block, mut new_block) = (vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]);
+    let mut encode = |encoder: &mut Encoder, block: u64, digest: Option<&mut Xxh3>| {
+        let at = block * BLOCK_BYTES as u64;
+        let bytes = (len - at).min(BLOCK_BYTES as u64) as usize;
+        let (old, fresh) = (&mut old_block[..bytes], &mut new_block[..bytes]);
+        base(at, old);
+        new(at, fresh);
+        if let Some(digest) = digest {
+            digest.update(fresh);
+        }
+        encoder.block(old, fresh)
+    };
+    if blocks >= SAMPLED {
+        let mut sample = Encoder::default();
+        for block in (0..blocks).step_by(SAMPLED as usize) {
+            encode(&mut sample, block, None);
+        }
+        if sample.parts.len() as u64 > limit / SAMPLED {
+            return Err(TooDense(sample.density));
+        }
+    }
+    let head = head_bytes(len) as usize;
+    let mut encoder = Encoder { parts: vec![0; head], ..Encoder::default() };
+    let (mut index, mut digest) = (Vec::with_capacity(blocks as usize), Xxh3::new());
+    for block in 0..blocks {
+        index.push(encode(&mut encoder, block, Some(&mut digest)));
+        if encoder.parts.len() as u64 > limit {
+            return Err(TooDense(encoder.density));
+        }
+    }
+    let Encoder { parts: mut bytes, density, .. } = encoder;
+    bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    bytes[4..8].copy_from_slice(&LAYOUT.to_le_bytes());
+    bytes[8..16].copy_from_slice(&len.to_le_bytes());
+    bytes[16..FIXED_BYTES].copy_from_slice(&digest.digest128().to_be_bytes());
+    for (place, entry) in bytes[FIXED_BYTES..head].as_chunks_mut().0.iter_mut().zip(index) {
+        *place = u32::to_le_bytes(entry);
+    }
+    Ok(Encoded { bytes, density })
+}
+
+#[derive(Default)]
+struct Encoder {
+    parts: Vec<u8>,
+    density: Density,
+    /// The places of the changed elements of the block, with room for one group more.
+    places: Vec<u16>,
+    heads: Vec<u8>,
+}
+
+impl Encoder {
+    /// Adds the part of a block. Returns its entry in the index.
+    fn block(&mut self, old: &[u8], new: &[u8]) -> u32 {
+        self.density.of += new.len() as u64;
+        let (mut count, single) = self.find(old, new);
+        let odd = old.len() % 2 == 1 && old.last() != new.last();
+        self.density.changed += 2 * count as u64 + u64::from(odd);
+        // An element takes a byte for its gap, and its bytes.
+        let width = if odd || 2 * single > count { 1 } else { 2 };
+        if width == 1 && (odd || count > 0) {
+            count = self.find_bytes(old, new);
+        }
+        let form = match count {
+            0 => Form::Unchanged,
+            _ => self.part(new, count, width),
+        };
+        let before = self.parts.len();
+        match form {
+            Form::Unchanged => {}
+            Form::Whole => self.parts.extend_from_slice(new),
+            Form::Places(_) | Form::Runs(_) => {
+                self.parts.extend_from_slice(&self.heads);
+                self.values(new, count, width);
+            }
+        }
+        form.number() << LENGTH_BITS | (self.parts.len() - before) as u32
+    }
+
+    /// Finds the elements of two bytes that have changed. Returns their number, and how many of them have changed in one byte.
+    fn find(&mut self, old: &[u8], new: &[u8]) -> (usize, usize) {
+        self.places.resize(BLOCK_BYTES + 8, 0);
+        let (mut count, mut single) = (0, 0);
+        let (old, new) = (old.as_chunks::<8>(), new.as_chunks::<8>());
+        let mut place = 0_u16;
+        for (old, new) in old.0.iter().zip(new.0) {
+            let mut x = u64::from_le_bytes(*old) ^ u64::from_le_bytes(*new);
+            if x != 0 {
+                // Without a branch for each: which ones have changed cannot be foretold.
+                for lane in 0..4 {
+                    self.places[count] = place + lane;
+                    count += usize::from(x & 0xffff != 0);
+                    single += usize::from((x & 0xff != 0) != (x & 0xff00 != 0));
+                    x >>= 16;
+                }
+            }
+            place = place.wrapping_add(4);
+        }
+        for (old, new) in old.1.as_chunks::<2>().0.iter().zip(new.1.as_chunks::<2>().0) {
+            self.places[count] = place;
+            count += usize::from(old != new);
+            single += usize::from((old[0] != new[0]) != (old[1] != new[1]));
+            place = place.wrapping_add(1);
+        }
+        (count, single)
+    }
+
+    /// As [`Encoder::find`], of bytes.
+    fn find_bytes(&mut self, old: &[u8], new: &[u8]) -> usize {
+        let mut count = 0;
+        for (place, (old, new)) in old.iter().zip(new).enumerate() {
+            self.places[count] = place as u16;
+            count += usize::from(old != new);
+        }
+        count
+    }
+
+    /// Writes what stands in front of the values into `heads`. Returns the form.
+    fn part(&mut self, new: &[u8], count: usize, width: usize) -> Form {
+        let Encoder { places, heads, .. } = self;
+        let places = &places[..count];
+        let runs = 1 + places.windows(2).filter(|pair| pair[1] - pair[0] != 1).count();
+        heads.clear();
+        // A run takes at least two bytes, an element at a place one.
+        let form = if runs * 2 < count { Form::Runs(width) } else { Form::Places(width) };
+        if form == Form::Places(width) {
+            heads.extend_from_slice(&(count as u32).to_le_bytes());
+            let mut next = 0;
+            for place in places.iter().map(|place| u32::from(*place)) {
+                let mut gap = place - next;
+                while gap >= SKIP.into() {
+                    heads.push(SKIP);
+                    gap -= u32::from(SKIP);
+                }
+                heads.push(gap as u8);
+                next = place + 1;
+            }
+        } else {
+            heads.extend_from_slice(&(runs as u32).to_le_bytes());
+            let (mut next, mut rest) = (0, places);
+            while let Some(first) = rest.first().map(|place| u32::from(*place)) {
+                let len = 1 + rest.windows(2).take_while(|pair| pair[1] - pair[0] == 1).count();
+                leb128(heads, first - next);
+                leb128(heads, len as u32);
+                (next, rest) = (first + len as u32, &rest[len..]);
+            }
+        }
+        if heads.len() + count * width < new.len() { form } else { Form::Whole }
+    }
+
+    fn values(&mut self, new: &[u8], count: usize, width: usize) {
+        let Encoder { places, parts, .. } = self;
+        if width == 1 {
+            parts.extend(places[..count].iter().map(|place| new[usize::from(*place)]));
+        } else {
+            let (elements, _) = new.as_chunks::<2>();
+            places[..count].iter().for_each(|place| parts.extend_from_slice(&elements[usize::from(*place)]));
+        }
+    }
+}
+
+fn leb128(bytes: &mut Vec<u8>, mut number: u32) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
