@@ -133,6 +133,8 @@ fn write_outside_its_grant_changes_nothing() {
             retention: Retention::default(),
             packed: false,
             identity: None,
+            deltas_follow: false,
+            is_delta: false,
         };
         let landing = [&header.encode()[..], &bytes].concat();
         link.write(&slot.remote, 0, Some(slot.number.0), &landing);

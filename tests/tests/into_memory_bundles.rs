@@ -266,6 +266,8 @@ impl Owner {
             retention: Retention::default(),
             packed: false,
             identity: None,
+            deltas_follow: false,
+            is_delta: false,
         };
         let landing = [&header.encode()[..], bytes].concat();
         self.link.write(&slot.remote, 0, Some(slot.number.0), &landing);

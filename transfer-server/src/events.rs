@@ -72,6 +72,10 @@ impl Events {
                 format!("nobody waits for room in the landing pool of tenant {tenant} any more, after {after:?}"),
                 What::PoolFree(v1::PoolFree { uid: uid_of(domain), tenant: tenant.to_string(), full_ns: nanos(after) }),
             ),
+            NodeEvent::DeltaRefused { key, peer, why, untold } => self.tell(
+                format!("a delta of key {key:?} from node {peer} was refused: {why}"),
+                What::DeltaRefused(v1::DeltaRefused { key: key.to_string(), peer: peer.to_string(), why, untold }),
+            ),
             NodeEvent::Failed { worker, failure, untold } => self.tell(
                 format!("an operation of worker {worker} failed: {}", failure.text),
                 What::Failed(v1::Failed {

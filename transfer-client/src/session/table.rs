@@ -464,6 +464,7 @@ mod tests {
                 bytes: 1,
                 copied: 0,
                 verified: 0,
+                delta: 0,
                 queued: Duration::ZERO,
                 waited: Duration::ZERO,
                 in_flight: Duration::ZERO,

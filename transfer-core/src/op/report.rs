@@ -18,6 +18,8 @@ pub struct Report {
     /// Of a fetch that verifies: the bytes of the body that were compared with the digests of the push, always whole chunks. 0 for
     /// a version without digests, and for one that is read where its pusher has it, on this host: nothing was moved.
     pub verified: u64,
+    /// Of a fetch: the bytes that came in place of the version, as a [delta](crate::delta) of one that was here. 0: it came as a whole.
+    pub delta: u64,
     /// The time from the request until it was on its way: it waited for the directory, a connection, credits or memory.
     pub queued: Duration,
     /// The time until the version was published.
@@ -35,10 +37,12 @@ impl fmt::Display for Report {
             "fabric={} bytes={} copied={} B queued={:?} waited={:?} in_flight={:?}",
             self.fabric, self.bytes, self.copied, self.queued, self.waited, self.in_flight
         )?;
-        match self.verified {
-            0 => Ok(()),
-            verified => write!(f, " verified={verified} B"),
+        for (what, bytes) in [("verified", self.verified), ("delta", self.delta)] {
+            if bytes > 0 {
+                write!(f, " {what}={bytes} B")?;
+            }
         }
+        Ok(())
     }
 }
 

@@ -175,6 +175,34 @@ pub struct Push {
     pub trace: Option<TraceContext>,
     /// The announcement, if the worker has announced the version already.
     pub announced: Option<Announced>,
+    /// Its place among the deltas of the key.
+    pub deltas: Deltas,
+}
+
+/// The place of a version among the deltas of its key.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Deltas {
+    /// It has none.
+    #[default]
+    None,
+    /// Later versions may have deltas of this one, so nodes that get it are told to keep it.
+    Follow,
+    /// As [`Follow`](Deltas::Follow), and it has a [delta](crate::delta) itself, which is sent to nodes that have its base.
+    Of(DeltaOf),
+}
+
+/// The delta of a version. It belongs to the push as the version does, and is returned with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeltaOf {
+    /// The version of the same key from which the pushed one has come.
+    pub base: Version,
+    /// Where that one starts in the worker's arena, as its push said. So no other version of this number is taken for it. If it is
+    /// not published any more, the pushed version is published without the delta.
+    pub base_offset: u64,
+    /// Where the delta starts in the worker's arena, and its length, both in bytes.
+    pub offset: u64,
+    /// See `offset`.
+    pub len: u64,
 }
 
 impl Push {
@@ -196,6 +224,7 @@ impl Push {
             ranges: 0,
             trace: None,
             announced: None,
+            deltas: Deltas::None,
         }
     }
 }

@@ -178,6 +178,20 @@ pub enum HostAction {
         /// The tag.
         tag: u64,
     },
+    /// Make a version of its base and its [delta](crate::delta), and call [`super::Node::applied`] with this tag. Nothing else writes
+    /// to the three meanwhile, and readers may read the base. What is behind the version in the target becomes zeros.
+    Apply {
+        /// The ranges of the base, back to back.
+        base: GatherList,
+        /// The delta.
+        delta: LocalSlice,
+        /// The target.
+        to: LocalSlice,
+        /// The length of the version in bytes.
+        len: u64,
+        /// The tag.
+        tag: u64,
+    },
     /// Write these ranges to disk, back to back, and call [`super::Node::spill_written`] with this number. Nothing writes
     /// to them meanwhile. Only from [`SpillFree`](HostAction::SpillFree) on is it gone.
     SpillWrite {

@@ -34,6 +34,9 @@ pub struct NodeConfig {
     pub max_names_per_link: usize,
     /// The most versions that all peers together may read by reference at a time. Beyond that, versions are sent.
     pub max_references: usize,
+    /// The most bytes of versions that are kept because deltas of them may follow. They lie in the landing pools, and are given up
+    /// before anybody waits for room there. 0: none are kept, and all versions come as a whole.
+    pub base_bytes: u64,
     /// The limits on keys and versions.
     pub limits: Limits,
     /// The fabric that must carry transfers between nodes, unless a request names one itself.
@@ -65,6 +68,7 @@ impl NodeConfig {
             max_queued_per_link: 1 << 19,
             max_names_per_link: 1 << 16,
             max_references: 1 << 16,
+            base_bytes: 4 << 30,
             limits: Limits::default(),
             require: None,
             tenants: Tenants::default(),

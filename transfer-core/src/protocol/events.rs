@@ -37,6 +37,17 @@ pub enum NodeEvent {
         /// The time during which the pool had waiters.
         after: Duration,
     },
+    /// A delta did not make its version, which is asked for as a whole.
+    DeltaRefused {
+        /// The key.
+        key: Key,
+        /// The node that has sent it.
+        peer: Name,
+        /// What is wrong.
+        why: String,
+        /// The number of such events and failures since the last reported one that were not reported.
+        untold: u64,
+    },
     /// An operation of a worker failed.
     Failed {
         /// The worker.

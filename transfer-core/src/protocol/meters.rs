@@ -147,6 +147,7 @@ pub struct Meters {
     counted: [u64; CounterPath::ALL.len()],
     barriers: u64,
     shared: SharedFetches,
+    deltas: DeltaMeter,
 }
 
 /// Fetches from other nodes that were answered with what another worker's fetch had brought.
@@ -156,6 +157,49 @@ pub struct SharedFetches {
     pub fetches: u64,
     /// Their bytes, which did not come again.
     pub bytes: u64,
+}
+
+/// Versions that have come as deltas, and those that were asked for as a whole after one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeltaMeter {
+    /// The number of versions.
+    pub versions: u64,
+    /// The bytes of the deltas.
+    pub bytes: u64,
+    /// The bytes by which the versions are longer, which did not come.
+    pub saved: u64,
+    /// Versions that were asked for as a whole, in the order of [`WhyWhole::ALL`].
+    pub given_up: [u64; WhyWhole::ALL.len()],
+}
+
+/// Why a version is asked for as a whole after its owner has begun to send a delta.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum WhyWhole {
+    /// The base was given up meanwhile, because others needed the room.
+    BaseGone = 0,
+    /// There is no room for base, delta and version.
+    NoRoom = 1,
+    /// The delta is malformed.
+    Malformed = 2,
+    /// It makes other bytes than those of the version.
+    OtherBytes = 3,
+}
+
+impl WhyWhole {
+    /// All reasons.
+    pub const ALL: [WhyWhole; 4] = [WhyWhole::BaseGone, WhyWhole::NoRoom, WhyWhole::Malformed, WhyWhole::OtherBytes];
+
+    /// Returns the name that metrics use.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            WhyWhole::BaseGone => "base_gone",
+            WhyWhole::NoRoom => "no_room",
+            WhyWhole::Malformed => "malformed",
+            WhyWhole::OtherBytes => "other_bytes",
+        }
+    }
 }
 
 impl Meters {
@@ -171,6 +215,7 @@ impl Meters {
             counted,
             barriers: 0,
             shared: SharedFetches::default(),
+            deltas: DeltaMeter::default(),
         }
     }
 
@@ -302,6 +347,24 @@ impl Meters {
     pub(super) fn shares(&mut self, bytes: u64) {
         self.shared.fetches += 1;
         self.shared.bytes += bytes;
+    }
+
+    /// Returns the versions that have come as deltas.
+    #[must_use]
+    pub fn deltas(&self) -> DeltaMeter {
+        self.deltas
+    }
+
+    /// Counts a version of this length that was made of a delta.
+    pub(super) fn delta(&mut self, len: u64, delta: u64) {
+        self.deltas.versions += 1;
+        self.deltas.bytes += delta;
+        self.deltas.saved += len.saturating_sub(delta);
+    }
+
+    /// Counts a version that is asked for as a whole after all.
+    pub(super) fn delta_given_up(&mut self, why: WhyWhole) {
+        self.deltas.given_up[why as usize] += 1;
     }
 
     pub(super) fn released(&mut self) {

@@ -20,6 +20,7 @@
 //! - `references`: memory of one node that workers of another node read in place.
 //! - `pings`: round trips that an operator measures.
 //! - `spill`: versions that are written to disk.
+//! - `bases`: versions that are kept because deltas of them may follow.
 //! - `exchanges`: what exchanges of record batches have here, for operators.
 //! - `parents`: versions that have outlived their worker, and stay as long as another key is published.
 //!
@@ -32,6 +33,7 @@
 //! - `meters`, `snapshot`: counts and times; the values that a node shows of itself.
 
 mod action;
+mod bases;
 mod config;
 mod control;
 mod counters;
@@ -67,7 +69,9 @@ pub use events::NodeEvent;
 pub use exchanges::ExchangeTotals;
 pub use ids::SessionId;
 pub use limits::{Limits, LimitsReached};
-pub use meters::{Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, SharedFetches, WaitMeter};
+pub use meters::{
+    DeltaMeter, Histogram, MAX_PATHS, Meters, Operation, OperationMeter, PathMeter, SharedFetches, WaitMeter, WhyWhole,
+};
 pub use node::Node;
 pub use node::{Deleted, NodeState, NotDeleted, NotPinged, PushRead, TensorFilter, TransferFilter, Unfinished};
 #[cfg(test)]

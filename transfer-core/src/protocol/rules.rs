@@ -83,6 +83,10 @@ pub(crate) enum Broken {
     ForgetsHolds,
     /// Counts the commit of a rank of an earlier restart of a sharded state.
     AcceptsOlderRestarts,
+    /// Takes any version with the number of its base for the base of a delta.
+    ProvesBasesByNumber,
+    /// Sends the delta of a version to a node that has another version than its base.
+    SendsDeltasToAll,
     /// Does not say to the next home of a sharded state what its workers have committed.
     ForgetsCommits,
 }

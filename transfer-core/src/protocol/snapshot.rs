@@ -34,6 +34,8 @@ pub struct Snapshot {
     pub tensors: u64,
     /// Ranges that are still in use: published, being read, or in flight.
     pub blobs: u64,
+    /// Bytes of versions that are kept because deltas of them may follow.
+    pub base_bytes: u64,
     /// Versions that lie on disk.
     pub spilled: SpillStatus,
     /// What exchanges have here.

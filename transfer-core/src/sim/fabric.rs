@@ -5,6 +5,8 @@ use super::connection::{Connection, Event, Grant, Side, SideNo, SideState, Work,
 use super::digest::Seen;
 use super::transit::{address_of, digest_of};
 use super::world::{Endpoint, Happening, MemoryId, World, WorldState};
+#[cfg(test)]
+use crate::delta::NotApplied;
 use crate::drive::{HeaderBytes, HeaderMemory};
 use crate::fabric::{
     AtomicOp, Atomics, Capabilities, DownReason, Fabric, FabricError, FabricEvent, FabricKind, GrantAccess, Isolation,
@@ -98,6 +100,18 @@ impl SimMemory {
             from.zip(to).map(|(from, to)| to.copy_from_slice(from)).is_some()
         });
         is_there && self.write(to, &out)
+    }
+
+    /// Makes a version of its base and its delta. All three must be registered.
+    ///
+    /// # Errors
+    /// [`NotApplied`].
+    #[cfg(test)]
+    pub(crate) fn apply(&self, base: &[LocalSlice], delta: LocalSlice, to: LocalSlice) -> Result<(), NotApplied> {
+        let base: Vec<_> = base.iter().filter_map(|slice| self.read(*slice)).collect();
+        let made = crate::delta::apply(&base.concat(), &self.read(delta).unwrap_or_default())?;
+        assert!(self.write(LocalSlice { len: made.len() as u64, ..to }, &made), "{to}");
+        Ok(())
     }
 
     /// Writes into a registered range. Returns whether it is registered.

@@ -67,6 +67,7 @@ fn play_many(test: &str, how: Play, part: u64) {
     assert!(count < 100 || how.calm || tally.gathered > 0, "{test}: nothing has come together: {tally:?}");
     assert!(count < 100 || tally.sliced > 0, "{test}: no slice has come: {tally:?}");
     assert!(count < 100 || !how.spill || tally.read_back > 0, "{test}: nothing was read back from disk: {tally:?}");
+    assert!(count < 100 || !how.deltas || tally.deltas > 0, "{test}: no delta was applied: {tally:?}");
     assert!(count < 100 || !how.into || tally.landed > 0, "{test}: nothing has landed in place: {tally:?}");
     assert!(count < 100 || !how.into || tally.scattered > 0, "{test}: nothing has landed in several ranges: {tally:?}");
     assert!(count < 100 || !how.into || how.calm || tally.torn > 0, "{test}: nothing was torn: {tally:?}");
@@ -142,6 +143,10 @@ schedules! {
     // Promise: lost-homes, seen to fail
     sharded_versions_are_whole_for_one_set_of_ranks_while_homes_die: Play { rosters: true, ..RESTARTS }, 0;
     every_sharded_version_becomes_whole_under_calm_conditions: Play { rosters: true, ..CALM }, 0;
+    rules_hold_while_versions_come_as_deltas: Play { deltas: true, ..Play::USUAL }, 0;
+    rules_hold_while_deltas_come_and_sidecars_restart: Play { deltas: true, ..RESTARTS }, 0;
+    late_packets_change_no_version_that_is_made_of_a_delta: Play { deltas: true, late_packets: 50, ..RAILS }, 0;
+    everything_succeeds_while_versions_come_as_deltas: Play { deltas: true, ..CALM }, 0;
     rules_hold_while_rails_die: RAILS, 0;
     rules_hold_with_one_key_for_all_grants: Play { one_key: true, ..Play::USUAL }, 0;
     everything_succeeds_with_one_key_and_rails: Play { one_key: true, calm: true, ..RAILS }, 0;
@@ -193,7 +198,7 @@ fn first_that_notices(how: Play, seeds: Range<u64>) -> Option<(u64, String)> {
 
 /// The broken rules, the schedules that notice them, and the range of seeds. Where hundreds of the first seeds notice nothing, it
 /// begins behind most of them, because these two tests took most of the time of all here. docs/protocol.md lists the rules.
-const MISTAKES: [(Broken, Play, Range<u64>); 25] = [
+const MISTAKES: [(Broken, Play, Range<u64>); 26] = [
     (Broken::DeliversBeforeRevoke, Play { late_packets: 50, ..Play::USUAL }, 0..1000),
     (Broken::SkipsQuarantine, Play::USUAL, 0..1000),
     (Broken::ReturnsBeforeClosed, Play { into: true, ..Play::USUAL }, 0..1000),
@@ -219,6 +224,7 @@ const MISTAKES: [(Broken, Play, Range<u64>); 25] = [
     (Broken::ForgetsHolds, Play { rosters: true, ..CALM }, 0..1000),
     (Broken::AcceptsOlderRestarts, Play { rosters: true, ..Play::USUAL }, 0..1000),
     (Broken::ForgetsCommits, Play { rosters: true, ..RESTARTS }, 0..1000),
+    (Broken::SendsDeltasToAll, Play { deltas: true, ..Play::USUAL }, 0..1000),
 ];
 
 const MISTAKES_OF_RAILS: [(rails::Broken, Range<u64>); 3] = [

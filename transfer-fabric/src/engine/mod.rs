@@ -26,6 +26,7 @@
 mod boards;
 mod clock;
 mod copies;
+mod deltas;
 mod handle;
 mod listing;
 mod long_tables;

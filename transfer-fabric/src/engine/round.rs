@@ -86,6 +86,13 @@ impl Run {
                 self.work(now);
             }
         }
+        if !self.deltas.is_empty() {
+            active = true;
+            if let Some((tag, result)) = self.deltas.step(&self.memory) {
+                self.driver.node.applied(now, tag, result);
+                self.work(now);
+            }
+        }
         if !self.tables.is_idle() {
             active = true;
             self.read_tables(now);

@@ -3,6 +3,7 @@
 use super::boards::{BoardMeters, Boards, Kept};
 use super::clock::Clock;
 use super::copies::Copies;
+use super::deltas::{Delta, Deltas};
 use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription};
 use super::listing::SegmentRole;
 use super::memory::Memory;
@@ -73,6 +74,7 @@ pub(super) struct Run {
     pings: Pings,
     readers: Readers,
     pub(super) copies: Copies,
+    pub(super) deltas: Deltas,
     pub(super) disk: Option<Disk>,
     unmapper: Unmapper,
     pub(super) stopping: bool,
@@ -125,6 +127,7 @@ impl Run {
             pings: Pings::default(),
             readers: Readers::default(),
             copies: Copies::default(),
+            deltas: Deltas::default(),
             disk: None,
             unmapper,
             stopping: false,
@@ -264,6 +267,10 @@ impl Run {
             }
             Action::Host(HostAction::Copy { from, packing, to, tag }) => {
                 self.copies.add(std::mem::take(from), (**packing).clone(), *to, *tag);
+            }
+            Action::Host(HostAction::Apply { base, delta, to, len, tag }) => {
+                let base = std::mem::take(base);
+                self.deltas.add(Delta { base, delta: *delta, to: *to, len: *len, tag: *tag, applying: None });
             }
             Action::Host(HostAction::SpillWrite { id, tenant, from, len }) => {
                 self.write_to_disk(now, *id, *tenant, from, *len);

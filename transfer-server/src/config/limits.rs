@@ -1,5 +1,6 @@
 //! The settings of limits.
 
+use super::Size;
 use clap::Args;
 use std::fmt;
 use std::str::FromStr;
@@ -137,11 +138,20 @@ pub struct LimitsConfig {
     #[arg(long, env = "TRANSFER_UNFINISHED_VERSIONS", value_name = "N", default_value_t = Limits::default().unfinished_versions,
         value_parser = clap::value_parser!(u64).range(1..=MAX_UNFINISHED_VERSIONS))]
     pub unfinished_versions: u64,
+
+    /// The most bytes of versions from other nodes that are kept because deltas of them may follow. They lie in the landing pools,
+    /// and are given up before anybody waits for room there. With 0 all versions come as a whole
+    #[arg(long, env = "TRANSFER_BASE_BYTES", value_name = "SIZE", default_value_t = DEFAULT_BASE_BYTES)]
+    pub base_bytes: Size,
 }
+
+/// Two states of some gigabytes; the pool limits it further.
+const DEFAULT_BASE_BYTES: Size = Size(4 << 30);
 
 impl Default for LimitsConfig {
     fn default() -> LimitsConfig {
-        LimitsConfig { limits: Vec::new(), unfinished_versions: Limits::default().unfinished_versions }
+        let unfinished_versions = Limits::default().unfinished_versions;
+        LimitsConfig { limits: Vec::new(), unfinished_versions, base_bytes: DEFAULT_BASE_BYTES }
     }
 }
 

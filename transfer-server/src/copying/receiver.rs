@@ -36,6 +36,7 @@ const DIGEST_BYTES: u64 = 32;
 
 /// What the thread waits for.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub(super) enum Heard {
     /// A piece, or its failure.
     Reply(ReaderReply),

@@ -8,7 +8,7 @@ use super::observer::{Observation, Observer};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 use transfer_core::drive::PostMeter;
-use transfer_core::protocol::{ExchangeTotals, LinkStatus, MAX_PATHS, Operation, PathMeter};
+use transfer_core::protocol::{DeltaMeter, ExchangeTotals, LinkStatus, MAX_PATHS, Operation, PathMeter, WhyWhole};
 use transfer_fabric::engine::EngineMeters;
 
 /// The content type of the text.
@@ -159,6 +159,18 @@ fn of_transfers(f: &mut Families, look: &Observation) {
     f.counter("transfer_shared_fetches_total", what).number(&[], shared.fetches);
     f.counter("transfer_shared_bytes_total", "Bytes of these fetches, which did not come again.")
         .number(&[], shared.bytes);
+    let DeltaMeter { versions, bytes, saved, given_up } = meters.deltas();
+    f.counter("transfer_delta_versions_total", "Versions that came from other nodes as deltas of ones that were here.")
+        .number(&[], versions);
+    f.counter("transfer_delta_bytes_total", "Bytes of these deltas.").number(&[], bytes);
+    f.counter("transfer_delta_saved_bytes_total", "Bytes by which these versions are longer than their deltas.")
+        .number(&[], saved);
+    let what = "Versions that were asked for as a whole although a delta was on its way, by the reason.";
+    let mut family = f.counter("transfer_delta_fallbacks_total", what);
+    for (why, count) in WhyWhole::ALL.into_iter().zip(given_up) {
+        family.number(&[("reason", why.name())], count);
+    }
+    drop(family);
     let mut family = f.counter("transfer_failures_total", "Operations of workers that ended in failure, by code.");
     for (code, count) in meters.failures() {
         family.number(&[("code", &format!("{code:?}"))], count);
@@ -197,6 +209,11 @@ fn of_memory(f: &mut Families, look: &Observation) {
         "transfer_blobs",
         "Ranges of memory that somebody can reach: published, being read, or under way.",
         now.blobs,
+    );
+    gauge(
+        "transfer_base_bytes",
+        "Bytes of versions from other nodes that are kept because deltas of them may follow.",
+        now.base_bytes,
     );
     gauge("transfer_leases", "Leases that workers hold on what they fetched.", now.leases);
     gauge("transfer_operations", "Operations of workers that have not ended.", now.operations);

@@ -38,6 +38,7 @@ impl DataPlane {
         node.require = config.require;
         node.tenants = security.tenancy().tenants().clone();
         node.limits = config.limits.all().node;
+        node.base_bytes = config.limits.base_bytes.0;
         node.timed = !config.watch.no_timings;
         node.spill = config.spill.node();
         let poll = poll::configured(config.poll);

@@ -1,15 +1,15 @@
 //! A version: a range of memory that is counted by references, and where its memory goes.
 
-use super::Keys;
+use super::{Keys, Picked};
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, SegmentId};
-use crate::op::OpId;
+use crate::op::{DeltaOf, Deltas, OpId};
 use crate::plan::GatherList;
-use crate::protocol::ids::{BlobId, OperationId, SlotId};
+use crate::protocol::ids::{BlobId, OperationId, RecordId, SlotId};
 use crate::protocol::spill::SpillId;
 use crate::protocol::tenant::Tenant;
-use crate::tensor::{BodyRange, Cut, Excerpt, Life, Packing, Retention, Spill, TensorMeta, Until, Version};
+use crate::tensor::{BodyRange, Cut, Excerpt, Life, Packing, Retention, Select, Spill, TensorMeta, Until, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -55,6 +55,9 @@ struct Rare {
     awaited: Option<OperationId>,
     /// The trace context of its push, if the push had one.
     trace: Option<TraceContext>,
+    /// Its place among the deltas of its key, and the identity of its base, once that is proved.
+    deltas: Deltas,
+    base: Option<NonZeroU64>,
 }
 
 /// The fetches of a version that stays until it was fetched so often.
@@ -166,6 +169,14 @@ impl Blob {
         self
     }
 
+    /// Sets its place among the deltas of its key.
+    pub(crate) fn with_deltas(mut self, deltas: Deltas) -> Blob {
+        if deltas != Deltas::None {
+            self.rare().deltas = deltas;
+        }
+        self
+    }
+
     /// Sets the version of a blob that came from another node, and the trace context of its push.
     pub(crate) fn at(mut self, version: Version, trace: Option<TraceContext>) -> Blob {
         self.version = version;
@@ -191,8 +202,8 @@ impl Blob {
             published_at,
             rare,
         } = self;
-        let rare = rare.as_deref().and_then(|Rare { ranges: _, counted, awaited: _, trace }| {
-            let moved = Rare { ranges: None, counted: counted.clone(), awaited: None, trace: *trace };
+        let rare = rare.as_deref().and_then(|Rare { ranges: _, counted, awaited: _, trace, deltas: _, base: _ }| {
+            let moved = Rare { counted: counted.clone(), trace: *trace, ..Rare::default() };
             (moved.counted.is_some() || moved.trace.is_some()).then(|| Box::new(moved))
         });
         let LocalSlice { segment, offset, len } = slice;
@@ -238,6 +249,22 @@ impl Blob {
     /// Returns the trace context of its push, if the push had one.
     pub(crate) fn trace(&self) -> Option<TraceContext> {
         self.rare.as_ref()?.trace
+    }
+
+    /// Whether deltas of it may follow.
+    pub(crate) fn deltas_follow(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.deltas != Deltas::None)
+    }
+
+    /// Returns where its delta lies, if it has one.
+    pub(crate) fn delta(&self) -> Option<LocalSlice> {
+        let Deltas::Of(DeltaOf { offset, len, .. }) = self.rare.as_ref()?.deltas else { return None };
+        Some(LocalSlice { segment: self.segment, offset, len })
+    }
+
+    /// Returns the identity of the version of which it has a delta, if that is proved.
+    pub(crate) fn base(&self) -> Option<NonZeroU64> {
+        self.rare.as_ref()?.base
     }
 
     /// Returns the ranges of the body, if there are several.
@@ -376,6 +403,24 @@ impl Keys {
     pub(crate) fn identity_of(&self, id: BlobId) -> Option<NonZeroU64> {
         let shared = !self.blobs.get(id)?.counts_fetches();
         shared.then(|| NonZeroU64::MIN.saturating_add(id.to_u64()))
+    }
+
+    /// Proves the base of a version that is about to be published: its delta is one of what is published here under that number
+    /// and lies in the memory that the push has named. The delta of any other version is not sent.
+    pub(crate) fn prove_base(&mut self, record: RecordId, blob: BlobId, only_by_number: bool) {
+        let Some(b) = self.blobs.get(blob) else { return };
+        let Some(Deltas::Of(DeltaOf { base, base_offset, .. })) = b.rare.as_ref().map(|rare| rare.deltas) else {
+            return;
+        };
+        let Picked::Blob(found) = self.pick(record, Select::Exactly(base)) else { return };
+        let is_it = self.blobs.get(found).is_some_and(|old| {
+            let lies_there = (old.segment, old.offset) == (b.segment, base_offset) && old.source.is_arena();
+            old.meta == b.meta && (lies_there || only_by_number)
+        });
+        let base = self.identity_of(found).filter(|_| is_it);
+        if let Some(b) = self.blobs.get_mut(blob) {
+            b.rare().base = base;
+        }
     }
 
     /// Allows workers of these tenants to read the version, too.

@@ -73,6 +73,8 @@ fn header(slot: u32, index: u32, version: u64) -> [u8; HEADER_BYTES as usize] {
         name: 0,
         retention: Retention::default(),
         packed: false,
+        deltas_follow: false,
+        is_delta: false,
         identity: None,
     };
     header.encode()

@@ -64,6 +64,8 @@ fn write(n: u64) -> Out {
         name: 0,
         retention: Retention::default(),
         packed: false,
+        deltas_follow: false,
+        is_delta: false,
         identity: None,
     };
     Out::Write(OutWrite { blob: Id::from_u64(n), body: GatherList::new(), slot, header, purpose: Purpose::Push(op(n)) })

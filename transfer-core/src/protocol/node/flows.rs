@@ -10,6 +10,7 @@ use super::Common;
 use super::answering::Copying;
 use super::ownership::Endings;
 use crate::protocol::action::Actions;
+use crate::protocol::bases::Bases;
 use crate::protocol::config::NodeConfig;
 use crate::protocol::counters::Counters;
 use crate::protocol::events::FailureRateLimit;
@@ -33,6 +34,7 @@ use std::collections::VecDeque;
 /// The type of a machine, or of what else the node has, by the name of its field.
 macro_rules! Machine {
     (actions) => { Actions };
+    (bases) => { Bases };
     (common) => { Common };
     (config) => { NodeConfig };
     (copies) => { Slab<Copying, of::Copy> };
@@ -91,7 +93,7 @@ flows! { ($)
     pub NodeState, state:
         changes {}
         reads {
-            common, config, counters, ended, exchanges, keys, landing, links, meters, sessions, spills, transfers
+            bases, common, config, counters, ended, exchanges, keys, landing, links, meters, sessions, spills, transfers
         }
     /// How much room those need who wait for it.
     pub(super) Needs, needs:
@@ -124,7 +126,7 @@ flows! { ($)
     /// Versions and who waits for them: workers, peers and copies. What one of them gets may free another, so they are one flow.
     pub(super) Answering, answering:
         changes {
-            actions, copies, counters, ended, exchanges, failure_rate, keys, landing, links, meters, packs_waiting,
+            actions, bases, copies, counters, ended, exchanges, failure_rate, keys, landing, links, meters, packs_waiting,
             references, sessions, spills, transfers
         }
         reads { common, config }
@@ -148,28 +150,28 @@ flows! { ($)
     /// Fetches of workers: finding the owner, and pulling from it.
     pub(super) Fetching, fetching:
         changes {
-            actions, copies, counters, ended, exchanges, failure_rate, keys, landing, links, meters, packs_waiting,
+            actions, bases, copies, counters, ended, exchanges, failure_rate, keys, landing, links, meters, packs_waiting,
             parents, references, sessions, spills, transfers
         }
         reads { common, config }
     /// Pushes of workers: those that stay at this node, with the claims of their keys, and those that go to another one.
     pub(super) Pushing, pushing:
         changes {
-            actions, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters,
+            actions, bases, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters,
             packs_waiting, references, sessions, spills, transfers
         }
         reads { common, config }
     /// Pushes of other nodes to workers here.
     pub(super) Receiving, receiving:
         changes {
-            actions, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters,
+            actions, bases, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters,
             packs_waiting, parents, pings, references, sessions, spills, transfers
         }
         reads { common, config }
     /// Who owns a key, and everything that ends: keys, workers, names, links.
     pub(super) Ownership, ownership:
         changes {
-            actions, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters,
+            actions, bases, copies, counters, ended, endings, exchanges, failure_rate, keys, landing, links, meters,
             packs_waiting, parents, pings, references, sessions, spills, transfers
         }
         reads { common, config }

@@ -51,6 +51,7 @@ use crate::fabric::{Capabilities, DownReason, FabricEvent, FabricKind, LinkId, W
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{Failure, FailureCode};
 use crate::protocol::action::{Action, Actions, HostAction};
+use crate::protocol::bases::Bases;
 use crate::protocol::config::NodeConfig;
 use crate::protocol::control::{Control, PeerInfo};
 use crate::protocol::counters::Counters;
@@ -93,6 +94,7 @@ pub struct Node {
     pub(super) config: NodeConfig,
     pub(super) sessions: Sessions,
     keys: Keys,
+    bases: Bases,
     pub(super) landing: Landing,
     pub(super) links: Links,
     actions: Actions,
@@ -150,10 +152,12 @@ impl Node {
         let counters = Counters::new(&config);
         let spills = Spills::new(config.spill);
         let keys = Keys::new(&config);
+        let bases = Bases::new(config.base_bytes);
         Node {
             config,
             sessions: Sessions::default(),
             keys,
+            bases,
             landing,
             links,
             actions: Actions::default(),

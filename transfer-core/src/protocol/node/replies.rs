@@ -1,7 +1,7 @@
 //! What workers are told about their operations, and what is counted and recorded of it.
 
 use super::flows::Replies;
-use crate::fabric::LinkId;
+use crate::fabric::{FabricKind, LinkId};
 use crate::op::{Answer, Failure, FailureCode, OpId, Reply, Report};
 use crate::protocol::action::HostAction;
 use crate::protocol::events::NodeEvent;
@@ -24,6 +24,16 @@ pub(super) struct WorkersTransfer<'a> {
     pub(super) outcome: Result<Report, FailureCode>,
     pub(super) since: Time,
     pub(super) trace: Option<TraceContext>,
+}
+
+/// How a version came to this node.
+pub(super) struct Carried {
+    pub(super) kind: FabricKind,
+    pub(super) path: PathId,
+    pub(super) copied: u64,
+    pub(super) waited_us: u32,
+    /// The length of the delta that came in its place, or 0.
+    pub(super) delta: u64,
 }
 
 /// A transfer that a peer began and that has ended.

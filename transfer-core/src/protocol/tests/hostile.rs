@@ -114,6 +114,8 @@ fn a_slot_that_waits() -> (Pair, Worker, Worker, LinkId, Header) {
         name: 0,
         retention: Retention::default(),
         packed: false,
+        deltas_follow: false,
+        is_delta: false,
         identity: None,
     };
     (pair, w, r, link, header)

@@ -84,6 +84,8 @@ fn land(solo: &mut Solo, slot: &SlotGrant) {
         name,
         retention,
         packed: false,
+        deltas_follow: false,
+        is_delta: false,
         identity: None,
     });
 }

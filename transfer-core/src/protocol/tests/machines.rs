@@ -93,6 +93,8 @@ fn land(solo: &mut Solo, role: Role, identity: Option<NonZeroU64>) {
         name: 0,
         retention: Retention::default(),
         packed: false,
+        deltas_follow: false,
+        is_delta: false,
         identity,
     });
 }

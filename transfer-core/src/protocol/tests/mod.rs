@@ -4,6 +4,7 @@
 mod alone;
 mod board;
 mod counters;
+mod deltas;
 mod exchanges;
 mod gathered;
 mod hostile;

@@ -4,7 +4,7 @@ use crate::drive::Driver;
 use crate::fabric::{FabricKind, LinkId};
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{
-    Answer, Command, Failure, FailureCode, Fetch, FetchedTensor, LeaseId, OpId, Push, Reply, Request, Reserve,
+    Answer, Command, Deltas, Failure, FailureCode, Fetch, FetchedTensor, LeaseId, OpId, Push, Reply, Request, Reserve,
 };
 use crate::plan::GatherList;
 use crate::protocol::{
@@ -72,6 +72,7 @@ pub(super) struct Pair {
     /// How long later fetches may take.
     pub(super) timeout: Duration,
     pub(super) more_follow: bool,
+    pub(super) deltas: Deltas,
     pub(super) readable_by: Vec<Name>,
     /// The trace context of later pushes and fetches.
     pub(super) trace: Option<crate::trace::TraceContext>,
@@ -147,6 +148,7 @@ impl Pair {
             takeover: false,
             timeout: Duration::from_secs(1),
             more_follow: false,
+            deltas: Deltas::None,
             readable_by: Vec::new(),
             trace: None,
             kept: Default::default(),
@@ -244,6 +246,7 @@ impl Pair {
             readable_by: self.readable_by.clone(),
             trace: self.trace,
             more_follow: self.more_follow,
+            deltas: self.deltas,
             ..Push::new(key(text), meta, offset)
         };
         self.command(w, op, Command::Push(push));
@@ -352,6 +355,10 @@ impl Pair {
                 true => self.copies.push((i, from, *packing, to, tag)),
                 false => self.copy(i, &from, *packing, to, tag),
             },
+            HostAction::Apply { base, delta, to, tag, .. } => {
+                let made = self.memories[i].apply(&base, delta, to);
+                self.nodes[i].node.applied(now, tag, made);
+            }
             HostAction::SpillWrite { id, from, .. } => {
                 assert!(self.disk_is_full || self.disks[i].write(&self.memories[i], id, &from), "{from:?}");
                 self.nodes[i].node.spill_written(now, id, !self.disk_is_full);

@@ -244,6 +244,8 @@ fn a_reader_that_asks_during_a_takeover_hears_of_its_end() {
         name: 0,
         retention: Retention::default(),
         packed: false,
+        deltas_follow: false,
+        is_delta: false,
         identity: None,
     });
     solo.revoke();

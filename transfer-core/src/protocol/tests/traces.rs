@@ -142,6 +142,8 @@ fn trace_applies_only_to_the_version_that_it_names() {
             name: 0,
             retention: Retention::default(),
             packed: false,
+            deltas_follow: false,
+            is_delta: false,
             identity: None,
         });
         solo.revoke();
@@ -174,6 +176,8 @@ fn trace_applies_only_to_the_version_that_it_names() {
             name: 0,
             retention: Retention::default(),
             packed: false,
+            deltas_follow: false,
+            is_delta: false,
             identity: None,
         });
         solo.revoke();

@@ -21,6 +21,8 @@ fn land(solo: &mut Solo, version: u64) {
         name: 0,
         retention: Retention::default(),
         packed: false,
+        deltas_follow: false,
+        is_delta: false,
         identity: None,
     });
 }

@@ -40,6 +40,8 @@ pub(crate) struct Pull {
     pub(crate) slot: Option<SlotId>,
     /// The description that the slot was made for, and the description's number.
     pub(crate) described: Option<(u32, TensorMeta)>,
+    /// The length of the delta that comes in place of that, if one does.
+    delta: Option<u64>,
     /// The time at which the peer was asked, or at which the request was given up.
     pub(crate) asked: Time,
     /// The bytes that this request takes of the pool's share for speculative slots.
@@ -103,6 +105,8 @@ pub(crate) enum PullState {
     Granting,
     /// The request was given up. Data may arrive until the peer's CANCELLED.
     Cancelling,
+    /// A delta has landed and is being applied. The peer is done.
+    Applying,
     /// The request has ended without the data. The memory of the worker is being closed.
     Closing,
 }
@@ -131,6 +135,7 @@ impl Pull {
             state: PullState::Preparing,
             slot: None,
             described,
+            delta: None,
             asked: now,
             speculative,
             told: None,
@@ -269,7 +274,7 @@ impl Pull {
     }
 
     /// Whether it holds a version that has landed before.
-    pub(super) fn holds(&self) -> bool {
+    pub(in crate::protocol) fn holds(&self) -> bool {
         self.held.is_some()
     }
 
@@ -284,6 +289,12 @@ impl Pull {
         self.gathered.as_deref().is_none_or(|gathered| metadata_id == 0 && right(gathered).as_ref() == Ok(meta))
     }
 
+    /// Notes that a delta of this length is to come in place of the version, and waits for room for it.
+    pub(crate) fn describe_delta(&mut self, metadata_id: u32, meta: TensorMeta, len: u64) {
+        (self.described, self.delta) = (Some((metadata_id, meta)), Some(len));
+        (self.state, self.is_conditional) = (PullState::WaitingForRoom, false);
+    }
+
     /// Marks the peer as asked.
     pub(crate) fn ask(&mut self, now: Time) {
         (self.state, self.asked) = (PullState::Asked, now);
@@ -294,9 +305,9 @@ impl Pull {
         self.state == PullState::WaitingForRoom
     }
 
-    /// Returns the length of the tensor, if it is known.
+    /// Returns the length of what is to land, if it is known: of the tensor, or of its delta.
     pub(crate) fn len_bytes(&self) -> Option<u64> {
-        self.described.as_ref().map(|(_, meta)| meta.len_bytes())
+        self.delta.or_else(|| self.described.as_ref().map(|(_, meta)| meta.len_bytes()))
     }
 
     /// Whether the peer may answer the request with this version now.
@@ -332,12 +343,14 @@ impl Pull {
         if header.index != own.short() {
             return Err(format!("the header names request {:#x}, the slot is for {:#x}", header.index, own.short()));
         }
-        if header.metadata_id != *id || header.body_len != meta.len_bytes() {
+        let len = self.delta.unwrap_or(meta.len_bytes());
+        if header.is_delta != self.delta.is_some() {
+            return Err(format!("the header says that it is a delta: {}, which is false", header.is_delta));
+        }
+        if header.metadata_id != *id || header.body_len != len {
             return Err(format!(
                 "the header has description {} and {} bytes, the slot was granted for {id} and {}",
-                header.metadata_id,
-                header.body_len,
-                meta.len_bytes()
+                header.metadata_id, header.body_len, len
             ));
         }
         if !self.select.takes(header.version) {

@@ -43,6 +43,8 @@ pub(crate) struct Serve {
     is_packed: bool,
     /// `blob` consists of ranges of several versions.
     is_gathered: bool,
+    /// What is sent is the delta of the version.
+    sends_delta: bool,
 }
 
 /// How far the part that is asked for is cut out of its version, if that is done before it is sent.
@@ -88,12 +90,33 @@ impl Serve {
             has_place: false,
             is_packed: false,
             is_gathered: false,
+            sends_delta: false,
         }
     }
 
     /// Notes which version the peer has already.
     pub(crate) fn holding(self, held: Option<NonZeroU64>) -> Serve {
         Serve { held, ..self }
+    }
+
+    /// Whether the peer has the base of a version, so that the delta will do. Only all of a version has one, and no copy of it.
+    pub(crate) fn takes_delta(&self, base: Option<NonZeroU64>) -> bool {
+        self.has(base) && !self.is_of_parts() && self.blob == self.fetching
+    }
+
+    /// Whether the peer has some version.
+    pub(crate) fn has_any(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Decides that the delta of the version is sent.
+    pub(crate) fn send_delta(&mut self) {
+        self.sends_delta = true;
+    }
+
+    /// Whether what is sent is the delta of the version.
+    pub(crate) fn sends_delta(&self) -> bool {
+        self.sends_delta
     }
 
     /// Whether the peer has the version with this identity.
@@ -243,6 +266,7 @@ impl Serve {
         index: u32,
         slot: &SlotGrant,
         (version, identity): (Version, Option<NonZeroU64>),
+        deltas_follow: bool,
         body_len: u64,
     ) -> Header {
         Header {
@@ -257,6 +281,8 @@ impl Serve {
             retention: Retention::default(),
             packed: self.is_packed(),
             identity: identity.filter(|_| !self.is_gathered),
+            deltas_follow: deltas_follow && !self.is_of_parts(),
+            is_delta: self.sends_delta,
         }
     }
 

@@ -83,6 +83,8 @@ fn pull_checks_a_landed_header_against_the_request() {
         name: 0,
         retention: Retention::default(),
         packed: false,
+        deltas_follow: false,
+        is_delta: false,
         identity: None,
     };
     let check = |transfers: &Transfers, header| transfers.pull(LINK, id).unwrap().check_landing(id, &header);

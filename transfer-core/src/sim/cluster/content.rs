@@ -30,11 +30,18 @@ impl Pushed {
     }
 }
 
+/// Into how many parts a push is divided. Each has other bytes than that of the push before in one of so many pushes, so that
+/// deltas depend on their base.
+const PARTS: u64 = 8;
+
 /// Returns the bytes of the push with this number. The first eight are the number, if there is room.
 pub(super) fn bytes_of(number: usize, len: u64) -> Vec<u8> {
-    let mut x = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut out = (number as u64).to_le_bytes().to_vec();
     while (out.len() as u64) < len {
+        let at = out.len() as u64;
+        let part = at * PARTS / len;
+        let changes = (number as u64 + part) / PARTS;
+        let mut x = ((changes * PARTS + part) << 16 | at).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;

@@ -88,6 +88,8 @@ pub(crate) struct Play {
     pub(crate) into: bool,
     /// Workers are ranks of sharded states, and readers of them.
     pub(crate) rosters: bool,
+    /// Pushes have deltas.
+    pub(crate) deltas: bool,
 }
 
 impl Play {
@@ -105,6 +107,7 @@ impl Play {
         spill: false,
         into: false,
         rosters: false,
+        deltas: false,
     };
 }
 
@@ -488,6 +491,16 @@ impl Cluster {
                 }
                 let now = self.clock(node);
                 self.nodes[node].driver.node.copied(now, tag);
+                Ok(())
+            }
+            HostAction::Apply { base, delta, to, tag, .. } => {
+                let made = self.nodes[node].memory.apply(&base, delta, to);
+                self.tally.deltas += 1;
+                if let (Err(why), 0) = (&made, self.play.late_packets + self.play.lies) {
+                    return Err(format!("node {node} has a base and an honest delta: {why}"));
+                }
+                let now = self.clock(node);
+                self.nodes[node].driver.node.applied(now, tag, made);
                 Ok(())
             }
             HostAction::SpillWrite { id, from, .. } => {

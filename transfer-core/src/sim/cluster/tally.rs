@@ -36,6 +36,8 @@ pub(crate) struct Tally {
     pub(crate) links_lost: u64,
     pub(crate) rails_lost: u64,
     pub(crate) restarts: u64,
+    /// Deltas that were applied.
+    pub(crate) deltas: u64,
     /// Versions that were written to disk, and reads of them.
     pub(crate) spilled: u64,
     pub(crate) read_back: u64,
@@ -68,6 +70,7 @@ impl Tally {
         self.links_lost += other.links_lost;
         self.rails_lost += other.rails_lost;
         self.restarts += other.restarts;
+        self.deltas += other.deltas;
         self.spilled += other.spilled;
         self.read_back += other.read_back;
         for (sum, n) in self.failures.iter_mut().zip(other.failures) {

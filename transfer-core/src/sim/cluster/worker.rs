@@ -50,6 +50,9 @@ pub(super) struct Arena {
     pub(super) alloc: Allocator,
     /// The ranges that are pushed and not returned, by their offset, and whether the push has ended.
     pub(super) lent: BTreeMap<u64, (Allocation, bool)>,
+    /// The number of the push that was made last of a range, and the delta that was lent with it, by the offset of the range.
+    pub(super) numbers: BTreeMap<u64, usize>,
+    pub(super) deltas: BTreeMap<u64, Allocation>,
 }
 
 /// An operation that has not ended.
@@ -157,7 +160,9 @@ impl Cluster {
         let w = &mut self.workers[worker];
         w.session = Some(session);
         (w.ring, w.notices) = (VecDeque::new(), Notices::default());
-        w.arena = Some(Arena { segment, memory, alloc: Allocator::new(len), lent: BTreeMap::new() });
+        let alloc = Allocator::new(len);
+        let (lent, numbers, deltas) = Default::default();
+        w.arena = Some(Arena { segment, memory, alloc, lent, numbers, deltas });
         if self.play.rosters {
             self.rank_is_new(worker);
         }
@@ -246,6 +251,7 @@ impl Cluster {
         let offset = allocation.offset();
         assert!(self.world.write(arena.memory, offset, &bytes_of(number, meta.len_bytes())));
         arena.lent.insert(offset, (allocation, false));
+        arena.numbers.insert(offset, number);
         Some(offset)
     }
 
@@ -258,6 +264,10 @@ impl Cluster {
             return Err(format!("{offset} of {} comes back before its push has ended", w.name));
         }
         scribble(&self.world, arena.memory, offset, range.len());
+        if let Some(delta) = arena.deltas.remove(&offset) {
+            scribble(&self.world, arena.memory, delta.offset(), delta.len());
+            arena.alloc.free(delta).map_err(|e| e.to_string())?;
+        }
         arena.alloc.free(range).map_err(|e| e.to_string())
     }
 

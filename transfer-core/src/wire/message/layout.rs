@@ -1,7 +1,7 @@
 //! The bytes of a control message.
 //!
 //! ```text
-//! offset  0  layout version  u8    14
+//! offset  0  layout version  u8    15
 //!         1  kind            u8
 //!         2  length          u16   of the whole message
 //!         4  credits         u16   receive slots that the sender of this message gives back
@@ -95,6 +95,9 @@ impl Message {
             }
             Body::MetaDataUpdate { version, metadata_id, meta } => {
                 w.u64(version.0).u32(*metadata_id).meta(meta);
+            }
+            Body::Delta { version, metadata_id, len, meta } => {
+                w.u64(version.0).u32(*metadata_id).u64(*len).meta(meta);
             }
             Body::TensorReRequest { slot } | Body::BufferIdle { slot } => slot.write(&mut w),
             Body::ErrorStatus(failure) => {
@@ -191,7 +194,7 @@ impl Message {
             return Err(WireError::Value {
                 what: "layout version of a control message",
                 value: u64::from(version),
-                expected: "14",
+                expected: "15",
             });
         }
         let kind = r.u8()?;
@@ -317,11 +320,15 @@ impl Message {
             29 => Body::Unchanged { version: Version(r.u64()?) },
             30 => Body::RosterAsk { name: read_name(r)?, tenant: read_name(r)?, ask: roster::read_ask(r)? },
             31 => Body::RosterAnswer(roster::read_answer(r)?),
+            32 => {
+                let (version, metadata_id, len) = (Version(r.u64()?), r.u32()?, r.u64()?);
+                Body::Delta { version, metadata_id, len, meta: r.meta()? }
+            }
             n => {
                 return Err(WireError::Value {
                     what: "kind of a control message",
                     value: u64::from(n),
-                    expected: "1 to 31",
+                    expected: "1 to 32",
                 });
             }
         })
@@ -440,6 +447,7 @@ mod tests {
                 trace: None,
             },
             Body::MetaDataUpdate { version: Version(1), metadata_id: 2, meta: meta.clone() },
+            Body::Delta { version: Version(903), metadata_id: 4, len: 5, meta: meta.clone() },
             Body::TensorReRequest { slot: slot(1) },
             Body::TensorReRequest { slot: apart(1, &[4096]) },
             Body::TensorReRequest { slot: apart(4, &most_ranges()) },

@@ -19,7 +19,7 @@ use crate::trace::TraceContext;
 use std::num::NonZeroU64;
 
 /// The version of the layout. A peer with another version is refused when it connects.
-pub const LAYOUT_VERSION: u8 = 14;
+pub const LAYOUT_VERSION: u8 = 15;
 
 /// The largest length of a message, in bytes. Every fabric can send this much in one message.
 pub const MAX_MESSAGE_BYTES: usize = crate::fabric::Capabilities::MIN_MESSAGE_BYTES;
@@ -236,6 +236,18 @@ pub enum Body {
         /// The version.
         version: Version,
     },
+    /// Pull: the version that is asked for is published, has this description, and comes as a delta of the version that the
+    /// request says this side has. The owner needs a slot for the delta.
+    Delta {
+        /// The version.
+        version: Version,
+        /// The id of the description.
+        metadata_id: u32,
+        /// The length of the delta in bytes.
+        len: u64,
+        /// The description.
+        meta: TensorMeta,
+    },
     /// Counter: asks for the counter with this name, and whether this side may operate on its word directly.
     CounterOpen {
         /// The counter's key.
@@ -357,6 +369,7 @@ impl Body {
             Body::Unchanged { .. } => 29,
             Body::RosterAsk { .. } => 30,
             Body::RosterAnswer(_) => 31,
+            Body::Delta { .. } => 32,
         }
     }
 
@@ -395,6 +408,7 @@ impl Body {
             Body::Unchanged { .. } => "UNCHANGED",
             Body::RosterAsk { .. } => "ROSTER_ASK",
             Body::RosterAnswer(_) => "ROSTER_ANSWER",
+            Body::Delta { .. } => "DELTA",
         }
     }
 }

@@ -72,6 +72,7 @@ impl Answering<'_> {
             began: now,
             place: None,
             is_fetch: true,
+            delta: None,
         });
         if let OpKind::Fetch(FetchOp { stage, .. }) = &mut op.kind {
             *stage = FetchStage::Copying(copying);
@@ -129,6 +130,8 @@ impl Answering<'_> {
                 return Some((link, flow));
             }
             Some(CopyReader::Op(op)) => self.copied_for_fetch(now, id, Some(op)),
+            // A delta is applied, not copied.
+            Some(CopyReader::Pull(..)) => {}
             None => self.copied_for_fetch(now, id, None),
         }
         None
@@ -157,6 +160,7 @@ impl Answering<'_> {
             bytes: len,
             copied: len,
             verified: 0,
+            delta: 0,
             queued: Duration::ZERO,
             waited: began.since(op.since),
             in_flight: now.since(began),
@@ -228,6 +232,7 @@ impl Answering<'_> {
             began,
             place: None,
             is_fetch: false,
+            delta: None,
         })
     }
 

@@ -3,10 +3,12 @@
 use crate::alloc::Allocation;
 use crate::fabric::LinkId;
 use crate::memory::{ALIGNMENT, padded};
-use crate::protocol::ids::{BlobId, OperationId, OutFlowId};
+use crate::protocol::ids::{BlobId, OperationId, OutFlowId, PullId};
+use crate::protocol::node::replies::Carried;
 use crate::protocol::tenant::Tenant;
-use crate::tensor::{Excerpt, Key};
+use crate::tensor::{Excerpt, Key, TensorMeta};
 use crate::time::Time;
+use crate::wire::landing::Header;
 
 /// Who wants a copy.
 #[derive(Clone, Copy)]
@@ -17,6 +19,17 @@ pub(in crate::protocol::node) enum CopyReader {
     Peer(LinkId, u32),
     /// A push to a worker of another node, by this flow.
     Push(OperationId, LinkId, OutFlowId),
+    /// A request of this node, whose answer has come as a delta: see `fetching/deltas`.
+    Pull(LinkId, PullId),
+}
+
+/// A delta that has landed.
+pub(in crate::protocol::node) struct LandedDelta {
+    pub(in crate::protocol::node) range: Allocation,
+    pub(in crate::protocol::node) header: Header,
+    /// The description of the version.
+    pub(in crate::protocol::node) meta: TensorMeta,
+    pub(in crate::protocol::node) carried: Carried,
 }
 
 /// A copy that waits for room or is in progress.
@@ -38,6 +51,8 @@ pub(in crate::protocol::node) struct Copying {
     pub(in crate::protocol::node) is_fetch: bool,
     /// The link on which it has a place among those that are packed.
     pub(in crate::protocol::node) place: Option<LinkId>,
+    /// The delta by which `from` becomes the version that is made. `None`: it is copied.
+    pub(in crate::protocol::node) delta: Option<Box<LandedDelta>>,
 }
 
 impl Copying {

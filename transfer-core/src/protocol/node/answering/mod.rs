@@ -24,4 +24,4 @@ mod serve;
 mod take_back;
 mod versions;
 
-pub(super) use copying::{CopyReader, Copying};
+pub(super) use copying::{CopyReader, Copying, LandedDelta};

@@ -48,7 +48,8 @@ impl Answering<'_> {
         }
         self.keys.hold(from);
         let (wanted_by, place, began) = (Some(CopyReader::Peer(link, index)), Some(link), self.common.latest);
-        let copying = Copying { wanted_by, key, from, excerpt, reader, len, to: None, began, place, is_fetch: false };
+        let (to, is_fetch, delta) = (None, false, None);
+        let copying = Copying { wanted_by, key, from, excerpt, reader, len, to, began, place, is_fetch, delta };
         let copying = self.copies.insert(copying);
         if let Some(serve) = self.transfers.serve_mut(link, index) {
             serve.copy(copying);

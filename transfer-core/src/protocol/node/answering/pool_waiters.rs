@@ -18,7 +18,8 @@ impl Answering<'_> {
                 };
                 if !served {
                     // What is kept for those who ask next is given up first.
-                    if let Some(held) = self.transfers.take_held_of(domain) {
+                    let held = self.transfers.take_held_of(domain);
+                    if let Some(held) = held.or_else(|| self.bases.give_up_oldest(domain)) {
                         memory!(self).release(held);
                         continue;
                     }

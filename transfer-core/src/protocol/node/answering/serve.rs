@@ -3,11 +3,12 @@
 use crate::fabric::LinkId;
 use crate::op::{Failure, FailureCode, Report};
 use crate::protocol::ids::{BlobId, RecordId};
-use crate::protocol::keys::{Concerned, Picked, Record, Waiter};
+use crate::protocol::keys::{Blob, Concerned, Picked, Record, Waiter};
 use crate::protocol::links::{Out, OutWrite, Purpose};
 use crate::protocol::meters::Operation;
 use crate::protocol::node::flows::Answering;
 use crate::protocol::node::replies::PeersTransfer;
+use crate::protocol::rules::Broken;
 use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::{OfLink, Serve};
 use crate::tensor::{Excerpt, Key, Select};
@@ -15,8 +16,15 @@ use crate::time::Time;
 use crate::trace::TraceContext;
 use crate::wire::landing::SlotGrant;
 use crate::wire::message::{Body, NameRef, Role};
+use smallvec::smallvec;
 use std::num::NonZeroU64;
 use std::time::Duration;
+
+/// Returns the length of what is sent of a version: all of it, what is still to be cut out of it, or its delta.
+fn sent_bytes(serve: &Serve, version: &Blob) -> u64 {
+    let delta = version.delta().filter(|_| serve.sends_delta());
+    delta.map_or_else(|| version.len_of(serve.part()), |delta| delta.len)
+}
 
 impl Answering<'_> {
     pub(in crate::protocol::node) fn not_owner(&mut self, now: Time, link: LinkId, index: u32, key: &Key) {
@@ -151,6 +159,12 @@ impl Answering<'_> {
         }
         let Some(metadata_id) = known.or_else(|| self.links.tell(link, &key, &meta)) else { return };
         serve.describe(metadata_id);
+        let sends_to_all = self.config.rules.breaks(Broken::SendsDeltasToAll) && serve.has_any();
+        if let Some(delta) = b.delta().filter(|_| sends_to_all || serve.takes_delta(b.base())) {
+            serve.send_delta();
+            let len = delta.len;
+            return sending!(self).send(link, Role::Pull, index, Body::Delta { version, metadata_id, len, meta });
+        }
         sending!(self).send(link, Role::Pull, index, Body::MetaDataUpdate { version, metadata_id, meta });
     }
 
@@ -164,7 +178,7 @@ impl Answering<'_> {
             return sending!(self)
                 .violation(link, &format!("TENSOR_RE_REQUEST for request {index:#x}, which was not told to"));
         };
-        let len = self.keys.blob(blob).map_or(0, |b| b.len_of(serve.part()));
+        let len = self.keys.blob(blob).map_or(0, |b| sent_bytes(serve, b));
         if slot.capacity < len {
             let what = format!("its slot for request {index:#x} has {} bytes, {len} are needed", slot.capacity);
             return sending!(self).violation(link, &what);
@@ -184,7 +198,8 @@ impl Answering<'_> {
     /// Writes the version into the slot that the peer has granted. What is packed, or lies in very many ranges, waits for a
     /// place first.
     fn cut_and_write(&mut self, link: LinkId, index: u32) {
-        match self.takes_place(link, index) {
+        let sends_delta = self.transfers.serve(link, index).is_some_and(Serve::sends_delta);
+        match self.takes_place(link, index).filter(|_| !sends_delta) {
             None => self.write_served(link, index),
             Some(Ok(())) => self.transfers.line_up(link, index),
             Some(Err(failure)) => self.end_serve(self.common.latest, link, index, failure),
@@ -198,8 +213,11 @@ impl Answering<'_> {
         let (version, origin) = (b.version, b.trace());
         // What is sent may be a copy of the version, or of a part of it.
         let identity = serve.fetching().and_then(|published| self.keys.identity_of(published));
-        let header = serve.header(index, &slot, (version, identity), b.len_of(serve.part()));
-        let body = self.keys.body_of(blob, serve.part());
+        let header = serve.header(index, &slot, (version, identity), b.deltas_follow(), sent_bytes(serve, b));
+        let body = match b.delta().filter(|_| serve.sends_delta()) {
+            Some(delta) => smallvec![delta],
+            None => self.keys.body_of(blob, serve.part()),
+        };
         if let Some(context) = origin {
             sending!(self).send(link, Role::Pull, index, Body::Trace { version, context });
         }
@@ -225,7 +243,7 @@ impl Answering<'_> {
             let (fabric, path) = (l.kind(), l.path());
             let copies = u64::from(l.limits().sender_copies + l.limits().receiver_copies);
             if let Some(blob) = serve.fetching().filter(|_| !serve.is_cancelled()).and_then(|b| self.keys.blob(b)) {
-                let bytes = blob.len_of(serve.excerpt());
+                let bytes = if serve.sends_delta() { sent_bytes(&serve, blob) } else { blob.len_of(serve.excerpt()) };
                 let copies = copies + u64::from(serve.is_packed());
                 self.links.carried_out(link, bytes);
                 let waited = Duration::from_micros(serve.waited_us.into());
@@ -236,6 +254,7 @@ impl Answering<'_> {
                     bytes,
                     copied: bytes * copies,
                     verified: 0,
+                    delta: 0,
                     queued: Duration::ZERO,
                     waited,
                     in_flight: took,

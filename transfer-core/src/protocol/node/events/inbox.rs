@@ -106,6 +106,9 @@ impl Node {
             },
             Body::Ack => {}
             Body::Unchanged { version } => fetching!(self).pull_unchanged(now, link, index, version),
+            Body::Delta { version, metadata_id, len, meta } => {
+                fetching!(self).delta_described(now, link, index, version, metadata_id, len, meta);
+            }
             Body::Behind { newest } => pull_slots!(self).pull_behind(link, index, newest),
         }
     }

@@ -64,6 +64,10 @@ impl Node {
             answering!(self).drop_op(id);
         }
         self.counters.worker_gone(&name, tenant);
+        if self.sessions.all().values().all(|s| s.is_leaving() || s.tenant() != tenant) {
+            let bases = self.bases.give_up_all(|_, of| of == tenant);
+            ownership!(self).end(now, Ending::Read(bases.into_iter()));
+        }
         pushing!(self).flows_out_abandoned(session);
         room!(self).flows_in_target_gone(session);
         let why = why.to_owned();

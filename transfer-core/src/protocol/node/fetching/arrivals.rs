@@ -8,31 +8,24 @@ use crate::protocol::keys::{Blob, Source};
 use crate::protocol::landing::LandedTensor;
 use crate::protocol::meters::{Operation, PathId};
 use crate::protocol::node::flows::Fetching;
-use crate::protocol::node::replies::WorkersTransfer;
+use crate::protocol::node::replies::{Carried, WorkersTransfer};
 use crate::protocol::references::Referred;
 use crate::protocol::sessions::Op;
 use crate::protocol::transfers::{Held, Pull, PullState, Readers};
 use crate::tensor::{TensorMeta, Version};
 use crate::time::Time;
 use crate::trace::TraceContext;
-use crate::wire::landing::HEADER_BYTES;
+use crate::wire::landing::{HEADER_BYTES, Header};
 use crate::wire::message::{Body, Role};
 use smallvec::smallvec;
 use std::time::Duration;
-
-/// How a version came.
-struct Carried {
-    kind: FabricKind,
-    path: PathId,
-    copied: u64,
-    waited_us: u32,
-}
 
 impl Carried {
     fn report(&self, now: Time, pull: &Pull, op: &Op, bytes: u64, origin: Option<TraceContext>) -> Report {
         let waited = Duration::from_micros(self.waited_us.into());
         let (queued, in_flight) = (pull.asked.since(op.since), now.since(pull.asked).saturating_sub(waited));
-        Report { fabric: self.kind, bytes, copied: self.copied, verified: 0, queued, waited, in_flight, origin }
+        let Carried { kind: fabric, copied, delta, .. } = *self;
+        Report { fabric, bytes, copied, verified: 0, delta, queued, waited, in_flight, origin }
     }
 }
 
@@ -46,7 +39,7 @@ impl Fetching<'_> {
         slot: SlotId,
         landed: LandedTensor,
     ) {
-        let LandedTensor { header, meta, copied, .. } = landed;
+        let LandedTensor { header, meta, copied, trace } = landed;
         pull_slots!(self).settle_speculation(link, id);
         let Some(l) = self.links.get(link) else { return };
         let (kind, path, sender_copies) = (l.kind(), l.path(), u64::from(l.limits().sender_copies));
@@ -57,14 +50,16 @@ impl Fetching<'_> {
             self.landing.free_slot(link, slot);
             return answering!(self).destination_closed(link, id);
         }
-        let (Some(mut pull), Some(slot)) = (self.transfers.end_pull(link, id), self.landing.take_slot(link, slot))
-        else {
+        let copied = copied + header.body_len * (sender_copies + u64::from(header.packed));
+        let carried = Carried { kind, path, copied, waited_us: header.waited_us, delta: 0 };
+        if header.is_delta {
+            return self.delta_landed(link, id, slot, LandedTensor { header, meta, copied, trace }, carried);
+        }
+        let (Some(pull), Some(slot)) = (self.transfers.end_pull(link, id), self.landing.take_slot(link, slot)) else {
             return;
         };
         let bytes = meta.len_bytes();
         self.links.carried_in(link, bytes);
-        let copied = copied + bytes * (sender_copies + u64::from(header.packed));
-        let carried = Carried { kind, path, copied, waited_us: header.waited_us };
         if let Some(arena) = pull.opened_memory() {
             self.landing.free(slot.domain, slot.range);
             memory!(self).close_range(arena);
@@ -74,9 +69,24 @@ impl Fetching<'_> {
         slice.offset += HEADER_BYTES;
         slice.len = bytes;
         let blob = Blob::new(slice, meta, slot.domain, Source::Pool(Box::new(slot.range)));
+        self.came(now, link, pull, blob, &header, carried);
+    }
+
+    /// Gives a version that has come to the fetches of its request, and asks again for those that have come since.
+    pub(super) fn came(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        mut pull: Pull,
+        blob: Blob,
+        header: &Header,
+        carried: Carried,
+    ) {
         let blob = self.keys.insert(blob.at(header.version, pull.origin_of(header.version)));
+        let held = header.identity.map(|identity| Held { blob, identity });
+        self.keep_base(link, &pull, held.filter(|_| header.deltas_follow));
         let (mut readers, mut next) = pull.take_readers();
-        let Some(identity) = header.identity else {
+        let Some(held) = held else {
             // Fetches of the version are counted: it is for one of them, and the others ask by themselves.
             readers.retain(|op| self.sessions.op(*op).is_some());
             next.extend(readers.drain(1.min(readers.len())..));
@@ -88,7 +98,7 @@ impl Fetching<'_> {
             return;
         };
         self.hand_out(now, link, &pull, readers, blob, Some(carried));
-        self.ask_again(now, link, &pull, next, Held { blob, identity });
+        self.ask_again(now, link, &pull, next, held);
     }
 
     /// Handles the message UNCHANGED: the version is the one that the peer was told of.
@@ -161,7 +171,7 @@ impl Fetching<'_> {
         self.references.begin_reading(slice.segment);
         let blob = self.keys.insert(blob);
         let (readers, next) = p.take_readers();
-        self.hand_out(now, link, &p, readers, blob, Some(Carried { kind, path, copied: 0, waited_us }));
+        self.hand_out(now, link, &p, readers, blob, Some(Carried { kind, path, copied: 0, waited_us, delta: 0 }));
         memory!(self).release(blob);
         if !next.is_empty() {
             self.begin_pull(now, link, next, p.wanted(), None, None);
@@ -191,7 +201,10 @@ impl Fetching<'_> {
                     self.meters.shares(bytes);
                     let (queued, waited) = (Duration::ZERO, now.since(op.since));
                     let (fabric, in_flight) = (FabricKind::Local, Duration::ZERO);
-                    (PathId::HERE, Report { fabric, bytes, copied: 0, verified: 0, queued, waited, in_flight, origin })
+                    (
+                        PathId::HERE,
+                        Report { fabric, bytes, copied: 0, verified: 0, delta: 0, queued, waited, in_flight, origin },
+                    )
                 }
             };
             self.hand_to(now, link, &op, (blob, version, is_part), (path, report));

@@ -3,9 +3,11 @@
 //! # Layout
 //! - `fetch`: finds the key's owner: this node, a known one, or what the directory says.
 //! - `pull`: asks a version's owner for it. `arrivals`: what has come, and for whom.
+//! - `deltas`: versions that come as deltas of ones that are kept here.
 //! - `gather`: fetches ranges of several versions together, and answers such a request.
 
 mod arrivals;
+mod deltas;
 mod fetch;
 mod gather;
 mod pull;

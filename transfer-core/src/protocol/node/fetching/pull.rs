@@ -35,7 +35,8 @@ impl Fetching<'_> {
         if may_join && self.join_pull(link, op_id, &wanted) {
             return;
         }
-        self.begin_pull(now, link, smallvec![op_id], wanted, gathered, None);
+        let held = if may_join { self.kept_base(link, &wanted) } else { None };
+        self.begin_pull(now, link, smallvec![op_id], wanted, gathered, held);
     }
 
     /// Lets a fetch wait for a request for the same. Returns `false` if there is none.
@@ -206,7 +207,7 @@ impl Fetching<'_> {
             return;
         }
         let domain = p.domain;
-        let is_unknown = matches!(p.state, PullState::Preparing | PullState::Closing);
+        let is_unknown = matches!(p.state, PullState::Preparing | PullState::Applying | PullState::Closing);
         if is_unknown || self.landing.has_landed(link, p.slot) {
             return sending!(self).violation(
                 link,

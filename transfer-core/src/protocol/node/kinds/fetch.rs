@@ -33,6 +33,7 @@ impl Kind for FetchOp {
                 let peer = state.links.peer_name(*link);
                 match state.transfers.pull(*link, *pull).map(|p| p.state) {
                     Some(PullState::WaitingForRoom) => "room in the landing pool".to_owned(),
+                    Some(PullState::Applying) => "a delta to be applied".to_owned(),
                     Some(PullState::Preparing | PullState::Granting) => "a landing slot to be opened".to_owned(),
                     _ => format!("node {peer:?} to send {select}"),
                 }

@@ -99,6 +99,7 @@ impl Memory<'_> {
             bytes,
             copied: 0,
             verified: 0,
+            delta: 0,
             queued: Duration::ZERO,
             waited,
             in_flight: Duration::ZERO,

@@ -93,6 +93,8 @@ impl Ownership<'_> {
             next: (0, 0),
         };
         self.end(now, Ending::Link(Box::new(lost)));
+        let bases = self.bases.give_up_all(|of, _| of == link);
+        self.end(now, Ending::Read(bases.into_iter()));
         self.landing.serve_all_later();
         self.actions.push(HostAction::Control(Control::LinkDown { link, peer, why: reason.to_string() }));
     }

@@ -40,7 +40,8 @@ impl Ownership<'_> {
         match wanted_by {
             Some(CopyReader::Op(op) | CopyReader::Push(op, ..)) => answering!(self).fail_op(op, failure),
             Some(CopyReader::Peer(link, index)) => answering!(self).end_serve(now, link, index, failure),
-            None => {}
+            // A base is not on disk.
+            Some(CopyReader::Pull(..)) | None => {}
         }
         self.spilled_is_lost(now, &key, from);
         answering!(self).copied_from(now, (&key, is_fetch), from, false);

@@ -3,7 +3,9 @@
 use crate::exchange::Label;
 use crate::fabric::FabricKind;
 use crate::memory::{ALIGNMENT, LocalSlice, SegmentId, padded};
-use crate::op::{Announced, Answer, Failure, FailureCode, MAX_NOTICES, OpId, Push, Report, announced_ticket};
+use crate::op::{
+    Announced, Answer, DeltaOf, Deltas, Failure, FailureCode, MAX_NOTICES, OpId, Push, Report, announced_ticket,
+};
 use crate::protocol::action::NoticeAt;
 use crate::protocol::ids::{RecordId, SessionId};
 use crate::protocol::keys::{Blob, Claimant, Claiming, Owner, Record, Source};
@@ -11,6 +13,7 @@ use crate::protocol::meters::{Operation, PathId};
 use crate::protocol::node::flows::Pushing;
 use crate::protocol::node::replies::WorkersTransfer;
 use crate::protocol::node::rules::key_owned;
+use crate::protocol::rules::Broken;
 use crate::protocol::sessions::{Op, OpKind, PushOp, PushStage};
 use crate::tensor::{Key, Life, Name, Retention, Spill, Version};
 use crate::time::Time;
@@ -76,6 +79,13 @@ fn pushed_slice(
     }
     let body_len = push.meta.len_bytes() - push.meta.body_offset();
     let sum = ranges.iter().try_fold(0_u64, |sum, r| sum.checked_add(r.len));
+    if let Deltas::Of(DeltaOf { offset, len, .. }) = push.deltas
+        && offset.checked_add(len).is_none_or(|end| end > arena_len)
+    {
+        return invalid(format!(
+            "the delta of {len} bytes at {offset} does not lie within the arena of {arena_len} bytes"
+        ));
+    }
     if push.ranges > 0 && sum != Some(body_len) {
         return invalid(format!("the ranges of the body come to {sum:?} bytes, and the description says {body_len}"));
     }
@@ -159,7 +169,7 @@ impl Pushing<'_> {
         };
         let Some(tenant) = self.sessions.tenant_of(session) else { return };
         let blob = Blob::new(slice, push.meta, tenant, Source::Arena(op));
-        let mut blob = blob.retained(push.retention).traced(push.trace);
+        let mut blob = blob.retained(push.retention).traced(push.trace).with_deltas(push.deltas);
         if push.ranges > 0 {
             blob = blob.made_of(ranges.iter().map(|r| r.within(slice.segment)).collect());
         }
@@ -280,6 +290,7 @@ impl Pushing<'_> {
             bytes,
             copied: 0,
             verified: 0,
+            delta: 0,
             queued,
             waited: Duration::ZERO,
             in_flight: Duration::ZERO,
@@ -287,6 +298,7 @@ impl Pushing<'_> {
         };
         let answer = Answer::Pushed { version, report };
         self.keys.set_more_follow(record, more_follow);
+        self.keys.prove_base(record, blob, self.config.rules.breaks(Broken::ProvesBasesByNumber));
         // The operation's reference becomes the publication's. The waiters are served before the pusher is answered,
         // because they have waited longer.
         answering!(self).publish(now, record, blob, version);

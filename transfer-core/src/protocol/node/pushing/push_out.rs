@@ -228,6 +228,8 @@ impl Pushing<'_> {
             retention: b.retention(),
             packed: copy.is_some(),
             identity: None,
+            deltas_follow: false,
+            is_delta: false,
         };
         let body = b.body();
         sending!(self).post(link, Out::Write(OutWrite { blob, body, slot, header, purpose: Purpose::Push(id) }));
@@ -248,6 +250,7 @@ impl Pushing<'_> {
                 bytes,
                 copied: bytes * u64::from(copies),
                 verified: 0,
+                delta: 0,
                 queued: posted.since(op.since),
                 waited: Duration::ZERO,
                 in_flight: now.since(posted),

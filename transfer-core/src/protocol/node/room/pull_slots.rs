@@ -62,7 +62,11 @@ impl PullSlots<'_> {
                 sending!(self).send(link, Role::Pull, pull.short(), Body::TensorReRequest { slot: grant });
             }
             // The request was given up meanwhile, and the peer does not know the slot.
-            PullState::Asked | PullState::WaitingForRoom | PullState::Cancelling | PullState::Closing => {
+            PullState::Asked
+            | PullState::WaitingForRoom
+            | PullState::Cancelling
+            | PullState::Applying
+            | PullState::Closing => {
                 room!(self).drop_slot(link, slot);
             }
         }
@@ -158,6 +162,8 @@ impl PullSlots<'_> {
                 sending!(self).send(link, Role::Pull, id.short(), Body::Cancel);
                 self.landing.serve_later(domain);
             }
+            // What is made is freed once it is made.
+            PullState::Applying => drop(self.transfers.end_pull(link, id)),
             PullState::Cancelling | PullState::Closing => {}
         }
     }

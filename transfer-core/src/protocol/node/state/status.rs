@@ -163,6 +163,7 @@ impl<'a> NodeState<'a> {
             impaired: 0,
             tensors: self.keys.published_count(),
             blobs: self.keys.blobs().len() as u64,
+            base_bytes: self.bases.bytes(),
             spilled: self.spills.status(),
             exchanges: ExchangeTotals { reads_waiting: self.sessions.exchange_reads(), ..self.exchanges.totals() },
             leases: self.sessions.lent(),

@@ -1,0 +1,109 @@
+//! Versions that are kept because deltas of them may follow. A request for the key names the kept one, and its owner may answer
+//! with a delta of it.
+
+use super::ids::BlobId;
+use super::tenant::Tenant;
+use super::transfers::Held;
+use crate::fabric::LinkId;
+use crate::tensor::Key;
+use hashbrown::HashMap;
+use std::collections::BTreeMap;
+
+/// The version of each key that a tenant's node has got last from a peer, within a limit of bytes.
+///
+/// It has a reference to each. Its caller releases what it gives up: the version before, those that exceed the limit, and, before
+/// anybody waits for room, the ones that were not used for longest. It gives up all of a link that is lost, whose owner's
+/// numbers mean nothing any more, and all of a tenant without workers.
+pub(super) struct Bases {
+    limit: u64,
+    bytes: u64,
+    kept: HashMap<(LinkId, Tenant, Key), Base>,
+    /// The oldest first.
+    order: BTreeMap<u64, (LinkId, Tenant, Key)>,
+    next: u64,
+}
+
+struct Base {
+    held: Held,
+    bytes: u64,
+    place: u64,
+}
+
+impl Bases {
+    pub(super) fn new(limit: u64) -> Bases {
+        Bases { limit, bytes: 0, kept: HashMap::new(), order: BTreeMap::new(), next: 0 }
+    }
+
+    /// Returns how many bytes are kept.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether a version of this length may be kept.
+    pub(super) fn may_keep(&self, bytes: u64) -> bool {
+        bytes <= self.limit
+    }
+
+    /// Returns the version that is kept of a key.
+    pub(super) fn find(&self, of: &(LinkId, Tenant, Key)) -> Option<Held> {
+        self.kept.get(of).map(|base| base.held)
+    }
+
+    /// Keeps a version, to which the caller has a reference for this, in place of the one before. Returns what is given up.
+    pub(super) fn keep(&mut self, of: (LinkId, Tenant, Key), held: Held, bytes: u64) -> Vec<BlobId> {
+        let mut given_up: Vec<_> = self.give_up(&of).into_iter().collect();
+        self.next += 1;
+        self.bytes += bytes;
+        self.order.insert(self.next, of.clone());
+        self.kept.insert(of, Base { held, bytes, place: self.next });
+        while self.bytes > self.limit
+            && let Some(of) = self.order.first_key_value().map(|(_, of)| of.clone())
+        {
+            given_up.extend(self.give_up(&of));
+        }
+        given_up
+    }
+
+    /// Gives up the version of a key.
+    pub(super) fn give_up(&mut self, of: &(LinkId, Tenant, Key)) -> Option<BlobId> {
+        let base = self.kept.remove(of)?;
+        self.order.remove(&base.place);
+        self.bytes -= base.bytes;
+        Some(base.held.blob)
+    }
+
+    /// Gives up the oldest version of a tenant.
+    pub(super) fn give_up_oldest(&mut self, tenant: Tenant) -> Option<BlobId> {
+        let of = self.order.values().find(|(_, whose, _)| *whose == tenant)?.clone();
+        self.give_up(&of)
+    }
+
+    /// Gives up all that this is true of: the versions of a link, or of a tenant.
+    pub(super) fn give_up_all(&mut self, mut is_one: impl FnMut(LinkId, Tenant) -> bool) -> Vec<BlobId> {
+        let these: Vec<_> = self.order.values().filter(|(link, tenant, _)| is_one(*link, *tenant)).cloned().collect();
+        these.iter().filter_map(|of| self.give_up(of)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::slab::Id;
+    use std::num::NonZeroU64;
+
+    #[test]
+    fn newest_versions_are_kept_within_the_limit() {
+        let mut bases = Bases::new(100);
+        let held = |n: u64| Held { blob: Id::from_u64(n), identity: NonZeroU64::new(n).unwrap() };
+        let of = |link, text| (LinkId(link), Tenant::User(link), Key::new(text).unwrap());
+        assert_eq!(bases.keep(of(1, "a"), held(1), 40), []);
+        assert_eq!(bases.keep(of(1, "b"), held(2), 40), []);
+        assert_eq!(bases.keep(of(1, "a"), held(3), 40), [held(1).blob]);
+        assert_eq!(bases.keep(of(2, "a"), held(4), 40), [held(2).blob], "the oldest is given up");
+        assert_eq!((bases.find(&of(1, "a")), bases.find(&of(1, "b")), bases.bytes()), (Some(held(3)), None, 80));
+        assert_eq!(bases.give_up_oldest(Tenant::User(2)), Some(held(4).blob));
+        assert_eq!(bases.give_up_oldest(Tenant::User(2)), None);
+        assert_eq!(bases.give_up_all(|link, _| link == LinkId(1)), [held(3).blob]);
+        assert_eq!((bases.bytes(), bases.order.len(), bases.may_keep(101)), (0, 0, false));
+    }
+}

@@ -1,0 +1,205 @@
+//! Versions that come as deltas of ones that are kept here.
+//!
+//! The delta lands like any version. It is applied beside its base, never in it: workers may be reading that. While this is done
+//! the request goes on, so fetches of the same may join, and its end gives up the result. Nothing waits for room with the base in
+//! hand: where there is none for the result, or where anything else is not as it should be, the version is asked for as a whole.
+
+use crate::delta::NotApplied;
+use crate::fabric::LinkId;
+use crate::memory::{LocalSlice, padded};
+use crate::protocol::action::HostAction;
+use crate::protocol::events::NodeEvent;
+use crate::protocol::ids::{PullId, SlotId};
+use crate::protocol::keys::{Blob, Source};
+use crate::protocol::landing::{LandedTensor, Want};
+use crate::protocol::meters::WhyWhole;
+use crate::protocol::node::Node;
+use crate::protocol::node::answering::{CopyReader, Copying, LandedDelta};
+use crate::protocol::node::flows::Fetching;
+use crate::protocol::node::replies::Carried;
+use crate::protocol::slab::Id;
+use crate::protocol::transfers::{Held, Pull, PullState, Wanted};
+use crate::tensor::{TensorMeta, Version};
+use crate::time::Time;
+use crate::wire::landing::HEADER_BYTES;
+
+impl Node {
+    /// Handles the answer to [`HostAction::Apply`].
+    pub fn applied(&mut self, now: Time, tag: u64, result: Result<(), NotApplied>) {
+        self.common.latest = now;
+        fetching!(self).delta_applied(now, tag, result);
+    }
+}
+
+impl Fetching<'_> {
+    /// Returns the version that a request for this may name, with a reference.
+    pub(in crate::protocol::node) fn kept_base(&mut self, link: LinkId, wanted: &Wanted) -> Option<Held> {
+        let Wanted { domain, key, excerpt: None, .. } = wanted else { return None };
+        let held = self.bases.find(&(link, *domain, key.clone()))?;
+        self.keys.hold(held.blob).map(|_| held)
+    }
+
+    /// Keeps the version that has come last of a key, if deltas of it may follow, and gives up the one before. It is kept only where
+    /// there is room for the next one beside it.
+    pub(in crate::protocol::node) fn keep_base(&mut self, link: LinkId, pull: &Pull, held: Option<Held>) {
+        if pull.is_for_parts() || pull.gathered.is_some() {
+            return;
+        }
+        let of = (link, pull.domain, pull.key.clone());
+        let bytes = held.and_then(|held| padded(self.keys.blob(held.blob)?.meta.len_bytes()));
+        let has_room = |bytes: &u64| {
+            self.bases.may_keep(*bytes) && bytes.saturating_mul(2) <= self.landing.pool_bytes(pull.domain)
+        };
+        let bytes = bytes.filter(has_room).filter(|_| !self.landing.is_contended(pull.domain));
+        let given_up = match held.zip(bytes) {
+            Some((held, bytes)) if self.keys.hold(held.blob).is_some() => self.bases.keep(of, held, bytes),
+            _ => self.bases.give_up(&of).into_iter().collect(),
+        };
+        given_up.into_iter().for_each(|blob| memory!(self).release(blob));
+    }
+
+    /// Handles the message DELTA: the version is published, and its delta of the one that the request has named needs a slot.
+    #[allow(clippy::too_many_arguments)]
+    pub(in crate::protocol::node) fn delta_described(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        index: u32,
+        version: Version,
+        metadata_id: u32,
+        len: u64,
+        meta: TensorMeta,
+    ) {
+        let Some(id) = pull_slots!(self).pull_of(link, index) else { return };
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
+        self.links.hear(link, &p.key, metadata_id, meta.clone());
+        if p.state == PullState::Cancelling {
+            return;
+        }
+        if !p.is_conditional || p.is_for_parts() || !p.takes(version) {
+            return sending!(self).violation(link, &format!("DELTA for request {index:#x}, which names no base"));
+        }
+        let (domain, needs) = (p.domain, meta.len_bytes().saturating_mul(2).saturating_add(len));
+        p.describe_delta(metadata_id, meta, len);
+        if !p.holds() {
+            return self.ask_for_whole(now, link, id, WhyWhole::BaseGone);
+        }
+        if !self.landing.could_hold(domain, needs, 1) {
+            return self.ask_for_whole(now, link, id, WhyWhole::NoRoom);
+        }
+        if self.landing.is_contended(domain) || !pull_slots!(self).try_pull_slot(domain, link, id) {
+            room!(self).want(domain, Want::Pull(link, id));
+        }
+    }
+
+    /// Begins to apply a delta that has landed. Its slot is closed.
+    pub(in crate::protocol::node) fn delta_landed(
+        &mut self,
+        link: LinkId,
+        id: PullId,
+        slot: SlotId,
+        landed: LandedTensor,
+        mut carried: Carried,
+    ) {
+        let LandedTensor { header, meta, .. } = landed;
+        let now = self.common.latest;
+        let base = self.transfers.take_held(link, id);
+        let (Some(slot), Some(p)) = (self.landing.take_slot(link, slot), self.transfers.pull_mut(link, id)) else {
+            return base.into_iter().for_each(|base| memory!(self).release(base));
+        };
+        (p.slot, p.state) = (None, PullState::Applying);
+        let (reader, len, key) = (slot.domain, meta.len_bytes(), p.key.clone());
+        self.links.carried_in(link, header.body_len);
+        let Some(from) = base else {
+            self.landing.free(reader, slot.range);
+            return self.ask_for_whole(now, link, id, WhyWhole::BaseGone);
+        };
+        let is_like_it = self.keys.blob(from).is_some_and(|b| b.meta.len_bytes() == len);
+        let room = padded(len).filter(|_| is_like_it).and_then(|len| self.landing.allocate(reader, len));
+        let (Some((to, target)), Some(mut delta)) = (room, self.landing.slice(reader, &slot.range)) else {
+            self.landing.free(reader, slot.range);
+            memory!(self).release(from);
+            let why = if is_like_it { WhyWhole::NoRoom } else { WhyWhole::Malformed };
+            return self.ask_for_whole(now, link, id, why);
+        };
+        (delta.offset, delta.len) = (delta.offset + HEADER_BYTES, header.body_len);
+        (carried.delta, carried.copied) = (header.body_len, carried.copied + len);
+        let came = LandedDelta { range: slot.range, header, meta, carried };
+        let tag = self.copies.insert(Copying {
+            wanted_by: Some(CopyReader::Pull(link, id)),
+            key,
+            from,
+            excerpt: None,
+            reader,
+            len,
+            to: Some(to),
+            began: now,
+            is_fetch: false,
+            place: None,
+            delta: Some(Box::new(came)),
+        });
+        let base = self.keys.body_of(from, None);
+        self.actions.push(HostAction::Apply { base, delta, to: target, len, tag: tag.to_u64() });
+    }
+
+    fn delta_applied(&mut self, now: Time, tag: u64, result: Result<(), NotApplied>) {
+        let Some(Copying {
+            wanted_by: Some(CopyReader::Pull(link, id)),
+            from,
+            reader,
+            len,
+            to: Some(range),
+            delta: Some(came),
+            ..
+        }) = self.copies.remove(Id::from_u64(tag))
+        else {
+            return;
+        };
+        let LandedDelta { range: delta, header, meta, carried } = *came;
+        self.landing.free(reader, delta);
+        memory!(self).release(from);
+        if self.transfers.pull(link, id).is_none_or(|p| p.state != PullState::Applying) {
+            // Nobody waits for it any more.
+            return self.landing.free(reader, range);
+        }
+        if let Err(why) = result {
+            self.landing.free(reader, range);
+            return self.delta_refused(now, link, id, &why);
+        }
+        let (pull, slice) = (self.transfers.end_pull(link, id), self.landing.slice(reader, &range));
+        let (Some(pull), Some(slice)) = (pull, slice) else { return self.landing.free(reader, range) };
+        self.meters.delta(len, header.body_len);
+        let blob = Blob::new(LocalSlice { len, ..slice }, meta, reader, Source::Pool(Box::new(range)));
+        self.came(now, link, pull, blob, &header, carried);
+    }
+
+    /// Handles a delta that does not make its version: an operator has to know.
+    fn delta_refused(&mut self, now: Time, link: LinkId, id: PullId, why: &NotApplied) {
+        let (peer, key) = (
+            self.links.peer_of(link).map(|peer| peer.name.clone()),
+            self.transfers.pull(link, id).map(|p| p.key.clone()),
+        );
+        if let Some((peer, key)) = peer.zip(key)
+            && let Some(untold) = self.failure_rate.next(now)
+        {
+            self.actions.report(NodeEvent::DeltaRefused { key, peer, why: why.to_string(), untold });
+        }
+        let why = if *why == NotApplied::OtherBytes { WhyWhole::OtherBytes } else { WhyWhole::Malformed };
+        self.ask_for_whole(now, link, id, why);
+    }
+
+    /// Gives up a delta, and asks for the version as a whole, for the same fetches.
+    fn ask_for_whole(&mut self, now: Time, link: LinkId, id: PullId, why: WhyWhole) {
+        self.meters.delta_given_up(why);
+        let Some(p) = self.transfers.pull_mut(link, id) else { return };
+        let (wanted, (mut readers, next)) = (p.wanted(), p.take_readers());
+        readers.extend(next);
+        if let Some(held) = pull_slots!(self).cancel_pull(link, id) {
+            memory!(self).release(held);
+        }
+        if let Some(base) = self.bases.give_up(&(link, wanted.domain, wanted.key.clone())) {
+            memory!(self).release(base);
+        }
+        self.begin_pull(now, link, readers, wanted, None, None);
+    }
+}

@@ -1,0 +1,208 @@
+//! Tests of versions that come as deltas.
+
+use super::pair::{ARENA_BYTES, POOL_BYTES, Pair, Worker, bytes, key};
+use crate::delta::encode_bytes;
+use crate::op::{Answer, Command, DeltaOf, Deltas, FetchedTensor, LeaseId, OpId, Reply, Request};
+use crate::protocol::rules::{Broken, Rules};
+use crate::protocol::{DeltaMeter, NodeConfig, NodeEvent, WhyWhole};
+use crate::tensor::{Select, Version};
+
+const LEN: u64 = 2000;
+
+/// A worker whose versions have deltas, a reader at another node, and the offset and the bytes of the last version.
+struct Deltaic {
+    pair: Pair,
+    w: Worker,
+    r: Worker,
+    base: (u64, u64, Vec<u8>),
+    pushes: u64,
+}
+
+impl Deltaic {
+    fn new(configure: impl Fn(&mut NodeConfig)) -> Deltaic {
+        let mut pair = Pair::with(configure);
+        let (w, r) = (pair.worker(0, "w"), pair.worker(1, "r"));
+        Deltaic { pair, w, r, base: (0, 0, vec![0; LEN as usize]), pushes: 0 }
+    }
+
+    /// Pushes a version in which the byte at `place` has changed, or all of a first one. `damage` is done to its delta.
+    fn push(&mut self, version: u64, place: usize, damage: impl Fn(&mut Vec<u8>)) {
+        let (old_version, base_offset, old) = self.base.clone();
+        let mut new = old.clone();
+        new[place] = version as u8;
+        let mut delta = encode_bytes(&old, &new, u64::MAX).unwrap().bytes;
+        damage(&mut delta);
+        self.pushes += 1;
+        let (part, room) = (ARENA_BYTES / 8, ARENA_BYTES / 16);
+        // As the pair places its pushes.
+        let at = self.pushes % 8 * part;
+        self.pair.world.write(self.w.arena, at + room, &delta);
+        let of = DeltaOf { base: Version(old_version), base_offset, offset: at + room, len: delta.len() as u64 };
+        self.pair.deltas = if old_version == 0 { Deltas::Follow } else { Deltas::Of(of) };
+        let op = self.pair.push_version(self.w, "k", Some(version), bytes(LEN), 0, None);
+        let at = op.0 % 8 * part;
+        self.pair.world.write(self.w.arena, at, &new);
+        self.base = (version, at, new);
+        self.pair.settle();
+        self.pair.replies(self.w);
+    }
+
+    /// Fetches the newest version, which has to have the bytes that were pushed.
+    #[track_caller]
+    fn fetch(&mut self) -> (LeaseId, FetchedTensor) {
+        self.pair.fetch(self.r, "k", Select::Latest);
+        self.pair.settle();
+        let replies = self.pair.replies(self.r);
+        let [Reply::Answer { answer: Answer::Fetched { lease, tensor }, .. }] = &replies[..] else {
+            panic!("{replies:?}")
+        };
+        assert!(self.pair.memories[1].read(tensor.slice).unwrap() == self.base.2, "{tensor:?}");
+        (*lease, tensor.clone())
+    }
+
+    /// Fetches the newest version and gives it back. Returns the length of the delta as which it came.
+    #[track_caller]
+    fn fetched_delta(&mut self) -> u64 {
+        let (lease, tensor) = self.fetch();
+        self.pair.request(self.r, Request::Release { lease });
+        tensor.report.delta
+    }
+
+    fn meter(&self) -> DeltaMeter {
+        self.pair.nodes[1].node.state().meters().deltas()
+    }
+
+    fn given_up(&self, why: WhyWhole) -> u64 {
+        self.meter().given_up[why as usize]
+    }
+
+    fn end(self) {
+        self.pair.ends_clean(&[(self.w, "w"), (self.r, "r")]);
+    }
+}
+
+#[test]
+fn version_comes_as_a_delta_of_the_one_that_the_node_has() {
+    let mut d = Deltaic::new(|_| {});
+    d.push(1, 5, |_| {});
+    let (first, base) = d.fetch();
+    assert_eq!(base.report.delta, 0, "there was nothing to make it of");
+    for version in 2..6 {
+        d.push(version, 100 * version as usize, |_| {});
+        let (lease, tensor) = d.fetch();
+        let report = tensor.report;
+        assert!((1..100).contains(&report.delta), "{report}");
+        assert_eq!((tensor.version, report.bytes), (Version(version), LEN));
+        assert!(report.copied >= LEN, "the result was written by a processor: {report}");
+        assert_ne!(tensor.slice, base.slice, "it lies beside its base");
+        d.pair.request(d.r, Request::Release { lease });
+    }
+    let mut old = vec![0; LEN as usize];
+    old[5] = 1;
+    assert!(d.pair.memories[1].read(base.slice).unwrap() == old, "what a worker reads stays as it was");
+    d.pair.request(d.r, Request::Release { lease: first });
+    assert_eq!((d.meter().versions, d.meter().given_up), (4, [0; 4]));
+    assert!(d.meter().saved > 4 * (LEN - 100), "{:?}", d.meter());
+    d.end();
+}
+
+#[test]
+fn nothing_comes_twice() {
+    let mut d = Deltaic::new(|_| {});
+    d.push(1, 5, |_| {});
+    d.fetched_delta();
+    d.pair.posted();
+    d.fetched_delta();
+    let posted = d.pair.posted();
+    assert!(posted.iter().all(|what| what != "WRITE"), "{posted:?}");
+    d.end();
+}
+
+/// Begins a key again with the same numbers, and pushes a version whose delta is one of a version of before. Returns what has come
+/// of the deltas.
+fn deltas_after_a_key_has_begun_again(configure: impl Fn(&mut NodeConfig)) -> DeltaMeter {
+    let mut d = Deltaic::new(configure);
+    d.push(1, 5, |_| {});
+    d.push(2, 6, |_| {});
+    let (lease, _) = d.fetch();
+    // The same numbers, other bytes. The memory of the first ones is still lent.
+    let stale = d.base.clone();
+    let (op, command) = (OpId(1000), Command::Delete { key: key("k") });
+    d.pair.request(d.w, Request::Command { op, command });
+    d.pair.settle();
+    d.pair.replies(d.w);
+    d.base = (0, 0, vec![7; LEN as usize]);
+    d.push(2, 8, |_| {});
+    d.pair.request(d.r, Request::Release { lease });
+    assert_eq!(d.fetched_delta(), 0, "the node has version 2, but of the epoch before");
+    // A worker that has not noticed that its key was deleted.
+    let newest = std::mem::replace(&mut d.base, stale).2;
+    d.push(3, 9, |_| {});
+    assert_eq!(d.fetched_delta(), 0);
+    assert_ne!(newest, d.base.2);
+    let meter = d.meter();
+    d.end();
+    meter
+}
+
+#[test]
+fn delta_of_a_version_that_has_begun_again_is_not_sent() {
+    assert_eq!(deltas_after_a_key_has_begun_again(|_| {}), DeltaMeter::default());
+    let broken = |config: &mut NodeConfig| config.rules = Rules::but(Some(Broken::ProvesBasesByNumber));
+    let meter = deltas_after_a_key_has_begun_again(broken);
+    assert_eq!(meter.given_up[WhyWhole::OtherBytes as usize], 1, "the mistake is noticed: {meter:?}");
+}
+
+#[test]
+fn version_comes_as_a_whole_where_its_delta_does_not_make_it() {
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [(Damage, WhyWhole); 3] = [
+        (|delta| delta[20] ^= 1, WhyWhole::OtherBytes),
+        (|delta| *delta.last_mut().unwrap() ^= 1, WhyWhole::OtherBytes),
+        (|delta| delta[4] = 9, WhyWhole::Malformed),
+    ];
+    for (damage, why) in damages {
+        let mut d = Deltaic::new(|_| {});
+        d.push(1, 5, |_| {});
+        d.fetched_delta();
+        d.push(2, 6, damage);
+        assert_eq!(d.fetched_delta(), 0);
+        assert_eq!((d.given_up(why), d.meter().versions), (1, 0));
+        assert!(matches!(d.pair.events[1][..], [NodeEvent::DeltaRefused { .. }]), "{:?}", d.pair.events[1]);
+        d.push(3, 7, |_| {});
+        assert!(d.fetched_delta() > 0, "the whole version is the next base");
+        d.end();
+    }
+}
+
+#[test]
+fn base_is_given_up_before_anybody_waits_for_room() {
+    let mut d = Deltaic::new(|_| {});
+    d.push(1, 5, |_| {});
+    d.fetched_delta();
+    assert!(d.pair.nodes[1].node.state().snapshot(d.pair.world.now()).base_bytes >= LEN);
+    // This needs all of the pool but the base's room.
+    d.pair.deltas = Deltas::None;
+    let large = POOL_BYTES - LEN;
+    d.pair.push_version(d.w, "large", Some(1), bytes(large), 1, None);
+    d.pair.fetch(d.r, "large", Select::Latest);
+    d.pair.settle();
+    let replies = d.pair.replies(d.r);
+    let [Reply::Answer { answer: Answer::Fetched { lease, .. }, .. }] = &replies[..] else { panic!("{replies:?}") };
+    let lease = *lease;
+    assert_eq!(d.pair.nodes[1].node.state().snapshot(d.pair.world.now()).base_bytes, 0);
+    d.pair.request(d.r, Request::Release { lease });
+    d.push(2, 6, |_| {});
+    assert_eq!(d.fetched_delta(), 0);
+    d.end();
+}
+
+#[test]
+fn no_base_is_kept_beyond_the_limit_or_without_workers() {
+    let mut d = Deltaic::new(|config| config.base_bytes = LEN - 1);
+    d.push(1, 5, |_| {});
+    d.fetched_delta();
+    d.push(2, 6, |_| {});
+    assert_eq!((d.fetched_delta(), d.meter()), (0, DeltaMeter::default()));
+    d.end();
+}
