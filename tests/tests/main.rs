@@ -17,6 +17,7 @@ mod containers;
 mod copy;
 mod counters;
 mod deadlines;
+mod deltas;
 mod descriptors;
 mod digests;
 mod directory_hosts;

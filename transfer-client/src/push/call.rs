@@ -1,11 +1,12 @@
 //! The push of one tensor.
 
+use super::delta::{Made, PushedDelta, make};
 use super::options::{PushOptions, push_options};
 use crate::error::{Error, ErrorWith};
 use crate::gathered::{Piece, Pieces, copy_buffers, copy_threads, gather};
 use crate::memory::{Frozen, TensorMut};
 use crate::request::{AnyClient, Call, Request, RequestCall};
-use crate::session::{ANSWER_GRACE, Answered, Ended, Held, OneCall, Session, SharedRange, deadline};
+use crate::session::{ANSWER_GRACE, Answered, Base, Ended, Held, OneCall, Session, SharedRange, deadline};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
@@ -22,6 +23,8 @@ pub struct Pushed {
     pub version: u64,
     /// The report: which fabric carried it, what was copied, and where the time went.
     pub report: Report,
+    /// Its delta, if it was to have one.
+    pub delta: Option<PushedDelta>,
 }
 
 /// The source of a push.
@@ -86,7 +89,8 @@ impl<'a, C: AnyClient> Push<'a, C> {
             (Err(e), source) => Stage::Refused(PushError::new(e, source.ok().and_then(Source::into_tensor))),
             (Ok(_), Err(e)) => Stage::Refused(PushError::new(e, None)),
         };
-        Request::from_call(PushCall { session, options: PushOptions::new(), copied: None, owned: None, stage })
+        let (copied, owned, delta, base) = (None, None, None, None);
+        Request::from_call(PushCall { session, options: PushOptions::new(), copied, owned, delta, base, stage })
     }
 
     push_options!(call.options);
@@ -118,6 +122,17 @@ impl<'a, C: AnyClient> Push<'a, C> {
         self
     }
 
+    /// Makes a delta: what has changed since `version`, which this client has published under this key, and which is published
+    /// still. A node whose workers have got that version from here gets the delta in its place, where it is shorter than half of the
+    /// version, and makes the version of it. Readers see nothing of it but their [report](Report::delta). Without a base, or if too
+    /// much has changed, all get the whole version, and [`Pushed::delta`] says why. It is made on this thread before the push is sent.
+    ///
+    /// Name the version before in each push of a key, beginning with the first: nodes keep only versions of which deltas may follow.
+    pub fn delta_of(mut self, version: u64) -> Self {
+        self.call.options.delta_of = Some(version);
+        self
+    }
+
     /// Whether the version may be written to disk; it is not by default.
     pub fn spill(mut self, spill: Spill) -> Self {
         self.call.options.retention.spill = spill;
@@ -134,6 +149,9 @@ pub struct PushCall<'a> {
     copied: Option<u64>,
     /// The tensor that was taken from the caller, if it is pushed with digests.
     owned: Option<Frozen>,
+    /// What has become of its delta, and the base of that.
+    delta: Option<PushedDelta>,
+    base: Option<Base>,
     stage: Stage<'a>,
 }
 
@@ -271,7 +289,11 @@ impl Call for PushCall<'_> {
                     ControlFlow::Continue(at) => return ControlFlow::Continue(at),
                     ControlFlow::Break(ended) => ended,
                 };
-                let concluded = conclude(&self.session, meta.clone(), call.take_held(), ended);
+                let mut concluded = conclude(&self.session, meta.clone(), call.take_held(), ended);
+                self.base = None;
+                if let Ok(pushed) = &mut concluded {
+                    pushed.delta = self.delta;
+                }
                 return ControlFlow::Break(self.result(concluded));
             }
             let now = Instant::now();
@@ -302,7 +324,14 @@ impl Call for PushCall<'_> {
             let left = limit.saturating_duration_since(now);
             let mut push = self.options.push(key, meta.clone(), held.to_lend().offset, left);
             push.ranges = ranges;
+            let mut made = Made::default();
+            if let Some(of) = self.options.delta_of {
+                let (delta, new) = make(&self.session, &mut push, of);
+                (self.delta, made) = (Some(delta), new);
+            }
+            self.base = made.base;
             let call = OneCall::new(self.session.clone(), Command::Push(push), started, limit).lending(held);
+            let call = call.with_delta(made.block);
             self.stage = Stage::Sent { call, meta };
         }
     }
@@ -336,7 +365,10 @@ pub(super) fn conclude(
     match ended {
         Ok(Answered { answer: Answer::Failed { failure, .. }, loan, .. }) => {
             let block = match loan {
-                Some(loan) if loan.lent.owned && loan.formers.is_empty() => session.take_back(loan.lent),
+                Some(loan) if loan.lent.owned && loan.formers.is_empty() => {
+                    session.free_delta(&loan);
+                    session.take_back(loan.lent)
+                }
                 Some(loan) => {
                     session.give_back(*loan);
                     None
@@ -347,7 +379,7 @@ pub(super) fn conclude(
         }
         Ok(answered) => {
             let pushed = answered.read(|answer| match answer {
-                Answer::Pushed { version, report } => Some(Pushed { version: version.0, report }),
+                Answer::Pushed { version, report } => Some(Pushed { version: version.0, report, delta: None }),
                 _ => None,
             });
             pushed.map_err(|e| PushError::new(e, None))

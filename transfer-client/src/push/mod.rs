@@ -3,10 +3,12 @@
 //! # Layout
 //! - `call`: the push of one tensor, and `many`: of many. `options`: theirs. `foreign`: sources that the client has not
 //!   allocated.
+//! - `delta`: what has changed since a version that this client has published.
 //! - `allocate`: waiting for room. `order`: calls without a result. `take_back`: taking a version back; `taken_back`: its memory.
 
 mod allocate;
 mod call;
+mod delta;
 mod foreign;
 mod many;
 mod options;
@@ -18,6 +20,7 @@ pub use allocate::AllocateWait;
 pub(crate) use allocate::allocate;
 pub use call::{Push, PushError, Pushed};
 pub(crate) use call::{PushCall, Source};
+pub use delta::{NoDelta, PushedDelta};
 pub(crate) use foreign::{checked, of_array};
 pub use many::PushMany;
 pub(crate) use options::{PushOptions, lasting_push_options};

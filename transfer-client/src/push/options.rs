@@ -21,6 +21,8 @@ pub(crate) struct PushOptions {
     pub(crate) readable_by: Vec<Name>,
     pub(crate) trace: Option<TraceContext>,
     pub(crate) digesting: Digesting,
+    /// The version of which the push has a delta.
+    pub(crate) delta_of: Option<u64>,
     /// The first invalid option.
     pub(crate) error: Option<Error>,
 }
@@ -37,6 +39,7 @@ impl PushOptions {
             readable_by: Vec::new(),
             trace: current_trace(),
             digesting: Digesting::default(),
+            delta_of: None,
             error: None,
         }
     }

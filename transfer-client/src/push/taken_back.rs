@@ -75,7 +75,10 @@ pub(super) fn taken_back<T: TakenBack>(
         false => Err(Error::NotAlone { meta: loan.push.meta.clone() }),
     });
     match plan {
-        Ok(plan) => T::take_back(plan, session, loan),
+        Ok(plan) => {
+            session.free_delta(&loan);
+            T::take_back(plan, session, loan.without_delta())
+        }
         Err(error) => {
             session.give_back(loan);
             Err(error)

@@ -66,8 +66,9 @@ impl Home {
 
     /// Takes back everything that a push has lent.
     pub(crate) fn take_in(&self, loan: Loan) -> Result<(), NotLent> {
+        let delta = loan.delta();
         let Loan { lent, along, formers, .. } = loan;
-        for allocation in along {
+        for allocation in along.into_iter().chain(delta) {
             self.give_back(allocation, formers.clone())?;
         }
         self.give_back(lent.allocation, formers)

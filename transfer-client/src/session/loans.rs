@@ -6,7 +6,7 @@ use super::home::Former;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use transfer_core::op::{OpId, Push};
+use transfer_core::op::{Deltas, OpId, Push};
 use transfer_core::tensor::{Key, Until, Version};
 
 /// A pushed range.
@@ -20,6 +20,22 @@ pub struct Loan {
     /// The push as it was made; its version is set once it is known.
     pub(crate) push: Push,
     state: State,
+}
+
+impl Loan {
+    /// The same loan, once its delta is freed.
+    pub(crate) fn without_delta(mut self) -> Loan {
+        self.push.deltas = Deltas::None;
+        self
+    }
+
+    /// The allocation of its delta, if it has one. It was lent with the push.
+    pub(crate) fn delta(&self) -> Option<u64> {
+        match self.push.deltas {
+            Deltas::Of(delta) => Some(delta.offset),
+            Deltas::None | Deltas::Follow => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -97,6 +97,14 @@ impl Session {
         self.room.wake_all();
     }
 
+    /// Frees the delta of a push, whose other memory its caller gets.
+    pub(crate) fn free_delta(&self, loan: &Loan) {
+        if let Some(delta) = loan.delta() {
+            // It was lent with the push.
+            let _ = self.arena().give_back(delta);
+        }
+    }
+
     /// Takes back a range that the sidecar has returned.
     pub(crate) fn give_back(&self, loan: Loan) {
         // It is in the loans, so it was lent.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 use transfer_core::op::{Command, Failure, FailureCode};
+use transfer_memory::arena::Block;
 
 /// One command. Dropping it gives the command up, if it has not ended.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub(crate) struct OneCall {
 
 impl OneCall {
     pub(crate) fn new(session: Arc<Session>, command: Command, started: Instant, limit: Instant) -> OneCall {
-        let item = Submitting { command, held: None, overdue: limit + ANSWER_GRACE, op: None };
+        let item = Submitting { command, held: None, delta: None, overdue: limit + ANSWER_GRACE, op: None };
         OneCall { session, item, started, limit, is_cancelled: false, has_ended: false }
     }
 
@@ -37,6 +38,12 @@ impl OneCall {
     /// Lends this range with the command, a push.
     pub(crate) fn lending(mut self, held: Held) -> OneCall {
         self.item.held = Some(held);
+        self
+    }
+
+    /// Lends this delta with the command, a push.
+    pub(crate) fn with_delta(mut self, delta: Option<Block>) -> OneCall {
+        self.item.delta = delta;
         self
     }
 

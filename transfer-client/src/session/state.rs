@@ -189,6 +189,11 @@ impl Session {
         self.table.lock().loans.find(key, version).map(|loan| (loan.lent, loan.push.clone()))
     }
 
+    /// Calls `with` for a version of a key that this session has published, which is not returned meanwhile.
+    pub(crate) fn with_loan<T>(&self, key: &Key, version: Version, with: impl FnOnce(&Loan) -> T) -> Option<T> {
+        self.table.lock().loans.find(key, Some(version)).map(with)
+    }
+
     /// The driver's place.
     pub(crate) fn driver(&self) -> &Driver {
         &self.driver

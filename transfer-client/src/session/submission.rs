@@ -12,6 +12,7 @@ use std::time::Instant;
 use transfer_core::op::{Command, CounterAsk, CounterCommand, OpId, Request};
 use transfer_core::wire::Writer;
 use transfer_core::wire::session::{write_command, write_request};
+use transfer_memory::arena::Block;
 use transfer_memory::ring::Producer;
 
 /// A command that is being written into the ring.
@@ -20,6 +21,8 @@ pub(crate) struct Submitting {
     pub(crate) command: Command,
     /// The range to lend with a push, or with a fetch into memory.
     pub(crate) held: Option<Held>,
+    /// The memory of the push's delta.
+    pub(crate) delta: Option<Block>,
     /// After this moment the waiter is woken to check whether it still waits.
     pub(crate) overdue: Instant,
     /// Its number, once it is in the ring.
@@ -119,11 +122,14 @@ impl Submission {
 
     /// Records what commands in the ring have lent. Replies to them are not handled before, because that takes the table.
     pub(crate) fn record(table: &mut Table, written: &mut [Submitting]) {
-        for Submitting { command, held, op, .. } in written {
+        for Submitting { command, held, delta, op, .. } in written {
             match (command, held.take(), *op) {
                 (Command::Push(push), Some(held), Some(op)) => {
                     table.loans.lend(op, push, held.to_lend(), held.along(), held.formers());
                     held.lend();
+                    if let Some(delta) = delta.take() {
+                        let _ = delta.lend();
+                    }
                 }
                 (Command::FetchInto(_), Some(held), Some(op)) => {
                     table.loans.land(op, held.destinations());

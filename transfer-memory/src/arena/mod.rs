@@ -169,6 +169,18 @@ impl Arena {
         self.0.state.lock().entries.get(&offset).is_some_and(|entry| entry.lent > 0)
     }
 
+    /// Holds the allocation that starts at `offset` once more, if the sidecar holds it: its memory stays until
+    /// [`Arena::give_back`] is called for this, too. Returns whether it does.
+    #[must_use]
+    pub fn hold(&self, offset: u64) -> bool {
+        let mut state = self.0.state.lock();
+        let entry = state.entries.get_mut(&offset).filter(|entry| entry.lent > 0);
+        entry.is_some_and(|entry| {
+            entry.lent += 1;
+            true
+        })
+    }
+
     /// Records that the sidecar returned the allocation that starts at `offset`. Call it once for each time that it was
     /// lent or shared.
     ///

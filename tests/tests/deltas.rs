@@ -1,0 +1,180 @@
+//! Deltas: a node that has the version before gets what has changed.
+
+use transfer_client::{BlockingClient, DType, FetchedBundle, NoDelta, PushedDelta, Report, TensorMut};
+use transfer_tests::{Carrier, Scene, poll};
+
+fn connect(socket: std::path::PathBuf, name: &str) -> BlockingClient {
+    let connect = BlockingClient::connect(socket).name(name).arena_bytes(64 << 20);
+    connect.call().expect("the sidecar takes workers")
+}
+
+/// The tensors of a model: weights that change, and others.
+const SHAPES: [(&str, DType, &[u64]); 4] = [
+    ("w", DType::BF16, &[1024, 1024]),
+    ("scales", DType::F32, &[33, 7]),
+    ("nothing", DType::I64, &[0, 5]),
+    ("steps", DType::U8, &[101]),
+];
+
+/// The bytes of a tensor at a version: one in 50 elements of two bytes differs from the version before.
+fn bytes_of(name: &str, len: usize, version: u64) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..len).map(|n| (n * 31 + n / 251 + name.len()) as u8).collect();
+    for v in 1..=version {
+        let first = (v as usize * 17) % 50;
+        bytes.chunks_mut(2).skip(first).step_by(50).for_each(|element| element.fill(v as u8));
+    }
+    bytes
+}
+
+fn tensor(client: &BlockingClient, (name, dtype, dims): (&str, DType, &[u64]), version: u64) -> TensorMut {
+    let mut tensor = client.allocate(dtype, dims).expect("room");
+    let len = tensor.as_bytes().len();
+    tensor.as_mut_bytes().copy_from_slice(&bytes_of(name, len, version));
+    tensor
+}
+
+fn model(client: &BlockingClient, version: u64) -> [(&'static str, TensorMut); 4] {
+    SHAPES.map(|shape| (shape.0, tensor(client, shape, version)))
+}
+
+#[track_caller]
+fn check(bundle: &FetchedBundle, version: u64) {
+    assert_eq!((bundle.version(), bundle.len()), (version, SHAPES.len()));
+    for (name, tensor) in bundle.iter() {
+        let found = tensor.as_bytes();
+        assert!(found == bytes_of(name, found.len(), version), "{name} of version {version}");
+    }
+}
+
+/// Whether the version came as a delta, which it may where bytes move between the two nodes.
+fn is_delta(report: &Report) -> bool {
+    report.delta > 0 && report.delta < report.bytes / 10
+}
+
+fn pushed(delta: Option<PushedDelta>) -> PushedDelta {
+    delta.expect("a delta was asked for")
+}
+
+fn all_is_free(client: &BlockingClient, free: u64) {
+    poll(|| {
+        // A worker learns with its next call which memory is free again.
+        let _ = client.delete("none").call();
+        match client.arena_free_bytes() {
+            now if now == free => Ok(()),
+            now => Err(format!("{now} of {free} bytes are free")),
+        }
+    })
+    .expect("all memory comes back");
+}
+
+#[test]
+fn bundle_comes_as_what_has_changed() {
+    let scene = Scene::two();
+    let (pusher, near) = (connect(scene.a().socket(), "pusher"), connect(scene.a().socket(), "near"));
+    let (far, late) = (connect(scene.b().socket(), "far"), connect(scene.b().socket(), "late"));
+    let free = pusher.arena_free_bytes();
+    let mut kept = Vec::new();
+    for version in 1..=5 {
+        let push = pusher.push_bundle("policy", model(&pusher, version)).version(version).delta_of(version - 1);
+        let delta = pushed(push.call().expect("pushed").delta);
+        if version == 1 {
+            assert_eq!((delta.bytes, delta.whole), (0, Some(NoDelta::NoBase)));
+        } else {
+            assert!(delta.bytes > 0 && delta.whole.is_none(), "{delta:?}");
+            assert!((delta.compared / 100..delta.compared / 30).contains(&delta.changed), "{delta:?}");
+        }
+        let bundle = near.fetch_bundle("policy").at_least(version).call().expect("fetched");
+        assert_eq!((bundle.report().fabric.name(), bundle.report().delta), ("local", 0));
+        check(&bundle, version);
+        let bundle = far.fetch_bundle("policy").at_least(version).call().expect("fetched");
+        let report = *bundle.report();
+        assert_eq!(report.fabric.name(), Carrier::chosen().name());
+        assert_eq!(is_delta(&report), version > 1, "{report}");
+        check(&bundle, version);
+        kept.push(bundle);
+        // The other worker of that node shares it.
+        let shared = late.fetch_bundle("policy").call().expect("fetched");
+        assert_eq!((shared.report().fabric.name(), shared.version()), ("local", version));
+    }
+    kept.iter().zip(1..).for_each(|(bundle, version)| check(bundle, version));
+    drop(kept);
+    pusher.delete("policy").call().expect("its own");
+    all_is_free(&pusher, free);
+    drop((pusher, near, far, late));
+    scene.end();
+}
+
+#[test]
+fn reader_that_has_missed_versions_gets_a_whole_one() {
+    let scene = Scene::two();
+    let (pusher, far) = (connect(scene.a().socket(), "pusher"), connect(scene.b().socket(), "far"));
+    let subscriber = far.bundle_subscriber("policy").expect("a key");
+    let mut came = Vec::new();
+    for version in 1..=6 {
+        let push = pusher.push_bundle("policy", model(&pusher, version)).version(version).delta_of(version - 1);
+        assert_eq!(pushed(push.call().expect("pushed").delta).bytes > 0, version > 1);
+        if version != 3 {
+            let bundle = subscriber.next().call().expect("fetched");
+            check(&bundle, version);
+            came.push((version, is_delta(bundle.report())));
+        }
+    }
+    assert_eq!(came, [(1, false), (2, true), (4, false), (5, true), (6, true)]);
+    drop((pusher, far, subscriber));
+    scene.end();
+}
+
+#[test]
+fn versions_without_a_delta_say_why() {
+    let scene = Scene::two();
+    let (pusher, far) = (connect(scene.a().socket(), "pusher"), connect(scene.b().socket(), "far"));
+    let free = pusher.arena_free_bytes();
+    let shape = SHAPES[0];
+    let push = |tensor: TensorMut, version| {
+        let pushed = pusher.push_tensor("w", tensor).version(version).delta_of(version - 1).call().expect("pushed");
+        let fetched = far.fetch("w").at_least(version).call().expect("fetched");
+        (pushed.delta.expect("asked for"), fetched.report().delta)
+    };
+    let (delta, came) = push(tensor(&pusher, shape, 1), 1);
+    assert_eq!((delta.whole, delta.compared, came), (Some(NoDelta::NoBase), 0, 0));
+    let (delta, came) = push(tensor(&pusher, shape, 2), 2);
+    assert!(delta.whole.is_none() && came == delta.bytes && came > 0, "{delta:?}");
+    let (delta, came) = push(tensor(&pusher, ("w", DType::BF16, &[2048, 512]), 3), 3);
+    assert_eq!((delta.whole, delta.compared, came), (Some(NoDelta::OtherLayout), 0, 0));
+    let mut other = pusher.allocate(DType::BF16, [2048, 512]).expect("room");
+    other.as_mut_bytes().fill(1);
+    let (delta, came) = push(other, 4);
+    assert_eq!((delta.whole, came), (Some(NoDelta::TooDense), 0));
+    assert!(delta.changed * 2 > delta.compared && delta.compared > 0, "{delta:?}");
+    // The memory of a version with a delta is taken back like any other.
+    let mut last = pusher.allocate(DType::BF16, [2048, 512]).expect("room");
+    last.as_mut_bytes().fill(1);
+    last.as_mut_bytes()[7] = 9;
+    assert!(push(last, 5).0.bytes > 0);
+    let taken = pusher.take_back("w").call().expect("nobody reads it");
+    assert_eq!(taken.as_bytes()[6..9], [1, 9, 1]);
+    drop(taken);
+    pusher.delete("w").call().expect("its own");
+    all_is_free(&pusher, free);
+    drop((pusher, far));
+    scene.end();
+}
+
+/// Nothing is kept where that is configured, and metrics say what came.
+#[test]
+fn sidecar_without_room_for_bases_gets_whole_versions() {
+    let scene = Scene::exactly(&[
+        &["--listen", "127.0.0.1:0", "--verbs", "off", "--shm", "off"],
+        &["--listen", "127.0.0.1:0", "--verbs", "off", "--shm", "off", "--base-bytes", "0"],
+    ]);
+    let (pusher, far) = (connect(scene.nodes[0].socket(), "pusher"), connect(scene.nodes[1].socket(), "far"));
+    for version in 1..=2 {
+        let push = pusher.push_bundle("policy", model(&pusher, version)).version(version).delta_of(version - 1);
+        push.call().expect("pushed");
+        let bundle = far.fetch_bundle("policy").at_least(version).call().expect("fetched");
+        check(&bundle, version);
+        assert_eq!(bundle.report().delta, 0);
+    }
+    drop((pusher, far));
+    scene.end();
+}
