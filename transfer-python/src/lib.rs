@@ -74,6 +74,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pybuffer::Foreign>()?;
     module.add_class::<pybuffer::Raw>()?;
     module.add_class::<report::Pushed>()?;
+    module.add_class::<report::PushedDelta>()?;
     module.add_class::<report::Report>()?;
     module.add_class::<streams::StreamReader>()?;
     module.add_class::<streams::StreamWriter>()?;

@@ -154,13 +154,14 @@ pub(crate) fn trace(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Trace
 
 /// Checks that there are no options that a push of shards does not have. Its version is an argument of its own.
 pub(crate) fn check_for_shards(options: &PushOptions, py: Python<'_>) -> PyResult<()> {
-    let PushOptions { to, require, keep, outlive, takeover, .. } = options;
+    let PushOptions { to, require, keep, outlive, takeover, delta_of, .. } = options;
     let others = [
         ("to", to.is_some()),
         ("require", require.is_some()),
         ("keep", keep.is_some()),
         ("outlive", *outlive),
         ("takeover", *takeover),
+        ("delta_of", delta_of.is_some()),
     ];
     match others.into_iter().find(|(_, is_given)| *is_given) {
         Some((name, _)) => Err(errors::invalid(py, &format!("a push of a rank's shards has no argument {name:?}"))),
@@ -194,6 +195,7 @@ pub(crate) struct PushOptions {
     readable_by: Vec<String>,
     trace: Option<TraceContext>,
     digest: Option<Digest>,
+    delta_of: Option<u64>,
 }
 
 impl PushOptions {
@@ -211,6 +213,7 @@ impl PushOptions {
             readable_by: Vec::new(),
             trace: None,
             digest: None,
+            delta_of: None,
         };
         for (name, value) in options {
             match name.extract::<String>()?.as_str() {
@@ -224,6 +227,7 @@ impl PushOptions {
                 "readable_by" => read.readable_by = value.extract()?,
                 "trace" => read.trace = trace(py, value.extract::<Option<String>>()?.as_deref())?,
                 "digest" => read.digest = digest(&value)?,
+                "delta_of" => read.delta_of = version(&value, "delta_of")?,
                 other => return Err(PyTypeError::new_err(format!("a push has no argument {other:?}"))),
             }
         }
@@ -255,6 +259,9 @@ impl PushOptions {
         }
         if let Some(digest) = self.digest {
             push = push.digest(digest);
+        }
+        if let Some(base) = self.delta_of {
+            push = push.delta_of(base);
         }
         self.readable_by.iter().fold(push, |push, tenant| push.readable_by(tenant))
     }

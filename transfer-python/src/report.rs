@@ -49,6 +49,12 @@ impl Report {
         self.0.verified
     }
 
+    /// Of a fetch: the bytes that came in place of the version, as a delta of one that this node had. 0: it came as a whole.
+    #[getter]
+    fn delta(&self) -> u64 {
+        self.0.delta
+    }
+
     /// Seconds from the request until the transfer was on its way.
     #[getter]
     fn queued(&self) -> f64 {
@@ -97,6 +103,55 @@ pub(crate) struct Pushed {
     /// several ranks have.
     #[pyo3(get)]
     unproved: Option<u64>,
+    /// What has become of its delta, if it was to have one.
+    #[pyo3(get)]
+    delta: Option<Py<PushedDelta>>,
+}
+
+/// The delta of a push.
+#[pyclass(frozen, module = "transferd")]
+#[derive(Debug)]
+pub(crate) struct PushedDelta(transfer_client::PushedDelta);
+
+#[pymethods]
+impl PushedDelta {
+    /// Its length in bytes. 0: there is none, and all readers get the whole version.
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.0.bytes
+    }
+
+    /// The bytes that have changed, of those that were compared.
+    #[getter]
+    fn changed(&self) -> u64 {
+        self.0.changed
+    }
+
+    /// The bytes that were compared with the base: all, or a sample of a version that has changed too much.
+    #[getter]
+    fn compared(&self) -> u64 {
+        self.0.compared
+    }
+
+    /// Seconds that it took.
+    #[getter]
+    fn took(&self) -> f64 {
+        self.0.took.as_secs_f64()
+    }
+
+    /// Why there is none.
+    #[getter]
+    fn whole(&self) -> Option<String> {
+        self.0.whole.map(|why| why.to_string())
+    }
+
+    fn __repr__(&self) -> String {
+        let transfer_client::PushedDelta { bytes, changed, compared, .. } = self.0;
+        match self.0.whole {
+            Some(why) => format!("<PushedDelta none: {why}>"),
+            None => format!("<PushedDelta bytes={bytes} changed={changed} of {compared}>"),
+        }
+    }
 }
 
 impl Pushed {
@@ -104,7 +159,8 @@ impl Pushed {
     pub(crate) fn new(py: Python<'_>, pushed: transfer_client::Pushed, copied: u64) -> PyResult<Pushed> {
         let mut report = pushed.report;
         report.copied += copied;
-        Ok(Pushed { version: pushed.version, report: Py::new(py, Report(report))?, unproved: None })
+        let delta = pushed.delta.map(|delta| Py::new(py, PushedDelta(delta))).transpose()?;
+        Ok(Pushed { version: pushed.version, report: Py::new(py, Report(report))?, unproved: None, delta })
     }
 
     /// As the push of a rank's shards returns it.

@@ -59,7 +59,7 @@ from ._errors import (
 )
 from ._exchange import Exchange, ExchangeReader, ExchangeTask
 from ._init import init
-from ._native import Buffer, FetchedInto, Pending, Pushed, Report, Round, Table, Tensor, __version__
+from ._native import Buffer, FetchedInto, Pending, Pushed, PushedDelta, Report, Round, Table, Tensor, __version__
 from ._sharded import Shard
 from ._staged import Staged, StateSubscriber
 from ._state import Landed, State
@@ -97,6 +97,7 @@ __all__ = [
     "PublisherOptions",
     "PushOptions",
     "Pushed",
+    "PushedDelta",
     "Report",
     "RequireUnmet",
     "Round",

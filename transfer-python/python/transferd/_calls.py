@@ -47,6 +47,9 @@ class PushOptions(TypedDict, total=False):
     digest: bool | Literal["xxh3", "blake3"] | None
     """Makes digests, with which a fetch with `verify` compares: True is "xxh3", at the speed of memory, and "blake3" is slower. Both find damage. They travel
     with the bytes, so one who changes these can change them, too."""
+    delta_of: int | None
+    """Makes a delta: what has changed since this version, which this client has published under the key and which still is. A node that has got that version
+    gets the delta in its place. Name the version before in each push, beginning with the first. `pushed.delta` says what has become of it."""
 
 
 class FetchOptions(TypedDict, total=False):

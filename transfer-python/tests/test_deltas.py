@@ -1,0 +1,72 @@
+"""Deltas of states and tensors, which readers on another node get in place of whole versions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import transferd as td
+from conftest import Sidecar, start_two
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory) -> Iterator[tuple[Sidecar, Sidecar]]:
+    """The sidecars of two nodes."""
+    # Nothing is read by reference, so everything moves.
+    a, b = start_two(tmp_path_factory, "--shm", "off")
+    yield a, b
+    b.stop()
+    a.stop()
+
+
+def weights(version: int) -> np.ndarray:
+    """Of these, one in a hundred changes in each version."""
+    w = np.arange(1 << 20, dtype="uint16")
+    for v in range(1, version + 1):
+        w[(v * 7) % 100 :: 100] = v
+    return w
+
+
+def test_a_state_comes_as_what_has_changed(nodes):
+    with td.connect(nodes[0].path) as giver, td.connect(nodes[1].path) as reader:
+        kept = []
+        for version in range(1, 5):
+            pushed = giver.push_state("policy", {"w": weights(version), "step": version}, version=version, delta_of=version - 1)
+            assert pushed.delta is not None
+            assert (pushed.delta.bytes > 0, pushed.delta.whole is None) == (version > 1, version > 1), pushed.delta
+            state = reader.fetch_state("policy", at_least=version)
+            assert (state.report.delta > 0) == (version > 1), state.report
+            assert state.report.delta * 10 < state.report.bytes
+            kept.append(state)
+        for version, state in enumerate(kept, 1):
+            assert state["step"] == version
+            np.testing.assert_array_equal(np.asarray(state["w"]), weights(version))
+
+
+def test_a_tensor_comes_as_what_has_changed_in_an_event_loop(nodes):
+    async def play() -> list[int]:
+        came = []
+        async with td.aio.connect(nodes[0].path) as giver, td.aio.connect(nodes[1].path) as reader:
+            for version in range(1, 4):
+                pushed = await giver.push("w", weights(version), version=version, delta_of=version - 1)
+                assert pushed.delta is not None and pushed.delta.took >= 0 and pushed.delta.changed <= pushed.delta.compared
+                tensor = await reader.fetch("w", at_least=version)
+                np.testing.assert_array_equal(tensor.numpy(), weights(version))
+                came.append(tensor.report.delta)
+        return came
+
+    first, *others = asyncio.run(play())
+    assert first == 0 and all(0 < delta < 100_000 for delta in others), others
+
+
+def test_what_has_no_delta_says_why(nodes):
+    with td.connect(nodes[0].path) as giver:
+        assert giver.push("other", weights(1)).delta is None
+        pushed = giver.push("other", np.full(1 << 20, 7, "uint16"), version=2, delta_of=1)
+        assert pushed.delta.bytes == 0 and pushed.delta.whole == "too much has changed" and "too much" in repr(pushed.delta)
+        pushed = giver.push("other", weights(3), version=4, delta_of=3)
+        assert "not published" in pushed.delta.whole
+        with pytest.raises(td.Error, match="delta_of"):
+            giver.push("other", weights(3), delta_of=-1)
