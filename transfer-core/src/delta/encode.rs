@@ -121,34 +121,24 @@ impl Encoder {
 
     /// Finds the elements of two bytes that have changed. Returns their number, and how many of them have changed in one byte.
     fn find(&mut self, old: &[u8], new: &[u8]) -> (usize, usize) {
-        self.places.resize(BLOCK_BYTES + 8, 0);
-        let (mut count, mut single) = (0, 0);
-        let (old, new) = (old.as_chunks::<8>(), new.as_chunks::<8>());
-        let mut place = 0_u16;
-        for (old, new) in old.0.iter().zip(new.0) {
-            let mut x = u64::from_le_bytes(*old) ^ u64::from_le_bytes(*new);
-            if x != 0 {
-                // Without a branch for each: which ones have changed cannot be foretold.
-                for lane in 0..4 {
-                    self.places[count] = place + lane;
-                    count += usize::from(x & 0xffff != 0);
-                    single += usize::from((x & 0xff != 0) != (x & 0xff00 != 0));
-                    x >>= 16;
-                }
+        self.places.clear();
+        let mut single = 0;
+        let (old, new) = (old.as_chunks::<2>().0, new.as_chunks::<2>().0);
+        for (group, (old, new)) in old.chunks(GROUP).zip(new.chunks(GROUP)).enumerate() {
+            let mut changed = changed(old, new);
+            while changed != 0 {
+                let at = changed.trailing_zeros() as usize;
+                self.places.push((group * GROUP + at) as u16);
+                single += usize::from((old[at][0] != new[at][0]) != (old[at][1] != new[at][1]));
+                changed &= changed - 1;
             }
-            place = place.wrapping_add(4);
         }
-        for (old, new) in old.1.as_chunks::<2>().0.iter().zip(new.1.as_chunks::<2>().0) {
-            self.places[count] = place;
-            count += usize::from(old != new);
-            single += usize::from((old[0] != new[0]) != (old[1] != new[1]));
-            place = place.wrapping_add(1);
-        }
-        (count, single)
+        (self.places.len(), single)
     }
 
     /// As [`Encoder::find`], of bytes.
     fn find_bytes(&mut self, old: &[u8], new: &[u8]) -> usize {
+        self.places.resize(BLOCK_BYTES, 0);
         let mut count = 0;
         for (place, (old, new)) in old.iter().zip(new).enumerate() {
             self.places[count] = place as u16;
@@ -199,6 +189,36 @@ impl Encoder {
             places[..count].iter().for_each(|place| parts.extend_from_slice(&elements[usize::from(*place)]));
         }
     }
+}
+
+/// The number of elements that are compared together.
+const GROUP: usize = 64;
+
+/// Returns a bit for each element of a group, which is set where it has changed. Nothing here branches on the bytes: which ones have
+/// changed cannot be foretold.
+fn changed(old: &[[u8; 2]], new: &[[u8; 2]]) -> u64 {
+    const LOW: u64 = 0x7fff_7fff_7fff_7fff;
+    // Moves the highest bits of the four elements of a word to its highest four.
+    const GATHER: u64 = 1 << 45 | 1 << 30 | 1 << 15 | 1;
+    let (old, rest) = old.as_chunks::<4>();
+    let (new, new_rest) = new.as_chunks::<4>();
+    let word = |elements: &[[u8; 2]; 4]| {
+        let [[a, b], [c, d], [e, f], [g, h]] = *elements;
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    };
+    let (words, mut mask) = (old.len(), 0);
+    if rest == new_rest && old.iter().zip(new).fold(0, |any, (old, new)| any | (word(old) ^ word(new))) == 0 {
+        return 0;
+    }
+    for (n, (old, new)) in old.iter().zip(new).enumerate() {
+        let x = word(old) ^ word(new);
+        let highest = (((x & LOW) + LOW) | x) & !LOW;
+        mask |= (highest.wrapping_mul(GATHER) >> 60) << (4 * n);
+    }
+    for (n, (old, new)) in rest.iter().zip(new_rest).enumerate() {
+        mask |= u64::from(old[..] != new[..]) << (4 * words + n);
+    }
+    mask
 }
 
 fn leb128(bytes: &mut Vec<u8>, mut number: u32) {
