@@ -7,6 +7,7 @@
 //! - `ring`: a record through a ring in shared memory.
 //! - `allocator`: the allocation of a range, and its return.
 //! - `messages`: encoding and decoding the messages of sidecars and workers.
+//! - `deltas`: making and applying deltas, beside copies of the same bytes.
 //! - `partition`: rows that are copied into blocks of their partitions, beside Arrow's own kernels.
 //! - `node`: the state machine's share of a push, a fetch and a release, without any I/O.
 #![forbid(unsafe_code)]
