@@ -67,6 +67,7 @@ fn all_is_free(client: &BlockingClient, free: u64) {
     .expect("all memory comes back");
 }
 
+// Promise: deltas, seen to fail
 #[test]
 fn bundle_comes_as_what_has_changed() {
     let scene = Scene::two();
@@ -104,6 +105,7 @@ fn bundle_comes_as_what_has_changed() {
     scene.end();
 }
 
+// Promise: deltas, seen to fail
 #[test]
 fn reader_that_has_missed_versions_gets_a_whole_one() {
     let scene = Scene::two();
@@ -124,6 +126,7 @@ fn reader_that_has_missed_versions_gets_a_whole_one() {
     scene.end();
 }
 
+// Promise: deltas, seen to fail
 #[test]
 fn versions_without_a_delta_say_why() {
     let scene = Scene::two();

@@ -29,6 +29,7 @@ def weights(version: int) -> np.ndarray:
     return w
 
 
+# Promise: python-deltas, seen to fail
 def test_a_state_comes_as_what_has_changed(nodes):
     with td.connect(nodes[0].path) as giver, td.connect(nodes[1].path) as reader:
         kept = []
@@ -45,6 +46,7 @@ def test_a_state_comes_as_what_has_changed(nodes):
             np.testing.assert_array_equal(np.asarray(state["w"]), weights(version))
 
 
+# Promise: python-deltas, seen to fail
 def test_a_tensor_comes_as_what_has_changed_in_an_event_loop(nodes):
     async def play() -> list[int]:
         came = []
@@ -61,6 +63,7 @@ def test_a_tensor_comes_as_what_has_changed_in_an_event_loop(nodes):
     assert first == 0 and all(0 < delta < 100_000 for delta in others), others
 
 
+# Promise: python-deltas, seen to fail
 def test_what_has_no_delta_says_why(nodes):
     with td.connect(nodes[0].path) as giver:
         assert giver.push("other", weights(1)).delta is None

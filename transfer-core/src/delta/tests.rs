@@ -36,6 +36,7 @@ fn worst(len: usize) -> usize {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
+    // Promise: deltas, seen to fail
     #[test]
     fn version_is_what_its_delta_makes_of_the_base(
         len in prop_oneof![0..200_usize, Just(BLOCK_BYTES), Just(BLOCK_BYTES * 2 + 77), 100_000..300_000_usize],
@@ -59,6 +60,7 @@ proptest! {
     }
 }
 
+// Promise: deltas, seen to fail
 #[test]
 fn delta_of_another_base_is_refused() {
     let (base, new) = versions(1 << 20, 2, 0.03, 1, 1);
@@ -118,6 +120,7 @@ fn deltas_are_nearly_as_short_as_can_be() {
     }
 }
 
+// Promise: bytes-from-outside, seen to fail
 #[test]
 fn fuzz_delta() {
     let base: Vec<u8> = (0..300_u32).map(|n| (n * 7) as u8).collect();

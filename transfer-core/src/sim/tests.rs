@@ -143,9 +143,13 @@ schedules! {
     // Promise: lost-homes, seen to fail
     sharded_versions_are_whole_for_one_set_of_ranks_while_homes_die: Play { rosters: true, ..RESTARTS }, 0;
     every_sharded_version_becomes_whole_under_calm_conditions: Play { rosters: true, ..CALM }, 0;
+    // Promise: deltas, seen to fail
     rules_hold_while_versions_come_as_deltas: Play { deltas: true, ..Play::USUAL }, 0;
+    // Promise: deltas, seen to fail
     rules_hold_while_deltas_come_and_sidecars_restart: Play { deltas: true, ..RESTARTS }, 0;
+    // Promise: deltas, seen to fail
     late_packets_change_no_version_that_is_made_of_a_delta: Play { deltas: true, late_packets: 50, ..RAILS }, 0;
+    // Promise: deltas, seen to fail
     everything_succeeds_while_versions_come_as_deltas: Play { deltas: true, ..CALM }, 0;
     rules_hold_while_rails_die: RAILS, 0;
     rules_hold_with_one_key_for_all_grants: Play { one_key: true, ..Play::USUAL }, 0;

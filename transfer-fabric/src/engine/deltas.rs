@@ -189,6 +189,7 @@ mod tests {
         }
     }
 
+    // Promise: deltas, seen to fail
     #[test]
     fn delta_makes_its_version_in_turns_and_zeros_behind_it() {
         let (memory, delta, new) = delta(|_| {});
@@ -199,6 +200,7 @@ mod tests {
         assert!(made[..LEN] == new && made[LEN..] == [0; 24]);
     }
 
+    // Promise: deltas, seen to fail
     #[test]
     fn damaged_delta_is_refused() {
         let (memory, delta_of, _) = delta(|delta| *delta.last_mut().unwrap() ^= 1);

@@ -81,6 +81,7 @@ impl Deltaic {
     }
 }
 
+// Promise: deltas, seen to fail
 #[test]
 fn version_comes_as_a_delta_of_the_one_that_the_node_has() {
     let mut d = Deltaic::new(|_| {});
@@ -145,6 +146,7 @@ fn deltas_after_a_key_has_begun_again(configure: impl Fn(&mut NodeConfig)) -> De
     meter
 }
 
+// Promise: deltas, seen to fail
 #[test]
 fn delta_of_a_version_that_has_begun_again_is_not_sent() {
     assert_eq!(deltas_after_a_key_has_begun_again(|_| {}), DeltaMeter::default());
@@ -153,6 +155,7 @@ fn delta_of_a_version_that_has_begun_again_is_not_sent() {
     assert_eq!(meter.given_up[WhyWhole::OtherBytes as usize], 1, "the mistake is noticed: {meter:?}");
 }
 
+// Promise: deltas, seen to fail
 #[test]
 fn version_comes_as_a_whole_where_its_delta_does_not_make_it() {
     type Damage = fn(&mut Vec<u8>);
@@ -175,6 +178,7 @@ fn version_comes_as_a_whole_where_its_delta_does_not_make_it() {
     }
 }
 
+// Promise: deltas, seen to fail
 #[test]
 fn base_is_given_up_before_anybody_waits_for_room() {
     let mut d = Deltaic::new(|_| {});
