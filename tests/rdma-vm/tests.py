@@ -49,6 +49,7 @@ OVER_VERBS = {
              'nothing_is', 'no_path', 'that_changes', 'killed'),
     'counters': ('of_one_node',),
     'deadlines': (),
+    'deltas': ('sidecar_without_room',),
     'exchange': ('async_readers', 'attempt_of_many', 'dropped_attempt', 'errors_of', 'is_over_frees', 'one_of_two', 'order_of_a', 'read_where_they',
                  'writing_waits'),
     'exchange_disk': ('dropped_attempt', 'flipped_bits', 'folder_in_memory', 'full_disk', 'limit_of', 'more_rows', 'two_exchanges'),
