@@ -193,7 +193,7 @@ impl PushCall<'static> {
             Ok(key) => Stage::Unsent { key, source: Source::Tensor(tensor), started: Some(started) },
             Err(e) => Stage::Refused(PushError::new(e, Some(tensor))),
         };
-        PushCall { session, options: options.clone(), copied: None, owned: None, stage }
+        PushCall { session, options: options.clone(), copied: None, owned: None, delta: None, base: None, stage }
     }
 
     /// Whether it waits for room in the arena.

@@ -40,8 +40,8 @@ pub enum NoDelta {
     TooDense,
     /// The arena has no room for it.
     NoRoom,
-    /// The push goes to a worker of another node.
-    ElsewherePushed,
+    /// The push goes to a worker, whose node gets the whole version.
+    HasTarget,
 }
 
 impl fmt::Display for NoDelta {
@@ -51,7 +51,7 @@ impl fmt::Display for NoDelta {
             NoDelta::OtherLayout => "the base has other tensors, types, shapes or digests",
             NoDelta::TooDense => "too much has changed",
             NoDelta::NoRoom => "the arena has no room for a delta",
-            NoDelta::ElsewherePushed => "the version is pushed to a worker of another node",
+            NoDelta::HasTarget => "the version is pushed to a worker",
         })
     }
 }
@@ -87,7 +87,7 @@ pub(super) fn make(session: &Arc<Session>, push: &mut Push, of: u64) -> (PushedD
 
 fn try_make(session: &Arc<Session>, push: &Push, of: Version, density: &mut Density) -> Result<(Block, Base), NoDelta> {
     if push.to.is_some() {
-        return Err(NoDelta::ElsewherePushed);
+        return Err(NoDelta::HasTarget);
     }
     let base = Base::find(session, &push.key, of).ok_or(NoDelta::NoBase)?;
     if base.push.meta != push.meta {

@@ -10,11 +10,13 @@
 //! - [`bundle`]: the table of many tensors that are published as one version. [`bundle_check`]: its check, in steps.
 //! - [`digests`]: the digests of a version, at the end of its metadata.
 //! - `roster`: questions to rosters of sharded states.
+//! - `deltas`: the deltas of a push, in its record.
 //! - `excerpt`: a part of a version, in requests. `gathered`: ranges of several versions, in one request.
 
 pub mod bundle;
 pub mod bundle_check;
 mod codec;
+mod deltas;
 pub mod digests;
 mod excerpt;
 mod gathered;

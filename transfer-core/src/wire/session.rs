@@ -6,13 +6,13 @@
 
 use super::message::{read_atomic, write_atomic};
 use super::ranges::{ArenaRange, MAX_RANGES};
-use super::{Reader, WireError, Writer, excerpt, gathered, roster};
+use super::{Reader, WireError, Writer, deltas, excerpt, gathered, roster};
 use crate::fabric::FabricKind;
 use crate::memory::{LocalSlice, SegmentId};
 use crate::op::{
-    Announced, Answer, Command, CounterAsk, CounterCommand, CounterPath, CounterReport, DeltaOf, Deltas, Destination,
-    Failure, FailureCode, Fetch, FetchInto, FetchedTensor, Gather, LeaseId, MAX_LANDING_RANGES, MAX_NOTICES,
-    MAX_READERS, MAX_WRONG_DIGEST_BYTES, OpId, Otherwise, Push, Reply, Report, Request, Reserve, TakeBack,
+    Announced, Answer, Command, CounterAsk, CounterCommand, CounterPath, CounterReport, Destination, Failure,
+    FailureCode, Fetch, FetchInto, FetchedTensor, Gather, LeaseId, MAX_LANDING_RANGES, MAX_NOTICES, MAX_READERS,
+    MAX_WRONG_DIGEST_BYTES, OpId, Otherwise, Push, Reply, Report, Request, Reserve, TakeBack,
 };
 use crate::tensor::{Gathered, Key, Name, Retention, Select, Version};
 use crate::trace::TraceContext;
@@ -128,25 +128,6 @@ fn read_announced(r: &mut Reader<'_>) -> Result<Option<Announced>, WireError> {
     }
 }
 
-fn write_deltas(w: &mut Writer, deltas: Deltas) {
-    match deltas {
-        Deltas::None => w.u8(0),
-        Deltas::Follow => w.u8(1),
-        Deltas::Of(DeltaOf { base, base_offset, offset, len }) => {
-            w.u8(2).u64(base.0).u64(base_offset).u64(offset).u64(len)
-        }
-    };
-}
-
-fn read_deltas(r: &mut Reader<'_>) -> Result<Deltas, WireError> {
-    Ok(match r.u8()? {
-        0 => Deltas::None,
-        1 => Deltas::Follow,
-        2 => Deltas::Of(DeltaOf { base: Version(r.u64()?), base_offset: r.u64()?, offset: r.u64()?, len: r.u64()? }),
-        n => return Err(WireError::Value { what: "deltas of a push", value: n.into(), expected: "0 to 2" }),
-    })
-}
-
 fn read_kind(n: u8) -> Result<FabricKind, WireError> {
     FabricKind::from_wire(n).ok_or(WireError::Value { what: "fabric", value: u64::from(n), expected: "1 to 5" })
 }
@@ -225,7 +206,7 @@ pub fn write_command(w: &mut Writer, op: OpId, command: &Command) {
             w.u8(u8::from(p.takeover)).u8(u8::from(p.more_follow)).u32(p.ranges);
             let Announced { notice, count } = p.announced.unwrap_or(NOT_ANNOUNCED);
             w.u16(notice).u64(count);
-            write_deltas(w, p.deltas);
+            deltas::write(w, p.deltas);
             w.u8(u8::try_from(p.readable_by.len()).unwrap_or(u8::MAX));
             for tenant in &p.readable_by {
                 w.text(tenant.as_str());
@@ -425,7 +406,7 @@ fn read_command(kind: u8, r: &mut Reader<'_>) -> Result<Command, WireError> {
                 more_follow: r.flag("whether higher versions follow")?,
                 ranges: read_ranges(r)?,
                 announced: read_announced(r)?,
-                deltas: read_deltas(r)?,
+                deltas: deltas::read(r)?,
                 readable_by: read_readers(r)?,
                 trace: TraceContext::read_last(r)?,
             })

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fabric::AtomicOp;
+use crate::op::{DeltaOf, Deltas};
 use crate::tensor::{
     BodyBox, BodyRange, DType, Excerpt, GatheredPart, Life, MAX_GATHERED_BYTES, Repeat, Rows, Slice, SliceDim,
     SliceRange, TensorMeta, Until,
