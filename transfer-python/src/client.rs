@@ -1,11 +1,10 @@
 //! The client, and its calls.
 
 use crate::buffer::Buffer;
-use crate::connecting::connect;
+use crate::connecting::{Settings, begin, connect};
 use crate::errors::{self, About};
 use crate::fetch_options::{FetchOptions, Proving, Versions, Which, choose};
-use crate::memory::Fetched;
-use crate::memory::Ours;
+use crate::memory::{Fetched, Ours};
 use crate::options::{self, PushOptions};
 use crate::pending::{Pending, going, run};
 use crate::tensor::Tensor;
@@ -16,7 +15,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use transfer_client::{BlockingClient, Error, NodeConfig, PushError, Pushed, TensorMut};
+use transfer_client::{BlockingClient, Error, PushError, Pushed, TensorMut};
 use transfer_memory::forked::ForkGuard;
 
 /// The name, element type, shape and length of a tensor.
@@ -48,9 +47,6 @@ impl Client {
     }
 }
 
-/// The name of the process in a cluster, if it has one, and pairs of a key and a value of a sidecar's settings.
-type Settings = (Option<String>, Vec<(String, String)>);
-
 #[pymethods]
 impl Client {
     #[new]
@@ -66,15 +62,7 @@ impl Client {
         reconnect: bool,
         sidecar: Option<Settings>,
     ) -> PyResult<Client> {
-        let mut begin = match (path, sidecar) {
-            (Some(path), _) => BlockingClient::connect(path),
-            (None, None) => BlockingClient::embedded(),
-            (None, Some((node, settings))) => {
-                let config = node.map_or_else(NodeConfig::default, NodeConfig::new);
-                let config = settings.into_iter().fold(config, |config, (key, value)| config.set(key, value));
-                BlockingClient::embedded_with(config)
-            }
-        };
+        let mut begin = begin(path, sidecar);
         begin = begin.reconnect(reconnect);
         if let Some(name) = name {
             begin = begin.name(name);

@@ -589,8 +589,8 @@ fn read_answer(kind: u8, r: &mut Reader<'_>) -> Result<Answer, WireError> {
         COUNTER_OPENED => Answer::CounterOpened { home: Name::from_bytes(r.text()?)?, identity: r.u64()? },
         COUNTED => Answer::Counted { old: r.u64()?, report: read_counter_report(r)? },
         RELEASED => {
-            let (round, leader) = (r.u64()?, r.flag("whether it was the last to arrive")?);
-            Answer::Released { round, leader, report: read_counter_report(r)? }
+            let leader = "whether it was the last to arrive";
+            Answer::Released { round: r.u64()?, leader: r.flag(leader)?, report: read_counter_report(r)? }
         }
         ROSTER => Answer::Roster(roster::read_answer(r)?),
         n => return Err(unknown_reply(n)),
