@@ -574,8 +574,7 @@ fn read_answer(kind: u8, r: &mut Reader<'_>) -> Result<Answer, WireError> {
         LANDED => Answer::Landed { version: Version(r.u64()?), report: read_report(r)? },
         TORN => {
             let code = FailureCode::from_wire(r.u16()?);
-            let text = String::from_utf8_lossy(r.text()?).into_owned();
-            Answer::Torn { failure: Failure { code, text } }
+            Answer::Torn { failure: Failure { code, text: String::from_utf8_lossy(r.text()?).into_owned() } }
         }
         RESERVED => Answer::Reserved,
         TAKEN_BACK => Answer::TakenBack { version: Version(r.u64()?), pushed: OpId(r.u64()?), offset: r.u64()? },
@@ -583,14 +582,13 @@ fn read_answer(kind: u8, r: &mut Reader<'_>) -> Result<Answer, WireError> {
         FAILED => {
             let code = FailureCode::from_wire(r.u16()?);
             let kept = r.flag("whether the range is still being read")?;
-            let text = String::from_utf8_lossy(r.text()?).into_owned();
-            Answer::Failed { failure: Failure { code, text }, kept }
+            Answer::Failed { failure: Failure { code, text: String::from_utf8_lossy(r.text()?).into_owned() }, kept }
         }
         COUNTER_OPENED => Answer::CounterOpened { home: Name::from_bytes(r.text()?)?, identity: r.u64()? },
         COUNTED => Answer::Counted { old: r.u64()?, report: read_counter_report(r)? },
         RELEASED => {
-            let leader = "whether it was the last to arrive";
-            Answer::Released { round: r.u64()?, leader: r.flag(leader)?, report: read_counter_report(r)? }
+            let (round, leader) = (r.u64()?, r.flag("whether it was the last to arrive")?);
+            Answer::Released { round, leader, report: read_counter_report(r)? }
         }
         ROSTER => Answer::Roster(roster::read_answer(r)?),
         n => return Err(unknown_reply(n)),
