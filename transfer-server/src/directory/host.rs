@@ -337,7 +337,8 @@ impl Attachment {
         let mut state = self.directory.0.state.lock();
         let now = Instant::now();
         if !state.standing.leads(now) {
-            return state.stand_by();
+            // Only this one: the lease may be renewed yet, by an answer that is on its way.
+            return self.outbox.end(Detached::StandsBy);
         }
         let State { registry, outboxes, standing, .. } = &mut *state;
         for item in items {
@@ -366,7 +367,7 @@ impl Attachment {
                 _ => put(outboxes, to, answer),
             });
         }
-        state.settle(now);
+        state.settle();
     }
 
     /// Waits for answers, at most [`MAX_BATCH`] at a time. Cancel-safe.

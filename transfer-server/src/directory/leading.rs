@@ -103,7 +103,7 @@ impl Directory {
         let settling = Some(Settling::new(Instant::now() + SETTLING, awaited));
         state.standing = Standing::Leads { until, settling };
         state.changes += 1;
-        state.settle(Instant::now());
+        state.settle();
     }
 
     /// Goes on answering.
@@ -129,9 +129,9 @@ impl Directory {
     }
 
     /// Ends what is over: the time in which the nodes recite. Returns when to look again.
-    pub(super) fn keep(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn keep(&self) -> Option<Instant> {
         let mut state = self.0.state.lock();
-        state.settle(now);
+        state.settle();
         state.standing.settling().map(|settling| settling.until())
     }
 }
@@ -146,9 +146,14 @@ impl State {
     }
 
     /// Does what has waited, if all nodes have recited or the time for it is over.
-    pub(super) fn settle(&mut self, now: Instant) {
+    pub(super) fn settle(&mut self) {
         let State { registry, outboxes, standing, changes, .. } = self;
-        let Standing::Leads { settling, .. } = standing else { return };
+        // The caller has the lock already, so nobody has waited since.
+        let now = Instant::now();
+        let Standing::Leads { until, settling } = standing else { return };
+        if now >= *until {
+            return;
+        }
         let Some(over) = settling.take_if(|settling| settling.is_over(now)) else { return };
         let missing: Vec<_> = over.awaited().map(ToString::to_string).collect();
         if !missing.is_empty() {

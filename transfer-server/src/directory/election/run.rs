@@ -32,7 +32,7 @@ pub(in crate::directory) async fn run(directory: Directory, others: Vec<(Name, P
                 Effect::StandBy => directory.stand_by(),
             }
         }
-        let due = directory.keep(Instant::now()).map_or(due, |settled| settled.min(due));
+        let due = directory.keep().map_or(due, |settled| settled.min(due));
         tokio::select! {
             () = tokio::time::sleep_until(due) => {}
             () = changed => {}
