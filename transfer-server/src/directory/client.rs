@@ -86,7 +86,8 @@ impl DirectoryClient {
         let (ledger, alone_at) = (Ledger::default(), Some(tokio::time::Instant::now() + places.patience()));
         let leaves = Arc::new(Notify::new());
         let left = leaves.clone();
-        let actor = Actor { places: places.clone(), hello, asked, news, report, ledger, alone_at, leaves: left };
+        let actor =
+            Actor { places: places.clone(), hello, asked, news, report, ledger, alone_at, silent: None, leaves: left };
         tokio::spawn(actor.run());
         DirectoryClient { asks, state, places, leaves }
     }
@@ -203,6 +204,8 @@ struct Actor {
     /// The moment from which this node works without the directory. `None`: it is attached, or works without it
     /// already.
     alone_at: Option<tokio::time::Instant>,
+    /// The host that this node has given up because it said nothing, by its place among all, and when.
+    silent: Option<(usize, Instant)>,
     leaves: Arc<Notify>,
 }
 
@@ -252,10 +255,12 @@ impl Actor {
                 s.why_not.clone_from(&why);
             });
             // Of several hosts one after the other is asked, and then after a pause again.
-            let was_last = self.places.go_on(leader.as_ref());
+            let silent = self.silent.map(|(host, since)| (host, since.elapsed()));
+            let was_last = self.places.go_on(leader.as_ref(), silent);
             let jitter = 0.5 + fastrand::f64() / 2.0;
             self.meanwhile(tokio::time::sleep(pause.mul_f64(jitter))).await?;
-            if was_last {
+            // A host that has ended is named by the others until their promises to it end.
+            if was_last || leader.is_some() {
                 pause = (pause * 2).min(self.longest_pause());
             }
         }
@@ -368,6 +373,7 @@ impl Actor {
                     }
                 }
                 () = at(silence.map(|silence| heard_at + silence)) => {
+                    self.silent = Some((self.places.at(), Instant::now()));
                     return Ok(format!("the host has said nothing for {:?}", silence.unwrap_or_default()));
                 }
                 () = at(overdue) => {

@@ -1,7 +1,7 @@
 //! Where a node looks for the directory: at its one host, or at that of several which leads.
 
 use super::connection::Place;
-use super::election::TAKEOVER;
+use super::election::{LEASE, TAKEOVER};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -38,13 +38,24 @@ impl Places {
         &self.all[at].1
     }
 
-    /// Goes to the host that leads, or to the next one. Returns whether all have been tried.
-    pub(super) fn go_on(&self, leader: Option<&Name>) -> bool {
+    /// Goes to the host that leads, or to the next one. Returns whether all have been tried. For a while it does not go to the one
+    /// that has fallen silent, so long ago: that may take a connection, and answer nothing while another host takes over.
+    pub(super) fn go_on(&self, leader: Option<&Name>, silent: Option<(usize, Duration)>) -> bool {
         let at = self.at.load(Ordering::Relaxed);
+        let avoided = |host, time| silent.is_some_and(|(silent, since)| silent == host && since < time);
         let leads = self.all.iter().position(|(name, _)| name.as_ref() == leader && leader.is_some());
-        let next = leads.unwrap_or((at + 1) % self.all.len());
+        // Who names it after this has promised it since.
+        let leads = leads.filter(|host| !avoided(*host, LEASE));
+        let after = |host| (host + 1) % self.all.len();
+        let next = after(at);
+        let next = leads.unwrap_or(if avoided(next, TAKEOVER) { after(next) } else { next });
         self.at.store(next, Ordering::Relaxed);
-        leads.is_none() && next == 0
+        leads.is_none() && next <= at
+    }
+
+    /// The place among all of where this node is attached, or tries to attach.
+    pub(super) fn at(&self) -> usize {
+        self.at.load(Ordering::Relaxed)
     }
 
     pub(super) fn are_several(&self) -> bool {
@@ -54,5 +65,39 @@ impl Places {
     /// The time after which a node goes on without the directory: longer than another host needs to take over.
     pub(super) fn patience(&self) -> Duration {
         if self.are_several() { DIRECTORY_TIMEOUT + TAKEOVER } else { DIRECTORY_TIMEOUT }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::Directory;
+
+    fn name(text: &str) -> Name {
+        Name::new(text).unwrap()
+    }
+
+    #[test]
+    fn a_host_that_has_fallen_silent_is_not_asked_while_another_one_takes_over() {
+        let there = |host| (name(host), Place::Local(Directory::new(name(host))));
+        let (places, silent) = (Places::among(["a", "b", "c"].map(there)), |ms| Some((0, Duration::from_millis(ms))));
+        let went = |leader: Option<&str>, silent| {
+            let was_last = places.go_on(leader.map(name).as_ref(), silent);
+            (places.at(), was_last)
+        };
+        assert_eq!(
+            [went(None, silent(0)), went(None, silent(50)), went(None, silent(90))],
+            [(1, false), (2, false), (1, true)]
+        );
+        // The others have not noticed yet.
+        assert_eq!(went(Some("a"), silent(100)), (2, false));
+        assert_eq!(went(Some("b"), silent(200)), (1, false));
+        // It leads after all; or it is the last one that this node reaches.
+        assert_eq!(went(Some("a"), silent(2_001)), (0, false));
+        assert_eq!(
+            [went(None, silent(4_000)), went(None, silent(4_000)), went(None, silent(6_000))],
+            [(1, false), (2, false), (0, true)]
+        );
+        assert_eq!(went(None, None), (1, false));
     }
 }
