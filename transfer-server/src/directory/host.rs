@@ -78,7 +78,7 @@ pub(super) struct Election {
 pub(super) struct State {
     pub(super) registry: Registry,
     pub(super) outboxes: HashMap<NodeNo, Arc<Outbox>>,
-    lost: Lost,
+    pub(super) lost: Lost,
     /// The number of the last ping.
     pings: u64,
     pub(super) closed: bool,
@@ -361,7 +361,7 @@ impl Attachment {
                 self.outbox.end(Detached::Left);
             }
             registry.apply(self.node, item, &mut |to, answer| match standing.settling() {
-                Some(settling) if to == self.node && settling.of_node(to) > 0 => {
+                Some(settling) if settling.of_node(to) > 0 => {
                     settling.defer(to, Deferred::Answer(answer));
                 }
                 _ => put(outboxes, to, answer),
@@ -402,6 +402,9 @@ impl Drop for Attachment {
     fn drop(&mut self) {
         let mut state = self.directory.0.state.lock();
         state.outboxes.remove(&self.node);
+        if let Some(settling) = state.standing.settling() {
+            settling.forget(self.node);
+        }
         if let Some(at) = state.registry.detach(self.node)
             && !self.left.load(Ordering::Relaxed)
         {

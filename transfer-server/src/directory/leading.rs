@@ -4,6 +4,7 @@ use super::connection::Place;
 use super::election::{Ballot, Campaign, LEASE, Members, SETTLING, Vote};
 use super::host::{Detached, Directory, State, put};
 use super::item::Answer;
+use super::lost::Lost;
 use super::registry::AttachRefused;
 use super::settling::{Deferred, Settling};
 use super::standing::Standing;
@@ -99,6 +100,8 @@ impl Directory {
         let mut state = self.0.state.lock();
         state.stand_by();
         state.registry = state.registry.begin_again(first);
+        // Whom it lost when it led before may have left another host since.
+        state.lost = Lost::default();
         tracing::info!(host = %self.host(), nodes = awaited.len(), "leads the directory: the nodes recite what they have");
         let settling = Some(Settling::new(Instant::now() + SETTLING, awaited));
         state.standing = Standing::Leads { until, settling };

@@ -50,6 +50,13 @@ impl Settling {
         *self.of_node.entry(node).or_default() += 1;
     }
 
+    /// Drops what has waited for a node, which is detached.
+    pub(super) fn forget(&mut self, node: NodeNo) {
+        if self.of_node.remove(&node).is_some() {
+            self.deferred.retain(|(of, _)| *of != node);
+        }
+    }
+
     /// Returns the number of deferred items and answers of a node.
     pub(super) fn of_node(&self, node: NodeNo) -> usize {
         self.of_node.get(&node).copied().unwrap_or(0)
