@@ -24,7 +24,7 @@ struct Host {
 
 enum Letter {
     Ask { to: usize, from: usize, number: u64, ballot: Ballot },
-    Answer { to: usize, number: u64, vote: Vote },
+    Answer { to: usize, from: usize, number: u64, vote: Vote },
 }
 
 struct World {
@@ -49,6 +49,8 @@ fn name(i: usize) -> Name {
 impl World {
     fn new(seed: u64, count: usize) -> World {
         let (start, rng) = (Instant::now(), Rng::with_seed(seed));
+        // Of the pauses of the hosts.
+        fastrand::seed(seed);
         let members = Members { version: 1, names: vec![name(7)], newest: 5 };
         let mut world = World {
             rng,
@@ -131,7 +133,7 @@ impl World {
             let letter = entry.remove();
             let (to, from) = match &letter {
                 Letter::Ask { to, from, .. } => (*to, *from),
-                Letter::Answer { to, .. } => (*to, *to),
+                Letter::Answer { to, from, .. } => (*to, *from),
             };
             if self.cut[to] || self.cut[from] {
                 continue;
@@ -146,9 +148,9 @@ impl World {
                 Letter::Ask { to, from, number, ballot } => {
                     let now = self.clock(self.hosts[to].rate);
                     let vote = self.hosts[to].campaign.vote(now, &ballot);
-                    self.send(Letter::Answer { to: from, number, vote });
+                    self.send(Letter::Answer { to: from, from: to, number, vote });
                 }
-                Letter::Answer { to, number, vote } => {
+                Letter::Answer { to, number, vote, .. } => {
                     let mut effects = Vec::new();
                     self.hosts[to].campaign.answered(number, vote, &mut effects);
                     self.act(to, effects);
@@ -180,8 +182,9 @@ impl World {
                 let (due, leads) = (self.clock(rate), None);
                 self.hosts.iter_mut().for_each(|host| host.known = 0);
                 self.hosts[i] = Host { campaign, rate, stopped_until: 0, due, leads, known: 0 };
-                // What was on the way to it is lost.
-                self.letters.retain(|_, letter| !matches!(letter, Letter::Answer { to, .. } if *to == i));
+                // What was on the way to it is lost; and what it has answered, because it has forgotten what it heard.
+                self.letters
+                    .retain(|_, letter| !matches!(letter, Letter::Answer { to, from, .. } if *to == i || *from == i));
             }
         }
     }
