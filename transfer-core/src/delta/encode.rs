@@ -62,6 +62,9 @@ pub fn encode(
             return Err(TooDense(sample.density));
         }
     }
+    if head_bytes(len) > limit {
+        return Err(TooDense(Density::default()));
+    }
     let head = head_bytes(len) as usize;
     let mut encoder = Encoder { parts: vec![0; head], ..Encoder::default() };
     let (mut index, mut digest) = (Vec::with_capacity(blocks as usize), Xxh3::new());

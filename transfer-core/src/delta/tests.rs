@@ -106,6 +106,16 @@ fn what_has_changed_too_much_has_no_delta() {
     }
 }
 
+/// Not even where nothing has changed is a delta longer than its limit: that of an empty version would be.
+#[test]
+fn no_delta_is_longer_than_its_limit() {
+    for (len, limit) in [(0, 0), (64, 32), (64, 36)] {
+        let version = vec![7; len];
+        let made = encode_bytes(&version, &version, limit);
+        assert_eq!(made.is_ok(), head_bytes(len as u64) <= limit, "{made:?} for {len} bytes and the limit {limit}");
+    }
+}
+
 /// The bound is H(p) for each element, and 16 bits for each changed one.
 #[test]
 fn deltas_are_nearly_as_short_as_can_be() {
