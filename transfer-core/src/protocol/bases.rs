@@ -9,6 +9,9 @@ use crate::tensor::Key;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
+/// The most versions that are kept. A peer says of which versions deltas may follow, and short ones need no room to speak of.
+const MOST: usize = 1 << 16;
+
 /// The version of each key that a tenant's node has got last from a peer, within a limit of bytes.
 ///
 /// It has a reference to each. Its caller releases what it gives up: the version before, those that exceed the limit, and, before
@@ -56,7 +59,7 @@ impl Bases {
         self.bytes += bytes;
         self.order.insert(self.next, of.clone());
         self.kept.insert(of, Base { held, bytes, place: self.next });
-        while self.bytes > self.limit
+        while (self.bytes > self.limit || self.kept.len() > MOST)
             && let Some(of) = self.order.first_key_value().map(|(_, of)| of.clone())
         {
             given_up.extend(self.give_up(&of));
@@ -95,7 +98,7 @@ mod tests {
     fn newest_versions_are_kept_within_the_limit() {
         let mut bases = Bases::new(100);
         let held = |n: u64| Held { blob: Id::from_u64(n), identity: NonZeroU64::new(n).unwrap() };
-        let of = |link, text| (LinkId(link), Tenant::User(link), Key::new(text).unwrap());
+        let of = |link, text: &str| (LinkId(link), Tenant::User(link), Key::new(text).unwrap());
         assert_eq!(bases.keep(of(1, "a"), held(1), 40), []);
         assert_eq!(bases.keep(of(1, "b"), held(2), 40), []);
         assert_eq!(bases.keep(of(1, "a"), held(3), 40), [held(1).blob]);
@@ -105,5 +108,12 @@ mod tests {
         assert_eq!(bases.give_up_oldest(Tenant::User(2)), None);
         assert_eq!(bases.give_up_all(|link, _| link == LinkId(1)), [held(3).blob]);
         assert_eq!((bases.bytes(), bases.order.len(), bases.may_keep(101)), (0, 0, false));
+        let keep = |n: usize| bases.keep(of(1, &n.to_string()), held(n as u64 + 1), 0);
+        let given_up: Vec<_> = (0..=MOST).flat_map(keep).collect();
+        assert_eq!(
+            (given_up, bases.kept.len()),
+            (vec![held(1).blob], MOST),
+            "empty versions, too, are not kept without end"
+        );
     }
 }
