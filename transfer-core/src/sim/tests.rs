@@ -151,6 +151,7 @@ schedules! {
     late_packets_change_no_version_that_is_made_of_a_delta: Play { deltas: true, late_packets: 50, ..RAILS }, 0;
     // Promise: deltas, seen to fail
     everything_succeeds_while_versions_come_as_deltas: Play { deltas: true, ..CALM }, 0;
+    false_header_ends_its_link_while_versions_come_as_deltas: Play { deltas: true, lies: 10, ..Play::USUAL }, 0;
     rules_hold_while_rails_die: RAILS, 0;
     rules_hold_with_one_key_for_all_grants: Play { one_key: true, ..Play::USUAL }, 0;
     everything_succeeds_with_one_key_and_rails: Play { one_key: true, calm: true, ..RAILS }, 0;

@@ -10,7 +10,7 @@
 //! - `rosters`: sharded states, and the checks of what their rosters say.
 //! - `peering`: how links are made.
 //! - `into`: fetches into the memory of workers.
-//! - `disk`: the ends of writes and reads of disks.
+//! - `disk`: the ends of writes and reads of disks. `deltas`: deltas that are applied.
 //! - `end`: the checks after all workers have gone.
 //! - `references`: which node keeps which segment of a peer.
 //! - `tally`: what a schedule has done.
@@ -22,6 +22,7 @@ mod board;
 mod calls;
 mod content;
 mod counting;
+mod deltas;
 mod directory;
 mod disk;
 mod end;
@@ -46,6 +47,7 @@ use crate::time::Time;
 pub(crate) use board::Board;
 use calls::Call;
 use content::Pushed;
+use deltas::Apply;
 use directory::Directory;
 use disk::Done;
 use peering::Dial;
@@ -150,6 +152,8 @@ enum Happening {
     Redial(usize),
     /// The disk of a node is done.
     Disk(usize, Done),
+    /// A node applies a delta.
+    Apply(usize, Apply),
 }
 
 /// A sidecar.
@@ -400,6 +404,7 @@ impl Cluster {
             Happening::Jump(node) => self.jump(node),
             Happening::Redial(node) => self.redial(node),
             Happening::Disk(node, done) => self.disk_done(node, done),
+            Happening::Apply(node, apply) => return self.apply(node, apply),
         }
         Ok(())
     }
@@ -494,13 +499,7 @@ impl Cluster {
                 Ok(())
             }
             HostAction::Apply { base, delta, to, tag, .. } => {
-                let made = self.nodes[node].memory.apply(&base, delta, to);
-                self.tally.deltas += 1;
-                if let (Err(why), 0) = (&made, self.play.late_packets + self.play.lies) {
-                    return Err(format!("node {node} has a base and an honest delta: {why}"));
-                }
-                let now = self.clock(node);
-                self.nodes[node].driver.node.applied(now, tag, made);
+                self.apply_later(node, Apply { base, delta, to, tag });
                 Ok(())
             }
             HostAction::SpillWrite { id, from, .. } => {
