@@ -1,8 +1,9 @@
 //! Versions that come as deltas of ones that are kept here.
 //!
 //! The delta lands like any version. It is applied beside its base, never in it: workers may be reading that. While this is done
-//! the request goes on, so fetches of the same may join, and its end gives up the result. Nothing waits for room with the base in
-//! hand: where there is none for the result, or where anything else is not as it should be, the version is asked for as a whole.
+//! the request goes on, so fetches of the same may join, and its end gives up the result. Nothing waits for room for the
+//! result, and a request that waits for a slot loses its base when a waiter finds no room: without a base, without room for the
+//! result, or where anything else is not as it should be, the version is asked for as a whole.
 
 use crate::delta::NotApplied;
 use crate::fabric::LinkId;
