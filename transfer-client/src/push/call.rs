@@ -328,6 +328,8 @@ impl Call for PushCall<'_> {
             if let Some(of) = self.options.delta_of {
                 let (delta, new) = make(&self.session, &mut push, of);
                 (self.delta, made) = (Some(delta), new);
+                // That took its time, and the sidecar counts from now on.
+                push.timeout = limit.saturating_duration_since(Instant::now());
             }
             self.base = made.base;
             let call = OneCall::new(self.session.clone(), Command::Push(push), started, limit).lending(held);
