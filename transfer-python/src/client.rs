@@ -6,7 +6,7 @@ use crate::errors::{self, About};
 use crate::fetch_options::{FetchOptions, Proving, Versions, Which, choose};
 use crate::memory::{Fetched, Ours};
 use crate::options::{self, PushOptions};
-use crate::pending::{Pending, going, run};
+use crate::pending::{Pending, going, going_push, run};
 use crate::tensor::Tensor;
 use crate::{counters, dtype, exchange, fetches, in_place, into, sharded, state_into, streams, table, taken};
 use parking_lot::Mutex;
@@ -285,10 +285,11 @@ impl Client {
         options: &Bound<'_, PyDict>,
     ) -> PyResult<Pending> {
         let (options, handle) = (PushOptions::read(options)?, self.handle(py)?);
-        let tensor = buffer.get().take(py, aliases)?;
+        let (tensor, is_long) = (buffer.get().take(py, aliases)?, options.reads_all());
         let push = options.apply(handle.push_tensor(key, tensor));
         let (about, buffer) = ((key.to_owned(), Instant::now()), buffer.unbind());
-        Ok(Pending::new(going(push.begin(), move |py, result| pushed(py, result, &about, copied, Some(&buffer)))))
+        let finish = move |py: Python<'_>, result| pushed(py, result, &about, copied, Some(&buffer));
+        Ok(Pending::new(going_push(push.begin(), is_long, finish)))
     }
 
     fn _push_table(
@@ -300,8 +301,9 @@ impl Client {
     ) -> PyResult<Pending> {
         let (options, handle) = (PushOptions::read(options)?, self.handle(py)?);
         let push = py.detach(|| handle.push_table(key, rows.schema(), rows.batches()));
-        let (about, push) = ((key.to_owned(), Instant::now()), options.apply(push));
-        Ok(Pending::new(going(push.begin(), move |py, result| pushed(py, result, &about, 0, None))))
+        let (about, is_long) = ((key.to_owned(), Instant::now()), options.reads_all());
+        let push = options.apply(push).begin();
+        Ok(Pending::new(going_push(push, is_long, move |py, result| pushed(py, result, &about, 0, None))))
     }
 
     /// Pushes these buffers as one version. `copied` bytes of them were copied there before. Either all buffers are

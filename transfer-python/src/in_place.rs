@@ -5,7 +5,7 @@ use crate::buffer::Buffer;
 use crate::client::{Client, about_of, pushed};
 use crate::memory::Ours;
 use crate::options::PushOptions;
-use crate::pending::{Pending, going};
+use crate::pending::{Pending, going, going_push};
 use crate::{dtype, errors, options};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -64,11 +64,12 @@ pub(crate) fn push_held(
         }
     }
     let named = tensors.iter().filter_map(|(name, at)| Some((name, frozen.get(*at)?)));
+    let is_long = options.reads_all();
     let push = options.apply(handle.push_bundle(key, named));
     let about = (key.to_owned(), Instant::now());
     let buffers: Vec<_> = buffers.iter().map(|buffer| buffer.clone().unbind()).collect();
     let mut frozen = Ours::new(frozen, guard);
-    Ok(Pending::new(going(push.begin(), move |py, result| {
+    Ok(Pending::new(going_push(push.begin(), is_long, move |py, result| {
         drop(frozen.take());
         if result.is_err() {
             // Those that a reader may have stay as they are.

@@ -234,6 +234,11 @@ impl PushOptions {
         Ok(read)
     }
 
+    /// Whether the push reads all of its memory before it is sent.
+    pub(crate) fn reads_all(&self) -> bool {
+        self.digest.is_some() || self.delta_of.is_some()
+    }
+
     pub(crate) fn apply(self, push: Push<'static, BlockingClient>) -> Push<'static, BlockingClient> {
         let mut push = push.timeout(self.timeout);
         if let Some(version) = self.version {

@@ -38,6 +38,8 @@ pub(crate) trait Going: Send {
 struct Op<T, F> {
     begun: Begun<'static, T>,
     finish: Option<F>,
+    /// Its first step computes for long, which the other threads of Python do not wait for.
+    is_long: bool,
 }
 
 impl<T: Send, F: FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send> Op<T, F> {
@@ -51,13 +53,18 @@ impl<T: Send, F: FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send> Op<T, F> {
 
 impl<T: Send, F: FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send> Going for Op<T, F> {
     fn poll(&mut self, py: Python<'_>, waker: &Waker) -> ControlFlow<PyResult<Py<PyAny>>, Instant> {
-        match self.begun.poll(waker) {
+        let begun = &mut self.begun;
+        let step = if self.is_long { py.detach(|| begun.poll(waker)) } else { begun.poll(waker) };
+        match step {
             ControlFlow::Break(value) => ControlFlow::Break(self.finish(py, value)),
             ControlFlow::Continue(at) => ControlFlow::Continue(at),
         }
     }
 
     fn look(&mut self, py: Python<'_>) -> Option<PyResult<Py<PyAny>>> {
+        if self.is_long {
+            return self.wait_only(py, Duration::ZERO);
+        }
         let value = self.begun.wait_only(Duration::ZERO)?;
         Some(self.finish(py, value))
     }
@@ -85,7 +92,16 @@ pub(crate) fn going<T: Send + 'static>(
     begun: Begun<'static, T>,
     finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
 ) -> Box<dyn Going> {
-    Box::new(Op { begun, finish: Some(finish) })
+    Box::new(Op { begun, finish: Some(finish), is_long: false })
+}
+
+/// As [`going`], for a push: one with digests or a delta reads all of its memory before it is sent.
+pub(crate) fn going_push<T: Send + 'static>(
+    begun: Begun<'static, T>,
+    is_long: bool,
+    finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+) -> Box<dyn Going> {
+    Box::new(Op { begun, finish: Some(finish), is_long })
 }
 
 /// Waits for a call on this thread. If the handler of a signal raises, the wait ends and the call is given up.

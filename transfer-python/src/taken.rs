@@ -4,7 +4,7 @@ use crate::buffer::Buffer;
 use crate::client::pushed;
 use crate::memory::Ours;
 use crate::options::PushOptions;
-use crate::pending::{Pending, going};
+use crate::pending::{Pending, going_push};
 use pyo3::prelude::*;
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,10 +38,11 @@ pub(crate) fn push_bundle(
     options: PushOptions,
 ) -> PyResult<Pending> {
     let frozen = take_all(py, &buffers, aliases)?;
+    let is_long = options.reads_all();
     let push = options.apply(handle.push_bundle(key, names.into_iter().zip(&frozen)));
     let (about, buffers) = ((key.to_owned(), Instant::now()), buffers.into_iter().map(Bound::unbind));
     let mut taken = Ours::new(buffers.zip(frozen).collect::<Vec<_>>(), guard);
-    Ok(Pending::new(going(push.begin(), move |py, result| {
+    Ok(Pending::new(going_push(push.begin(), is_long, move |py, result| {
         if result.is_err() {
             put_back(taken.take());
         }
