@@ -410,6 +410,8 @@ impl IntoMemory {
                 Ok(Report { copied: report.copied + copied, ..report })
             }
             Outcome::Elsewhere { lease, found: tensor } => {
+                // Those of which nothing has landed in place are written now, too.
+                self.written.lock().extend(beside.landings().map(|(place, _)| place));
                 let (version, report, is_part) = (tensor.version, tensor.report, tensor.is_part);
                 let body = Body::new::<BundleError>(lease, &tensor)?;
                 if table_of(&body, &tensor)? != **table {
