@@ -398,7 +398,7 @@ impl IntoMemory {
             }
         };
         let opened: Vec<_> = call.opened().collect();
-        match self.land(io, call, silent).await? {
+        match self.land(io, call, silent).await {
             Outcome::Landed { beside, report, .. } => {
                 self.written.lock().extend(opened);
                 let now = beside.metadata().and_then(|bytes| BundleTable::read(&bytes).ok());
@@ -433,12 +433,7 @@ impl IntoMemory {
     }
 
     /// Waits until a request has ended, and nobody can write into the memory for it any more.
-    async fn land(
-        &self,
-        io: &Io,
-        mut call: LandingCall,
-        silent: impl Future<Output = Error>,
-    ) -> Result<Outcome, Error> {
+    async fn land(&self, io: &Io, mut call: LandingCall, silent: impl Future<Output = Error>) -> Outcome {
         let _open = Open::new(&self.open);
         let (mut silent, mut is_silent, mut is_cancelled) = (pin!(silent), None, false);
         let ended = poll_fn(|cx| {
@@ -462,8 +457,8 @@ impl IntoMemory {
         .await;
         let outcome = call.conclude(&io.session(), ended);
         match (outcome, is_silent) {
-            (Outcome::Failed { is_torn: false, .. }, Some(silent)) => Err(silent),
-            (outcome, _) => Ok(outcome),
+            (Outcome::Failed { is_torn, .. }, Some(error)) => Outcome::Failed { error, is_torn },
+            (outcome, _) => outcome,
         }
     }
 
