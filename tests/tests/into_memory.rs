@@ -211,6 +211,8 @@ fn nothing_lands_in_an_arena_that_a_restarted_sidecar_has_taken_back() {
     let (pusher, far) = (connect(scene.a().socket(), "pusher"), connect(scene.b().socket(), "far"));
     pusher.push_tensor("w", numbers(&pusher, 256, 5)).call().expect("pushed");
     far.fetch("w").into(empty(&far, 256)).call().expect("it lands");
+    let mut waits = far.fetch("nobody").into(empty(&far, 256)).begin();
+    assert!(waits.wait(Duration::ZERO).is_none(), "nobody pushes it");
     scene.nodes[1].kill();
     scene.nodes[1].restart();
     scene.b().until("the reader is back", |s| s.sessions.len() == 1);
@@ -219,6 +221,9 @@ fn nothing_lands_in_an_arena_that_a_restarted_sidecar_has_taken_back() {
     assert_eq!(fetched.landing(), Landing::ReturnedArena);
     check_copies(&fetched);
     assert!(has(fetched.tensor(), 5));
-    drop((fetched, pusher, far));
+    // Nobody can know what has landed of this one by now, so the tensor does not come back as if it was as before.
+    let (e, tensor) = waits.wait(Duration::from_secs(20)).expect("it ends").expect_err("it is over").into_parts();
+    assert!(matches!(e, Error::SidecarGone(_)) && tensor.is_none(), "{e}");
+    drop((fetched, waits, pusher, far));
     scene.end();
 }

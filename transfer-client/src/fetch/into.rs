@@ -283,6 +283,7 @@ impl FetchIntoCall {
                 failed(targets, Error::DestinationTorn(Box::new(TornDestination { key, tensors, error })))
             }
             Outcome::Failed { error, is_torn: false } => failed(targets, error),
+            Outcome::Lost { error } => Err(FetchIntoError::new(error, None)),
         }
     }
 

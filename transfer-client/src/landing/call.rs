@@ -73,6 +73,8 @@ pub(crate) enum Outcome {
     Elsewhere { lease: Arc<Lease>, found: FetchedTensor },
     /// It has failed. If it `is_torn`, what was to land in place may be half new.
     Failed { error: Error, is_torn: bool },
+    /// The session has ended, or the sidecar has not answered. What was to land in place may be half new, and be written still.
+    Lost { error: Error },
 }
 
 impl LandingCall {
@@ -141,12 +143,12 @@ impl LandingCall {
 
     /// Makes what has come of the sidecar's answer.
     pub(crate) fn conclude(self, session: &Arc<Session>, ended: Ended) -> Outcome {
-        let LandingCall { call, mut beside, memory } = self;
-        // What was not sent was not lent.
-        drop(call);
+        let LandingCall { mut call, mut beside, memory } = self;
         let Answered { answer, destination, op, .. } = match ended {
             Ok(answered) => answered,
-            Err(error) => return Outcome::Failed { error, is_torn: false },
+            // What was not sent was not lent.
+            Err(error) if call.take_held().is_some() => return Outcome::Failed { error, is_torn: false },
+            Err(error) => return Outcome::Lost { error },
         };
         destination.into_iter().for_each(|lent| session.free_destination(lent));
         let unasked = |is_torn| Outcome::Failed { error: SessionEnd::Unasked { op: op.0 }.into(), is_torn };

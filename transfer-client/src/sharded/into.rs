@@ -151,7 +151,7 @@ fn of_places(wanted: Option<Vec<Wanted>>, places: &[Place]) -> Result<Vec<Wanted
 fn finish(into: Arc<IntoMemory>, key: &Key, result: Result<(u64, Report), Error>) -> Fetched {
     // The flow has ended, and with it all other owners.
     let Ok(into) = Arc::try_unwrap(into) else { return Err(FetchIntoError::new(cancelled_unsent(), None)) };
-    let IntoMemory { targets, written, landings, .. } = into;
+    let IntoMemory { targets, written, landings, is_lost, .. } = into;
     match result {
         Ok((version, report)) => {
             let names = targets.places().iter().map(|place| place.name.clone());
@@ -171,7 +171,8 @@ fn finish(into: Arc<IntoMemory>, key: &Key, result: Result<(u64, Report), Error>
                     Error::DestinationTorn(Box::new(TornDestination { key, tensors, error }))
                 }
             };
-            Err(FetchIntoError::new(error, targets.close()))
+            let tensors = if is_lost.into_inner() { None } else { targets.close() };
+            Err(FetchIntoError::new(error, tensors))
         }
     }
 }
@@ -245,6 +246,8 @@ pub(super) struct IntoMemory {
     /// Whether what is under way is to end: one request has failed, or the caller has given up.
     stops: AtomicBool,
     gives_up: AtomicBool,
+    /// Whether a request has ended without an answer: it may still write into the memory.
+    is_lost: AtomicBool,
     /// The number of requests that land in the memory.
     open: AtomicUsize,
 }
@@ -269,6 +272,7 @@ impl IntoMemory {
             landings,
             stops: AtomicBool::new(false),
             gives_up: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
             open: AtomicUsize::new(0),
         }
     }
@@ -406,12 +410,12 @@ impl IntoMemory {
                     return Err(other_layout(key));
                 }
                 let copied = beside.copy(&self.targets)?;
+                // Those of which nothing has landed in place are written now, too.
+                self.written.lock().extend(beside.landings().map(|(place, _)| place));
                 beside.landings().for_each(|(place, landing)| self.note(place, landing));
                 Ok(Report { copied: report.copied + copied, ..report })
             }
             Outcome::Elsewhere { lease, found: tensor } => {
-                // Those of which nothing has landed in place are written now, too.
-                self.written.lock().extend(beside.landings().map(|(place, _)| place));
                 let (version, report, is_part) = (tensor.version, tensor.report, tensor.is_part);
                 let body = Body::new::<BundleError>(lease, &tensor)?;
                 if table_of(&body, &tensor)? != **table {
@@ -427,6 +431,10 @@ impl IntoMemory {
                 if is_torn {
                     self.written.lock().extend(opened);
                 }
+                Err(error)
+            }
+            Outcome::Lost { error } => {
+                self.is_lost.store(true, Ordering::Relaxed);
                 Err(error)
             }
         }

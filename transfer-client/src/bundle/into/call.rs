@@ -346,6 +346,10 @@ impl FetchBundleIntoCall {
                 }
                 self.failed(error)
             }
+            Outcome::Lost { error } => {
+                self.targets = None;
+                self.failed(error)
+            }
         }
     }
 
