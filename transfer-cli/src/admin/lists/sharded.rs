@@ -17,11 +17,14 @@ use transfer_terminal::units::{bytes, count, counted};
 /// How long the layout of a state is waited for. One of which no version is whole has none.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A state, and the layout of its newest version, if one is whole.
+/// A state, and the layout of its newest version, or why there is none to be shown.
 pub(super) struct State {
     key: String,
-    layout: Option<ShardedLayout>,
+    layout: Result<ShardedLayout, String>,
 }
+
+/// Why there is no layout where nothing is wrong.
+const NOT_WHOLE: &str = "no version is whole";
 
 impl Show for State {
     type Entry = State;
@@ -29,9 +32,12 @@ impl Show for State {
     const HEADINGS: &'static [&'static str] = &["key", ">version", "global tensors", ">size", ">ranks", "nodes"];
 
     fn row(State { key, layout }: &State) -> Vec<String> {
-        let Some(layout) = layout else {
-            let none = || "-".to_owned();
-            return vec![key.clone(), none(), "no version is whole".to_owned(), none(), none(), none()];
+        let layout = match layout {
+            Ok(layout) => layout,
+            Err(why) => {
+                let none = || "-".to_owned();
+                return vec![key.clone(), none(), why.clone(), none(), none(), none()];
+            }
         };
         let tensors = match &layout.tensors[..] {
             [GlobalLayout { name, meta, .. }] => format!("{name} {meta}"),
@@ -49,7 +55,11 @@ impl Show for State {
     }
 
     fn json(State { key, layout }: &State) -> Value {
-        let Some(layout) = layout else { return json!({ "key": key, "version": null }) };
+        let layout = match layout {
+            Ok(layout) => layout,
+            Err(why) if why == NOT_WHOLE => return json!({ "key": key, "version": null }),
+            Err(why) => return json!({ "key": key, "version": null, "error": why }),
+        };
         let tensor = |GlobalLayout { name, meta, .. }: &GlobalLayout| json!({ "name": name, "dtype": meta.dtype().name(), "shape": meta.shape().dims() });
         json!({
             "key": key, "version": layout.version, "tensors": layout.tensors.iter().map(tensor).collect::<Vec<_>>(),
@@ -58,7 +68,7 @@ impl Show for State {
     }
 
     fn bytes(state: &State) -> Option<u64> {
-        state.layout.as_ref().map(len_bytes)
+        state.layout.as_ref().ok().map(len_bytes)
     }
 }
 
@@ -100,8 +110,14 @@ pub(super) async fn run(list: &Tensors) -> Result<(), Error> {
         let mut keys = keys.into_iter().peekable();
         while let Some(key) = keys.next() {
             let layout = match client.sharded_layout(&key).timeout(PATIENCE).await {
-                Ok(layout) => Some(layout),
-                Err(e) if matches!(e.failure_code(), Some(FailureCode::Deadline | FailureCode::UnknownKey)) => None,
+                Ok(layout) => Ok(layout),
+                Err(e) if matches!(e.failure_code(), Some(FailureCode::Deadline | FailureCode::UnknownKey)) => {
+                    Err(NOT_WHOLE.to_owned())
+                }
+                // Such as that of another tenant. The others are listed all the same.
+                Err(e) if e.failure_code().is_some() || matches!(e, transfer_client::Error::Sharded(_)) => {
+                    Err(e.to_string())
+                }
                 Err(source) => return Err(Error::Call { what: "fetch the layout of", key, source }),
             };
             if !shown.add(vec![State { key, layout }]) {
