@@ -61,6 +61,10 @@ fn sharded_states_are_listed_with_their_global_tensors() {
     let two = ["w", "v"]
         .map(|name| Shard::new(name, [2], [0], BundleTensor::from_slice([2], &[1_u16; 2]).expect("its length")));
     ranks[3].push_shards("two", 1, Rank { rank: 0, world_size: 1 }, two).call().expect("pushed");
+    // Its shards are there, and its key is that of a tensor by now.
+    let mixed = [Shard::new("w", [2], [0], BundleTensor::from_slice([2], &[1_u8; 2]).expect("its length"))];
+    ranks[3].push_shards("mixed", 1, Rank { rank: 0, world_size: 1 }, mixed).call().expect("pushed");
+    ranks[3].push_slice("mixed", [1], &[1_u8]).call().expect("pushed");
     let list = |node: &Sidecar, options: &[&str]| {
         let socket = node.socket().to_string_lossy().into_owned();
         Ctl::of(node, &[&["tensors", "--sharded", "--socket", &socket], options].concat()).ends(0, &[])
@@ -75,13 +79,14 @@ fn sharded_states_are_listed_with_their_global_tensors() {
     assert!(text.contains("2 sharded states") && !text.contains("rank-") && !text.contains("two"), "{text}");
     let json = list(scene.a(), &["--cluster", "--json"]).json_lines();
     let keys: Vec<_> = json.iter().map(|state| state["key"].as_str().unwrap_or_default()).collect();
-    assert_eq!(keys, ["jobs/half", "policy", "two"]);
-    assert_eq!(json[0]["version"], serde_json::Value::Null);
+    assert_eq!(keys, ["jobs/half", "mixed", "policy", "two"]);
+    assert_eq!((&json[0]["version"], &json[0]["error"]), (&serde_json::Value::Null, &serde_json::Value::Null));
+    assert!(json[1]["error"].as_str().is_some_and(|why| why.contains("mixed")), "{}", json[1]);
     let expected = serde_json::json!({
         "key": "policy", "version": 3, "tensors": [{ "name": "w", "dtype": "u32", "shape": [400, 600] }], "len_bytes": 960_000,
         "ranks": 4, "nodes": ["a", "b"], "unproved": 0,
     });
-    assert_eq!(json[1], expected);
+    assert_eq!(json[2], expected);
     let text = list(scene.b(), &["--limit", "1"]).text();
     assert!(text.contains("1 sharded state") && text.contains("there are more"), "{text}");
     drop(ranks);
