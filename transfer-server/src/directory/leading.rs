@@ -96,7 +96,7 @@ impl Directory {
 
     /// Begins to answer, with an empty registry.
     pub(super) fn lead(&self, until: Instant, awaited: BTreeSet<Name>, newest: u64) {
-        let first = unix_nanos(SystemTime::now()).max(newest.saturating_add(UNKNOWN_ENTRIES));
+        let first = unix_nanos(SystemTime::now()).max(newest.saturating_add(UNKNOWN_ENTRIES).min(u64::MAX / 2));
         let mut state = self.0.state.lock();
         state.stand_by();
         state.registry = state.registry.begin_again(first);

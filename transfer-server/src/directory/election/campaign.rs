@@ -133,7 +133,8 @@ impl Campaign {
     }
 
     fn hear_term(&mut self, term: u64) {
-        if self.voter.believes(term) {
+        // It has to be able to go beyond that.
+        if self.voter.believes(term.saturating_add(1)) {
             self.told = self.told.max(term);
         }
     }

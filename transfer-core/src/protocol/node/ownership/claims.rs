@@ -69,8 +69,13 @@ impl Ownership<'_> {
         let Some((id, owner)) = found.and_then(|id| Some((id, self.keys.record(id)?.owner()))) else {
             return self.claimed_for_nobody(key, &result);
         };
-        if let (Ok(entered), true) = (&result, !matches!(owner, Owner::Nobody)) {
-            self.keys.enter(id, *entered);
+        if let Ok(entered) = result {
+            match owner {
+                Owner::Nobody => {}
+                // A recital that got no answer: what an earlier directory has entered is still so.
+                Owner::Session(_) | Owner::Landed(_) | Owner::Outlived(_) if entered == 0 => {}
+                _ => self.keys.enter(id, entered),
+            }
         }
         let Some(owner) = self.keys.record(id).map(Record::owner) else { return };
         match owner {
