@@ -57,6 +57,7 @@ impl Cluster {
                 coming.push(worker);
             }
         }
+        self.workers.iter_mut().for_each(|w| w.closing = w.closing.filter(|(at, _)| *at != node));
         // Messages to and from the dead sidecar are lost with it.
         let agenda = std::mem::take(&mut self.agenda);
         for (at, what) in agenda {

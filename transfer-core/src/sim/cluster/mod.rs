@@ -568,7 +568,12 @@ impl Cluster {
                 }
             }
             Control::Event(_) => {}
-            Control::SessionClosed { worker, .. } => self.tell_directory(node, directory::Said::WorkerDown(worker)),
+            Control::SessionClosed { worker, session, .. } => {
+                self.workers
+                    .iter_mut()
+                    .for_each(|w| w.closing = w.closing.filter(|closing| *closing != (node, session)));
+                self.tell_directory(node, directory::Said::WorkerDown(worker));
+            }
             Control::Claim(claim) => self.tell_directory(node, directory::Said::Claim(claim)),
             Control::Directory(request) => {
                 match &request {

@@ -132,6 +132,7 @@ pub(super) fn cluster(seed: u64, rng: &mut SmallRng, play: Play) -> Cluster {
             node: if i < node_count { i } else { c.rng.random_range(0..node_count) },
             domain: Tenant::User(c.rng.random_range(0..domains)),
             session: None,
+            closing: None,
             arena: None,
             ops: BTreeMap::new(),
             leases: BTreeMap::new(),

@@ -25,6 +25,8 @@ pub(super) struct Worker {
     pub(super) node: usize,
     pub(super) domain: Tenant,
     pub(super) session: Option<SessionId>,
+    /// The session that has ended, until its node has said so, and that node.
+    pub(super) closing: Option<(usize, SessionId)>,
     pub(super) arena: Option<Arena>,
     pub(super) ops: BTreeMap<OpId, Asked>,
     pub(super) leases: BTreeMap<u64, Lease>,
@@ -133,6 +135,10 @@ impl Cluster {
     pub(super) fn ask_to_connect(&mut self, worker: usize) {
         if !self.ending {
             let (node, name) = (self.workers[worker].node, self.workers[worker].name.clone());
+            // A sidecar reserves the name first, so the end of its last session is said before.
+            if self.workers[worker].closing.is_some_and(|(at, _)| at == node) {
+                return self.later(self.now + self.delay, Happening::Connect(worker));
+            }
             self.tell_directory(node, Said::WorkerUp(name, worker));
         }
     }
@@ -192,6 +198,7 @@ impl Cluster {
             self.counting_failed(&asked.what, None);
         }
         self.world.note(|| format!("{} is gone", self.workers[worker].name));
+        self.workers[worker].closing = Some((node, session));
         self.nodes[node].driver.node.session_closed(now, session, why);
         if !self.ending {
             // Sometimes the worker comes back at another node, unless another worker has its name. Two workers of one
