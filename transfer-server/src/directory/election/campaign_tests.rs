@@ -106,7 +106,7 @@ impl World {
                 Effect::Lead { until, awaited, newest } => {
                     self.hosts[i].leads = Some(until);
                     self.elected += 1;
-                    // Whoever led before has told more than half of the hosts. Those that were restarted since may not know it.
+                    // The host that led before has told more than half of the hosts. A restarted host has forgotten it.
                     let was_known = self.hosts.iter().any(|host| host.known > 0);
                     assert!(!was_known || awaited.contains(&name(7)) && newest >= 5, "{awaited:?} {newest}");
                 }
