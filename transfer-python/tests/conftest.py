@@ -84,6 +84,16 @@ def start_two(tmp_path_factory: pytest.TempPathFactory, *arguments: str) -> tupl
     return a, b
 
 
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Sidecar, Sidecar]]:
+    """The sidecars of two nodes."""
+    # Nothing is read by reference, so everything moves.
+    a, b = start_two(tmp_path_factory, "--shm", "off")
+    yield a, b
+    b.stop()
+    a.stop()
+
+
 def until(what: str, is_so: Any) -> Any:
     """Waits until something is so. Answers what it was."""
     give_up = time.monotonic() + GIVE_UP

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import transferd as td
-from conftest import Sidecar, start_two
-
-
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory) -> Iterator[tuple[Sidecar, Sidecar]]:
-    """The sidecars of two nodes."""
-    # Nothing is read by reference, so everything moves.
-    a, b = start_two(tmp_path_factory, "--shm", "off")
-    yield a, b
-    b.stop()
-    a.stop()
+from conftest import Sidecar
 
 
 def weights(version: int) -> np.ndarray:
