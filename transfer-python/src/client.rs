@@ -11,15 +11,12 @@ use crate::tensor::Tensor;
 use crate::{counters, dtype, exchange, fetches, in_place, into, sharded, state_into, streams, table, taken};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use transfer_client::{BlockingClient, Error, PushError, Pushed, TensorMut};
 use transfer_memory::forked::ForkGuard;
-
-/// The name, element type, shape and length of a tensor.
-type Described<'py> = (String, &'static str, Bound<'py, PyTuple>, u64);
 
 /// A session with the sidecar of this node.
 #[pyclass(frozen, subclass, module = "transferd._native")]
@@ -337,12 +334,9 @@ impl Client {
     }
 
     /// The names, element types and shapes of a bundle's tensors, as they were when parts of it were fetched last.
-    fn _bundle_layout<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Option<Vec<Described<'py>>>> {
+    fn _bundle_layout<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Option<Vec<fetches::Described<'py>>>> {
         let Some(layout) = self.handle(py)?.bundle_layout(key) else { return Ok(None) };
-        let described = |(name, meta): (String, transfer_client::TensorMeta)| {
-            Ok((name, dtype::name(meta.dtype()), PyTuple::new(py, meta.shape().dims())?, meta.len_bytes()))
-        };
-        layout.into_iter().map(described).collect::<PyResult<_>>().map(Some)
+        layout.into_iter().map(|tensor| fetches::described(py, tensor)).collect::<PyResult<_>>().map(Some)
     }
 
     /// Fetches tensors of a bundle, or slices of them, into parts of buffers: what `_fetch_bundle` returns of the others, and for

@@ -7,13 +7,22 @@ use crate::pending::{Going, Pending, going};
 use crate::report::Report;
 use crate::state_into::{self, Places, Target};
 use crate::tensor::Tensor;
-use crate::{errors, slices};
+use crate::{dtype, errors, slices};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 use std::sync::Arc;
 use std::time::Instant;
-use transfer_client::{BlockingClient, Error, Fetch, FetchBundleInto, FetchedBundle, FetchedSlices, MemoryView, Slice};
+use transfer_client::{
+    BlockingClient, Error, Fetch, FetchBundleInto, FetchedBundle, FetchedSlices, MemoryView, Slice, TensorMeta,
+};
 use transfer_memory::forked::ForkGuard;
+
+/// The name, element type, shape and length of a tensor.
+pub(crate) type Described<'py> = (String, &'static str, Bound<'py, PyTuple>, u64);
+
+pub(crate) fn described<'py>(py: Python<'py>, (name, meta): (String, TensorMeta)) -> PyResult<Described<'py>> {
+    Ok((name, dtype::name(meta.dtype()), PyTuple::new(py, meta.shape().dims())?, meta.len_bytes()))
+}
 
 /// Begins a fetch of a tensor, or of a slice of it.
 pub(crate) fn tensor(

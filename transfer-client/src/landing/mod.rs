@@ -13,5 +13,5 @@ mod view;
 pub(crate) use call::{Asking, Beside, LandingCall, Outcome, Piece};
 pub use how::Landing;
 pub(crate) use scatter::MIN_RUN_BYTES;
-pub(crate) use targets::{Place, Targets, ViewOf, Viewed};
+pub(crate) use targets::{LandingPlace, Targets, ViewOf, Viewed};
 pub use view::MemoryView;

@@ -29,7 +29,7 @@ pub(crate) enum Viewed {
 
 /// Where something of this name belongs: in this one of the caller's tensors.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct LandingPlace {
     pub(crate) name: String,
     pub(crate) tensor: usize,
     pub(crate) view: MemoryView,
@@ -39,7 +39,7 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Targets {
     tensors: Vec<Target>,
-    places: Vec<Place>,
+    places: Vec<LandingPlace>,
     by_name: HashMap<String, usize>,
 }
 
@@ -73,7 +73,7 @@ impl Targets {
     }
 
     /// All places, in an order that does not change.
-    pub(crate) fn places(&self) -> &[Place] {
+    pub(crate) fn places(&self) -> &[LandingPlace] {
         &self.places
     }
 
@@ -145,7 +145,7 @@ impl<'a> Writer<'a> {
 }
 
 /// The places in these tensors.
-fn places(tensors: &BundleMut, views: &[ViewOf]) -> Result<Vec<Place>, Error> {
+fn places(tensors: &BundleMut, views: &[ViewOf]) -> Result<Vec<LandingPlace>, Error> {
     let mut by_name = HashMap::with_capacity(tensors.len());
     for (at, (name, _)) in tensors.iter().enumerate() {
         if by_name.insert(name, at).is_some() {
@@ -168,10 +168,16 @@ fn places(tensors: &BundleMut, views: &[ViewOf]) -> Result<Vec<Place>, Error> {
     for (at, (name, tensor)) in tensors.iter().enumerate() {
         let first = places.len();
         match viewed.get(&at) {
-            None => places.push(Place { name: name.to_owned(), tensor: at, view: MemoryView::whole(tensor.meta()) }),
+            None => {
+                places.push(LandingPlace { name: name.to_owned(), tensor: at, view: MemoryView::whole(tensor.meta()) })
+            }
             Some(views) => {
                 for ViewOf { name, view, .. } in views {
-                    places.push(Place { name: name.clone(), tensor: at, view: resolve(view, name, tensor.meta())? });
+                    places.push(LandingPlace {
+                        name: name.clone(),
+                        tensor: at,
+                        view: resolve(view, name, tensor.meta())?,
+                    });
                 }
             }
         }
@@ -179,7 +185,9 @@ fn places(tensors: &BundleMut, views: &[ViewOf]) -> Result<Vec<Place>, Error> {
     }
     let mut named = HashMap::with_capacity(places.len());
     match places.iter().find(|place| named.insert(place.name.as_str(), ()).is_some()) {
-        Some(Place { name, .. }) => Err(invalid(format!("{name:?} is fetched into two parts of tensors; name one"))),
+        Some(LandingPlace { name, .. }) => {
+            Err(invalid(format!("{name:?} is fetched into two parts of tensors; name one")))
+        }
         None => Ok(places),
     }
 }
@@ -196,7 +204,7 @@ fn resolve(view: &Viewed, name: &str, of: &TensorMeta) -> Result<MemoryView, Err
 }
 
 /// Checks that no byte belongs to two of these parts of one tensor.
-fn check_apart(places: &[Place]) -> Result<(), Error> {
+fn check_apart(places: &[LandingPlace]) -> Result<(), Error> {
     let mut spans: Vec<_> = places.iter().filter_map(|place| Some((place.view.bytes()?, &place.name))).collect();
     spans.sort_unstable_by_key(|(bytes, _)| bytes.offset());
     // Those before that reach into one.

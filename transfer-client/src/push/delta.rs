@@ -9,8 +9,8 @@ use transfer_core::op::{DeltaOf, Deltas, Push};
 use transfer_core::tensor::Version;
 use transfer_memory::arena::Block;
 
-/// A delta is made if it is at most this part of its version.
-const MOST: u64 = 2;
+/// A delta is at most as long as its version divided by this.
+const MIN_SAVING: u64 = 2;
 
 /// The delta of a push that asked for one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,7 @@ fn try_make(session: &Arc<Session>, push: &Push, of: Version, density: &mut Dens
     let (arena, len) = (session.arena(), push.meta.len_bytes());
     let old = PushedBytes::new(arena, base.push.offset, &base.push.meta, base.push.ranges);
     let new = PushedBytes::new(arena, push.offset, &push.meta, push.ranges);
-    let made = encode(len, |at, to| old.read(at, to), |at, to| new.read(at, to), len / MOST);
+    let made = encode(len, |at, to| old.read(at, to), |at, to| new.read(at, to), len / MIN_SAVING);
     let made = made.map_err(|TooDense(found)| {
         *density = found;
         NoDelta::TooDense

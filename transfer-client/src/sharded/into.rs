@@ -8,7 +8,7 @@ use crate::error::{BundleError, Error, TornDestination};
 use crate::fetch::{FetchIntoError, FetchOptions, FetchedInto, is_by_reference};
 use crate::gathered::Body;
 use crate::landing::{
-    Asking, Landing, LandingCall, MIN_RUN_BYTES, MemoryView, Outcome, Place, Targets, ViewOf, Viewed,
+    Asking, Landing, LandingCall, LandingPlace, MIN_RUN_BYTES, MemoryView, Outcome, Targets, ViewOf, Viewed,
 };
 use crate::request::flow::{Flow, Io};
 use crate::request::{AnyClient, Call, Request, RequestCall};
@@ -127,7 +127,7 @@ impl FetchShardedIntoCall {
 }
 
 /// What is wanted, if each of it has a place, and each place is for something that is wanted.
-fn of_places(wanted: Option<Vec<Wanted>>, places: &[Place]) -> Result<Vec<Wanted>, Error> {
+fn of_places(wanted: Option<Vec<Wanted>>, places: &[LandingPlace]) -> Result<Vec<Wanted>, Error> {
     let Some(wanted) = wanted else {
         return Ok(places.iter().map(|place| Wanted { name: place.name.clone(), slice: None }).collect());
     };

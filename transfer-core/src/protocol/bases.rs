@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
 /// The most versions that are kept. A peer says of which versions deltas may follow, and short ones need no room to speak of.
-const MOST: usize = 1 << 16;
+const MAX_BASES: usize = 1 << 16;
 
 /// The version of each key that a tenant's node has got last from a peer, within a limit of bytes.
 ///
@@ -59,7 +59,7 @@ impl Bases {
         self.bytes += bytes;
         self.order.insert(self.next, of.clone());
         self.kept.insert(of, Base { held, bytes, place: self.next });
-        while (self.bytes > self.limit || self.kept.len() > MOST)
+        while (self.bytes > self.limit || self.kept.len() > MAX_BASES)
             && let Some(of) = self.order.first_key_value().map(|(_, of)| of.clone())
         {
             given_up.extend(self.give_up(&of));
@@ -109,10 +109,10 @@ mod tests {
         assert_eq!(bases.give_up_all(|link, _| link == LinkId(1)), [held(3).blob]);
         assert_eq!((bases.bytes(), bases.order.len(), bases.may_keep(101)), (0, 0, false));
         let keep = |n: usize| bases.keep(of(1, &n.to_string()), held(n as u64 + 1), 0);
-        let given_up: Vec<_> = (0..=MOST).flat_map(keep).collect();
+        let given_up: Vec<_> = (0..=MAX_BASES).flat_map(keep).collect();
         assert_eq!(
             (given_up, bases.kept.len()),
-            (vec![held(1).blob], MOST),
+            (vec![held(1).blob], MAX_BASES),
             "empty versions, too, are not kept without end"
         );
     }

@@ -15,7 +15,7 @@ use transfer_proto::v1;
 use transfer_terminal::units::{bytes, count, counted};
 
 /// How long the layout of a state is waited for. One of which no version is whole has none.
-const PATIENCE: Duration = Duration::from_secs(2);
+const LAYOUT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A state, and the layout of its newest version, or why there is none to be shown.
 pub(super) struct State {
@@ -109,7 +109,7 @@ pub(super) async fn run(list: &Tensors) -> Result<(), Error> {
         let client = list.worker.connect(0).await?;
         let mut keys = keys.into_iter().peekable();
         while let Some(key) = keys.next() {
-            let layout = match client.sharded_layout(&key).timeout(PATIENCE).await {
+            let layout = match client.sharded_layout(&key).timeout(LAYOUT_TIMEOUT).await {
                 Ok(layout) => Ok(layout),
                 Err(e) if matches!(e.failure_code(), Some(FailureCode::Deadline | FailureCode::UnknownKey)) => {
                     Err(NOT_WHOLE.to_owned())

@@ -9,7 +9,7 @@ use crate::digest::{Proof, Proving};
 use crate::error::{BundleError, Error, TornDestination};
 use crate::fetch::{FetchIntoError, FetchOptions, FetchedInto, Tensor, is_by_reference};
 use crate::gathered::Body;
-use crate::landing::{Asking, Beside, Landing, LandingCall, MIN_RUN_BYTES, Outcome, Place, Targets, ViewOf};
+use crate::landing::{Asking, Beside, Landing, LandingCall, LandingPlace, MIN_RUN_BYTES, Outcome, Targets, ViewOf};
 use crate::request::{Call, RequestCall, Watched};
 use crate::session::{ANSWER_GRACE, Ended, Lease, OneCall, Session, cancelled_unsent, deadline};
 use std::collections::HashSet;
@@ -122,7 +122,7 @@ impl FetchBundleIntoCall {
         let without = self.places().iter().find(|place| !named.contains(place.name.as_str()));
         let placed: HashSet<&str> = self.places().iter().map(|place| place.name.as_str()).collect();
         let text = match (without, wanted.iter().find(|wanted| !placed.contains(wanted.name.as_str()))) {
-            (Some(Place { name, .. }), _) => {
+            (Some(LandingPlace { name, .. }), _) => {
                 format!("there is a tensor to fetch {name:?} into, and no slice of that is asked for")
             }
             (None, Some(Wanted { name, .. })) => {
@@ -133,7 +133,7 @@ impl FetchBundleIntoCall {
         Err(Failure::new(FailureCode::Invalid, text).into())
     }
 
-    fn places(&self) -> &[Place] {
+    fn places(&self) -> &[LandingPlace] {
         self.targets.as_ref().map_or(&[], Targets::places)
     }
 
@@ -156,7 +156,7 @@ impl FetchBundleIntoCall {
     /// Whether there may be a run that is long enough to land in place. Short ones may be neighbours.
     fn may_land(&self) -> bool {
         let Some(targets) = &self.targets else { return false };
-        let is_one_run = |(at, place): (usize, &Place)| {
+        let is_one_run = |(at, place): (usize, &LandingPlace)| {
             let bytes = place.view.bytes().filter(|bytes| targets.is_own(at) && bytes.repeats().is_empty());
             bytes.map(|bytes| bytes.len_bytes())
         };
@@ -462,7 +462,7 @@ impl FetchBundleIntoCall {
         let (version, mut report) = found.head();
         let by_reference = is_by_reference(&report);
         let Some(targets) = &self.targets else { return self.failure(cancelled_unsent()) };
-        let fit = |place: &Place| {
+        let fit = |place: &LandingPlace| {
             let slice = found.get(&place.name)?;
             check_fits(&place.name, slice.meta(), place.view.meta())
         };
