@@ -19,7 +19,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-use transfer_core::op::{Command, CommittedRank, Failure, FailureCode, RankCommit, RosterAnswer, RosterAsk};
+use transfer_core::op::{
+    Command, CommittedRank, Failure, FailureCode, RankCommit, RosterAnswer, RosterAsk, digest_of_ranks,
+};
 use transfer_core::tensor::{Digest, Key, TensorName, Version};
 
 /// The pause before it is looked again whether versions have ended.
@@ -313,14 +315,14 @@ async fn commit(
             }
             answer => answer.inspect_err(|e| was_refused = never_counts(e.failure_code()))?,
         };
-        let RosterAnswer::Committed { is_last, whole, ranks } = answer else {
+        let RosterAnswer::Committed { is_last, whole, .. } = answer else {
             return Err(
                 Failure::new(FailureCode::Unknown, format!("the roster of state {key:?} answers {answer:?}")).into()
             );
         };
         pushing.know_whole(whole.map(|version| version.0));
         match is_last {
-            true => make_whole(&io, &connection, &key, &of, ranks).await,
+            true => make_whole(&io, &connection, &key, &of).await,
             false => Ok(Made::NotYet),
         }
     };
@@ -339,7 +341,7 @@ async fn commit(
         // A commit that waits for the others stays when the time is over.
         made = match roster::until_whole(&io, &key, restart, version, Some(rank)).await? {
             Awaited::Whole { .. } => Ok(Made::Whole { unproved: None }),
-            Awaited::Publish(ranks) => make_whole(&io, &connection, &key, &of, ranks).await,
+            Awaited::Publish => make_whole(&io, &connection, &key, &of).await,
         };
         if matches!(made, Ok(Made::NotYet)) {
             io.sleep_until(Instant::now() + pause).await;
@@ -359,13 +361,7 @@ enum Made {
 
 /// Checks that the ranks have all of each tensor and the same of each box, and publishes the manifest. Another worker does, if a rank has
 /// changed meanwhile.
-async fn make_whole(
-    io: &Io,
-    connection: &Arc<Connection>,
-    key: &Key,
-    of: &RankPush,
-    digest: u64,
-) -> Result<Made, Error> {
+async fn make_whole(io: &Io, connection: &Arc<Connection>, key: &Key, of: &RankPush) -> Result<Made, Error> {
     let ranks = match roster::ranks(io, key, of.version, of.rank.world_size).await {
         Err(e) if e.failure_code() == Some(FailureCode::VersionGone) => return Ok(Made::NotYet),
         ranks => ranks?,
@@ -404,6 +400,8 @@ async fn make_whole(
         }
         published => published?,
     }
+    // Of the ranks in the manifest: those of the roster may be others by now, or the same ones as before again.
+    let digest = digest_of_ranks(ranks.iter().map(CommittedRank::digested));
     let question = RosterAsk::Published { version: Version(of.version), ranks: digest };
     match roster::ask_until(io, key, question).await {
         Ok(_) => Ok(Made::Whole { unproved: Some(unproved) }),

@@ -105,8 +105,8 @@ fn looked(answer: Result<RosterAnswer, Error>) -> Option<Looked> {
 pub(super) enum Awaited {
     /// This one is whole, of versions that have begun with this restart.
     Whole { restart: u64, version: u64 },
-    /// All ranks have committed it, and the worker that had to publish it was lost with the roster's last home. The digest of the ranks.
-    Publish(u64),
+    /// All ranks have committed it, and the worker that had to publish it was lost with the roster's last home.
+    Publish,
 }
 
 /// Waits until a version or a later one is whole, also while the home of the roster changes. A reader, which has no rank, asks from time
@@ -124,7 +124,7 @@ pub(super) async fn until_whole(
         Ok(RosterAnswer::State { restart, whole, .. }) => {
             Ok(Awaited::Whole { restart, version: whole.map_or(version, |whole| whole.0) })
         }
-        Ok(RosterAnswer::Committed { ranks, .. }) => Ok(Awaited::Publish(ranks)),
+        Ok(RosterAnswer::Committed { .. }) => Ok(Awaited::Publish),
         Ok(answer) => Err(unexpected(key, &answer)),
         Err(e) if is_late(&e) && (rank.is_some() || io.left(RETRY_INTERVAL) < RETRY_INTERVAL) => {
             Err(not_whole(io, key, version, e).await)

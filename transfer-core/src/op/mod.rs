@@ -18,7 +18,9 @@ pub use request::{
     Announced, Command, CounterAsk, CounterCommand, DeltaOf, Deltas, Fetch, FetchInto, Gather, MAX_NOTICES,
     MAX_READERS, MAX_WRONG_DIGEST_BYTES, Push, Request, Reserve, TakeBack, announced_ticket,
 };
-pub use roster::{CommittedRank, MAX_LISTED_RANKS, MAX_WORLD_SIZE, RankCommit, RosterAnswer, RosterAsk};
+pub use roster::{
+    CommittedRank, MAX_LISTED_RANKS, MAX_WORLD_SIZE, RankCommit, RosterAnswer, RosterAsk, digest_of_ranks,
+};
 
 /// The number that a worker gives one of its operations. The answer names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -29,7 +29,7 @@ pub enum RosterAsk {
     Published {
         /// The version.
         version: Version,
-        /// The digest of its ranks, from [`RosterAnswer::Committed`].
+        /// The [digest](digest_of_ranks) of the ranks that its manifest has. Those of the roster may have changed since, or its home.
         ranks: u64,
     },
     /// List the ranks that have committed a version, in order, from this one on. Answered by [`RosterAnswer::Ranks`].
@@ -122,6 +122,27 @@ pub struct CommittedRank {
     pub layout: u64,
     /// The node where its shards lie.
     pub node: Name,
+}
+
+/// Returns the digest of all ranks of a version, in their order: FNV-1a of their numbers, instances, layouts and nodes.
+#[must_use]
+pub fn digest_of_ranks<'a>(ranks: impl IntoIterator<Item = (u32, u64, u64, &'a Name)>) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for (rank, instance, layout, node) in ranks {
+        let numbers = rank.to_le_bytes().into_iter().chain(instance.to_le_bytes()).chain(layout.to_le_bytes());
+        for byte in numbers.chain(node.as_str().bytes()) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+    hash
+}
+
+impl CommittedRank {
+    /// Returns what [`digest_of_ranks`] takes.
+    #[must_use]
+    pub fn digested(&self) -> (u32, u64, u64, &Name) {
+        (self.rank, self.instance, self.layout, &self.node)
+    }
 }
 
 /// What a roster answers.

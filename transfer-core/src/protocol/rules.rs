@@ -89,4 +89,6 @@ pub(crate) enum Broken {
     SendsDeltasToAll,
     /// Does not say to the next home of a sharded state what its workers have committed.
     ForgetsCommits,
+    /// Lets the commit of a rank take the place of one that the same worker has made at another node, whichever is the later.
+    ReplacesMovedRanks,
 }

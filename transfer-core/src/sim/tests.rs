@@ -203,7 +203,7 @@ fn first_that_notices(how: Play, seeds: Range<u64>) -> Option<(u64, String)> {
 
 /// The broken rules, the schedules that notice them, and the range of seeds. Where hundreds of the first seeds notice nothing, it
 /// begins behind most of them, because these two tests took most of the time of all here. docs/protocol.md lists the rules.
-const MISTAKES: [(Broken, Play, Range<u64>); 26] = [
+const MISTAKES: [(Broken, Play, Range<u64>); 27] = [
     (Broken::DeliversBeforeRevoke, Play { late_packets: 50, ..Play::USUAL }, 0..1000),
     (Broken::SkipsQuarantine, Play::USUAL, 0..1000),
     (Broken::ReturnsBeforeClosed, Play { into: true, ..Play::USUAL }, 0..1000),
@@ -228,6 +228,7 @@ const MISTAKES: [(Broken, Play, Range<u64>); 26] = [
     (Broken::PublishesOtherRanks, Play { rosters: true, ..Play::USUAL }, 0..1000),
     (Broken::ForgetsHolds, Play { rosters: true, ..CALM }, 0..1000),
     (Broken::AcceptsOlderRestarts, Play { rosters: true, ..Play::USUAL }, 0..1000),
+    (Broken::ReplacesMovedRanks, Play { rosters: true, ..Play::USUAL }, 15_800..17_800),
     (Broken::ForgetsCommits, Play { rosters: true, ..RESTARTS }, 0..1000),
     (Broken::SendsDeltasToAll, Play { deltas: true, ..Play::USUAL }, 0..1000),
 ];

@@ -134,8 +134,24 @@ impl Counters {
         let answered = roster.ask(name, who, ask);
         let settles_at = roster.settles_at();
         self.wake(settles_at);
-        self.answer_all(answered);
+        self.answer_all(key, answered);
         self.forget_unused(key);
+    }
+
+    /// Handles the directory's answer about where a worker is.
+    pub(crate) fn located(&mut self, tenant: Tenant, worker: &Name, node: Option<&Name>) {
+        let of_tenant = |entry: &Entry| matches!(entry, Entry::Home(Home { what: What::Roster(_), tenant: of, .. }) if *of == tenant);
+        let mut keys: Vec<Key> =
+            self.by_key.iter().filter_map(|(key, entry)| of_tenant(entry).then(|| key.clone())).collect();
+        keys.sort_unstable();
+        for key in keys {
+            let Some((_, name)) = key.reserved_for() else { continue };
+            let Some(Entry::Home(Home { what: What::Roster(roster), .. })) = self.by_key.get_mut(&key) else {
+                continue;
+            };
+            let answered = roster.located(name, worker, node);
+            self.answer_all(&key, answered);
+        }
     }
 
     /// Hears what a node recites. What cannot be, or has no room, is lost: its version ends with the next one.
@@ -146,7 +162,7 @@ impl Counters {
         }
         let Some(Entry::Home(Home { what: What::Roster(roster), .. })) = self.by_key.get_mut(key) else { return };
         let answered = roster.recite(name, now, node, ask);
-        self.answer_all(answered);
+        self.answer_all(key, answered);
     }
 
     /// Looks again at what waits at a roster that is settled by now.
@@ -154,11 +170,16 @@ impl Counters {
         let Some((_, name)) = key.reserved_for() else { return };
         let Some(Entry::Home(Home { what: What::Roster(roster), .. })) = self.by_key.get_mut(key) else { return };
         let answered = roster.settle(name, now);
-        self.answer_all(answered);
+        self.answer_all(key, answered);
         self.forget_unused(key);
     }
 
-    fn answer_all(&mut self, answered: Vec<Answered>) {
+    /// Answers what a roster has decided, and asks the directory for the workers that it has to know of.
+    fn answer_all(&mut self, key: &Key, answered: Vec<Answered>) {
+        if let Some(Entry::Home(Home { what: What::Roster(roster), tenant, .. })) = self.by_key.get_mut(key) {
+            let tenant = *tenant;
+            self.effects.extend(roster.take_unasked().into_iter().map(|worker| Effect::Locate(tenant, worker)));
+        }
         for Answered { waiter, result } in answered {
             match (waiter, result) {
                 (Waiter::Local(id), Ok(answer)) => self.end(id, Outcome::Roster(answer)),

@@ -9,7 +9,7 @@
 //! - `op`: operations of workers: their requests, their stages, and their outcomes.
 //! - `claims`: the homes of names, and the handling of the directory's answers.
 //! - `words`: the values of the counters that live here, and the operations on them.
-//! - `barrier`: the waiters that have arrived at a barrier. `roster`: the ranks that have committed versions of a sharded state. `unfinished`: a version there that is not whole.
+//! - `barrier`: the waiters that have arrived at a barrier. `roster`: the ranks that have committed versions of a sharded state.
 //! - `home`: counters and barriers that live here: operations of workers, requests of peers, grants.
 //! - `recital`: what this node knows of rosters, for their next homes.
 //! - `away`: counters and barriers that live elsewhere: requests to peers, and operations on their words.
@@ -23,7 +23,6 @@ mod recital;
 mod roster;
 #[cfg(test)]
 mod tests;
-mod unfinished;
 mod words;
 
 pub(super) use home::Request;
@@ -127,6 +126,8 @@ pub(super) enum Effect {
     Send(LinkId, u32, Body),
     /// Send a request with this index. Its key and its tenant must first be numbered on the link.
     Ask(LinkId, u32, Asked),
+    /// Ask the directory for this tenant at which node the worker is; [`Counters::located`] follows.
+    Locate(Tenant, Name),
     /// Tell a peer, which holds a grant of this counter's word or recites to this roster, that it does not live here.
     TellEnded(LinkId, Key),
     /// The peer broke the contract.

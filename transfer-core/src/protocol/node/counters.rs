@@ -7,6 +7,7 @@ use crate::fabric::{AtomicOp, FabricKind, LinkId, WorkId};
 use crate::memory::LocalSlice;
 use crate::op::{Answer, CounterAsk, CounterCommand, CounterReport, Failure, FailureCode, OpId, RosterAsk};
 use crate::protocol::counters::{Asked, AskedFor, Counters, Effect, Outcome, Request, Route};
+use crate::protocol::directory::DirectoryRequest;
 use crate::protocol::ids::{OperationId, SessionId};
 use crate::protocol::links::Out;
 use crate::protocol::sessions::{CounterOp, Op, OpKind};
@@ -124,6 +125,10 @@ impl Counting<'_> {
             }
             Effect::Send(link, index, body) => sending!(self).send(link, Role::Counter, index, body),
             Effect::Ask(link, index, asked) => self.ask_home(link, index, asked),
+            Effect::Locate(tenant, worker) => {
+                let tenant = self.config.tenants.name(tenant);
+                self.actions.ask_directory(DirectoryRequest::ResolveWorker { worker, tenant });
+            }
             Effect::TellEnded(link, key) => {
                 let [name] = sending!(self).number(link, [&Name::from(key)]);
                 sending!(self).send(link, Role::Counter, 0, Body::CounterEnded { name });

@@ -8,8 +8,8 @@ mod checks;
 
 use super::Cluster;
 use super::worker::{What, Worker};
-use crate::op::{Command, CounterAsk, CounterCommand, Failure, FailureCode, OpId, RankCommit, Request};
-use crate::op::{RosterAnswer, RosterAsk};
+use crate::op::{Command, CommittedRank, CounterAsk, CounterCommand, Failure, FailureCode, OpId, RankCommit, Request};
+use crate::op::{RosterAnswer, RosterAsk, digest_of_ranks};
 use crate::protocol::Tenant;
 use crate::tensor::{Key, Name, Version};
 use rand::Rng;
@@ -139,6 +139,8 @@ pub(super) struct Question {
     held: Vec<(usize, OpId)>,
     /// Ranks whose commits of the version were answered before.
     committed: Vec<(u32, u64)>,
+    /// The homes of the state when it was asked.
+    homes: BTreeSet<u64>,
     digest: u64,
     manifest: Ranks,
 }
@@ -322,11 +324,18 @@ impl Cluster {
         let state = self.state(worker);
         let (floor, epoch) = (state.seen, state.answered_epoch);
         let has_home = self.workers[worker].rank.has_home;
+        let homes = self.homes_of(of);
         let question =
-            Question { ask: ask.clone(), version, epoch, floor, has_home, held, committed, digest, manifest };
+            Question { ask: ask.clone(), version, epoch, floor, has_home, held, committed, homes, digest, manifest };
         let op = self.ask(worker, What::Roster(Box::new(question)), timeout);
         let name = Name::new(&name_of(of)).unwrap();
         self.command(worker, op, Command::Counter(CounterCommand { name, ask: CounterAsk::Roster(ask), timeout }));
+    }
+
+    /// The identities of the rosters of a state.
+    fn homes_of(&self, of: Tenant) -> BTreeSet<u64> {
+        let rosters = self.nodes.iter().flat_map(|node| node.driver.node.rosters());
+        rosters.filter(|(key, ..)| is_of(key, of)).map(|(_, identity, _)| identity).collect()
     }
 
     /// The holds of a worker that have not ended. Those count that were begun when the state had its home.
@@ -344,7 +353,7 @@ impl Cluster {
         let What::Roster(question) = self.ended(worker, op)? else {
             return Err(format!("{op:?} is answered by a roster, and asked none"));
         };
-        let Question { ask, version, epoch, floor, held, committed, digest, manifest, .. } = *question;
+        let Question { ask, version, epoch, floor, held, committed, homes, digest, manifest, .. } = *question;
         match (ask, answer) {
             (RosterAsk::Commit(commit), RosterAnswer::Committed { is_last, whole, ranks }) => {
                 self.check_whole(worker, floor, (commit.restart, whole))?;
@@ -370,7 +379,10 @@ impl Cluster {
                 if digest != 0 {
                     let is_all = next.is_none() && found.len() == world_size as usize && world_size > 0;
                     match is_all {
-                        true => self.workers[worker].rank.next = Next::Publish(digest, found),
+                        true => {
+                            let digest = digest_of_ranks(ranks.iter().map(CommittedRank::digested));
+                            self.workers[worker].rank.next = Next::Publish(digest, found);
+                        }
                         false => self.go_on(worker),
                     }
                 }
@@ -381,7 +393,11 @@ impl Cluster {
                 self.is_whole(worker, version, manifest)
             }
             (RosterAsk::Missing { .. }, RosterAnswer::Missing { first, .. }) => {
-                self.check_missing(worker, version, &committed, &first)
+                // A home that was made meanwhile may have been asked before this node knew that the one before was lost.
+                match self.homes_of(self.workers[worker].domain).is_subset(&homes) {
+                    true => self.check_missing(worker, version, &committed, &first),
+                    false => Ok(()),
+                }
             }
             (RosterAsk::UntilWhole { .. }, RosterAnswer::State { restart, whole, .. }) => {
                 self.check_whole(worker, floor, (restart, whole))?;
@@ -484,6 +500,8 @@ impl Cluster {
         let What::Roster(question) = what else { return false };
         match (&question.ask, code) {
             (RosterAsk::Commit(_), FailureCode::VersionNotRising | FailureCode::VersionGone) => true,
+            // Its worker has moved, or the directory does not hear its node.
+            (RosterAsk::Commit(_), FailureCode::KeyOwned) => !self.play.calm,
             (RosterAsk::Published { .. } | RosterAsk::UntilWhole { .. }, FailureCode::VersionGone) => true,
             (RosterAsk::Ranks { .. }, FailureCode::VersionGone) => true,
             // Some end before they have begun.

@@ -17,6 +17,9 @@ impl Node {
             DirectoryNews::Located { key, node, sequence } => fetching!(self).located(now, &key, &node, sequence),
             DirectoryNews::WorkerLocated { worker, tenant, node } => {
                 ownership!(self).worker_located(now, (&worker, &tenant), node.as_ref());
+                if let Some(tenant) = self.config.tenants.called(tenant.as_str()) {
+                    counting!(self).count(now, |counters| counters.located(tenant, &worker, node.as_ref()));
+                }
             }
         }
     }

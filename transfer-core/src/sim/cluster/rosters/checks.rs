@@ -78,8 +78,8 @@ impl Cluster {
     /// Checks all rosters where they live.
     pub(in crate::sim::cluster) fn check_rosters(&mut self) -> Result<(), String> {
         for node in &self.nodes {
-            // Twice as many at the next home, which hears of those of the one before.
-            let most = if self.play.restarts { 2 } else { 1 };
+            // Twice as many at the next home, and where a link was lost: nodes recite what they have committed.
+            let most = if self.play.calm { 1 } else { 2 };
             for (key, identity, roster) in node.driver.node.rosters() {
                 let Some((_, state)) = self.rosters.states.iter().find(|(of, _)| is_of(&key, **of)) else { continue };
                 if roster.unfinished.len() as u64 > node.config.limits.unfinished_versions * most {

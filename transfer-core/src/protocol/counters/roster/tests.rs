@@ -90,6 +90,35 @@ fn first_commit_of_a_rank_counts_and_the_other_learns_its_worker() {
     assert_eq!(roster.commits(), 1);
 }
 
+/// Commits from another node, under the same name, and returns the answers that the directory's two answers lead to.
+fn moved(roster: &mut Roster, commit: RankCommit, at: Option<&str>) -> Vec<Answered> {
+    let who = Asker { node: Name::new("other").unwrap(), ..asker(3) };
+    assert!(roster.ask(NAME, who, RosterAsk::Commit(commit)).is_empty(), "the directory is asked first");
+    let (worker, at) = (Name::new("rank-0").unwrap(), at.map(|at| Name::new(at).unwrap()));
+    assert_eq!(roster.take_unasked(), std::slice::from_ref(&worker));
+    let early = roster.located(NAME, &worker, Some(&Name::new("other").unwrap()));
+    assert!(early.is_empty(), "this may be the answer to an earlier question");
+    assert_eq!(roster.take_unasked(), std::slice::from_ref(&worker));
+    roster.located(NAME, &worker, at.as_ref())
+}
+
+// Promise: one-rank-one-commit, seen to fail
+#[test]
+fn commit_of_a_worker_that_has_moved_counts_where_the_directory_says_it_is() {
+    let again = RankCommit { instance: 9, ..commit(7, 0, 2) };
+    let mut roster = roster();
+    committed(&mut roster, commit(7, 0, 2)).unwrap();
+    let late = moved(&mut roster, again.clone(), Some("node")).pop().unwrap().result.unwrap_err();
+    assert_eq!(late.code, FailureCode::KeyOwned);
+    assert!(late.text.contains("\"rank-0\"") && late.text.contains("is at node \"node\""), "{late}");
+    let unknown = moved(&mut roster, again.clone(), None).pop().unwrap().result.unwrap_err();
+    assert_eq!(unknown.code, FailureCode::Busy);
+    assert_eq!(roster.contents().unfinished[&Version(7)][&0], commit(7, 0, 2).instance);
+    moved(&mut roster, again, Some("other")).pop().unwrap().result.unwrap();
+    assert_eq!(roster.contents().unfinished[&Version(7)][&0], 9);
+    assert_eq!((roster.commits(), roster.waiting()), (1, 0));
+}
+
 #[test]
 fn rank_that_is_replaced_after_the_last_commit_makes_another_manifest() {
     let mut roster = roster();

@@ -4,8 +4,11 @@
 //! When one becomes whole, all earlier ones that are not whole end. So at most
 //! [`Limits::unfinished_versions`](crate::protocol::Limits) versions are kept, and a commit of another one waits.
 
+mod commit;
+mod relocations;
+mod unfinished;
+
 use super::barrier::Waiter;
-use super::unfinished::{Committed, Unfinished};
 use crate::op::{CommittedRank, Failure, FailureCode, MAX_LISTED_RANKS, MAX_WORLD_SIZE};
 use crate::op::{RankCommit, RosterAnswer, RosterAsk};
 use crate::protocol::rules::{Broken, Rules};
@@ -13,9 +16,12 @@ use crate::protocol::snapshot::UnfinishedVersion;
 use crate::tensor::{Name, Version};
 use crate::time::Time;
 use crate::wire::roster::{MAX_LIST_BYTES, rank_bytes};
+use commit::Committing;
+use relocations::Relocations;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
+use unfinished::{Committed, Unfinished};
 
 /// The most commits that all rosters of one node hold. Those of one tenant may hold three quarters of them.
 pub(super) const MAX_COMMITS: usize = 1 << 18;
@@ -50,6 +56,7 @@ pub(super) struct Roster {
     whole_digest: u64,
     unfinished: BTreeMap<Version, Unfinished>,
     waiting: Vec<Waiting>,
+    relocations: Relocations,
     holds: Vec<(Waiter, Version)>,
     /// When it was made, perhaps in the place of one that was lost with its home.
     made_at: Time,
@@ -100,6 +107,7 @@ impl Roster {
             whole_digest: 0,
             unfinished: BTreeMap::new(),
             waiting: Vec::new(),
+            relocations: Relocations::default(),
             holds: Vec::new(),
             made_at: now,
             has_published: false,
@@ -204,9 +212,10 @@ impl Roster {
             return self.waiting.push(Waiting { who, ask });
         }
         let result = match &ask {
-            RosterAsk::Commit(commit) => match self.commit(name, &who, commit, answered) {
-                Some(result) => result,
-                None => return self.waiting.push(Waiting { who, ask }),
+            RosterAsk::Commit(commit) => match self.commit(name, &who, commit, false, answered) {
+                Committing::Answer(result) => result,
+                Committing::WaitsForRoom => return self.waiting.push(Waiting { who, ask }),
+                Committing::Moves(worker) => return self.relocations.add(who, commit.clone(), worker),
             },
             RosterAsk::UntilWhole { restart, version, rank } => self.until_whole(name, *restart, *version, *rank),
             // Nobody asks so.
@@ -232,78 +241,6 @@ impl Roster {
             RosterAsk::Hold { version } => return self.holds.push((who.waiter, *version)),
         };
         answered.push(Answered { waiter: who.waiter, result });
-    }
-
-    /// Commits. `None` if it has to wait until another version is whole.
-    fn commit(
-        &mut self,
-        name: &str,
-        who: &Asker,
-        commit: &RankCommit,
-        answered: &mut Vec<Answered>,
-    ) -> Option<Result<RosterAnswer, Failure>> {
-        let RankCommit { version, rank, world_size, restart, instance, layout, .. } = *commit;
-        let invalid = |text: String| Some(Err(Failure::new(FailureCode::Invalid, text)));
-        if !(1..=MAX_WORLD_SIZE).contains(&world_size) || rank >= world_size {
-            return invalid(format!(
-                "rank {rank} of {world_size} of state {name:?}: a state has 1 to {MAX_WORLD_SIZE} ranks, counted from 0"
-            ));
-        }
-        if restart > self.restart {
-            self.begin_again(name, restart, answered);
-        } else if restart < self.restart && !self.rules.breaks(Broken::AcceptsOlderRestarts) {
-            let newer = self.restart;
-            let text = format!(
-                "restart {restart} of rank {rank} of state {name:?} is older than restart {newer}, with which its versions have begun again; the \
-                 ranks of one attempt all say the same number, and those of the next a higher one"
-            );
-            return Some(Err(Failure::new(FailureCode::VersionGone, text)));
-        }
-        let own = self.unfinished.get(&version).and_then(|unfinished| unfinished.ranks.get(&rank));
-        let is_again = own.is_some_and(|own| own.instance == instance);
-        if self.whole == Some(version) && self.whole_ranks.get(&rank) == Some(&instance) {
-            // Its answer was lost, and the others have made the version whole meanwhile.
-            return Some(Ok(RosterAnswer::Committed { is_last: false, whole: self.whole, ranks: 0 }));
-        }
-        if let Some(whole) = self.whole.filter(|whole| version <= *whole) {
-            let (version, whole) = (version.0, whole.0);
-            let text = format!(
-                "version {version} of state {name:?} is not newer than version {whole}, which is whole; a push with a restart higher than {restart} begins the versions again"
-            );
-            return Some(Err(Failure::new(FailureCode::VersionNotRising, text)));
-        }
-        let worker = commit.worker.clone().unwrap_or_else(|| who.node.clone());
-        let is_new = !self.unfinished.contains_key(&version);
-        if is_new && !self.has_room() {
-            return None;
-        }
-        let unfinished = self.unfinished.entry(version).or_insert_with(|| Unfinished {
-            world_size,
-            ranks: BTreeMap::new(),
-            last: None,
-            since: who.now,
-        });
-        if unfinished.world_size != world_size {
-            let (version, first) = (version.0, unfinished.world_size);
-            return invalid(format!(
-                "version {version} of state {name:?} has {first} ranks, and rank {rank} says that it has {world_size}; all have to say the same"
-            ));
-        }
-        // A worker of the same name has taken the place of one that is gone.
-        let other = unfinished.ranks.get(&rank).filter(|other| other.instance != instance && other.worker != worker);
-        if let Some(Committed { worker, node, .. }) = other {
-            let version = version.0;
-            let text = format!(
-                "rank {rank} of version {version} of state {name:?} was committed by worker {worker:?} of node {node:?}"
-            );
-            return Some(Err(Failure::new(FailureCode::KeyOwned, text)));
-        }
-        unfinished.ranks.insert(rank, Committed { instance, layout, worker, node: who.node.clone() });
-        if unfinished.is_complete() && !is_again {
-            unfinished.last = Some(rank);
-        }
-        let is_last = unfinished.is_complete() && unfinished.last == Some(rank);
-        Some(Ok(RosterAnswer::Committed { is_last, whole: self.whole, ranks: unfinished.digest() }))
     }
 
     /// Begins the versions again: nothing of before is whole, or becomes whole.
@@ -472,12 +409,14 @@ impl Roster {
     pub(super) fn withdraw(&mut self, who: Waiter) {
         self.waiting.retain(|waiting| waiting.who.waiter != who);
         self.holds.retain(|(holder, _)| *holder != who);
+        self.relocations.withdraw(who);
     }
 
     /// Returns all that wait and hold.
     pub(super) fn take_waiting(&mut self) -> Vec<Waiter> {
         let waiting = std::mem::take(&mut self.waiting).into_iter().map(|waiting| waiting.who.waiter);
-        waiting.chain(std::mem::take(&mut self.holds).into_iter().map(|(holder, _)| holder)).collect()
+        let holds = std::mem::take(&mut self.holds).into_iter().map(|(holder, _)| holder);
+        waiting.chain(holds).chain(self.relocations.take_waiting()).collect()
     }
 
     /// The versions that are not whole.
@@ -514,13 +453,13 @@ impl Roster {
 
     /// Whether a question waits here, or somebody holds a version.
     pub(super) fn is_awaited(&self) -> bool {
-        !self.waiting.is_empty() || !self.holds.is_empty()
+        !self.waiting.is_empty() || !self.holds.is_empty() || self.relocations.len() > 0
     }
 
     /// The number of questions that wait, and of holds.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
-        self.waiting.len() + self.holds.len()
+        self.waiting.len() + self.holds.len() + self.relocations.len()
     }
 
     /// Returns what a question waits for, in words.
@@ -559,5 +498,4 @@ impl Roster {
 }
 
 #[cfg(test)]
-#[path = "roster_tests.rs"]
 mod tests;

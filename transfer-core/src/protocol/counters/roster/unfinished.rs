@@ -1,5 +1,6 @@
 //! Versions of a sharded state that are not whole.
 
+use crate::op::digest_of_ranks;
 use crate::tensor::Name;
 use crate::time::Time;
 use std::collections::BTreeMap;
@@ -20,19 +21,12 @@ impl Unfinished {
         self.ranks.len() == self.world_size as usize
     }
 
-    /// FNV-1a of its ranks, with their instances, layouts and nodes. 0 until it is complete.
+    /// The digest of its ranks. 0 until it is complete.
     pub(super) fn digest(&self) -> u64 {
         if !self.is_complete() {
             return 0;
         }
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for (rank, Committed { instance, layout, node, .. }) in &self.ranks {
-            let numbers = rank.to_le_bytes().into_iter().chain(instance.to_le_bytes()).chain(layout.to_le_bytes());
-            for byte in numbers.chain(node.as_str().bytes()) {
-                hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-            }
-        }
-        hash
+        digest_of_ranks(self.ranks.iter().map(|(rank, own)| (*rank, own.instance, own.layout, &own.node)))
     }
 }
 
