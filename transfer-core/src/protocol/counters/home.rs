@@ -142,7 +142,7 @@ impl Counters {
     pub(crate) fn located(&mut self, tenant: Tenant, worker: &Name, node: Option<&Name>) {
         let of_tenant = |entry: &Entry| matches!(entry, Entry::Home(Home { what: What::Roster(_), tenant: of, .. }) if *of == tenant);
         let mut keys: Vec<Key> =
-            self.by_key.iter().filter_map(|(key, entry)| of_tenant(entry).then(|| key.clone())).collect();
+            self.by_key.iter().filter(|(_, entry)| of_tenant(entry)).map(|(key, _)| key.clone()).collect();
         keys.sort_unstable();
         for key in keys {
             let Some((_, name)) = key.reserved_for() else { continue };
