@@ -1,6 +1,7 @@
 //! A directory with three hosts, of which one leads: it dies, is stopped, or is restarted with all other nodes in turn.
 
 use std::time::Duration;
+use transfer_tests::ctl::Ctl;
 use transfer_tests::port::ReservedPort;
 use transfer_tests::{Change, Sidecar, Spec, Worker, poll};
 
@@ -50,6 +51,21 @@ impl Cluster {
             .expect("one of the hosts leads")
     }
 
+    /// Runs `transferctl directory` at a node, which says that this host leads. Returns the term that it shows.
+    fn shown(&self, node: usize, leader: usize) -> u64 {
+        let said = Ctl::of(&self.nodes[node], &["directory", "--json"]).run();
+        assert_eq!(said.code, 0, "{}", said.err);
+        let shown: serde_json::Value = serde_json::from_slice(&said.out).expect("JSON");
+        assert_eq!(shown["leader"], self.nodes[leader].name(), "{shown}");
+        let hosts: Vec<_> = shown["hosts"].as_array().expect("its hosts").iter().map(|host| &host["node"]).collect();
+        assert_eq!(hosts, ["a", "b", "c"]);
+        let said = Ctl::of(&self.nodes[node], &["directory"]).run();
+        let text = String::from_utf8_lossy(&said.out).into_owned();
+        let row = text.lines().find(|line| line.contains("leads")).expect("a host leads");
+        assert!(row.trim_start().starts_with(self.nodes[leader].name()), "{text}");
+        shown["term"].as_u64().expect("a number")
+    }
+
     fn worker(&self, node: usize) -> Worker {
         self.nodes[node].worker(&format!("worker-{}", self.nodes[node].name()))
     }
@@ -87,9 +103,14 @@ fn another_host_takes_over_when_the_one_that_leads_is_killed() {
     let mut cluster = Cluster::start();
     let [mut d, mut e] = prepare(&cluster);
     let first = cluster.leader(None);
+    let term = cluster.shown(3, first).min(cluster.shown(first, first));
+    assert_eq!(term, 0, "a node that hosts nothing has promised nothing");
+    let term = cluster.shown(first, first);
     cluster.nodes[first].kill();
     goes_on(&mut d, &mut e);
     let second = cluster.leader(Some(first));
+    assert!(cluster.shown(second, second) > term, "the term rises when another host leads");
+    cluster.shown(4, second);
     cluster.nodes[first].restart();
     cluster.all_attached();
     assert_eq!(cluster.leader(None), second, "a host that comes back stands by");

@@ -24,6 +24,8 @@ pub struct Arguments {
 pub enum Command {
     /// Show the sidecar's identity, health, contents and counters
     Status(admin::status::Options),
+    /// Show the hosts of the directory, which of them leads, and who has not recited to it
+    Directory(admin::directory::Options),
     /// List connected workers
     Sessions(admin::lists::Sessions),
     /// List nodes with a link, or to which one is being made
@@ -94,6 +96,7 @@ impl Command {
     pub(crate) fn run(self) -> Result<(), Error> {
         match self {
             Command::Status(options) => in_runtime(admin::status::run(&options)),
+            Command::Directory(options) => in_runtime(admin::directory::run(&options)),
             Command::Sessions(list) => in_runtime(admin::lists::run(&list)),
             Command::Peers(list) => in_runtime(admin::lists::run(&list)),
             Command::Links(list) => in_runtime(admin::lists::run(&list)),
@@ -238,6 +241,7 @@ mod tests {
         for line in [
             "",
             "status extra",
+            "directory move",
             "push",
             "push --quiet --json key file",
             "push --arena-bytes much key file",

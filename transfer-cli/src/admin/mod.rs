@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - [`address`]: the address of a sidecar. [`tls`]: its certificates.
-//! - [`status`]: the overview. [`lists`]: the lists.
+//! - [`status`]: the overview. [`directory`]: its hosts. [`lists`]: the lists.
 //! - `cluster`: lists over all nodes.
 //! - [`changes`], [`drain`], [`poll`]: what an operator can change.
 //! - [`ping`]: round trips to another node.
@@ -11,6 +11,7 @@
 pub mod address;
 pub mod changes;
 pub(crate) mod cluster;
+pub mod directory;
 pub mod drain;
 pub mod events;
 pub mod lists;

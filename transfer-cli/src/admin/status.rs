@@ -1,11 +1,11 @@
 //! `transferctl status`.
 
-use super::{Target, drain, fabric_name, poll};
+use super::{Target, directory, drain, fabric_name, poll};
 use crate::error::Error;
 use serde_json::{Value, json};
 use std::time::Duration;
 use transfer_core::text::printable;
-use transfer_proto::v1::{DirectoryState, FabricState, State, StatusResponse, TlsState};
+use transfer_proto::v1::{FabricState, State, StatusResponse, TlsState};
 use transfer_terminal::table::Table;
 use transfer_terminal::units::{age, bytes, count, counted};
 
@@ -53,8 +53,8 @@ fn as_text(status: &StatusResponse) -> String {
     if !status.log_level.is_empty() {
         line("log", status.log_level.clone());
     }
-    if let Some(directory) = &status.directory {
-        line("directory", directory_text(directory));
+    if let Some(shown) = &status.directory {
+        line("directory", directory::as_line(shown));
     }
     if !status.believes.is_empty() {
         line("believes", status.believes.clone());
@@ -180,27 +180,9 @@ fn fabric_json(state: &FabricState) -> Value {
     })
 }
 
-fn directory_text(directory: &DirectoryState) -> String {
-    let mut text = directory.location.clone();
-    if directory.hosted_here {
-        let counts = [
-            counted(directory.keys, "key", "keys"),
-            counted(directory.workers, "worker", "workers"),
-            counted(directory.nodes, "node", "nodes"),
-            counted(directory.watches, "watch", "watches"),
-        ];
-        text.push_str(&format!(": {}", counts.join(", ")));
-    }
-    match directory.attached {
-        true => text.push_str(", attached"),
-        false => text.push_str(&format!(", NOT attached: {}", directory.why_not)),
-    }
-    text
-}
-
 fn as_json(status: &StatusResponse) -> Value {
     let counters = status.counters.clone().unwrap_or_default();
-    let directory = status.directory.clone().unwrap_or_default();
+    let listed = status.directory.clone().unwrap_or_default();
     let pools = status
         .pools
         .iter()
@@ -240,11 +222,7 @@ fn as_json(status: &StatusResponse) -> Value {
         "require": fabric_name(status.require),
         "poll": status.poll.as_ref().map(poll::as_json),
         "locked_limit_bytes": status.locked_limit_bytes,
-        "directory": {
-            "hosted_here": directory.hosted_here, "location": directory.location, "attached": directory.attached,
-            "why_not": directory.why_not, "attachments": directory.attachments, "keys": directory.keys,
-            "workers": directory.workers, "nodes": directory.nodes, "watches": directory.watches,
-        },
+        "directory": directory::as_json(&listed),
         "state": state_name(status),
         "reasons": status.reasons,
         "drain": status.drain.as_ref().map(drain::as_json),
@@ -262,6 +240,7 @@ fn as_json(status: &StatusResponse) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use transfer_proto::v1::DirectoryState;
     use transfer_proto::v1::{Counters, Path, Poll, PollStrategy, Pool, Setting};
 
     #[test]
@@ -294,8 +273,11 @@ mod tests {
     fn text_of_others_begins_no_line() {
         let lines_with = |text: &str| {
             let text = text.to_owned();
-            let directory =
-                DirectoryState { location: text.clone(), why_not: text.clone(), ..DirectoryState::default() };
+            let directory = transfer_proto::v1::DirectoryState {
+                location: text.clone(),
+                why_not: text.clone(),
+                ..DirectoryState::default()
+            };
             let shown = as_text(&StatusResponse {
                 node: text.clone(),
                 version: text.clone(),

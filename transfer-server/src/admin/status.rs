@@ -1,7 +1,7 @@
 //! The overview, and the sidecar's health.
 
 use super::{AdminState, uid_of, unavailable};
-use crate::directory::{DirectoryClient, Place};
+use crate::directory::{DirectoryClient, ElectionState, Place};
 use crate::engine::FabricDescription;
 use crate::events::{nanos, unix_nanos};
 use crate::observe::logging::LogControl;
@@ -169,6 +169,23 @@ fn directory_state(directory: &DirectoryClient) -> v1::DirectoryState {
         attachments: state.attachments,
         ..v1::DirectoryState::default()
     };
+    shown.hosts = directory
+        .hosts()
+        .map(|(node, place)| v1::DirectoryHost { node: node.to_string(), location: place.describe() })
+        .collect();
+    let election = directory.hosts().find_map(|(_, place)| match place {
+        Place::Local(hosted) => hosted.election(),
+        Place::Remote(_) => None,
+    });
+    match election {
+        Some(ElectionState { leader, term, awaited }) => {
+            shown.leader = leader.map(|leader| leader.to_string()).unwrap_or_default();
+            shown.term = term;
+            shown.awaited = awaited.iter().map(ToString::to_string).collect();
+        }
+        None if state.attached => shown.leader = directory.host().map(ToString::to_string).unwrap_or_default(),
+        None => {}
+    }
     if let Place::Local(hosted) = place {
         let counts = hosted.counts();
         shown.hosted_here = true;

@@ -130,6 +130,16 @@ impl DirectoryClient {
         }
     }
 
+    /// Returns the hosts of the directory by name, if there are several.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = (&Name, &Place)> {
+        self.places.hosts()
+    }
+
+    /// Returns the name of the host at which this node is attached, or tries to attach, if there are several.
+    pub(crate) fn host(&self) -> Option<&Name> {
+        self.places.present_name()
+    }
+
     /// Returns the place of the directory; of several hosts, of the one to which this node is attached, or tries to attach.
     pub(crate) fn place(&self) -> &Place {
         self.places.present()

@@ -17,6 +17,17 @@ use transfer_core::tensor::Name;
 /// How far behind the last number that it knows a new host begins: more than its predecessor can have given since.
 const UNKNOWN_ENTRIES: u64 = 1 << 32;
 
+/// What a host knows of the election.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ElectionState {
+    /// The host that leads.
+    pub(crate) leader: Option<Name>,
+    /// The highest term that it has promised.
+    pub(crate) term: u64,
+    /// If it leads: the nodes that have not recited.
+    pub(crate) awaited: Vec<Name>,
+}
+
 impl Directory {
     /// Starts the election, on the current runtime. `hosts` are all hosts.
     pub(crate) fn stand_for_election(&self, hosts: &[(Name, Place)]) {
@@ -41,6 +52,18 @@ impl Directory {
     fn leader(&self) -> Option<Name> {
         let campaign = self.0.election.as_ref()?.campaign.lock();
         campaign.leader(Instant::now()).filter(|leader| *leader != self.host()).cloned()
+    }
+
+    /// Returns what this host knows of the election. `None`: it is the only host.
+    pub(crate) fn election(&self) -> Option<ElectionState> {
+        let campaign = self.0.election.as_ref()?.campaign.lock();
+        let (leader, term) = (campaign.leader(Instant::now()).cloned(), campaign.term());
+        drop(campaign);
+        let mut state = self.0.state.lock();
+        let leads = state.standing.leads(Instant::now());
+        let awaited = state.standing.settling().filter(|_| leads).into_iter();
+        let awaited = awaited.flat_map(|settling| settling.awaited().cloned()).collect();
+        Some(ElectionState { leader, term, awaited })
     }
 
     /// Waits until more than half of the hosts know who is attached, so the next one to lead waits for what they recite.

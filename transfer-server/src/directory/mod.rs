@@ -36,6 +36,7 @@ pub use convert::BadItem;
 pub(crate) use election::Candidate;
 pub use host::{Attachment, Detached, Directory, MAX_BATCH};
 pub use item::{Answer, Hello, KeyAt, NodeAt, NodeItem};
+pub(crate) use leading::ElectionState;
 pub(crate) use ledger::{DirectoryCommand, DirectoryEvent};
 pub(crate) use places::Places;
 pub use registry::{AttachRefused, Counts};

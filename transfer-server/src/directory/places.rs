@@ -38,6 +38,12 @@ impl Places {
         &self.all[at].1
     }
 
+    /// The name of the host there, if there are several.
+    pub(super) fn present_name(&self) -> Option<&Name> {
+        let at = self.at.load(Ordering::Relaxed) % self.all.len();
+        self.all[at].0.as_ref()
+    }
+
     /// Goes to the host that leads, or to the next one. Returns whether all have been tried. For a while it does not go to the one
     /// that has fallen silent, so long ago: that may take a connection, and answer nothing while another host takes over.
     pub(super) fn go_on(&self, leader: Option<&Name>, silent: Option<(usize, Duration)>) -> bool {
@@ -56,6 +62,11 @@ impl Places {
     /// The place among all of where this node is attached, or tries to attach.
     pub(super) fn at(&self) -> usize {
         self.at.load(Ordering::Relaxed)
+    }
+
+    /// The hosts by name, if there are several.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = (&Name, &Place)> {
+        self.all.iter().filter_map(|(name, place)| Some((name.as_ref()?, place)))
     }
 
     pub(super) fn are_several(&self) -> bool {

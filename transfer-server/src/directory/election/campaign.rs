@@ -81,6 +81,11 @@ impl Campaign {
         self.voter.leader(now).map(|candidate| &candidate.node)
     }
 
+    /// Returns the highest term that this host has promised.
+    pub(crate) fn term(&self) -> u64 {
+        self.voter.term()
+    }
+
     /// Does what is due. Call it again at the returned time, when the members change, and after each vote.
     pub(crate) fn poll(&mut self, now: Instant, members: &Members, effects: &mut Vec<Effect>) -> Instant {
         let asks_at = self.asks_at();
