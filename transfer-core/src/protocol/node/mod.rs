@@ -190,7 +190,7 @@ impl Node {
         if self.actions.is_empty() {
             // These were put off until all other actions are carried out.
             answering!(self).pack_parts();
-            answering!(self).serve_pool_waiters();
+            fetching!(self).serve_pool_waiters();
             memory!(self).spill();
             calls!(self).flush_asks();
             self.links.flush(&mut self.actions);

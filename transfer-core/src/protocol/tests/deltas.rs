@@ -201,6 +201,75 @@ fn base_is_given_up_before_anybody_waits_for_room() {
     d.end();
 }
 
+/// What is free of the pool beside a base and a version of this length, in bytes.
+const fn rest(len: u64) -> u64 {
+    POOL_BYTES - slot_of(LEN) - slot_of(len)
+}
+
+const fn slot_of(len: u64) -> u64 {
+    len.next_multiple_of(64) + 64
+}
+
+// Promise: deltas, seen to fail
+#[test]
+fn delta_that_has_lost_its_base_is_not_fetched() {
+    let mut d = Deltaic::new(|_| {});
+    d.push(1, 5, |_| {});
+    d.fetched_delta();
+    // Of the pool this leaves too little for a delta.
+    let large = POOL_BYTES - slot_of(LEN) - 128;
+    d.pair.deltas = Deltas::None;
+    d.pair.push_version(d.w, "large", Some(1), bytes(large), 1, None);
+    d.pair.fetch(d.r, "large", Select::Latest);
+    d.pair.settle();
+    assert_eq!((rest(large), d.pair.replies(d.r).len()), (64, 1));
+    d.push(2, 6, |_| {});
+    d.pair.posted();
+    assert_eq!(d.fetched_delta(), 0);
+    let posted = d.pair.posted();
+    assert_eq!(posted.iter().filter(|what| *what == "WRITE").count(), 1, "{posted:?}");
+    assert_eq!((d.given_up(WhyWhole::BaseGone), d.meter().versions), (1, 0));
+    d.end();
+}
+
+// Promise: deltas, seen to fail
+#[test]
+fn delta_that_has_room_keeps_its_base() {
+    let mut d = Deltaic::new(|_| {});
+    d.push(1, 5, |_| {});
+    d.fetched_delta();
+    d.push(2, 6, |_| {});
+    d.pair.deltas = Deltas::None;
+    d.pair.push_version(d.w, "large", Some(1), bytes(POOL_BYTES - 512), 1, None);
+    d.pair.settle();
+    // Both are described at the same time. The second one needs all room, also that of the base.
+    d.pair.fetch(d.r, "k", Select::Latest);
+    d.pair.fetch(d.r, "large", Select::Latest);
+    d.pair.settle();
+    assert_eq!((d.meter().versions, d.meter().given_up), (1, [0; 4]));
+    let replies = d.pair.replies(d.r);
+    let [Reply::Answer { answer: Answer::Fetched { lease, tensor }, .. }] = &replies[..] else { panic!("{replies:?}") };
+    assert!(d.pair.memories[1].read(tensor.slice).unwrap() == d.base.2);
+    let lease = *lease;
+    d.pair.request(d.r, Request::Release { lease });
+    d.pair.settle();
+    assert_eq!(d.pair.replies(d.r).len(), 1, "the other one has its room");
+    d.end();
+}
+
+#[test]
+fn base_is_kept_only_where_a_delta_could_be_applied() {
+    for (len, kept) in [(POOL_BYTES / 2 - 128, POOL_BYTES / 2 - 128), (POOL_BYTES / 2, 0)] {
+        let mut d = Deltaic::new(|_| {});
+        d.pair.deltas = Deltas::Follow;
+        d.pair.push_version(d.w, "k", Some(1), bytes(len), 1, None);
+        d.pair.fetch(d.r, "k", Select::Latest);
+        d.pair.settle();
+        assert_eq!(d.pair.replies(d.r).len(), 1);
+        assert_eq!(d.pair.nodes[1].node.state().snapshot(d.pair.world.now()).base_bytes, kept);
+    }
+}
+
 #[test]
 fn no_base_is_kept_beyond_the_limit_or_without_workers() {
     let mut d = Deltaic::new(|config| config.base_bytes = LEN - 1);

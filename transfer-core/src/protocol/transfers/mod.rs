@@ -183,11 +183,12 @@ impl Transfers {
         Some(self.pull_mut(link, id)?.take_held()?.blob)
     }
 
-    /// Takes the version of the first request of a tenant that holds one.
-    pub(super) fn take_held_of(&mut self, domain: Tenant) -> Option<BlobId> {
-        let of_tenant = |(link, id): &&(LinkId, PullId)| self.pull(*link, *id).is_some_and(|p| p.domain == domain);
-        let (link, id) = *self.holding.iter().find(of_tenant)?;
-        self.take_held(link, id)
+    /// Returns the first request of a tenant that holds a version which it may lose. One whose delta has a slot needs its base:
+    /// it waits for no room.
+    pub(super) fn holding_of(&self, domain: Tenant) -> Option<(LinkId, PullId)> {
+        let may_lose = |p: &Pull| p.domain == domain && !p.has_room_for_delta();
+        let found = self.holding.iter().find(|(link, id)| self.pull(*link, *id).is_some_and(may_lose));
+        found.copied()
     }
 
     /// Ends a request of this node.

@@ -305,6 +305,11 @@ impl Pull {
         self.state == PullState::WaitingForRoom
     }
 
+    /// Whether a delta comes in place of the version, and has a slot.
+    pub(super) fn has_room_for_delta(&self) -> bool {
+        self.delta.is_some() && self.slot.is_some()
+    }
+
     /// Returns the length of what is to land, if it is known: of the tensor, or of its delta.
     pub(crate) fn len_bytes(&self) -> Option<u64> {
         self.delta.or_else(|| self.described.as_ref().map(|(_, meta)| meta.len_bytes()))

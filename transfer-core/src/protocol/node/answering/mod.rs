@@ -7,7 +7,6 @@
 //! - `serve`: answers requests of peers. `by_reference`: where the peer reads the memory of this node.
 //! - `copies`: copies what cannot be read where it lies. `copying`: the state of a copy.
 //! - `packing`: packs parts before they are sent. `places`: how many of them a peer has at a time.
-//! - `pool_waiters`: gives freed room to those who wait for it.
 //! - `ending_streams`: fails those who wait for what follows the end of a stream.
 //! - `take_back`: takes back a version whose memory its worker wants to write again.
 
@@ -19,7 +18,6 @@ mod ending_streams;
 mod ops;
 mod packing;
 mod places;
-mod pool_waiters;
 mod serve;
 mod take_back;
 mod versions;

@@ -2,10 +2,10 @@
 //!
 //! The delta lands like any version. It is applied beside its base, never in it: workers may be reading that. While this is done
 //! the request goes on, so fetches of the same may join, and its end gives up the result. Nothing waits for room for the
-//! result, and a request that waits for a slot loses its base when a waiter finds no room: without a base, without room for the
-//! result, or where anything else is not as it should be, the version is asked for as a whole.
+//! result, and a request that waits for a slot loses its base when a waiter finds no room. From its slot on it keeps it. Without a
+//! base, without room for the result, or where anything else is not as it should be, the version is asked for as a whole.
 
-use crate::delta::NotApplied;
+use crate::delta::{NotApplied, head_bytes};
 use crate::fabric::LinkId;
 use crate::memory::{LocalSlice, padded};
 use crate::protocol::action::HostAction;
@@ -19,6 +19,7 @@ use crate::protocol::node::answering::{CopyReader, Copying, LandedDelta};
 use crate::protocol::node::flows::Fetching;
 use crate::protocol::node::replies::Carried;
 use crate::protocol::slab::Id;
+use crate::protocol::tenant::Tenant;
 use crate::protocol::transfers::{Held, Pull, PullState, Wanted};
 use crate::tensor::{TensorMeta, Version};
 use crate::time::Time;
@@ -41,22 +42,27 @@ impl Fetching<'_> {
     }
 
     /// Keeps the version that has come last of a key, if deltas of it may follow, and gives up the one before. It is kept only where
-    /// there is room for the next one beside it.
+    /// the pool could hold the next one beside it, and the shortest delta.
     pub(in crate::protocol::node) fn keep_base(&mut self, link: LinkId, pull: &Pull, held: Option<Held>) {
         if pull.is_for_parts() || pull.gathered.is_some() {
             return;
         }
         let of = (link, pull.domain, pull.key.clone());
-        let bytes = held.and_then(|held| padded(self.keys.blob(held.blob)?.meta.len_bytes()));
-        let has_room = |bytes: &u64| {
-            self.bases.may_keep(*bytes) && bytes.saturating_mul(2) <= self.landing.pool_bytes(pull.domain)
-        };
-        let bytes = bytes.filter(has_room).filter(|_| !self.landing.is_contended(pull.domain));
+        let len = held.and_then(|held| Some(self.keys.blob(held.blob)?.meta.len_bytes()));
+        let len = len.filter(|len| self.could_apply(pull.domain, *len, head_bytes(*len)));
+        let bytes = len.filter(|_| !self.landing.is_contended(pull.domain)).and_then(padded);
+        let bytes = bytes.filter(|bytes| self.bases.may_keep(*bytes));
         let given_up = match held.zip(bytes) {
             Some((held, bytes)) if self.keys.hold(held.blob).is_some() => self.bases.keep(of, held, bytes),
             _ => self.bases.give_up(&of).into_iter().collect(),
         };
         given_up.into_iter().for_each(|blob| memory!(self).release(blob));
+    }
+
+    /// Whether a pool is large enough for a version of this length, a delta, and the version that comes of them.
+    fn could_apply(&self, domain: Tenant, len: u64, delta: u64) -> bool {
+        let needs = padded(len).and_then(|len| len.checked_mul(2)?.checked_add(delta));
+        needs.is_some_and(|needs| self.landing.could_hold(domain, needs, 1))
     }
 
     /// Handles the message DELTA: the version is published, and its delta of the one that the request has named needs a slot.
@@ -80,12 +86,12 @@ impl Fetching<'_> {
         if !p.is_conditional || p.is_for_parts() || !p.takes(version) {
             return sending!(self).violation(link, &format!("DELTA for request {index:#x}, which names no base"));
         }
-        let (domain, needs) = (p.domain, meta.len_bytes().saturating_mul(2).saturating_add(len));
+        let (domain, version_len) = (p.domain, meta.len_bytes());
         p.describe_delta(metadata_id, meta, len);
         if !p.holds() {
             return self.ask_for_whole(now, link, id, WhyWhole::BaseGone);
         }
-        if !self.landing.could_hold(domain, needs, 1) {
+        if !self.could_apply(domain, version_len, len) {
             return self.ask_for_whole(now, link, id, WhyWhole::NoRoom);
         }
         if self.landing.is_contended(domain) || !pull_slots!(self).try_pull_slot(domain, link, id) {
@@ -190,7 +196,7 @@ impl Fetching<'_> {
     }
 
     /// Gives up a delta, and asks for the version as a whole, for the same fetches.
-    fn ask_for_whole(&mut self, now: Time, link: LinkId, id: PullId, why: WhyWhole) {
+    pub(super) fn ask_for_whole(&mut self, now: Time, link: LinkId, id: PullId, why: WhyWhole) {
         self.meters.delta_given_up(why);
         let Some(p) = self.transfers.pull_mut(link, id) else { return };
         let (wanted, (mut readers, next)) = (p.wanted(), p.take_readers());

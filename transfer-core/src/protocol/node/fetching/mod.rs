@@ -4,10 +4,12 @@
 //! - `fetch`: finds the key's owner: this node, a known one, or what the directory says.
 //! - `pull`: asks a version's owner for it. `arrivals`: what has come, and for whom.
 //! - `deltas`: versions that come as deltas of ones that are kept here.
+//! - `pool_waiters`: gives freed room to those who wait for it, and takes it from versions that are kept.
 //! - `gather`: fetches ranges of several versions together, and answers such a request.
 
 mod arrivals;
 mod deltas;
 mod fetch;
 mod gather;
+mod pool_waiters;
 mod pull;

@@ -2,9 +2,12 @@
 
 use crate::protocol::events::NodeEvent;
 use crate::protocol::landing::Want;
-use crate::protocol::node::flows::Answering;
+use crate::protocol::meters::WhyWhole;
+use crate::protocol::node::flows::Fetching;
+use crate::protocol::tenant::Tenant;
+use crate::protocol::transfers::Pull;
 
-impl Answering<'_> {
+impl Fetching<'_> {
     /// Gives freed room to the waiters of each pool, in order.
     pub(in crate::protocol::node) fn serve_pool_waiters(&mut self) {
         for domain in self.landing.take_to_serve() {
@@ -14,13 +17,11 @@ impl Answering<'_> {
                     Want::Flow(link, flow) => {
                         self.landing.try_slots(self.common.latest, domain, (link, flow), self.actions)
                     }
-                    Want::Copy(copying) => self.try_copy(domain, copying),
+                    Want::Copy(copying) => answering!(self).try_copy(domain, copying),
                 };
                 if !served {
                     // What is kept for those who ask next is given up first.
-                    let held = self.transfers.take_held_of(domain);
-                    if let Some(held) = held.or_else(|| self.bases.give_up_oldest(domain)) {
-                        memory!(self).release(held);
+                    if self.give_up_kept(domain) {
                         continue;
                     }
                     room!(self).reclaim(domain, want);
@@ -33,5 +34,21 @@ impl Answering<'_> {
                 self.actions.report(NodeEvent::PoolFree { domain, tenant, after });
             }
         }
+    }
+
+    /// Gives up a version of a tenant that is kept for those who ask next. Returns whether there was one.
+    fn give_up_kept(&mut self, domain: Tenant) -> bool {
+        if let Some((link, id)) = self.transfers.holding_of(domain) {
+            if let Some(held) = self.transfers.take_held(link, id) {
+                memory!(self).release(held);
+            }
+            // Without its base, a delta that waits for room would come in vain.
+            if self.transfers.pull(link, id).is_some_and(Pull::wants_room) {
+                self.ask_for_whole(self.common.latest, link, id, WhyWhole::BaseGone);
+            }
+            return true;
+        }
+        let base = self.bases.give_up_oldest(domain);
+        base.map(|base| memory!(self).release(base)).is_some()
     }
 }
