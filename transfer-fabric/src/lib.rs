@@ -29,6 +29,11 @@ mod timer;
 mod token;
 pub mod verbs;
 
+/// Returns the number of threads that copy beside the data plane. More of them do not copy faster: a few fill the memory's bandwidth.
+pub(crate) fn helping_threads() -> usize {
+    (std::thread::available_parallelism().map_or(1, usize::from) / 2).clamp(1, 4)
+}
+
 /// Converts the error of a system call into a [`FabricError`](transfer_core::fabric::FabricError).
 pub(crate) fn device<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> transfer_core::fabric::FabricError {
     move |error| transfer_core::fabric::FabricError::Device { what, why: error.to_string() }

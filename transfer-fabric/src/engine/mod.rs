@@ -12,6 +12,7 @@
 //! - `clock`: the time of the node, and the clocks of the host.
 //! - `run`: the state, and what is done with commands and actions.
 //! - `workers`: the rings and doorbells of the workers.
+//! - `deltas`: deltas that are applied, on other threads.
 //! - `boards`: versions that workers look up in shared memory.
 //! - `memory`: the segments by number, and the landing headers in them.
 //! - `meters`: the counts of the thread.

@@ -86,12 +86,10 @@ impl Run {
                 self.work(now);
             }
         }
-        if !self.deltas.is_empty() {
+        while let Some((tag, result)) = self.deltas.applied() {
             active = true;
-            if let Some((tag, result)) = self.deltas.step(&self.memory) {
-                self.driver.node.applied(now, tag, result);
-                self.work(now);
-            }
+            self.driver.node.applied(now, tag, result);
+            self.work(now);
         }
         if !self.tables.is_idle() {
             active = true;

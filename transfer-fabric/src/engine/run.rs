@@ -3,7 +3,7 @@
 use super::boards::{BoardMeters, Boards, Kept};
 use super::clock::Clock;
 use super::copies::Copies;
-use super::deltas::{Delta, Deltas};
+use super::deltas::Deltas;
 use super::handle::{Answer, ControlRequest, ControlSink, EngineCommand, FabricDescription};
 use super::listing::SegmentRole;
 use super::memory::Memory;
@@ -99,6 +99,7 @@ impl Run {
         }
         let starting = |why| EngineError::System { what: "starting the thread that unmaps segments", why };
         let unmapper = Unmapper::start().map_err(starting)?;
+        let deltas = Deltas::new(bell.clone());
         Ok(Run {
             driver: Driver::new(node, fabrics),
             memory: Memory::default(),
@@ -127,7 +128,7 @@ impl Run {
             pings: Pings::default(),
             readers: Readers::default(),
             copies: Copies::default(),
-            deltas: Deltas::default(),
+            deltas,
             disk: None,
             unmapper,
             stopping: false,
@@ -269,8 +270,7 @@ impl Run {
                 self.copies.add(std::mem::take(from), (**packing).clone(), *to, *tag);
             }
             Action::Host(HostAction::Apply { base, delta, to, len, tag }) => {
-                let base = std::mem::take(base);
-                self.deltas.add(Delta { base, delta: *delta, to: *to, len: *len, tag: *tag, applying: None });
+                self.apply(base, (*delta, *to), *len, *tag);
             }
             Action::Host(HostAction::SpillWrite { id, tenant, from, len }) => {
                 self.write_to_disk(now, *id, *tenant, from, *len);

@@ -24,7 +24,7 @@ impl Run {
         }
     }
 
-    fn place(&self, slice: LocalSlice) -> Option<MemoryRange> {
+    pub(super) fn place(&self, slice: LocalSlice) -> Option<MemoryRange> {
         let segment = self.memory.get(slice.segment)?.clone();
         Some(MemoryRange { segment, offset: slice.offset, len: slice.len })
     }

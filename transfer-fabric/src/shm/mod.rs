@@ -128,7 +128,6 @@ impl ShmConfig {
     /// The defaults, with a socket of this name in `directory`.
     #[must_use]
     pub fn new(directory: &Path, name: &str, incarnation: u64) -> ShmConfig {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         ShmConfig {
             directory: directory.to_owned(),
             name: name.to_owned(),
@@ -138,8 +137,7 @@ impl ShmConfig {
             send_queue: 1024,
             receive_slots: Capabilities::new().receive_slots,
             round_bytes: 1 << 20,
-            // More threads do not copy faster: a few fill the memory's bandwidth.
-            copy_threads: (processors / 2).clamp(1, 4),
+            copy_threads: crate::helping_threads(),
             max_mapped_bytes: 1 << 40,
             references: true,
         }
